@@ -1,0 +1,44 @@
+"""A learning-rate curve with warmup, cosine decay and plateaus: the same bits in every framework.
+
+`PlateauCurve` describes the curve and needs NumPy only; what needs JAX or matplotlib is imported when
+it is first asked for.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from plateau_jax.curve import PlateauCurve
+from plateau_jax.segments import Segments, stack
+
+if TYPE_CHECKING:
+    from plateau_jax.plotting import plot
+    from plateau_jax.schedule import cosine_plateau_schedule, multiplier, optax_schedule
+
+__all__ = [
+    "PlateauCurve",
+    "Segments",
+    "cosine_plateau_schedule",
+    "multiplier",
+    "optax_schedule",
+    "plot",
+    "stack",
+]
+
+_LAZY = {
+    "cosine_plateau_schedule": "plateau_jax.schedule",
+    "multiplier": "plateau_jax.schedule",
+    "optax_schedule": "plateau_jax.schedule",
+    "plot": "plateau_jax.plotting",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(_LAZY[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,106 @@
+"""Arguments, checked at the door: each error names the argument, its value and what would be right."""
+
+import math
+import operator
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+MAX_STEP = 2**31 - 1
+SMALLEST_PEAK = 2.0**-126
+
+
+def integer(name: str, value: Any) -> int:
+    """The value as a Python int; bool, float and str are refused."""
+    try:
+        if isinstance(value, bool | np.bool_):
+            raise TypeError
+        return operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name} = {value!r} must be an integer") from None
+
+
+def number(name: str, value: Any) -> int | float:
+    """The value as a Python int or float, NumPy's floats as the decimal that they print as."""
+    if isinstance(value, np.floating):
+        value = float(str(value))
+    elif isinstance(value, np.integer):
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{name} = {value!r} must be a number")
+    if not math.isfinite(value):
+        raise ValueError(f"{name} = {value!r} must be finite")
+    return value + 0 if value else type(value)(0)
+
+
+def ratio(name: str, value: Any) -> int | float:
+    """A number in [0, 1]."""
+    value = number(name, value)
+    if not 0 <= value <= 1:
+        raise ValueError(f"{name} = {value!r} must lie in [0, 1]")
+    return value
+
+
+def one_of(name: str, value: Any, choices: tuple[str, ...]) -> str:
+    if not isinstance(value, str) or value not in choices:
+        raise ValueError(f"{name} = {value!r} must be one of {', '.join(map(repr, choices))}")
+    return value
+
+
+def pairs(name: str, value: Any, meaning: str) -> list[tuple[str, Any, Any]]:
+    """(name of the pair, first, second) for each; `meaning` says what a pair is."""
+    if isinstance(value, str | bytes) or not isinstance(value, Iterable):
+        raise TypeError(f"{name} = {value!r} must be a sequence of pairs {meaning}")
+    found = []
+    for index, pair in enumerate(value):
+        label = f"{name}[{index}] = {pair!r}"
+        try:
+            if isinstance(pair, str | bytes):
+                raise TypeError
+            first, second = pair
+        except (TypeError, ValueError):
+            raise TypeError(f"{label} must be a pair {meaning}") from None
+        found.append((label, first, second))
+    return found
+
+
+def peak(name: str, value: Any) -> np.float32:
+    """A peak learning rate, rounded to float32: zero, or from 2⁻¹²⁶ up to float32's largest."""
+    if isinstance(value, bool | np.bool_):
+        raise TypeError(f"{name} = {value!r} must be a number")
+    try:
+        rate = float(value)
+    except (TypeError, ValueError):
+        raise TypeError(f"{name} = {value!r} must be a number") from None
+    if not (rate == 0 or SMALLEST_PEAK <= rate < math.inf):
+        raise ValueError(f"{name} = {value!r} must be finite and 0, or at least 2**-126")
+    with np.errstate(over="ignore"):
+        rounded = np.float32(abs(rate))
+    if np.isinf(rounded):
+        raise ValueError(f"{name} = {value!r} is more than float32 can hold")
+    return rounded
+
+
+def ratio_to_peak(name: str, value: Any, peak: Any) -> float:
+    """value/peak, for a rate in [0, peak]."""
+    value, peak = number(name, value), number("peak", peak)
+    if not 0 <= value <= peak:
+        raise ValueError(f"{name} = {value!r} must lie in [0, peak] = [0, {peak!r}]")
+    return value / peak if peak else 0.0
+
+
+def steps(step: Any) -> np.ndarray:
+    """Any integers, clamped to 0 … 2³¹ - 1, as int32."""
+    if type(step) is int:
+        return np.array(min(max(step, 0), MAX_STEP), np.int32)
+    array = np.asarray(step)
+    if array.dtype == object and all(type(item) is int for item in array.flat):
+        array = np.clip(array, 0, MAX_STEP).astype(np.int64)
+    # By name, since the 4-bit integers that JAX brings are not of NumPy's integer kinds.
+    if not array.dtype.name.removeprefix("u").startswith("int"):
+        shown = repr(step) if array.ndim == 0 else f"an array of {array.dtype}"
+        raise TypeError(f"step must be an integer or an array of integers, not {shown}")
+    if array.dtype != np.uint64:
+        array = array.astype(np.int64)
+    return np.clip(array, 0, MAX_STEP).astype(np.int32)

@@ -1,0 +1,254 @@
+"""What the user wrote: one frozen, validated description of a learning-rate curve."""
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass
+from functools import cached_property
+from itertools import pairwise
+from math import floor
+from typing import Any, Self
+
+import numpy as np
+
+from plateau_jax import checks, exact, fixed_point, segments
+from plateau_jax.checks import MAX_STEP, integer, number, one_of, pairs, ratio
+from plateau_jax.segments import Row, Segments
+
+
+@dataclass(frozen=True)
+class PlateauCurve:
+    """A learning-rate curve: warmup, cosine decay, plateaus. Called with a step, it is a multiplier.
+
+    With W = `warmup_steps`, N = `total_steps` - W, r = `min_lr_ratio` and i = `init_lr_ratio`:
+
+    - Warmup, step < W: i + (1 - i)·step/W, or, for `warmup="cosine"`, i + (1 - i)·(1 - cos(π·step/W))/2.
+    - A plateau (p, d) starts floor(N·p/100) steps after the warmup and lasts floor(N·d/100) steps.
+      With starts sₙ, lengths lₙ and E = N - Σ lₙ decaying steps, its level is that of one cosine over
+      the whole decay, taken at its start with the time of earlier plateaus left out:
+      r + (1 - r)·(1 + cos(π·(sₙ - l₁ - … - lₙ₋₁)/E))/2.
+    - Between two levels a → b, over L steps, an independent half cosine: b + (a - b)·(1 + cos(πj/L))/2.
+    - From `total_steps` on: r. Before step 0: the value at 0.
+
+    For `decay="linear"` the cosines of the decay become straight lines, 1 - x in place of
+    (1 + cos πx)/2. Without warmup `init_lr_ratio` has no effect. Warmup-stable-decay is a plateau at
+    0 %: `PlateauCurve(total, warmup_steps=w, plateaus=[(0, 80)])`.
+
+    Every percentage and ratio is read as the decimal that it prints as: 32.3 % of 1000 is 323.
+
+    Args:
+        total_steps: Number of steps of the whole curve, warmup included; 1 to 2³¹ - 1.
+        warmup_steps: Steps from `init_lr_ratio` to 1, below `total_steps`. Step `warmup_steps` is the peak.
+        plateaus: Pairs (start, duration) in percent, 0 to 100, of the steps after the warmup.
+        absolute_plateaus: Pairs (first step, number of steps), in the count of steps that the curve
+            is called with. May be given beside `plateaus`.
+        min_lr_ratio: The value at the end, 0 to 1.
+        init_lr_ratio: The value at step 0 if there is a warmup, 0 to 1.
+        warmup: `"linear"` or `"cosine"`.
+        decay: `"cosine"` or `"linear"`.
+
+    Raises:
+        TypeError: A number of steps that is not an integer, a ratio or percentage that is not a
+            number, a plateau that is not a pair.
+        ValueError: A value out of its range; plateaus that overlap, run past the end or leave no
+            step to decay; an unknown shape.
+
+    >>> curve = PlateauCurve(1000, warmup_steps=100, plateaus=[(50, 20)], min_lr_ratio=0.1)
+    >>> curve(100), curve(1000)
+    (np.float32(1.0), np.float32(0.1))
+    >>> curve([0, 50, 550, 700, 5000])
+    array([0.        , 0.5       , 0.38124576, 0.38124576, 0.1       ],
+          dtype=float32)
+    """
+
+    total_steps: int
+    _: KW_ONLY
+    warmup_steps: int = 0
+    plateaus: tuple[tuple[float, float], ...] = ()
+    absolute_plateaus: tuple[tuple[int, int], ...] = ()
+    min_lr_ratio: float = 0.0
+    init_lr_ratio: float = 0.0
+    warmup: str = "linear"
+    decay: str = "cosine"
+
+    def __post_init__(self) -> None:
+        total = integer("total_steps", self.total_steps)
+        if not 1 <= total <= MAX_STEP:
+            raise ValueError(f"total_steps = {total} must lie in 1 … 2**31 - 1 = {MAX_STEP}")
+        warmup = integer("warmup_steps", self.warmup_steps)
+        if not 0 <= warmup < total:
+            raise ValueError(
+                f"warmup_steps = {warmup} must lie in 0 … total_steps - 1 = {total - 1}, "
+                "so that a step is left to decay"
+            )
+        normal = {
+            "total_steps": total,
+            "warmup_steps": warmup,
+            "plateaus": _percentages(self.plateaus),
+            "absolute_plateaus": _step_counts(self.absolute_plateaus, warmup),
+            "min_lr_ratio": ratio("min_lr_ratio", self.min_lr_ratio),
+            "init_lr_ratio": ratio("init_lr_ratio", self.init_lr_ratio),
+            "warmup": one_of("warmup", self.warmup, ("linear", "cosine")),
+            "decay": one_of("decay", self.decay, ("cosine", "linear")),
+        }
+        for name, value in normal.items():
+            object.__setattr__(self, name, value)
+        self._check_plateaus()
+
+    def _plateaus_in_steps(self) -> list[tuple[int, int, str]]:
+        """(first step, number of steps, what the user wrote), sorted."""
+        after_warmup = self.total_steps - self.warmup_steps
+
+        def share(percentage: float) -> int:
+            return floor(after_warmup * exact.decimal(percentage) / 100)
+
+        relative = [
+            (self.warmup_steps + share(start), share(duration), f"plateau ({start} %, {duration} %)")
+            for start, duration in self.plateaus
+        ]
+        absolute = [
+            (start, length, f"absolute plateau ({start}, {length})")
+            for start, length in self.absolute_plateaus
+        ]
+        return sorted(relative + absolute)
+
+    def _check_plateaus(self) -> None:
+        plateaus = self._plateaus_in_steps()
+        for start, length, written in plateaus:
+            if start + length > self.total_steps:
+                raise ValueError(
+                    f"{written} lasts from step {start} to step {start + length}, "
+                    f"past total_steps = {self.total_steps}"
+                )
+        for (start, length, written), (next_start, _, next_written) in pairwise(plateaus):
+            if start + length > next_start:
+                raise ValueError(
+                    f"{written} lasts from step {start} to step {start + length} and overlaps "
+                    f"{next_written}, which starts at step {next_start}"
+                )
+        after_warmup = self.total_steps - self.warmup_steps
+        held = sum(length for _, length, _ in plateaus)
+        if held >= after_warmup:
+            raise ValueError(
+                f"plateaus and absolute_plateaus hold the rate for all {after_warmup} steps after the "
+                "warmup; at least one must be left to decay"
+            )
+
+    @cached_property
+    def rows(self) -> tuple[Row, ...]:
+        """The segments in exact numbers."""
+        return tuple(
+            segments.rows(
+                total_steps=self.total_steps,
+                warmup_steps=self.warmup_steps,
+                plateaus=[(start, length) for start, length, _ in self._plateaus_in_steps()],
+                min_level=exact.from_decimal(self.min_lr_ratio),
+                init_level=exact.from_decimal(self.init_lr_ratio),
+                warmup=self.warmup,
+                decay=self.decay,
+            )
+        )
+
+    @cached_property
+    def segments(self) -> Segments:
+        """The curve as a table of read-only int32 arrays, a row a segment."""
+        return segments.table(self.rows)
+
+    def __call__(self, step: Any) -> Any:
+        """The multiplier at each step.
+
+        Args:
+            step: An integer of any size, or an array of integers of any shape and dtype.
+
+        Returns:
+            float32 in [0, 1]: a NumPy scalar, or an array of the same shape.
+
+        Raises:
+            TypeError: A step that is not an integer: bool, float (3.0 too), str.
+        """
+        step = checks.steps(step)
+        flat = step.ravel()
+        multipliers = np.empty(flat.shape, np.float32)
+        # Temporaries of this many steps stay in the cache.
+        chunk = 4096
+        for first in range(0, flat.size, chunk):
+            part = slice(first, first + chunk)
+            row = np.searchsorted(self.segments.begin, flat[part], side="right") - 1
+            multipliers[part] = fixed_point.evaluate(np, self.segments, row, flat[part])
+        return multipliers.reshape(step.shape)[()]
+
+    def describe(self) -> str:
+        """A readable table of the segments that are not empty: steps, kind, and level at both ends.
+
+        >>> print(PlateauCurve(1000, warmup_steps=100, plateaus=[(50, 20)]).describe())
+        first step  last step  kind             from        to
+                 0         99  linear warmup       0         1
+               100        549  cosine decay        1  0.308658
+               550        729  plateau      0.308658  0.308658
+               730        999  cosine decay 0.308658         0
+              1000          …  end                 0         0
+        """
+        lines = ["first step  last step  kind             from        to"]
+        ends = [str(after.begin - 1) for after in self.rows[1:]] + ["…"]
+        for row, last in zip(self.rows, ends, strict=True):
+            if last != "…" and int(last) < row.begin:
+                continue
+            kind = row.kind if row.flat else f"{row.shape} {row.kind}"
+            levels = [f"{exact.nearest_float32(level):9.6g}" for level in (row.start, row.end)]
+            lines.append(f"{row.begin:>10} {last:>10}  {kind:12} {' '.join(levels)}")
+        return "\n".join(lines)
+
+    def to_dict(self) -> dict[str, Any]:
+        """All arguments, as plain JSON values.
+
+        >>> PlateauCurve.from_dict(PlateauCurve(10).to_dict()) == PlateauCurve(10)
+        True
+        """
+        return {
+            name: [list(pair) for pair in value] if isinstance(value, tuple) else value
+            for name, value in self.__getstate__().items()
+        }
+
+    @classmethod
+    def from_dict(cls, arguments: Mapping[str, Any]) -> Self:
+        """The curve that `to_dict` wrote.
+
+        Raises:
+            TypeError: `arguments` is not a mapping.
+            ValueError: A key is missing or unknown; else as the constructor.
+        """
+        if not isinstance(arguments, Mapping):
+            raise TypeError(f"arguments = {arguments!r} must be a mapping, as to_dict returns it")
+        names = [field.name for field in dataclasses.fields(cls)]
+        missing = [name for name in names if name not in arguments]
+        unknown = [name for name in arguments if name not in names]
+        if missing or unknown:
+            raise ValueError(
+                f"not the arguments of a PlateauCurve: missing keys {missing}, unknown keys {unknown}"
+            )
+        return cls(**arguments)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # The table is left out of pickles and copies: it follows from the arguments.
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+
+
+def _percentages(plateaus: Any) -> tuple[tuple[float, float], ...]:
+    found = []
+    for label, start, duration in pairs("plateaus", plateaus, "(start %, duration %)"):
+        pair = number(f"{label}: start", start), number(f"{label}: duration", duration)
+        if not all(0 <= percentage <= 100 for percentage in pair):
+            raise ValueError(f"{label}: start and duration must lie in 0 … 100 %")
+        found.append(pair)
+    return tuple(sorted(found))
+
+
+def _step_counts(plateaus: Any, warmup_steps: int) -> tuple[tuple[int, int], ...]:
+    found = []
+    for label, start, length in pairs("absolute_plateaus", plateaus, "(start step, number of steps)"):
+        pair = integer(f"{label}: start", start), integer(f"{label}: number of steps", length)
+        if pair[0] < warmup_steps:
+            raise ValueError(f"{label} must not start before the warmup ends, at step {warmup_steps}")
+        if pair[1] < 0:
+            raise ValueError(f"{label}: the number of steps must not be negative")
+        found.append(pair)
+    return tuple(sorted(found))

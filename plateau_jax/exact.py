@@ -1,0 +1,55 @@
+"""Numbers computed once, on the host, to about 160 bits.
+
+A value v in [0, 1] is the integer nearest to v·2¹⁶⁰. That is far below anything that float32 or the
+62-bit fixed point of the runtime can see, so what is rounded from here is rounded once.
+"""
+
+import math
+from fractions import Fraction
+
+import numpy as np
+
+BITS = 160
+ONE = 1 << BITS
+
+_GUARD = 32
+_PI = 0x3243F6A8885A308D313198A2E03707344A4093822299F31D0  # π·2¹⁹²
+
+PI = _PI >> _GUARD
+
+
+def decimal(number: float) -> Fraction:
+    """The number as the decimal that it prints as: 32.3 is 323/10, not the nearest double."""
+    return Fraction(repr(number))
+
+
+def from_decimal(number: float) -> int:
+    """The number in [0, 1], read as a decimal, in 160 bits."""
+    return round(decimal(number) * ONE)
+
+
+def half_cosine(numerator: int, denominator: int) -> int:
+    """(1 + cos(π·numerator/denominator))/2 for 0 <= numerator <= denominator, by its Taylor series."""
+    if 2 * numerator > denominator:
+        return ONE - half_cosine(denominator - numerator, denominator)
+    angle = _PI * numerator // denominator
+    square = angle * angle >> BITS + _GUARD
+    term = total = 1 << BITS + _GUARD
+    order = 0
+    while term:
+        term = (term * square >> BITS + _GUARD) // ((order + 1) * (order + 2))
+        order += 2
+        total += term if order % 4 == 0 else -term
+    return (ONE + (total >> _GUARD)) // 2
+
+
+def blend(low: int, high: int, weight: int) -> int:
+    """low + (high - low)·weight."""
+    return low + ((high - low) * weight >> BITS)
+
+
+def nearest_float32(value: int) -> np.float32:
+    """The float32 nearest to the value, ties to even, subnormal numbers included."""
+    smallest_exponent = 149
+    dropped = max(value.bit_length() - 24, BITS - smallest_exponent)
+    return np.float32(math.ldexp(round(Fraction(value, 1 << dropped)), dropped - BITS))

@@ -1,0 +1,153 @@
+"""The JAX edge: a curve as a pure function of the step, and as an optax schedule."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from plateau_jax import checks, fixed_point
+from plateau_jax.checks import MAX_STEP
+from plateau_jax.curve import PlateauCurve
+from plateau_jax.segments import Segments
+
+
+def multiplier(segments: Segments, step: Any) -> jax.Array:
+    """The multiplier of a table at each step: the pure function under `optax_schedule`.
+
+    The table may be a traced argument: plateaus move without a recompilation as long as their number
+    stays. `jax.vmap` over a table from `stack` evaluates many curves at once.
+
+    Args:
+        segments: `curve.segments`, int32 arrays of shape (rows,).
+        step: An integer, or an integer array of any shape and dtype.
+
+    Returns:
+        float32 in [0, 1], of the shape of `step`, with x64 on or off.
+
+    Raises:
+        TypeError: A step that is not an integer (bool, float).
+
+    >>> curve = PlateauCurve(100, warmup_steps=10)
+    >>> multiplier(curve.segments, jnp.array([0, 5, 10, 55, 100]))
+    Array([0. , 0.5, 1. , 0.5, 0. ], dtype=float32)
+    """
+    return _multiplier(segments, _steps(step))
+
+
+def optax_schedule(curve: PlateauCurve, peak_value: Any = 1.0) -> Callable[[Any], jax.Array]:
+    """The curve as an optax schedule: step → peak_value · curve(step).
+
+    The schedule is pure and works under every JAX transformation, eagerly (one jitted call), and
+    wherever optax takes a schedule.
+
+    Args:
+        curve: The curve.
+        peak_value: The peak learning rate, rounded to float32: 0, or at least 2⁻¹²⁶. A traced scalar is
+            taken as it is.
+
+    Returns:
+        A callable. Its step is an integer or an integer array of any shape and dtype; its result
+        has the step's shape and is float32, or float64 and exact when x64 is on.
+
+    Raises:
+        TypeError: `peak_value` is not a real scalar; the schedule: a step that is not an integer.
+        ValueError: A peak that is negative, not finite, or positive and below 2⁻¹²⁶.
+
+    >>> import optax
+    >>> curve = PlateauCurve(1000, warmup_steps=100, plateaus=[(50, 20)])
+    >>> schedule = optax_schedule(curve, peak_value=3e-4)
+    >>> optimizer = optax.adamw(schedule)
+    >>> schedule(100)
+    Array(0.0003, dtype=float32)
+    """
+    if not isinstance(curve, PlateauCurve):
+        raise TypeError(f"curve = {curve!r} must be a PlateauCurve")
+    peak = _peak(peak_value)
+    segments = curve.segments
+
+    @jax.jit
+    def rate(step: Any, peak: Any) -> jax.Array:
+        dtype = jnp.float64 if jax.config.jax_enable_x64 else jnp.float32
+        return peak.astype(jnp.float32).astype(dtype) * _evaluate(segments, step).astype(dtype)
+
+    def schedule(step: Any) -> jax.Array:
+        return rate(_steps(step), peak)
+
+    return schedule
+
+
+def cosine_plateau_schedule(
+    init_value: float,
+    peak_value: float,
+    warmup_steps: int,
+    decay_steps: int,
+    end_value: float = 0.0,
+    plateaus: Sequence[tuple[float, float]] = (),
+) -> Callable[[Any], jax.Array]:
+    """`optax.warmup_cosine_decay_schedule` with plateaus, in optax's convention.
+
+    Linear warmup from `init_value` to `peak_value`, then cosine decay to `end_value`, as
+    `optax_schedule` computes it.
+
+    Args:
+        init_value: Rate at step 0, in [0, peak_value].
+        peak_value: Rate at step `warmup_steps`: 0, or at least 2⁻¹²⁶.
+        warmup_steps: Steps of the warmup.
+        decay_steps: Steps of the whole schedule, **warmup included**.
+        end_value: Rate from step `decay_steps` on, in [0, peak_value].
+        plateaus: Pairs (start, duration) in percent of the steps after the warmup.
+
+    Returns:
+        A schedule, as `optax_schedule` returns it.
+
+    Raises:
+        TypeError, ValueError: As `PlateauCurve` and `optax_schedule`; an initial or end value
+            outside [0, peak_value].
+
+    >>> schedule = cosine_plateau_schedule(0.0, 1e-3, 100, 1000, end_value=1e-5, plateaus=[(50, 30)])
+    >>> schedule(jnp.array([0, 100, 1000]))
+    Array([0.e+00, 1.e-03, 1.e-05], dtype=float32)
+    """
+    checks.peak("peak_value", peak_value)
+    curve = PlateauCurve(
+        decay_steps,
+        warmup_steps=warmup_steps,
+        plateaus=tuple(plateaus),
+        min_lr_ratio=checks.ratio_to_peak("end_value", end_value, peak_value),
+        init_lr_ratio=checks.ratio_to_peak("init_value", init_value, peak_value),
+    )
+    return optax_schedule(curve, peak_value)
+
+
+def _peak(value: Any) -> Any:
+    if not isinstance(value, jax.core.Tracer):
+        return checks.peak("peak_value", value)
+    if value.shape or not (
+        jnp.issubdtype(value.dtype, jnp.floating) or jnp.issubdtype(value.dtype, jnp.integer)
+    ):
+        raise TypeError(f"peak_value = {value!r} must be a real scalar")
+    return value
+
+
+def _steps(step: Any) -> Any:
+    if not isinstance(step, jax.Array):
+        return checks.steps(step)
+    if not jnp.issubdtype(step.dtype, jnp.integer):
+        raise TypeError(f"step must be an integer or an array of integers, not {step.dtype}")
+    return step
+
+
+def _evaluate(segments: Segments, step: Any) -> jax.Array:
+    # 64-bit integers for these lines alone, whatever the x64 mode of the program around.
+    with jax.enable_x64(True):
+        if jnp.iinfo(step.dtype).max > MAX_STEP:
+            step = jnp.clip(step, 0, MAX_STEP)
+        step = jnp.maximum(step.astype("int32"), 0)
+        # Comparing with every row is faster than a search up to about 40 of them.
+        method = "compare_all" if len(segments.begin) <= 40 else "scan_unrolled"
+        row = jnp.searchsorted(segments.begin, step, side="right", method=method) - 1
+        return fixed_point.evaluate(jnp, segments, row, step)
+
+
+_multiplier = jax.jit(_evaluate)

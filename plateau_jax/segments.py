@@ -1,0 +1,168 @@
+"""The table: what a curve is, precomputed, as int32 columns."""
+
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from plateau_jax import exact
+
+_FIXED_BITS = 62
+
+
+class Segments(NamedTuple):
+    """One curve as a table with a row a segment; a pytree of int32 arrays of shape (rows,).
+
+    A curve with k plateaus has 2k + 3 rows wherever they lie: warmup, decay, (plateau, decay) k
+    times, end. A row may be empty. Moving a plateau changes numbers and no shape. `stack` puts
+    axes in front.
+
+    Numbers wider than 32 bits are split into words, since JAX cuts arrays that come into a jitted
+    function to 32 bits unless x64 is on.
+    """
+
+    begin: Any
+    """First step of the segment."""
+    length: Any
+    """Number of steps L from the start level to the end level; 0 where the segment is flat."""
+    inverse_high: Any
+    """2⁹³/L: bits 63 to 94 (0 where the segment is flat)."""
+    inverse_middle: Any
+    """2⁹³/L: bits 31 to 62."""
+    inverse_low: Any
+    """2⁹³/L: bits 0 to 30."""
+    start_high: Any
+    """Start level times 2⁶²: the high word."""
+    start_low: Any
+    """Start level times 2⁶²: the low word."""
+    end_high: Any
+    """End level times 2⁶²: the high word."""
+    end_low: Any
+    """End level times 2⁶²: the low word."""
+    linear: Any
+    """1 for a straight line, 0 for a half cosine."""
+    start: Any
+    """Start level as the nearest float32, its bits."""
+
+
+class Row(NamedTuple):
+    """One segment in exact numbers: from `start` at step `begin` to `end`, `length` steps later."""
+
+    kind: str
+    begin: int
+    length: int
+    start: int
+    end: int
+    shape: str
+
+    @property
+    def flat(self) -> bool:
+        return self.shape == "flat"
+
+
+def rows(
+    *,
+    total_steps: int,
+    warmup_steps: int,
+    plateaus: Iterable[tuple[int, int]],
+    min_level: int,
+    init_level: int,
+    warmup: str,
+    decay: str,
+) -> Iterator[Row]:
+    """The segments in exact numbers.
+
+    `plateaus` are (first step, number of steps), sorted and valid; levels are those of
+    `plateau_jax.exact`.
+    """
+    plateaus = tuple(plateaus)
+    decaying = total_steps - warmup_steps - sum(length for _, length in plateaus)
+    yield Row("warmup", 0, warmup_steps, init_level, exact.ONE, warmup)
+    begin, level, paused = warmup_steps, exact.ONE, 0
+    for first, length in plateaus:
+        gone = first - warmup_steps - paused
+        if decay == "cosine":
+            progress = exact.half_cosine(gone, decaying)
+        else:
+            progress = exact.ONE * (decaying - gone) // decaying
+        next_level = exact.blend(min_level, exact.ONE, progress)
+        yield Row("decay", begin, first - begin, level, next_level, decay)
+        yield Row("plateau", first, length, next_level, next_level, "flat")
+        begin, level, paused = first + length, next_level, paused + length
+    yield Row("decay", begin, total_steps - begin, level, min_level, decay)
+    yield Row("end", total_steps, 0, min_level, min_level, "flat")
+
+
+def table(segments: Iterable[Row]) -> Segments:
+    """The rows as int32 columns."""
+    columns = zip(*(_words(row) for row in segments), strict=True)
+    return Segments(*(_frozen(np.array(column, np.int64).astype(np.int32)) for column in columns))
+
+
+def _words(row: Row) -> tuple[int, ...]:
+    moving = row.length > 0 and not row.flat
+    inverse = (1 << 93) // row.length if moving else 0
+    start, end = _inward(row.start, row.end)
+    return (
+        row.begin,
+        row.length if moving else 0,
+        *_split(inverse >> 31),
+        inverse & 0x7FFF_FFFF,
+        *_split(start),
+        *_split(end),
+        int(row.shape == "linear"),
+        int(exact.nearest_float32(row.start).view(np.int32)),
+    )
+
+
+def _split(value: int) -> tuple[int, int]:
+    low = value & 0xFFFF_FFFF
+    return value >> 32, low - (1 << 32 if low >> 31 else 0)
+
+
+def _inward(start: int, end: int) -> tuple[int, int]:
+    """Both levels in 62 bits, rounded towards each other.
+
+    So no value between them passes the exact level at either end: without this, a curve could climb
+    by one unit in the last place where one segment hands over to the next.
+    """
+    drop = exact.BITS - _FIXED_BITS
+    low, high = -(-min(start, end) >> drop), max(start, end) >> drop
+    if low > high:  # Both levels lie between two neighbours; one of these has their float32.
+        same = exact.nearest_float32(high << drop) == exact.nearest_float32(start)
+        low = high = high if same else low
+    return (high, low) if start >= end else (low, high)
+
+
+def _frozen(array: np.ndarray) -> np.ndarray:
+    array.flags.writeable = False
+    return array
+
+
+def stack(curves: Iterable[Any]) -> Segments:
+    """One table for several curves, for `vmap`: each column of shape (curves, rows).
+
+    Curves with fewer plateaus than others get more rows of their end, which change nothing.
+
+    Args:
+        curves: `PlateauCurve`s, at least one.
+
+    Raises:
+        ValueError: No curve was given.
+
+    >>> from plateau_jax import PlateauCurve, stack
+    >>> table = stack([PlateauCurve(100), PlateauCurve(100, plateaus=[(50, 30)])])
+    >>> table.begin
+    array([[  0,   0, 100, 100, 100],
+           [  0,   0,  50,  80, 100]], dtype=int32)
+    """
+    tables = [curve.segments for curve in curves]
+    if not tables:
+        raise ValueError("curves is empty; stack needs at least one PlateauCurve")
+    rows = max(len(table.begin) for table in tables)
+
+    def padded(column: np.ndarray) -> np.ndarray:
+        return np.pad(column, (0, rows - len(column)), mode="edge")
+
+    columns = zip(*tables, strict=True)
+    return Segments(*(_frozen(np.stack([padded(column) for column in group])) for group in columns))
