@@ -3,7 +3,7 @@
 import math
 import operator
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -23,10 +23,9 @@ def integer(name: str, value: Any) -> int:
 
 def number(name: str, value: Any) -> int | float:
     """The value as a Python int or float, NumPy's floats as the decimal that they print as."""
-    if isinstance(value, np.floating):
-        value = float(str(value))
-    elif isinstance(value, np.integer):
-        value = int(value)
+    if isinstance(value, np.integer | np.floating):
+        # By str: the 0.1 of float32 is not the double that it converts to.
+        value = (int if isinstance(value, np.integer) else float)(str(cast("Any", value)))
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f"{name} = {value!r} must be a number")
     if not math.isfinite(value):
@@ -52,8 +51,8 @@ def pairs(name: str, value: Any, meaning: str) -> list[tuple[str, Any, Any]]:
     """(name of the pair, first, second) for each; `meaning` says what a pair is."""
     if isinstance(value, str | bytes) or not isinstance(value, Iterable):
         raise TypeError(f"{name} = {value!r} must be a sequence of pairs {meaning}")
-    found = []
-    for index, pair in enumerate(value):
+    found: list[tuple[str, Any, Any]] = []
+    for index, pair in enumerate(cast("Iterable[Any]", value)):
         label = f"{name}[{index}] = {pair!r}"
         try:
             if isinstance(pair, str | bytes):

@@ -56,7 +56,7 @@ class PlateauCurve:
     >>> curve(100), curve(1000)
     (np.float32(1.0), np.float32(0.1))
     >>> curve([0, 50, 550, 700, 5000])
-    array([0.        , 0.5       , 0.38124576, 0.38124576, 0.1       ],
+    array([0.        , 0.5       , 0.37779245, 0.37779245, 0.1       ],
           dtype=float32)
     """
 
@@ -172,7 +172,7 @@ class PlateauCurve:
         chunk = 4096
         for first in range(0, flat.size, chunk):
             part = slice(first, first + chunk)
-            row = np.searchsorted(self.segments.begin, flat[part], side="right") - 1
+            row = self.segments.begin.searchsorted(flat[part], side="right") - 1
             multipliers[part] = fixed_point.evaluate(np, self.segments, row, flat[part])
         return multipliers.reshape(step.shape)[()]
 
@@ -204,8 +204,9 @@ class PlateauCurve:
         True
         """
         return {
-            name: [list(pair) for pair in value] if isinstance(value, tuple) else value
-            for name, value in self.__getstate__().items()
+            **self.__getstate__(),
+            "plateaus": [list(pair) for pair in self.plateaus],
+            "absolute_plateaus": [list(pair) for pair in self.absolute_plateaus],
         }
 
     @classmethod
@@ -233,7 +234,7 @@ class PlateauCurve:
 
 
 def _percentages(plateaus: Any) -> tuple[tuple[float, float], ...]:
-    found = []
+    found: list[tuple[float, float]] = []
     for label, start, duration in pairs("plateaus", plateaus, "(start %, duration %)"):
         pair = number(f"{label}: start", start), number(f"{label}: duration", duration)
         if not all(0 <= percentage <= 100 for percentage in pair):
@@ -243,7 +244,7 @@ def _percentages(plateaus: Any) -> tuple[tuple[float, float], ...]:
 
 
 def _step_counts(plateaus: Any, warmup_steps: int) -> tuple[tuple[int, int], ...]:
-    found = []
+    found: list[tuple[int, int]] = []
     for label, start, length in pairs("absolute_plateaus", plateaus, "(start step, number of steps)"):
         pair = integer(f"{label}: start", start), integer(f"{label}: number of steps", length)
         if pair[0] < warmup_steps:

@@ -24,7 +24,8 @@ _LOW = (1 << _LIMB) - 1
 def _sine_coefficients(count: int) -> tuple[int, ...]:
     """(π/2)²ᵏ⁺¹/(2k + 1)!/2: the Taylor series of sin(πx/2), halved because π/2 is over 1."""
     half_pi = exact.PI // 2
-    power, coefficients = half_pi, []
+    power = half_pi
+    coefficients: list[int] = []
     for k in range(count):
         coefficients.append(power // 2 + (1 << exact.BITS - BITS - 1) >> exact.BITS - BITS)
         power = (power * half_pi >> exact.BITS) * half_pi >> exact.BITS

@@ -1,10 +1,14 @@
 """The JAX edge: a curve as a pure function of the step, and as an optax schedule."""
 
+# jax.jit is not fully typed:
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.core import Tracer
 
 from plateau_jax import checks, fixed_point
 from plateau_jax.checks import MAX_STEP
@@ -68,8 +72,9 @@ def optax_schedule(curve: PlateauCurve, peak_value: Any = 1.0) -> Callable[[Any]
 
     @jax.jit
     def rate(step: Any, peak: Any) -> jax.Array:
-        dtype = jnp.float64 if jax.config.jax_enable_x64 else jnp.float32
-        return peak.astype(jnp.float32).astype(dtype) * _evaluate(segments, step).astype(dtype)
+        # Two float32: their product is exact in float64, and has one rounding in float32.
+        dtype = jnp.result_type(float)
+        return peak.astype("float32").astype(dtype) * _evaluate(segments, step).astype(dtype)
 
     def schedule(step: Any) -> jax.Array:
         return rate(_steps(step), peak)
@@ -105,9 +110,9 @@ def cosine_plateau_schedule(
         TypeError, ValueError: As `PlateauCurve` and `optax_schedule`; an initial or end value
             outside [0, peak_value].
 
-    >>> schedule = cosine_plateau_schedule(0.0, 1e-3, 100, 1000, end_value=1e-5, plateaus=[(50, 30)])
+    >>> schedule = cosine_plateau_schedule(0.0, 1e-3, 100, 1000, end_value=5e-4, plateaus=[(50, 30)])
     >>> schedule(jnp.array([0, 100, 1000]))
-    Array([0.e+00, 1.e-03, 1.e-05], dtype=float32)
+    Array([0.    , 0.001 , 0.0005], dtype=float32)
     """
     checks.peak("peak_value", peak_value)
     curve = PlateauCurve(
@@ -121,7 +126,7 @@ def cosine_plateau_schedule(
 
 
 def _peak(value: Any) -> Any:
-    if not isinstance(value, jax.core.Tracer):
+    if not isinstance(value, Tracer):
         return checks.peak("peak_value", value)
     if value.shape or not (
         jnp.issubdtype(value.dtype, jnp.floating) or jnp.issubdtype(value.dtype, jnp.integer)

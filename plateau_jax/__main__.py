@@ -1,0 +1,88 @@
+"""`python -m plateau_jax`: look at a curve from the shell."""
+
+import argparse
+import csv
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from plateau_jax import checks
+from plateau_jax.curve import PlateauCurve
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m plateau_jax",
+        description="Print the segments of a learning-rate curve; draw it or write its values.",
+    )
+    parser.add_argument("total_steps", metavar="TOTAL", type=int, help="steps of the curve, warmup included")
+    parser.add_argument("--warmup", metavar="N", type=int, default=0, help="warmup steps")
+    parser.add_argument(
+        "--plateau",
+        metavar=("START", "DURATION"),
+        nargs=2,
+        type=float,
+        action="append",
+        default=[],
+        help="a plateau, in percent of the steps after the warmup; may be repeated",
+    )
+    parser.add_argument("--min-lr-ratio", metavar="R", type=float, default=0.0, help="value at the end")
+    parser.add_argument("--peak", metavar="P", type=float, default=1.0, help="peak learning rate")
+    parser.add_argument("--plot", metavar="FILE", type=Path, help="write a picture (needs matplotlib)")
+    parser.add_argument("--csv", metavar="FILE", type=Path, help="write step, learning_rate for every step")
+    parser.add_argument("--json", action="store_true", help="print the curve's arguments as JSON instead")
+    return parser
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    try:
+        curve = PlateauCurve(
+            options.total_steps,
+            warmup_steps=options.warmup,
+            plateaus=options.plateau,
+            min_lr_ratio=options.min_lr_ratio,
+        )
+        peak = checks.peak("peak", options.peak)
+    except ValueError as error:
+        parser.error(str(error))
+    try:
+        if options.plot:
+            _write_picture(curve, options.peak, options.plot)
+        if options.csv:
+            _write_csv(curve, peak, options.csv)
+    except (OSError, ImportError, ValueError) as error:
+        parser.error(str(error))
+    print(json.dumps(curve.to_dict()) if options.json else curve.describe())
+    return 0
+
+
+def _write_picture(curve: PlateauCurve, peak: float, path: Path) -> None:
+    from matplotlib.figure import Figure
+
+    from plateau_jax.plotting import plot
+
+    figure: Any = Figure(figsize=(8, 4), layout="constrained")
+    plot(curve, peak_value=peak, ax=figure.subplots())
+    figure.savefig(path, dpi=120)
+
+
+def _write_csv(curve: PlateauCurve, peak: np.float32, path: Path) -> None:
+    chunk = 1 << 16
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["step", "learning_rate"])
+        for first in range(0, curve.total_steps + 1, chunk):
+            steps = range(first, min(first + chunk, curve.total_steps + 1))
+            writer.writerows(zip(steps, map(str, peak * curve(steps)), strict=True))
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)

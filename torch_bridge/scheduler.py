@@ -1,0 +1,204 @@
+"""The PyTorch edge: a curve as a `torch.optim.lr_scheduler.LambdaLR`."""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LambdaLR
+
+from plateau_jax import PlateauCurve, checks
+from torch_bridge.groups import curves_of, groups_of, peaks_of
+
+
+class CurveLR(LambdaLR):
+    """The scheduler that `lambda_lr` builds: a `LambdaLR` whose checkpoints hold the step and the curve."""
+
+    # Each step's factors, computed for many steps ahead in one go. A class attribute, since no pickle
+    # holds it.
+    _window: Mapping[int, Sequence[float]] = MappingProxyType({})
+
+    def __init__(self, optimizer: Optimizer, curves: Sequence[PlateauCurve], last_epoch: int = -1) -> None:
+        last_epoch = checks.integer("last_epoch", last_epoch)
+        if last_epoch < -1:
+            raise ValueError(f"last_epoch = {last_epoch} must be at least -1")
+        self.curves = list(curves)
+        peaks = peaks_of(optimizer)
+        _part_shared_rates(optimizer.param_groups, list(zip(peaks, curves, strict=True)))
+        for group, peak in zip(optimizer.param_groups, peaks, strict=True):
+            group["initial_lr"] = peak
+        super().__init__(optimizer, [partial(_factor, curve) for curve in curves], last_epoch)
+
+    def get_lr(self) -> list[float | Tensor]:
+        """Each group's rate at `last_epoch`: the product of two float32, exact in a Python float."""
+        factors = self._window.get(self.last_epoch) or self._look_ahead()
+        return [peak * factor for peak, factor in zip(self.base_lrs, factors)]  # noqa: B905: torch checks it
+
+    def _look_ahead(self) -> Sequence[float]:
+        steps = np.arange(self.last_epoch, self.last_epoch + 2048)
+        factors = {curve: curve(steps).tolist() for curve in set(self.curves)}
+        of_groups = zip(*(factors[curve] for curve in self.curves), strict=True)
+        self._window = dict(zip(steps.tolist(), of_groups, strict=True))
+        return self._window[self.last_epoch]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Plain numbers and lists: the step, the peaks, and the curves for the check on loading."""
+        return {
+            "last_epoch": self.last_epoch,
+            "_step_count": self._step_count,
+            "base_lrs": list(self.base_lrs),
+            "curves": [curve.to_dict() for curve in self.curves],
+        }
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> None:
+        """Go on where the state was saved, and write the rates of that step into the groups.
+
+        So the optimizer's own state may be loaded before or after.
+
+        Args:
+            state_dict: What `state_dict` returned.
+            strict: Whether the state of another curve is refused. With False the run goes on under
+                this scheduler's curve, from the saved step and peaks; the state of a plain
+                `LambdaLR` is then taken too.
+
+        Raises:
+            ValueError: The state is another curve's (unless `strict=False`), or not a state, or has
+                another number of groups. Nothing was changed.
+        """
+        try:
+            last_epoch = checks.integer("last_epoch", state_dict["last_epoch"])
+            saved_peaks = list(state_dict["base_lrs"])
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"state_dict is not the state of a LambdaLR: {error}") from None
+        if strict:
+            self._check_curves(state_dict.get("curves"))
+        if len(saved_peaks) != len(self.base_lrs):
+            raise ValueError(
+                f"state_dict has {len(saved_peaks)} parameter groups; the optimizer has {len(self.base_lrs)}"
+            )
+        peaks = [float(checks.peak(f"base_lrs[{i}]", peak)) for i, peak in enumerate(saved_peaks)]
+        self.base_lrs = list(peaks)
+        for group, peak in zip(self.optimizer.param_groups, peaks, strict=True):
+            group["initial_lr"] = peak
+        # A first step writes the rates and warns of nothing.
+        self._step_count = 0
+        self.last_epoch = last_epoch - 1
+        self.step()
+        self._step_count = state_dict.get("_step_count", last_epoch + 1)
+
+    def _check_curves(self, saved: Any) -> None:
+        if saved is None:
+            raise ValueError("state_dict names no curve; pass strict=False to load it all the same")
+        curves = [PlateauCurve.from_dict(arguments) for arguments in saved]
+        if curves != self.curves:
+            shown = [items[0] if len(set(items)) == 1 else items for items in (curves, self.curves)]
+            raise ValueError(
+                f"state_dict was saved under {shown[0]!r}, and this scheduler follows {shown[1]!r}; "
+                "pass strict=False if the change is meant"
+            )
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_window"}
+
+
+def lambda_lr(
+    optimizer: Optimizer, curve: PlateauCurve | Sequence[PlateauCurve], last_epoch: int = -1
+) -> LambdaLR:
+    """The curve as a PyTorch scheduler: after n calls of `step()`, lr = peak · curve(n) in each group.
+
+    The peak is the group's `initial_lr` where it has one, else its `lr`, **rounded to float32**: then
+    the product with a float32 multiplier is exact in a Python float, and its float32 value is the
+    learning rate that `plateau_jax.optax_schedule` gives for the same peak.
+
+    A rate that is a tensor stays the same tensor and is filled.
+
+    Args:
+        optimizer: Any torch optimizer.
+        curve: One curve for all parameter groups, or a sequence of one each.
+        last_epoch: Index of the last finished update, as in torch: after n scheduler steps, n - 1.
+
+    Returns:
+        A `torch.optim.lr_scheduler.LambdaLR`. Its `state_dict` holds plain numbers and lists. Its
+        `load_state_dict(state, strict=True)` refuses the state of another curve;
+        `strict=False` goes on under the new one.
+
+    Raises:
+        TypeError: `optimizer` or `curve` is something else.
+        ValueError: Another number of curves than of groups; a rate that is negative, not finite, or
+            positive and below 2⁻¹²⁶; `last_epoch` below -1.
+
+    >>> import torch
+    >>> optimizer = torch.optim.AdamW(torch.nn.Linear(2, 1).parameters(), lr=3e-4)
+    >>> scheduler = lambda_lr(optimizer, PlateauCurve(1000, warmup_steps=100, plateaus=[(50, 20)]))
+    >>> for _ in range(50):
+    ...     optimizer.step()
+    ...     scheduler.step()
+    >>> round(optimizer.param_groups[0]["lr"], 9)
+    0.00015
+    """
+    return CurveLR(optimizer, curves_of(optimizer, curve), last_epoch)
+
+
+def get_cosine_plateau_schedule_with_warmup(
+    optimizer: Optimizer,
+    num_warmup_steps: int,
+    num_training_steps: int,
+    plateaus: Sequence[tuple[float, float]] = (),
+    min_lr_ratio: float = 0.0,
+    min_lr: float | None = None,
+    last_epoch: int = -1,
+) -> LambdaLR:
+    """A scheduler in the convention of transformers' `get_cosine_schedule_with_warmup`.
+
+    Args:
+        optimizer: Any torch optimizer.
+        num_warmup_steps: Steps of the linear warmup.
+        num_training_steps: Steps of the whole curve, warmup included.
+        plateaus: Pairs (start, duration) in percent of the steps after the warmup.
+        min_lr_ratio: The final rate as a share of the peak.
+        min_lr: The final rate itself, the same for every group. Not beside `min_lr_ratio`.
+        last_epoch: As in `lambda_lr`.
+
+    Returns:
+        The scheduler that `lambda_lr` builds.
+
+    Raises:
+        TypeError, ValueError: As `PlateauCurve` and `lambda_lr`; both `min_lr_ratio` and `min_lr`
+            given; a `min_lr` above a group's peak.
+
+    >>> import torch
+    >>> optimizer = torch.optim.SGD(torch.nn.Linear(2, 1).parameters(), lr=0.5)
+    >>> scheduler = get_cosine_plateau_schedule_with_warmup(optimizer, 10, 100, plateaus=[(0, 80)])
+    >>> scheduler.get_last_lr()
+    [0.0]
+    """
+    if min_lr is None:
+        ratios = [min_lr_ratio] * len(groups_of(optimizer))
+    elif min_lr_ratio != 0.0:
+        raise ValueError(f"min_lr_ratio = {min_lr_ratio!r} and min_lr = {min_lr!r}: give one of them")
+    else:
+        ratios = [checks.ratio_to_peak("min_lr", min_lr, peak) for peak in peaks_of(optimizer)]
+    curves = [
+        PlateauCurve(
+            num_training_steps, warmup_steps=num_warmup_steps, plateaus=tuple(plateaus), min_lr_ratio=ratio
+        )
+        for ratio in ratios
+    ]
+    return lambda_lr(optimizer, curves, last_epoch)
+
+
+def _factor(curve: PlateauCurve, step: int) -> float:
+    # A NumPy scalar would find its way into param_groups and from there into checkpoints.
+    return float(curve(step))
+
+
+def _part_shared_rates(groups: list[dict[str, Any]], schedules: list[tuple[float, PlateauCurve]]) -> None:
+    """Give a group a rate tensor of its own if another one with another schedule holds the same."""
+    holders: dict[int, tuple[float, PlateauCurve]] = {}
+    for group, schedule in zip(groups, schedules, strict=True):
+        rate = group["lr"]
+        if isinstance(rate, Tensor) and holders.setdefault(id(rate), schedule) != schedule:
+            group["lr"] = rate.clone()
