@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
 from itertools import pairwise
-from math import floor
 from typing import Any, Self
 
 import numpy as np
@@ -94,39 +93,33 @@ class PlateauCurve:
             object.__setattr__(self, name, value)
         self._check_plateaus()
 
-    def _plateaus_in_steps(self) -> list[tuple[int, int, str]]:
-        """(first step, number of steps, what the user wrote), sorted."""
+    @cached_property
+    def _plateaus(self) -> list[tuple[int, int, str, tuple[float, float]]]:
+        """(first step, number of steps, the argument, the pair in it) of each plateau, sorted."""
         after_warmup = self.total_steps - self.warmup_steps
-
-        def share(percentage: float) -> int:
-            return floor(after_warmup * exact.decimal(percentage) / 100)
-
-        relative = [
-            (self.warmup_steps + share(start), share(duration), f"plateau ({start} %, {duration} %)")
-            for start, duration in self.plateaus
-        ]
-        absolute = [
-            (start, length, f"absolute plateau ({start}, {length})")
-            for start, length in self.absolute_plateaus
-        ]
-        return sorted(relative + absolute)
+        found: list[tuple[int, int, str, tuple[float, float]]] = []
+        for pair in self.plateaus:
+            start, length = (exact.percent_of(after_warmup, percentage) for percentage in pair)
+            found.append((self.warmup_steps + start, length, "plateaus", pair))
+        for pair in self.absolute_plateaus:
+            found.append((*pair, "absolute_plateaus", pair))
+        return sorted(found)
 
     def _check_plateaus(self) -> None:
-        plateaus = self._plateaus_in_steps()
-        for start, length, written in plateaus:
+        for start, length, name, pair in self._plateaus:
             if start + length > self.total_steps:
                 raise ValueError(
-                    f"{written} lasts from step {start} to step {start + length}, "
+                    f"{name}: {pair} lasts from step {start} to step {start + length}, "
                     f"past total_steps = {self.total_steps}"
                 )
-        for (start, length, written), (next_start, _, next_written) in pairwise(plateaus):
+        for (start, length, name, pair), (next_start, _, next_name, next_pair) in pairwise(self._plateaus):
             if start + length > next_start:
                 raise ValueError(
-                    f"{written} lasts from step {start} to step {start + length} and overlaps "
-                    f"{next_written}, which starts at step {next_start}"
+                    f"{name}: {pair} lasts from step {start} to step {start + length} and overlaps "
+                    f"{next_pair} of {next_name}, which starts at step {next_start}"
                 )
         after_warmup = self.total_steps - self.warmup_steps
-        held = sum(length for _, length, _ in plateaus)
+        held = sum(length for _, length, *_ in self._plateaus)
         if held >= after_warmup:
             raise ValueError(
                 f"plateaus and absolute_plateaus hold the rate for all {after_warmup} steps after the "
@@ -140,7 +133,7 @@ class PlateauCurve:
             segments.rows(
                 total_steps=self.total_steps,
                 warmup_steps=self.warmup_steps,
-                plateaus=[(start, length) for start, length, _ in self._plateaus_in_steps()],
+                plateaus=[(start, length) for start, length, *_ in self._plateaus],
                 min_level=exact.from_decimal(self.min_lr_ratio),
                 init_level=exact.from_decimal(self.init_lr_ratio),
                 warmup=self.warmup,
@@ -167,7 +160,7 @@ class PlateauCurve:
         """
         step = checks.steps(step)
         flat = step.ravel()
-        multipliers = np.empty(flat.shape, np.float32)
+        multipliers: Any = np.empty(flat.shape, np.float32)
         # Temporaries of this many steps stay in the cache.
         chunk = 4096
         for first in range(0, flat.size, chunk):

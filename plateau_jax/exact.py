@@ -23,6 +23,12 @@ def decimal(number: float) -> Fraction:
     return Fraction(repr(number))
 
 
+def percent_of(whole: int, percentage: float) -> int:
+    """The percentage of the whole, rounded down."""
+    share = decimal(percentage)
+    return whole * share.numerator // (100 * share.denominator)
+
+
 def from_decimal(number: float) -> int:
     """The number in [0, 1], read as a decimal, in 160 bits."""
     return round(decimal(number) * ONE)
@@ -52,4 +58,6 @@ def nearest_float32(value: int) -> np.float32:
     """The float32 nearest to the value, ties to even, subnormal numbers included."""
     smallest_exponent = 149
     dropped = max(value.bit_length() - 24, BITS - smallest_exponent)
-    return np.float32(math.ldexp(round(Fraction(value, 1 << dropped)), dropped - BITS))
+    odd = value >> dropped & 1
+    mantissa = value + (1 << dropped - 1) - 1 + odd >> dropped
+    return np.float32(math.ldexp(mantissa, dropped - BITS))

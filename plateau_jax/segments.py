@@ -95,8 +95,8 @@ def rows(
 
 def table(segments: Iterable[Row]) -> Segments:
     """The rows as int32 columns."""
-    columns = zip(*(_words(row) for row in segments), strict=True)
-    return Segments(*(_frozen(np.array(column, np.int64).astype(np.int32)) for column in columns))
+    words = np.array([_words(row) for row in segments], np.int32)
+    return Segments(*_frozen(words.T.copy()))
 
 
 def _words(row: Row) -> tuple[int, ...]:
@@ -165,4 +165,4 @@ def stack(curves: Iterable[Any]) -> Segments:
         return np.pad(column, (0, rows - len(column)), mode="edge")
 
     columns = zip(*tables, strict=True)
-    return Segments(*(_frozen(np.stack([padded(column) for column in group])) for group in columns))
+    return Segments(*_frozen(np.array([[padded(column) for column in group] for group in columns])))

@@ -1,5 +1,6 @@
 """The PyTorch edge: a curve as a `torch.optim.lr_scheduler.LambdaLR`."""
 
+import operator
 from collections.abc import Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
@@ -35,7 +36,7 @@ class CurveLR(LambdaLR):
     def get_lr(self) -> list[float | Tensor]:
         """Each group's rate at `last_epoch`: the product of two float32, exact in a Python float."""
         factors = self._window.get(self.last_epoch) or self._look_ahead()
-        return [peak * factor for peak, factor in zip(self.base_lrs, factors)]  # noqa: B905: torch checks it
+        return list(map(operator.mul, self.base_lrs, factors))
 
     def _look_ahead(self) -> Sequence[float]:
         steps = np.arange(self.last_epoch, self.last_epoch + 2048)
