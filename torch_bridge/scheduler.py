@@ -3,47 +3,32 @@
 import operator
 from collections.abc import Mapping, Sequence
 from functools import partial
-from types import MappingProxyType
 from typing import Any
 
-import numpy as np
 from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from plateau_jax import PlateauCurve, checks
 from torch_bridge.groups import curves_of, groups_of, peaks_of
+from torch_bridge.look_ahead import LookAhead
 
 
 class CurveLR(LambdaLR):
     """The scheduler that `lambda_lr` builds: a `LambdaLR` whose checkpoints hold the step and the curve."""
-
-    # Each step's factors, computed for many steps ahead in one go. A class attribute, since no pickle
-    # holds it.
-    _window: Mapping[int, Sequence[float]] = MappingProxyType({})
 
     def __init__(self, optimizer: Optimizer, curves: Sequence[PlateauCurve], last_epoch: int = -1) -> None:
         last_epoch = checks.integer("last_epoch", last_epoch)
         if last_epoch < -1:
             raise ValueError(f"last_epoch = {last_epoch} must be at least -1")
         self.curves = list(curves)
-        peaks = peaks_of(optimizer)
-        _part_shared_rates(optimizer.param_groups, list(zip(peaks, curves, strict=True)))
-        for group, peak in zip(optimizer.param_groups, peaks, strict=True):
-            group["initial_lr"] = peak
+        self._factors = LookAhead(self.curves)
+        _set_peaks(optimizer, peaks_of(optimizer), self.curves)
         super().__init__(optimizer, [partial(_factor, curve) for curve in curves], last_epoch)
 
     def get_lr(self) -> list[float | Tensor]:
         """Each group's rate at `last_epoch`: the product of two float32, exact in a Python float."""
-        factors = self._window.get(self.last_epoch) or self._look_ahead()
-        return list(map(operator.mul, self.base_lrs, factors))
-
-    def _look_ahead(self) -> Sequence[float]:
-        steps = np.arange(self.last_epoch, self.last_epoch + 2048)
-        factors = {curve: curve(steps).tolist() for curve in set(self.curves)}
-        of_groups = zip(*(factors[curve] for curve in self.curves), strict=True)
-        self._window = dict(zip(steps.tolist(), of_groups, strict=True))
-        return self._window[self.last_epoch]
+        return list(map(operator.mul, self.base_lrs, self._factors[self.last_epoch]))
 
     def state_dict(self) -> dict[str, Any]:
         """Plain numbers and lists: the step, the peaks, and the curves for the check on loading."""
@@ -81,9 +66,8 @@ class CurveLR(LambdaLR):
                 f"state_dict has {len(saved_peaks)} parameter groups; the optimizer has {len(self.base_lrs)}"
             )
         peaks = [float(checks.peak(f"base_lrs[{i}]", peak)) for i, peak in enumerate(saved_peaks)]
+        _set_peaks(self.optimizer, peaks, self.curves)
         self.base_lrs = list(peaks)
-        for group, peak in zip(self.optimizer.param_groups, peaks, strict=True):
-            group["initial_lr"] = peak
         # A first step writes the rates and warns of nothing.
         self._step_count = 0
         self.last_epoch = last_epoch - 1
@@ -100,9 +84,6 @@ class CurveLR(LambdaLR):
                 f"state_dict was saved under {shown[0]!r}, and this scheduler follows {shown[1]!r}; "
                 "pass strict=False if the change is meant"
             )
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_window"}
 
 
 def lambda_lr(
@@ -192,14 +173,15 @@ def get_cosine_plateau_schedule_with_warmup(
 
 
 def _factor(curve: PlateauCurve, step: int) -> float:
-    # A NumPy scalar would find its way into param_groups and from there into checkpoints.
     return float(curve(step))
 
 
-def _part_shared_rates(groups: list[dict[str, Any]], schedules: list[tuple[float, PlateauCurve]]) -> None:
-    """Give a group a rate tensor of its own if another one with another schedule holds the same."""
+def _set_peaks(optimizer: Optimizer, peaks: list[float], curves: list[PlateauCurve]) -> None:
+    # torch gives groups without a rate of their own one and the same tensor. Groups that differ in
+    # peak or curve must not share it.
     holders: dict[int, tuple[float, PlateauCurve]] = {}
-    for group, schedule in zip(groups, schedules, strict=True):
+    for group, peak, curve in zip(optimizer.param_groups, peaks, curves, strict=True):
+        group["initial_lr"] = peak
         rate = group["lr"]
-        if isinstance(rate, Tensor) and holders.setdefault(id(rate), schedule) != schedule:
+        if isinstance(rate, Tensor) and holders.setdefault(id(rate), (peak, curve)) != (peak, curve):
             group["lr"] = rate.clone()

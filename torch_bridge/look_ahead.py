@@ -1,0 +1,32 @@
+"""A curve's multipliers as Python floats, one look-up a step."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from plateau_jax import PlateauCurve
+
+
+class LookAhead(dict[int, tuple[float, ...]]):
+    """Step → the multiplier of each curve; what is missing is computed with many steps after it.
+
+    Python floats, since a NumPy scalar would find its way into `param_groups`, and from there into
+    checkpoints.
+    """
+
+    def __init__(self, curves: Sequence[PlateauCurve]) -> None:
+        super().__init__()
+        self.curves = curves
+
+    def __missing__(self, step: int) -> tuple[float, ...]:
+        steps = np.arange(step, step + 2048)
+        multipliers = {curve: curve(steps).tolist() for curve in set(self.curves)}
+        self.clear()
+        self.update(
+            zip(steps.tolist(), zip(*(multipliers[curve] for curve in self.curves), strict=True), strict=True)
+        )
+        return self[step]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return LookAhead, (self.curves,)
