@@ -1,7 +1,7 @@
 """The JAX edge: a curve as a pure function of the step, and as an optax schedule."""
 
 # jax.jit is not fully typed:
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownVariableType=false
 
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -1,0 +1,65 @@
+"""Recurrent state that goes from one micro-batch to the next, kept in buffers that are reused."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+
+class Carry:
+    """A pytree of tensors: an LSTM's or GRU's state.
+
+    Raises:
+        TypeError: A leaf that is not a tensor, or no leaf at all.
+    """
+
+    def __init__(self, initial: Any, device: torch.device) -> None:
+        leaves, self._structure = pytree.tree_flatten(initial)
+        if not leaves or not all(isinstance(leaf, Tensor) for leaf in leaves):
+            raise TypeError(f"carry = {initial!r} must be a tensor, or a pytree of tensors")
+        self._initial = [leaf.detach().to(device, copy=True) for leaf in leaves]
+        self.buffers = [leaf.clone() for leaf in self._initial]
+
+    @property
+    def value(self) -> Any:
+        """The present state, as the user's pytree."""
+        return self.tree(self.buffers)
+
+    def tree(self, leaves: Sequence[Tensor]) -> Any:
+        return pytree.tree_unflatten(list(leaves), self._structure)
+
+    def detached(self, value: Any) -> list[Tensor]:
+        """The leaves of a new state, cut off the autograd graph, in the buffers' dtypes.
+
+        Raises:
+            ValueError: Another structure or another shape than the initial state's.
+        """
+        leaves, structure = pytree.tree_flatten(value)
+        fits = structure == self._structure and all(
+            isinstance(leaf, Tensor) and leaf.shape == buffer.shape
+            for leaf, buffer in zip(leaves, self.buffers, strict=True)
+        )
+        if not fits:
+            raise ValueError(
+                f"loss_fn returned a carry of {_shapes(value)}; it must be like the initial one, "
+                f"{_shapes(self.tree(self.buffers))}"
+            )
+        # A bf16 LSTM returns its state in bf16, whatever it was given.
+        return [leaf.detach().to(buffer.dtype) for leaf, buffer in zip(leaves, self.buffers, strict=True)]
+
+    def keep(self, leaves: Sequence[Tensor], skip: Tensor) -> None:
+        """Write a new state into the buffers, unless `skip`."""
+        for buffer, leaf in zip(self.buffers, leaves, strict=True):
+            buffer.copy_(torch.where(skip, buffer, leaf))
+
+    def set(self, leaves: Sequence[Tensor]) -> None:
+        torch._foreach_copy_(self.buffers, list(leaves))
+
+    def reset(self) -> None:
+        self.set(self._initial)
+
+
+def _shapes(value: Any) -> str:
+    return str(pytree.tree_map_only(Tensor, lambda tensor: tuple(tensor.shape), value))

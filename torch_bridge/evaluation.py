@@ -1,0 +1,82 @@
+"""The loss of a model over a data set, without gradients."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import nn
+
+from torch_bridge.carry import Carry
+from torch_bridge.loss import is_pair, read_loss
+from torch_bridge.precision import autocast
+
+
+def evaluate(
+    model: nn.Module,
+    batches: Iterable[Any],
+    loss_fn: Callable[..., Any],
+    *,
+    precision: str = "fp32",
+    carry: Any = None,
+) -> float:
+    """The mean loss over all batches: Σ sum / Σ weight for pairs, the average of plain means.
+
+    Without gradients and in evaluation mode, which ends with the call: every module's mode is then
+    what it was. The device is looked at once, at the end.
+
+    Args:
+        model: The module that `loss_fn` is called with.
+        batches: Any iterable of batches.
+        loss_fn: As for `TrainStep`.
+        precision: As for `TrainStep`.
+        carry: The initial recurrent state, as for `TrainStep`; it goes from batch to batch.
+
+    Returns:
+        The loss; NaN where the total weight is zero.
+
+    Raises:
+        TypeError, ValueError: What `TrainStep` raises for the same arguments and the same loss; no
+            batch at all.
+
+    >>> model = nn.Linear(2, 1)
+    >>> loss_fn = lambda model, batch: (model(batch).sum() * 0 + len(batch), len(batch))
+    >>> evaluate(model, [torch.ones(4, 2), torch.ones(1, 2)], loss_fn)
+    1.0
+    """
+    device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+    state = None if carry is None else Carry(carry, device)
+    context = autocast(precision, device)
+    leaves = [] if state is None else state.buffers
+    modes = {module: module.training for module in model.modules()}
+    total: Any = 0.0
+    weight: Any = 0.0
+    kinds: set[bool] = set()
+    model.eval()
+    try:
+        with torch.no_grad():
+            for batch in batches:
+                with context:
+                    value = (
+                        loss_fn(model, batch) if state is None else loss_fn(model, batch, state.tree(leaves))
+                    )
+                if state is not None:
+                    if not is_pair(value):
+                        raise TypeError(
+                            f"loss_fn returned {type(value).__name__}; it must return (loss, carry)"
+                        )
+                    value, leaves = value[0], state.detached(value[1])
+                loss = read_loss(value)
+                kinds.add(loss.weight is None)
+                # float64: sums over a whole data set.
+                total = total + loss.total.double()
+                part = 1.0 if loss.weight is None else loss.weight
+                weight = weight + (part.double() if isinstance(part, torch.Tensor) else part)
+    finally:
+        for module, mode in modes.items():
+            module.training = mode
+    if len(kinds) != 1:
+        raise ValueError(
+            "batches is empty" if not kinds else "loss_fn returned means and pairs (sum, weight)"
+        )
+    weight = torch.as_tensor(weight, dtype=torch.float64, device=total.device)
+    return (total / weight).item()

@@ -1,0 +1,41 @@
+"""Gradients: gathered, their total norm, clipped; the bits of torch.nn.utils in less host time."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+def gradients_of(parameters: Iterable[nn.Parameter]) -> list[Tensor]:
+    """The gradients that are there, to be changed in place; of a sparse one its values."""
+    gradients: list[Tensor] = []
+    for parameter in parameters:
+        gradient: Any = parameter.grad
+        if gradient is None:
+            continue
+        if gradient.is_sparse:
+            gradient = parameter.grad = gradient.coalesce()
+            gradient = gradient._values()
+        gradients.append(gradient)
+    return gradients
+
+
+def norm_dtype(parameters: Iterable[nn.Parameter]) -> torch.dtype | None:
+    """The dtype to take norms in: at least float32; None for that of the gradients."""
+    dtypes = {parameter.dtype for parameter in parameters}
+    if dtypes in ({torch.float32}, {torch.float64}):
+        return None
+    return torch.float64 if torch.float64 in dtypes else torch.float32
+
+
+def total_norm(gradients: list[Tensor], dtype: torch.dtype | None) -> Tensor:
+    """The 2-norm of all gradients together, a scalar."""
+    norms = torch._foreach_norm(gradients, 2.0, dtype=dtype)
+    norm: Tensor = torch.linalg.vector_norm(torch.stack(norms))
+    return norm
+
+
+def clip(gradients: list[Tensor], norm: Tensor, max_norm: float) -> None:
+    """Scale the gradients by min(1, max_norm/(norm + 1e-6)), in place."""
+    torch._foreach_mul_(gradients, torch.clamp(max_norm / (norm + 1e-6), max=1.0))

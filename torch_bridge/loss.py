@@ -1,0 +1,114 @@
+"""What a loss function may return, a mean or a sum and its weight, and how micro-batches add up."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple, cast
+
+import torch
+from torch import Tensor
+
+
+class Loss(NamedTuple):
+    """A mean loss (`weight` is None), or a sum and the weight that it is to be divided by."""
+
+    total: Tensor
+    weight: Tensor | float | None
+
+
+def read_loss(value: Any) -> Loss:
+    """The value that a loss function returned.
+
+    Raises:
+        TypeError: It is neither a tensor nor a pair (sum, weight).
+        ValueError: The loss is not a scalar, or the weight is negative or not a scalar.
+    """
+    if isinstance(value, Tensor):
+        return Loss(_scalar("loss", value), None)
+    if not is_pair(value):
+        raise TypeError(
+            f"loss_fn returned {_shown(value)}; it must return a scalar tensor or a pair (sum, weight)"
+        )
+    total, weight = value
+    if not isinstance(total, Tensor):
+        raise TypeError(f"loss_fn returned the sum {_shown(total)}; it must be a scalar tensor")
+    total = _scalar("sum", total)
+    if isinstance(weight, Tensor):
+        if weight.dim() != 0:
+            raise ValueError(f"loss_fn returned a weight of shape {tuple(weight.shape)}; it must be a scalar")
+        return Loss(total, weight.detach().float())
+    if isinstance(weight, bool) or not isinstance(weight, int | float):
+        raise TypeError(
+            f"loss_fn returned the weight {_shown(weight)}; it must be a number or a scalar tensor"
+        )
+    if not 0 <= weight < float("inf"):
+        raise ValueError(f"loss_fn returned the weight {weight!r}; it must be finite and not negative")
+    return Loss(total, weight)
+
+
+def is_pair(value: Any) -> bool:
+    return isinstance(value, tuple | list) and len(cast("Sequence[Any]", value)) == 2
+
+
+def accumulate(
+    losses: Iterable[Loss], count: int, scale: Tensor | None
+) -> tuple[Tensor, Tensor | float | None]:
+    """Run the backward passes of `count` micro-batches, each as its loss comes.
+
+    Sums are divided before they go backward, so that fp16 sees losses of ordinary size: by the
+    first weight, which is as good as any and known in time.
+
+    Returns:
+        The loss of all of them, and what the gradients are still to be multiplied by (None for 1).
+
+    Raises:
+        TypeError: Means and pairs among the losses.
+        ValueError: The total weight is a zero known on the host.
+    """
+    total: Any = 0.0
+    weights: list[Tensor | float] = []
+    divisor: Tensor | float | None = None
+    for index, loss in enumerate(losses):
+        if index > 0 and (loss.weight is None) != (divisor is None):
+            raise TypeError(
+                "loss_fn returned a mean for one micro-batch and a pair (sum, weight) for another"
+            )
+        if loss.weight is None:
+            part = loss.total / count if count > 1 else loss.total
+        else:
+            weights.append(loss.weight)
+            if divisor is None:
+                divisor = _nonzero(loss.weight) if count > 1 else _not_zero(loss.weight)
+            part = loss.total / divisor
+        (part if scale is None else part * scale).backward()
+        part = part.detach() if part.dtype.itemsize >= 4 else part.detach().float()
+        total = total + part if index > 0 else part
+    rescale = None if scale is None else scale.reciprocal()
+    if divisor is not None and count > 1:
+        share = divisor / _not_zero(sum(weights))
+        total = total * share
+        rescale = share if rescale is None else share * rescale
+    return total, rescale
+
+
+def _nonzero(weight: Tensor | float) -> Tensor | float:
+    """The weight, or 1 in place of zero."""
+    return torch.where(weight == 0, 1.0, weight) if isinstance(weight, Tensor) else weight or 1.0
+
+
+def _not_zero(weight: Tensor | float) -> Tensor | float:
+    """The weight, refused if it is a zero known on the host; one on the device makes the loss not finite."""
+    if not isinstance(weight, Tensor) and weight == 0:
+        raise ValueError("the total weight of the micro-batches is zero")
+    return weight
+
+
+def _scalar(name: str, tensor: Tensor) -> Tensor:
+    if tensor.dim() != 0 or not tensor.is_floating_point():
+        raise ValueError(
+            f"loss_fn returned a {name} of shape {tuple(tensor.shape)} and {tensor.dtype}; "
+            "it must be a floating-point scalar: reduce it with .mean(), or return (loss.sum(), weight)"
+        )
+    return tensor
+
+
+def _shown(value: Any) -> str:
+    return f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)

@@ -1,0 +1,82 @@
+"""What an update reports, and a log of it that looks at the device once in a while."""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from plateau_jax import checks
+
+
+class StepResult(NamedTuple):
+    """What an update did: device tensors of their own, which no later update changes.
+
+    Attributes:
+        loss: The loss of the whole update, a scalar.
+        grad_norm: The total 2-norm of the gradients, unscaled, before clipping; a scalar.
+        lr: The rate of each parameter group in this update, float32 of shape (groups,).
+        applied: How many updates took place so far, int64.
+        skipped: How many were skipped so far, int64.
+    """
+
+    loss: Tensor
+    grad_norm: Tensor
+    lr: Tensor
+    applied: Tensor
+    skipped: Tensor
+
+
+class MetricLog:
+    """Keeps the results of updates, and reads them from the device every so many, in one go.
+
+    Made for a progress bar: a call returns the newest values when it looked, else None.
+
+    Args:
+        every: Updates between two looks.
+
+    Attributes:
+        rows: A dictionary for each update that was looked at: "loss", "grad_norm", "lr" (a float, or
+            a list of one a parameter group), "applied", "skipped".
+
+    Raises:
+        TypeError, ValueError: `every` is not a positive integer.
+
+    >>> log = MetricLog(every=2)
+    >>> scalar = torch.tensor(0.5)
+    >>> result = StepResult(scalar, scalar, torch.tensor([0.125]), torch.tensor(1), torch.tensor(0))
+    >>> log(result) is None
+    True
+    >>> log(result)
+    {'loss': 0.5, 'grad_norm': 0.5, 'lr': 0.125, 'applied': 1, 'skipped': 0}
+    """
+
+    def __init__(self, every: int = 100) -> None:
+        if checks.integer("every", every) < 1:
+            raise ValueError(f"every = {every} must be at least 1")
+        self.every = every
+        self.rows: list[dict[str, Any]] = []
+        self._kept: list[StepResult] = []
+
+    def __call__(self, result: StepResult) -> dict[str, Any] | None:
+        """Keep a result; look at all that is kept if it is time."""
+        self._kept.append(result)
+        return self.look() if len(self._kept) == self.every else None
+
+    def look(self) -> dict[str, Any] | None:
+        """Read what is kept, in one copy from the device; the newest values, or None if there are none."""
+        if self._kept:
+            # In float64, which holds every float32, and every count below 2⁵³.
+            parts = [torch.hstack([part.double() for part in result]) for result in self._kept]
+            table: Any = torch.stack(parts).tolist()
+            self._kept.clear()
+            for loss, norm, *rates, applied, skipped in table:
+                self.rows.append(
+                    {
+                        "loss": loss,
+                        "grad_norm": norm,
+                        "lr": rates[0] if len(rates) == 1 else rates,
+                        "applied": int(applied),
+                        "skipped": int(skipped),
+                    }
+                )
+        return self.rows[-1] if self.rows else None

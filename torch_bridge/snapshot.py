@@ -1,0 +1,66 @@
+"""A training state outside the device: copies, random-number states, and the check before loading."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+
+def on_host(tree: Any) -> Any:
+    """The tree with a copy in host memory of each tensor."""
+    return pytree.tree_map_only(Tensor, lambda tensor: tensor.detach().to("cpu", copy=True), tree)
+
+
+def random_states(device: torch.device) -> dict[str, Tensor]:
+    """The states of torch's generators: the CPU's and, for a CUDA device, that device's."""
+    states = {"cpu": torch.get_rng_state()}
+    if device.type == "cuda":
+        states["cuda"] = torch.cuda.get_rng_state(device)
+    return states
+
+
+def set_random_states(states: Mapping[str, Tensor], device: torch.device) -> None:
+    torch.set_rng_state(states["cpu"].cpu())
+    if device.type == "cuda" and "cuda" in states:
+        torch.cuda.set_rng_state(states["cuda"].cpu(), device)
+
+
+def check(own: Mapping[str, Any], other: Mapping[str, Any]) -> None:
+    """Refuse a state that does not fit.
+
+    Raises:
+        ValueError: It names what is different.
+    """
+    if not isinstance(other, Mapping) or own.keys() != other.keys():
+        raise ValueError(f"state_dict is not a state of a TrainStep, which has the keys {list(own)}")
+    for name in ("curves", "precision"):
+        if own[name] != other[name]:
+            raise ValueError(
+                f"state_dict was saved with {name} = {other[name]}, and this step has {own[name]}"
+            )
+    for name in ("model", "carry", "loss_scale"):
+        _check_shapes(name, own[name], other[name])
+    groups, other_groups = own["optimizer"]["param_groups"], other["optimizer"]["param_groups"]
+    if [(group.keys(), group["params"]) for group in groups] != [
+        (group.keys(), group["params"]) for group in other_groups
+    ]:
+        raise ValueError("state_dict was saved with another optimizer, or with other parameter groups")
+
+
+def _check_shapes(name: str, own: Any, other: Any) -> None:
+    shapes, other_shapes = (
+        {
+            pytree.keystr(path): tuple(leaf.shape) if isinstance(leaf, Tensor) else type(leaf).__name__
+            for path, leaf in pytree.tree_leaves_with_path(tree)
+        }
+        for tree in (own, other)
+    )
+    different = [
+        f"{key}: {other_shapes.get(key, 'missing')} in the state, {shapes.get(key, 'missing')} here"
+        for key in shapes | other_shapes
+        if shapes.get(key) != other_shapes.get(key)
+    ]
+    if different:
+        raise ValueError(f"state_dict was saved with another {name}: " + "; ".join(different[:5]))

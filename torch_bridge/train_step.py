@@ -1,0 +1,277 @@
+"""One whole update on the device: forward, backward, unscale, clip, decide, step, count."""
+
+import copy
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from plateau_jax import PlateauCurve, checks
+from torch_bridge import snapshot
+from torch_bridge.capture import Graphs
+from torch_bridge.carry import Carry
+from torch_bridge.clock import Clock
+from torch_bridge.gradients import clip, gradients_of, norm_dtype, total_norm
+from torch_bridge.groups import curves_of, peaks_of
+from torch_bridge.look_ahead import LookAhead
+from torch_bridge.loss import Loss, accumulate, is_pair, read_loss
+from torch_bridge.metrics import StepResult
+from torch_bridge.optimizers import check_capturable, check_optimizer, has_momentum, skips_on_device
+from torch_bridge.precision import LossScale, autocast
+
+
+class TrainStep:
+    """One training update as a call: `step(batch, *more_micro_batches)`.
+
+    For each micro-batch a forward and a backward pass under autocast; then unscale, clip, and, if
+    loss and gradient norm are finite, an optimizer step with the rate peak · curve(applied), where
+    `applied` counts the updates that took place. Loss, norm, rate and counts come back as device
+    tensors: nothing here reads them, and the host runs ahead of the device.
+
+    Fused Adam, AdamW, SGD and Adagrad run without one read of the device in the steady state,
+    skipped updates included (fused SGD with momentum is looked at until its first update has taken
+    place). Every other torch optimizer works with one read an update beyond its own, for the
+    decision to skip, and gets its rate as a Python float; those that need a closure are refused.
+
+    A skipped update leaves parameters, optimizer state, carry and the curve's clock as they were.
+    Module buffers that a forward pass changes, such as BatchNorm's statistics, are not restored.
+
+    Args:
+        model: The module that `loss_fn` is called with.
+        optimizer: A torch optimizer over some or all of the model's parameters. A group's peak rate
+            is its `initial_lr` where it has one, else its `lr`, rounded to float32. With a fused optimizer
+            `group["lr"]` becomes a tensor that every update fills.
+        loss_fn: `loss_fn(model, batch)` returns a mean loss (a scalar) or a pair (sum, weight). The
+            means of the micro-batches are averaged; pairs give Σ sum / Σ weight over the whole
+            update, however a batch is split. With `carry`: `loss_fn(model, batch, carry)` returns
+            (loss or pair, new carry).
+        curve: One curve, or a sequence of one a parameter group.
+        precision: `"fp32"`, `"bf16"`, or `"fp16"` with dynamic loss scaling.
+        max_norm: Clip gradients to this total 2-norm, as `torch.nn.utils.clip_grad_norm_` does.
+        on_nonfinite: `"skip"` an update whose loss or norm is not finite, or `"raise"`, which reads
+            the device. Under fp16 an overflow of the scaled gradient alone is skipped either way.
+        compile: Compile `loss_fn` with `torch.compile`.
+        cuda_graph: Capture the whole update in a CUDA graph for each shape of batch.
+        carry: The initial recurrent state, any pytree of tensors. Micro-batches are then consecutive
+            in time, and the carry is detached between them.
+
+    Raises:
+        TypeError: An argument of another kind; an optimizer that needs a closure.
+        ValueError: An unknown `precision` or `on_nonfinite`; a `max_norm` that is not positive; an
+            optimizer whose parameters are not the model's, or that has a scheduler attached; fp16
+            parameters with `precision="fp16"`; `cuda_graph=True` where an update cannot be captured.
+
+    A call raises TypeError or ValueError for a loss that is neither scalar nor pair, a total weight
+    of zero that is known on the host, or a carry of another shape; the step stays usable.
+
+    >>> model = nn.Linear(2, 1)
+    >>> optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, fused=True)
+    >>> def loss_fn(model, batch):
+    ...     inputs, targets = batch
+    ...     return nn.functional.mse_loss(model(inputs), targets)
+    >>> step = TrainStep(model, optimizer, loss_fn, PlateauCurve(100, warmup_steps=10), max_norm=1.0)
+    >>> for _ in range(5):
+    ...     result = step((torch.ones(8, 2), torch.ones(8, 1)))
+    >>> result.applied, result.lr
+    (tensor(5), tensor([0.0400]))
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer,
+        loss_fn: Callable[..., Any],
+        curve: PlateauCurve | Sequence[PlateauCurve],
+        *,
+        precision: str = "fp32",
+        max_norm: float | None = None,
+        on_nonfinite: str = "skip",
+        compile: bool = False,
+        cuda_graph: bool = False,
+        carry: Any = None,
+    ) -> None:
+        device = check_optimizer(model, optimizer)
+        curves, peaks = curves_of(optimizer, curve), peaks_of(optimizer)
+        self._autocast = autocast(precision, device)
+        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        if precision == "fp16" and any(parameter.dtype == torch.float16 for parameter in parameters):
+            raise ValueError(
+                'precision="fp16" needs parameters in fp32, which it casts itself; some are fp16'
+            )
+        if max_norm is not None and not checks.number("max_norm", max_norm) > 0:
+            raise ValueError(f"max_norm = {max_norm!r} must be positive, or None for no clipping")
+        checks.one_of("on_nonfinite", on_nonfinite, ("skip", "raise"))
+        if not callable(loss_fn):
+            raise TypeError(f"loss_fn = {loss_fn!r} must be callable")
+        if cuda_graph:
+            if device.type != "cuda":
+                raise ValueError(f"cuda_graph=True needs parameters on a CUDA device; they are on {device}")
+            check_capturable(optimizer, optimizer.param_groups)
+        self._carry = None if carry is None else Carry(carry, device)
+
+        self.model, self.optimizer = model, optimizer
+        self._precision, self._max_norm, self._raises = precision, max_norm, on_nonfinite == "raise"
+        self._loss_fn = torch.compile(loss_fn) if compile else loss_fn
+        self._device, self._trained, self._parameters = device, parameters, list(model.parameters())
+        self._clock = Clock(curves, peaks, device)
+        self._scale = LossScale(device) if precision == "fp16" else None
+        self._norm_dtype = norm_dtype(parameters)
+        for group, peak in zip(optimizer.param_groups, peaks, strict=True):
+            group["initial_lr"] = peak
+        self._follow(applied=0)
+        self._graphs = None
+        if cuda_graph:
+            self._graphs = Graphs(self._update, lambda: self._steady, model, optimizer, device)
+
+    def __call__(self, batch: Any, *more_micro_batches: Any) -> StepResult:
+        """Run one update over the micro-batches.
+
+        Raises:
+            FloatingPointError: `on_nonfinite="raise"`, and loss or gradient norm is not finite.
+        """
+        self._clock.tick()
+        run = self._graphs or self._update
+        result = StepResult(*run((batch, *more_micro_batches)))
+        if self._raises:
+            self._raise_if_nonfinite(result)
+        return result
+
+    def reset_carry(self) -> None:
+        """Put the initial carry back."""
+        if self._carry is None:
+            raise ValueError("this step was built without a carry")
+        self._carry.reset()
+
+    def _follow(self, applied: int) -> None:
+        """Tie the rates of the optimizer's present groups to the clock."""
+        groups = self.optimizer.param_groups
+        self._skips_on_device = skips_on_device(self.optimizer, groups)
+        if self._skips_on_device:
+            for group, rate in zip(groups, self._clock.rates.view(-1), strict=True):
+                group["lr"] = rate
+        else:
+            self._applied, self._factors = applied, LookAhead(self._clock.curves)
+
+    def _update(self, micro_batches: Sequence[Any]) -> tuple[Tensor, ...]:
+        carry = [] if self._carry is None else self._carry.buffers
+
+        def losses() -> Iterator[Loss]:
+            nonlocal carry
+            for batch in micro_batches:
+                loss, carry = self._forward(batch, carry)
+                yield loss
+
+        try:
+            loss, rescale = accumulate(losses(), len(micro_batches), self._scale and self._scale.scale)
+            gradients = gradients_of(self._trained)
+            if not gradients:
+                raise ValueError("the loss has no gradient with respect to any parameter of the optimizer")
+            if rescale is not None:
+                torch._foreach_mul_(gradients, rescale)
+            norm = total_norm(gradients, self._norm_dtype)
+            if self._max_norm is not None:
+                clip(gradients, norm, self._max_norm)
+            # Zero times a finite number is zero: one comparison in place of two isfinite.
+            skip = loss.mul(0).add(norm, alpha=0).ne(0)
+            found_inf = skip.float()
+            self._clock.look_up()
+            self._step_optimizer(found_inf)
+            self._clock.count(skip)
+            if self._scale is not None:
+                self._scale.update(found_inf)
+            if self._carry is not None:
+                self._carry.keep(carry, skip)
+        finally:
+            for parameter in self._parameters:
+                parameter.grad = None
+        return loss, norm, self._clock.rates.view(-1).clone(), *self._clock.counts.clone().unbind()
+
+    def _forward(self, batch: Any, carry: list[Tensor]) -> tuple[Loss, list[Tensor]]:
+        with self._autocast:
+            if self._carry is None:
+                return read_loss(self._loss_fn(self.model, batch)), carry
+            returned: Any = self._loss_fn(self.model, batch, self._carry.tree(carry))
+        if not is_pair(returned):
+            raise TypeError(
+                f"loss_fn returned {type(returned).__name__}; with a carry it must return (loss, carry)"
+            )
+        return read_loss(returned[0]), self._carry.detached(returned[1])
+
+    def _step_optimizer(self, found_inf: Tensor) -> None:
+        optimizer: Any = self.optimizer
+        self._steady = self._skips_on_device and has_momentum(optimizer)
+        if self._steady:
+            optimizer.found_inf = found_inf
+            try:
+                optimizer.step()
+            finally:
+                del optimizer.found_inf
+        elif not found_inf.item():
+            if not self._skips_on_device:
+                factors = self._factors[self._applied]
+                for group, peak, factor in zip(
+                    optimizer.param_groups, self._clock.peaks, factors, strict=True
+                ):
+                    group["lr"] = peak * factor
+                self._applied += 1
+            optimizer.step()
+
+    def _raise_if_nonfinite(self, result: StepResult) -> None:
+        loss, norm = result.loss.item(), result.grad_norm.item()
+        if not math.isfinite(loss) or (not math.isfinite(norm) and self._scale is None):
+            number = int(result.applied + result.skipped)
+            raise FloatingPointError(
+                f"update {number} was skipped: its loss is {loss} and its gradient norm {norm}"
+            )
+
+    def state_dict(self) -> dict[str, Any]:
+        """A snapshot in host memory, which later updates do not change.
+
+        Model, optimizer, loss scale, clock, carry, and torch's random-number states: tensors and plain
+        values, so that `torch.load(weights_only=True)` reads it back. What a restored run needs besides
+        is the state of its loader.
+        """
+        counts: Any = self._clock.counts.tolist()
+        scale = self._scale
+        return snapshot.on_host(
+            {
+                "model": self.model.state_dict(),
+                "optimizer": self.optimizer.state_dict(),
+                "precision": self._precision,
+                "curves": [curve.to_dict() for curve in self._clock.curves],
+                "applied": counts[0],
+                "skipped": counts[1],
+                "loss_scale": None if scale is None else [scale.scale, scale.good_updates],
+                "carry": None if self._carry is None else self._carry.buffers,
+                "random": snapshot.random_states(self._device),
+            }
+        )
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Go on, bit for bit, where a snapshot was taken. What is loaded is copied.
+
+        The peaks of the rates and the optimizer's settings are the saved ones.
+
+        Raises:
+            ValueError: The state of another curve, model, optimizer, precision or carry, or not a
+                state. Nothing was changed.
+        """
+        snapshot.check(self.state_dict(), state_dict)
+        groups = state_dict["optimizer"]["param_groups"]
+        peaks = [float(checks.peak("initial_lr", group["initial_lr"])) for group in groups]
+        if self._graphs is not None:
+            check_capturable(self.optimizer, groups)
+            self._graphs.drop()
+        self.model.load_state_dict(state_dict["model"])
+        self.optimizer.load_state_dict(copy.deepcopy(state_dict["optimizer"]))
+        self._clock.peaks = peaks
+        self._clock.set(state_dict["applied"], state_dict["skipped"])
+        self._follow(state_dict["applied"])
+        if self._scale is not None:
+            torch._foreach_copy_([self._scale.scale, self._scale.good_updates], state_dict["loss_scale"])
+        if self._carry is not None:
+            self._carry.set(state_dict["carry"])
+        snapshot.set_random_states(state_dict["random"], self._device)
