@@ -1,7 +1,7 @@
 """Gradients: gathered, their total norm, clipped; the bits of torch.nn.utils in less host time."""
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -32,8 +32,7 @@ def norm_dtype(parameters: Iterable[nn.Parameter]) -> torch.dtype | None:
 def total_norm(gradients: list[Tensor], dtype: torch.dtype | None) -> Tensor:
     """The 2-norm of all gradients together, a scalar."""
     norms = torch._foreach_norm(gradients, 2.0, dtype=dtype)
-    norm: Tensor = torch.linalg.vector_norm(torch.stack(norms))
-    return norm
+    return cast("Tensor", torch.linalg.vector_norm(torch.stack(norms)))
 
 
 def clip(gradients: list[Tensor], norm: Tensor, max_norm: float) -> None:

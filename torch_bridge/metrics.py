@@ -1,6 +1,6 @@
 """What an update reports, and a log of it that looks at the device once in a while."""
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -67,7 +67,7 @@ class MetricLog:
         if self._kept:
             # In float64, which holds every float32, and every count below 2⁵³.
             parts = [torch.hstack([part.double() for part in result]) for result in self._kept]
-            table: Any = torch.stack(parts).tolist()
+            table = cast("list[list[float]]", torch.stack(parts).tolist())
             self._kept.clear()
             for loss, norm, *rates, applied, skipped in table:
                 self.rows.append(

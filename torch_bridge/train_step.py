@@ -3,7 +3,7 @@
 import copy
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -234,7 +234,7 @@ class TrainStep:
         values, so that `torch.load(weights_only=True)` reads it back. What a restored run needs besides
         is the state of its loader.
         """
-        counts: Any = self._clock.counts.tolist()
+        counts = cast("list[int]", self._clock.counts.tolist())
         scale = self._scale
         return snapshot.on_host(
             {
