@@ -11,7 +11,6 @@ from torch.profiler import ProfilerActivity, record_function
 _WARM_UPS = 8
 _UPDATES = 5
 _WAITS = (
-    "aten::_local_scalar_dense",
     "cudaStreamSynchronize",
     "cudaDeviceSynchronize",
     "cudaEventSynchronize",
@@ -31,8 +30,8 @@ def profile(step: Callable[[Any], Any], batches: Iterable[Any], directory: str |
 
     Returns:
         A short table, per update: wall time; the host's time in the step; the device's busy time; copies
-        from, to and on the device; waits of the host for the device; waiting for data. On a CPU the
-        device is the host, and its time and copies are zero.
+        from, to and on the device; waits of the host for the device; waiting for data. On a CPU
+        there is no device apart from the host, and its time, copies and waits are zero.
 
     Raises:
         ValueError: Fewer than 13 batches.
