@@ -1,10 +1,19 @@
-"""The PyTorch side of plateau-jax: the curve as a scheduler, and as the clock of a whole training step."""
+"""The PyTorch side of plateau-jax: the curve as a scheduler, and as the clock of a whole training step.
+
+`make_loader` needs torchdata, which is imported when it is first asked for.
+"""
+
+from typing import TYPE_CHECKING, Any
 
 from torch_bridge.evaluation import evaluate
 from torch_bridge.metrics import MetricLog, StepResult
+from torch_bridge.prefetching import prefetch
 from torch_bridge.profiling import profile
 from torch_bridge.scheduler import get_cosine_plateau_schedule_with_warmup, lambda_lr
 from torch_bridge.train_step import TrainStep
+
+if TYPE_CHECKING:
+    from torch_bridge.data import make_loader
 
 __all__ = [
     "MetricLog",
@@ -13,5 +22,19 @@ __all__ = [
     "evaluate",
     "get_cosine_plateau_schedule_with_warmup",
     "lambda_lr",
+    "make_loader",
+    "prefetch",
     "profile",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name != "make_loader":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from torch_bridge.data import make_loader
+
+    return make_loader
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
