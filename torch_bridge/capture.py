@@ -88,7 +88,10 @@ class Graphs:
         inputs = [leaf.clone() if isinstance(leaf, Tensor) else leaf for leaf in leaves]
         graph = torch.cuda.CUDAGraph()
         try:
-            with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
+            # Other threads stay free to use CUDA meanwhile: a loader's, which pins memory.
+            with torch.cuda.graph(
+                graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"
+            ):
                 outputs = self._update(pytree.tree_unflatten(inputs, structure))
         except RuntimeError as error:
             raise RuntimeError(
