@@ -20,12 +20,11 @@ class LookAhead(dict[int, tuple[float, ...]]):
         self.curves = curves
 
     def __missing__(self, step: int) -> tuple[float, ...]:
-        steps = np.arange(step, step + 2048)
-        multipliers = {curve: curve(steps).tolist() for curve in set(self.curves)}
+        steps = range(step, step + 3072)
+        array = np.arange(steps.start, steps.stop)
+        multipliers = {curve: curve(array).tolist() for curve in set(self.curves)}
         self.clear()
-        self.update(
-            zip(steps.tolist(), zip(*(multipliers[curve] for curve in self.curves), strict=True), strict=True)
-        )
+        self.update(zip(steps, zip(*(multipliers[curve] for curve in self.curves), strict=True), strict=True))
         return self[step]
 
     def __reduce__(self) -> tuple[Any, ...]:
