@@ -144,6 +144,16 @@ def _steps(step: Any) -> Any:
 
 
 def _evaluate(segments: Segments, step: Any) -> jax.Array:
+    # Where shardings are part of the types, as in a mesh from `jax.make_mesh`, JAX asks every gather for
+    # its own; the compiler finds them.
+    sharding = jax.typeof(step).sharding
+    if sharding.mesh.explicit_axes and not sharding.mesh.manual_axes:
+        evaluate: Any = jax.sharding.auto_axes(_evaluate_in_integers, out_sharding=sharding)
+        return evaluate(segments, step)
+    return _evaluate_in_integers(segments, step)
+
+
+def _evaluate_in_integers(segments: Segments, step: Any) -> jax.Array:
     # 64-bit integers for these lines alone, whatever the x64 mode of the program around.
     with jax.enable_x64(True):
         if jnp.iinfo(step.dtype).max > MAX_STEP:
