@@ -174,21 +174,21 @@ class PlateauCurve:
         """A readable table of the segments that are not empty: steps, kind, and level at both ends.
 
         >>> print(PlateauCurve(1000, warmup_steps=100, plateaus=[(50, 20)]).describe())
-        first step  last step  kind             from        to
-                 0         99  linear warmup       0         1
-               100        549  cosine decay        1  0.308658
-               550        729  plateau      0.308658  0.308658
-               730        999  cosine decay 0.308658         0
-              1000          …  end                 0         0
+        first step  last step  kind                 from          to
+                 0         99  linear warmup           0           1
+               100        549  cosine decay            1    0.308658
+               550        729  plateau          0.308658    0.308658
+               730        999  cosine decay     0.308658           0
+              1000          …  end                     0           0
         """
-        lines = ["first step  last step  kind             from        to"]
+        lines = ["first step  last step  kind                 from          to"]
         ends = [str(after.begin - 1) for after in self.rows[1:]] + ["…"]
         for row, last in zip(self.rows, ends, strict=True):
             if last != "…" and int(last) < row.begin:
                 continue
             kind = row.kind if row.flat else f"{row.shape} {row.kind}"
-            levels = [f"{exact.nearest_float32(level):9.6g}" for level in (row.start, row.end)]
-            lines.append(f"{row.begin:>10} {last:>10}  {kind:12} {' '.join(levels)}")
+            levels = [f"{exact.nearest_float32(level):11.6g}" for level in (row.start, row.end)]
+            lines.append(f"{row.begin:>10} {last:>10}  {kind:13} {' '.join(levels)}")
         return "\n".join(lines)
 
     def to_dict(self) -> dict[str, Any]:
