@@ -2,6 +2,7 @@
 
 import math
 import operator
+import reprlib
 from collections.abc import Iterable
 from typing import Any, cast
 
@@ -28,7 +29,7 @@ def number(name: str, value: Any) -> int | float:
         value = (int if isinstance(value, np.integer) else float)(str(cast("Any", value)))
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f"{name} = {value!r} must be a number")
-    if not math.isfinite(value):
+    if isinstance(value, float) and not math.isfinite(value):
         raise ValueError(f"{name} = {value!r} must be finite")
     return value + 0 if value else type(value)(0)
 
@@ -66,12 +67,14 @@ def pairs(name: str, value: Any, meaning: str) -> list[tuple[str, Any, Any]]:
 
 def peak(name: str, value: Any) -> np.float32:
     """A peak learning rate, rounded to float32: zero, or from 2⁻¹²⁶ up to float32's largest."""
-    if isinstance(value, bool | np.bool_):
-        raise TypeError(f"{name} = {value!r} must be a number")
     try:
+        if isinstance(value, bool | np.bool_ | str | bytes):
+            raise TypeError
         rate = float(value)
     except (TypeError, ValueError):
         raise TypeError(f"{name} = {value!r} must be a number") from None
+    except OverflowError:  # from an int
+        rate = math.inf
     if not (rate == 0 or SMALLEST_PEAK <= rate < math.inf):
         raise ValueError(f"{name} = {value!r} must be finite and 0, or at least 2**-126")
     with np.errstate(over="ignore"):
@@ -89,16 +92,23 @@ def ratio_to_peak(name: str, value: Any, peak: Any) -> float:
     return value / peak if peak else 0.0
 
 
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+
+
 def steps(step: Any) -> np.ndarray:
     """Any integers, clamped to 0 … 2³¹ - 1, as int32."""
     if type(step) is int:
         return np.array(min(max(step, 0), MAX_STEP), np.int32)
     array = np.asarray(step)
-    if array.dtype == object and all(type(item) is int for item in array.flat):
+    if array.dtype == float and not hasattr(step, "dtype"):
+        # NumPy makes floats of [-1, 2**63] and of [].
+        array = np.asarray(step, object)
+    if array.dtype == object and all(_is_integer(item) for item in array.flat):
         array = np.clip(array, 0, MAX_STEP).astype(np.int64)
     # By name, since the 4-bit integers that JAX brings are not of NumPy's integer kinds.
     if not array.dtype.name.removeprefix("u").startswith("int"):
-        shown = repr(step) if array.ndim == 0 else f"an array of {array.dtype}"
+        shown = f"an array of {array.dtype}" if hasattr(step, "dtype") and array.ndim else reprlib.repr(step)
         raise TypeError(f"step must be an integer or an array of integers, not {shown}")
     if array.dtype != np.uint64:
         array = array.astype(np.int64)
