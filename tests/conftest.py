@@ -1,0 +1,28 @@
+"""Before any test: four CPU devices for JAX, no deadlines, and no GPU tests without a GPU."""
+
+import os
+from importlib import import_module
+
+import pytest
+from hypothesis import settings
+
+# Read when JAX starts.
+os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=4"
+
+# Compiling takes as long as it takes.
+settings.register_profile("plateau", deadline=None)
+settings.load_profile("plateau")
+
+
+def _has_gpu(framework: str) -> bool:
+    if framework == "jax":
+        return import_module("jax").default_backend() != "cpu"
+    return import_module("torch").cuda.is_available()
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """`@pytest.mark.gpu("jax")` and `("torch")`: skip where that framework sees no GPU."""
+    for marker in item.iter_markers("gpu"):
+        (framework,) = marker.args
+        if not _has_gpu(framework):
+            pytest.skip(f"{framework} sees no GPU")
