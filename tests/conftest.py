@@ -21,8 +21,8 @@ def _has_gpu(framework: str) -> bool:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """`@pytest.mark.gpu("jax")` and `("torch")`: skip where that framework sees no GPU."""
+    """`@pytest.mark.gpu`, or `gpu("jax")`: skip where torch, or JAX, sees no GPU."""
     for marker in item.iter_markers("gpu"):
-        (framework,) = marker.args
+        (framework,) = marker.args or ("torch",)
         if not _has_gpu(framework):
             pytest.skip(f"{framework} sees no GPU")

@@ -87,11 +87,11 @@ class Oracle:
             if segment.shape == "flat" and segment.length
         ]
         """(first step, number of steps) of every plateau that lasts."""
-        self._segments = segments
+        self.segments = segments
 
     def __call__(self, step: int) -> Any:
         step = max(step, 0)
-        return self._segments[bisect_right(self.borders, step) - 1].at(step)
+        return self.segments[bisect_right(self.borders, step) - 1].at(step)
 
 
 def share_of(whole: int, percentage: float) -> int:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from oracle import Oracle, share_of
 
 MAX_STEP = 2**31 - 1
+SMALLEST_NORMAL = 2.0**-126
 
 
 def magnitudes(low: int, high: int) -> st.SearchStrategy[int]:
@@ -29,8 +30,8 @@ percentages = st.one_of(
 )
 
 ratios = st.one_of(
-    st.sampled_from((0, 1, 0.0, 1.0, 0.1, 0.5, 1 / 3, 1e-6, 1e-12, 1e-30, 2.0**-126, 1 - 2.0**-53)),
-    st.floats(0, 1).filter(lambda ratio: ratio == 0 or ratio >= 2.0**-126),
+    st.sampled_from((0, 1, 0.0, 1.0, 0.1, 0.5, 1 / 3, 1e-6, 1e-12, 1e-30, SMALLEST_NORMAL, 1 - 2.0**-53)),
+    st.floats(0, 1).filter(lambda ratio: ratio == 0 or ratio >= SMALLEST_NORMAL),
     st.integers(0, 1000).map(lambda parts: parts / 1000),
 )
 

@@ -1,0 +1,79 @@
+"""The 160-bit numbers, against rationals and cosines of 300 bits."""
+
+from fractions import Fraction
+from math import floor
+
+import mpmath
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from oracle import exactly, is_nearest_float32
+from strategies import MAX_STEP, magnitudes, percentages
+
+from plateau_jax import exact
+
+UNIT = Fraction(1, 2**160)
+levels = st.one_of(st.integers(0, 2**160), magnitudes(0, 2**160))
+
+
+@given(st.floats(0, 1))
+def test_a_float_is_the_decimal_that_it_prints_as(ratio):
+    assert exact.decimal(ratio) == Fraction(str(ratio))
+    assert float(exact.decimal(ratio)) == ratio
+    assert abs(exact.from_decimal(ratio) * UNIT - Fraction(str(ratio))) <= UNIT / 2
+
+
+@given(st.integers(0, MAX_STEP), percentages)
+def test_percent_of_rounds_the_exact_share_down(whole, percentage):
+    number = float(percentage)
+    assert exact.percent_of(whole, number) == floor(whole * Fraction(str(number)) / 100)
+
+
+def test_percent_of_is_not_fooled_by_binary():
+    assert exact.percent_of(1000, 32.3) == 323 != floor(1000 * 32.3 / 100)
+
+
+@given(magnitudes(1, MAX_STEP), st.data())
+def test_half_cosine_to_158_bits(denominator, data):
+    numerator = data.draw(magnitudes(0, denominator))
+    with mpmath.workprec(300):
+        value = (1 + mpmath.cospi(exactly(Fraction(numerator, denominator)))) / 2
+        assert abs(mpmath.ldexp(exact.half_cosine(numerator, denominator), -160) - value) <= 4 * mpmath.ldexp(
+            1, -160
+        )
+
+
+@pytest.mark.parametrize("denominator", [1, 2, 1000, MAX_STEP - 1])
+def test_half_cosine_ends_are_exact(denominator):
+    assert exact.half_cosine(0, denominator) == exact.ONE
+    assert exact.half_cosine(denominator, denominator) == 0
+
+
+@given(levels, levels, levels)
+def test_blend_is_the_weighted_mean(one, other, weight):
+    low, high = sorted((one, other))
+    mean = low * UNIT + (high - low) * UNIT * weight * UNIT
+    assert 0 <= mean - exact.blend(low, high, weight) * UNIT < UNIT
+    assert exact.blend(low, high, 0) == low
+    assert exact.blend(low, high, exact.ONE) == high
+
+
+@given(levels)
+def test_nearest_float32(level):
+    found = exact.nearest_float32(level)
+    assert type(found) is np.float32
+    assert is_nearest_float32(found, exactly(level * UNIT))
+
+
+@given(st.floats(0, 1, width=32))
+def test_nearest_float32_of_a_float32_is_itself(value):
+    assert exact.nearest_float32(int(Fraction(value) / UNIT)) == value
+
+
+@given(st.floats(0, 1, width=32, exclude_max=True))
+def test_ties_go_to_the_even_neighbour(below):
+    below, above = np.float32(below), np.nextafter(np.float32(below), np.float32(2))
+    middle = (Fraction(float(below)) + Fraction(float(above))) / 2
+    even = below if below.view(np.int32) % 2 == 0 else above
+    assert exact.nearest_float32(int(middle / UNIT)) == even

@@ -1,0 +1,64 @@
+"""The integer arithmetic, against rationals and high-precision sines."""
+
+from fractions import Fraction
+
+import mpmath
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from oracle import exactly
+from strategies import arguments_and_steps
+
+from plateau_jax import PlateauCurve, fixed_point
+
+ONE = 2**62
+up_to_one = st.one_of(st.integers(0, ONE), st.integers(0, 62).map(lambda bits: 2**bits))
+signed = st.builds(int.__mul__, up_to_one, st.sampled_from((-1, 1)))
+
+
+@settings(max_examples=500)
+@given(signed, up_to_one)
+def test_a_product_is_at_most_two_units_low_in_numpy_as_in_python(a, b):
+    product = fixed_point._multiply(np.int64(a), np.int64(b))
+    assert product == fixed_point._multiply(a, b)
+    assert 0 <= Fraction(a * b, ONE) - int(product) < 3
+
+
+@settings(max_examples=500)
+@given(signed, up_to_one, st.integers(0, 2**40))
+def test_a_product_never_decreases(a, b, more):
+    product = fixed_point._multiply(a, b)
+    assert fixed_point._multiply(min(a + more, ONE), b) >= product
+    if a >= 0:
+        assert fixed_point._multiply(a, min(b + more, ONE)) >= product
+
+
+@settings(max_examples=500)
+@given(st.integers(0, ONE // 2))
+def test_the_shape_to_seven_units(x):
+    found = fixed_point._half_sine_squared(np.int64(x))
+    with mpmath.workprec(300):
+        value = (1 - mpmath.cospi(exactly(Fraction(x, ONE)))) / 2 * ONE
+        assert abs(int(found) - value) <= 7
+
+
+@given(st.integers(0, ONE // 2 - 4096), st.integers(1, 4096))
+def test_the_shape_never_decreases_over_the_steps_of_a_curve(x, gap):
+    # Steps of a curve lie at least 2³¹ units apart.
+    steps = np.minimum(x + gap * 2**31 * np.arange(64), ONE // 2)
+    assert (np.diff(fixed_point._half_sine_squared(steps)) >= 0).all()
+
+
+@given(arguments_and_steps(size=16))
+def test_a_step_is_evaluated_alike_alone_and_among_others(case):
+    chosen, steps = case
+    curve = PlateauCurve(**chosen)
+    steps = np.maximum(steps, 0).astype(np.int32)
+    rows = np.searchsorted(curve.segments.begin, steps, side="right") - 1
+    together = fixed_point.evaluate(np, curve.segments, rows, steps)
+    alone = [
+        fixed_point.evaluate(np, curve.segments, row, step) for row, step in zip(rows, steps, strict=True)
+    ]
+    assert together.dtype == np.float32
+    np.testing.assert_array_equal(together, np.array(alone))
+    np.testing.assert_array_equal(together, curve(steps))

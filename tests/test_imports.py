@@ -1,0 +1,45 @@
+"""What each package brings in with it: a user of one framework does not need the other."""
+
+import subprocess
+import sys
+
+import pytest
+
+import plateau_jax
+
+_PROGRAM = """
+import sys
+for name in {absent!r}:
+    sys.modules[name] = None  # importing it raises ImportError
+{statements}
+assert not {{name.partition(".")[0] for name, module in sys.modules.items() if module}} & set({absent!r})
+"""
+
+
+@pytest.mark.parametrize(
+    ("statements", "absent"),
+    [
+        ("import plateau_jax; plateau_jax.PlateauCurve(9)(3)", ["jax", "optax", "torch", "matplotlib"]),
+        (
+            "import plateau_jax; plateau_jax.optax_schedule(plateau_jax.PlateauCurve(9))(3)",
+            ["torch", "matplotlib"],
+        ),
+        ("import plateau_jax.__main__, plateau_jax.plotting, plateau_jax.schedule", ["torch"]),
+        ("import plateau_jax.plotting, plateau_jax.__main__", ["jax", "optax", "torch"]),
+        ("import torch_bridge", ["jax", "optax", "matplotlib"]),
+    ],
+)
+def test_imports_without(statements, absent):
+    program = _PROGRAM.format(statements=statements, absent=absent)
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_every_public_name_is_there():
+    assert set(plateau_jax.__all__) <= set(dir(plateau_jax))
+    for name in plateau_jax.__all__:
+        assert getattr(plateau_jax, name).__name__ == name
+
+
+def test_other_names_are_not():
+    with pytest.raises(AttributeError, match="no attribute 'PlateauCurves'"):
+        plateau_jax.PlateauCurves  # noqa: B018 -- looking the name up is the test

@@ -1,0 +1,191 @@
+"""The JAX edge: the bits of NumPy in every mode of JAX."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jax_cases import (
+    STEPS,
+    assert_equal_bits,
+    assert_equal_rates,
+    both_searches,
+    product,
+    x64_both_ways,
+)
+from strategies import MAX_STEP, SMALLEST_NORMAL, arguments_and_steps
+
+from plateau_jax import PlateauCurve, multiplier, optax_schedule, stack
+
+SIZE = 48
+LARGEST_PEAK = float(np.finfo(np.float32).max)
+
+# Few enough tables of different length to compile, on both sides of the change of search at 40 rows.
+counts = st.sampled_from((0, 1, 2, 18, 19, 30))
+cases = arguments_and_steps(counts, SIZE)
+
+peaks = st.one_of(
+    st.floats(SMALLEST_NORMAL, LARGEST_PEAK),
+    st.integers(-126, 127).map(lambda exponent: 2.0**exponent),
+    st.sampled_from((0, 1, 3e-4, 1.5 * SMALLEST_NORMAL)),
+)
+
+
+def curve_and_steps(case):
+    chosen, steps = case
+    return PlateauCurve(**chosen), np.array(steps, np.int32)
+
+
+def every_mode(of_step, steps):
+    """The function of a step, in each way that JAX may run it over the steps."""
+
+    def count(state):
+        index, values = state
+        return index + 1, values.at[index].set(of_step(steps[index]))
+
+    first = of_step(steps[0])
+    return {
+        "whole": of_step(steps),
+        "shaped": of_step(steps.reshape(2, 3, -1)).ravel(),
+        "vmap": jax.vmap(of_step)(steps),
+        "vmap twice": jax.vmap(jax.vmap(of_step))(steps.reshape(6, -1)).ravel(),
+        "scan": jax.lax.scan(lambda carry, step: (carry, of_step(step)), None, steps)[1],
+        "map": jax.lax.map(of_step, steps),
+        "while": jax.lax.while_loop(
+            lambda state: state[0] < len(steps), count, (0, jnp.zeros(len(steps), first.dtype))
+        )[1],
+        "cond": jax.lax.cond(steps[0] < 0, lambda: of_step(steps), lambda: of_step(steps + 0)),
+        "remat": jax.checkpoint(of_step)(steps),
+        "grad": jax.grad(lambda one: (one * of_step(steps)).sum())(jnp.ones(len(steps), first.dtype)),
+    }
+
+
+@jax.jit
+def every_mode_of_a_traced_table(table, steps):
+    return every_mode(partial(multiplier, table), steps)
+
+
+@x64_both_ways
+@settings(max_examples=40)
+@given(cases)
+def test_a_traced_table_has_the_bits_of_numpy_in_every_mode(x64, case):
+    curve, steps = curve_and_steps(case)
+    with jax.enable_x64(x64):
+        assert_equal_bits(multiplier(curve.segments, steps), curve(steps))
+        for values in every_mode_of_a_traced_table(curve.segments, steps).values():
+            assert_equal_bits(values, curve(steps))
+
+
+@x64_both_ways
+@settings(max_examples=4)
+@given(cases)
+def test_a_constant_table_has_the_bits_of_numpy_in_every_mode(x64, case):
+    curve, steps = curve_and_steps(case)
+    with jax.enable_x64(x64):
+        modes = jax.jit(lambda steps: every_mode(partial(multiplier, curve.segments), steps))
+        for values in modes(steps).values():
+            assert_equal_bits(values, curve(steps))
+
+
+@x64_both_ways
+@settings(max_examples=6)
+@given(cases)
+def test_constant_steps_and_a_constant_table_have_the_bits_of_numpy(x64, case):
+    curve, steps = curve_and_steps(case)
+    with jax.enable_x64(x64):
+        assert_equal_bits(jax.jit(lambda: multiplier(curve.segments, jnp.array(steps)))(), curve(steps))
+
+
+@x64_both_ways
+@both_searches
+def test_without_compiling(x64, curve):
+    of_step = partial(multiplier, curve.segments)
+    with jax.enable_x64(x64), jax.disable_jit():
+        assert_equal_bits(of_step(STEPS), curve(STEPS))
+        assert_equal_bits(jax.vmap(of_step)(STEPS), curve(STEPS))
+
+
+@x64_both_ways
+@both_searches
+def test_every_step_of_a_curve(x64, curve):
+    with jax.enable_x64(x64):
+        assert_equal_bits(multiplier(curve.segments, STEPS), curve(STEPS))
+        assert_equal_bits(optax_schedule(curve)(STEPS).astype("float32"), curve(STEPS))
+
+
+@x64_both_ways
+@settings(max_examples=6)
+@given(cases, peaks)
+def test_a_rate_is_the_product_of_two_float32(x64, case, peak):
+    curve, steps = curve_and_steps(case)
+    with jax.enable_x64(x64):
+        schedule = optax_schedule(curve, peak)
+
+        @jax.jit
+        def rates(steps_, peak_, weak_peak):
+            return (
+                # Peak and table are constants for the compiler to fold.
+                schedule(steps_),
+                schedule(steps),
+                optax_schedule(curve, peak_)(steps_),
+                optax_schedule(curve, weak_peak)(steps_),
+            )
+
+        rounded = np.float32(peak)
+        for found in (schedule(steps), *rates(steps, rounded, float(rounded))):
+            assert_equal_rates(found, product(curve, peak, steps, x64))
+
+
+@x64_both_ways
+@pytest.mark.parametrize("peak", [SMALLEST_NORMAL, 1.75 * SMALLEST_NORMAL, 2.0**-110, 1e-30, 2.0**-63])
+def test_tiny_constant_peaks_under_an_outer_jit(x64, peak):
+    curve = PlateauCurve(
+        2**20, warmup_steps=2**10, plateaus=[(0, 10), (50, 20)], min_lr_ratio=0.5, init_lr_ratio=1
+    )
+    steps = np.arange(0, 2**20, 1009, dtype=np.int32)
+    with jax.enable_x64(x64):
+        schedule = optax_schedule(curve, peak)
+        assert_equal_rates(jax.jit(schedule)(steps), product(curve, peak, steps, x64))
+        assert_equal_rates(jax.jit(lambda: schedule(steps))(), product(curve, peak, steps, x64))
+
+
+@x64_both_ways
+@settings(max_examples=6)
+@given(cases, peaks)
+def test_the_gradient_of_a_rate_with_respect_to_its_peak_is_the_multiplier(x64, case, peak):
+    curve, steps = curve_and_steps(case)
+    with jax.enable_x64(x64):
+        slope = jax.jacfwd(lambda peak: optax_schedule(curve, peak)(steps))
+        assert_equal_bits(slope(np.float32(peak)).astype("float32"), curve(steps))
+
+
+@settings(max_examples=10)
+@given(st.lists(arguments_and_steps(st.integers(0, 4)), min_size=5, max_size=5))
+def test_a_stack_under_vmap_is_each_curve(several):
+    curves = [PlateauCurve(**chosen) for chosen, _ in several]
+    steps = np.array(several[0][1], np.int32)
+    values = jax.jit(jax.vmap(multiplier, in_axes=(0, None)))(stack(curves), steps)
+    assert_equal_bits(values, np.stack([curve(steps) for curve in curves]))
+    each_its_own = jax.vmap(multiplier)(stack(curves), steps[:5])
+    assert_equal_bits(
+        each_its_own, np.array([curve(step) for curve, step in zip(curves, steps, strict=False)])
+    )
+
+
+@pytest.mark.gpu("jax")
+@x64_both_ways
+@both_searches
+def test_the_accelerator_has_the_bits_of_numpy(x64, curve):
+    largest = PlateauCurve(MAX_STEP, warmup_steps=10**6, plateaus=[(30, 20)], min_lr_ratio=1e-12)
+    steps = np.linspace(0, MAX_STEP, 100_000).astype(np.int32)
+    with jax.enable_x64(x64):
+        assert_equal_bits(multiplier(largest.segments, steps), largest(steps))
+        for values in every_mode_of_a_traced_table(curve.segments, STEPS[: SIZE * 20]).values():
+            assert_equal_bits(values, curve(STEPS[: SIZE * 20]))
+        for peak in (0.1, 3e-4, SMALLEST_NORMAL):
+            schedule = optax_schedule(curve, peak)
+            assert_equal_rates(schedule(STEPS), product(curve, peak, STEPS, x64))
+            assert_equal_rates(jax.jit(lambda: schedule(STEPS))(), product(curve, peak, STEPS, x64))  # noqa: B023

@@ -1,0 +1,124 @@
+"""The JAX edge inside optax, and in optax's own convention."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jax_cases import CURVE, MANY, STEPS, assert_equal_bits, product, x64_both_ways
+from strategies import ratios
+
+from plateau_jax import PlateauCurve, cosine_plateau_schedule, optax_schedule
+
+
+def updates_of(optimizer, count, params, grads):
+    state = optimizer.init(params)
+    update = jax.jit(optimizer.update)
+    for _ in range(count):
+        updates, state = update(grads, state, params)
+        yield updates, state
+
+
+@x64_both_ways
+def test_inside_scale_by_schedule_and_sgd(x64):
+    with jax.enable_x64(x64):
+        schedule = optax_schedule(CURVE, 0.1)
+        one = jnp.ones(())
+        rates = product(CURVE, 0.1, np.arange(150), x64)
+        for rate, (scaled, _) in zip(
+            rates, updates_of(optax.scale_by_schedule(schedule), 150, one, one), strict=True
+        ):
+            assert scaled == rate
+        for rate, (update, _) in zip(rates, updates_of(optax.sgd(schedule), 150, one, one), strict=True):
+            assert update == -rate
+
+
+def test_inside_adamw():
+    params, grads = jnp.linspace(0.5, 1, 7), jnp.linspace(-1, 1, 7)
+    rates = product(CURVE, 3e-3, np.arange(120), False)
+    direction = optax.chain(optax.scale_by_adam(), optax.add_decayed_weights(1e-2))
+    scheduled = updates_of(optax.adamw(optax_schedule(CURVE, 3e-3), weight_decay=1e-2), 120, params, grads)
+    unscaled = updates_of(direction, 120, params, grads)
+    for rate, (found, _), (way, _) in zip(rates, scheduled, unscaled, strict=True):
+        np.testing.assert_allclose(found, -rate * way, rtol=3e-7)
+
+
+@x64_both_ways
+def test_inside_inject_hyperparams(x64):
+    with jax.enable_x64(x64):
+        optimizer = optax.inject_hyperparams(optax.adamw)(learning_rate=optax_schedule(CURVE, 3e-3))
+        rates = product(CURVE, 3e-3, np.arange(120), x64)
+        for rate, (_, state) in zip(rates, updates_of(optimizer, 120, jnp.ones(3), jnp.ones(3)), strict=True):
+            assert_equal_bits(state.hyperparams["learning_rate"], rate)
+
+
+def test_inside_join_schedules():
+    joined = optax.join_schedules([optax_schedule(CURVE, 0.1), optax_schedule(MANY, 0.2)], [1200])
+    steps = np.arange(0, 2400)
+    wanted = np.where(
+        steps < 1200, product(CURVE, 0.1, steps, False), product(MANY, 0.2, steps - 1200, False)
+    )
+    assert_equal_bits(joined(jnp.array(steps)), wanted)
+    assert_equal_bits(jax.jit(jax.vmap(joined))(steps), wanted)
+    for step in (0, 1199, 1200, 2300):
+        assert_equal_bits(joined(step), wanted[step])
+
+
+@settings(max_examples=15)
+@given(
+    st.floats(1e-6, 1e3),
+    st.floats(0, 1),
+    st.floats(0, 1),
+    st.integers(2, 10**6).flatmap(lambda total: st.tuples(st.just(total), st.integers(0, total - 1))),
+    st.data(),
+)
+def test_without_plateaus_it_follows_optax(peak, initial, end, total_and_warmup, data):
+    total, warmup = total_and_warmup
+    given = {"init_value": initial * peak, "peak_value": peak, "warmup_steps": warmup, "decay_steps": total}
+    steps = np.array(data.draw(st.lists(st.integers(0, total + 5), min_size=48, max_size=48)), np.int32)
+    ours = cosine_plateau_schedule(**given, end_value=end * peak)
+    theirs = optax.warmup_cosine_decay_schedule(**given, end_value=end * peak)
+    # optax computes in float32: a few roundings of numbers up to the peak.
+    np.testing.assert_allclose(ours(steps), theirs(jnp.array(steps)), rtol=0, atol=peak * 8 * 2.0**-23)
+
+
+@settings(max_examples=10)
+@given(st.lists(st.integers(0, 99), min_size=2, max_size=2, unique=True), ratios, ratios)
+def test_with_plateaus_it_is_the_curve(cuts, initial, end):
+    start, stop = sorted(cuts)
+    plateaus = [(start, stop - start)]
+    schedule = cosine_plateau_schedule(initial, 1.0, 100, 1000, end, plateaus)
+    curve = PlateauCurve(1000, warmup_steps=100, plateaus=plateaus, min_lr_ratio=end, init_lr_ratio=initial)
+    assert_equal_bits(schedule(STEPS), curve(STEPS))
+
+
+@pytest.mark.parametrize(
+    ("changes", "parts"),
+    [
+        ({"init_value": 0.2}, ["init_value = 0.2", "0.1"]),
+        ({"init_value": -0.1}, ["init_value = -0.1"]),
+        ({"end_value": 0.2}, ["end_value = 0.2", "0.1"]),
+        ({"end_value": -1e-9}, ["end_value = -1e-09"]),
+        ({"end_value": float("nan")}, ["end_value = nan"]),
+        ({"peak_value": 1e-40}, ["peak_value = 1e-40"]),
+        ({"peak_value": float("inf")}, ["peak_value = inf"]),
+        ({"peak_value": 0.0, "end_value": 0.1}, ["end_value = 0.1"]),
+        ({"warmup_steps": 100}, ["warmup_steps = 100"]),
+        ({"decay_steps": 0}, ["0"]),
+        ({"plateaus": [(50, 60)]}, ["(50, 60)"]),
+    ],
+    ids=str,
+)
+def test_errors_of_the_optax_convention(changes, parts):
+    arguments = {"init_value": 0.0, "peak_value": 0.1, "warmup_steps": 10, "decay_steps": 100} | changes
+    with pytest.raises(ValueError, match=r"must|past") as caught:
+        cosine_plateau_schedule(**arguments)
+    for part in parts:
+        assert part in str(caught.value)
+
+
+def test_a_peak_of_zero():
+    schedule = cosine_plateau_schedule(0.0, 0.0, 10, 100)
+    assert not np.any(schedule(np.arange(-3, 120)))

@@ -1,0 +1,144 @@
+"""The JAX edge at its door: types of steps and peaks, wrong ones, and what is compiled how often."""
+
+import logging
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from jax_cases import CURVE, STEPS, assert_equal_bits, both_searches, x64_both_ways
+
+from plateau_jax import PlateauCurve, multiplier, optax_schedule
+
+
+@x64_both_ways
+@pytest.mark.parametrize("peak", [1, 0.1, np.float64(0.1)])
+def test_rates_are_strongly_typed(x64, peak):
+    with jax.enable_x64(x64):
+        schedules = [
+            optax_schedule(CURVE, peak),
+            lambda step: jax.jit(lambda peak: optax_schedule(CURVE, peak)(step))(peak),
+        ]
+        for schedule in schedules:
+            for step in (3, np.int64(3), jnp.asarray(3), jnp.int8(3), np.arange(4)):
+                rate = schedule(step)
+                assert rate.dtype == (jnp.float64 if x64 else jnp.float32)
+                assert not rate.weak_type
+                assert rate.shape == np.shape(step)
+                assert multiplier(CURVE.segments, step).dtype == jnp.float32
+                assert not multiplier(CURVE.segments, step).weak_type
+
+
+INTEGERS = [
+    "int2",
+    "uint2",
+    "int4",
+    "uint4",
+    "int8",
+    "uint8",
+    "int16",
+    "uint16",
+    "int32",
+    "uint32",
+    "int64",
+    "uint64",
+]
+
+
+@x64_both_ways
+@pytest.mark.parametrize("dtype", INTEGERS)
+def test_every_integer_type(x64, dtype):
+    if dtype.endswith("64") and not x64:
+        dtype = dtype.removesuffix("64") + "32"  # as JAX does, with a warning
+    limits = jnp.iinfo(dtype)
+    wide = [int(limits.min), -1, 0, 1, 100, 101, 500, 999, 1000, 2**31, int(limits.max)]
+    steps = [step for step in wide if limits.min <= step <= limits.max]
+    with jax.enable_x64(x64):
+        array = jnp.array(np.array(steps, np.uint64 if dtype == "uint64" else np.int64).astype(dtype))
+        assert array.dtype == dtype
+        assert_equal_bits(multiplier(CURVE.segments, array), CURVE(steps))
+        assert_equal_bits(jax.vmap(partial(multiplier, CURVE.segments))(array), CURVE(steps))
+        # NumPy's own of the same type are taken on the host.
+        assert_equal_bits(multiplier(CURVE.segments, np.asarray(array)), CURVE(steps))
+        assert_equal_bits(CURVE(np.asarray(array)), CURVE(steps))
+
+
+@x64_both_ways
+@given(st.lists(st.integers(), min_size=4, max_size=4))
+@example([10**30, -(10**30), 2**63, -1])
+def test_integers_of_any_size_are_clamped_on_the_host(x64, steps):
+    with jax.enable_x64(x64):
+        for step in (*steps, steps, np.array(steps, object)):
+            assert_equal_bits(multiplier(CURVE.segments, step), CURVE(step))
+
+
+@pytest.mark.parametrize(
+    "step", [True, np.True_, 3.0, np.float32(3), "3", None, np.arange(3.0), [True, 2.0]], ids=repr
+)
+def test_steps_that_are_no_integers(step):
+    for call in (optax_schedule(CURVE), partial(multiplier, CURVE.segments)):
+        with pytest.raises(TypeError, match="step must be an integer"):
+            call(step)
+        with pytest.raises(TypeError, match="step must be an integer"):
+            jax.jit(lambda: call(step))()  # noqa: B023 -- called at once
+
+
+@pytest.mark.parametrize(
+    "dtype", [bool, "float32", "bfloat16", "float16", "complex64", jax.random.key(0).dtype], ids=str
+)
+def test_jax_arrays_that_are_no_integers(dtype):
+    step = jax.random.key(0) if jnp.issubdtype(dtype, jax.dtypes.prng_key) else jnp.ones((), dtype)
+    for call in (optax_schedule(CURVE), partial(multiplier, CURVE.segments)):
+        for run in (call, jax.jit(call), jax.vmap(call, axis_size=1, in_axes=None)):
+            with pytest.raises(TypeError, match="step must be an integer"):
+                run(step)
+
+
+def test_peaks_that_are_not_real_scalars():
+    for peak in (jnp.ones(2), jnp.ones((), bool), jnp.ones((), "complex64")):
+        with pytest.raises(TypeError, match="peak_value"):
+            jax.jit(lambda peak: optax_schedule(CURVE, peak)(3))(peak)
+    with pytest.raises(TypeError, match="curve = 5"):
+        optax_schedule(5)
+    with pytest.raises(ValueError, match="peak_value = -1"):
+        optax_schedule(CURVE, -1)
+
+
+@both_searches
+def test_strict_promotion_of_types_and_ranks(curve):
+    with jax.numpy_dtype_promotion("strict"), jax.numpy_rank_promotion("raise"), jax.checking_leaks():
+        for dtype in ("int8", "uint32", "int32"):
+            steps = jnp.arange(100).astype(dtype).reshape(4, 5, 5)
+            assert_equal_bits(jax.jit(optax_schedule(curve))(steps), curve(np.asarray(steps)))
+
+
+@pytest.mark.parametrize("k", [2, 30])
+def test_plateaus_move_without_compiling_again(k):
+    traces = []
+
+    @jax.jit
+    def of_table(table, step):
+        traces.append(step)
+        return multiplier(table, step)
+
+    for shift in range(3):
+        curve = PlateauCurve(
+            1000, warmup_steps=shift, absolute_plateaus=[(30 * i + shift, shift) for i in range(1, k + 1)]
+        )
+        assert_equal_bits(of_table(curve.segments, STEPS), curve(STEPS))
+    assert len(traces) == 1
+
+
+@x64_both_ways
+def test_an_eager_call_is_one_compiled_program_and_compiled_once(x64, caplog):
+    curve = PlateauCurve(997, plateaus=[(50, 10), (70, 10), (90, 1)])
+    with jax.enable_x64(x64), jax.log_compiles(), caplog.at_level(logging.WARNING):
+        for call in (optax_schedule(curve, 0.1), partial(multiplier, curve.segments)):
+            assert len(jax.make_jaxpr(call)(3).eqns) == 1
+            caplog.clear()
+            values = [call(step) for step in (3, 5, 10**30, np.int64(7), np.int8(7))]
+            assert len(values) == 5
+            assert len([record for record in caplog.records if record.message.startswith("Compiling")]) == 1

@@ -1,0 +1,81 @@
+"""The table: its rows, its words, and several tables stacked."""
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from oracle import Oracle, exactly, is_nearest_float32
+from strategies import arguments
+
+from plateau_jax import PlateauCurve, Segments, fixed_point, stack
+
+
+def _count(chosen):
+    return len(chosen["plateaus"]) + len(chosen["absolute_plateaus"])
+
+
+@given(arguments())
+def test_two_rows_a_plateau_and_three_whatever_the_curve(chosen):
+    table = PlateauCurve(**chosen).segments
+    assert isinstance(table, Segments)
+    for column in table:
+        assert column.shape == (2 * _count(chosen) + 3,)
+        assert column.dtype == np.int32
+        assert not column.flags.writeable
+    assert table.begin.tolist() == Oracle(**chosen).borders
+
+
+@given(arguments())
+def test_the_words_of_each_row(chosen):
+    curve, oracle = PlateauCurve(**chosen), Oracle(**chosen)
+    for words, segment in zip(zip(*curve.segments, strict=True), oracle.segments, strict=True):
+        row = Segments(*map(int, words))
+        moves = segment.length > 0 and segment.shape != "flat"
+        assert row.length == (segment.length if moves else 0)
+        inverse = _joined(row.inverse_high, row.inverse_middle) << 31 | row.inverse_low
+        assert inverse == (2**93 // segment.length if moves else 0)
+        assert row.linear == (segment.shape == "linear")
+        assert is_nearest_float32(np.int32(row.start).view(np.float32), segment.start)
+        start, end = _joined(row.start_high, row.start_low), _joined(row.end_high, row.end_low)
+        unit = exactly(Fraction(1, 2**62))
+        assert abs(start * unit - segment.start) < unit
+        assert abs(end * unit - segment.end) < unit
+        # Rounded inwards: what lies between the words passes neither level, so nothing climbs out of it.
+        low, high = sorted((segment.start, segment.end))
+        if moves and high - low >= unit:
+            assert low <= min(start, end) * unit <= max(start, end) * unit <= high
+
+
+def _joined(high, low):
+    return high << 32 | low & 0xFFFF_FFFF
+
+
+@given(
+    st.lists(arguments(st.integers(0, 5)), min_size=1, max_size=5),
+    st.lists(st.integers(0, 2**31 - 1), min_size=1),
+)
+def test_each_table_of_a_stack_is_its_curve(several, steps):
+    curves = [PlateauCurve(**chosen) for chosen in several]
+    stacked = stack(curves)
+    steps = np.array(steps, np.int32)
+    for index, curve in enumerate(curves):
+        table = Segments(*(column[index] for column in stacked))
+        rows = np.searchsorted(table.begin, steps, side="right") - 1
+        np.testing.assert_array_equal(fixed_point.evaluate(np, table, rows, steps), curve(steps))
+
+
+@given(st.lists(arguments(st.integers(0, 5)), min_size=1, max_size=5))
+def test_a_stack_is_as_long_as_its_longest_table(several):
+    stacked = stack(PlateauCurve(**chosen) for chosen in several)
+    rows = 2 * max(map(_count, several)) + 3
+    for column in stacked:
+        assert column.shape == (len(several), rows)
+        assert column.dtype == np.int32
+        assert not column.flags.writeable
+
+
+def test_an_empty_stack_is_refused():
+    with pytest.raises(ValueError, match="curves"):
+        stack([])
