@@ -1,7 +1,8 @@
-"""Numbers computed once, on the host, to about 160 bits.
+"""Numbers computed once, on the host, to about 224 bits.
 
-A value v in [0, 1] is the integer nearest to v·2¹⁶⁰. That is far below anything that float32 or the
-62-bit fixed point of the runtime can see, so what is rounded from here is rounded once.
+A value v in [0, 1] is the integer nearest to v·2²²⁴. That is far below anything that float32, of
+which the smallest is 2⁻¹⁴⁹, or the 62-bit fixed point of the runtime can see: what is rounded from
+here is rounded once.
 """
 
 import math
@@ -9,11 +10,11 @@ from fractions import Fraction
 
 import numpy as np
 
-BITS = 160
+BITS = 224
 ONE = 1 << BITS
 
 _GUARD = 32
-_PI = 0x3243F6A8885A308D313198A2E03707344A4093822299F31D0  # π·2¹⁹²
+_PI = 0x3243F6A8885A308D313198A2E03707344A4093822299F31D0082EFA98EC4E6C89  # π·2²⁵⁶
 
 PI = _PI >> _GUARD
 
@@ -30,7 +31,7 @@ def percent_of(whole: int, percentage: float) -> int:
 
 
 def from_decimal(number: float) -> int:
-    """The number in [0, 1], read as a decimal, in 160 bits."""
+    """The number in [0, 1], read as a decimal, in 224 bits."""
     return round(decimal(number) * ONE)
 
 

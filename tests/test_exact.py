@@ -1,4 +1,4 @@
-"""The 160-bit numbers, against rationals and cosines of 300 bits."""
+"""The 224-bit numbers, against rationals and cosines of 300 bits."""
 
 from fractions import Fraction
 from math import floor
@@ -13,8 +13,8 @@ from strategies import MAX_STEP, magnitudes, percentages
 
 from plateau_jax import exact
 
-UNIT = Fraction(1, 2**160)
-levels = st.one_of(st.integers(0, 2**160), magnitudes(0, 2**160))
+UNIT = Fraction(1, 2**224)
+levels = st.one_of(st.integers(0, 2**224), magnitudes(0, 2**224))
 
 
 @given(st.floats(0, 1))
@@ -35,12 +35,12 @@ def test_percent_of_is_not_fooled_by_binary():
 
 
 @given(magnitudes(1, MAX_STEP), st.data())
-def test_half_cosine_to_158_bits(denominator, data):
+def test_half_cosine_to_222_bits(denominator, data):
     numerator = data.draw(magnitudes(0, denominator))
     with mpmath.workprec(300):
         value = (1 + mpmath.cospi(exactly(Fraction(numerator, denominator)))) / 2
-        assert abs(mpmath.ldexp(exact.half_cosine(numerator, denominator), -160) - value) <= 4 * mpmath.ldexp(
-            1, -160
+        assert abs(mpmath.ldexp(exact.half_cosine(numerator, denominator), -224) - value) <= 4 * mpmath.ldexp(
+            1, -224
         )
 
 
