@@ -1,7 +1,7 @@
 """The picture of a curve."""
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -22,16 +22,13 @@ def plot(curves: PlateauCurve | Iterable[PlateauCurve], *, peak_value: float = 1
 
     Raises:
         TypeError: `curves` holds something that is not a `PlateauCurve`.
-        ValueError: A `peak_value` that is negative, not finite, or positive and below 2⁻¹²⁶.
+        ValueError: No curve; a `peak_value` that is negative, not finite, or positive and below 2⁻¹²⁶.
 
     >>> ax = plot([PlateauCurve(1000), PlateauCurve(1000, plateaus=[(50, 30)])], peak_value=3e-4)
     >>> ax.get_xlabel(), ax.get_ylabel()
     ('step', 'learning rate')
     """
-    curves = [curves] if isinstance(curves, PlateauCurve) else list(curves)
-    for curve in curves:
-        if not isinstance(curve, PlateauCurve):
-            raise TypeError(f"curves holds {curve!r}; it must be one PlateauCurve or several")
+    found = _checked(curves)
     peak = checks.peak("peak_value", peak_value)
 
     if ax is None:
@@ -39,16 +36,33 @@ def plot(curves: PlateauCurve | Iterable[PlateauCurve], *, peak_value: float = 1
         import matplotlib.pyplot as plt
 
         ax = plt.gca()
-    for curve in curves:
+    for curve, label in zip(found, _labels(found), strict=True):
         steps = _steps_to_draw(curve)
-        ax.plot(steps, peak * curve(steps), label=_label(curve))
+        ax.plot(steps, peak * curve(steps), label=label)
     ax.set_xlabel("step")
     ax.set_ylabel("learning rate" if peak_value != 1.0 else "multiplier")
-    ax.set_ylim(bottom=0)
     ax.grid(alpha=0.3)
-    if len(curves) > 1:
-        ax.legend()
+    # Room above the curves, so that the legend covers none of them.
+    room = 0.05
+    if len(found) > 1:
+        room = min(0.06 * (len(found) + 1), 0.5)
+        ax.legend(loc="upper right", fontsize="small")
+    if ax.get_yscale() == "linear":
+        ax.set_ylim(0, (ax.dataLim.ymax or 1.0) / (1 - room))
+        ax.ticklabel_format(axis="y", scilimits=(-2, 4), useMathText=True)
     return ax
+
+
+def _checked(curves: Any) -> list[PlateauCurve]:
+    if isinstance(curves, PlateauCurve):
+        return [curves]
+    items: list[Any] = list(cast("Iterable[Any]", curves)) if isinstance(curves, Iterable) else [curves]
+    for item in items:
+        if not isinstance(item, PlateauCurve):
+            raise TypeError(f"curves holds {item!r}; it must be one PlateauCurve or several")
+    if not items:
+        raise ValueError("curves is empty; it must be one PlateauCurve or several")
+    return items
 
 
 def _steps_to_draw(curve: PlateauCurve) -> np.ndarray:
@@ -57,12 +71,22 @@ def _steps_to_draw(curve: PlateauCurve) -> np.ndarray:
     return np.unique(np.concatenate([even, [row.begin for row in curve.rows]]))
 
 
-def _label(curve: PlateauCurve) -> str:
-    parts = [f"{curve.warmup} warmup"] if curve.warmup_steps else []
-    parts.append(f"{curve.decay} decay")
-    parts += [f"plateau {start} %, {duration} %" for start, duration in curve.plateaus]
-    parts += [f"plateau at {start}, {length} steps" for start, length in curve.absolute_plateaus]
-    if len(parts) > 4:
-        count = len(curve.plateaus) + len(curve.absolute_plateaus)
-        parts = [part for part in parts if not part.startswith("plateau")] + [f"{count} plateaus"]
-    return ", ".join(parts)
+def _labels(curves: list[PlateauCurve]) -> list[str]:
+    """Of each curve what sets it apart from the others; everything, where nothing does."""
+    described = [_description(curve) for curve in curves]
+    shared = set(described[0]).intersection(*described)
+    return [", ".join([part for part in parts if part not in shared] or parts) for parts in described]
+
+
+def _description(curve: PlateauCurve) -> list[str]:
+    plateaus = [f"plateau {start:g}–{start + duration:g} %" for start, duration in curve.plateaus]
+    plateaus += [f"plateau {start}–{start + length}" for start, length in curve.absolute_plateaus]
+    if len(plateaus) > 3:
+        plateaus = [f"{len(plateaus)} plateaus"]
+    warmup = f"{curve.warmup} warmup from {curve.init_lr_ratio:g} over {curve.warmup_steps} steps"
+    return [
+        f"{curve.total_steps} steps",
+        warmup if curve.warmup_steps else "no warmup",
+        f"{curve.decay} decay to {curve.min_lr_ratio:g}",
+        *(plateaus or ["no plateau"]),
+    ]
