@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from plateau_jax import PlateauCurve
+from plateau_jax import PlateauCurve, checks
 
 
 class LookAhead(dict[int, tuple[float, ...]]):
@@ -21,7 +21,9 @@ class LookAhead(dict[int, tuple[float, ...]]):
 
     def __missing__(self, step: int) -> tuple[float, ...]:
         steps = range(step, step + 3072)
-        array = np.arange(steps.start, steps.stop)
+        # Past the last step the rate holds, and from 2⁶³ on NumPy has no ranges.
+        first = min(step, checks.MAX_STEP)
+        array = np.arange(first, first + len(steps))
         multipliers = {curve: curve(array).tolist() for curve in set(self.curves)}
         self.clear()
         self.update(zip(steps, zip(*(multipliers[curve] for curve in self.curves), strict=True), strict=True))
