@@ -1,7 +1,7 @@
 """What the user wrote: one frozen, validated description of a learning-rate curve."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -62,8 +62,8 @@ class PlateauCurve:
     total_steps: int
     _: KW_ONLY
     warmup_steps: int = 0
-    plateaus: tuple[tuple[float, float], ...] = ()
-    absolute_plateaus: tuple[tuple[int, int], ...] = ()
+    plateaus: Sequence[tuple[float, float]] = ()
+    absolute_plateaus: Sequence[tuple[int, int]] = ()
     min_lr_ratio: float = 0.0
     init_lr_ratio: float = 0.0
     warmup: str = "linear"

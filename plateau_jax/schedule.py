@@ -118,7 +118,7 @@ def cosine_plateau_schedule(
     curve = PlateauCurve(
         decay_steps,
         warmup_steps=warmup_steps,
-        plateaus=tuple(plateaus),
+        plateaus=plateaus,
         min_lr_ratio=checks.ratio_to_peak("end_value", end_value, peak_value),
         init_lr_ratio=checks.ratio_to_peak("init_value", init_value, peak_value),
     )

@@ -2,6 +2,7 @@
 
 import operator
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -10,7 +11,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from plateau_jax import PlateauCurve, checks
-from torch_bridge.groups import curves_of, groups_of, peaks_of
+from torch_bridge.groups import curves_of, peaks_of
 from torch_bridge.look_ahead import LookAhead
 
 
@@ -157,19 +158,15 @@ def get_cosine_plateau_schedule_with_warmup(
     >>> scheduler.get_last_lr()
     [0.0]
     """
+    curve = PlateauCurve(
+        num_training_steps, warmup_steps=num_warmup_steps, plateaus=plateaus, min_lr_ratio=min_lr_ratio
+    )
     if min_lr is None:
-        ratios = [min_lr_ratio] * len(groups_of(optimizer))
-    elif min_lr_ratio != 0.0:
+        return lambda_lr(optimizer, curve, last_epoch)
+    if min_lr_ratio != 0.0:
         raise ValueError(f"min_lr_ratio = {min_lr_ratio!r} and min_lr = {min_lr!r}: give one of them")
-    else:
-        ratios = [checks.ratio_to_peak("min_lr", min_lr, peak) for peak in peaks_of(optimizer)]
-    curves = [
-        PlateauCurve(
-            num_training_steps, warmup_steps=num_warmup_steps, plateaus=tuple(plateaus), min_lr_ratio=ratio
-        )
-        for ratio in ratios
-    ]
-    return lambda_lr(optimizer, curves, last_epoch)
+    ratios = [checks.ratio_to_peak("min_lr", min_lr, peak) for peak in peaks_of(optimizer)]
+    return lambda_lr(optimizer, [replace(curve, min_lr_ratio=ratio) for ratio in ratios], last_epoch)
 
 
 def _factor(curve: PlateauCurve, step: int) -> float:
