@@ -31,6 +31,11 @@ class CurveLR(LambdaLR):
         """Each group's rate at `last_epoch`: the product of two float32, exact in a Python float."""
         return list(map(operator.mul, self.base_lrs, self._factors[self.last_epoch]))
 
+    def _get_closed_form_lr(self) -> list[float | Tensor]:
+        # What torch asks in place of get_lr when step() is given an epoch.
+        self.last_epoch = checks.integer("epoch", self.last_epoch)
+        return self.get_lr()
+
     def state_dict(self) -> dict[str, Any]:
         """Plain numbers and lists: the step, the peaks, and the curves for the check on loading."""
         return {
