@@ -62,23 +62,23 @@ class CurveLR(LambdaLR):
         """
         try:
             last_epoch = checks.integer("last_epoch", state_dict["last_epoch"])
-            saved_peaks = list(state_dict["base_lrs"])
+            step_count = checks.integer("_step_count", state_dict.get("_step_count", last_epoch + 1))
+            peaks = [float(checks.peak(f"base_lrs[{i}]", p)) for i, p in enumerate(state_dict["base_lrs"])]
+            if len(peaks) != len(self.base_lrs):
+                raise ValueError(
+                    f"state_dict has {len(peaks)} parameter groups; the optimizer has {len(self.base_lrs)}"
+                )
+            if strict:
+                self._check_curves(state_dict.get("curves"))
         except (KeyError, TypeError) as error:
             raise ValueError(f"state_dict is not the state of a LambdaLR: {error}") from None
-        if strict:
-            self._check_curves(state_dict.get("curves"))
-        if len(saved_peaks) != len(self.base_lrs):
-            raise ValueError(
-                f"state_dict has {len(saved_peaks)} parameter groups; the optimizer has {len(self.base_lrs)}"
-            )
-        peaks = [float(checks.peak(f"base_lrs[{i}]", peak)) for i, peak in enumerate(saved_peaks)]
         _set_peaks(self.optimizer, peaks, self.curves)
         self.base_lrs = list(peaks)
         # A first step writes the rates and warns of nothing.
         self._step_count = 0
         self.last_epoch = last_epoch - 1
         self.step()
-        self._step_count = state_dict.get("_step_count", last_epoch + 1)
+        self._step_count = step_count
 
     def _check_curves(self, saved: Any) -> None:
         if saved is None:
