@@ -1,0 +1,143 @@
+"""PyTorch runs as small as they come: optimizers to schedule, and steps to make."""
+
+import copy
+import io
+import pickle
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from hypothesis import strategies as st
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from torch_bridge import lambda_lr
+
+FLOAT32_MAX = float(np.finfo(np.float32).max)
+
+# The peaks that are promised something: 0, and those that a normal float32 holds.
+peaks = st.one_of(
+    st.sampled_from((0.0, 2.0**-126, 1e-5, 3e-4, 1e-3, 0.1, 0.7, 1.0, FLOAT32_MAX)),
+    st.floats(1e-6, 10),
+    st.floats(2.0**-126, FLOAT32_MAX),
+)
+
+# Those that an optimizer survives.
+modest_peaks = st.one_of(st.sampled_from((0.0, 1e-5, 3e-4, 1e-3, 0.1, 0.7, 1.0)), st.floats(1e-6, 10))
+
+
+def optimizer_with(
+    rates: Sequence[Any], kind: Callable[..., Optimizer] = torch.optim.SGD, **options: Any
+) -> Optimizer:
+    """An optimizer with a group for each rate; None leaves the group to the default rate."""
+    groups = []
+    for rate in rates:
+        parameter = torch.nn.Parameter(torch.ones(2))
+        parameter.grad = torch.full((2,), 0.5)
+        groups.append({"params": [parameter]} | ({} if rate is None else {"lr": rate}))
+    return kind(groups, **options)
+
+
+def advance(optimizer: Optimizer, scheduler: LRScheduler, steps: int = 1) -> None:
+    for _ in range(steps):
+        optimizer.step()
+        scheduler.step()
+
+
+def rates_of(optimizer: Optimizer) -> list[float]:
+    return [float(group["lr"]) for group in optimizer.param_groups]
+
+
+def through_a_file(state: Any) -> Any:
+    file = io.BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    return torch.load(file, weights_only=True)
+
+
+class Run:
+    """An optimizer and its scheduler, which can be saved and loaded in every way there is."""
+
+    def __init__(self, curves, rates, form=float, kind=torch.optim.SGD, last_epoch=-1):
+        self.fresh = lambda: optimizer_with([form(rate) for rate in rates], kind)
+        self.curves = curves
+        self.optimizer = self.fresh()
+        self.scheduler = lambda_lr(self.optimizer, curves, last_epoch)
+
+    def advance(self, steps):
+        advance(self.optimizer, self.scheduler, steps)
+
+    def by_state_dict_into_the_optimizer_first(self):
+        saved = through_a_file([self.optimizer.state_dict(), self.scheduler.state_dict()])
+        self.optimizer = self.fresh()
+        self.optimizer.load_state_dict(saved[0])
+        self.scheduler = lambda_lr(self.optimizer, self.curves)
+        self.scheduler.load_state_dict(saved[1])
+
+    def by_state_dict_into_the_scheduler_last(self):
+        saved = through_a_file([self.optimizer.state_dict(), self.scheduler.state_dict()])
+        self.optimizer = self.fresh()
+        self.scheduler = lambda_lr(self.optimizer, self.curves)
+        self.optimizer.load_state_dict(saved[0])
+        self.scheduler.load_state_dict(saved[1])
+
+    def by_state_dict_into_the_scheduler_first(self):
+        saved = through_a_file([self.optimizer.state_dict(), self.scheduler.state_dict()])
+        self.optimizer = self.fresh()
+        self.scheduler = lambda_lr(self.optimizer, self.curves)
+        self.scheduler.load_state_dict(saved[1])
+        self.optimizer.load_state_dict(saved[0])
+
+    def by_state_dict_of_the_scheduler_alone(self):
+        saved = through_a_file(self.scheduler.state_dict())
+        self.optimizer = self.fresh()
+        self.scheduler = lambda_lr(self.optimizer, self.curves)
+        self.scheduler.load_state_dict(saved)
+
+    def by_state_dict_into_itself_later(self):
+        saved = through_a_file([self.optimizer.state_dict(), self.scheduler.state_dict()])
+        self.advance(5)
+        self.optimizer.load_state_dict(saved[0])
+        self.scheduler.load_state_dict(saved[1])
+
+    def by_last_epoch(self):
+        step = self.scheduler.last_epoch
+        self.optimizer = self.fresh()
+        self.scheduler = lambda_lr(self.optimizer, self.curves, last_epoch=step - 1)
+
+    def by_last_epoch_into_the_optimizer_first(self):
+        saved = through_a_file(self.optimizer.state_dict())
+        step = self.scheduler.last_epoch
+        self.optimizer = self.fresh()
+        self.optimizer.load_state_dict(saved)
+        self.scheduler = lambda_lr(self.optimizer, self.curves, last_epoch=step - 1)
+
+    def by_last_epoch_into_the_optimizer_last(self):
+        saved = through_a_file(self.optimizer.state_dict())
+        self.by_last_epoch()
+        self.optimizer.load_state_dict(saved)
+
+    def by_pickle(self):
+        self.advance(1)  # torch warns of a copy that was made before the first step
+        self.optimizer, self.scheduler = pickle.loads(pickle.dumps((self.optimizer, self.scheduler)))
+
+    def by_deepcopy(self):
+        self.advance(1)
+        self.optimizer, self.scheduler = copy.deepcopy((self.optimizer, self.scheduler))
+
+
+ROUTES = [name for name in vars(Run) if name.startswith("by_")]
+
+
+def expected_rates(run, rates, step):
+    """The rates at a step, from the curve; rounded where a narrow tensor holds them."""
+    exact = [
+        float(np.float32(rate)) * float(curve(step)) for rate, curve in zip(rates, run.curves, strict=True)
+    ]
+    return [
+        float(np.float32(rate))
+        if torch.is_tensor(group["lr"]) and group["lr"].dtype == torch.float32
+        else rate
+        for rate, group in zip(exact, run.optimizer.param_groups, strict=True)
+    ]

@@ -1,0 +1,241 @@
+"""The rates that `lambda_lr` gives, step by step, and what it refuses."""
+
+from fractions import Fraction
+
+import jax
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from oracle import Oracle, exactly, half_ulp
+from runs import advance, optimizer_with, peaks, rates_of, through_a_file
+from strategies import arguments, arguments_and_steps
+from torch.optim.lr_scheduler import ConstantLR, LambdaLR, SequentialLR
+
+from plateau_jax import PlateauCurve, optax_schedule
+from torch_bridge import lambda_lr
+
+CURVE = PlateauCurve(100, warmup_steps=10, plateaus=[(50, 20)], min_lr_ratio=0.1)
+
+
+def _exact_product(peak: float, curve: PlateauCurve, step: int) -> Fraction:
+    return Fraction(float(np.float32(peak))) * Fraction(float(curve(step)))
+
+
+@settings(max_examples=50)
+@given(arguments_and_steps(size=8))
+def test_each_lambda_is_the_curve_in_a_python_float(case):
+    chosen, steps = case
+    curve, oracle = PlateauCurve(**chosen), Oracle(**chosen)
+    scheduler = lambda_lr(optimizer_with([0.1, 0.2]), curve)
+    assert isinstance(scheduler, LambdaLR)
+    assert len(scheduler.lr_lambdas) == 2
+    for factor_at in scheduler.lr_lambdas:
+        for step in steps:
+            factor, exact = factor_at(step), oracle(step)
+            assert type(factor) is float
+            assert factor == curve(step)
+            assert abs(exactly(factor) - exact) <= half_ulp(exact) + Fraction(1, 2**58)
+
+
+@settings(max_examples=50)
+@given(st.lists(st.tuples(arguments(), peaks), min_size=1, max_size=3), st.integers(0, 20))
+def test_rates_are_exact_products_with_a_curve_a_group(cases, steps):
+    curves = [PlateauCurve(**chosen) for chosen, _ in cases]
+    group_peaks = [peak for _, peak in cases]
+    optimizer = optimizer_with(group_peaks)
+    scheduler = lambda_lr(optimizer, curves)
+    for step in range(steps):
+        for rate, peak, curve in zip(rates_of(optimizer), group_peaks, curves, strict=True):
+            assert Fraction(rate) == _exact_product(peak, curve, step)
+            assert np.float32(rate) == np.float32(peak) * curve(step)
+        assert scheduler.get_last_lr() == rates_of(optimizer)
+        advance(optimizer, scheduler)
+
+
+@settings(max_examples=50)
+@given(arguments_and_steps(size=4), st.lists(peaks, min_size=1, max_size=3))
+def test_rates_are_exact_products_with_one_curve_for_all(case, group_peaks):
+    chosen, steps = case
+    curve = PlateauCurve(**chosen)
+    for step in (abs(step) for step in steps):
+        optimizer = optimizer_with(group_peaks)
+        lambda_lr(optimizer, curve, last_epoch=step - 1)
+        assert [Fraction(rate) for rate in rates_of(optimizer)] == [
+            _exact_product(peak, curve, step) for peak in group_peaks
+        ]
+
+
+@settings(max_examples=15)
+@given(arguments_and_steps(size=24), peaks)
+def test_rates_equal_those_of_optax(case, peak):
+    chosen, steps = case
+    curve = PlateauCurve(**chosen)
+    steps = [abs(step) for step in steps]
+    rates = []
+    for step in steps:
+        optimizer = optimizer_with([peak])
+        lambda_lr(optimizer, curve, last_epoch=step - 1)
+        rates += rates_of(optimizer)
+    rates = np.array(rates)
+    schedule = optax_schedule(curve, peak)
+
+    with jax.enable_x64(True):
+        wide = np.asarray(schedule(np.array(steps)))
+    assert wide.dtype == np.float64
+    np.testing.assert_array_equal(wide, rates)
+
+    with jax.enable_x64(False):
+        narrow = np.asarray(schedule(np.array(steps)))
+    assert narrow.dtype == np.float32
+    # Below the normal numbers of float32 nothing is promised of XLA.
+    promised = (rates == 0) | (rates.astype(np.float32) >= 2.0**-126)
+    np.testing.assert_array_equal(narrow[promised], rates.astype(np.float32)[promised])
+
+
+def test_a_long_run_follows_the_curve_over_every_window():
+    curves = [PlateauCurve(6000, warmup_steps=100, plateaus=[(20, 20)]), PlateauCurve(5000, decay="linear")]
+    optimizer = optimizer_with([3e-4, 0.7])
+    scheduler = lambda_lr(optimizer, curves)
+    found = [rates_of(optimizer)]
+    for _ in range(6500):
+        advance(optimizer, scheduler)
+        found.append(rates_of(optimizer))
+    steps = np.arange(6501)
+    expected = [
+        float(np.float32(peak)) * curve(steps).astype(np.float64)
+        for peak, curve in zip((3e-4, 0.7), curves, strict=True)
+    ]
+    np.testing.assert_array_equal(np.array(found).T, expected)
+
+
+@given(st.integers(CURVE.total_steps, 2**80))
+def test_past_the_end_the_rate_holds(step):
+    optimizer = optimizer_with([0.5])
+    scheduler = lambda_lr(optimizer, CURVE, last_epoch=step - 1)
+    for _ in range(3):
+        assert rates_of(optimizer) == [0.5 * float(np.float32(0.1))]
+        advance(optimizer, scheduler)
+    assert scheduler.last_epoch == step + 3
+
+
+@given(st.lists(st.integers(-200, 9000), min_size=1, max_size=8))
+def test_a_step_to_an_epoch_jumps_there(epochs):
+    optimizer = optimizer_with([0.5])
+    scheduler = lambda_lr(optimizer, CURVE)
+    optimizer.step()
+    for epoch in epochs:
+        with pytest.warns(UserWarning, match="epoch parameter"):
+            scheduler.step(epoch)
+        assert rates_of(optimizer) == [0.5 * float(CURVE(epoch))]
+    advance(optimizer, scheduler)
+    assert rates_of(optimizer) == [0.5 * float(CURVE(epochs[-1] + 1))]
+
+
+@pytest.mark.parametrize("epoch", [2.5, 3.0, True, "3"])
+def test_an_epoch_that_is_no_integer_is_refused(epoch):
+    optimizer = optimizer_with([0.5])
+    scheduler = lambda_lr(optimizer, CURVE)
+    optimizer.step()
+    with pytest.warns(UserWarning, match="epoch parameter"), pytest.raises(TypeError, match=f"{epoch!r}"):
+        scheduler.step(epoch)
+
+
+def test_no_numpy_number_reaches_groups_or_checkpoints():
+    optimizer = optimizer_with([np.float64(0.1), np.float32(0.2), 1])
+    scheduler = lambda_lr(optimizer, CURVE, last_epoch=np.int32(-1))
+    advance(optimizer, scheduler, 3)
+    with pytest.warns(UserWarning, match="epoch parameter"):
+        scheduler.step(np.int64(20))
+    for group in optimizer.param_groups:
+        assert type(group["lr"]) is type(group["initial_lr"]) is float
+    state = {"optimizer": optimizer.state_dict(), "scheduler": scheduler.state_dict()}
+    assert through_a_file(state) == state
+
+
+@given(peaks, peaks)
+def test_the_peak_is_initial_lr_where_there_is_one_and_a_float32(rate, peak):
+    optimizer = optimizer_with([rate, rate])
+    optimizer.param_groups[1]["initial_lr"] = peak
+    first = lambda_lr(optimizer, CURVE)
+    expected = [float(np.float32(rate)), float(np.float32(peak))]
+    assert first.base_lrs == [group["initial_lr"] for group in optimizer.param_groups] == expected
+    advance(optimizer, first, 5)
+    again = lambda_lr(optimizer, CURVE, last_epoch=9)
+    assert again.base_lrs == rates_of(optimizer) == expected
+
+
+def test_as_a_part_of_sequential_lr():
+    optimizer = optimizer_with([0.5])
+    parts = [ConstantLR(optimizer, 0.5, total_iters=100), lambda_lr(optimizer, CURVE)]
+    scheduler = SequentialLR(optimizer, parts, [5])
+    found = rates_of(optimizer)
+    for _ in range(60):
+        optimizer.step()
+        scheduler.step()
+        found += rates_of(optimizer)
+    assert found == [0.25] * 5 + [0.5 * float(CURVE(step)) for step in range(56)]
+
+
+@pytest.mark.parametrize("optimizer", [None, torch.nn.Linear(1, 1), []])
+def test_something_that_is_no_optimizer(optimizer):
+    with pytest.raises(TypeError, match=r"optimizer = .* must be a torch\.optim\.Optimizer"):
+        lambda_lr(optimizer, CURVE)
+
+
+@pytest.mark.parametrize("curve", [None, 3, "curve", CURVE.to_dict(), [CURVE, None], iter([CURVE, CURVE])])
+def test_something_that_is_no_curve(curve):
+    with pytest.raises(TypeError, match=r"curve = .* must be a PlateauCurve"):
+        lambda_lr(optimizer_with([0.1, 0.1]), curve)
+
+
+@given(st.integers(1, 4), st.integers(0, 6))
+def test_the_wrong_number_of_curves(groups, curves):
+    optimizer = optimizer_with([0.1] * groups)
+    if curves == groups:
+        assert len(lambda_lr(optimizer, [CURVE] * curves).lr_lambdas) == groups
+        return
+    with pytest.raises(ValueError, match=f"{curves} curves.* {groups} parameter groups"):
+        lambda_lr(optimizer, (CURVE,) * curves)
+
+
+@pytest.mark.parametrize("last_epoch", [1.0, True, None, "3", np.float32(2)])
+def test_a_last_epoch_that_is_no_integer(last_epoch):
+    with pytest.raises(TypeError, match=r"last_epoch = .* must be an integer"):
+        lambda_lr(optimizer_with([0.1]), CURVE, last_epoch=last_epoch)
+
+
+@given(st.integers(max_value=-2))
+def test_a_last_epoch_before_the_first(last_epoch):
+    with pytest.raises(ValueError, match=f"last_epoch = {last_epoch} must be at least -1"):
+        lambda_lr(optimizer_with([0.1]), CURVE, last_epoch=last_epoch)
+
+
+bad_rates = st.one_of(
+    st.floats(max_value=-1e-300),
+    st.floats(0, 2.0**-126, exclude_min=True, exclude_max=True),
+    st.floats(min_value=3.5e38),
+    st.sampled_from((float("nan"), float("-inf"), 10**400)),
+)
+
+
+@given(bad_rates, st.sampled_from(("lr", "initial_lr")), st.booleans())
+def test_a_rate_out_of_range_is_refused_and_nothing_changed(rate, key, in_a_tensor):
+    optimizer = optimizer_with([0.1, 0.1])
+    rate = torch.tensor(float(rate), dtype=torch.float64) if in_a_tensor and rate != 10**400 else rate
+    optimizer.param_groups[1][key] = rate
+    before = [dict(group) for group in optimizer.param_groups]
+    with pytest.raises(ValueError, match=r"param_groups\[1\] = "):
+        lambda_lr(optimizer, CURVE)
+    for group, old in zip(optimizer.param_groups, before, strict=True):
+        assert group.keys() == old.keys()
+        assert all(group[name] is old[name] for name in old)
+
+
+@pytest.mark.parametrize("rate", [None, "0.1", True, 1j, [0.1]])
+def test_a_rate_that_is_no_number_is_refused(rate):
+    optimizer = optimizer_with([0.1])
+    optimizer.param_groups[0]["lr"] = rate
+    with pytest.raises(TypeError, match=r"param_groups\[0\] = .* must be a number"):
+        lambda_lr(optimizer, CURVE)

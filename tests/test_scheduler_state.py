@@ -1,0 +1,161 @@
+"""What a scheduler's state is: plain, small, of one curve; and what is refused on loading."""
+
+import copy
+import io
+import pickle
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from runs import Run, advance, expected_rates, modest_peaks, optimizer_with, rates_of, through_a_file
+from strategies import arguments, ratios
+from torch.optim.lr_scheduler import LambdaLR
+
+from plateau_jax import PlateauCurve
+from torch_bridge import lambda_lr
+
+CURVE = PlateauCurve(100, warmup_steps=10, plateaus=[(50, 20)], min_lr_ratio=0.1)
+OTHER = PlateauCurve(200, plateaus=[(10, 20)], decay="linear")
+
+
+def _unchanged(run, load):
+    """Whether a load that must fail leaves everything as it was."""
+    before = [dict(group) for group in run.optimizer.param_groups], copy.deepcopy(run.scheduler.state_dict())
+    load()
+    after = [dict(group) for group in run.optimizer.param_groups], run.scheduler.state_dict()
+    return str(before) == str(after)
+
+
+@given(arguments(st.integers(0, 3)), arguments(st.integers(0, 3)), st.integers(0, 5), st.integers(0, 5))
+def test_the_state_of_another_curve_is_refused_by_name(chosen, other, saved_at, loaded_at):
+    old, new = PlateauCurve(**chosen), PlateauCurve(**other)
+    saved, run = Run([old, old], [0.1, 0.2]), Run([new, new], [0.1, 0.2])
+    saved.advance(saved_at)
+    run.advance(loaded_at)
+    state = through_a_file(saved.scheduler.state_dict())
+    if old == new:
+        run.scheduler.load_state_dict(state)
+        assert run.scheduler.last_epoch == saved_at
+        return
+
+    def load():
+        with pytest.raises(ValueError, match="saved under") as caught:
+            run.scheduler.load_state_dict(state)
+        assert repr(old) in str(caught.value)
+        assert repr(new) in str(caught.value)
+
+    assert _unchanged(run, load)
+    run.scheduler.load_state_dict(state, strict=False)
+    for step in range(saved_at, saved_at + 3):
+        assert rates_of(run.optimizer) == expected_rates(run, [0.1, 0.2], step)
+        run.advance(1)
+    # From here on it is the new curve's state.
+    again = Run([new, new], [0.1, 0.2])
+    again.scheduler.load_state_dict(through_a_file(run.scheduler.state_dict()))
+    assert rates_of(again.optimizer) == rates_of(run.optimizer)
+
+
+@given(st.sampled_from(("total_steps", "warmup_steps", "plateaus", "absolute_plateaus", "decay")), ratios)
+def test_each_argument_makes_another_curve(name, ratio):
+    changed = {
+        "total_steps": 101,
+        "warmup_steps": 11,
+        "plateaus": [(50, 21)],
+        "absolute_plateaus": [(90, 0)],
+        "decay": "linear",
+    }
+    state = lambda_lr(optimizer_with([0.1]), CURVE).state_dict()
+    for other in (replace(CURVE, **{name: changed[name]}), replace(CURVE, min_lr_ratio=ratio)):
+        if other != CURVE:
+            with pytest.raises(ValueError, match="saved under"):
+                lambda_lr(optimizer_with([0.1]), other).load_state_dict(state)
+
+
+def test_one_group_of_several_under_another_curve_is_refused():
+    state = lambda_lr(optimizer_with([0.1, 0.2]), [CURVE, OTHER]).state_dict()
+    with pytest.raises(ValueError, match="saved under") as caught:
+        lambda_lr(optimizer_with([0.1, 0.2]), [CURVE, CURVE]).load_state_dict(state)
+    assert repr([CURVE, OTHER]) in str(caught.value)
+    assert repr(CURVE) in str(caught.value)
+
+
+@given(st.integers(0, 50), modest_peaks)
+def test_a_plain_lambda_lr_can_be_taken_over(steps, peak):
+    optimizer = optimizer_with([peak])
+    plain = LambdaLR(optimizer, lambda step: 1.0)
+    advance(optimizer, plain, steps)
+    state = through_a_file(plain.state_dict())
+    run = Run([CURVE], [0.3])
+
+    def load():
+        with pytest.raises(ValueError, match=r"names no curve.* strict=False"):
+            run.scheduler.load_state_dict(state)
+
+    assert _unchanged(run, load)
+    run.scheduler.load_state_dict(state, strict=False)
+    for step in range(steps, steps + 3):
+        assert rates_of(run.optimizer) == expected_rates(run, [peak], step)
+        run.advance(1)
+
+
+@pytest.mark.parametrize("strict", [True, False])
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"last_epoch": 2.5},
+        {"last_epoch": None},
+        {"_step_count": "3"},
+        {"base_lrs": None},
+        {"base_lrs": [None]},
+        {"base_lrs": [-0.1]},
+        {"base_lrs": [float("nan")]},
+        {"base_lrs": []},
+        {"base_lrs": [0.1, 0.1]},
+    ],
+    ids=str,
+)
+def test_what_is_no_state_is_refused(change, strict):
+    run = Run([CURVE], [0.1])
+    state = run.scheduler.state_dict() | change
+    run.advance(3)
+
+    def load():
+        with pytest.raises(ValueError, match=r"state_dict|base_lrs"):
+            run.scheduler.load_state_dict(state, strict=strict)
+
+    assert _unchanged(run, load)
+
+
+@pytest.mark.parametrize("state", [None, {}, [], {"last_epoch": 3}, "state"], ids=repr)
+def test_what_is_no_state_at_all_is_refused(state):
+    with pytest.raises(ValueError, match="state_dict is not the state of a LambdaLR"):
+        lambda_lr(optimizer_with([0.1]), CURVE).load_state_dict(state)
+
+
+@pytest.mark.parametrize("curves", [5, [5], [{}], [], [CURVE.to_dict() | {"decay": "square"}]], ids=str)
+def test_curves_that_are_none_are_refused(curves):
+    scheduler = lambda_lr(optimizer_with([0.1]), CURVE)
+    with pytest.raises(ValueError):  # noqa: PT011 - each names something else
+        scheduler.load_state_dict(scheduler.state_dict() | {"curves": curves})
+
+
+def test_a_checkpoint_stays_small_after_many_steps():
+    run = Run([CURVE], [0.1])
+    run.advance(5000)
+    file = io.BytesIO()
+    torch.save(run.scheduler.state_dict(), file)
+    assert len(pickle.dumps(run.scheduler)) < 10_000
+    assert file.tell() < 10_000
+
+
+def test_loading_leaves_the_state_as_it_is():
+    run = Run([CURVE], [0.1])
+    run.advance(7)
+    state = run.scheduler.state_dict()
+    kept = copy.deepcopy(state)
+    other = Run([CURVE], [0.1])
+    other.scheduler.load_state_dict(state)
+    other.advance(3)
+    assert state == kept
