@@ -1,0 +1,125 @@
+"""`get_cosine_plateau_schedule_with_warmup`: the convention of transformers."""
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from runs import FLOAT32_MAX, advance, optimizer_with, rates_of, through_a_file
+from strategies import magnitudes
+
+from plateau_jax import PlateauCurve
+from torch_bridge import get_cosine_plateau_schedule_with_warmup, lambda_lr
+
+
+def _transformers(step, warmup, total):
+    if step < warmup:
+        return step / max(1, warmup)
+    progress = (step - warmup) / max(1, total - warmup)
+    return max(0.0, 0.5 * (1.0 + math.cos(math.pi * progress)))
+
+
+@settings(max_examples=50)
+@given(magnitudes(1, 2**31 - 1), st.data())
+def test_without_plateaus_it_is_the_schedule_of_transformers(total, data):
+    warmup = data.draw(magnitudes(0, total - 1))
+    scheduler = get_cosine_plateau_schedule_with_warmup(optimizer_with([0.1]), warmup, total)
+    for step in data.draw(st.lists(st.integers(0, total), min_size=20, max_size=20)):
+        (factor_at,) = scheduler.lr_lambdas
+        # float32's half unit in the last place below 1, and what double arithmetic may lose.
+        assert abs(factor_at(step) - _transformers(step, warmup, total)) <= 2**-25 + 1e-15
+
+
+@given(st.floats(0, 1).filter(lambda ratio: ratio == 0 or ratio > 1e-30), st.integers(0, 120))
+def test_it_is_lambda_lr_under_the_curve_with_these_arguments(ratio, step):
+    curve = PlateauCurve(100, warmup_steps=20, plateaus=((10, 20), (50, 5)), min_lr_ratio=ratio)
+    found, expected = optimizer_with([0.1, 0.3]), optimizer_with([0.1, 0.3])
+    scheduler = get_cosine_plateau_schedule_with_warmup(
+        found, 20, 100, [(10, 20), (50, 5)], min_lr_ratio=ratio, last_epoch=step - 1
+    )
+    reference = lambda_lr(expected, curve, last_epoch=step - 1)
+    assert rates_of(found) == rates_of(expected)
+    scheduler.load_state_dict(reference.state_dict())
+
+
+@given(
+    st.lists(st.floats(2.0**-100, FLOAT32_MAX), min_size=1, max_size=4),
+    st.one_of(st.just(0.0), st.just(1.0), st.floats(2.0**-20, 1)),
+)
+def test_min_lr_is_the_last_rate_of_every_group(rates, share):
+    min_lr = min(rates) * share
+    optimizer = optimizer_with(rates)
+    get_cosine_plateau_schedule_with_warmup(optimizer, 5, 50, min_lr=min_lr, last_epoch=49)
+    for peak, rate in zip(rates, rates_of(optimizer), strict=True):
+        # As near as a float32 ratio comes; below the normal numbers it has fewer bits.
+        wanted = Fraction(float(np.float32(min_lr)))
+        lost = max(wanted / 2**24, Fraction(peak) / 2**149)
+        assert abs(Fraction(rate) - wanted) <= lost * Fraction(9, 8)
+
+
+@given(st.floats(2.0**-126, FLOAT32_MAX), st.booleans())
+def test_min_lr_may_be_the_peak_whichever_way_float32_rounds_it(peak, resumed):
+    optimizer = optimizer_with([peak])
+    if resumed:
+        # The group's initial_lr is the rounded peak by now.
+        get_cosine_plateau_schedule_with_warmup(optimizer, 0, 10, min_lr=peak)
+    (factor_at,) = get_cosine_plateau_schedule_with_warmup(optimizer, 0, 10, min_lr=peak).lr_lambdas
+    assert [factor_at(step) for step in range(12)] == [1.0] * 12
+
+
+def test_min_lr_resumes_under_the_same_curve():
+    def build(optimizer):
+        return get_cosine_plateau_schedule_with_warmup(optimizer, 5, 50, [(50, 20)], min_lr=1e-5)
+
+    first = optimizer_with([0.1, 0.7])
+    scheduler = build(first)
+    advance(first, scheduler, 10)
+    states = through_a_file([first.state_dict(), scheduler.state_dict()])
+    second = optimizer_with([0.1, 0.7])
+    second.load_state_dict(states[0])
+    resumed = build(second)
+    resumed.load_state_dict(states[1])
+    assert rates_of(second) == rates_of(first)
+
+
+@pytest.mark.parametrize("min_lr", [0.0, 1e-5, 0.2])
+@pytest.mark.parametrize("ratio", [0.1, 1.0])
+def test_both_a_ratio_and_a_rate_are_refused(min_lr, ratio):
+    with pytest.raises(ValueError, match=f"min_lr_ratio = {ratio} and min_lr = {min_lr}: give one"):
+        get_cosine_plateau_schedule_with_warmup(
+            optimizer_with([0.1]), 1, 10, min_lr_ratio=ratio, min_lr=min_lr
+        )
+
+
+@given(st.one_of(st.floats(min_value=0.2000001), st.floats(max_value=-1e-300), st.just(float("nan"))))
+def test_a_min_lr_outside_a_groups_range_is_refused(min_lr):
+    with pytest.raises(ValueError, match=r"min_lr = "):
+        get_cosine_plateau_schedule_with_warmup(optimizer_with([0.5, 0.2]), 1, 10, min_lr=min_lr)
+
+
+@pytest.mark.parametrize("min_lr", ["0.1", True, 1j, [0.1]])
+def test_a_min_lr_that_is_no_number_is_refused(min_lr):
+    with pytest.raises(TypeError, match=r"min_lr = .* must be a number"):
+        get_cosine_plateau_schedule_with_warmup(optimizer_with([0.5]), 1, 10, min_lr=min_lr)
+
+
+@pytest.mark.parametrize("plateaus", [None, 5, "50", [50, 30], [(50, 30, 1)], [("50", 30)]], ids=str)
+@pytest.mark.parametrize("min_lr", [None, 0.1])
+def test_plateaus_that_are_no_pairs_are_refused_by_name(plateaus, min_lr):
+    with pytest.raises(TypeError, match="plateaus"):
+        get_cosine_plateau_schedule_with_warmup(optimizer_with([0.5]), 1, 10, plateaus, min_lr=min_lr)
+
+
+def test_plateaus_that_can_be_read_once_serve_all_groups():
+    optimizer = optimizer_with([0.5, 0.25])
+    scheduler = get_cosine_plateau_schedule_with_warmup(optimizer, 0, 100, iter([(0, 50)]), min_lr=0.1)
+    advance(optimizer, scheduler, 50)
+    assert rates_of(optimizer) == [0.5, 0.25]
+
+
+def test_no_optimizer_is_refused_whichever_floor_is_given():
+    for floor in ({}, {"min_lr": 0.1}, {"min_lr_ratio": 0.1}):
+        with pytest.raises(TypeError, match="optimizer = None"):
+            get_cosine_plateau_schedule_with_warmup(None, 1, 10, **floor)
