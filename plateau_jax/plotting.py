@@ -46,7 +46,8 @@ def plot(curves: PlateauCurve | Iterable[PlateauCurve], *, peak_value: float = 1
     room = 0.05
     if len(found) > 1:
         room = min(0.06 * (len(found) + 1), 0.5)
-        ax.legend(loc="upper right", fontsize="small")
+        # A long one must not squeeze the axes.
+        ax.legend(loc="upper right", fontsize="small").set_in_layout(False)
     if ax.get_yscale() == "linear":
         ax.set_ylim(0, (ax.dataLim.ymax or 1.0) / (1 - room))
         ax.ticklabel_format(axis="y", scilimits=(-2, 4), useMathText=True)
@@ -81,7 +82,7 @@ def _labels(curves: list[PlateauCurve]) -> list[str]:
 def _description(curve: PlateauCurve) -> list[str]:
     plateaus = [f"plateau {start:g}–{start + duration:g} %" for start, duration in curve.plateaus]
     plateaus += [f"plateau {start}–{start + length}" for start, length in curve.absolute_plateaus]
-    if len(plateaus) > 3:
+    if len(plateaus) > 2:
         plateaus = [f"{len(plateaus)} plateaus"]
     warmup = f"{curve.warmup} warmup from {curve.init_lr_ratio:g} over {curve.warmup_steps} steps"
     return [
