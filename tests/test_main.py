@@ -1,0 +1,167 @@
+"""`python -m plateau_jax`: the table, the files, and how it fails."""
+
+import csv
+import json
+import signal
+import subprocess
+import sys
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from runs import peaks
+
+from plateau_jax import PlateauCurve
+from plateau_jax.__main__ import main
+
+COMMAND = [sys.executable, "-m", "plateau_jax"]
+CURVE = PlateauCurve(10_000, warmup_steps=500, plateaus=[(50, 30), (85, 10)], min_lr_ratio=0.1)
+PLATEAUS = ["--plateau", "50", "30", "--plateau", "85", "10"]
+ARGUMENTS = ["10000", "--warmup", "500", *PLATEAUS, "--min-lr-ratio", "0.1"]
+
+
+def _refused(capsys, arguments):
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+    assert caught.value.code == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    return printed.err
+
+
+def test_as_a_command_it_prints_the_table():
+    done = subprocess.run([*COMMAND, *ARGUMENTS], capture_output=True, text=True, check=True)
+    assert done.stdout == CURVE.describe() + "\n"
+    assert done.stderr == ""
+
+
+def test_as_a_command_it_fails_with_2_and_the_message():
+    done = subprocess.run([*COMMAND, "100", "--warmup", "100"], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert "warmup_steps = 100 must lie in" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_an_interrupt_ends_it_with_130(tmp_path):
+    path = tmp_path / "huge.csv"
+    process = subprocess.Popen([*COMMAND, str(2**31 - 1), "--csv", str(path)], stderr=subprocess.PIPE)
+    try:
+        # The header is in the file as soon as the first block of values is.
+        while not (path.exists() and path.stat().st_size):
+            assert process.poll() is None
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate()
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == 130
+    assert errors == b""
+
+
+def test_the_table(capsys):
+    assert main(ARGUMENTS) == 0
+    assert capsys.readouterr().out == CURVE.describe() + "\n"
+    assert main(["7"]) == 0
+    assert capsys.readouterr().out == PlateauCurve(7).describe() + "\n"
+
+
+@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.integers(1, 300), st.integers(0, 99), st.floats(0, 1), peaks)
+def test_json_and_csv_are_the_curve(tmp_path, capsys, total, percent, ratio, peak):
+    path = tmp_path / "rates.csv"
+    warmup = (total - 1) * percent // 100
+    arguments = [str(total), "--warmup", str(warmup), "--min-lr-ratio", repr(ratio)]
+    assert (
+        main([*arguments, "--plateau", "50", "12.5", "--peak", repr(peak), "--csv", str(path), "--json"]) == 0
+    )
+    curve = PlateauCurve.from_dict(json.loads(capsys.readouterr().out))
+    assert curve == PlateauCurve(total, warmup_steps=warmup, plateaus=[(50, 12.5)], min_lr_ratio=ratio)
+
+    with path.open(newline="") as file:
+        header, *rows = csv.reader(file)
+    assert header == ["step", "learning_rate"]
+    assert [int(step) for step, _ in rows] == list(range(total + 1))
+    written = np.array([np.float32(rate) for _, rate in rows])
+    expected = np.float32(peak) * curve(np.arange(total + 1))
+    np.testing.assert_array_equal(written.view(np.int32), expected.view(np.int32))
+
+
+def test_a_long_csv_is_complete(tmp_path, capsys):
+    path = tmp_path / "rates.csv"
+    total = 3 * 2**16 + 17
+    assert main([str(total), "--csv", str(path)]) == 0
+    values = np.loadtxt(path, delimiter=",", skiprows=1, dtype=np.float64)
+    np.testing.assert_array_equal(values[:, 0], np.arange(total + 1))
+    np.testing.assert_array_equal(values[:, 1].astype(np.float32), PlateauCurve(total)(np.arange(total + 1)))
+
+
+def test_pictures_in_the_format_that_the_name_says(tmp_path, capsys):
+    png, svg = tmp_path / "curve.png", tmp_path / "curve.svg"
+    for path in (png, svg):
+        assert main([*ARGUMENTS, "--peak", "3e-4", "--plot", str(path)]) == 0
+        assert capsys.readouterr().out == CURVE.describe() + "\n"
+    assert png.read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
+    assert ElementTree.parse(svg).getroot().tag.endswith("svg")
+
+
+def test_the_longest_curve_is_drawn_at_once(tmp_path):
+    path = tmp_path / "curve.png"
+    assert main([str(2**31 - 1), "--warmup", "5000", "--plateau", "0", "80", "--plot", str(path)]) == 0
+    assert path.stat().st_size > 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("0", "total_steps = 0"),
+        ("-5", "total_steps = -5"),
+        ("2147483648", "total_steps = 2147483648"),
+        ("10.5", "invalid int value: '10.5'"),
+        ("", "required: TOTAL"),
+        ("100 --warmup 100", "warmup_steps = 100"),
+        ("100 --warmup -1", "warmup_steps = -1"),
+        ("100 --plateau 50", "expected 2 arguments"),
+        ("100 --plateau 90 20", "(90.0, 20.0)"),
+        ("100 --plateau -1 20", "plateaus[0] = [-1.0, 20.0]"),
+        ("100 --plateau nan 20", "plateaus[0] = [nan, 20.0]"),
+        ("100 --plateau 10 20 --plateau 20 20", "overlaps"),
+        ("100 --plateau 0 100", "left to decay"),
+        ("100 --min-lr-ratio 1.5", "min_lr_ratio = 1.5"),
+        ("100 --min-lr-ratio nan", "min_lr_ratio = nan"),
+        ("100 --peak nan", "peak = nan"),
+        ("100 --peak inf", "peak = inf"),
+        ("100 --peak -1", "peak = -1.0"),
+        ("100 --peak 1e-40", "peak = 1e-40"),
+        ("100 --peak high", "invalid float value: 'high'"),
+        ("100 --nonsense", "unrecognized arguments: --nonsense"),
+    ],
+)
+def test_bad_arguments_are_named_and_no_file_is_written(tmp_path, capsys, arguments, message):
+    files = ["--csv", str(tmp_path / "rates.csv"), "--plot", str(tmp_path / "curve.png")]
+    assert message in _refused(capsys, [*arguments.split(), *files])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_picture_of_an_unknown_format_leaves_no_file(tmp_path, capsys):
+    files = ["--csv", str(tmp_path / "rates.csv"), "--plot", str(tmp_path / "curve.xyz")]
+    assert "xyz" in _refused(capsys, ["100", *files])
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("option", ["--csv", "--plot"])
+@pytest.mark.parametrize("name", ["missing/file.png", "folder.png"])
+def test_a_file_that_cannot_be_written(tmp_path, capsys, option, name):
+    (tmp_path / "folder.png").mkdir()
+    path = tmp_path / name
+    assert str(path) in _refused(capsys, ["100", option, str(path)])
+    assert [found.name for found in tmp_path.rglob("*")] == ["folder.png"]
+
+
+def test_without_matplotlib_a_picture_is_refused_and_the_rest_works(tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    assert "matplotlib" in _refused(capsys, ["100", "--plot", str(tmp_path / "curve.png")])
+    assert main(["100"]) == 0
+    assert capsys.readouterr().out == PlateauCurve(100).describe() + "\n"

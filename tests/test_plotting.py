@@ -1,0 +1,156 @@
+"""The picture: what is drawn is the curve."""
+
+import subprocess
+import sys
+import warnings
+
+import matplotlib as mpl
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from matplotlib.figure import Figure
+from strategies import arguments
+
+from plateau_jax import PlateauCurve, plot
+
+mpl.use("Agg")
+
+CURVE = PlateauCurve(1000, warmup_steps=100, plateaus=[(50, 30)])
+
+
+def _axes():
+    return Figure().subplots()
+
+
+def _points(line):
+    return np.asarray(line.get_xdata()), np.asarray(line.get_ydata())
+
+
+@settings(max_examples=40)
+@given(st.lists(arguments(), min_size=1, max_size=3), st.sampled_from((0.0, 1.0, 3e-4, 1e-7, 123.0)))
+def test_every_point_lies_on_the_curve_and_every_border_is_drawn(cases, peak):
+    curves = [PlateauCurve(**chosen) for chosen in cases]
+    ax = plot(curves, peak_value=peak, ax=_axes())
+    assert len(ax.lines) == len(curves)
+    for line, curve in zip(ax.lines, curves, strict=True):
+        steps, rates = _points(line)
+        assert np.issubdtype(steps.dtype, np.integer)
+        assert steps[0] == 0
+        assert steps[-1] == curve.total_steps
+        assert (np.diff(steps) > 0).all()
+        assert set(curve.segments.begin) <= set(steps)
+        assert len(steps) >= min(curve.total_steps, 1000)
+        np.testing.assert_array_equal(rates, np.float32(peak) * curve(steps))
+    bottom, top = ax.get_ylim()
+    assert bottom == 0
+    assert top > peak
+
+
+def test_one_curve_alone_is_one_line():
+    ax = _axes()
+    assert plot(CURVE, ax=ax) is ax
+    assert len(ax.lines) == 1
+    assert ax.get_legend() is None
+    assert (ax.get_xlabel(), ax.get_ylabel()) == ("step", "multiplier")
+
+
+def test_without_axes_it_draws_into_the_current_ones():
+    import matplotlib.pyplot as plt
+
+    figure, ax = plt.subplots()
+    try:
+        assert plot(CURVE, peak_value=1e-3) is ax
+        assert ax.get_ylabel() == "learning rate"
+    finally:
+        plt.close(figure)
+
+
+@pytest.mark.parametrize("of", [list, tuple, iter])
+def test_several_curves_in_any_iterable(of):
+    curves = [CURVE, PlateauCurve(10), PlateauCurve(2**31 - 1, warmup_steps=1)]
+    assert len(plot(of(curves), ax=_axes()).lines) == 3
+
+
+def test_the_legend_says_what_sets_curves_apart():
+    variants = [
+        PlateauCurve(1000),
+        PlateauCurve(2000),
+        PlateauCurve(1000, warmup_steps=100),
+        PlateauCurve(1000, warmup_steps=100, init_lr_ratio=0.1),
+        PlateauCurve(1000, warmup_steps=100, warmup="cosine"),
+        PlateauCurve(1000, min_lr_ratio=0.1),
+        PlateauCurve(1000, decay="linear"),
+        PlateauCurve(1000, plateaus=[(50, 30)]),
+        PlateauCurve(1000, absolute_plateaus=[(500, 301)]),
+        PlateauCurve(1000, plateaus=[(10 * index, 5) for index in range(9)]),
+    ]
+    ax = plot(variants, ax=_axes())
+    labels = [text.get_text() for text in ax.get_legend().get_texts()]
+    assert len(set(labels)) == len(labels) == len(variants)
+    assert all(labels)
+
+    pair = plot([PlateauCurve(1000), PlateauCurve(1000, plateaus=[(50, 30)])], ax=_axes())
+    assert [text.get_text() for text in pair.get_legend().get_texts()] == ["no plateau", "plateau 50–80 %"]
+
+
+@settings(max_examples=10)
+@given(st.lists(arguments(st.integers(0, 6)), min_size=2, max_size=5), st.sampled_from((1.0, 1e-5)))
+def test_the_legend_covers_no_curve(cases, peak):
+    figure = Figure(figsize=(8, 4), layout="constrained")
+    ax = plot([PlateauCurve(**chosen) for chosen in cases], peak_value=peak, ax=figure.subplots())
+    figure.draw_without_rendering()
+    legend = ax.get_legend().get_window_extent()
+    _, highest = ax.transData.transform((0, peak))
+    assert legend.y0 > highest
+
+
+def test_a_higher_curve_in_the_same_axes_stays_in_sight():
+    ax = plot(CURVE, peak_value=1e-3, ax=_axes())
+    plot(CURVE, peak_value=1.0, ax=ax)
+    plot(CURVE, peak_value=0.1, ax=ax)
+    assert ax.get_ylim()[1] > 1.0
+
+
+def test_logarithmic_axes_are_left_alone():
+    ax = _axes()
+    ax.set_yscale("log")
+    with warnings.catch_warnings(action="error"):
+        plot([CURVE, PlateauCurve(1000, min_lr_ratio=0.1)], peak_value=1e-3, ax=ax)
+    assert ax.get_yscale() == "log"
+    assert ax.get_ylim()[0] > 0
+
+
+@pytest.mark.parametrize("curves", [None, 5, "curve", [None], [CURVE, 3], CURVE.to_dict()], ids=str)
+def test_what_is_no_curve_is_refused(curves):
+    with pytest.raises(TypeError, match=r"curves holds .*must be one PlateauCurve or several"):
+        plot(curves, ax=_axes())
+
+
+def test_no_curve_at_all_is_refused():
+    with pytest.raises(ValueError, match="curves is empty"):
+        plot([], ax=_axes())
+
+
+@pytest.mark.parametrize("peak", [-1.0, float("nan"), float("inf"), 1e-40, 1e39])
+def test_a_peak_out_of_range_is_refused(peak):
+    with pytest.raises(ValueError, match="peak_value = "):
+        plot(CURVE, peak_value=peak, ax=_axes())
+
+
+@pytest.mark.parametrize("peak", [None, "0.1", True])
+def test_a_peak_that_is_no_number_is_refused(peak):
+    with pytest.raises(TypeError, match="peak_value = "):
+        plot(CURVE, peak_value=peak, ax=_axes())
+
+
+def test_axes_that_are_given_need_no_pyplot():
+    code = """
+import sys
+from matplotlib.figure import Figure
+from plateau_jax import PlateauCurve, plot
+plot(PlateauCurve(10), ax=Figure().subplots())
+assert "matplotlib.pyplot" not in sys.modules
+assert "jax" not in sys.modules and "torch" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
