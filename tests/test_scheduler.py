@@ -1,12 +1,13 @@
 """The rates that `lambda_lr` gives, step by step, and what it refuses."""
 
+import subprocess
+import sys
 from fractions import Fraction
 
 import jax
 import numpy as np
 import pytest
-import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from oracle import Oracle, exactly, half_ulp
 from runs import advance, optimizer_with, peaks, rates_of, through_a_file
@@ -90,7 +91,7 @@ def test_rates_equal_those_of_optax(case, peak):
         narrow = np.asarray(schedule(np.array(steps)))
     assert narrow.dtype == np.float32
     # Below the normal numbers of float32 nothing is promised of XLA.
-    promised = (rates == 0) | (rates.astype(np.float32) >= 2.0**-126)
+    promised = (rates == 0) | (rates >= 2.0**-126)
     np.testing.assert_array_equal(narrow[promised], rates.astype(np.float32)[promised])
 
 
@@ -110,6 +111,7 @@ def test_a_long_run_follows_the_curve_over_every_window():
     np.testing.assert_array_equal(np.array(found).T, expected)
 
 
+@example(2**63 - 5)
 @given(st.integers(CURVE.total_steps, 2**80))
 def test_past_the_end_the_rate_holds(step):
     optimizer = optimizer_with([0.5])
@@ -178,28 +180,6 @@ def test_as_a_part_of_sequential_lr():
     assert found == [0.25] * 5 + [0.5 * float(CURVE(step)) for step in range(56)]
 
 
-@pytest.mark.parametrize("optimizer", [None, torch.nn.Linear(1, 1), []])
-def test_something_that_is_no_optimizer(optimizer):
-    with pytest.raises(TypeError, match=r"optimizer = .* must be a torch\.optim\.Optimizer"):
-        lambda_lr(optimizer, CURVE)
-
-
-@pytest.mark.parametrize("curve", [None, 3, "curve", CURVE.to_dict(), [CURVE, None], iter([CURVE, CURVE])])
-def test_something_that_is_no_curve(curve):
-    with pytest.raises(TypeError, match=r"curve = .* must be a PlateauCurve"):
-        lambda_lr(optimizer_with([0.1, 0.1]), curve)
-
-
-@given(st.integers(1, 4), st.integers(0, 6))
-def test_the_wrong_number_of_curves(groups, curves):
-    optimizer = optimizer_with([0.1] * groups)
-    if curves == groups:
-        assert len(lambda_lr(optimizer, [CURVE] * curves).lr_lambdas) == groups
-        return
-    with pytest.raises(ValueError, match=f"{curves} curves.* {groups} parameter groups"):
-        lambda_lr(optimizer, (CURVE,) * curves)
-
-
 @pytest.mark.parametrize("last_epoch", [1.0, True, None, "3", np.float32(2)])
 def test_a_last_epoch_that_is_no_integer(last_epoch):
     with pytest.raises(TypeError, match=r"last_epoch = .* must be an integer"):
@@ -212,30 +192,18 @@ def test_a_last_epoch_before_the_first(last_epoch):
         lambda_lr(optimizer_with([0.1]), CURVE, last_epoch=last_epoch)
 
 
-bad_rates = st.one_of(
-    st.floats(max_value=-1e-300),
-    st.floats(0, 2.0**-126, exclude_min=True, exclude_max=True),
-    st.floats(min_value=3.5e38),
-    st.sampled_from((float("nan"), float("-inf"), 10**400)),
-)
-
-
-@given(bad_rates, st.sampled_from(("lr", "initial_lr")), st.booleans())
-def test_a_rate_out_of_range_is_refused_and_nothing_changed(rate, key, in_a_tensor):
-    optimizer = optimizer_with([0.1, 0.1])
-    rate = torch.tensor(float(rate), dtype=torch.float64) if in_a_tensor and rate != 10**400 else rate
-    optimizer.param_groups[1][key] = rate
-    before = [dict(group) for group in optimizer.param_groups]
-    with pytest.raises(ValueError, match=r"param_groups\[1\] = "):
-        lambda_lr(optimizer, CURVE)
-    for group, old in zip(optimizer.param_groups, before, strict=True):
-        assert group.keys() == old.keys()
-        assert all(group[name] is old[name] for name in old)
-
-
-@pytest.mark.parametrize("rate", [None, "0.1", True, 1j, [0.1]])
-def test_a_rate_that_is_no_number_is_refused(rate):
-    optimizer = optimizer_with([0.1])
-    optimizer.param_groups[0]["lr"] = rate
-    with pytest.raises(TypeError, match=r"param_groups\[0\] = .* must be a number"):
-        lambda_lr(optimizer, CURVE)
+def test_a_scheduler_needs_no_jax():
+    code = """
+import sys
+sys.modules["jax"] = sys.modules["optax"] = None  # importing them raises ImportError
+import torch
+from plateau_jax import PlateauCurve
+from torch_bridge import lambda_lr
+optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.5)
+scheduler = lambda_lr(optimizer, PlateauCurve(4))
+optimizer.step()
+scheduler.step()
+scheduler.load_state_dict(scheduler.state_dict())
+assert optimizer.param_groups[0]["lr"] == 0.5 * float(PlateauCurve(4)(1))
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)

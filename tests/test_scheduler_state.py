@@ -150,12 +150,19 @@ def test_a_checkpoint_stays_small_after_many_steps():
     assert file.tell() < 10_000
 
 
-def test_loading_leaves_the_state_as_it_is():
-    run = Run([CURVE], [0.1])
+def test_a_state_is_apart_from_the_schedulers_that_it_came_from_and_went_to():
+    run, other = Run([CURVE], [0.1]), Run([CURVE], [0.1])
     run.advance(7)
     state = run.scheduler.state_dict()
     kept = copy.deepcopy(state)
-    other = Run([CURVE], [0.1])
     other.scheduler.load_state_dict(state)
+    assert other.scheduler.state_dict() == kept
     other.advance(3)
     assert state == kept
+    state["base_lrs"].clear()
+    state["curves"].clear()
+    for scheduled in (run, other):
+        scheduled.advance(1)
+        assert rates_of(scheduled.optimizer) == expected_rates(
+            scheduled, [0.1], scheduled.scheduler.last_epoch
+        )

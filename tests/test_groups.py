@@ -1,0 +1,63 @@
+"""What is refused of an optimizer's groups, and of the curves for them."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from runs import optimizer_with
+
+from plateau_jax import PlateauCurve
+from torch_bridge import lambda_lr
+
+CURVE = PlateauCurve(100, warmup_steps=10, plateaus=[(50, 20)], min_lr_ratio=0.1)
+
+
+@pytest.mark.parametrize("optimizer", [None, torch.nn.Linear(1, 1), []])
+def test_something_that_is_no_optimizer(optimizer):
+    with pytest.raises(TypeError, match=r"optimizer = .* must be a torch\.optim\.Optimizer"):
+        lambda_lr(optimizer, CURVE)
+
+
+@pytest.mark.parametrize("curve", [None, 3, "curve", CURVE.to_dict(), [CURVE, None], iter([CURVE, CURVE])])
+def test_something_that_is_no_curve(curve):
+    with pytest.raises(TypeError, match=r"curve = .* must be a PlateauCurve"):
+        lambda_lr(optimizer_with([0.1, 0.1]), curve)
+
+
+@given(st.integers(1, 4), st.integers(0, 6))
+def test_the_wrong_number_of_curves(groups, curves):
+    optimizer = optimizer_with([0.1] * groups)
+    if curves == groups:
+        assert len(lambda_lr(optimizer, [CURVE] * curves).lr_lambdas) == groups
+        return
+    with pytest.raises(ValueError, match=f"{curves} curves.* {groups} parameter groups"):
+        lambda_lr(optimizer, (CURVE,) * curves)
+
+
+bad_rates = st.one_of(
+    st.floats(max_value=-1e-300),
+    st.floats(0, 2.0**-126, exclude_min=True, exclude_max=True),
+    st.floats(min_value=3.5e38),
+    st.sampled_from((float("nan"), float("-inf"), 10**400)),
+)
+
+
+@given(bad_rates, st.sampled_from(("lr", "initial_lr")), st.booleans())
+def test_a_rate_out_of_range_is_refused_and_nothing_changed(rate, key, in_a_tensor):
+    optimizer = optimizer_with([0.1, 0.1])
+    rate = torch.tensor(float(rate), dtype=torch.float64) if in_a_tensor and rate != 10**400 else rate
+    optimizer.param_groups[1][key] = rate
+    before = [dict(group) for group in optimizer.param_groups]
+    with pytest.raises(ValueError, match=r"param_groups\[1\] = "):
+        lambda_lr(optimizer, CURVE)
+    for group, old in zip(optimizer.param_groups, before, strict=True):
+        assert group.keys() == old.keys()
+        assert all(group[name] is old[name] for name in old)
+
+
+@pytest.mark.parametrize("rate", [None, "0.1", True, 1j, [0.1]])
+def test_a_rate_that_is_no_number_is_refused(rate):
+    optimizer = optimizer_with([0.1])
+    optimizer.param_groups[0]["lr"] = rate
+    with pytest.raises(TypeError, match=r"param_groups\[0\] = .* must be a number"):
+        lambda_lr(optimizer, CURVE)
