@@ -51,7 +51,7 @@ def test_every_route_goes_on_like_the_run_that_never_stopped(route, kind, cases,
 @given(
     st.lists(st.tuples(arguments(st.integers(0, 4)), modest_peaks), min_size=1, max_size=3),
     st.sampled_from((float, _narrow, _wide)),
-    st.lists(st.one_of(st.integers(1, 40), st.sampled_from((*ROUTES, 2100))), max_size=8),
+    st.lists(st.one_of(st.integers(1, 40), st.sampled_from((*ROUTES, 3100))), max_size=8),
 )
 def test_any_walk_of_steps_and_resumptions(cases, form, walk):
     curves = [PlateauCurve(**chosen) for chosen, _ in cases]
