@@ -3,7 +3,6 @@
 import math
 from fractions import Fraction
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -54,9 +53,8 @@ def test_min_lr_is_the_last_rate_of_every_group(rates, share):
     get_cosine_plateau_schedule_with_warmup(optimizer, 5, 50, min_lr=min_lr, last_epoch=49)
     for peak, rate in zip(rates, rates_of(optimizer), strict=True):
         # As near as a float32 ratio comes; below the normal numbers it has fewer bits.
-        wanted = Fraction(float(np.float32(min_lr)))
-        lost = max(wanted / 2**24, Fraction(peak) / 2**149)
-        assert abs(Fraction(rate) - wanted) <= lost * Fraction(9, 8)
+        lost = max(Fraction(min_lr) / 2**24, Fraction(peak) / 2**149)
+        assert abs(Fraction(rate) - Fraction(min_lr)) <= lost * Fraction(9, 8)
 
 
 @given(st.floats(2.0**-126, FLOAT32_MAX), st.booleans())
@@ -67,6 +65,15 @@ def test_min_lr_may_be_the_peak_whichever_way_float32_rounds_it(peak, resumed):
         get_cosine_plateau_schedule_with_warmup(optimizer, 0, 10, min_lr=peak)
     (factor_at,) = get_cosine_plateau_schedule_with_warmup(optimizer, 0, 10, min_lr=peak).lr_lambdas
     assert [factor_at(step) for step in range(12)] == [1.0] * 12
+
+
+@given(st.integers(1, 10**6).map(lambda parts: parts / 10**6))
+def test_under_a_peak_of_1_min_lr_is_the_ratio(floor):
+    optimizer = optimizer_with([1.0])
+    scheduler = get_cosine_plateau_schedule_with_warmup(optimizer, 5, 50, min_lr=floor)
+    by_ratio = get_cosine_plateau_schedule_with_warmup(optimizer, 5, 50, min_lr_ratio=floor)
+    scheduler.load_state_dict(by_ratio.state_dict())
+    assert scheduler.state_dict() == by_ratio.state_dict()
 
 
 def test_min_lr_resumes_under_the_same_curve():

@@ -155,7 +155,7 @@ def get_cosine_plateau_schedule_with_warmup(
 
     Raises:
         TypeError, ValueError: As `PlateauCurve` and `lambda_lr`; both `min_lr_ratio` and `min_lr`
-            given; a `min_lr` above a group's peak.
+            given; a `min_lr` above a group's peak, negative, or positive and below 2⁻¹²⁶.
 
     >>> import torch
     >>> optimizer = torch.optim.SGD(torch.nn.Linear(2, 1).parameters(), lr=0.5)
@@ -170,7 +170,12 @@ def get_cosine_plateau_schedule_with_warmup(
         return lambda_lr(optimizer, curve, last_epoch)
     if min_lr_ratio != 0.0:
         raise ValueError(f"min_lr_ratio = {min_lr_ratio!r} and min_lr = {min_lr!r}: give one of them")
-    ratios = [checks.ratio_to_peak("min_lr", min_lr, peak) for peak in peaks_of(optimizer)]
+    floor = checks.peak("min_lr", min_lr)
+    # The number that a peak was rounded from is the peak, not a little more or less.
+    ratios = [
+        checks.ratio_to_peak("min_lr", peak if peak == floor else min_lr, peak)
+        for peak in peaks_of(optimizer)
+    ]
     return lambda_lr(optimizer, [replace(curve, min_lr_ratio=ratio) for ratio in ratios], last_epoch)
 
 
