@@ -254,7 +254,7 @@ def test_a_ratio_to_the_peak(value, peak):
     if value <= peak:
         ratio = checks.ratio_to_peak("end_value", value, peak)
         assert 0 <= ratio <= 1
-        assert ratio * peak == pytest.approx(value, rel=1e-15, abs=1e-300)
+        assert ratio * peak == pytest.approx(value, rel=1e-15, abs=peak * 2.0**-1074)
     else:
         refuses(
             ValueError,
