@@ -22,8 +22,14 @@ def integer(name: str, value: Any) -> int:
         raise TypeError(f"{name} = {value!r} must be an integer") from None
 
 
+def _scalar(value: Any) -> Any:
+    """An array of no dimensions, be it NumPy's, JAX's or torch's, as the NumPy scalar in it."""
+    return np.asarray(value)[()] if getattr(value, "ndim", None) == 0 else value
+
+
 def number(name: str, value: Any) -> int | float:
     """The value as a Python int or float, NumPy's floats as the decimal that they print as."""
+    value = _scalar(value)
     if isinstance(value, np.integer | np.floating):
         # By str: the 0.1 of float32 is not the double that it converts to.
         value = (int if isinstance(value, np.integer) else float)(str(cast("Any", value)))
@@ -67,6 +73,7 @@ def pairs(name: str, value: Any, meaning: str) -> list[tuple[str, Any, Any]]:
 
 def peak(name: str, value: Any) -> np.float32:
     """A peak learning rate, rounded to float32: zero, or from 2⁻¹²⁶ up to float32's largest."""
+    value = _scalar(value)
     try:
         if isinstance(value, bool | np.bool_ | str | bytes):
             raise TypeError

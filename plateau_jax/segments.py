@@ -148,6 +148,7 @@ def stack(curves: Iterable[Any]) -> Segments:
         curves: `PlateauCurve`s, at least one.
 
     Raises:
+        TypeError: Something that is not a `PlateauCurve`.
         ValueError: No curve was given.
 
     >>> from plateau_jax import PlateauCurve, stack
@@ -156,6 +157,10 @@ def stack(curves: Iterable[Any]) -> Segments:
     array([[  0,   0, 100, 100, 100],
            [  0,   0,  50,  80, 100]], dtype=int32)
     """
+    curves = list(curves)
+    for curve in curves:
+        if not hasattr(curve, "segments"):
+            raise TypeError(f"curves holds {curve!r}; it must hold PlateauCurves")
     tables = [curve.segments for curve in curves]
     if not tables:
         raise ValueError("curves is empty; stack needs at least one PlateauCurve")

@@ -269,3 +269,11 @@ def test_a_ratio_to_the_peak(value, peak):
 
 def _shown(value):
     return re.sub(r"^np\.float32\((.*)\)$", r"\1", repr(value))
+
+
+def test_a_scalar_array_is_a_number_and_a_boolean_one_is_not():
+    assert checks.number("r", np.asarray(np.float32(0.1))) == 0.1
+    assert checks.peak("p", np.asarray(0.5)) == 0.5
+    for check in (checks.number, checks.peak):
+        with pytest.raises(TypeError, match="must be a number"):
+            check("p", np.asarray(True))
