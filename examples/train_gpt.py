@@ -1,0 +1,224 @@
+"""Train a small GPT, byte by byte, on the source of Python's own standard library.
+
+A decoder-only transformer with AdamW, a warmup and one plateau. Every so many updates it says how well
+it predicts files that it has not seen, in nats a byte, and writes a checkpoint; the yardstick is the
+loss of byte frequencies alone. Ctrl-C saves too, and --resume goes on with the losses of a run that
+was never stopped, to the last bit.
+
+    python examples/train_gpt.py
+    python examples/train_gpt.py --steps 3000 --accumulation 2
+    python examples/train_gpt.py --precision bf16 --compile --cuda-graph --width 512 --layers 8
+    python examples/train_gpt.py --resume         (with the settings of the checkpoint, unless given again)
+"""
+
+import argparse
+import os
+import signal
+import sys
+import sysconfig
+import threading
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.nn import functional
+from tqdm import tqdm
+
+from plateau_jax import PlateauCurve
+from torch_bridge import MetricLog, TrainStep, evaluate, make_loader, prefetch
+
+BYTES = 256
+
+
+class Block(nn.Module):
+    """Attention to what came before, then a perceptron, each added to what flows past."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.heads = width // 32
+        self.attention_norm, self.perceptron_norm = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.queries_keys_values = nn.Linear(width, 3 * width, bias=False)
+        self.attended = nn.Linear(width, width, bias=False)
+        self.perceptron = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+
+    def forward(self, x):
+        parts = self.queries_keys_values(self.attention_norm(x)).chunk(3, dim=-1)
+        q, k, v = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in parts)
+        attended = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.attended(attended.transpose(1, 2).flatten(-2))
+        return x + self.perceptron(self.perceptron_norm(x))
+
+
+class GPT(nn.Module):
+    """Bytes (batch, time) → logits of the byte after each."""
+
+    def __init__(self, layers, width, context):
+        super().__init__()
+        self.context = context
+        self.bytes, self.places = nn.Embedding(BYTES, width), nn.Embedding(context, width)
+        self.blocks = nn.Sequential(*(Block(width) for _ in range(layers)))
+        self.norm = nn.LayerNorm(width)
+        for embedding in (self.bytes, self.places):
+            nn.init.normal_(embedding.weight, std=0.02)
+
+    def forward(self, text):
+        places = torch.arange(text.shape[1], device=text.device)
+        x = self.blocks(self.bytes(text) + self.places(places))
+        return functional.linear(self.norm(x), self.bytes.weight)
+
+
+def loss_fn(model, batch):
+    """The mean cross-entropy of the next byte, in nats."""
+    text = batch.long()
+    return functional.cross_entropy(model(text[:, :-1]).flatten(0, 1), text[:, 1:].flatten())
+
+
+def read_text():
+    """The modules of the standard library's top folder; every tenth is held out."""
+    files = sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))
+    held_out = files[9::10]
+    training = [file for file in files if file not in held_out]
+    return [
+        torch.frombuffer(bytearray(b"".join(file.read_bytes() for file in part)), dtype=torch.uint8)
+        for part in (training, held_out)
+    ]
+
+
+def loss_of_frequencies(training, held_out):
+    """Cross-entropy on the held-out bytes of how often each byte occurs in training, in nats."""
+    counts = torch.bincount(training, minlength=BYTES) + 1.0
+    return -(counts / counts.sum()).log()[held_out.long()].mean().item()
+
+
+@torch.no_grad()
+def sample(model, prompt, length, device):
+    """The prompt, continued byte by byte."""
+    generator = torch.Generator().manual_seed(0)  # its own: training's random numbers are left alone
+    text = list(prompt.encode())
+    for _ in range(length):
+        seen = torch.tensor([text[-model.context :]], device=device)
+        odds = functional.softmax(model(seen)[0, -1] / 0.8, dim=-1).cpu()
+        text.append(torch.multinomial(odds, 1, generator=generator).item())
+    return bytes(text).decode(errors="replace")
+
+
+def forever(loader):
+    while True:
+        yield from loader
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--steps", type=int, default=1500, help="updates (1500)")
+    parser.add_argument("--batch-size", type=int, default=16, help="stretches of text in a micro-batch (16)")
+    parser.add_argument("--accumulation", type=int, default=1, help="micro-batches an update (1)")
+    parser.add_argument("--context", type=int, default=64, help="bytes in a stretch of text (64)")
+    parser.add_argument("--layers", type=int, default=3)
+    parser.add_argument("--width", type=int, default=64, help="a multiple of 32 (64)")
+    parser.add_argument("--peak", type=float, default=4e-3, help="peak learning rate (0.004)")
+    parser.add_argument("--precision", choices=("fp32", "bf16", "fp16"), default="fp32")
+    parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--cuda-graph", action="store_true")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--threads", type=int, default=1, help="on a CPU (1: the default model is small)")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--every", type=int, default=100, help="updates between two checkpoints (100)")
+    parser.add_argument("--checkpoint", default="train_gpt.pt", metavar="FILE")
+    parser.add_argument("--resume", action="store_true", help="go on from the checkpoint")
+    args, saved = parser.parse_args(), None
+    if args.resume:
+        if not os.path.exists(args.checkpoint):
+            parser.error(f"--resume: there is no checkpoint {args.checkpoint}")
+        saved = torch.load(args.checkpoint, map_location="cpu")
+        parser.set_defaults(**saved["settings"])
+        args = parser.parse_args()
+    sizes = ("steps", "batch_size", "accumulation", "context", "layers", "width", "threads", "every")
+    if min(getattr(args, name) for name in sizes) < 1 or args.width % 32:
+        parser.error(f"{', '.join(sizes)} must be at least 1, width a multiple of 32")
+    return args, saved
+
+
+def main() -> None:
+    args, saved = arguments()
+    torch.set_num_threads(args.threads)
+    training, held_out = read_text()
+    # Rows of one byte more than the model sees: the last is the answer to the one before it.
+    rows, unseen_rows = (text.unfold(0, args.context + 1, args.context) for text in (training, held_out))
+    unseen_rows = unseen_rows[:: max(1, len(unseen_rows) // 256)]
+    by_frequencies = loss_of_frequencies(training, unseen_rows[:, 1:])
+
+    torch.manual_seed(args.seed)
+    model = GPT(args.layers, args.width, args.context).to(args.device)
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=args.peak, betas=(0.9, 0.95), fused=True, capturable=args.cuda_graph
+    )
+    modes = {"precision": args.precision, "compile": args.compile, "cuda_graph": args.cuda_graph}
+    log, done = MetricLog(every=10), 0
+    try:
+        # No worker processes: cutting rows out of memory takes less time than sending them.
+        loader = make_loader(rows, args.batch_size, device=args.device, workers=0, seed=args.seed)
+        unseen = make_loader(unseen_rows, 32, training=False, device=args.device, workers=0)
+        feed, unseen = prefetch(loader, args.device), prefetch(unseen, args.device)
+        curve = PlateauCurve(
+            args.steps, warmup_steps=args.steps // 10, plateaus=[(20, 40)], min_lr_ratio=0.02
+        )
+        step = TrainStep(model, optimizer, loss_fn, curve, max_norm=1.0, **modes)
+        if saved is not None:
+            step.load_state_dict(saved["step"])
+            feed.load_state_dict(saved["feed"])
+            log.rows, done = saved["rows"], saved["done"]
+            print(f"resumed from {args.checkpoint} after update {done}")
+    except ValueError as error:
+        sys.exit(f"train_gpt.py: {error}")
+
+    def save():
+        state = {"settings": vars(args), "step": step.state_dict(), "feed": feed.state_dict()}
+        torch.save(state | {"rows": log.rows, "done": done}, args.checkpoint + ".partial")
+        os.replace(args.checkpoint + ".partial", args.checkpoint)
+
+    stop = threading.Event()
+
+    def stop_soon(*_):  # not in the middle of an update; a second Ctrl-C does not wait
+        stop.set()
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    signal.signal(signal.SIGINT, stop_soon)
+
+    def loss_on_unseen():
+        return evaluate(model, unseen, loss_fn, precision=args.precision)
+
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    print(f"{len(training):,} bytes to learn from, {parameters:,} parameters, on {args.device}", flush=True)
+    batches = forever(feed)
+    size = args.accumulation * args.batch_size * args.context  # of an update, in bytes
+    bar = tqdm(total=args.steps * size, initial=done * size, unit="B", unit_scale=True, disable=None)
+    while done < args.steps and not stop.is_set():
+        result = step(*(next(batches) for _ in range(args.accumulation)))
+        done += 1
+        if row := log(result):
+            bar.set_postfix(loss=f"{row['loss']:.3f}", rate=f"{row['lr']:.2e}", refresh=False)
+            bar.update(done * size - bar.n)
+        if done % args.every == 0:
+            log.look()
+            losses = [row["loss"] for row in log.rows[-args.every :]]
+            mean, unseen_loss = sum(losses) / len(losses), loss_on_unseen()
+            bar.write(f"update {done}: loss {mean:.4f}, on files not seen {unseen_loss:.4f} nats a byte")
+            save()
+    log.look()
+    save()
+    bar.close()
+    if done < args.steps:
+        print(f"stopped after update {done}; {args.checkpoint} goes on with --resume")
+        sys.exit(130)
+
+    print(f"\nwritten by the model:\n{sample(model, 'def ', 200, args.device)}\n")
+    print(f"loss of byte frequencies: {by_frequencies:.4f} nats a byte, on files not seen")
+    print(f"loss of the model:        {loss_on_unseen():.4f}")
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except KeyboardInterrupt:
+        print("\nstopped")
+        sys.exit(130)

@@ -1,0 +1,200 @@
+"""Forecast the carbon dioxide over Mauna Loa a year ahead with an LSTM, by truncated backpropagation.
+
+The monthly means of 1958-2001 that ship with statsmodels. From the change since the month before, and
+from what the LSTM remembers, it forecasts the next twelve months; how the seasons go it finds out by
+itself. The series is cut into windows of two years; the state goes from each to the next, gradients
+do not. The last fifth of the months is held out, and compared with two forecasts that need no model:
+the last value, and last year's changes once more.
+
+    python examples/train_lstm.py
+    python examples/train_lstm.py --epochs 80 --hidden 64 --output co2.png
+    python examples/train_lstm.py --resume        (after a Ctrl-C: goes on where it stopped)
+"""
+
+import argparse
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+
+import matplotlib
+import matplotlib.pyplot as plt
+import numpy as np
+import torch
+from statsmodels.datasets import co2
+from torch import nn
+
+from plateau_jax import PlateauCurve
+from torch_bridge import TrainStep, evaluate
+
+matplotlib.use("Agg")  # A file, no window.
+
+AHEAD = 12  # months
+
+
+class Forecaster(nn.Module):
+    """The changes since the month before → the changes over the next 1 … 12 months, for every month."""
+
+    def __init__(self, hidden):
+        super().__init__()
+        self.lstm = nn.LSTM(1, hidden)
+        self.forecast = nn.Linear(hidden, AHEAD)
+
+    def forward(self, changes, carry):
+        remembered, carry = self.lstm(changes, carry)
+        return self.forecast(remembered), carry
+
+
+def loss_fn(model, window, carry):
+    """The squared error in ppm², as a sum and its weight: the months that count."""
+    changes, targets, counts = window
+    forecasts, carry = model(changes, carry)
+    errors = (forecasts - targets).square().mean(-1)
+    return ((errors * counts).sum(), counts.sum()), carry
+
+
+def windows(changes, targets, counts, length):
+    """The series in consecutive windows; the LSTM wants a dimension for the one series that there is."""
+    parts = (series.unsqueeze(1).split(length) for series in (changes, targets, counts))
+    return list(zip(*parts, strict=True))
+
+
+def picture(path, dates, level, origins, forecasts, errors):
+    """Above, a year's forecast from every December that was held out; below, the errors by months ahead."""
+    colors = {"LSTM": "#0072B2", "last year's changes": "#E69F00", "last value": "0.6"}
+    figure, (above, below) = plt.subplots(2, 1, figsize=(9, 7), height_ratios=(3, 2), layout="constrained")
+    decembers = [index for index, month in enumerate(origins) if dates[month].month == 12]
+    shown = slice(origins[decembers[0]], None)
+    above.plot(dates[shown], level[shown], "o", color="0.25", ms=3.5, label="measured")
+    for name, style in (("last year's changes", "--"), ("LSTM", "-")):
+        for index in decembers:
+            month = origins[index]
+            values = level[month] + np.concatenate([[0], forecasts[name][index]])
+            label = f"forecast each December: {name}" if index == decembers[0] else None
+            year = dates[month : month + AHEAD + 1]
+            above.plot(year, values, style, color=colors[name], lw=1.8, label=label)
+    above.set_title("Carbon dioxide over Mauna Loa, monthly means (ppm)", loc="left")
+    above.yaxis.set_major_locator(matplotlib.ticker.MultipleLocator(5))
+    above.legend(frameon=False, loc="upper left")
+
+    for name, color in colors.items():
+        below.plot(range(1, AHEAD + 1), errors[name], "o-", color=color, ms=4)
+        below.text(AHEAD + 0.2, errors[name][-1], name, color=color, va="center")
+    below.set_title("Root mean square error over all held-out months (ppm)", loc="left")
+    below.set(xlabel="months ahead", xlim=(0.7, AHEAD + 2.5), xticks=range(1, AHEAD + 1))
+    below.set(yscale="log", yticks=(0.25, 0.5, 1, 2, 4), ylim=(0.25, 5))
+    below.yaxis.set_major_formatter("{x:g}")
+    below.yaxis.set_minor_locator(matplotlib.ticker.NullLocator())
+    for axes in (above, below):
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(axis="y", color="0.92")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=150)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--epochs", type=int, default=40)
+    parser.add_argument("--window", type=int, default=24, help="months that gradients go back (24)")
+    parser.add_argument("--hidden", type=int, default=32)
+    parser.add_argument("--peak", type=float, default=1e-2, help="peak learning rate (0.01)")
+    parser.add_argument("--precision", choices=("fp32", "bf16", "fp16"), default="fp32")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--every", type=int, default=85, help="updates between two lines (85, five epochs)")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--output", type=Path, default=Path("train_lstm.png"), metavar="FILE")
+    parser.add_argument("--checkpoint", type=Path, default=Path("train_lstm.pt"), metavar="FILE")
+    parser.add_argument("--resume", action="store_true", help="go on from the checkpoint of a Ctrl-C")
+    args = parser.parse_args()
+    if min(args.epochs, args.window, args.hidden, args.every) < 1:
+        parser.error("--epochs, --window, --hidden and --every must be at least 1")
+    if args.precision == "fp16" and args.device == "cpu":
+        parser.error("--precision fp16 needs a GPU: torch has no such LSTM for a CPU")
+
+    monthly = co2.load_pandas().data["co2"].resample("MS").mean().interpolate()
+    level = torch.tensor(monthly.to_numpy(), dtype=torch.float32)
+    split = len(level) * 4 // 5
+    origins = torch.arange(1, len(level) - AHEAD)  # the months that a forecast is made in
+    changes = (level[origins] - level[origins - 1]).unsqueeze(1)
+    targets = torch.stack([level[origins + ahead] - level[origins] for ahead in range(1, AHEAD + 1)], 1)
+    trained = origins + AHEAD < split  # no target of training lies among the months held out
+    held_out = origins >= split
+    # Evaluation walks through the whole series, so that the LSTM comes to the held-out months knowing
+    # those before, which do not count.
+    series = [part.to(args.device) for part in (changes, targets)]
+    training = windows(*(part[trained] for part in series), trained[trained].to(args.device), args.window)
+    validation = windows(*series, held_out.to(args.device), args.window)
+
+    torch.set_num_threads(1)  # For matrices this small a second thread costs more than it brings.
+    torch.manual_seed(args.seed)
+    model = Forecaster(args.hidden).to(args.device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=args.peak, fused=True)
+    carry = (torch.zeros(1, 1, args.hidden), torch.zeros(1, 1, args.hidden))  # remembers nothing yet
+    updates, done = args.epochs * len(training), 0
+    try:
+        curve = PlateauCurve(updates, warmup_steps=updates // 10, plateaus=[(20, 40)])
+        step = TrainStep(
+            model, optimizer, loss_fn, curve, precision=args.precision, max_norm=1.0, carry=carry
+        )
+        if args.resume:
+            saved = torch.load(args.checkpoint, map_location="cpu")
+            step.load_state_dict(saved["step"])
+            done = saved["done"]
+            print(f"resumed from {args.checkpoint} after update {done} of {updates}")
+    except (ValueError, FileNotFoundError) as error:
+        sys.exit(f"train_lstm.py: {error}")
+
+    stop = threading.Event()
+
+    def stop_soon(*_):  # not in the middle of an update; a second Ctrl-C does not wait
+        stop.set()
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    signal.signal(signal.SIGINT, stop_soon)
+
+    def rmse(batches):
+        return evaluate(model, batches, loss_fn, precision=args.precision, carry=carry) ** 0.5
+
+    print("update  learning rate  training error  held-out error (ppm)", flush=True)
+    while done < updates and not stop.is_set():
+        place = done % len(training)
+        if place == 0:
+            step.reset_carry()
+        result = step(training[place])
+        done += 1
+        if done % args.every == 0 or done == updates:
+            rate, errors = result.lr.item(), (rmse(training), rmse(validation))
+            print(f"{done:6d}  {rate:13.3e}  {errors[0]:14.4f}  {errors[1]:14.4f}", flush=True)
+    if done < updates:
+        partial = args.checkpoint.with_suffix(".partial")
+        torch.save({"done": done, "step": step.state_dict()}, partial)
+        os.replace(partial, args.checkpoint)
+        print(f"stopped after update {done}; {args.checkpoint} goes on with --resume")
+        sys.exit(130)
+
+    with torch.no_grad():
+        forecast = model(series[0].unsqueeze(1), None)[0].squeeze(1).cpu()[held_out]
+    origins, level = origins[held_out].numpy(), level.numpy()
+    ahead = np.arange(1, AHEAD + 1)
+    forecasts = {
+        "LSTM": forecast.numpy(),
+        "last year's changes": level[origins[:, None] + ahead - 12] - level[origins - 12, None],
+        "last value": np.zeros((len(origins), AHEAD), np.float32),
+    }
+    measured = targets[held_out].numpy()
+    squares = {name: np.square(values - measured) for name, values in forecasts.items()}
+    print(f"\nroot mean square error, {len(origins)} held-out months, 1 to {AHEAD} months ahead:")
+    for name, values in squares.items():
+        print(f"  {name + ':':21}{np.sqrt(values.mean()):.3f} ppm")
+    errors = {name: np.sqrt(values.mean(0)) for name, values in squares.items()}
+    picture(args.output, monthly.index, level, origins, forecasts, errors)
+    print(f"picture: {args.output}")
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except KeyboardInterrupt:
+        print("\nstopped")
+        sys.exit(130)

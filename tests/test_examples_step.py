@@ -1,0 +1,133 @@
+"""The two examples that train through `TrainStep`: what they print, and that a Ctrl-C leaves no trace."""
+
+import math
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import matplotlib.image
+import numpy as np
+import pytest
+from statsmodels.datasets import co2
+
+ROOT = Path(__file__).parents[1]
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", "MPLBACKEND": "Agg"}
+
+LSTM = ("train_lstm.py", "--epochs", "100", "--hidden", "16", "--every", "50", "--output", "pictures/co2.png")
+GPT = (
+    *("train_gpt.py", "--steps", "200", "--every", "20", "--precision", "bf16", "--accumulation", "2"),
+    *("--batch-size", "4", "--context", "32", "--width", "32", "--layers", "2"),
+)
+
+
+def start(folder, script, *arguments):
+    command = [sys.executable, ROOT / "examples" / script, *arguments, "--device", "cpu"]
+    return subprocess.Popen(
+        command, cwd=folder, env=ENVIRONMENT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+
+
+def finish(process, code=0):
+    """The lines that it printed."""
+    output, errors = process.communicate(timeout=300)
+    assert process.returncode == code, errors
+    assert "Traceback" not in errors
+    return output.splitlines()
+
+
+def interrupt(process, line_before):
+    """Send a Ctrl-C once a line that begins so is printed; how many updates had taken place."""
+    for line in process.stdout:
+        if line.startswith(line_before):
+            process.send_signal(signal.SIGINT)
+            break
+    message = finish(process, code=130)[-1]
+    stopped = re.fullmatch(r"stopped after update (\d+); train_\w+\.pt goes on with --resume", message)
+    return int(stopped[1])
+
+
+def number_after(label, lines):
+    (line,) = (line for line in lines if line.strip().startswith(label))
+    return float(re.search(r"[\d.]+", line.partition(label)[2])[0])
+
+
+@pytest.fixture(scope="module")
+def lstm(tmp_path_factory):
+    """The folder and the lines of a run that nothing interrupts."""
+    folder = tmp_path_factory.mktemp("lstm")
+    return folder, finish(start(folder, *LSTM))
+
+
+@pytest.fixture(scope="module")
+def gpt(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("gpt")
+    return folder, finish(start(folder, *GPT))
+
+
+def test_lstm_beats_both_naive_forecasts(lstm):
+    _, lines = lstm
+    level = co2.load_pandas().data["co2"].resample("MS").mean().interpolate().to_numpy()
+    months = np.arange(len(level) * 4 // 5, len(level) - 12)[:, None]
+    later = months + np.arange(1, 13)
+    rise = level[later] - level[months]
+    rise_a_year_before = level[later - 12] - level[months - 12]
+    for label, errors in (("last value:", rise), ("last year's changes:", rise - rise_a_year_before)):
+        assert number_after(label, lines) == pytest.approx(np.sqrt(np.square(errors).mean()), abs=6e-4)
+    assert number_after("LSTM:", lines) < 0.9 * number_after("last year's changes:", lines)
+
+
+def test_lstm_draws_its_forecast(lstm):
+    folder, _ = lstm
+    pixels = matplotlib.image.imread(folder / "pictures" / "co2.png")
+    assert min(pixels.shape[:2]) > 500
+    assert len(np.unique(pixels.sum(-1))) > 100
+
+
+def test_gpt_beats_byte_frequencies(gpt):
+    _, lines = gpt
+    of_model, of_frequencies = (
+        number_after(label, lines) for label in ("loss of the model:", "loss of byte frequencies:")
+    )
+    assert of_model < of_frequencies < math.log(256)
+
+
+@pytest.mark.parametrize(
+    ("example", "line_before"), [("lstm", "    30 "), ("gpt", ""), ("gpt", "update 30:")]
+)
+def test_interrupted_and_resumed_prints_what_an_uninterrupted_run_does(
+    request, tmp_path, example, line_before
+):
+    _, uninterrupted = request.getfixturevalue(example)
+    arguments = {"lstm": LSTM, "gpt": GPT}[example]
+    # Interrupted between two of the lines that are compared, which are 20 or 50 updates apart.
+    updates = interrupt(start(tmp_path, *arguments, "--every", "30"), line_before)
+    assert not list(tmp_path.glob("*.partial"))
+    resumed = finish(start(tmp_path, *arguments, "--resume"))
+
+    assert resumed[0].startswith("resumed from train_")
+    assert f" after update {updates}" in resumed[0]
+    numbers = [re.match(r"(?:update)? *(\d+)[: ]", line) for line in uninterrupted]
+    expected = [
+        line
+        for line, number in zip(uninterrupted, numbers, strict=True)
+        if number is None or int(number[1]) > updates
+    ]
+    assert len(expected) > len(uninterrupted) / 2
+    assert resumed[1:] == expected
+
+
+def test_gpt_resumes_with_the_settings_of_the_checkpoint(gpt):
+    folder, lines = gpt
+    resumed = finish(start(folder, "train_gpt.py", "--resume"))
+    assert resumed[2:] == [line for line in lines[1:] if not line.startswith("update ")]
+
+
+def test_gpt_refuses_to_resume_under_another_curve(gpt):
+    folder, _ = gpt
+    process = start(folder, "train_gpt.py", "--resume", "--steps", "5")
+    _, errors = process.communicate(timeout=300)
+    assert process.returncode == 1
+    assert errors.startswith("train_gpt.py: state_dict was saved with curves = ")
