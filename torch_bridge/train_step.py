@@ -156,7 +156,8 @@ class TrainStep:
             self._applied, self._factors = applied, LookAhead(self._clock.curves)
 
     def _update(self, micro_batches: Sequence[Any]) -> tuple[Tensor, ...]:
-        carry = [] if self._carry is None else self._carry.buffers
+        # Clones, since loss_fn may change them in place before the update turns out to be skipped.
+        carry = [] if self._carry is None else [buffer.clone() for buffer in self._carry.buffers]
 
         def losses() -> Iterator[Loss]:
             nonlocal carry
