@@ -182,7 +182,7 @@ class TrainStep:
             self._step_optimizer(found_inf)
             self._clock.count(skip)
             if self._scale is not None:
-                self._scale.update(found_inf)
+                self._scale.update(found_inf, loss)
             if self._carry is not None:
                 self._carry.keep(carry, skip)
         finally:
