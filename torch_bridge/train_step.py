@@ -165,6 +165,7 @@ class TrainStep:
                 loss, carry = self._forward(batch, carry)
                 yield loss
 
+        self._zero_gradients()
         try:
             loss, rescale = accumulate(losses(), len(micro_batches), self._scale and self._scale.scale)
             gradients = gradients_of(self._trained)
@@ -186,9 +187,12 @@ class TrainStep:
             if self._carry is not None:
                 self._carry.keep(carry, skip)
         finally:
-            for parameter in self._parameters:
-                parameter.grad = None
+            self._zero_gradients()
         return loss, norm, self._clock.rates.view(-1).clone(), *self._clock.counts.clone().unbind()
+
+    def _zero_gradients(self) -> None:
+        for parameter in self._parameters:
+            parameter.grad = None
 
     def _forward(self, batch: Any, carry: list[Tensor]) -> tuple[Loss, list[Tensor]]:
         with self._autocast:
