@@ -251,6 +251,7 @@ class TrainStep:
             {
                 "model": self.model.state_dict(),
                 "optimizer": self.optimizer.state_dict(),
+                "optimizer_type": type(self.optimizer).__name__,
                 "precision": self._precision,
                 "curves": [curve.to_dict() for curve in self._clock.curves],
                 "applied": counts[0],
