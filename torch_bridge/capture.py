@@ -60,6 +60,12 @@ class Graphs:
         leaves, structure = pytree.tree_flatten(list(micro_batches))
         shape = (structure, *map(_shape, leaves))
         tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+        for tensor in tensors:
+            if tensor.device != self._stream.device:
+                raise ValueError(
+                    f"a batch has a tensor on {tensor.device}, of which a CUDA graph would keep the first "
+                    f"value; with cuda_graph=True all of a batch has to be on {self._stream.device}"
+                )
         recorded = self._recorded.get(shape)
         if recorded is None:
             if len(self._recorded) == _MOST_GRAPHS:
@@ -69,7 +75,8 @@ class Graphs:
                 self._warm_ups[shape] = warm_ups + 1
                 return self._warm_up(micro_batches)
             recorded = self._recorded[shape] = self._record(leaves, structure)
-        torch._foreach_copy_(recorded.inputs, tensors, non_blocking=True)
+        if tensors:
+            torch._foreach_copy_(recorded.inputs, tensors, non_blocking=True)
         recorded.graph.replay()
         # The next replay overwrites the graph's own outputs.
         return tuple(output.clone() for output in recorded.outputs)
@@ -89,8 +96,12 @@ class Graphs:
         graph = torch.cuda.CUDAGraph()
         try:
             # Other threads stay free to use CUDA meanwhile: a loader's, which pins memory.
-            with torch.cuda.graph(
-                graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"
+            # The outer context is there for a capture that fails: torch's own then stays on its stream.
+            with (
+                torch.cuda.stream(self._stream),
+                torch.cuda.graph(
+                    graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"
+                ),
             ):
                 outputs = self._update(pytree.tree_unflatten(inputs, structure))
         except RuntimeError as error:

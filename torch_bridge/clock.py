@@ -83,4 +83,4 @@ class Clock:
         self._low.fill_(low)
         self._seen.copy_(self.counts, non_blocking=True)
         if self._arrived is not None:
-            self._arrived.record()
+            self._arrived.record(torch.cuda.current_stream(self._window.device))

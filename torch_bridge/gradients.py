@@ -24,7 +24,7 @@ def gradients_of(parameters: Iterable[nn.Parameter]) -> list[Tensor]:
 def norm_dtype(parameters: Iterable[nn.Parameter]) -> torch.dtype | None:
     """The dtype to take norms in: at least float32; None for that of the gradients."""
     dtypes = {parameter.dtype for parameter in parameters}
-    if dtypes in ({torch.float32}, {torch.float64}):
+    if all(dtype.itemsize >= 4 for dtype in dtypes):
         return None
     return torch.float64 if torch.float64 in dtypes else torch.float32
 

@@ -78,9 +78,12 @@ def accumulate(
             if divisor is None:
                 divisor = _nonzero(loss.weight) if count > 1 else _not_zero(loss.weight)
             part = loss.total / divisor
-        (part if scale is None else part * scale).backward()
+        if part.requires_grad:  # a loss of nothing at all, such as an empty micro-batch's, need not
+            (part if scale is None else part * scale).backward()
         part = part.detach() if part.dtype.itemsize >= 4 else part.detach().float()
         total = total + part if index > 0 else part
+    if count == 1 and divisor is None:
+        total = total.clone()  # the loss may be a view of what a later update overwrites
     rescale = None if scale is None else scale.reciprocal()
     if divisor is not None and count > 1:
         share = divisor / _not_zero(sum(weights))

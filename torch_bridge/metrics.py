@@ -60,14 +60,15 @@ class MetricLog:
     def __call__(self, result: StepResult) -> dict[str, Any] | None:
         """Keep a result; look at all that is kept if it is time."""
         self._kept.append(result)
-        return self.look() if len(self._kept) == self.every else None
+        return self.look() if len(self._kept) >= self.every else None
 
     def look(self) -> dict[str, Any] | None:
         """Read what is kept, in one copy from the device; the newest values, or None if there are none."""
         if self._kept:
             # In float64, which holds every float32, and every count below 2⁵³.
-            parts = [torch.hstack([part.double() for part in result]) for result in self._kept]
-            table = cast("list[list[float]]", torch.stack(parts).tolist())
+            columns = [torch.stack(column).double() for column in zip(*self._kept, strict=True)]
+            rows = torch.hstack([column.view(len(self._kept), -1) for column in columns])
+            table = cast("list[list[float]]", rows.tolist())
             self._kept.clear()
             for loss, norm, *rates, applied, skipped in table:
                 self.rows.append(

@@ -33,5 +33,8 @@ class LossScale:
         self.scale = torch.full((), 2.0**16, device=device)
         self.good_updates = torch.zeros((), dtype=torch.int32, device=device)
 
-    def update(self, found_inf: Tensor) -> None:
-        torch._amp_update_scale_(self.scale, self.good_updates, found_inf, 2.0, 0.5, 2000)
+    def update(self, found_inf: Tensor, loss: Tensor) -> None:
+        """`found_inf` is 1.0 where the update was skipped."""
+        # A loss that is not finite is no work of the scale, which many bad batches would bring to zero.
+        overflow = found_inf * loss.mul(0).eq(0)
+        torch._amp_update_scale_(self.scale, self.good_updates, overflow, 2.0, 0.5, 2000)

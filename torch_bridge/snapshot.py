@@ -35,7 +35,7 @@ def check(own: Mapping[str, Any], other: Mapping[str, Any]) -> None:
     """
     if not isinstance(other, Mapping) or own.keys() != other.keys():
         raise ValueError(f"state_dict is not a state of a TrainStep, which has the keys {list(own)}")
-    for name in ("curves", "precision"):
+    for name in ("curves", "precision", "optimizer_type"):
         if own[name] != other[name]:
             raise ValueError(
                 f"state_dict was saved with {name} = {other[name]}, and this step has {own[name]}"
@@ -51,10 +51,7 @@ def check(own: Mapping[str, Any], other: Mapping[str, Any]) -> None:
 
 def _check_shapes(name: str, own: Any, other: Any) -> None:
     shapes, other_shapes = (
-        {
-            pytree.keystr(path): tuple(leaf.shape) if isinstance(leaf, Tensor) else type(leaf).__name__
-            for path, leaf in pytree.tree_leaves_with_path(tree)
-        }
+        {pytree.keystr(path): _kind(leaf) for path, leaf in pytree.tree_leaves_with_path(tree)}
         for tree in (own, other)
     )
     different = [
@@ -64,3 +61,7 @@ def _check_shapes(name: str, own: Any, other: Any) -> None:
     ]
     if different:
         raise ValueError(f"state_dict was saved with another {name}: " + "; ".join(different[:5]))
+
+
+def _kind(leaf: Any) -> str:
+    return f"{leaf.dtype} of {tuple(leaf.shape)}" if isinstance(leaf, Tensor) else type(leaf).__name__

@@ -2,6 +2,7 @@
 
 import copy
 import math
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
@@ -119,10 +120,10 @@ class TrainStep:
         self._clock = Clock(curves, peaks, device)
         self._scale = LossScale(device) if precision == "fp16" else None
         self._norm_dtype = norm_dtype(parameters)
-        for group, peak in zip(optimizer.param_groups, peaks, strict=True):
-            group["initial_lr"] = peak
-        self._follow(applied=0)
+        self._applied, self._steady = 0, False
         self._graphs = None
+        self._follow()
+        _after_loading(optimizer, self)
         if cuda_graph:
             self._graphs = Graphs(self._update, lambda: self._steady, model, optimizer, device)
 
@@ -145,18 +146,24 @@ class TrainStep:
             raise ValueError("this step was built without a carry")
         self._carry.reset()
 
-    def _follow(self, applied: int) -> None:
-        """Tie the rates of the optimizer's present groups to the clock."""
+    def _follow(self) -> None:
+        """Tie the optimizer's present groups to the clock."""
         groups = self.optimizer.param_groups
+        for group, peak in zip(groups, self._clock.peaks, strict=True):
+            group["initial_lr"] = peak
+        if self._graphs is not None:
+            self._graphs.drop()
         self._skips_on_device = skips_on_device(self.optimizer, groups)
         if self._skips_on_device:
             for group, rate in zip(groups, self._clock.rates.view(-1), strict=True):
+                rate.copy_(torch.as_tensor(group["lr"]))  # what it reads until the next update
                 group["lr"] = rate
         else:
-            self._applied, self._factors = applied, LookAhead(self._clock.curves)
+            self._factors = LookAhead(self._clock.curves)
 
     def _update(self, micro_batches: Sequence[Any]) -> tuple[Tensor, ...]:
-        carry = [] if self._carry is None else self._carry.buffers
+        # Clones, since loss_fn may change them in place before the update turns out to be skipped.
+        carry = [] if self._carry is None else [buffer.clone() for buffer in self._carry.buffers]
 
         def losses() -> Iterator[Loss]:
             nonlocal carry
@@ -164,6 +171,7 @@ class TrainStep:
                 loss, carry = self._forward(batch, carry)
                 yield loss
 
+        self._zero_gradients()
         try:
             loss, rescale = accumulate(losses(), len(micro_batches), self._scale and self._scale.scale)
             gradients = gradients_of(self._trained)
@@ -181,13 +189,16 @@ class TrainStep:
             self._step_optimizer(found_inf)
             self._clock.count(skip)
             if self._scale is not None:
-                self._scale.update(found_inf)
+                self._scale.update(found_inf, loss)
             if self._carry is not None:
                 self._carry.keep(carry, skip)
         finally:
-            for parameter in self._parameters:
-                parameter.grad = None
+            self._zero_gradients()
         return loss, norm, self._clock.rates.view(-1).clone(), *self._clock.counts.clone().unbind()
+
+    def _zero_gradients(self) -> None:
+        for parameter in self._parameters:
+            parameter.grad = None
 
     def _forward(self, batch: Any, carry: list[Tensor]) -> tuple[Loss, list[Tensor]]:
         with self._autocast:
@@ -240,6 +251,7 @@ class TrainStep:
             {
                 "model": self.model.state_dict(),
                 "optimizer": self.optimizer.state_dict(),
+                "optimizer_type": type(self.optimizer).__name__,
                 "precision": self._precision,
                 "curves": [curve.to_dict() for curve in self._clock.curves],
                 "applied": counts[0],
@@ -264,14 +276,23 @@ class TrainStep:
         peaks = [float(checks.peak("initial_lr", group["initial_lr"])) for group in groups]
         if self._graphs is not None:
             check_capturable(self.optimizer, groups)
-            self._graphs.drop()
         self.model.load_state_dict(state_dict["model"])
-        self.optimizer.load_state_dict(copy.deepcopy(state_dict["optimizer"]))
-        self._clock.peaks = peaks
+        self._clock.peaks, self._applied = peaks, state_dict["applied"]
         self._clock.set(state_dict["applied"], state_dict["skipped"])
-        self._follow(state_dict["applied"])
+        self.optimizer.load_state_dict(copy.deepcopy(state_dict["optimizer"]))
         if self._scale is not None:
             torch._foreach_copy_([self._scale.scale, self._scale.good_updates], state_dict["loss_scale"])
         if self._carry is not None:
             self._carry.set(state_dict["carry"])
         snapshot.set_random_states(state_dict["random"], self._device)
+
+
+def _after_loading(optimizer: Optimizer, step: TrainStep) -> None:
+    """Follow what `optimizer.load_state_dict` brings, whoever calls it: other rates, flags, and tensors."""
+    reference = weakref.ref(step)  # an optimizer does not keep the steps that were built on it
+
+    def follow(_: Optimizer) -> None:
+        if (alive := reference()) is not None:
+            alive._follow()
+
+    optimizer.register_load_state_dict_post_hook(follow)

@@ -1,0 +1,224 @@
+"""When an update is warmed up, captured, replayed, or run eagerly; with a stand-in for CUDA's graphs."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from training import CURVE, Net, Tape, batches, mean_loss, optimizer_of, same, spoiled
+
+from torch_bridge import TrainStep
+from torch_bridge.capture import Graphs
+
+_CPU = torch.device("cpu")
+_WARM_UPS, _MOST_GRAPHS = 3, 8
+
+
+class _Graph:
+    """Records the operators of a capture, and undoes what they did to the tensors that outlive it."""
+
+    captures = 0
+
+    def __init__(self) -> None:
+        self.tape = Tape()
+
+    def replay(self) -> None:
+        self.tape.replay()
+
+
+@pytest.fixture(autouse=True)
+def graphs_without_cuda(monkeypatch: pytest.MonkeyPatch, kept: list[Tensor]) -> None:
+    @contextmanager
+    def graph(graph: _Graph, **_: Any) -> Iterator[None]:
+        _Graph.captures += 1
+        before = [tensor.clone() for tensor in kept]
+        with graph.tape:
+            yield
+        with torch.no_grad():
+            for tensor, value in zip(kept, before, strict=True):
+                tensor.copy_(value)
+
+    stream = SimpleNamespace(device=_CPU, wait_stream=lambda other: None)
+    _Graph.captures = 0
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device: stream)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: stream)
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", _Graph)
+    monkeypatch.setattr(torch.cuda, "graph", graph)
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 0))
+    monkeypatch.setattr(Tensor, "record_stream", lambda tensor, stream: None)
+
+
+@pytest.fixture
+def kept() -> list[Tensor]:
+    """The total and the number of what was added up so far."""
+    return [torch.zeros(()), torch.zeros((), dtype=torch.int64)]
+
+
+class _Sums:
+    """An update: adds its batches up; counts how often Python ran it."""
+
+    def __init__(self, kept: list[Tensor], steady: bool = True) -> None:
+        self.kept, self.runs, self.steady = kept, 0, steady
+        self.model = Net()
+        self.optimizer = optimizer_of("adamw", self.model, capturable=True)
+        self.graphs = Graphs(self, lambda: self.steady, self.model, self.optimizer, _CPU)
+
+    def __call__(self, micro_batches: Any) -> tuple[Tensor, ...]:
+        self.runs += 1
+        total, count = self.kept
+        for batch in micro_batches:
+            total.add_(batch["x"].sum() * batch.get("times", 1))
+        count.add_(1)
+        return total * 1, count * 1
+
+
+def _batch(rows: int, value: float, **more: Any) -> dict[str, Any]:
+    return {"x": torch.full((rows,), value), **more}
+
+
+def test_warmed_up_captured_once_and_replayed(kept: list[Tensor]) -> None:
+    sums = _Sums(kept)
+    results = [sums.graphs([_batch(2, float(number))]) for number in range(10)]
+    assert sums.runs == _WARM_UPS + 1
+    assert _Graph.captures == 1
+    assert [result[0].item() for result in results] == [number * (number + 1) for number in range(10)]
+    assert [result[1].item() for result in results] == list(range(1, 11))
+
+
+def test_every_shape_has_its_graph_up_to_a_few(kept: list[Tensor]) -> None:
+    sums, total = _Sums(kept), 0.0
+    for turn in range(6):
+        for rows in range(1, _MOST_GRAPHS + 4):
+            total += rows * (turn + 1)
+            assert sums.graphs([_batch(rows, turn + 1.0)])[0] == total
+    assert _Graph.captures == _MOST_GRAPHS
+    eager = 3 * 6
+    assert sums.runs == _MOST_GRAPHS * (_WARM_UPS + 1) + eager
+    assert kept[1] == 6 * (_MOST_GRAPHS + 3)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        [_batch(2, 1.0), _batch(2, 1.0)],
+        [_batch(2, 1.0, times=3)],
+        [{"x": torch.ones(2, dtype=torch.float64)}],
+        [{"x": torch.ones(2, 1)}],
+    ],
+)
+def test_what_is_another_shape(kept: list[Tensor], other: Any) -> None:
+    sums = _Sums(kept)
+    for _ in range(5):
+        sums.graphs([_batch(2, 1.0)])
+    before, runs = kept[0].item(), sums.runs
+    sums.graphs(other)
+    assert sums.runs == runs + 1
+    expected = sum(batch["x"].sum().item() * batch.get("times", 1) for batch in other)
+    assert kept[0] == before + expected
+
+
+def test_nothing_is_captured_before_the_steady_state(kept: list[Tensor]) -> None:
+    sums = _Sums(kept, steady=False)
+    for _ in range(9):
+        sums.graphs([_batch(2, 1.0)])
+    assert _Graph.captures == 0
+    sums.steady = True
+    for _ in range(9):
+        sums.graphs([_batch(2, 1.0)])
+    assert (_Graph.captures, sums.runs) == (1, 10)
+    assert kept[1] == 18
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda sums: sums.model.eval(),
+        lambda sums: sums.model.dropout.eval(),
+        lambda sums: sums.model.last.weight.requires_grad_(False),
+        lambda sums: sums.model.last.bias.__setattr__("data", torch.zeros(2)),
+        lambda sums: sums.optimizer.param_groups[0].__setitem__("weight_decay", 0.5),
+        lambda sums: sums.optimizer.param_groups[0].__setitem__("betas", (0.5, 0.9)),
+        lambda sums: sums.graphs.drop(),
+    ],
+)
+def test_a_change_drops_the_graphs(kept: list[Tensor], change: Any) -> None:
+    sums = _Sums(kept)
+    for _ in range(6):
+        sums.graphs([_batch(2, 1.0)])
+    change(sums)
+    for _ in range(6):
+        sums.graphs([_batch(2, 1.0)])
+    assert (_Graph.captures, sums.runs) == (2, 2 * (_WARM_UPS + 1))
+    assert kept[0] == 24
+
+
+def test_the_rate_is_no_change(kept: list[Tensor]) -> None:
+    sums = _Sums(kept)
+    for number in range(8):
+        sums.optimizer.param_groups[0]["lr"] = torch.tensor(float(number))
+        sums.graphs([_batch(2, 1.0)])
+    assert _Graph.captures == 1
+
+
+def test_a_batch_of_nothing_and_of_numbers(kept: list[Tensor]) -> None:
+    sums = _Sums(kept)
+    for _ in range(6):
+        sums.graphs([])
+    assert (_Graph.captures, kept[1].item()) == (1, 6)
+
+
+def test_a_tensor_that_is_elsewhere_is_refused(kept: list[Tensor]) -> None:
+    """A graph would go on with the value that it had at the capture."""
+    sums = _Sums(kept)
+    with pytest.raises(ValueError, match="tensor on meta"):
+        sums.graphs([_batch(2, 1.0), {"x": torch.ones(2, device="meta")}])
+    assert sums.runs == 0
+
+
+def test_a_capture_that_fails_says_what_to_do(kept: list[Tensor]) -> None:
+    sums = _Sums(kept)
+
+    def update(micro_batches: Any) -> tuple[Tensor, ...]:
+        if _Graph.captures:
+            raise RuntimeError("operation not permitted when stream is capturing")
+        return sums(micro_batches)
+
+    graphs = Graphs(update, lambda: True, sums.model, sums.optimizer, _CPU)
+    for _ in range(_WARM_UPS):
+        graphs([_batch(2, 1.0)])
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="cuda_graph=False"):
+            graphs([_batch(2, 1.0)])
+
+
+def test_a_result_is_not_overwritten(kept: list[Tensor]) -> None:
+    sums = _Sums(kept)
+    results = [sums.graphs([_batch(2, 1.0)]) for _ in range(7)]
+    assert len({part.data_ptr() for result in results for part in result}) == 14
+
+
+def test_a_whole_training_step(kept: list[Tensor]) -> None:
+    """Captured and replayed, optimizer, clock, skips and all, it gives the bits of the eager one."""
+
+    def build() -> TrainStep:
+        model = Net()
+        return TrainStep(model, optimizer_of("momentum", model), mean_loss, CURVE, max_norm=0.5)
+
+    captured, eager = build(), build()
+    captured._graphs = Graphs(
+        captured._update, lambda: captured._steady, captured.model, captured.optimizer, _CPU
+    )
+    data = [*batches(20), *batches(20, rows=7, seed=1)]
+    for number, batch in enumerate(data):
+        if number == 2:
+            state = captured.optimizer.state_dict()["state"].values()
+            kept += [*captured.model.parameters(), *(row["momentum_buffer"] for row in state)]
+            kept += [captured._clock.counts, captured._clock.rates, captured._clock._position]
+        chosen = spoiled(batch) if number % 5 == 0 else batch
+        assert same(captured(chosen), eager(chosen))
+    assert _Graph.captures == 2
+    assert same(captured.state_dict(), eager.state_dict())

@@ -1,0 +1,214 @@
+"""Recurrent state: handed on from piece to piece, detached, kept in the same memory, never half changed."""
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+from training import (
+    CURVE,
+    Recurrent,
+    batches,
+    carried_loss,
+    contents,
+    mean_loss,
+    same,
+    spoiled,
+    step_of,
+    train,
+)
+
+from torch_bridge import TrainStep, lambda_lr
+from torch_bridge.carry import Carry
+
+_CPU = torch.device("cpu")
+
+
+def _step(kind: str, **options: Any) -> TrainStep:
+    model = Recurrent(kind)
+    return step_of("adamw", model, carried_loss, carry=model.initial(), **options)
+
+
+def _carry(step: TrainStep) -> list[Tensor]:
+    return step.state_dict()["carry"]
+
+
+@pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
+@pytest.mark.parametrize("pieces", [1, 3])
+def test_the_bits_of_the_loop_by_hand(kind: str, pieces: int) -> None:
+    """Truncated backpropagation through time: pieces in a row, the state cut off between them."""
+    step, model = _step(kind), Recurrent(kind)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=torch.tensor(0.01), fused=True)
+    scheduler = lambda_lr(optimizer, CURVE)
+    carry = model.initial()
+    data = batches(10 * pieces, time=5)
+    for start in range(0, len(data), pieces):
+        optimizer.zero_grad()
+        total = torch.zeros(())
+        for batch in data[start : start + pieces]:
+            loss, carry = carried_loss(model, batch, carry)
+            carry = pytree.tree_map(torch.detach, carry)
+            (loss / pieces).backward()
+            total = total + loss.detach() / pieces
+        optimizer.step()
+        scheduler.step()
+        assert same(step(*data[start : start + pieces]).loss, total)
+        assert same(_carry(step), pytree.tree_leaves(carry))
+    assert same(step.model.state_dict(), model.state_dict())
+
+
+@settings(max_examples=15)
+@given(st.lists(st.booleans(), min_size=1, max_size=8), st.sampled_from(["LSTM", "GRU"]), st.booleans())
+def test_a_skipped_update_keeps_the_old_one(skips: list[bool], kind: str, first: bool) -> None:
+    step, straight = _step(kind), _step(kind)
+    data = batches(2 * len(skips), time=3)
+    for skip, *pair in zip(skips, data[::2], data[1::2], strict=True):
+        if not skip:
+            assert same(step(*pair)[:3], straight(*pair)[:3])
+        elif first:
+            step(spoiled(pair[0]), pair[1])
+        else:
+            step(pair[0], spoiled(pair[1]))
+        assert same(_carry(step), _carry(straight))
+
+
+def test_a_state_changed_in_place_is_still_kept() -> None:
+    def loss_fn(model: nn.Module, batch: Any, carry: Tensor) -> Any:
+        carry[:2] = 0  # two of the sequences begin anew
+        return carried_loss(model, batch, carry)
+
+    model = Recurrent("GRU")
+    step = step_of("sgd", model, loss_fn, carry=torch.ones(2, 4, 5)[:1])
+    (batch,) = batches(1, time=3)
+    step(spoiled(batch))
+    assert same(_carry(step), [torch.ones(1, 4, 5)])
+
+    def failing(model: nn.Module, batch: Any, carry: Tensor) -> Any:
+        carry.zero_()
+        raise KeyError("on purpose")
+
+    step = step_of("sgd", model, failing, carry=torch.ones(1, 4, 5))
+    with pytest.raises(KeyError, match="on purpose"):
+        step(batch)
+    assert same(_carry(step), [torch.ones(1, 4, 5)])
+
+
+@pytest.mark.parametrize("kind", ["LSTM", "GRU"])
+def test_buffers_are_reused_and_reset(kind: str) -> None:
+    given_carry = Recurrent(kind).initial()
+    leaves = pytree.tree_leaves(given_carry)
+    for leaf in leaves:
+        leaf.fill_(0.25)
+    step = step_of("adamw", Recurrent(kind), carried_loss, carry=given_carry)
+    assert step._carry is not None
+    places = [buffer.data_ptr() for buffer in step._carry.buffers]
+    assert not {leaf.data_ptr() for leaf in leaves} & set(places)
+    initial = _carry(step)
+    train(step, batches(5, time=3))
+    assert not same(_carry(step), initial)
+    for leaf in leaves:
+        leaf.fill_(7)  # the caller's tensors are the caller's
+    step.reset_carry()
+    assert same(_carry(step), initial)
+    step.load_state_dict(step.state_dict())
+    train(step, batches(2, time=3))
+    assert [buffer.data_ptr() for buffer in step._carry.buffers] == places
+    assert not any(buffer.requires_grad for buffer in step._carry.buffers)
+
+
+def test_a_bf16_lstm_and_an_fp16_gru() -> None:
+    data = batches(12, time=4)
+    for kind, precision in (("LSTM", "bf16"), ("GRU", "bf16"), ("GRU", "fp16")):
+        step, reference = _step(kind, precision=precision), _step(kind)
+        results, expected = train(step, data), train(reference, data)
+        assert all(leaf.dtype == torch.float32 for leaf in _carry(step))
+        assert int(results[-1].applied) == 12
+        torch.testing.assert_close(results[-1].loss, expected[-1].loss, rtol=0.02, atol=0)
+        torch.testing.assert_close(_carry(step), _carry(reference), rtol=0, atol=0.05)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda h, c: (h[:, :2], c),
+        lambda h, c: (h, c[0]),
+        lambda h, c: [h, c],
+        lambda h, c: (h,),
+        lambda h, c: (h, c, c),
+        lambda h, c: {"h": h, "c": c},
+        lambda h, c: (h, None),
+        lambda h, c: (h, 1.0),
+        lambda h, c: h,
+        lambda h, c: None,
+    ],
+)
+def test_another_shape_or_structure_changes_nothing(change: Any) -> None:
+    def loss_fn(model: nn.Module, batch: Any, carry: Any) -> Any:
+        loss, carry = carried_loss(model, batch, carry)
+        return loss, change(*carry) if bad else carry
+
+    bad, model, data = False, Recurrent(), batches(2, time=3)
+    step = step_of("adamw", model, loss_fn, carry=model.initial())
+    step(*data)
+    before, bad = contents(step), True
+    for pieces in (data[:1], data):
+        with pytest.raises(ValueError, match="carry"):
+            step(*pieces)
+    assert same(contents(step), before)
+    assert all(parameter.grad is None for parameter in model.parameters())
+    bad = False
+    assert step(*data).applied == 2
+
+
+def test_a_loss_without_its_carry() -> None:
+    model, (batch,) = Recurrent(), batches(1, time=3)
+    step = step_of("adamw", model, lambda *given: carried_loss(*given)[0], carry=model.initial())
+    with pytest.raises(TypeError, match=r"must return \(loss, carry\)"):
+        step(batch)
+    with pytest.raises(ValueError, match="without a carry"):
+        step_of(loss_fn=mean_loss).reset_carry()
+
+
+@pytest.mark.parametrize("carry", [(), [], {}, 1.0, (torch.zeros(1), 2), "state", (None,)], ids=repr)
+def test_what_is_no_carry(carry: Any) -> None:
+    with pytest.raises(TypeError, match="carry"):
+        step_of(loss_fn=carried_loss, model=Recurrent(), carry=carry)
+
+
+def test_any_pytree_of_any_tensors() -> None:
+    initial = {
+        "steps": torch.zeros((), dtype=torch.int64),
+        "phase": [torch.ones(2, dtype=torch.complex64), (torch.ones(3, dtype=torch.float64),)],
+        "seen": torch.zeros(1).expand(5),
+        "flag": torch.tensor(False),
+    }
+
+    def loss_fn(model: nn.Module, batch: Any, carry: Any) -> Any:
+        return mean_loss(model, batch), {
+            "steps": carry["steps"] + 1,
+            "phase": [carry["phase"][0] * 1j, (carry["phase"][1][0] / 2,)],
+            "seen": carry["seen"] + batch[0].mean(),
+            "flag": ~carry["flag"],
+        }
+
+    step = step_of(loss_fn=loss_fn, carry=initial)
+    for batch in batches(3):
+        step(batch, batch)
+        step(spoiled(batch), batch)
+    steps, phase, halves, _, flag = _carry(step)
+    assert (steps, phase[0], halves[0], flag) == (6, -1, 2.0**-6, False)
+
+
+def test_detached_from_the_graph_and_in_the_buffers_dtype() -> None:
+    carry = Carry((torch.zeros(2), torch.zeros(3)), _CPU)
+    weight = torch.ones((), requires_grad=True)
+    leaves = carry.detached((weight * torch.ones(2), (weight * torch.ones(3)).bfloat16()))
+    assert [leaf.requires_grad for leaf in leaves] == [False, False]
+    assert [leaf.dtype for leaf in leaves] == [torch.float32, torch.float32]
+    carry.keep(leaves, torch.tensor(True))
+    assert same(carry.buffers, [torch.zeros(2), torch.zeros(3)])
+    carry.keep(leaves, torch.tensor(False))
+    assert same(carry.buffers, [torch.ones(2), torch.ones(3)])

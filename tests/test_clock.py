@@ -1,0 +1,79 @@
+"""The clock: through any pattern of skips, the rate on the device is peak · curve(applied)."""
+
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from strategies import arguments
+from training import reads_of, skip_patterns
+
+from plateau_jax import PlateauCurve
+from torch_bridge import clock as clock_module
+from torch_bridge.clock import Clock
+
+_CPU = torch.device("cpu")
+_peaks = st.one_of(st.sampled_from((0.0, 2.0**-126, 3e-4, 1.0, 3.4e38)), st.floats(1e-6, 10))
+
+
+def _expected(curves: list[PlateauCurve], peaks: list[float], applied: int) -> list[float]:
+    return [
+        float(np.float32(float(curve(applied)) * float(np.float32(peak))))
+        for curve, peak in zip(curves, peaks, strict=True)
+    ]
+
+
+def _run(clock: Clock, skips: list[bool], applied: int) -> int:
+    for skip in skips:
+        clock.tick()
+        clock.look_up()
+        assert clock.rates.view(-1).tolist() == _expected(clock.curves, clock.peaks, applied)
+        clock.count(torch.tensor(skip))
+        applied += not skip
+    return applied
+
+
+@settings(max_examples=60)
+@given(
+    st.lists(st.tuples(arguments(st.integers(0, 4)), _peaks), min_size=1, max_size=3),
+    skip_patterns(120),
+    st.integers(1, 9),
+    st.integers(0, 2**31 - 200),
+)
+def test_the_rate_is_that_of_the_count(
+    groups: list[tuple[dict[str, Any], float]], skips: list[bool], interval: int, begin: int
+) -> None:
+    curves = [PlateauCurve(**chosen) for chosen, _ in groups]
+    with patch.object(clock_module, "INTERVAL", interval):
+        clock = Clock(curves, [peak for _, peak in groups], _CPU)
+        applied = _run(clock, skips, 0)
+        assert clock.counts.tolist() == [applied, len(skips) - applied]
+        clock.set(begin, 7)
+        applied = _run(clock, skips, begin)
+    assert clock.counts.tolist() == [applied, 7 + begin + len(skips) - applied]
+
+
+def test_many_windows_of_the_real_length() -> None:
+    curve = PlateauCurve(6000, warmup_steps=300, plateaus=[(10, 20)])
+    clock = Clock([curve], [0.1], _CPU)
+    skips = (np.random.default_rng(0).random(7 * clock_module.INTERVAL) < 0.4).tolist()
+    assert _run(clock, skips, 0) > 4 * clock_module.INTERVAL
+
+
+def test_it_reads_nothing_and_keeps_its_tensors() -> None:
+    with patch.object(clock_module, "INTERVAL", 2):
+        clock = Clock([PlateauCurve(9)], [1.0], _CPU)
+        places = [value.data_ptr() for value in vars(clock).values() if isinstance(value, torch.Tensor)]
+        skip = torch.tensor(False)
+
+        def run() -> None:
+            for _ in range(9):
+                clock.tick()
+                clock.look_up()
+                clock.count(skip)
+
+        assert reads_of(run) == 0
+        clock.set(3, 1)
+    assert places == [value.data_ptr() for value in vars(clock).values() if isinstance(value, torch.Tensor)]

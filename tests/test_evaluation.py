@@ -1,0 +1,124 @@
+"""Evaluation: the loss over everything, in one look, and a model left as it was."""
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+from training import Net, Recurrent, batches, carried_loss, device_pair_loss, mean_loss, pair_loss, reads_of
+
+from torch_bridge import evaluate
+
+
+@pytest.mark.parametrize("loss_fn", [pair_loss, device_pair_loss])
+@given(st.lists(st.integers(0, 7), min_size=1, max_size=6).filter(any))
+def test_pairs_do_not_depend_on_the_split(loss_fn: Any, rows: list[int]) -> None:
+    (whole,) = batches(1, sum(rows))
+    pieces = zip(*(part.split(rows) for part in whole), strict=True)
+    with torch.no_grad():
+        exact = (Net()(whole[0]).double() - whole[1]).square().mean().item()
+    assert evaluate(Net(), pieces, loss_fn) == pytest.approx(exact, rel=1e-6)
+
+
+def test_means_are_averaged_in_double() -> None:
+    data = [*batches(3, 2), *batches(1, 9, seed=5)]
+    with torch.no_grad():
+        losses = [mean_loss(Net(), batch).item() for batch in data]
+    assert evaluate(Net(), data, mean_loss) == pytest.approx(math.fsum(losses) / 4, rel=1e-15)
+    assert type(evaluate(Net(), data, mean_loss)) is float
+
+
+def test_sums_larger_than_float32_counts() -> None:
+    def loss_fn(model: nn.Module, batch: Any) -> Any:
+        return torch.tensor(2.0**24 if batch else 1.0), torch.tensor(1)
+
+    assert evaluate(Net(), [1, 0, 0], loss_fn) == (2**24 + 2) / 3
+
+
+def _modes(model: nn.Module) -> list[bool]:
+    return [module.training for module in model.modules()]
+
+
+def test_every_module_gets_its_mode_back() -> None:
+    model = nn.Sequential(Net(dropout=0.5), nn.BatchNorm1d(2))
+    model[0].first.eval()
+    model[1].eval()
+    modes, state = _modes(model), {key: value.clone() for key, value in model.state_dict().items()}
+    seen = []
+
+    def loss_fn(model: nn.Module, batch: Any) -> Any:
+        seen.append((_modes(model), torch.is_grad_enabled()))
+        if batch is None:
+            raise KeyError("on purpose")
+        return mean_loss(model, batch)
+
+    data = batches(3)
+    assert evaluate(model, data, loss_fn) == evaluate(model, data, loss_fn)
+    with pytest.raises(KeyError, match="on purpose"):
+        evaluate(model, [data[0], None], loss_fn)
+    with pytest.raises(TypeError):
+        evaluate(model, data, lambda model, batch: 1.0)
+
+    def interrupted() -> Iterator[Any]:
+        yield data[0]
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        evaluate(model, interrupted(), loss_fn)
+    assert _modes(model) == modes
+    assert all(state == ([False] * len(modes), False) for state in seen)
+    assert all(torch.equal(value, state[key]) for key, value in model.state_dict().items())
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert torch.is_grad_enabled()
+
+
+def test_one_look() -> None:
+    for loss_fn in (mean_loss, pair_loss, device_pair_loss):
+        for precision in ("fp32", "bf16", "fp16"):
+            model, data = Net(), batches(7)
+            assert reads_of(lambda: evaluate(model, data, loss_fn, precision=precision)) == 1  # noqa: B023
+
+
+def test_a_carry_goes_from_batch_to_batch() -> None:
+    for kind, precision in (("LSTM", "fp32"), ("LSTM", "bf16"), ("GRU", "fp16")):
+        model, initial = Recurrent(kind), Recurrent(kind).initial()
+        (whole,) = batches(1, time=12)
+        pieces = list(zip(*(part.split(4, dim=1) for part in whole), strict=True))
+        with torch.no_grad():
+            exact = carried_loss(model, whole, initial)[0].item()
+        for _ in range(2):  # the state is the call's own
+            found = evaluate(model, pieces, carried_loss, precision=precision, carry=initial)
+            assert found == pytest.approx(exact, rel=1e-6 if precision == "fp32" else 0.01)
+        assert found != pytest.approx(
+            sum(evaluate(model, [piece], carried_loss, carry=initial) for piece in pieces) / 3, rel=1e-3
+        )
+
+
+def test_what_is_refused() -> None:
+    data = batches(2)
+    for empty in ([], iter(())):
+        with pytest.raises(ValueError, match="empty"):
+            evaluate(Net(), empty, mean_loss)
+    with pytest.raises(ValueError, match="means and pairs"):
+        evaluate(Net(), data, lambda m, b: (mean_loss if b is data[0] else pair_loss)(m, b))
+    with pytest.raises(ValueError, match="shape"):
+        evaluate(Net(), data, lambda model, batch: model(batch[0]))
+    with pytest.raises(ValueError, match="precision"):
+        evaluate(Net(), data, mean_loss, precision="half")
+    with pytest.raises(TypeError, match="carry"):
+        evaluate(Net(), data, carried_loss, carry=3)
+    recurrent = Recurrent()
+    with pytest.raises(TypeError, match=r"\(loss, carry\)"):
+        evaluate(recurrent, batches(1, time=2), lambda *a: carried_loss(*a)[0], carry=recurrent.initial())
+    with pytest.raises(ValueError, match="carry"):
+        evaluate(recurrent, batches(1, time=2), carried_loss, carry=[*recurrent.initial()])
+
+
+def test_a_total_weight_of_zero_is_no_number() -> None:
+    empty = [(batch[0][:0], batch[1][:0]) for batch in batches(2)]
+    for loss_fn in (pair_loss, device_pair_loss):
+        assert math.isnan(evaluate(Net(), empty, loss_fn))

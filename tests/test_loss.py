@@ -1,0 +1,150 @@
+"""Losses: what may be returned, and how micro-batches add up."""
+
+import re
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from torch_bridge.loss import Loss, accumulate, read_loss
+
+_small = st.integers(-(2**10), 2**10).map(lambda number: number / 2**5)
+_weights = st.integers(0, 5000)
+
+
+@given(st.lists(st.tuples(_small, _small, _weights), min_size=1, max_size=6), st.booleans(), st.booleans())
+def test_pairs_give_the_quotient_of_the_sums(
+    pieces: list[tuple[float, float, int]], on_device: bool, scaled: bool
+) -> None:
+    """Each piece is a sum `a·x + b` with a weight; a weight of zero counts as the others do."""
+    x = torch.ones((), requires_grad=True)
+    losses = [Loss(a * x + b, torch.tensor(float(w)) if on_device else w) for a, b, w in pieces]
+    scale = torch.tensor(2.0**12) if scaled else None
+    weight = sum(w for *_, w in pieces)
+    if weight == 0:
+        if on_device:
+            assert not accumulate(losses, len(losses), scale)[0].isfinite()
+        else:
+            with pytest.raises(ValueError, match=r"weight .* is zero"):
+                accumulate(losses, len(losses), scale)
+        return
+    loss, rescale = accumulate(losses, len(losses), scale)
+    gradient = x.grad.double() * (1.0 if rescale is None else rescale)
+    assert (rescale is None) <= (len(pieces) == 1)
+    size = float(sum(abs(Fraction(a)) + abs(Fraction(b)) for a, b, _ in pieces) / weight)
+    for found, parts in ((gradient, [a for a, *_ in pieces]), (loss, [a + b for a, b, _ in pieces])):
+        assert abs(float(found) - float(sum(map(Fraction, parts)) / weight)) <= 1e-6 * size
+
+
+@given(st.lists(st.tuples(_small, _small), min_size=1, max_size=6))
+def test_means_are_averaged(pieces: list[tuple[float, float]]) -> None:
+    x, y = (torch.ones((), requires_grad=True) for _ in range(2))
+    loss, rescale = accumulate([Loss(a * x + b, None) for a, b in pieces], len(pieces), None)
+    assert rescale is None
+    total = torch.zeros(())
+    for a, b in pieces:
+        part = (a * y + b) / len(pieces)
+        part.backward()
+        total = total + part.detach()
+    assert torch.equal(x.grad, y.grad)
+    assert torch.equal(loss, total)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_a_loss_comes_back_in_at_least_float32(dtype: torch.dtype) -> None:
+    for weight in (None, 2, torch.tensor(2)):
+        for count in (1, 2):
+            x = torch.ones((), dtype=dtype, requires_grad=True)
+            losses = [read_loss(x * 3 if weight is None else (x * 3, weight)) for _ in range(count)]
+            loss, _ = accumulate(losses, count, None)
+            assert loss.dtype.itemsize >= 4
+            assert not loss.requires_grad
+            assert loss == (3 if weight is None else 1.5)
+
+
+_x = torch.ones((), requires_grad=True)
+
+
+def _mean() -> Loss:
+    return Loss(_x * 1, None)
+
+
+def _pair() -> Loss:
+    return Loss(_x * 1, 2)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        1.0,
+        None,
+        "loss",
+        {"loss": _x},
+        (_x,),
+        (_x, 1, 2),
+        (1.0, 2),
+        (_x, "1"),
+        (_x, None),
+        (_x, True),
+        (None, 1),
+    ],
+    ids=repr,
+)
+def test_what_is_neither_scalar_nor_pair(value: Any) -> None:
+    with pytest.raises(TypeError, match="loss_fn returned"):
+        read_loss(value)
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (torch.ones(1), "(1,)"),
+        (torch.ones(2, 3), "(2, 3)"),
+        (torch.ones((), dtype=torch.int64), "int64"),
+        (torch.ones((), dtype=torch.complex64), "complex64"),
+        ((torch.ones(1), 2), "(1,)"),
+        ((_x, torch.ones(1)), "(1,)"),
+        ((_x, -1), "-1"),
+        ((_x, float("nan")), "nan"),
+        ((_x, float("inf")), "inf"),
+    ],
+    ids=repr,
+)
+def test_values_that_are_refused(value: Any, shown: str) -> None:
+    with pytest.raises(ValueError, match=rf"loss_fn returned .*{re.escape(shown)}"):
+        read_loss(value)
+
+
+@pytest.mark.parametrize(
+    "weight", [3, 2.5, np.float64(2.5), torch.tensor(3), torch.tensor(2.5), torch.tensor(True)]
+)
+@pytest.mark.parametrize("pair", [tuple, list])
+def test_weights_that_are_taken(weight: Any, pair: Any) -> None:
+    loss = read_loss(pair([_x, weight]))
+    assert loss.total is _x
+    assert float(loss.weight) == float(weight)
+
+
+def test_a_mean_among_pairs() -> None:
+    for losses in ([_mean, _pair], [_pair, _mean], [_pair, _pair, _mean]):
+        with pytest.raises(TypeError, match=r"a mean .* and a pair"):
+            accumulate((loss() for loss in losses), len(losses), None)
+
+
+def test_each_backward_pass_comes_before_the_next_loss() -> None:
+    """So that one micro-batch's activations are in memory at a time."""
+    x = torch.ones((), requires_grad=True)
+    seen: list[Tensor | None] = []
+
+    def losses() -> Any:
+        for _ in range(3):
+            seen.append(None if x.grad is None else x.grad.clone())
+            yield Loss(x * 6, None)
+
+    accumulate(losses(), 3, None)
+    assert seen == [None, 2, 4]

@@ -1,0 +1,111 @@
+"""The log of results: every value, one look every so many updates."""
+
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from training import CURVE, Net, Operators, batches, mean_loss, spoiled, step_of
+
+from torch_bridge import MetricLog, StepResult, TrainStep
+
+_floats = st.floats(width=32, allow_nan=False)
+_counts = st.integers(0, 2**53)
+
+
+def _result(loss: float, norm: float, rates: list[float], applied: int, skipped: int) -> StepResult:
+    return StepResult(*map(torch.tensor, (loss, norm, rates, applied, skipped)))
+
+
+@given(
+    st.integers(1, 3).flatmap(
+        lambda groups: st.lists(
+            st.tuples(
+                _floats, _floats, st.lists(_floats, min_size=groups, max_size=groups), _counts, _counts
+            ),
+            max_size=20,
+        )
+    ),
+    st.integers(1, 7),
+)
+def test_every_value_is_kept_and_the_newest_returned(rows: list[Any], every: int) -> None:
+    log = MetricLog(every)
+    expected = []
+    for number, (loss, norm, rates, applied, skipped) in enumerate(rows, 1):
+        lr = rates[0] if len(rates) == 1 else rates
+        expected.append({"loss": loss, "grad_norm": norm, "lr": lr, "applied": applied, "skipped": skipped})
+        returned = log(_result(loss, norm, rates, applied, skipped))
+        assert returned == (expected[-1] if number % every == 0 else None)
+        assert log.rows == expected[: number - number % every]
+    assert log.look() == (expected[-1] if rows else None)
+    assert log.rows == expected
+    assert log.look() == (expected[-1] if rows else None), "nothing new to look at"
+    assert log.rows == expected
+
+
+def test_one_read_a_look() -> None:
+    step, log = step_of(), MetricLog(every=10)
+    tolist = Tensor.tolist
+    looks = []
+
+    def counted(tensor: Tensor) -> Any:
+        looks.append(tensor.shape)
+        return tolist(tensor)
+
+    (batch,) = batches(1)
+    with patch.object(Tensor, "tolist", counted), Operators() as operators:
+        shown = [log(step(batch)) for _ in range(35)]
+    assert operators.reads == 0
+    assert len(looks) == 3
+    assert [index for index, row in enumerate(shown, 1) if row is not None] == [10, 20, 30]
+    assert [row["applied"] for row in log.rows] == list(range(1, 31))
+
+
+def test_a_look_costs_the_device_little() -> None:
+    """A handful of operators, however many updates it is for."""
+    counts = []
+    for every in (10, 100):
+        step, log = step_of(), MetricLog(every)
+        results = [step(batch) for batch in batches(every)]
+        with Operators() as operators:
+            for result in results:
+                log(result)
+        counts.append(len(operators.names))
+    assert counts[0] == counts[1] < 40
+
+
+def test_groups_skips_and_what_json_takes() -> None:
+    model = Net()
+    groups = [{"params": module.parameters()} for module in (model.first, model.last)]
+    step = TrainStep(model, torch.optim.AdamW(groups, fused=True), mean_loss, CURVE)
+    log = MetricLog(2)
+    (batch,) = batches(1)
+    assert log(step(batch)) is None
+    row = log(step(spoiled(batch)))
+    assert {type(value) for value in row.values()} == {float, int, list}
+    assert row["loss"] != row["loss"], "not a number"
+    assert (row["applied"], row["skipped"], len(row["lr"])) == (1, 1, 2)
+
+
+def test_counts_beyond_float32() -> None:
+    log = MetricLog(1)
+    assert log(_result(0.1, 0.1, [0.1], 2**31 - 1, 2**24 + 1))["skipped"] == 2**24 + 1
+
+
+def test_losses_of_a_float64_model() -> None:
+    model = nn.Linear(3, 2).double()
+    step = step_of("adamw", model, lambda model, batch: model(batch[0].double()).mean())
+    log = MetricLog(1)
+    result = step(*batches(1))
+    assert log(result)["loss"] == result.loss.item()
+
+
+@pytest.mark.parametrize(
+    ("every", "error"), [(0, ValueError), (-1, ValueError), (1.5, TypeError), ("2", TypeError)]
+)
+def test_a_bad_interval(every: Any, error: type[Exception]) -> None:
+    with pytest.raises(error, match="every"):
+        MetricLog(every)

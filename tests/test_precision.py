@@ -1,0 +1,136 @@
+"""Mixed precision: the loop with a GradScaler, overflow, and small problems solved all the same."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from training import CURVE, Net, batches, mean_loss, optimizer_of, pair_loss, same, spoiled, step_of, train
+
+from plateau_jax import PlateauCurve
+from torch_bridge import TrainStep, lambda_lr
+from torch_bridge.precision import autocast
+
+_CPU = torch.device("cpu")
+
+
+def _growing(step: TrainStep, scale: float, good_updates: int) -> None:
+    state = step.state_dict()
+    state["loss_scale"] = [torch.tensor(scale), torch.tensor(good_updates, dtype=torch.int32)]
+    step.load_state_dict(state)
+
+
+@pytest.mark.parametrize("name", ["adamw", "plain momentum", "sgd", "rmsprop"])
+@pytest.mark.parametrize(("scale", "good_updates"), [(2.0**16, 0), (2.0**22, 0), (2.0**10, 1985)])
+@pytest.mark.parametrize("max_norm", [None, 0.1])
+def test_the_loop_with_a_grad_scaler(
+    name: str, scale: float, good_updates: int, max_norm: float | None
+) -> None:
+    """The same bits, through overflows at the start and through growth."""
+    model, own = Net(), Net()
+    optimizer = optimizer_of(name, model)
+    for group in optimizer.param_groups:
+        group["lr"] = torch.tensor(group["lr"]) if group.get("fused") else group["lr"]
+    scheduler = lambda_lr(optimizer, CURVE)
+    scaler = torch.amp.GradScaler("cpu")
+    scaler.load_state_dict(scaler.state_dict() | {"scale": scale, "_growth_tracker": good_updates})
+    step = TrainStep(own, optimizer_of(name, own), mean_loss, CURVE, precision="fp16", max_norm=max_norm)
+    _growing(step, scale, good_updates)
+    scales = []
+    for batch in batches(30):
+        optimizer.zero_grad()
+        with torch.autocast("cpu", dtype=torch.float16):
+            loss = mean_loss(model, batch)
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        norm = nn.utils.clip_grad_norm_(model.parameters(), max_norm or float("inf"))
+        scaler.step(optimizer)
+        before = scaler.get_scale()
+        scaler.update()
+        applied = scaler.get_scale() >= before
+        if applied:
+            scheduler.step()
+        result = step(batch)
+        assert same(result.loss, loss)
+        if applied:
+            assert same(result.grad_norm, norm)
+        state = step.state_dict()
+        assert [value.item() for value in state["loss_scale"]] == [
+            scaler.get_scale(),
+            scaler.state_dict()["_growth_tracker"],
+        ]
+        scales.append(scaler.get_scale())
+    assert same(own.state_dict(), model.state_dict())
+    if scale == 2.0**22:
+        assert state["skipped"] > 0, "no overflow was seen"
+    if good_updates:
+        assert max(scales) == 2 * scale, "no growth was seen"
+
+
+def test_the_scale_is_left_alone_by_data_that_is_not_finite() -> None:
+    (batch,) = batches(1)
+    step = step_of("sgd", precision="fp16")
+    step(batch)
+    scale = step.state_dict()["loss_scale"][0]
+    train(step, [spoiled(batch)] * 3 + [spoiled(batch, float("inf"))] * 3)
+    assert step.state_dict()["loss_scale"][0] == scale
+
+
+def test_large_sums_do_not_overflow() -> None:
+    """65 536 times a gradient of sums over 4 000 rows would be far beyond fp16, whose largest is 65 504."""
+    (whole,) = batches(1, rows=4000)
+    expected = step_of("sgd", loss_fn=pair_loss)(whole)
+    for rows in ([4000], [1000, 3000], [3000, 600, 400]):
+        pieces = zip(*(part.split(rows) for part in whole), strict=True)
+        result = step_of("sgd", loss_fn=pair_loss, precision="fp16")(*pieces)
+        assert result.skipped == 0
+        torch.testing.assert_close(result, expected, rtol=0.01, atol=0)
+
+
+@pytest.mark.parametrize("on_nonfinite", ["skip", "raise"])
+def test_an_overflow_of_the_gradient_alone_is_the_scales_search(on_nonfinite: str) -> None:
+    (batch,) = batches(1)
+    step = step_of("sgd", precision="fp16", on_nonfinite=on_nonfinite)
+    _growing(step, 2.0**40, 0)
+    applied, skipped = 0, 0
+    while not applied:
+        result = step(batch)
+        applied, skipped = int(result.applied), int(result.skipped)
+        assert result.loss.isfinite()
+        assert skipped < 40
+    assert skipped > 10
+    assert step.state_dict()["loss_scale"][0] == 2.0 ** (40 - skipped)
+
+
+@pytest.mark.parametrize("name", ["adamw", "momentum", "rmsprop"])
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_a_small_problem_is_learned_as_in_fp32(name: str, precision: str) -> None:
+    inputs = torch.randn(64, 3, generator=torch.Generator().manual_seed(0))
+    batch = inputs, torch.stack([inputs.sum(1).sin(), inputs[:, 0]], 1)
+    curve = PlateauCurve(150, warmup_steps=10)
+    losses = {}
+    for chosen in ("fp32", precision):
+        results = train(step_of(name, curve=curve, precision=chosen, max_norm=1.0), [batch] * 150)
+        losses[chosen] = results[-1].loss.item()
+        assert losses[chosen] < 0.5 * results[0].loss.item()
+    assert losses[precision] == pytest.approx(losses["fp32"], rel=0.05)
+
+
+@pytest.mark.parametrize("precision", ["fp64", "", "FP32", None, torch.float16, 16], ids=repr)
+def test_an_unknown_precision(precision: Any) -> None:
+    with pytest.raises(ValueError, match=r"precision = .* must be one of 'fp32', 'bf16', 'fp16'"):
+        autocast(precision, _CPU)
+
+
+def test_the_dtype_of_the_forward_pass() -> None:
+    seen = []
+
+    def loss_fn(model: nn.Module, batch: Any) -> torch.Tensor:
+        outputs = model(batch[0])
+        seen.append(outputs.dtype)
+        return outputs.float().mean()
+
+    for precision in ("fp32", "bf16", "fp16"):
+        step_of(loss_fn=loss_fn, precision=precision)(*batches(1))
+    assert seen == [torch.float32, torch.bfloat16, torch.float16]
+    assert not torch.is_autocast_enabled("cpu")

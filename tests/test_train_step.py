@@ -1,0 +1,198 @@
+"""The training step's numbers: the bits of the loop written by hand, however a batch is split."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from training import (
+    CURVE,
+    FUSED,
+    OPTIMIZERS,
+    OTHERS,
+    Batch,
+    Net,
+    batches,
+    device_pair_loss,
+    mean_loss,
+    optimizer_of,
+    pair_loss,
+    same,
+    spoiled,
+    step_of,
+    train,
+)
+
+from torch_bridge import TrainStep, lambda_lr
+
+
+def by_hand(
+    model: nn.Module, optimizer: Optimizer, updates: Sequence[Sequence[Batch]], max_norm: float | None = None
+) -> list[tuple[Tensor, Tensor]]:
+    """The plain loop; a fused optimizer gets its rate as a tensor. Returns losses and norms."""
+    if all(group.get("fused") for group in optimizer.param_groups):
+        for group in optimizer.param_groups:
+            group["lr"] = torch.tensor(group["lr"])
+    scheduler = lambda_lr(optimizer, CURVE)
+    results = []
+    for micro_batches in updates:
+        optimizer.zero_grad()
+        total = torch.zeros(())
+        for batch in micro_batches:
+            loss = mean_loss(model, batch) / len(micro_batches)
+            loss.backward()
+            total = total + loss.detach()
+        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        norm = nn.utils.clip_grad_norm_(parameters, float("inf") if max_norm is None else max_norm)
+        optimizer.step()
+        scheduler.step()
+        results.append((total, norm))
+    return results
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize(("pieces", "max_norm"), [(1, None), (1, 0.1), (3, None), (2, 0.05)])
+def test_the_bits_of_the_loop_by_hand(name: str, pieces: int, max_norm: float | None) -> None:
+    data = batches(20 * pieces)
+    updates = [data[start : start + pieces] for start in range(0, len(data), pieces)]
+    model, own = Net(), Net()
+    optimizer = optimizer_of(name, model)
+    expected = by_hand(model, optimizer, updates, max_norm)
+
+    own_optimizer = optimizer_of(name, own)
+    step = TrainStep(own, own_optimizer, mean_loss, CURVE, max_norm=max_norm)
+    for micro_batches, (loss, norm) in zip(updates, expected, strict=True):
+        result = step(*micro_batches)
+        assert same((result.loss, result.grad_norm), (loss, norm))
+    assert same(own.state_dict(), model.state_dict())
+    assert same(own_optimizer.state_dict()["state"], optimizer.state_dict()["state"])
+
+
+def test_sparse_gradients() -> None:
+    def loss_fn(model: nn.Module, batch: Tensor) -> Tensor:
+        return model(batch).square().sum()
+
+    model, own = nn.Embedding(9, 3, sparse=True), nn.Embedding(9, 3, sparse=True)
+    own.load_state_dict(model.state_dict())
+    optimizer = torch.optim.SparseAdam(model.parameters(), lr=0.01)
+    scheduler = lambda_lr(optimizer, CURVE)
+    step = TrainStep(own, torch.optim.SparseAdam(own.parameters(), lr=0.01), loss_fn, CURVE)
+    for batch in torch.randint(9, (12, 5)):
+        loss = loss_fn(model, batch)
+        optimizer.zero_grad()
+        loss.backward()
+        norm = torch.linalg.vector_norm(model.weight.grad.to_dense())
+        optimizer.step()
+        scheduler.step()
+        result = step(batch)
+        torch.testing.assert_close(result.grad_norm, norm)
+        assert same(result.loss, loss)
+    assert same(own.weight, model.weight)
+
+
+def test_complex_parameters() -> None:
+    class Spectral(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(3, dtype=torch.complex64))
+            self.bias = nn.Parameter(torch.zeros(()))
+
+        def forward(self, inputs: Tensor) -> Tensor:
+            return (self.weight * inputs).abs() + self.bias
+
+    def loss_fn(model: nn.Module, batch: Tensor) -> Tensor:
+        return model(batch).square().mean()
+
+    model, own = Spectral(), Spectral()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+    scheduler = lambda_lr(optimizer, CURVE)
+    step = TrainStep(own, torch.optim.Adam(own.parameters(), lr=0.1), loss_fn, CURVE, max_norm=0.1)
+    for batch in torch.randn(9, 4, 3):
+        optimizer.zero_grad()
+        loss_fn(model, batch).backward()
+        norm = nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+        optimizer.step()
+        scheduler.step()
+        torch.testing.assert_close(step(batch).grad_norm, norm)
+    torch.testing.assert_close(own.state_dict(), model.state_dict())
+
+
+@pytest.mark.parametrize("loss_fn", [pair_loss, device_pair_loss])
+@settings(max_examples=25)
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=6).filter(any))
+def test_pairs_do_not_depend_on_the_split(loss_fn: Callable[..., Any], rows: list[int]) -> None:
+    (whole,) = batches(1, sum(rows))
+    pieces = list(zip(*(part.split(rows) for part in whole), strict=True))
+    # Plain descent: Adam would turn gradients that round to nothing into steps of full size.
+    step, in_pieces = (step_of("sgd", loss_fn=loss_fn) for _ in range(2))
+    for _ in range(5):
+        expected, result = step(whole), in_pieces(*pieces)
+        torch.testing.assert_close(result, expected, rtol=1e-6, atol=0)
+    for own, other in zip(step.model.parameters(), in_pieces.model.parameters(), strict=True):
+        torch.testing.assert_close(other, own, rtol=1e-6, atol=1e-7)
+
+
+def test_no_result_is_overwritten() -> None:
+    class Single(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weights = nn.Parameter(torch.ones(2))
+            self.level = nn.Parameter(torch.ones(()))
+
+    # The loss is a fresh tensor, a parameter, a view of one.
+    losses: list[Callable[..., Tensor]] = [
+        lambda model, batch: model.weights.sum(),
+        lambda model, batch: model.level,
+        lambda model, batch: model.weights[0],
+    ]
+    for loss_fn in losses:
+        step = step_of("sgd", Single(), loss_fn)
+        results = [step(None) for _ in range(5)]
+        values = [result.loss.item() for result in results]
+        assert values == sorted(values, reverse=True)
+        assert len(set(values)) == 5
+        assert [int(result.applied) for result in results] == [1, 2, 3, 4, 5]
+        assert len({result.lr.data_ptr() for result in results}) == 5
+
+
+def test_gradients_from_before_do_not_count() -> None:
+    (batch,) = batches(1)
+    model = Net()
+    mean_loss(model, spoiled(batch)).backward()
+    step, clean = step_of(model=model), step_of()
+    for _ in range(2):
+        assert same(step(batch), clean(batch))
+        mean_loss(model, batch).backward()
+
+
+def test_fewer_parameters_than_the_model() -> None:
+    model, (batch,) = Net(), batches(1)
+    optimizer = torch.optim.AdamW(model.last.parameters(), lr=0.1, fused=True)
+    before = model.first.weight.clone()
+    result = TrainStep(model, optimizer, mean_loss, CURVE)(batch)
+    mean_loss(reference := Net(), batch).backward()
+    norm = torch.stack([p.grad.norm() for p in reference.last.parameters()]).norm()
+    torch.testing.assert_close(result.grad_norm, norm)
+    assert same(model.first.weight, before)
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("name", [*FUSED, *OTHERS])
+def test_an_optimizer_with_hyperparameters_as_built(name: str) -> None:
+    model = Net()
+    optimizer = optimizer_of(name, model)
+    before = [
+        {key: value for key, value in group.items() if key not in ("lr", "params", "initial_lr")}
+        for group in optimizer.param_groups
+    ]
+    train(TrainStep(model, optimizer, mean_loss, CURVE), batches(3))
+    after = [
+        {key: value for key, value in group.items() if key not in ("lr", "params", "initial_lr")}
+        for group in optimizer.param_groups
+    ]
+    assert before == after
+    assert all(parameter.grad is None for parameter in model.parameters())

@@ -1,0 +1,97 @@
+"""The training step's rates: those of the curve at the count of updates, through skips and in every mode."""
+
+import copy
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from training import (
+    CURVE,
+    OPTIMIZERS,
+    Net,
+    batches,
+    mean_loss,
+    optimizer_of,
+    same,
+    skip_patterns,
+    spoiled,
+    step_of,
+    train,
+)
+
+from plateau_jax import PlateauCurve
+from torch_bridge import TrainStep, clock, lambda_lr
+
+
+@pytest.mark.parametrize("name", ["adamw", "momentum", "rmsprop"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+@settings(max_examples=6)
+@given(skips=skip_patterns(60), interval=st.integers(2, 9))
+def test_the_rate_is_that_of_lambda_lr(name: str, precision: str, skips: list[bool], interval: int) -> None:
+    model = Net()
+    kind, options = OPTIMIZERS[name]
+    curves = [CURVE, PlateauCurve(25, decay="linear"), PlateauCurve(10**6, warmup_steps=1000)]
+    groups = [
+        {"params": model.first.parameters(), "lr": 0.01},
+        {"params": [model.last.weight], "lr": 1 / 3},
+        {"params": [model.last.bias], "lr": 0.0},
+    ]
+    model.last.weight.requires_grad_(False)
+    reference = torch.optim.SGD([{"params": [torch.zeros(())], "lr": lr} for lr in (0.01, 1 / 3, 0.0)])
+    scheduler = lambda_lr(reference, curves)
+    reference.step()
+    (batch,) = batches(1)
+    applied = 0
+    with patch.object(clock, "INTERVAL", interval):
+        step = TrainStep(model, kind(groups, **options), mean_loss, curves, precision=precision)
+        for number, skip in enumerate(skips, 1):
+            result = step(spoiled(batch) if skip else batch)
+            assert result.lr.dtype == torch.float32
+            assert result.lr.tolist() == [float(np.float32(lr)) for lr in scheduler.get_last_lr()]
+            used = [float(np.float32(float(group["lr"]))) for group in step.optimizer.param_groups]
+            if name != "rmsprop" or not skip:
+                assert used == result.lr.tolist()
+            applied += not skip
+            assert (int(result.applied), int(result.skipped)) == (applied, number - applied)
+            if not skip:
+                scheduler.step()
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_windows_of_the_real_length(precision: str) -> None:
+    skips = np.random.default_rng(1).random(3 * clock.INTERVAL) < 0.4
+    curve = PlateauCurve(1500, warmup_steps=100, plateaus=[(50, 30)])
+    (batch,) = batches(1)
+    bad = spoiled(batch)
+    step = step_of("sgd", curve=curve, precision=precision)
+    results = [step(bad if skip else batch) for skip in skips]
+    applied = np.cumsum(~skips) - ~skips
+    assert torch.stack([result.lr for result in results])[:, 0].tolist() == [
+        float(np.float32(0.1) * factor) for factor in curve(applied)
+    ]
+    assert int(results[-1].applied) == (~skips).sum()
+
+
+def test_building_again_keeps_the_peak() -> None:
+    model = Net()
+    optimizer = optimizer_of("adamw", model)
+    for build in range(3):
+        step = TrainStep(model, optimizer, mean_loss, CURVE)
+        peaks = [group["initial_lr"] for group in optimizer.param_groups]
+        assert peaks == [float(np.float32(0.01))], build
+        rates = [result.lr.item() for result in train(step, batches(6))]
+        assert rates == [float(CURVE(applied) * np.float32(0.01)) for applied in range(6)]
+
+
+def test_the_rate_of_an_optimizer_whose_state_was_loaded_directly() -> None:
+    data = batches(12)
+    for name in ("adamw", "momentum", "rmsprop"):
+        step, straight = step_of(name), step_of(name)
+        train(straight, data[:4])
+        train(step, data[:4])
+        step.optimizer.load_state_dict(copy.deepcopy(step.optimizer.state_dict()))
+        expected, found = train(straight, data[4:]), train(step, data[4:])
+        assert same(expected, found)

@@ -1,0 +1,165 @@
+"""What a training step refuses: one clear error, and nothing half done."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from training import (
+    CURVE,
+    Net,
+    batches,
+    contents,
+    device_pair_loss,
+    mean_loss,
+    optimizer_of,
+    pair_loss,
+    same,
+    step_of,
+    train,
+)
+
+from torch_bridge import TrainStep
+
+_x = torch.ones(3)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"precision": "tf32"}, ValueError, "precision = 'tf32'"),
+        ({"on_nonfinite": "stop"}, ValueError, "on_nonfinite = 'stop'"),
+        ({"on_nonfinite": None}, ValueError, "on_nonfinite = None"),
+        ({"max_norm": 0}, ValueError, "max_norm = 0"),
+        ({"max_norm": -1.0}, ValueError, r"max_norm = -1\.0"),
+        ({"max_norm": float("nan")}, ValueError, "max_norm = nan"),
+        ({"max_norm": "1"}, TypeError, "max_norm = '1'"),
+        ({"max_norm": True}, TypeError, "max_norm = True"),
+        ({"loss_fn": None}, TypeError, "loss_fn = None must be callable"),
+        ({"curve": 0.1}, TypeError, "curve = 0.1 must be a PlateauCurve"),
+        ({"curve": lambda step: 0.1}, TypeError, "must be a PlateauCurve"),
+        ({"curve": [CURVE, CURVE]}, ValueError, "2 curves; the optimizer has 1"),
+        ({"curve": []}, ValueError, "0 curves; the optimizer has 1"),
+        ({"carry": 3}, TypeError, "carry = 3"),
+        ({"cuda_graph": True}, ValueError, "cuda_graph=True .* CUDA"),
+    ],
+    ids=str,
+)
+def test_arguments(options: dict[str, Any], error: type[Exception], message: str) -> None:
+    model = Net()
+    optimizer = optimizer_of("adamw", model)
+    group = dict(optimizer.param_groups[0])
+    arguments = {"loss_fn": mean_loss, "curve": CURVE} | options
+    with pytest.raises(error, match=message):
+        TrainStep(model, optimizer, arguments.pop("loss_fn"), arguments.pop("curve"), **arguments)
+    assert optimizer.param_groups[0] == group, "nothing was done to the optimizer"
+
+
+def test_a_peak_that_float32_cannot_hold() -> None:
+    for rate in (1e-39, 1e39):
+        model = Net()
+        with pytest.raises(ValueError, match="learning rate"):
+            TrainStep(model, optimizer_of("adamw", model, lr=rate), mean_loss, CURVE)
+
+
+def test_fp16_parameters_under_fp16() -> None:
+    model = Net().half()
+    with pytest.raises(ValueError, match="fp16"):
+        TrainStep(model, optimizer_of("adamw", model), mean_loss, CURVE, precision="fp16")
+
+
+def test_an_optimizer_of_another_model_and_a_closure() -> None:
+    with pytest.raises(ValueError, match="not the model's"):
+        TrainStep(Net(), optimizer_of("adamw", Net()), mean_loss, CURVE)
+    model = Net()
+    with pytest.raises(TypeError, match="LBFGS needs a closure"):
+        TrainStep(model, torch.optim.LBFGS(model.parameters()), mean_loss, CURVE)
+
+
+def test_a_scheduler_beside_the_curve() -> None:
+    model = Net()
+    optimizer = optimizer_of("adamw", model)
+    torch.optim.lr_scheduler.ConstantLR(optimizer)
+    group = dict(optimizer.param_groups[0])
+    with pytest.raises(ValueError, match="scheduler"):
+        TrainStep(model, optimizer, mean_loss, CURVE)
+    assert optimizer.param_groups[0] == group
+
+
+@pytest.mark.parametrize(
+    ("value", "error"),
+    [
+        (lambda loss: loss.item(), TypeError),
+        (lambda loss: None, TypeError),
+        (lambda loss: {"loss": loss}, TypeError),
+        (lambda loss: (loss, 1, 2), TypeError),
+        (lambda loss: (loss, "1"), TypeError),
+        (lambda loss: loss.view(1), ValueError),
+        (lambda loss: loss.expand(3), ValueError),
+        (lambda loss: (loss.expand(3), 3), ValueError),
+        (lambda loss: (loss, torch.ones(2)), ValueError),
+        (lambda loss: (loss, -1), ValueError),
+        (lambda loss: (loss, 0), ValueError),
+        (lambda loss: (loss, 0.0), ValueError),
+        (lambda loss: loss.detach(), ValueError),
+    ],
+)
+@pytest.mark.parametrize("pieces", [1, 3])
+def test_a_loss_that_is_refused_changes_nothing(value: Any, error: type[Exception], pieces: int) -> None:
+    def loss_fn(model: nn.Module, batch: Any) -> Any:
+        loss = mean_loss(model, batch)
+        return value(loss) if bad else loss
+
+    bad, data = False, batches(pieces)
+    step, straight = step_of(loss_fn=loss_fn), step_of()
+    step(*data)
+    straight(*data)
+    before, bad = contents(step), True
+    for _ in range(3):
+        with pytest.raises(error):
+            step(*data)
+    assert same(contents(step), before)
+    assert all(parameter.grad is None for parameter in step.model.parameters())
+    bad = False
+    assert same(step(*data), straight(*data))
+
+
+def test_means_beside_pairs_and_a_total_weight_of_zero() -> None:
+    first, second = batches(2)
+    empty = first[0][:0], first[1][:0]
+    step = step_of(loss_fn=lambda model, batch: (mean_loss if batch is first else pair_loss)(model, batch))
+    with pytest.raises(TypeError, match=r"a mean .* and a pair"):
+        step(first, second)
+    step = step_of(loss_fn=pair_loss)
+    before = contents(step)
+    for pieces in ((empty,), (empty, empty, empty)):
+        with pytest.raises(ValueError, match=r"weight .* is zero"):
+            step(*pieces)
+    assert same(contents(step), before)
+
+
+def test_no_micro_batch() -> None:
+    with pytest.raises(TypeError, match="batch"):
+        step_of()()
+
+
+def test_failing_calls_do_not_move_the_clock() -> None:
+    step = step_of(loss_fn=lambda model, batch: mean_loss(model, batch))
+    (batch,) = batches(1)
+    for applied in range(5):
+        with pytest.raises(TypeError):
+            step(None)
+        assert step(batch).lr.item() == float(CURVE(applied) * np.float32(0.01))
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    data = batches(5)
+    for norm in (np.float32(0.25), np.float64(0.25)):
+        step, plain = step_of(max_norm=norm), step_of(max_norm=0.25)
+        assert same(train(step, data), train(plain, data))
+
+
+def test_weights_on_the_device_are_no_reason_to_refuse() -> None:
+    (batch,) = batches(1)
+    assert step_of(loss_fn=device_pair_loss)(batch).applied == 1

@@ -1,0 +1,202 @@
+"""An update that is not finite changes nothing but a count, or raises and changes nothing else."""
+
+import re
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from torch import Tensor, nn
+from training import (
+    FUSED,
+    OPTIMIZERS,
+    Net,
+    batches,
+    contents,
+    device_pair_loss,
+    mean_loss,
+    pair_loss,
+    same,
+    skip_patterns,
+    spoiled,
+    step_of,
+    train,
+)
+
+_INF = float("inf")
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+def test_a_skip_changes_a_count_alone(name: str, precision: str) -> None:
+    data = batches(4)
+    step = step_of(name, precision=precision, max_norm=0.5)
+    *_, last = train(step, data)
+    for value in (float("nan"), _INF, -_INF):
+        before = contents(step)
+        result = step(spoiled(data[0], value), data[1])
+        after = contents(step)
+        assert not result.loss.isfinite()
+        assert after.pop("skipped") == before.pop("skipped") + 1
+        assert same(after, before)
+    assert (result.applied, result.skipped) == (last.applied, last.skipped + 3)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+@settings(max_examples=4)
+@given(skips=skip_patterns(30))
+def test_skips_leave_no_trace(name: str, skips: list[bool]) -> None:
+    """From the first update on: what follows is what would have come without them."""
+    step, straight = step_of(name), step_of(name)
+    for skip, batch in zip(skips, batches(len(skips)), strict=True):
+        if skip:
+            step(spoiled(batch))
+        else:
+            result, expected = step(batch), straight(batch)
+            assert same(result[:4], expected[:4])
+    train(step, batches(1))
+    train(straight, batches(1))
+    state, reference = contents(step), contents(straight)
+    assert state.pop("skipped") == sum(skips)
+    assert reference.pop("skipped") == 0
+    assert same(state, reference)
+
+
+def test_a_gradient_that_is_not_finite_under_a_finite_loss() -> None:
+    class Root(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(2))
+
+        def forward(self, inputs: Tensor) -> Tensor:
+            return (self.weight * inputs).sqrt()  # its derivative at zero is infinite
+
+    def loss_fn(model: nn.Module, batch: Tensor) -> Tensor:
+        return model(batch).sum()
+
+    for name in ("adamw", "sgd", "momentum", "rmsprop"):
+        for precision in ("fp32", "bf16"):
+            step = step_of(name, Root(), loss_fn, precision=precision)
+            step(torch.ones(2))
+            before = contents(step)
+            result = step(torch.zeros(2))
+            after = contents(step)
+            assert result.loss == 0
+            assert not result.grad_norm.isfinite()
+            assert after.pop("skipped") == before.pop("skipped") + 1
+            assert same(after, before)
+        step = step_of(name, Root(), loss_fn, on_nonfinite="raise")
+        with pytest.raises(FloatingPointError, match=r"update 1 .*gradient norm (nan|inf)"):
+            step(torch.zeros(2))
+        assert int(step(torch.ones(2)).applied) == 1
+        step = step_of(name, Root(), loss_fn, on_nonfinite="raise", precision="fp16")
+        assert int(step(torch.zeros(2)).skipped) == 1
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+@pytest.mark.parametrize("name", ["adamw", "momentum", "rmsprop"])
+def test_raise(name: str, precision: str) -> None:
+    data = batches(6)
+    step = step_of(name, precision=precision, on_nonfinite="raise")
+    straight = step_of(name, precision=precision)
+    for number, batch in enumerate(data):
+        expected = straight(batch)
+        assert same(step(batch)[:4], expected[:4])
+        before = contents(step)
+        for value, shown in ((float("nan"), "nan"), (_INF, "inf|nan")):
+            with pytest.raises(FloatingPointError) as caught:
+                step(spoiled(batch, value))
+            update = int(expected.applied) + before["skipped"] + 1
+            assert re.search(rf"\bupdate {update}\b", str(caught.value))
+            assert re.search(rf"loss is ({shown})", str(caught.value))
+            before["skipped"] += 1
+            assert same(contents(step), before), number
+
+
+def test_a_total_weight_of_zero_on_the_device_is_skipped() -> None:
+    (batch,) = batches(1)
+    empty = batch[0][:0], batch[1][:0]
+    for pieces in ((empty,), (empty, empty), (empty,) * 3):
+        step = step_of(loss_fn=device_pair_loss)
+        step(batch)
+        before = contents(step)
+        result = step(*pieces)
+        after = contents(step)
+        assert after.pop("skipped") == before.pop("skipped") + 1
+        assert same(after, before)
+        assert not result.loss.isfinite()
+
+
+@pytest.mark.parametrize("on_device", [False, True])
+@pytest.mark.parametrize("name", ["adamw", "momentum", "sgd"])
+def test_an_empty_micro_batch_does_no_harm(name: str, on_device: bool) -> None:
+    loss_fn = device_pair_loss if on_device else pair_loss
+    first, second = batches(2)
+    empty = first[0][:0], first[1][:0]
+    for pieces in (
+        (empty, first, second),
+        (first, empty, second),
+        (first, second, empty),
+        (empty, empty, first, empty, second),
+    ):
+        step, straight = step_of(name, loss_fn=loss_fn), step_of(name, loss_fn=loss_fn)
+        result, expected = step(*pieces), straight(first, second)
+        torch.testing.assert_close(result, expected, rtol=1e-6, atol=0)
+
+
+def test_an_empty_micro_batch_whose_loss_hangs_on_nothing() -> None:
+    def loss_fn(model: nn.Module, batch: Any) -> Any:
+        return pair_loss(model, batch) if len(batch[0]) else (torch.zeros(()), 0)
+
+    first, second = batches(2)
+    empty = first[0][:0], first[1][:0]
+    expected = step_of(loss_fn=pair_loss)(first, second)
+    for pieces in ((empty, first, second), (first, empty, second), (first, second, empty)):
+        result = step_of(loss_fn=loss_fn)(*pieces)
+        torch.testing.assert_close(result, expected, rtol=1e-6, atol=0)
+
+
+def test_the_loss_scale_is_not_for_data_that_is_not_finite() -> None:
+    """Halved at every bad batch, it would come to zero, and no update would take place again."""
+    (batch,) = batches(1)
+    step = step_of("sgd", precision="fp16", on_nonfinite="skip")
+    train(step, [spoiled(batch)] * 200)
+    result = step(batch)
+    assert (int(result.applied), int(result.skipped)) == (1, 200)
+
+
+@pytest.mark.parametrize("name", FUSED)
+def test_nothing_is_left_on_the_optimizer(name: str) -> None:
+    (batch,) = batches(1)
+    step = step_of(name)
+    before = set(vars(step.optimizer))
+    train(step, [batch, spoiled(batch), batch])
+    assert set(vars(step.optimizer)) == before
+
+    def fail(*_: Any) -> None:
+        raise RuntimeError("on purpose")
+
+    hook = step.optimizer.register_step_pre_hook(fail)
+    with pytest.raises(RuntimeError, match="on purpose"):
+        step(batch)
+    assert not hasattr(step.optimizer, "found_inf")
+    assert all(parameter.grad is None for parameter in step.model.parameters())
+    hook.remove()
+    assert int(step(batch).applied) == 3
+
+
+def test_a_loss_that_fails_changes_nothing() -> None:
+    def loss_fn(model: nn.Module, batch: Any) -> Tensor:
+        if batch is None:
+            raise KeyError("on purpose")
+        return mean_loss(model, batch)
+
+    (batch,) = batches(1)
+    step = step_of(loss_fn=loss_fn, model=Net())
+    step(batch)
+    before = contents(step)
+    with pytest.raises(KeyError, match="on purpose"):
+        step(batch, None)
+    assert all(parameter.grad is None for parameter in step.model.parameters())
+    assert same(contents(step), before)
+    step(batch)

@@ -1,0 +1,232 @@
+"""Small models, their losses, and what tests of the training step ask of tensors."""
+
+import io
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+import torch
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from plateau_jax import PlateauCurve
+from torch_bridge import TrainStep
+
+CURVE = PlateauCurve(40, warmup_steps=4, plateaus=[(20, 30)], min_lr_ratio=0.1, init_lr_ratio=0.5)
+
+optim = torch.optim
+# Those that take the decision to skip on the device.
+FUSED: dict[str, tuple[type[Optimizer], dict[str, Any]]] = {
+    "adam": (optim.Adam, {"lr": 0.01, "fused": True}),
+    "amsgrad": (optim.Adam, {"lr": 0.01, "fused": True, "amsgrad": True, "weight_decay": 0.1}),
+    "adamw": (optim.AdamW, {"lr": 0.01, "fused": True}),
+    "sgd": (optim.SGD, {"lr": 0.1, "fused": True}),
+    "momentum": (optim.SGD, {"lr": 0.1, "fused": True, "momentum": 0.9, "weight_decay": 0.01}),
+    "nesterov": (optim.SGD, {"lr": 0.1, "fused": True, "momentum": 0.9, "nesterov": True}),
+    "adagrad": (optim.Adagrad, {"lr": 0.1, "fused": True}),
+}
+OTHERS: dict[str, tuple[type[Optimizer], dict[str, Any]]] = {
+    "plain adam": (optim.Adam, {"lr": 0.01}),
+    "foreach adamw": (optim.AdamW, {"lr": 0.01, "foreach": True}),
+    "plain momentum": (optim.SGD, {"lr": 0.1, "momentum": 0.9, "dampening": 0.1}),
+    "plain adagrad": (optim.Adagrad, {"lr": 0.1, "lr_decay": 0.01}),
+    "rmsprop": (optim.RMSprop, {"lr": 0.01, "momentum": 0.9, "centered": True}),
+    "nadam": (optim.NAdam, {"lr": 0.01}),
+    "radam": (optim.RAdam, {"lr": 0.01}),
+    "adamax": (optim.Adamax, {"lr": 0.01}),
+    "adadelta": (optim.Adadelta, {"lr": 1.0}),
+    "adafactor": (optim.Adafactor, {"lr": 0.01}),
+    "asgd": (optim.ASGD, {"lr": 0.01}),
+    "rprop": (optim.Rprop, {"lr": 0.01}),
+    "muon": (optim.Muon, {"lr": 0.01}),
+}
+OPTIMIZERS = FUSED | OTHERS
+
+
+class Net(nn.Module):
+    """Two layers; a seed gives the same ones every time."""
+
+    def __init__(self, seed: int = 0, dropout: float = 0.0) -> None:
+        super().__init__()
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            self.first, self.last = nn.Linear(3, 8), nn.Linear(8, 2)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.last(self.dropout(torch.tanh(self.first(inputs))))
+
+
+class Recurrent(nn.Module):
+    """An LSTM or a GRU, which passes its state on, and a layer on top of it."""
+
+    def __init__(self, kind: str = "LSTM") -> None:
+        super().__init__()
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            self.cells, self.last = getattr(nn, kind)(3, 5, batch_first=True), nn.Linear(5, 2)
+
+    def forward(self, inputs: Tensor, carry: Any) -> tuple[Tensor, Any]:
+        hidden, carry = self.cells(inputs, carry)
+        return self.last(hidden), carry
+
+    def initial(self, rows: int = 4) -> Any:
+        state = torch.zeros(1, rows, 5)
+        return (state, state.clone()) if isinstance(self.cells, nn.LSTM) else state
+
+
+Batch = tuple[Tensor, Tensor]
+
+
+def batches(count: int, rows: int = 4, seed: int = 0, time: int | None = None) -> list[Batch]:
+    generator = torch.Generator().manual_seed(seed)
+    shape = (rows,) if time is None else (rows, time)
+    return [
+        (torch.randn(*shape, 3, generator=generator), torch.randn(*shape, 2, generator=generator))
+        for _ in range(count)
+    ]
+
+
+def spoiled(batch: Batch, value: float = float("nan")) -> Batch:
+    """A batch whose loss is not finite."""
+    return batch[0] * value, batch[1]
+
+
+def mean_loss(model: nn.Module, batch: Batch) -> Tensor:
+    return nn.functional.mse_loss(model(batch[0]).float(), batch[1])
+
+
+def pair_loss(model: nn.Module, batch: Batch) -> tuple[Tensor, int]:
+    return (model(batch[0]).float() - batch[1]).square().sum(), batch[1].numel()
+
+
+def device_pair_loss(model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
+    total, weight = pair_loss(model, batch)
+    return total, torch.tensor(weight)
+
+
+def carried_loss(model: nn.Module, batch: Batch, carry: Any) -> tuple[Tensor, Any]:
+    outputs, carry = model(batch[0], carry)
+    return nn.functional.mse_loss(outputs.float(), batch[1]), carry
+
+
+def optimizer_of(name: str, model: nn.Module, **more: Any) -> Optimizer:
+    kind, options = OPTIMIZERS[name]
+    parameters = [p for p in model.parameters() if name != "muon" or p.dim() == 2]
+    return kind(parameters, **options | more)
+
+
+def step_of(
+    name: str = "adamw",
+    model: nn.Module | None = None,
+    loss_fn: Callable[..., Any] = mean_loss,
+    curve: Any = CURVE,
+    **options: Any,
+) -> TrainStep:
+    model = Net() if model is None else model
+    return TrainStep(model, optimizer_of(name, model), loss_fn, curve, **options)
+
+
+def rates_of(step: TrainStep, applied: int) -> np.ndarray:
+    """The rates of each group after so many updates, from their definition."""
+    return np.array(
+        [CURVE(applied) * np.float32(group["initial_lr"]) for group in step.optimizer.param_groups]
+    )
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether two trees are equal, tensors bit for bit and in their dtypes (NaN equals NaN)."""
+    if isinstance(one, Tensor) and isinstance(other, Tensor):
+        alike = one.dtype == other.dtype and one.shape == other.shape
+        return alike and bool(((one == other) | ((one != one) & (other != other))).all())
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
+        return len(one) == len(other) and all(map(same, one, other))
+    return bool(one == other)
+
+
+def contents(step: TrainStep) -> dict[str, Any]:
+    """What a skipped update leaves alone: a state without rates, random numbers and the scale's counter."""
+    state = step.state_dict()
+    state["loss_scale"] = state["loss_scale"] and state["loss_scale"][0]
+    for group in state["optimizer"]["param_groups"]:
+        del group["lr"]
+    del state["random"]
+    return state
+
+
+def through_a_file(state: Any) -> Any:
+    file = io.BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    return torch.load(file, weights_only=True)
+
+
+class Operators(TorchDispatchMode):
+    """Keeps the name of every operator that runs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.append(func.name())
+        return func(*args, **kwargs or {})
+
+    @property
+    def reads(self) -> int:
+        """Values of tensors that the host has asked for."""
+        return sum("_local_scalar_dense" in name for name in self.names)
+
+
+def reads_of(call: Callable[[], Any]) -> int:
+    with Operators() as operators:
+        call()
+    return operators.reads
+
+
+class Tape(TorchDispatchMode):
+    """Keeps operators with their arguments and outcomes, as a graph would, to run them again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._tape: list[tuple[Any, Any, Any, Any]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        outcome = func(*args, **kwargs)
+        self._tape.append((func, args, kwargs, outcome))
+        return outcome
+
+    def replay(self) -> None:
+        """Run them on what is now in the same inputs; what comes out goes where it came out then."""
+        now: dict[int, tuple[Tensor, Tensor]] = {}
+
+        def present(tree: Any) -> Any:
+            return pytree.tree_map_only(Tensor, lambda tensor: now.get(id(tensor), (tensor, tensor))[1], tree)
+
+        # The tape was written beneath autograd, the backward pass included.
+        with torch._C._AutoDispatchBelowAutograd():
+            for func, args, kwargs, outcome in self._tape:
+                again = func(*present(args), **present(kwargs))
+                for old, new in zip(pytree.tree_leaves(outcome), pytree.tree_leaves(again), strict=True):
+                    if isinstance(old, Tensor):
+                        now[id(old)] = old, new
+            for old, new in now.values():
+                if old.is_contiguous() and old.data_ptr() != new.data_ptr():
+                    old.copy_(new)
+
+
+def skip_patterns(size: int) -> st.SearchStrategy[list[bool]]:
+    """Runs of updates that are skipped and of others, from none to all."""
+    return st.lists(st.tuples(st.booleans(), st.integers(1, 12)), min_size=1).map(
+        lambda runs: [skip for skip, length in runs for _ in range(length)][:size]
+    )
+
+
+def train(step: TrainStep, updates: Iterable[Batch]) -> list[Any]:
+    return [step(batch) for batch in updates]
