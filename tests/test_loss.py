@@ -28,12 +28,12 @@ def test_pairs_give_the_quotient_of_the_sums(
     weight = sum(w for *_, w in pieces)
     if weight == 0:
         if on_device:
-            assert not accumulate(losses, len(losses), scale)[0].isfinite()
+            assert not accumulate(losses, len(losses), scale, [x])[0].isfinite()
         else:
             with pytest.raises(ValueError, match=r"weight .* is zero"):
-                accumulate(losses, len(losses), scale)
+                accumulate(losses, len(losses), scale, [x])
         return
-    loss, rescale = accumulate(losses, len(losses), scale)
+    loss, rescale = accumulate(losses, len(losses), scale, [x])
     gradient = x.grad.double() * (1.0 if rescale is None else rescale)
     assert (rescale is None) <= (len(pieces) == 1)
     size = float(sum(abs(Fraction(a)) + abs(Fraction(b)) for a, b, _ in pieces) / weight)
@@ -44,7 +44,7 @@ def test_pairs_give_the_quotient_of_the_sums(
 @given(st.lists(st.tuples(_small, _small), min_size=1, max_size=6))
 def test_means_are_averaged(pieces: list[tuple[float, float]]) -> None:
     x, y = (torch.ones((), requires_grad=True) for _ in range(2))
-    loss, rescale = accumulate([Loss(a * x + b, None) for a, b in pieces], len(pieces), None)
+    loss, rescale = accumulate([Loss(a * x + b, None) for a, b in pieces], len(pieces), None, [])
     assert rescale is None
     total = torch.zeros(())
     for a, b in pieces:
@@ -61,7 +61,7 @@ def test_a_loss_comes_back_in_at_least_float32(dtype: torch.dtype) -> None:
         for count in (1, 2):
             x = torch.ones((), dtype=dtype, requires_grad=True)
             losses = [read_loss(x * 3 if weight is None else (x * 3, weight)) for _ in range(count)]
-            loss, _ = accumulate(losses, count, None)
+            loss, _ = accumulate(losses, count, None, [])
             assert loss.dtype.itemsize >= 4
             assert not loss.requires_grad
             assert loss == (3 if weight is None else 1.5)
@@ -133,7 +133,7 @@ def test_weights_that_are_taken(weight: Any, pair: Any) -> None:
 def test_a_mean_among_pairs() -> None:
     for losses in ([_mean, _pair], [_pair, _mean], [_pair, _pair, _mean]):
         with pytest.raises(TypeError, match=r"a mean .* and a pair"):
-            accumulate((loss() for loss in losses), len(losses), None)
+            accumulate((loss() for loss in losses), len(losses), None, [])
 
 
 def test_each_backward_pass_comes_before_the_next_loss() -> None:
@@ -146,5 +146,5 @@ def test_each_backward_pass_comes_before_the_next_loss() -> None:
             seen.append(None if x.grad is None else x.grad.clone())
             yield Loss(x * 6, None)
 
-    accumulate(losses(), 3, None)
+    accumulate(losses(), 3, None, [])
     assert seen == [None, 2, 4]

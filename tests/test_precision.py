@@ -5,7 +5,19 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from training import CURVE, Net, batches, mean_loss, optimizer_of, pair_loss, same, spoiled, step_of, train
+from training import (
+    CURVE,
+    Net,
+    batches,
+    device_pair_loss,
+    mean_loss,
+    optimizer_of,
+    pair_loss,
+    same,
+    spoiled,
+    step_of,
+    train,
+)
 
 from plateau_jax import PlateauCurve
 from torch_bridge import TrainStep, lambda_lr
@@ -80,11 +92,12 @@ def test_large_sums_do_not_overflow() -> None:
     """65 536 times a gradient of sums over 4 000 rows would be far beyond fp16, whose largest is 65 504."""
     (whole,) = batches(1, rows=4000)
     expected = step_of("sgd", loss_fn=pair_loss)(whole)
-    for rows in ([4000], [1000, 3000], [3000, 600, 400]):
-        pieces = zip(*(part.split(rows) for part in whole), strict=True)
-        result = step_of("sgd", loss_fn=pair_loss, precision="fp16")(*pieces)
-        assert result.skipped == 0
-        torch.testing.assert_close(result, expected, rtol=0.01, atol=0)
+    for rows in ([4000], [1000, 3000], [3000, 600, 400], [100, 3900], [0, 4000], [0, 0, 400, 3600, 0]):
+        for loss_fn in (pair_loss, device_pair_loss):
+            pieces = zip(*(part.split(rows) for part in whole), strict=True)
+            result = step_of("sgd", loss_fn=loss_fn, precision="fp16")(*pieces)
+            assert result.skipped == 0, rows
+            torch.testing.assert_close(result, expected, rtol=0.01, atol=0)
 
 
 @pytest.mark.parametrize("on_nonfinite", ["skip", "raise"])

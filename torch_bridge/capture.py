@@ -125,4 +125,4 @@ class Graphs:
 
 
 def _shape(leaf: Any) -> Any:
-    return (leaf.shape, leaf.dtype, leaf.device) if isinstance(leaf, Tensor) else leaf
+    return (leaf.shape, leaf.stride(), leaf.dtype, leaf.device) if isinstance(leaf, Tensor) else leaf

@@ -22,11 +22,6 @@ class Carry:
         self._initial = [leaf.detach().to(device, copy=True) for leaf in leaves]
         self.buffers = [leaf.clone() for leaf in self._initial]
 
-    @property
-    def value(self) -> Any:
-        """The present state, as the user's pytree."""
-        return self.tree(self.buffers)
-
     def tree(self, leaves: Sequence[Tensor]) -> Any:
         return pytree.tree_unflatten(list(leaves), self._structure)
 

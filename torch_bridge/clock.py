@@ -27,8 +27,12 @@ class Clock:
         self.peaks = list(peaks)
         self.counts = torch.zeros(2, dtype=torch.int64, device=device)
         """Updates applied, updates skipped."""
-        self.rates = torch.zeros(len(self.curves), 1, device=device)
-        """The rate of each parameter group at the present count; float32."""
+        self._applied = self.counts[:1]
+        self._looked_up = torch.zeros(len(self.curves), 1, device=device)
+        self.rate = self._looked_up.view(-1)
+        """The rate of each parameter group at the present count: float32, of shape (groups,)."""
+        self.rates = self.rate.unbind()
+        """The same memory, a scalar a group."""
         self._window = torch.zeros(len(self.curves), 2 * INTERVAL + 1, device=device)
         self._low = torch.zeros(1, dtype=torch.int64, device=device)
         self._position = torch.zeros(1, dtype=torch.int64, device=device)
@@ -60,9 +64,9 @@ class Clock:
         self._calls += 1
 
     def look_up(self) -> None:
-        """Write the rates of the present count into `rates`."""
-        torch.sub(self.counts[:1], self._low, out=self._position)
-        torch.index_select(self._window, 1, self._position, out=self.rates)
+        """Write the rates of the present count into `rate`."""
+        torch.sub(self._applied, self._low, out=self._position)
+        torch.index_select(self._window, 1, self._position, out=self._looked_up)
 
     def count(self, skip: Tensor) -> None:
         """Count an update: `skip` is a bool scalar."""

@@ -4,7 +4,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+
+from torch_bridge.gradients import gradients_of
 
 
 class Loss(NamedTuple):
@@ -49,12 +51,12 @@ def is_pair(value: Any) -> bool:
 
 
 def accumulate(
-    losses: Iterable[Loss], count: int, scale: Tensor | None
+    losses: Iterable[Loss], count: int, scale: Tensor | None, parameters: Sequence[nn.Parameter]
 ) -> tuple[Tensor, Tensor | float | None]:
     """Run the backward passes of `count` micro-batches, each as its loss comes.
 
-    Sums are divided before they go backward, so that fp16 sees losses of ordinary size: by the
-    first weight, which is as good as any and known in time.
+    Sums are divided before they go backward: by the first weight, or 1 where it is zero. Under fp16,
+    where `scale` is given and large sums would overflow, by the largest weight so far.
 
     Returns:
         The loss of all of them, and what the gradients are still to be multiplied by (None for 1).
@@ -65,7 +67,7 @@ def accumulate(
     """
     total: Any = 0.0
     weights: list[Tensor | float] = []
-    divisor: Tensor | float | None = None
+    divisor: Any = None
     for index, loss in enumerate(losses):
         if index > 0 and (loss.weight is None) != (divisor is None):
             raise TypeError(
@@ -75,8 +77,15 @@ def accumulate(
             part = loss.total / count if count > 1 else loss.total
         else:
             weights.append(loss.weight)
-            if divisor is None:
+            before = divisor
+            if before is None:
                 divisor = _nonzero(loss.weight) if count > 1 else _not_zero(loss.weight)
+            elif scale is not None:
+                divisor = _larger(before, loss.weight)
+                if divisor is not before:
+                    total = total * (before / divisor)
+                    if gradients := gradients_of(parameters):
+                        torch._foreach_mul_(gradients, before / divisor)
             part = loss.total / divisor
         if part.requires_grad:  # a loss of nothing at all, such as an empty micro-batch's, need not
             (part if scale is None else part * scale).backward()
@@ -95,6 +104,12 @@ def accumulate(
 def _nonzero(weight: Tensor | float) -> Tensor | float:
     """The weight, or 1 in place of zero."""
     return torch.where(weight == 0, 1.0, weight) if isinstance(weight, Tensor) else weight or 1.0
+
+
+def _larger(one: Tensor | float, other: Tensor | float) -> Tensor | float:
+    if not isinstance(one, Tensor):
+        one, other = other, one
+    return one.clamp(min=other) if isinstance(one, Tensor) else max(one, other)
 
 
 def _not_zero(weight: Tensor | float) -> Tensor | float:

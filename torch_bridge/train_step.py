@@ -2,7 +2,6 @@
 
 import copy
 import math
-import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
@@ -120,12 +119,11 @@ class TrainStep:
         self._clock = Clock(curves, peaks, device)
         self._scale = LossScale(device) if precision == "fp16" else None
         self._norm_dtype = norm_dtype(parameters)
-        self._applied, self._steady = 0, False
+        self._applied, self._steady, self._factors = 0, False, LookAhead(curves)
         self._graphs = None
-        self._follow()
-        _after_loading(optimizer, self)
         if cuda_graph:
             self._graphs = Graphs(self._update, lambda: self._steady, model, optimizer, device)
+        self._tie()
 
     def __call__(self, batch: Any, *more_micro_batches: Any) -> StepResult:
         """Run one update over the micro-batches.
@@ -133,9 +131,13 @@ class TrainStep:
         Raises:
             FloatingPointError: `on_nonfinite="raise"`, and loss or gradient norm is not finite.
         """
+        groups = self.optimizer.param_groups
+        if not all(group["lr"] is rate for group, rate in zip(groups, self._clock.rates, strict=True)):
+            self._tie()
         self._clock.tick()
         run = self._graphs or self._update
-        result = StepResult(*run((batch, *more_micro_batches)))
+        loss, norm, rates, counts = run((batch, *more_micro_batches))
+        result = StepResult(loss, norm, rates, *counts.unbind())
         if self._raises:
             self._raise_if_nonfinite(result)
         return result
@@ -146,20 +148,16 @@ class TrainStep:
             raise ValueError("this step was built without a carry")
         self._carry.reset()
 
-    def _follow(self) -> None:
-        """Tie the optimizer's present groups to the clock."""
+    def _tie(self) -> None:
+        """Tie the optimizer's groups to the clock: at first, and whenever something else set their rates."""
         groups = self.optimizer.param_groups
-        for group, peak in zip(groups, self._clock.peaks, strict=True):
+        self._skips_on_device = skips_on_device(self.optimizer, groups)
+        for group, peak, rate in zip(groups, self._clock.peaks, self._clock.rates, strict=True):
             group["initial_lr"] = peak
+            if self._skips_on_device:
+                group["lr"] = rate
         if self._graphs is not None:
             self._graphs.drop()
-        self._skips_on_device = skips_on_device(self.optimizer, groups)
-        if self._skips_on_device:
-            for group, rate in zip(groups, self._clock.rates.view(-1), strict=True):
-                rate.copy_(torch.as_tensor(group["lr"]))  # what it reads until the next update
-                group["lr"] = rate
-        else:
-            self._factors = LookAhead(self._clock.curves)
 
     def _update(self, micro_batches: Sequence[Any]) -> tuple[Tensor, ...]:
         # Clones, since loss_fn may change them in place before the update turns out to be skipped.
@@ -173,7 +171,8 @@ class TrainStep:
 
         self._zero_gradients()
         try:
-            loss, rescale = accumulate(losses(), len(micro_batches), self._scale and self._scale.scale)
+            scale = None if self._scale is None else self._scale.scale
+            loss, rescale = accumulate(losses(), len(micro_batches), scale, self._trained)
             gradients = gradients_of(self._trained)
             if not gradients:
                 raise ValueError("the loss has no gradient with respect to any parameter of the optimizer")
@@ -194,7 +193,7 @@ class TrainStep:
                 self._carry.keep(carry, skip)
         finally:
             self._zero_gradients()
-        return loss, norm, self._clock.rates.view(-1).clone(), *self._clock.counts.clone().unbind()
+        return loss, norm, self._clock.rate.clone(), self._clock.counts.clone()
 
     def _zero_gradients(self) -> None:
         for parameter in self._parameters:
@@ -242,9 +241,11 @@ class TrainStep:
         """A snapshot in host memory, which later updates do not change.
 
         Model, optimizer, loss scale, clock, carry, and torch's random-number states: tensors and plain
-        values, so that `torch.load(weights_only=True)` reads it back. What a restored run needs besides
-        is the state of its loader.
+        values, so that `torch.load(weights_only=True)` reads it back. `state["applied"]` and
+        `state["skipped"]` count the updates so far. What a restored run needs besides is the state of
+        its loader.
         """
+        self._clock.look_up()  # the rates in the groups are those of the next update, as a scheduler's
         counts = cast("list[int]", self._clock.counts.tolist())
         scale = self._scale
         return snapshot.on_host(
@@ -277,22 +278,12 @@ class TrainStep:
         if self._graphs is not None:
             check_capturable(self.optimizer, groups)
         self.model.load_state_dict(state_dict["model"])
+        self.optimizer.load_state_dict(copy.deepcopy(state_dict["optimizer"]))
         self._clock.peaks, self._applied = peaks, state_dict["applied"]
         self._clock.set(state_dict["applied"], state_dict["skipped"])
-        self.optimizer.load_state_dict(copy.deepcopy(state_dict["optimizer"]))
+        self._tie()
         if self._scale is not None:
             torch._foreach_copy_([self._scale.scale, self._scale.good_updates], state_dict["loss_scale"])
         if self._carry is not None:
             self._carry.set(state_dict["carry"])
         snapshot.set_random_states(state_dict["random"], self._device)
-
-
-def _after_loading(optimizer: Optimizer, step: TrainStep) -> None:
-    """Follow what `optimizer.load_state_dict` brings, whoever calls it: other rates, flags, and tensors."""
-    reference = weakref.ref(step)  # an optimizer does not keep the steps that were built on it
-
-    def follow(_: Optimizer) -> None:
-        if (alive := reference()) is not None:
-            alive._follow()
-
-    optimizer.register_load_state_dict_post_hook(follow)
