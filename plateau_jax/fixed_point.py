@@ -1,8 +1,7 @@
 """The arithmetic: a table of segments and a step in, the multiplier out, in integers alone.
 
 Floating point cannot give the same bits everywhere: compilers contract a·b + c, divisions and
-cosines differ between libraries. Integers can. A number v in [0, 1] is the int64 v·2⁶²; 62 bits are
-the most that leave a product of limbs inside int64.
+cosines differ between libraries. Integers can. A number v in [0, 1] is the int64 v·2⁶².
 
 The functions take the array namespace (`numpy` or `jax.numpy`) that they run on, and use of it only
 what means the same in both.
@@ -14,20 +13,19 @@ from typing import Any
 import numpy as np
 
 from plateau_jax import exact
-from plateau_jax.segments import Segments
+from plateau_jax.segments import FIXED_BITS, Segments
 
-BITS = 62
 _LIMB = 31
 _LOW = (1 << _LIMB) - 1
 
 
 def _sine_coefficients(count: int) -> tuple[int, ...]:
     """(π/2)²ᵏ⁺¹/(2k + 1)!/2: the Taylor series of sin(πx/2), halved because π/2 is over 1."""
-    half_pi = exact.PI // 2
+    half_pi, dropped = exact.PI // 2, exact.BITS - FIXED_BITS
     power = half_pi
     coefficients: list[int] = []
     for k in range(count):
-        coefficients.append(power // 2 + (1 << exact.BITS - BITS - 1) >> exact.BITS - BITS)
+        coefficients.append(power // 2 + (1 << dropped - 1) >> dropped)
         power = (power * half_pi >> exact.BITS) * half_pi >> exact.BITS
         power //= (2 * k + 2) * (2 * k + 3)
     return tuple(coefficients)
@@ -104,5 +102,5 @@ def evaluate(xp: ModuleType, segments: Segments, row: Any, step: Any) -> Any:
 
     # int64 to float32 rounds to nearest even, and the power of two is exact. Levels far below one
     # need more than 62 bits: where a segment starts, and all along a flat one, the table has them.
-    multiplier = value.astype("float32") * np.float32(2.0**-BITS)
+    multiplier = value.astype("float32") * np.float32(2.0**-FIXED_BITS)
     return xp.where(x == 0, of_row(segments.start).view("float32"), multiplier)

@@ -7,7 +7,8 @@ import numpy as np
 
 from plateau_jax import exact
 
-_FIXED_BITS = 62
+FIXED_BITS = 62
+"""Fractional bits of a level at run time: the most that leave a product of limbs inside int64."""
 
 
 class Segments(NamedTuple):
@@ -126,7 +127,7 @@ def _inward(start: int, end: int) -> tuple[int, int]:
     So no value between them passes the exact level at either end: without this, a curve could climb
     by one unit in the last place where one segment hands over to the next.
     """
-    drop = exact.BITS - _FIXED_BITS
+    drop = exact.BITS - FIXED_BITS
     low, high = -(-min(start, end) >> drop), max(start, end) >> drop
     if low > high:  # Both levels lie between two neighbours; one of these has their float32.
         same = exact.nearest_float32(high << drop) == exact.nearest_float32(start)

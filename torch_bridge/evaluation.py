@@ -22,7 +22,8 @@ def evaluate(
     """The mean loss over all batches: Σ sum / Σ weight for pairs, the average of plain means.
 
     Without gradients and in evaluation mode, which ends with the call: every module's mode is then
-    what it was. The device is looked at once, at the end.
+    what it was. The device is looked at once, at the end. `loss_fn` runs as it is given: a step built
+    with `compile=True` compiles its own copy.
 
     Args:
         model: The module that `loss_fn` is called with.

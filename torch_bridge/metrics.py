@@ -29,7 +29,8 @@ class StepResult(NamedTuple):
 class MetricLog:
     """Keeps the results of updates, and reads them from the device every so many, in one go.
 
-    Made for a progress bar: a call returns the newest values when it looked, else None.
+    Made for a progress bar: a call returns the newest values when it looked, else None. `look` reads
+    what is kept at once, before a checkpoint for instance; `every` counts from the last look.
 
     Args:
         every: Updates between two looks.

@@ -49,7 +49,8 @@ class TrainStep:
             update, however a batch is split. With `carry`: `loss_fn(model, batch, carry)` returns
             (loss or pair, new carry).
         curve: One curve, or a sequence of one a parameter group.
-        precision: `"fp32"`, `"bf16"`, or `"fp16"` with dynamic loss scaling.
+        precision: `"fp32"`, `"bf16"`, or `"fp16"` with dynamic loss scaling. (On a CPU torch has no
+            fp16 LSTM; a GRU works.)
         max_norm: Clip gradients to this total 2-norm, as `torch.nn.utils.clip_grad_norm_` does.
         on_nonfinite: `"skip"` an update whose loss or norm is not finite, or `"raise"`, which reads
             the device. Under fp16 an overflow of the scaled gradient alone is skipped either way.
