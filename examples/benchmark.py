@@ -24,6 +24,7 @@ import torch
 from torch.optim import lr_scheduler
 
 from plateau_jax import PlateauCurve, exact, optax_schedule
+from plateau_jax.curve import CHUNK
 from torch_bridge import lambda_lr
 
 TOTAL = 1_000_000
@@ -145,7 +146,7 @@ def in_jax(counts: list[int], rounds: int) -> None:
 
 def in_torch(counts: list[int], rounds: int) -> None:
     # Windows of whole length: what `lambda_lr` computes ahead is in every round alike.
-    calls = 2 * 2048
+    calls = 3 * CHUNK
     for groups in (1, 10):
 
         def sgd(groups: int = groups) -> torch.optim.Optimizer:

@@ -35,7 +35,11 @@ _LAZY = {
 def __getattr__(name: str) -> Any:
     if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(_LAZY[name]), name)
+    try:
+        value = getattr(import_module(_LAZY[name]), name)
+    except ModuleNotFoundError as error:
+        message = f"{name} needs {error.name}: pip install 'plateau-jax[jax]'"
+        raise ModuleNotFoundError(message, name=error.name) from None
     globals()[name] = value
     return value
 

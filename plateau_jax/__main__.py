@@ -55,7 +55,9 @@ def main(arguments: list[str] | None = None) -> int:
             _write_picture(curve, options.peak, options.plot)
         if options.csv:
             _write_csv(curve, peak, options.csv)
-    except (OSError, ImportError, ValueError) as error:
+    except ModuleNotFoundError as error:
+        parser.error(f"--plot needs {error.name}: pip install 'plateau-jax[plot]'")
+    except (OSError, ValueError) as error:
         parser.error(str(error))
     print(json.dumps(curve.to_dict()) if options.json else curve.describe())
     return 0

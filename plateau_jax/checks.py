@@ -23,7 +23,7 @@ def integer(name: str, value: Any) -> int:
 
 
 def _scalar(value: Any) -> Any:
-    """An array of no dimensions, be it NumPy's, JAX's or torch's, as the NumPy scalar in it."""
+    """An array of no dimensions, be it NumPy's or JAX's, as the NumPy scalar in it."""
     return np.asarray(value)[()] if getattr(value, "ndim", None) == 0 else value
 
 
@@ -37,7 +37,7 @@ def number(name: str, value: Any) -> int | float:
         raise TypeError(f"{name} = {value!r} must be a number")
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError(f"{name} = {value!r} must be finite")
-    return value + 0 if value else type(value)(0)
+    return value + 0  # no -0.0, no subclass
 
 
 def ratio(name: str, value: Any) -> int | float:
@@ -51,7 +51,7 @@ def ratio(name: str, value: Any) -> int | float:
 def one_of(name: str, value: Any, choices: tuple[str, ...]) -> str:
     if not isinstance(value, str) or value not in choices:
         raise ValueError(f"{name} = {value!r} must be one of {', '.join(map(repr, choices))}")
-    return value
+    return choices[choices.index(value)]
 
 
 def pairs(name: str, value: Any, meaning: str) -> list[tuple[str, Any, Any]]:
@@ -83,7 +83,7 @@ def peak(name: str, value: Any) -> np.float32:
     except OverflowError:  # from an int
         rate = math.inf
     if not (rate == 0 or SMALLEST_PEAK <= rate < math.inf):
-        raise ValueError(f"{name} = {value!r} must be finite and 0, or at least 2**-126")
+        raise ValueError(f"{name} = {value!r} must be 0, or finite and at least 2**-126")
     with np.errstate(over="ignore"):
         rounded = np.float32(abs(rate))
     if np.isinf(rounded):
@@ -95,28 +95,26 @@ def ratio_to_peak(name: str, value: Any, peak: Any) -> float:
     """value/peak, for a rate in [0, peak]."""
     value, peak = number(name, value), number("peak", peak)
     if not 0 <= value <= peak:
-        raise ValueError(f"{name} = {value!r} must lie in [0, peak] = [0, {peak!r}]")
+        raise ValueError(f"{name} = {value!r} must lie between 0 and the peak, {peak!r}")
     return value / peak if peak else 0.0
-
-
-def _is_integer(value: Any) -> bool:
-    return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
 def steps(step: Any) -> np.ndarray:
     """Any integers, clamped to 0 … 2³¹ - 1, as int32."""
     if type(step) is int:
         return np.array(min(max(step, 0), MAX_STEP), np.int32)
-    array = np.asarray(step)
-    if array.dtype == float and not hasattr(step, "dtype"):
-        # NumPy makes floats of [-1, 2**63] and of [].
-        array = np.asarray(step, object)
-    if array.dtype == object and all(_is_integer(item) for item in array.flat):
-        array = np.clip(array, 0, MAX_STEP).astype(np.int64)
+    # As objects, since NumPy makes integers of [True, 2], and floats of [-1, 2**63] and of [].
+    array = np.asarray(step, None if hasattr(step, "dtype") or isinstance(step, range) else object)
+    wrong = "step must be an integer or an array of integers, not"
+    if array.dtype == object:
+        try:
+            clamped = [min(max(integer("step", item), 0), MAX_STEP) for item in array.flat]
+        except TypeError:
+            raise TypeError(f"{wrong} {reprlib.repr(step)}") from None
+        return np.array(clamped, np.int32).reshape(array.shape)
     # By name, since the 4-bit integers that JAX brings are not of NumPy's integer kinds.
     if not array.dtype.name.removeprefix("u").startswith("int"):
-        shown = f"an array of {array.dtype}" if hasattr(step, "dtype") and array.ndim else reprlib.repr(step)
-        raise TypeError(f"step must be an integer or an array of integers, not {shown}")
+        raise TypeError(f"{wrong} {array.dtype}")
     if array.dtype != np.uint64:
         array = array.astype(np.int64)
     return np.clip(array, 0, MAX_STEP).astype(np.int32)

@@ -13,6 +13,10 @@ from plateau_jax import checks, exact, fixed_point, segments
 from plateau_jax.checks import MAX_STEP, integer, number, one_of, pairs, ratio
 from plateau_jax.segments import Row, Segments
 
+CHUNK = 3072
+"""Steps that NumPy computes in one go. Temporaries are then of 24 KiB: from 32 KiB on the allocator was
+seen to give their pages back to the system and to fault them in again, at twice the time a step."""
+
 
 @dataclass(frozen=True)
 class PlateauCurve:
@@ -161,11 +165,8 @@ class PlateauCurve:
         step = checks.steps(step)
         flat = step.ravel()
         multipliers: Any = np.empty(flat.shape, np.float32)
-        # Temporaries of 24 KiB: from 32 KiB on the allocator was seen to give their pages back to the
-        # system and to fault them in again, at twice the time a step.
-        chunk = 3072
-        for first in range(0, flat.size, chunk):
-            part = slice(first, first + chunk)
+        for first in range(0, flat.size, CHUNK):
+            part = slice(first, first + CHUNK)
             row = self.segments.begin.searchsorted(flat[part], side="right") - 1
             multipliers[part] = fixed_point.evaluate(np, self.segments, row, flat[part])
         return multipliers.reshape(step.shape)[()]

@@ -30,12 +30,14 @@ def multiplier(segments: Segments, step: Any) -> jax.Array:
         float32 in [0, 1], of the shape of `step`, with x64 on or off.
 
     Raises:
-        TypeError: A step that is not an integer (bool, float).
+        TypeError: A step that is not an integer (bool, float); a table that is not one.
 
     >>> curve = PlateauCurve(100, warmup_steps=10)
     >>> multiplier(curve.segments, jnp.array([0, 5, 10, 55, 100]))
     Array([0. , 0.5, 1. , 0.5, 0. ], dtype=float32)
     """
+    if not isinstance(segments, Segments) or jnp.ndim(segments.begin) != 1:
+        raise TypeError("segments must be one table, curve.segments; a table from stack is for jax.vmap")
     return _multiplier(segments, _steps(step))
 
 
@@ -48,7 +50,7 @@ def optax_schedule(curve: PlateauCurve, peak_value: Any = 1.0) -> Callable[[Any]
     Args:
         curve: The curve.
         peak_value: The peak learning rate, rounded to float32: 0, or at least 2⁻¹²⁶. A traced scalar is
-            taken as it is.
+            rounded too, and not checked.
 
     Returns:
         A callable. Its step is an integer or an integer array of any shape and dtype; its result
@@ -126,6 +128,7 @@ def cosine_plateau_schedule(
 
 
 def _peak(value: Any) -> Any:
+    value = _array(value)
     if not isinstance(value, Tracer):
         return checks.peak("peak_value", value)
     if value.shape or not (
@@ -135,7 +138,14 @@ def _peak(value: Any) -> Any:
     return value
 
 
+def _array(value: Any) -> Any:
+    """What stands for an array, such as a variable of flax, as that array."""
+    convert = getattr(value, "__jax_array__", None)
+    return value if convert is None else convert()
+
+
 def _steps(step: Any) -> Any:
+    step = _array(step)
     if not isinstance(step, jax.Array):
         return checks.steps(step)
     if not jnp.issubdtype(step.dtype, jnp.integer):
@@ -147,8 +157,8 @@ def _evaluate(segments: Segments, step: Any) -> jax.Array:
     # Where shardings are part of the types, as in a mesh from `jax.make_mesh`, JAX asks every gather for
     # its own; the compiler finds them.
     sharding = jax.typeof(step).sharding
-    if sharding.mesh.explicit_axes and not sharding.mesh.manual_axes:
-        evaluate: Any = jax.sharding.auto_axes(_evaluate_in_integers, out_sharding=sharding)
+    if explicit := sharding.mesh.explicit_axes:
+        evaluate: Any = jax.sharding.auto_axes(_evaluate_in_integers, axes=explicit, out_sharding=sharding)
         return evaluate(segments, step)
     return _evaluate_in_integers(segments, step)
 
@@ -159,10 +169,24 @@ def _evaluate_in_integers(segments: Segments, step: Any) -> jax.Array:
         if jnp.iinfo(step.dtype).max > MAX_STEP:
             step = jnp.clip(step, 0, MAX_STEP)
         step = jnp.maximum(step.astype("int32"), 0)
-        # Comparing with every row is faster than a search up to about 40 of them.
-        method = "compare_all" if len(segments.begin) <= 40 else "scan_unrolled"
-        row = jnp.searchsorted(segments.begin, step, side="right", method=method) - 1
-        return fixed_point.evaluate(jnp, segments, row, step)
+        return fixed_point.evaluate(jnp, segments, _row(segments.begin, step), step)
+
+
+def _row(begin: Any, step: Any) -> jax.Array:
+    """The last row that begins at or before each step.
+
+    Written out, since `jnp.searchsorted` fails inside a `shard_map` over some axes of a mesh.
+    """
+    # Comparing with every row is faster than a search up to about 40 of them.
+    if len(begin) <= 40:
+        begin = jnp.expand_dims(begin[1:], tuple(range(step.ndim)))
+        return jnp.sum(begin <= step[..., None], -1, dtype="int32")
+    row = jnp.zeros_like(step)
+    for bit in reversed(range((len(begin) - 1).bit_length())):
+        further = row + (1 << bit)
+        # Past the end the last row is read, as `evaluate` reads it: all rows of an end are alike.
+        row = jnp.where(jnp.take(begin, further, mode="clip") <= step, further, row)
+    return row
 
 
 _multiplier = jax.jit(_evaluate)

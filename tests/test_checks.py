@@ -192,9 +192,14 @@ def test_a_step_that_is_not_an_integer(step):
     refuses(TypeError, "step", "integer", call=PlateauCurve(10), step=step)
 
 
-@pytest.mark.parametrize("step", [True, 3.0, "3", [1.0, 2.0]])
+@pytest.mark.parametrize("step", [True, 3.0, "3", [1.0, 2.0], [1, 2.0], [True, 2], [[1], [2, 3]]])
 def test_a_wrong_step_is_shown(step):
-    refuses(TypeError, repr(step), call=PlateauCurve(10), step=step)
+    refuses(
+        TypeError,
+        f"step must be an integer or an array of integers, not {step!r}",
+        call=PlateauCurve(10),
+        step=step,
+    )
 
 
 def _changed(**changes):

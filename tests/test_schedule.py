@@ -188,4 +188,4 @@ def test_the_accelerator_has_the_bits_of_numpy(x64, curve):
         for peak in (0.1, 3e-4, SMALLEST_NORMAL):
             schedule = optax_schedule(curve, peak)
             assert_equal_rates(schedule(STEPS), product(curve, peak, STEPS, x64))
-            assert_equal_rates(jax.jit(lambda: schedule(STEPS))(), product(curve, peak, STEPS, x64))  # noqa: B023
+            assert_equal_rates(jax.jit(lambda: schedule(STEPS))(), product(curve, peak, STEPS, x64))  # noqa: B023 - called before the next turn

@@ -182,7 +182,7 @@ def _two_groups(model: Net) -> torch.optim.Optimizer:
     return torch.optim.AdamW(groups, lr=0.01, fused=True)
 
 
-@pytest.mark.parametrize("build, named", _OTHER_STATES.values(), ids=_OTHER_STATES)  # noqa: PT006
+@pytest.mark.parametrize(("build", "named"), _OTHER_STATES.values(), ids=_OTHER_STATES)
 def test_the_state_of_another_run_is_refused_and_nothing_changes(
     build: Callable[[], TrainStep], named: str
 ) -> None:

@@ -10,6 +10,8 @@ from torch.utils import _pytree as pytree
 
 _WARM_UPS = 3
 _MOST_GRAPHS = 8
+_MOST_SHAPES = 64  # met at all: a number in the batch that always changes is one each time
+_PLAIN = (int, float, bool, str, bytes, type(None))
 
 
 class _Recorded(NamedTuple):
@@ -68,9 +70,9 @@ class Graphs:
                 )
         recorded = self._recorded.get(shape)
         if recorded is None:
-            if len(self._recorded) == _MOST_GRAPHS:
-                return self._update(micro_batches)
             warm_ups = self._warm_ups.get(shape, 0)
+            if len(self._recorded) == _MOST_GRAPHS or (not warm_ups and len(self._warm_ups) == _MOST_SHAPES):
+                return self._update(micro_batches)
             if warm_ups < _WARM_UPS or not self._is_steady():
                 self._warm_ups[shape] = warm_ups + 1
                 return self._warm_up(micro_batches)
@@ -125,4 +127,12 @@ class Graphs:
 
 
 def _shape(leaf: Any) -> Any:
-    return (leaf.shape, leaf.stride(), leaf.dtype, leaf.device) if isinstance(leaf, Tensor) else leaf
+    """What has to be the same for a replay: of a tensor its layout, of a plain value the value."""
+    if isinstance(leaf, Tensor):
+        return leaf.shape, leaf.stride(), leaf.dtype, leaf.device
+    if not isinstance(leaf, _PLAIN):
+        raise TypeError(
+            f"a batch holds a {type(leaf).__name__}, of which a CUDA graph would keep the first value; "
+            "with cuda_graph=True it may hold tensors and plain values"
+        )
+    return type(leaf), leaf

@@ -29,11 +29,11 @@ class Carry:
         """The leaves of a new state, cut off the autograd graph, in the buffers' dtypes.
 
         Raises:
-            ValueError: Another structure or another shape than the initial state's.
+            ValueError: Another structure, shape or device than the initial state's.
         """
         leaves, structure = pytree.tree_flatten(value)
         fits = structure == self._structure and all(
-            isinstance(leaf, Tensor) and leaf.shape == buffer.shape
+            isinstance(leaf, Tensor) and leaf.shape == buffer.shape and leaf.device == buffer.device
             for leaf, buffer in zip(leaves, self.buffers, strict=True)
         )
         if not fits:
@@ -57,4 +57,4 @@ class Carry:
 
 
 def _shapes(value: Any) -> str:
-    return str(pytree.tree_map_only(Tensor, lambda tensor: tuple(tensor.shape), value))
+    return str(pytree.tree_map_only(Tensor, lambda tensor: (*tensor.shape, str(tensor.device)), value))

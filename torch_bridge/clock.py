@@ -28,19 +28,19 @@ class Clock:
         self.counts = torch.zeros(2, dtype=torch.int64, device=device)
         """Updates applied, updates skipped."""
         self._applied = self.counts[:1]
-        self._looked_up = torch.zeros(len(self.curves), 1, device=device)
+        self._looked_up = torch.zeros(len(self.curves), 1, dtype=torch.float32, device=device)
         self.rate = self._looked_up.view(-1)
         """The rate of each parameter group at the present count: float32, of shape (groups,)."""
         self.rates = self.rate.unbind()
         """The same memory, a scalar a group."""
-        self._window = torch.zeros(len(self.curves), 2 * INTERVAL + 1, device=device)
+        self._window = torch.zeros(len(self.curves), 2 * INTERVAL + 1, dtype=torch.float32, device=device)
         self._low = torch.zeros(1, dtype=torch.int64, device=device)
         self._position = torch.zeros(1, dtype=torch.int64, device=device)
         self._one = torch.ones(1, dtype=torch.int64, device=device)
         self._arrived = torch.cuda.Event() if device.type == "cuda" else None
         # Page-locked, so that copies from and to the device need no waiting.
         pinned = device.type == "cuda"
-        self._next_window = torch.zeros(self._window.shape, pin_memory=pinned)
+        self._next_window = torch.zeros(self._window.shape, dtype=torch.float32, pin_memory=pinned)
         self._seen = torch.zeros(2, dtype=torch.int64, pin_memory=pinned)
         # Reading through NumPy is not an operator on a tensor: a count of host reads stays a count
         # of reads of the device.

@@ -63,7 +63,7 @@ class _Loader(StatefulDataLoader[Any]):
         return {**state, "made_with": dict(self.made_with)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        saved = state_dict.get("made_with")
+        saved = state_dict.get("made_with") if isinstance(state_dict, Mapping) else None
         if saved is None:
             raise ValueError("state_dict is not the state of a loader that make_loader built")
         if saved != self.made_with:
@@ -105,7 +105,8 @@ def make_loader(
         training: Whether to shuffle and to drop the last incomplete batch.
         device: Where the batches will go (see `prefetch`); for CUDA they are put in pinned memory.
         workers: Processes that load; by default one fewer than the cores that this process may use,
-            at most 8. They live through all epochs, each with its own copy of the dataset. Where
+            at most 8. They live through all epochs, each with its own copy of the dataset. A state
+            belongs to a number of workers: give it, to resume on a machine with other cores. Where
             processes are spawned, the script needs its `if __name__ == "__main__":`.
         seed: What the orders are drawn from: 0 to 2³² - 1.
         **overrides: Other keyword arguments of `torch.utils.data.DataLoader`, such as `shuffle`,

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from torch_bridge.carry import Carry
-from torch_bridge.loss import is_pair, read_loss
+from torch_bridge.loss import Loss, check_kind, forward
 from torch_bridge.precision import autocast
 
 
@@ -33,7 +33,7 @@ def evaluate(
         carry: The initial recurrent state, as for `TrainStep`; it goes from batch to batch.
 
     Returns:
-        The loss; NaN where the total weight is zero.
+        The loss; not finite where the total weight is zero.
 
     Raises:
         TypeError, ValueError: What `TrainStep` raises for the same arguments and the same loss; no
@@ -51,23 +51,15 @@ def evaluate(
     modes = {module: module.training for module in model.modules()}
     total: Any = 0.0
     weight: Any = 0.0
-    kinds: set[bool] = set()
+    first: Loss | None = None
     model.eval()
     try:
         with torch.no_grad():
             for batch in batches:
                 with context:
-                    value = (
-                        loss_fn(model, batch) if state is None else loss_fn(model, batch, state.tree(leaves))
-                    )
-                if state is not None:
-                    if not is_pair(value):
-                        raise TypeError(
-                            f"loss_fn returned {type(value).__name__}; it must return (loss, carry)"
-                        )
-                    value, leaves = value[0], state.detached(value[1])
-                loss = read_loss(value)
-                kinds.add(loss.weight is None)
+                    loss, leaves = forward(loss_fn, model, batch, state, leaves)
+                first = first or loss
+                check_kind(loss, first)
                 # float64: sums over a whole data set.
                 total = total + loss.total.double()
                 part = 1.0 if loss.weight is None else loss.weight
@@ -75,9 +67,8 @@ def evaluate(
     finally:
         for module, mode in modes.items():
             module.training = mode
-    if len(kinds) != 1:
-        raise ValueError(
-            "batches is empty" if not kinds else "loss_fn returned means and pairs (sum, weight)"
-        )
-    weight = torch.as_tensor(weight, dtype=torch.float64, device=total.device)
+    if first is None:
+        raise ValueError("batches is empty")
+    if not isinstance(weight, torch.Tensor):
+        weight = total.new_tensor(weight)  # division by a zero of Python's would raise
     return (total / weight).item()

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from torch import Tensor
 from torch.optim import Optimizer
 
 from plateau_jax import PlateauCurve, checks
@@ -42,7 +43,12 @@ def peaks_of(optimizer: Optimizer) -> list[float]:
     Raises:
         ValueError: A rate that is negative, not finite, or positive and below 2⁻¹²⁶.
     """
+    rates = [group.get("initial_lr", group["lr"]) for group in groups_of(optimizer)]
     return [
-        float(checks.peak(f"learning rate of param_groups[{index}]", group.get("initial_lr", group["lr"])))
-        for index, group in enumerate(groups_of(optimizer))
+        float(
+            checks.peak(
+                f"learning rate of param_groups[{index}]", rate.item() if isinstance(rate, Tensor) else rate
+            )
+        )
+        for index, rate in enumerate(rates)
     ]

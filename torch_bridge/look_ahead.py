@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from plateau_jax import PlateauCurve, checks
+from plateau_jax.curve import CHUNK
 
 
 class LookAhead(dict[int, tuple[float, ...]]):
@@ -20,7 +21,7 @@ class LookAhead(dict[int, tuple[float, ...]]):
         self.curves = curves
 
     def __missing__(self, step: int) -> tuple[float, ...]:
-        steps = range(step, step + 3072)
+        steps = range(step, step + CHUNK)
         # Past the last step the rate holds, and from 2⁶³ on NumPy has no ranges.
         first = min(step, checks.MAX_STEP)
         array = np.arange(first, first + len(steps))

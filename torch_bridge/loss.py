@@ -1,11 +1,13 @@
 """What a loss function may return, a mean or a sum and its weight, and how micro-batches add up."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from numbers import Real
 from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 
+from torch_bridge.carry import Carry
 from torch_bridge.gradients import gradients_of
 
 
@@ -25,7 +27,7 @@ def read_loss(value: Any) -> Loss:
     """
     if isinstance(value, Tensor):
         return Loss(_scalar("loss", value), None)
-    if not is_pair(value):
+    if not _is_pair(value):
         raise TypeError(
             f"loss_fn returned {_shown(value)}; it must return a scalar tensor or a pair (sum, weight)"
         )
@@ -37,16 +39,37 @@ def read_loss(value: Any) -> Loss:
         if weight.dim() != 0:
             raise ValueError(f"loss_fn returned a weight of shape {tuple(weight.shape)}; it must be a scalar")
         return Loss(total, weight.detach().float())
-    if isinstance(weight, bool) or not isinstance(weight, int | float):
+    if isinstance(weight, bool) or not isinstance(weight, Real):
         raise TypeError(
             f"loss_fn returned the weight {_shown(weight)}; it must be a number or a scalar tensor"
         )
-    if not 0 <= weight < float("inf"):
+    number = float(cast("float", weight))
+    if not 0 <= number < float("inf"):
         raise ValueError(f"loss_fn returned the weight {weight!r}; it must be finite and not negative")
-    return Loss(total, weight)
+    return Loss(total, number)
 
 
-def is_pair(value: Any) -> bool:
+def forward(
+    loss_fn: Callable[..., Any], model: nn.Module, batch: Any, carry: Carry | None, leaves: list[Tensor]
+) -> tuple[Loss, list[Tensor]]:
+    """Call a loss function; with a carry, give it the state of these leaves and take its new ones."""
+    if carry is None:
+        return read_loss(loss_fn(model, batch)), leaves
+    returned = loss_fn(model, batch, carry.tree(leaves))
+    if not _is_pair(returned):
+        raise TypeError(
+            f"loss_fn returned {type(returned).__name__}; with a carry it must return (loss, carry)"
+        )
+    return read_loss(returned[0]), carry.detached(returned[1])
+
+
+def check_kind(loss: Loss, first: Loss) -> None:
+    """Refuse means beside pairs."""
+    if (loss.weight is None) != (first.weight is None):
+        raise TypeError("loss_fn returned a mean for one batch and a pair (sum, weight) for another")
+
+
+def _is_pair(value: Any) -> bool:
     return isinstance(value, tuple | list) and len(cast("Sequence[Any]", value)) == 2
 
 
@@ -63,16 +86,15 @@ def accumulate(
 
     Raises:
         TypeError: Means and pairs among the losses.
-        ValueError: The total weight is a zero known on the host.
+        ValueError: The total weight is a zero known on the host, or a mean hangs on no parameter.
     """
     total: Any = 0.0
     weights: list[Tensor | float] = []
     divisor: Any = None
+    first: Loss | None = None
     for index, loss in enumerate(losses):
-        if index > 0 and (loss.weight is None) != (divisor is None):
-            raise TypeError(
-                "loss_fn returned a mean for one micro-batch and a pair (sum, weight) for another"
-            )
+        first = first or loss
+        check_kind(loss, first)
         if loss.weight is None:
             part = loss.total / count if count > 1 else loss.total
         else:
@@ -87,8 +109,10 @@ def accumulate(
                     if gradients := gradients_of(parameters):
                         torch._foreach_mul_(gradients, before / divisor)
             part = loss.total / divisor
-        if part.requires_grad:  # a loss of nothing at all, such as an empty micro-batch's, need not
+        if part.requires_grad:
             (part if scale is None else part * scale).backward()
+        elif loss.weight is None:  # the sum of an empty micro-batch may hang on nothing; a mean may not
+            raise ValueError("the loss has no gradient with respect to any parameter")
         part = part.detach() if part.dtype.itemsize >= 4 else part.detach().float()
         total = total + part if index > 0 else part
     if count == 1 and divisor is None:

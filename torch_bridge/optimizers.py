@@ -78,7 +78,7 @@ def has_momentum(optimizer: Optimizer) -> bool:
     return not any(
         group["momentum"]
         and parameter.grad is not None
-        and optimizer.state[parameter].get("momentum_buffer") is None
+        and optimizer.state.get(parameter, {}).get("momentum_buffer") is None
         for group in optimizer.param_groups
         for parameter in group["params"]
     )

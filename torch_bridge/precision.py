@@ -30,7 +30,7 @@ class LossScale:
     """
 
     def __init__(self, device: torch.device) -> None:
-        self.scale = torch.full((), 2.0**16, device=device)
+        self.scale = torch.full((), 2.0**16, dtype=torch.float32, device=device)
         self.good_updates = torch.zeros((), dtype=torch.int32, device=device)
 
     def update(self, found_inf: Tensor, loss: Tensor) -> None:

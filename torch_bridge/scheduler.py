@@ -37,16 +37,18 @@ class CurveLR(LambdaLR):
         return self.get_lr()
 
     def state_dict(self) -> dict[str, Any]:
-        """Plain numbers and lists: the step, the peaks, and the curves for the check on loading."""
+        """Plain numbers and lists: the step, the peaks, the rates in the groups, and the curves to check."""
         return {
             "last_epoch": self.last_epoch,
             "_step_count": self._step_count,
             "base_lrs": list(self.base_lrs),
+            # Not always this curve's: another scheduler may be in charge, as in a SequentialLR.
+            "rates": [float(group["lr"]) for group in self.optimizer.param_groups],
             "curves": [curve.to_dict() for curve in self.curves],
         }
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> None:
-        """Go on where the state was saved, and write the rates of that step into the groups.
+        """Go on where the state was saved, and write the rates of that moment into the groups.
 
         So the optimizer's own state may be loaded before or after.
 
@@ -68,8 +70,16 @@ class CurveLR(LambdaLR):
                 raise ValueError(
                     f"state_dict has {len(peaks)} parameter groups; the optimizer has {len(self.base_lrs)}"
                 )
+            if last_epoch < -1:
+                raise ValueError(f"last_epoch = {last_epoch} must be at least -1")
+            rates: list[float] | None = None
             if strict:
                 self._check_curves(state_dict.get("curves"))
+                rates = [
+                    float(checks.number(f"rates[{i}]", rate)) for i, rate in enumerate(state_dict["rates"])
+                ]
+                if len(rates) != len(peaks):
+                    raise ValueError(f"state_dict has {len(rates)} rates for {len(peaks)} parameter groups")
         except (KeyError, TypeError) as error:
             raise ValueError(f"state_dict is not the state of a LambdaLR: {error}") from None
         _set_peaks(self.optimizer, peaks, self.curves)
@@ -79,6 +89,12 @@ class CurveLR(LambdaLR):
         self.last_epoch = last_epoch - 1
         self.step()
         self._step_count = step_count
+        if rates is not None:
+            for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
+                if isinstance(group["lr"], Tensor):
+                    group["lr"].fill_(rate)
+                else:
+                    group["lr"] = rate
 
     def _check_curves(self, saved: Any) -> None:
         if saved is None:

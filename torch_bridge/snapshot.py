@@ -8,9 +8,13 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 
-def on_host(tree: Any) -> Any:
-    """The tree with a copy in host memory of each tensor."""
-    return pytree.tree_map_only(Tensor, lambda tensor: tensor.detach().to("cpu", copy=True), tree)
+def on_host(state: dict[str, Any]) -> dict[str, Any]:
+    """The state with a copy in host memory of each tensor."""
+    copied = pytree.tree_map_only(Tensor, lambda tensor: tensor.detach().to("cpu", copy=True), state)
+    # The versions of the model's modules, which torch keeps as an attribute.
+    if hasattr(state["model"], "_metadata"):
+        copied["model"]._metadata = state["model"]._metadata
+    return copied
 
 
 def random_states(device: torch.device) -> dict[str, Tensor]:
@@ -42,7 +46,17 @@ def check(own: Mapping[str, Any], other: Mapping[str, Any]) -> None:
             )
     for name in ("model", "carry", "loss_scale"):
         _check_shapes(name, own[name], other[name])
-    groups, other_groups = own["optimizer"]["param_groups"], other["optimizer"]["param_groups"]
+    for name in ("applied", "skipped"):
+        if type(other[name]) is not int or other[name] < 0:
+            raise ValueError(f"state_dict has {name} = {other[name]!r}; it must be a count")
+    try:
+        torch.Generator().set_state(other["random"]["cpu"])
+    except (KeyError, TypeError, RuntimeError) as error:
+        raise ValueError(f"state_dict has no state of torch's random numbers: {error}") from None
+    if set(other["optimizer"]) != {"state", "param_groups"}:
+        raise ValueError("state_dict has no state of an optimizer")
+    groups: list[dict[str, Any]] = own["optimizer"]["param_groups"]
+    other_groups: list[dict[str, Any]] = other["optimizer"]["param_groups"]
     if [(group.keys(), group["params"]) for group in groups] != [
         (group.keys(), group["params"]) for group in other_groups
     ]:
@@ -51,7 +65,12 @@ def check(own: Mapping[str, Any], other: Mapping[str, Any]) -> None:
 
 def _check_shapes(name: str, own: Any, other: Any) -> None:
     shapes, other_shapes = (
-        {pytree.keystr(path): _kind(leaf) for path, leaf in pytree.tree_leaves_with_path(tree)}
+        {
+            key: _kind(leaf)
+            for path, leaf in pytree.tree_leaves_with_path(tree)
+            # What a module saves of its own accord may change in shape.
+            if "_extra_state" not in (key := pytree.keystr(path))
+        }
         for tree in (own, other)
     )
     different = [

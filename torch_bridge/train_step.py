@@ -2,6 +2,7 @@
 
 import copy
 import math
+import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
@@ -17,7 +18,7 @@ from torch_bridge.clock import Clock
 from torch_bridge.gradients import clip, gradients_of, norm_dtype, total_norm
 from torch_bridge.groups import curves_of, peaks_of
 from torch_bridge.look_ahead import LookAhead
-from torch_bridge.loss import Loss, accumulate, is_pair, read_loss
+from torch_bridge.loss import Loss, accumulate, forward
 from torch_bridge.metrics import StepResult
 from torch_bridge.optimizers import check_capturable, check_optimizer, has_momentum, skips_on_device
 from torch_bridge.precision import LossScale, autocast
@@ -120,7 +121,7 @@ class TrainStep:
         self._clock = Clock(curves, peaks, device)
         self._scale = LossScale(device) if precision == "fp16" else None
         self._norm_dtype = norm_dtype(parameters)
-        self._applied, self._steady, self._factors = 0, False, LookAhead(curves)
+        self._steady, self._factors = False, LookAhead(curves)
         self._graphs = None
         if cuda_graph:
             self._graphs = Graphs(self._update, lambda: self._steady, model, optimizer, device)
@@ -132,8 +133,7 @@ class TrainStep:
         Raises:
             FloatingPointError: `on_nonfinite="raise"`, and loss or gradient norm is not finite.
         """
-        groups = self.optimizer.param_groups
-        if not all(group["lr"] is rate for group, rate in zip(groups, self._clock.rates, strict=True)):
+        if [id(group["lr"]) for group in self.optimizer.param_groups] != self._written:
             self._tie()
         self._clock.tick()
         run = self._graphs or self._update
@@ -151,14 +151,22 @@ class TrainStep:
 
     def _tie(self) -> None:
         """Tie the optimizer's groups to the clock: at first, and whenever something else set their rates."""
-        groups = self.optimizer.param_groups
-        self._skips_on_device = skips_on_device(self.optimizer, groups)
-        for group, peak, rate in zip(groups, self._clock.peaks, self._clock.rates, strict=True):
+        groups, peaks = self.optimizer.param_groups, self._clock.peaks
+        if len(groups) != len(peaks):
+            raise ValueError(
+                f"the optimizer has {len(groups)} parameter groups; the step was built for {len(peaks)}"
+            )
+        for group, peak in zip(groups, peaks, strict=True):
             group["initial_lr"] = peak
-            if self._skips_on_device:
-                group["lr"] = rate
+        self._skips_on_device = skips_on_device(self.optimizer, groups)
+        self._write(self._clock.rates if self._skips_on_device else [group["lr"] for group in groups])
         if self._graphs is not None:
             self._graphs.drop()
+
+    def _write(self, rates: Sequence[Any]) -> None:
+        for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
+            group["lr"] = rate
+        self._written = [id(rate) for rate in rates]
 
     def _update(self, micro_batches: Sequence[Any]) -> tuple[Tensor, ...]:
         # Clones, since loss_fn may change them in place before the update turns out to be skipped.
@@ -167,7 +175,8 @@ class TrainStep:
         def losses() -> Iterator[Loss]:
             nonlocal carry
             for batch in micro_batches:
-                loss, carry = self._forward(batch, carry)
+                with self._autocast:
+                    loss, carry = forward(self._loss_fn, self.model, batch, self._carry, carry)
                 yield loss
 
         self._zero_gradients()
@@ -186,7 +195,7 @@ class TrainStep:
             skip = loss.mul(0).add(norm, alpha=0).ne(0)
             found_inf = skip.float()
             self._clock.look_up()
-            self._step_optimizer(found_inf)
+            self._step_optimizer(skip, found_inf)
             self._clock.count(skip)
             if self._scale is not None:
                 self._scale.update(found_inf, loss)
@@ -200,18 +209,7 @@ class TrainStep:
         for parameter in self._parameters:
             parameter.grad = None
 
-    def _forward(self, batch: Any, carry: list[Tensor]) -> tuple[Loss, list[Tensor]]:
-        with self._autocast:
-            if self._carry is None:
-                return read_loss(self._loss_fn(self.model, batch)), carry
-            returned: Any = self._loss_fn(self.model, batch, self._carry.tree(carry))
-        if not is_pair(returned):
-            raise TypeError(
-                f"loss_fn returned {type(returned).__name__}; with a carry it must return (loss, carry)"
-            )
-        return read_loss(returned[0]), self._carry.detached(returned[1])
-
-    def _step_optimizer(self, found_inf: Tensor) -> None:
+    def _step_optimizer(self, skip: Tensor, found_inf: Tensor) -> None:
         optimizer: Any = self.optimizer
         self._steady = self._skips_on_device and has_momentum(optimizer)
         if self._steady:
@@ -220,14 +218,11 @@ class TrainStep:
                 optimizer.step()
             finally:
                 del optimizer.found_inf
-        elif not found_inf.item():
-            if not self._skips_on_device:
-                factors = self._factors[self._applied]
-                for group, peak, factor in zip(
-                    optimizer.param_groups, self._clock.peaks, factors, strict=True
-                ):
-                    group["lr"] = peak * factor
-                self._applied += 1
+        elif self._skips_on_device:
+            if not skip.item():
+                optimizer.step()
+        elif (applied := int(torch.where(skip, -1, self._clock.counts[0]).item())) >= 0:
+            self._write(list(map(operator.mul, self._clock.peaks, self._factors[applied])))
             optimizer.step()
 
     def _raise_if_nonfinite(self, result: StepResult) -> None:
@@ -246,23 +241,24 @@ class TrainStep:
         `state["skipped"]` count the updates so far. What a restored run needs besides is the state of
         its loader.
         """
-        self._clock.look_up()  # the rates in the groups are those of the next update, as a scheduler's
+        return snapshot.on_host(self._state())
+
+    def _state(self) -> dict[str, Any]:
+        self._clock.look_up()  # a tensor rate is saved as that of the next update, as a scheduler's is
         counts = cast("list[int]", self._clock.counts.tolist())
         scale = self._scale
-        return snapshot.on_host(
-            {
-                "model": self.model.state_dict(),
-                "optimizer": self.optimizer.state_dict(),
-                "optimizer_type": type(self.optimizer).__name__,
-                "precision": self._precision,
-                "curves": [curve.to_dict() for curve in self._clock.curves],
-                "applied": counts[0],
-                "skipped": counts[1],
-                "loss_scale": None if scale is None else [scale.scale, scale.good_updates],
-                "carry": None if self._carry is None else self._carry.buffers,
-                "random": snapshot.random_states(self._device),
-            }
-        )
+        return {
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "optimizer_type": type(self.optimizer).__name__,
+            "precision": self._precision,
+            "curves": [curve.to_dict() for curve in self._clock.curves],
+            "applied": counts[0],
+            "skipped": counts[1],
+            "loss_scale": None if scale is None else [scale.scale, scale.good_updates],
+            "carry": None if self._carry is None else self._carry.buffers,
+            "random": snapshot.random_states(self._device),
+        }
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Go on, bit for bit, where a snapshot was taken. What is loaded is copied.
@@ -273,14 +269,14 @@ class TrainStep:
             ValueError: The state of another curve, model, optimizer, precision or carry, or not a
                 state. Nothing was changed.
         """
-        snapshot.check(self.state_dict(), state_dict)
+        snapshot.check(self._state(), state_dict)
         groups = state_dict["optimizer"]["param_groups"]
         peaks = [float(checks.peak("initial_lr", group["initial_lr"])) for group in groups]
         if self._graphs is not None:
             check_capturable(self.optimizer, groups)
         self.model.load_state_dict(state_dict["model"])
         self.optimizer.load_state_dict(copy.deepcopy(state_dict["optimizer"]))
-        self._clock.peaks, self._applied = peaks, state_dict["applied"]
+        self._clock.peaks = peaks
         self._clock.set(state_dict["applied"], state_dict["skipped"])
         self._tie()
         if self._scale is not None:
