@@ -1,4 +1,4 @@
-"""What a training update costs, side by side: ratios of medians over interleaved rounds.
+"""What a training update costs, side by side: medians over interleaved rounds, and ratios to the first.
 
 On a CPU: one update of a tiny model by `TrainStep`, by a hand-written loop with the same operations, by
 Lightning Fabric and by accelerate. Where there is a GPU, also: captured against eager, bf16 and compiled

@@ -128,6 +128,8 @@ def main() -> None:
     args = parser.parse_args()
     if args.batch_size < 1 or args.seed < 0:
         parser.error(f"--batch-size {args.batch_size} must be at least 1, --seed {args.seed} at least 0")
+    if args.output.suffix[1:] not in plt.Figure().canvas.get_supported_filetypes():
+        parser.error(f"--output {args.output} must end in .png, or another format of matplotlib's")
     try:
         curve = PlateauCurve(
             args.steps,
