@@ -53,14 +53,18 @@ def check(own: Mapping[str, Any], other: Mapping[str, Any]) -> None:
         torch.Generator().set_state(other["random"]["cpu"])
     except (KeyError, TypeError, RuntimeError) as error:
         raise ValueError(f"state_dict has no state of torch's random numbers: {error}") from None
-    if set(other["optimizer"]) != {"state", "param_groups"}:
-        raise ValueError("state_dict has no state of an optimizer")
-    groups: list[dict[str, Any]] = own["optimizer"]["param_groups"]
-    other_groups: list[dict[str, Any]] = other["optimizer"]["param_groups"]
-    if [(group.keys(), group["params"]) for group in groups] != [
-        (group.keys(), group["params"]) for group in other_groups
-    ]:
+    try:
+        groups, other_groups = _groups(own["optimizer"]), _groups(other["optimizer"])
+    except (AttributeError, KeyError, TypeError) as error:
+        raise ValueError(f"state_dict has no state of an optimizer: {error}") from None
+    if groups != other_groups:
         raise ValueError("state_dict was saved with another optimizer, or with other parameter groups")
+
+
+def _groups(optimizer: Mapping[str, Any]) -> list[Any]:
+    """The settings' names and the parameters of each group in an optimizer's state."""
+    optimizer["state"].keys()  # a mapping, whatever it holds
+    return [(group.keys(), group["params"]) for group in optimizer["param_groups"]]
 
 
 def _check_shapes(name: str, own: Any, other: Any) -> None:
