@@ -5,6 +5,7 @@ from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -14,7 +15,7 @@ from torch_bridge import TrainStep
 from torch_bridge.capture import Graphs
 
 _CPU = torch.device("cpu")
-_WARM_UPS, _MOST_GRAPHS = 3, 8
+_WARM_UPS, _MOST_GRAPHS, _MOST_SHAPES = 3, 8, 64
 
 
 class _Graph:
@@ -177,6 +178,47 @@ def test_a_tensor_that_is_elsewhere_is_refused(kept: list[Tensor]) -> None:
     with pytest.raises(ValueError, match="tensor on meta"):
         sums.graphs([_batch(2, 1.0), {"x": torch.ones(2, device="meta")}])
     assert sums.runs == 0
+
+
+@pytest.mark.parametrize(
+    "value",
+    [SimpleNamespace(x=torch.ones(2)), np.ones(2), {1}, object()],
+    ids=lambda value: type(value).__name__,
+)
+def test_an_opaque_object_is_refused(kept: list[Tensor], value: Any) -> None:
+    """A graph would go on with what it held at the capture, hashable or not."""
+    sums = _Sums(kept)
+    with pytest.raises(TypeError, match=f"holds a {type(value).__name__}"):
+        sums.graphs([_batch(2, 1.0, more=value)])
+    assert (sums.runs, kept[1].item()) == (0, 0)
+
+
+def test_equal_numbers_of_several_types_are_several_shapes(kept: list[Tensor]) -> None:
+    sums, seen = _Sums(kept), set()
+
+    def update(micro_batches: Any) -> tuple[Tensor, ...]:
+        seen.add(type(micro_batches[0]["times"]))
+        return sums(micro_batches)
+
+    graphs = Graphs(update, lambda: True, sums.model, sums.optimizer, _CPU)
+    for times in (1, True, 1.0):
+        for _ in range(6):
+            graphs([_batch(2, 1.0, times=times)])
+    assert seen == {int, bool, float}
+    assert (_Graph.captures, sums.runs) == (3, 3 * (_WARM_UPS + 1))
+    assert kept[0] == 36
+
+
+def test_a_number_that_always_changes_is_no_leak(kept: list[Tensor]) -> None:
+    sums, calls = _Sums(kept), 2 * _MOST_SHAPES
+    for number in range(calls):
+        sums.graphs([_batch(2, 1.0, times=number)])
+        assert len(sums.graphs._warm_ups) == min(number + 1, _MOST_SHAPES)
+    assert (_Graph.captures, sums.runs) == (0, calls)
+    assert kept[0] == calls * (calls - 1)
+    for _ in range(5):  # a number that was met early still gets its graph
+        sums.graphs([_batch(2, 1.0, times=1)])
+    assert _Graph.captures == 1
 
 
 def test_a_capture_that_fails_says_what_to_do(kept: list[Tensor]) -> None:

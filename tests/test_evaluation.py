@@ -103,8 +103,11 @@ def test_what_is_refused() -> None:
     for empty in ([], iter(())):
         with pytest.raises(ValueError, match="empty"):
             evaluate(Net(), empty, mean_loss)
-    with pytest.raises(TypeError, match=r"a mean .* a pair"):
-        evaluate(Net(), data, lambda m, b: (mean_loss if b is data[0] else pair_loss)(m, b))
+    for one, other in ((mean_loss, pair_loss), (pair_loss, mean_loss)):
+        later = iter([data[0], data[1], "not reached"])
+        with pytest.raises(TypeError, match=r"a mean .* a pair"):
+            evaluate(Net(), later, lambda m, b: (one if b is data[0] else other)(m, b))  # noqa: B023 - called before the next turn
+        assert [*later] == ["not reached"]
     with pytest.raises(ValueError, match="shape"):
         evaluate(Net(), data, lambda model, batch: model(batch[0]))
     with pytest.raises(ValueError, match="precision"):
@@ -122,3 +125,6 @@ def test_a_total_weight_of_zero_is_no_number() -> None:
     empty = [(batch[0][:0], batch[1][:0]) for batch in batches(2)]
     for loss_fn in (pair_loss, device_pair_loss):
         assert math.isnan(evaluate(Net(), empty, loss_fn))
+    (batch,) = batches(1)
+    for zero in (0, 0.0, torch.tensor(0)):
+        assert evaluate(Net(), [batch], lambda m, b: (mean_loss(m, b), zero)) == math.inf  # noqa: B023 - called before the next turn

@@ -1,5 +1,6 @@
 """Mixed precision: the loop with a GradScaler, overflow, and small problems solved all the same."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from training import (
     mean_loss,
     optimizer_of,
     pair_loss,
+    rates_of,
     same,
     spoiled,
     step_of,
@@ -147,3 +149,24 @@ def test_the_dtype_of_the_forward_pass() -> None:
         step_of(loss_fn=loss_fn, precision=precision)(*batches(1))
     assert seen == [torch.float32, torch.bfloat16, torch.float16]
     assert not torch.is_autocast_enabled("cpu")
+
+
+@pytest.fixture
+def doubles() -> Iterator[None]:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(before)
+
+
+@pytest.mark.usefixtures("doubles")
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+@pytest.mark.parametrize("name", ["adamw", "momentum", "rmsprop"])
+def test_another_default_dtype(name: str, precision: str) -> None:
+    """It is the model's and the data's alone: rates stay float32, and the loss scale."""
+    step = step_of(name, precision=precision, max_norm=0.5)
+    assert step.model.first.weight.dtype == torch.float64
+    for applied, batch in enumerate(batches(5)):
+        result = step(batch)
+        assert same(result.lr, torch.from_numpy(rates_of(step, applied)))
+        assert result.applied == applied + 1

@@ -2,11 +2,16 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from torch.autograd import DeviceType
+from torch.autograd.profiler_util import EventList, FunctionEvent
 from training import batches, step_of
 
 from torch_bridge import profile
+from torch_bridge.profiling import _table
 
 
 def test_a_trace_and_a_table(tmp_path: Path) -> None:
@@ -34,3 +39,48 @@ def test_too_few_batches(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="needs 13"):
             profile(step_of(), batches(count), tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+def _event(name: str, start: int, end: int, on_device: bool = False, named: bool = False) -> Any:
+    return FunctionEvent(
+        id=start,
+        name=name,
+        thread=1,
+        start_us=start,
+        end_us=end,
+        device_type=DeviceType.CUDA if on_device else DeviceType.CPU,
+        use_device="cuda",
+        is_user_annotation=named,
+        stack=[],
+    )
+
+
+def test_what_is_no_work_of_the_device_and_no_wait_of_an_update() -> None:
+    """Named ranges appear on the device too, and the profiler itself waits at its end."""
+    events = [_event("all updates", 0, 5000, named=True)]
+    for start in range(0, 5000, 1000):
+        events += [
+            _event("waiting for data", start, start + 10, named=True),
+            _event("update", start + 10, start + 210, named=True),
+            _event("update", start + 100, start + 900, on_device=True, named=True),
+            _event("sgemm", start + 100, start + 800, on_device=True),
+            _event("Memcpy HtoD", start + 800, start + 900, on_device=True),
+        ]
+    events += [
+        _event("cudaStreamSynchronize", 1020, 1060),
+        _event("cudaStreamSynchronize", 2500, 2900),
+        _event("cudaDeviceSynchronize", 4300, 5000),
+        _event("all updates", 100, 4900, on_device=True, named=True),
+    ]
+    events = EventList(events, use_device="cuda")
+    events._tree_built = True
+    table = _table(SimpleNamespace(events=lambda: events, key_averages=events.key_averages))
+    found = {line[:22].strip(): line[22:].split() for line in table.splitlines()[1:]}
+    assert found == {
+        "wall time": ["1.000"],
+        "host time in the step": ["0.200"],
+        "device time": ["0.800"],
+        "copies": ["1.0", "0.100"],
+        "waits for the device": ["0.2", "0.008"],
+        "waiting for data": ["0.010"],
+    }

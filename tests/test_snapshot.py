@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable
+from itertools import chain, repeat
 from typing import Any
 from unittest.mock import patch
 
@@ -10,6 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
+from torch.utils.data import TensorDataset
 from training import (
     CURVE,
     OPTIMIZERS,
@@ -28,7 +30,7 @@ from training import (
 )
 
 from plateau_jax import PlateauCurve
-from torch_bridge import TrainStep, clock
+from torch_bridge import TrainStep, clock, make_loader, prefetch
 
 
 def _interrupted(build: Callable[[], TrainStep], updates: list[Any], at: int) -> None:
@@ -154,63 +156,99 @@ def test_it_is_a_state_of_plain_values_and_tensors_on_the_host() -> None:
     assert (state["applied"], state["skipped"]) == (2, 0)
 
 
-def _half() -> TrainStep:
-    return step_of("adamw", Net().bfloat16(), loss_fn=lambda model, batch: model(batch[0].bfloat16()).mean())
+class _Versioned(nn.Linear):
+    """Its second version; states of the first are worth a hundredth."""
+
+    _version = 2
+
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, local_metadata: Any, *more: Any) -> None:
+        if local_metadata.get("version", 1) < 2:
+            state_dict[prefix + "weight"] = 100 * state_dict[prefix + "weight"]
+        super()._load_from_state_dict(state_dict, prefix, local_metadata, *more)
 
 
-_OTHER_STATES: dict[str, tuple[Callable[[], TrainStep], str]] = {
-    "curve": (lambda: step_of(curve=PlateauCurve(41)), "curves"),
-    "plateau": (lambda: step_of(curve=PlateauCurve(40, warmup_steps=4)), "curves"),
-    "precision": (lambda: step_of(precision="bf16"), "precision"),
-    "fp16": (lambda: step_of(precision="fp16"), "precision"),
-    "model": (lambda: step_of(model=nn.Sequential(nn.Linear(3, 8), nn.Linear(8, 2))), "model"),
-    "wider model": (lambda: step_of(model=nn.Linear(3, 2)), "model"),
-    "dtype": (_half, "model"),
-    "optimizer": (lambda: step_of("sgd"), "optimizer"),
-    "near optimizer": (lambda: step_of("adam"), "optimizer"),
-    "carry": (lambda: step_of(loss_fn=_with_carry, carry=torch.zeros(3)), "carry"),
-    "groups": (lambda: TrainStep(model := Net(), _two_groups(model), mean_loss, CURVE), "curves|groups"),
-}
+class _Counting(nn.Linear):
+    """What it saves of its own accord grows with every call."""
+
+    def __init__(self) -> None:
+        super().__init__(3, 2)
+        self.seen: list[Any] = []
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        self.seen.append(inputs.detach().sum(0))
+        return super().forward(inputs)
+
+    def get_extra_state(self) -> Any:
+        return {"seen": list(self.seen), "sums": torch.stack(self.seen) if self.seen else None}
+
+    def set_extra_state(self, state: Any) -> None:
+        self.seen = list(state["seen"])
 
 
-def _with_carry(model: nn.Module, batch: Any, carry: Any) -> Any:
-    return mean_loss(model, batch), carry + 1
+@pytest.mark.parametrize("way", [lambda state: state, through_a_file], ids=["as it is", "through a file"])
+def test_the_versions_of_modules_are_kept(way: Callable[[Any], Any]) -> None:
+    step, straight = (step_of(model=nn.Sequential(_Versioned(3, 2))) for _ in range(2))
+    straight.model.load_state_dict(step.model.state_dict())
+    data = batches(6)
+    for batch in data:
+        assert same(step(batch), straight(batch))
+        step.load_state_dict(way(step.state_dict()))
+    assert same(step.state_dict()["model"], straight.state_dict()["model"])
 
 
-def _two_groups(model: Net) -> torch.optim.Optimizer:
-    groups = [{"params": module.parameters()} for module in (model.first, model.last)]
-    return torch.optim.AdamW(groups, lr=0.01, fused=True)
+@pytest.mark.parametrize("way", [lambda state: state, through_a_file], ids=["as it is", "through a file"])
+def test_what_a_module_saves_may_change_in_shape(way: Callable[[Any], Any]) -> None:
+    step, other = (step_of(model=_Counting()) for _ in range(2))
+    data = batches(4)
+    train(step, data[:3])
+    train(other, data[:1])
+    other.load_state_dict(way(step.state_dict()))
+    assert same(other.model.seen, [batch[0].sum(0) for batch in data[:3]])
+    assert same(other(data[3]), step(data[3]))
 
 
-@pytest.mark.parametrize(("build", "named"), _OTHER_STATES.values(), ids=_OTHER_STATES)
-def test_the_state_of_another_run_is_refused_and_nothing_changes(
-    build: Callable[[], TrainStep], named: str
-) -> None:
-    steps = step_of(), build()
-    (batch,) = batches(1)
-    for step in steps:
-        step(batch)
-        step(batch)
-    for step, other in (steps, steps[::-1]):
-        before, foreign = step.state_dict(), other.state_dict()
-        with pytest.raises(ValueError, match=named):
-            step.load_state_dict(foreign)
-        assert same(step.state_dict(), before)
-        step(batch)
+class _Everything(nn.Module):
+    """A recurrent layer, batch normalisation, dropout."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cells, self.last = nn.GRU(3, 5, batch_first=True), nn.Linear(5, 2)
+        self.norm, self.dropout = nn.BatchNorm1d(5), nn.Dropout(0.3)
+
+    def forward(self, inputs: torch.Tensor, carry: Any) -> Any:
+        hidden, carry = self.cells(inputs, carry)
+        hidden = self.norm(hidden.transpose(1, 2)).transpose(1, 2)
+        return self.last(self.dropout(hidden)), carry
 
 
-@pytest.mark.parametrize(
-    "state", [None, {}, [], 3, {"model": {}}, Net().state_dict()], ids=lambda s: type(s).__name__
-)
-def test_what_is_no_state(state: Any) -> None:
-    step = step_of()
-    before = step.state_dict()
-    with pytest.raises(ValueError, match="not a state of a TrainStep"):
-        step.load_state_dict(state)
-    assert same(step.state_dict(), before)
+@pytest.mark.parametrize("name", ["adamw", "momentum", "rmsprop"])
+def test_all_at_once_in_the_middle_of_an_epoch(name: str) -> None:
+    """fp16, statistics, random numbers, a carry, pairs of two pieces, and data that is fetched ahead."""
+    dataset = TensorDataset(*batches(1, rows=44, time=4)[0])
 
+    def loss_fn(model: nn.Module, batch: Any, carry: Any) -> Any:
+        outputs, carry = model(batch[0], carry)
+        return ((outputs.float() - batch[1]).square().sum(), batch[1].numel()), carry
 
-def test_a_carry_of_another_shape_is_refused() -> None:
-    step, other = (step_of(loss_fn=_with_carry, carry=torch.zeros(n)) for n in (2, 3))
-    with pytest.raises(ValueError, match="another carry"):
-        step.load_state_dict(other.state_dict())
+    def build(seed: int) -> tuple[TrainStep, Any]:
+        torch.manual_seed(seed)
+        feed = prefetch(make_loader(dataset, 4, workers=0), "cpu")
+        feed._depth = 2  # fetching ahead, as on CUDA
+        carry = torch.zeros(1, 4, 5)
+        return step_of(name, _Everything(), loss_fn, carry=carry, precision="fp16", max_norm=0.5), feed
+
+    def run(step: TrainStep, feed: Any, updates: int) -> list[Any]:
+        stream = chain.from_iterable(repeat(feed))
+        return [step(next(stream), next(stream)) for _ in range(updates)]
+
+    straight, feed = build(3)
+    results, end = run(straight, feed, 14), straight.state_dict()
+    for at in (0, 1, 5, 6, 11):  # an epoch has eleven batches: five updates and a half
+        first, feed = build(3)
+        run(first, feed, at)
+        state = through_a_file({"step": first.state_dict(), "feed": feed.state_dict()})
+        second, feed = build(77)
+        second.load_state_dict(state["step"])
+        feed.load_state_dict(state["feed"])
+        assert same(run(second, feed, 14 - at), results[at:]), at
+        assert same(second.state_dict(), end), at

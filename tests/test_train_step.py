@@ -31,7 +31,11 @@ from torch_bridge import TrainStep, lambda_lr
 
 
 def by_hand(
-    model: nn.Module, optimizer: Optimizer, updates: Sequence[Sequence[Batch]], max_norm: float | None = None
+    model: nn.Module,
+    optimizer: Optimizer,
+    updates: Sequence[Sequence[Batch]],
+    max_norm: float | None = None,
+    loss_fn: Callable[..., Tensor] = mean_loss,
 ) -> list[tuple[Tensor, Tensor]]:
     """The plain loop; a fused optimizer gets its rate as a tensor. Returns losses and norms."""
     if all(group.get("fused") for group in optimizer.param_groups):
@@ -43,7 +47,7 @@ def by_hand(
         optimizer.zero_grad()
         total = torch.zeros(())
         for batch in micro_batches:
-            loss = mean_loss(model, batch) / len(micro_batches)
+            loss = loss_fn(model, batch) / len(micro_batches)
             loss.backward()
             total = total + loss.detach()
         parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
@@ -70,6 +74,51 @@ def test_the_bits_of_the_loop_by_hand(name: str, pieces: int, max_norm: float | 
         assert same((result.loss, result.grad_norm), (loss, norm))
     assert same(own.state_dict(), model.state_dict())
     assert same(own_optimizer.state_dict()["state"], optimizer.state_dict()["state"])
+
+
+class _Mixed(nn.Module):
+    """Tied, frozen and unused parameters, and a layer that is left out of the optimizer."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            self.left_out, self.frozen, self.one, self.tied = (nn.Linear(3, 3) for _ in range(4))
+            self.last, self.unused = nn.Linear(3, 2), nn.Linear(2, 2)
+        self.tied.weight = self.one.weight
+        self.frozen.requires_grad_(False)
+        self.to(dtype)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        hidden = torch.tanh(self.one(self.frozen(self.left_out(inputs))))
+        return self.last(torch.tanh(self.tied(hidden)))
+
+    def groups(self) -> list[dict[str, Any]]:
+        trained = [p for name, p in self.named_parameters() if not name.startswith("left_out")]
+        matrices, biases = ([p for p in trained if (p.dim() > 1) is wanted] for wanted in (True, False))
+        return [
+            {"params": matrices, "weight_decay": 0.1, "lr": 0.02},
+            {"params": biases, "weight_decay": 0.0},
+        ]
+
+
+@pytest.mark.parametrize("name", ["adamw", "momentum", "rmsprop"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("max_norm", [None, 0.05])
+def test_groups_and_parameters_of_every_kind(name: str, dtype: torch.dtype, max_norm: float | None) -> None:
+    def loss_fn(model: nn.Module, batch: Batch) -> Tensor:
+        return nn.functional.mse_loss(model(batch[0].to(dtype)), batch[1].to(dtype))
+
+    kind, options = OPTIMIZERS[name]
+    model, own = _Mixed(dtype), _Mixed(dtype)
+    optimizer, own_optimizer = (kind(module.groups(), **options) for module in (model, own))
+    data = batches(25)
+    expected = by_hand(model, optimizer, [[batch] for batch in data], max_norm, loss_fn)
+    results = train(TrainStep(own, own_optimizer, loss_fn, CURVE, max_norm=max_norm), data)
+    assert same([(result.loss, result.grad_norm) for result in results], expected)
+    assert same(own.state_dict(), model.state_dict())
+    assert same(own_optimizer.state_dict()["state"], optimizer.state_dict()["state"])
+    assert same(own.left_out.weight, _Mixed(dtype).left_out.weight)
 
 
 def test_sparse_gradients() -> None:

@@ -160,6 +160,30 @@ def test_numbers_of_numpy_are_numbers() -> None:
         assert same(train(step, data), train(plain, data))
 
 
+@pytest.mark.parametrize("kind", [np.int64, np.float32, np.float64])
+def test_numbers_of_numpy_are_weights(kind: Any) -> None:
+    def loss_fn(model: nn.Module, batch: Any) -> Any:
+        total, weight = pair_loss(model, batch)
+        return total, kind(weight)
+
+    data = batches(6)
+    for pieces in (data[:1], data[:3]):
+        assert same(step_of(loss_fn=loss_fn)(*pieces), step_of(loss_fn=pair_loss)(*pieces))
+
+
+def test_a_parameter_group_that_came_later() -> None:
+    model, (batch,) = Net(), batches(1)
+    optimizer = torch.optim.AdamW(model.first.parameters(), lr=0.01, fused=True)
+    step = TrainStep(model, optimizer, mean_loss, CURVE)
+    step(batch)
+    optimizer.add_param_group({"params": model.last.parameters()})
+    before = contents(step)
+    for _ in range(2):
+        with pytest.raises(ValueError, match="has 2 parameter groups; the step was built for 1"):
+            step(batch)
+    assert same(contents(step), before)
+
+
 def test_weights_on_the_device_are_no_reason_to_refuse() -> None:
     (batch,) = batches(1)
     assert step_of(loss_fn=device_pair_loss)(batch).applied == 1

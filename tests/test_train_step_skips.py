@@ -62,6 +62,13 @@ def test_skips_leave_no_trace(name: str, skips: list[bool]) -> None:
     assert same(state, reference)
 
 
+@pytest.mark.parametrize("name", ["momentum", "nesterov"])
+def test_a_first_skip_makes_no_momentum(name: str) -> None:
+    step, (batch,) = step_of(name), batches(1)
+    train(step, [spoiled(batch)] * 2)
+    assert not step.optimizer.state
+
+
 def test_a_gradient_that_is_not_finite_under_a_finite_loss() -> None:
     class Root(nn.Module):
         def __init__(self) -> None:

@@ -105,6 +105,18 @@ def test_a_warmed_update_on_fake_tensors(name: str, precision: str) -> None:
     assert operators.reads == 0
 
 
+@pytest.mark.parametrize(("kind", "precision"), [("LSTM", "fp32"), ("GRU", "fp16")])
+@pytest.mark.parametrize("name", ["adamw", "momentum"])
+def test_a_warmed_update_with_a_carry_on_fake_tensors(name: str, kind: str, precision: str) -> None:
+    model, data = Recurrent(kind), batches(3, time=3)
+    step = step_of(name, model, carried_loss, precision=precision, carry=model.initial(), max_norm=0.1)
+    train(step, data)
+    with FakeTensorMode(allow_non_fake_inputs=True), Operators() as operators:
+        step(data[0], data[1])
+    assert operators.names
+    assert operators.reads == 0
+
+
 @pytest.mark.parametrize("name", FUSED)
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
 @pytest.mark.parametrize("loss_fn", _LOSSES.values(), ids=_LOSSES)

@@ -1,0 +1,120 @@
+"""States that a training step does not load: of another run, of something else, damaged."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from training import CURVE, Net, batches, mean_loss, same, step_of, train
+
+from plateau_jax import PlateauCurve
+from torch_bridge import TrainStep
+
+
+def _half() -> TrainStep:
+    return step_of("adamw", Net().bfloat16(), loss_fn=lambda model, batch: model(batch[0].bfloat16()).mean())
+
+
+_OTHER_STATES: dict[str, tuple[Callable[[], TrainStep], str]] = {
+    "curve": (lambda: step_of(curve=PlateauCurve(41)), "curves"),
+    "plateau": (lambda: step_of(curve=PlateauCurve(40, warmup_steps=4)), "curves"),
+    "precision": (lambda: step_of(precision="bf16"), "precision"),
+    "fp16": (lambda: step_of(precision="fp16"), "precision"),
+    "model": (lambda: step_of(model=nn.Sequential(nn.Linear(3, 8), nn.Linear(8, 2))), "model"),
+    "wider model": (lambda: step_of(model=nn.Linear(3, 2)), "model"),
+    "dtype": (_half, "model"),
+    "optimizer": (lambda: step_of("sgd"), "optimizer"),
+    "near optimizer": (lambda: step_of("adam"), "optimizer"),
+    "carry": (lambda: step_of(loss_fn=_with_carry, carry=torch.zeros(3)), "carry"),
+    "groups": (lambda: TrainStep(model := Net(), _two_groups(model), mean_loss, CURVE), "curves|groups"),
+}
+
+
+def _with_carry(model: nn.Module, batch: Any, carry: Any) -> Any:
+    return mean_loss(model, batch), carry + 1
+
+
+def _two_groups(model: Net) -> torch.optim.Optimizer:
+    groups = [{"params": module.parameters()} for module in (model.first, model.last)]
+    return torch.optim.AdamW(groups, lr=0.01, fused=True)
+
+
+@pytest.mark.parametrize(("build", "named"), _OTHER_STATES.values(), ids=_OTHER_STATES)
+def test_the_state_of_another_run_is_refused_and_nothing_changes(
+    build: Callable[[], TrainStep], named: str
+) -> None:
+    steps = step_of(), build()
+    (batch,) = batches(1)
+    for step in steps:
+        step(batch)
+        step(batch)
+    for step, other in (steps, steps[::-1]):
+        before, foreign = step.state_dict(), other.state_dict()
+        with pytest.raises(ValueError, match=named):
+            step.load_state_dict(foreign)
+        assert same(step.state_dict(), before)
+        step(batch)
+
+
+@pytest.mark.parametrize(
+    "state", [None, {}, [], 3, {"model": {}}, Net().state_dict()], ids=lambda s: type(s).__name__
+)
+def test_what_is_no_state(state: Any) -> None:
+    step = step_of()
+    before = step.state_dict()
+    with pytest.raises(ValueError, match="not a state of a TrainStep"):
+        step.load_state_dict(state)
+    assert same(step.state_dict(), before)
+
+
+def test_a_carry_of_another_shape_is_refused() -> None:
+    step, other = (step_of(loss_fn=_with_carry, carry=torch.zeros(n)) for n in (2, 3))
+    with pytest.raises(ValueError, match="another carry"):
+        step.load_state_dict(other.state_dict())
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("random", {}),
+        ("random", None),
+        ("random", []),
+        ("random", {"cpu": None}),
+        ("random", {"cpu": torch.zeros(3, dtype=torch.uint8)}),
+        ("random", {"cpu": torch.zeros(5056)}),
+        ("applied", "x"),
+        ("applied", None),
+        ("applied", -5),
+        ("applied", 1.0),
+        ("applied", True),
+        ("skipped", None),
+        ("skipped", -1),
+        ("optimizer", {}),
+        ("optimizer", None),
+        ("optimizer", []),
+        ("optimizer", ["state", "param_groups"]),
+        ("optimizer", {"param_groups": []}),
+        ("optimizer", step_of().state_dict()["optimizer"] | {"state": None}),
+        ("optimizer", {"state": {}, "param_groups": None}),
+        ("optimizer", {"state": {}, "param_groups": []}),
+        ("optimizer", {"state": {}, "param_groups": [None]}),
+        ("model", None),
+        ("model", {}),
+        ("carry", 3),
+        ("loss_scale", [1.0]),
+        ("curves", None),
+        ("precision", None),
+    ],
+    ids=lambda value: repr(value)[:40],
+)
+def test_a_damaged_state_changes_nothing(name: str, value: Any) -> None:
+    step, straight, other = step_of(), step_of(), step_of("adamw", Net(seed=1))
+    (batch,) = batches(1)
+    train(other, [batch] * 3)
+    assert same(step(batch), straight(batch))
+    before = step.state_dict()
+    with pytest.raises(ValueError, match=name):
+        step.load_state_dict(other.state_dict() | {name: value})
+    assert same(step.state_dict(), before)
+    assert same(step(batch), straight(batch))
