@@ -142,8 +142,9 @@ def test_segments_that_are_not_one_table(segments):
 def test_strict_promotion_of_types_and_ranks(curve):
     with jax.numpy_dtype_promotion("strict"), jax.numpy_rank_promotion("raise"), jax.checking_leaks():
         for dtype in ("int8", "uint32", "int32"):
-            steps = jnp.arange(100).astype(dtype).reshape(4, 5, 5)
-            assert_equal_bits(jax.jit(optax_schedule(curve))(steps), curve(np.asarray(steps)))
+            for shape in ((100,), (4, 25), (4, 5, 5)):
+                steps = jnp.arange(100).astype(dtype).reshape(shape)
+                assert_equal_bits(jax.jit(optax_schedule(curve))(steps), curve(np.asarray(steps)))
 
 
 @pytest.mark.parametrize("k", [2, 30])
