@@ -282,3 +282,20 @@ def test_a_scalar_array_is_a_number_and_a_boolean_one_is_not():
     for check in (checks.number, checks.peak):
         with pytest.raises(TypeError, match="must be a number"):
             check("p", np.asarray(True))
+
+
+@pytest.mark.parametrize("kind", [np.str_, type("Name", (str,), {})])
+@pytest.mark.parametrize("shape", ["linear", "cosine"])
+def test_a_shape_is_a_plain_string(kind, shape):
+    curve = PlateauCurve(100, warmup=kind(shape), decay=kind(shape))
+    assert type(curve.warmup) is type(curve.decay) is str
+    assert eval(repr(curve)) == curve == PlateauCurve(100, warmup=shape, decay=shape)
+
+
+@pytest.mark.parametrize("kind", [float, np.float64, np.float32, type("Number", (float,), {})])
+@given(st.sampled_from((-0.0, 0.0, 0.25)))
+def test_a_number_is_a_plain_one_and_zero_has_no_sign(kind, value):
+    curve = PlateauCurve(100, min_lr_ratio=kind(value), init_lr_ratio=kind(value))
+    for ratio in (curve.min_lr_ratio, curve.init_lr_ratio):
+        assert type(ratio) is float
+        assert repr(ratio) == repr(abs(value))

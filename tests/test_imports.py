@@ -34,6 +34,21 @@ def test_imports_without(statements, absent):
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
+@pytest.mark.parametrize("name", ["optax_schedule", "multiplier", "cosine_plateau_schedule"])
+def test_without_jax_its_names_say_what_to_install(name):
+    program = f"""
+import sys
+sys.modules["jax"] = None
+import plateau_jax
+try:
+    plateau_jax.{name}
+except ModuleNotFoundError as error:
+    print(error)
+"""
+    found = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout
+    assert found == f"{name} needs jax: pip install 'plateau-jax[jax]'\n"
+
+
 def test_every_public_name_is_there():
     assert set(plateau_jax.__all__) <= set(dir(plateau_jax))
     for name in plateau_jax.__all__:

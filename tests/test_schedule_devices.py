@@ -1,5 +1,7 @@
 """The JAX edge over several devices."""
 
+from functools import partial
+
 import jax
 import numpy as np
 import pytest
@@ -47,3 +49,19 @@ def test_one_step_over_several_devices(kind):
         jax.shard_map(schedule, mesh=mesh, in_specs=P(), out_specs=P()),
     ):
         assert_equal_bits(call(step), product(CURVE, 0.1, 777, False))
+
+
+@x64_both_ways
+@both_searches
+@pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
+def test_a_shard_map_over_some_axes_of_a_mesh(x64, curve, kind):
+    steps = STEPS.reshape(256, 4)
+    mesh = jax.make_mesh((2, 2), ("a", "b"), axis_types=(kind,) * 2, devices=jax.devices("cpu")[:4])
+    with jax.enable_x64(x64):
+        sharded = jax.device_put(steps, NamedSharding(mesh, P("a", "b")))
+        for call, wanted in (
+            (optax_schedule(curve, 0.1), product(curve, 0.1, steps, x64)),
+            (partial(multiplier, curve.segments), curve(steps)),
+        ):
+            mapped = jax.shard_map(call, mesh=mesh, in_specs=P("a"), out_specs=P("a"), axis_names={"a"})
+            assert_equal_bits(jax.jit(mapped)(sharded), wanted)

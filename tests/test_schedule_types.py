@@ -7,11 +7,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 from hypothesis import example, given
 from hypothesis import strategies as st
-from jax_cases import CURVE, STEPS, assert_equal_bits, both_searches, x64_both_ways
+from jax_cases import CURVE, STEPS, assert_equal_bits, both_searches, product, x64_both_ways
 
-from plateau_jax import PlateauCurve, multiplier, optax_schedule
+from plateau_jax import PlateauCurve, multiplier, optax_schedule, stack
 
 
 @x64_both_ways
@@ -107,12 +108,43 @@ def test_peaks_that_are_not_real_scalars():
         optax_schedule(CURVE, -1)
 
 
+@x64_both_ways
+@pytest.mark.parametrize("kind", [nnx.Variable, nnx.Param])
+def test_variables_of_flax_are_steps_and_peaks(x64, kind):
+    with jax.enable_x64(x64):
+        for value in (3, STEPS):
+            step, peak = kind(jnp.asarray(value)), kind(jnp.float32(0.1))
+
+            def both(step, peak):
+                return optax_schedule(CURVE, peak)(step), multiplier(CURVE.segments, step)
+
+            for call in (both, nnx.jit(both)):
+                rates, multipliers = call(step, peak)
+                assert_equal_bits(rates, product(CURVE, 0.1, value, x64))
+                assert_equal_bits(multipliers, CURVE(value))
+
+
+def test_a_variable_of_flax_is_checked_as_its_array():
+    with pytest.raises(TypeError, match="step must be an integer"):
+        optax_schedule(CURVE)(nnx.Variable(jnp.float32(3)))
+    with pytest.raises(ValueError, match="peak_value = "):
+        optax_schedule(CURVE, nnx.Variable(jnp.float32(-1)))
+
+
+@pytest.mark.parametrize("segments", [CURVE, stack([CURVE, CURVE]), CURVE.segments.begin, None], ids=type)
+def test_segments_that_are_not_one_table(segments):
+    for step in (3, STEPS):
+        with pytest.raises(TypeError, match="segments must be one table"):
+            multiplier(segments, step)
+
+
 @both_searches
 def test_strict_promotion_of_types_and_ranks(curve):
     with jax.numpy_dtype_promotion("strict"), jax.numpy_rank_promotion("raise"), jax.checking_leaks():
         for dtype in ("int8", "uint32", "int32"):
-            steps = jnp.arange(100).astype(dtype).reshape(4, 5, 5)
-            assert_equal_bits(jax.jit(optax_schedule(curve))(steps), curve(np.asarray(steps)))
+            for shape in ((100,), (4, 25), (4, 5, 5)):
+                steps = jnp.arange(100).astype(dtype).reshape(shape)
+                assert_equal_bits(jax.jit(optax_schedule(curve))(steps), curve(np.asarray(steps)))
 
 
 @pytest.mark.parametrize("k", [2, 30])

@@ -4,10 +4,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from runs import ROUTES, Run, expected_rates, modest_peaks, rates_of
+from runs import ROUTES, Run, expected_rates, modest_peaks, optimizer_with, rates_of, through_a_file
 from strategies import arguments, magnitudes
+from torch.optim import lr_scheduler
+from torch.optim.swa_utils import SWALR
 
 from plateau_jax import PlateauCurve
+from torch_bridge import lambda_lr
 
 
 def _narrow(rate):
@@ -63,3 +66,61 @@ def test_any_walk_of_steps_and_resumptions(cases, form, walk):
         else:
             getattr(run, move)()
         assert rates_of(run.optimizer) == expected_rates(run, rates, run.scheduler.last_epoch)
+
+
+CURVE = PlateauCurve(100, warmup_steps=10, plateaus=[(50, 20)], min_lr_ratio=0.1)
+
+
+def _curve_then_cosine(optimizer):
+    cosine = lr_scheduler.CosineAnnealingLR(optimizer, 50, eta_min=0.01)
+    return [lr_scheduler.SequentialLR(optimizer, [lambda_lr(optimizer, CURVE), cosine], [20])]
+
+
+def _constant_then_curve(optimizer):
+    constant = lr_scheduler.ConstantLR(optimizer, 0.5, total_iters=100)
+    return [lr_scheduler.SequentialLR(optimizer, [constant, lambda_lr(optimizer, CURVE)], [20])]
+
+
+def _curve_and_decay(optimizer):
+    decay = lr_scheduler.ExponentialLR(optimizer, 0.9)
+    return [lr_scheduler.ChainedScheduler([lambda_lr(optimizer, CURVE), decay], optimizer)]
+
+
+def _curve_then_averaging(optimizer):
+    return [lambda_lr(optimizer, CURVE), SWALR(optimizer, swa_lr=0.03, anneal_epochs=10)]
+
+
+@pytest.mark.filterwarnings("ignore:The epoch parameter")  # which SequentialLR passes
+@pytest.mark.parametrize(
+    "build", [_curve_then_cosine, _constant_then_curve, _curve_and_decay, _curve_then_averaging]
+)
+@settings(max_examples=15)
+@given(
+    st.one_of(st.integers(1, 40), st.sampled_from((19, 20, 21))),
+    st.booleans(),
+    st.sampled_from((float, _wide)),
+)
+def test_beside_other_schedulers(build, saved_at, optimizer_first, form):
+    def start():
+        optimizer = optimizer_with([form(0.5), form(0.25)])
+        return optimizer, build(optimizer)
+
+    def follow(optimizer, schedulers, steps):
+        """The rates of these steps; of two schedulers the second takes over at step 20."""
+        rates = []
+        for step in steps:
+            optimizer.step()
+            schedulers[-1 if step >= 20 else 0].step()
+            rates.append(rates_of(optimizer))
+        return rates
+
+    optimizer, schedulers = start()
+    follow(optimizer, schedulers, range(saved_at))
+    saved = through_a_file([part.state_dict() for part in (optimizer, *schedulers)])
+    wanted = [rates_of(optimizer), *follow(optimizer, schedulers, range(saved_at, saved_at + 30))]
+
+    optimizer, schedulers = start()
+    order = [optimizer, *schedulers] if optimizer_first else [*schedulers, optimizer]
+    for part, state in zip(order, saved if optimizer_first else [*saved[1:], saved[0]], strict=True):
+        part.load_state_dict(state)
+    assert [rates_of(optimizer), *follow(optimizer, schedulers, range(saved_at, saved_at + 30))] == wanted

@@ -113,6 +113,8 @@ def test_a_plain_lambda_lr_can_be_taken_over(steps, peak):
         {"base_lrs": [float("nan")]},
         {"base_lrs": []},
         {"base_lrs": [0.1, 0.1]},
+        {"last_epoch": -2},
+        {"last_epoch": -5},
     ],
     ids=str,
 )
@@ -122,10 +124,29 @@ def test_what_is_no_state_is_refused(change, strict):
     run.advance(3)
 
     def load():
-        with pytest.raises(ValueError, match=r"state_dict|base_lrs"):
+        with pytest.raises(ValueError, match=r"state_dict|base_lrs|last_epoch"):
             run.scheduler.load_state_dict(state, strict=strict)
 
     assert _unchanged(run, load)
+
+
+@pytest.mark.parametrize(
+    "rates", [..., None, 0.1, [], [0.1], [0.1] * 3, [0.1, None], [0.1, float("nan")]], ids=str
+)
+def test_rates_that_are_missing_or_not_one_a_group_are_refused(rates):
+    run = Run([CURVE, CURVE], [0.1, 0.2])
+    state = run.scheduler.state_dict() | {"rates": rates}
+    if rates is ...:
+        del state["rates"]
+    run.advance(3)
+
+    def load():
+        with pytest.raises(ValueError, match=r"rates|not the state of a LambdaLR"):
+            run.scheduler.load_state_dict(state)
+
+    assert _unchanged(run, load)
+    run.scheduler.load_state_dict(state, strict=False)
+    assert rates_of(run.optimizer) == expected_rates(run, [0.1, 0.2], 0)
 
 
 @pytest.mark.parametrize("state", [None, {}, [], {"last_epoch": 3}, "state"], ids=repr)

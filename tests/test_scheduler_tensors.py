@@ -10,6 +10,7 @@ from strategies import arguments
 
 from plateau_jax import PlateauCurve
 from torch_bridge import lambda_lr
+from torch_bridge.groups import peaks_of
 
 CURVE = PlateauCurve(100, warmup_steps=10, plateaus=[(50, 20)], min_lr_ratio=0.1)
 OTHER = PlateauCurve(200, plateaus=[(10, 20)], decay="linear")
@@ -41,6 +42,24 @@ def test_a_tensor_rate_stays_the_same_tensor(chosen, peak, dtype, steps, scalar_
         advance(optimizer, scheduler)
     assert type(optimizer.param_groups[0]["initial_lr"]) is float
     assert scheduler.base_lrs == [float(np.float32(peak))]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
+@pytest.mark.parametrize("requires_grad", [False, True])
+@given(st.floats(2.0**-10, 10))
+def test_the_peak_is_the_number_in_the_tensor(dtype, requires_grad, rate):
+    tensor = torch.tensor(rate, dtype=dtype)
+    peak = float(np.float32(tensor.item()))
+    tensor.requires_grad_(requires_grad)
+    assert peaks_of(optimizer_with([tensor], torch.optim.AdamW)) == [peak]
+    # A clone, since no scheduler of torch fills a leaf of autograd.
+    optimizer = optimizer_with([tensor.clone()], torch.optim.AdamW)
+    scheduler = lambda_lr(optimizer, CURVE, last_epoch=9)  # the end of the warmup
+    assert scheduler.base_lrs == [peak]
+    assert optimizer.param_groups[0]["lr"].item() == (peak if dtype == torch.float64 else tensor.item())
+    state = scheduler.state_dict()
+    assert state["base_lrs"] == [peak]
+    assert state["rates"] == [optimizer.param_groups[0]["lr"].item()]
 
 
 @given(modest_peaks, dtypes, st.integers(0, 30), st.integers(0, 30))

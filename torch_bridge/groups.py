@@ -45,10 +45,11 @@ def peaks_of(optimizer: Optimizer) -> list[float]:
     """
     rates = [group.get("initial_lr", group["lr"]) for group in groups_of(optimizer)]
     return [
-        float(
-            checks.peak(
-                f"learning rate of param_groups[{index}]", rate.item() if isinstance(rate, Tensor) else rate
-            )
-        )
+        float(checks.peak(f"learning rate of param_groups[{index}]", number_of(rate)))
         for index, rate in enumerate(rates)
     ]
+
+
+def number_of(rate: Any) -> Any:
+    """The number in a rate that may be a tensor: by `item`, which takes bfloat16 and autograd's too."""
+    return rate.item() if isinstance(rate, Tensor) else rate

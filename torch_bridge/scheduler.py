@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from plateau_jax import PlateauCurve, checks
-from torch_bridge.groups import curves_of, peaks_of
+from torch_bridge.groups import curves_of, number_of, peaks_of
 from torch_bridge.look_ahead import LookAhead
 
 
@@ -43,7 +43,7 @@ class CurveLR(LambdaLR):
             "_step_count": self._step_count,
             "base_lrs": list(self.base_lrs),
             # Not always this curve's: another scheduler may be in charge, as in a SequentialLR.
-            "rates": [float(group["lr"]) for group in self.optimizer.param_groups],
+            "rates": [float(number_of(group["lr"])) for group in self.optimizer.param_groups],
             "curves": [curve.to_dict() for curve in self.curves],
         }
 
