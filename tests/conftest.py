@@ -6,6 +6,8 @@ from importlib import import_module
 import pytest
 from hypothesis import settings
 
+# Read when torch starts: its models here are so small that a second thread is waited for, not used.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Read when JAX starts.
 os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=4"
 

@@ -85,9 +85,11 @@ def test_the_scale_is_left_alone_by_data_that_is_not_finite() -> None:
     (batch,) = batches(1)
     step = step_of("sgd", precision="fp16")
     step(batch)
-    scale = step.state_dict()["loss_scale"][0]
+    _growing(step, 2.0**10, 1999)  # one good update short of growing
     train(step, [spoiled(batch)] * 3 + [spoiled(batch, float("inf"))] * 3)
-    assert step.state_dict()["loss_scale"][0] == scale
+    assert step.state_dict()["loss_scale"] == [2.0**10, 1999]
+    step(batch)
+    assert step.state_dict()["loss_scale"] == [2.0**11, 0]
 
 
 def test_large_sums_do_not_overflow() -> None:

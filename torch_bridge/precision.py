@@ -35,6 +35,8 @@ class LossScale:
 
     def update(self, found_inf: Tensor, loss: Tensor) -> None:
         """`found_inf` is 1.0 where the update was skipped."""
-        # A loss that is not finite is no work of the scale, which many bad batches would bring to zero.
-        overflow = found_inf * loss.mul(0).eq(0)
-        torch._amp_update_scale_(self.scale, self.good_updates, overflow, 2.0, 0.5, 2000)
+        # A loss that is not finite is no work of the scale, which many bad batches would bring to zero:
+        # it is no overflow, and no good update either, which the call below counts it for.
+        finite = loss.mul(0).eq(0)
+        self.good_updates.add_(finite.int() - 1)
+        torch._amp_update_scale_(self.scale, self.good_updates, found_inf * finite, 2.0, 0.5, 2000)
