@@ -22,6 +22,14 @@ def integer(name: str, value: Any) -> int:
         raise TypeError(f"{name} = {value!r} must be an integer") from None
 
 
+def at_least(name: str, value: Any, least: int) -> int:
+    """An integer that is not below `least`."""
+    found = integer(name, value)
+    if found < least:
+        raise ValueError(f"{name} = {found} must be at least {least}")
+    return found
+
+
 def _scalar(value: Any) -> Any:
     """An array of no dimensions, be it NumPy's or JAX's, as the NumPy scalar in it."""
     return np.asarray(value)[()] if getattr(value, "ndim", None) == 0 else value

@@ -134,8 +134,8 @@ def make_loader(
         raise TypeError(f"{name} = {overrides[name]!r} {_NOT_HERE[name]}")
     if isinstance(dataset, IterableDataset) or not isinstance(dataset, Indexed):
         raise TypeError(f"dataset = {dataset!r} must have a length and samples by index")
-    batch_size = _at_least("batch_size", batch_size, 1)
-    seed = _at_least("seed", seed, 0)
+    batch_size = checks.at_least("batch_size", batch_size, 1)
+    seed = checks.at_least("seed", seed, 0)
     if seed >= 2**32:
         raise ValueError(f"seed = {seed} must be below 2**32: torch's generator would ignore the bits above")
     on_cuda = device is not None and torch.device(device).type == "cuda" and torch.cuda.is_available()
@@ -143,11 +143,11 @@ def make_loader(
     for_workers = [name for name in _WORKERS_ONLY if overrides.get(name)]
     if workers is None:
         workers = max(min(_usable_cores() - 1, MOST_WORKERS), 1 if for_workers else 0)
-    workers = _at_least("workers", workers, 0)
+    workers = checks.at_least("workers", workers, 0)
     if workers == 0 and for_workers:
         raise ValueError(f"{for_workers[0]} = {overrides[for_workers[0]]!r} needs workers > 0")
     if overrides.get("prefetch_factor") is not None:
-        _at_least("prefetch_factor", overrides["prefetch_factor"], 1)
+        checks.at_least("prefetch_factor", overrides["prefetch_factor"], 1)
     if not overrides.get("in_order", True):
         raise ValueError("in_order = False would lose the order that a resume needs")
     if overrides.get("pin_memory") and not on_cuda:
@@ -193,13 +193,6 @@ def make_loader(
         "workers": workers,
     }
     return loader
-
-
-def _at_least(name: str, value: Any, least: int) -> int:
-    number = checks.integer(name, value)
-    if number < least:
-        raise ValueError(f"{name} = {number} must be at least {least}")
-    return number
 
 
 def _usable_cores() -> int:

@@ -52,9 +52,7 @@ class MetricLog:
     """
 
     def __init__(self, every: int = 100) -> None:
-        if checks.integer("every", every) < 1:
-            raise ValueError(f"every = {every} must be at least 1")
-        self.every = every
+        self.every = checks.at_least("every", every, 1)
         self.rows: list[dict[str, Any]] = []
         self._kept: list[StepResult] = []
 

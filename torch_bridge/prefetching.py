@@ -61,9 +61,7 @@ class prefetch(Generic[Batch]):
     """
 
     def __init__(self, loader: Iterable[Batch], device: torch.device | str, depth: int = 2) -> None:
-        depth = checks.integer("depth", depth)
-        if depth < 1:
-            raise ValueError(f"depth = {depth} must be at least 1")
+        depth = checks.at_least("depth", depth, 1)
         kind = torch.device(device).type
         if kind not in ("cpu", "cuda") or (kind == "cuda" and not torch.cuda.is_available()):
             raise ValueError(f"device = {device!r} must be the CPU, or CUDA where there is one")

@@ -19,9 +19,7 @@ class CurveLR(LambdaLR):
     """The scheduler that `lambda_lr` builds: a `LambdaLR` whose checkpoints hold the step and the curve."""
 
     def __init__(self, optimizer: Optimizer, curves: Sequence[PlateauCurve], last_epoch: int = -1) -> None:
-        last_epoch = checks.integer("last_epoch", last_epoch)
-        if last_epoch < -1:
-            raise ValueError(f"last_epoch = {last_epoch} must be at least -1")
+        last_epoch = checks.at_least("last_epoch", last_epoch, -1)
         self.curves = list(curves)
         self._factors = LookAhead(self.curves)
         _set_peaks(optimizer, peaks_of(optimizer), self.curves)
@@ -63,15 +61,13 @@ class CurveLR(LambdaLR):
                 another number of groups. Nothing was changed.
         """
         try:
-            last_epoch = checks.integer("last_epoch", state_dict["last_epoch"])
+            last_epoch = checks.at_least("last_epoch", state_dict["last_epoch"], -1)
             step_count = checks.integer("_step_count", state_dict.get("_step_count", last_epoch + 1))
             peaks = [float(checks.peak(f"base_lrs[{i}]", p)) for i, p in enumerate(state_dict["base_lrs"])]
             if len(peaks) != len(self.base_lrs):
                 raise ValueError(
                     f"state_dict has {len(peaks)} parameter groups; the optimizer has {len(self.base_lrs)}"
                 )
-            if last_epoch < -1:
-                raise ValueError(f"last_epoch = {last_epoch} must be at least -1")
             rates: list[float] | None = None
             if strict:
                 self._check_curves(state_dict.get("curves"))

@@ -123,9 +123,9 @@ class TrainStep:
         self._norm_dtype = norm_dtype(parameters)
         self._steady, self._factors = False, LookAhead(curves)
         self._graphs = None
+        self._tie()
         if cuda_graph:
             self._graphs = Graphs(self._update, lambda: self._steady, model, optimizer, device)
-        self._tie()
 
     def __call__(self, batch: Any, *more_micro_batches: Any) -> StepResult:
         """Run one update over the micro-batches.
