@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from support.training import CURVE, Net, Tape, batches, mean_loss, optimizer_of, same, spoiled
 from torch import Tensor
-from training import CURVE, Net, Tape, batches, mean_loss, optimizer_of, same, spoiled
 
 from torch_bridge import TrainStep
-from torch_bridge.capture import Graphs
+from torch_bridge.training.capture import Graphs
 
 _CPU = torch.device("cpu")
 _WARM_UPS, _MOST_GRAPHS, _MOST_SHAPES = 3, 8, 64

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
-from training import (
+from support.training import (
     CURVE,
     FUSED,
     Batch,
@@ -24,9 +23,10 @@ from training import (
     through_a_file,
     train,
 )
+from torch import nn
 
 from torch_bridge import TrainStep
-from torch_bridge.capture import Graphs
+from torch_bridge.training.capture import Graphs
 
 pytestmark = pytest.mark.gpu
 

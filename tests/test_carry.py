@@ -6,9 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor, nn
-from torch.utils import _pytree as pytree
-from training import (
+from support.training import (
     CURVE,
     Recurrent,
     batches,
@@ -20,9 +18,11 @@ from training import (
     step_of,
     train,
 )
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 
 from torch_bridge import TrainStep, lambda_lr
-from torch_bridge.carry import Carry
+from torch_bridge.training.carry import Carry
 
 _CPU = torch.device("cpu")
 

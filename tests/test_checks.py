@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import MAX_STEP, arguments
+from support.strategies import MAX_STEP, arguments
 
 from plateau_jax import PlateauCurve, checks
 

@@ -7,12 +7,12 @@ import numpy as np
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strategies import arguments
-from training import reads_of, skip_patterns
+from support.strategies import arguments
+from support.training import reads_of, skip_patterns
 
 from plateau_jax import PlateauCurve
-from torch_bridge import clock as clock_module
-from torch_bridge.clock import Clock
+from torch_bridge.training import clock as clock_module
+from torch_bridge.training.clock import Clock
 
 _CPU = torch.device("cpu")
 _peaks = st.one_of(st.sampled_from((0.0, 2.0**-126, 3e-4, 1.0, 3.4e38)), st.floats(1e-6, 10))

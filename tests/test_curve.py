@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from oracle import Oracle, exactly, half_ulp, is_nearest_float32
-from strategies import arguments, arguments_and_steps
+from support.oracle import Oracle, exactly, half_ulp, is_nearest_float32
+from support.strategies import arguments, arguments_and_steps
 
 from plateau_jax import PlateauCurve
 

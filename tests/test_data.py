@@ -17,7 +17,8 @@ from torch.utils.data import IterableDataset, TensorDataset
 from torchdata.stateful_dataloader import StatefulDataLoader
 from torchdata.stateful_dataloader.sampler import RandomSampler
 
-from torch_bridge import data, make_loader, prefetch
+from torch_bridge import make_loader, prefetch
+from torch_bridge.data import loader as data
 
 pytestmark = [
     # Two workers are asked for on a machine that may have one core.

@@ -8,8 +8,17 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from support.training import (
+    Net,
+    Recurrent,
+    batches,
+    carried_loss,
+    device_pair_loss,
+    mean_loss,
+    pair_loss,
+    reads_of,
+)
 from torch import nn
-from training import Net, Recurrent, batches, carried_loss, device_pair_loss, mean_loss, pair_loss, reads_of
 
 from torch_bridge import evaluate
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from oracle import exactly, is_nearest_float32
-from strategies import MAX_STEP, magnitudes, percentages
+from support.oracle import exactly, is_nearest_float32
+from support.strategies import MAX_STEP, magnitudes, percentages
 
 from plateau_jax import exact
 

@@ -6,8 +6,8 @@ import mpmath
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from oracle import exactly
-from strategies import arguments_and_steps
+from support.oracle import exactly
+from support.strategies import arguments_and_steps
 
 from plateau_jax import PlateauCurve, fixed_point
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from runs import optimizer_with
+from support.runs import optimizer_with
 
 from plateau_jax import PlateauCurve
 from torch_bridge import lambda_lr

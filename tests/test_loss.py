@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from torch_bridge.loss import Loss, accumulate, read_loss
+from torch_bridge.training.loss import Loss, accumulate, read_loss
 
 _small = st.integers(-(2**10), 2**10).map(lambda number: number / 2**5)
 _weights = st.integers(0, 5000)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from runs import peaks
+from support.runs import peaks
 
 from plateau_jax import PlateauCurve
 from plateau_jax.__main__ import main

@@ -7,8 +7,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from support.training import CURVE, Net, Operators, batches, mean_loss, spoiled, step_of
 from torch import Tensor, nn
-from training import CURVE, Net, Operators, batches, mean_loss, spoiled, step_of
 
 from torch_bridge import MetricLog, StepResult, TrainStep
 

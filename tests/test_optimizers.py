@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 import torch
+from support.training import CURVE, FUSED, OPTIMIZERS, Net, batches, mean_loss, optimizer_of, same
 from torch import nn
-from training import CURVE, FUSED, OPTIMIZERS, Net, batches, mean_loss, optimizer_of, same
 
 from torch_bridge import lambda_lr
-from torch_bridge.optimizers import check_capturable, check_optimizer, has_momentum, skips_on_device
+from torch_bridge.training.optimizers import check_capturable, check_optimizer, has_momentum, skips_on_device
 
 _ALL = {
     kind

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from matplotlib.figure import Figure
-from strategies import arguments
+from support.strategies import arguments
 
 from plateau_jax import PlateauCurve, plot
 

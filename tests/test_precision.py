@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
-from training import (
+from support.training import (
     CURVE,
     Net,
     batches,
@@ -20,10 +19,11 @@ from training import (
     step_of,
     train,
 )
+from torch import nn
 
 from plateau_jax import PlateauCurve
 from torch_bridge import TrainStep, lambda_lr
-from torch_bridge.precision import autocast
+from torch_bridge.training.precision import autocast
 
 _CPU = torch.device("cpu")
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from jax_cases import (
+from support.jax_cases import (
     STEPS,
     assert_equal_bits,
     assert_equal_rates,
@@ -16,7 +16,7 @@ from jax_cases import (
     product,
     x64_both_ways,
 )
-from strategies import MAX_STEP, SMALLEST_NORMAL, arguments_and_steps
+from support.strategies import MAX_STEP, SMALLEST_NORMAL, arguments_and_steps
 
 from plateau_jax import PlateauCurve, multiplier, optax_schedule, stack
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
-from jax_cases import CURVE, STEPS, assert_equal_bits, both_searches, product, x64_both_ways
+from support.jax_cases import CURVE, STEPS, assert_equal_bits, both_searches, product, x64_both_ways
 
 from plateau_jax import multiplier, optax_schedule
 

@@ -7,8 +7,8 @@ import optax
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from jax_cases import CURVE, MANY, STEPS, assert_equal_bits, product, x64_both_ways
-from strategies import ratios
+from support.jax_cases import CURVE, MANY, STEPS, assert_equal_bits, product, x64_both_ways
+from support.strategies import ratios
 
 from plateau_jax import PlateauCurve, cosine_plateau_schedule, optax_schedule
 

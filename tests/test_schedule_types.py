@@ -10,7 +10,7 @@ import pytest
 from flax import nnx
 from hypothesis import example, given
 from hypothesis import strategies as st
-from jax_cases import CURVE, STEPS, assert_equal_bits, both_searches, product, x64_both_ways
+from support.jax_cases import CURVE, STEPS, assert_equal_bits, both_searches, product, x64_both_ways
 
 from plateau_jax import PlateauCurve, multiplier, optax_schedule, stack
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from oracle import Oracle, exactly, half_ulp
-from runs import advance, optimizer_with, peaks, rates_of, through_a_file
-from strategies import arguments, arguments_and_steps
+from support.oracle import Oracle, exactly, half_ulp
+from support.runs import advance, optimizer_with, peaks, rates_of, through_a_file
+from support.strategies import arguments, arguments_and_steps
 from torch.optim.lr_scheduler import ConstantLR, LambdaLR, SequentialLR
 
 from plateau_jax import PlateauCurve, optax_schedule

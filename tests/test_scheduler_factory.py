@@ -6,8 +6,8 @@ from fractions import Fraction
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from runs import FLOAT32_MAX, advance, optimizer_with, rates_of, through_a_file
-from strategies import magnitudes
+from support.runs import FLOAT32_MAX, advance, optimizer_with, rates_of, through_a_file
+from support.strategies import magnitudes
 
 from plateau_jax import PlateauCurve
 from torch_bridge import get_cosine_plateau_schedule_with_warmup, lambda_lr

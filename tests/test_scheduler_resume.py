@@ -4,8 +4,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from runs import ROUTES, Run, expected_rates, modest_peaks, optimizer_with, rates_of, through_a_file
-from strategies import arguments, magnitudes
+from support.runs import ROUTES, Run, expected_rates, modest_peaks, optimizer_with, rates_of, through_a_file
+from support.strategies import arguments, magnitudes
 from torch.optim import lr_scheduler
 from torch.optim.swa_utils import SWALR
 

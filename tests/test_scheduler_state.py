@@ -9,8 +9,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from runs import Run, advance, expected_rates, modest_peaks, optimizer_with, rates_of, through_a_file
-from strategies import arguments, ratios
+from support.runs import Run, advance, expected_rates, modest_peaks, optimizer_with, rates_of, through_a_file
+from support.strategies import arguments, ratios
 from torch.optim.lr_scheduler import LambdaLR
 
 from plateau_jax import PlateauCurve

@@ -5,8 +5,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from runs import advance, modest_peaks, optimizer_with, rates_of, through_a_file
-from strategies import arguments
+from support.runs import advance, modest_peaks, optimizer_with, rates_of, through_a_file
+from support.strategies import arguments
 
 from plateau_jax import PlateauCurve
 from torch_bridge import lambda_lr

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from oracle import Oracle, exactly, is_nearest_float32
-from strategies import arguments
+from support.oracle import Oracle, exactly, is_nearest_float32
+from support.strategies import arguments
 
 from plateau_jax import PlateauCurve, Segments, fixed_point, stack
 

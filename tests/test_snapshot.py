@@ -10,9 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import nn
-from torch.utils.data import TensorDataset
-from training import (
+from support.training import (
     CURVE,
     OPTIMIZERS,
     Net,
@@ -28,9 +26,12 @@ from training import (
     through_a_file,
     train,
 )
+from torch import nn
+from torch.utils.data import TensorDataset
 
 from plateau_jax import PlateauCurve
-from torch_bridge import TrainStep, clock, make_loader, prefetch
+from torch_bridge import TrainStep, make_loader, prefetch
+from torch_bridge.training import clock
 
 
 def _interrupted(build: Callable[[], TrainStep], updates: list[Any], at: int) -> None:

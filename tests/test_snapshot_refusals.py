@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 import torch
+from support.training import CURVE, Net, batches, mean_loss, same, step_of, train
 from torch import nn
-from training import CURVE, Net, batches, mean_loss, same, step_of, train
 
 from plateau_jax import PlateauCurve
 from torch_bridge import TrainStep

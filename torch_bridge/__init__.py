@@ -5,12 +5,12 @@
 
 from typing import TYPE_CHECKING, Any
 
-from torch_bridge.evaluation import evaluate
-from torch_bridge.metrics import MetricLog, StepResult
-from torch_bridge.prefetching import prefetch
-from torch_bridge.profiling import profile
+from torch_bridge.data.prefetching import prefetch
 from torch_bridge.scheduler import get_cosine_plateau_schedule_with_warmup, lambda_lr
-from torch_bridge.train_step import TrainStep
+from torch_bridge.training.evaluation import evaluate
+from torch_bridge.training.metrics import MetricLog, StepResult
+from torch_bridge.training.profiling import profile
+from torch_bridge.training.step import TrainStep
 
 if TYPE_CHECKING:
     from torch_bridge.data import make_loader

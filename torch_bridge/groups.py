@@ -6,7 +6,7 @@ from typing import Any
 from torch import Tensor
 from torch.optim import Optimizer
 
-from plateau_jax import PlateauCurve, checks
+from torch_bridge.core import PlateauCurve, checks
 
 
 def groups_of(optimizer: Optimizer) -> list[dict[str, Any]]:

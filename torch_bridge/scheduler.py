@@ -10,9 +10,9 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
-from plateau_jax import PlateauCurve, checks
+from torch_bridge.core import PlateauCurve, checks
 from torch_bridge.groups import curves_of, number_of, peaks_of
-from torch_bridge.look_ahead import LookAhead
+from torch_bridge.multipliers import Multipliers
 
 
 class CurveLR(LambdaLR):
@@ -21,7 +21,7 @@ class CurveLR(LambdaLR):
     def __init__(self, optimizer: Optimizer, curves: Sequence[PlateauCurve], last_epoch: int = -1) -> None:
         last_epoch = checks.at_least("last_epoch", last_epoch, -1)
         self.curves = list(curves)
-        self._factors = LookAhead(self.curves)
+        self._factors = Multipliers(self.curves)
         _set_peaks(optimizer, peaks_of(optimizer), self.curves)
         super().__init__(optimizer, [partial(_factor, curve) for curve in curves], last_epoch)
 

@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 import torch
 from hypothesis import given, settings
-from torch import Tensor, nn
-from training import (
+from support.training import (
     FUSED,
     OPTIMIZERS,
     Net,
@@ -22,6 +21,7 @@ from training import (
     step_of,
     train,
 )
+from torch import Tensor, nn
 
 _INF = float("inf")
 

@@ -7,9 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor, nn
-from torch.optim import Optimizer
-from training import (
+from support.training import (
     CURVE,
     FUSED,
     OPTIMIZERS,
@@ -26,6 +24,8 @@ from training import (
     step_of,
     train,
 )
+from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from torch_bridge import TrainStep, lambda_lr
 

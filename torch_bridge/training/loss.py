@@ -7,8 +7,8 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
-from torch_bridge.carry import Carry
-from torch_bridge.gradients import gradients_of
+from torch_bridge.training.carry import Carry
+from torch_bridge.training.gradients import gradients_of
 
 
 class Loss(NamedTuple):

@@ -10,18 +10,18 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from plateau_jax import PlateauCurve, checks
-from torch_bridge import snapshot
-from torch_bridge.capture import Graphs
-from torch_bridge.carry import Carry
-from torch_bridge.clock import Clock
-from torch_bridge.gradients import clip, gradients_of, norm_dtype, total_norm
+from torch_bridge.core import PlateauCurve, checks
 from torch_bridge.groups import curves_of, peaks_of
-from torch_bridge.look_ahead import LookAhead
-from torch_bridge.loss import Loss, accumulate, forward
-from torch_bridge.metrics import StepResult
-from torch_bridge.optimizers import check_capturable, check_optimizer, has_momentum, skips_on_device
-from torch_bridge.precision import LossScale, autocast
+from torch_bridge.multipliers import Multipliers
+from torch_bridge.training import snapshot
+from torch_bridge.training.capture import Graphs
+from torch_bridge.training.carry import Carry
+from torch_bridge.training.clock import Clock
+from torch_bridge.training.gradients import clip, gradients_of, norm_dtype, total_norm
+from torch_bridge.training.loss import Loss, accumulate, forward
+from torch_bridge.training.metrics import StepResult
+from torch_bridge.training.optimizers import check_capturable, check_optimizer, has_momentum, skips_on_device
+from torch_bridge.training.precision import LossScale, autocast
 
 
 class TrainStep:
@@ -121,7 +121,7 @@ class TrainStep:
         self._clock = Clock(curves, peaks, device)
         self._scale = LossScale(device) if precision == "fp16" else None
         self._norm_dtype = norm_dtype(parameters)
-        self._steady, self._factors = False, LookAhead(curves)
+        self._steady, self._factors = False, Multipliers(curves)
         self._graphs = None
         self._tie()
         if cuda_graph:

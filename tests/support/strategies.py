@@ -5,7 +5,7 @@ from typing import Any
 
 from hypothesis import assume
 from hypothesis import strategies as st
-from oracle import Oracle, share_of
+from support.oracle import Oracle, share_of
 
 MAX_STEP = 2**31 - 1
 SMALLEST_NORMAL = 2.0**-126

@@ -5,8 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import nn
-from training import (
+from support.training import (
     CURVE,
     Net,
     batches,
@@ -19,6 +18,7 @@ from training import (
     step_of,
     train,
 )
+from torch import nn
 
 from torch_bridge import TrainStep
 

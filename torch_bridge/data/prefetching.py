@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.cuda import Event, Stream
 from torch.utils import _pytree as pytree
 
-from plateau_jax import checks
+from torch_bridge.core import checks
 
 Item = TypeVar("Item")
 Batch = TypeVar("Batch")

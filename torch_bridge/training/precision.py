@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from plateau_jax.checks import one_of
+from torch_bridge.core import checks
 
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -17,7 +17,7 @@ def autocast(precision: str, device: torch.device) -> AbstractContextManager[Any
     Raises:
         ValueError: `precision` is not "fp32", "bf16" or "fp16".
     """
-    one_of("precision", precision, ("fp32", "bf16", "fp16"))
+    checks.one_of("precision", precision, ("fp32", "bf16", "fp16"))
     if precision == "fp32":
         return nullcontext()
     return torch.autocast(device.type, dtype=_DTYPES[precision])

@@ -5,11 +5,10 @@ from typing import Any
 
 import numpy as np
 
-from plateau_jax import PlateauCurve, checks
-from plateau_jax.curve import CHUNK
+from torch_bridge.core import CHUNK, PlateauCurve, checks
 
 
-class LookAhead(dict[int, tuple[float, ...]]):
+class Multipliers(dict[int, tuple[float, ...]]):
     """Step → the multiplier of each curve; what is missing is computed with many steps after it.
 
     Python floats, since a NumPy scalar would find its way into `param_groups`, and from there into
@@ -31,4 +30,4 @@ class LookAhead(dict[int, tuple[float, ...]]):
         return self[step]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return LookAhead, (self.curves,)
+        return Multipliers, (self.curves,)

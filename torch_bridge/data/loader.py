@@ -13,7 +13,7 @@ from torch.utils.data import IterableDataset
 from torchdata.stateful_dataloader import StatefulDataLoader  # pyright: ignore[reportMissingTypeStubs]
 from torchdata.stateful_dataloader.sampler import RandomSampler  # pyright: ignore[reportMissingTypeStubs]
 
-from plateau_jax import checks
+from torch_bridge.core import checks
 
 # Each worker holds the dataset object once more, and a single device seldom eats faster than this.
 MOST_WORKERS = 8

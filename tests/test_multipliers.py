@@ -5,10 +5,10 @@ import pickle
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strategies import arguments
+from support.strategies import arguments
 
 from plateau_jax import PlateauCurve
-from torch_bridge.look_ahead import LookAhead
+from torch_bridge.multipliers import Multipliers
 
 any_step = st.one_of(st.integers(-(10**4), 10**4), st.integers(2**31 - 5000, 2**31 + 5000), st.integers())
 
@@ -20,7 +20,7 @@ any_step = st.one_of(st.integers(-(10**4), 10**4), st.integers(2**31 - 5000, 2**
 )
 def test_each_step_has_a_python_float_of_each_curve(cases, walk):
     curves = [PlateauCurve(**chosen) for chosen in cases]
-    ahead = LookAhead(curves)
+    ahead = Multipliers(curves)
     for start, further in walk:
         for step in range(start, start + further + 1):
             factors = ahead[step]
@@ -29,13 +29,13 @@ def test_each_step_has_a_python_float_of_each_curve(cases, walk):
 
 
 def test_what_lies_behind_is_dropped():
-    ahead = LookAhead([PlateauCurve(10**6)])
+    ahead = Multipliers([PlateauCurve(10**6)])
     sizes = {len(ahead) for step in range(20_000) if ahead[step]}
     assert len(sizes) == 1
 
 
 def test_copies_carry_the_curves_alone():
-    ahead = LookAhead([PlateauCurve(10**6)])
+    ahead = Multipliers([PlateauCurve(10**6)])
     expected = ahead[7]
     for copied in (copy.copy(ahead), copy.deepcopy(ahead), pickle.loads(pickle.dumps(ahead))):
         assert len(copied) == 0

@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from training import (
+from support.training import (
     CURVE,
     OPTIMIZERS,
     Net,
@@ -25,7 +25,8 @@ from training import (
 )
 
 from plateau_jax import PlateauCurve
-from torch_bridge import TrainStep, clock, lambda_lr
+from torch_bridge import TrainStep, lambda_lr
+from torch_bridge.training import clock
 
 
 @pytest.mark.parametrize("name", ["adamw", "momentum", "rmsprop"])

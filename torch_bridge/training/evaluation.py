@@ -6,9 +6,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from torch_bridge.carry import Carry
-from torch_bridge.loss import Loss, check_kind, forward
-from torch_bridge.precision import autocast
+from torch_bridge.training.carry import Carry
+from torch_bridge.training.loss import Loss, check_kind, forward
+from torch_bridge.training.precision import autocast
 
 
 def evaluate(

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from plateau_jax import PlateauCurve
+from torch_bridge.core import PlateauCurve
 
 INTERVAL = 1024
 """Calls between two refreshes of the window."""

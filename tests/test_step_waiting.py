@@ -6,9 +6,7 @@ from unittest.mock import patch
 
 import pytest
 import torch
-from torch._dynamo.utils import counters
-from torch._subclasses.fake_tensor import FakeTensorMode
-from training import (
+from support.training import (
     CURVE,
     FUSED,
     OTHERS,
@@ -28,8 +26,11 @@ from training import (
     step_of,
     train,
 )
+from torch._dynamo.utils import counters
+from torch._subclasses.fake_tensor import FakeTensorMode
 
-from torch_bridge import MetricLog, TrainStep, clock
+from torch_bridge import MetricLog, TrainStep
+from torch_bridge.training import clock
 
 _LOSSES = {"mean": mean_loss, "pair": pair_loss, "device pair": device_pair_loss}
 

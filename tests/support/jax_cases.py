@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from strategies import SMALLEST_NORMAL
+from support.strategies import SMALLEST_NORMAL
 
 from plateau_jax import PlateauCurve
 

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor
 
-from plateau_jax import checks
+from torch_bridge.core import checks
 
 
 class StepResult(NamedTuple):

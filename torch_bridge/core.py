@@ -1,0 +1,6 @@
+"""What this package takes from `plateau_jax`: everything passes through here."""
+
+from plateau_jax import PlateauCurve, checks
+from plateau_jax.curve import CHUNK
+
+__all__ = ["CHUNK", "PlateauCurve", "checks"]
