@@ -171,7 +171,7 @@ def test_overlapping_plateaus_are_both_named(plateaus):
     refuses(ValueError, *plateaus, *pairs, "overlap", call=PlateauCurve, total_steps=100, **plateaus)
 
 
-@given(arguments(st.integers(0, 5)), st.data())
+@given(arguments(range(6)), st.data())
 def test_no_step_left_to_decay(chosen, data):
     first = chosen["warmup_steps"]
     length = chosen["total_steps"] - first

@@ -37,7 +37,7 @@ def _run(clock: Clock, skips: list[bool], applied: int) -> int:
 
 @settings(max_examples=60)
 @given(
-    st.lists(st.tuples(arguments(st.integers(0, 4)), _peaks), min_size=1, max_size=3),
+    st.lists(st.tuples(arguments(range(5)), _peaks), min_size=1, max_size=3),
     skip_patterns(120),
     st.integers(1, 9),
     st.integers(0, 2**31 - 200),

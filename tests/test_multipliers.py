@@ -15,7 +15,7 @@ any_step = st.one_of(st.integers(-(10**4), 10**4), st.integers(2**31 - 5000, 2**
 
 @settings(max_examples=50)
 @given(
-    st.lists(arguments(st.integers(0, 4)), min_size=1, max_size=3),
+    st.lists(arguments(range(5)), min_size=1, max_size=3),
     st.lists(st.tuples(any_step, st.integers(0, 3)), max_size=8),
 )
 def test_each_step_has_a_python_float_of_each_curve(cases, walk):

@@ -95,7 +95,7 @@ def test_the_legend_says_what_sets_curves_apart():
 
 
 @settings(max_examples=10)
-@given(st.lists(arguments(st.integers(0, 6)), min_size=2, max_size=5), st.sampled_from((1.0, 1e-5)))
+@given(st.lists(arguments(range(7)), min_size=2, max_size=5), st.sampled_from((1.0, 1e-5)))
 def test_the_legend_covers_no_curve(cases, peak):
     figure = Figure(figsize=(8, 4), layout="constrained")
     ax = plot([PlateauCurve(**chosen) for chosen in cases], peak_value=peak, ax=figure.subplots())

@@ -25,7 +25,7 @@ def _wide(rate):
 @pytest.mark.parametrize("route", ROUTES)
 @settings(max_examples=8)
 @given(
-    st.lists(st.tuples(arguments(st.integers(0, 4)), modest_peaks), min_size=1, max_size=3),
+    st.lists(st.tuples(arguments(range(5)), modest_peaks), min_size=1, max_size=3),
     magnitudes(0, 2**31 - 1),
     st.integers(0, 6),
     st.sampled_from((float, _wide)),
@@ -52,7 +52,7 @@ def test_every_route_goes_on_like_the_run_that_never_stopped(route, kind, cases,
 
 @settings(max_examples=40)
 @given(
-    st.lists(st.tuples(arguments(st.integers(0, 4)), modest_peaks), min_size=1, max_size=3),
+    st.lists(st.tuples(arguments(range(5)), modest_peaks), min_size=1, max_size=3),
     st.sampled_from((float, _narrow, _wide)),
     st.lists(st.one_of(st.integers(1, 40), st.sampled_from((*ROUTES, 3100))), max_size=8),
 )

@@ -28,7 +28,7 @@ def _unchanged(run, load):
     return str(before) == str(after)
 
 
-@given(arguments(st.integers(0, 3)), arguments(st.integers(0, 3)), st.integers(0, 5), st.integers(0, 5))
+@given(arguments(range(4)), arguments(range(4)), st.integers(0, 5), st.integers(0, 5))
 def test_the_state_of_another_curve_is_refused_by_name(chosen, other, saved_at, loaded_at):
     old, new = PlateauCurve(**chosen), PlateauCurve(**other)
     saved, run = Run([old, old], [0.1, 0.2]), Run([new, new], [0.1, 0.2])

@@ -27,7 +27,7 @@ def _in_dtype(peak, curve, step, dtype):
     return float(np.float32(rate)) if dtype == torch.float32 else rate
 
 
-@given(arguments(st.integers(0, 3)), modest_peaks, dtypes, st.integers(0, 30), st.booleans())
+@given(arguments(range(4)), modest_peaks, dtypes, st.integers(0, 30), st.booleans())
 def test_a_tensor_rate_stays_the_same_tensor(chosen, peak, dtype, steps, scalar_shape):
     curve = PlateauCurve(**chosen)
     tensor = torch.tensor(peak if scalar_shape else [peak], dtype=dtype)

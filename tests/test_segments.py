@@ -53,7 +53,7 @@ def _joined(high, low):
 
 
 @given(
-    st.lists(arguments(st.integers(0, 5)), min_size=1, max_size=5),
+    st.lists(arguments(range(6)), min_size=1, max_size=5),
     st.lists(st.integers(0, 2**31 - 1), min_size=1),
 )
 def test_each_table_of_a_stack_is_its_curve(several, steps):
@@ -66,7 +66,7 @@ def test_each_table_of_a_stack_is_its_curve(several, steps):
         np.testing.assert_array_equal(fixed_point.evaluate(np, table, rows, steps), curve(steps))
 
 
-@given(st.lists(arguments(st.integers(0, 5)), min_size=1, max_size=5))
+@given(st.lists(arguments(range(6)), min_size=1, max_size=5))
 def test_a_stack_is_as_long_as_its_longest_table(several):
     stacked = stack(PlateauCurve(**chosen) for chosen in several)
     rows = 2 * max(map(_count, several)) + 3
