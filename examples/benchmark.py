@@ -146,7 +146,7 @@ def in_jax(counts: list[int], rounds: int) -> None:
 
 def in_torch(counts: list[int], rounds: int) -> None:
     # Windows of whole length: what `lambda_lr` computes ahead is in every round alike.
-    calls = 3 * CHUNK
+    calls = min(rounds, 3) * CHUNK
     for groups in (1, 10):
 
         def sgd(groups: int = groups) -> torch.optim.Optimizer:

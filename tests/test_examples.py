@@ -2,29 +2,13 @@
 
 import re
 import runpy
-import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import matplotlib.image
 import numpy as np
 import pytest
-
-ROOT = Path(__file__).parents[1]
-
-# A process started in the background inherits an ignored SIGINT; a terminal's does not.
-AT_A_TERMINAL = (
-    "import runpy, signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
-    "sys.argv.pop(0); runpy.run_path(sys.argv[0], run_name='__main__')"
-)
-
-
-def run(script, *arguments):
-    command = [sys.executable, script, *map(str, arguments)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+from support.programs import EXAMPLES, Program, run
 
 
 def number_after(label, text):
@@ -40,7 +24,8 @@ def assert_is_a_picture(path):
 def test_train_digits_gives_equal_rates_and_losses_that_agree(tmp_path):
     picture = tmp_path / "new" / "digits.png"
     plateaus = "--plateau", 10, 20, "--plateau", 70, 30
-    text = run("examples/train_digits.py", "--steps", 60, *plateaus, "--seed", 3, "--output", picture)
+    arguments = ["--steps", 60, *plateaus, "--seed", 3, "--output", picture]
+    text = run(EXAMPLES / "train_digits.py", *arguments, folder=tmp_path)
 
     assert "steps at which the two learning rates differ: 0 of 60\n" in text
     assert number_after("largest difference between the two losses", text) < 1e-5
@@ -62,30 +47,26 @@ def test_train_digits_gives_equal_rates_and_losses_that_agree(tmp_path):
 def test_train_digits_names_a_bad_argument(arguments, message, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["train_digits.py", *arguments])
     with pytest.raises(SystemExit) as stopped:
-        runpy.run_path(str(ROOT / "examples/train_digits.py"), run_name="__main__")
+        runpy.run_path(str(EXAMPLES / "train_digits.py"), run_name="__main__")
     assert stopped.value.code == 2
     assert message in capsys.readouterr().err
 
 
 def test_train_digits_ends_quietly_when_interrupted(tmp_path):
-    path = tmp_path / "digits.png"
-    arguments = ["examples/train_digits.py", "--steps", "20000", "--output", str(path)]
-    command = [sys.executable, "-c", AT_A_TERMINAL, *arguments]
-    with subprocess.Popen(
-        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    ) as process:
-        for line in process.stdout:
-            if re.match(r"\s*0  0\.0", line):
-                break
-        process.send_signal(signal.SIGINT)
-        rest = process.stdout.read()
-    assert process.returncode == 130, rest
+    program = Program(EXAMPLES / "train_digits.py", "--steps", 20_000, folder=tmp_path)
+    for line in program.lines():
+        if re.match(r"\s*0  0\.0", line):
+            break
+    program.interrupt()
+    status, rest, errors = program.finish()
+    assert status == 130, errors
     assert rest.endswith("stopped\n")
-    assert "Traceback" not in rest
+    assert errors == ""
+    assert list(tmp_path.iterdir()) == []
 
 
-def test_benchmark_prints_every_table():
-    text = run("examples/benchmark.py", "--quick")
+def test_benchmark_prints_every_table(tmp_path):
+    text = run(EXAMPLES / "benchmark.py", "--quick", folder=tmp_path)
     titles = (
         "JAX inside a fori_loop",
         "JAX vectorised",
@@ -107,7 +88,7 @@ def test_benchmark_prints_every_table():
 
 def test_plot_readme_draws_a_small_picture_beside_itself(tmp_path):
     copy = tmp_path / "plot_readme.py"
-    copy.write_bytes((ROOT / "examples/plot_readme.py").read_bytes())
-    run(copy)
+    copy.write_bytes((EXAMPLES / "plot_readme.py").read_bytes())
+    subprocess.run([sys.executable, copy], check=True)
     assert_is_a_picture(tmp_path / "curves.png")
     assert (tmp_path / "curves.png").stat().st_size < 100_000

@@ -1,20 +1,13 @@
 """The two examples that train through `TrainStep`: what they print, and that a Ctrl-C leaves no trace."""
 
 import math
-import os
 import re
-import signal
-import subprocess
-import sys
-from pathlib import Path
 
 import matplotlib.image
 import numpy as np
 import pytest
 from statsmodels.datasets import co2
-
-ROOT = Path(__file__).parents[1]
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", "MPLBACKEND": "Agg"}
+from support.programs import EXAMPLES, Program
 
 LSTM = ("train_lstm.py", "--epochs", "100", "--hidden", "16", "--every", "50", "--output", "pictures/co2.png")
 GPT = (
@@ -24,27 +17,24 @@ GPT = (
 
 
 def start(folder, script, *arguments):
-    command = [sys.executable, ROOT / "examples" / script, *arguments, "--device", "cpu"]
-    return subprocess.Popen(
-        command, cwd=folder, env=ENVIRONMENT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
+    return Program(EXAMPLES / script, *arguments, "--device", "cpu", folder=folder)
 
 
-def finish(process, code=0):
+def finish(program, status=0):
     """The lines that it printed."""
-    output, errors = process.communicate(timeout=300)
-    assert process.returncode == code, errors
+    found, output, errors = program.finish()
+    assert found == status, errors
     assert "Traceback" not in errors
     return output.splitlines()
 
 
-def interrupt(process, line_before):
+def interrupt(program, line_before):
     """Send a Ctrl-C once a line that begins so is printed; how many updates had taken place."""
-    for line in process.stdout:
+    for line in program.lines():
         if line.startswith(line_before):
-            process.send_signal(signal.SIGINT)
+            program.interrupt()
             break
-    message = finish(process, code=130)[-1]
+    message = finish(program, status=130)[-1]
     stopped = re.fullmatch(r"stopped after update (\d+); train_\w+\.pt goes on with --resume", message)
     return int(stopped[1])
 
@@ -127,7 +117,6 @@ def test_gpt_resumes_with_the_settings_of_the_checkpoint(gpt):
 
 def test_gpt_refuses_to_resume_under_another_curve(gpt):
     folder, _ = gpt
-    process = start(folder, "train_gpt.py", "--resume", "--steps", "5")
-    _, errors = process.communicate(timeout=300)
-    assert process.returncode == 1
+    status, _, errors = start(folder, "train_gpt.py", "--resume", "--steps", "5").finish()
+    assert status == 1
     assert errors.startswith("train_gpt.py: state_dict was saved with curves = ")
