@@ -18,7 +18,7 @@ from support.jax_cases import (
 )
 from support.strategies import MAX_STEP, SMALLEST_NORMAL, arguments_and_steps
 
-from plateau_jax import PlateauCurve, multiplier, optax_schedule, stack
+from plateau_jax import PlateauCurve, Segments, multiplier, optax_schedule, stack
 
 SIZE = 48
 LARGEST_PEAK = float(np.finfo(np.float32).max)
@@ -73,9 +73,12 @@ def every_mode_of_a_traced_table(table, steps):
 @given(cases)
 def test_a_traced_table_has_the_bits_of_numpy_in_every_mode(x64, case):
     curve, steps = curve_and_steps(case)
+    # Made longer, as in a stack: two lengths to compile every mode for, one for each search.
+    longer = PlateauCurve(1000, plateaus=[(3 * i, 1) for i in range(18 if len(curve.rows) < 40 else 30)])
+    table = Segments(*(column[0] for column in stack([curve, longer])))
     with jax.enable_x64(x64):
         assert_equal_bits(multiplier(curve.segments, steps), curve(steps))
-        for values in every_mode_of_a_traced_table(curve.segments, steps).values():
+        for values in every_mode_of_a_traced_table(table, steps).values():
             assert_equal_bits(values, curve(steps))
 
 
@@ -162,16 +165,25 @@ def test_the_gradient_of_a_rate_with_respect_to_its_peak_is_the_multiplier(x64, 
         assert_equal_bits(slope(np.float32(peak)).astype("float32"), curve(steps))
 
 
+@jax.jit
+def of_each_table(tables, steps):
+    return jax.vmap(multiplier, in_axes=(0, None))(tables, steps)
+
+
 @settings(max_examples=10)
 @given(st.lists(arguments_and_steps(range(5)), min_size=5, max_size=5))
 def test_a_stack_under_vmap_is_each_curve(several):
-    curves = [PlateauCurve(**chosen) for chosen, _ in several]
+    # The last is the longest, so that all stacks are of one shape.
+    curves = [
+        *(PlateauCurve(**chosen) for chosen, _ in several),
+        PlateauCurve(99, plateaus=[(0, 1), (9, 1), (20, 1), (30, 1)]),
+    ]
     steps = np.array(several[0][1], np.int32)
-    values = jax.jit(jax.vmap(multiplier, in_axes=(0, None)))(stack(curves), steps)
+    values = of_each_table(stack(curves), steps)
     assert_equal_bits(values, np.stack([curve(steps) for curve in curves]))
-    each_its_own = jax.vmap(multiplier)(stack(curves), steps[:5])
+    each_its_own = jax.vmap(multiplier)(stack(curves), steps[:6])
     assert_equal_bits(
-        each_its_own, np.array([curve(step) for curve, step in zip(curves, steps, strict=False)])
+        each_its_own, np.array([curve(step) for curve, step in zip(curves, steps, strict=False)], np.float32)
     )
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
-from support.jax_cases import CURVE, STEPS, assert_equal_bits, both_searches, product, x64_both_ways
+from support.jax_cases import CURVE, MANY, STEPS, assert_equal_bits, product, x64_both_ways
 
 from plateau_jax import multiplier, optax_schedule
 
@@ -17,25 +17,40 @@ def mesh_of(kind):
 
 
 @x64_both_ways
-@both_searches
 @pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
 @pytest.mark.parametrize("spec", [P("data"), P(), P(None, "data")], ids=str)
-def test_steps_over_several_devices(x64, curve, kind, spec):
+def test_steps_over_several_devices(x64, kind, spec):
     steps = STEPS.reshape(256, 4)
+    mesh = mesh_of(kind)
+    sharded = jax.device_put(steps, NamedSharding(mesh, spec))
+    curves = CURVE, MANY  # whose rows are compared and searched
     with jax.enable_x64(x64):
-        wanted = product(curve, 0.1, steps, x64)
-        mesh = mesh_of(kind)
-        sharded = jax.device_put(steps, NamedSharding(mesh, spec))
-        schedule = optax_schedule(curve, 0.1)
-        mapped = jax.shard_map(schedule, mesh=mesh, in_specs=spec, out_specs=spec)
-        for call in (schedule, jax.jit(schedule), jax.jit(mapped)):
-            rates = call(sharded)
-            assert rates.sharding.is_equivalent_to(sharded.sharding, 2)
-            assert_equal_bits(rates, wanted)
-        assert_equal_bits(jax.jit(multiplier)(curve.segments, sharded), curve(steps))
+        schedules = [optax_schedule(curve, 0.1) for curve in curves]
+        wanted = [product(curve, 0.1, steps, x64) for curve in curves]
+
+        # Compiled together, which takes less time than one by one.
+        @jax.jit
+        def compiled(tables, steps):
+            mapped = (jax.shard_map(rates, mesh=mesh, in_specs=spec, out_specs=spec) for rates in schedules)
+            return (
+                [rates(steps) for rates in schedules],
+                [rates(steps) for rates in mapped],
+                [multiplier(table, steps) for table in tables],
+            )
+
+        eager = [rates(sharded) for rates in schedules]
+        plain, mapped, multipliers = compiled([curve.segments for curve in curves], sharded)
+        for found in (eager, plain, mapped):
+            for rates, expected in zip(found, wanted, strict=True):
+                assert rates.sharding.is_equivalent_to(sharded.sharding, 2)
+                assert_equal_bits(rates, expected)
+        for found, curve in zip(multipliers, curves, strict=True):
+            assert_equal_bits(found, curve(steps))
         with jax.set_mesh(mesh):
-            assert_equal_bits(jax.jit(jax.vmap(schedule))(sharded), wanted)
-            assert_equal_bits(schedule(steps), wanted)
+            vectorised = jax.jit(lambda steps: [jax.vmap(rates)(steps) for rates in schedules])(sharded)
+            for found, rates, expected in zip(vectorised, schedules, wanted, strict=True):
+                assert_equal_bits(found, expected)
+                assert_equal_bits(rates(steps), expected)
 
 
 @pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
@@ -52,16 +67,21 @@ def test_one_step_over_several_devices(kind):
 
 
 @x64_both_ways
-@both_searches
 @pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
-def test_a_shard_map_over_some_axes_of_a_mesh(x64, curve, kind):
+def test_a_shard_map_over_some_axes_of_a_mesh(x64, kind):
     steps = STEPS.reshape(256, 4)
     mesh = jax.make_mesh((2, 2), ("a", "b"), axis_types=(kind,) * 2, devices=jax.devices("cpu")[:4])
     with jax.enable_x64(x64):
         sharded = jax.device_put(steps, NamedSharding(mesh, P("a", "b")))
-        for call, wanted in (
-            (optax_schedule(curve, 0.1), product(curve, 0.1, steps, x64)),
-            (partial(multiplier, curve.segments), curve(steps)),
+        calls, wanted = [], []
+        for curve in (CURVE, MANY):
+            calls += [optax_schedule(curve, 0.1), partial(multiplier, curve.segments)]
+            wanted += [product(curve, 0.1, steps, x64), curve(steps)]
+        mapped = [
+            jax.shard_map(call, mesh=mesh, in_specs=P("a"), out_specs=P("a"), axis_names={"a"})
+            for call in calls
+        ]
+        for found, expected in zip(
+            jax.jit(lambda steps: [call(steps) for call in mapped])(sharded), wanted, strict=True
         ):
-            mapped = jax.shard_map(call, mesh=mesh, in_specs=P("a"), out_specs=P("a"), axis_names={"a"})
-            assert_equal_bits(jax.jit(mapped)(sharded), wanted)
+            assert_equal_bits(found, expected)

@@ -19,18 +19,16 @@ from plateau_jax import PlateauCurve, multiplier, optax_schedule, stack
 @pytest.mark.parametrize("peak", [1, 0.1, np.float64(0.1)])
 def test_rates_are_strongly_typed(x64, peak):
     with jax.enable_x64(x64):
-        schedules = [
-            optax_schedule(CURVE, peak),
-            lambda step: jax.jit(lambda peak: optax_schedule(CURVE, peak)(step))(peak),
-        ]
-        for schedule in schedules:
-            for step in (3, np.int64(3), jnp.asarray(3), jnp.int8(3), np.arange(4)):
-                rate = schedule(step)
+        schedule = optax_schedule(CURVE, peak)
+        for step in (3, np.int64(3), jnp.asarray(3), jnp.int8(3), np.arange(4)):
+            with_a_traced_peak = jax.eval_shape(lambda peak: optax_schedule(CURVE, peak)(step), peak)  # noqa: B023 - called at once
+            for rate in (schedule(step), with_a_traced_peak):
                 assert rate.dtype == (jnp.float64 if x64 else jnp.float32)
                 assert not rate.weak_type
                 assert rate.shape == np.shape(step)
-                assert multiplier(CURVE.segments, step).dtype == jnp.float32
-                assert not multiplier(CURVE.segments, step).weak_type
+            factor = multiplier(CURVE.segments, step)
+            assert factor.dtype == jnp.float32
+            assert not factor.weak_type
 
 
 INTEGERS = [
@@ -141,10 +139,14 @@ def test_segments_that_are_not_one_table(segments):
 @both_searches
 def test_strict_promotion_of_types_and_ranks(curve):
     with jax.numpy_dtype_promotion("strict"), jax.numpy_rank_promotion("raise"), jax.checking_leaks():
-        for dtype in ("int8", "uint32", "int32"):
-            for shape in ((100,), (4, 25), (4, 5, 5)):
-                steps = jnp.arange(100).astype(dtype).reshape(shape)
-                assert_equal_bits(jax.jit(optax_schedule(curve))(steps), curve(np.asarray(steps)))
+        several = [
+            jnp.arange(100).astype(dtype).reshape(shape)
+            for dtype in ("int8", "uint32", "int32")
+            for shape in ((100,), (4, 25), (4, 5, 5))
+        ]
+        rates = jax.jit(lambda several: [optax_schedule(curve)(steps) for steps in several])(several)
+        for found, steps in zip(rates, several, strict=True):
+            assert_equal_bits(found, curve(np.asarray(steps)))
 
 
 @pytest.mark.parametrize("k", [2, 30])

@@ -17,8 +17,11 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 _processes = multiprocessing.get_context("forkserver")
 _processes.set_forkserver_preload(
-    ["pytest", "torch_bridge", "flax.nnx", "sklearn.datasets", "statsmodels.datasets", "matplotlib.pyplot"]
-    + ["torch._dynamo"]  # which torch imports with the first optimizer
+    [
+        *("pytest", "matplotlib.pyplot", "statsmodels.datasets", "sklearn.datasets"),
+        *("flax.nnx", "torch_bridge"),
+        "torch._dynamo",  # which torch imports with the first optimizer
+    ]
 )
 
 
