@@ -242,10 +242,10 @@ def test_a_whole_training_step(kept: list[Tensor]) -> None:
 
     captured, eager = build(), build()
     captured._graphs = Graphs(captured._update, captured._drivers, _CPU)
-    captured._foundation = Foundation(captured.model, captured.optimizers, memory=True)
+    captured._foundation = Foundation(captured.model, captured.optimizers, captured=True)
     data = [*batches(20), *batches(20, rows=7, seed=1)]
     for number, batch in enumerate(data):
-        if number == 3:
+        if number == 2:
             state = captured.optimizer.state_dict()["state"].values()
             kept += [*captured.model.parameters(), *(row["momentum_buffer"] for row in state)]
             kept += [captured._clock.counts, captured._clock.rates, captured._clock._position]

@@ -56,7 +56,8 @@ class Graphs:
 
     def drop(self) -> None:
         """Forget all graphs: the next updates of each shape warm up again, and it is captured anew."""
-        self._recorded: dict[Any, _Recorded] = {}
+        self.recorded: dict[Any, _Recorded] = {}
+        """The graphs that there are."""
         self._warm_ups: dict[Any, int] = {}
         self._pool = torch.cuda.graph_pool_handle()
 
@@ -65,18 +66,18 @@ class Graphs:
         for leaf in leaves:
             _check(leaf, self._stream.device)
         shape = (structure, *map(_shape, leaves))
-        recorded = self._recorded.get(shape)
+        recorded = self.recorded.get(shape)
         if recorded is None:
             warm_ups = self._warm_ups.get(shape, 0)
             is_new = shape not in self._warm_ups
-            if len(self._recorded) == _MOST_GRAPHS or (is_new and len(self._warm_ups) == _MOST_SHAPES):
+            if len(self.recorded) == _MOST_GRAPHS or (is_new and len(self._warm_ups) == _MOST_SHAPES):
                 return self._update(micro_batches)
             if warm_ups < _WARM_UPS:
                 outputs = self._warm_up(micro_batches)
                 # An update that looked at the device is no warm-up: the next one would look again.
                 self._warm_ups[shape] = warm_ups + self._drivers.steady
                 return outputs
-            recorded = self._recorded[shape] = self._record(leaves, structure)
+            recorded = self.recorded[shape] = self._record(leaves, structure)
         tensors = [_memory(leaf) for leaf in leaves if isinstance(leaf, Tensor)]
         if tensors:
             torch._foreach_copy_(recorded.inputs, tensors, non_blocking=True)

@@ -154,7 +154,7 @@ class TrainStep:
         self._clock = Clock(curves, peaks, device)
         self._drivers = Drivers(self.optimizers, self._clock)
         self._graphs = Graphs(self._update, self._drivers, device) if cuda_graph else None
-        self._foundation = Foundation(model, self.optimizers, memory=cuda_graph)
+        self._foundation = Foundation(model, self.optimizers, captured=cuda_graph)
 
     @property
     def optimizer(self) -> Optimizer:
@@ -174,6 +174,8 @@ class TrainStep:
         self._clock.move_window_if_due()
         run = self._graphs or self._update
         loss, norm, rates, counts = run((batch, *more_micro_batches))
+        if self._graphs is not None and not self._graphs.recorded:
+            self._foundation.settle()  # optimizers make their states in their first updates
         result = StepResult(loss, norm, rates, *counts.unbind())
         if self._raises:
             self._raise_if_nonfinite(result)
@@ -257,11 +259,13 @@ class TrainStep:
         applied, skipped = cast("list[int]", self._clock.counts.tolist())
         states = [optimizer.state_dict() for optimizer in self.optimizers]
         groups = chain.from_iterable(state["param_groups"] for state in states)
-        # Rates are saved as those of the next update, as a scheduler's are. (A group that came later has
-        # none: the next update refuses it.)
-        for group, rate in zip(groups, self._clock.rates_at(applied), strict=False):
+        # The clock's peaks and rates, those of the next update as a scheduler's are. (A group that came
+        # later has none: the next update refuses it.)
+        rates = self._clock.rates_at(applied)
+        for group, peak, rate in zip(groups, self._clock.peaks, rates, strict=False):
             is_tensor = isinstance(group["lr"], Tensor)
             group["lr"] = torch.tensor(rate, dtype=torch.float32, device="cpu") if is_tensor else rate
+            group["initial_lr"] = peak
         kinds = [type(optimizer).__name__ for optimizer in self.optimizers]
         one = len(states) == 1
         return {
