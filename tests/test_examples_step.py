@@ -11,6 +11,7 @@ from pathlib import Path
 import matplotlib.image
 import numpy as np
 import pytest
+import torch
 from statsmodels.datasets import co2
 
 ROOT = Path(__file__).parents[1]
@@ -117,6 +118,15 @@ def test_interrupted_and_resumed_prints_what_an_uninterrupted_run_does(
     ]
     assert len(expected) > len(uninterrupted) / 2
     assert resumed[1:] == expected
+
+
+def test_gpt_keeps_no_more_rows_than_it_prints_the_mean_of(gpt):
+    """A checkpoint is as large after many updates as after few."""
+    folder, lines = gpt
+    rows = torch.load(folder / "train_gpt.pt", weights_only=True)["rows"]
+    assert [row["applied"] for row in rows] == list(range(181, 201))
+    mean = sum(row["loss"] for row in rows) / len(rows)
+    assert f"update 200: loss {mean:.4f}," in "\n".join(lines)
 
 
 def test_gpt_resumes_with_the_settings_of_the_checkpoint(gpt):

@@ -16,7 +16,7 @@ from support.jax_cases import (
     product,
     x64_both_ways,
 )
-from support.strategies import MAX_STEP, SMALLEST_NORMAL, arguments_and_steps
+from support.strategies import MAX_STEP, SMALLEST_NORMAL, arguments, arguments_and_steps
 
 from plateau_jax import PlateauCurve, multiplier, optax_schedule, stack
 
@@ -163,10 +163,10 @@ def test_the_gradient_of_a_rate_with_respect_to_its_peak_is_the_multiplier(x64, 
 
 
 @settings(max_examples=10)
-@given(st.lists(arguments_and_steps(st.integers(0, 4)), min_size=5, max_size=5))
-def test_a_stack_under_vmap_is_each_curve(several):
-    curves = [PlateauCurve(**chosen) for chosen, _ in several]
-    steps = np.array(several[0][1], np.int32)
+@given(arguments_and_steps(st.integers(0, 4)), st.lists(arguments(st.integers(0, 4)), min_size=4, max_size=4))
+def test_a_stack_under_vmap_is_each_curve(case, others):
+    first, steps = curve_and_steps(case)
+    curves = [first, *(PlateauCurve(**chosen) for chosen in others)]
     values = jax.jit(jax.vmap(multiplier, in_axes=(0, None)))(stack(curves), steps)
     assert_equal_bits(values, np.stack([curve(steps) for curve in curves]))
     each_its_own = jax.vmap(multiplier)(stack(curves), steps[:5])
