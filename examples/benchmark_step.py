@@ -121,25 +121,26 @@ class ByHand:
         return loss, norm, self.rate.view(-1).clone(), *self.counts.clone().unbind()
 
 
-def captured(by_hand: ByHand, batch: Any) -> Update:
-    """A hand-written loop around one CUDA graph."""
-    inputs = [tensor.clone() for tensor in batch]
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for _ in range(3):
-            by_hand(inputs)
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=stream):
-        outputs = by_hand(inputs)
+class Captured:
+    """A hand-written loop around one CUDA graph. It holds the loop, whose tensors the graph works on."""
 
-    def update(batch: Any) -> list[Tensor]:
-        torch._foreach_copy_(inputs, list(batch), non_blocking=True)
-        graph.replay()
-        return [output.clone() for output in outputs]
+    def __init__(self, by_hand: ByHand, batch: Any) -> None:
+        self.by_hand = by_hand
+        self.inputs = [tensor.clone() for tensor in batch]
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(3):
+                by_hand(self.inputs)
+        torch.cuda.current_stream().wait_stream(stream)
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph, stream=stream):
+            self.outputs = by_hand(self.inputs)
 
-    return update
+    def __call__(self, batch: Any) -> list[Tensor]:
+        torch._foreach_copy_(self.inputs, list(batch), non_blocking=True)
+        self.graph.replay()
+        return [output.clone() for output in self.outputs]
 
 
 def fabric() -> Update:
@@ -251,8 +252,8 @@ def on_gpu(rounds: int, calls: int) -> None:
         "small MLP, captured",
         {
             "TrainStep": train_step(mlp(256, 3), "cuda", cuda_graph=True),
-            "hand-written": captured(ByHand(mlp(256, 3), "cuda"), batch),
-            "hand-written, constant rate": captured(ByHand(mlp(256, 3), "cuda", follow_curve=False), batch),
+            "hand-written": Captured(ByHand(mlp(256, 3), "cuda"), batch),
+            "hand-written, constant rate": Captured(ByHand(mlp(256, 3), "cuda", follow_curve=False), batch),
         },
         batch,
         rounds=rounds,

@@ -5,6 +5,9 @@ it predicts files that it has not seen, in nats a byte, and writes a checkpoint;
 loss of byte frequencies alone. Ctrl-C saves too, and --resume goes on with the losses of a run that
 was never stopped, to the last bit.
 
+The model is that of GPT-2 (Radford et al., 2019, "Language Models are Unsupervised Multitask Learners"),
+with the names of https://github.com/karpathy/nanoGPT.
+
     python examples/train_gpt.py
     python examples/train_gpt.py --steps 3000 --accumulation 2
     python examples/train_gpt.py --precision bf16 --compile --cuda-graph --width 512 --layers 8
@@ -31,40 +34,40 @@ BYTES = 256
 
 
 class Block(nn.Module):
-    """Attention to what came before, then a perceptron, each added to what flows past."""
+    """Causal self-attention, then an MLP, each after a LayerNorm and with a residual connection."""
 
-    def __init__(self, width):
+    def __init__(self, n_embd):
         super().__init__()
-        self.heads = width // 32
-        self.attention_norm, self.perceptron_norm = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.queries_keys_values = nn.Linear(width, 3 * width, bias=False)
-        self.attended = nn.Linear(width, width, bias=False)
-        self.perceptron = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+        self.n_head = n_embd // 32
+        self.ln_1, self.ln_2 = nn.LayerNorm(n_embd), nn.LayerNorm(n_embd)
+        self.qkv = nn.Linear(n_embd, 3 * n_embd, bias=False)
+        self.proj = nn.Linear(n_embd, n_embd, bias=False)
+        self.mlp = nn.Sequential(nn.Linear(n_embd, 4 * n_embd), nn.GELU(), nn.Linear(4 * n_embd, n_embd))
 
     def forward(self, x):
-        parts = self.queries_keys_values(self.attention_norm(x)).chunk(3, dim=-1)
-        q, k, v = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in parts)
-        attended = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-        x = x + self.attended(attended.transpose(1, 2).flatten(-2))
-        return x + self.perceptron(self.perceptron_norm(x))
+        qkv = self.qkv(self.ln_1(x)).chunk(3, dim=-1)
+        q, k, v = (part.unflatten(-1, (self.n_head, -1)).transpose(1, 2) for part in qkv)
+        attention = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.proj(attention.transpose(1, 2).flatten(-2))
+        return x + self.mlp(self.ln_2(x))
 
 
 class GPT(nn.Module):
-    """Bytes (batch, time) → logits of the byte after each."""
+    """Bytes (batch, time) → logits of the next byte (batch, time, 256), with tied embeddings."""
 
-    def __init__(self, layers, width, context):
+    def __init__(self, n_layer, n_embd, block_size):
         super().__init__()
-        self.context = context
-        self.bytes, self.places = nn.Embedding(BYTES, width), nn.Embedding(context, width)
-        self.blocks = nn.Sequential(*(Block(width) for _ in range(layers)))
-        self.norm = nn.LayerNorm(width)
-        for embedding in (self.bytes, self.places):
+        self.block_size = block_size
+        self.wte, self.wpe = nn.Embedding(BYTES, n_embd), nn.Embedding(block_size, n_embd)
+        self.blocks = nn.Sequential(*(Block(n_embd) for _ in range(n_layer)))
+        self.ln_f = nn.LayerNorm(n_embd)
+        for embedding in (self.wte, self.wpe):
             nn.init.normal_(embedding.weight, std=0.02)
 
     def forward(self, text):
-        places = torch.arange(text.shape[1], device=text.device)
-        x = self.blocks(self.bytes(text) + self.places(places))
-        return functional.linear(self.norm(x), self.bytes.weight)
+        positions = torch.arange(text.shape[1], device=text.device)
+        x = self.blocks(self.wte(text) + self.wpe(positions))
+        return functional.linear(self.ln_f(x), self.wte.weight)
 
 
 def loss_fn(model, batch):
@@ -92,13 +95,13 @@ def loss_of_frequencies(training, held_out):
 
 @torch.no_grad()
 def sample(model, prompt, length, device):
-    """The prompt, continued byte by byte."""
+    """The prompt, continued byte by byte at temperature 0.8."""
     generator = torch.Generator().manual_seed(0)  # its own: training's random numbers are left alone
     text = list(prompt.encode())
     for _ in range(length):
-        seen = torch.tensor([text[-model.context :]], device=device)
-        odds = functional.softmax(model(seen)[0, -1] / 0.8, dim=-1).cpu()
-        text.append(torch.multinomial(odds, 1, generator=generator).item())
+        seen = torch.tensor([text[-model.block_size :]], device=device)
+        probabilities = functional.softmax(model(seen)[0, -1] / 0.8, dim=-1).cpu()
+        text.append(torch.multinomial(probabilities, 1, generator=generator).item())
     return bytes(text).decode(errors="replace")
 
 
@@ -110,9 +113,9 @@ def forever(loader):
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=1500, help="updates (1500)")
-    parser.add_argument("--batch-size", type=int, default=16, help="stretches of text in a micro-batch (16)")
+    parser.add_argument("--batch-size", type=int, default=16, help="sequences in a micro-batch (16)")
     parser.add_argument("--accumulation", type=int, default=1, help="micro-batches an update (1)")
-    parser.add_argument("--context", type=int, default=64, help="bytes in a stretch of text (64)")
+    parser.add_argument("--context", type=int, default=64, help="bytes in a sequence (64)")
     parser.add_argument("--layers", type=int, default=3)
     parser.add_argument("--width", type=int, default=64, help="a multiple of 32 (64)")
     parser.add_argument("--peak", type=float, default=4e-3, help="peak learning rate (0.004)")
@@ -142,7 +145,7 @@ def main() -> None:
     args, saved = arguments()
     torch.set_num_threads(args.threads)
     training, held_out = read_text()
-    # Rows of one byte more than the model sees: the last is the answer to the one before it.
+    # Rows of one byte more than the model sees: the last byte is a target alone.
     rows, unseen_rows = (text.unfold(0, args.context + 1, args.context) for text in (training, held_out))
     unseen_rows = unseen_rows[:: max(1, len(unseen_rows) // 256)]
     by_frequencies = loss_of_frequencies(training, unseen_rows[:, 1:])
@@ -153,7 +156,7 @@ def main() -> None:
         model.parameters(), lr=args.peak, betas=(0.9, 0.95), fused=True, capturable=args.cuda_graph
     )
     modes = {"precision": args.precision, "compile": args.compile, "cuda_graph": args.cuda_graph}
-    log, done = MetricLog(every=10), 0
+    log, done = MetricLog(every=10, keep=args.every), 0
     try:
         # No worker processes: cutting rows out of memory takes less time than sending them.
         loader = make_loader(rows, args.batch_size, device=args.device, workers=0, seed=args.seed)
@@ -200,7 +203,7 @@ def main() -> None:
             bar.update(done * size - bar.n)
         if done % args.every == 0:
             log.look()
-            losses = [row["loss"] for row in log.rows[-args.every :]]
+            losses = [row["loss"] for row in log.rows]
             mean, unseen_loss = sum(losses) / len(losses), loss_on_unseen()
             bar.write(f"update {done}: loss {mean:.4f}, on files not seen {unseen_loss:.4f} nats a byte")
             save()

@@ -1,10 +1,12 @@
 """The benchmark of the training step runs: its hand-written loop does what `TrainStep` does, bit for bit."""
 
+import gc
 import runpy
 from pathlib import Path
 
 import pytest
 import torch
+from support.training import same
 
 SCRIPT = Path(__file__).parents[1] / "examples" / "benchmark_step.py"
 
@@ -21,6 +23,22 @@ def test_the_hand_written_loop_is_the_same_update(benchmark):
     for _ in range(20):
         for one, other in zip(step(batch), by_hand(batch), strict=True):
             assert torch.equal(one, other)
+
+
+@pytest.mark.gpu
+def test_the_captured_loop_keeps_what_its_graph_works_on(benchmark):
+    """Nothing else holds its model and its optimizer: freed, their memory would be another's."""
+    batch = benchmark["batch_for"]("cuda", 16, 32)
+    eager = benchmark["ByHand"](benchmark["mlp"](), "cuda")
+    captured = benchmark["Captured"](benchmark["ByHand"](benchmark["mlp"](), "cuda"), batch)
+    gc.collect()
+    torch.cuda.empty_cache()
+    for _ in range(3):  # as many as come before the capture
+        eager(batch)
+    for _ in range(5):
+        others = [torch.full_like(parameter, 7.0) for parameter in eager.parameters for _ in range(4)]
+        assert same(captured(batch), [*eager(batch)])
+        assert all((tensor == 7).all() for tensor in others)
 
 
 def test_it_prints_every_contender(benchmark, capsys):

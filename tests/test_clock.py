@@ -27,10 +27,10 @@ def _expected(curves: list[PlateauCurve], peaks: list[float], applied: int) -> l
 
 def _run(clock: Clock, skips: list[bool], applied: int) -> int:
     for skip in skips:
-        clock.tick()
-        clock.look_up()
-        assert clock.rate.tolist() == _expected(clock.curves, clock.peaks, applied)
-        clock.count(torch.tensor(skip))
+        clock.move_window_if_due()
+        clock.fill_rates()
+        assert clock.rates.tolist() == _expected(clock.curves, clock.peaks, applied)
+        clock.count_update(torch.tensor(skip))
         applied += not skip
     return applied
 
@@ -50,7 +50,7 @@ def test_the_rate_is_that_of_the_count(
         clock = Clock(curves, [peak for _, peak in groups], _CPU)
         applied = _run(clock, skips, 0)
         assert clock.counts.tolist() == [applied, len(skips) - applied]
-        clock.set(begin, 7)
+        clock.set(begin, 7, clock.peaks)
         applied = _run(clock, skips, begin)
     assert clock.counts.tolist() == [applied, 7 + begin + len(skips) - applied]
 
@@ -70,10 +70,10 @@ def test_it_reads_nothing_and_keeps_its_tensors() -> None:
 
         def run() -> None:
             for _ in range(9):
-                clock.tick()
-                clock.look_up()
-                clock.count(skip)
+                clock.move_window_if_due()
+                clock.fill_rates()
+                clock.count_update(skip)
 
         assert reads_of(run) == 0
-        clock.set(3, 1)
+        clock.set(3, 1, clock.peaks)
     assert places == [value.data_ptr() for value in vars(clock).values() if isinstance(value, torch.Tensor)]

@@ -6,10 +6,11 @@ import re
 import matplotlib.image
 import numpy as np
 import pytest
+import torch
 from statsmodels.datasets import co2
 from support.programs import EXAMPLES, Program
 
-LSTM = ("train_lstm.py", "--epochs", "100", "--hidden", "16", "--every", "50", "--output", "pictures/co2.png")
+LSTM = ("train_lstm.py", "--epochs", "30", "--hidden", "16", "--every", "50", "--output", "pictures/co2.png")
 GPT = (
     *("train_gpt.py", "--steps", "200", "--every", "20", "--precision", "bf16", "--accumulation", "2"),
     *("--batch-size", "4", "--context", "32", "--width", "32", "--layers", "2"),
@@ -107,6 +108,15 @@ def test_interrupted_and_resumed_prints_what_an_uninterrupted_run_does(
     ]
     assert len(expected) > len(uninterrupted) / 2
     assert resumed[1:] == expected
+
+
+def test_gpt_keeps_no_more_rows_than_it_prints_the_mean_of(gpt):
+    """A checkpoint is as large after many updates as after few."""
+    folder, lines = gpt
+    rows = torch.load(folder / "train_gpt.pt", weights_only=True)["rows"]
+    assert [row["applied"] for row in rows] == list(range(181, 201))
+    mean = sum(row["loss"] for row in rows) / len(rows)
+    assert f"update 200: loss {mean:.4f}," in "\n".join(lines)
 
 
 def test_gpt_resumes_with_the_settings_of_the_checkpoint(gpt):

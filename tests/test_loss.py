@@ -1,6 +1,7 @@
 """Losses: what may be returned, and how micro-batches add up."""
 
 import re
+from collections.abc import Iterable
 from fractions import Fraction
 from typing import Any
 
@@ -11,10 +12,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from torch_bridge.training.loss import Loss, accumulate, read_loss
+from torch_bridge.training.accumulation import Accumulator
+from torch_bridge.training.loss import Loss, read_loss
+from torch_bridge.training.precision import LossScale
 
+_CPU = torch.device("cpu")
 _small = st.integers(-(2**10), 2**10).map(lambda number: number / 2**5)
 _weights = st.integers(0, 5000)
+
+
+def _accumulate(
+    losses: Iterable[Loss], count: int, x: Any, scale: LossScale | None = None
+) -> tuple[Tensor, Any]:
+    accumulator = Accumulator(count, [x], scale)
+    for loss in losses:
+        accumulator.add(loss)
+    return accumulator.result()
 
 
 @given(st.lists(st.tuples(_small, _small, _weights), min_size=1, max_size=6), st.booleans(), st.booleans())
@@ -24,16 +37,16 @@ def test_pairs_give_the_quotient_of_the_sums(
     """Each piece is a sum `a·x + b` with a weight; a weight of zero counts as the others do."""
     x = torch.ones((), requires_grad=True)
     losses = [Loss(a * x + b, torch.tensor(float(w)) if on_device else w) for a, b, w in pieces]
-    scale = torch.tensor(2.0**12) if scaled else None
+    scale = LossScale(_CPU) if scaled else None
     weight = sum(w for *_, w in pieces)
     if weight == 0:
         if on_device:
-            assert not accumulate(losses, len(losses), scale, [x])[0].isfinite()
+            assert not _accumulate(losses, len(losses), x, scale)[0].isfinite()
         else:
             with pytest.raises(ValueError, match=r"weight .* is zero"):
-                accumulate(losses, len(losses), scale, [x])
+                _accumulate(losses, len(losses), x, scale)
         return
-    loss, rescale = accumulate(losses, len(losses), scale, [x])
+    loss, rescale = _accumulate(losses, len(losses), x, scale)
     gradient = x.grad.double() * (1.0 if rescale is None else rescale)
     assert (rescale is None) <= (len(pieces) == 1)
     size = float(sum(abs(Fraction(a)) + abs(Fraction(b)) for a, b, _ in pieces) / weight)
@@ -44,7 +57,7 @@ def test_pairs_give_the_quotient_of_the_sums(
 @given(st.lists(st.tuples(_small, _small), min_size=1, max_size=6))
 def test_means_are_averaged(pieces: list[tuple[float, float]]) -> None:
     x, y = (torch.ones((), requires_grad=True) for _ in range(2))
-    loss, rescale = accumulate([Loss(a * x + b, None) for a, b in pieces], len(pieces), None, [])
+    loss, rescale = _accumulate([Loss(a * x + b, None) for a, b in pieces], len(pieces), x)
     assert rescale is None
     total = torch.zeros(())
     for a, b in pieces:
@@ -61,7 +74,7 @@ def test_a_loss_comes_back_in_at_least_float32(dtype: torch.dtype) -> None:
         for count in (1, 2):
             x = torch.ones((), dtype=dtype, requires_grad=True)
             losses = [read_loss(x * 3 if weight is None else (x * 3, weight)) for _ in range(count)]
-            loss, _ = accumulate(losses, count, None, [])
+            loss, _ = _accumulate(losses, count, x)
             assert loss.dtype.itemsize >= 4
             assert not loss.requires_grad
             assert loss == (3 if weight is None else 1.5)
@@ -133,7 +146,7 @@ def test_weights_that_are_taken(weight: Any, pair: Any) -> None:
 def test_a_mean_among_pairs() -> None:
     for losses in ([_mean, _pair], [_pair, _mean], [_pair, _pair, _mean]):
         with pytest.raises(TypeError, match=r"a mean .* and a pair"):
-            accumulate((loss() for loss in losses), len(losses), None, [])
+            _accumulate((loss() for loss in losses), len(losses), _x)
 
 
 def test_each_backward_pass_comes_before_the_next_loss() -> None:
@@ -146,5 +159,5 @@ def test_each_backward_pass_comes_before_the_next_loss() -> None:
             seen.append(None if x.grad is None else x.grad.clone())
             yield Loss(x * 6, None)
 
-    accumulate(losses(), 3, None, [])
+    _accumulate(losses(), 3, x)
     assert seen == [None, 2, 4]

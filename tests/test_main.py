@@ -89,7 +89,7 @@ def test_json_and_csv_are_the_curve(tmp_path, capsys, total, percent, ratio, pea
     np.testing.assert_array_equal(written.view(np.int32), expected.view(np.int32))
 
 
-def test_a_long_csv_is_complete(tmp_path, capsys):
+def test_a_long_csv_is_complete(tmp_path):
     path = tmp_path / "rates.csv"
     total = 3 * 2**16 + 17
     assert main([str(total), "--csv", str(path)]) == 0

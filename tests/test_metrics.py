@@ -30,20 +30,22 @@ def _result(loss: float, norm: float, rates: list[float], applied: int, skipped:
         )
     ),
     st.integers(1, 7),
+    st.none() | st.integers(1, 25),
 )
-def test_every_value_is_kept_and_the_newest_returned(rows: list[Any], every: int) -> None:
-    log = MetricLog(every)
+def test_every_value_is_kept_and_the_newest_returned(rows: list[Any], every: int, keep: int | None) -> None:
+    """All of them, or the newest so many."""
+    log, kept = MetricLog(every, keep), slice(-keep if keep else None, None)
     expected = []
     for number, (loss, norm, rates, applied, skipped) in enumerate(rows, 1):
         lr = rates[0] if len(rates) == 1 else rates
         expected.append({"loss": loss, "grad_norm": norm, "lr": lr, "applied": applied, "skipped": skipped})
         returned = log(_result(loss, norm, rates, applied, skipped))
         assert returned == (expected[-1] if number % every == 0 else None)
-        assert log.rows == expected[: number - number % every]
+        assert log.rows == expected[: number - number % every][kept]
     assert log.look() == (expected[-1] if rows else None)
-    assert log.rows == expected
+    assert log.rows == expected[kept]
     assert log.look() == (expected[-1] if rows else None), "nothing new to look at"
-    assert log.rows == expected
+    assert log.rows == expected[kept]
 
 
 def test_one_read_a_look() -> None:
@@ -106,6 +108,8 @@ def test_losses_of_a_float64_model() -> None:
 @pytest.mark.parametrize(
     ("every", "error"), [(0, ValueError), (-1, ValueError), (1.5, TypeError), ("2", TypeError)]
 )
-def test_a_bad_interval(every: Any, error: type[Exception]) -> None:
+def test_a_bad_number_of_updates(every: Any, error: type[Exception]) -> None:
     with pytest.raises(error, match="every"):
         MetricLog(every)
+    with pytest.raises(error, match="keep"):
+        MetricLog(keep=every)

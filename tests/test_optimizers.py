@@ -9,7 +9,8 @@ from support.training import CURVE, FUSED, OPTIMIZERS, Net, batches, mean_loss, 
 from torch import nn
 
 from torch_bridge import lambda_lr
-from torch_bridge.training.optimizers import check_capturable, check_optimizer, has_momentum, skips_on_device
+from torch_bridge.training.drivers import _has_momentum, check_capturable, takes_found_inf
+from torch_bridge.training.optimizers import check_model, device_of, optimizers_of
 
 _ALL = {
     kind
@@ -52,16 +53,16 @@ def test_torch_fused_optimizers_obey_found_inf(name: str) -> None:
 
 
 def test_torch_fused_momentum_is_not_to_be_skipped_at_first() -> None:
-    """Why `has_momentum` is asked: torch makes the buffer and, when skipping, leaves it as it came."""
+    """Why `_has_momentum` is asked: torch makes the buffer and, when skipping, leaves it as it came."""
     model = Net()
     optimizer = optimizer_of("momentum", model)
     (batch,) = batches(1)
-    assert has_momentum(optimizer), "no gradient, so nothing to wait for"
+    assert _has_momentum(optimizer), "no gradient, so nothing to wait for"
     mean_loss(model, batch).backward()
-    assert not has_momentum(optimizer)
+    assert not _has_momentum(optimizer)
     optimizer.step()
-    assert has_momentum(optimizer)
-    assert all(has_momentum(optimizer_of(name, model)) for name in ("adamw", "adagrad", "sgd"))
+    assert _has_momentum(optimizer)
+    assert all(_has_momentum(optimizer_of(name, model)) for name in ("adamw", "adagrad", "sgd"))
 
 
 def test_a_parameter_that_joins_later_has_no_momentum_yet() -> None:
@@ -70,27 +71,27 @@ def test_a_parameter_that_joins_later_has_no_momentum_yet() -> None:
     model.last.weight.requires_grad_(False)
     mean_loss(model, batches(1)[0]).backward()
     optimizer.step()
-    assert has_momentum(optimizer)
+    assert _has_momentum(optimizer)
     model.last.weight.requires_grad_(True)
     mean_loss(model, batches(1)[0]).backward()
-    assert not has_momentum(optimizer)
+    assert not _has_momentum(optimizer)
 
 
 def test_which_skip_on_the_device() -> None:
     for name in OPTIMIZERS:
         optimizer = optimizer_of(name, Net())
-        assert skips_on_device(optimizer, optimizer.param_groups) == (name in FUSED)
+        assert takes_found_inf(optimizer, optimizer.param_groups) == (name in FUSED)
 
     class Own(torch.optim.Adam):
         pass
 
     own = Own(Net().parameters(), fused=True)
-    assert not skips_on_device(own, own.param_groups), "a subclass may do anything"
+    assert not takes_found_inf(own, own.param_groups), "a subclass may do anything"
     first, second = Net().children().__iter__(), Net()
     mixed = torch.optim.Adam(
         [{"params": next(first).parameters(), "fused": True}, {"params": second.parameters()}]
     )
-    assert not skips_on_device(mixed, mixed.param_groups)
+    assert not takes_found_inf(mixed, mixed.param_groups)
 
 
 @pytest.mark.parametrize("kind", sorted(_ALL, key=lambda kind: kind.__name__), ids=lambda kind: kind.__name__)
@@ -99,9 +100,10 @@ def test_every_optimizer_of_torch_is_taken_or_refused_by_name(kind: Any) -> None
     optimizer = kind(model.parameters(), lr=0.1)
     if kind is torch.optim.LBFGS:
         with pytest.raises(TypeError, match="LBFGS needs a closure"):
-            check_optimizer(model, optimizer)
+            optimizers_of(model, optimizer)
     else:
-        assert check_optimizer(model, optimizer) == torch.device("cpu")
+        assert optimizers_of(model, optimizer) == [optimizer]
+        assert device_of([optimizer]) == torch.device("cpu")
 
 
 def test_an_own_optimizer_that_needs_a_closure() -> None:
@@ -111,20 +113,20 @@ def test_an_own_optimizer_that_needs_a_closure() -> None:
 
     model = Net()
     with pytest.raises(TypeError, match="LineSearch needs a closure"):
-        check_optimizer(model, LineSearch(model.parameters(), {"lr": 0.1}))
+        optimizers_of(model, LineSearch(model.parameters(), {"lr": 0.1}))
 
 
 def test_what_is_refused() -> None:
     model = Net()
     with pytest.raises(TypeError, match=r"must be a torch\.nn\.Module"):
-        check_optimizer(mean_loss, optimizer_of("adamw", model))
+        check_model(mean_loss)
     with pytest.raises(TypeError, match=r"must be a torch\.optim\.Optimizer"):
-        check_optimizer(model, "adamw")
+        optimizers_of(model, "adamw")
     with pytest.raises(ValueError, match="4 of the optimizer's 4 parameters are not the model's"):
-        check_optimizer(model, optimizer_of("adamw", Net()))
+        optimizers_of(model, optimizer_of("adamw", Net()))
     more = [*model.parameters(), nn.Parameter(torch.ones(1))]
     with pytest.raises(ValueError, match="1 of the optimizer's 5 parameters are not the model's"):
-        check_optimizer(model, torch.optim.SGD(more))
+        optimizers_of(model, torch.optim.SGD(more))
 
 
 @pytest.mark.parametrize(
@@ -140,7 +142,7 @@ def test_a_scheduler_is_a_second_clock(attach: Any) -> None:
     optimizer = optimizer_of("adamw", model)
     attach(optimizer)
     with pytest.raises(ValueError, match="scheduler is attached"):
-        check_optimizer(model, optimizer)
+        optimizers_of(model, optimizer)
 
 
 def test_a_scheduler_of_this_project_is_one_too() -> None:
@@ -148,7 +150,7 @@ def test_a_scheduler_of_this_project_is_one_too() -> None:
     optimizer = optimizer_of("sgd", model)
     lambda_lr(optimizer, CURVE)
     with pytest.raises(ValueError, match="scheduler is attached"):
-        check_optimizer(model, optimizer)
+        optimizers_of(model, optimizer)
 
 
 def test_what_a_graph_can_hold() -> None:

@@ -23,7 +23,7 @@ from torch import nn
 
 from plateau_jax import PlateauCurve
 from torch_bridge import TrainStep, lambda_lr
-from torch_bridge.training.precision import autocast
+from torch_bridge.training.precision import Precision
 
 _CPU = torch.device("cpu")
 
@@ -136,7 +136,7 @@ def test_a_small_problem_is_learned_as_in_fp32(name: str, precision: str) -> Non
 @pytest.mark.parametrize("precision", ["fp64", "", "FP32", None, torch.float16, 16], ids=repr)
 def test_an_unknown_precision(precision: Any) -> None:
     with pytest.raises(ValueError, match=r"precision = .* must be one of 'fp32', 'bf16', 'fp16'"):
-        autocast(precision, _CPU)
+        Precision(precision, _CPU)
 
 
 def test_the_dtype_of_the_forward_pass() -> None:

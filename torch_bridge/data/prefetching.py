@@ -7,7 +7,9 @@ from typing import Any, Generic, Protocol, TypeVar, cast, runtime_checkable
 import torch
 from torch import Tensor
 from torch.cuda import Event, Stream
+from torch.nn.utils.rnn import PackedSequence
 from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from torch_bridge.core import checks
 
@@ -38,18 +40,23 @@ class prefetch(Generic[Batch]):
     batches before it.
 
     `state_dict` and `load_state_dict` stand in the place of the loader's. The state is the loader's
-    after the last batch handed out, whatever has been fetched ahead.
+    after the last batch handed out, whatever has been fetched ahead. Such a loader has one place: a new
+    iteration, or a loaded state, ends the iteration before.
 
     Args:
-        loader: Any iterable of batches. A batch is a pytree of tensors (tuples, lists, dicts, named
-            tuples); leaves that are not tensors are handed through.
+        loader: Any iterable of batches. A batch is a pytree (tuples, lists, dicts, named tuples) of dense
+            or sparse tensors and packed sequences; other leaves are handed through. The loader writes
+            no more to a batch that it has handed out.
         device: A CUDA device or the CPU.
         depth: How many batches are copied ahead of the one that is handed out.
 
     Raises:
         TypeError: `depth` is not an integer. From `state_dict` and `load_state_dict`: the loader has
-            no such methods. From `len`: the loader has no length.
+            no such methods. From `len`: the loader has no length. From an iteration, on CUDA: a batch
+            holds a tensor that is neither dense nor sparse (nested, quantized, one made of several), or an
+            object with tensors of its own.
         ValueError: `depth` is below 1; the device is neither CUDA's nor the CPU, or there is no CUDA.
+        RuntimeError: From an iteration that was ended by another.
 
     >>> from torch_bridge.data import make_loader
     >>> feed = prefetch(make_loader(range(6), 2, training=False, workers=0), "cpu")
@@ -70,14 +77,18 @@ class prefetch(Generic[Batch]):
         self._stream = Stream(device) if kind == "cuda" else None
         self._depth = depth if kind == "cuda" else 0
         self._state: State | None = None
+        self._newest: object = None  # the iteration that the state is of
 
     def __len__(self) -> int:
         return len(cast(Sized, self.loader))
 
     def __iter__(self) -> Iterator[Batch]:
+        self._newest = this = object()
         batches = iter(self.loader)
         self._state = self._loader_state()
         for batch, arrived, state in _run_ahead(self._fetch(batches), self._depth):
+            if self._stateful is not None and self._newest is not this:
+                raise RuntimeError("this iteration was ended: another has begun, or a state was loaded")
             if arrived is not None:
                 _receive(batch, arrived)
             self._state = state
@@ -90,7 +101,7 @@ class prefetch(Generic[Batch]):
     def load_state_dict(self, state_dict: State) -> None:
         """Make the next iteration go on where the state was saved."""
         self._with_state().load_state_dict(state_dict)
-        self._state = None
+        self._state = self._newest = None
 
     def _with_state(self) -> Stateful:
         if self._stateful is None:
@@ -110,20 +121,59 @@ class prefetch(Generic[Batch]):
 
 
 def _send(batch: Batch, stream: Stream) -> tuple[Batch, Event]:
+    leaves, structure = pytree.tree_flatten(batch, _is_packed)
+    if any(part.is_cuda for leaf in leaves for part in _memory(leaf)):
+        # What lies on a device already may still be written there.
+        stream.wait_stream(torch.cuda.current_stream(stream.device))
     arrival = Event()
     with torch.cuda.stream(stream):
-        copy = pytree.tree_map_only(Tensor, lambda leaf: leaf.to(stream.device, non_blocking=True), batch)
+        copies = [_copy(leaf, stream.device) for leaf in leaves]
         arrival.record(stream)
-    return copy, arrival
+    return pytree.tree_unflatten(copies, structure), arrival
+
+
+def _copy(leaf: Any, device: torch.device) -> Any:
+    if isinstance(leaf, PackedSequence):
+        return leaf.to(device, non_blocking=True)  # pyright: ignore[reportArgumentType]  (its type is Tensor.to's first form)
+    return leaf.to(device, non_blocking=True) if isinstance(leaf, Tensor) else leaf
 
 
 def _receive(batch: Any, arrival: Event) -> None:
     user = torch.cuda.current_stream(arrival.device)
     user.wait_event(arrival)
-    for leaf in pytree.tree_leaves(batch):
-        if isinstance(leaf, Tensor):
+    for leaf in pytree.tree_leaves(batch, _is_packed):
+        for part in _memory(leaf):
             # It was allocated for the copying stream, which would write to it again once it is freed.
-            leaf.record_stream(user)
+            part.record_stream(user)
+
+
+def _is_packed(node: Any) -> bool:
+    # To pytree a named tuple; but its batch_sizes stay on the CPU.
+    return isinstance(node, PackedSequence)
+
+
+def _memory(leaf: Any) -> list[Tensor]:
+    """The dense tensors that hold a leaf's memory."""
+    if isinstance(leaf, PackedSequence):
+        indices = leaf.sorted_indices, leaf.unsorted_indices
+        return [leaf.data, *(tensor for tensor in indices if tensor is not None)]
+    if not isinstance(leaf, Tensor):
+        if hasattr(leaf, "to"):
+            raise TypeError(f"a batch holds a {type(leaf).__name__}; prefetch takes a pytree of tensors")
+        return []
+    if leaf.layout == torch.sparse_coo:
+        return [leaf._indices(), leaf._values()]
+    if leaf.layout in (torch.sparse_csr, torch.sparse_bsr):
+        return [leaf.crow_indices(), leaf.col_indices(), leaf.values()]
+    if leaf.layout in (torch.sparse_csc, torch.sparse_bsc):
+        return [leaf.ccol_indices(), leaf.row_indices(), leaf.values()]
+    several = leaf.is_nested or is_traceable_wrapper_subclass(leaf)
+    if several or leaf.is_quantized or leaf.layout != torch.strided:
+        raise TypeError(
+            f"a batch holds a {type(leaf).__name__} with layout = {leaf.layout}, nested = {leaf.is_nested},"
+            f" quantized = {leaf.is_quantized}; prefetch takes dense and sparse tensors"
+        )
+    return [leaf]
 
 
 def _run_ahead(items: Iterator[Item], depth: int) -> Iterator[Item]:

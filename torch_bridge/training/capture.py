@@ -4,14 +4,26 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
-from torch.optim import Optimizer
+from torch import Tensor
+from torch.torch_version import TorchVersion
 from torch.utils import _pytree as pytree
+
+from torch_bridge.training.drivers import Drivers
 
 _WARM_UPS = 3
 _MOST_GRAPHS = 8
 _MOST_SHAPES = 64  # met at all: a number in the batch that always changes is one each time
 _PLAIN = (int, float, bool, str, bytes, type(None))
+_NOTE = (
+    "This came up while the update was captured in a CUDA graph. There loss_fn must not read the device "
+    "(.item(), boolean masks), nor move data between host and device; build the step with "
+    "cuda_graph=False to run it all the same. 'Stale reference' is said of a loss, or another result of "
+    "the model, that is kept from before the step was built: delete it."
+)
+_NOTE_BEFORE_2_13 = (
+    "Before torch 2.13 a capture that failed leaves torch's random numbers and memory pools damaged: "
+    "start the process anew, from the last checkpoint."
+)
 
 
 class _Recorded(NamedTuple):
@@ -24,59 +36,49 @@ class Graphs:
     """Calls an update, first eagerly, then from a graph, one for each shape of its batches.
 
     The first updates of a shape run on the stream that is captured later, and count; capturing
-    executes nothing. Past a few shapes further ones run eagerly. When the model's mode, a
-    parameter's storage or `requires_grad`, or an optimizer setting changes, all graphs are dropped.
+    executes nothing. Past a few shapes further ones run eagerly.
 
     Args:
         update: Takes the micro-batches and returns tensors; works on the same tensors at every call.
-        is_steady: Whether the last update ran without a look at the device.
-        model: The module whose mode and parameters the update depends on.
-        optimizer: The optimizer whose settings it depends on.
+        drivers: They say whether the last update ran without a look at the device.
         device: The CUDA device.
     """
 
     def __init__(
         self,
         update: Callable[[Sequence[Any]], tuple[Tensor, ...]],
-        is_steady: Callable[[], bool],
-        model: nn.Module,
-        optimizer: Optimizer,
+        drivers: Drivers,
         device: torch.device,
     ) -> None:
-        self._update, self._is_steady = update, is_steady
-        self._modules, self._parameters = list(model.modules()), list(model.parameters())
-        self._optimizer = optimizer
+        self._update, self._drivers = update, drivers
         self._stream: torch.cuda.Stream = torch.cuda.Stream(device)
         self.drop()
 
     def drop(self) -> None:
-        """Forget all graphs: the next update of each shape is captured anew."""
-        self._recorded: dict[Any, _Recorded] = {}
+        """Forget all graphs: the next updates of each shape warm up again, and it is captured anew."""
+        self.recorded: dict[Any, _Recorded] = {}
+        """The graphs that there are."""
         self._warm_ups: dict[Any, int] = {}
         self._pool = torch.cuda.graph_pool_handle()
-        self._built_for = self._conditions()
 
     def __call__(self, micro_batches: Sequence[Any]) -> tuple[Tensor, ...]:
-        if self._built_for != self._conditions():
-            self.drop()
         leaves, structure = pytree.tree_flatten(list(micro_batches))
+        for leaf in leaves:
+            _check(leaf, self._stream.device)
         shape = (structure, *map(_shape, leaves))
-        tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
-        for tensor in tensors:
-            if tensor.device != self._stream.device:
-                raise ValueError(
-                    f"a batch has a tensor on {tensor.device}, of which a CUDA graph would keep the first "
-                    f"value; with cuda_graph=True all of a batch has to be on {self._stream.device}"
-                )
-        recorded = self._recorded.get(shape)
+        recorded = self.recorded.get(shape)
         if recorded is None:
             warm_ups = self._warm_ups.get(shape, 0)
-            if len(self._recorded) == _MOST_GRAPHS or (not warm_ups and len(self._warm_ups) == _MOST_SHAPES):
+            is_new = shape not in self._warm_ups
+            if len(self.recorded) == _MOST_GRAPHS or (is_new and len(self._warm_ups) == _MOST_SHAPES):
                 return self._update(micro_batches)
-            if warm_ups < _WARM_UPS or not self._is_steady():
-                self._warm_ups[shape] = warm_ups + 1
-                return self._warm_up(micro_batches)
-            recorded = self._recorded[shape] = self._record(leaves, structure)
+            if warm_ups < _WARM_UPS:
+                outputs = self._warm_up(micro_batches)
+                # An update that looked at the device is no warm-up: the next one would look again.
+                self._warm_ups[shape] = warm_ups + self._drivers.steady
+                return outputs
+            recorded = self.recorded[shape] = self._record(leaves, structure)
+        tensors = [_memory(leaf) for leaf in leaves if isinstance(leaf, Tensor)]
         if tensors:
             torch._foreach_copy_(recorded.inputs, tensors, non_blocking=True)
         recorded.graph.replay()
@@ -86,15 +88,19 @@ class Graphs:
     def _warm_up(self, micro_batches: Sequence[Any]) -> tuple[Tensor, ...]:
         present = torch.cuda.current_stream(self._stream.device)
         self._stream.wait_stream(present)
-        with torch.cuda.stream(self._stream):
-            outputs = self._update(micro_batches)
-        present.wait_stream(self._stream)
+        try:
+            with torch.cuda.stream(self._stream):
+                outputs = self._update(micro_batches)
+        finally:
+            present.wait_stream(self._stream)
         for output in outputs:
             output.record_stream(present)
         return outputs
 
     def _record(self, leaves: list[Any], structure: Any) -> _Recorded:
-        inputs = [leaf.clone() if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+        inputs = [_memory(leaf).clone() for leaf in leaves if isinstance(leaf, Tensor)]
+        remaining = iter(inputs)
+        batch = [_like(leaf, next(remaining)) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
         graph = torch.cuda.CUDAGraph()
         try:
             # Other threads stay free to use CUDA meanwhile: a loader's, which pins memory.
@@ -105,34 +111,51 @@ class Graphs:
                     graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"
                 ),
             ):
-                outputs = self._update(pytree.tree_unflatten(inputs, structure))
-        except RuntimeError as error:
-            raise RuntimeError(
-                "the update could not be captured in a CUDA graph: loss_fn must not read the device "
-                "(.item(), boolean masks), nor move data between host and device; build the step with "
-                "cuda_graph=False to run it all the same"
-            ) from error
-        return _Recorded(graph, [leaf for leaf in inputs if isinstance(leaf, Tensor)], outputs)
+                outputs = self._update(pytree.tree_unflatten(batch, structure))
+        except Exception as error:
+            error.add_note(_NOTE)
+            if TorchVersion(torch.__version__) < "2.13":
+                error.add_note(_NOTE_BEFORE_2_13)
+            raise
+        return _Recorded(graph, inputs, outputs)
 
-    def _conditions(self) -> tuple[Any, ...]:
-        """What is baked into a graph, besides the shapes of the batches."""
-        return (
-            [module.training for module in self._modules],
-            [(parameter.requires_grad, parameter.data_ptr()) for parameter in self._parameters],
-            [
-                {name: value for name, value in group.items() if name not in ("params", "lr")}
-                for group in self._optimizer.param_groups
-            ],
+
+def _check(leaf: Any, device: torch.device) -> None:
+    """Refuse what a graph would keep at its first value, or cut off."""
+    if not isinstance(leaf, Tensor):
+        if not isinstance(leaf, _PLAIN):
+            raise TypeError(
+                f"a batch holds a {type(leaf).__name__}, of which a CUDA graph would keep the first value; "
+                "with cuda_graph=True it may hold tensors and plain values"
+            )
+        return
+    if leaf.device != device:
+        raise ValueError(
+            f"a batch has a tensor on {leaf.device}, of which a CUDA graph would keep the first "
+            f"value; with cuda_graph=True all of a batch has to be on {device}"
+        )
+    if leaf.layout != torch.strided:
+        raise ValueError(f"a batch has a tensor of layout {leaf.layout}; cuda_graph=True needs dense ones")
+    if leaf.grad_fn is not None:
+        raise ValueError(
+            "a batch has a tensor that comes out of another model, to which a CUDA graph would not go back; "
+            "with cuda_graph=True detach it, or make both one model"
         )
 
 
 def _shape(leaf: Any) -> Any:
     """What has to be the same for a replay: of a tensor its layout, of a plain value the value."""
     if isinstance(leaf, Tensor):
-        return leaf.shape, leaf.stride(), leaf.dtype, leaf.device
-    if not isinstance(leaf, _PLAIN):
-        raise TypeError(
-            f"a batch holds a {type(leaf).__name__}, of which a CUDA graph would keep the first value; "
-            "with cuda_graph=True it may hold tensors and plain values"
-        )
+        return leaf.shape, leaf.stride(), leaf.dtype, leaf.requires_grad
     return type(leaf), leaf
+
+
+def _memory(tensor: Tensor) -> Tensor:
+    """The memory from a tensor's first element to its last, gaps and all, as one row."""
+    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return tensor.detach().as_strided((last + 1 if tensor.numel() else 0,), (1,))
+
+
+def _like(tensor: Tensor, memory: Tensor) -> Tensor:
+    """A tensor of the same strides in other memory: a compiled loss_fn is compiled for them."""
+    return memory.as_strided(tensor.shape, tensor.stride()).requires_grad_(tensor.requires_grad)

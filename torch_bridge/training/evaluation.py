@@ -1,22 +1,22 @@
 """The loss of a model over a data set, without gradients."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import nn
 
 from torch_bridge.training.carry import Carry
-from torch_bridge.training.loss import Loss, check_kind, forward
-from torch_bridge.training.precision import autocast
+from torch_bridge.training.loss import Loss, LossFunction, check_kind, forward
+from torch_bridge.training.precision import Precision, PrecisionName
 
 
 def evaluate(
     model: nn.Module,
     batches: Iterable[Any],
-    loss_fn: Callable[..., Any],
+    loss_fn: LossFunction,
     *,
-    precision: str = "fp32",
+    precision: PrecisionName = "fp32",
     carry: Any = None,
 ) -> float:
     """The mean loss over all batches: Σ sum / Σ weight for pairs, the average of plain means.
@@ -46,7 +46,7 @@ def evaluate(
     """
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
     state = None if carry is None else Carry(carry, device)
-    context = autocast(precision, device)
+    context = Precision(precision, device).autocast
     leaves = [] if state is None else state.buffers
     modes = {module: module.training for module in model.modules()}
     total: Any = 0.0

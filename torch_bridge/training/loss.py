@@ -1,14 +1,35 @@
-"""What a loss function may return, a mean or a sum and its weight, and how micro-batches add up."""
+"""What a loss function is, and what it may return: a mean, or a sum and its weight."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from numbers import Real
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, Protocol, cast
 
-import torch
 from torch import Tensor, nn
 
 from torch_bridge.training.carry import Carry
-from torch_bridge.training.gradients import gradients_of
+
+
+class MeanLoss(Protocol):
+    """`loss_fn(model, batch)` → a mean loss, a scalar."""
+
+    def __call__(self, model: Any, batch: Any, /) -> Tensor: ...
+
+
+class PairLoss(Protocol):
+    """`loss_fn(model, batch)` → (sum, weight): scalars, whose quotient is the loss."""
+
+    def __call__(self, model: Any, batch: Any, /) -> tuple[Tensor, Tensor | float]: ...
+
+
+class CarriedLoss(Protocol):
+    """`loss_fn(model, batch, carry)` → (mean or pair, new carry)."""
+
+    def __call__(
+        self, model: Any, batch: Any, carry: Any, /
+    ) -> tuple[Tensor | tuple[Tensor, Tensor | float], Any]: ...
+
+
+LossFunction = MeanLoss | PairLoss | CarriedLoss
 
 
 class Loss(NamedTuple):
@@ -38,7 +59,11 @@ def read_loss(value: Any) -> Loss:
     if isinstance(weight, Tensor):
         if weight.dim() != 0:
             raise ValueError(f"loss_fn returned a weight of shape {tuple(weight.shape)}; it must be a scalar")
-        return Loss(total, weight.detach().float())
+        if weight.device == total.device:
+            return Loss(total, weight.detach().float())
+        if weight.device.type != "cpu":
+            raise ValueError(f"loss_fn returned a weight on {weight.device} beside a sum on {total.device}")
+        weight = float(weight)  # in host memory: nothing waits
     if isinstance(weight, bool) or not isinstance(weight, Real):
         raise TypeError(
             f"loss_fn returned the weight {_shown(weight)}; it must be a number or a scalar tensor"
@@ -50,7 +75,7 @@ def read_loss(value: Any) -> Loss:
 
 
 def forward(
-    loss_fn: Callable[..., Any], model: nn.Module, batch: Any, carry: Carry | None, leaves: list[Tensor]
+    loss_fn: Any, model: nn.Module, batch: Any, carry: Carry | None, leaves: list[Tensor]
 ) -> tuple[Loss, list[Tensor]]:
     """Call a loss function; with a carry, give it the state of these leaves and take its new ones."""
     if carry is None:
@@ -71,76 +96,6 @@ def check_kind(loss: Loss, first: Loss) -> None:
 
 def _is_pair(value: Any) -> bool:
     return isinstance(value, tuple | list) and len(cast("Sequence[Any]", value)) == 2
-
-
-def accumulate(
-    losses: Iterable[Loss], count: int, scale: Tensor | None, parameters: Sequence[nn.Parameter]
-) -> tuple[Tensor, Tensor | float | None]:
-    """Run the backward passes of `count` micro-batches, each as its loss comes.
-
-    Sums are divided before they go backward: by the first weight, or 1 where it is zero. Under fp16,
-    where `scale` is given and large sums would overflow, by the largest weight so far.
-
-    Returns:
-        The loss of all of them, and what the gradients are still to be multiplied by (None for 1).
-
-    Raises:
-        TypeError: Means and pairs among the losses.
-        ValueError: The total weight is a zero known on the host, or a mean hangs on no parameter.
-    """
-    total: Any = 0.0
-    weights: list[Tensor | float] = []
-    divisor: Any = None
-    first: Loss | None = None
-    for index, loss in enumerate(losses):
-        first = first or loss
-        check_kind(loss, first)
-        if loss.weight is None:
-            part = loss.total / count if count > 1 else loss.total
-        else:
-            weights.append(loss.weight)
-            before = divisor
-            if before is None:
-                divisor = _nonzero(loss.weight) if count > 1 else _not_zero(loss.weight)
-            elif scale is not None:
-                divisor = _larger(before, loss.weight)
-                if divisor is not before:
-                    total = total * (before / divisor)
-                    if gradients := gradients_of(parameters):
-                        torch._foreach_mul_(gradients, before / divisor)
-            part = loss.total / divisor
-        if part.requires_grad:
-            (part if scale is None else part * scale).backward()
-        elif loss.weight is None:  # the sum of an empty micro-batch may hang on nothing; a mean may not
-            raise ValueError("the loss has no gradient with respect to any parameter")
-        part = part.detach() if part.dtype.itemsize >= 4 else part.detach().float()
-        total = total + part if index > 0 else part
-    if count == 1 and divisor is None:
-        total = total.clone()  # the loss may be a view of what a later update overwrites
-    rescale = None if scale is None else scale.reciprocal()
-    if divisor is not None and count > 1:
-        share = divisor / _not_zero(sum(weights))
-        total = total * share
-        rescale = share if rescale is None else share * rescale
-    return total, rescale
-
-
-def _nonzero(weight: Tensor | float) -> Tensor | float:
-    """The weight, or 1 in place of zero."""
-    return torch.where(weight == 0, 1.0, weight) if isinstance(weight, Tensor) else weight or 1.0
-
-
-def _larger(one: Tensor | float, other: Tensor | float) -> Tensor | float:
-    if not isinstance(one, Tensor):
-        one, other = other, one
-    return one.clamp(min=other) if isinstance(one, Tensor) else max(one, other)
-
-
-def _not_zero(weight: Tensor | float) -> Tensor | float:
-    """The weight, refused if it is a zero known on the host; one on the device makes the loss not finite."""
-    if not isinstance(weight, Tensor) and weight == 0:
-        raise ValueError("the total weight of the micro-batches is zero")
-    return weight
 
 
 def _scalar(name: str, tensor: Tensor) -> Tensor:

@@ -34,13 +34,14 @@ class MetricLog:
 
     Args:
         every: Updates between two looks.
+        keep: How many of the newest rows are kept; None for all, which grow without bound.
 
     Attributes:
-        rows: A dictionary for each update that was looked at: "loss", "grad_norm", "lr" (a float, or
-            a list of one a parameter group), "applied", "skipped".
+        rows: A dictionary for each update that was looked at, the newest last: "loss", "grad_norm", "lr"
+            (a float, or a list of one a parameter group), "applied", "skipped".
 
     Raises:
-        TypeError, ValueError: `every` is not a positive integer.
+        TypeError, ValueError: `every` or `keep` is not a positive integer.
 
     >>> log = MetricLog(every=2)
     >>> scalar = torch.tensor(0.5)
@@ -51,8 +52,9 @@ class MetricLog:
     {'loss': 0.5, 'grad_norm': 0.5, 'lr': 0.125, 'applied': 1, 'skipped': 0}
     """
 
-    def __init__(self, every: int = 100) -> None:
+    def __init__(self, every: int = 100, keep: int | None = None) -> None:
         self.every = checks.at_least("every", every, 1)
+        self.keep = None if keep is None else checks.at_least("keep", keep, 1)
         self.rows: list[dict[str, Any]] = []
         self._kept: list[StepResult] = []
 
@@ -79,4 +81,6 @@ class MetricLog:
                         "skipped": int(skipped),
                     }
                 )
+            if self.keep is not None:
+                del self.rows[: -self.keep]
         return self.rows[-1] if self.rows else None

@@ -1,45 +1,134 @@
-"""Which optimizers a training step takes, and which of them skip an update on the device."""
+"""Which models and optimizers a training step takes, and in which form."""
 
 import inspect
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from torch_bridge.groups import groups_of
+from torch_bridge.core import PlateauCurve
+from torch_bridge.groups import curves_of, groups_of
 
-# Their fused kernels take a tensor `found_inf` and leave everything as it is where it is 1.
-_WITH_FOUND_INF = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad)
+_TRAINERS = ("accelerate", "lightning", "lightning_fabric", "pytorch_lightning")
+_SEVERAL_PROCESSES = {"DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule"}
 
 
-def check_optimizer(model: nn.Module, optimizer: Optimizer) -> torch.device:
-    """Refuse what a training step cannot drive; return the device that the parameters are on.
+def check_model(model: nn.Module) -> None:
+    """Refuse what is not a module of one device, in one process, whose backward pass is torch's own.
 
     Raises:
-        TypeError: Not an optimizer, or one whose `step` needs a closure.
-        ValueError: Parameters that are not the model's, or on several devices; a scheduler that is
-            attached to the optimizer.
+        TypeError: Not a module.
+        ValueError: Wrapped for several processes, or by Lightning Fabric for mixed precision.
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"model = {model!r} must be a torch.nn.Module")
-    groups = groups_of(optimizer)
-    name = type(optimizer).__name__
+    for module in model.modules():
+        kinds = {kind.__name__ for kind in type(module).__mro__}
+        if found := kinds & _SEVERAL_PROCESSES or ({"fully_shard"} if _is_sharded(module) else set()):
+            raise ValueError(
+                f"the model is wrapped for several processes ({found.pop()}), and a training step works on "
+                "one device: its processes would drift apart. Give it the plain module, or write the loop "
+                "yourself with lambda_lr"
+            )
+        precision = cast("Any", module)._strategy.precision if "_FabricModule" in kinds else None
+        if precision is not None and _has_own_backward(precision):
+            raise ValueError(
+                f"the model was set up by Fabric with {type(precision).__name__}, whose backward pass only "
+                "Fabric can run. Give model.module to the training step, with precision= of its own"
+            )
+
+
+def _is_sharded(module: nn.Module) -> bool:
+    """Whether parameters are DTensors, each process with a part of them."""
+    return any(type(parameter.data).__name__ == "DTensor" for parameter in module.parameters(recurse=False))
+
+
+def _has_own_backward(precision: Any) -> bool:
+    base = next(kind for kind in type(precision).__mro__ if kind.__name__ == "Precision")
+    return type(precision).backward is not base.backward
+
+
+def optimizers_of(model: nn.Module, optimizer: Any) -> list[Optimizer]:
+    """The torch optimizers in one optimizer, or in a sequence of several, out of their trainers' wrappers.
+
+    Raises:
+        TypeError: Not an optimizer, or one whose `step` needs a closure.
+        ValueError: No optimizer; parameters that are not the model's, or of several optimizers; a
+            scheduler that is attached; a `state_dict` of a form of its own.
+    """
+    given = list(cast("Sequence[Any]", optimizer)) if isinstance(optimizer, list | tuple) else [optimizer]
+    if not given:
+        raise ValueError("optimizer is empty; it must be a torch.optim.Optimizer or several")
+    found = [_unwrapped(item) for item in given]
+    own = set(map(id, model.parameters()))
+    taken: set[int] = set()
+    for item in found:
+        groups = groups_of(item)
+        _check_step(item)
+        parameters = [id(parameter) for group in groups for parameter in group["params"]]
+        if foreign := sum(parameter not in own for parameter in parameters):
+            raise ValueError(f"{foreign} of the optimizer's {len(parameters)} parameters are not the model's")
+        if shared := len(taken.intersection(parameters)):
+            raise ValueError(f"{shared} parameters belong to several optimizers; each needs one of its own")
+        taken.update(parameters)
+        _check_state(item)
+    return found
+
+
+def _unwrapped(optimizer: Any) -> Any:
+    """Lightning's, Fabric's and accelerate's wrappers hold the optimizer in `optimizer`.
+
+    Only theirs: another optimizer with that attribute may do more with what it holds, as Lookahead does.
+    """
+    kinds = type(optimizer).__mro__
+    if any(kind.__module__.partition(".")[0] in _TRAINERS for kind in kinds):
+        inner = getattr(optimizer, "optimizer", None)
+        if isinstance(inner, Optimizer):
+            return _unwrapped(inner)
+    return optimizer
+
+
+def _check_step(optimizer: Optimizer) -> None:
     closure = inspect.signature(type(optimizer).step).parameters.get("closure")
     if closure is not None and closure.default is inspect.Parameter.empty:
         raise TypeError(
-            f"{name} needs a closure, which an update in one piece cannot give; use another optimizer"
+            f"{type(optimizer).__name__} needs a closure, which an update in one piece cannot give; "
+            "use another optimizer"
         )
     if hasattr(optimizer.step, "_wrapped_by_lr_sched"):
         raise ValueError(
             "a scheduler is attached to the optimizer, and the curve given here would be a second clock; "
             "build the optimizer anew, without the scheduler"
         )
-    own = {id(parameter) for parameter in model.parameters()}
-    parameters = [parameter for group in groups for parameter in group["params"]]
-    foreign = sum(id(parameter) not in own for parameter in parameters)
-    if foreign:
-        raise ValueError(f"{foreign} of the optimizer's {len(parameters)} parameters are not the model's")
+
+
+def _check_state(optimizer: Optimizer) -> None:
+    try:
+        state: Any = optimizer.state_dict()
+        counts = [len(group["params"]) for group in state["param_groups"]]
+        usual = isinstance(state["state"], Mapping)
+    except Exception as error:  # whatever its own code raises
+        counts, usual, reason = [], False, f" ({type(error).__name__}: {error})"
+    else:
+        reason = ""
+    if not usual or counts != [len(group["params"]) for group in optimizer.param_groups]:
+        raise ValueError(
+            f"{type(optimizer).__name__}.state_dict() has a form of its own{reason}, which a training step "
+            "could save and not load. Give it the torch optimizer that is inside"
+        )
+
+
+def device_of(optimizers: Sequence[Optimizer]) -> torch.device:
+    """The device that the parameters are on.
+
+    Raises:
+        ValueError: Parameters on several devices, or made under `torch.inference_mode`.
+    """
+    parameters = [p for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]]
+    if any(parameter.is_inference() for parameter in parameters):
+        raise ValueError("the model was made under torch.inference_mode(), and can't be trained")
     devices = {parameter.device for parameter in parameters}
     if len(devices) != 1:
         raise ValueError(
@@ -48,37 +137,22 @@ def check_optimizer(model: nn.Module, optimizer: Optimizer) -> torch.device:
     return devices.pop()
 
 
-def skips_on_device(optimizer: Optimizer, groups: list[dict[str, Any]]) -> bool:
-    """Whether the optimizer, with these groups, takes the decision to skip as a tensor."""
-    return type(optimizer) in _WITH_FOUND_INF and all(group.get("fused") for group in groups)
+def curves_by_group(optimizer: Any, optimizers: Sequence[Optimizer], curve: Any) -> list[PlateauCurve]:
+    """One curve for each parameter group of all optimizers.
 
-
-def check_capturable(optimizer: Optimizer, groups: list[dict[str, Any]]) -> None:
-    """Refuse what a CUDA graph cannot hold.
+    For a sequence of optimizers `curve` is one for all, or a sequence with an entry an optimizer; such an
+    entry, like `curve` for one optimizer alone, is a curve or a sequence of one a group.
 
     Raises:
-        ValueError: The optimizer is not a fused one, or not capturable.
+        TypeError: Something that is not a `PlateauCurve`.
+        ValueError: Another number of curves than of optimizers, or of groups.
     """
-    if not skips_on_device(optimizer, groups):
-        names = ", ".join(kind.__name__ for kind in _WITH_FOUND_INF)
-        raise ValueError(
-            f"cuda_graph=True needs {names} with fused=True; the optimizer is {type(optimizer).__name__} "
-            f"with fused={[group.get('fused') for group in groups]}"
-        )
-    if not all(group.get("capturable", True) for group in groups):
-        raise ValueError(
-            f"cuda_graph=True needs {type(optimizer).__name__} with capturable=True beside fused=True"
-        )
-
-
-def has_momentum(optimizer: Optimizer) -> bool:
-    """False while fused SGD has momentum buffers to create: a skip would leave them uninitialized."""
-    if type(optimizer) is not torch.optim.SGD:
-        return True
-    return not any(
-        group["momentum"]
-        and parameter.grad is not None
-        and optimizer.state.get(parameter, {}).get("momentum_buffer") is None
-        for group in optimizer.param_groups
-        for parameter in group["params"]
-    )
+    entries: Sequence[Any] = [curve] * len(optimizers)
+    if isinstance(optimizer, list | tuple) and not isinstance(curve, PlateauCurve):
+        if not isinstance(curve, Sequence) or isinstance(curve, str):
+            raise TypeError(f"curve = {curve!r} must be a PlateauCurve, or an entry for each optimizer")
+        entries = cast("Sequence[Any]", curve)
+        if len(entries) != len(optimizers):
+            raise ValueError(f"curve has {len(entries)} entries for {len(optimizers)} optimizers")
+    pairs = zip(optimizers, entries, strict=True)
+    return [found for each, entry in pairs for found in curves_of(each, entry)]

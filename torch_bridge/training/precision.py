@@ -1,37 +1,70 @@
-"""Mixed precision: the autocast context, and the dynamic scale of fp16 losses."""
+"""Mixed precision: the forward pass's dtype, and the dynamic scale of fp16 losses.
 
+Micikevicius et al., Mixed Precision Training, 2018, arXiv:1710.03740.
+"""
+
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
 
 from torch_bridge.core import checks
 
+PrecisionName = Literal["fp32", "bf16", "fp16"]
+
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-def autocast(precision: str, device: torch.device) -> AbstractContextManager[Any]:
-    """The context for a forward pass.
+class Precision:
+    """What a precision's name stands for on a device.
+
+    Args:
+        name: "fp32", "bf16" or "fp16".
+        device: The device of the parameters.
 
     Raises:
-        ValueError: `precision` is not "fp32", "bf16" or "fp16".
+        ValueError: Another name.
     """
-    checks.one_of("precision", precision, ("fp32", "bf16", "fp16"))
-    if precision == "fp32":
-        return nullcontext()
-    return torch.autocast(device.type, dtype=_DTYPES[precision])
+
+    def __init__(self, name: PrecisionName, device: torch.device) -> None:
+        self.name = checks.one_of("precision", name, get_args(PrecisionName))
+        dtype = _DTYPES.get(name)
+        self.autocast: AbstractContextManager[Any] = (
+            nullcontext() if dtype is None else torch.autocast(device.type, dtype=dtype)
+        )
+        """The context of a forward pass."""
+        self.scale = LossScale(device) if name == "fp16" else None
+        """What losses are multiplied by on their way back, or None."""
 
 
 class LossScale:
     """The scale that keeps fp16 gradients away from zero: halved at an overflow, doubled every 2 000 updates.
 
     As `torch.amp.GradScaler` has it, whose update this calls; the decision to skip is the step's own.
+
+    It also remembers the largest weight of a micro-batch, where weights are on the device. A sum is
+    divided by it before it goes backward: the host does not know when a weight is so much larger than
+    the one before that the quotient would overflow.
     """
 
     def __init__(self, device: torch.device) -> None:
-        self.scale = torch.full((), 2.0**16, dtype=torch.float32, device=device)
+        self.factor = torch.full((), 2.0**16, dtype=torch.float32, device=device)
         self.good_updates = torch.zeros((), dtype=torch.int32, device=device)
+        self._largest_weight = torch.zeros((), dtype=torch.float32, device=device)
+        self._has_weights = False
+
+    @property
+    def largest_weight(self) -> Tensor | None:
+        """The largest weight in the updates so far; None before the first that had any on the device."""
+        return self._largest_weight if self._has_weights else None
+
+    def keep_weight(self, weight: Tensor, skip: Tensor) -> None:
+        """Remember the largest weight of an update, unless it was skipped."""
+        self._has_weights = True
+        larger = (weight > self._largest_weight) & ~skip
+        self._largest_weight.copy_(torch.where(larger, weight, self._largest_weight))
 
     def update(self, found_inf: Tensor, loss: Tensor) -> None:
         """`found_inf` is 1.0 where the update was skipped."""
@@ -39,4 +72,13 @@ class LossScale:
         # it is no overflow, and no good update either, which the call below counts it for.
         finite = loss.mul(0).eq(0)
         self.good_updates.add_(finite.int() - 1)
-        torch._amp_update_scale_(self.scale, self.good_updates, found_inf * finite, 2.0, 0.5, 2000)
+        torch._amp_update_scale_(self.factor, self.good_updates, found_inf * finite, 2.0, 0.5, 2000)
+
+    def state(self) -> list[Tensor]:
+        """The scale, the good updates since it changed and, where there is one, the largest weight."""
+        return [self.factor, self.good_updates] + [self._largest_weight] * self._has_weights
+
+    def set(self, state: Sequence[Tensor]) -> None:
+        self._has_weights = len(state) > 2
+        for own, value in zip((self.factor, self.good_updates, self._largest_weight), state, strict=False):
+            own.copy_(value)

@@ -45,7 +45,11 @@ def profile(step: Callable[[Any], Any], batches: Iterable[Any], directory: str |
     try:
         for _ in range(_WARM_UPS):
             step(next(iterator))
-        with torch.profiler.profile(activities=activities) as profiler, record_function("all updates"):
+        # acc_events: else torch 2.11 warns that it would clear the events of a schedule, which is not used.
+        with (
+            torch.profiler.profile(activities=activities, acc_events=True) as profiler,
+            record_function("all updates"),
+        ):
             for _ in range(_UPDATES):
                 with record_function("waiting for data"):
                     batch = next(iterator)

@@ -1,19 +1,36 @@
-"""A training state outside the device: copies, random-number states, and the check before loading."""
+"""A training state outside the device: what is in it, copies, random numbers."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, TypedDict, cast
 
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
 
-def on_host(state: dict[str, Any]) -> dict[str, Any]:
+class TrainStepState(TypedDict):
+    """What `TrainStep.state_dict` returns: tensors in host memory and plain values."""
+
+    model: dict[str, Any]
+    optimizer: Any
+    """The optimizer's state, or a list of one for each of several."""
+    optimizer_type: str | list[str]
+    precision: str
+    curves: list[dict[str, Any]]
+    """The arguments of each parameter group's curve."""
+    applied: int
+    skipped: int
+    loss_scale: Sequence[Tensor] | None
+    carry: list[Tensor] | None
+    random: dict[str, Tensor]
+
+
+def on_host(state: TrainStepState) -> TrainStepState:
     """The state with a copy in host memory of each tensor."""
     copied = pytree.tree_map_only(Tensor, lambda tensor: tensor.detach().to("cpu", copy=True), state)
     # The versions of the model's modules, which torch keeps as an attribute.
     if hasattr(state["model"], "_metadata"):
-        copied["model"]._metadata = state["model"]._metadata
+        copied["model"]._metadata = cast("Any", state["model"])._metadata
     return copied
 
 
@@ -29,62 +46,3 @@ def set_random_states(states: Mapping[str, Tensor], device: torch.device) -> Non
     torch.set_rng_state(states["cpu"].cpu())
     if device.type == "cuda" and "cuda" in states:
         torch.cuda.set_rng_state(states["cuda"].cpu(), device)
-
-
-def check(own: Mapping[str, Any], other: Mapping[str, Any]) -> None:
-    """Refuse a state that does not fit.
-
-    Raises:
-        ValueError: It names what is different.
-    """
-    if not isinstance(other, Mapping) or own.keys() != other.keys():
-        raise ValueError(f"state_dict is not a state of a TrainStep, which has the keys {list(own)}")
-    for name in ("curves", "precision", "optimizer_type"):
-        if own[name] != other[name]:
-            raise ValueError(
-                f"state_dict was saved with {name} = {other[name]}, and this step has {own[name]}"
-            )
-    for name in ("model", "carry", "loss_scale"):
-        _check_shapes(name, own[name], other[name])
-    for name in ("applied", "skipped"):
-        if type(other[name]) is not int or other[name] < 0:
-            raise ValueError(f"state_dict has {name} = {other[name]!r}; it must be a count")
-    try:
-        torch.Generator().set_state(other["random"]["cpu"])
-    except (KeyError, TypeError, RuntimeError) as error:
-        raise ValueError(f"state_dict has no state of torch's random numbers: {error}") from None
-    try:
-        groups, other_groups = _groups(own["optimizer"]), _groups(other["optimizer"])
-    except (AttributeError, KeyError, TypeError) as error:
-        raise ValueError(f"state_dict has no state of an optimizer: {error}") from None
-    if groups != other_groups:
-        raise ValueError("state_dict was saved with another optimizer, or with other parameter groups")
-
-
-def _groups(optimizer: Mapping[str, Any]) -> list[Any]:
-    """The settings' names and the parameters of each group in an optimizer's state."""
-    optimizer["state"].keys()  # a mapping, whatever it holds
-    return [(group.keys(), group["params"]) for group in optimizer["param_groups"]]
-
-
-def _check_shapes(name: str, own: Any, other: Any) -> None:
-    shapes, other_shapes = (
-        {
-            key: _kind(leaf)
-            for path, leaf in pytree.tree_leaves_with_path(tree)
-            # What a module saves of its own accord may change in shape.
-            if "_extra_state" not in (key := pytree.keystr(path))
-        }
-        for tree in (own, other)
-    )
-    different = [
-        f"{key}: {other_shapes.get(key, 'missing')} in the state, {shapes.get(key, 'missing')} here"
-        for key in shapes | other_shapes
-        if shapes.get(key) != other_shapes.get(key)
-    ]
-    if different:
-        raise ValueError(f"state_dict was saved with another {name}: " + "; ".join(different[:5]))
-
-
-def _kind(leaf: Any) -> str:
-    return f"{leaf.dtype} of {tuple(leaf.shape)}" if isinstance(leaf, Tensor) else type(leaf).__name__

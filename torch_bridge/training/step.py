@@ -2,30 +2,37 @@
 
 import copy
 import math
-import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, cast
+from collections.abc import Mapping, Sequence
+from itertools import chain
+from typing import Any, Literal, Never, cast, get_args
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from torch_bridge.core import PlateauCurve, checks
-from torch_bridge.groups import curves_of, peaks_of
-from torch_bridge.multipliers import Multipliers
+from torch_bridge.groups import peaks_of
 from torch_bridge.training import snapshot
+from torch_bridge.training.accumulation import Accumulator
 from torch_bridge.training.capture import Graphs
 from torch_bridge.training.carry import Carry
+from torch_bridge.training.changes import Foundation
 from torch_bridge.training.clock import Clock
+from torch_bridge.training.drivers import Drivers, Skip, check_capturable
 from torch_bridge.training.gradients import clip, gradients_of, norm_dtype, total_norm
-from torch_bridge.training.loss import Loss, accumulate, forward
+from torch_bridge.training.loss import LossFunction, forward
 from torch_bridge.training.metrics import StepResult
-from torch_bridge.training.optimizers import check_capturable, check_optimizer, has_momentum, skips_on_device
-from torch_bridge.training.precision import LossScale, autocast
+from torch_bridge.training.optimizers import check_model, curves_by_group, device_of, optimizers_of
+from torch_bridge.training.precision import Precision, PrecisionName
+from torch_bridge.training.snapshot import TrainStepState
+from torch_bridge.training.state_checks import check
+
+OnNonfinite = Literal["skip", "raise"]
+CurvesOfGroups = PlateauCurve | Sequence[PlateauCurve]
 
 
 class TrainStep:
-    """One training update as a call: `step(batch, *more_micro_batches)`.
+    """One training update as a call: `step(batch, *more_micro_batches)`. For one device.
 
     For each micro-batch a forward and a backward pass under autocast; then unscale, clip, and, if
     loss and gradient norm are finite, an optimizer step with the rate peak · curve(applied), where
@@ -39,35 +46,51 @@ class TrainStep:
 
     A skipped update leaves parameters, optimizer state, carry and the curve's clock as they were.
     Module buffers that a forward pass changes, such as BatchNorm's statistics, are not restored.
+    The gradients of all of the model's parameters are cleared before and after an update, those of
+    parameters that no optimizer has too.
 
     Args:
-        model: The module that `loss_fn` is called with.
-        optimizer: A torch optimizer over some or all of the model's parameters. A group's peak rate
-            is its `initial_lr` where it has one, else its `lr`, rounded to float32. With a fused optimizer
-            `group["lr"]` becomes a tensor that every update fills.
+        model: The module that `loss_fn` is called with, on one device and not wrapped for several.
+        optimizer: A torch optimizer over some or all of the model's parameters, or a sequence of
+            several over disjoint ones, which then share the clipping, the decision and the clock.
+            A group's peak rate is its `initial_lr` where it has one, else its `lr`, rounded to
+            float32. With a fused optimizer `group["lr"]` becomes a tensor that every update fills.
+            The wrappers of Lightning, Fabric and accelerate are taken off.
         loss_fn: `loss_fn(model, batch)` returns a mean loss (a scalar) or a pair (sum, weight). The
             means of the micro-batches are averaged; pairs give Σ sum / Σ weight over the whole
             update, however a batch is split. With `carry`: `loss_fn(model, batch, carry)` returns
             (loss or pair, new carry).
-        curve: One curve, or a sequence of one a parameter group.
+        curve: One curve, or a sequence of one a parameter group. For a sequence of optimizers: one
+            curve for all, or a sequence with an entry an optimizer, itself a curve or a sequence.
         precision: `"fp32"`, `"bf16"`, or `"fp16"` with dynamic loss scaling. (On a CPU torch has no
             fp16 LSTM; a GRU works.)
         max_norm: Clip gradients to this total 2-norm, as `torch.nn.utils.clip_grad_norm_` does.
         on_nonfinite: `"skip"` an update whose loss or norm is not finite, or `"raise"`, which reads
             the device. Under fp16 an overflow of the scaled gradient alone is skipped either way.
         compile: Compile `loss_fn` with `torch.compile`.
-        cuda_graph: Capture the whole update in a CUDA graph for each shape of batch.
+        cuda_graph: Capture the whole update in a CUDA graph for each shape of batch. What a graph was
+            built for is compared before each update, and new graphs are made where it changed: modes,
+            parts, parameters and buffers of the model, settings and states of the optimizers. Plain
+            values that `loss_fn` or a module reads, hooks and torch's global switches can't be seen:
+            after a change of those build the step anew. Fused Adagrad on CUDA needs torch 2.13.
         carry: The initial recurrent state, any pytree of tensors. Micro-batches are then consecutive
             in time, and the carry is detached between them.
 
+    Attributes:
+        model: The module.
+        optimizers: The torch optimizers, a tuple.
+
     Raises:
         TypeError: An argument of another kind; an optimizer that needs a closure.
-        ValueError: An unknown `precision` or `on_nonfinite`; a `max_norm` that is not positive; an
-            optimizer whose parameters are not the model's, or that has a scheduler attached; fp16
-            parameters with `precision="fp16"`; `cuda_graph=True` where an update cannot be captured.
+        ValueError: An unknown `precision` or `on_nonfinite`; a `max_norm` that is not positive; a
+            model that is wrapped for several processes, or by Fabric for mixed precision; an
+            optimizer whose parameters are not the model's or another's too, that has a scheduler
+            attached, or whose `state_dict` has a form of its own; fp16 parameters with
+            `precision="fp16"`; `cuda_graph=True` where an update cannot be captured.
 
     A call raises TypeError or ValueError for a loss that is neither scalar nor pair, a total weight
-    of zero that is known on the host, or a carry of another shape; the step stays usable.
+    of zero that is known on the host, or a carry of another shape; the step stays usable. A step
+    can't be copied or pickled: build another one, and give it `state_dict()`.
 
     >>> model = nn.Linear(2, 1)
     >>> optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, fused=True)
@@ -81,51 +104,64 @@ class TrainStep:
     (tensor(5), tensor([0.0400]))
     """
 
+    # Under torch.inference_mode() the tensors made here could not be written to outside of it.
+    @torch.inference_mode(False)
     def __init__(
         self,
         model: nn.Module,
-        optimizer: Optimizer,
-        loss_fn: Callable[..., Any],
-        curve: PlateauCurve | Sequence[PlateauCurve],
+        optimizer: Optimizer | Sequence[Optimizer],
+        loss_fn: LossFunction,
+        curve: CurvesOfGroups | Sequence[CurvesOfGroups],
         *,
-        precision: str = "fp32",
+        precision: PrecisionName = "fp32",
         max_norm: float | None = None,
-        on_nonfinite: str = "skip",
+        on_nonfinite: OnNonfinite = "skip",
         compile: bool = False,
         cuda_graph: bool = False,
         carry: Any = None,
     ) -> None:
-        device = check_optimizer(model, optimizer)
-        curves, peaks = curves_of(optimizer, curve), peaks_of(optimizer)
-        self._autocast = autocast(precision, device)
-        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        check_model(model)
+        optimizers = optimizers_of(model, optimizer)
+        device = device_of(optimizers)
+        curves = curves_by_group(optimizer, optimizers, curve)
+        peaks = [peak for each in optimizers for peak in peaks_of(each)]
+        groups = chain.from_iterable(each.param_groups for each in optimizers)
+        parameters: list[nn.Parameter] = [parameter for group in groups for parameter in group["params"]]
+        self._precision = Precision(precision, device)
         if precision == "fp16" and any(parameter.dtype == torch.float16 for parameter in parameters):
             raise ValueError(
                 'precision="fp16" needs parameters in fp32, which it casts itself; some are fp16'
             )
         if max_norm is not None and not checks.number("max_norm", max_norm) > 0:
             raise ValueError(f"max_norm = {max_norm!r} must be positive, or None for no clipping")
-        checks.one_of("on_nonfinite", on_nonfinite, ("skip", "raise"))
+        checks.one_of("on_nonfinite", on_nonfinite, get_args(OnNonfinite))
         if not callable(loss_fn):
             raise TypeError(f"loss_fn = {loss_fn!r} must be callable")
         if cuda_graph:
             if device.type != "cuda":
                 raise ValueError(f"cuda_graph=True needs parameters on a CUDA device; they are on {device}")
-            check_capturable(optimizer, optimizer.param_groups)
+            for each in optimizers:
+                check_capturable(each, each.param_groups)
         self._carry = None if carry is None else Carry(carry, device)
 
-        self.model, self.optimizer = model, optimizer
-        self._precision, self._max_norm, self._raises = precision, max_norm, on_nonfinite == "raise"
+        self.model = model
+        self.optimizers: tuple[Optimizer, ...] = tuple(optimizers)
+        self._max_norm, self._raises = max_norm, on_nonfinite == "raise"
         self._loss_fn = torch.compile(loss_fn) if compile else loss_fn
-        self._device, self._trained, self._parameters = device, parameters, list(model.parameters())
-        self._clock = Clock(curves, peaks, device)
-        self._scale = LossScale(device) if precision == "fp16" else None
+        self._device = device
+        self._optimized, self._all_parameters = parameters, list(model.parameters())
         self._norm_dtype = norm_dtype(parameters)
-        self._steady, self._factors = False, Multipliers(curves)
-        self._graphs = None
-        self._tie()
-        if cuda_graph:
-            self._graphs = Graphs(self._update, lambda: self._steady, model, optimizer, device)
+        self._clock = Clock(curves, peaks, device)
+        self._drivers = Drivers(self.optimizers, self._clock)
+        self._graphs = Graphs(self._update, self._drivers, device) if cuda_graph else None
+        self._foundation = Foundation(model, self.optimizers, captured=cuda_graph)
+
+    @property
+    def optimizer(self) -> Optimizer:
+        """The torch optimizer, where there is one."""
+        if len(self.optimizers) > 1:
+            raise AttributeError(f"this step has {len(self.optimizers)} optimizers: see step.optimizers")
+        return next(iter(self.optimizers))
 
     def __call__(self, batch: Any, *more_micro_batches: Any) -> StepResult:
         """Run one update over the micro-batches.
@@ -133,11 +169,13 @@ class TrainStep:
         Raises:
             FloatingPointError: `on_nonfinite="raise"`, and loss or gradient norm is not finite.
         """
-        if [id(group["lr"]) for group in self.optimizer.param_groups] != self._written:
-            self._tie()
-        self._clock.tick()
+        if self._foundation.changed():
+            self._rebuild()
+        self._clock.move_window_if_due()
         run = self._graphs or self._update
         loss, norm, rates, counts = run((batch, *more_micro_batches))
+        if self._graphs is not None and not self._graphs.recorded:
+            self._foundation.settle()  # optimizers make their states in their first updates
         result = StepResult(loss, norm, rates, *counts.unbind())
         if self._raises:
             self._raise_if_nonfinite(result)
@@ -149,138 +187,129 @@ class TrainStep:
             raise ValueError("this step was built without a carry")
         self._carry.reset()
 
-    def _tie(self) -> None:
-        """Tie the optimizer's groups to the clock: at first, and whenever something else set their rates."""
-        groups, peaks = self.optimizer.param_groups, self._clock.peaks
-        if len(groups) != len(peaks):
-            raise ValueError(
-                f"the optimizer has {len(groups)} parameter groups; the step was built for {len(peaks)}"
-            )
-        for group, peak in zip(groups, peaks, strict=True):
-            group["initial_lr"] = peak
-        self._skips_on_device = skips_on_device(self.optimizer, groups)
-        self._write(self._clock.rates if self._skips_on_device else [group["lr"] for group in groups])
+    def _rebuild(self) -> None:
+        """Choose what depends on settings and memory anew, since something else changed them."""
+        self._drivers.bind()
         if self._graphs is not None:
+            for optimizer in self.optimizers:
+                check_capturable(optimizer, optimizer.param_groups)
             self._graphs.drop()
-
-    def _write(self, rates: Sequence[Any]) -> None:
-        for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
-            group["lr"] = rate
-        self._written = [id(rate) for rate in rates]
+        self._foundation.settle()
 
     def _update(self, micro_batches: Sequence[Any]) -> tuple[Tensor, ...]:
-        # Clones, since loss_fn may change them in place before the update turns out to be skipped.
-        carry = [] if self._carry is None else [buffer.clone() for buffer in self._carry.buffers]
-
-        def losses() -> Iterator[Loss]:
-            nonlocal carry
-            for batch in micro_batches:
-                with self._autocast:
-                    loss, carry = forward(self._loss_fn, self.model, batch, self._carry, carry)
-                yield loss
-
-        self._zero_gradients()
+        """Forward, backward, unscale, clip, decide, step, count."""
+        self._clear_gradients()
         try:
-            scale = None if self._scale is None else self._scale.scale
-            loss, rescale = accumulate(losses(), len(micro_batches), scale, self._trained)
-            gradients = gradients_of(self._trained)
+            accumulator, carry = self._forward_and_backward(micro_batches)
+            loss, factor = accumulator.result()
+            gradients = gradients_of(self._optimized)
             if not gradients:
                 raise ValueError("the loss has no gradient with respect to any parameter of the optimizer")
-            if rescale is not None:
-                torch._foreach_mul_(gradients, rescale)
+            if factor is not None:
+                torch._foreach_mul_(gradients, factor)
             norm = total_norm(gradients, self._norm_dtype)
             if self._max_norm is not None:
                 clip(gradients, norm, self._max_norm)
-            # Zero times a finite number is zero: one comparison in place of two isfinite.
-            skip = loss.mul(0).add(norm, alpha=0).ne(0)
-            found_inf = skip.float()
-            self._clock.look_up()
-            self._step_optimizer(skip, found_inf)
-            self._clock.count(skip)
-            if self._scale is not None:
-                self._scale.update(found_inf, loss)
+            skip = Skip(loss, norm, self._clock.counts[0])
+            self._clock.fill_rates()
+            self._drivers.step(skip)
+            self._clock.count_update(skip.on_device)
+            if self._precision.scale is not None:
+                self._precision.scale.update(skip.found_inf, loss)
+                accumulator.keep_weight(skip.on_device)
             if self._carry is not None:
-                self._carry.keep(carry, skip)
+                self._carry.keep(carry, skip.on_device)
         finally:
-            self._zero_gradients()
-        return loss, norm, self._clock.rate.clone(), self._clock.counts.clone()
+            self._clear_gradients()
+        return loss, norm, self._clock.rates.clone(), self._clock.counts.clone()
 
-    def _zero_gradients(self) -> None:
-        for parameter in self._parameters:
+    def _forward_and_backward(self, micro_batches: Sequence[Any]) -> tuple[Accumulator, list[Tensor]]:
+        # Clones, since loss_fn may change them in place before the update turns out to be skipped.
+        carry = [] if self._carry is None else [buffer.clone() for buffer in self._carry.buffers]
+        accumulator = Accumulator(len(micro_batches), self._optimized, self._precision.scale)
+        for batch in micro_batches:
+            with self._precision.autocast:
+                loss, carry = forward(self._loss_fn, self.model, batch, self._carry, carry)
+            accumulator.add(loss)
+        return accumulator, carry
+
+    def _clear_gradients(self) -> None:
+        for parameter in self._all_parameters:
             parameter.grad = None
-
-    def _step_optimizer(self, skip: Tensor, found_inf: Tensor) -> None:
-        optimizer: Any = self.optimizer
-        self._steady = self._skips_on_device and has_momentum(optimizer)
-        if self._steady:
-            optimizer.found_inf = found_inf
-            try:
-                optimizer.step()
-            finally:
-                del optimizer.found_inf
-        elif self._skips_on_device:
-            if not skip.item():
-                optimizer.step()
-        elif (applied := int(torch.where(skip, -1, self._clock.counts[0]).item())) >= 0:
-            self._write(list(map(operator.mul, self._clock.peaks, self._factors[applied])))
-            optimizer.step()
 
     def _raise_if_nonfinite(self, result: StepResult) -> None:
         loss, norm = result.loss.item(), result.grad_norm.item()
-        if not math.isfinite(loss) or (not math.isfinite(norm) and self._scale is None):
+        if not math.isfinite(loss) or (not math.isfinite(norm) and self._precision.scale is None):
             number = int(result.applied + result.skipped)
             raise FloatingPointError(
                 f"update {number} was skipped: its loss is {loss} and its gradient norm {norm}"
             )
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> TrainStepState:
         """A snapshot in host memory, which later updates do not change.
 
-        Model, optimizer, loss scale, clock, carry, and torch's random-number states: tensors and plain
+        Model, optimizers, loss scale, clock, carry, and torch's random-number states: tensors and plain
         values, so that `torch.load(weights_only=True)` reads it back. `state["applied"]` and
         `state["skipped"]` count the updates so far. What a restored run needs besides is the state of
         its loader.
         """
         return snapshot.on_host(self._state())
 
-    def _state(self) -> dict[str, Any]:
-        self._clock.look_up()  # a tensor rate is saved as that of the next update, as a scheduler's is
-        counts = cast("list[int]", self._clock.counts.tolist())
-        scale = self._scale
+    def _state(self) -> TrainStepState:
+        applied, skipped = cast("list[int]", self._clock.counts.tolist())
+        states = [optimizer.state_dict() for optimizer in self.optimizers]
+        groups = chain.from_iterable(state["param_groups"] for state in states)
+        # The clock's peaks and rates, those of the next update as a scheduler's are. (A group that came
+        # later has none: the next update refuses it.)
+        rates = self._clock.rates_at(applied)
+        for group, peak, rate in zip(groups, self._clock.peaks, rates, strict=False):
+            is_tensor = isinstance(group["lr"], Tensor)
+            group["lr"] = torch.tensor(rate, dtype=torch.float32, device="cpu") if is_tensor else rate
+            group["initial_lr"] = peak
+        kinds = [type(optimizer).__name__ for optimizer in self.optimizers]
+        one = len(states) == 1
         return {
             "model": self.model.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "optimizer_type": type(self.optimizer).__name__,
-            "precision": self._precision,
+            "optimizer": states[0] if one else states,
+            "optimizer_type": kinds[0] if one else kinds,
+            "precision": self._precision.name,
             "curves": [curve.to_dict() for curve in self._clock.curves],
-            "applied": counts[0],
-            "skipped": counts[1],
-            "loss_scale": None if scale is None else [scale.scale, scale.good_updates],
+            "applied": applied,
+            "skipped": skipped,
+            "loss_scale": None if self._precision.scale is None else self._precision.scale.state(),
             "carry": None if self._carry is None else self._carry.buffers,
             "random": snapshot.random_states(self._device),
         }
 
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state_dict: TrainStepState | Mapping[str, Any]) -> None:
         """Go on, bit for bit, where a snapshot was taken. What is loaded is copied.
 
-        The peaks of the rates and the optimizer's settings are the saved ones.
+        The peaks of the rates and the optimizers' settings are the saved ones. Of an optimizer that is
+        not torch's own, states are compared where this step has them already.
 
         Raises:
             ValueError: The state of another curve, model, optimizer, precision or carry, or not a
                 state. Nothing was changed.
         """
-        snapshot.check(self._state(), state_dict)
-        groups = state_dict["optimizer"]["param_groups"]
-        peaks = [float(checks.peak("initial_lr", group["initial_lr"])) for group in groups]
+        check(self._state(), state_dict, self.optimizers, self._device)
+        states = [state_dict["optimizer"]] if len(self.optimizers) == 1 else state_dict["optimizer"]
+        groups = list(chain.from_iterable(state["param_groups"] for state in states))
         if self._graphs is not None:
-            check_capturable(self.optimizer, groups)
+            for optimizer, state in zip(self.optimizers, states, strict=True):
+                check_capturable(optimizer, state["param_groups"])
+        peaks = [float(checks.peak("initial_lr", group["initial_lr"])) for group in groups]
         self.model.load_state_dict(state_dict["model"])
-        self.optimizer.load_state_dict(copy.deepcopy(state_dict["optimizer"]))
-        self._clock.peaks = peaks
-        self._clock.set(state_dict["applied"], state_dict["skipped"])
-        self._tie()
-        if self._scale is not None:
-            torch._foreach_copy_([self._scale.scale, self._scale.good_updates], state_dict["loss_scale"])
+        for optimizer, state in zip(self.optimizers, states, strict=True):
+            optimizer.load_state_dict(copy.deepcopy(state))
+        self._clock.set(state_dict["applied"], state_dict["skipped"], peaks)
+        self._rebuild()
+        if self._precision.scale is not None:
+            self._precision.scale.set(state_dict["loss_scale"] or [])
         if self._carry is not None:
-            self._carry.set(state_dict["carry"])
+            self._carry.set(state_dict["carry"] or [])
         snapshot.set_random_states(state_dict["random"], self._device)
+
+    def __reduce__(self) -> Never:
+        raise TypeError(
+            "a TrainStep can't be copied or pickled: build another one, and load this one's state there"
+        )

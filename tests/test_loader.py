@@ -1,0 +1,212 @@
+"""The loader: its epochs, its settings, and what it refuses."""
+
+import random
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.data import EPOCHS, WORKERS, Arguments, arguments, build, epoch, seeds
+from torch.utils.data import IterableDataset, TensorDataset
+from torchdata.stateful_dataloader import StatefulDataLoader
+
+from torch_bridge import make_loader
+from torch_bridge.data import loader as data
+
+pytestmark = WORKERS
+
+
+@given(arguments())
+@settings(max_examples=200)
+def test_every_epoch_is_the_dataset(arguments: Arguments) -> None:
+    """In its order or in another, whole or but for the samples that fill no batch."""
+    size, samples = arguments["batch_size"], len(arguments["dataset"])
+    shuffle = arguments.get("shuffle", arguments["training"])
+    drop_last = arguments.get("drop_last", arguments["training"])
+    loader = make_loader(**arguments, workers=0)
+    for _ in range(EPOCHS):
+        batches = epoch(loader)
+        seen = [index for batch in batches for index in batch]
+        rest = samples % size
+        assert [len(b) for b in batches] == [size] * (samples // size) + [rest] * (rest > 0 and not drop_last)
+        assert len(batches) == len(loader)
+        assert len(set(seen)) == len(seen)
+        assert set(seen) <= set(range(samples))
+        assert shuffle or seen == list(range(len(seen)))
+
+
+@given(seeds, seeds, st.integers(0, 2**32))
+@settings(max_examples=50)
+def test_orders_are_the_seeds_alone(seed: int, other: int, around: int) -> None:
+    def orders(seed: int) -> list[Any]:
+        loader = make_loader(range(1000), 100, seed=seed, workers=0)
+        return [epoch(loader) for _ in range(EPOCHS)]
+
+    torch.manual_seed(around)
+    first = orders(seed)
+    torch.manual_seed(around + 1)
+    assert orders(seed) == first
+    # Two of 1000! orders are never the same by chance.
+    assert len({str(order) for order in first}) == EPOCHS
+    assert seed == other or first[0] != orders(other)[0]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("depth", [0, 2])
+def test_the_global_random_states_are_left_alone(workers: int, depth: int) -> None:
+    def states() -> Any:
+        of_numpy = repr(np.random.get_state())  # noqa: NPY002  the global one is what this is about
+        return torch.get_rng_state().tolist(), of_numpy, random.getstate()
+
+    before = states()
+    feed = build({"dataset": range(9), "batch_size": 2}, depth, workers=workers)
+    epoch(feed)
+    next(iter(feed))
+    state = feed.state_dict()
+    epoch(feed)
+    feed.load_state_dict(state)
+    epoch(feed)
+    assert states() == before
+
+
+class Made:
+    """Samples that are made when they are asked for, on torch's default device."""
+
+    def __len__(self) -> int:
+        return 7
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.full((2,), index)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("depth", [0, 2])
+@pytest.mark.parametrize("dataset", [range(7), Made()], ids=["range", "made"])
+def test_a_default_device_changes_nothing(workers: int, depth: int, dataset: Any) -> None:
+    """Built, iterated, saved and resumed where tensors are made elsewhere: on "meta" they have no values."""
+
+    def run() -> list[Any]:
+        loaders = [build({"dataset": dataset, "batch_size": 2}, depth, workers=workers) for _ in range(2)]
+        first = next(iter(loaders[0]))
+        assert first.device.type == "cpu"
+        loaders[1].load_state_dict(loaders[0].state_dict())
+        return [first.tolist(), *(epoch(loaders[1]) for _ in range(2))]
+
+    expected = run()
+    try:
+        torch.set_default_device("meta")
+        assert run() == expected
+        assert torch.get_default_device().type == "meta"
+    finally:
+        torch.set_default_device(None)
+    with torch.device("meta"):
+        assert run() == expected
+
+
+@pytest.mark.parametrize(("cores", "workers"), [(1, 0), (2, 1), (6, 5), (9, 8), (64, 8)])
+def test_workers_are_one_fewer_than_the_cores_up_to_a_limit(
+    monkeypatch: pytest.MonkeyPatch, cores: int, workers: int
+) -> None:
+    monkeypatch.setattr(data, "_usable_cores", lambda: cores)
+    loader = make_loader(range(4), 2)
+    assert loader.num_workers == workers
+    assert loader.persistent_workers == (workers > 0)
+    assert make_loader(range(4), 2, prefetch_factor=3).num_workers == max(workers, 1)
+
+
+def test_the_cores_are_those_that_this_process_may_use() -> None:
+    assert 1 <= data._usable_cores() <= torch.multiprocessing.cpu_count()
+
+
+@pytest.mark.parametrize(
+    ("device", "pinned"), [("cuda", True), ("cuda:1", True), ("cpu", False), (None, False)]
+)
+def test_only_batches_for_cuda_are_pinned(
+    monkeypatch: pytest.MonkeyPatch, device: str | None, pinned: bool
+) -> None:
+    assert not make_loader(range(4), 2, device="cpu").pin_memory
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert make_loader(range(4), 2, device=device).pin_memory == pinned
+    assert not make_loader(range(4), 2, device=device, pin_memory=False).pin_memory
+
+
+def test_other_overrides_reach_the_loader() -> None:
+    dataset = TensorDataset(torch.arange(6))
+    loader = make_loader(
+        dataset, 2, workers=2, prefetch_factor=5, persistent_workers=False, timeout=9, drop_last=False
+    )
+    assert isinstance(loader, StatefulDataLoader)
+    assert (loader.prefetch_factor, loader.persistent_workers, loader.timeout) == (5, False, 9)
+    assert (loader.batch_size, loader.drop_last) == (2, False)
+
+
+def test_all_else_does_without_torchdata() -> None:
+    code = """
+import sys
+sys.modules["torchdata"] = None
+from torch_bridge import lambda_lr, prefetch
+try:
+    from torch_bridge import make_loader
+except ImportError as error:
+    assert "torchdata" in str(error)
+else:
+    raise AssertionError
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+class Stream(IterableDataset[int]):
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(4))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error", "says"),
+    [
+        ({"dataset": Stream()}, TypeError, "dataset = .*Stream.* must have a length and samples by index"),
+        ({"dataset": iter(range(4))}, TypeError, "dataset = .* must have a length"),
+        ({"dataset": []}, ValueError, "0 samples give no batch"),
+        ({"dataset": [], "training": False}, ValueError, "0 samples give no batch"),
+        (
+            {"dataset": range(3)},
+            ValueError,
+            "3 samples give no batch of batch_size = 4 with drop_last = True",
+        ),
+        ({"sampler": range(3)}, ValueError, "3 samples give no batch"),
+        ({"batch_size": 0}, ValueError, "batch_size = 0 must be at least 1"),
+        ({"batch_size": 2.0}, TypeError, "batch_size = 2.0 must be an integer"),
+        ({"batch_size": None}, TypeError, "batch_size = None must be an integer"),
+        ({"workers": -1}, ValueError, "workers = -1 must be at least 0"),
+        ({"workers": True}, TypeError, "workers = True must be an integer"),
+        ({"seed": -1}, ValueError, "seed = -1 must be at least 0"),
+        ({"seed": 2**32}, ValueError, "seed = 4294967296 must be below"),
+        ({"seed": None}, TypeError, "seed = None must be an integer"),
+        ({"workers": 0, "prefetch_factor": 2}, ValueError, "prefetch_factor = 2 needs workers > 0"),
+        (
+            {"workers": 0, "persistent_workers": True},
+            ValueError,
+            "persistent_workers = True needs workers > 0",
+        ),
+        ({"workers": 0, "multiprocessing_context": "spawn"}, ValueError, "'spawn' needs workers > 0"),
+        ({"workers": 0, "timeout": 5}, ValueError, "timeout = 5 needs workers > 0"),
+        ({"workers": 1, "prefetch_factor": 0}, ValueError, "prefetch_factor = 0 must be at least 1"),
+        ({"in_order": False}, ValueError, "in_order = False would lose the order"),
+        ({"pin_memory": True}, ValueError, "pin_memory = True, but device = None"),
+        ({"pin_memory": True, "device": "cpu"}, ValueError, "pin_memory = True, but device = 'cpu'"),
+        ({"shuffle": True, "sampler": range(8)}, ValueError, "shuffle = True and a sampler"),
+        ({"non_blocking": True}, TypeError, "non_blocking = True belongs to the copy.*prefetch"),
+        ({"num_workers": 2}, TypeError, "num_workers = 2 is given as workers="),
+        ({"generator": None}, TypeError, "generator = None is made from seed="),
+        ({"batch_sampler": []}, TypeError, "batch_sampler = .* give sampler="),
+        ({"pin_memory_device": "cuda"}, TypeError, "pin_memory_device = 'cuda' is deprecated"),
+        ({"nonsense": 1}, TypeError, "nonsense"),
+    ],
+)
+def test_what_does_not_fit_is_refused(wrong: Arguments, error: type[Exception], says: str) -> None:
+    with pytest.raises(error, match=says):
+        make_loader(**{"dataset": range(8), "batch_size": 4, **wrong})

@@ -1,0 +1,162 @@
+"""A resumed run goes on with the first batch not handed out, and a loader has one place."""
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from support.data import (
+    WORKERS,
+    Arguments,
+    arguments,
+    build,
+    check_resume,
+    depths,
+    epoch,
+    interruptions,
+    saved_after,
+)
+from support.training import through_a_file
+from torchdata.stateful_dataloader.sampler import RandomSampler
+
+from torch_bridge import make_loader, prefetch
+
+pytestmark = WORKERS
+
+Cuts = tuple[Arguments, int, int]
+pairs = st.tuples(depths, depths)
+
+
+@given(interruptions(), pairs, st.booleans())
+@example(({"dataset": range(10), "batch_size": 3}, 3, 0), (0, 0), False)
+@example(({"dataset": range(10), "batch_size": 3}, 3, 3), (2, 2), False)
+@example(({"dataset": range(10), "batch_size": 3}, 3, 3), (0, 0), True)
+@example(({"dataset": range(10), "batch_size": 3}, 0, 0), (0, 3), False)
+@settings(max_examples=300)
+def test_a_resumed_run_goes_on_with_the_first_batch_not_handed_out(
+    cuts: Cuts, depths: tuple[int, int], see_end: bool
+) -> None:
+    check_resume(*cuts, depths, see_end, workers=0)
+
+
+@given(interruptions(), pairs, st.booleans(), st.booleans())
+@example(({"dataset": range(7), "batch_size": 2}, 3, 0), (0, 0), False, True)
+@example(({"dataset": range(7), "batch_size": 2}, 3, 3), (2, 1), True, False)
+@settings(max_examples=4)
+def test_the_same_with_workers(cuts: Cuts, depths: tuple[int, int], see_end: bool, persistent: bool) -> None:
+    check_resume(*cuts, depths, see_end, workers=2, persistent_workers=persistent)
+
+
+def test_the_same_with_spawned_workers() -> None:
+    arguments = {"dataset": range(8), "batch_size": 2, "workers": 1, "multiprocessing_context": "spawn"}
+    whole, resumed = build(arguments), build(arguments, 1)
+    batches = iter(whole)
+    next(batches)
+    resumed.load_state_dict(through_a_file(whole.state_dict()))
+    assert epoch(resumed) == epoch(batches)
+    assert epoch(resumed) == epoch(whole)
+
+
+def test_the_same_with_a_sampler_that_has_a_state() -> None:
+    def build_one() -> Any:
+        sampler = RandomSampler(range(9), generator=torch.Generator().manual_seed(5))
+        return make_loader(range(9), 2, sampler=sampler, workers=0)
+
+    whole = build_one()
+    epochs = [epoch(whole) for _ in range(3)]
+    for count in range(2 * len(whole)):
+        resumed = build_one()
+        resumed.load_state_dict(saved_after(build_one(), count))
+        index, start = divmod(count, len(whole))
+        assert epoch(resumed) == epochs[index][start:]
+        assert epoch(resumed) == epochs[index + 1]
+
+
+@given(arguments(), st.integers(0, 10), depths)
+@settings(max_examples=100)
+def test_a_state_may_be_taken_back_to(arguments: Arguments, count: int, depth: int) -> None:
+    """Loading into the loader that saved, in the middle of another epoch, changes nothing of what follows."""
+    feed = build(arguments, depth, workers=0)
+    state = saved_after(feed, count)
+    after = [epoch(feed) for _ in range(2)]
+    resumed = build(arguments, depth, workers=0)
+    resumed.load_state_dict(state)
+    rest = [epoch(resumed) for _ in range(2)]
+    for _ in zip(range(2), feed, strict=False):
+        pass
+    feed.load_state_dict(state)
+    resumed.load_state_dict(saved_after(feed, 0))
+    assert [epoch(feed) for _ in range(2)] == rest
+    assert [epoch(resumed) for _ in range(2)] == rest
+    assert rest[1] == after[0] if count % len(feed) else rest == after
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("depth", [0, 1, 3])
+@pytest.mark.parametrize("load", [False, True])
+def test_what_begins_anew_ends_the_iteration_before(workers: int, depth: int, load: bool) -> None:
+    """With workers the old one would take batches away from the new one."""
+    arguments = {"dataset": range(10), "batch_size": 2, "workers": workers}
+    whole, feed = build(arguments), build(arguments, depth)
+    first, second = epoch(whole), epoch(whole)
+    old = iter(feed)
+    assert next(old).tolist() == first[0]
+    if load:
+        feed.load_state_dict(feed.state_dict())
+        expected = first[1:]
+    else:
+        expected = second
+    new = iter(feed)
+    seen = [] if load else [next(new).tolist()]
+    with pytest.raises(RuntimeError, match="this iteration was ended"):
+        next(old)
+    assert next(old, None) is None
+    state = feed.state_dict()
+    assert seen + epoch(new) == expected
+    resumed = build(arguments)
+    resumed.load_state_dict(state)
+    assert epoch(resumed) == expected[len(seen) :]
+
+
+@given(st.integers(0, 3), depths)
+def test_after_an_error_a_resumed_loader_comes_to_the_same_sample(fails_at: int, depth: int) -> None:
+    values: list[Any] = [0, 1, 2, 3]
+    values[fails_at] = "no number"
+    arguments = {
+        "dataset": values,
+        "batch_size": 1,
+        "training": False,
+        "workers": 0,
+        "collate_fn": torch.tensor,
+    }
+    feed, resumed = build(arguments, depth), build(arguments, depth)
+    seen: list[Any] = []
+    with pytest.raises(ValueError, match="too many dimensions 'str'"):
+        seen.extend(batch.item() for batch in feed)
+    assert seen == list(range(fails_at))
+    resumed.load_state_dict(feed.state_dict())
+    with pytest.raises(ValueError, match="too many dimensions 'str'"):
+        next(iter(resumed))
+
+
+@pytest.mark.parametrize(
+    ("other", "says"),
+    [
+        ({"dataset": range(9)}, r"samples = 9 \(now 8\)"),
+        ({"batch_size": 2}, r"batch_size = 2 \(now 4\)"),
+        ({"seed": 1}, r"seed = 1 \(now 0\)"),
+        ({"shuffle": False}, r"shuffle = False \(now True\)"),
+        ({"training": False}, r"shuffle = False \(now True\), drop_last = False \(now True\)"),
+        ({"workers": 1}, r"workers = 1 \(now 0\)"),
+    ],
+)
+def test_the_state_of_another_loader_is_refused_and_changes_nothing(other: Arguments, says: str) -> None:
+    ours: Arguments = {"dataset": range(8), "batch_size": 4, "workers": 0}
+    state = make_loader(**{**ours, **other}).state_dict()
+    loader, untouched = make_loader(**ours), make_loader(**ours)
+    with pytest.raises(ValueError, match=f"saved by a loader with {says}"):
+        loader.load_state_dict(state)
+    with pytest.raises(ValueError, match="not the state of a loader"):
+        prefetch(loader, "cpu").load_state_dict({"epoch": 1})
+    assert epoch(loader) == epoch(untouched)

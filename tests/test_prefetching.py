@@ -1,0 +1,173 @@
+"""Copies that run ahead: the same batches, in their places, whatever a batch is made of."""
+
+import gc
+import weakref
+from collections import namedtuple
+from itertools import islice
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.data import Arguments, Counted, ahead, arguments, build, depths, epoch
+from torch import Tensor
+from torch.nn.utils.rnn import pack_sequence
+from torch.testing._internal.two_tensor import TwoTensor
+from torch.utils import _pytree as pytree
+
+from torch_bridge import prefetch
+from torch_bridge.data.prefetching import _memory
+
+
+@given(arguments(), st.integers(1, 3), st.lists(st.integers(1, 6), max_size=3))
+@settings(max_examples=100)
+def test_prefetching_changes_no_batch(arguments: Arguments, depth: int, breaks: list[int]) -> None:
+    """Loops that break off included: each starts the epoch that it would start without."""
+    plain, feed = build(arguments, workers=0), build(arguments, depth, workers=0)
+    assert len(feed) == len(plain)
+    for count in [*breaks, None]:
+        assert epoch(islice(feed, count)) == epoch(islice(plain, count))
+
+
+@given(st.integers(0, 8), st.integers(0, 4))
+def test_fetching_ahead_is_by_depth_and_the_state_is_of_the_last_batch_handed_out(
+    length: int, depth: int
+) -> None:
+    loader = Counted(length)
+    assert (
+        prefetch(loader, "cpu")._depth == 0
+    )  # nothing is copied, so nothing is fetched before it is asked for
+    feed = ahead(loader, depth)
+    for index, batch in enumerate(feed):
+        assert batch.item() == index
+        assert feed.state_dict() == {"count": index + 1}
+        assert loader.count == min(index + 1 + depth, length)
+    assert feed.state_dict() == {"count": length}
+
+
+@given(st.integers(0, 5), st.integers(0, 4))
+def test_an_error_of_the_loader_comes_in_its_place(fails_at: int, depth: int) -> None:
+    feed, seen = ahead(Counted(6, fails_at), depth), []
+    with pytest.raises(OSError, match=f"^{fails_at}$"):
+        seen.extend(batch.item() for batch in feed)
+    assert seen == list(range(fails_at))
+    assert feed.state_dict() == {"count": fails_at}
+
+
+@given(st.integers(0, 5), st.integers(0, 4))
+def test_an_interrupt_does_not_wait_and_loses_no_batch(fails_at: int, depth: int) -> None:
+    feed, seen = ahead(Counted(6, fails_at, KeyboardInterrupt), depth), []
+    with pytest.raises(KeyboardInterrupt):
+        seen.extend(batch.item() for batch in feed)
+    assert seen == list(range(max(fails_at - depth, 0)))
+    assert feed.state_dict() == {"count": len(seen)}
+
+
+def test_an_error_leaves_nothing_behind() -> None:
+    """No cycle of references keeps the loader, and what it holds, for the garbage collector."""
+    loader = Counted(6, 3)
+    alive = weakref.ref(loader)
+    gc.disable()
+    try:
+        with pytest.raises(OSError, match="3"):
+            epoch(prefetch(loader, "cpu"))
+        del loader
+        assert alive() is None
+    finally:
+        gc.enable()
+
+
+@given(depths, st.lists(st.booleans(), max_size=12))
+def test_two_iterations_of_a_loader_without_a_state_go_side_by_side(depth: int, turns: list[bool]) -> None:
+    feed = ahead([torch.tensor(index) for index in range(4)], depth)
+    iterations, counts = (iter(feed), iter(feed)), [0, 0]
+    for turn in turns:
+        batch = next(iterations[turn], None)
+        assert batch == (counts[turn] if counts[turn] < 4 else None)
+        counts[turn] += 1
+
+
+def test_batches_are_handed_through_on_a_cpu() -> None:
+    point = namedtuple("point", "x y")
+    batches = [{"a": point(torch.ones(2), "name"), "b": [torch.zeros(1), None]}]
+    assert all(a is b for a, b in zip(prefetch(batches, "cpu"), batches, strict=True))
+
+
+def _storages(tree: Any) -> set[int]:
+    """Where the memory of a tree of tensors begins, by what its tensors are pickled as."""
+    found: set[int] = set()
+    for leaf in pytree.tree_leaves(tree):
+        if isinstance(leaf, Tensor) and leaf.layout == torch.strided:
+            found.add(leaf.untyped_storage().data_ptr())
+        elif isinstance(leaf, Tensor):
+            found |= _storages(leaf.__reduce_ex__(2))
+    return found
+
+
+LAYOUTS = [torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc]
+
+
+@pytest.mark.parametrize("layout", [torch.strided, *LAYOUTS])
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta state:UserWarning")
+def test_all_the_memory_of_a_tensor_is_known(layout: torch.layout) -> None:
+    """What is not known would be written again before the work on it is done."""
+    dense = torch.eye(4)
+    blocks = {"blocksize": (2, 2)} if layout in (torch.sparse_bsr, torch.sparse_bsc) else {}
+    tensor = dense if layout == torch.strided else dense.to_sparse(layout=layout, **blocks)
+    parts = _memory(tensor)
+    assert all(part.layout == torch.strided for part in parts)
+    assert {part.untyped_storage().data_ptr() for part in parts} == _storages(tensor)
+    assert len(parts) == {torch.strided: 1, torch.sparse_coo: 2}.get(layout, 3)
+
+
+def test_all_the_memory_of_other_leaves_is_known() -> None:
+    unsorted = pack_sequence([torch.ones(2), torch.ones(3)], enforce_sorted=False)
+    for packed in (unsorted, pack_sequence([torch.ones(3), torch.ones(2)])):
+        # The sizes of its steps stay on the CPU.
+        moved = packed.data, packed.sorted_indices, packed.unsorted_indices
+        assert _storages(_memory(packed)) == _storages(moved)
+    for leaf in ("text", 3, 0.5, None, b"bytes", range(3)):
+        assert _memory(leaf) == []
+
+
+class Encoding:
+    """What a library of models may hand out: tensors inside, and a method that moves them."""
+
+    def to(self, device: Any) -> "Encoding":
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]), "a Tensor .*nested = True"),
+        (
+            lambda: torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged),
+            "a NestedTensor with layout = torch.jagged, nested = True",
+        ),
+        (lambda: TwoTensor(torch.ones(2), torch.ones(2)), "a TwoTensor .* takes dense and sparse tensors"),
+        (lambda: torch.ones(2).to_mkldnn(), "a Tensor with layout = torch._mkldnn"),
+        (lambda: Encoding(), "a batch holds a Encoding; prefetch takes a pytree of tensors"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors is in prototype stage:UserWarning")
+def test_what_cannot_be_copied_is_named(make: Any, says: str) -> None:
+    with pytest.raises(TypeError, match=says):
+        _memory(make())
+
+
+def test_prefetch_refuses_what_it_cannot_do() -> None:
+    with pytest.raises(ValueError, match="depth = 0 must be at least 1"):
+        prefetch([], "cpu", 0)
+    with pytest.raises(TypeError, match=r"depth = 1\.5 must be an integer"):
+        prefetch([], "cpu", 1.5)
+    with pytest.raises(ValueError, match="device = 'meta' must be the CPU, or CUDA"):
+        prefetch([], "meta")
+    feed = prefetch(iter([]), "cpu")
+    with pytest.raises(TypeError, match="has no state_dict"):
+        feed.state_dict()
+    with pytest.raises(TypeError, match="has no state_dict"):
+        feed.load_state_dict({})
+    with pytest.raises(TypeError, match="has no len"):
+        len(feed)

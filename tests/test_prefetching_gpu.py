@@ -1,0 +1,149 @@
+"""Copies that run ahead on a GPU: they and the work wait for each other, and the host for neither."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from support.data import WORKERS, epoch, saved_after
+from torch import Tensor
+from torch.nn.utils.rnn import PackedSequence, pack_sequence
+
+from torch_bridge import make_loader, prefetch
+
+pytestmark = [
+    pytest.mark.gpu,
+    *WORKERS,
+    pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype:UserWarning"),
+    pytest.mark.filterwarnings("ignore:Sparse invariant checks are implicitly disabled:UserWarning"),
+]
+
+SIZE, COUNT = 1 << 18, 12
+
+
+def sparse(values: Tensor) -> Tensor:
+    """Every third place is filled."""
+    places = torch.arange(len(values))[None] * 3
+    return torch.sparse_coo_tensor(places, values, (3 * len(values),))
+
+
+def packed(values: Tensor) -> PackedSequence:
+    return pack_sequence([*values.view(2, -1)], enforce_sorted=False)
+
+
+# How a batch is made of numbers, and the numbers in it.
+KINDS: dict[str, tuple[Callable[[Tensor], Any], Callable[[Any], Tensor]]] = {
+    "dense": (lambda values: values, lambda batch: batch),
+    "subclass": (lambda values: values.as_subclass(torch.nn.Buffer), lambda batch: batch),
+    "sparse": (sparse, lambda batch: torch.stack([batch._values(), batch._indices()[0]])),
+    "packed": (packed, lambda batch: batch.data),
+    "mixed": (
+        lambda values: {"a": [values, "name"], "b": (None, values + 1)},
+        lambda b: b["a"][0] + b["b"][1],
+    ),
+}
+
+
+@pytest.mark.parametrize("depth", [1, 3])
+@pytest.mark.parametrize("late", ["copies", "work"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_copies_and_work_wait_for_each_other(kind: str, late: str, depth: int) -> None:
+    """Either stream is held up; what the work sees of each batch is nothing but that batch."""
+    make, numbers = KINDS[kind]
+    loader = make_loader(
+        torch.arange(COUNT * SIZE).view(COUNT, SIZE),
+        1,
+        training=False,
+        device="cuda",
+        workers=0,
+        collate_fn=lambda samples: make(samples[0]),
+    )
+    expected = [numbers(batch).sum().item() for batch in loader]
+    feed, user, sums = prefetch(loader, "cuda", depth), torch.cuda.Stream(), []
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        with torch.cuda.stream(user):
+            for batch in feed:
+                assert numbers(batch).is_cuda
+                with torch.cuda.stream(feed._stream if late == "copies" else user):
+                    torch.cuda._sleep(20_000_000)
+                sums.append(numbers(batch).sum())
+                del batch
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    # The stream that is not held up comes to its end first.
+    for stream in (feed._stream, user) if late == "work" else (user, feed._stream):
+        stream.synchronize()
+    assert [total.item() for total in sums] == expected
+
+
+def test_what_lies_on_the_device_already_has_been_written() -> None:
+    """A loader's own work is done before its batch is used, on another stream too."""
+    streams = torch.cuda.Stream(), torch.cuda.Stream()
+
+    def loader() -> Iterator[tuple[Tensor, Tensor]]:
+        for number in range(1, COUNT + 1):
+            torch.cuda._sleep(20_000_000)
+            yield torch.full((SIZE,), number, device="cuda"), torch.tensor(number).pin_memory()
+
+    # A batch is asked for while the stream before is current.
+    feed, differences = iter(prefetch(loader(), "cuda", depth=1)), []
+    for index in range(COUNT):
+        with torch.cuda.stream(streams[index % 2]):
+            made, copied = next(feed)
+            differences.append((made - copied).abs().max())
+    for first in (0, 1):
+        streams[first].synchronize()
+        assert [difference.item() for difference in differences[first::2]] == [0] * (COUNT // 2)
+
+
+@pytest.mark.parametrize("depth", [1, 3])
+@pytest.mark.parametrize("place", [0, 2, 5])
+def test_what_cannot_be_copied_comes_up_in_its_place(place: int, depth: int) -> None:
+    batches: list[Any] = [torch.tensor(index) for index in range(6)]
+    batches[place] = [batches[place], torch.ones(2).to_mkldnn()]
+    seen: list[int] = []
+    with pytest.raises(TypeError, match=r"layout = torch\._mkldnn"):
+        seen.extend(batch.item() for batch in prefetch(batches, "cuda", depth))
+    assert seen == list(range(place))
+
+
+def test_resuming_on_cuda_with_pinned_batches_and_workers() -> None:
+    arguments = {"dataset": range(20), "batch_size": 3, "device": "cuda", "workers": 2}
+    whole = make_loader(**arguments)
+    epochs = [epoch(whole) for _ in range(3)]
+    for count in (0, 2, 6, 7):
+        resumed = prefetch(make_loader(**arguments), "cuda", 3)
+        resumed.load_state_dict(saved_after(prefetch(make_loader(**arguments), "cuda", 2), count))
+        index, start = divmod(count, len(whole))
+        assert epoch(resumed) == epochs[index][start:]
+        assert epoch(resumed) == epochs[index + 1]
+
+
+def test_a_state_that_was_loaded_to_the_device_resumes() -> None:
+    """`torch.load(..., map_location="cuda")` moves the generator's state, too."""
+    arguments = {"dataset": range(20), "batch_size": 3, "device": "cuda", "workers": 0}
+    whole = make_loader(**arguments)
+    expected = epoch(whole)[2:]
+    state = saved_after(make_loader(**arguments), 2)
+    resumed = make_loader(**arguments)
+    resumed.load_state_dict(torch.utils._pytree.tree_map_only(Tensor, Tensor.cuda, state))
+    assert epoch(resumed) == expected
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_default_device_on_cuda_changes_nothing(workers: int) -> None:
+    arguments = {"dataset": range(20), "batch_size": 3, "device": "cuda", "workers": workers}
+    whole = make_loader(**arguments)
+    expected = [epoch(whole) for _ in range(2)]
+    try:
+        torch.set_default_device("cuda")
+        feed = prefetch(make_loader(**arguments), "cuda")
+        first = next(iter(feed))
+        assert first.is_cuda
+        resumed = prefetch(make_loader(**arguments), "cuda")
+        resumed.load_state_dict(feed.state_dict())
+        assert [[first.tolist(), *epoch(resumed)], epoch(resumed)] == expected
+    finally:
+        torch.set_default_device(None)

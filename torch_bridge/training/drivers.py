@@ -1,0 +1,179 @@
+"""How an update reaches its optimizers: decided on the device, or on the host."""
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from torch_bridge.training.clock import Clock
+
+# Their fused kernels take a tensor `found_inf` and leave everything as it is where it is 1.
+_WITH_FOUND_INF = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad)
+
+
+class Skip:
+    """The decision of one update: to be skipped where its loss or its gradient norm is not finite."""
+
+    def __init__(self, loss: Tensor, norm: Tensor, applied: Tensor) -> None:
+        # Zero times a finite number is zero: one comparison in place of two isfinite.
+        self.on_device = loss.mul(0).add(norm, alpha=0).ne(0)
+        self.found_inf = self.on_device.float()
+        self._applied = applied
+
+    @cached_property
+    def applied(self) -> int | None:
+        """How many updates took place before this one; None if it is skipped. One read of the device."""
+        count = int(torch.where(self.on_device, -1, self._applied).item())
+        return None if count < 0 else count
+
+
+class Driver(Protocol):
+    """Takes the gradients that are there, a decision and the clock's rates, and steps one optimizer."""
+
+    steady: bool
+    """Whether the last update was run without a look at the device."""
+
+    def bind(self, groups: Sequence[dict[str, Any]]) -> None: ...
+    def step(self, skip: Skip) -> None: ...
+
+
+class DeviceDriver:
+    """For fused optimizers: rates and decision are tensors, which their kernels read.
+
+    Fused SGD is looked at while it has momentum buffers to create: a skip would leave them uninitialized.
+    """
+
+    def __init__(self, optimizer: Optimizer, clock: Clock, groups: slice) -> None:
+        self._optimizer = optimizer
+        self._rates = clock.group_rates[groups]
+        self.steady = False
+
+    def bind(self, groups: Sequence[dict[str, Any]]) -> None:
+        for group, rate in zip(groups, self._rates, strict=True):
+            group["lr"] = rate
+
+    def step(self, skip: Skip) -> None:
+        optimizer: Any = self._optimizer
+        self.steady = _has_momentum(optimizer)
+        if not self.steady:
+            if skip.applied is not None:
+                optimizer.step()
+            return
+        optimizer.found_inf = skip.found_inf
+        try:
+            optimizer.step()
+        finally:
+            del optimizer.found_inf
+
+
+class HostDriver:
+    """For all others, which keep counts on the host that a device could not take back: rates are floats."""
+
+    steady = False
+
+    def __init__(self, optimizer: Optimizer, clock: Clock, groups: slice) -> None:
+        self._optimizer = optimizer
+        self._clock, self._groups = clock, groups
+
+    def bind(self, groups: Sequence[dict[str, Any]]) -> None:
+        """Every step writes its rates."""
+
+    def step(self, skip: Skip) -> None:
+        if skip.applied is None:
+            return
+        rates = self._clock.rates_at(skip.applied)[self._groups]
+        for group, rate in zip(self._optimizer.param_groups, rates, strict=True):
+            group["lr"] = rate
+        self._optimizer.step()
+
+
+class Drivers:
+    """The drivers of all optimizers of an update, chosen by what their groups' settings are.
+
+    Args:
+        optimizers: Their groups, one after the other, are those of the clock.
+        clock: Where the rates are.
+    """
+
+    def __init__(self, optimizers: Sequence[Optimizer], clock: Clock) -> None:
+        self._optimizers, self._clock = optimizers, clock
+        self._parameters = self._present_parameters()
+        self.bind()
+
+    def bind(self) -> None:
+        """Choose the drivers anew, and tie the groups to the clock.
+
+        Raises:
+            ValueError: The optimizers have other groups or parameters than they had at first.
+        """
+        present = self._present_parameters()
+        if len(present) != len(self._parameters):
+            raise ValueError(
+                f"the optimizer has {len(present)} parameter groups; "
+                f"the step was built for {len(self._parameters)}"
+            )
+        if present != self._parameters:
+            raise ValueError("the optimizer has other parameters than those that the step was built for")
+        self._drivers: list[Driver] = []
+        first = 0
+        for optimizer in self._optimizers:
+            groups = optimizer.param_groups
+            of_clock = slice(first, first := first + len(groups))
+            for group, peak in zip(groups, self._clock.peaks[of_clock], strict=True):
+                group["initial_lr"] = peak
+            kind = DeviceDriver if takes_found_inf(optimizer, groups) else HostDriver
+            driver = kind(optimizer, self._clock, of_clock)
+            driver.bind(groups)
+            self._drivers.append(driver)
+
+    def _present_parameters(self) -> list[list[int]]:
+        groups = (group for optimizer in self._optimizers for group in optimizer.param_groups)
+        return [list(map(id, group["params"])) for group in groups]
+
+    @property
+    def steady(self) -> bool:
+        """Whether the last update was run without a look at the device."""
+        return all(driver.steady for driver in self._drivers)
+
+    def step(self, skip: Skip) -> None:
+        for driver in self._drivers:
+            driver.step(skip)
+
+
+def takes_found_inf(optimizer: Optimizer, groups: Sequence[dict[str, Any]]) -> bool:
+    """Whether the optimizer, with these groups, takes the decision to skip as a tensor."""
+    return type(optimizer) in _WITH_FOUND_INF and all(group.get("fused") for group in groups)
+
+
+def check_capturable(optimizer: Optimizer, groups: Sequence[dict[str, Any]]) -> None:
+    """Refuse what a CUDA graph cannot hold.
+
+    Raises:
+        ValueError: The optimizer is not a fused one, or not capturable.
+    """
+    if not takes_found_inf(optimizer, groups):
+        names = ", ".join(kind.__name__ for kind in _WITH_FOUND_INF)
+        raise ValueError(
+            f"cuda_graph=True needs {names} with fused=True; the optimizer is {type(optimizer).__name__} "
+            f"with fused={[group.get('fused') for group in groups]}"
+        )
+    if not all(group.get("capturable", True) for group in groups):
+        raise ValueError(
+            f"cuda_graph=True needs {type(optimizer).__name__} with capturable=True beside fused=True"
+        )
+
+
+def _has_momentum(optimizer: Optimizer) -> bool:
+    """Whether no parameter with a gradient lacks a momentum buffer that SGD would make."""
+    if type(optimizer) is not torch.optim.SGD:
+        return True
+    return not any(
+        group["momentum"]
+        and parameter.grad is not None
+        and optimizer.state.get(parameter, {}).get("momentum_buffer") is None
+        for group in optimizer.param_groups
+        for parameter in group["params"]
+    )
