@@ -1,0 +1,186 @@
+"""What the product uses of torch and its neighbours without their promise, one test each.
+
+None of these tests runs the product: where a new release breaks one, it says what has changed there.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from lightning_fabric import Fabric
+from torch import Tensor, nn
+from torch.optim.lr_scheduler import LambdaLR
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+from torchdata.stateful_dataloader import StatefulDataLoader
+
+optim = torch.optim
+
+
+def _trained(build: Callable[..., optim.Optimizer], options: dict[str, Any]) -> tuple[Tensor, Any]:
+    """A parameter and its fused optimizer after an update, with a gradient for the next."""
+    parameter = nn.Parameter(torch.ones(3))
+    optimizer = build([parameter], lr=torch.tensor(0.1), fused=True, **options)
+    parameter.grad = torch.full((3,), 0.5)
+    optimizer.step()
+    return parameter, optimizer
+
+
+@pytest.mark.parametrize(
+    ("build", "options"),
+    [(optim.Adam, {}), (optim.AdamW, {}), (optim.SGD, {"momentum": 0.9}), (optim.Adagrad, {})],
+    ids=lambda value: getattr(value, "__name__", None),
+)
+def test_fused_optimizers_skip_where_found_inf_is_one(build: Any, options: dict[str, Any]) -> None:
+    parameter, optimizer = _trained(build, options)
+    again, without = _trained(build, options)
+    state = {name: value.clone() for name, value in optimizer.state[parameter].items()}
+    before = parameter.detach().clone()
+    optimizer.found_inf = torch.ones(())
+    optimizer.step()
+    assert torch.equal(parameter, before)
+    assert all(torch.equal(optimizer.state[parameter][name], value) for name, value in state.items())
+
+    optimizer.found_inf = torch.zeros(())
+    optimizer.step()
+    without.step()
+    assert torch.equal(parameter, again)
+    assert not torch.equal(parameter, before)
+
+
+def test_amp_update_scale() -> None:
+    """Halved at an overflow; doubled after so many good updates in a row, which are counted."""
+    scale, good = torch.tensor(8.0), torch.tensor(0, dtype=torch.int32)
+    for overflow, expected in ((0, (8, 1)), (1, (4, 0)), (0, (4, 1)), (0, (4, 2)), (0, (8, 0))):
+        torch._amp_update_scale_(scale, good, torch.tensor(float(overflow)), 2.0, 0.5, 3)
+        assert (int(scale), int(good)) == expected
+
+
+def test_foreach() -> None:
+    tensors = [torch.tensor([3.0, 4.0]), torch.tensor([[6.0], [8.0]])]
+    norms = torch._foreach_norm(tensors, 2.0, dtype=torch.float64)
+    assert [(float(norm), norm.dtype) for norm in norms] == [(5, torch.float64), (10, torch.float64)]
+    torch._foreach_mul_(tensors, torch.tensor(2.0))
+    assert [tensor.flatten().tolist() for tensor in tensors] == [[6, 8], [12, 16]]
+    torch._foreach_copy_(tensors, [torch.zeros(2), torch.ones(2, 1)], non_blocking=True)
+    assert [tensor.flatten().tolist() for tensor in tensors] == [[0, 0], [1, 1]]
+
+
+def test_pytree() -> None:
+    tree = {"a": (torch.ones(2), 3), "b": [None]}
+    leaves, structure = pytree.tree_flatten(tree)
+    assert pytree.tree_unflatten(leaves, structure) == tree
+    assert list(map(id, pytree.tree_leaves(tree))) == list(map(id, leaves))
+    doubled = pytree.tree_map_only(Tensor, lambda leaf: leaf * 2, tree)
+    assert doubled["a"][0].tolist() == [2, 2]
+    assert (doubled["a"][1], doubled["b"]) == (3, [None])
+    paths = [pytree.keystr(path) for path, _ in pytree.tree_leaves_with_path(tree)]
+    assert paths == ["['a'][0]", "['a'][1]", "['b'][0]"]
+
+
+def test_tensors_that_wrap_others() -> None:
+    assert not is_traceable_wrapper_subclass(torch.ones(2))
+    assert is_traceable_wrapper_subclass(_Pair(torch.ones(2)))
+
+
+class _Pair(Tensor):
+    """As little as makes one."""
+
+    __torch_dispatch__ = torch._C._disabled_torch_dispatch_impl
+
+    @staticmethod
+    def __new__(cls, inner: Tensor) -> "_Pair":
+        return torch.Tensor._make_wrapper_subclass(cls, inner.shape)
+
+    def __init__(self, inner: Tensor) -> None:
+        self.inner = inner
+
+    def __tensor_flatten__(self) -> tuple[list[str], None]:
+        return ["inner"], None
+
+    @staticmethod
+    def __tensor_unflatten__(inner: dict[str, Tensor], *_: object) -> "_Pair":
+        return _Pair(inner["inner"])
+
+
+def test_sparse_tensors_show_their_indices_and_values() -> None:
+    sparse = torch.eye(2).to_sparse().coalesce()
+    sparse._values().mul_(3)
+    assert sparse.to_dense().tolist() == [[3, 0], [0, 3]]
+    assert sparse._indices().tolist() == [[0, 1], [0, 1]]
+
+
+def test_modules_hold_their_parts_in_dictionaries() -> None:
+    module = nn.BatchNorm1d(2)
+    assert module._parameters.keys() == {"weight", "bias"}
+    assert module._buffers["running_mean"] is module.running_mean
+    assert nn.Sequential(module)._modules == {"0": module}
+
+
+@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")
+@pytest.mark.parametrize("workers", [0, 1])
+def test_an_iterator_of_torchdata_counts_the_batches_that_it_gave(workers: int) -> None:
+    loader = StatefulDataLoader(list(range(6)), 2, num_workers=workers)
+    batches = iter(loader)
+    for count in range(1, 4):
+        next(batches)
+        assert loader._iterator is not None
+        assert loader._iterator._num_yielded == count
+    assert loader.state_dict()["_iterator_finished"] is False
+    assert next(batches, None) is None
+    assert loader.state_dict()["_iterator_finished"] is True
+
+
+def _scheduler(kind: type[LambdaLR] = LambdaLR) -> LambdaLR:
+    optimizer = optim.SGD([nn.Parameter(torch.ones(1))], lr=1.0)
+    return kind(optimizer, lambda step: 1 / (1 + step))
+
+
+def test_a_scheduler_marks_the_step_of_its_optimizer() -> None:
+    assert not hasattr(optim.SGD([nn.Parameter(torch.ones(1))], lr=1.0).step, "_wrapped_by_lr_sched")
+    assert hasattr(_scheduler().optimizer.step, "_wrapped_by_lr_sched")
+
+
+def test_a_scheduler_counts_its_steps_and_keeps_its_first_rates() -> None:
+    scheduler = _scheduler()
+    scheduler.optimizer.step()
+    scheduler.step()
+    assert (scheduler._step_count, scheduler.last_epoch) == (2, 1)
+    assert scheduler.optimizer.param_groups[0]["initial_lr"] == scheduler.base_lrs[0] == 1.0
+    # Before its first step it warns of nothing, whatever the optimizer has done.
+    scheduler = _scheduler()
+    scheduler._step_count = 0
+    scheduler.step()
+
+
+def test_a_scheduler_asks_another_function_for_the_rates_of_an_epoch() -> None:
+    asked: Counter[str] = Counter()
+
+    class Closed(LambdaLR):
+        def get_lr(self) -> Any:
+            asked["get_lr"] += 1
+            return super().get_lr()
+
+        def _get_closed_form_lr(self) -> Any:
+            asked["_get_closed_form_lr"] += 1
+            return [self.last_epoch]
+
+    scheduler = _scheduler(Closed)
+    scheduler.optimizer.step()
+    asked.clear()
+    with pytest.warns(UserWarning, match="epoch parameter"):
+        scheduler.step(5)
+    assert asked == {"_get_closed_form_lr": 1}
+    assert scheduler.get_last_lr() == [5]
+
+
+def test_a_model_of_fabric_names_its_precision() -> None:
+    fabric = Fabric(accelerator="cpu", devices=1, precision="bf16-mixed")
+    module = nn.Linear(2, 1)
+    model, optimizer = fabric.setup(module, optim.SGD(module.parameters(), lr=1.0))
+    assert "_FabricModule" in {kind.__name__ for kind in type(model).__mro__}
+    precision = model._strategy.precision
+    assert callable(next(kind for kind in type(precision).__mro__ if kind.__name__ == "Precision").backward)
+    assert isinstance(optimizer.optimizer, optim.SGD)
