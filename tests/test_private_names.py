@@ -88,14 +88,16 @@ def test_tensors_that_wrap_others() -> None:
 class _Pair(Tensor):
     """As little as makes one."""
 
-    __torch_dispatch__ = torch._C._disabled_torch_dispatch_impl
-
     @staticmethod
     def __new__(cls, inner: Tensor) -> "_Pair":
         return torch.Tensor._make_wrapper_subclass(cls, inner.shape)
 
     def __init__(self, inner: Tensor) -> None:
         self.inner = inner
+
+    @classmethod
+    def __torch_dispatch__(cls, *_: object) -> Any:
+        raise NotImplementedError
 
     def __tensor_flatten__(self) -> tuple[list[str], None]:
         return ["inner"], None
