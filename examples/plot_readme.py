@@ -1,4 +1,4 @@
-"""Draw the README's picture.
+"""Draw the README's picture: its curve, with the names of its parts.
 
 python examples/plot_readme.py
 """
@@ -12,26 +12,30 @@ from plateau_jax import PlateauCurve, plot
 
 matplotlib.use("Agg")  # A file, no window.
 
-STEPS = 10_000
-CURVES = {
-    "cosine": PlateauCurve(STEPS, warmup_steps=500),
-    "two plateaus": PlateauCurve(STEPS, warmup_steps=500, plateaus=[(30, 20), (70, 15)]),
-    "warmup-stable-decay: one plateau at 0 %": PlateauCurve(STEPS, warmup_steps=500, plateaus=[(0, 80)]),
-    "cosine warmup, linear decay to 10 %": PlateauCurve(
-        STEPS, warmup_steps=2_000, min_lr_ratio=0.1, warmup="cosine", decay="linear"
-    ),
-}
-# Okabe and Ito's colours, told apart by colour-blind eyes; dashes for those who see none.
-STYLES = [("#999999", "--"), ("#0072B2", "-"), ("#D55E00", "-"), ("#009E73", "-.")]
+PEAK = 3e-4
+CURVE = PlateauCurve(total_steps=10_000, warmup_steps=500, plateaus=[(50, 30), (85, 10)], min_lr_ratio=0.1)
+COLOUR = "#0072B2"  # of Okabe and Ito's colours, which colour-blind eyes tell apart
 
-figure, axes = plt.subplots(figsize=(8, 4), layout="constrained")
-plot(CURVES.values(), peak_value=3e-4, ax=axes)
-for line, label, (colour, dashes) in zip(axes.lines, CURVES, STYLES, strict=True):
-    line.set(label=label, color=colour, linestyle=dashes, linewidth=2.2)
-axes.get_legend().remove()
-figure.legend(handles=axes.lines, loc="outside lower center", ncols=2, frameon=False)
-axes.set_title("One description, the same bits in JAX, PyTorch and NumPy", loc="left")
-axes.set(xlim=(0, STEPS * 1.01), ylim=(0, 3.15e-4))  # the legend is outside
+figure, axes = plt.subplots(figsize=(8.5, 4), layout="constrained")
+plot(CURVE, peak_value=PEAK, ax=axes)
+axes.lines[0].set(color=COLOUR, linewidth=2.4)
+
+
+def name(text, step, beside, align="left"):
+    """Write beside the curve, in points from its value at a step."""
+    axes.annotate(text, (step, PEAK * CURVE(step)), beside, textcoords="offset points", ha=align, va="center")
+
+
+plateaus = [row for row in CURVE.rows if row.kind == "plateau"]
+for row in plateaus:
+    axes.axvspan(row.begin, row.begin + row.length, color=COLOUR, alpha=0.1, linewidth=0)
+first, second = (row.begin + row.length // 2 for row in plateaus)
+name("warmup: 500 steps", 250, (14, -10))
+name("half cosine", 2_600, (10, 6))
+name("plateau (50, 30):\nat 50 %, for 30 %", first, (0, 22), "center")
+name("plateau (85, 10):\nat 85 %, for 10 %", second, (0, 31), "center")
+name("end: min_lr_ratio = 0.1", 10_000, (0, -14), "right")
+axes.set(xlim=(0, 10_100), ylim=(0, 3.15e-4))
 axes.set_yticks([0, 1e-4, 2e-4, 3e-4], ["0", "1e-4", "2e-4", "3e-4"])
 axes.spines[["top", "right"]].set_visible(False)
 figure.savefig(Path(__file__).with_name("curves.png"), dpi=110)

@@ -1,15 +1,16 @@
 """Train a small GPT, byte by byte, on the source of Python's own standard library.
 
-A decoder-only transformer with AdamW, a warmup and one plateau. Every so many updates it says how well
-it predicts files that it has not seen, in nats a byte, and writes a checkpoint; the yardstick is the
-loss of byte frequencies alone. Ctrl-C saves too, and --resume goes on with the losses of a run that
-was never stopped, to the last bit.
+A decoder-only transformer with AdamW, or with Muon and AdamW, a warmup and one plateau. Every so many
+updates it says how well it predicts files that it has not seen, in nats a byte, and writes a checkpoint;
+the yardstick is the loss of byte frequencies alone. Ctrl-C saves too, and --resume goes on with the
+losses of a run that was never stopped, to the last bit.
 
 The model is that of GPT-2 (Radford et al., 2019, "Language Models are Unsupervised Multitask Learners"),
 with the names of https://github.com/karpathy/nanoGPT.
 
     python examples/train_gpt.py
     python examples/train_gpt.py --steps 3000 --accumulation 2
+    python examples/train_gpt.py --optimizer muon
     python examples/train_gpt.py --precision bf16 --compile --cuda-graph --width 512 --layers 8
     python examples/train_gpt.py --resume         (with the settings of the checkpoint, unless given again)
 """
@@ -110,6 +111,21 @@ def forever(loader):
         yield from loader
 
 
+def optimizers(args, model):
+    """AdamW for everything, or Muon for the matrices inside of the blocks and AdamW for the rest.
+
+    Muon: Jordan et al., 2024, https://kellerjordan.github.io/posts/muon. With updates of the size of
+    AdamW's it takes AdamW's rates (Liu et al., 2025, arXiv:2502.16982).
+    """
+    matrices = [p for p in model.blocks.parameters() if p.dim() == 2] if args.optimizer == "muon" else []
+    others = [p for p in model.parameters() if all(p is not matrix for matrix in matrices)]
+    adamw = torch.optim.AdamW(others, lr=args.peak, betas=(0.9, 0.95), fused=True, capturable=args.cuda_graph)
+    if not matrices:
+        return [adamw]
+    muon = torch.optim.Muon(matrices, lr=args.peak, weight_decay=0.01, adjust_lr_fn="match_rms_adamw")
+    return [muon, adamw]
+
+
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=1500, help="updates (1500)")
@@ -119,6 +135,7 @@ def arguments():
     parser.add_argument("--layers", type=int, default=3)
     parser.add_argument("--width", type=int, default=64, help="a multiple of 32 (64)")
     parser.add_argument("--peak", type=float, default=4e-3, help="peak learning rate (0.004)")
+    parser.add_argument("--optimizer", choices=("adamw", "muon"), default="adamw")
     parser.add_argument("--precision", choices=("fp32", "bf16", "fp16"), default="fp32")
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--cuda-graph", action="store_true")
@@ -152,9 +169,6 @@ def main() -> None:
 
     torch.manual_seed(args.seed)
     model = GPT(args.layers, args.width, args.context).to(args.device)
-    optimizer = torch.optim.AdamW(
-        model.parameters(), lr=args.peak, betas=(0.9, 0.95), fused=True, capturable=args.cuda_graph
-    )
     modes = {"precision": args.precision, "compile": args.compile, "cuda_graph": args.cuda_graph}
     log, done = MetricLog(every=10, keep=args.every), 0
     try:
@@ -165,7 +179,7 @@ def main() -> None:
         curve = PlateauCurve(
             args.steps, warmup_steps=args.steps // 10, plateaus=[(20, 40)], min_lr_ratio=0.02
         )
-        step = TrainStep(model, optimizer, loss_fn, curve, max_norm=1.0, **modes)
+        step = TrainStep(model, optimizers(args, model), loss_fn, curve, max_norm=1.0, **modes)
         if saved is not None:
             step.load_state_dict(saved["step"])
             feed.load_state_dict(saved["feed"])
@@ -199,7 +213,7 @@ def main() -> None:
         result = step(*(next(batches) for _ in range(args.accumulation)))
         done += 1
         if row := log(result):
-            bar.set_postfix(loss=f"{row['loss']:.3f}", rate=f"{row['lr']:.2e}", refresh=False)
+            bar.set_postfix(loss=f"{row['loss']:.3f}", rate=f"{result.lr[0]:.2e}", refresh=False)
             bar.update(done * size - bar.n)
         if done % args.every == 0:
             log.look()

@@ -3,8 +3,9 @@
 The monthly means of 1958-2001 that ship with statsmodels. From the change since the month before, and
 from what the LSTM remembers, it forecasts the next twelve months; how the seasons go it finds out by
 itself. The series is cut into windows of two years; the state goes from each to the next, gradients
-do not. The last fifth of the months is held out, and compared with two forecasts that need no model:
-the last value, and last year's changes once more.
+do not (Williams and Peng, 1990, "An Efficient Gradient-Based Algorithm for On-Line Training of Recurrent
+Network Trajectories"). The last fifth of the months is held out, and compared with two forecasts that
+need no model: the last value, and last year's changes once more.
 
     python examples/train_lstm.py
     python examples/train_lstm.py --epochs 80 --hidden 64 --output co2.png
