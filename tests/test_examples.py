@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 from support.programs import EXAMPLES, Program, run
 
+pytestmark = pytest.mark.slow
+
 
 def number_after(label, text):
     return float(re.search(rf"^{re.escape(label)}:\s+([\d.e+-]+)", text, re.MULTILINE)[1])

@@ -10,6 +10,8 @@ import torch
 from statsmodels.datasets import co2
 from support.programs import EXAMPLES, Program
 
+pytestmark = pytest.mark.slow
+
 LSTM = ("train_lstm.py", "--epochs", "30", "--hidden", "16", "--every", "50", "--output", "pictures/co2.png")
 GPT = (
     *("train_gpt.py", "--steps", "200", "--every", "20", "--precision", "bf16", "--accumulation", "2"),

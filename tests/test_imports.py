@@ -16,6 +16,20 @@ assert not {{name.partition(".")[0] for name, module in sys.modules.items() if m
 """
 
 
+_A_SCHEDULER = """
+import torch
+from plateau_jax import PlateauCurve
+from torch_bridge import lambda_lr
+optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.5)
+scheduler = lambda_lr(optimizer, PlateauCurve(4))
+optimizer.step()
+scheduler.step()
+scheduler.load_state_dict(scheduler.state_dict())
+assert optimizer.param_groups[0]["lr"] == 0.5 * float(PlateauCurve(4)(1))
+"""
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("statements", "absent"),
     [
@@ -26,7 +40,7 @@ assert not {{name.partition(".")[0] for name, module in sys.modules.items() if m
         ),
         ("import plateau_jax.__main__, plateau_jax.plotting, plateau_jax.schedule", ["torch"]),
         ("import plateau_jax.plotting, plateau_jax.__main__", ["jax", "optax", "torch"]),
-        ("import torch_bridge", ["jax", "optax", "matplotlib"]),
+        (_A_SCHEDULER, ["jax", "optax", "matplotlib"]),
     ],
 )
 def test_imports_without(statements, absent):

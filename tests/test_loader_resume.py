@@ -40,6 +40,7 @@ def test_a_resumed_run_goes_on_with_the_first_batch_not_handed_out(
     check_resume(*cuts, depths, see_end, workers=0)
 
 
+@pytest.mark.slow
 @given(interruptions(), pairs, st.booleans(), st.booleans())
 @example(({"dataset": range(7), "batch_size": 2}, 3, 0), (0, 0), False, True)
 @example(({"dataset": range(7), "batch_size": 2}, 3, 3), (2, 1), True, False)
@@ -48,6 +49,7 @@ def test_the_same_with_workers(cuts: Cuts, depths: tuple[int, int], see_end: boo
     check_resume(*cuts, depths, see_end, workers=2, persistent_workers=persistent)
 
 
+@pytest.mark.slow
 def test_the_same_with_spawned_workers() -> None:
     arguments = {"dataset": range(8), "batch_size": 2, "workers": 1, "multiprocessing_context": "spawn"}
     whole, resumed = build(arguments), build(arguments, 1)

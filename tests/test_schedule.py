@@ -68,6 +68,7 @@ def every_mode_of_a_traced_table(table, steps):
     return every_mode(partial(multiplier, table), steps)
 
 
+@pytest.mark.slow
 @x64_both_ways
 @settings(max_examples=40)
 @given(cases)
@@ -82,6 +83,7 @@ def test_a_traced_table_has_the_bits_of_numpy_in_every_mode(x64, case):
             assert_equal_bits(values, curve(steps))
 
 
+@pytest.mark.slow
 @x64_both_ways
 @settings(max_examples=4)
 @given(cases)
@@ -102,6 +104,7 @@ def test_constant_steps_and_a_constant_table_have_the_bits_of_numpy(x64, case):
         assert_equal_bits(jax.jit(lambda: multiplier(curve.segments, jnp.array(steps)))(), curve(steps))
 
 
+@pytest.mark.slow
 @x64_both_ways
 @both_searches
 def test_without_compiling(x64, curve):
@@ -119,6 +122,7 @@ def test_every_step_of_a_curve(x64, curve):
         assert_equal_bits(optax_schedule(curve)(STEPS).astype("float32"), curve(STEPS))
 
 
+@pytest.mark.slow
 @x64_both_ways
 @settings(max_examples=6)
 @given(cases, peaks)
@@ -142,6 +146,7 @@ def test_a_rate_is_the_product_of_two_float32(x64, case, peak):
             assert_equal_rates(found, product(curve, peak, steps, x64))
 
 
+@pytest.mark.slow
 @x64_both_ways
 @pytest.mark.parametrize("peak", [SMALLEST_NORMAL, 1.75 * SMALLEST_NORMAL, 2.0**-110, 1e-30, 2.0**-63])
 def test_tiny_constant_peaks_under_an_outer_jit(x64, peak):
@@ -155,6 +160,7 @@ def test_tiny_constant_peaks_under_an_outer_jit(x64, peak):
         assert_equal_rates(jax.jit(lambda: schedule(steps))(), product(curve, peak, steps, x64))
 
 
+@pytest.mark.slow
 @x64_both_ways
 @settings(max_examples=6)
 @given(cases, peaks)

@@ -11,6 +11,8 @@ from support.jax_cases import CURVE, MANY, STEPS, assert_equal_bits, product, x6
 
 from plateau_jax import multiplier, optax_schedule
 
+pytestmark = pytest.mark.slow
+
 
 def mesh_of(kind):
     return jax.make_mesh((4,), ("data",), axis_types=(kind,), devices=jax.devices("cpu")[:4])

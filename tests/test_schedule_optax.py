@@ -66,6 +66,7 @@ def test_inside_join_schedules():
         assert_equal_bits(joined(step), wanted[step])
 
 
+@pytest.mark.slow
 @settings(max_examples=15)
 @given(
     st.floats(1e-6, 1e3),

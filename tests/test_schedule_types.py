@@ -15,6 +15,7 @@ from support.jax_cases import CURVE, STEPS, assert_equal_bits, both_searches, pr
 from plateau_jax import PlateauCurve, multiplier, optax_schedule, stack
 
 
+@pytest.mark.slow
 @x64_both_ways
 @pytest.mark.parametrize("peak", [1, 0.1, np.float64(0.1)])
 def test_rates_are_strongly_typed(x64, peak):
@@ -47,6 +48,7 @@ INTEGERS = [
 ]
 
 
+@pytest.mark.slow
 @x64_both_ways
 @pytest.mark.parametrize("dtype", INTEGERS)
 def test_every_integer_type(x64, dtype):
@@ -136,6 +138,7 @@ def test_segments_that_are_not_one_table(segments):
             multiplier(segments, step)
 
 
+@pytest.mark.slow
 @both_searches
 def test_strict_promotion_of_types_and_ranks(curve):
     with jax.numpy_dtype_promotion("strict"), jax.numpy_rank_promotion("raise"), jax.checking_leaks():

@@ -1,7 +1,5 @@
 """The rates that `lambda_lr` gives, step by step, and what it refuses."""
 
-import subprocess
-import sys
 from fractions import Fraction
 
 import jax
@@ -68,8 +66,9 @@ def test_rates_are_exact_products_with_one_curve_for_all(case, group_peaks):
         ]
 
 
-@settings(max_examples=15)
-@given(arguments_and_steps(size=24), peaks)
+@pytest.mark.slow
+@settings(max_examples=10)
+@given(arguments_and_steps(size=36), peaks)
 def test_rates_equal_those_of_optax(case, peak):
     chosen, steps = case
     curve = PlateauCurve(**chosen)
@@ -190,20 +189,3 @@ def test_a_last_epoch_that_is_no_integer(last_epoch):
 def test_a_last_epoch_before_the_first(last_epoch):
     with pytest.raises(ValueError, match=f"last_epoch = {last_epoch} must be at least -1"):
         lambda_lr(optimizer_with([0.1]), CURVE, last_epoch=last_epoch)
-
-
-def test_a_scheduler_needs_no_jax():
-    code = """
-import sys
-sys.modules["jax"] = sys.modules["optax"] = None  # importing them raises ImportError
-import torch
-from plateau_jax import PlateauCurve
-from torch_bridge import lambda_lr
-optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.5)
-scheduler = lambda_lr(optimizer, PlateauCurve(4))
-optimizer.step()
-scheduler.step()
-scheduler.load_state_dict(scheduler.state_dict())
-assert optimizer.param_groups[0]["lr"] == 0.5 * float(PlateauCurve(4)(1))
-"""
-    subprocess.run([sys.executable, "-c", code], check=True)
