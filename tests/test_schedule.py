@@ -171,7 +171,7 @@ def test_a_stack_under_vmap_is_each_curve(several):
     assert_equal_bits(values, np.stack([curve(steps) for curve in curves]))
     each_its_own = jax.vmap(multiplier)(stack(curves), steps[:5])
     assert_equal_bits(
-        each_its_own, np.array([curve(step) for curve, step in zip(curves, steps, strict=False)])
+        each_its_own, np.array([curve(step) for curve, step in zip(curves, steps, strict=False)], np.float32)
     )
 
 
