@@ -142,3 +142,9 @@ def steps(step: Any) -> np.ndarray:
     if array.dtype != np.uint64:
         array = array.astype(np.int64)
     return np.clip(array, 0, MAX_STEP).astype(np.int32)
+
+
+def missing(name: str, error: ModuleNotFoundError, extra: str) -> ModuleNotFoundError:
+    """The error of a package that is not installed, with what installs it."""
+    package = str(error.name).partition(".")[0]
+    return ModuleNotFoundError(f"{name} needs {package}: pip install 'plateau-jax[{extra}]'", name=package)

@@ -1,7 +1,7 @@
 """What the user wrote: one frozen, validated description of a learning-rate curve."""
 
 import dataclasses
-from bisect import bisect_right
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
@@ -175,9 +175,8 @@ class PlateauCurve:
                 `optax_schedule` and `multiplier` evaluate the curve.
         """
         if type(step) is int:
-            begins, rows = self._numbers
-            step = min(max(step, 0), MAX_STEP)
-            return fixed_point.evaluate_one(rows[bisect_right(begins, step) - 1], step)
+            # torch's compiler gives an int a name that stands for many; its index is the number itself.
+            return fixed_point.evaluate_one(*self._numbers, min(max(operator.index(step), 0), MAX_STEP))
         steps = checks.steps(step)
         if isinstance(step, int | np.integer):
             return self(int(steps))

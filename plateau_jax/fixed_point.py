@@ -7,6 +7,7 @@ One body serves NumPy, JAX and single Python ints: it takes the namespace that i
 it only what means the same in all.
 """
 
+from collections.abc import Sequence
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -83,8 +84,14 @@ def evaluate(xp: ModuleType, segments: Segments, row: Any, step: Any) -> Any:
     return xp.where(x == 0, numbers.level, multiplier)
 
 
-def evaluate_one(numbers: Numbers, step: int) -> float:
-    """The multiplier at one step, given the row that it lies in as Python numbers: a float32's value."""
+def evaluate_one(begins: Sequence[int], rows: Sequence[Numbers], step: int) -> float:
+    """The multiplier at one step, given the rows as Python numbers: the value of a float32."""
+    # By hand, since torch's compiler cannot trace `bisect`.
+    row, end = 0, len(begins)
+    while end - row > 1:
+        middle = (row + end) // 2
+        row, end = (middle, end) if begins[middle] <= step else (row, middle)
+    numbers = rows[row]
     x, value = _interpolate(_PYTHON, numbers, step)
     return numbers.level if x == 0 else exact.rounded(value, FIXED_BITS)
 
