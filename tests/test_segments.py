@@ -10,6 +10,7 @@ from support.oracle import Oracle, exactly, is_nearest_float32
 from support.strategies import arguments
 
 from plateau_jax import PlateauCurve, Segments, fixed_point, stack
+from plateau_jax.segments import join, split
 
 
 def _count(chosen):
@@ -46,6 +47,12 @@ def test_the_words_of_each_row(chosen):
         low, high = sorted((segment.start, segment.end))
         if moves and high - low >= unit:
             assert low <= min(start, end) * unit <= max(start, end) * unit <= high
+
+
+@given(st.integers(-(2**63), 2**63 - 1))
+def test_words_are_int32_and_join_to_what_was_split(value):
+    high, low = (np.array([word], np.int32) for word in split(value))
+    assert join(high, low).tolist() == [value] == [_joined(*split(value))]
 
 
 def _joined(high, low):

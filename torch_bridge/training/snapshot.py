@@ -7,6 +7,8 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from torch_bridge.core import CurveArguments
+
 
 class TrainStepState(TypedDict):
     """What `TrainStep.state_dict` returns: tensors in host memory and plain values."""
@@ -16,7 +18,7 @@ class TrainStepState(TypedDict):
     """The optimizer's state, or a list of one for each of several."""
     optimizer_type: str | list[str]
     precision: str
-    curves: list[dict[str, Any]]
+    curves: list[CurveArguments]
     """The arguments of each parameter group's curve."""
     applied: int
     skipped: int
