@@ -48,13 +48,16 @@ def test_a_curve_keeps_nothing_of_its_calls():
     assert pickle.dumps(vars(curve)) == before
 
 
-_JAX_STEPS = [jnp.int32(3), jnp.arange(3), jnp.float32(3), nnx.Variable(jnp.int32(3))]
-
-
 @x64_both_ways
-@pytest.mark.parametrize("step", _JAX_STEPS, ids=repr)
 @pytest.mark.parametrize(
-    "transform", [lambda call: call, jax.jit, partial(jax.vmap, axis_size=1, in_axes=None)]
+    "step",
+    [jnp.int32(3), jnp.arange(3), jnp.float32(3), nnx.Variable(jnp.int32(3))],
+    ids=["integer", "array", "float", "variable"],
+)
+@pytest.mark.parametrize(
+    "transform",
+    [lambda call: call, jax.jit, partial(jax.vmap, axis_size=1, in_axes=None)],
+    ids=["eager", "jit", "vmap"],
 )
 def test_a_step_of_jax_is_told_what_to_call(x64, step, transform):
     with (
@@ -69,7 +72,7 @@ def test_a_step_of_a_scan_is_told_what_to_call():
         jax.lax.scan(lambda step, _: (step + 1, CURVE(step)), 0, length=3)
 
 
-@pytest.mark.parametrize("jit", [lambda update: update, jax.jit])
+@pytest.mark.parametrize("jit", [lambda update: update, jax.jit], ids=["eager", "jit"])
 @pytest.mark.parametrize("build", [optax.adamw, optax.sgd, optax.scale_by_schedule])
 def test_an_optimizer_of_optax_is_told_what_to_call(jit, build):
     optimizer = build(CURVE)

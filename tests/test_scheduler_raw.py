@@ -21,7 +21,7 @@ OTHER = PlateauCurve(200, plateaus=[(10, 20)], decay="linear")
 
 @settings(max_examples=30)
 @given(
-    st.lists(st.tuples(arguments(st.integers(0, 4)), modest_peaks), min_size=1, max_size=3),
+    st.lists(st.tuples(arguments(range(5)), modest_peaks), min_size=1, max_size=3),
     st.integers(0, 12),
     st.integers(0, 12),
 )

@@ -16,7 +16,7 @@ try:
         lambda_lr,
     )
     from torch_bridge.training.evaluation import evaluate
-    from torch_bridge.training.loss import CarriedLoss, LossFunction, MeanLoss, PairLoss
+    from torch_bridge.training.loss import CarriedLoss, MeanLoss, PairLoss
     from torch_bridge.training.metrics import MetricLog, StepResult
     from torch_bridge.training.profiling import profile
     from torch_bridge.training.snapshot import TrainStepState
@@ -31,7 +31,6 @@ __all__ = [
     "CarriedLoss",
     "CurveLR",
     "CurveLRState",
-    "LossFunction",
     "MeanLoss",
     "MetricLog",
     "PairLoss",
