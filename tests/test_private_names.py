@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from lightning_fabric import Fabric
+from support.data import WORKERS
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils import _pytree as pytree
@@ -122,7 +123,7 @@ def test_modules_hold_their_parts_in_dictionaries() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")
-@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=WORKERS)])
 def test_an_iterator_of_torchdata_counts_the_batches_that_it_gave(workers: int) -> None:
     loader = StatefulDataLoader(list(range(6)), 2, num_workers=workers)
     batches = iter(loader)

@@ -1,7 +1,10 @@
 """What the tests of the JAX edge share: two curves, both x64 modes, and equality to the last bit."""
 
+from typing import Any
+
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from support.strategies import SMALLEST_NORMAL
 
 from plateau_jax import PlateauCurve
@@ -16,19 +19,19 @@ x64_both_ways = pytest.mark.parametrize("x64", [False, True], ids=["x32", "x64"]
 both_searches = pytest.mark.parametrize("curve", [CURVE, MANY], ids=["compared", "searched"])
 
 
-def product(curve, peak, steps, x64):
+def product(curve: PlateauCurve, peak: float, steps: Any, x64: bool) -> Any:
     """The rate: two float32, multiplied exactly, rounded to float32 with x64 off."""
-    exact = np.float64(np.float32(peak)) * np.float64(curve(steps))
+    exact: Any = np.float64(np.float32(peak)) * np.float64(curve(steps))
     return exact if x64 else exact.astype(np.float32)
 
 
-def assert_equal_bits(found, wanted):
-    found = np.asarray(found)
-    assert found.dtype == wanted.dtype
-    np.testing.assert_array_equal(found.view(f"i{wanted.itemsize}"), wanted.view(f"i{wanted.itemsize}"))
+def assert_equal_bits(found: Any, wanted: Any) -> None:
+    values: NDArray[Any] = np.asarray(found)
+    assert values.dtype == wanted.dtype
+    np.testing.assert_array_equal(values.view(f"i{wanted.itemsize}"), wanted.view(f"i{wanted.itemsize}"))
 
 
-def assert_equal_rates(found, wanted):
+def assert_equal_rates(found: Any, wanted: NDArray[Any]) -> None:
     # XLA flushes float32 below 2⁻¹²⁶ to zero: those alone are not compared.
-    promised = (wanted == 0) | (wanted >= SMALLEST_NORMAL) | (wanted.dtype == np.float64)
+    promised: NDArray[np.bool] = (wanted == 0) | (wanted >= SMALLEST_NORMAL) | (wanted.dtype == np.float64)
     assert_equal_bits(np.asarray(found)[promised], wanted[promised])

@@ -9,10 +9,10 @@ from fractions import Fraction
 from math import floor
 from typing import Any
 
-import mpmath
+import mpmath  # pyright: ignore[reportMissingTypeStubs]  (it has none)
 import numpy as np
 
-_mp = mpmath.MPContext()
+_mp: Any = mpmath.MPContext()
 _mp.prec = 300
 
 

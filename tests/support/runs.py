@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 import torch
 from hypothesis import strategies as st
+from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from plateau_jax import PlateauCurve
 from torch_bridge import lambda_lr
 
 FLOAT32_MAX = float(np.finfo(np.float32).max)
@@ -59,70 +61,77 @@ def through_a_file(state: Any) -> Any:
 class Run:
     """An optimizer and its scheduler, which can be saved and loaded in every way there is."""
 
-    def __init__(self, curves, rates, form=float, kind=torch.optim.SGD, last_epoch=-1):
+    def __init__(
+        self,
+        curves: Sequence[PlateauCurve],
+        rates: Sequence[float],
+        form: Callable[[float], float | Tensor] = float,
+        kind: type[Optimizer] = torch.optim.SGD,
+        last_epoch: int = -1,
+    ) -> None:
         self.fresh = lambda: optimizer_with([form(rate) for rate in rates], kind)
         self.curves = curves
         self.optimizer = self.fresh()
         self.scheduler = lambda_lr(self.optimizer, curves, last_epoch)
 
-    def advance(self, steps):
+    def advance(self, steps: int) -> None:
         advance(self.optimizer, self.scheduler, steps)
 
-    def by_state_dict_into_the_optimizer_first(self):
+    def by_state_dict_into_the_optimizer_first(self) -> None:
         saved = through_a_file([self.optimizer.state_dict(), self.scheduler.state_dict()])
         self.optimizer = self.fresh()
         self.optimizer.load_state_dict(saved[0])
         self.scheduler = lambda_lr(self.optimizer, self.curves)
         self.scheduler.load_state_dict(saved[1])
 
-    def by_state_dict_into_the_scheduler_last(self):
+    def by_state_dict_into_the_scheduler_last(self) -> None:
         saved = through_a_file([self.optimizer.state_dict(), self.scheduler.state_dict()])
         self.optimizer = self.fresh()
         self.scheduler = lambda_lr(self.optimizer, self.curves)
         self.optimizer.load_state_dict(saved[0])
         self.scheduler.load_state_dict(saved[1])
 
-    def by_state_dict_into_the_scheduler_first(self):
+    def by_state_dict_into_the_scheduler_first(self) -> None:
         saved = through_a_file([self.optimizer.state_dict(), self.scheduler.state_dict()])
         self.optimizer = self.fresh()
         self.scheduler = lambda_lr(self.optimizer, self.curves)
         self.scheduler.load_state_dict(saved[1])
         self.optimizer.load_state_dict(saved[0])
 
-    def by_state_dict_of_the_scheduler_alone(self):
+    def by_state_dict_of_the_scheduler_alone(self) -> None:
         saved = through_a_file(self.scheduler.state_dict())
         self.optimizer = self.fresh()
         self.scheduler = lambda_lr(self.optimizer, self.curves)
         self.scheduler.load_state_dict(saved)
 
-    def by_state_dict_into_itself_later(self):
+    def by_state_dict_into_itself_later(self) -> None:
         saved = through_a_file([self.optimizer.state_dict(), self.scheduler.state_dict()])
         self.advance(5)
         self.optimizer.load_state_dict(saved[0])
         self.scheduler.load_state_dict(saved[1])
 
-    def by_last_epoch(self):
+    def by_last_epoch(self) -> None:
         step = self.scheduler.last_epoch
         self.optimizer = self.fresh()
         self.scheduler = lambda_lr(self.optimizer, self.curves, last_epoch=step - 1)
 
-    def by_last_epoch_into_the_optimizer_first(self):
+    def by_last_epoch_into_the_optimizer_first(self) -> None:
         saved = through_a_file(self.optimizer.state_dict())
         step = self.scheduler.last_epoch
         self.optimizer = self.fresh()
         self.optimizer.load_state_dict(saved)
         self.scheduler = lambda_lr(self.optimizer, self.curves, last_epoch=step - 1)
 
-    def by_last_epoch_into_the_optimizer_last(self):
+    def by_last_epoch_into_the_optimizer_last(self) -> None:
         saved = through_a_file(self.optimizer.state_dict())
         self.by_last_epoch()
         self.optimizer.load_state_dict(saved)
 
-    def by_pickle(self):
+    def by_pickle(self) -> None:
         self.advance(1)  # torch warns of a copy that was made before the first step
         self.optimizer, self.scheduler = pickle.loads(pickle.dumps((self.optimizer, self.scheduler)))
 
-    def by_deepcopy(self):
+    def by_deepcopy(self) -> None:
         self.advance(1)
         self.optimizer, self.scheduler = copy.deepcopy((self.optimizer, self.scheduler))
 
@@ -130,14 +139,14 @@ class Run:
 ROUTES = [name for name in vars(Run) if name.startswith("by_")]
 
 
-def expected_rates(run, rates, step):
+def expected_rates(run: Run, rates: Sequence[float], step: int) -> list[float]:
     """The rates at a step, from the curve; rounded where a narrow tensor holds them."""
     exact = [
         float(np.float32(rate)) * float(curve(step)) for rate, curve in zip(rates, run.curves, strict=True)
     ]
     return [
         float(np.float32(rate))
-        if torch.is_tensor(group["lr"]) and group["lr"].dtype == torch.float32
+        if isinstance(group["lr"], Tensor) and group["lr"].dtype == torch.float32
         else rate
         for rate, group in zip(exact, run.optimizer.param_groups, strict=True)
     ]
