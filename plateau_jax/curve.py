@@ -184,8 +184,8 @@ class PlateauCurve:
         multipliers: Any = np.empty(flat.shape, np.float32)
         for first in range(0, flat.size, CHUNK):
             part = slice(first, first + CHUNK)
-            row = self.segments.begin.searchsorted(flat[part], side="right") - 1
-            multipliers[part] = fixed_point.evaluate(np, self.segments, row, flat[part])
+            index = self.segments.begin.searchsorted(flat[part], side="right") - 1
+            multipliers[part] = fixed_point.evaluate(np, self.segments, index, flat[part])
         return multipliers.reshape(steps.shape)[()]
 
     def describe(self) -> str:

@@ -64,20 +64,20 @@ def _half_sine_squared(x: Any) -> Any:
     return _multiply(sine, sine)
 
 
-def evaluate(xp: ModuleType, segments: Segments, row: Any, step: Any) -> Any:
-    """The multiplier at each step, given the row of the table that the step lies in.
+def evaluate(xp: ModuleType, segments: Segments, index: Any, step: Any) -> Any:
+    """The multiplier at each step, given the index of the row that the step lies in.
 
     Args:
         xp: `numpy`, or `jax.numpy` with 64-bit integers on.
         segments: One table, int32.
-        row: Index into the table, any shape.
+        index: Of a row of the table, any shape.
         step: int32 in [0, 2³¹), the same shape.
 
     Returns:
         float32, the same shape.
     """
     # Column by column: a gather of whole rows is several times slower in XLA.
-    numbers = Numbers(*(xp.take(column, row, mode="clip") for column in joined(segments)))
+    numbers = Numbers(*(xp.take(column, index, mode="clip") for column in joined(segments)))
     x, value = _interpolate(xp, numbers, step)
     # int64 to float32 rounds to nearest even, and the power of two is exact.
     multiplier = value.astype("float32") * np.float32(2.0**-FIXED_BITS)
@@ -87,11 +87,11 @@ def evaluate(xp: ModuleType, segments: Segments, row: Any, step: Any) -> Any:
 def evaluate_one(begins: Sequence[int], rows: Sequence[Numbers], step: int) -> float:
     """The multiplier at one step, given the rows as Python numbers: the value of a float32."""
     # By hand, since torch's compiler cannot trace `bisect`.
-    row, end = 0, len(begins)
-    while end - row > 1:
-        middle = (row + end) // 2
-        row, end = (middle, end) if begins[middle] <= step else (row, middle)
-    numbers = rows[row]
+    index, end = 0, len(begins)
+    while end - index > 1:
+        middle = (index + end) // 2
+        index, end = (middle, end) if begins[middle] <= step else (index, middle)
+    numbers = rows[index]
     x, value = _interpolate(_PYTHON, numbers, step)
     return numbers.level if x == 0 else exact.rounded(value, FIXED_BITS)
 

@@ -51,8 +51,8 @@ class Segments(NamedTuple):
     """End level times 2⁶²: the low word."""
     linear: Any
     """1 for a straight line, 0 for a half cosine."""
-    start: Any
-    """Start level as the nearest float32, its bits."""
+    start_float32: Any
+    """Start level as the nearest float32: its bits."""
 
 
 class Numbers(NamedTuple):
@@ -164,7 +164,7 @@ def joined(table: Segments) -> Numbers:
         start=join(table.start_high, table.start_low),
         end=join(table.end_high, table.end_low),
         linear=table.linear,
-        level=table.start.view("float32"),
+        level=table.start_float32.view("float32"),
     )
 
 

@@ -38,7 +38,7 @@ def test_the_words_of_each_row(chosen):
         inverse = _joined(row.inverse_high, row.inverse_middle) << 31 | row.inverse_low
         assert inverse == (2**93 // segment.length if moves else 0)
         assert row.linear == (segment.shape == "linear")
-        assert is_nearest_float32(np.int32(row.start).view(np.float32), segment.start)
+        assert is_nearest_float32(np.int32(row.start_float32).view(np.float32), segment.start)
         start, end = _joined(row.start_high, row.start_low), _joined(row.end_high, row.end_low)
         unit = exactly(Fraction(1, 2**62))
         assert abs(start * unit - segment.start) < unit
