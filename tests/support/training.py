@@ -124,10 +124,12 @@ def step_of(
     model: nn.Module | None = None,
     loss_fn: Callable[..., Any] = mean_loss,
     curve: Any = CURVE,
+    optimizer: Any = None,
     **options: Any,
 ) -> TrainStep:
     model = Net() if model is None else model
-    return TrainStep(model, optimizer_of(name, model), loss_fn, curve, **options)
+    optimizer = optimizer_of(name, model) if optimizer is None else optimizer
+    return TrainStep(model, optimizer, loss_fn, curve, **options)
 
 
 def rates_of(step: TrainStep, applied: int) -> np.ndarray:
