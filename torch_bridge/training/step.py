@@ -215,7 +215,7 @@ class TrainStep:
             self._clock.count_update(skip.on_device)
             if self._precision.scale is not None:
                 self._precision.scale.update(skip.found_inf, loss)
-                accumulator.keep_weight(skip.on_device)
+                accumulator.keep_weights()
             if self._carry is not None:
                 self._carry.keep(carry, skip.on_device)
         finally:
