@@ -155,7 +155,8 @@ def contents(step: TrainStep) -> dict[str, Any]:
     """What a skipped update leaves alone: a state without rates, random numbers and the scale's counter."""
     state = step.state_dict()
     state["loss_scale"] = state["loss_scale"] and state["loss_scale"][0]
-    for group in state["optimizer"]["param_groups"]:
+    states = [state["optimizer"]] if len(step.optimizers) == 1 else state["optimizer"]
+    for group in (group for each in states for group in each["param_groups"]):
         del group["lr"]
     del state["random"]
     return state
