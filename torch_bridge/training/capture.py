@@ -65,7 +65,10 @@ class Graphs:
         leaves, structure = pytree.tree_flatten(list(micro_batches))
         for leaf in leaves:
             _check(leaf, self._stream.device)
-        shape = (structure, *map(_shape, leaves))
+        # A tensor that comes twice stays one: a compiled loss_fn is compiled for that.
+        tensors = {id(leaf): leaf for leaf in leaves if isinstance(leaf, Tensor)}
+        numbers = {key: number for number, key in enumerate(tensors)}
+        shape = (structure, *((numbers.get(id(leaf)), _shape(leaf)) for leaf in leaves))
         recorded = self.recorded.get(shape)
         if recorded is None:
             warm_ups = self._warm_ups.get(shape, 0)
@@ -78,9 +81,8 @@ class Graphs:
                 self._warm_ups[shape] = warm_ups + self._drivers.steady
                 return outputs
             recorded = self.recorded[shape] = self._record(leaves, structure)
-        tensors = [_memory(leaf) for leaf in leaves if isinstance(leaf, Tensor)]
         if tensors:
-            torch._foreach_copy_(recorded.inputs, tensors, non_blocking=True)
+            torch._foreach_copy_(recorded.inputs, list(map(_memory, tensors.values())))
         recorded.graph.replay()
         # The next replay overwrites the graph's own outputs.
         return tuple(output.clone() for output in recorded.outputs)
@@ -98,9 +100,9 @@ class Graphs:
         return outputs
 
     def _record(self, leaves: list[Any], structure: Any) -> _Recorded:
-        inputs = [_memory(leaf).clone() for leaf in leaves if isinstance(leaf, Tensor)]
-        remaining = iter(inputs)
-        batch = [_like(leaf, next(remaining)) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+        own = {id(leaf): _empty_like(leaf) for leaf in leaves if isinstance(leaf, Tensor)}
+        inputs = list(map(_memory, own.values()))
+        batch = [own.get(id(leaf), leaf) for leaf in leaves]
         graph = torch.cuda.CUDAGraph()
         try:
             # Other threads stay free to use CUDA meanwhile: a loader's, which pins memory.
@@ -146,16 +148,31 @@ def _check(leaf: Any, device: torch.device) -> None:
 def _shape(leaf: Any) -> Any:
     """What has to be the same for a replay: of a tensor its layout, of a plain value the value."""
     if isinstance(leaf, Tensor):
-        return leaf.shape, leaf.stride(), leaf.dtype, leaf.requires_grad
+        return leaf.shape, leaf.stride(), leaf.dtype, leaf.requires_grad, leaf.is_conj(), leaf.is_neg()
     return type(leaf), leaf
 
 
+def _empty_like(tensor: Tensor) -> Tensor:
+    """A tensor of the same layout, gaps and all: a compiled loss_fn is compiled for it."""
+    empty = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
+    return _flip_as(tensor, empty).detach().requires_grad_(tensor.requires_grad)
+
+
 def _memory(tensor: Tensor) -> Tensor:
-    """The memory from a tensor's first element to its last, gaps and all, as one row."""
-    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    return tensor.detach().as_strided((last + 1 if tensor.numel() else 0,), (1,))
+    """Every element in memory, to be copied: each once, or, where some may be the same, all of the range."""
+    tensor = _flip_as(tensor, tensor.detach())
+    if not tensor.numel():
+        return tensor
+    strides = tensor.stride()
+    sizes = [size if stride else 1 for size, stride in zip(tensor.shape, strides, strict=True)]
+    last, are_apart = 0, True
+    for stride, size in sorted(zip(strides, sizes, strict=True)):
+        are_apart = are_apart and (size == 1 or stride > last)
+        last += (size - 1) * stride
+    return tensor.as_strided(sizes, strides) if are_apart else tensor.as_strided((last + 1,), (1,))
 
 
-def _like(tensor: Tensor, memory: Tensor) -> Tensor:
-    """A tensor of the same strides in other memory: a compiled loss_fn is compiled for them."""
-    return memory.as_strided(tensor.shape, tensor.stride()).requires_grad_(tensor.requires_grad)
+def _flip_as(tensor: Tensor, other: Tensor) -> Tensor:
+    """The other tensor, its marks "conjugate" and "negative" turned over where the first has them."""
+    other = other.conj() if tensor.is_conj() else other
+    return torch._neg_view(other) if tensor.is_neg() else other
