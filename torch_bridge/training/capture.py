@@ -17,12 +17,13 @@ _PLAIN = (int, float, bool, str, bytes, type(None))
 _NOTE = (
     "This came up while the update was captured in a CUDA graph. There loss_fn must not read the device "
     "(.item(), boolean masks), nor move data between host and device; build the step with "
-    "cuda_graph=False to run it all the same. 'Stale reference' is said of a loss, or another result of "
-    "the model, that is kept from before the step was built: delete it."
+    "cuda_graph=False to run it all the same. A 'stale reference', before torch 2.13 'the legacy stream', "
+    "is a loss, or another result of the model, that was computed outside of the step and is kept: delete "
+    "it, or compute it under torch.no_grad()."
 )
 _NOTE_BEFORE_2_13 = (
-    "Before torch 2.13 a capture that failed leaves torch's random numbers and memory pools damaged: "
-    "start the process anew, from the last checkpoint."
+    "Before torch 2.13 a capture that CUDA breaks off leaves torch's random numbers and memory pools "
+    "damaged: start the process anew, from the last checkpoint."
 )
 
 
@@ -104,6 +105,8 @@ class Graphs:
         inputs = list(map(_memory, own.values()))
         batch = [own.get(id(leaf), leaf) for leaf in leaves]
         graph = torch.cuda.CUDAGraph()
+        outputs: tuple[Tensor, ...] = ()
+        failure: Exception | None = None
         try:
             # Other threads stay free to use CUDA meanwhile: a loader's, which pins memory.
             # The outer context is there for a capture that fails: torch's own then stays on its stream.
@@ -113,12 +116,22 @@ class Graphs:
                     graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"
                 ),
             ):
-                outputs = self._update(pytree.tree_unflatten(batch, structure))
+                try:
+                    outputs = self._update(pytree.tree_unflatten(batch, structure))
+                except Exception as error:
+                    failure = error
         except Exception as error:
-            error.add_note(_NOTE)
+            failure = failure or error  # what CUDA objects to it says again at the end
             if TorchVersion(torch.__version__) < "2.13":
-                error.add_note(_NOTE_BEFORE_2_13)
-            raise
+                failure.add_note(_NOTE_BEFORE_2_13)
+        if failure is not None:
+            # Something may have kept a tensor of it, and torch takes no such pool again.
+            self._pool = torch.cuda.graph_pool_handle()
+            failure.add_note(_NOTE)
+            try:
+                raise failure
+            finally:
+                del failure  # its traceback holds this frame, and all that was captured
         return _Recorded(graph, inputs, outputs)
 
 
