@@ -1,6 +1,7 @@
 """CUDA graphs: an update recorded once for each shape of batch, and replayed."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 import torch
@@ -63,13 +64,10 @@ class Graphs:
         self._pool = torch.cuda.graph_pool_handle()
 
     def __call__(self, micro_batches: Sequence[Any]) -> tuple[Tensor, ...]:
-        leaves, structure = pytree.tree_flatten(list(micro_batches))
-        for leaf in leaves:
+        flat = [pytree.tree_flatten(batch) for batch in micro_batches]
+        for leaf in chain.from_iterable(leaves for leaves, _ in flat):
             _check(leaf, self._stream.device)
-        # A tensor that comes twice stays one: a compiled loss_fn is compiled for that.
-        tensors = {id(leaf): leaf for leaf in leaves if isinstance(leaf, Tensor)}
-        numbers = {key: number for number, key in enumerate(tensors)}
-        shape = (structure, *((numbers.get(id(leaf)), _shape(leaf)) for leaf in leaves))
+        shape = tuple((structure, *_shapes(leaves)) for leaves, structure in flat)
         recorded = self.recorded.get(shape)
         if recorded is None:
             warm_ups = self._warm_ups.get(shape, 0)
@@ -81,9 +79,10 @@ class Graphs:
                 # An update that looked at the device is no warm-up: the next one would look again.
                 self._warm_ups[shape] = warm_ups + self._drivers.steady
                 return outputs
-            recorded = self.recorded[shape] = self._record(leaves, structure)
-        if tensors:
-            torch._foreach_copy_(recorded.inputs, list(map(_memory, tensors.values())))
+            recorded = self.recorded[shape] = self._record(flat)
+        if recorded.inputs:
+            tensors = chain.from_iterable(_tensors(leaves).values() for leaves, _ in flat)
+            torch._foreach_copy_(recorded.inputs, list(map(_memory, tensors)))
         recorded.graph.replay()
         # The next replay overwrites the graph's own outputs.
         return tuple(output.clone() for output in recorded.outputs)
@@ -100,10 +99,13 @@ class Graphs:
             output.record_stream(present)
         return outputs
 
-    def _record(self, leaves: list[Any], structure: Any) -> _Recorded:
-        own = {id(leaf): _empty_like(leaf) for leaf in leaves if isinstance(leaf, Tensor)}
-        inputs = list(map(_memory, own.values()))
-        batch = [own.get(id(leaf), leaf) for leaf in leaves]
+    def _record(self, flat: list[tuple[list[Any], Any]]) -> _Recorded:
+        inputs: list[Tensor] = []
+        batches: list[Any] = []
+        for leaves, structure in flat:
+            own = {key: _empty_like(tensor) for key, tensor in _tensors(leaves).items()}
+            inputs += map(_memory, own.values())
+            batches.append(pytree.tree_unflatten([own.get(id(leaf), leaf) for leaf in leaves], structure))
         graph = torch.cuda.CUDAGraph()
         outputs: tuple[Tensor, ...] = ()
         failure: Exception | None = None
@@ -117,7 +119,7 @@ class Graphs:
                 ),
             ):
                 try:
-                    outputs = self._update(pytree.tree_unflatten(batch, structure))
+                    outputs = self._update(batches)
                 except Exception as error:
                     failure = error
         except Exception as error:
@@ -158,11 +160,20 @@ def _check(leaf: Any, device: torch.device) -> None:
         )
 
 
-def _shape(leaf: Any) -> Any:
-    """What has to be the same for a replay: of a tensor its layout, of a plain value the value."""
-    if isinstance(leaf, Tensor):
-        return leaf.shape, leaf.stride(), leaf.dtype, leaf.requires_grad, leaf.is_conj(), leaf.is_neg()
-    return type(leaf), leaf
+def _tensors(leaves: Sequence[Any]) -> dict[int, Tensor]:
+    """Each tensor of a batch once, by its identity: a compiled loss_fn is compiled for which are one."""
+    return {id(leaf): leaf for leaf in leaves if isinstance(leaf, Tensor)}
+
+
+def _shapes(leaves: Sequence[Any]) -> Iterator[Any]:
+    """What has to be the same for a replay: which tensors there are, their layout, other leaves."""
+    numbers = {key: number for number, key in enumerate(_tensors(leaves))}
+    for leaf in leaves:
+        if isinstance(leaf, Tensor):
+            marks = leaf.requires_grad, leaf.is_conj(), leaf.is_neg()
+            yield numbers[id(leaf)], leaf.shape, leaf.stride(), leaf.dtype, marks
+        else:
+            yield type(leaf), leaf
 
 
 def _empty_like(tensor: Tensor) -> Tensor:
