@@ -44,6 +44,16 @@ def _replace_moment(optimizer: Optimizer) -> None:
     state["exp_avg"] = state["exp_avg"].clone()
 
 
+def _move_moment(optimizer: Optimizer) -> None:
+    moment = next(iter(optimizer.state.values()))["exp_avg"]
+    moment.data = moment.clone()
+
+
+def _swap_states(optimizer: Optimizer) -> None:
+    states = list(optimizer.state.values())[::-1]
+    optimizer.state.update(zip(optimizer.state, states, strict=True))
+
+
 _ALWAYS: dict[str, Callable[[Any, Any], Any]] = {
     "fused": lambda model, optimizer: _group(optimizer).update(fused=False),
     "rate by a number": lambda model, optimizer: _group(optimizer).update(lr=0.1),
@@ -63,6 +73,9 @@ _CAPTURED: dict[str, Callable[[Any, Any], Any]] = {
     "frozen": lambda model, optimizer: model.first.weight.requires_grad_(False),
     "another parameter": lambda model, optimizer: setattr(model.first, "bias", nn.Parameter(torch.ones(8))),
     "other memory": lambda model, optimizer: setattr(model.first.bias, "data", torch.ones(8)),
+    "a buffer's other memory": lambda model, optimizer: setattr(model.kept, "data", torch.ones(2)),
+    "a moment's other memory": lambda model, optimizer: _move_moment(optimizer),
+    "moments that changed places": lambda model, optimizer: _swap_states(optimizer),
     "another dtype": lambda model, optimizer: model.double(),
     "another buffer": lambda model, optimizer: setattr(model, "kept", torch.ones(2)),
     "no buffer": lambda model, optimizer: setattr(model, "kept", None),

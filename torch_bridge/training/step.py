@@ -188,10 +188,11 @@ class TrainStep:
 
     def _rebuild(self) -> None:
         """Choose what depends on settings and memory anew, since something else changed them."""
-        self._drivers.bind()
         if self._graphs is not None:
             for optimizer in self.optimizers:
                 check_capturable(optimizer, optimizer.param_groups)
+        self._drivers.bind()
+        if self._graphs is not None:
             self._graphs.drop()
         self._foundation.settle()
 
