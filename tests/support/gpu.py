@@ -19,7 +19,8 @@ def gpu_step(
     name: str = "adamw", model: nn.Module | None = None, loss_fn: Any = mean_loss, **options: Any
 ) -> TrainStep:
     model = (Net() if model is None else model).cuda()
-    more = {"capturable": True} if "capturable" in FUSED[name][0](model.parameters()).defaults else {}
+    kind: Any = FUSED[name][0]
+    more = {"capturable": True} if "capturable" in kind(model.parameters()).defaults else {}
     return TrainStep(model, optimizer_of(name, model, **more), loss_fn, CURVE, **options)
 
 

@@ -1,9 +1,9 @@
 """CUDA graphs without CUDA: what is called within a capture is kept, undone, and run again at a replay."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -32,7 +32,7 @@ def without_cuda(monkeypatch: pytest.MonkeyPatch, kept: list[Tensor]) -> None:
     """Put fakes in place of CUDA's streams and graphs. `kept`: the tensors that outlive a capture."""
 
     @contextmanager
-    def graph(graph: FakeGraph, **_: Any) -> Iterator[None]:
+    def graph(graph: FakeGraph, **_: Any) -> Generator[None]:
         FakeGraph.captures += 1
         before = [tensor.clone() for tensor in kept]
         with graph.tape:
@@ -41,15 +41,20 @@ def without_cuda(monkeypatch: pytest.MonkeyPatch, kept: list[Tensor]) -> None:
             for tensor, value in zip(kept, before, strict=True):
                 tensor.copy_(value)
 
-    stream = SimpleNamespace(device=CPU, wait_stream=lambda other: None)
+    def nothing(*_: Any) -> None: ...
+
+    def the_stream(_: Any) -> SimpleNamespace:
+        return stream
+
+    stream = SimpleNamespace(device=CPU, wait_stream=nothing)
     FakeGraph.captures = 0
-    monkeypatch.setattr(torch.cuda, "Stream", lambda device: stream)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: stream)
-    monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
+    monkeypatch.setattr(torch.cuda, "Stream", the_stream)
+    monkeypatch.setattr(torch.cuda, "current_stream", the_stream)
+    monkeypatch.setattr(torch.cuda, "stream", nullcontext)
     monkeypatch.setattr(torch.cuda, "CUDAGraph", FakeGraph)
     monkeypatch.setattr(torch.cuda, "graph", graph)
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 0))
-    monkeypatch.setattr(Tensor, "record_stream", lambda tensor, stream: None)
+    monkeypatch.setattr(Tensor, "record_stream", nothing)
 
 
 class Sums:
@@ -57,7 +62,7 @@ class Sums:
 
     def __init__(self, kept: list[Tensor], steady: bool = True) -> None:
         self.kept, self.runs, self.steady = kept, 0, steady
-        self.graphs = Graphs(self, self, CPU)
+        self.graphs = Graphs(self, cast("Any", self), CPU)
 
     def __call__(self, micro_batches: Sequence[Any]) -> tuple[Tensor, ...]:
         self.runs += 1
