@@ -1,14 +1,17 @@
 """The clock: through any pattern of skips, the rate on the device is peak · curve(applied)."""
 
+from collections.abc import Callable
 from typing import Any
 from unittest.mock import patch
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.reads import reads_of
 from support.strategies import arguments
-from support.training import reads_of, skip_patterns
+from support.training import skip_patterns
 
 from plateau_jax import PlateauCurve
 from torch_bridge.training import clock as clock_module
@@ -62,18 +65,79 @@ def test_many_windows_of_the_real_length() -> None:
     assert _run(clock, skips, 0) > 4 * clock_module.INTERVAL
 
 
+def _run_quietly(clock: Clock, updates: int = 9) -> None:
+    skip = torch.tensor(False)
+    for _ in range(updates):
+        clock.move_window_if_due()
+        clock.fill_rates()
+        clock.count_update(skip)
+
+
+def _host_buffers(clock: Clock) -> list[torch.Tensor]:
+    return [clock._next_window, clock._seen_counts]
+
+
 def test_it_reads_nothing_and_keeps_its_tensors() -> None:
     with patch.object(clock_module, "INTERVAL", 2):
         clock = Clock([PlateauCurve(9)], [1.0], _CPU)
         places = [value.data_ptr() for value in vars(clock).values() if isinstance(value, torch.Tensor)]
-        skip = torch.tensor(False)
-
-        def run() -> None:
-            for _ in range(9):
-                clock.move_window_if_due()
-                clock.fill_rates()
-                clock.count_update(skip)
-
-        assert reads_of(run) == 0
+        assert reads_of(lambda: _run_quietly(clock), _host_buffers(clock)) == 0
         clock.set(3, 1, clock.peaks)
     assert places == [value.data_ptr() for value in vars(clock).values() if isinstance(value, torch.Tensor)]
+
+
+_WAYS_TO_READ: dict[str, Callable[[torch.Tensor], Any]] = {
+    "item": lambda counts: counts[0].item(),
+    "int": lambda counts: int(counts[0]),
+    "tolist": lambda counts: counts.tolist(),
+    "numpy": lambda counts: counts.numpy(),
+    "cpu": lambda counts: counts.cpu(),
+    "array": lambda counts: np.asarray(counts),
+    "mask": lambda counts: counts[counts > 0],
+    "equal": lambda counts: torch.equal(counts, counts),
+}
+
+
+@pytest.mark.parametrize("way", _WAYS_TO_READ.values(), ids=_WAYS_TO_READ)
+def test_a_clock_that_read_at_its_moves_alone_would_be_seen(way: Callable[[torch.Tensor], Any]) -> None:
+    class Blocking(Clock):
+        def _move_window(self) -> None:
+            way(self.counts)
+            super()._move_window()
+
+    with patch.object(clock_module, "INTERVAL", 4):
+        clock = Blocking([PlateauCurve(9)], [1.0], _CPU)
+        assert reads_of(lambda: _run_quietly(clock, 4), _host_buffers(clock)) == 0
+        assert reads_of(lambda: _run_quietly(clock, 1), _host_buffers(clock)) >= 1
+
+
+def test_a_clock_whose_copy_blocked_would_be_seen() -> None:
+    class Blocking(Clock):
+        def _move_window(self) -> None:
+            super()._move_window()
+            self._seen_counts.copy_(self.counts)
+
+    with patch.object(clock_module, "INTERVAL", 4):
+        clock = Blocking([PlateauCurve(9)], [1.0], _CPU)
+        assert reads_of(lambda: _run_quietly(clock, 5), _host_buffers(clock)) == 1
+
+
+@given(skip_patterns(80), st.integers(1, 9), st.integers(0, 1000))
+def test_the_window_begins_at_the_count_asked_for_a_move_before(
+    skips: list[bool], interval: int, begin: int
+) -> None:
+    with patch.object(clock_module, "INTERVAL", interval):
+        clock = Clock([PlateauCurve(50)], [1.0], _CPU)
+        clock.set(begin, 0, clock.peaks)
+        asked, applied = begin, begin
+        for number, skip in enumerate(skips):
+            if number and number % interval == 0:
+                expected, asked = asked, applied
+            else:
+                expected = int(clock._low)
+            clock.move_window_if_due()
+            assert clock._low == expected
+            assert 0 <= applied - expected <= 2 * interval
+            clock.fill_rates()
+            clock.count_update(torch.tensor(skip))
+            applied += not skip

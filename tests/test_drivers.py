@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.reads import reads_of
 from support.training import (
     CURVE,
     FUSED,
@@ -15,7 +16,6 @@ from support.training import (
     batches,
     mean_loss,
     optimizer_of,
-    reads_of,
     same,
     spoiled,
     step_of,

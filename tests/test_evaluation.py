@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from support.reads import reads_of
 from support.training import (
     Net,
     Recurrent,
@@ -16,7 +17,6 @@ from support.training import (
     device_pair_loss,
     mean_loss,
     pair_loss,
-    reads_of,
 )
 from torch import nn
 

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from support.reads import reads_of
 from support.training import (
     CURVE,
     Net,
@@ -13,7 +14,6 @@ from support.training import (
     contents,
     mean_loss,
     optimizer_of,
-    reads_of,
     same,
     spoiled,
     step_of,

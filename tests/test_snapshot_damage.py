@@ -1,6 +1,5 @@
 """Damaged states: each is a ValueError that changes nothing, or one that an update can go on from."""
 
-import copy
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -11,8 +10,6 @@ from hypothesis import strategies as st
 from support.training import OPTIMIZERS, Net, batches, mean_loss, same, spoiled, step_of, train
 from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
-
-from torch_bridge import TrainStep
 
 Path = tuple[Any, ...]
 
@@ -233,39 +230,6 @@ def test_an_extra_state_that_is_missing_or_unknown() -> None:
         assert same(step.state_dict(), before)
 
 
-@pytest.mark.parametrize("name", ["adamw", "momentum", "plain adam", "rmsprop"])
-def test_a_state_that_a_look_at_it_has_made_is_none(name: str) -> None:
-    """`optimizer.state[parameter]` makes an empty one for a parameter that never had a gradient."""
-    model = Net()
-    model.last.bias.requires_grad_(False)
-    step, (batch,) = step_of(name, model), batches(1)
-    step(batch)
-    assert step.optimizer.state[model.last.bias] == {}
-    step.load_state_dict(step.state_dict())
-    model.last.bias.requires_grad_(True)
-    assert step(batch).applied == 2
-
-
-@pytest.mark.parametrize("name", ["adamw", "momentum", "adagrad", "plain adam"])
-def test_a_model_of_another_memory_format(name: str) -> None:
-    """Fused kernels take parameters and moments in the order of memory."""
-
-    def loss_fn(model: nn.Module, batch: Tensor) -> Tensor:
-        return model(batch).square().mean()
-
-    torch.manual_seed(0)
-    model = nn.Conv2d(3, 4, 3)
-    strided, plain = copy.deepcopy(model).to(memory_format=torch.channels_last), model
-    data = torch.randn(8, 2, 3, 5, 5)
-    steps = [step_of(name, chosen, loss_fn) for chosen in (strided, plain)]
-    train(steps[0], data[:4])
-    steps[1].load_state_dict(steps[0].state_dict())
-    assert same(steps[1].state_dict(), steps[0].state_dict())
-    for step in steps:
-        train(step, data[4:])
-    torch.testing.assert_close(plain.weight, strided.weight.contiguous(), rtol=1e-5, atol=1e-6)
-
-
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_a_load_draws_no_random_numbers_and_calls_no_hooks(name: str) -> None:
     step, called = step_of(name), []
@@ -287,137 +251,3 @@ def test_a_load_draws_no_random_numbers_and_calls_no_hooks(name: str) -> None:
     with pytest.raises(ValueError, match="applied"):
         step.load_state_dict(state | {"applied": -1})
     assert same(torch.get_rng_state(), state["random"]["cpu"])
-
-
-class _Odd(nn.Module):
-    """Scalars, nothing at all, complex numbers, a slice that is not dense."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.scalar = nn.Parameter(torch.ones(()))
-        self.empty = nn.Parameter(torch.ones(0, 3))
-        self.complex = nn.Parameter(torch.ones(3, dtype=torch.complex64))
-        self.sliced = nn.Parameter(torch.ones(3, 4)[:, ::2])
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        return (
-            (inputs * self.scalar * self.complex).abs().sum() + self.sliced.square().sum() + self.empty.sum()
-        )
-
-
-def _own_loss(model: nn.Module, batch: Any) -> Tensor:
-    return model(batch[0]).square().mean()
-
-
-class _Own(torch.optim.Optimizer):
-    """Not torch's: it keeps the last gradient, a list and a number."""
-
-    def __init__(self, parameters: Any, lr: float = 0.1) -> None:
-        super().__init__(parameters, {"lr": lr})
-
-    @torch.no_grad()
-    def step(self, closure: Any = None) -> None:
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    state = self.state[parameter]
-                    parameter.sub_(group["lr"] * state.get("last", parameter.grad))
-                    state["last"], state["seen"] = parameter.grad.clone(), [1, 2]
-                    state["count"] = state.get("count", 0) + 1
-
-
-_KINDS: dict[str, Callable[[nn.Module], torch.optim.Optimizer]] = {
-    "plain adam": lambda model: torch.optim.Adam(model.parameters(), maximize=True),
-    "amsgrad": lambda model: torch.optim.Adam(model.parameters(), amsgrad=True, foreach=False),
-    "rate as a tensor": lambda model: torch.optim.Adam(model.parameters(), torch.tensor(0.1), foreach=False),
-    "adagrad": lambda model: torch.optim.Adagrad(model.parameters(), initial_accumulator_value=0.5),
-    "momentum": lambda model: torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9),
-    "named": lambda model: torch.optim.AdamW(model.named_parameters()),
-    "own": lambda model: _Own(model.parameters()),
-}
-
-
-@pytest.mark.parametrize("kind", _KINDS.values(), ids=_KINDS)
-def test_parameters_and_settings_of_every_kind_are_loaded(
-    kind: Callable[[nn.Module], torch.optim.Optimizer],
-) -> None:
-    def build() -> TrainStep:
-        model = _Odd()
-        return step_of(optimizer=kind(model), model=model, loss_fn=_own_loss)
-
-    data = batches(8)
-    straight, first, second = build(), build(), build()
-    results = train(straight, data)
-    train(first, data[:5])
-    train(second, data[:1])
-    second.load_state_dict(first.state_dict())
-    assert same(train(second, data[5:]), results[5:])
-    assert same(second.state_dict(), straight.state_dict())
-
-
-@pytest.mark.parametrize("fused", [False, True])
-def test_rates_of_change_that_are_tensors(fused: bool) -> None:
-    def build() -> TrainStep:
-        model = Net()
-        betas = torch.tensor(0.8), torch.tensor(0.9)
-        kind = torch.optim.Adam(model.parameters(), 0.1, betas=betas, foreach=False)
-        if fused:
-            kind = torch.optim.Adam(model.parameters(), 0.1, fused=True)
-        return step_of(optimizer=kind, model=model)
-
-    data = batches(8)
-    straight, first, second = build(), build(), build()
-    results = train(straight, data)
-    train(first, data[:5])
-    second.load_state_dict(first.state_dict())
-    assert same(train(second, data[5:]), results[5:])
-
-
-def test_sparse_adam_is_loaded() -> None:
-    def loss_fn(model: nn.Module, batch: Any) -> Tensor:
-        return model(batch).square().sum()
-
-    def build() -> TrainStep:
-        torch.manual_seed(0)
-        model = nn.Embedding(9, 3, sparse=True)
-        return step_of(optimizer=torch.optim.SparseAdam(model.parameters()), model=model, loss_fn=loss_fn)
-
-    data = list(torch.randint(9, (8, 5), generator=torch.Generator().manual_seed(0)))
-    straight, first, second = build(), build(), build()
-    results = train(straight, data)
-    train(first, data[:5])
-    second.load_state_dict(first.state_dict())
-    assert same(train(second, data[5:]), results[5:])
-    before = second.state_dict()
-    for count in (-1, 10**400, 2.0, None):
-        state = copy.deepcopy(before)
-        state["optimizer"]["state"][0]["step"] = count
-        with pytest.raises(ValueError, match="step"):
-            second.load_state_dict(state)
-        assert same(second.state_dict(), before)
-
-
-@pytest.mark.parametrize("name", ["adamw", "momentum", "adagrad", "plain adam"])
-def test_a_model_in_bf16_is_loaded(name: str) -> None:
-    def loss_fn(model: nn.Module, batch: Any) -> Tensor:
-        return mean_loss(model, (batch[0].bfloat16(), batch[1]))
-
-    data = batches(8)
-    straight, first, second = (step_of(name, Net().bfloat16(), loss_fn) for _ in range(3))
-    results = train(straight, data)
-    train(first, data[:5])
-    second.load_state_dict(first.state_dict())
-    assert same(train(second, data[5:]), results[5:])
-
-
-@pytest.mark.parametrize("name", OPTIMIZERS)
-def test_a_load_under_another_default_device_and_in_inference_mode(name: str) -> None:
-    straight, step = step_of(name), step_of(name)
-    data = batches(6)
-    results = train(straight, data)
-    train(step, data[:3])
-    other = step_of(name)
-    with torch.inference_mode(), torch.device("meta"):
-        other.load_state_dict(step.state_dict())
-    assert same(train(other, data[3:]), results[3:])
-    assert same(other.state_dict(), straight.state_dict())

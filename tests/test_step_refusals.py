@@ -1,5 +1,9 @@
 """What a training step refuses: one clear error, and nothing half done."""
 
+import copy
+import io
+import pickle
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -22,7 +26,9 @@ from torch import nn
 
 from torch_bridge import TrainStep
 
-_x = torch.ones(3)
+
+def _saved(value: Any) -> None:
+    torch.save(value, io.BytesIO())
 
 
 @pytest.mark.parametrize(
@@ -187,3 +193,44 @@ def test_a_parameter_group_that_came_later() -> None:
 def test_weights_on_the_device_are_no_reason_to_refuse() -> None:
     (batch,) = batches(1)
     assert step_of(loss_fn=device_pair_loss)(batch).applied == 1
+
+
+def test_a_loss_outside_of_autograd() -> None:
+    (batch,) = batches(1)
+    for loss_fn in (mean_loss, pair_loss):
+        step, straight = step_of(loss_fn=loss_fn), step_of(loss_fn=loss_fn)
+        for mode in (torch.no_grad, torch.inference_mode):
+            with mode(), pytest.raises(ValueError, match="the loss has no gradient with respect to any"):
+                step(batch)
+        assert same(step(batch), straight(batch))
+
+
+def test_a_model_that_cannot_be_trained() -> None:
+    with torch.inference_mode():
+        model = Net()
+    with pytest.raises(ValueError, match=r"made under torch\.inference_mode\(\)"):
+        step_of(model=model)
+
+
+def test_a_lazy_model_has_to_be_called_before() -> None:
+    lazy = nn.Sequential(nn.LazyLinear(2))
+    optimizer = torch.optim.AdamW(lazy.parameters(), lr=0.1)
+    with pytest.raises(ValueError, match="dummy batch"):
+        TrainStep(lazy, optimizer, mean_loss, CURVE)
+    assert "initial_lr" not in optimizer.param_groups[0]
+    (batch,) = batches(1)
+    lazy(batch[0])
+    assert step_of(model=lazy)(batch).applied == 1
+
+
+@pytest.mark.parametrize("name", ["adamw", "plain adam"])
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps, _saved])
+def test_a_copy_of_a_step_is_refused(name: str, copied: Callable[[Any], Any]) -> None:
+    step, straight = step_of(name), step_of(name)
+    for holder in (step, [step], {"step": step}):
+        if copied is copy.copy and holder is not step:
+            continue
+        with pytest.raises(TypeError, match="can't be copied or pickled: build another one"):
+            copied(holder)
+    (batch,) = batches(1)
+    assert same(step(batch), straight(batch))

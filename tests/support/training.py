@@ -186,12 +186,6 @@ class Operators(TorchDispatchMode):
         return sum("_local_scalar_dense" in name for name in self.names)
 
 
-def reads_of(call: Callable[[], Any]) -> int:
-    with Operators() as operators:
-        call()
-    return operators.reads
-
-
 class Tape(TorchDispatchMode):
     """Keeps operators with their arguments and outcomes, as a graph would, to run them again."""
 

@@ -1,0 +1,114 @@
+"""Every way of reading a tensor of the device, counted. On a CPU, whose tensors stand for a device's."""
+
+import sys
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+# Operators whose outcome, or its shape, the host waits for.
+_OPERATORS = (
+    "_local_scalar_dense",  # item, int, float, bool, index, many a slice
+    "_unique",
+    "allclose",
+    "argwhere",
+    "bincount",
+    "equal",
+    "is_nonzero",
+    "masked_select",
+    "nonzero",
+    "unique_",
+)
+# Methods that never come to an operator where tensors are in host memory already.
+_METHODS = ("__array__", "__dlpack__", "__repr__", "cpu", "numpy", "tolist", "untyped_storage")
+
+
+class Reads:
+    """While it is entered, `names` has an entry for each read.
+
+    Args:
+        host: Tensors in host memory, such as page-locked buffers: to look at them is no read, and to
+            copy into them is none where it does not block.
+    """
+
+    def __init__(self, host: Iterable[Tensor] = ()) -> None:
+        self.names: list[str] = []
+        self._host = {tensor.untyped_storage().data_ptr() for tensor in host}
+        self._contexts = ExitStack()
+
+    def __enter__(self) -> Self:
+        self._contexts.enter_context(_Methods(self))
+        self._contexts.enter_context(_Operators(self))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._contexts.close()
+
+    def is_on_device(self, value: Any) -> bool:
+        with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
+            return isinstance(value, Tensor) and value.untyped_storage().data_ptr() not in self._host
+
+
+class _Methods(TorchFunctionMode):
+    def __init__(self, reads: Reads) -> None:
+        super().__init__()
+        self._reads = reads
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        name = getattr(func, "__name__", "")
+        # Torch's optimizers name the device of the parameters, which on a CPU looks like the host.
+        of_torch = sys._getframe(1).f_globals["__name__"].startswith("torch.optim.")
+        to_host = name == "to" and not of_torch and any(map(_names_host, [*args[1:], *kwargs.values()]))
+        if (name in _METHODS or to_host) and self._reads.is_on_device(args[0]):
+            self._reads.names.append(name)
+        return func(*args, **kwargs)
+
+
+class _Operators(TorchDispatchMode):
+    def __init__(self, reads: Reads) -> None:
+        super().__init__()
+        self._reads = reads
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        name = func.name().removeprefix("aten::")
+        tensors = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        on_device = any(map(self._reads.is_on_device, tensors))
+        if on_device and (
+            name.startswith(_OPERATORS) or _takes_a_mask(name, args) or self._copies(name, args, kwargs)
+        ):
+            self._reads.names.append(name)
+        return func(*args, **kwargs)
+
+    def _copies(self, name: str, args: Any, kwargs: Any) -> bool:
+        """Whether it waits for a copy into host memory."""
+        if name != "copy_" or self._reads.is_on_device(args[0]):
+            return False
+        return not (args[2] if len(args) > 2 else kwargs.get("non_blocking"))
+
+
+def _names_host(value: Any) -> bool:
+    return isinstance(value, str | torch.device) and torch.device(value).type == "cpu"
+
+
+def _takes_a_mask(name: str, args: Any) -> bool:
+    if not name.startswith(("index.", "index_put", "repeat_interleave.Tensor", "_index_put")):
+        return False
+    return name.startswith("repeat") or any(
+        isinstance(index, Tensor) and index.dtype in (torch.bool, torch.uint8) for index in args[1]
+    )
+
+
+def reads_of(call: Callable[[], Any], host: Iterable[Tensor] = ()) -> int:
+    with Reads(host) as reads:
+        call()
+    return len(reads.names)

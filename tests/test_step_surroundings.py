@@ -1,0 +1,177 @@
+"""The training step elsewhere: copies, default devices, inference mode, threads, hooks that raise."""
+
+import copy
+import pickle
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+import torch
+from support.training import (
+    CURVE,
+    FUSED,
+    Net,
+    batches,
+    mean_loss,
+    optimizer_of,
+    same,
+    spoiled,
+    step_of,
+    train,
+)
+from torch import Tensor, nn
+
+from torch_bridge import TrainStep
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda value: pickle.loads(pickle.dumps(value))])
+@pytest.mark.parametrize("name", ["adamw", "momentum", "plain adam"])
+def test_copies_of_its_model_and_optimizer_are_independent(copied: Callable[[Any], Any], name: str) -> None:
+    data = batches(8)
+    step, straight = step_of(name), step_of(name)
+    train(step, data[:3])
+    train(straight, data[:3])
+    model, optimizer = copied((step.model, step.optimizer))
+    before = copy.deepcopy((model.state_dict(), optimizer.state_dict()))
+    assert same(train(step, data[3:]), train(straight, data[3:]))
+    assert same((model.state_dict(), optimizer.state_dict()), before)
+    other = TrainStep(model, optimizer, mean_loss, CURVE)
+    kept = step.state_dict()
+    train(other, data)
+    assert same(step.state_dict(), kept)
+
+
+@pytest.mark.parametrize("name", [*FUSED, "plain adam", "plain momentum"])
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_another_default_device(name: str, precision: str) -> None:
+    """At building, at calls and at a load; it is set with `torch.set_default_device`."""
+
+    def run(elsewhere: bool) -> Any:
+        model = Net()
+        torch.set_default_device("meta" if elsewhere else None)
+        try:
+            step = step_of(name, model, precision=precision, max_norm=0.5)
+            # (Torch's own Adam makes its counts on the default device.)
+            torch.set_default_device("meta" if elsewhere and name in FUSED else None)
+            results = [*train(step, data[:3]), *train(step, [spoiled(data[0])])]
+            torch.set_default_device("meta" if elsewhere else None)
+            step.load_state_dict(step.state_dict())
+            return results, train(step, data[3:]), step.state_dict()
+        finally:
+            torch.set_default_device(None)
+
+    data = batches(6)
+    found = []
+    for elsewhere in (False, True):
+        torch.manual_seed(0)
+        found.append(run(elsewhere))
+    assert same(found[0], found[1])
+
+
+@pytest.mark.parametrize("name", ["adamw", "momentum", "plain adam"])
+def test_built_in_inference_mode(name: str) -> None:
+    def loss_fn(model: nn.Module, batch: Any, carry: Any) -> Any:
+        return mean_loss(model, batch), carry + 1
+
+    model, data = Net(), batches(5)
+    options: dict[str, Any] = {"loss_fn": loss_fn, "precision": "fp16", "max_norm": 1.0}
+    straight = step_of(name, carry=torch.zeros(2), **options)
+    with torch.inference_mode():
+        step = step_of(name, model, carry=torch.zeros(2), **options)
+        step.reset_carry()
+    assert same(train(step, data), train(straight, data))
+    assert same(step.state_dict(), straight.state_dict())
+
+
+def test_in_other_threads() -> None:
+    """Two steps at once, and one that goes from thread to thread."""
+    data = batches(30)
+    expected = [train(step_of(model=Net(seed)), data) for seed in (0, 1)]
+    with ThreadPoolExecutor(2) as threads:
+        steps = [step_of(model=Net(seed)) for seed in (0, 1)]
+        found = list(threads.map(lambda step: train(step, data), steps))
+    assert same(found, expected)
+    step = step_of()
+    results = []
+    for batch in data:
+        with ThreadPoolExecutor(1) as thread:
+            results.append(thread.submit(step, batch).result())
+    assert same(results, expected[0])
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")
+def test_a_compiled_model() -> None:
+    model, data = Net(), batches(4)
+    optimizer = optimizer_of("adamw", model)
+    step = step_of(model=torch.compile(model, backend="eager"), optimizer=optimizer)
+    straight = step_of()
+    assert same(train(step, data), train(straight, data))
+    assert same(model.state_dict(), straight.model.state_dict())
+    step.load_state_dict(step.state_dict())
+
+
+class _Marked(Tensor):
+    """A subclass of tensors."""
+
+
+def test_subclasses_of_tensors() -> None:
+    data = batches(4)
+    marked = [tuple(part.as_subclass(_Marked) for part in batch) for batch in data]
+    one, other = step_of(), step_of()
+    for result, expected in zip(train(one, marked), train(other, data), strict=True):
+        assert [float(value) for value in result] == [float(value) for value in expected]
+    assert same(one.state_dict(), other.state_dict())
+
+
+def test_gradients_of_the_models_other_parameters_are_cleared() -> None:
+    model = Net()
+    step = step_of(model=model, optimizer=torch.optim.AdamW(model.last.parameters(), lr=0.1, fused=True))
+    (batch,) = batches(1)
+    mean_loss(model, batch).backward()
+    step(batch)
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+@pytest.mark.parametrize("name", ["adamw", "momentum", "plain adam"])
+def test_a_state_that_is_taken_writes_nothing(name: str, precision: str) -> None:
+    saving, never = (step_of(name, precision=precision) for _ in range(2))
+    tensors = [value for value in vars(saving._clock).values() if isinstance(value, Tensor)]
+    for batch in [*batches(5), spoiled(batches(1)[0]), *batches(5)]:
+        versions = [value._version for value in [*tensors, *saving.model.parameters()]]
+        rate = saving.optimizer.param_groups[0]["lr"]
+        saving.state_dict()
+        assert versions == [value._version for value in [*tensors, *saving.model.parameters()]]
+        assert saving.optimizer.param_groups[0]["lr"] is rate
+        assert same(saving(batch), never(batch))
+    assert same(saving.state_dict(), never.state_dict())
+
+
+@pytest.mark.parametrize("at", ["forward", "backward", "accumulated", "optimizer", "after the optimizer"])
+@pytest.mark.parametrize("name", ["adamw", "momentum", "plain adam"])
+def test_hooks_that_raise(name: str, at: str) -> None:
+    def fail(*_: Any) -> None:
+        raise RuntimeError("on purpose")
+
+    step, straight, data = step_of(name), step_of(name), batches(4)
+    train(step, data[:2])
+    train(straight, data[:2])
+    hook = {
+        "forward": lambda: step.model.first.register_forward_hook(fail),
+        "backward": lambda: step.model.last.register_full_backward_hook(fail),
+        "accumulated": lambda: step.model.first.weight.register_post_accumulate_grad_hook(fail),
+        "optimizer": lambda: step.optimizer.register_step_pre_hook(fail),
+        "after the optimizer": lambda: step.optimizer.register_step_post_hook(fail),
+    }[at]()
+    before = step.state_dict()
+    with pytest.raises(RuntimeError, match="on purpose"):
+        step(data[2])
+    hook.remove()
+    after = step.state_dict()
+    assert (after["applied"], after["skipped"]) == (2, 0)
+    assert not hasattr(step.optimizer, "found_inf")
+    assert all(parameter.grad is None for parameter in step.model.parameters())
+    if at != "after the optimizer":  # whose parameters have moved
+        assert same(after["model"], before["model"])
+        assert same(train(step, data[2:]), train(straight, data[2:]))

@@ -1,0 +1,210 @@
+"""Models and optimizers in the wrappers of trainers, and models for several processes."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from accelerate import Accelerator
+from lightning_fabric import Fabric
+from support.reads import reads_of
+from support.training import CURVE, Net, batches, mean_loss, optimizer_of, rates_of, same, step_of, train
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import Replicate, distribute_tensor
+from torch.optim import Optimizer
+
+from torch_bridge import TrainStep
+
+
+class _LightningOptimizer:
+    """As Lightning has it: attributes of its own, and those of the optimizer inside where it has none."""
+
+    __module__ = "lightning.pytorch.core.optimizer"
+
+    def __init__(self, optimizer: Optimizer) -> None:
+        self._optimizer = optimizer
+        self.__class__ = type(
+            "Lightning" + optimizer.__class__.__name__, (self.__class__, optimizer.__class__), {}
+        )
+
+    @property
+    def optimizer(self) -> Optimizer:
+        return self._optimizer
+
+    def step(self, closure: Any = None, **_: Any) -> None:
+        raise AssertionError("a strategy steps it")
+
+    def __getattr__(self, item: str) -> Any:
+        return getattr(self._optimizer, item)
+
+
+def _by_lightning(model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Any]:
+    return model, _LightningOptimizer(optimizer)
+
+
+def _by_fabric(model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Any]:
+    return Fabric(accelerator="cpu", devices=1).setup(model, optimizer)
+
+
+def _by_accelerate(model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Any]:
+    return Accelerator(cpu=True).prepare(model, optimizer)
+
+
+def _by_two(model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Any]:
+    return _by_lightning(*_by_accelerate(model, optimizer))
+
+
+@pytest.mark.parametrize("wrap", [_by_lightning, _by_fabric, _by_accelerate, _by_two])
+@pytest.mark.parametrize("name", ["adamw", "momentum", "rmsprop"])
+def test_the_optimizer_inside_is_stepped(wrap: Any, name: str) -> None:
+    model, reference = Net(), step_of(name)
+    optimizer = optimizer_of(name, model)
+    wrapped_model, wrapped = wrap(model, optimizer)
+    assert wrapped is not optimizer
+    step = TrainStep(wrapped_model, wrapped, mean_loss, CURVE)
+    assert step.optimizer is optimizer
+    data = batches(9)
+    assert same(train(step, data[:3]), train(reference, data[:3]))
+    for number, batch in enumerate(data[3:], 3):
+        # A load into the wrapper or into the optimizer: the rate is the curve's all the same.
+        if number == 4:
+            wrapped.load_state_dict(optimizer.state_dict())
+        if number == 6:
+            optimizer.load_state_dict(optimizer.state_dict())
+        result = step(batch)
+        assert same(result, reference(batch))
+        used = [float(group["lr"]) for group in optimizer.param_groups]
+        assert same(torch.tensor(used), torch.from_numpy(rates_of(step, number)))
+    assert same(list(model.parameters()), list(reference.model.parameters()))
+    if name == "adamw":
+        assert reads_of(lambda: step(data[0])) == 0
+    other = TrainStep(*wrap(fresh := Net(), optimizer_of(name, fresh)), mean_loss, CURVE)
+    other.load_state_dict(step.state_dict())
+    assert same(other(data[0]), step(data[0]))
+
+
+def test_among_several() -> None:
+    model = Net()
+    first, last = (torch.optim.AdamW(part.parameters(), fused=True) for part in (model.first, model.last))
+    step = step_of(model=model, optimizer=[_LightningOptimizer(first), last])
+    assert step.optimizers == (first, last)
+    with pytest.raises(ValueError, match="belong to several optimizers"):
+        step_of(model=model, optimizer=[_LightningOptimizer(first), first])
+
+
+class _Lookahead(Optimizer):
+    """It does more with the optimizer that it holds, under the same name."""
+
+    def __init__(self, optimizer: Optimizer) -> None:
+        super().__init__(optimizer.param_groups, {"lr": 0.01})
+        self.optimizer, self.steps = optimizer, 0
+
+    def step(self, closure: Any = None) -> None:
+        self.steps += 1
+        self.optimizer.step()
+
+
+def test_another_that_holds_an_optimizer_is_left_alone() -> None:
+    model = Net()
+    optimizer = _Lookahead(optimizer_of("plain adam", model))
+    step = step_of(model=model, optimizer=optimizer)
+    assert step.optimizer is optimizer
+    train(step, batches(3))
+    assert optimizer.steps == 3
+
+
+@pytest.mark.filterwarnings("ignore:.*AMP with fp16 is not supported on CPU")
+@pytest.mark.parametrize("precision", ["bf16-mixed", "16-mixed"])
+@pytest.mark.parametrize("wrap", [lambda model: model, nn.Sequential], ids=["itself", "nested"])
+def test_fabric_under_mixed_precision(precision: Any, wrap: Any) -> None:
+    fabric = Fabric(accelerator="cpu", devices=1, precision=precision)
+    inner = Net()
+    model, optimizer = fabric.setup(inner, optimizer_of("adamw", inner))
+    with pytest.raises(ValueError, match=r"set up by Fabric .* Give model\.module to the training step"):
+        TrainStep(wrap(model), optimizer, mean_loss, CURVE)
+    step = TrainStep(model.module, optimizer, mean_loss, CURVE, precision="bf16")
+    reference = step_of(precision="bf16")
+    data = batches(3)
+    assert same(train(step, data), train(reference, data))
+
+
+class _OfItsOwn(torch.optim.SGD):
+    def state_dict(self) -> dict[str, Any]:
+        return {"weights": [], "rate": 0.1}
+
+
+class _Failing(torch.optim.SGD):
+    def state_dict(self) -> dict[str, Any]:
+        raise NotImplementedError("on purpose")
+
+
+class _OtherGroups(torch.optim.SGD):
+    def state_dict(self) -> dict[str, Any]:
+        state = super().state_dict()
+        return state | {"param_groups": [{"params": [0]}]}
+
+
+class _Listed(torch.optim.SGD):
+    def state_dict(self) -> dict[str, Any]:
+        return super().state_dict() | {"state": [1, 2]}
+
+
+@pytest.mark.parametrize("kind", [_OfItsOwn, _Failing, _OtherGroups, _Listed])
+def test_a_state_of_another_form(kind: Any) -> None:
+    model = Net()
+    optimizer = kind(model.parameters(), lr=0.1)
+    with pytest.raises(ValueError, match=rf"{kind.__name__}\.state_dict\(\) has a form of its own"):
+        TrainStep(model, optimizer, mean_loss, CURVE)
+    assert optimizer.param_groups[0]["lr"] == 0.1
+    assert "initial_lr" not in optimizer.param_groups[0]
+
+
+@pytest.fixture(scope="module")
+def one_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    store: Path = tmp_path_factory.mktemp("process") / "store"
+    dist.init_process_group("gloo", init_method=store.as_uri(), rank=0, world_size=1)
+    yield init_device_mesh("cpu", (1,))
+    dist.destroy_process_group()
+
+
+def _distributed(mesh: Any) -> nn.Module:
+    return nn.parallel.DistributedDataParallel(Net())
+
+
+def _sharded(mesh: Any) -> nn.Module:
+    return fully_shard(Net(), mesh=mesh)
+
+
+def _sharded_in_part(mesh: Any) -> nn.Module:
+    model = Net()
+    fully_shard(model.first, mesh=mesh)
+    return model
+
+
+def _with_a_distributed_tensor(mesh: Any) -> nn.Module:
+    model = Net()
+    model.first.weight = nn.Parameter(distribute_tensor(model.first.weight.detach(), mesh, [Replicate()]))
+    return model
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")
+@pytest.mark.parametrize("wrap", [lambda model: model, nn.Sequential, torch.compile])
+@pytest.mark.parametrize(
+    ("build", "named"),
+    [
+        (_distributed, "DistributedDataParallel"),
+        (_sharded, "FSDPModule"),
+        (_sharded_in_part, "FSDPModule"),
+        (_with_a_distributed_tensor, "fully_shard"),
+    ],
+)
+def test_models_for_several_processes(one_process: Any, build: Any, named: str, wrap: Any) -> None:
+    model = wrap(build(one_process))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    with pytest.raises(ValueError, match=rf"several processes \({named}\).*Give it the plain module"):
+        TrainStep(model, optimizer, mean_loss, CURVE)
+    assert optimizer.param_groups[0]["lr"] == 0.1
