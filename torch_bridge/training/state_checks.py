@@ -1,7 +1,8 @@
 """A state compared with the training step that it is to be loaded into, before anything is changed."""
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, cast
 
 import torch
@@ -21,14 +22,8 @@ def check(own: TrainStepState, other: Any, optimizers: Sequence[Optimizer], devi
     Raises:
         ValueError: It names what is different.
     """
-    try:
+    with _refused("state of this step"):
         _check(own, other, optimizers, device)
-    except ValueError:
-        raise
-    except Exception as error:  # whatever a damaged one may lead to
-        raise ValueError(
-            f"state_dict is not a state of this step: {type(error).__name__}: {error}"
-        ) from error
 
 
 def _check(own: TrainStepState, other: Any, optimizers: Sequence[Optimizer], device: torch.device) -> None:
@@ -48,17 +43,27 @@ def _check(own: TrainStepState, other: Any, optimizers: Sequence[Optimizer], dev
     for name in ("applied", "skipped"):
         if type(other[name]) is not int or not 0 <= other[name] < _MOST_UPDATES:
             raise ValueError(f"state_dict has {name} = {other[name]!r}; it must be a count")
-    try:
+    with _refused("state of torch's random numbers"):
         torch.Generator("cpu").set_state(other["random"]["cpu"].cpu())
         if device.type == "cuda" and "cuda" in other["random"]:
             torch.Generator(device).set_state(other["random"]["cuda"].cpu())
-    except Exception as error:
-        raise ValueError(f"state_dict has no state of torch's random numbers: {error}") from None
     states = other["optimizer"] if len(optimizers) > 1 else [other["optimizer"]]
     if not isinstance(states, list | tuple) or len(cast("Any", states)) != len(optimizers):
         raise ValueError(f"state_dict has no list of {len(optimizers)} states in its optimizer")
     for optimizer, state in zip(optimizers, cast("Sequence[Any]", states), strict=True):
-        _check_optimizer(optimizer, optimizer.state_dict(), state)
+        with _refused("state of an optimizer"):
+            _check_optimizer(optimizer, optimizer.state_dict(), state)
+
+
+@contextmanager
+def _refused(what: str) -> Generator[None]:
+    """Say what is missing, whatever a damaged state leads to."""
+    try:
+        yield
+    except ValueError:
+        raise
+    except Exception as error:
+        raise ValueError(f"state_dict has no {what}: {type(error).__name__}: {error}") from error
 
 
 def _check_scale(own: Any, other: Any) -> None:
