@@ -2,7 +2,7 @@
 
 import io
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -145,15 +145,17 @@ def same(one: Any, other: Any) -> bool:
         alike = one.dtype == other.dtype and one.shape == other.shape
         return alike and bool(((one == other) | ((one != one) & (other != other))).all())
     if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
+        trees, others = cast("dict[Any, Any]", one), cast("dict[Any, Any]", other)
+        return trees.keys() == others.keys() and all(same(trees[key], others[key]) for key in trees)
     if isinstance(one, list | tuple) and isinstance(other, list | tuple):
-        return len(one) == len(other) and all(map(same, one, other))
+        items, other_items = cast("list[Any]", one), cast("list[Any]", other)
+        return len(items) == len(other_items) and all(map(same, items, other_items))
     return bool(one == other)
 
 
 def contents(step: TrainStep) -> dict[str, Any]:
     """What a skipped update leaves alone: a state without rates, random numbers and the scale's counter."""
-    state = step.state_dict()
+    state: dict[str, Any] = {**step.state_dict()}
     state["loss_scale"] = state["loss_scale"] and state["loss_scale"][0]
     states = [state["optimizer"]] if len(step.optimizers) == 1 else state["optimizer"]
     for group in (group for each in states for group in each["param_groups"]):
