@@ -2,6 +2,7 @@
 
 import operator
 from collections.abc import Sequence
+from typing import cast
 
 import numpy as np
 import torch
@@ -61,6 +62,10 @@ class Clock:
         self.counts.copy_(self._seen_counts)
         self._updates = 0
         self._move_window()
+
+    def counted(self) -> list[int]:
+        """Updates applied and updates skipped, read from the device."""
+        return cast("list[int]", self.counts.tolist())
 
     def rates_at(self, applied: int) -> list[float]:
         """The rate of each parameter group after so many updates, computed on the host."""

@@ -1,5 +1,6 @@
 """What an update reports, and a log of it that looks at the device once in a while."""
 
+import math
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -24,6 +25,21 @@ class StepResult(NamedTuple):
     lr: Tensor
     applied: Tensor
     skipped: Tensor
+
+
+def raise_if_nonfinite(result: StepResult, scaled: bool) -> None:
+    """Read a result, and refuse one that is not finite.
+
+    Raises:
+        FloatingPointError: The loss is not finite; or the norm, unless the loss was `scaled`: then it may
+            be an overflow of the scale.
+    """
+    loss, norm = result.loss.item(), result.grad_norm.item()
+    if not math.isfinite(loss) or (not math.isfinite(norm) and not scaled):
+        number = int(result.applied + result.skipped)
+        raise FloatingPointError(
+            f"update {number} was skipped: its loss is {loss} and its gradient norm {norm}"
+        )
 
 
 class MetricLog:

@@ -23,13 +23,18 @@ class Precision:
     Args:
         name: "fp32", "bf16" or "fp16".
         device: The device of the parameters.
+        parameters: Those that are optimized.
 
     Raises:
-        ValueError: Another name.
+        ValueError: Another name; "fp16" with parameters that are fp16 themselves.
     """
 
-    def __init__(self, name: PrecisionName, device: torch.device) -> None:
+    def __init__(self, name: PrecisionName, device: torch.device, parameters: Sequence[Tensor] = ()) -> None:
         self.name = checks.one_of("precision", name, get_args(PrecisionName))
+        if name == "fp16" and any(parameter.dtype == torch.float16 for parameter in parameters):
+            raise ValueError(
+                'precision="fp16" needs parameters in fp32, which it casts itself; some are fp16'
+            )
         dtype = _DTYPES.get(name)
         self.autocast: AbstractContextManager[Any] = (
             nullcontext() if dtype is None else torch.autocast(device.type, dtype=dtype)

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any, TypedDict, cast
 
 import torch
@@ -10,6 +11,7 @@ from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
 
 from torch_bridge.core import CurveArguments
+from torch_bridge.training.clock import Clock
 
 
 class TrainStepState(TypedDict):
@@ -27,6 +29,19 @@ class TrainStepState(TypedDict):
     loss_scale: Sequence[Tensor] | None
     carry: list[Tensor] | None
     random: dict[str, Tensor]
+
+
+def states_of(optimizers: Sequence[Optimizer], clock: Clock) -> list[dict[str, Any]]:
+    """The optimizers' states, with the clock's peaks and the rates of its next update, as a scheduler saves."""
+    states = [optimizer.state_dict() for optimizer in optimizers]
+    groups = chain.from_iterable(state["param_groups"] for state in states)
+    applied, _ = clock.counted()
+    # A group that came later has no rate: the next update refuses it.
+    for group, peak, rate in zip(groups, clock.peaks, clock.rates_at(applied), strict=False):
+        is_tensor = isinstance(group["lr"], Tensor)
+        group["lr"] = torch.tensor(rate, dtype=torch.float32, device="cpu") if is_tensor else rate
+        group["initial_lr"] = peak
+    return states
 
 
 def on_host(state: TrainStepState) -> TrainStepState:

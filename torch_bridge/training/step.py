@@ -1,9 +1,8 @@
 """One whole update on the device: forward, backward, unscale, clip, decide, step, count."""
 
-import math
 from collections.abc import Mapping, Sequence
 from itertools import chain
-from typing import Any, Literal, Never, cast, get_args
+from typing import Any, Literal, Never, get_args
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +19,7 @@ from torch_bridge.training.clock import Clock
 from torch_bridge.training.drivers import Drivers, Skip, check_capturable
 from torch_bridge.training.gradients import clip, gradients_of, norm_dtype, total_norm
 from torch_bridge.training.loss import LossFunction, forward
-from torch_bridge.training.metrics import StepResult
+from torch_bridge.training.metrics import StepResult, raise_if_nonfinite
 from torch_bridge.training.optimizers import check_model, curves_by_group, device_of, optimizers_of
 from torch_bridge.training.precision import Precision, PrecisionName
 from torch_bridge.training.snapshot import TrainStepState
@@ -126,11 +125,7 @@ class TrainStep:
         peaks = [peak for each in optimizers for peak in peaks_of(each)]
         groups = chain.from_iterable(each.param_groups for each in optimizers)
         parameters: list[nn.Parameter] = [parameter for group in groups for parameter in group["params"]]
-        self._precision = Precision(precision, device)
-        if precision == "fp16" and any(parameter.dtype == torch.float16 for parameter in parameters):
-            raise ValueError(
-                'precision="fp16" needs parameters in fp32, which it casts itself; some are fp16'
-            )
+        self._precision = Precision(precision, device, parameters)
         if max_norm is not None and not checks.number("max_norm", max_norm) > 0:
             raise ValueError(f"max_norm = {max_norm!r} must be positive, or None for no clipping")
         checks.one_of("on_nonfinite", on_nonfinite, get_args(OnNonfinite))
@@ -177,7 +172,7 @@ class TrainStep:
             self._foundation.settle()  # optimizers make their states in their first updates
         result = StepResult(loss, norm, rates, *counts.unbind())
         if self._raises:
-            self._raise_if_nonfinite(result)
+            raise_if_nonfinite(result, scaled=self._precision.scale is not None)
         return result
 
     def reset_carry(self) -> None:
@@ -237,14 +232,6 @@ class TrainStep:
         for parameter in self._all_parameters:
             parameter.grad = None
 
-    def _raise_if_nonfinite(self, result: StepResult) -> None:
-        loss, norm = result.loss.item(), result.grad_norm.item()
-        if not math.isfinite(loss) or (not math.isfinite(norm) and self._precision.scale is None):
-            number = int(result.applied + result.skipped)
-            raise FloatingPointError(
-                f"update {number} was skipped: its loss is {loss} and its gradient norm {norm}"
-            )
-
     def state_dict(self) -> TrainStepState:
         """A snapshot in host memory, which later updates do not change.
 
@@ -256,21 +243,13 @@ class TrainStep:
         return snapshot.on_host(self._state())
 
     def _state(self) -> TrainStepState:
-        applied, skipped = cast("list[int]", self._clock.counts.tolist())
-        states = [optimizer.state_dict() for optimizer in self.optimizers]
-        groups = chain.from_iterable(state["param_groups"] for state in states)
-        # The clock's peaks and rates, those of the next update as a scheduler's are. (A group that came
-        # later has none: the next update refuses it.)
-        rates = self._clock.rates_at(applied)
-        for group, peak, rate in zip(groups, self._clock.peaks, rates, strict=False):
-            is_tensor = isinstance(group["lr"], Tensor)
-            group["lr"] = torch.tensor(rate, dtype=torch.float32, device="cpu") if is_tensor else rate
-            group["initial_lr"] = peak
+        optimizers = snapshot.states_of(self.optimizers, self._clock)
         kinds = [type(optimizer).__name__ for optimizer in self.optimizers]
-        one = len(states) == 1
+        one = len(kinds) == 1
+        applied, skipped = self._clock.counted()
         return {
             "model": self.model.state_dict(),
-            "optimizer": states[0] if one else states,
+            "optimizer": optimizers[0] if one else optimizers,
             "optimizer_type": kinds[0] if one else kinds,
             "precision": self._precision.name,
             "curves": [curve.to_dict() for curve in self._clock.curves],
