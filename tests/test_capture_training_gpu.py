@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.gpu import assert_same_state, captured_and_eager, graphs_of, on_gpu
+from support.gpu import FUSED_ON_GPU, assert_same_state, captured_and_eager, graphs_of, on_gpu
 from support.training import (
     CURVE,
     Batch,
@@ -92,7 +92,7 @@ _ACTIONS: dict[str, Any] = {
 
 @settings(max_examples=20)
 @given(
-    st.sampled_from(["adamw", "momentum", "adagrad"]),
+    st.sampled_from(FUSED_ON_GPU),
     st.sampled_from(["fp32", "bf16", "fp16"]),
     st.sampled_from(list(_LOSSES)),
     st.lists(st.sampled_from(list(_ACTIONS)), min_size=15, max_size=25),
