@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.gpu import gpu_step, graphs_of, on_gpu
+from support.gpu import FUSED_ON_GPU, gpu_step, graphs_of, on_gpu
 from support.training import (
     CURVE,
     FUSED,
@@ -43,7 +43,7 @@ def _no_waiting() -> Iterator[None]:
 _LOSSES = {"mean": mean_loss, "pair": pair_loss}
 
 
-@pytest.mark.parametrize("name", FUSED)
+@pytest.mark.parametrize("name", FUSED_ON_GPU)
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
 @pytest.mark.parametrize("loss_fn", _LOSSES.values(), ids=_LOSSES)
 def test_the_bits_of_eager(name: str, precision: str, loss_fn: Any) -> None:
@@ -97,7 +97,7 @@ def test_every_shape_has_its_graph_up_to_a_few() -> None:
     assert len(graphs_of(captured).recorded) == 8
 
 
-@pytest.mark.parametrize("name", FUSED)
+@pytest.mark.parametrize("name", FUSED_ON_GPU)
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
 @pytest.mark.parametrize("cuda_graph", [False, True])
 def test_the_steady_state_never_waits(

@@ -185,7 +185,7 @@ def _empty_like(tensor: Tensor) -> Tensor:
 def _memory(tensor: Tensor) -> Tensor:
     """Every element in memory, to be copied: each once, or, where some may be the same, all of the range."""
     tensor = _flip_as(tensor, tensor.detach())
-    if not tensor.numel():
+    if tensor.is_contiguous() or not tensor.numel():
         return tensor
     strides = tensor.stride()
     sizes = [size if stride else 1 for size, stride in zip(tensor.shape, strides, strict=True)]
