@@ -58,7 +58,14 @@ def _check(own: TrainStepState, other: Any, optimizers: Sequence[Optimizer], dev
     if not isinstance(states, list | tuple) or len(cast("Any", states)) != len(optimizers):
         raise ValueError(f"state_dict has no list of {len(optimizers)} states in its optimizer")
     for optimizer, state in zip(optimizers, cast("Sequence[Any]", states), strict=True):
-        _check_optimizer(optimizer, optimizer.state_dict(), state)
+        try:
+            _check_optimizer(optimizer, optimizer.state_dict(), state)
+        except ValueError:
+            raise
+        except Exception as error:
+            raise ValueError(
+                f"state_dict has no state of an optimizer: {type(error).__name__}: {error}"
+            ) from error
 
 
 def _check_scale(own: Any, other: Any) -> None:
