@@ -1,7 +1,7 @@
 """Small models, their losses, and what tests of the training step ask of tensors."""
 
 import io
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -145,17 +145,17 @@ def same(one: Any, other: Any) -> bool:
         alike = one.dtype == other.dtype and one.shape == other.shape
         return alike and bool(((one == other) | ((one != one) & (other != other))).all())
     if isinstance(one, dict) and isinstance(other, dict):
-        trees, others = cast("dict[Any, Any]", one), cast("dict[Any, Any]", other)
-        return trees.keys() == others.keys() and all(same(trees[key], others[key]) for key in trees)
+        first, second = cast("dict[Any, Any]", one), cast("dict[Any, Any]", other)
+        return first.keys() == second.keys() and all(same(first[key], second[key]) for key in first)
     if isinstance(one, list | tuple) and isinstance(other, list | tuple):
-        items, other_items = cast("list[Any]", one), cast("list[Any]", other)
-        return len(items) == len(other_items) and all(map(same, items, other_items))
+        pair = cast("Sequence[Any]", one), cast("Sequence[Any]", other)
+        return len(pair[0]) == len(pair[1]) and all(map(same, *pair))
     return bool(one == other)
 
 
 def contents(step: TrainStep) -> dict[str, Any]:
     """What a skipped update leaves alone: a state without rates, random numbers and the scale's counter."""
-    state: dict[str, Any] = {**step.state_dict()}
+    state = cast("dict[str, Any]", step.state_dict())
     state["loss_scale"] = state["loss_scale"] and state["loss_scale"][0]
     states = [state["optimizer"]] if len(step.optimizers) == 1 else state["optimizer"]
     for group in (group for each in states for group in each["param_groups"]):

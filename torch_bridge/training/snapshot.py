@@ -32,7 +32,7 @@ class TrainStepState(TypedDict):
 
 
 def states_of(optimizers: Sequence[Optimizer], clock: Clock) -> list[dict[str, Any]]:
-    """The optimizers' states, with the clock's peaks and the rates of its next update, as a scheduler saves."""
+    """The optimizers' states, with the clock's peaks and the rates of its next update, as a scheduler has."""
     states = [optimizer.state_dict() for optimizer in optimizers]
     groups = chain.from_iterable(state["param_groups"] for state in states)
     applied, _ = clock.counted()
