@@ -7,6 +7,7 @@ rounds; a ratio compares two such medians. Under three minutes on two cores.
 """
 
 import argparse
+import math
 import os
 import platform
 import statistics
@@ -185,11 +186,37 @@ def in_numpy(counts: list[int], rounds: int) -> None:
     table = []
     for count in counts:
         curve = curve_with(count)
-        calls = {size: partial(curve, np.arange(size)) for size in sizes}
-        seconds = medians(rounds, {**calls, 1: partial(curve, 5)})
-        table.append([count, *(seconds[size] / size * 1e9 for size in (*sizes, 1))])
-    header = ["plateaus", *(f"{size} at once" for size in sizes), "a single one"]
+        seconds = medians(rounds, {size: partial(curve, np.arange(size)) for size in sizes})
+        table.append([count, *(seconds[size] / size * 1e9 for size in sizes)])
+    header = ["plateaus", *(f"{size} at once" for size in sizes)]
     show("NumPy, curve(steps): ns a step", header, table)
+
+
+def one_step(counts: list[int], rounds: int) -> None:
+    """A rate that is written by hand, `group["lr"] = peak * curve(step)`, beside other ways to have it."""
+    calls = 1000
+    peak, group = 0.1, {"lr": 0.1}
+
+    def write(factor: Callable[[int], float]) -> None:
+        for step in range(WARMUP, WARMUP + calls):
+            group["lr"] = peak * factor(step)
+
+    def cosine(step: int) -> float:
+        return 0.1 + 0.45 * (1 + math.cos(math.pi * (step - WARMUP) / (TOTAL - WARMUP)))
+
+    table = []
+    for count in counts:
+        curve = curve_with(count)
+        factors = {
+            "array": lambda step, curve=curve: curve(np.array(step)),
+            "ours": curve,
+            "formula": cosine,
+        }
+        seconds = medians(rounds, {name: partial(write, factor) for name, factor in factors.items()})
+        ours, array, formula = (seconds[name] / calls * 1e6 for name in ("ours", "array", "formula"))
+        table.append([count, ours, array, formula, ours / array, ours / formula])
+    header = ["plateaus", "curve(int)", "curve(array)", "math.cos", "ratio to array", "ratio to math.cos"]
+    show("Python, peak * curve(step) in a loop: µs a step", header, table)
 
 
 def construction(counts: list[int], rounds: int) -> None:
@@ -232,6 +259,7 @@ def main() -> None:
     in_jax(counts if quick else [*counts, 300], rounds)
     in_torch(counts, rounds)
     in_numpy(counts, rounds)
+    one_step(counts, rounds)
     construction(counts, rounds)
 
 

@@ -7,7 +7,8 @@ it is first asked for.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from plateau_jax.curve import PlateauCurve
+from plateau_jax import checks
+from plateau_jax.curve import CurveArguments, PlateauCurve
 from plateau_jax.segments import Segments, stack
 
 if TYPE_CHECKING:
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from plateau_jax.schedule import cosine_plateau_schedule, multiplier, optax_schedule
 
 __all__ = [
+    "CurveArguments",
     "PlateauCurve",
     "Segments",
     "cosine_plateau_schedule",
@@ -38,8 +40,7 @@ def __getattr__(name: str) -> Any:
     try:
         value = getattr(import_module(_LAZY[name]), name)
     except ModuleNotFoundError as error:
-        message = f"{name} needs {error.name}: pip install 'plateau-jax[jax]'"
-        raise ModuleNotFoundError(message, name=error.name) from None
+        raise checks.missing(name, error, "jax") from None
     globals()[name] = value
     return value
 

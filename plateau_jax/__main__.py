@@ -3,7 +3,12 @@
 import argparse
 import csv
 import json
+import os
+import shutil
+import signal
 import sys
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -55,27 +60,30 @@ def main(arguments: list[str] | None = None) -> int:
             _write_picture(curve, options.peak, options.plot)
         if options.csv:
             _write_csv(curve, peak, options.csv)
-    except ModuleNotFoundError as error:
-        parser.error(f"--plot needs {error.name}: pip install 'plateau-jax[plot]'")
-    except (OSError, ValueError) as error:
+    except (ModuleNotFoundError, OSError, ValueError) as error:
         parser.error(str(error))
     print(json.dumps(curve.to_dict()) if options.json else curve.describe())
     return 0
 
 
 def _write_picture(curve: PlateauCurve, peak: float, path: Path) -> None:
-    from matplotlib.figure import Figure
+    try:
+        from matplotlib.figure import Figure
+    except ModuleNotFoundError as error:
+        raise checks.missing("--plot", error, "plot") from None
 
     from plateau_jax.plotting import plot
 
     figure: Any = Figure(figsize=(8, 4), layout="constrained")
     plot(curve, peak_value=peak, ax=figure.subplots())
-    figure.savefig(path, dpi=120)
+    path = path if path.suffix else path.with_name(f"{path.name}.png")
+    with _whole(path) as beside, beside.open("wb") as file:
+        figure.savefig(file, dpi=120, format=path.suffix.removeprefix("."))
 
 
 def _write_csv(curve: PlateauCurve, peak: np.float32, path: Path) -> None:
     chunk = 1 << 16
-    with path.open("w", newline="") as file:
+    with _whole(path) as beside, beside.open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(["step", "learning_rate"])
         for first in range(0, curve.total_steps + 1, chunk):
@@ -83,7 +91,33 @@ def _write_csv(curve: PlateauCurve, peak: np.float32, path: Path) -> None:
             writer.writerows(zip(steps, map(str, peak * curve(steps)), strict=True))
 
 
+@contextmanager
+def _whole(path: Path) -> Generator[Path]:
+    """Where to write, so that the file appears, or replaces what was there, when it is whole."""
+    # Pipes and devices can only be written to, and so can the file that /dev/stdout stands for.
+    streams = "/dev", "/dev/fd", "/proc/self/fd"
+    if (path.exists() and not path.is_file()) or str(path.absolute().parent) in streams:
+        yield path
+        return
+    target = path.resolve()  # a link stays a link
+    beside = target.with_name(f"{target.name}.{os.getpid()}.part")
+    try:
+        if target.exists():
+            target.open("ab").close()  # refused, where the file may not be written
+            beside.touch()
+            shutil.copymode(target, beside)
+        yield beside
+        beside.replace(target)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def _stop(*_: object) -> None:
+    sys.exit(128 + signal.SIGTERM)
+
+
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, _stop)
     try:
         sys.exit(main())
     except KeyboardInterrupt:

@@ -3,13 +3,16 @@
 import math
 import operator
 import reprlib
-from collections.abc import Iterable
-from typing import Any, cast
+import sys
+from collections.abc import Iterable, Mapping, MappingView, Set
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
 MAX_STEP = 2**31 - 1
 SMALLEST_PEAK = 2.0**-126
+
+_Choice = TypeVar("_Choice", bound=str)
 
 
 def integer(name: str, value: Any) -> int:
@@ -56,7 +59,7 @@ def ratio(name: str, value: Any) -> int | float:
     return value
 
 
-def one_of(name: str, value: Any, choices: tuple[str, ...]) -> str:
+def one_of(name: str, value: Any, choices: tuple[_Choice, ...]) -> _Choice:
     if not isinstance(value, str) or value not in choices:
         raise ValueError(f"{name} = {value!r} must be one of {', '.join(map(repr, choices))}")
     return choices[choices.index(value)]
@@ -64,19 +67,26 @@ def one_of(name: str, value: Any, choices: tuple[str, ...]) -> str:
 
 def pairs(name: str, value: Any, meaning: str) -> list[tuple[str, Any, Any]]:
     """(name of the pair, first, second) for each; `meaning` says what a pair is."""
-    if isinstance(value, str | bytes) or not isinstance(value, Iterable):
+    if not _ordered(value):
         raise TypeError(f"{name} = {value!r} must be a sequence of pairs {meaning}")
     found: list[tuple[str, Any, Any]] = []
-    for index, pair in enumerate(cast("Iterable[Any]", value)):
+    for index, pair in enumerate(value):
         label = f"{name}[{index}] = {pair!r}"
         try:
-            if isinstance(pair, str | bytes):
+            if not _ordered(pair):
                 raise TypeError
             first, second = pair
         except (TypeError, ValueError):
             raise TypeError(f"{label} must be a pair {meaning}") from None
         found.append((label, first, second))
     return found
+
+
+def _ordered(value: Any) -> bool:
+    """Whether the value has items whose order was meant."""
+    return isinstance(value, Iterable) and not isinstance(
+        value, str | bytes | bytearray | Set | Mapping | MappingView
+    )
 
 
 def peak(name: str, value: Any) -> np.float32:
@@ -111,6 +121,12 @@ def steps(step: Any) -> np.ndarray:
     """Any integers, clamped to 0 … 2³¹ - 1, as int32."""
     if type(step) is int:
         return np.array(min(max(step, 0), MAX_STEP), np.int32)
+    jax = sys.modules.get("jax")
+    if isinstance(step, getattr(jax, "Array", ())) or hasattr(step, "__jax_array__"):
+        raise TypeError(
+            "step is an array of JAX, which a curve does not take: call optax_schedule(curve, peak_value), "
+            "or multiplier(curve.segments, step)"
+        )
     # As objects, since NumPy makes integers of [True, 2], and floats of [-1, 2**63] and of [].
     array = np.asarray(step, None if hasattr(step, "dtype") or isinstance(step, range) else object)
     wrong = "step must be an integer or an array of integers, not"
@@ -126,3 +142,9 @@ def steps(step: Any) -> np.ndarray:
     if array.dtype != np.uint64:
         array = array.astype(np.int64)
     return np.clip(array, 0, MAX_STEP).astype(np.int32)
+
+
+def missing(name: str, error: ModuleNotFoundError, extra: str) -> ModuleNotFoundError:
+    """The error of a package that is not installed, with what installs it."""
+    package = str(error.name).partition(".")[0]
+    return ModuleNotFoundError(f"{name} needs {package}: pip install 'plateau-jax[{extra}]'", name=package)

@@ -5,7 +5,6 @@ which the smallest is 2⁻¹⁴⁹, or the 62-bit fixed point of the runtime can
 here is rounded once.
 """
 
-import math
 from fractions import Fraction
 
 import numpy as np
@@ -57,8 +56,14 @@ def blend(low: int, high: int, weight: int) -> int:
 
 def nearest_float32(value: int) -> np.float32:
     """The float32 nearest to the value, ties to even, subnormal numbers included."""
+    return np.float32(rounded(value, BITS))
+
+
+def rounded(value: int, bits: int) -> float:
+    """The float32 nearest to value/2^bits, ties to even, as a Python float."""
     smallest_exponent = 149
-    dropped = max(value.bit_length() - 24, BITS - smallest_exponent)
-    odd = value >> dropped & 1
-    mantissa = value + (1 << dropped - 1) - 1 + odd >> dropped
-    return np.float32(math.ldexp(mantissa, dropped - BITS))
+    dropped = max(value.bit_length() - 24, bits - smallest_exponent, 0)
+    if dropped:
+        odd = value >> dropped & 1
+        value = value + (1 << dropped - 1) - 1 + odd >> dropped
+    return value * 2.0 ** (dropped - bits)

@@ -3,20 +3,27 @@
 Floating point cannot give the same bits everywhere: compilers contract a·b + c, divisions and
 cosines differ between libraries. Integers can. A number v in [0, 1] is the int64 v·2⁶².
 
-The functions take the array namespace (`numpy` or `jax.numpy`) that they run on, and use of it only
-what means the same in both.
+One body serves NumPy, JAX and single Python ints: it takes the namespace that it runs on, and uses of
+it only what means the same in all.
 """
 
-from types import ModuleType
+from collections.abc import Sequence
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
 
 from plateau_jax import exact
-from plateau_jax.segments import FIXED_BITS, Segments
+from plateau_jax.segments import FIXED_BITS, LIMB_BITS, Numbers, Segments, joined
 
-_LIMB = 31
-_LOW = (1 << _LIMB) - 1
+_LOW = (1 << LIMB_BITS) - 1
+
+
+def _where(condition: bool, first: int, second: int) -> int:
+    return first if condition else second
+
+
+_PYTHON = SimpleNamespace(int64=int, minimum=min, where=_where)
 
 
 def _sine_coefficients(count: int) -> tuple[int, ...]:
@@ -41,9 +48,9 @@ def _multiply(a: Any, b: Any) -> Any:
     The product of the two low limbs is left out: it is worth less than one unit, and what remains
     still never decreases when a or b grows.
     """
-    a_high, a_low = a >> _LIMB, a & _LOW
-    b_high, b_low = b >> _LIMB, b & _LOW
-    return a_high * b_high + (a_high * b_low + a_low * b_high >> _LIMB)
+    a_high, a_low = a >> LIMB_BITS, a & _LOW
+    b_high, b_low = b >> LIMB_BITS, b & _LOW
+    return a_high * b_high + (a_high * b_low + a_low * b_high >> LIMB_BITS)
 
 
 def _half_sine_squared(x: Any) -> Any:
@@ -57,12 +64,40 @@ def _half_sine_squared(x: Any) -> Any:
     return _multiply(sine, sine)
 
 
-def _join(high: Any, low: Any) -> Any:
-    return (high.astype("int64") << 32) | (low.astype("int64") & 0xFFFF_FFFF)
+def evaluate(xp: ModuleType, segments: Segments, index: Any, step: Any) -> Any:
+    """The multiplier at each step, given the index of the row that the step lies in.
+
+    Args:
+        xp: `numpy`, or `jax.numpy` with 64-bit integers on.
+        segments: One table, int32.
+        index: Of a row of the table, any shape.
+        step: int32 in [0, 2³¹), the same shape.
+
+    Returns:
+        float32, the same shape.
+    """
+    # Column by column: a gather of whole rows is several times slower in XLA.
+    numbers = Numbers(*(xp.take(column, index, mode="clip") for column in joined(segments)))
+    x, value = _interpolate(xp, numbers, step)
+    # int64 to float32 rounds to nearest even, and the power of two is exact.
+    multiplier = value.astype("float32") * np.float32(2.0**-FIXED_BITS)
+    return xp.where(x == 0, numbers.level, multiplier)
 
 
-def evaluate(xp: ModuleType, segments: Segments, row: Any, step: Any) -> Any:
-    """The multiplier at each step, given the row of the table that the step lies in.
+def evaluate_one(begins: Sequence[int], rows: Sequence[Numbers], step: int) -> float:
+    """The multiplier at one step, given the rows as Python numbers: the value of a float32."""
+    # By hand, since torch's compiler cannot trace `bisect`.
+    index, end = 0, len(begins)
+    while end - index > 1:
+        middle = (index + end) // 2
+        index, end = (middle, end) if begins[middle] <= step else (index, middle)
+    numbers = rows[index]
+    x, value = _interpolate(_PYTHON, numbers, step)
+    return numbers.level if x == 0 else exact.rounded(value, FIXED_BITS)
+
+
+def _interpolate(xp: Any, numbers: Numbers, step: Any) -> tuple[Any, Any]:
+    """x = j/L to the nearer end, and the multiplier there, both in 62 bits.
 
     With j steps gone of a segment of L steps from a to b, and S(x) the share of the way that its
     shape has gone at x = j/L:
@@ -71,36 +106,14 @@ def evaluate(xp: ModuleType, segments: Segments, row: Any, step: Any) -> Any:
         m = b + (a - b)·S((L - j)/L)   beyond it
 
     Blending from the nearer end makes both ends exact, needs S on [0, 1/2] only, and cannot leave
-    the range between a and b.
-
-    Args:
-        xp: `numpy`, or `jax.numpy` with 64-bit integers on.
-        segments: One table, int32.
-        row: Index into the table, any shape.
-        step: int32 in [0, 2³¹), the same shape.
-
-    Returns:
-        float32, the same shape.
+    the range between a and b. Levels far below one need more than 62 bits: where x = 0, which is
+    where a segment starts and all along a flat one, the table has them.
     """
+    gone = step - numbers.begin
+    left = numbers.length - gone
+    near = xp.int64(xp.minimum(gone, left))
+    x = near * numbers.inverse_high + (near * xp.int64(numbers.inverse_low) >> LIMB_BITS)
 
-    def of_row(column: Any) -> Any:
-        # Column by column: a gather of whole rows is several times slower in XLA.
-        return xp.take(column, row, mode="clip")
-
-    gone = step - of_row(segments.begin)
-    left = of_row(segments.length) - gone
-    near = xp.minimum(gone, left).astype("int64")
-    inverse_high = of_row(_join(segments.inverse_high, segments.inverse_middle))
-    inverse_low = of_row(segments.inverse_low).astype("int64")
-    x = near * inverse_high + (near * inverse_low >> _LIMB)
-
-    share = xp.where(of_row(segments.linear) != 0, x, _half_sine_squared(x))
-    start = of_row(_join(segments.start_high, segments.start_low))
-    end = of_row(_join(segments.end_high, segments.end_low))
-    way = _multiply(start - end, share)
-    value = xp.where(gone < left, start - way, end + way)
-
-    # int64 to float32 rounds to nearest even, and the power of two is exact. Levels far below one
-    # need more than 62 bits: where a segment starts, and all along a flat one, the table has them.
-    multiplier = value.astype("float32") * np.float32(2.0**-FIXED_BITS)
-    return xp.where(x == 0, of_row(segments.start).view("float32"), multiplier)
+    share = xp.where(numbers.linear != 0, x, _half_sine_squared(x))
+    way = _multiply(numbers.start - numbers.end, share)
+    return x, xp.where(gone < left, numbers.start - way, numbers.end + way)

@@ -22,6 +22,7 @@ def plot(curves: PlateauCurve | Iterable[PlateauCurve], *, peak_value: float = 1
 
     Raises:
         TypeError: `curves` holds something that is not a `PlateauCurve`.
+        ModuleNotFoundError: matplotlib is not installed, and no Axes were given.
         ValueError: No curve; a `peak_value` that is negative, not finite, or positive and below 2⁻¹²⁶.
 
     >>> ax = plot([PlateauCurve(1000), PlateauCurve(1000, plateaus=[(50, 30)])], peak_value=3e-4)
@@ -33,8 +34,10 @@ def plot(curves: PlateauCurve | Iterable[PlateauCurve], *, peak_value: float = 1
 
     if ax is None:
         # Not at the top: a figure that is passed in needs no pyplot, and no backend.
-        import matplotlib.pyplot as plt
-
+        try:
+            import matplotlib.pyplot as plt
+        except ModuleNotFoundError as error:
+            raise checks.missing("plot", error, "plot") from None
         ax = plt.gca()
     for curve, label in zip(found, _labels(found), strict=True):
         steps = _steps_to_draw(curve)

@@ -169,11 +169,11 @@ def _evaluate_in_integers(segments: Segments, step: Any) -> jax.Array:
         if jnp.iinfo(step.dtype).max > MAX_STEP:
             step = jnp.clip(step, 0, MAX_STEP)
         step = jnp.maximum(step.astype("int32"), 0)
-        return fixed_point.evaluate(jnp, segments, _row(segments.begin, step), step)
+        return fixed_point.evaluate(jnp, segments, _index(segments.begin, step), step)
 
 
-def _row(begin: Any, step: Any) -> jax.Array:
-    """The last row that begins at or before each step.
+def _index(begin: Any, step: Any) -> jax.Array:
+    """The index of the last row that begins at or before each step.
 
     Written out, since `jnp.searchsorted` fails inside a `shard_map` over some axes of a mesh.
     """
@@ -181,12 +181,12 @@ def _row(begin: Any, step: Any) -> jax.Array:
     if len(begin) <= 40:
         begin = jnp.expand_dims(begin[1:], tuple(range(step.ndim)))
         return jnp.sum(begin <= step[..., None], -1, dtype="int32")
-    row = jnp.zeros_like(step)
+    index = jnp.zeros_like(step)
     for bit in reversed(range((len(begin) - 1).bit_length())):
-        further = row + (1 << bit)
+        further = index + (1 << bit)
         # Past the end the last row is read, as `evaluate` reads it: all rows of an end are alike.
-        row = jnp.where(jnp.take(begin, further, mode="clip") <= step, further, row)
-    return row
+        index = jnp.where(jnp.take(begin, further, mode="clip") <= step, further, index)
+    return index
 
 
 _multiplier = jax.jit(_evaluate)

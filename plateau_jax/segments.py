@@ -1,4 +1,8 @@
-"""The table: what a curve is, precomputed, as int32 columns."""
+"""The table: what a curve is, precomputed, as int32 columns, and the only home of their format.
+
+A level v in [0, 1] is v·2⁶², and the inverse of a length L is 2⁹³/L. JAX cuts arrays that come into a
+jitted function to 32 bits unless x64 is on, so wider numbers are split into words.
+"""
 
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
@@ -10,6 +14,14 @@ from plateau_jax import exact
 FIXED_BITS = 62
 """Fractional bits of a level at run time: the most that leave a product of limbs inside int64."""
 
+LIMB_BITS = FIXED_BITS // 2
+"""Bits of a limb: a product of two levels is made of products of these."""
+
+INVERSE_BITS = FIXED_BITS + LIMB_BITS
+"""Bits of 1/L. Times a step below 2³¹ it still has 62 that are right."""
+
+_WORD_BITS = 32
+
 
 class Segments(NamedTuple):
     """One curve as a table with a row a segment; a pytree of int32 arrays of shape (rows,).
@@ -17,9 +29,6 @@ class Segments(NamedTuple):
     A curve with k plateaus has 2k + 3 rows wherever they lie: warmup, decay, (plateau, decay) k
     times, end. A row may be empty. Moving a plateau changes numbers and no shape. `stack` puts
     axes in front.
-
-    Numbers wider than 32 bits are split into words, since JAX cuts arrays that come into a jitted
-    function to 32 bits unless x64 is on.
     """
 
     begin: Any
@@ -42,8 +51,26 @@ class Segments(NamedTuple):
     """End level times 2⁶²: the low word."""
     linear: Any
     """1 for a straight line, 0 for a half cosine."""
+    start_float32: Any
+    """Start level as the nearest float32: its bits."""
+
+
+class Numbers(NamedTuple):
+    """A table with its words joined: columns, values gathered from them, or one row of Python numbers."""
+
+    begin: Any
+    length: Any
+    inverse_high: Any
+    """2⁹³/L: bits 31 to 94, int64."""
+    inverse_low: Any
+    """2⁹³/L: bits 0 to 30."""
     start: Any
-    """Start level as the nearest float32, its bits."""
+    """Start level times 2⁶², int64."""
+    end: Any
+    """End level times 2⁶², int64."""
+    linear: Any
+    level: Any
+    """Start level, float32."""
 
 
 class Row(NamedTuple):
@@ -102,23 +129,43 @@ def table(segments: Iterable[Row]) -> Segments:
 
 def _words(row: Row) -> tuple[int, ...]:
     moving = row.length > 0 and not row.flat
-    inverse = (1 << 93) // row.length if moving else 0
+    inverse = (1 << INVERSE_BITS) // row.length if moving else 0
     start, end = _inward(row.start, row.end)
     return (
         row.begin,
         row.length if moving else 0,
-        *_split(inverse >> 31),
-        inverse & 0x7FFF_FFFF,
-        *_split(start),
-        *_split(end),
+        *split(inverse >> LIMB_BITS),
+        inverse & (1 << LIMB_BITS) - 1,
+        *split(start),
+        *split(end),
         int(row.shape == "linear"),
         int(exact.nearest_float32(row.start).view(np.int32)),
     )
 
 
-def _split(value: int) -> tuple[int, int]:
-    low = value & 0xFFFF_FFFF
-    return value >> 32, low - (1 << 32 if low >> 31 else 0)
+def split(value: int) -> tuple[int, int]:
+    """An int64 as two int32: the high word and the low one."""
+    low = value & (1 << _WORD_BITS) - 1
+    return value >> _WORD_BITS, low - (1 << _WORD_BITS if low >> _WORD_BITS - 1 else 0)
+
+
+def join(high: Any, low: Any) -> Any:
+    """Arrays of words as int64: `split` backwards."""
+    return (high.astype("int64") << _WORD_BITS) | (low.astype("int64") & (1 << _WORD_BITS) - 1)
+
+
+def joined(table: Segments) -> Numbers:
+    """The columns of numbers that a table's words stand for; 64-bit integers must be on."""
+    return Numbers(
+        begin=table.begin,
+        length=table.length,
+        inverse_high=join(table.inverse_high, table.inverse_middle),
+        inverse_low=table.inverse_low,
+        start=join(table.start_high, table.start_low),
+        end=join(table.end_high, table.end_low),
+        linear=table.linear,
+        level=table.start_float32.view("float32"),
+    )
 
 
 def _inward(start: int, end: int) -> tuple[int, int]:

@@ -1,57 +1,25 @@
 """When an update is warmed up, captured, replayed, or run eagerly; with a stand-in for CUDA's graphs."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from support.training import CURVE, Net, Tape, batches, mean_loss, optimizer_of, same, spoiled
+from support.graphs import CPU, WARM_UPS, FakeGraph, Sums, without_cuda
+from support.training import CURVE, Net, batches, mean_loss, optimizer_of, same, spoiled
 from torch import Tensor
 
 from torch_bridge import TrainStep
 from torch_bridge.training.capture import Graphs
 from torch_bridge.training.changes import Foundation
 
-_CPU = torch.device("cpu")
-_WARM_UPS, _MOST_GRAPHS, _MOST_SHAPES = 3, 8, 64
-
-
-class _Graph:
-    """Records the operators of a capture, and undoes what they did to the tensors that outlive it."""
-
-    captures = 0
-
-    def __init__(self) -> None:
-        self.tape = Tape()
-
-    def replay(self) -> None:
-        self.tape.replay()
+_MOST_GRAPHS, _MOST_SHAPES = 8, 64
 
 
 @pytest.fixture(autouse=True)
 def graphs_without_cuda(monkeypatch: pytest.MonkeyPatch, kept: list[Tensor]) -> None:
-    @contextmanager
-    def graph(graph: _Graph, **_: Any) -> Iterator[None]:
-        _Graph.captures += 1
-        before = [tensor.clone() for tensor in kept]
-        with graph.tape:
-            yield
-        with torch.no_grad():
-            for tensor, value in zip(kept, before, strict=True):
-                tensor.copy_(value)
-
-    stream = SimpleNamespace(device=_CPU, wait_stream=lambda other: None)
-    _Graph.captures = 0
-    monkeypatch.setattr(torch.cuda, "Stream", lambda device: stream)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: stream)
-    monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
-    monkeypatch.setattr(torch.cuda, "CUDAGraph", _Graph)
-    monkeypatch.setattr(torch.cuda, "graph", graph)
-    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 0))
-    monkeypatch.setattr(Tensor, "record_stream", lambda tensor, stream: None)
+    without_cuda(monkeypatch, kept)
 
 
 @pytest.fixture
@@ -60,44 +28,28 @@ def kept() -> list[Tensor]:
     return [torch.zeros(()), torch.zeros((), dtype=torch.int64)]
 
 
-class _Sums:
-    """An update: adds its batches up; counts how often Python ran it."""
-
-    def __init__(self, kept: list[Tensor], steady: bool = True) -> None:
-        self.kept, self.runs, self.steady = kept, 0, steady
-        self.graphs = Graphs(self, self, _CPU)
-
-    def __call__(self, micro_batches: Any) -> tuple[Tensor, ...]:
-        self.runs += 1
-        total, count = self.kept
-        for batch in micro_batches:
-            total.add_(batch["x"].sum() * batch.get("times", 1))
-        count.add_(1)
-        return total * 1, count * 1
-
-
 def _batch(rows: int, value: float, **more: Any) -> dict[str, Any]:
     return {"x": torch.full((rows,), value), **more}
 
 
 def test_warmed_up_captured_once_and_replayed(kept: list[Tensor]) -> None:
-    sums = _Sums(kept)
+    sums = Sums(kept)
     results = [sums.graphs([_batch(2, float(number))]) for number in range(10)]
-    assert sums.runs == _WARM_UPS + 1
-    assert _Graph.captures == 1
+    assert sums.runs == WARM_UPS + 1
+    assert FakeGraph.captures == 1
     assert [result[0].item() for result in results] == [number * (number + 1) for number in range(10)]
     assert [result[1].item() for result in results] == list(range(1, 11))
 
 
 def test_every_shape_has_its_graph_up_to_a_few(kept: list[Tensor]) -> None:
-    sums, total = _Sums(kept), 0.0
+    sums, total = Sums(kept), 0.0
     for turn in range(6):
         for rows in range(1, _MOST_GRAPHS + 4):
             total += rows * (turn + 1)
             assert sums.graphs([_batch(rows, turn + 1.0)])[0] == total
-    assert _Graph.captures == _MOST_GRAPHS
+    assert FakeGraph.captures == _MOST_GRAPHS
     eager = 3 * 6
-    assert sums.runs == _MOST_GRAPHS * (_WARM_UPS + 1) + eager
+    assert sums.runs == _MOST_GRAPHS * (WARM_UPS + 1) + eager
     assert kept[1] == 6 * (_MOST_GRAPHS + 3)
 
 
@@ -111,7 +63,7 @@ def test_every_shape_has_its_graph_up_to_a_few(kept: list[Tensor]) -> None:
     ],
 )
 def test_what_is_another_shape(kept: list[Tensor], other: Any) -> None:
-    sums = _Sums(kept)
+    sums = Sums(kept)
     for _ in range(5):
         sums.graphs([_batch(2, 1.0)])
     before, runs = kept[0].item(), sums.runs
@@ -122,49 +74,49 @@ def test_what_is_another_shape(kept: list[Tensor], other: Any) -> None:
 
 
 def test_nothing_is_captured_before_the_steady_state(kept: list[Tensor]) -> None:
-    sums = _Sums(kept, steady=False)
+    sums = Sums(kept, steady=False)
     for _ in range(9):
         sums.graphs([_batch(2, 1.0)])
-    assert _Graph.captures == 0
+    assert FakeGraph.captures == 0
     sums.steady = True
     for _ in range(9):
         sums.graphs([_batch(2, 1.0)])
-    assert (_Graph.captures, sums.runs) == (1, 9 + _WARM_UPS + 1)
+    assert (FakeGraph.captures, sums.runs) == (1, 9 + WARM_UPS + 1)
     assert kept[1] == 18
 
 
 def test_the_steady_state_is_that_of_the_shape(kept: list[Tensor]) -> None:
     """Warm-ups of one shape that looked at the device are none, whatever those of another did."""
-    sums = _Sums(kept)
-    for _ in range(_WARM_UPS + 1):
+    sums = Sums(kept)
+    for _ in range(WARM_UPS + 1):
         sums.steady = False
         sums.graphs([_batch(2, 1.0)])
         sums.steady = True
         sums.graphs([_batch(3, 1.0)])
-    assert (_Graph.captures, sums.runs) == (1, 2 * (_WARM_UPS + 1))
+    assert (FakeGraph.captures, sums.runs) == (1, 2 * (WARM_UPS + 1))
 
 
 def test_dropped_graphs_are_made_anew(kept: list[Tensor]) -> None:
-    sums = _Sums(kept)
+    sums = Sums(kept)
     for _ in range(6):
         sums.graphs([_batch(2, 1.0)])
     sums.graphs.drop()
     for _ in range(6):
         sums.graphs([_batch(2, 1.0)])
-    assert (_Graph.captures, sums.runs) == (2, 2 * (_WARM_UPS + 1))
+    assert (FakeGraph.captures, sums.runs) == (2, 2 * (WARM_UPS + 1))
     assert kept[0] == 24
 
 
 def test_a_batch_of_nothing_and_of_numbers(kept: list[Tensor]) -> None:
-    sums = _Sums(kept)
+    sums = Sums(kept)
     for _ in range(6):
         sums.graphs([])
-    assert (_Graph.captures, kept[1].item()) == (1, 6)
+    assert (FakeGraph.captures, kept[1].item()) == (1, 6)
 
 
 def test_a_tensor_that_is_elsewhere_is_refused(kept: list[Tensor]) -> None:
     """A graph would go on with the value that it had at the capture."""
-    sums = _Sums(kept)
+    sums = Sums(kept)
     with pytest.raises(ValueError, match="tensor on meta"):
         sums.graphs([_batch(2, 1.0), {"x": torch.ones(2, device="meta")}])
     assert sums.runs == 0
@@ -177,58 +129,42 @@ def test_a_tensor_that_is_elsewhere_is_refused(kept: list[Tensor]) -> None:
 )
 def test_an_opaque_object_is_refused(kept: list[Tensor], value: Any) -> None:
     """A graph would go on with what it held at the capture, hashable or not."""
-    sums = _Sums(kept)
+    sums = Sums(kept)
     with pytest.raises(TypeError, match=f"holds a {type(value).__name__}"):
         sums.graphs([_batch(2, 1.0, more=value)])
     assert (sums.runs, kept[1].item()) == (0, 0)
 
 
 def test_equal_numbers_of_several_types_are_several_shapes(kept: list[Tensor]) -> None:
-    sums, seen = _Sums(kept), set()
+    sums, seen = Sums(kept), set()
 
     def update(micro_batches: Any) -> tuple[Tensor, ...]:
         seen.add(type(micro_batches[0]["times"]))
         return sums(micro_batches)
 
-    graphs = Graphs(update, sums, _CPU)
+    graphs = Graphs(update, sums, CPU)
     for times in (1, True, 1.0):
         for _ in range(6):
             graphs([_batch(2, 1.0, times=times)])
     assert seen == {int, bool, float}
-    assert (_Graph.captures, sums.runs) == (3, 3 * (_WARM_UPS + 1))
+    assert (FakeGraph.captures, sums.runs) == (3, 3 * (WARM_UPS + 1))
     assert kept[0] == 36
 
 
 def test_a_number_that_always_changes_is_no_leak(kept: list[Tensor]) -> None:
-    sums, calls = _Sums(kept), 2 * _MOST_SHAPES
+    sums, calls = Sums(kept), 2 * _MOST_SHAPES
     for number in range(calls):
         sums.graphs([_batch(2, 1.0, times=number)])
         assert len(sums.graphs._warm_ups) == min(number + 1, _MOST_SHAPES)
-    assert (_Graph.captures, sums.runs) == (0, calls)
+    assert (FakeGraph.captures, sums.runs) == (0, calls)
     assert kept[0] == calls * (calls - 1)
     for _ in range(5):  # a number that was met early still gets its graph
         sums.graphs([_batch(2, 1.0, times=1)])
-    assert _Graph.captures == 1
-
-
-def test_a_capture_that_fails_says_what_to_do(kept: list[Tensor]) -> None:
-    sums = _Sums(kept)
-
-    def update(micro_batches: Any) -> tuple[Tensor, ...]:
-        if _Graph.captures:
-            raise RuntimeError("operation not permitted when stream is capturing")
-        return sums(micro_batches)
-
-    graphs = Graphs(update, sums, _CPU)
-    for _ in range(_WARM_UPS):
-        graphs([_batch(2, 1.0)])
-    for _ in range(2):
-        with pytest.raises(RuntimeError, match="cuda_graph=False"):
-            graphs([_batch(2, 1.0)])
+    assert FakeGraph.captures == 1
 
 
 def test_a_result_is_not_overwritten(kept: list[Tensor]) -> None:
-    sums = _Sums(kept)
+    sums = Sums(kept)
     results = [sums.graphs([_batch(2, 1.0)]) for _ in range(7)]
     assert len({part.data_ptr() for result in results for part in result}) == 14
 
@@ -241,7 +177,7 @@ def test_a_whole_training_step(kept: list[Tensor]) -> None:
         return TrainStep(model, optimizer_of("momentum", model), mean_loss, CURVE, max_norm=0.5)
 
     captured, eager = build(), build()
-    captured._graphs = Graphs(captured._update, captured._drivers, _CPU)
+    captured._graphs = Graphs(captured._update, captured._drivers, CPU)
     captured._foundation = Foundation(captured.model, captured.optimizers, captured=True)
     data = [*batches(20), *batches(20, rows=7, seed=1)]
     for number, batch in enumerate(data):
@@ -251,5 +187,5 @@ def test_a_whole_training_step(kept: list[Tensor]) -> None:
             kept += [captured._clock.counts, captured._clock.rates, captured._clock._position]
         chosen = spoiled(batch) if number % 5 == 0 else batch
         assert same(captured(chosen), eager(chosen))
-    assert _Graph.captures == 2
+    assert FakeGraph.captures == 2
     assert same(captured.state_dict(), eager.state_dict())

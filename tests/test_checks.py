@@ -108,6 +108,30 @@ def test_what_is_not_a_sequence_of_pairs(name, value):
     )
 
 
+UNORDERED = [{85, 10}, frozenset((85, 10)), {85: 0, 10: 0}, {85: 0, 10: 0}.keys(), {0: 85, 1: 10}.values()]
+
+
+@pytest.mark.parametrize("name", ["plateaus", "absolute_plateaus"])
+@pytest.mark.parametrize("pair", UNORDERED, ids=repr)
+def test_a_pair_without_an_order(name, pair):
+    refuses(TypeError, f"{name}[0] = {pair!r}", "pair", call=PlateauCurve, total_steps=100, **{name: [pair]})
+
+
+@pytest.mark.parametrize("name", ["plateaus", "absolute_plateaus"])
+@pytest.mark.parametrize(
+    "value", [set(), {(85, 10)}, {(85, 10): 0}, {(85, 10): 0}.keys(), {85: 10}.items()], ids=repr
+)
+def test_pairs_without_an_order(name, value):
+    refuses(TypeError, f"{name} = {value!r}", "pair", call=PlateauCurve, total_steps=100, **{name: value})
+
+
+@pytest.mark.parametrize("name", ["plateaus", "absolute_plateaus"])
+@pytest.mark.parametrize("pair", [[85, 10], np.array([85, 10]), range(85, 9, -75)], ids=repr)
+def test_pairs_with_an_order(name, pair):
+    curve = PlateauCurve(100, **{name: [pair]})
+    assert getattr(curve, name) == ((85, 10),)
+
+
 @pytest.mark.parametrize("pair", [(50.0, 10), (50, 10.5), (np.float64(50), 10)])
 def test_an_absolute_plateau_of_fractional_steps(pair):
     refuses(

@@ -89,7 +89,8 @@ def test_scalars_arrays_and_every_integer_type_agree(case):
     values = curve(steps)
     assert values.dtype == np.float32
     assert [curve(step) for step in steps] == values.tolist()
-    assert all(type(curve(step)) is np.float32 for step in steps[:3])
+    assert all(type(curve(kind(step))) is float for step in steps[:3] for kind in (int, np.int64))
+    assert [curve(np.int64(step)) for step in steps] == values.tolist()
     assert type(curve(np.array(steps[0]))) is np.float32
     cube = np.array(steps).reshape(2, 3, -1)
     np.testing.assert_array_equal(curve(cube), values.reshape(cube.shape))

@@ -66,6 +66,15 @@ def test_nearest_float32(level):
     assert is_nearest_float32(found, exactly(level * UNIT))
 
 
+@given(st.integers(24, 224).flatmap(lambda bits: st.tuples(magnitudes(0, 2**bits), st.just(bits))))
+def test_rounded_to_float32_from_any_number_of_bits(case):
+    value, bits = case
+    found = exact.rounded(value, bits)
+    assert type(found) is float
+    assert found == np.float32(found)
+    assert is_nearest_float32(np.float32(found), exactly(Fraction(value, 2**bits)))
+
+
 @given(st.floats(0, 1, width=32))
 def test_nearest_float32_of_a_float32_is_itself(value):
     assert exact.nearest_float32(int(Fraction(value) / UNIT)) == value

@@ -6,6 +6,7 @@ import sys
 import pytest
 
 import plateau_jax
+import torch_bridge
 
 _PROGRAM = """
 import sys
@@ -48,25 +49,41 @@ def test_imports_without(statements, absent):
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
-@pytest.mark.parametrize("name", ["optax_schedule", "multiplier", "cosine_plateau_schedule"])
-def test_without_jax_its_names_say_what_to_install(name):
+_JAX_NAMES = ["optax_schedule", "multiplier", "cosine_plateau_schedule"]
+
+
+@pytest.mark.parametrize(
+    ("absent", "statements", "name", "extra"),
+    [
+        *(("jax", f"import plateau_jax; plateau_jax.{name}", name, "jax") for name in _JAX_NAMES),
+        ("jax", "from plateau_jax import optax_schedule", "optax_schedule", "jax"),
+        ("matplotlib", "import plateau_jax as p; p.plot(p.PlateauCurve(9))", "plot", "plot"),
+        ("torch", "import torch_bridge", "torch_bridge", "torch"),
+        ("torch", "from torch_bridge.scheduler import lambda_lr", "torch_bridge", "torch"),
+        ("torchdata", "from torch_bridge import make_loader", "make_loader", "torch"),
+        ("torchdata", "from torch_bridge.data import make_loader", "make_loader", "torch"),
+    ],
+)
+def test_what_is_not_installed_has_a_name_and_a_way_to_install_it(absent, statements, name, extra):
     program = f"""
 import sys
-sys.modules["jax"] = None
-import plateau_jax
+sys.modules[{absent!r}] = None
 try:
-    plateau_jax.{name}
+    {statements}
 except ModuleNotFoundError as error:
-    print(error)
+    print(error, error.name)
 """
     found = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout
-    assert found == f"{name} needs jax: pip install 'plateau-jax[jax]'\n"
+    assert found == f"{name} needs {absent}: pip install 'plateau-jax[{extra}]' {absent}\n"
 
 
 def test_every_public_name_is_there():
     assert set(plateau_jax.__all__) <= set(dir(plateau_jax))
     for name in plateau_jax.__all__:
         assert getattr(plateau_jax, name).__name__ == name
+    assert set(torch_bridge.__all__) <= set(dir(torch_bridge))
+    for name in torch_bridge.__all__:
+        assert getattr(torch_bridge, name).__name__ == name
 
 
 def test_other_names_are_not():

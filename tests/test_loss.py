@@ -1,94 +1,16 @@
-"""Losses: what may be returned, and how micro-batches add up."""
+"""What a loss function may return."""
 
 import re
-from collections.abc import Iterable
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
-from torch import Tensor
 
-from torch_bridge.training.accumulation import Accumulator
-from torch_bridge.training.loss import Loss, read_loss
-from torch_bridge.training.precision import LossScale
+from torch_bridge.training.loss import read_loss
 
 _CPU = torch.device("cpu")
-_small = st.integers(-(2**10), 2**10).map(lambda number: number / 2**5)
-_weights = st.integers(0, 5000)
-
-
-def _accumulate(
-    losses: Iterable[Loss], count: int, x: Any, scale: LossScale | None = None
-) -> tuple[Tensor, Any]:
-    accumulator = Accumulator(count, [x], scale)
-    for loss in losses:
-        accumulator.add(loss)
-    return accumulator.result()
-
-
-@given(st.lists(st.tuples(_small, _small, _weights), min_size=1, max_size=6), st.booleans(), st.booleans())
-def test_pairs_give_the_quotient_of_the_sums(
-    pieces: list[tuple[float, float, int]], on_device: bool, scaled: bool
-) -> None:
-    """Each piece is a sum `a·x + b` with a weight; a weight of zero counts as the others do."""
-    x = torch.ones((), requires_grad=True)
-    losses = [Loss(a * x + b, torch.tensor(float(w)) if on_device else w) for a, b, w in pieces]
-    scale = LossScale(_CPU) if scaled else None
-    weight = sum(w for *_, w in pieces)
-    if weight == 0:
-        if on_device:
-            assert not _accumulate(losses, len(losses), x, scale)[0].isfinite()
-        else:
-            with pytest.raises(ValueError, match=r"weight .* is zero"):
-                _accumulate(losses, len(losses), x, scale)
-        return
-    loss, rescale = _accumulate(losses, len(losses), x, scale)
-    gradient = x.grad.double() * (1.0 if rescale is None else rescale)
-    assert (rescale is None) <= (len(pieces) == 1)
-    size = float(sum(abs(Fraction(a)) + abs(Fraction(b)) for a, b, _ in pieces) / weight)
-    for found, parts in ((gradient, [a for a, *_ in pieces]), (loss, [a + b for a, b, _ in pieces])):
-        assert abs(float(found) - float(sum(map(Fraction, parts)) / weight)) <= 1e-6 * size
-
-
-@given(st.lists(st.tuples(_small, _small), min_size=1, max_size=6))
-def test_means_are_averaged(pieces: list[tuple[float, float]]) -> None:
-    x, y = (torch.ones((), requires_grad=True) for _ in range(2))
-    loss, rescale = _accumulate([Loss(a * x + b, None) for a, b in pieces], len(pieces), x)
-    assert rescale is None
-    total = torch.zeros(())
-    for a, b in pieces:
-        part = (a * y + b) / len(pieces)
-        part.backward()
-        total = total + part.detach()
-    assert torch.equal(x.grad, y.grad)
-    assert torch.equal(loss, total)
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
-def test_a_loss_comes_back_in_at_least_float32(dtype: torch.dtype) -> None:
-    for weight in (None, 2, torch.tensor(2)):
-        for count in (1, 2):
-            x = torch.ones((), dtype=dtype, requires_grad=True)
-            losses = [read_loss(x * 3 if weight is None else (x * 3, weight)) for _ in range(count)]
-            loss, _ = _accumulate(losses, count, x)
-            assert loss.dtype.itemsize >= 4
-            assert not loss.requires_grad
-            assert loss == (3 if weight is None else 1.5)
-
-
 _x = torch.ones((), requires_grad=True)
-
-
-def _mean() -> Loss:
-    return Loss(_x * 1, None)
-
-
-def _pair() -> Loss:
-    return Loss(_x * 1, 2)
 
 
 @pytest.mark.parametrize(
@@ -143,21 +65,19 @@ def test_weights_that_are_taken(weight: Any, pair: Any) -> None:
     assert float(loss.weight) == float(weight)
 
 
-def test_a_mean_among_pairs() -> None:
-    for losses in ([_mean, _pair], [_pair, _mean], [_pair, _pair, _mean]):
-        with pytest.raises(TypeError, match=r"a mean .* and a pair"):
-            _accumulate((loss() for loss in losses), len(losses), _x)
+def test_a_weight_in_host_memory_beside_a_sum_elsewhere() -> None:
+    """The meta device stands for another one. A weight that autograd tracks is a number too."""
+    total = torch.ones((), device="meta", requires_grad=True)
+    for weight in (torch.tensor(3), torch.tensor(3.0, requires_grad=True), torch.tensor(3.0).bfloat16()):
+        read = read_loss((total, weight)).weight
+        assert type(read) is float
+        assert read == 3
 
 
-def test_each_backward_pass_comes_before_the_next_loss() -> None:
-    """So that one micro-batch's activations are in memory at a time."""
-    x = torch.ones((), requires_grad=True)
-    seen: list[Tensor | None] = []
-
-    def losses() -> Any:
-        for _ in range(3):
-            seen.append(None if x.grad is None else x.grad.clone())
-            yield Loss(x * 6, None)
-
-    _accumulate(losses(), 3, x)
-    assert seen == [None, 2, 4]
+def test_a_weight_elsewhere() -> None:
+    weight = torch.ones((), device="meta")
+    with pytest.raises(ValueError, match="a weight on meta beside a sum on cpu"):
+        read_loss((_x, weight))
+    for value in (float("nan"), float("inf"), -1.0):
+        with pytest.raises(ValueError, match="finite and not negative"):
+            read_loss((torch.ones((), device="meta"), torch.tensor(value)))

@@ -45,20 +45,92 @@ def test_as_a_command_it_fails_with_2_and_the_message():
     assert "Traceback" not in done.stderr
 
 
-def test_an_interrupt_ends_it_with_130(tmp_path):
+# A process started in the background inherits an ignored SIGINT; a terminal's does not.
+AT_A_TERMINAL = [
+    sys.executable,
+    "-c",
+    """
+import runpy, signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
+runpy.run_module("plateau_jax", run_name="__main__", alter_sys=True)
+""",
+]
+
+
+@pytest.mark.parametrize("inherited", [signal.SIG_DFL, signal.SIG_IGN], ids=["default", "ignored"])
+@pytest.mark.parametrize("old", [None, "what was there"])
+@pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_stopped_csv_leaves_what_was_there(tmp_path, sent, code, old, inherited):
     path = tmp_path / "huge.csv"
-    process = subprocess.Popen([*COMMAND, str(2**31 - 1), "--csv", str(path)], stderr=subprocess.PIPE)
+    if old is not None:
+        path.write_text(old)
+    before = signal.signal(signal.SIGINT, inherited)
     try:
-        # The header is in the file as soon as the first block of values is.
-        while not (path.exists() and path.stat().st_size):
+        process = subprocess.Popen(
+            [*AT_A_TERMINAL, str(2**31 - 1), "--csv", str(path)], stderr=subprocess.PIPE
+        )
+    finally:
+        signal.signal(signal.SIGINT, before)
+    try:
+        # The first block of values is in a file beside it.
+        while not any(found.stat().st_size for found in tmp_path.iterdir() if found != path):
             assert process.poll() is None
-        process.send_signal(signal.SIGINT)
-        _, errors = process.communicate()
+        process.send_signal(sent)
+        _, errors = process.communicate(timeout=60)
     finally:
         process.kill()
         process.wait()
-    assert process.returncode == 130
+    assert process.returncode == code
     assert errors == b""
+    assert [(found, found.read_text()) for found in tmp_path.iterdir()] == [(path, old)] * (old is not None)
+
+
+@pytest.mark.parametrize(("option", "name"), [("--csv", "rates.csv"), ("--plot", "curve.png")])
+def test_what_fails_half_way_leaves_what_was_there(tmp_path, capsys, monkeypatch, option, name):
+    path = tmp_path / name
+    path.write_text("what was there")
+
+    def fail(file, *_, **__):
+        file = file if option == "--plot" else None
+        if file:
+            file.write(b"half")
+        raise OSError("no space left")
+
+    from matplotlib.figure import Figure
+
+    monkeypatch.setattr(Figure, "savefig", lambda self, file, **_: fail(file))
+    monkeypatch.setattr(PlateauCurve, "__call__", PlateauCurve.__call__ if option == "--plot" else fail)
+    assert "no space left" in _refused(capsys, ["100", option, str(path)])
+    assert [(found, found.read_text()) for found in tmp_path.iterdir()] == [(path, "what was there")]
+
+
+@pytest.mark.parametrize(("option", "name"), [("--csv", "rates.csv"), ("--plot", "curve.png")])
+def test_a_link_stays_a_link_and_a_file_keeps_its_permissions(tmp_path, capsys, option, name):
+    (tmp_path / "elsewhere").mkdir()
+    target, link = tmp_path / "elsewhere" / name, tmp_path / name
+    link.symlink_to(target)
+    for mode in (None, 0o640, 0o606):
+        if mode is not None:
+            target.chmod(mode)
+        assert main(["10", option, str(link)]) == 0
+        written = target.read_bytes()
+        assert link.is_symlink()
+        assert len(written) > 100
+        if mode is not None:
+            assert target.stat().st_mode & 0o777 == mode
+    assert sorted(found.name for found in tmp_path.rglob("*")) == sorted(["elsewhere", name, name])
+
+
+def test_a_new_file_has_the_permissions_of_any_new_file(tmp_path, capsys):
+    (tmp_path / "another").touch()
+    assert main(["10", "--csv", str(tmp_path / "rates.csv")]) == 0
+    assert (tmp_path / "rates.csv").stat().st_mode == (tmp_path / "another").stat().st_mode
+
+
+def test_standard_output_is_written_to():
+    done = subprocess.run([*COMMAND, "2", "--csv", "/dev/stdout"], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[:4] == ["step,learning_rate", "0,1.0", "1,0.5", "2,0.0"]
+    assert done.stdout.endswith(PlateauCurve(2).describe() + "\n")
 
 
 def test_the_table(capsys):

@@ -1,5 +1,6 @@
 """The rates that `lambda_lr` gives, step by step, and what it refuses."""
 
+import re
 from fractions import Fraction
 
 import jax
@@ -134,13 +135,48 @@ def test_a_step_to_an_epoch_jumps_there(epochs):
     assert rates_of(optimizer) == [0.5 * float(CURVE(epochs[-1] + 1))]
 
 
-@pytest.mark.parametrize("epoch", [2.5, 3.0, True, "3"])
-def test_an_epoch_that_is_no_integer_is_refused(epoch):
+@pytest.mark.parametrize("epoch", [0.5, 2.5, 3.0, True, "3", "x", float("nan"), np.float32(3), (3,)])
+@pytest.mark.parametrize("steps", [0, 4])
+def test_an_epoch_that_is_no_integer_is_refused_and_changes_nothing(epoch, steps):
+    optimizer, expected = optimizer_with([0.5]), optimizer_with([0.5])
+    scheduler, reference = lambda_lr(optimizer, CURVE), lambda_lr(expected, CURVE)
+    for run in ((optimizer, scheduler), (expected, reference)):
+        advance(*run, steps)
+        run[0].step()
+    with (
+        pytest.warns(UserWarning, match="epoch parameter"),
+        pytest.raises(TypeError, match=f"epoch = {re.escape(repr(epoch))} must be an integer"),
+    ):
+        scheduler.step(epoch)
+    assert scheduler.state_dict() == reference.state_dict()
+    assert rates_of(optimizer) == rates_of(expected)
+    # The saved state is taken, and the next step is the one that would have come.
+    scheduler.load_state_dict(through_a_file(scheduler.state_dict()))
+    advance(optimizer, scheduler)
+    assert rates_of(optimizer) == [0.5 * CURVE(steps + 1)]
+
+
+def test_a_step_whose_warning_is_an_error_changes_nothing():
     optimizer = optimizer_with([0.5])
     scheduler = lambda_lr(optimizer, CURVE)
     optimizer.step()
-    with pytest.warns(UserWarning, match="epoch parameter"), pytest.raises(TypeError, match=f"{epoch!r}"):
+    before = scheduler.state_dict()
+    with pytest.raises(UserWarning, match="epoch parameter"):
+        scheduler.step(7)
+    assert scheduler.state_dict() == before
+
+
+@given(st.integers(max_value=-1))
+def test_an_epoch_before_the_first_is_saved_and_loaded(epoch):
+    optimizer = optimizer_with([0.5])
+    scheduler = lambda_lr(optimizer, CURVE)
+    optimizer.step()
+    with pytest.warns(UserWarning, match="epoch parameter"):
         scheduler.step(epoch)
+    assert rates_of(optimizer) == [0.5 * CURVE(epoch)]
+    again = lambda_lr(optimizer_with([0.5]), CURVE)
+    again.load_state_dict(through_a_file(scheduler.state_dict()))
+    assert again.state_dict() == scheduler.state_dict()
 
 
 def test_no_numpy_number_reaches_groups_or_checkpoints():

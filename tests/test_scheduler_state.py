@@ -5,16 +5,17 @@ import io
 import pickle
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from support.runs import Run, advance, expected_rates, modest_peaks, optimizer_with, rates_of, through_a_file
 from support.strategies import arguments, ratios
-from torch.optim.lr_scheduler import LambdaLR
+from torch.optim.lr_scheduler import ConstantLR, LambdaLR, SequentialLR
 
 from plateau_jax import PlateauCurve
-from torch_bridge import lambda_lr
+from torch_bridge import get_cosine_plateau_schedule_with_warmup, lambda_lr
 
 CURVE = PlateauCurve(100, warmup_steps=10, plateaus=[(50, 20)], min_lr_ratio=0.1)
 OTHER = PlateauCurve(200, plateaus=[(10, 20)], decay="linear")
@@ -187,3 +188,68 @@ def test_a_state_is_apart_from_the_schedulers_that_it_came_from_and_went_to():
         assert rates_of(scheduled.optimizer) == expected_rates(
             scheduled, [0.1], scheduled.scheduler.last_epoch
         )
+
+
+def _as_a_trainer_loads(scheduler, state):
+    scheduler.load_state_dict(through_a_file(state))
+
+
+@pytest.mark.parametrize(
+    "copied",
+    [lambda pair: pair, copy.deepcopy, lambda pair: pickle.loads(pickle.dumps(pair))],
+    ids=("itself", "deep", "pickle"),
+)
+@given(st.integers(0, 150))
+def test_a_standing_choice_is_what_a_trainer_loads_by(copied, saved_at):
+    saved = Run([CURVE], [0.1])
+    saved.advance(saved_at)
+    state = saved.scheduler.state_dict()
+
+    optimizer = optimizer_with([0.1])
+    scheduler = lambda_lr(optimizer, OTHER, strict=False)
+    advance(optimizer, scheduler)
+    optimizer, scheduler = copied((optimizer, scheduler))
+    _as_a_trainer_loads(scheduler, state)
+    assert scheduler.last_epoch == saved_at
+    assert rates_of(optimizer) == [float(np.float32(0.1)) * OTHER(saved_at)]
+    with pytest.raises(ValueError, match="saved under"):
+        scheduler.load_state_dict(state, strict=True)
+
+    strict = Run([OTHER], [0.1])
+    with pytest.raises(ValueError, match=r"strict=False, to load_state_dict or, .*, to lambda_lr"):
+        _as_a_trainer_loads(strict.scheduler, state)
+    strict.scheduler.load_state_dict(state, strict=False)
+    assert strict.scheduler.last_epoch == saved_at
+
+
+def test_a_standing_choice_is_by_keyword_alone():
+    with pytest.raises(TypeError, match="positional"):
+        lambda_lr(optimizer_with([0.1]), CURVE, -1, False)
+    with pytest.raises(TypeError, match="positional"):
+        get_cosine_plateau_schedule_with_warmup(optimizer_with([0.1]), 1, 10, (), 0.0, None, -1, False)
+
+
+@pytest.mark.parametrize("floor", [{}, {"min_lr": 0.01}, {"min_lr_ratio": 0.1}], ids=str)
+def test_the_factory_takes_the_standing_choice(floor):
+    state = lambda_lr(optimizer_with([0.1]), CURVE).state_dict()
+    optimizer = optimizer_with([0.1])
+    lenient = get_cosine_plateau_schedule_with_warmup(optimizer, 1, 10, **floor, strict=False)
+    _as_a_trainer_loads(lenient, state)
+    with pytest.raises(ValueError, match="saved under"):
+        _as_a_trainer_loads(get_cosine_plateau_schedule_with_warmup(optimizer, 1, 10, **floor), state)
+
+
+@given(st.integers(1, 19))
+def test_under_the_same_curve_a_standing_choice_changes_nothing(saved_at):
+    # The rate is then another scheduler's, which a load must not replace by the curve's.
+    def start():
+        optimizer = optimizer_with([0.5])
+        parts = [ConstantLR(optimizer, 0.5, total_iters=100), lambda_lr(optimizer, CURVE, strict=False)]
+        return optimizer, SequentialLR(optimizer, parts, [20])
+
+    optimizer, scheduler = start()
+    advance(optimizer, scheduler, saved_at)
+    state = through_a_file(scheduler.state_dict())
+    resumed, again = start()
+    again.load_state_dict(state)
+    assert rates_of(resumed) == rates_of(optimizer) == [0.25]

@@ -10,6 +10,7 @@ from support.oracle import Oracle, exactly, is_nearest_float32
 from support.strategies import arguments
 
 from plateau_jax import PlateauCurve, Segments, fixed_point, stack
+from plateau_jax.segments import join, split
 
 
 def _count(chosen):
@@ -37,7 +38,7 @@ def test_the_words_of_each_row(chosen):
         inverse = _joined(row.inverse_high, row.inverse_middle) << 31 | row.inverse_low
         assert inverse == (2**93 // segment.length if moves else 0)
         assert row.linear == (segment.shape == "linear")
-        assert is_nearest_float32(np.int32(row.start).view(np.float32), segment.start)
+        assert is_nearest_float32(np.int32(row.start_float32).view(np.float32), segment.start)
         start, end = _joined(row.start_high, row.start_low), _joined(row.end_high, row.end_low)
         unit = exactly(Fraction(1, 2**62))
         assert abs(start * unit - segment.start) < unit
@@ -46,6 +47,12 @@ def test_the_words_of_each_row(chosen):
         low, high = sorted((segment.start, segment.end))
         if moves and high - low >= unit:
             assert low <= min(start, end) * unit <= max(start, end) * unit <= high
+
+
+@given(st.integers(-(2**63), 2**63 - 1))
+def test_words_are_int32_and_join_to_what_was_split(value):
+    high, low = (np.array([word], np.int32) for word in split(value))
+    assert join(high, low).tolist() == [value] == [_joined(*split(value))]
 
 
 def _joined(high, low):

@@ -5,20 +5,38 @@
 
 from typing import TYPE_CHECKING, Any
 
-from torch_bridge.data.prefetching import prefetch
-from torch_bridge.scheduler import get_cosine_plateau_schedule_with_warmup, lambda_lr
-from torch_bridge.training.evaluation import evaluate
-from torch_bridge.training.metrics import MetricLog, StepResult
-from torch_bridge.training.profiling import profile
-from torch_bridge.training.step import TrainStep
+from torch_bridge.core import checks
+
+try:
+    from torch_bridge.data.prefetching import prefetch
+    from torch_bridge.scheduler import (
+        CurveLR,
+        CurveLRState,
+        get_cosine_plateau_schedule_with_warmup,
+        lambda_lr,
+    )
+    from torch_bridge.training.evaluation import evaluate
+    from torch_bridge.training.loss import CarriedLoss, MeanLoss, PairLoss
+    from torch_bridge.training.metrics import MetricLog, StepResult
+    from torch_bridge.training.profiling import profile
+    from torch_bridge.training.snapshot import TrainStepState
+    from torch_bridge.training.step import TrainStep
+except ModuleNotFoundError as error:
+    raise checks.missing("torch_bridge", error, "torch") from None
 
 if TYPE_CHECKING:
     from torch_bridge.data import make_loader
 
 __all__ = [
+    "CarriedLoss",
+    "CurveLR",
+    "CurveLRState",
+    "MeanLoss",
     "MetricLog",
+    "PairLoss",
     "StepResult",
     "TrainStep",
+    "TrainStepState",
     "evaluate",
     "get_cosine_plateau_schedule_with_warmup",
     "lambda_lr",

@@ -50,6 +50,18 @@ def peaks_of(optimizer: Optimizer) -> list[float]:
     ]
 
 
+def set_peaks(optimizer: Optimizer, peaks: list[float], curves: list[PlateauCurve]) -> None:
+    """Make these the groups' peaks, each with a rate that is its own."""
+    # torch gives groups without a rate of their own one and the same tensor. Groups that differ in
+    # peak or curve must not share it.
+    holders: dict[int, tuple[float, PlateauCurve]] = {}
+    for group, peak, curve in zip(optimizer.param_groups, peaks, curves, strict=True):
+        group["initial_lr"] = peak
+        rate = group["lr"]
+        if isinstance(rate, Tensor) and holders.setdefault(id(rate), (peak, curve)) != (peak, curve):
+            group["lr"] = rate.clone()
+
+
 def number_of(rate: Any) -> Any:
     """The number in a rate that may be a tensor: by `item`, which takes bfloat16 and autograd's too."""
     return rate.item() if isinstance(rate, Tensor) else rate

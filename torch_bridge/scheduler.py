@@ -3,27 +3,61 @@
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
-from typing import Any
+from typing import Any, TypedDict
 
 from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
-from torch_bridge.core import PlateauCurve, checks
-from torch_bridge.groups import curves_of, number_of, peaks_of
+from torch_bridge.core import CurveArguments, PlateauCurve, checks
+from torch_bridge.groups import curves_of, number_of, peaks_of, set_peaks
 from torch_bridge.multipliers import Multipliers
+
+
+class CurveLRState(TypedDict):
+    """What `CurveLR.state_dict` returns: plain numbers and lists."""
+
+    last_epoch: int
+    _step_count: int
+    base_lrs: list[float]
+    rates: list[float]
+    """The rates in the groups. Not always this curve's: another scheduler may be in charge."""
+    curves: list[CurveArguments]
 
 
 class CurveLR(LambdaLR):
     """The scheduler that `lambda_lr` builds: a `LambdaLR` whose checkpoints hold the step and the curve."""
 
-    def __init__(self, optimizer: Optimizer, curves: Sequence[PlateauCurve], last_epoch: int = -1) -> None:
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        curves: Sequence[PlateauCurve],
+        last_epoch: int = -1,
+        *,
+        strict: bool = True,
+    ) -> None:
         last_epoch = checks.at_least("last_epoch", last_epoch, -1)
         self.curves = list(curves)
+        self.strict = strict
         self._factors = Multipliers(self.curves)
-        _set_peaks(optimizer, peaks_of(optimizer), self.curves)
-        super().__init__(optimizer, [partial(_factor, curve) for curve in curves], last_epoch)
+        set_peaks(optimizer, peaks_of(optimizer), self.curves)
+        super().__init__(optimizer, list(curves), last_epoch)
+
+    def step(self, epoch: int | None = None) -> None:
+        """The rates of the next step, or of step `epoch` (from before -1: of -1).
+
+        Raises:
+            TypeError: An epoch that is not an integer. Nothing was changed.
+        """
+        if epoch is None:
+            LambdaLR.step(self)  # not by super(), which would cost 5 % of a step
+            return
+        before = self.last_epoch, self._step_count
+        try:
+            super().step(epoch)
+        except BaseException:  # a warning that is an error too
+            self.last_epoch, self._step_count = before
+            raise
 
     def get_lr(self) -> list[float | Tensor]:
         """Each group's rate at `last_epoch`: the product of two float32, exact in a Python float."""
@@ -31,21 +65,21 @@ class CurveLR(LambdaLR):
 
     def _get_closed_form_lr(self) -> list[float | Tensor]:
         # What torch asks in place of get_lr when step() is given an epoch.
-        self.last_epoch = checks.integer("epoch", self.last_epoch)
+        self.last_epoch = max(checks.integer("epoch", self.last_epoch), -1)
         return self.get_lr()
 
-    def state_dict(self) -> dict[str, Any]:
+    # A TypedDict is a dict at run time, which is all that torch asks for.
+    def state_dict(self) -> CurveLRState:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Plain numbers and lists: the step, the peaks, the rates in the groups, and the curves to check."""
         return {
             "last_epoch": self.last_epoch,
             "_step_count": self._step_count,
-            "base_lrs": list(self.base_lrs),
-            # Not always this curve's: another scheduler may be in charge, as in a SequentialLR.
+            "base_lrs": [float(number_of(peak)) for peak in self.base_lrs],
             "rates": [float(number_of(group["lr"])) for group in self.optimizer.param_groups],
             "curves": [curve.to_dict() for curve in self.curves],
         }
 
-    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> None:
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool | None = None) -> None:
         """Go on where the state was saved, and write the rates of that moment into the groups.
 
         So the optimizer's own state may be loaded before or after.
@@ -54,12 +88,13 @@ class CurveLR(LambdaLR):
             state_dict: What `state_dict` returned.
             strict: Whether the state of another curve is refused. With False the run goes on under
                 this scheduler's curve, from the saved step and peaks; the state of a plain
-                `LambdaLR` is then taken too.
+                `LambdaLR` is then taken too. By default as the scheduler was built.
 
         Raises:
-            ValueError: The state is another curve's (unless `strict=False`), or not a state, or has
+            ValueError: The state is another curve's (unless `strict` is False), or not a state, or has
                 another number of groups. Nothing was changed.
         """
+        strict = self.strict if strict is None else strict
         try:
             last_epoch = checks.at_least("last_epoch", state_dict["last_epoch"], -1)
             step_count = checks.integer("_step_count", state_dict.get("_step_count", last_epoch + 1))
@@ -68,17 +103,10 @@ class CurveLR(LambdaLR):
                 raise ValueError(
                     f"state_dict has {len(peaks)} parameter groups; the optimizer has {len(self.base_lrs)}"
                 )
-            rates: list[float] | None = None
-            if strict:
-                self._check_curves(state_dict.get("curves"))
-                rates = [
-                    float(checks.number(f"rates[{i}]", rate)) for i, rate in enumerate(state_dict["rates"])
-                ]
-                if len(rates) != len(peaks):
-                    raise ValueError(f"state_dict has {len(rates)} rates for {len(peaks)} parameter groups")
-        except (KeyError, TypeError) as error:
+            rates = self._saved_rates(state_dict, strict)
+        except (KeyError, OverflowError, TypeError) as error:
             raise ValueError(f"state_dict is not the state of a LambdaLR: {error}") from None
-        _set_peaks(self.optimizer, peaks, self.curves)
+        set_peaks(self.optimizer, peaks, self.curves)
         self.base_lrs = list(peaks)
         # A first step writes the rates and warns of nothing.
         self._step_count = 0
@@ -92,21 +120,42 @@ class CurveLR(LambdaLR):
                 else:
                     group["lr"] = rate
 
+    def _saved_rates(self, state_dict: Mapping[str, Any], strict: bool) -> list[float] | None:
+        """The rates in a state of these curves; None in that of others, which only `strict` refuses."""
+        try:
+            self._check_curves(state_dict.get("curves"))
+            saved = state_dict["rates"]
+            rates = [float(checks.number(f"rates[{i}]", rate)) for i, rate in enumerate(saved)]
+            if len(rates) != len(self.base_lrs):
+                raise ValueError(
+                    f"state_dict has {len(rates)} rates for {len(self.base_lrs)} parameter groups"
+                )
+        except (KeyError, OverflowError, TypeError, ValueError):
+            if strict:
+                raise
+            return None
+        return rates
+
     def _check_curves(self, saved: Any) -> None:
+        way_out = "pass strict=False, to load_state_dict or, where a trainer loads, to lambda_lr"
         if saved is None:
-            raise ValueError("state_dict names no curve; pass strict=False to load it all the same")
+            raise ValueError(f"state_dict names no curve; to load it all the same {way_out}")
         curves = [PlateauCurve.from_dict(arguments) for arguments in saved]
         if curves != self.curves:
             shown = [items[0] if len(set(items)) == 1 else items for items in (curves, self.curves)]
             raise ValueError(
                 f"state_dict was saved under {shown[0]!r}, and this scheduler follows {shown[1]!r}; "
-                "pass strict=False if the change is meant"
+                f"if the change is meant {way_out}"
             )
 
 
 def lambda_lr(
-    optimizer: Optimizer, curve: PlateauCurve | Sequence[PlateauCurve], last_epoch: int = -1
-) -> LambdaLR:
+    optimizer: Optimizer,
+    curve: PlateauCurve | Sequence[PlateauCurve],
+    last_epoch: int = -1,
+    *,
+    strict: bool = True,
+) -> CurveLR:
     """The curve as a PyTorch scheduler: after n calls of `step()`, lr = peak · curve(n) in each group.
 
     The peak is the group's `initial_lr` where it has one, else its `lr`, **rounded to float32**: then
@@ -119,11 +168,12 @@ def lambda_lr(
         optimizer: Any torch optimizer.
         curve: One curve for all parameter groups, or a sequence of one each.
         last_epoch: Index of the last finished update, as in torch: after n scheduler steps, n - 1.
+        strict: Whether `load_state_dict(state)` refuses the state of another curve, or goes on under this
+            one. For trainers, which call it themselves; its own argument `strict` comes first.
 
     Returns:
-        A `torch.optim.lr_scheduler.LambdaLR`. Its `state_dict` holds plain numbers and lists. Its
-        `load_state_dict(state, strict=True)` refuses the state of another curve;
-        `strict=False` goes on under the new one.
+        A `torch.optim.lr_scheduler.LambdaLR`. Its `state_dict` holds plain numbers and lists, and
+        survives `torch.load(weights_only=True)`.
 
     Raises:
         TypeError: `optimizer` or `curve` is something else.
@@ -139,7 +189,7 @@ def lambda_lr(
     >>> round(optimizer.param_groups[0]["lr"], 9)
     0.00015
     """
-    return CurveLR(optimizer, curves_of(optimizer, curve), last_epoch)
+    return CurveLR(optimizer, curves_of(optimizer, curve), last_epoch, strict=strict)
 
 
 def get_cosine_plateau_schedule_with_warmup(
@@ -150,7 +200,9 @@ def get_cosine_plateau_schedule_with_warmup(
     min_lr_ratio: float = 0.0,
     min_lr: float | None = None,
     last_epoch: int = -1,
-) -> LambdaLR:
+    *,
+    strict: bool = True,
+) -> CurveLR:
     """A scheduler in the convention of transformers' `get_cosine_schedule_with_warmup`.
 
     Args:
@@ -161,6 +213,7 @@ def get_cosine_plateau_schedule_with_warmup(
         min_lr_ratio: The final rate as a share of the peak.
         min_lr: The final rate itself, the same for every group. Not beside `min_lr_ratio`.
         last_epoch: As in `lambda_lr`.
+        strict: As in `lambda_lr`.
 
     Returns:
         The scheduler that `lambda_lr` builds.
@@ -179,7 +232,7 @@ def get_cosine_plateau_schedule_with_warmup(
         num_training_steps, warmup_steps=num_warmup_steps, plateaus=plateaus, min_lr_ratio=min_lr_ratio
     )
     if min_lr is None:
-        return lambda_lr(optimizer, curve, last_epoch)
+        return lambda_lr(optimizer, curve, last_epoch, strict=strict)
     if min_lr_ratio != 0.0:
         raise ValueError(f"min_lr_ratio = {min_lr_ratio!r} and min_lr = {min_lr!r}: give one of them")
     floor = checks.peak("min_lr", min_lr)
@@ -188,19 +241,5 @@ def get_cosine_plateau_schedule_with_warmup(
         checks.ratio_to_peak("min_lr", peak if peak == floor else min_lr, peak)
         for peak in peaks_of(optimizer)
     ]
-    return lambda_lr(optimizer, [replace(curve, min_lr_ratio=ratio) for ratio in ratios], last_epoch)
-
-
-def _factor(curve: PlateauCurve, step: int) -> float:
-    return float(curve(step))
-
-
-def _set_peaks(optimizer: Optimizer, peaks: list[float], curves: list[PlateauCurve]) -> None:
-    # torch gives groups without a rate of their own one and the same tensor. Groups that differ in
-    # peak or curve must not share it.
-    holders: dict[int, tuple[float, PlateauCurve]] = {}
-    for group, peak, curve in zip(optimizer.param_groups, peaks, curves, strict=True):
-        group["initial_lr"] = peak
-        rate = group["lr"]
-        if isinstance(rate, Tensor) and holders.setdefault(id(rate), (peak, curve)) != (peak, curve):
-            group["lr"] = rate.clone()
+    curves = [replace(curve, min_lr_ratio=ratio) for ratio in ratios]
+    return lambda_lr(optimizer, curves, last_epoch, strict=strict)

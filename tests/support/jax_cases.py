@@ -19,7 +19,7 @@ x64_both_ways = pytest.mark.parametrize("x64", [False, True], ids=["x32", "x64"]
 both_searches = pytest.mark.parametrize("curve", [CURVE, MANY], ids=["compared", "searched"])
 
 
-def product(curve: PlateauCurve, peak: float, steps: Any, x64: bool) -> Any:
+def product(curve: PlateauCurve, peak: float, steps: NDArray[Any], x64: bool) -> Any:
     """The rate: two float32, multiplied exactly, rounded to float32 with x64 off."""
     exact: Any = np.float64(np.float32(peak)) * np.float64(curve(steps))
     return exact if x64 else exact.astype(np.float32)

@@ -124,10 +124,12 @@ def step_of(
     model: nn.Module | None = None,
     loss_fn: Callable[..., Any] = mean_loss,
     curve: Any = CURVE,
+    optimizer: Any = None,
     **options: Any,
 ) -> TrainStep:
     model = Net() if model is None else model
-    return TrainStep(model, optimizer_of(name, model), loss_fn, curve, **options)
+    optimizer = optimizer_of(name, model) if optimizer is None else optimizer
+    return TrainStep(model, optimizer, loss_fn, curve, **options)
 
 
 def rates_of(step: TrainStep, applied: int) -> np.ndarray:
@@ -153,7 +155,8 @@ def contents(step: TrainStep) -> dict[str, Any]:
     """What a skipped update leaves alone: a state without rates, random numbers and the scale's counter."""
     state = step.state_dict()
     state["loss_scale"] = state["loss_scale"] and state["loss_scale"][0]
-    for group in state["optimizer"]["param_groups"]:
+    states = [state["optimizer"]] if len(step.optimizers) == 1 else state["optimizer"]
+    for group in (group for each in states for group in each["param_groups"]):
         del group["lr"]
     del state["random"]
     return state

@@ -5,6 +5,7 @@
 
 from typing import TYPE_CHECKING, Any
 
+from torch_bridge.core import checks
 from torch_bridge.data.prefetching import prefetch
 
 if TYPE_CHECKING:
@@ -16,7 +17,10 @@ __all__ = ["make_loader", "prefetch"]
 def __getattr__(name: str) -> Any:
     if name != "make_loader":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from torch_bridge.data.loader import make_loader
+    try:
+        from torch_bridge.data.loader import make_loader
+    except ModuleNotFoundError as error:
+        raise checks.missing("make_loader", error, "torch") from None
 
     return make_loader
 

@@ -91,11 +91,11 @@ class Accumulator:
         share = self._divisor / _checked(sum(self._weights))
         return self._total * share, share if factor is None else share * factor
 
-    def keep_weight(self, skip: Tensor) -> None:
+    def keep_weights(self) -> None:
         """Let the scale remember the largest weight on the device."""
         weights = [weight for weight in self._weights if isinstance(weight, Tensor)]
         if self._scale is not None and self._count > 1 and weights:
-            self._scale.keep_weight(torch.stack(weights).amax(), skip)
+            self._scale.keep_weights(weights)
 
 
 def _nonzero(weight: Tensor | float) -> Tensor | float:
@@ -111,6 +111,6 @@ def _checked(total_weight: Tensor | float) -> Tensor | float:
 
 
 def _larger(one: Tensor | float, other: Tensor | float) -> Tensor | float:
-    if not isinstance(one, Tensor):
-        one, other = other, one
-    return one.clamp(min=other) if isinstance(one, Tensor) else max(one, other)
+    if isinstance(one, Tensor):
+        return one.clamp(min=other)
+    return other.clamp(min=one) if isinstance(other, Tensor) else max(one, other)

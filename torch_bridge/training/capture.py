@@ -1,6 +1,7 @@
 """CUDA graphs: an update recorded once for each shape of batch, and replayed."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 import torch
@@ -17,12 +18,13 @@ _PLAIN = (int, float, bool, str, bytes, type(None))
 _NOTE = (
     "This came up while the update was captured in a CUDA graph. There loss_fn must not read the device "
     "(.item(), boolean masks), nor move data between host and device; build the step with "
-    "cuda_graph=False to run it all the same. 'Stale reference' is said of a loss, or another result of "
-    "the model, that is kept from before the step was built: delete it."
+    "cuda_graph=False to run it all the same. A 'stale reference', before torch 2.13 'the legacy stream', "
+    "is a loss, or another result of the model, that was computed outside of the step and is kept: delete "
+    "it, or compute it under torch.no_grad()."
 )
 _NOTE_BEFORE_2_13 = (
-    "Before torch 2.13 a capture that failed leaves torch's random numbers and memory pools damaged: "
-    "start the process anew, from the last checkpoint."
+    "Before torch 2.13 a capture that CUDA breaks off leaves torch's random numbers and memory pools "
+    "damaged: start the process anew, from the last checkpoint."
 )
 
 
@@ -62,10 +64,10 @@ class Graphs:
         self._pool = torch.cuda.graph_pool_handle()
 
     def __call__(self, micro_batches: Sequence[Any]) -> tuple[Tensor, ...]:
-        leaves, structure = pytree.tree_flatten(list(micro_batches))
-        for leaf in leaves:
+        flat = [pytree.tree_flatten(batch) for batch in micro_batches]
+        for leaf in chain.from_iterable(leaves for leaves, _ in flat):
             _check(leaf, self._stream.device)
-        shape = (structure, *map(_shape, leaves))
+        shape = tuple((structure, *_shapes(leaves)) for leaves, structure in flat)
         recorded = self.recorded.get(shape)
         if recorded is None:
             warm_ups = self._warm_ups.get(shape, 0)
@@ -77,10 +79,10 @@ class Graphs:
                 # An update that looked at the device is no warm-up: the next one would look again.
                 self._warm_ups[shape] = warm_ups + self._drivers.steady
                 return outputs
-            recorded = self.recorded[shape] = self._record(leaves, structure)
-        tensors = [_memory(leaf) for leaf in leaves if isinstance(leaf, Tensor)]
-        if tensors:
-            torch._foreach_copy_(recorded.inputs, tensors, non_blocking=True)
+            recorded = self.recorded[shape] = self._record(flat)
+        if recorded.inputs:
+            tensors = chain.from_iterable(_tensors(leaves).values() for leaves, _ in flat)
+            torch._foreach_copy_(recorded.inputs, list(map(_memory, tensors)))
         recorded.graph.replay()
         # The next replay overwrites the graph's own outputs.
         return tuple(output.clone() for output in recorded.outputs)
@@ -97,11 +99,16 @@ class Graphs:
             output.record_stream(present)
         return outputs
 
-    def _record(self, leaves: list[Any], structure: Any) -> _Recorded:
-        inputs = [_memory(leaf).clone() for leaf in leaves if isinstance(leaf, Tensor)]
-        remaining = iter(inputs)
-        batch = [_like(leaf, next(remaining)) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+    def _record(self, flat: list[tuple[list[Any], Any]]) -> _Recorded:
+        inputs: list[Tensor] = []
+        batches: list[Any] = []
+        for leaves, structure in flat:
+            own = {key: _empty_like(tensor) for key, tensor in _tensors(leaves).items()}
+            inputs += map(_memory, own.values())
+            batches.append(pytree.tree_unflatten([own.get(id(leaf), leaf) for leaf in leaves], structure))
         graph = torch.cuda.CUDAGraph()
+        outputs: tuple[Tensor, ...] = ()
+        failure: Exception | None = None
         try:
             # Other threads stay free to use CUDA meanwhile: a loader's, which pins memory.
             # The outer context is there for a capture that fails: torch's own then stays on its stream.
@@ -111,12 +118,22 @@ class Graphs:
                     graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"
                 ),
             ):
-                outputs = self._update(pytree.tree_unflatten(batch, structure))
+                try:
+                    outputs = self._update(batches)
+                except Exception as error:
+                    failure = error
         except Exception as error:
-            error.add_note(_NOTE)
+            failure = failure or error  # what CUDA objects to it says again at the end
             if TorchVersion(torch.__version__) < "2.13":
-                error.add_note(_NOTE_BEFORE_2_13)
-            raise
+                failure.add_note(_NOTE_BEFORE_2_13)
+        if failure is not None:
+            # Something may have kept a tensor of it, and torch takes no such pool again.
+            self._pool = torch.cuda.graph_pool_handle()
+            failure.add_note(_NOTE)
+            try:
+                raise failure
+            finally:
+                del failure  # its traceback holds this frame, and all that was captured
         return _Recorded(graph, inputs, outputs)
 
 
@@ -143,19 +160,43 @@ def _check(leaf: Any, device: torch.device) -> None:
         )
 
 
-def _shape(leaf: Any) -> Any:
-    """What has to be the same for a replay: of a tensor its layout, of a plain value the value."""
-    if isinstance(leaf, Tensor):
-        return leaf.shape, leaf.stride(), leaf.dtype, leaf.requires_grad
-    return type(leaf), leaf
+def _tensors(leaves: Sequence[Any]) -> dict[int, Tensor]:
+    """Each tensor of a batch once, by its identity: a compiled loss_fn is compiled for which are one."""
+    return {id(leaf): leaf for leaf in leaves if isinstance(leaf, Tensor)}
+
+
+def _shapes(leaves: Sequence[Any]) -> Iterator[Any]:
+    """What has to be the same for a replay: which tensors there are, their layout, other leaves."""
+    numbers = {key: number for number, key in enumerate(_tensors(leaves))}
+    for leaf in leaves:
+        if isinstance(leaf, Tensor):
+            marks = leaf.requires_grad, leaf.is_conj(), leaf.is_neg()
+            yield numbers[id(leaf)], leaf.shape, leaf.stride(), leaf.dtype, marks
+        else:
+            yield type(leaf), leaf
+
+
+def _empty_like(tensor: Tensor) -> Tensor:
+    """A tensor of the same layout, gaps and all: a compiled loss_fn is compiled for it."""
+    empty = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
+    return _flip_as(tensor, empty).detach().requires_grad_(tensor.requires_grad)
 
 
 def _memory(tensor: Tensor) -> Tensor:
-    """The memory from a tensor's first element to its last, gaps and all, as one row."""
-    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    return tensor.detach().as_strided((last + 1 if tensor.numel() else 0,), (1,))
+    """Every element in memory, to be copied: each once, or, where some may be the same, all of the range."""
+    tensor = _flip_as(tensor, tensor.detach())
+    if not tensor.numel():
+        return tensor
+    strides = tensor.stride()
+    sizes = [size if stride else 1 for size, stride in zip(tensor.shape, strides, strict=True)]
+    last, are_apart = 0, True
+    for stride, size in sorted(zip(strides, sizes, strict=True)):
+        are_apart = are_apart and (size == 1 or stride > last)
+        last += (size - 1) * stride
+    return tensor.as_strided(sizes, strides) if are_apart else tensor.as_strided((last + 1,), (1,))
 
 
-def _like(tensor: Tensor, memory: Tensor) -> Tensor:
-    """A tensor of the same strides in other memory: a compiled loss_fn is compiled for them."""
-    return memory.as_strided(tensor.shape, tensor.stride()).requires_grad_(tensor.requires_grad)
+def _flip_as(tensor: Tensor, other: Tensor) -> Tensor:
+    """The other tensor, its marks "conjugate" and "negative" turned over where the first has them."""
+    other = other.conj() if tensor.is_conj() else other
+    return torch._neg_view(other) if tensor.is_neg() else other

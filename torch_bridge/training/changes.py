@@ -96,6 +96,6 @@ def _settings_of_graph(group: dict[str, Any]) -> list[Any]:
 
 def _value(value: Any) -> Any:
     """To be compared without a look at the device."""
-    if isinstance(value, tuple):
+    if isinstance(value, tuple | list):
         return tuple(_value(item) for item in cast("tuple[Any, ...]", value))
     return id(value) if isinstance(value, Tensor) else value

@@ -60,6 +60,7 @@ class DeviceDriver:
         self.steady = _has_momentum(optimizer)
         if not self.steady:
             if skip.applied is not None:
+                _complete_momentum(optimizer)
                 optimizer.step()
             return
         optimizer.found_inf = skip.found_inf
@@ -164,6 +165,21 @@ def check_capturable(optimizer: Optimizer, groups: Sequence[dict[str, Any]]) -> 
         raise ValueError(
             f"cuda_graph=True needs {type(optimizer).__name__} with capturable=True beside fused=True"
         )
+
+
+def _complete_momentum(optimizer: Optimizer) -> None:
+    """Give zero as momentum to parameters that join a group of fused SGD later.
+
+    Its kernel takes buffers of all parameters with a gradient, or makes those of all.
+    """
+    for group in optimizer.param_groups:
+        trained = [parameter for parameter in group["params"] if parameter.grad is not None]
+        states = [optimizer.state[parameter] for parameter in trained]
+        lacking = [state.get("momentum_buffer") is None for state in states]
+        if not all(lacking):
+            for parameter, state, lacks in zip(trained, states, lacking, strict=True):
+                if lacks:
+                    state["momentum_buffer"] = torch.zeros_like(parameter.detach())
 
 
 def _has_momentum(optimizer: Optimizer) -> bool:

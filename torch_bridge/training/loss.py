@@ -63,7 +63,7 @@ def read_loss(value: Any) -> Loss:
             return Loss(total, weight.detach().float())
         if weight.device.type != "cpu":
             raise ValueError(f"loss_fn returned a weight on {weight.device} beside a sum on {total.device}")
-        weight = float(weight)  # in host memory: nothing waits
+        weight = weight.item()  # in host memory: nothing waits
     if isinstance(weight, bool) or not isinstance(weight, Real):
         raise TypeError(
             f"loss_fn returned the weight {_shown(weight)}; it must be a number or a scalar tensor"

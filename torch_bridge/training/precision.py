@@ -60,11 +60,11 @@ class LossScale:
         """The largest weight in the updates so far; None before the first that had any on the device."""
         return self._largest_weight if self._has_weights else None
 
-    def keep_weight(self, weight: Tensor, skip: Tensor) -> None:
-        """Remember the largest weight of an update, unless it was skipped."""
+    def keep_weights(self, weights: Sequence[Tensor]) -> None:
+        """Remember the largest weight, of an update that overflowed too: the next will not."""
         self._has_weights = True
-        larger = (weight > self._largest_weight) & ~skip
-        self._largest_weight.copy_(torch.where(larger, weight, self._largest_weight))
+        finite = torch.nan_to_num(torch.stack([self._largest_weight, *weights]), 0.0, posinf=0.0)
+        self._largest_weight.copy_(finite.amax())
 
     def update(self, found_inf: Tensor, loss: Tensor) -> None:
         """`found_inf` is 1.0 where the update was skipped."""
@@ -80,5 +80,6 @@ class LossScale:
 
     def set(self, state: Sequence[Tensor]) -> None:
         self._has_weights = len(state) > 2
+        self._largest_weight.zero_()
         for own, value in zip((self.factor, self.good_updates, self._largest_weight), state, strict=False):
             own.copy_(value)

@@ -1,11 +1,15 @@
 """A training state outside the device: what is in it, copies, random numbers."""
 
+import copy
 from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict, cast
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
+
+from torch_bridge.core import CurveArguments
 
 
 class TrainStepState(TypedDict):
@@ -16,7 +20,7 @@ class TrainStepState(TypedDict):
     """The optimizer's state, or a list of one for each of several."""
     optimizer_type: str | list[str]
     precision: str
-    curves: list[dict[str, Any]]
+    curves: list[CurveArguments]
     """The arguments of each parameter group's curve."""
     applied: int
     skipped: int
@@ -32,6 +36,28 @@ def on_host(state: TrainStepState) -> TrainStepState:
     if hasattr(state["model"], "_metadata"):
         copied["model"]._metadata = cast("Any", state["model"])._metadata
     return copied
+
+
+def copied_for(optimizer: Optimizer, state: Any) -> Any:
+    """A copy of an optimizer's state, its tensors laid out in memory as their parameters are.
+
+    Fused kernels on a CPU go through both in the order of memory, whatever the strides: the moments of a
+    model in channels_last would be those of other elements.
+    """
+    copied = pytree.tree_map(_copy, state)
+    for group, saved in zip(optimizer.param_groups, copied["param_groups"], strict=True):
+        for parameter, number in zip(group["params"], saved["params"], strict=True):
+            of_parameter = copied["state"].get(number, {})
+            for name, value in of_parameter.items():
+                if isinstance(value, Tensor) and value.shape == parameter.shape:
+                    like = torch.empty_like(parameter.detach(), dtype=value.dtype, device=value.device)
+                    if like.stride() != value.stride():
+                        of_parameter[name] = like.copy_(value)
+    return copied
+
+
+def _copy(leaf: Any) -> Any:
+    return leaf.detach().clone() if isinstance(leaf, Tensor) else copy.deepcopy(leaf)
 
 
 def random_states(device: torch.device) -> dict[str, Tensor]:

@@ -21,6 +21,17 @@ def check(own: TrainStepState, other: Any, optimizers: Sequence[Optimizer], devi
     Raises:
         ValueError: It names what is different.
     """
+    try:
+        _check(own, other, optimizers, device)
+    except ValueError:
+        raise
+    except Exception as error:  # whatever a damaged one may lead to
+        raise ValueError(
+            f"state_dict is not a state of this step: {type(error).__name__}: {error}"
+        ) from error
+
+
+def _check(own: TrainStepState, other: Any, optimizers: Sequence[Optimizer], device: torch.device) -> None:
     if not isinstance(other, Mapping) or own.keys() != other.keys():
         raise ValueError(f"state_dict is not a state of a TrainStep, which has the keys {list(own)}")
     other = cast("Mapping[str, Any]", other)
@@ -30,36 +41,42 @@ def check(own: TrainStepState, other: Any, optimizers: Sequence[Optimizer], devi
                 f"state_dict was saved with {name} = {other[name]}, and this step has {own[name]}"
             )
     _check_shapes("model", own["model"], other["model"])
-    _check_shapes("carry", own["carry"], other["carry"])
+    if other["model"].keys() != own["model"].keys():  # among them those of extra states
+        raise ValueError("state_dict was saved with another model: its names are others")
+    _check_shapes("carry", _listed(own["carry"]), _listed(other["carry"]))
     _check_scale(own["loss_scale"], other["loss_scale"])
     for name in ("applied", "skipped"):
         if type(other[name]) is not int or not 0 <= other[name] < _MOST_UPDATES:
             raise ValueError(f"state_dict has {name} = {other[name]!r}; it must be a count")
     try:
-        torch.Generator("cpu").set_state(other["random"]["cpu"])
+        torch.Generator("cpu").set_state(other["random"]["cpu"].cpu())
         if device.type == "cuda" and "cuda" in other["random"]:
             torch.Generator(device).set_state(other["random"]["cuda"].cpu())
-    except (AttributeError, KeyError, TypeError, RuntimeError) as error:
+    except Exception as error:
         raise ValueError(f"state_dict has no state of torch's random numbers: {error}") from None
     states = other["optimizer"] if len(optimizers) > 1 else [other["optimizer"]]
     if not isinstance(states, list | tuple) or len(cast("Any", states)) != len(optimizers):
         raise ValueError(f"state_dict has no list of {len(optimizers)} states in its optimizer")
     for optimizer, state in zip(optimizers, cast("Sequence[Any]", states), strict=True):
-        try:
-            _check_optimizer(optimizer, optimizer.state_dict(), state)
-        except ValueError:
-            raise
-        except Exception as error:  # whatever a damaged one may lead to
-            raise ValueError(
-                f"state_dict has no state of an optimizer: {type(error).__name__}: {error}"
-            ) from error
+        _check_optimizer(optimizer, optimizer.state_dict(), state)
 
 
 def _check_scale(own: Any, other: Any) -> None:
+    other = _listed(other)
     # The third, the largest weight, is there where weights are on the device.
-    if own is not None and isinstance(other, list | tuple) and len(cast("Any", other)) in (2, 3):
+    if own is not None and isinstance(other, list) and len(cast("Any", other)) in (2, 3):
         own = [*own[:2], own[0]][: len(cast("Any", other))]
     _check_shapes("loss_scale", own, other)
+    values = cast("Sequence[Tensor]", other or [])
+    if not all(0 <= value < float("inf") for value in values) or not all(values[:1]):
+        raise ValueError(f"state_dict has loss_scale = {other}; it must be finite and positive")
+
+
+def _listed(value: Any) -> Any:
+    """A tuple as a list. A dictionary is none, though its paths are the same where its keys are 0, 1, ..."""
+    if isinstance(value, tuple):
+        return list(cast("tuple[Any, ...]", value))
+    return {"not a list": cast("Any", value)} if isinstance(value, Mapping) else value
 
 
 def _check_shapes(name: str, own: Any, other: Any) -> None:
@@ -82,7 +99,12 @@ def _check_shapes(name: str, own: Any, other: Any) -> None:
 
 
 def _kind(leaf: Any) -> str:
-    return f"{leaf.dtype} of {tuple(leaf.shape)}" if isinstance(leaf, Tensor) else type(leaf).__name__
+    if not isinstance(leaf, Tensor):
+        return type(leaf).__name__
+    kind = f"{leaf.dtype} of {tuple(leaf.shape)}"
+    if leaf.layout != torch.strided:
+        kind = f"{leaf.layout} {kind}"
+    return f"{kind} without memory" if leaf.is_meta else kind
 
 
 def _check_optimizer(optimizer: Optimizer, own: Mapping[str, Any], other: Mapping[str, Any]) -> None:
@@ -97,34 +119,45 @@ def _check_optimizer(optimizer: Optimizer, own: Mapping[str, Any], other: Mappin
     states: Mapping[Any, Any] = other["state"]
     if unknown := states.keys() - {number for each in numbers for number in each}:
         raise ValueError(f"state_dict has an optimizer's state for unknown parameters: {unknown}")
-    made: dict[Any, dict[str, str]] = {}
+    made: dict[Any, tuple[dict[str, str], bool]] = {}
     for index, (group, saved_group) in enumerate(zip(groups, other["param_groups"], strict=True)):
         for number, parameter in zip(numbers[index], group["params"], strict=True):
-            if type(optimizer).__module__.startswith("torch.optim"):
+            of_torch = type(optimizer).__module__.startswith("torch.optim")
+            if of_torch:
                 key = index, parameter.shape, parameter.dtype
                 if key not in made:
-                    made[key] = _kinds(_state_of_first_update(optimizer, parameter, saved_group))
-                expected = made[key]
+                    made[key] = _state_of_torch(optimizer, parameter, saved_group)
+                expected, is_needed = made[key]
             else:
-                expected = _kinds(own["state"].get(number, {}))
-            if number in states:
-                _check_state(number, expected, _kinds(states[number]))
+                expected, is_needed = _kinds(own["state"].get(number, {})), False
+            # One that is empty is made anew, as one that is missing.
+            if (found := _kinds(states.get(number, {}))) or is_needed:
+                _check_state(number, expected, found)
+                if of_torch:
+                    _check_values(number, states[number])
 
 
-def _state_of_first_update(
+def _state_of_torch(
     optimizer: Optimizer, parameter: nn.Parameter, settings: Mapping[str, Any]
-) -> dict[str, Any]:
-    """The state that such an optimizer of torch's, with these settings, makes for such a parameter."""
+) -> tuple[dict[str, str], bool]:
+    """What such an optimizer of torch's, with these settings, keeps for such a parameter.
+
+    And whether it does from when it is built on, so that it has to be in every state.
+    """
     like = nn.Parameter(torch.zeros_like(parameter))
     like.grad = torch.zeros_like(parameter)
     if isinstance(optimizer, SparseAdam):
         like.grad = like.grad.to_sparse()
-    arguments = inspect.signature(type(optimizer).__init__).parameters
+    kind = cast("Any", type(optimizer))
+    arguments = inspect.signature(kind.__init__).parameters
     chosen = {name: settings[name] for name in settings if name in arguments and name != "params"}
-    with torch.enable_grad():
-        other = cast("Any", type(optimizer))([like], **chosen | {"lr": 1e-3})
-        other.step()
-    return other.state[like]
+    # Its counts belong on the host, whatever the default device is now.
+    with torch.enable_grad(), torch.device("cpu"):
+        other = kind([like], **chosen | {"lr": 1e-3})
+        from_the_start = bool(other.state)
+        for _ in range(2):  # the first update leaves some settings unread
+            kind.step.__wrapped__(other)  # without the hooks that a user has set for all optimizers
+    return _kinds(other.state[like]), from_the_start
 
 
 def _kinds(state: Any) -> dict[str, str]:
@@ -143,3 +176,15 @@ def _check_state(number: int, expected: Mapping[str, str], found: Mapping[str, s
             f"state_dict has an optimizer's state that does not fit parameter {number}: "
             + "; ".join(different)
         )
+
+
+def _check_values(number: int, state: Mapping[str, Any]) -> None:
+    """What torch's own optimizers could not copy, or count on from."""
+    for name, value in state.items():
+        if not isinstance(value, Tensor | int | float | None):
+            raise ValueError(
+                f"state_dict has {name} = {value!r} in an optimizer's state for parameter {number}; "
+                "it must be a tensor or a number"
+            )
+    if not 0 <= (step := state.get("step", 0)) < _MOST_UPDATES:
+        raise ValueError(f"state_dict has step = {step} for parameter {number}; it must be a count")

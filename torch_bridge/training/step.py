@@ -1,6 +1,5 @@
 """One whole update on the device: forward, backward, unscale, clip, decide, step, count."""
 
-import copy
 import math
 from collections.abc import Mapping, Sequence
 from itertools import chain
@@ -189,10 +188,11 @@ class TrainStep:
 
     def _rebuild(self) -> None:
         """Choose what depends on settings and memory anew, since something else changed them."""
-        self._drivers.bind()
         if self._graphs is not None:
             for optimizer in self.optimizers:
                 check_capturable(optimizer, optimizer.param_groups)
+        self._drivers.bind()
+        if self._graphs is not None:
             self._graphs.drop()
         self._foundation.settle()
 
@@ -216,7 +216,7 @@ class TrainStep:
             self._clock.count_update(skip.on_device)
             if self._precision.scale is not None:
                 self._precision.scale.update(skip.found_inf, loss)
-                accumulator.keep_weight(skip.on_device)
+                accumulator.keep_weights()
             if self._carry is not None:
                 self._carry.keep(carry, skip.on_device)
         finally:
@@ -281,6 +281,7 @@ class TrainStep:
             "random": snapshot.random_states(self._device),
         }
 
+    @torch.inference_mode(False)
     def load_state_dict(self, state_dict: TrainStepState | Mapping[str, Any]) -> None:
         """Go on, bit for bit, where a snapshot was taken. What is loaded is copied.
 
@@ -298,9 +299,11 @@ class TrainStep:
             for optimizer, state in zip(self.optimizers, states, strict=True):
                 check_capturable(optimizer, state["param_groups"])
         peaks = [float(checks.peak("initial_lr", group["initial_lr"])) for group in groups]
+        pairs = zip(self.optimizers, states, strict=True)
+        copies = [snapshot.copied_for(optimizer, state) for optimizer, state in pairs]
         self.model.load_state_dict(state_dict["model"])
-        for optimizer, state in zip(self.optimizers, states, strict=True):
-            optimizer.load_state_dict(copy.deepcopy(state))
+        for optimizer, state in zip(self.optimizers, copies, strict=True):
+            optimizer.load_state_dict(state)
         self._clock.set(state_dict["applied"], state_dict["skipped"], peaks)
         self._rebuild()
         if self._precision.scale is not None:

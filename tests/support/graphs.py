@@ -1,0 +1,73 @@
+"""CUDA graphs without CUDA: what is called within a capture is kept, undone, and run again at a replay."""
+
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager, nullcontext
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import torch
+from support.training import Tape
+from torch import Tensor
+
+from torch_bridge.training.capture import Graphs
+
+CPU = torch.device("cpu")
+WARM_UPS = 3
+
+
+class FakeGraph:
+    """Records the operators of a capture, and undoes what they did to the tensors that outlive it."""
+
+    captures = 0
+
+    def __init__(self) -> None:
+        self.tape = Tape()
+
+    def replay(self) -> None:
+        self.tape.replay()
+
+
+def without_cuda(monkeypatch: pytest.MonkeyPatch, kept: list[Tensor]) -> None:
+    """Put fakes in place of CUDA's streams and graphs. `kept`: the tensors that outlive a capture."""
+
+    @contextmanager
+    def graph(graph: FakeGraph, **_: Any) -> Generator[None]:
+        FakeGraph.captures += 1
+        before = [tensor.clone() for tensor in kept]
+        with graph.tape:
+            yield
+        with torch.no_grad():
+            for tensor, value in zip(kept, before, strict=True):
+                tensor.copy_(value)
+
+    def nothing(*_: Any) -> None: ...
+
+    def the_stream(_: Any) -> SimpleNamespace:
+        return stream
+
+    stream = SimpleNamespace(device=CPU, wait_stream=nothing)
+    FakeGraph.captures = 0
+    monkeypatch.setattr(torch.cuda, "Stream", the_stream)
+    monkeypatch.setattr(torch.cuda, "current_stream", the_stream)
+    monkeypatch.setattr(torch.cuda, "stream", nullcontext)
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", FakeGraph)
+    monkeypatch.setattr(torch.cuda, "graph", graph)
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 0))
+    monkeypatch.setattr(Tensor, "record_stream", nothing)
+
+
+class Sums:
+    """An update: adds its batches up; counts how often Python ran it."""
+
+    def __init__(self, kept: list[Tensor], steady: bool = True) -> None:
+        self.kept, self.runs, self.steady = kept, 0, steady
+        self.graphs = Graphs(self, cast("Any", self), CPU)
+
+    def __call__(self, micro_batches: Sequence[Any]) -> tuple[Tensor, ...]:
+        self.runs += 1
+        total, count = self.kept
+        for batch in micro_batches:
+            total.add_(batch["x"].sum() * batch.get("times", 1))
+        count.add_(1)
+        return total * 1, count * 1

@@ -1,0 +1,141 @@
+"""How micro-batches add up: pairs to the quotient of sums, means to their average."""
+
+from collections.abc import Iterable
+from fractions import Fraction
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from support.training import batches, device_pair_loss, pair_loss, step_of
+from torch import Tensor
+
+from torch_bridge.training.accumulation import Accumulator
+from torch_bridge.training.loss import Loss, read_loss
+from torch_bridge.training.precision import LossScale
+
+_CPU = torch.device("cpu")
+_small = st.integers(-(2**10), 2**10).map(lambda number: number / 2**5)
+_weights = st.integers(0, 5000)
+
+
+def _accumulate(
+    losses: Iterable[Loss], count: int, x: Any, scale: LossScale | None = None
+) -> tuple[Tensor, Any]:
+    accumulator = Accumulator(count, [x], scale)
+    for loss in losses:
+        accumulator.add(loss)
+    return accumulator.result()
+
+
+@given(st.lists(st.tuples(_small, _small, _weights), min_size=1, max_size=6), st.booleans(), st.booleans())
+def test_pairs_give_the_quotient_of_the_sums(
+    pieces: list[tuple[float, float, int]], on_device: bool, scaled: bool
+) -> None:
+    """Each piece is a sum `a·x + b` with a weight; a weight of zero counts as the others do."""
+    x = torch.ones((), requires_grad=True)
+    losses = [Loss(a * x + b, torch.tensor(float(w)) if on_device else w) for a, b, w in pieces]
+    scale = LossScale(_CPU) if scaled else None
+    weight = sum(w for *_, w in pieces)
+    if weight == 0:
+        if on_device:
+            assert not _accumulate(losses, len(losses), x, scale)[0].isfinite()
+        else:
+            with pytest.raises(ValueError, match=r"weight .* is zero"):
+                _accumulate(losses, len(losses), x, scale)
+        return
+    loss, rescale = _accumulate(losses, len(losses), x, scale)
+    gradient = x.grad.double() * (1.0 if rescale is None else rescale)
+    assert (rescale is None) <= (len(pieces) == 1)
+    size = float(sum(abs(Fraction(a)) + abs(Fraction(b)) for a, b, _ in pieces) / weight)
+    for found, parts in ((gradient, [a for a, *_ in pieces]), (loss, [a + b for a, b, _ in pieces])):
+        assert abs(float(found) - float(sum(map(Fraction, parts)) / weight)) <= 1e-6 * size
+
+
+@given(st.lists(st.tuples(_small, _small), min_size=1, max_size=6))
+def test_means_are_averaged(pieces: list[tuple[float, float]]) -> None:
+    x, y = (torch.ones((), requires_grad=True) for _ in range(2))
+    loss, rescale = _accumulate([Loss(a * x + b, None) for a, b in pieces], len(pieces), x)
+    assert rescale is None
+    total = torch.zeros(())
+    for a, b in pieces:
+        part = (a * y + b) / len(pieces)
+        part.backward()
+        total = total + part.detach()
+    assert torch.equal(x.grad, y.grad)
+    assert torch.equal(loss, total)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_a_loss_comes_back_in_at_least_float32(dtype: torch.dtype) -> None:
+    for weight in (None, 2, torch.tensor(2)):
+        for count in (1, 2):
+            x = torch.ones((), dtype=dtype, requires_grad=True)
+            losses = [read_loss(x * 3 if weight is None else (x * 3, weight)) for _ in range(count)]
+            loss, _ = _accumulate(losses, count, x)
+            assert loss.dtype.itemsize >= 4
+            assert not loss.requires_grad
+            assert loss == (3 if weight is None else 1.5)
+
+
+_x = torch.ones((), requires_grad=True)
+
+
+def _mean() -> Loss:
+    return Loss(_x * 1, None)
+
+
+def _pair() -> Loss:
+    return Loss(_x * 1, 2)
+
+
+def test_a_mean_among_pairs() -> None:
+    for losses in ([_mean, _pair], [_pair, _mean], [_pair, _pair, _mean]):
+        with pytest.raises(TypeError, match=r"a mean .* and a pair"):
+            _accumulate((loss() for loss in losses), len(losses), _x)
+
+
+def test_each_backward_pass_comes_before_the_next_loss() -> None:
+    """So that one micro-batch's activations are in memory at a time."""
+    x = torch.ones((), requires_grad=True)
+    seen: list[Tensor | None] = []
+
+    def losses() -> Any:
+        for _ in range(3):
+            seen.append(None if x.grad is None else x.grad.clone())
+            yield Loss(x * 6, None)
+
+    _accumulate(losses(), 3, x)
+    assert seen == [None, 2, 4]
+
+
+def test_a_loss_on_another_device() -> None:
+    x = torch.ones((), requires_grad=True)
+    with pytest.raises(ValueError, match="a loss on meta; the parameters are on cpu"):
+        _accumulate([Loss(x * torch.ones((), device="meta"), None)], 1, x)
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+def test_weights_in_host_memory_and_on_the_device_side_by_side(scaled: bool) -> None:
+    for weights in ([2, torch.tensor(3.0)], [torch.tensor(2.0), 3], [2, torch.tensor(1.0), 2.0]):
+        x = torch.ones((), requires_grad=True)
+        scale = LossScale(_CPU) if scaled else None
+        losses = [read_loss((x * 6, weight)) for weight in weights]
+        loss, factor = _accumulate(losses, len(losses), x, scale)
+        expected = torch.tensor(6.0 * len(weights) / sum(map(float, weights)))
+        torch.testing.assert_close(loss, expected)
+        torch.testing.assert_close(x.grad * factor, expected)
+
+
+def test_equal_weights_of_the_host_are_no_larger_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gradients are multiplied where a larger weight comes, and once at the end of an update."""
+    calls, multiply = [], torch._foreach_mul_
+    monkeypatch.setattr(torch, "_foreach_mul_", lambda *args: calls.append(multiply(*args)))
+    step_of("sgd", loss_fn=pair_loss, precision="fp16")(*batches(4))
+    assert len(calls) == 1
+
+
+def test_weights_on_the_device_are_taken_as_they_come() -> None:
+    one, other = (step_of("sgd", loss_fn=loss_fn) for loss_fn in (pair_loss, device_pair_loss))
+    torch.testing.assert_close(one(*batches(3)), other(*batches(3)))

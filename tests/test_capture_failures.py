@@ -1,0 +1,188 @@
+"""A capture or a warm-up that fails: the error as it was, with a note, and everything usable again."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from support.graphs import CPU, WARM_UPS, Sums, without_cuda
+from support.training import batches, same, step_of, train
+from torch import Tensor
+
+from torch_bridge.training.capture import Graphs
+from torch_bridge.training.changes import Foundation
+
+
+class _OfTheUser(Exception):
+    pass
+
+
+_ERRORS = [
+    RuntimeError("operation not permitted when stream is capturing"),
+    torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"),
+    NotImplementedError("no kernel for this"),
+    _OfTheUser("mine"),
+]
+
+
+@pytest.fixture
+def kept(monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
+    kept = [torch.zeros(()), torch.zeros((), dtype=torch.int64)]
+    without_cuda(monkeypatch, kept)
+    return kept
+
+
+def _that_fails(kept: list[Tensor], error: BaseException) -> tuple[Graphs, list[BaseException]]:
+    """Graphs whose captures raise the error, while it is in the list."""
+    sums, errors, runs = Sums(kept), [error], iter(range(100))
+
+    def update(micro_batches: Any) -> tuple[Tensor, ...]:
+        if next(runs) >= WARM_UPS and errors:
+            raise errors[0]
+        return sums(micro_batches)
+
+    return Graphs(update, sums, CPU), errors
+
+
+def _batch() -> list[Any]:
+    return [{"x": torch.ones(2)}]
+
+
+@pytest.mark.parametrize("ends_well", [True, False])
+@pytest.mark.parametrize("error", _ERRORS, ids=lambda error: type(error).__name__)
+def test_the_error_is_the_one_that_came_up(
+    kept: list[Tensor], monkeypatch: pytest.MonkeyPatch, error: Exception, ends_well: bool
+) -> None:
+    @contextmanager
+    def graph(graph: Any, **_: Any) -> Iterator[None]:
+        try:
+            yield
+        finally:
+            if errors and not ends_well:
+                raise RuntimeError("operation failed due to a previous error during capture")
+
+    graphs, errors = _that_fails(kept, error)
+    monkeypatch.setattr(torch.cuda, "graph", graph)
+    for _ in range(WARM_UPS):
+        graphs(_batch())
+    message = str(error)
+    for _ in range(2):
+        with pytest.raises(type(error)) as raised:
+            graphs(_batch())
+        assert raised.value is error
+        assert str(error) == message
+        assert "cuda_graph=False" in "".join(error.__notes__)
+        assert error.__context__ is None
+    errors.clear()
+    graphs(_batch())
+    assert len(graphs.recorded) == 1
+
+
+def test_an_error_at_the_end_of_the_capture(kept: list[Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
+    @contextmanager
+    def graph(graph: Any, **_: Any) -> Iterator[None]:
+        yield
+        raise _ERRORS[0]
+
+    sums = Sums(kept)
+    monkeypatch.setattr(torch.cuda, "graph", graph)
+    for _ in range(WARM_UPS):
+        sums.graphs(_batch())
+    with pytest.raises(RuntimeError, match=r"(?s)not permitted.*cuda_graph=False"):
+        sums.graphs(_batch())
+
+
+@pytest.mark.parametrize(
+    ("version", "damaged"), [("2.11.0+cu130", True), ("2.13.0", False), ("2.15.1", False)]
+)
+def test_the_note_says_what_torch_breaks(
+    kept: list[Tensor], monkeypatch: pytest.MonkeyPatch, version: str, damaged: bool
+) -> None:
+    @contextmanager
+    def graph(graph: Any, **_: Any) -> Iterator[None]:
+        yield
+        raise RuntimeError("operation failed due to a previous error during capture")
+
+    sums = Sums(kept)
+    monkeypatch.setattr(torch.cuda, "graph", graph)
+    monkeypatch.setattr(torch, "__version__", version)
+    for _ in range(WARM_UPS):
+        sums.graphs(_batch())
+    with pytest.raises(RuntimeError, match="previous error") as raised:
+        sums.graphs(_batch())
+    assert ("start the process anew" in "".join(raised.value.__notes__)) == damaged
+
+
+def test_a_stop_from_the_keyboard_goes_through(kept: list[Tensor]) -> None:
+    graphs, errors = _that_fails(kept, KeyboardInterrupt())
+    for _ in range(WARM_UPS):
+        graphs(_batch())
+    with pytest.raises(KeyboardInterrupt):
+        graphs(_batch())
+    errors.clear()
+    graphs(_batch())
+    assert (len(graphs.recorded), kept[1].item()) == (1, WARM_UPS + 1)
+
+
+def test_no_pool_of_a_capture_that_failed_is_used_again(
+    kept: list[Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Something may still hold a tensor of it: torch's allocator then refuses the pool."""
+    pools = iter(range(100))
+    used: list[int] = []
+
+    @contextmanager
+    def graph(graph: Any, *, pool: int, **_: Any) -> Iterator[None]:
+        used.append(pool)
+        yield
+
+    monkeypatch.setattr(torch.cuda, "graph", graph)
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: next(pools))
+    graphs, errors = _that_fails(kept, _ERRORS[0])
+    for _ in range(WARM_UPS):
+        graphs(_batch())
+    with pytest.raises(RuntimeError):
+        graphs(_batch())
+    errors.clear()
+    graphs(_batch())
+    assert len(set(used)) == 2
+
+
+@pytest.mark.parametrize("error", [_OfTheUser("mine"), KeyboardInterrupt()], ids=["error", "Ctrl-C"])
+def test_streams_are_in_order_after_a_warm_up_that_failed(
+    kept: list[Tensor], monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    """The caller's stream waits for what the warm-up had begun."""
+    waits: list[tuple[str, str]] = []
+
+    def stream(name: str) -> Any:
+        return SimpleNamespace(
+            name=name, device=CPU, wait_stream=lambda other: waits.append((name, other.name))
+        )
+
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device: stream("side"))
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: stream("caller"))
+
+    def update(micro_batches: Any) -> tuple[Tensor, ...]:
+        raise error
+
+    with pytest.raises(type(error)):
+        Graphs(update, Sums(kept), CPU)(_batch())
+    assert waits == [("side", "caller"), ("caller", "side")]
+
+
+def test_settings_that_no_graph_can_have_change_nothing(kept: list[Tensor]) -> None:
+    step, eager = step_of(), step_of()
+    assert same(train(step, batches(2)), train(eager, batches(2)))
+    step._graphs = Graphs(step._update, step._drivers, CPU)
+    step._foundation = Foundation(step.model, step.optimizers, captured=True)
+    group = step.optimizer.param_groups[0]
+    for _ in range(2):
+        group["fused"] = False
+        with pytest.raises(ValueError, match=r"cuda_graph=True needs .* fused=\[False\]"):
+            step(batches(1)[0])
+        group["fused"] = True
+        assert same(train(step, batches(1)), train(eager, batches(1)))
+        assert step._drivers.steady

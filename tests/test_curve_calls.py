@@ -1,0 +1,105 @@
+"""What a curve is called with: single integers, and arrays of JAX, which it passes on by name."""
+
+import pickle
+import subprocess
+import sys
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+import torch
+from flax import nnx
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.jax_cases import CURVE, x64_both_ways
+from support.strategies import arguments_and_steps
+
+from plateau_jax import PlateauCurve
+
+
+@settings(max_examples=200)
+@given(arguments_and_steps(size=32), st.lists(st.integers(), max_size=4))
+def test_a_single_integer_gives_the_bits_of_the_array_in_a_python_float(case, more):
+    chosen, steps = case
+    curve = PlateauCurve(**chosen)
+    steps += more
+    alone = [curve(step) for step in steps]
+    assert all(type(value) is float for value in alone)
+    np.testing.assert_array_equal(
+        np.array(alone).view(np.int64), curve(steps).astype(np.float64).view(np.int64)
+    )
+
+
+@pytest.mark.parametrize("kind", [np.int8, np.uint8, np.int32, np.uint64, type("Step", (int,), {})])
+def test_a_single_integer_of_any_type_gives_a_python_float(kind):
+    for step in (0, 1, 99, 127):
+        assert type(CURVE(kind(step))) is float
+        assert CURVE(kind(step)) == CURVE(step)
+
+
+def test_a_curve_keeps_nothing_of_its_calls():
+    curve = PlateauCurve(10**6, warmup_steps=100, plateaus=[(50, 10)])
+    before = pickle.dumps(vars(curve))
+    for step in range(0, 10**6, 997):
+        curve(step)
+    assert pickle.dumps(vars(curve)) == before
+
+
+@x64_both_ways
+@pytest.mark.parametrize(
+    "step",
+    [jnp.int32(3), jnp.arange(3), jnp.float32(3), nnx.Variable(jnp.int32(3))],
+    ids=["integer", "array", "float", "variable"],
+)
+@pytest.mark.parametrize(
+    "transform",
+    [lambda call: call, jax.jit, partial(jax.vmap, axis_size=1, in_axes=None)],
+    ids=["eager", "jit", "vmap"],
+)
+def test_a_step_of_jax_is_told_what_to_call(x64, step, transform):
+    with (
+        jax.enable_x64(x64),
+        pytest.raises(TypeError, match=r"optax_schedule\(curve, peak_value\), or multiplier"),
+    ):
+        transform(CURVE)(step)
+
+
+def test_a_step_of_a_scan_is_told_what_to_call():
+    with pytest.raises(TypeError, match=r"optax_schedule\(curve, peak_value\)"):
+        jax.lax.scan(lambda step, _: (step + 1, CURVE(step)), 0, length=3)
+
+
+@pytest.mark.parametrize("jit", [lambda update: update, jax.jit], ids=["eager", "jit"])
+@pytest.mark.parametrize("build", [optax.adamw, optax.sgd, optax.scale_by_schedule])
+def test_an_optimizer_of_optax_is_told_what_to_call(jit, build):
+    optimizer = build(CURVE)
+    params = {"w": jnp.ones(2)}
+    with pytest.raises(TypeError, match=r"optax_schedule\(curve, peak_value\)"):
+        jit(optimizer.update)(params, optimizer.init(params), params)
+
+
+def test_the_integers_of_torch_and_numpy_are_steps_where_jax_is_loaded():
+    assert CURVE(torch.tensor(3)) == CURVE(torch.arange(9))[3] == CURVE(np.array(3)) == CURVE(3)
+
+
+def test_a_call_does_not_import_jax():
+    code = """
+import sys
+from plateau_jax import PlateauCurve
+curve = PlateauCurve(10)
+curve(3), curve([1, 2]), curve(range(3))
+assert "jax" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@given(st.integers(0, 2000), st.sampled_from((3e-4, 0.1, 0.7)))
+def test_a_rate_written_by_hand_is_the_exact_product_of_two_float32(step, peak):
+    peak = np.float32(peak)
+    exact = np.float64(peak) * np.float64(CURVE(step))
+    assert float(peak) * CURVE(step) == exact
+    assert peak * CURVE(step) == np.float32(exact)
+    assert type(peak * CURVE(step)) is np.float32

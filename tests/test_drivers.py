@@ -1,0 +1,226 @@
+"""Drivers: which optimizers skip on the device, what torch does not document about these, and changes."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.training import (
+    CURVE,
+    FUSED,
+    OPTIMIZERS,
+    Net,
+    batches,
+    mean_loss,
+    optimizer_of,
+    reads_of,
+    same,
+    spoiled,
+    step_of,
+)
+
+from plateau_jax import PlateauCurve
+from torch_bridge import TrainStep
+from torch_bridge.training.drivers import _has_momentum, check_capturable, takes_found_inf
+from torch_bridge.training.precision import Precision
+
+
+def _state(optimizer: torch.optim.Optimizer) -> Any:
+    state = optimizer.state_dict()["state"]
+    return {
+        key: {name: torch.as_tensor(value).clone() for name, value in row.items()}
+        for key, row in state.items()
+    }
+
+
+@pytest.mark.parametrize("name", FUSED)
+def test_torch_fused_optimizers_obey_found_inf(name: str) -> None:
+    """Not documented by torch: with the attribute at 1 nothing changes, at 0 it makes no difference."""
+    data = batches(4)
+    models = Net(), Net()
+    with_it, without = (optimizer_of(name, model) for model in models)
+    for batch in data:
+        for model, optimizer in zip(models, (with_it, without), strict=True):
+            optimizer.zero_grad()
+            mean_loss(model, batch).backward()
+        with_it.found_inf = torch.tensor(0.0)
+        with_it.step()
+        without.step()
+        assert same(models[0].state_dict(), models[1].state_dict())
+        assert same(_state(with_it), _state(without))
+
+        before = [parameter.clone() for parameter in models[0].parameters()], _state(with_it)
+        for parameter in models[0].parameters():
+            parameter.grad.fill_(float("nan"))
+        with_it.found_inf = torch.tensor(1.0)
+        with_it.step()
+        del with_it.found_inf
+        assert same((list(models[0].parameters()), _state(with_it)), before)
+
+
+def test_torch_fused_momentum_is_not_to_be_skipped_at_first() -> None:
+    """Why `_has_momentum` is asked: torch makes the buffer and, when skipping, leaves it as it came."""
+    model = Net()
+    optimizer = optimizer_of("momentum", model)
+    (batch,) = batches(1)
+    assert _has_momentum(optimizer), "no gradient, so nothing to wait for"
+    mean_loss(model, batch).backward()
+    assert not _has_momentum(optimizer)
+    optimizer.step()
+    assert _has_momentum(optimizer)
+    assert all(_has_momentum(optimizer_of(name, model)) for name in ("adamw", "adagrad", "sgd"))
+
+
+def test_a_parameter_that_joins_later_has_no_momentum_yet() -> None:
+    model = Net()
+    optimizer = optimizer_of("momentum", model)
+    model.last.weight.requires_grad_(False)
+    mean_loss(model, batches(1)[0]).backward()
+    optimizer.step()
+    assert _has_momentum(optimizer)
+    model.last.weight.requires_grad_(True)
+    mean_loss(model, batches(1)[0]).backward()
+    assert not _has_momentum(optimizer)
+
+
+def test_which_skip_on_the_device() -> None:
+    for name in OPTIMIZERS:
+        optimizer = optimizer_of(name, Net())
+        assert takes_found_inf(optimizer, optimizer.param_groups) == (name in FUSED)
+
+    class Own(torch.optim.Adam):
+        pass
+
+    own = Own(Net().parameters(), fused=True)
+    assert not takes_found_inf(own, own.param_groups), "a subclass may do anything"
+    first, second = Net().children().__iter__(), Net()
+    mixed = torch.optim.Adam(
+        [{"params": next(first).parameters(), "fused": True}, {"params": second.parameters()}]
+    )
+    assert not takes_found_inf(mixed, mixed.param_groups)
+
+
+def test_what_a_graph_can_hold() -> None:
+    for name in FUSED:
+        optimizer = optimizer_of(name, Net())
+        if "capturable" not in optimizer.defaults:
+            check_capturable(optimizer, optimizer.param_groups)
+            continue
+        with pytest.raises(ValueError, match="capturable=True"):
+            check_capturable(optimizer, optimizer.param_groups)
+        optimizer = optimizer_of(name, Net(), capturable=True)
+        check_capturable(optimizer, optimizer.param_groups)
+    for name in OPTIMIZERS.keys() - FUSED.keys():
+        optimizer = optimizer_of(name, Net())
+        with pytest.raises(ValueError, match=f"fused=True; the optimizer is {type(optimizer).__name__}"):
+            check_capturable(optimizer, optimizer.param_groups)
+
+
+def _switch(optimizer: torch.optim.Optimizer, group: int, fused: bool) -> None:
+    optimizer.param_groups[group]["fused"] = fused
+
+
+def _groups(model: Net, count: int) -> list[dict[str, Any]]:
+    if count == 1:
+        return [{"params": model.parameters()}]
+    return [{"params": model.first.parameters(), "lr": 0.02}, {"params": model.last.parameters()}]
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("name", FUSED)
+@settings(max_examples=6)
+@given(
+    count=st.integers(1, 2),
+    switches=st.lists(st.tuples(st.integers(0, 1), st.booleans(), st.booleans()), min_size=8, max_size=20),
+)
+def test_fused_or_not_between_two_updates(
+    name: str, precision: Any, count: int, switches: list[tuple[int, bool, bool]]
+) -> None:
+    """As in the loop written by hand, where a skip is an update that is left out."""
+    kind, options = FUSED[name]
+    model, own = Net(), Net()
+    optimizer, own_optimizer = (kind(_groups(module, count), **options) for module in (model, own))
+    step = TrainStep(own, own_optimizer, mean_loss, CURVE, precision=precision)
+    peaks = [float(np.float32(group["lr"])) for group in optimizer.param_groups]
+    applied = 0
+    for (group, fused, skip), batch in zip(switches, batches(len(switches)), strict=True):
+        for each in (optimizer, own_optimizer):
+            _switch(each, group % count, fused)
+        result = step(spoiled(batch) if skip else batch)
+        expected = [CURVE(applied) * np.float32(peak) for peak in peaks]
+        assert same(result.lr, torch.tensor(expected))
+        if not skip:
+            on_device = all(each["fused"] for each in optimizer.param_groups)
+            for each, peak in zip(optimizer.param_groups, peaks, strict=True):
+                rate = float(CURVE(applied)) * peak
+                each["lr"] = torch.tensor(rate, dtype=torch.float32) if on_device else rate
+            optimizer.zero_grad()
+            with Precision(precision, torch.device("cpu")).autocast:
+                loss = mean_loss(model, batch)
+            loss.backward()
+            optimizer.step()
+            applied += 1
+        assert result.applied == applied
+        assert same(own.state_dict(), model.state_dict())
+        if applied:  # a first update that a fused kernel skips leaves a state of zeros
+            assert same(_state(own_optimizer), _state(optimizer))
+
+
+def test_which_reads_come_and_go_with_the_setting() -> None:
+    step, (batch,) = step_of("adamw"), batches(1)
+    for fused in (True, False, True, None, True):
+        step.optimizer.param_groups[0]["fused"] = fused
+        step(batch)
+        assert (reads_of(lambda: step(batch)) == 0) is bool(fused)
+        assert reads_of(lambda: step(spoiled(batch))) == (0 if fused else 1)
+
+
+@pytest.mark.parametrize("name", ["adamw", "momentum", "nesterov", "plain momentum", "rmsprop"])
+def test_parameters_that_are_frozen_and_join_again(name: str) -> None:
+    """Fused SGD's kernel asks for the momentum of all or of none: those that join begin at zero."""
+    model, reference, data = Net(), Net(), batches(8)
+    step = step_of(name, model)
+    kind, options = OPTIMIZERS[name]
+    optimizer = kind(reference.parameters(), **options | {"fused": False} if "fused" in options else options)
+    for module in (model, reference):
+        module.last.weight.requires_grad_(False)
+    for number, batch in enumerate(data):
+        for module in (model, reference):
+            module.last.weight.requires_grad_(number in (3, 4, 7))
+            module.first.bias.requires_grad_(number not in (5, 6))
+        skipped = number == 3
+        step(spoiled(batch) if skipped else batch)
+        if not skipped:
+            optimizer.param_groups[0]["lr"] = options["lr"] * float(CURVE(number - (number > 3)))
+            optimizer.zero_grad()
+            mean_loss(reference, batch).backward()
+            optimizer.step()
+        torch.testing.assert_close(model.state_dict(), reference.state_dict(), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["adamw", "sgd", "rmsprop"])
+def test_a_rate_that_is_assigned_between_updates_is_the_curves_again(name: str) -> None:
+    step, straight = step_of(name), step_of(name)
+    for number, batch in enumerate(batches(9)):
+        group = step.optimizer.param_groups[0]
+        group["lr"] = (0.7, torch.tensor(0.7), group["lr"])[number % 3]
+        if isinstance(group["lr"], torch.Tensor):
+            group["lr"].fill_(0.9)
+        assert same(step(batch), straight(batch))
+    assert same(step.state_dict(), straight.state_dict())
+
+
+@pytest.mark.parametrize("name", ["adamw", "momentum", "rmsprop"])
+def test_two_steps_over_one_optimizer(name: str) -> None:
+    """Each has its own clock and ties the rates to it when it is its turn."""
+    model = Net()
+    optimizer = optimizer_of(name, model)
+    short = PlateauCurve(20, decay="linear")
+    steps = [TrainStep(model, optimizer, mean_loss, curve) for curve in (CURVE, short)]
+    for applied, batch in enumerate(batches(6)):
+        for step, curve in zip(steps, (CURVE, short), strict=True):
+            rate = step(batch).lr.item()
+            assert rate == float(curve(applied) * np.float32(OPTIMIZERS[name][1]["lr"]))
+            assert float(np.float32(float(optimizer.param_groups[0]["lr"]))) == rate

@@ -1,0 +1,142 @@
+"""torch's own `LambdaLR(optimizer, curve)`: the curve stays out of its checkpoints, and as it was."""
+
+import copy
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.runs import advance, modest_peaks, optimizer_with, rates_of, through_a_file
+from support.strategies import arguments
+from torch.optim.lr_scheduler import LambdaLR
+
+from plateau_jax import PlateauCurve
+from torch_bridge import lambda_lr
+
+CURVE = PlateauCurve(100, warmup_steps=10, plateaus=[(50, 20)], min_lr_ratio=0.1)
+OTHER = PlateauCurve(200, plateaus=[(10, 20)], decay="linear")
+
+
+@settings(max_examples=30)
+@given(
+    st.lists(st.tuples(arguments(range(5)), modest_peaks), min_size=1, max_size=3),
+    st.integers(0, 12),
+    st.integers(0, 12),
+)
+def test_a_resumed_run_is_the_run_that_never_stopped(cases, saved_at, more):
+    def start():
+        optimizer = optimizer_with([peak for _, peak in cases])
+        return optimizer, LambdaLR(optimizer, [PlateauCurve(**chosen) for chosen, _ in cases])
+
+    whole, scheduler = start()
+    advance(whole, scheduler, saved_at)
+    saved = through_a_file([whole.state_dict(), scheduler.state_dict()])
+    assert saved == [whole.state_dict(), scheduler.state_dict()]
+    resumed, again = start()
+    resumed.load_state_dict(saved[0])
+    again.load_state_dict(saved[1])
+    for step in range(saved_at, saved_at + more):
+        assert rates_of(resumed) == rates_of(whole)
+        assert rates_of(whole) == [peak * PlateauCurve(**chosen)(step) for chosen, peak in cases]
+        advance(whole, scheduler)
+        advance(resumed, again)
+
+
+def test_every_number_in_groups_and_state_is_pythons():
+    optimizer = optimizer_with([0.1, 0.2])
+    scheduler = LambdaLR(optimizer, CURVE, last_epoch=-1)
+    advance(optimizer, scheduler, 3)
+    assert all(type(group["lr"]) is float for group in optimizer.param_groups)
+    assert scheduler.state_dict()["lr_lambdas"] == [{}, {}]
+    assert all(type(rate) is float for rate in scheduler.get_last_lr())
+
+
+def _old_state(curve):
+    """A state as torch took it when a curve was an object like any other."""
+    attributes = {name: getattr(curve, name) for name in ("total_steps", "plateaus", "warmup_steps")}
+    attributes |= {"segments": curve.segments, "rows": curve.rows, "anything": np.float32(1)}
+    optimizer = optimizer_with([0.1])
+    state = LambdaLR(optimizer, curve).state_dict()
+    return state | {"lr_lambdas": [attributes], "last_epoch": 7}
+
+
+@pytest.mark.parametrize("old", [CURVE, OTHER], ids=["the same", "another"])
+def test_an_old_state_gives_the_step_and_leaves_the_curve_alone(old):
+    curve = PlateauCurve.from_dict(CURVE.to_dict())
+    optimizer = optimizer_with([0.1])
+    scheduler = LambdaLR(optimizer, curve)
+    attributes = dict(vars(curve))
+    scheduler.load_state_dict(_old_state(old))
+    assert curve == CURVE
+    assert hash(curve) == hash(CURVE)
+    assert dict(vars(curve)) == attributes
+    assert curve.segments is attributes["segments"]
+    advance(optimizer, scheduler)
+    assert rates_of(optimizer) == [0.1 * CURVE(8)]
+    state = scheduler.state_dict()
+    assert through_a_file(state) == state
+
+
+@pytest.mark.parametrize(
+    "copied",
+    [copy.copy, copy.deepcopy, lambda curve: pickle.loads(pickle.dumps(curve)), lambda curve: curve],
+    ids=("copy", "deep", "pickle", "itself"),
+)
+def test_copies_stay_out_of_states_too(copied):
+    curve = copied(CURVE)
+    optimizer = optimizer_with([0.1])
+    scheduler = LambdaLR(optimizer, curve)
+    assert scheduler.state_dict()["lr_lambdas"] == [{}]
+    scheduler.load_state_dict(_old_state(OTHER))
+    assert curve == CURVE
+    assert vars(curve).keys() >= CURVE.to_dict().keys()
+
+
+def test_a_copied_scheduler_goes_on_alike():
+    optimizer = optimizer_with([0.1])
+    scheduler = LambdaLR(optimizer, CURVE)
+    advance(optimizer, scheduler, 3)
+    for copied in (copy.deepcopy, lambda pair: pickle.loads(pickle.dumps(pair))):
+        other, again = copied((optimizer, scheduler))
+        advance(other, again, 20)
+        assert rates_of(other) == [0.1 * CURVE(23)]
+    assert rates_of(optimizer) == [0.1 * CURVE(3)]
+
+
+# torch's compiler imports what torch has deprecated.
+torch_deprecates = pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated")
+
+
+@torch_deprecates
+@pytest.mark.parametrize("build", [LambdaLR, lambda_lr], ids=["LambdaLR", "lambda_lr"])
+@pytest.mark.parametrize("form", [float, torch.tensor], ids=["number", "tensor"])
+def test_optimizer_and_scheduler_compiled_together(build, form):
+    # torch's own recipe: its scheduler breaks the graph.
+    optimizer = optimizer_with([form(0.5)])
+    scheduler = build(optimizer, CURVE)
+
+    @torch.compile(backend="eager")
+    def update():
+        optimizer.step()
+        scheduler.step()
+
+    for step in range(25):
+        assert rates_of(optimizer) == [0.5 * CURVE(step)]
+        update()
+
+
+@torch_deprecates
+@pytest.mark.parametrize("fullgraph", [False, True])
+def test_a_compiled_function_takes_the_number_and_may_call_the_curve(fullgraph):
+    torch.compiler.reset()
+    # A curve that was never called is traced too.
+    curve = PlateauCurve.from_dict(CURVE.to_dict())
+    with_number = torch.compile(lambda x, factor: x * factor, backend="eager", fullgraph=True)
+    with_curve = torch.compile(lambda x, step: x * curve(step), backend="eager", fullgraph=fullgraph)
+    one = torch.ones((), dtype=torch.float64)
+    # Each step is compiled on its own; past torch's limit of 8 the function runs as it is, in parts.
+    for step in range(0, 110, 20 if fullgraph else 5):
+        assert with_number(one, CURVE(step)).item() == CURVE(step)
+        assert with_curve(one, step).item() == CURVE(step)

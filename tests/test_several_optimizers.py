@@ -1,0 +1,290 @@
+"""Several optimizers in one update: one clip, one decision, one clock."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from support.training import (
+    CURVE,
+    Net,
+    batches,
+    contents,
+    mean_loss,
+    optimizer_of,
+    reads_of,
+    same,
+    spoiled,
+    step_of,
+    through_a_file,
+    train,
+)
+from torch import nn
+from torch.optim import SGD, AdamW, Muon, Optimizer
+
+from plateau_jax import PlateauCurve
+from torch_bridge import TrainStep
+
+_LINEAR = PlateauCurve(30, decay="linear")
+
+
+def _muon_and_adamw(model: Net) -> list[Optimizer]:
+    matrices, vectors = (
+        [p for p in model.parameters() if (p.dim() == 2) is wanted] for wanted in (True, False)
+    )
+    groups = [{"params": vectors[:1], "lr": 0.03}, {"params": vectors[1:]}]
+    return [Muon(matrices, lr=0.02), AdamW(groups, lr=0.01, fused=True)]
+
+
+def _fused(model: Net) -> list[Optimizer]:
+    adamw = AdamW(model.first.parameters(), lr=0.01, fused=True)
+    return [adamw, SGD(model.last.parameters(), lr=0.1, fused=True)]
+
+
+def _on_the_host(model: Net) -> list[Optimizer]:
+    return [
+        torch.optim.RMSprop(model.first.parameters(), lr=0.01),
+        torch.optim.NAdam(model.last.parameters(), lr=0.01),
+    ]
+
+
+def _momentum_and_host(model: Net) -> list[Optimizer]:
+    momentum = SGD(model.first.parameters(), lr=0.1, momentum=0.9, fused=True)
+    return [momentum, torch.optim.Adam(model.last.parameters(), lr=0.01)]
+
+
+_SETS: dict[str, Callable[[Net], list[Optimizer]]] = {
+    "muon and adamw": _muon_and_adamw,
+    "fused": _fused,
+    "on the host": _on_the_host,
+    "momentum and host": _momentum_and_host,
+}
+
+
+def _step(build: Callable[[Net], list[Optimizer]], curve: Any = CURVE, **options: Any) -> TrainStep:
+    model = Net()
+    return step_of(model=model, optimizer=build(model), curve=curve, **options)
+
+
+def _by_hand(
+    model: Net, optimizers: Sequence[Optimizer], updates: Sequence[Any], max_norm: float, skips: set[int]
+) -> list[Any]:
+    groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+    peaks = [np.float32(group["lr"]) for group in groups]
+    results, applied = [], 0
+    for number, batch in enumerate(updates):
+        rates = [CURVE(applied) * peak for peak in peaks]
+        if number in skips:
+            results.append((None, None, rates))
+            continue
+        for group, peak in zip(groups, peaks, strict=True):
+            rate = float(CURVE(applied)) * float(peak)
+            group["lr"] = torch.tensor(rate, dtype=torch.float32) if group.get("fused") else rate
+        model.zero_grad()
+        loss = mean_loss(model, batch)
+        loss.backward()
+        norm = nn.utils.clip_grad_norm_([p for group in groups for p in group["params"]], max_norm)
+        for optimizer in optimizers:
+            optimizer.step()
+        results.append((loss.detach(), norm, rates))
+        applied += 1
+    return results
+
+
+@pytest.mark.parametrize("build", _SETS.values(), ids=_SETS)
+@pytest.mark.parametrize("skips", [set(), {0, 5, 6}])
+def test_the_bits_of_the_loop_by_hand(build: Callable[[Net], list[Optimizer]], skips: set[int]) -> None:
+    model = Net()
+    optimizers, data = build(model), batches(20)
+    expected = _by_hand(model, optimizers, data, 0.3, skips)
+    step = _step(build, max_norm=0.3)
+    for number, (batch, (loss, norm, rates)) in enumerate(zip(data, expected, strict=True)):
+        result = step(spoiled(batch) if number in skips else batch)
+        assert same(result.lr, torch.tensor(np.array(rates)))
+        if number not in skips:
+            assert same((result.loss, result.grad_norm), (loss, norm))
+    assert (result.applied, result.skipped) == (20 - len(skips), len(skips))
+    assert same(step.model.state_dict(), model.state_dict())
+    for own, other in zip(step.optimizers, optimizers, strict=True):
+        assert same(own.state_dict()["state"], other.state_dict()["state"])
+
+
+@pytest.mark.parametrize("build", _SETS.values(), ids=_SETS)
+def test_one_decision_for_all(build: Callable[[Net], list[Optimizer]]) -> None:
+    """What is not finite in the parameters of one skips the others too."""
+
+    def loss_fn(model: nn.Module, batch: Any) -> torch.Tensor:
+        # Infinite in the derivative with respect to the last layer's bias alone.
+        return mean_loss(model, batch) + (model.last.bias * batch[2] + 1 - batch[2]).sqrt().sum()
+
+    model = Net()
+    nn.init.zeros_(model.last.bias)
+    step = step_of(model=model, optimizer=build(model), loss_fn=loss_fn)
+    good, bad = ((*batches(1)[0], value) for value in (0.0, 1.0))
+    assert step(bad).skipped == 1
+    step(good)
+    nn.init.zeros_(model.last.bias)
+    before = contents(step)
+    result = step(bad)
+    after = contents(step)
+    assert result.loss.isfinite()
+    assert after.pop("skipped") == before.pop("skipped") + 1
+    assert same(after, before)
+
+
+def test_reads() -> None:
+    """One an update, for all that decide on the host; none where nothing does."""
+    (batch,) = batches(1)
+    step = _step(_fused)
+    assert reads_of(lambda: train(step, [batch, spoiled(batch), batch])) == 0
+    for build in (_on_the_host, _momentum_and_host, _muon_and_adamw):
+        step = _step(build)
+        step(batch)
+        assert reads_of(lambda step=step: step(spoiled(batch))) == 1
+
+
+@pytest.mark.parametrize(
+    ("curve", "expected"),
+    [
+        (CURVE, [CURVE] * 3),
+        ([CURVE, _LINEAR], [CURVE, _LINEAR, _LINEAR]),
+        ([_LINEAR, [CURVE, _LINEAR]], [_LINEAR, CURVE, _LINEAR]),
+        (([CURVE], (_LINEAR, CURVE)), [CURVE, _LINEAR, CURVE]),
+    ],
+    ids=["one for all", "an optimizer", "a group", "tuples"],
+)
+def test_curves(curve: Any, expected: list[PlateauCurve]) -> None:
+    step = _step(_muon_and_adamw, curve)
+    peaks = [np.float32(peak) for peak in (0.02, 0.03, 0.01)]
+    for applied, batch in enumerate(batches(6)):
+        rates = [each(applied) * peak for each, peak in zip(expected, peaks, strict=True)]
+        assert same(step(batch).lr, torch.tensor(np.array(rates)))
+        used = [float(group["lr"]) for each in step.optimizers for group in each.param_groups]
+        assert [np.float32(rate) for rate in used] == rates
+
+
+@pytest.mark.parametrize(
+    ("curve", "error", "message"),
+    [
+        ([CURVE], ValueError, "1 entries for 2 optimizers"),
+        ([CURVE] * 3, ValueError, "3 entries for 2 optimizers"),
+        ([CURVE, [CURVE]], ValueError, "1 curves; the optimizer has 2"),
+        ([CURVE, 0.1], TypeError, r"0\.1 must be a PlateauCurve"),
+        ("xy", TypeError, "an entry for each optimizer"),
+        (0.1, TypeError, "an entry for each optimizer"),
+    ],
+)
+def test_curves_that_are_refused(curve: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        _step(_muon_and_adamw, curve)
+
+
+@pytest.mark.parametrize("name", ["adamw", "momentum", "rmsprop"])
+def test_a_list_of_one_is_that_one(name: str) -> None:
+    one, listed = Net(), Net()
+    step = step_of(name, one)
+    other = step_of(model=listed, optimizer=[optimizer_of(name, listed)])
+    data = batches(6)
+    assert same(train(step, data), train(other, data))
+    assert same(step.state_dict(), other.state_dict())
+    assert other.optimizer is other.optimizers[0]
+    other.load_state_dict(step.state_dict())
+    step.load_state_dict(other.state_dict())
+
+
+def test_curves_by_group_of_a_list_of_one() -> None:
+    def groups(model: Net) -> Optimizer:
+        parts = [{"params": part.parameters()} for part in (model.first, model.last)]
+        return AdamW(parts, lr=0.01, fused=True)
+
+    plain, listed = Net(), Net()
+    step = step_of(model=plain, optimizer=groups(plain), curve=[CURVE, _LINEAR])
+    other = step_of(model=listed, optimizer=[groups(listed)], curve=[[CURVE, _LINEAR]])
+    data = batches(5)
+    assert same(train(step, data), train(other, data))
+    with pytest.raises(ValueError, match="2 entries for 1 optimizers"):
+        step_of(model=listed, optimizer=[groups(listed)], curve=[CURVE, _LINEAR])
+
+
+def test_what_is_refused() -> None:
+    model = Net()
+    whole, part = AdamW(model.parameters(), fused=True), SGD(model.last.parameters())
+    with pytest.raises(ValueError, match="2 parameters belong to several optimizers"):
+        step_of(model=model, optimizer=[whole, part])
+    with pytest.raises(ValueError, match="4 parameters belong to several optimizers"):
+        step_of(model=model, optimizer=[whole, whole])
+    with pytest.raises(ValueError, match="optimizer is empty"):
+        step_of(model=model, optimizer=[])
+    with pytest.raises(TypeError, match=r"must be a torch\.optim\.Optimizer"):
+        step_of(model=model, optimizer=[part, None])
+    with pytest.raises(TypeError, match=r"must be a torch\.optim\.Optimizer"):
+        step_of(model=model, optimizer=(each for each in [part]))
+    with pytest.raises(TypeError, match="LBFGS needs a closure"):
+        step_of(model=model, optimizer=[part, torch.optim.LBFGS(model.first.parameters())])
+    assert "initial_lr" not in whole.param_groups[0]
+    assert "initial_lr" not in part.param_groups[0]
+
+
+def test_the_single_name() -> None:
+    step = _step(_fused)
+    with pytest.raises(AttributeError, match=r"2 optimizers: see step\.optimizers"):
+        step.optimizer  # noqa: B018 - the attribute is what is asked for
+    assert [type(optimizer) for optimizer in step.optimizers] == [AdamW, SGD]
+
+
+@pytest.mark.parametrize("build", _SETS.values(), ids=_SETS)
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+@pytest.mark.parametrize("at", [0, 1, 4])
+def test_resumed_from_a_file(build: Callable[[Net], list[Optimizer]], precision: str, at: int) -> None:
+    def loss_fn(model: nn.Module, batch: Any, carry: Any) -> Any:
+        return mean_loss(model, (batch[0] + carry, batch[1])), carry * 0.5 + batch[0].mean()
+
+    options = {"loss_fn": loss_fn, "precision": precision, "carry": torch.zeros(()), "max_norm": 0.5}
+    data = [spoiled(batch) if number in (0, 3, 6) else batch for number, batch in enumerate(batches(9))]
+    straight, first, second = (_step(build, **options) for _ in range(3))
+    results = train(straight, data)
+    train(first, data[:at])
+    train(second, data[4:6])
+    state = through_a_file(first.state_dict())
+    second.load_state_dict(state)
+    assert same(second.state_dict(), state)
+    assert same(train(second, data[at:]), results[at:])
+    assert same(second.state_dict(), straight.state_dict())
+
+
+def test_states_of_other_optimizers() -> None:
+    (batch,) = batches(1)
+    others = [_step(_fused), _step(_on_the_host), _step(lambda model: _fused(model)[::-1]), step_of("adamw")]
+    for other in others:
+        other(batch)
+    step = others[0]
+    before = step.state_dict()
+    own = before["optimizer"]
+    states = [other.state_dict() for other in others[1:]]
+    for value in (own[:1], own * 2, own[::-1], own[0], dict(enumerate(own)), None):
+        states.append(before | {"optimizer": value})
+    for state in states:
+        with pytest.raises(ValueError, match="state_dict"):
+            step.load_state_dict(state)
+        assert same(step.state_dict(), before)
+    with pytest.raises(ValueError, match="curves"):
+        others[-1].load_state_dict(before)
+
+
+@pytest.mark.parametrize("failing", [0, 1])
+def test_one_that_fails_leaves_the_clock(failing: int) -> None:
+    def fail(*_: Any) -> None:
+        raise RuntimeError("on purpose")
+
+    step, (batch,) = _step(_fused), batches(1)
+    step(batch)
+    hook = step.optimizers[failing].register_step_pre_hook(fail)
+    with pytest.raises(RuntimeError, match="on purpose"):
+        step(batch)
+    hook.remove()
+    result = step(batch)
+    assert result.applied == 2
+    assert same(result.lr, torch.tensor(np.array([CURVE(1) * np.float32(peak) for peak in (0.01, 0.1)])))
+    assert not any(hasattr(optimizer, "found_inf") for optimizer in step.optimizers)
+    assert all(parameter.grad is None for parameter in step.model.parameters())
