@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
-from support.jax_cases import CURVE, MANY, STEPS, assert_equal_bits, product, x64_both_ways
+from support.jax_cases import CURVE, MANY, STEPS, assert_equal_bits, both_searches, product, x64_both_ways
 
 from plateau_jax import multiplier, optax_schedule
 
@@ -50,9 +50,17 @@ def test_steps_over_several_devices(x64, kind, spec):
             assert_equal_bits(found, curve(steps))
         with jax.set_mesh(mesh):
             vectorised = jax.jit(lambda steps: [jax.vmap(rates)(steps) for rates in schedules])(sharded)
-            for found, rates, expected in zip(vectorised, schedules, wanted, strict=True):
-                assert_equal_bits(found, expected)
-                assert_equal_bits(rates(steps), expected)
+        for rates, expected in zip(vectorised, wanted, strict=True):
+            assert_equal_bits(rates, expected)
+
+
+@x64_both_ways
+@both_searches
+@pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
+def test_steps_of_the_host_beside_a_mesh(x64, curve, kind):
+    steps = STEPS.reshape(256, 4)
+    with jax.enable_x64(x64), jax.set_mesh(mesh_of(kind)):
+        assert_equal_bits(optax_schedule(curve, 0.1)(steps), product(curve, 0.1, steps, x64))
 
 
 @pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])

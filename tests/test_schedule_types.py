@@ -1,5 +1,6 @@
 """The JAX edge at its door: types of steps and peaks, wrong ones, and what is compiled how often."""
 
+import itertools
 import logging
 from functools import partial
 
@@ -21,15 +22,18 @@ from plateau_jax import PlateauCurve, multiplier, optax_schedule, stack
 def test_rates_are_strongly_typed(x64, peak):
     with jax.enable_x64(x64):
         schedule = optax_schedule(CURVE, peak)
+        factor_of, dtype = partial(multiplier, CURVE.segments), jnp.float64 if x64 else jnp.float32
+        assert (schedule(3).dtype, schedule(3).weak_type) == (dtype, False)
+        assert (factor_of(3).dtype, factor_of(3).weak_type) == (jnp.float32, False)
         for step in (3, np.int64(3), jnp.asarray(3), jnp.int8(3), np.arange(4)):
-            with_a_traced_peak = jax.eval_shape(lambda peak: optax_schedule(CURVE, peak)(step), peak)  # noqa: B023 - called at once
-            for rate in (schedule(step), with_a_traced_peak):
-                assert rate.dtype == (jnp.float64 if x64 else jnp.float32)
-                assert not rate.weak_type
-                assert rate.shape == np.shape(step)
-            factor = multiplier(CURVE.segments, step)
+            # Shapes and types alone: they are known before anything is compiled.
+            rate, factor = jax.eval_shape(lambda: (schedule(step), factor_of(step)))  # noqa: B023 - called at once
+            traced = jax.eval_shape(lambda peak: optax_schedule(CURVE, peak)(step), peak)  # noqa: B023 - called at once
+            assert rate.dtype == traced.dtype == dtype
             assert factor.dtype == jnp.float32
-            assert not factor.weak_type
+            for found in (rate, traced, factor):
+                assert not found.weak_type
+                assert found.shape == np.shape(step)
 
 
 INTEGERS = [
@@ -48,23 +52,35 @@ INTEGERS = [
 ]
 
 
+def steps_of(dtype):
+    """Twelve steps that it holds, its ends among them."""
+    limits = jnp.iinfo(dtype)
+    wide = [int(limits.min), int(limits.max), -1, 0, 1, 100, 101, 500, 999, 1000, 2**31]
+    fitting = [step for step in wide if limits.min <= step <= limits.max]
+    return list(itertools.islice(itertools.cycle(fitting), 12))
+
+
 @pytest.mark.slow
 @x64_both_ways
-@pytest.mark.parametrize("dtype", INTEGERS)
-def test_every_integer_type(x64, dtype):
-    if dtype.endswith("64") and not x64:
-        dtype = dtype.removesuffix("64") + "32"  # as JAX does, with a warning
-    limits = jnp.iinfo(dtype)
-    wide = [int(limits.min), -1, 0, 1, 100, 101, 500, 999, 1000, 2**31, int(limits.max)]
-    steps = [step for step in wide if limits.min <= step <= limits.max]
+def test_every_integer_type(x64):
+    # With x64 off JAX makes 32 bits of 64, with a warning.
+    dtypes = [dtype for dtype in INTEGERS if x64 or not dtype.endswith("64")]
     with jax.enable_x64(x64):
-        array = jnp.array(np.array(steps, np.uint64 if dtype == "uint64" else np.int64).astype(dtype))
-        assert array.dtype == dtype
-        assert_equal_bits(multiplier(CURVE.segments, array), CURVE(steps))
-        assert_equal_bits(jax.vmap(partial(multiplier, CURVE.segments))(array), CURVE(steps))
-        # NumPy's own of the same type are taken on the host.
-        assert_equal_bits(multiplier(CURVE.segments, np.asarray(array)), CURVE(steps))
-        assert_equal_bits(CURVE(np.asarray(array)), CURVE(steps))
+        arrays = [
+            jnp.array(np.array(steps_of(dtype), np.uint64 if dtype == "uint64" else np.int64).astype(dtype))
+            for dtype in dtypes
+        ]
+        of_step = partial(multiplier, CURVE.segments)
+        compiled = jax.jit(lambda arrays: [(of_step(array), jax.vmap(of_step)(array)) for array in arrays])
+        for dtype, array, found in zip(dtypes, arrays, compiled(arrays), strict=True):
+            assert array.dtype == dtype
+            wanted = CURVE(steps_of(dtype))
+            # NumPy's own of the same type are taken on the host.
+            for values in (*found, of_step(np.asarray(array)), CURVE(np.asarray(array))):
+                assert_equal_bits(values, wanted)
+        for dtype in ("int4", "uint8", "int32"):
+            array = jnp.array(steps_of(dtype), dtype)
+            assert_equal_bits(of_step(array), CURVE(steps_of(dtype)))
 
 
 @x64_both_ways
