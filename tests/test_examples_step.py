@@ -112,6 +112,13 @@ def test_interrupted_and_resumed_prints_what_an_uninterrupted_run_does(
     assert resumed[1:] == expected
 
 
+def test_gpt_with_muon_and_adamw(tmp_path):
+    lines = finish(start(tmp_path, "train_gpt.py", "--optimizer", "muon", "--steps", "60", "--every", "60"))
+    assert number_after("loss of the model:", lines) < number_after("loss of byte frequencies:", lines)
+    state = torch.load(tmp_path / "train_gpt.pt", weights_only=True)["step"]
+    assert state["optimizer_type"] == ["Muon", "AdamW"]
+
+
 def test_gpt_keeps_no_more_rows_than_it_prints_the_mean_of(gpt):
     """A checkpoint is as large after many updates as after few."""
     folder, lines = gpt
