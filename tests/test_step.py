@@ -20,6 +20,7 @@ from support.training import (
     optimizer_of,
     pair_loss,
     same,
+    seeded,
     spoiled,
     step_of,
     train,
@@ -81,8 +82,7 @@ class _Mixed(nn.Module):
 
     def __init__(self, dtype: torch.dtype) -> None:
         super().__init__()
-        with torch.random.fork_rng():
-            torch.manual_seed(0)
+        with seeded(0):
             self.left_out, self.frozen, self.one, self.tied = (nn.Linear(3, 3) for _ in range(4))
             self.last, self.unused = nn.Linear(3, 2), nn.Linear(2, 2)
         self.tied.weight = self.one.weight

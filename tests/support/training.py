@@ -1,7 +1,8 @@
 """Small models, their losses, and what tests of the training step ask of tensors."""
 
 import io
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import contextmanager
 from typing import Any, cast
 
 import numpy as np
@@ -46,13 +47,20 @@ OTHERS: dict[str, tuple[type[Optimizer], dict[str, Any]]] = {
 OPTIMIZERS = FUSED | OTHERS
 
 
+@contextmanager
+def seeded(seed: int) -> Generator[None]:
+    """Numbers drawn on the host come from the seed; the GPUs, however many, are left alone."""
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        yield
+
+
 class Net(nn.Module):
     """Two layers; a seed gives the same ones every time."""
 
     def __init__(self, seed: int = 0, dropout: float = 0.0) -> None:
         super().__init__()
-        with torch.random.fork_rng():
-            torch.manual_seed(seed)
+        with seeded(seed):
             self.first, self.last = nn.Linear(3, 8), nn.Linear(8, 2)
         self.dropout = nn.Dropout(dropout)
 
@@ -65,8 +73,7 @@ class Recurrent(nn.Module):
 
     def __init__(self, kind: str = "LSTM") -> None:
         super().__init__()
-        with torch.random.fork_rng():
-            torch.manual_seed(0)
+        with seeded(0):
             self.cells, self.last = getattr(nn, kind)(3, 5, batch_first=True), nn.Linear(5, 2)
 
     def forward(self, inputs: Tensor, carry: Any) -> tuple[Tensor, Any]:

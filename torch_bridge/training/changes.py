@@ -16,7 +16,7 @@ class Foundation:
     For a graph that is, besides the shapes of the batches: each module's mode, parts, parameters and
     buffers, the optimizers' settings and states, where these are in memory, and whether they require
     gradients. It can't see plain values that a forward pass reads, such as a dropout rate or a variable
-    of `loss_fn`, nor hooks and torch's global switches.
+    of `loss_fn`, nor hooks, torch's global switches and another view of the same memory.
 
     Args:
         model: The module that the update trains.

@@ -69,8 +69,9 @@ class TrainStep:
         cuda_graph: Capture the whole update in a CUDA graph for each shape of batch. What a graph was
             built for is compared before each update, and new graphs are made where it changed: modes,
             parts, parameters and buffers of the model, settings and states of the optimizers. Plain
-            values that `loss_fn` or a module reads, hooks and torch's global switches can't be seen:
-            after a change of those build the step anew. Fused Adagrad on CUDA needs torch 2.13.
+            values that `loss_fn` or a module reads, hooks, torch's global switches and `.data` set to
+            another view of the same memory can't be seen: after a change of those build the step anew.
+            A batch that requires gradients gets none back. Fused Adagrad on CUDA needs torch 2.13.
         carry: The initial recurrent state, any pytree of tensors. Micro-batches are then consecutive
             in time, and the carry is detached between them.
 
