@@ -83,6 +83,7 @@ def test_dropout_draws_the_numbers_of_eager() -> None:
     data = on_gpu(batches(20))
     results = []
     for flag in (True, False):
+        torch.cuda.synchronize()
         torch.manual_seed(0)
         results.append(train(gpu_step(model=Net(dropout=0.5), cuda_graph=flag), data))
     assert same(*results)
