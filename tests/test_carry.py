@@ -209,7 +209,17 @@ def test_detached_from_the_graph_and_in_the_buffers_dtype() -> None:
     leaves = carry.detached((weight * torch.ones(2), (weight * torch.ones(3)).bfloat16()))
     assert [leaf.requires_grad for leaf in leaves] == [False, False]
     assert [leaf.dtype for leaf in leaves] == [torch.float32, torch.float32]
-    carry.keep(leaves, torch.tensor(True))
-    assert same(carry.buffers, [torch.zeros(2), torch.zeros(3)])
-    carry.keep(leaves, torch.tensor(False))
-    assert same(carry.buffers, [torch.ones(2), torch.ones(3)])
+    assert same(carry.chosen(leaves, torch.tensor(True)), [torch.zeros(2), torch.zeros(3)])
+    assert same(carry.chosen(leaves, torch.tensor(False)), [torch.ones(2), torch.ones(3)])
+
+
+def test_a_carry_that_is_a_parameter_is_kept_as_the_forward_pass_saw_it() -> None:
+    def loss_fn(model: Any, batch: Any, carry: torch.Tensor) -> Any:
+        return mean_loss(model, batch), model.last.bias.detach()
+
+    step = step_of("sgd", loss_fn=loss_fn, carry=torch.zeros(2))
+    for batch in batches(3):
+        bias = step.model.last.bias.detach().clone()
+        step(batch)
+        (kept,) = _carry(step)
+        assert same(kept, bias)

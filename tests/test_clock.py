@@ -141,3 +141,19 @@ def test_the_window_begins_at_the_count_asked_for_a_move_before(
             clock.fill_rates()
             clock.count_update(torch.tensor(skip))
             applied += not skip
+
+
+@pytest.mark.parametrize("at", ["_rows", "_window", "_low", "_seen_counts"])
+def test_a_move_of_the_window_that_is_interrupted_is_made_again(
+    at: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    curve = PlateauCurve(60, warmup_steps=5)
+    with patch.object(clock_module, "INTERVAL", 4):
+        clock = Clock([curve], [0.1], _CPU)
+        applied = _run(clock, [False] * 12, 0)
+        for _ in range(3):  # the next move is made at the first of these, and interrupted
+            with monkeypatch.context() as patched:
+                patched.delattr(clock, at)
+                with pytest.raises(AttributeError):
+                    clock.move_window_if_due()
+        assert _run(clock, [False] * 30, applied) == 42

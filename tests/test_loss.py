@@ -81,3 +81,9 @@ def test_a_weight_elsewhere() -> None:
     for value in (float("nan"), float("inf"), -1.0):
         with pytest.raises(ValueError, match="finite and not negative"):
             read_loss((torch.ones((), device="meta"), torch.tensor(value)))
+
+
+def test_a_weight_on_the_device_is_as_exact_as_the_sum() -> None:
+    for weight in (torch.tensor(1 / 3, dtype=torch.float64), torch.tensor(2**24 + 1)):
+        total = torch.ones((), dtype=torch.float64)
+        assert read_loss((total, weight)).weight == weight.double()

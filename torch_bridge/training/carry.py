@@ -44,10 +44,9 @@ class Carry:
         # A bf16 LSTM returns its state in bf16, whatever it was given.
         return [leaf.detach().to(buffer.dtype) for leaf, buffer in zip(leaves, self.buffers, strict=True)]
 
-    def keep(self, leaves: Sequence[Tensor], skip: Tensor) -> None:
-        """Write a new state into the buffers, unless `skip`."""
-        for buffer, leaf in zip(self.buffers, leaves, strict=True):
-            buffer.copy_(torch.where(skip, buffer, leaf))
+    def chosen(self, leaves: Sequence[Tensor], skip: Tensor) -> list[Tensor]:
+        """New tensors: a new state's leaves, or the present ones where `skip`."""
+        return [torch.where(skip, *pair) for pair in zip(self.buffers, leaves, strict=True)]
 
     def set(self, leaves: Sequence[Tensor]) -> None:
         torch._foreach_copy_(self.buffers, list(leaves))

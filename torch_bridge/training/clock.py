@@ -60,8 +60,8 @@ class Clock:
         self._wait_for_copies()
         self._seen[:] = applied, skipped
         self.counts.copy_(self._seen_counts)
-        self._updates = 0
         self._move_window()
+        self._updates = 0
 
     def counted(self) -> list[int]:
         """Updates applied and updates skipped, read from the device."""
@@ -74,8 +74,8 @@ class Clock:
     def move_window_if_due(self) -> None:
         """Called before each update, outside any captured graph."""
         if self._updates == INTERVAL:
-            self._updates = 0
             self._move_window()
+            self._updates = 0  # last, so that a move that was interrupted is made again
         self._updates += 1
 
     def fill_rates(self) -> None:

@@ -1,7 +1,9 @@
 """How an update reaches its optimizers: decided on the device, or on the host."""
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from functools import cached_property
+from itertools import chain
 from typing import Any, Protocol
 
 import torch
@@ -63,11 +65,11 @@ class DeviceDriver:
                 _complete_momentum(optimizer)
                 optimizer.step()
             return
-        optimizer.found_inf = skip.found_inf
         try:
+            optimizer.found_inf = skip.found_inf
             optimizer.step()
         finally:
-            del optimizer.found_inf
+            vars(optimizer).pop("found_inf", None)
 
 
 class HostDriver:
@@ -102,6 +104,7 @@ class Drivers:
     def __init__(self, optimizers: Sequence[Optimizer], clock: Clock) -> None:
         self._optimizers, self._clock = optimizers, clock
         self._parameters = self._present_parameters()
+        self.is_torn = False
         self.bind()
 
     def bind(self) -> None:
@@ -140,8 +143,40 @@ class Drivers:
         return all(driver.steady for driver in self._drivers)
 
     def step(self, skip: Skip) -> None:
+        # Where one has to look it does so first: a wait is no time to have half of them moved.
+        if any(isinstance(driver, HostDriver) for driver in self._drivers) and skip.applied is None:
+            return
         for driver in self._drivers:
             driver.step(skip)
+            self._has_stepped = True
+
+    @contextmanager
+    def moving(self) -> Generator[None]:
+        """What belongs to one update: if it is broken off with an optimizer moved, the update is torn."""
+        before, self._has_stepped = self._versions(), False
+        try:
+            yield
+        except BaseException:
+            # Torch counts no changes by fused SGD: an error of a hook after it is not noticed. A capture
+            # executes nothing.
+            captured = torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
+            self.is_torn = not captured and (self._has_stepped or self._versions() != before)
+            raise
+
+    def check_whole(self) -> None:
+        """Refuse to go on from a torn update."""
+        if self.is_torn:
+            raise RuntimeError(
+                "an update was broken off when its optimizer had moved already, and was not counted: "
+                "go on with load_state_dict"
+            )
+
+    def _versions(self) -> list[int]:
+        """Torch's counts of the changes to each parameter and each tensor of a state."""
+        parameters = (group["params"] for optimizer in self._optimizers for group in optimizer.param_groups)
+        states = (state.values() for optimizer in self._optimizers for state in optimizer.state.values())
+        tensors = chain(chain.from_iterable(parameters), chain.from_iterable(states))
+        return [tensor._version for tensor in tensors if isinstance(tensor, Tensor)]
 
 
 def takes_found_inf(optimizer: Optimizer, groups: Sequence[dict[str, Any]]) -> bool:

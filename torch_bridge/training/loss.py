@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from numbers import Real
 from typing import Any, NamedTuple, Protocol, cast
 
+import torch
 from torch import Tensor, nn
 
 from torch_bridge.training.carry import Carry
@@ -60,7 +61,7 @@ def read_loss(value: Any) -> Loss:
         if weight.dim() != 0:
             raise ValueError(f"loss_fn returned a weight of shape {tuple(weight.shape)}; it must be a scalar")
         if weight.device == total.device:
-            return Loss(total, weight.detach().float())
+            return Loss(total, weight.detach().to(torch.promote_types(total.dtype, torch.float32)))
         if weight.device.type != "cpu":
             raise ValueError(f"loss_fn returned a weight on {weight.device} beside a sum on {total.device}")
         weight = weight.item()  # in host memory: nothing waits

@@ -36,12 +36,18 @@ class Precision:
                 'precision="fp16" needs parameters in fp32, which it casts itself; some are fp16'
             )
         dtype = _DTYPES.get(name)
-        self.autocast: AbstractContextManager[Any] = (
+        self._autocast: AbstractContextManager[Any] = (
             nullcontext() if dtype is None else torch.autocast(device.type, dtype=dtype)
         )
-        """The context of a forward pass."""
         self.scale = LossScale(device) if name == "fp16" else None
         """What losses are multiplied by on their way back, or None."""
+
+    @property
+    def autocast(self) -> AbstractContextManager[Any]:
+        """The context of a forward pass, entered once."""
+        # Where the whole loop is under autocast, torch keeps the weights that it cast until the loop's end.
+        torch.clear_autocast_cache()
+        return self._autocast
 
 
 class LossScale:

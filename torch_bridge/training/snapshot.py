@@ -71,6 +71,17 @@ def copied_for(optimizer: Optimizer, state: Any) -> Any:
     return copied
 
 
+def restore_dtypes(optimizer: Optimizer, state: Any) -> None:
+    """Put back what torch casts to a parameter's dtype as it loads a state: moments kept in another one."""
+    for group, saved in zip(optimizer.param_groups, state["param_groups"], strict=True):
+        for parameter, number in zip(group["params"], saved["params"], strict=True):
+            loaded = optimizer.state.get(parameter, {})
+            for name, value in state["state"].get(number, {}).items():
+                # Of "step" torch knows by itself.
+                if isinstance(value, Tensor) and name != "step" and loaded[name].dtype != value.dtype:
+                    loaded[name] = value.to(parameter.device)
+
+
 def _copy(leaf: Any) -> Any:
     return leaf.detach().clone() if isinstance(leaf, Tensor) else copy.deepcopy(leaf)
 

@@ -88,8 +88,10 @@ class TrainStep:
             `precision="fp16"`; `cuda_graph=True` where an update cannot be captured.
 
     A call raises TypeError or ValueError for a loss that is neither scalar nor pair, a total weight
-    of zero that is known on the host, or a carry of another shape; the step stays usable. A step
-    can't be copied or pickled: build another one, and give it `state_dict()`.
+    of zero that is known on the host, or a carry of another shape; the step stays usable. After an
+    error or a Ctrl-C between an optimizer's step and its count, calls and `state_dict` raise
+    RuntimeError until a state is loaded. A step is for one thread, and can't be copied or pickled:
+    build another one, and give it `state_dict()`.
 
     >>> model = nn.Linear(2, 1)
     >>> optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, fused=True)
@@ -164,6 +166,7 @@ class TrainStep:
         Raises:
             FloatingPointError: `on_nonfinite="raise"`, and loss or gradient norm is not finite.
         """
+        self._drivers.check_whole()
         if self._foundation.changed():
             self._rebuild()
         self._clock.move_window_if_due()
@@ -207,14 +210,17 @@ class TrainStep:
             if self._max_norm is not None:
                 clip(gradients, norm, self._max_norm)
             skip = Skip(loss, norm, self._clock.counts[0])
+            # Before the optimizer moves a parameter that a leaf may be a view of.
+            kept = [] if self._carry is None else self._carry.chosen(carry, skip.on_device)
             self._clock.fill_rates()
-            self._drivers.step(skip)
-            self._clock.count_update(skip.on_device)
-            if self._precision.scale is not None:
-                self._precision.scale.update(skip.found_inf, loss)
-                accumulator.keep_weights()
-            if self._carry is not None:
-                self._carry.keep(carry, skip.on_device)
+            with self._drivers.moving():
+                self._drivers.step(skip)
+                self._clock.count_update(skip.on_device)
+                if self._precision.scale is not None:
+                    self._precision.scale.update(skip.found_inf, loss)
+                    accumulator.keep_weights()
+                if self._carry is not None:
+                    self._carry.set(kept)
         finally:
             self._clear_gradients()
         return loss, norm, self._clock.rates.clone(), self._clock.counts.clone()
@@ -241,6 +247,7 @@ class TrainStep:
         `state["skipped"]` count the updates so far. What a restored run needs besides is the state of
         its loader.
         """
+        self._drivers.check_whole()
         return snapshot.on_host(self._state())
 
     def _state(self) -> TrainStepState:
@@ -284,6 +291,7 @@ class TrainStep:
         self.model.load_state_dict(state_dict["model"])
         for optimizer, state in zip(self.optimizers, copies, strict=True):
             optimizer.load_state_dict(state)
+            snapshot.restore_dtypes(optimizer, state)
         self._clock.set(state_dict["applied"], state_dict["skipped"], peaks)
         self._rebuild()
         if self._precision.scale is not None:
@@ -291,6 +299,7 @@ class TrainStep:
         if self._carry is not None:
             self._carry.set(state_dict["carry"] or [])
         snapshot.set_random_states(state_dict["random"], self._device)
+        self._drivers.is_torn = False
 
     def __reduce__(self) -> Never:
         raise TypeError(
