@@ -5,6 +5,7 @@ Lightning Fabric and by accelerate. Where there is a GPU, also: captured against
 against fp32 eager, captured against a hand-written captured loop, the cost of the rate, and the time
 spent waiting for data.
 
+    pip install -e '.[test]'        (for Lightning Fabric and accelerate)
     python examples/benchmark_step.py
 """
 
@@ -279,10 +280,17 @@ def waiting_for_data() -> None:
     print(f"\nwaiting for data: {100 * waited / total:.2f} % of an epoch of {total:.2f} s")
 
 
+def positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{number} must be at least 1")
+    return number
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="Compare the cost of training updates.")
-    parser.add_argument("--rounds", type=int, default=21)
-    parser.add_argument("--calls", type=int, default=200, help="updates a round")
+    parser.add_argument("--rounds", type=positive, default=21)
+    parser.add_argument("--calls", type=positive, default=200, help="updates a round")
     options = parser.parse_args(arguments)
     warnings.filterwarnings("ignore", message="Detected call of `lr_scheduler.step")
     on_cpu(options.rounds, options.calls)

@@ -154,7 +154,15 @@ def arguments():
         args = parser.parse_args()
     sizes = ("steps", "batch_size", "accumulation", "context", "layers", "width", "threads", "every")
     if min(getattr(args, name) for name in sizes) < 1 or args.width % 32:
-        parser.error(f"{', '.join(sizes)} must be at least 1, width a multiple of 32")
+        options = ", ".join(f"--{name.replace('_', '-')}" for name in sizes)
+        parser.error(f"{options} must be at least 1, --width a multiple of 32")
+    folder = Path(args.checkpoint).parent
+    if not folder.is_dir():
+        parser.error(f"--checkpoint {args.checkpoint}: there is no folder {folder}")
+    try:
+        torch.empty(0, device=args.device)
+    except (AssertionError, RuntimeError) as error:
+        parser.error(f"--device {args.device}: {str(error).splitlines()[0]}")
     return args, saved
 
 

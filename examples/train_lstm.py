@@ -9,7 +9,7 @@ need no model: the last value, and last year's changes once more.
 
     python examples/train_lstm.py
     python examples/train_lstm.py --epochs 80 --hidden 64 --output co2.png
-    python examples/train_lstm.py --resume        (after a Ctrl-C: goes on where it stopped)
+    python examples/train_lstm.py --resume        (after a Ctrl-C: with the settings of the checkpoint)
 """
 
 import argparse
@@ -94,7 +94,7 @@ def picture(path, dates, level, origins, forecasts, errors):
     figure.savefig(path, dpi=150)
 
 
-def main() -> None:
+def arguments():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--epochs", type=int, default=40)
     parser.add_argument("--window", type=int, default=24, help="months that gradients go back (24)")
@@ -107,12 +107,30 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=Path("train_lstm.png"), metavar="FILE")
     parser.add_argument("--checkpoint", type=Path, default=Path("train_lstm.pt"), metavar="FILE")
     parser.add_argument("--resume", action="store_true", help="go on from the checkpoint of a Ctrl-C")
-    args = parser.parse_args()
+    args, saved = parser.parse_args(), None
+    if args.resume:
+        if not args.checkpoint.exists():
+            parser.error(f"--resume: there is no checkpoint {args.checkpoint}")
+        saved = torch.load(args.checkpoint, map_location="cpu")
+        parser.set_defaults(**saved["settings"])
+        args = parser.parse_args()
     if min(args.epochs, args.window, args.hidden, args.every) < 1:
         parser.error("--epochs, --window, --hidden and --every must be at least 1")
     if args.precision == "fp16" and args.device == "cpu":
         parser.error("--precision fp16 needs a GPU: torch has no such LSTM for a CPU")
+    if args.output.suffix[1:] not in plt.Figure().canvas.get_supported_filetypes():
+        parser.error(f"--output {args.output} must end in .png, or another format of matplotlib's")
+    if not args.checkpoint.parent.is_dir():
+        parser.error(f"--checkpoint {args.checkpoint}: there is no folder {args.checkpoint.parent}")
+    try:
+        torch.empty(0, device=args.device)
+    except (AssertionError, RuntimeError) as error:
+        parser.error(f"--device {args.device}: {str(error).splitlines()[0]}")
+    return args, saved
 
+
+def main() -> None:
+    args, saved = arguments()
     monthly = co2.load_pandas().data["co2"].resample("MS").mean().interpolate()
     level = torch.tensor(monthly.to_numpy(), dtype=torch.float32)
     split = len(level) * 4 // 5
@@ -130,20 +148,19 @@ def main() -> None:
     torch.set_num_threads(1)  # For matrices this small a second thread costs more than it brings.
     torch.manual_seed(args.seed)
     model = Forecaster(args.hidden).to(args.device)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=args.peak, fused=True)
     carry = (torch.zeros(1, 1, args.hidden), torch.zeros(1, 1, args.hidden))  # remembers nothing yet
     updates, done = args.epochs * len(training), 0
     try:
+        optimizer = torch.optim.AdamW(model.parameters(), lr=args.peak, fused=True)
         curve = PlateauCurve(updates, warmup_steps=updates // 10, plateaus=[(20, 40)])
         step = TrainStep(
             model, optimizer, loss_fn, curve, precision=args.precision, max_norm=1.0, carry=carry
         )
-        if args.resume:
-            saved = torch.load(args.checkpoint, map_location="cpu")
+        if saved is not None:
             step.load_state_dict(saved["step"])
             done = saved["done"]
             print(f"resumed from {args.checkpoint} after update {done} of {updates}")
-    except (ValueError, FileNotFoundError) as error:
+    except ValueError as error:
         sys.exit(f"train_lstm.py: {error}")
 
     stop = threading.Event()
@@ -169,7 +186,11 @@ def main() -> None:
             print(f"{done:6d}  {rate:13.3e}  {errors[0]:14.4f}  {errors[1]:14.4f}", flush=True)
     if done < updates:
         partial = args.checkpoint.with_suffix(".partial")
-        torch.save({"done": done, "step": step.state_dict()}, partial)
+        # Paths as text: torch loads plain values alone.
+        settings = {
+            name: str(value) if isinstance(value, Path) else value for name, value in vars(args).items()
+        }
+        torch.save({"settings": settings, "done": done, "step": step.state_dict()}, partial)
         os.replace(partial, args.checkpoint)
         print(f"stopped after update {done}; {args.checkpoint} goes on with --resume")
         sys.exit(130)

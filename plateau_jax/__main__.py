@@ -34,8 +34,14 @@ def _parser() -> argparse.ArgumentParser:
         default=[],
         help="a plateau, in percent of the steps after the warmup; may be repeated",
     )
-    parser.add_argument("--min-lr-ratio", metavar="R", type=float, default=0.0, help="value at the end")
-    parser.add_argument("--peak", metavar="P", type=float, default=1.0, help="peak learning rate")
+    parser.add_argument(
+        "--min-lr-ratio",
+        metavar="R",
+        type=float,
+        default=0.0,
+        help="final rate as a share of the peak, 0 to 1 (0)",
+    )
+    parser.add_argument("--peak", metavar="P", type=float, default=1.0, help="peak learning rate (1)")
     parser.add_argument("--plot", metavar="FILE", type=Path, help="write a picture (needs matplotlib)")
     parser.add_argument("--csv", metavar="FILE", type=Path, help="write step, learning_rate for every step")
     parser.add_argument("--json", action="store_true", help="print the curve's arguments as JSON instead")
@@ -57,7 +63,7 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error(str(error))
     try:
         if options.plot:
-            _write_picture(curve, options.peak, options.plot)
+            _write_picture(curve, peak, options.plot)
         if options.csv:
             _write_csv(curve, peak, options.csv)
     except (ModuleNotFoundError, OSError, ValueError) as error:
@@ -66,7 +72,7 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def _write_picture(curve: PlateauCurve, peak: float, path: Path) -> None:
+def _write_picture(curve: PlateauCurve, peak: np.float32, path: Path) -> None:
     try:
         from matplotlib.figure import Figure
     except ModuleNotFoundError as error:
@@ -75,7 +81,7 @@ def _write_picture(curve: PlateauCurve, peak: float, path: Path) -> None:
     from plateau_jax.plotting import plot
 
     figure: Any = Figure(figsize=(8, 4), layout="constrained")
-    plot(curve, peak_value=peak, ax=figure.subplots())
+    plot(curve, peak_value=float(peak), ax=figure.subplots())
     path = path if path.suffix else path.with_name(f"{path.name}.png")
     with _whole(path) as beside, beside.open("wb") as file:
         figure.savefig(file, dpi=120, format=path.suffix.removeprefix("."))
@@ -100,6 +106,8 @@ def _whole(path: Path) -> Generator[Path]:
         yield path
         return
     target = path.resolve()  # a link stays a link
+    if not target.parent.is_dir():
+        raise FileNotFoundError(f"{path} cannot be written: there is no folder {target.parent}")
     beside = target.with_name(f"{target.name}.{os.getpid()}.part")
     try:
         if target.exists():

@@ -54,7 +54,7 @@ def _multiply(a: Any, b: Any) -> Any:
 
 
 def _half_sine_squared(x: Any) -> Any:
-    """(1 - cos πx)/2 = sin²(πx/2) for x in [0, 1/2]."""
+    """(1 - cos πx)/2 = sin²(πx/2) for x in [0, 1/2], at most 7 units of 2⁻⁶² off."""
     square = _multiply(x, x)
     # Alternating signs keep every inner value positive.
     series = _SINE[-1]

@@ -32,6 +32,8 @@ def multiplier(segments: Segments, step: Any) -> jax.Array:
     Raises:
         TypeError: A step that is not an integer (bool, float); a table that is not one.
 
+    >>> import jax.numpy as jnp
+    >>> from plateau_jax import PlateauCurve, multiplier
     >>> curve = PlateauCurve(100, warmup_steps=10)
     >>> multiplier(curve.segments, jnp.array([0, 5, 10, 55, 100]))
     Array([0. , 0.5, 1. , 0.5, 0. ], dtype=float32)
@@ -61,6 +63,7 @@ def optax_schedule(curve: PlateauCurve, peak_value: Any = 1.0) -> Callable[[Any]
         ValueError: A peak that is negative, not finite, or positive and below 2⁻¹²⁶.
 
     >>> import optax
+    >>> from plateau_jax import PlateauCurve, optax_schedule
     >>> curve = PlateauCurve(1000, warmup_steps=100, plateaus=[(50, 20)])
     >>> schedule = optax_schedule(curve, peak_value=3e-4)
     >>> optimizer = optax.adamw(schedule)
@@ -112,6 +115,8 @@ def cosine_plateau_schedule(
         TypeError, ValueError: As `PlateauCurve` and `optax_schedule`; an initial or end value
             outside [0, peak_value].
 
+    >>> import jax.numpy as jnp
+    >>> from plateau_jax import cosine_plateau_schedule
     >>> schedule = cosine_plateau_schedule(0.0, 1e-3, 100, 1000, end_value=5e-4, plateaus=[(50, 30)])
     >>> schedule(jnp.array([0, 100, 1000]))
     Array([0.    , 0.001 , 0.0005], dtype=float32)

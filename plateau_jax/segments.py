@@ -196,7 +196,7 @@ def stack(curves: Iterable[Any]) -> Segments:
         curves: `PlateauCurve`s, at least one.
 
     Raises:
-        TypeError: Something that is not a `PlateauCurve`.
+        TypeError: A single curve; something that is not a `PlateauCurve`.
         ValueError: No curve was given.
 
     >>> from plateau_jax import PlateauCurve, stack
@@ -205,6 +205,8 @@ def stack(curves: Iterable[Any]) -> Segments:
     array([[  0,   0, 100, 100, 100],
            [  0,   0,  50,  80, 100]], dtype=int32)
     """
+    if not isinstance(curves, Iterable):
+        raise TypeError(f"curves = {curves!r} must be several PlateauCurves")
     curves = list(curves)
     for curve in curves:
         if not hasattr(curve, "segments"):

@@ -17,6 +17,20 @@ GPT = (
     *("train_gpt.py", "--steps", "200", "--every", "20", "--precision", "bf16", "--accumulation", "2"),
     *("--batch-size", "4", "--context", "32", "--width", "32", "--layers", "2"),
 )
+REFUSED = [
+    ("lstm", ["--resume"], 2, "--resume: there is no checkpoint train_lstm.pt"),
+    ("gpt", ["--resume"], 2, "--resume: there is no checkpoint train_gpt.pt"),
+    ("lstm", ["--output", "co2.xyz"], 2, "--output co2.xyz must end in .png"),
+    ("gpt", ["--batch-size", "0"], 2, "--steps, --batch-size, --accumulation,"),
+]
+for script in ("lstm", "gpt"):
+    REFUSED += [
+        (script, ["--peak", "nan"], 1, f"train_{script}.py: Invalid learning rate: nan"),
+        (script, ["--device", "nowhere"], 2, "--device nowhere: "),
+        (script, ["--checkpoint", "missing/a.pt"], 2, "missing/a.pt: there is no folder missing"),
+    ]
+    if not torch.cuda.is_available():
+        REFUSED += [(script, ["--device", "cuda"], 2, "--device cuda: ")]
 
 
 def start(folder, script, *arguments):
@@ -110,6 +124,28 @@ def test_interrupted_and_resumed_prints_what_an_uninterrupted_run_does(
     ]
     assert len(expected) > len(uninterrupted) / 2
     assert resumed[1:] == expected
+
+
+@pytest.mark.parametrize(("example", "arguments", "code", "message"), REFUSED)
+def test_what_cannot_be_is_refused_in_one_line(tmp_path, example, arguments, code, message):
+    device = [] if "--device" in arguments else ["--device", "cpu"]
+    program = Program(EXAMPLES / f"train_{example}.py", *arguments, *device, folder=tmp_path)
+    status, output, errors = program.finish()
+    assert status == code, errors
+    assert output == ""
+    assert message in errors.splitlines()[-1]
+    assert "Traceback" not in errors
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_lstm_resumes_with_the_settings_of_the_checkpoint(lstm, tmp_path):
+    _, uninterrupted = lstm
+    interrupt(start(tmp_path, *LSTM), "    50 ")
+    resumed = finish(start(tmp_path, "train_lstm.py", "--resume"))
+    assert resumed[-1] == uninterrupted[-1]
+    assert [line for line in resumed if line.startswith("  LSTM:")] == [
+        line for line in uninterrupted if line.startswith("  LSTM:")
+    ]
 
 
 def test_gpt_with_muon_and_adamw(tmp_path):

@@ -228,7 +228,10 @@ def test_a_picture_of_an_unknown_format_leaves_no_file(tmp_path, capsys):
 def test_a_file_that_cannot_be_written(tmp_path, capsys, option, name):
     (tmp_path / "folder.png").mkdir()
     path = tmp_path / name
-    assert str(path) in _refused(capsys, ["100", option, str(path)])
+    message = _refused(capsys, ["100", option, str(path)])
+    assert str(path) in message
+    assert ".part" not in message
+    assert path.parent.is_dir() or f"there is no folder {path.parent}\n" in message
     assert [found.name for found in tmp_path.rglob("*")] == ["folder.png"]
 
 

@@ -82,6 +82,20 @@ def test_one_group_of_several_under_another_curve_is_refused():
     assert repr(CURVE) in str(caught.value)
 
 
+def test_a_curve_of_a_subclass_takes_its_own_state_and_no_others():
+    class OwnCurve(PlateauCurve):
+        pass
+
+    own = OwnCurve.from_dict(CURVE.to_dict())
+    saved, run = Run([own], [0.1]), Run([own], [0.1])
+    saved.advance(7)
+    run.scheduler.load_state_dict(through_a_file(saved.scheduler.state_dict()))
+    assert run.scheduler.last_epoch == 7
+    assert rates_of(run.optimizer) == rates_of(saved.optimizer)
+    with pytest.raises(ValueError, match="saved under"):
+        Run([OTHER], [0.1]).scheduler.load_state_dict(saved.scheduler.state_dict())
+
+
 @given(st.integers(0, 50), modest_peaks)
 def test_a_plain_lambda_lr_can_be_taken_over(steps, peak):
     optimizer = optimizer_with([peak])
@@ -154,6 +168,15 @@ def test_rates_that_are_missing_or_not_one_a_group_are_refused(rates):
 def test_what_is_no_state_at_all_is_refused(state):
     with pytest.raises(ValueError, match="state_dict is not the state of a LambdaLR"):
         lambda_lr(optimizer_with([0.1]), CURVE).load_state_dict(state)
+
+
+@pytest.mark.parametrize("name", ["last_epoch", "base_lrs", "rates"])
+def test_what_a_state_lacks_is_named(name):
+    scheduler = lambda_lr(optimizer_with([0.1]), CURVE)
+    state = dict(scheduler.state_dict())
+    del state[name]
+    with pytest.raises(ValueError, match=f"is not the state of a LambdaLR: it has no '{name}'$"):
+        scheduler.load_state_dict(state)
 
 
 @pytest.mark.parametrize("curves", [5, [5], [{}], [], [CURVE.to_dict() | {"decay": "square"}]], ids=str)

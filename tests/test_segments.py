@@ -97,3 +97,8 @@ def test_a_stack_is_as_long_as_its_longest_table(several):
 def test_an_empty_stack_is_refused():
     with pytest.raises(ValueError, match="curves"):
         stack([])
+
+
+def test_a_single_curve_is_no_stack():
+    with pytest.raises(TypeError, match=r"^curves = PlateauCurve\(.* must be several PlateauCurves$"):
+        stack(PlateauCurve(10))

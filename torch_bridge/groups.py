@@ -21,7 +21,7 @@ def groups_of(optimizer: Optimizer) -> list[dict[str, Any]]:
 
 
 def curves_of(optimizer: Optimizer, curve: PlateauCurve | Sequence[PlateauCurve]) -> list[PlateauCurve]:
-    """One curve a group: the one given for all, or those given, one each.
+    """One curve per group: the one given for all, or those given, one each.
 
     Raises:
         TypeError: Something that is not a `PlateauCurve`.

@@ -104,7 +104,9 @@ class CurveLR(LambdaLR):
                     f"state_dict has {len(peaks)} parameter groups; the optimizer has {len(self.base_lrs)}"
                 )
             rates = self._saved_rates(state_dict, strict)
-        except (KeyError, OverflowError, TypeError) as error:
+        except KeyError as error:
+            raise ValueError(f"state_dict is not the state of a LambdaLR: it has no {error}") from None
+        except (OverflowError, TypeError) as error:
             raise ValueError(f"state_dict is not the state of a LambdaLR: {error}") from None
         set_peaks(self.optimizer, peaks, self.curves)
         self.base_lrs = list(peaks)
@@ -141,7 +143,8 @@ class CurveLR(LambdaLR):
         if saved is None:
             raise ValueError(f"state_dict names no curve; to load it all the same {way_out}")
         curves = [PlateauCurve.from_dict(arguments) for arguments in saved]
-        if curves != self.curves:
+        # By their arguments: a curve of a subclass equals none of the class itself.
+        if [curve.to_dict() for curve in curves] != [curve.to_dict() for curve in self.curves]:
             shown = [items[0] if len(set(items)) == 1 else items for items in (curves, self.curves)]
             raise ValueError(
                 f"state_dict was saved under {shown[0]!r}, and this scheduler follows {shown[1]!r}; "
@@ -181,6 +184,8 @@ def lambda_lr(
             positive and below 2⁻¹²⁶; `last_epoch` below -1.
 
     >>> import torch
+    >>> from plateau_jax import PlateauCurve
+    >>> from torch_bridge import lambda_lr
     >>> optimizer = torch.optim.AdamW(torch.nn.Linear(2, 1).parameters(), lr=3e-4)
     >>> scheduler = lambda_lr(optimizer, PlateauCurve(1000, warmup_steps=100, plateaus=[(50, 20)]))
     >>> for _ in range(50):
@@ -223,6 +228,7 @@ def get_cosine_plateau_schedule_with_warmup(
             given; a `min_lr` above a group's peak, negative, or positive and below 2⁻¹²⁶.
 
     >>> import torch
+    >>> from torch_bridge import get_cosine_plateau_schedule_with_warmup
     >>> optimizer = torch.optim.SGD(torch.nn.Linear(2, 1).parameters(), lr=0.5)
     >>> scheduler = get_cosine_plateau_schedule_with_warmup(optimizer, 10, 100, plateaus=[(0, 80)])
     >>> scheduler.get_last_lr()

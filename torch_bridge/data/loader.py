@@ -18,7 +18,7 @@ from torchdata.stateful_dataloader.sampler import RandomSampler  # pyright: igno
 
 from torch_bridge.core import checks
 
-# Each worker holds the dataset object once more, and a single device seldom eats faster than this.
+# Each worker holds the dataset object once more, and a single device seldom needs more than this.
 MOST_WORKERS = 8
 
 _NOT_HERE = {
@@ -83,8 +83,9 @@ def make_loader(
             stream: build the loader yourself), or a keyword argument that has no place here.
         ValueError: Settings that contradict each other, or a dataset too small for a single batch.
             From `load_state_dict`: the state of a loader that was built otherwise.
-        RuntimeError: From an iteration that was ended by another.
+        RuntimeError: torch does not know the device. From an iteration that was ended by another.
 
+    >>> from torch_bridge import make_loader
     >>> loader = make_loader(range(10), 4, workers=0)
     >>> batches = iter(loader)
     >>> first, state = next(batches), loader.state_dict()

@@ -56,9 +56,9 @@ class prefetch(Generic[Batch]):
             holds a tensor that is neither dense nor sparse (nested, quantized, one made of several), or an
             object with tensors of its own.
         ValueError: `depth` is below 1; the device is neither CUDA's nor the CPU, or there is no CUDA.
-        RuntimeError: From an iteration that was ended by another.
+        RuntimeError: torch does not know the device. From an iteration that was ended by another.
 
-    >>> from torch_bridge.data import make_loader
+    >>> from torch_bridge import make_loader, prefetch
     >>> feed = prefetch(make_loader(range(6), 2, training=False, workers=0), "cpu")
     >>> for batch in feed:
     ...     break

@@ -54,11 +54,13 @@ class MetricLog:
 
     Attributes:
         rows: A dictionary for each update that was looked at, the newest last: "loss", "grad_norm", "lr"
-            (a float, or a list of one a parameter group), "applied", "skipped".
+            (a float, or a list of one per parameter group), "applied", "skipped".
 
     Raises:
         TypeError, ValueError: `every` or `keep` is not a positive integer.
 
+    >>> import torch
+    >>> from torch_bridge import MetricLog, StepResult
     >>> log = MetricLog(every=2)
     >>> scalar = torch.tensor(0.5)
     >>> result = StepResult(scalar, scalar, torch.tensor([0.125]), torch.tensor(1), torch.tensor(0))
