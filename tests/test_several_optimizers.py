@@ -279,10 +279,16 @@ def test_one_that_fails_leaves_the_clock(failing: int) -> None:
 
     step, (batch,) = _step(_fused), batches(1)
     step(batch)
+    state = step.state_dict()
     hook = step.optimizers[failing].register_step_pre_hook(fail)
     with pytest.raises(RuntimeError, match="on purpose"):
         step(batch)
     hook.remove()
+    if failing:  # the first one has moved
+        for call in (step.state_dict, lambda: step(batch)):
+            with pytest.raises(RuntimeError, match="broken off"):
+                call()
+        step.load_state_dict(state)
     result = step(batch)
     assert result.applied == 2
     assert same(result.lr, torch.tensor(np.array([CURVE(1) * np.float32(peak) for peak in (0.01, 0.1)])))

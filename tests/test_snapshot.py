@@ -272,9 +272,7 @@ class _Averaging(torch.optim.Optimizer):
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 @pytest.mark.parametrize("kind", [torch.optim.NAdam, torch.optim.ASGD, _Averaging])
-def test_resumed_twice_with_states_in_another_dtype_than_the_parameters(
-    kind: Any, dtype: torch.dtype
-) -> None:
+def test_resumed_twice_with_states_in_another_dtype(kind: Any, dtype: torch.dtype) -> None:
     """Torch casts them to the parameters' as it loads them."""
 
     def build() -> TrainStep:

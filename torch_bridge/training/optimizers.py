@@ -140,8 +140,8 @@ def device_of(optimizers: Sequence[Optimizer]) -> torch.device:
 def curves_by_group(optimizer: Any, optimizers: Sequence[Optimizer], curve: Any) -> list[PlateauCurve]:
     """One curve for each parameter group of all optimizers.
 
-    For a sequence of optimizers `curve` is one for all, or a sequence with an entry an optimizer; such an
-    entry, like `curve` for one optimizer alone, is a curve or a sequence of one a group.
+    For a sequence of optimizers `curve` is one for all, or a sequence with an entry per optimizer; such an
+    entry, like `curve` for one optimizer alone, is a curve or a sequence of one per group.
 
     Raises:
         TypeError: Something that is not a `PlateauCurve`.

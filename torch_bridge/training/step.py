@@ -58,8 +58,8 @@ class TrainStep:
             means of the micro-batches are averaged; pairs give Σ sum / Σ weight over the whole
             update, however a batch is split. With `carry`: `loss_fn(model, batch, carry)` returns
             (loss or pair, new carry).
-        curve: One curve, or a sequence of one a parameter group. For a sequence of optimizers: one
-            curve for all, or a sequence with an entry an optimizer, itself a curve or a sequence.
+        curve: One curve, or a sequence of one per parameter group. For a sequence of optimizers: one
+            curve for all, or a sequence with an entry per optimizer, itself a curve or a sequence.
         precision: `"fp32"`, `"bf16"`, or `"fp16"` with dynamic loss scaling. (On a CPU torch has no
             fp16 LSTM; a GRU works.)
         max_norm: Clip gradients to this total 2-norm, as `torch.nn.utils.clip_grad_norm_` does.
