@@ -30,6 +30,7 @@ class Clock:
         self.peaks = list(peaks)
         self.counts = torch.zeros(2, dtype=torch.int64, device=device)
         """Updates applied, updates skipped."""
+        self.applied = self.counts[0]
         self._applied = self.counts[:1]
         # A column, the shape that torch.index_select writes.
         self._column = torch.zeros(len(self.curves), 1, dtype=torch.float32, device=device)

@@ -3,8 +3,7 @@
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
-from itertools import chain
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor
@@ -172,10 +171,12 @@ class Drivers:
             )
 
     def _versions(self) -> list[int]:
-        """Torch's counts of the changes to each parameter and each tensor of a state."""
-        parameters = (group["params"] for optimizer in self._optimizers for group in optimizer.param_groups)
-        states = (state.values() for optimizer in self._optimizers for state in optimizer.state.values())
-        tensors = chain(chain.from_iterable(parameters), chain.from_iterable(states))
+        """Torch's counts of the changes to each parameter, and to the state of each optimizer's first one."""
+        tensors: list[Any] = []
+        for optimizer in self._optimizers:
+            for group in optimizer.param_groups:
+                tensors += group["params"]
+            tensors += cast("dict[str, Any]", next(iter(optimizer.state.values()), {})).values()
         return [tensor._version for tensor in tensors if isinstance(tensor, Tensor)]
 
 

@@ -209,7 +209,7 @@ class TrainStep:
             norm = total_norm(gradients, self._norm_dtype)
             if self._max_norm is not None:
                 clip(gradients, norm, self._max_norm)
-            skip = Skip(loss, norm, self._clock.counts[0])
+            skip = Skip(loss, norm, self._clock.applied)
             # Before the optimizer moves a parameter that a leaf may be a view of.
             kept = [] if self._carry is None else self._carry.chosen(carry, skip.on_device)
             self._clock.fill_rates()
