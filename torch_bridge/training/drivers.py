@@ -1,9 +1,9 @@
 """How an update reaches its optimizers: decided on the device, or on the host."""
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -176,7 +176,8 @@ class Drivers:
         for optimizer in self._optimizers:
             for group in optimizer.param_groups:
                 tensors += group["params"]
-            tensors += cast("dict[str, Any]", next(iter(optimizer.state.values()), {})).values()
+            states: Iterator[dict[str, Any]] = iter(optimizer.state.values())
+            tensors += next(states, {}).values()
         return [tensor._version for tensor in tensors if isinstance(tensor, Tensor)]
 
 
