@@ -1,8 +1,9 @@
 """How an update reaches its optimizers: decided on the device, or on the host."""
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
+from itertools import islice
 from typing import Any, Protocol
 
 import torch
@@ -176,8 +177,8 @@ class Drivers:
         for optimizer in self._optimizers:
             for group in optimizer.param_groups:
                 tensors += group["params"]
-            states: Iterator[dict[str, Any]] = iter(optimizer.state.values())
-            tensors += next(states, {}).values()
+            for state in islice(optimizer.state.values(), 1):
+                tensors += state.values()
         return [tensor._version for tensor in tensors if isinstance(tensor, Tensor)]
 
 
