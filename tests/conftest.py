@@ -1,5 +1,6 @@
 """Before any test: four CPU devices for JAX, no deadlines, and no GPU tests without a GPU."""
 
+import gc
 import os
 from importlib import import_module
 
@@ -28,3 +29,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         (framework,) = marker.args or ("torch",)
         if not _has_gpu(framework):
             pytest.skip(f"{framework} sees no GPU")
+
+
+def pytest_collection_finish() -> None:
+    """What is imported stays to the end: the garbage collector need not look through it at every turn."""
+    gc.freeze()

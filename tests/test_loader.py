@@ -1,8 +1,6 @@
 """The loader: its epochs, its settings, and what it refuses."""
 
 import random
-import subprocess
-import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -143,21 +141,6 @@ def test_other_overrides_reach_the_loader() -> None:
     assert isinstance(loader, StatefulDataLoader)
     assert (loader.prefetch_factor, loader.persistent_workers, loader.timeout) == (5, False, 9)
     assert (loader.batch_size, loader.drop_last) == (2, False)
-
-
-def test_all_else_does_without_torchdata() -> None:
-    code = """
-import sys
-sys.modules["torchdata"] = None
-from torch_bridge import lambda_lr, prefetch
-try:
-    from torch_bridge import make_loader
-except ImportError as error:
-    assert "torchdata" in str(error)
-else:
-    raise AssertionError
-"""
-    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 class Stream(IterableDataset[int]):

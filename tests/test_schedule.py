@@ -85,7 +85,7 @@ def test_a_traced_table_has_the_bits_of_numpy_in_every_mode(x64, case):
 
 @pytest.mark.slow
 @x64_both_ways
-@settings(max_examples=4)
+@settings(max_examples=3)
 @given(cases)
 def test_a_constant_table_has_the_bits_of_numpy_in_every_mode(x64, case):
     curve, steps = curve_and_steps(case)
@@ -96,7 +96,7 @@ def test_a_constant_table_has_the_bits_of_numpy_in_every_mode(x64, case):
 
 
 @x64_both_ways
-@settings(max_examples=6)
+@settings(max_examples=5)
 @given(cases)
 def test_constant_steps_and_a_constant_table_have_the_bits_of_numpy(x64, case):
     curve, steps = curve_and_steps(case)
@@ -124,7 +124,7 @@ def test_every_step_of_a_curve(x64, curve):
 
 @pytest.mark.slow
 @x64_both_ways
-@settings(max_examples=6)
+@settings(max_examples=5)
 @given(cases, peaks)
 def test_a_rate_is_the_product_of_two_float32(x64, case, peak):
     curve, steps = curve_and_steps(case)
@@ -162,7 +162,7 @@ def test_tiny_constant_peaks_under_an_outer_jit(x64, peak):
 
 @pytest.mark.slow
 @x64_both_ways
-@settings(max_examples=6)
+@settings(max_examples=5)
 @given(cases, peaks)
 def test_the_gradient_of_a_rate_with_respect_to_its_peak_is_the_multiplier(x64, case, peak):
     curve, steps = curve_and_steps(case)

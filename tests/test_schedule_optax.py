@@ -67,7 +67,7 @@ def test_inside_join_schedules():
 
 
 @pytest.mark.slow
-@settings(max_examples=15)
+@settings(max_examples=12)
 @given(
     st.floats(1e-6, 1e3),
     st.floats(0, 1),
