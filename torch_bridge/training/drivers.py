@@ -1,7 +1,6 @@
 """How an update reaches its optimizers: decided on the device, or on the host."""
 
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import cached_property
 from itertools import islice
 from typing import Any, Protocol
@@ -104,7 +103,7 @@ class Drivers:
     def __init__(self, optimizers: Sequence[Optimizer], clock: Clock) -> None:
         self._optimizers, self._clock = optimizers, clock
         self._parameters = self._present_parameters()
-        self.is_torn = False
+        self.is_torn = self._has_stepped = False
         self.bind()
 
     def bind(self) -> None:
@@ -144,24 +143,19 @@ class Drivers:
 
     def step(self, skip: Skip) -> None:
         # Where one has to look it does so first: a wait is no time to have half of them moved.
+        self._has_stepped = False
         if any(isinstance(driver, HostDriver) for driver in self._drivers) and skip.applied is None:
             return
         for driver in self._drivers:
             driver.step(skip)
             self._has_stepped = True
 
-    @contextmanager
-    def moving(self) -> Generator[None]:
-        """What belongs to one update: if it is broken off with an optimizer moved, the update is torn."""
-        before, self._has_stepped = self._versions(), False
-        try:
-            yield
-        except BaseException:
-            # Torch counts no changes by fused SGD: an error of a hook after it is not noticed. A capture
-            # executes nothing.
-            captured = torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
-            self.is_torn = not captured and (self._has_stepped or self._versions() != before)
-            raise
+    def note_break(self, before: list[int]) -> None:
+        """Note, in an error's way out, whether an optimizer has moved since its `versions` were taken."""
+        # Torch counts no changes by fused SGD: an error of a hook after it is not noticed. A capture
+        # executes nothing.
+        captured = torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
+        self.is_torn = not captured and (self._has_stepped or self.versions() != before)
 
     def check_whole(self) -> None:
         """Refuse to go on from a torn update."""
@@ -171,12 +165,11 @@ class Drivers:
                 "go on with load_state_dict"
             )
 
-    def _versions(self) -> list[int]:
-        """Torch's counts of the changes to each parameter, and to the state of each optimizer's first one."""
+    def versions(self) -> list[int]:
+        """Torch's counts of changes to each optimizer's first parameter and first state."""
         tensors: list[Any] = []
         for optimizer in self._optimizers:
-            for group in optimizer.param_groups:
-                tensors += group["params"]
+            tensors += optimizer.param_groups[0]["params"][:1]
             for state in islice(optimizer.state.values(), 1):
                 tensors += state.values()
         return [tensor._version for tensor in tensors if isinstance(tensor, Tensor)]

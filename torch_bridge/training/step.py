@@ -213,7 +213,8 @@ class TrainStep:
             # Before the optimizer moves a parameter that a leaf may be a view of.
             kept = [] if self._carry is None else self._carry.chosen(carry, skip.on_device)
             self._clock.fill_rates()
-            with self._drivers.moving():
+            before = self._drivers.versions()
+            try:
                 self._drivers.step(skip)
                 self._clock.count_update(skip.on_device)
                 if self._precision.scale is not None:
@@ -221,6 +222,9 @@ class TrainStep:
                     accumulator.keep_weights()
                 if self._carry is not None:
                     self._carry.set(kept)
+            except BaseException:
+                self._drivers.note_break(before)
+                raise
         finally:
             self._clear_gradients()
         return loss, norm, self._clock.rates.clone(), self._clock.counts.clone()
