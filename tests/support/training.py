@@ -103,7 +103,7 @@ def spoiled(batch: Batch, value: float = float("nan")) -> Batch:
 
 
 def mean_loss(model: nn.Module, batch: Batch) -> Tensor:
-    return nn.functional.mse_loss(model(batch[0]).float(), batch[1])
+    return nn.functional.mse_loss(model(batch[0]).to(batch[1].dtype), batch[1])
 
 
 def pair_loss(model: nn.Module, batch: Batch) -> tuple[Tensor, int]:
@@ -117,7 +117,7 @@ def device_pair_loss(model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
 
 def carried_loss(model: nn.Module, batch: Batch, carry: Any) -> tuple[Tensor, Any]:
     outputs, carry = model(batch[0], carry)
-    return nn.functional.mse_loss(outputs.float(), batch[1]), carry
+    return nn.functional.mse_loss(outputs.to(batch[1].dtype), batch[1]), carry
 
 
 def optimizer_of(name: str, model: nn.Module, **more: Any) -> Optimizer:
