@@ -9,7 +9,9 @@ float32, bit for bit; the losses differ only by how each framework rounds its su
 """
 
 import argparse
+import signal
 import sys
+import threading
 from pathlib import Path
 
 import matplotlib
@@ -159,9 +161,19 @@ def main() -> None:
     torch_optimizer = torch.optim.AdamW(torch_network.parameters(), lr=args.peak, weight_decay=WEIGHT_DECAY)
     torch_scheduler = lambda_lr(torch_optimizer, curve)
 
+    stop = threading.Event()
+
+    def stop_soon(*_):  # not in the middle of an update; a second Ctrl-C does not wait
+        stop.set()
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    signal.signal(signal.SIGINT, stop_soon)
+
     losses, rates = np.empty((2, args.steps)), np.empty((2, args.steps), np.float32)
     print("   step  learning rate  loss in JAX  loss in PyTorch")
     for step, batch in enumerate(batches):
+        if stop.is_set():
+            raise KeyboardInterrupt
         x, y = images[batch], labels[batch]
         losses[0, step], rates[0, step] = jax_update(jax_network, jax_optimizer, x, y)
         losses[1, step], rates[1, step] = torch_update(
