@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.descriptions import build, descriptions, descriptions_and_steps
 from support.jax_cases import (
     STEPS,
     assert_equal_bits,
@@ -16,7 +17,7 @@ from support.jax_cases import (
     product,
     x64_both_ways,
 )
-from support.strategies import MAX_STEP, SMALLEST_NORMAL, arguments, arguments_and_steps
+from support.strategies import MAX_STEP, SMALLEST_NORMAL
 
 from plateau_jax import PlateauCurve, Segments, multiplier, optax_schedule, stack
 
@@ -25,7 +26,7 @@ LARGEST_PEAK = float(np.finfo(np.float32).max)
 
 # Few enough tables of different length to compile, on both sides of the change of search at 40 rows.
 counts = 0, 1, 2, 18, 19, 30
-cases = arguments_and_steps(counts, SIZE)
+cases = descriptions_and_steps(counts, SIZE)
 
 peaks = st.one_of(
     st.floats(SMALLEST_NORMAL, LARGEST_PEAK),
@@ -35,8 +36,8 @@ peaks = st.one_of(
 
 
 def curve_and_steps(case):
-    chosen, steps = case
-    return PlateauCurve(**chosen), np.array(steps, np.int32)
+    description, steps = case
+    return build(description), np.array(steps, np.int32)
 
 
 def every_mode(of_step, steps):
@@ -177,12 +178,12 @@ def of_each_table(tables, steps):
 
 
 @settings(max_examples=10)
-@given(arguments_and_steps(range(5)), st.lists(arguments(range(5)), min_size=4, max_size=4))
+@given(descriptions_and_steps(range(5)), st.lists(descriptions(range(5)), min_size=4, max_size=4))
 def test_a_stack_under_vmap_is_each_curve(case, others):
     first, steps = curve_and_steps(case)
     # The last is the longest, so that all stacks are of one shape.
     longest = PlateauCurve(99, plateaus=[(0, 1), (9, 1), (20, 1), (30, 1)])
-    curves = [first, *(PlateauCurve(**chosen) for chosen in others), longest]
+    curves = [first, *(build(description) for description in others), longest]
     values = of_each_table(stack(curves), steps)
     assert_equal_bits(values, np.stack([curve(steps) for curve in curves]))
     each_its_own = jax.vmap(multiplier)(stack(curves), steps[:6])
