@@ -95,7 +95,7 @@ def test_the_legend_says_what_sets_curves_apart():
 
 
 @settings(max_examples=10)
-@given(st.lists(arguments(range(7)), min_size=2, max_size=5), st.sampled_from((1.0, 1e-5)))
+@given(st.lists(descriptions(range(7)), min_size=2, max_size=5), st.sampled_from((1.0, 1e-5)))
 def test_the_legend_covers_no_curve(cases, peak):
     figure = Figure(figsize=(8, 4), layout="constrained")
     ax = plot([build(description) for description in cases], peak_value=peak, ax=figure.subplots())
@@ -123,7 +123,7 @@ def test_logarithmic_axes_are_left_alone():
 
 @pytest.mark.parametrize("curves", [None, 5, "curve", [None], [CURVE, 3], CURVE.to_dict()], ids=str)
 def test_what_is_no_curve_is_refused(curves):
-    with pytest.raises(TypeError, match=r"curves holds .*must be one PlateauCurve or several"):
+    with pytest.raises(TypeError, match=r"curves holds .*must be one Curve or several"):
         plot(curves, ax=_axes())
 
 

@@ -54,7 +54,7 @@ def _curve(read: Words, length: int) -> tuple[Description, int]:
     start, end, before = read.ratio(), read.ratio(), read.magnitude(1, _BEFORE)
     if 0 in (start, end):
         shape = plain
-    low, high = sorted((start, end))
+    low = min(start, end)
     stage = {"stages": [(length, end, shape)], "start": start}
     late = {"stages": [(before,), (0, start), (length, end, shape)], "start": end}
     match kind:
