@@ -22,7 +22,8 @@ this may be rounded either way, what is farther may not."""
 _BEFORE = 10**6
 _LONGEST = MAX_STEP - 2 * _BEFORE
 _TRIES = 4
-_WORDS_A_TRY = 12
+_WORDS_OF_CURVE = 9
+_WORDS_A_TRY = _WORDS_OF_CURVE + 4
 
 
 def simplest_between(low: Fraction, high: Fraction) -> Fraction:
@@ -48,10 +49,21 @@ def _place(part: Part, value: Any) -> Fraction:
     return Fraction(int(mp.ldexp(x, 280)), 2**280)
 
 
+def _border(value: Any) -> Fraction:
+    """The middle between two float32 that is nearest to a value."""
+    near = np.float32(float(value))
+    other = np.nextafter(near, np.float32(-1 if near > value else 2))
+    return (Fraction(float(near)) + Fraction(float(other))) / 2
+
+
 def _curve(read: Words, length: int) -> tuple[Description, int]:
-    """A curve with a stage of so many steps, and which of its parts that is, from 8 words."""
+    """A curve with a stage of so many steps, and which of its parts that is."""
     kind, shape, plain = read.below(8), read.one_of(SHAPES), read.one_of(("linear", "cosine", "1-sqrt"))
     start, end, before = read.ratio(), read.ratio(), read.magnitude(1, _BEFORE)
+    if flatness := read.one_of((0, 0, 0, 25, 30, 40)):
+        # Hardly any way, over a border: a value may stay for thousands of steps as close to it.
+        border = float(_border(start))
+        start, end = min(border * (1 + 2.0**-flatness), 1.0), border * (1 - 2.0**-flatness)
     if 0 in (start, end):
         shape = plain
     low = min(start, end)
@@ -81,18 +93,12 @@ def _curve(read: Words, length: int) -> tuple[Description, int]:
             return stage, -2
 
 
-def _middle(value: Any) -> Fraction:
-    """The middle between two float32 that lies next to a value."""
-    low = np.float32(float(value))
-    return (Fraction(float(low)) + Fraction(float(np.nextafter(low, np.float32(2))))) / 2
-
-
 def _try(drawn: list[int], least: Fraction) -> tuple[Description, int] | None:
-    read = Words(drawn[8:])
-    description, index = _curve(Words(drawn[:8]), 2)
+    read = Words(drawn[_WORDS_OF_CURVE:])
+    description, index = _curve(Words(drawn[:_WORDS_OF_CURVE]), 2)
     part = Oracle(description).parts[index]
     share = Fraction(1 + read.below(2**53), 2**53 + 1) / 2 ** read.below(8)
-    border = _middle(part.start + (part.end - part.start) * exactly(share))
+    border = _border(part.start + (part.end - part.start) * exactly(share))
     side = read.one_of((1, -1))
     for most in (Fraction(9, 8), Fraction(3, 2), Fraction(2), Fraction(4)):
         ends = [exactly(border + side * gap) for gap in (least, least * most)]
@@ -102,7 +108,7 @@ def _try(drawn: list[int], least: Fraction) -> tuple[Description, int] | None:
         place = simplest_between(*sorted(_place(part, end) for end in ends))
         if place.denominator <= _LONGEST:
             times = read.magnitude(1, _LONGEST // place.denominator)
-            description, index = _curve(Words(drawn[:8]), times * place.denominator)
+            description, index = _curve(Words(drawn[:_WORDS_OF_CURVE]), times * place.denominator)
             begin = Oracle(description).parts[index].begin
             return description, begin + times * place.numerator
     return None
