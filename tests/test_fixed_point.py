@@ -57,7 +57,8 @@ def test_a_step_is_evaluated_alike_alone_and_among_others(case):
     rows = np.searchsorted(curve.segments.begin, steps, side="right") - 1
     together = fixed_point.evaluate(np, curve.segments, rows, steps)
     alone = [
-        fixed_point.evaluate(np, curve.segments, row, step) for row, step in zip(rows, steps, strict=True)
+        fixed_point.evaluate(np, curve.segments, row, step)[0]
+        for row, step in zip(rows[:, None], steps[:, None], strict=True)
     ]
     assert together.dtype == np.float32
     np.testing.assert_array_equal(together, np.array(alone))

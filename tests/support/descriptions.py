@@ -116,8 +116,11 @@ def _description(
 
 
 _FEW = range(4)
-_MOST_WORDS = 128
-"""What four curves inside of one another take, and one of 30 plateaus."""
+
+
+def _count(counts: Sequence[int], depth: int) -> int:
+    """How many words suffice for nearly every curve; zeros follow."""
+    return max(7 + 3 * max(counts), 40 + 32 * depth)
 
 
 def descriptions(
@@ -127,7 +130,9 @@ def descriptions(
 
     `counts` holds the numbers of plateaus that a `PlateauCurve` that is not nested may have.
     """
-    return words(_MOST_WORDS).map(lambda drawn: _description(Words(drawn), counts, depth, kind=kind))
+    return words(_count(counts, depth)).map(
+        lambda drawn: _description(Words(drawn), counts, depth, kind=kind)
+    )
 
 
 def _step(word: int, oracle: Oracle) -> int:
@@ -164,4 +169,4 @@ def descriptions_and_steps(
         description = _description(Words(drawn[size:]), counts, depth, kind=kind)
         return description, steps_of(description, drawn[:size])
 
-    return words(size + _MOST_WORDS).map(read)
+    return words(size + _count(counts, depth)).map(read)
