@@ -15,31 +15,45 @@ from typing import Any
 import numpy as np
 
 from plateau_jax import checks
-from plateau_jax.curve import PlateauCurve
+from plateau_jax.curve import CurveArguments, PlateauCurve
 
 
 def _parser() -> argparse.ArgumentParser:
+    # What was not given stays out of the result: the curve has its own defaults.
     parser = argparse.ArgumentParser(
         prog="python -m plateau_jax",
         description="Print the segments of a learning-rate curve; draw it or write its values.",
     )
-    parser.add_argument("total_steps", metavar="TOTAL", type=int, help="steps of the curve, warmup included")
-    parser.add_argument("--warmup", metavar="N", type=int, default=0, help="warmup steps")
-    parser.add_argument(
+    described = parser.add_argument_group("a PlateauCurve", argument_default=argparse.SUPPRESS)
+    described.add_argument(
+        "total_steps", metavar="TOTAL", type=int, help="steps of the curve, warmup included"
+    )
+    described.add_argument("--warmup", metavar="N", type=int, dest="warmup_steps", help="warmup steps (0)")
+    described.add_argument("--warmup-shape", metavar="SHAPE", dest="warmup", help="linear or cosine (linear)")
+    described.add_argument(
+        "--init-lr-ratio", metavar="R", type=float, help="first rate of a warmup as a share of the peak (0)"
+    )
+    described.add_argument(
         "--plateau",
         metavar=("START", "DURATION"),
         nargs=2,
         type=float,
         action="append",
-        default=[],
+        dest="plateaus",
         help="a plateau, in percent of the steps after the warmup; may be repeated",
     )
-    parser.add_argument(
-        "--min-lr-ratio",
-        metavar="R",
-        type=float,
-        default=0.0,
-        help="final rate as a share of the peak, 0 to 1 (0)",
+    described.add_argument(
+        "--absolute-plateau",
+        metavar=("FIRST", "STEPS"),
+        nargs=2,
+        type=int,
+        action="append",
+        dest="absolute_plateaus",
+        help="a plateau, in steps; may be repeated",
+    )
+    described.add_argument("--decay", metavar="SHAPE", help="cosine or linear (cosine)")
+    described.add_argument(
+        "--min-lr-ratio", metavar="R", type=float, help="final rate as a share of the peak (0)"
     )
     parser.add_argument("--peak", metavar="P", type=float, default=1.0, help="peak learning rate (1)")
     parser.add_argument("--plot", metavar="FILE", type=Path, help="write a picture (needs matplotlib)")
@@ -51,13 +65,11 @@ def _parser() -> argparse.ArgumentParser:
 def main(arguments: list[str] | None = None) -> int:
     parser = _parser()
     options = parser.parse_args(arguments)
+    described = {
+        name: value for name, value in vars(options).items() if name in CurveArguments.__annotations__
+    }
     try:
-        curve = PlateauCurve(
-            options.total_steps,
-            warmup_steps=options.warmup,
-            plateaus=options.plateau,
-            min_lr_ratio=options.min_lr_ratio,
-        )
+        curve = PlateauCurve(**described)
         peak = checks.peak("peak", options.peak)
     except ValueError as error:
         parser.error(str(error))

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.runs import peaks
+from support.strategies import arguments as curve_arguments
 
 from plateau_jax import PlateauCurve
 from plateau_jax.__main__ import main
@@ -29,6 +30,19 @@ def _refused(capsys, arguments):
     printed = capsys.readouterr()
     assert printed.out == ""
     return printed.err
+
+
+def _words(arguments):
+    """The arguments of a `PlateauCurve` as words of the command line."""
+    words = [str(arguments["total_steps"])]
+    for option, name in (("plateau", "plateaus"), ("absolute-plateau", "absolute_plateaus")):
+        for pair in arguments[name]:
+            words += [f"--{option}", *map(repr, pair)]
+    for option, name in (("warmup", "warmup_steps"), ("warmup-shape", "warmup")):
+        words += [f"--{option}", str(arguments[name])]
+    for name in ("min_lr_ratio", "init_lr_ratio", "decay"):
+        words += [f"--{name.replace('_', '-')}", str(arguments[name])]
+    return words
 
 
 def test_as_a_command_it_prints_the_table():
@@ -140,6 +154,13 @@ def test_the_table(capsys):
     assert capsys.readouterr().out == PlateauCurve(7).describe() + "\n"
 
 
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(curve_arguments())
+def test_every_argument_of_a_plateau_curve_has_an_option(capsys, arguments):
+    assert main([*_words(arguments), "--json"]) == 0
+    assert PlateauCurve.from_dict(json.loads(capsys.readouterr().out)) == PlateauCurve(**arguments)
+
+
 @settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.integers(1, 300), st.integers(0, 99), st.floats(0, 1), peaks)
 def test_json_and_csv_are_the_curve(tmp_path, capsys, total, percent, ratio, peak):
@@ -201,6 +222,11 @@ def test_the_longest_curve_is_drawn_at_once(tmp_path):
         ("100 --plateau nan 20", "plateaus[0] = [nan, 20.0]"),
         ("100 --plateau 10 20 --plateau 20 20", "overlaps"),
         ("100 --plateau 0 100", "left to decay"),
+        ("100 --absolute-plateau 90 20", "past total_steps"),
+        ("100 --absolute-plateau 9.5 20", "invalid int value: '9.5'"),
+        ("100 --decay square", "decay = 'square'"),
+        ("100 --warmup 5 --warmup-shape 1-sqrt", "warmup = '1-sqrt'"),
+        ("100 --init-lr-ratio 1.5", "init_lr_ratio = 1.5"),
         ("100 --min-lr-ratio 1.5", "min_lr_ratio = 1.5"),
         ("100 --min-lr-ratio nan", "min_lr_ratio = nan"),
         ("100 --peak nan", "peak = nan"),
