@@ -1,10 +1,13 @@
 """`python -m plateau_jax`: the table, the files, and how it fails."""
 
 import csv
+import io
 import json
 import signal
 import subprocess
 import sys
+from contextlib import suppress
+from pathlib import Path
 from xml.etree import ElementTree
 
 import numpy as np
@@ -14,12 +17,14 @@ from hypothesis import strategies as st
 from support.runs import peaks
 from support.strategies import arguments as curve_arguments
 
-from plateau_jax import PlateauCurve
+from plateau_jax import Curve, PlateauCurve, StagedCurve
 from plateau_jax.__main__ import main
 
 COMMAND = [sys.executable, "-m", "plateau_jax"]
 CURVE = PlateauCurve(10_000, warmup_steps=500, plateaus=[(50, 30), (85, 10)], min_lr_ratio=0.1)
 PLATEAUS = ["--plateau", "50", "30", "--plateau", "85", "10"]
+STAIRS = StagedCurve([(10, 1.0), (20,), (0, 0.5), (20, 0.25, "exponential")], start=0.5)
+KINDS = [CURVE, STAIRS, STAIRS.cooldown(25, 10, to=0.1), CURVE.then(STAIRS, scale=0.5).cooldown(10_030, 5)]
 ARGUMENTS = ["10000", "--warmup", "500", *PLATEAUS, "--min-lr-ratio", "0.1"]
 
 
@@ -43,6 +48,11 @@ def _words(arguments):
     for name in ("min_lr_ratio", "init_lr_ratio", "decay"):
         words += [f"--{name.replace('_', '-')}", str(arguments[name])]
     return words
+
+
+def _written(path, curve):
+    path.write_text(json.dumps(curve.to_dict()))
+    return str(path)
 
 
 def test_as_a_command_it_prints_the_table():
@@ -182,6 +192,110 @@ def test_json_and_csv_are_the_curve(tmp_path, capsys, total, percent, ratio, pea
     np.testing.assert_array_equal(written.view(np.int32), expected.view(np.int32))
 
 
+@pytest.mark.parametrize("curve", KINDS, ids=lambda curve: type(curve).__name__)
+def test_a_curve_from_a_file_is_what_was_written(tmp_path, capsys, monkeypatch, curve):
+    file = _written(tmp_path / "curve.json", curve)
+    assert main(["--from", file]) == 0
+    assert capsys.readouterr().out == curve.describe() + "\n"
+
+    rates = tmp_path / "rates.csv"
+    assert main(["--from", file, "--json", "--csv", str(rates), "--peak", "3e-4"]) == 0
+    assert Curve.from_dict(json.loads(capsys.readouterr().out)) == curve
+    written = np.loadtxt(rates, delimiter=",", skiprows=1, dtype=np.float32)[:, 1]
+    expected = np.float32(3e-4) * curve(np.arange(curve.total_steps + 1))
+    np.testing.assert_array_equal(written.view(np.int32), expected.view(np.int32))
+
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(Path(file).read_bytes())))
+    assert main(["--from", "-", "--json"]) == 0
+    assert Curve.from_dict(json.loads(capsys.readouterr().out)) == curve
+
+
+def test_several_files_are_described_and_drawn_together(tmp_path, capsys, monkeypatch):
+    picture = tmp_path / "curves.svg"
+    files = [_written(tmp_path / f"{number}.json", curve) for number, curve in enumerate(KINDS)]
+    options = [word for file in files for word in ("--from", file)]
+    assert main([*options, "--plot", str(picture), "--cooldown", "20", "10"]) == 0
+    cooled = [curve.cooldown(20, 10) for curve in KINDS]
+    assert capsys.readouterr().out == "\n\n".join(curve.describe() for curve in cooled) + "\n"
+    assert "1-sqrt cooldown" in cooled[0].describe()
+    drawn = [
+        element for element in ElementTree.parse(picture).iter() if element.get("id", "").startswith("line2d")
+    ]
+    assert len(drawn) > len(KINDS)
+
+
+def test_a_cooldown_of_a_curve_that_is_described(capsys):
+    assert main([*ARGUMENTS, "--cooldown", "6000", "500", "--json"]) == 0
+    assert Curve.from_dict(json.loads(capsys.readouterr().out)) == CURVE.cooldown(6000, 500)
+
+
+NO_CURVE = {
+    "": "is not JSON: Expecting value",
+    "curve": "is not JSON: Expecting value",
+    '{"kind": "staged"': "is not JSON: ",
+    "\0\x01\udcff": "is not JSON: ",
+    "[]": "arguments = [] must be a mapping",
+    "null": "arguments = None must be a mapping",
+    "{}": "missing keys ['total_steps', ",
+    '{"kind": "stairs"}': "kind = 'stairs' must be one of",
+    '{"kind": {}}': "kind = {} must be one of",
+    '{"kind": "staged", "start": 0}': "missing keys ['stages']",
+    '{"kind": "staged", "start": 0, "stages": [[NaN]]}': "steps = nan must be an integer",
+    '{"kind": "staged", "start": 1e999, "stages": [[1]]}': "start = inf must be finite",
+    '{"kind": "then", "curve": 1, "other": 2, "scale": 1}': "arguments = 1 must be a mapping",
+    "[" * 100_000: "is nested too deep",
+    '{"kind": "cooldown", "curve": ' * 100_000: "is nested too deep",
+}
+
+
+@pytest.mark.parametrize("text", NO_CURVE, ids=lambda text: text[:40])
+def test_a_file_without_a_curve_is_refused_in_one_line(tmp_path, capsys, text):
+    path = tmp_path / "curve.json"
+    path.write_text(text, errors="surrogateescape")
+    message = _refused(capsys, ["--from", str(path)]).splitlines()[-1]
+    assert f"--from {path}" in message
+    assert NO_CURVE[text] in message
+
+
+def test_a_curve_nested_too_deep_is_refused(tmp_path, capsys):
+    nested = PlateauCurve(10).to_dict()
+    for _ in range(65):
+        nested = {"kind": "cooldown", "curve": nested, "at": 1, "steps": 1, "to": 0, "shape": "linear"}
+    path = tmp_path / "curve.json"
+    path.write_text(json.dumps(nested))
+    assert f"--from {path}: " in _refused(capsys, ["--from", str(path)])
+
+
+anything = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=10,
+)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.sampled_from(KINDS), st.data(), anything)
+def test_whatever_a_file_holds_no_traceback_is_seen(tmp_path, capsys, curve, data, value):
+    """One of the values in a curve's JSON, at any depth, is replaced."""
+    written = {"kind": "then", "curve": curve.to_dict(), "other": curve.to_dict(), "scale": 1}
+    inside = written
+    while isinstance(inside, dict | list) and inside:
+        key = data.draw(st.sampled_from(sorted(inside) if isinstance(inside, dict) else range(len(inside))))
+        if not isinstance(inside[key], dict | list) or data.draw(st.booleans()):
+            break
+        inside = inside[key]
+    if inside:
+        inside[key] = value
+    path = tmp_path / "curve.json"
+    path.write_text(json.dumps(written))
+    code = 2
+    with suppress(SystemExit):
+        code = main(["--from", str(path)])
+    printed = capsys.readouterr()
+    assert bool(printed.out) == (code == 0)
+    assert (f"error: --from {path}: " in printed.err) == (code == 2)
+
+
 def test_a_long_csv_is_complete(tmp_path):
     path = tmp_path / "rates.csv"
     total = 3 * 2**16 + 17
@@ -234,6 +348,15 @@ def test_the_longest_curve_is_drawn_at_once(tmp_path):
         ("100 --peak -1", "peak = -1.0"),
         ("100 --peak 1e-40", "peak = 1e-40"),
         ("100 --peak high", "invalid float value: 'high'"),
+        ("100 --cooldown 50", "expected 2 arguments"),
+        ("100 --cooldown -1 50", "at = -1"),
+        ("100 --cooldown 50 0", "steps = 0"),
+        ("100 --cooldown 2147483647 1", "at + steps = 2147483648"),
+        ("--from", "expected one argument"),
+        ("--from missing.json", "--from missing.json: No such file"),
+        ("--from .", "--from .: Is a directory"),
+        ("100 --from missing.json", "--from takes a curve as it is, without total_steps"),
+        ("--from missing.json --plateau 5 10 --decay linear", "without plateaus, decay"),
         ("100 --nonsense", "unrecognized arguments: --nonsense"),
     ],
 )
@@ -247,6 +370,15 @@ def test_a_picture_of_an_unknown_format_leaves_no_file(tmp_path, capsys):
     files = ["--csv", str(tmp_path / "rates.csv"), "--plot", str(tmp_path / "curve.xyz")]
     assert "xyz" in _refused(capsys, ["100", *files])
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("option", ["--csv", "--json"])
+def test_what_takes_one_curve_refuses_two(tmp_path, capsys, option):
+    file, rates = _written(tmp_path / "curve.json", CURVE), tmp_path / "rates.csv"
+    value = [str(rates)] if option == "--csv" else []
+    message = _refused(capsys, ["--from", file, "--from", file, option, *value])
+    assert f"{option} takes one curve, not 2" in message
+    assert not rates.exists()
 
 
 @pytest.mark.parametrize("option", ["--csv", "--plot"])
