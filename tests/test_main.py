@@ -1,40 +1,27 @@
 """`python -m plateau_jax`: the table, the files, and how it fails."""
 
 import csv
-import io
 import json
 import signal
 import subprocess
 import sys
-from contextlib import suppress
-from pathlib import Path
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.refusals import refused
 from support.runs import peaks
 from support.strategies import arguments as curve_arguments
 
-from plateau_jax import Curve, PlateauCurve, StagedCurve
+from plateau_jax import Curve, PlateauCurve
 from plateau_jax.__main__ import main
 
 COMMAND = [sys.executable, "-m", "plateau_jax"]
 CURVE = PlateauCurve(10_000, warmup_steps=500, plateaus=[(50, 30), (85, 10)], min_lr_ratio=0.1)
 PLATEAUS = ["--plateau", "50", "30", "--plateau", "85", "10"]
-STAIRS = StagedCurve([(10, 1.0), (20,), (0, 0.5), (20, 0.25, "exponential")], start=0.5)
-KINDS = [CURVE, STAIRS, STAIRS.cooldown(25, 10, to=0.1), CURVE.then(STAIRS, scale=0.5).cooldown(10_030, 5)]
 ARGUMENTS = ["10000", "--warmup", "500", *PLATEAUS, "--min-lr-ratio", "0.1"]
-
-
-def _refused(capsys, arguments):
-    with pytest.raises(SystemExit) as caught:
-        main(arguments)
-    assert caught.value.code == 2
-    printed = capsys.readouterr()
-    assert printed.out == ""
-    return printed.err
 
 
 def _words(arguments):
@@ -48,11 +35,6 @@ def _words(arguments):
     for name in ("min_lr_ratio", "init_lr_ratio", "decay"):
         words += [f"--{name.replace('_', '-')}", str(arguments[name])]
     return words
-
-
-def _written(path, curve):
-    path.write_text(json.dumps(curve.to_dict()))
-    return str(path)
 
 
 def test_as_a_command_it_prints_the_table():
@@ -124,7 +106,7 @@ def test_what_fails_half_way_leaves_what_was_there(tmp_path, capsys, monkeypatch
 
     monkeypatch.setattr(Figure, "savefig", lambda self, file, **_: fail(file))
     monkeypatch.setattr(PlateauCurve, "__call__", PlateauCurve.__call__ if option == "--plot" else fail)
-    assert "no space left" in _refused(capsys, ["100", option, str(path)])
+    assert "no space left" in refused(capsys, ["100", option, str(path)])
     assert [(found, found.read_text()) for found in tmp_path.iterdir()] == [(path, "what was there")]
 
 
@@ -192,108 +174,9 @@ def test_json_and_csv_are_the_curve(tmp_path, capsys, total, percent, ratio, pea
     np.testing.assert_array_equal(written.view(np.int32), expected.view(np.int32))
 
 
-@pytest.mark.parametrize("curve", KINDS, ids=lambda curve: type(curve).__name__)
-def test_a_curve_from_a_file_is_what_was_written(tmp_path, capsys, monkeypatch, curve):
-    file = _written(tmp_path / "curve.json", curve)
-    assert main(["--from", file]) == 0
-    assert capsys.readouterr().out == curve.describe() + "\n"
-
-    rates = tmp_path / "rates.csv"
-    assert main(["--from", file, "--json", "--csv", str(rates), "--peak", "3e-4"]) == 0
-    assert Curve.from_dict(json.loads(capsys.readouterr().out)) == curve
-    written = np.loadtxt(rates, delimiter=",", skiprows=1, dtype=np.float32)[:, 1]
-    expected = np.float32(3e-4) * curve(np.arange(curve.total_steps + 1))
-    np.testing.assert_array_equal(written.view(np.int32), expected.view(np.int32))
-
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(Path(file).read_bytes())))
-    assert main(["--from", "-", "--json"]) == 0
-    assert Curve.from_dict(json.loads(capsys.readouterr().out)) == curve
-
-
-def test_several_files_are_described_and_drawn_together(tmp_path, capsys, monkeypatch):
-    picture = tmp_path / "curves.svg"
-    files = [_written(tmp_path / f"{number}.json", curve) for number, curve in enumerate(KINDS)]
-    options = [word for file in files for word in ("--from", file)]
-    assert main([*options, "--plot", str(picture), "--cooldown", "20", "10"]) == 0
-    cooled = [curve.cooldown(20, 10) for curve in KINDS]
-    assert capsys.readouterr().out == "\n\n".join(curve.describe() for curve in cooled) + "\n"
-    assert "1-sqrt cooldown" in cooled[0].describe()
-    drawn = [
-        element for element in ElementTree.parse(picture).iter() if element.get("id", "").startswith("line2d")
-    ]
-    assert len(drawn) > len(KINDS)
-
-
 def test_a_cooldown_of_a_curve_that_is_described(capsys):
     assert main([*ARGUMENTS, "--cooldown", "6000", "500", "--json"]) == 0
     assert Curve.from_dict(json.loads(capsys.readouterr().out)) == CURVE.cooldown(6000, 500)
-
-
-NO_CURVE = {
-    "": "is not JSON: Expecting value",
-    "curve": "is not JSON: Expecting value",
-    '{"kind": "staged"': "is not JSON: ",
-    "\0\x01\udcff": "is not JSON: ",
-    "[]": "arguments = [] must be a mapping",
-    "null": "arguments = None must be a mapping",
-    "{}": "missing keys ['total_steps', ",
-    '{"kind": "stairs"}': "kind = 'stairs' must be one of",
-    '{"kind": {}}': "kind = {} must be one of",
-    '{"kind": "staged", "start": 0}': "missing keys ['stages']",
-    '{"kind": "staged", "start": 0, "stages": [[NaN]]}': "steps = nan must be an integer",
-    '{"kind": "staged", "start": 1e999, "stages": [[1]]}': "start = inf must be finite",
-    '{"kind": "then", "curve": 1, "other": 2, "scale": 1}': "arguments = 1 must be a mapping",
-    "[" * 100_000: "is nested too deep",
-    '{"kind": "cooldown", "curve": ' * 100_000: "is nested too deep",
-}
-
-
-@pytest.mark.parametrize("text", NO_CURVE, ids=lambda text: text[:40])
-def test_a_file_without_a_curve_is_refused_in_one_line(tmp_path, capsys, text):
-    path = tmp_path / "curve.json"
-    path.write_text(text, errors="surrogateescape")
-    message = _refused(capsys, ["--from", str(path)]).splitlines()[-1]
-    assert f"--from {path}" in message
-    assert NO_CURVE[text] in message
-
-
-def test_a_curve_nested_too_deep_is_refused(tmp_path, capsys):
-    nested = PlateauCurve(10).to_dict()
-    for _ in range(65):
-        nested = {"kind": "cooldown", "curve": nested, "at": 1, "steps": 1, "to": 0, "shape": "linear"}
-    path = tmp_path / "curve.json"
-    path.write_text(json.dumps(nested))
-    assert f"--from {path}: " in _refused(capsys, ["--from", str(path)])
-
-
-anything = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
-    max_leaves=10,
-)
-
-
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.sampled_from(KINDS), st.data(), anything)
-def test_whatever_a_file_holds_no_traceback_is_seen(tmp_path, capsys, curve, data, value):
-    """One of the values in a curve's JSON, at any depth, is replaced."""
-    written = {"kind": "then", "curve": curve.to_dict(), "other": curve.to_dict(), "scale": 1}
-    inside = written
-    while isinstance(inside, dict | list) and inside:
-        key = data.draw(st.sampled_from(sorted(inside) if isinstance(inside, dict) else range(len(inside))))
-        if not isinstance(inside[key], dict | list) or data.draw(st.booleans()):
-            break
-        inside = inside[key]
-    if inside:
-        inside[key] = value
-    path = tmp_path / "curve.json"
-    path.write_text(json.dumps(written))
-    code = 2
-    with suppress(SystemExit):
-        code = main(["--from", str(path)])
-    printed = capsys.readouterr()
-    assert bool(printed.out) == (code == 0)
-    assert (f"error: --from {path}: " in printed.err) == (code == 2)
 
 
 def test_a_long_csv_is_complete(tmp_path):
@@ -362,23 +245,14 @@ def test_the_longest_curve_is_drawn_at_once(tmp_path):
 )
 def test_bad_arguments_are_named_and_no_file_is_written(tmp_path, capsys, arguments, message):
     files = ["--csv", str(tmp_path / "rates.csv"), "--plot", str(tmp_path / "curve.png")]
-    assert message in _refused(capsys, [*arguments.split(), *files])
+    assert message in refused(capsys, [*arguments.split(), *files])
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_picture_of_an_unknown_format_leaves_no_file(tmp_path, capsys):
     files = ["--csv", str(tmp_path / "rates.csv"), "--plot", str(tmp_path / "curve.xyz")]
-    assert "xyz" in _refused(capsys, ["100", *files])
+    assert "xyz" in refused(capsys, ["100", *files])
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("option", ["--csv", "--json"])
-def test_what_takes_one_curve_refuses_two(tmp_path, capsys, option):
-    file, rates = _written(tmp_path / "curve.json", CURVE), tmp_path / "rates.csv"
-    value = [str(rates)] if option == "--csv" else []
-    message = _refused(capsys, ["--from", file, "--from", file, option, *value])
-    assert f"{option} takes one curve, not 2" in message
-    assert not rates.exists()
 
 
 @pytest.mark.parametrize("option", ["--csv", "--plot"])
@@ -386,7 +260,7 @@ def test_what_takes_one_curve_refuses_two(tmp_path, capsys, option):
 def test_a_file_that_cannot_be_written(tmp_path, capsys, option, name):
     (tmp_path / "folder.png").mkdir()
     path = tmp_path / name
-    message = _refused(capsys, ["100", option, str(path)])
+    message = refused(capsys, ["100", option, str(path)])
     assert str(path) in message
     assert ".part" not in message
     assert path.parent.is_dir() or f"there is no folder {path.parent}\n" in message
@@ -395,6 +269,6 @@ def test_a_file_that_cannot_be_written(tmp_path, capsys, option, name):
 
 def test_without_matplotlib_a_picture_is_refused_and_the_rest_works(tmp_path, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    assert "matplotlib" in _refused(capsys, ["100", "--plot", str(tmp_path / "curve.png")])
+    assert "matplotlib" in refused(capsys, ["100", "--plot", str(tmp_path / "curve.png")])
     assert main(["100"]) == 0
     assert capsys.readouterr().out == PlateauCurve(100).describe() + "\n"
