@@ -139,7 +139,7 @@ def _plateau_curve(curve: PlateauCurve) -> list[str]:
     ]
 
 
-def _stage(stage: Stage) -> str:
+def _stage(stage: Stage | tuple[Any, ...]) -> str:
     steps, to, shape = stage
     if to is None:
         return f"hold {steps}"
