@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from plateau_jax import checks
 from plateau_jax.curve import CurveArguments, PlateauCurve
+from plateau_jax.holds import HoldBelow, HoldUntilFlat
 from plateau_jax.segments import Segments, stack
 
 if TYPE_CHECKING:
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CurveArguments",
+    "HoldBelow",
+    "HoldUntilFlat",
     "PlateauCurve",
     "Segments",
     "cosine_plateau_schedule",
