@@ -8,20 +8,25 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from plateau_jax import checks
-from plateau_jax.curve import CurveArguments, PlateauCurve
+from plateau_jax.curve import Curve
 from plateau_jax.holds import HoldBelow, HoldUntilFlat
+from plateau_jax.plateau_curve import CurveArguments, PlateauCurve
 from plateau_jax.segments import Segments, stack
+from plateau_jax.staged import Stage, StagedCurve
 
 if TYPE_CHECKING:
     from plateau_jax.plotting import plot
     from plateau_jax.schedule import cosine_plateau_schedule, multiplier, optax_schedule
 
 __all__ = [
+    "Curve",
     "CurveArguments",
     "HoldBelow",
     "HoldUntilFlat",
     "PlateauCurve",
     "Segments",
+    "Stage",
+    "StagedCurve",
     "cosine_plateau_schedule",
     "multiplier",
     "optax_schedule",

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from plateau_jax import checks
-from plateau_jax.curve import PlateauCurve
+from plateau_jax.plateau_curve import PlateauCurve
 
 
 def _parser() -> argparse.ArgumentParser:

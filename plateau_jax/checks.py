@@ -83,13 +83,13 @@ def one_of(name: str, value: Any, choices: tuple[_Choice, ...]) -> _Choice:
 
 def pairs(name: str, value: Any, meaning: str) -> list[tuple[str, Any, Any]]:
     """(name of the pair, first, second) for each; `meaning` says what a pair is."""
-    if not _ordered(value):
+    if not ordered(value):
         raise TypeError(f"{name} = {value!r} must be a sequence of pairs {meaning}")
     found: list[tuple[str, Any, Any]] = []
     for index, pair in enumerate(value):
         label = f"{name}[{index}] = {pair!r}"
         try:
-            if not _ordered(pair):
+            if not ordered(pair):
                 raise TypeError
             first, second = pair
         except (TypeError, ValueError):
@@ -98,7 +98,7 @@ def pairs(name: str, value: Any, meaning: str) -> list[tuple[str, Any, Any]]:
     return found
 
 
-def _ordered(value: Any) -> bool:
+def ordered(value: Any) -> bool:
     """Whether the value has items whose order was meant."""
     return isinstance(value, Iterable) and not isinstance(
         value, str | bytes | bytearray | Set | Mapping | MappingView

@@ -6,10 +6,11 @@ from typing import Any, cast
 import numpy as np
 
 from plateau_jax import checks
-from plateau_jax.curve import PlateauCurve
+from plateau_jax.curve import Curve
+from plateau_jax.plateau_curve import PlateauCurve
 
 
-def plot(curves: PlateauCurve | Iterable[PlateauCurve], *, peak_value: float = 1.0, ax: Any = None) -> Any:
+def plot(curves: Curve | Iterable[Curve], *, peak_value: float = 1.0, ax: Any = None) -> Any:
     """Draw learning rates against the step. Needs matplotlib.
 
     Args:
@@ -21,7 +22,7 @@ def plot(curves: PlateauCurve | Iterable[PlateauCurve], *, peak_value: float = 1
         The Axes.
 
     Raises:
-        TypeError: `curves` holds something that is not a `PlateauCurve`.
+        TypeError: `curves` holds something that is not a `Curve`.
         ModuleNotFoundError: matplotlib is not installed, and no Axes were given.
         ValueError: No curve; a `peak_value` that is negative, not finite, or positive and below 2⁻¹²⁶.
 
@@ -57,32 +58,34 @@ def plot(curves: PlateauCurve | Iterable[PlateauCurve], *, peak_value: float = 1
     return ax
 
 
-def _checked(curves: Any) -> list[PlateauCurve]:
-    if isinstance(curves, PlateauCurve):
+def _checked(curves: Any) -> list[Curve]:
+    if isinstance(curves, Curve):
         return [curves]
     items: list[Any] = list(cast("Iterable[Any]", curves)) if isinstance(curves, Iterable) else [curves]
     for item in items:
-        if not isinstance(item, PlateauCurve):
-            raise TypeError(f"curves holds {item!r}; it must be one PlateauCurve or several")
+        if not isinstance(item, Curve):
+            raise TypeError(f"curves holds {item!r}; it must be one Curve or several")
     if not items:
-        raise ValueError("curves is empty; it must be one PlateauCurve or several")
+        raise ValueError("curves is empty; it must be one Curve or several")
     return items
 
 
-def _steps_to_draw(curve: PlateauCurve) -> np.ndarray:
+def _steps_to_draw(curve: Curve) -> np.ndarray:
     """Every border, and enough steps between for a smooth line."""
     even = np.linspace(0, curve.total_steps, 1001).astype(np.int64)
     return np.unique(np.concatenate([even, [row.begin for row in curve.rows]]))
 
 
-def _labels(curves: list[PlateauCurve]) -> list[str]:
+def _labels(curves: list[Curve]) -> list[str]:
     """Of each curve what sets it apart from the others; everything, where nothing does."""
     described = [_description(curve) for curve in curves]
     shared = set(described[0]).intersection(*described)
     return [", ".join([part for part in parts if part not in shared] or parts) for parts in described]
 
 
-def _description(curve: PlateauCurve) -> list[str]:
+def _description(curve: Curve) -> list[str]:
+    if not isinstance(curve, PlateauCurve):
+        return [f"{curve.total_steps} steps", f"{len(curve.rows)} segments"]
     plateaus = [f"plateau {start:g}–{start + duration:g} %" for start, duration in curve.plateaus]
     plateaus += [f"plateau {start}–{start + length}" for start, length in curve.absolute_plateaus]
     if len(plateaus) > 2:

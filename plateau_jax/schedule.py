@@ -12,7 +12,8 @@ from jax.core import Tracer
 
 from plateau_jax import checks, fixed_point
 from plateau_jax.checks import MAX_STEP
-from plateau_jax.curve import PlateauCurve
+from plateau_jax.curve import Curve, checked
+from plateau_jax.plateau_curve import PlateauCurve
 from plateau_jax.segments import Segments
 
 
@@ -43,7 +44,7 @@ def multiplier(segments: Segments, step: Any) -> jax.Array:
     return _multiplier(segments, _steps(step))
 
 
-def optax_schedule(curve: PlateauCurve, peak_value: Any = 1.0) -> Callable[[Any], jax.Array]:
+def optax_schedule(curve: Curve, peak_value: Any = 1.0) -> Callable[[Any], jax.Array]:
     """The curve as an optax schedule: step → peak_value · curve(step).
 
     The schedule is pure and works under every JAX transformation, eagerly (one jitted call), and
@@ -70,8 +71,7 @@ def optax_schedule(curve: PlateauCurve, peak_value: Any = 1.0) -> Callable[[Any]
     >>> schedule(100)
     Array(0.0003, dtype=float32)
     """
-    if not isinstance(curve, PlateauCurve):
-        raise TypeError(f"curve = {curve!r} must be a PlateauCurve")
+    curve = checked("curve", curve)
     peak = _peak(peak_value)
     segments = curve.segments
 

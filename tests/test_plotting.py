@@ -123,7 +123,7 @@ def test_logarithmic_axes_are_left_alone():
 
 @pytest.mark.parametrize("curves", [None, 5, "curve", [None], [CURVE, 3], CURVE.to_dict()], ids=str)
 def test_what_is_no_curve_is_refused(curves):
-    with pytest.raises(TypeError, match=r"curves holds .*must be one PlateauCurve or several"):
+    with pytest.raises(TypeError, match=r"curves holds .*must be one Curve or several"):
         plot(curves, ax=_axes())
 
 
