@@ -1,6 +1,6 @@
 """What this package takes from `plateau_jax`: everything passes through here."""
 
-from plateau_jax import Curve, CurveArguments, PlateauCurve, checks
+from plateau_jax import Curve, PlateauCurve, checks
 from plateau_jax.curve import CHUNK
 
-__all__ = ["CHUNK", "Curve", "CurveArguments", "PlateauCurve", "checks"]
+__all__ = ["CHUNK", "Curve", "PlateauCurve", "checks"]

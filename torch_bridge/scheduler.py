@@ -1,5 +1,6 @@
 """The PyTorch edge: a curve as a `torch.optim.lr_scheduler.LambdaLR`."""
 
+import math
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -9,9 +10,10 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
-from torch_bridge.core import CurveArguments, PlateauCurve, checks
-from torch_bridge.groups import curves_of, number_of, peaks_of, set_peaks
+from torch_bridge.core import Curve, PlateauCurve, checks
+from torch_bridge.groups import Setting, curves_of, number_of, peaks_of, set_peaks
 from torch_bridge.multipliers import Multipliers
+from torch_bridge.resume import check_past, curves_in
 
 
 class CurveLRState(TypedDict):
@@ -22,7 +24,7 @@ class CurveLRState(TypedDict):
     base_lrs: list[float]
     rates: list[float]
     """The rates in the groups. Not always this curve's: another scheduler may be in charge."""
-    curves: list[CurveArguments]
+    curves: list[Mapping[str, Any]]
 
 
 class CurveLR(LambdaLR):
@@ -31,7 +33,7 @@ class CurveLR(LambdaLR):
     def __init__(
         self,
         optimizer: Optimizer,
-        curves: Sequence[PlateauCurve],
+        curves: Sequence[Curve],
         last_epoch: int = -1,
         *,
         strict: bool = True,
@@ -84,15 +86,19 @@ class CurveLR(LambdaLR):
 
         So the optimizer's own state may be loaded before or after.
 
+        The state of another curve is taken where the past is the same: both curves have the same values
+        at every step before the saved one (`Curve.same_until`). The rates are then the new curve's at that
+        step, so load the optimizer's state first.
+
         Args:
             state_dict: What `state_dict` returned.
-            strict: Whether the state of another curve is refused. With False the run goes on under
-                this scheduler's curve, from the saved step and peaks; the state of a plain
-                `LambdaLR` is then taken too. By default as the scheduler was built.
+            strict: Whether the state of a curve with another past is refused. With False the run goes on
+                under this scheduler's curve, from the saved step and peaks, whatever came before; the
+                state of a plain `LambdaLR` is then taken too. By default as the scheduler was built.
 
         Raises:
-            ValueError: The state is another curve's (unless `strict` is False), or not a state, or has
-                another number of groups. Nothing was changed.
+            ValueError: The state is of a curve with another past (unless `strict` is False), or not a
+                state, or has another number of groups. Nothing was changed.
         """
         strict = self.strict if strict is None else strict
         try:
@@ -103,7 +109,7 @@ class CurveLR(LambdaLR):
                 raise ValueError(
                     f"state_dict has {len(peaks)} parameter groups; the optimizer has {len(self.base_lrs)}"
                 )
-            rates = self._saved_rates(state_dict, strict)
+            rates = self._saved_rates(state_dict, last_epoch, peaks, strict)
         except KeyError as error:
             raise ValueError(f"state_dict is not the state of a LambdaLR: it has no {error}") from None
         except (OverflowError, TypeError) as error:
@@ -115,46 +121,46 @@ class CurveLR(LambdaLR):
         self.last_epoch = last_epoch - 1
         self.step()
         self._step_count = step_count
-        if rates is not None:
-            for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
-                if isinstance(group["lr"], Tensor):
-                    group["lr"].fill_(rate)
-                else:
-                    group["lr"] = rate
+        for group, rate in zip(self.optimizer.param_groups, rates or (), strict=bool(rates)):
+            Setting("lr").set(group, rate)
 
-    def _saved_rates(self, state_dict: Mapping[str, Any], strict: bool) -> list[float] | None:
-        """The rates in a state of these curves; None in that of others, which only `strict` refuses."""
+    def _saved_rates(
+        self, state_dict: Mapping[str, Any], clock: int, peaks: Sequence[float], strict: bool
+    ) -> list[float] | None:
+        """The rates in a state that are to be written; None where this scheduler's curve gives them.
+
+        They stay where the curve is the same one, or where another scheduler was in charge of them.
+        """
+        count = len(self.base_lrs)
         try:
-            self._check_curves(state_dict.get("curves"))
+            if (saved := state_dict.get("curves")) is None:
+                raise ValueError(f"state_dict names no curve; to load it all the same {_WAY_OUT}")
+            curves = curves_in(saved, count)
             saved = state_dict["rates"]
             rates = [float(checks.number(f"rates[{i}]", rate)) for i, rate in enumerate(saved)]
-            if len(rates) != len(self.base_lrs):
-                raise ValueError(
-                    f"state_dict has {len(rates)} rates for {len(self.base_lrs)} parameter groups"
-                )
+            if len(rates) != count:
+                raise ValueError(f"state_dict has {len(rates)} rates for {count} parameter groups")
         except (KeyError, OverflowError, TypeError, ValueError):
             if strict:
                 raise
             return None
-        return rates
-
-    def _check_curves(self, saved: Any) -> None:
-        way_out = "pass strict=False, to load_state_dict or, where a trainer loads, to lambda_lr"
-        if saved is None:
-            raise ValueError(f"state_dict names no curve; to load it all the same {way_out}")
-        curves = [PlateauCurve.from_dict(arguments) for arguments in saved]
+        if strict:
+            check_past(curves, self.curves, clock, _WAY_OUT)
         # By their arguments: a curve of a subclass equals none of the class itself.
-        if [curve.to_dict() for curve in curves] != [curve.to_dict() for curve in self.curves]:
-            shown = [items[0] if len(set(items)) == 1 else items for items in (curves, self.curves)]
-            raise ValueError(
-                f"state_dict was saved under {shown[0]!r}, and this scheduler follows {shown[1]!r}; "
-                f"if the change is meant {way_out}"
-            )
+        if [curve.to_dict() for curve in curves] == [curve.to_dict() for curve in self.curves]:
+            return rates
+        own = [peak * curve(clock) for peak, curve in zip(peaks, curves, strict=True)]
+        # As near as the narrowest tensors of rates keep them, bfloat16's.
+        in_charge = all(math.isclose(*pair, rel_tol=2**-8) for pair in zip(rates, own, strict=True))
+        return None if in_charge else rates
+
+
+_WAY_OUT = "pass strict=False, to load_state_dict or, where a trainer loads, to lambda_lr"
 
 
 def lambda_lr(
     optimizer: Optimizer,
-    curve: PlateauCurve | Sequence[PlateauCurve],
+    curve: Curve | Sequence[Curve],
     last_epoch: int = -1,
     *,
     strict: bool = True,
@@ -171,8 +177,8 @@ def lambda_lr(
         optimizer: Any torch optimizer.
         curve: One curve for all parameter groups, or a sequence of one each.
         last_epoch: Index of the last finished update, as in torch: after n scheduler steps, n - 1.
-        strict: Whether `load_state_dict(state)` refuses the state of another curve, or goes on under this
-            one. For trainers, which call it themselves; its own argument `strict` comes first.
+        strict: Whether `load_state_dict(state)` refuses the state of a curve with another past, or goes
+            on under this one. For trainers, which call it themselves; its own argument `strict` comes first.
 
     Returns:
         A `torch.optim.lr_scheduler.LambdaLR`. Its `state_dict` holds plain numbers and lists, and

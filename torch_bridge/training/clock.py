@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torch_bridge.core import PlateauCurve
+from torch_bridge.core import Curve
 from torch_bridge.multipliers import Multipliers
 
 INTERVAL = 1024
@@ -25,7 +25,7 @@ class Clock:
     All tensors stay the same for the clock's life, so that a captured graph can use them.
     """
 
-    def __init__(self, curves: Sequence[PlateauCurve], peaks: Sequence[float], device: torch.device) -> None:
+    def __init__(self, curves: Sequence[Curve], peaks: Sequence[float], device: torch.device) -> None:
         self.curves = list(curves)
         self.peaks = list(peaks)
         self.counts = torch.zeros(2, dtype=torch.int64, device=device)

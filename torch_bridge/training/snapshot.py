@@ -10,7 +10,6 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
 
-from torch_bridge.core import CurveArguments
 from torch_bridge.training.clock import Clock
 
 
@@ -22,7 +21,7 @@ class TrainStepState(TypedDict):
     """The optimizer's state, or a list of one for each of several."""
     optimizer_type: str | list[str]
     precision: str
-    curves: list[CurveArguments]
+    curves: list[Mapping[str, Any]]
     """The arguments of each parameter group's curve."""
     applied: int
     skipped: int

@@ -10,27 +10,38 @@ from torch import Tensor, nn
 from torch.optim import Optimizer, SparseAdam
 from torch.utils import _pytree as pytree
 
-from torch_bridge.core import checks
+from torch_bridge.core import Curve, checks
+from torch_bridge.resume import check_past, curves_in
 from torch_bridge.training.snapshot import TrainStepState
 
 _MOST_UPDATES = 2**53  # a double holds every count up to here
 
 
-def check(own: TrainStepState, other: Any, optimizers: Sequence[Optimizer], device: torch.device) -> None:
-    """Refuse a state that does not fit.
+def check(
+    own: TrainStepState,
+    other: Any,
+    optimizers: Sequence[Optimizer],
+    device: torch.device,
+    curves: Sequence[Curve] | None,
+) -> None:
+    """Refuse a state that does not fit, or whose curves have another past than these.
 
     Raises:
         ValueError: It names what is different.
     """
     with _refused("state of this step"):
         _check(own, other, optimizers, device)
+        if curves is not None:
+            with _refused("list of curves"):
+                saved = curves_in(other["curves"], len(curves))
+            check_past(saved, curves, other["applied"], "pass strict=False")
 
 
 def _check(own: TrainStepState, other: Any, optimizers: Sequence[Optimizer], device: torch.device) -> None:
     if not isinstance(other, Mapping) or own.keys() != other.keys():
         raise ValueError(f"state_dict is not a state of a TrainStep, which has the keys {list(own)}")
     other = cast("Mapping[str, Any]", other)
-    for name in ("curves", "precision", "optimizer_type"):
+    for name in ("precision", "optimizer_type"):
         if own[name] != other[name]:
             raise ValueError(
                 f"state_dict was saved with {name} = {other[name]}, and this step has {own[name]}"

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from torch_bridge.core import PlateauCurve, checks
+from torch_bridge.core import Curve, checks
 from torch_bridge.groups import peaks_of
 from torch_bridge.training import snapshot
 from torch_bridge.training.accumulation import Accumulator
@@ -26,7 +26,7 @@ from torch_bridge.training.snapshot import TrainStepState
 from torch_bridge.training.state_checks import check
 
 OnNonfinite = Literal["skip", "raise"]
-CurvesOfGroups = PlateauCurve | Sequence[PlateauCurve]
+CurvesOfGroups = Curve | Sequence[Curve]
 
 
 class TrainStep:
@@ -93,6 +93,7 @@ class TrainStep:
     RuntimeError until a state is loaded. A step is for one thread, and can't be copied or pickled:
     build another one, and give it `state_dict()`.
 
+    >>> from plateau_jax import PlateauCurve
     >>> model = nn.Linear(2, 1)
     >>> optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, fused=True)
     >>> def loss_fn(model, batch):
@@ -273,17 +274,26 @@ class TrainStep:
         }
 
     @torch.inference_mode(False)
-    def load_state_dict(self, state_dict: TrainStepState | Mapping[str, Any]) -> None:
+    def load_state_dict(
+        self, state_dict: TrainStepState | Mapping[str, Any], strict: bool = True
+    ) -> None:
         """Go on, bit for bit, where a snapshot was taken. What is loaded is copied.
 
         The peaks of the rates and the optimizers' settings are the saved ones. Of an optimizer that is
         not torch's own, states are compared where this step has them already.
 
+        Args:
+            state_dict: What `state_dict` returned.
+            strict: Whether the state of a curve with another past is refused, one that differs at a step
+                before the saved one (`Curve.same_until`). With False the run goes on under this step's
+                curve, from the saved count, whatever came before.
+
         Raises:
-            ValueError: The state of another curve, model, optimizer, precision or carry, or not a
-                state. Nothing was changed.
+            ValueError: The state of a curve with another past (unless `strict` is False), of another
+                model, optimizer, precision or carry, or not a state. Nothing was changed.
         """
-        check(self._state(), state_dict, self.optimizers, self._device)
+        curves = self._clock.curves if strict else None
+        check(self._state(), state_dict, self.optimizers, self._device, curves)
         states = [state_dict["optimizer"]] if len(self.optimizers) == 1 else state_dict["optimizer"]
         groups = list(chain.from_iterable(state["param_groups"] for state in states))
         if self._graphs is not None:
