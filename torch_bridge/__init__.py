@@ -9,6 +9,7 @@ from torch_bridge.core import checks
 
 try:
     from torch_bridge.data.prefetching import prefetch
+    from torch_bridge.follower import Follower, FollowerState, follow
     from torch_bridge.scheduler import (
         CurveLR,
         CurveLRState,
@@ -31,6 +32,8 @@ __all__ = [
     "CarriedLoss",
     "CurveLR",
     "CurveLRState",
+    "Follower",
+    "FollowerState",
     "MeanLoss",
     "MetricLog",
     "PairLoss",
@@ -38,6 +41,7 @@ __all__ = [
     "TrainStep",
     "TrainStepState",
     "evaluate",
+    "follow",
     "get_cosine_plateau_schedule_with_warmup",
     "lambda_lr",
     "make_loader",
