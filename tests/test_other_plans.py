@@ -119,8 +119,10 @@ def test_a_training_step_goes_on_under_a_branch(
 ) -> None:
     updates = [spoiled(batch) if number in skips else batch for number, batch in enumerate(batches(40))]
     saved_at = max(at - more, 0)  # updates, of which not all took place
-    straight, first, second = step_of(name, curve=branch(at)), step_of(name, curve=LONG), step_of(
-        name, curve=branch(at)
+    straight, first, second = (
+        step_of(name, curve=branch(at)),
+        step_of(name, curve=LONG),
+        step_of(name, curve=branch(at)),
     )
     results = train(straight, updates)
     train(first, updates[:saved_at])

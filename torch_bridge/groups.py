@@ -86,9 +86,7 @@ class Setting(NamedTuple):
             self.replace(group, value)
 
 
-def separate(
-    optimizer: Optimizer, setting: Setting, bases: Sequence[float], curves: Sequence[Curve]
-) -> None:
+def separate(optimizer: Optimizer, setting: Setting, bases: Sequence[float], curves: Sequence[Curve]) -> None:
     """Give a tensor of its own to each group that shares one, and differs in base or curve.
 
     Torch gives groups without a setting of their own one and the same tensor.

@@ -274,9 +274,7 @@ class TrainStep:
         }
 
     @torch.inference_mode(False)
-    def load_state_dict(
-        self, state_dict: TrainStepState | Mapping[str, Any], strict: bool = True
-    ) -> None:
+    def load_state_dict(self, state_dict: TrainStepState | Mapping[str, Any], strict: bool = True) -> None:
         """Go on, bit for bit, where a snapshot was taken. What is loaded is copied.
 
         The peaks of the rates and the optimizers' settings are the saved ones. Of an optimizer that is
