@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from plateau_jax import checks
 from plateau_jax.curve import Curve
+from plateau_jax.holds import HoldBelow, HoldUntilFlat
 from plateau_jax.plateau_curve import CurveArguments, PlateauCurve
 from plateau_jax.segments import Segments, stack
 from plateau_jax.staged import Stage, StagedCurve
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 __all__ = [
     "Curve",
     "CurveArguments",
+    "HoldBelow",
+    "HoldUntilFlat",
     "PlateauCurve",
     "Segments",
     "Stage",
