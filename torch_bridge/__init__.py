@@ -8,14 +8,10 @@ from typing import TYPE_CHECKING, Any
 from torch_bridge.core import checks
 
 try:
+    from torch_bridge.curve_lr import CurveLR, CurveLRState
     from torch_bridge.data.prefetching import prefetch
     from torch_bridge.follower import Follower, FollowerState, follow
-    from torch_bridge.scheduler import (
-        CurveLR,
-        CurveLRState,
-        get_cosine_plateau_schedule_with_warmup,
-        lambda_lr,
-    )
+    from torch_bridge.scheduler import get_cosine_plateau_schedule_with_warmup, lambda_lr
     from torch_bridge.training.evaluation import evaluate
     from torch_bridge.training.loss import CarriedLoss, MeanLoss, PairLoss
     from torch_bridge.training.metrics import MetricLog, StepResult

@@ -2,5 +2,7 @@
 
 from plateau_jax import Curve, PlateauCurve, checks
 from plateau_jax.curve import CHUNK
+from plateau_jax.decision import HOST, decide, start
+from plateau_jax.holds import Rule, rules_of
 
-__all__ = ["CHUNK", "Curve", "PlateauCurve", "checks"]
+__all__ = ["CHUNK", "HOST", "Curve", "PlateauCurve", "Rule", "checks", "decide", "rules_of", "start"]
