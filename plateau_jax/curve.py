@@ -4,7 +4,7 @@ import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, Literal, Self, cast, overload
+from typing import Any, Literal, Self, cast, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,9 +14,6 @@ from plateau_jax.checks import MAX_STEP
 from plateau_jax.namespace import Namespace
 from plateau_jax.rows import Row
 from plateau_jax.segments import Numbers, Segments
-
-if TYPE_CHECKING:
-    from plateau_jax.branches import Cooldown, Then
 
 CHUNK = 3072
 """Steps that NumPy computes in one go. Temporaries are then of 24 KiB: from 32 KiB on the allocator was
@@ -105,7 +102,7 @@ class Curve:
             multipliers[part] = fixed_point.evaluate(np, self.segments, index, flat[part])
         return multipliers.reshape(steps.shape)[()]
 
-    def cooldown(self, at: int, steps: int, *, to: float = 0.0, shape: StageShape = "1-sqrt") -> "Cooldown":
+    def cooldown(self, at: int, steps: int, *, to: float = 0.0, shape: StageShape = "1-sqrt") -> "Curve":
         """This curve before step `at`, bit for bit, then from its exact level there to `to`, within `steps`.
 
         With j = step - at, a the level at `at`, b = `to` and x = j/`steps`: the level is
@@ -139,7 +136,7 @@ class Curve:
 
         return Cooldown(self, at, steps, to=to, shape=shape)
 
-    def then(self, other: "Curve", *, scale: float = 1.0) -> "Then":
+    def then(self, other: "Curve", *, scale: float = 1.0) -> "Curve":
         """This curve for its `total_steps`, then `other` from its step 0 on, all its levels times `scale`.
 
         Restarts, extensions, a second phase of training.

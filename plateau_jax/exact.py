@@ -37,7 +37,7 @@ def percent_of(whole: int, percentage: float) -> int:
 
 def from_fraction(number: Fraction) -> int:
     """The number in 224 bits."""
-    return round(number * ONE)
+    return (number.numerator << BITS + 1) // number.denominator + 1 >> 1
 
 
 def half_cosine(numerator: int, denominator: int) -> int:

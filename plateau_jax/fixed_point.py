@@ -181,6 +181,6 @@ def _interpolate(xp: Any, numbers: Numbers, step: Any) -> tuple[Any, Any]:
     if numbers.rate_whole is not None:
         high, low = xp.maximum(start, end), xp.minimum(start, end)
         power = _power(xp, xp.int64(xp.where(start < end, left, gone)), numbers)
-        moves = (numbers.rate_whole | numbers.rate_high | numbers.rate_middle) != 0
+        moves = (numbers.rate_whole | numbers.rate_high | numbers.rate_middle | numbers.rate_low) != 0
         value = xp.where(moves, xp.maximum(_multiply(high, power), low), value)
     return x, value

@@ -52,6 +52,13 @@ def bits(level: Level) -> int:
     return level.bits if isinstance(level, Between) else exact.from_fraction(level)
 
 
+def is_above(level: Level, other: Level) -> bool:
+    """Whether the level is the higher one."""
+    if isinstance(level, Between) or isinstance(other, Between):
+        return bits(level) > bits(other)
+    return level > other
+
+
 def between(shape: str, start: Level, end: Level, x: Fraction) -> Level:
     """The level at x in [0, 1] of the way from `start` to `end`.
 

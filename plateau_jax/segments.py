@@ -5,7 +5,6 @@ jitted function to 32 bits unless x64 is on, so wider numbers are split into wor
 """
 
 from collections.abc import Iterable, Sequence
-from fractions import Fraction
 from math import floor
 from typing import Any, NamedTuple
 
@@ -139,13 +138,8 @@ def _words(row: Row) -> tuple[int, ...]:
 
 
 def _rate(start: int, end: int, length: int) -> tuple[int, ...]:
-    """|log₂(end/start)|/L for levels in 224 bits: the whole part and three limbs of the fraction.
-
-    Over the whole length below 2⁻²⁸ it is zero, and the segment a straight line, 2⁻⁶⁰ from the exponential
-    at most: from one step to the next that would not move by more than its error, and could climb.
-    """
-    ratio = exact.log2_ratio(max(start, end), min(start, end))
-    rate = floor(ratio * (1 << INVERSE_BITS) / length) if ratio >= Fraction(1, 1 << 28) else 0
+    """|log₂(end/start)|/L for levels in 224 bits: the whole part and three limbs of the fraction."""
+    rate = floor(exact.log2_ratio(max(start, end), min(start, end)) * (1 << INVERSE_BITS) / length)
     return (
         rate >> INVERSE_BITS,
         rate >> FIXED_BITS & _LIMB,

@@ -67,6 +67,40 @@ def test_train_digits_ends_quietly_when_interrupted(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_sweep_trains_every_curve_at_once_and_in_turn(tmp_path):
+    picture = tmp_path / "new" / "sweep.png"
+    arguments = ["--steps", 40, "--batch-size", 16, "--rounds", 1, "--seed", 3, "--output", picture]
+    text = run(EXAMPLES / "sweep.py", *arguments, folder=tmp_path)
+
+    runs = int(re.search(r"^(\d+) runs at once:", text, re.MULTILINE)[1])
+    assert runs > 64
+    assert f"rates that differ from peak · curve(step):  0 of {40 * runs}\n" in text
+    assert number_after("largest difference between their losses", text) < 1e-4
+    plain = number_after("held-out loss without a plateau", text)
+    best = re.search(r"^the best, a plateau at \d+ % for \d+ %: +([\d.]+)$", text, re.MULTILINE)
+    assert float(best[1]) < plain < np.log(10)
+    assert number_after("one after another", text) > 0
+    assert number_after("times as fast at once", text) > 0
+    assert_is_a_picture(picture)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--steps", "0"], "total_steps = 0"),
+        (["--peak", "nan"], "--peak nan"),
+        (["--rounds", "0"], "--rounds must be at least 1"),
+        (["--output", "sweep.xyz"], "--output sweep.xyz"),
+    ],
+)
+def test_sweep_names_a_bad_argument(arguments, message, tmp_path):
+    status, output, errors = Program(EXAMPLES / "sweep.py", *arguments, folder=tmp_path).finish()
+    assert status == 2
+    assert output == ""
+    assert message in errors.splitlines()[-1]
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_benchmark_prints_every_table(tmp_path):
     text = run(EXAMPLES / "benchmark.py", "--quick", folder=tmp_path)
     titles = (

@@ -44,7 +44,7 @@ def _saved(value: Any) -> None:
         ({"max_norm": True}, TypeError, "max_norm = True"),
         ({"loss_fn": None}, TypeError, "loss_fn = None must be callable"),
         ({"curve": 0.1}, TypeError, "curve = 0.1 must be a Curve"),
-        ({"curve": lambda step: 0.1}, TypeError, "must be a Curve"),
+        pytest.param({"curve": lambda step: 0.1}, TypeError, "must be a Curve", id="a function"),
         ({"curve": [CURVE, CURVE]}, ValueError, "2 curves; the optimizer has 1"),
         ({"curve": []}, ValueError, "0 curves; the optimizer has 1"),
         ({"carry": 3}, TypeError, "carry = 3"),
