@@ -6,6 +6,7 @@ from itertools import pairwise
 from typing import Any, Literal, cast, get_args
 
 from plateau_jax import checks
+from plateau_jax.curve import Curve
 
 ThresholdMode = Literal["rel", "abs"]
 
@@ -68,7 +69,7 @@ class HoldUntilFlat:
 
     def to_dict(self) -> dict[str, Any]:
         """The kind and all arguments, as plain JSON values."""
-        return {"kind": type(self).__name__, **asdict(self)}
+        return {"kind": "hold_until_flat", **asdict(self)}
 
 
 @dataclass(frozen=True)
@@ -138,13 +139,13 @@ class HoldBelow:
     def to_dict(self) -> dict[str, Any]:
         """The kind and all arguments, as plain JSON values."""
         value = [list(pair) for pair in self.pairs] if self.steps is None else self.value
-        return {"kind": type(self).__name__, "value": value, "steps": self.steps, "every": self.every}
+        return {"kind": "hold_below", "value": value, "steps": self.steps, "every": self.every}
 
 
 Rule = HoldUntilFlat | HoldBelow
 
 
-def rules_of(hold: Any, curve: Any) -> tuple[Rule, ...]:
+def rules_of(hold: Any, curve: Curve) -> tuple[Rule, ...]:
     """The rules that the user gave: none for None, one, or those of a list.
 
     Raises:
