@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from plateau_jax import checks
 from plateau_jax.curve import Curve
+from plateau_jax.holds import HoldBelow, HoldUntilFlat
 from plateau_jax.plateau_curve import CurveArguments, PlateauCurve
 from plateau_jax.segments import Segments, stack
 from plateau_jax.staged import Stage, StagedCurve
@@ -16,11 +17,15 @@ from plateau_jax.staged import Stage, StagedCurve
 if TYPE_CHECKING:
     from plateau_jax.plotting import plot
     from plateau_jax.schedule import cosine_plateau_schedule, multiplier, optax_schedule
+    from plateau_jax.transformation import ScaleByCurveState, scale_by_curve
 
 __all__ = [
     "Curve",
     "CurveArguments",
+    "HoldBelow",
+    "HoldUntilFlat",
     "PlateauCurve",
+    "ScaleByCurveState",
     "Segments",
     "Stage",
     "StagedCurve",
@@ -28,6 +33,7 @@ __all__ = [
     "multiplier",
     "optax_schedule",
     "plot",
+    "scale_by_curve",
     "stack",
 ]
 
@@ -36,6 +42,8 @@ _LAZY = {
     "multiplier": "plateau_jax.schedule",
     "optax_schedule": "plateau_jax.schedule",
     "plot": "plateau_jax.plotting",
+    "ScaleByCurveState": "plateau_jax.transformation",
+    "scale_by_curve": "plateau_jax.transformation",
 }
 
 
