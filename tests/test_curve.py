@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.borders import steps_at_borders
-from support.descriptions import build, descriptions, descriptions_and_steps
+from support.descriptions import SHAPES, build, descriptions, descriptions_and_steps
 from support.oracle import Oracle, decimal, exactly, half_ulp, is_nearest_float32, same
 from support.strategies import arguments
 
@@ -27,13 +27,14 @@ def test_each_value_is_the_exact_one_to_half_an_ulp_and_2_to_the_minus_58(case):
         assert abs(exactly(float(found)) - value) <= half_ulp(value) + exactly(2.0**-58), step
 
 
-@settings(max_examples=300)
-@given(steps_at_borders())
-def test_next_to_a_rounding_border_too_and_without_turning_back(case):
-    description, step = case
+@pytest.mark.parametrize("shape", SHAPES)
+@given(data=st.data())
+def test_next_to_a_rounding_border_too_and_without_turning_back(shape, data):
+    description, step = data.draw(steps_at_borders((shape,)))
     curve, oracle = build(description), Oracle(description)
     value = oracle(step)
-    assert abs(exactly(curve(step)) - value) <= half_ulp(value) + exactly(2.0**-58)
+    for found in (curve(step), *curve([step])):
+        assert abs(exactly(float(found)) - value) <= half_ulp(value) + exactly(2.0**-58)
     begin, end, part = next(span for span in oracle.spans() if span[0] <= step < span[1])
     _assert_one_way(curve(np.clip(step + np.arange(-300, 300), begin, end - 1)), part)
 
@@ -45,7 +46,7 @@ def test_the_first_step_of_every_part_is_the_nearest_float32(description):
         assert is_nearest_float32(curve(border), oracle(border)), border
 
 
-@given(steps_at_borders(Fraction(1, 2**62)))
+@given(steps_at_borders(least=Fraction(1, 2**62)))
 def test_a_cooldown_starts_at_the_exact_level_however_close_to_a_border(case):
     parent, at = case
     cooldown = {"cooldown": parent, "at": at, "steps": 1, "to": 0.0, "shape": "1-sqrt"}

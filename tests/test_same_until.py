@@ -42,9 +42,12 @@ def _changed(description, read):
     """A curve of as many steps that is another one, perhaps, from some step on."""
     match description:
         case {"stages": stages, "start": start}:
-            index, to = read.below(len(stages)), read.one_of((0.1, 0.1000000000000001, 0.5))
-            steps, *_ = stages[index]
-            more = read.one_of(([(0, to), stages[index]], [(steps, to)], [(steps, to, "cosine")]))
+            index = read.below(len(stages))
+            steps, before, shape = stage_of(stages[index])
+            # Another level, or one that has the same float32.
+            to = read.one_of((0.1, 0.5, 0.1 if before is None else before * (1 - 2.0**-40)))
+            earlier = [(steps - 1, before, shape), (1, None)] if steps else []
+            more = read.one_of(([(0, to), stages[index]], [(steps, to)], [(steps, to, "cosine")], earlier))
             return {"stages": [*stages[:index], *more, *stages[index + 1 :]], "start": start}
         case {"cooldown": parent, "at": at}:
             if read.below(2):

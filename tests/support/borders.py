@@ -5,6 +5,7 @@ a stage is made for its border: between the places where its shape is close to t
 the simplest fraction j/L, the end of a continued fraction, says that it is step j of L.
 """
 
+from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -56,16 +57,24 @@ def _border(value: Any) -> Fraction:
     return (Fraction(float(near)) + Fraction(float(other))) / 2
 
 
-def _curve(read: Words, length: int) -> tuple[Description, int]:
+def _levels(read: Words) -> tuple[float, float]:
+    """Any two levels, two far from each other, or two with a border between them and hardly any way."""
+    kind, one, other = read.below(4), read.ratio(), read.ratio()
+    if kind == 1:
+        border = float(_border(max(one, 0.1)))
+        one, other = (min(border * (1 + way * 2.0 ** -read.one_of((25, 30, 40))), 1.0) for way in (1, -1))
+    elif kind > 1:
+        one, other = max(one, 0.9), min(other, 0.1)
+    return (one, other) if read.below(2) else (other, one)
+
+
+def _curve(read: Words, length: int, shape: str) -> tuple[Description, int]:
     """A curve with a stage of so many steps, and which of its parts that is."""
-    kind, shape, plain = read.below(8), read.one_of(SHAPES), read.one_of(("linear", "cosine", "1-sqrt"))
-    start, end, before = read.ratio(), read.ratio(), read.magnitude(1, _BEFORE)
-    if flatness := read.one_of((0, 0, 0, 25, 30, 40)):
-        # Hardly any way, over a border: a value may stay for thousands of steps as close to it.
-        border = float(_border(start))
-        start, end = (min(border * (1 + way * 2.0**-flatness), 1.0) for way in (1, -1))
-    if 0 in (start, end):
-        shape = plain
+    start, end = _levels(read)
+    kind, before = read.below(8), read.magnitude(1, _BEFORE)
+    plain = shape if shape != "exponential" else "1-sqrt"
+    if shape == "exponential":
+        start, end = start or 1e-6, end or 1e-6
     low = min(start, end)
     stage = {"stages": [(length, end, shape)], "start": start}
     late = {"stages": [(before,), (0, start), (length, end, shape)], "start": end}
@@ -93,9 +102,9 @@ def _curve(read: Words, length: int) -> tuple[Description, int]:
             return stage, -2
 
 
-def _try(drawn: list[int], least: Fraction) -> tuple[Description, int] | None:
+def _try(drawn: list[int], shape: str, least: Fraction) -> tuple[Description, int] | None:
     read = Words(drawn[_WORDS_OF_CURVE:])
-    description, index = _curve(Words(drawn[:_WORDS_OF_CURVE]), 2)
+    description, index = _curve(Words(drawn[:_WORDS_OF_CURVE]), 2, shape)
     part = Oracle(description).parts[index]
     share = Fraction(1 + read.below(2**53), 2**53 + 1) / 2 ** read.below(8)
     border = _border(part.start + (part.end - part.start) * exactly(share))
@@ -108,20 +117,24 @@ def _try(drawn: list[int], least: Fraction) -> tuple[Description, int] | None:
         place = simplest_between(*sorted(_place(part, end) for end in ends))
         if place.denominator <= _LONGEST:
             times = read.magnitude(1, _LONGEST // place.denominator)
-            description, index = _curve(Words(drawn[:_WORDS_OF_CURVE]), times * place.denominator)
+            length = times * place.denominator
+            description, index = _curve(Words(drawn[:_WORDS_OF_CURVE]), length, shape)
             begin = Oracle(description).parts[index].begin
             return description, begin + times * place.numerator
     return None
 
 
-def steps_at_borders(least: Fraction = PROMISED) -> st.SearchStrategy[tuple[Description, int]]:
+def steps_at_borders(
+    shapes: Sequence[str] = SHAPES, least: Fraction = PROMISED
+) -> st.SearchStrategy[tuple[Description, int]]:
     """Curves, each with a step whose exact value is `least` to 4 · `least` from a rounding border."""
 
     def read(drawn: list[int]) -> tuple[Description, int]:
-        tries = (drawn[first : first + _WORDS_A_TRY] for first in range(0, len(drawn), _WORDS_A_TRY))
-        found = next(filter(None, (_try(several, least) for several in tries)), None)
+        shape = shapes[drawn[-1] % len(shapes)]
+        tries = (drawn[first : first + _WORDS_A_TRY] for first in range(0, len(drawn) - 1, _WORDS_A_TRY))
+        found = next(filter(None, (_try(several, shape, least) for several in tries)), None)
         assume(found)
         assert found
         return found
 
-    return words(_TRIES * _WORDS_A_TRY).map(read)
+    return words(_TRIES * _WORDS_A_TRY + 1).map(read)
