@@ -7,7 +7,7 @@ import pytest
 from numpy.typing import NDArray
 from support.strategies import SMALLEST_NORMAL
 
-from plateau_jax import PlateauCurve
+from plateau_jax import Curve, PlateauCurve
 
 CURVE = PlateauCurve(
     1000, warmup_steps=100, plateaus=[(20, 10), (60, 30)], min_lr_ratio=0.1, init_lr_ratio=0.01
@@ -19,7 +19,7 @@ x64_both_ways = pytest.mark.parametrize("x64", [False, True], ids=["x32", "x64"]
 both_searches = pytest.mark.parametrize("curve", [CURVE, MANY], ids=["compared", "searched"])
 
 
-def product(curve: PlateauCurve, peak: float, steps: NDArray[Any], x64: bool) -> Any:
+def product(curve: Curve, peak: float, steps: NDArray[Any], x64: bool) -> Any:
     """The rate: two float32, multiplied exactly, rounded to float32 with x64 off."""
     exact: Any = np.float64(np.float32(peak)) * np.float64(curve(steps))
     return exact if x64 else exact.astype(np.float32)
