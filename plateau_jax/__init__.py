@@ -17,6 +17,7 @@ from plateau_jax.staged import Stage, StagedCurve
 if TYPE_CHECKING:
     from plateau_jax.plotting import plot
     from plateau_jax.schedule import cosine_plateau_schedule, multiplier, optax_schedule
+    from plateau_jax.transformation import ScaleByCurveState, scale_by_curve
 
 __all__ = [
     "Curve",
@@ -24,6 +25,7 @@ __all__ = [
     "HoldBelow",
     "HoldUntilFlat",
     "PlateauCurve",
+    "ScaleByCurveState",
     "Segments",
     "Stage",
     "StagedCurve",
@@ -31,6 +33,7 @@ __all__ = [
     "multiplier",
     "optax_schedule",
     "plot",
+    "scale_by_curve",
     "stack",
 ]
 
@@ -39,6 +42,8 @@ _LAZY = {
     "multiplier": "plateau_jax.schedule",
     "optax_schedule": "plateau_jax.schedule",
     "plot": "plateau_jax.plotting",
+    "ScaleByCurveState": "plateau_jax.transformation",
+    "scale_by_curve": "plateau_jax.transformation",
 }
 
 

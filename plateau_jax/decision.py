@@ -13,9 +13,9 @@ The clock then goes one on unless `held`. For an update that was skipped the edg
 drops what it returns: nothing else is kept. `states` keep their structure and dtypes, and `type(state)`
 and `state._fields` name their numbers, the integers first.
 
-No value is read to choose a way. No division is made, and no product meets a sum or a difference before
-it was rounded: XLA contracts them, and an optimization barrier between was seen not to help. A `where`
-does, whose condition and other operands no compiler knows.
+No value is read to choose a way, and nothing is divided. Where a product may come before a sum or a
+difference there is a `where` between them, and the other operand is not a constant: XLA contracts the
+two otherwise, an optimization barrier or not, and would decide as no other framework does.
 """
 
 import math
@@ -100,7 +100,7 @@ def decide(
     2
     """
     finite = abs(metric) < math.inf
-    # A non-finite one, as zero, changes no sum; and any, by a choice, since it may come from a product.
+    # As zero, what is not finite changes no sum. And no sum is contracted with the metric's own product.
     metric = xp.where(finite, metric, 0.0)
     found = [
         _until_flat(xp, rule, state, flat, metric, finite)
@@ -124,8 +124,8 @@ def _until_flat(
     if rule.threshold_mode == "rel":
         bound = state.best * float(np.float32(1 - rule.threshold))
     else:
-        # By a choice, or XLA would take a known number off already where `best` was a product.
-        bound = state.best - xp.where(finite, float(np.float32(rule.threshold)), 0.0)
+        # No constant: XLA would take it off before the `where` that `best`, once a product, comes from.
+        bound = state.best - xp.where(finite, float(np.float32(rule.threshold)), metric)
     better = whole & ((state.stale < 0) | (reading < bound))
     stale = xp.where(better, 0, xp.where(whole, state.stale + 1, state.stale))
     running = (state.updates < rule.limit) & (stale < rule.patience)

@@ -9,11 +9,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.descriptions import build, descriptions
+from support.oracle import Description
 from support.reads import reads_of
-from support.strategies import arguments
 from support.training import skip_patterns
 
-from plateau_jax import PlateauCurve
+from plateau_jax import Curve, PlateauCurve
 from torch_bridge.training import clock as clock_module
 from torch_bridge.training.clock import Clock
 
@@ -22,7 +23,7 @@ _LOSS = torch.tensor(0.5)
 _peaks = st.one_of(st.sampled_from((0.0, 2.0**-126, 3e-4, 1.0, 3.4e38)), st.floats(1e-6, 10))
 
 
-def _expected(curves: list[PlateauCurve], peaks: list[float], applied: int) -> list[float]:
+def _expected(curves: list[Curve], peaks: list[float], applied: int) -> list[float]:
     return [
         float(np.float32(float(curve(applied)) * float(np.float32(peak))))
         for curve, peak in zip(curves, peaks, strict=True)
@@ -41,15 +42,15 @@ def _run(clock: Clock, skips: list[bool], applied: int) -> int:
 
 @settings(max_examples=60)
 @given(
-    st.lists(st.tuples(arguments(range(5)), _peaks), min_size=1, max_size=3),
+    st.lists(st.tuples(descriptions(range(5)), _peaks), min_size=1, max_size=3),
     skip_patterns(120),
     st.integers(1, 9),
     st.integers(0, 2**31 - 200),
 )
 def test_the_rate_is_that_of_the_count(
-    groups: list[tuple[dict[str, Any], float]], skips: list[bool], interval: int, begin: int
+    groups: list[tuple[Description, float]], skips: list[bool], interval: int, begin: int
 ) -> None:
-    curves = [PlateauCurve(**chosen) for chosen, _ in groups]
+    curves = [build(description) for description, _ in groups]
     with patch.object(clock_module, "INTERVAL", interval):
         clock = Clock(curves, [peak for _, peak in groups], _CPU)
         applied = _run(clock, skips, 0)

@@ -1,4 +1,4 @@
-"""`PlateauCurve`: its values against the formulas, and its manners as a value."""
+"""A curve of any kind: its values against the formulas, and its manners as a value."""
 
 import copy
 import dataclasses
@@ -11,81 +11,102 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.oracle import Oracle, exactly, half_ulp, is_nearest_float32
-from support.strategies import arguments, arguments_and_steps
+from support.borders import steps_at_borders
+from support.descriptions import KINDS, build, descriptions, descriptions_and_steps
+from support.oracle import Oracle, decimal, exactly, half_ulp, is_nearest_float32, same
+from support.strategies import arguments
 
-from plateau_jax import PlateauCurve
+import plateau_jax
+from plateau_jax import Curve, PlateauCurve
 
 MAX_STEP = 2**31 - 1
+PUBLIC = "Curve", "PlateauCurve", "StagedCurve", "Stage"
+ONE_OF_EACH_KIND = (
+    {"total_steps": 100},
+    {"stages": [(100, 0.5, "linear")], "start": 0.0},
+    {"cooldown": {"total_steps": 100}, "at": 50, "steps": 50, "to": 0.0, "shape": "1-sqrt"},
+    {"curve": {"total_steps": 50}, "then": {"total_steps": 50}, "scale": 0.5},
+)
 
 
-@settings(max_examples=200)
-@given(arguments_and_steps())
+@settings(max_examples=300)
+@given(descriptions_and_steps())
 def test_each_value_is_the_exact_one_to_half_an_ulp_and_2_to_the_minus_58(case):
-    chosen, steps = case
-    curve, oracle = PlateauCurve(**chosen), Oracle(**chosen)
+    description, steps = case
+    curve, oracle = build(description), Oracle(description)
     for step, found in zip(steps, curve(steps), strict=True):
         value = oracle(step)
         assert abs(exactly(float(found)) - value) <= half_ulp(value) + exactly(2.0**-58), step
 
 
-@given(arguments())
-def test_both_ends_of_every_segment_are_the_nearest_float32(chosen):
-    curve, oracle = PlateauCurve(**chosen), Oracle(**chosen)
+@settings(max_examples=300)
+@given(steps_at_borders())
+def test_next_to_a_rounding_border_too(case):
+    description, step = case
+    found, value = build(description)(step), Oracle(description)(step)
+    assert abs(exactly(found) - value) <= half_ulp(value) + exactly(2.0**-58)
+
+
+@given(descriptions())
+def test_the_first_step_of_every_part_is_the_nearest_float32(description):
+    curve, oracle = build(description), Oracle(description)
     for border in oracle.borders:
         assert is_nearest_float32(curve(border), oracle(border)), border
+
+
+@given(steps_at_borders(Fraction(1, 2**62)))
+def test_a_cooldown_starts_at_the_exact_level_however_close_to_a_border(case):
+    parent, at = case
+    cooldown = {"cooldown": parent, "at": at, "steps": 1, "to": 0.0, "shape": "1-sqrt"}
+    assert is_nearest_float32(build(cooldown)(at), Oracle(cooldown)(at))
 
 
 @given(arguments())
 def test_ends_are_exactly_the_arguments(chosen):
     curve = PlateauCurve(**chosen)
     assert curve(chosen["warmup_steps"]) == 1 or chosen["warmup_steps"] == chosen["total_steps"]
-    assert is_nearest_float32(curve(chosen["total_steps"]), exactly(Fraction(repr(chosen["min_lr_ratio"]))))
+    assert is_nearest_float32(curve(chosen["total_steps"]), decimal(chosen["min_lr_ratio"]))
     if chosen["warmup_steps"]:
-        assert is_nearest_float32(curve(0), exactly(Fraction(repr(chosen["init_lr_ratio"]))))
+        assert is_nearest_float32(curve(0), decimal(chosen["init_lr_ratio"]))
 
 
-@given(arguments_and_steps())
-def test_plateaus_are_flat(case):
-    chosen, steps = case
-    curve = PlateauCurve(**chosen)
-    for begin, length in Oracle(**chosen).flat:
+@given(descriptions_and_steps(size=8))
+def test_flat_parts_are_flat(case):
+    description, steps = case
+    curve = build(description)
+    for begin, length in Oracle(description).flat():
         inside = [begin, begin + length - 1, *(begin + step % length for step in steps)]
         assert np.unique(curve(inside)).size == 1
 
 
 @settings(max_examples=200)
-@given(arguments(), st.data())
-def test_never_climbs_after_the_warmup(chosen, data):
-    curve = PlateauCurve(**chosen)
-    window = st.integers(chosen["warmup_steps"], chosen["total_steps"])
-    centres = Oracle(**chosen).borders + data.draw(st.lists(window, max_size=8))
-    windows = np.array(centres)[:, None] + np.arange(-300, 300)
-    values = curve(np.clip(windows, chosen["warmup_steps"], MAX_STEP - 1))
-    assert (np.diff(values) <= 0).all()
-
-
-@given(arguments())
-def test_never_falls_in_the_warmup_nor_leaves_0_to_1(chosen):
-    curve = PlateauCurve(**chosen)
-    warmup = chosen["warmup_steps"]
-    for centre in (0, warmup // 2, warmup):
-        values = curve(np.arange(max(centre - 300, 0), min(centre + 300, warmup) + 1))
-        assert (np.diff(values) >= 0).all()
+@given(descriptions(), st.randoms())
+def test_no_stage_turns_back_nor_leaves_0_to_1(description, random):
+    curve, oracle = build(description), Oracle(description)
+    for begin, end, part in oracle.spans():
+        # Unless the level jumps there or the stage is cut short, it ends where the next one starts.
+        whole = end == part.begin + part.length and same(oracle(end), part.end)
+        last = end if whole else end - 1
+        centres = begin, last, (begin + last) // 2, random.randint(begin, last), random.randint(begin, last)
+        steps = np.array(centres)[:, None] + np.arange(-100, 100)
+        values = curve(np.clip(steps, begin, last))
+        changes = np.diff(values)
+        assert (changes <= 0).all() if part.end <= part.start else (changes >= 0).all()
         assert ((values >= 0) & (values <= 1)).all()
 
 
-@given(arguments(), st.integers(1))
-def test_holds_before_the_start_and_past_the_end(chosen, far):
-    curve = PlateauCurve(**chosen)
+@given(descriptions(), st.integers(1))
+def test_holds_before_the_start_and_past_the_end(description, far):
+    curve = build(description)
+    assert curve.total_steps == Oracle(description).total_steps
     assert curve(-far) == curve(0)
-    assert curve(chosen["total_steps"] + far) == curve(chosen["total_steps"])
+    assert curve(curve.total_steps + far) == curve(curve.total_steps)
 
 
-@given(arguments_and_steps())
+@given(descriptions_and_steps())
 def test_scalars_arrays_and_every_integer_type_agree(case):
-    chosen, steps = case
-    curve = PlateauCurve(**chosen)
+    description, steps = case
+    curve = build(description)
     values = curve(steps)
     assert values.dtype == np.float32
     assert [curve(step) for step in steps] == values.tolist()
@@ -104,9 +125,9 @@ def _fits(step: int, dtype: Any) -> bool:
     return np.iinfo(dtype).min <= step <= np.iinfo(dtype).max
 
 
-@given(arguments(), st.lists(st.integers()))
-def test_integers_of_any_size(chosen, steps):
-    curve = PlateauCurve(**chosen)
+@given(descriptions(), st.lists(st.integers()))
+def test_integers_of_any_size(description, steps):
+    curve = build(description)
     clamped = [min(max(step, 0), MAX_STEP) for step in steps]
     np.testing.assert_array_equal(curve(steps), curve(np.array(clamped, np.int64)))
 
@@ -145,21 +166,40 @@ def test_percentages_are_decimals(numbers, decimals):
     )
 
 
-@given(arguments())
-def test_repr_evaluates_to_itself(chosen):
-    curve = PlateauCurve(**chosen)
-    again = eval(repr(curve), {"PlateauCurve": PlateauCurve})
+@given(descriptions())
+def test_repr_evaluates_to_itself(description):
+    curve = build(description)
+    again = eval(repr(curve), {name: getattr(plateau_jax, name) for name in PUBLIC})
     assert again == curve
     assert repr(again) == repr(curve)
 
 
-@given(arguments())
-def test_json_both_ways(chosen):
-    curve = PlateauCurve(**chosen)
+@given(descriptions_and_steps(size=12))
+def test_json_both_ways(case):
+    description, steps = case
+    curve = build(description)
     written = json.loads(json.dumps(curve.to_dict(), allow_nan=False))
-    assert written.keys() == chosen.keys()
-    assert PlateauCurve.from_dict(written) == curve
-    assert PlateauCurve.from_dict(written).to_dict() == written
+    again = Curve.from_dict(written)
+    assert type(again) is type(curve)
+    assert again == curve
+    assert again.to_dict() == written
+    np.testing.assert_array_equal(again(steps), curve(steps))
+
+
+@given(arguments())
+def test_what_was_written_before_there_were_other_kinds_still_loads(chosen):
+    curve = PlateauCurve(**chosen)
+    written = json.loads(json.dumps(chosen))
+    assert Curve.from_dict(written) == PlateauCurve.from_dict(written) == curve
+    assert curve.to_dict().items() >= PlateauCurve.from_dict(written).to_dict().items()
+
+
+@given(descriptions(), descriptions())
+def test_curves_are_equal_just_when_they_say_the_same(description, other):
+    one, again, another = build(description), build(description), build(other)
+    assert one == again
+    assert hash(one) == hash(again)
+    assert (one == another) == (one.to_dict() == another.to_dict())
 
 
 @given(arguments(), st.randoms())
@@ -200,9 +240,10 @@ def test_every_argument_tells_curves_apart():
     assert curve != "PlateauCurve(100)"
 
 
-@pytest.mark.parametrize("name", ["total_steps", "segments", "rows", "anything"])
-def test_frozen(name):
-    curve = PlateauCurve(100)
+@pytest.mark.parametrize("name", ["total_steps", "segments", "anything"])
+@pytest.mark.parametrize("description", ONE_OF_EACH_KIND, ids=KINDS)
+def test_frozen(description, name):
+    curve = build(description)
     with pytest.raises(dataclasses.FrozenInstanceError):
         setattr(curve, name, 5)
 
@@ -212,15 +253,17 @@ def test_frozen(name):
     [copy.copy, copy.deepcopy, lambda curve: pickle.loads(pickle.dumps(curve))],
     ids=("copy", "deep", "pickle"),
 )
-@given(arguments())
-def test_copies_are_equal_and_carry_no_table(copied, chosen):
-    fresh = pickle.dumps(PlateauCurve(**chosen))
-    curve = PlateauCurve(**chosen)
-    value = curve(chosen["total_steps"] // 2)
+@given(descriptions())
+def test_copies_are_equal_and_carry_no_table(copied, description):
+    fresh = pickle.dumps(build(description))
+    curve = build(description)
+    value = curve(curve.total_steps // 2)
     other = copied(curve)
+    assert type(other) is type(curve)
     assert other == curve
-    assert other(chosen["total_steps"] // 2) == value
-    assert len(pickle.dumps(curve)) == len(fresh)
+    assert hash(other) == hash(curve)
+    assert other(curve.total_steps // 2) == value
+    assert len(pickle.dumps(curve)) == len(fresh) == len(pickle.dumps(other))
 
 
 def test_replace_checks_again():
@@ -228,15 +271,15 @@ def test_replace_checks_again():
         dataclasses.replace(PlateauCurve(100), warmup_steps=100)
 
 
-@given(arguments())
-def test_describe_names_the_segments_that_are_not_empty(chosen):
-    header, *lines = PlateauCurve(**chosen).describe().splitlines()
+@given(descriptions())
+def test_describe_names_the_parts_that_are_not_empty(description):
+    curve, oracle = build(description), Oracle(description)
+    header, *lines = curve.describe().splitlines()
     assert len({len(line) for line in (header, *lines)}) == 1
-    begins = sorted({border for border in Oracle(**chosen).borders if border <= chosen["total_steps"]})
+    begins = sorted(set(oracle.borders))
     assert [int(line.split()[0]) for line in lines] == begins
     lasts = [str(begin - 1) for begin in begins[1:]] + ["…"]
     assert [line.split()[1] for line in lines] == lasts
-    curve = PlateauCurve(**chosen)
     for line, begin in zip(lines, begins, strict=True):
         assert f"{curve(begin):.6g}" == line.split()[-2]
 

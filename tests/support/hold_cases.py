@@ -11,6 +11,7 @@ from plateau_jax import HoldBelow, HoldUntilFlat
 VALUES = (2.0, 1.5, 1.0, 0.7, 0.25, 0.1, 0.0, -0.5, -2.0)
 """Falling, and such that metrics meet them exactly, or miss them by the least."""
 
+_SMALL = np.float32(1e-30)
 _thresholds = st.sampled_from((0, 1e-4, 0.1, 0.3, 1 / 3, 0.5, 1, 1e-7))
 _every = st.sampled_from((1, 1, 2, 3, 5))
 
@@ -49,5 +50,7 @@ def _metric(word: int) -> Any:
     if kind < 12:  # as far from it as a threshold, or nearly so
         share = (1e-4, 0.1, 0.3, 1 / 3, 0.5)[rest % 5]
         near = value * np.float32(1 - share) if kind < 10 else value - np.float32(share)
-        return np.nextafter(near, np.float32((-1, 0, 1)[rest // 5 % 3]) + near)
+        near = np.nextafter(near, near + np.float32((-1, 0, 1)[rest // 5 % 3]))
+        # Far enough from the numbers that XLA flushes to zero.
+        return near if near == 0 or abs(near) > _SMALL else np.copysign(_SMALL, near)
     return np.float32(rest % 2**24 / 2**23 - 0.5)

@@ -200,26 +200,27 @@ class Tape(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self._tape: list[tuple[Any, Any, Any, Any]] = []
+        self._tape: list[tuple[Any, list[Any], pytree.TreeSpec, list[Any]]] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         outcome = func(*args, **kwargs)
-        self._tape.append((func, args, kwargs, outcome))
+        self._tape.append((func, *pytree.tree_flatten((args, kwargs)), pytree.tree_leaves(outcome)))
         return outcome
 
     def replay(self) -> None:
         """Run them on what is now in the same inputs; what comes out goes where it came out then."""
         now: dict[int, tuple[Tensor, Tensor]] = {}
 
-        def present(tree: Any) -> Any:
-            return pytree.tree_map_only(Tensor, lambda tensor: now.get(id(tensor), (tensor, tensor))[1], tree)
+        def present(leaf: Any) -> Any:
+            return now[id(leaf)][1] if id(leaf) in now else leaf
 
         # The tape was written beneath autograd, the backward pass included.
         with torch._C._AutoDispatchBelowAutograd():
-            for func, args, kwargs, outcome in self._tape:
-                again = func(*present(args), **present(kwargs))
-                for old, new in zip(pytree.tree_leaves(outcome), pytree.tree_leaves(again), strict=True):
+            for func, inputs, spec, outcome in self._tape:
+                args, kwargs = pytree.tree_unflatten(map(present, inputs), spec)
+                again = pytree.tree_leaves(func(*args, **kwargs))
+                for old, new in zip(outcome, again, strict=True):
                     if isinstance(old, Tensor):
                         now[id(old)] = old, new
             for old, new in now.values():
