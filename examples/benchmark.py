@@ -24,7 +24,7 @@ import optax
 import torch
 from torch.optim import lr_scheduler
 
-from plateau_jax import Curve, PlateauCurve, StagedCurve, optax_schedule
+from plateau_jax import Curve, HoldUntilFlat, PlateauCurve, StagedCurve, optax_schedule
 from plateau_jax.curve import CHUNK
 from torch_bridge import lambda_lr
 
@@ -203,9 +203,11 @@ def in_torch(counts: list[int], rounds: int) -> None:
         }
         for count in counts:
             schedulers[f"lambda_lr, {count} plateaus"] = lambda_lr(sgd(), curve_with(count))
-        for scheduler in schedulers.values():
+        held = lambda_lr(sgd(), curve_with(2), hold=HoldUntilFlat(10, every=100, limit=100_000))
+        for scheduler in (*schedulers.values(), held):
             scheduler.optimizer.step()  # torch warns of a scheduler that steps first.
         steps = {name: partial(repeat, calls, scheduler.step) for name, scheduler in schedulers.items()}
+        steps["lambda_lr, 2 plateaus that a loss may hold"] = partial(repeat, calls, held.step, 0.5)
         seconds = medians(2 * rounds, steps)
         constant = seconds["LambdaLR, constant lambda"]
         show(
