@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from support.borders import PROMISED, steps_at_borders
 from support.descriptions import descriptions_and_steps
-from support.oracle import Oracle, exactly, half_ulp, mp
+from support.oracle import Oracle, exactly, half_ulp, mp, stage_of
 
 GONE = {
     "linear": lambda x: x,
@@ -36,7 +36,7 @@ def _value(description, step):
     """The curve by its definition, as the user was told it."""
     match description:
         case {"stages": stages, "start": level}:
-            for steps, to, shape in ((*stage, *(None, "linear")[len(stage) - 1 :]) for stage in stages):
+            for steps, to, shape in map(stage_of, stages):
                 goal = level if to is None else to
                 if step < steps:
                     return level if to is None else _between(level, goal, shape, step / steps)

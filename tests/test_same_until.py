@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.descriptions import build, descriptions, descriptions_and_steps, steps_of
-from support.oracle import Oracle, same
+from support.oracle import Oracle, same, stage_of
 from support.strategies import MAX_STEP, Words, words
 
 from plateau_jax import PlateauCurve, StagedCurve
@@ -16,8 +16,7 @@ def _otherwise(description, read):
     match description:
         case {"stages": stages, "start": level}:
             written = [(0, level)] * read.below(2)
-            for stage in stages:
-                steps, to, shape = (*stage, *(None, "linear")[len(stage) - 1 :])
+            for steps, to, shape in map(stage_of, stages):
                 goal = level if to is None else to
                 if goal == level:
                     part = read.magnitude(0, steps)

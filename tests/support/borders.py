@@ -63,7 +63,7 @@ def _curve(read: Words, length: int) -> tuple[Description, int]:
     if flatness := read.one_of((0, 0, 0, 25, 30, 40)):
         # Hardly any way, over a border: a value may stay for thousands of steps as close to it.
         border = float(_border(start))
-        start, end = min(border * (1 + 2.0**-flatness), 1.0), border * (1 - 2.0**-flatness)
+        start, end = (min(border * (1 + way * 2.0**-flatness), 1.0) for way in (1, -1))
     if 0 in (start, end):
         shape = plain
     low = min(start, end)

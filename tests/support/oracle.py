@@ -123,11 +123,17 @@ def _read(description: Description) -> tuple[int, list[Part]]:
             return description["total_steps"], _plateaus(**description)
 
 
+def stage_of(written: tuple[Any, ...]) -> tuple[int, float | None, str]:
+    """A stage with what may be left out."""
+    left_out: tuple[Any, ...] = None, "linear"
+    steps, to, shape = (*written, *left_out[len(written) - 1 :])
+    return steps, to, shape
+
+
 def _staged(stages: Any, start: float) -> tuple[int, list[Part]]:
     begin, level = 0, decimal(start)
     parts: list[Part] = []
-    for stage in stages:
-        steps, to, shape = (*stage, *(None, "linear")[len(stage) - 1 :])
+    for steps, to, shape in map(stage_of, stages):
         goal = level if to is None else decimal(to)
         if to is None:
             parts.append(_held(begin, level, steps))
