@@ -24,7 +24,7 @@ import optax
 import torch
 from torch.optim import lr_scheduler
 
-from plateau_jax import PlateauCurve, exact, optax_schedule
+from plateau_jax import Curve, HoldUntilFlat, PlateauCurve, StagedCurve, optax_schedule
 from plateau_jax.curve import CHUNK
 from torch_bridge import lambda_lr
 
@@ -47,8 +47,8 @@ def joined(curve: PlateauCurve) -> optax.Schedule:
     """The same curve, made of optax's own schedules."""
     pieces = []
     for row in curve.rows:
-        start, end = row.start / exact.ONE, row.end / exact.ONE
-        if row.flat:
+        start, end = (float(curve([step])[0]) for step in (row.begin, row.begin + row.length))
+        if row.holds:
             pieces.append(optax.constant_schedule(start))
         elif row.shape == "linear":
             pieces.append(optax.linear_schedule(start, end, row.length))
@@ -145,6 +145,40 @@ def in_jax(counts: list[int], rounds: int) -> None:
         show(title, header, table)
 
 
+def of_other_kinds() -> dict[str, Curve]:
+    """By what they consist of: each with a linear warmup, but for the nested one."""
+    half = TOTAL // 2
+    warmup = WARMUP, 1.0
+    cosine = StagedCurve([warmup, (TOTAL - WARMUP, 0.1, "cosine")])
+    return {
+        "cosine": cosine,
+        "linear": StagedCurve([warmup, (TOTAL - WARMUP, 0.1)]),
+        "1-sqrt": StagedCurve([warmup, (TOTAL - WARMUP, 0.1, "1-sqrt")]),
+        "exponential": StagedCurve([warmup, (TOTAL - WARMUP, 0.1, "exponential")]),
+        "all four shapes": StagedCurve(
+            [warmup, (half, 0.5, "cosine"), (half // 4, 0.2, "exponential"), (half // 4, 0.1, "1-sqrt")]
+        ),
+        "nested: a cooldown, then all of it again": cosine.cooldown(half, half // 2).then(cosine, scale=0.5),
+    }
+
+
+def in_jax_by_kind(rounds: int) -> None:
+    table = []
+    curves = of_other_kinds()
+    columns = []
+    for measured in (in_a_loop, vectorised):
+        timed = {name: measured(partial(optax_schedule, curve)) for name, curve in curves.items()}
+        seconds = medians(rounds, {name: call for name, (call, _) in timed.items()})
+        columns.append({name: seconds[name] / timed[name][1] * 1e9 for name in curves})
+    for name in curves:
+        row: list[object] = [name]
+        for column in columns:
+            row += [column[name], column[name] / column["cosine"]]
+        table.append(row)
+    header = ["curve", "in a loop", "ratio to cosine", "vectorised", "ratio to cosine"]
+    show("JAX by shapes: ns a value", header, table)
+
+
 def in_torch(counts: list[int], rounds: int) -> None:
     # Windows of whole length: what `lambda_lr` computes ahead is in every round alike.
     calls = min(rounds, 3) * CHUNK
@@ -169,9 +203,11 @@ def in_torch(counts: list[int], rounds: int) -> None:
         }
         for count in counts:
             schedulers[f"lambda_lr, {count} plateaus"] = lambda_lr(sgd(), curve_with(count))
-        for scheduler in schedulers.values():
+        held = lambda_lr(sgd(), curve_with(2), hold=HoldUntilFlat(10, every=100, limit=100_000))
+        for scheduler in (*schedulers.values(), held):
             scheduler.optimizer.step()  # torch warns of a scheduler that steps first.
         steps = {name: partial(repeat, calls, scheduler.step) for name, scheduler in schedulers.items()}
+        steps["lambda_lr, 2 plateaus that a loss may hold"] = partial(repeat, calls, held.step, 0.5)
         seconds = medians(2 * rounds, steps)
         constant = seconds["LambdaLR, constant lambda"]
         show(
@@ -257,6 +293,7 @@ def main() -> None:
     rounds = 1 if quick else 9
     counts = [0, 2] if quick else [0, 2, 10, 100]
     in_jax(counts if quick else [*counts, 300], rounds)
+    in_jax_by_kind(rounds)
     in_torch(counts, rounds)
     in_numpy(counts, rounds)
     one_step(counts, rounds)

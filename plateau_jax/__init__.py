@@ -8,21 +8,32 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from plateau_jax import checks
-from plateau_jax.curve import CurveArguments, PlateauCurve
+from plateau_jax.curve import Curve
+from plateau_jax.holds import HoldBelow, HoldUntilFlat
+from plateau_jax.plateau_curve import CurveArguments, PlateauCurve
 from plateau_jax.segments import Segments, stack
+from plateau_jax.staged import Stage, StagedCurve
 
 if TYPE_CHECKING:
     from plateau_jax.plotting import plot
     from plateau_jax.schedule import cosine_plateau_schedule, multiplier, optax_schedule
+    from plateau_jax.transformation import ScaleByCurveState, scale_by_curve
 
 __all__ = [
+    "Curve",
     "CurveArguments",
+    "HoldBelow",
+    "HoldUntilFlat",
     "PlateauCurve",
+    "ScaleByCurveState",
     "Segments",
+    "Stage",
+    "StagedCurve",
     "cosine_plateau_schedule",
     "multiplier",
     "optax_schedule",
     "plot",
+    "scale_by_curve",
     "stack",
 ]
 
@@ -31,6 +42,8 @@ _LAZY = {
     "multiplier": "plateau_jax.schedule",
     "optax_schedule": "plateau_jax.schedule",
     "plot": "plateau_jax.plotting",
+    "ScaleByCurveState": "plateau_jax.transformation",
+    "scale_by_curve": "plateau_jax.transformation",
 }
 
 

@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 
 from plateau_jax import checks
-from plateau_jax.curve import PlateauCurve
+from plateau_jax.curve import Curve
+from plateau_jax.plateau_curve import CurveArguments, PlateauCurve
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -23,23 +24,51 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m plateau_jax",
         description="Print the segments of a learning-rate curve; draw it or write its values.",
     )
-    parser.add_argument("total_steps", metavar="TOTAL", type=int, help="steps of the curve, warmup included")
-    parser.add_argument("--warmup", metavar="N", type=int, default=0, help="warmup steps")
-    parser.add_argument(
+    described = parser.add_argument_group("a PlateauCurve")
+    described.add_argument(
+        "total_steps", metavar="TOTAL", nargs="?", type=int, help="steps of the curve, warmup included"
+    )
+    described.add_argument("--warmup", metavar="N", type=int, dest="warmup_steps", help="warmup steps (0)")
+    described.add_argument("--warmup-shape", metavar="SHAPE", dest="warmup", help="linear or cosine (linear)")
+    described.add_argument(
+        "--init-lr-ratio", metavar="R", type=float, help="first rate of a warmup as a share of the peak (0)"
+    )
+    described.add_argument(
         "--plateau",
         metavar=("START", "DURATION"),
         nargs=2,
         type=float,
         action="append",
-        default=[],
+        dest="plateaus",
         help="a plateau, in percent of the steps after the warmup; may be repeated",
     )
+    described.add_argument(
+        "--absolute-plateau",
+        metavar=("FIRST", "STEPS"),
+        nargs=2,
+        type=int,
+        action="append",
+        dest="absolute_plateaus",
+        help="a plateau, in steps; may be repeated",
+    )
+    described.add_argument("--decay", metavar="SHAPE", help="cosine, linear or 1-sqrt (cosine)")
+    described.add_argument(
+        "--min-lr-ratio", metavar="R", type=float, help="final rate as a share of the peak (0)"
+    )
     parser.add_argument(
-        "--min-lr-ratio",
-        metavar="R",
-        type=float,
-        default=0.0,
-        help="final rate as a share of the peak, 0 to 1 (0)",
+        "--from",
+        metavar="FILE",
+        action="append",
+        default=[],
+        dest="files",
+        help="instead of TOTAL: a curve that --json or to_dict wrote, - for standard input; may be repeated",
+    )
+    parser.add_argument(
+        "--cooldown",
+        metavar=("AT", "STEPS"),
+        nargs=2,
+        type=int,
+        help="the curve before step AT, then a 1-sqrt cooldown to 0 within so many steps",
     )
     parser.add_argument("--peak", metavar="P", type=float, default=1.0, help="peak learning rate (1)")
     parser.add_argument("--plot", metavar="FILE", type=Path, help="write a picture (needs matplotlib)")
@@ -52,27 +81,52 @@ def main(arguments: list[str] | None = None) -> int:
     parser = _parser()
     options = parser.parse_args(arguments)
     try:
-        curve = PlateauCurve(
-            options.total_steps,
-            warmup_steps=options.warmup,
-            plateaus=options.plateau,
-            min_lr_ratio=options.min_lr_ratio,
-        )
+        curves = _curves(options)
         peak = checks.peak("peak", options.peak)
-    except ValueError as error:
-        parser.error(str(error))
-    try:
+        if len(curves) > 1 and (options.csv or options.json):
+            raise ValueError(f"{'--csv' if options.csv else '--json'} takes one curve, not {len(curves)}")
         if options.plot:
-            _write_picture(curve, peak, options.plot)
+            _write_picture(curves, peak, options.plot)
         if options.csv:
-            _write_csv(curve, peak, options.csv)
+            _write_csv(curves[0], peak, options.csv)
     except (ModuleNotFoundError, OSError, ValueError) as error:
         parser.error(str(error))
-    print(json.dumps(curve.to_dict()) if options.json else curve.describe())
+    if options.json:
+        print(json.dumps(curves[0].to_dict()))
+    else:
+        print("\n\n".join(curve.describe() for curve in curves))
     return 0
 
 
-def _write_picture(curve: PlateauCurve, peak: np.float32, path: Path) -> None:
+def _curves(options: argparse.Namespace) -> list[Curve]:
+    found = {name: getattr(options, name) for name in CurveArguments.__annotations__}
+    described = {name: value for name, value in found.items() if value is not None}
+    if options.files and described:
+        raise ValueError(f"--from takes a curve as it is, without {', '.join(described)}")
+    if not options.files and "total_steps" not in described:
+        raise ValueError("the following arguments are required: TOTAL, or --from FILE")
+    curves: list[Curve] = [_read(file) for file in options.files] or [PlateauCurve(**described)]
+    if options.cooldown:
+        curves = [curve.cooldown(*options.cooldown) for curve in curves]
+    return curves
+
+
+def _read(file: str) -> Curve:
+    try:
+        arguments = json.loads(sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes())
+    except OSError as error:
+        raise ValueError(f"--from {file}: {error.strerror}") from None
+    except RecursionError:
+        raise ValueError(f"--from {file} is nested too deep") from None
+    except ValueError as error:
+        raise ValueError(f"--from {file} is not JSON: {error}") from None
+    try:
+        return Curve.from_dict(arguments)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"--from {file}: {error}") from None
+
+
+def _write_picture(curves: list[Curve], peak: np.float32, path: Path) -> None:
     try:
         from matplotlib.figure import Figure
     except ModuleNotFoundError as error:
@@ -81,13 +135,13 @@ def _write_picture(curve: PlateauCurve, peak: np.float32, path: Path) -> None:
     from plateau_jax.plotting import plot
 
     figure: Any = Figure(figsize=(8, 4), layout="constrained")
-    plot(curve, peak_value=float(peak), ax=figure.subplots())
+    plot(curves, peak_value=float(peak), ax=figure.subplots())
     path = path if path.suffix else path.with_name(f"{path.name}.png")
     with _whole(path) as beside, beside.open("wb") as file:
         figure.savefig(file, dpi=120, format=path.suffix.removeprefix("."))
 
 
-def _write_csv(curve: PlateauCurve, peak: np.float32, path: Path) -> None:
+def _write_csv(curve: Curve, peak: np.float32, path: Path) -> None:
     chunk = 1 << 16
     with _whole(path) as beside, beside.open("w", newline="") as file:
         writer = csv.writer(file)

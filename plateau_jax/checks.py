@@ -33,6 +33,14 @@ def at_least(name: str, value: Any, least: int) -> int:
     return found
 
 
+def count(name: str, value: Any) -> int:
+    """An integer in 1 … 2³¹ - 1."""
+    found = integer(name, value)
+    if not 1 <= found <= MAX_STEP:
+        raise ValueError(f"{name} = {found} must lie in 1 … 2**31 - 1 = {MAX_STEP}")
+    return found
+
+
 def _scalar(value: Any) -> Any:
     """An array of no dimensions, be it NumPy's or JAX's, as the NumPy scalar in it."""
     return np.asarray(value)[()] if getattr(value, "ndim", None) == 0 else value
@@ -51,6 +59,14 @@ def number(name: str, value: Any) -> int | float:
     return value + 0  # no -0.0, no subclass
 
 
+def float32(name: str, value: Any) -> int | float:
+    """A number that float32 can hold, as `number` returns it."""
+    value = number(name, value)
+    if not abs(value) <= float(np.finfo(np.float32).max):
+        raise ValueError(f"{name} = {value!r} is more than float32 can hold")
+    return value
+
+
 def ratio(name: str, value: Any) -> int | float:
     """A number in [0, 1]."""
     value = number(name, value)
@@ -67,13 +83,13 @@ def one_of(name: str, value: Any, choices: tuple[_Choice, ...]) -> _Choice:
 
 def pairs(name: str, value: Any, meaning: str) -> list[tuple[str, Any, Any]]:
     """(name of the pair, first, second) for each; `meaning` says what a pair is."""
-    if not _ordered(value):
+    if not ordered(value):
         raise TypeError(f"{name} = {value!r} must be a sequence of pairs {meaning}")
     found: list[tuple[str, Any, Any]] = []
     for index, pair in enumerate(value):
         label = f"{name}[{index}] = {pair!r}"
         try:
-            if not _ordered(pair):
+            if not ordered(pair):
                 raise TypeError
             first, second = pair
         except (TypeError, ValueError):
@@ -82,7 +98,7 @@ def pairs(name: str, value: Any, meaning: str) -> list[tuple[str, Any, Any]]:
     return found
 
 
-def _ordered(value: Any) -> bool:
+def ordered(value: Any) -> bool:
     """Whether the value has items whose order was meant."""
     return isinstance(value, Iterable) and not isinstance(
         value, str | bytes | bytearray | Set | Mapping | MappingView
@@ -107,6 +123,18 @@ def peak(name: str, value: Any) -> np.float32:
     if np.isinf(rounded):
         raise ValueError(f"{name} = {value!r} is more than float32 can hold")
     return rounded
+
+
+def metric(name: str, value: Any) -> np.float32:
+    """A real number or an array of no dimensions, rounded to float32: infinite where that is too small."""
+    try:
+        array: Any = np.asarray(value)
+        if array.ndim or array.dtype.kind not in "iufV":  # V: bfloat16 and other types that JAX brings
+            raise TypeError
+        with np.errstate(over="ignore"):
+            return array.astype(np.float32)[()]
+    except (TypeError, ValueError):
+        raise TypeError(f"{name} = {reprlib.repr(value)} must be a real scalar") from None
 
 
 def ratio_to_peak(name: str, value: Any, peak: Any) -> float:

@@ -1,148 +1,59 @@
-"""What the user wrote: one frozen, validated description of a learning-rate curve."""
+"""What every curve is: rows in exact numbers, one table made of them, one evaluator."""
 
-import dataclasses
 import operator
 from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
-from functools import cached_property
-from typing import Any, Literal, Self, TypedDict, overload
+from dataclasses import fields
+from functools import cached_property, partial
+from typing import Any, Literal, Self, cast, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-from plateau_jax import checks, exact, fixed_point, segments
-from plateau_jax.checks import MAX_STEP, integer, one_of, ratio
+from plateau_jax import checks, exact, fixed_point, levels, rows, segments
+from plateau_jax.checks import MAX_STEP
 from plateau_jax.namespace import Namespace
-from plateau_jax.plateaus import percentages, placed, step_counts
-from plateau_jax.segments import Numbers, Row, Segments
+from plateau_jax.rows import Row
+from plateau_jax.segments import Numbers, Segments
 
 CHUNK = 3072
 """Steps that NumPy computes in one go. Temporaries are then of 24 KiB: from 32 KiB on the allocator was
 seen to give their pages back to the system and to fault them in again, at twice the time a step."""
 
-Shape = Literal["linear", "cosine"]
+MAX_DEPTH = 64
+"""How deep cooldowns and continuations may be nested."""
+
+StageShape = Literal["linear", "cosine", "1-sqrt", "exponential"]
 
 
-class CurveArguments(TypedDict):
-    """The arguments of a `PlateauCurve`, as plain JSON values."""
+class Curve:
+    """A learning-rate curve. Called with a step, it is a multiplier in [0, 1].
 
-    total_steps: int
-    warmup_steps: int
-    plateaus: list[list[float]]
-    absolute_plateaus: list[list[int]]
-    min_lr_ratio: float
-    init_lr_ratio: float
-    warmup: Shape
-    decay: Shape
+    `PlateauCurve` and `StagedCurve` describe one; `cooldown` and `then` make another of it. Curves are
+    frozen; those of the same kind and arguments are equal, have the same hash, and a `repr` that
+    evaluates to the curve.
 
-
-@dataclass(frozen=True)
-class PlateauCurve:
-    """A learning-rate curve: warmup, cosine decay, plateaus. Called with a step, it is a multiplier.
-
-    With W = `warmup_steps`, N = `total_steps` - W, r = `min_lr_ratio` and i = `init_lr_ratio`:
-
-    - Warmup, step < W: i + (1 - i)·step/W, or, for `warmup="cosine"`, i + (1 - i)·(1 - cos(π·step/W))/2.
-    - A plateau (p, d) starts floor(N·p/100) steps after the warmup and lasts floor(N·d/100) steps.
-      With starts sₙ, lengths lₙ and E = N - Σ lₙ decaying steps, its level is that of one cosine over
-      the whole decay, taken at its start with the time of earlier plateaus left out:
-      r + (1 - r)·(1 + cos(π·(sₙ - l₁ - … - lₙ₋₁)/E))/2.
-    - Between two levels a → b, over L steps, an independent half cosine: b + (a - b)·(1 + cos(πj/L))/2.
-    - From `total_steps` on: r. Before step 0: the value at 0.
-
-    For `decay="linear"` the cosines of the decay become straight lines, 1 - x in place of
-    (1 + cos πx)/2. Without warmup `init_lr_ratio` has no effect. Warmup-stable-decay is a plateau at
-    0 %: `PlateauCurve(total, warmup_steps=w, plateaus=[(0, 80)])`.
-
-    Sources: linear warmup, Goyal et al. 2017 (arXiv:1706.02677); half a cosine for the decay, SGDR,
-    Loshchilov & Hutter 2017 (arXiv:1608.03983); warmup-stable-decay, MiniCPM, Hu et al. 2024
-    (arXiv:2404.06395).
-
-    Every percentage and ratio is read as the decimal that it prints as: 32.3 % of 1000 is 323.
-
-    Args:
-        total_steps: Number of steps of the whole curve, warmup included; 1 to 2³¹ - 1.
-        warmup_steps: Steps from `init_lr_ratio` to 1, below `total_steps`. Step `warmup_steps` is the peak.
-        plateaus: Pairs (start, duration) in percent, 0 to 100, of the steps after the warmup.
-        absolute_plateaus: Pairs (first step, number of steps), in the count of steps that the curve
-            is called with. May be given beside `plateaus`.
-        min_lr_ratio: The value at the end, 0 to 1.
-        init_lr_ratio: The value at step 0 if there is a warmup, 0 to 1.
-        warmup: `"linear"` or `"cosine"`.
-        decay: `"cosine"` or `"linear"`.
-
-    Raises:
-        TypeError: A number of steps that is not an integer, a ratio or percentage that is not a
-            number, a plateau that is not a pair.
-        ValueError: A value out of its range; plateaus that overlap, run past the end or leave no
-            step to decay; an unknown shape.
-
-    >>> curve = PlateauCurve(1000, warmup_steps=100, plateaus=[(50, 20)], min_lr_ratio=0.1)
-    >>> curve(100), curve(1000)
-    (1.0, 0.10000000149011612)
-    >>> curve([0, 50, 550, 700, 5000])
-    array([0.        , 0.5       , 0.37779245, 0.37779245, 0.1       ],
-          dtype=float32)
+    Every value is a float32 that lies within half a unit in the last place, plus 2⁻⁵⁸, of the exact
+    curve, and has the same bits in NumPy, JAX and PyTorch. Where a segment starts, and all along one
+    that holds its level, it is the float32 nearest to the exact level; within a segment it never moves
+    against the segment's direction.
     """
 
     total_steps: int
-    _: KW_ONLY
-    warmup_steps: int = 0
-    plateaus: Sequence[tuple[float, float]] = ()
-    absolute_plateaus: Sequence[tuple[int, int]] = ()
-    min_lr_ratio: float = 0.0
-    init_lr_ratio: float = 0.0
-    warmup: Shape = "linear"
-    decay: Shape = "cosine"
+    """Steps of the whole curve. From there on the last level is held; before step 0, the first."""
 
-    def __post_init__(self) -> None:
-        total = integer("total_steps", self.total_steps)
-        if not 1 <= total <= MAX_STEP:
-            raise ValueError(f"total_steps = {total} must lie in 1 … 2**31 - 1 = {MAX_STEP}")
-        warmup = integer("warmup_steps", self.warmup_steps)
-        if not 0 <= warmup < total:
-            raise ValueError(
-                f"warmup_steps = {warmup} must lie in 0 … total_steps - 1 = {total - 1}, "
-                "so that a step is left to decay"
-            )
-        normal = {
-            "total_steps": total,
-            "warmup_steps": warmup,
-            "plateaus": percentages(self.plateaus),
-            "absolute_plateaus": step_counts(self.absolute_plateaus, warmup),
-            "min_lr_ratio": ratio("min_lr_ratio", self.min_lr_ratio),
-            "init_lr_ratio": ratio("init_lr_ratio", self.init_lr_ratio),
-            "warmup": one_of("warmup", self.warmup, ("linear", "cosine")),
-            "decay": one_of("decay", self.decay, ("cosine", "linear")),
-        }
-        for name, value in normal.items():
-            object.__setattr__(self, name, value)
-        object.__setattr__(self, "__dict__", Namespace(vars(self)))
-        # Here and not in the first call: plateaus that do not fit are refused, and a compiler that traces
-        # the call, as torch's does, meets finished tables.
+    rows: tuple[Row, ...]
+    """The segments in exact numbers, the end as the last."""
+
+    depth: int
+    """How deep cooldowns and continuations are nested in this curve."""
+
+    def _freeze(self, rows: Sequence[Row], *, depth: int = 0, **arguments: Any) -> None:
+        """Set what a curve consists of, once its arguments are valid."""
+        values = {**arguments, "rows": tuple(rows), "depth": depth, "total_steps": rows[-1].begin}
+        object.__setattr__(self, "__dict__", Namespace(vars(self) | values))
+        # Here and not in the first call: a compiler that traces the call, as torch's does, meets
+        # finished tables.
         _ = self._numbers
-
-    @cached_property
-    def _plateaus(self) -> list[tuple[int, int]]:
-        """(first step, number of steps) of each plateau, in order."""
-        return placed(
-            self.total_steps, self.warmup_steps, tuple(self.plateaus), tuple(self.absolute_plateaus)
-        )
-
-    @cached_property
-    def rows(self) -> tuple[Row, ...]:
-        """The segments in exact numbers."""
-        return tuple(
-            segments.rows(
-                total_steps=self.total_steps,
-                warmup_steps=self.warmup_steps,
-                plateaus=self._plateaus,
-                min_level=exact.from_decimal(self.min_lr_ratio),
-                init_level=exact.from_decimal(self.init_lr_ratio),
-                warmup=self.warmup,
-                decay=self.decay,
-            )
-        )
 
     @cached_property
     def segments(self) -> Segments:
@@ -150,11 +61,14 @@ class PlateauCurve:
         return segments.table(self.rows)
 
     @cached_property
+    def flat_starts(self) -> tuple[int, ...]:
+        """The first step of each flat part: a maximal run of steps below `total_steps` held at one level."""
+        return tuple(rows.flat_starts(self.rows))
+
+    @cached_property
     def _numbers(self) -> tuple[list[int], list[Numbers]]:
         """The first step of each row, and each row, as Python numbers."""
-        columns = segments.joined(self.segments)
-        rows = zip(*(column.tolist() for column in columns), strict=True)
-        return columns.begin.tolist(), [Numbers(*row) for row in rows]
+        return segments.python_numbers(self.segments)
 
     @overload
     def __call__(self, step: int | np.integer[Any]) -> float: ...
@@ -188,9 +102,100 @@ class PlateauCurve:
             multipliers[part] = fixed_point.evaluate(np, self.segments, index, flat[part])
         return multipliers.reshape(steps.shape)[()]
 
+    def cooldown(self, at: int, steps: int, *, to: float = 0.0, shape: StageShape = "1-sqrt") -> "Curve":
+        """This curve before step `at`, bit for bit, then from its exact level there to `to`, within `steps`.
+
+        With j = step - at, a the level at `at`, b = `to` and x = j/`steps`: the level is
+        a + (b - a)·S(x) with S(x) = √x for `"1-sqrt"`, x for `"linear"`, (1 - cos πx)/2 for
+        `"cosine"`, and a^(1-x)·b^x for `"exponential"`. The past is the same, so the checkpoint of a
+        run under this curve goes on under the new one: see `same_until`.
+
+        Source of the shape: warmup-stable-decay, Hägele et al. 2024 (arXiv:2405.18392).
+
+        Args:
+            at: First step of the cooldown; it may lie anywhere, past `total_steps` too.
+            steps: Its steps, at least 1.
+            to: Its last level, not above the level at `at`.
+            shape: `"linear"`, `"cosine"`, `"1-sqrt"` or `"exponential"`.
+
+        Returns:
+            A curve of `at + steps` steps.
+
+        Raises:
+            TypeError: `at` or `steps` is not an integer, `to` not a number.
+            ValueError: A value out of its range; an exponential cooldown to 0; cooldowns and
+                continuations nested more than 64 deep.
+
+        >>> from plateau_jax import PlateauCurve
+        >>> stable = PlateauCurve(10_000, warmup_steps=500, plateaus=[(0, 90)])
+        >>> branch = stable.cooldown(4000, 1000)
+        >>> branch([3999, 4000, 4250, 5000]), branch.total_steps
+        (array([1. , 1. , 0.5, 0. ], dtype=float32), 5000)
+        """
+        from plateau_jax.branches import Cooldown  # it is a Curve
+
+        return Cooldown(self, at, steps, to=to, shape=shape)
+
+    def then(self, other: "Curve", *, scale: float = 1.0) -> "Curve":
+        """This curve for its `total_steps`, then `other` from its step 0 on, all its levels times `scale`.
+
+        Restarts, extensions, a second phase of training.
+
+        Raises:
+            TypeError: `other` is not a curve, `scale` not a number.
+            ValueError: A `scale` outside (0, 1]; more than 2³¹ - 1 steps in all; cooldowns and
+                continuations nested more than 64 deep.
+
+        >>> from plateau_jax import PlateauCurve
+        >>> cycle = PlateauCurve(100, warmup_steps=10)
+        >>> restarted = cycle.then(cycle, scale=0.5)
+        >>> restarted([10, 100, 110, 200]), restarted.total_steps
+        (array([1. , 0. , 0.5, 0. ], dtype=float32), 200)
+        """
+        from plateau_jax.branches import Then  # it is a Curve
+
+        return Then(self, other, scale=scale)
+
+    def same_until(self, other: "Curve", step: int) -> bool:
+        """Whether both curves give the same float32 at every step below `step`.
+
+        It is decided from the segments in exact numbers: True is a proof. Levels that differ count as
+        different, even where they have one float32. What holds one level is the same however it was
+        described; of segments that move, the same ones begin at the same step and have the same length,
+        shape and levels. For step 0 it is True.
+
+        Raises:
+            TypeError: `other` is not a curve, `step` not an integer.
+            ValueError: A negative step.
+
+        >>> from plateau_jax import PlateauCurve
+        >>> curve = PlateauCurve(1000, warmup_steps=100)
+        >>> branch = curve.cooldown(500, 100)
+        >>> curve.same_until(branch, 500), curve.same_until(branch, 502)
+        (True, False)
+        """
+        step = checks.at_least("step", step, 0)
+        difference = self.first_difference(other)
+        return difference is None or step <= difference
+
+    def first_difference(self, other: "Curve") -> int | None:
+        """The largest step up to which `same_until` is True; None where it is for every step."""
+        other = checked("other", other)
+        for step, after in rows.differences(self.rows, other.rows):
+            # Segments of two kinds may meet in one point, as a cooldown meets the segment that it leaves.
+            if self._level(step) != other._level(step) or self(step) != other(step):
+                return step
+            if after != step + 1:
+                return step + 1
+        return None
+
+    def _level(self, step: int) -> levels.Level:
+        return rows.row_at(self.rows, step).at(step)
+
     def describe(self) -> str:
         """A readable table of the segments that are not empty: steps, kind, and level at both ends.
 
+        >>> from plateau_jax import PlateauCurve
         >>> print(PlateauCurve(1000, warmup_steps=100, plateaus=[(50, 20)]).describe())
         first step  last step  kind                 from          to
                  0         99  linear warmup           0           1
@@ -199,55 +204,55 @@ class PlateauCurve:
                730        999  cosine decay     0.308658           0
               1000          …  end                     0           0
         """
-        lines = ["first step  last step  kind                 from          to"]
-        ends = [str(after.begin - 1) for after in self.rows[1:]] + ["…"]
-        for row, last in zip(self.rows, ends, strict=True):
-            if last != "…" and int(last) < row.begin:
-                continue
-            kind = row.kind if row.flat else f"{row.shape} {row.kind}"
-            levels = [f"{exact.nearest_float32(level):11.6g}" for level in (row.start, row.end)]
-            lines.append(f"{row.begin:>10} {last:>10}  {kind:13} {' '.join(levels)}")
-        return "\n".join(lines)
+        table: list[tuple[Any, Any, str, Any, Any]] = [("first step", "last step", "kind", "from", "to")]
+        for row, after in rows.visible(self.rows):
+            kind = row.kind if row.shape is None else f"{row.shape} {row.kind}"
+            last = "…" if after is None else after - 1
+            end = row.start if after is None else row.at(after)
+            table.append((row.begin, last, kind, _shown(row.start), _shown(end)))
+        width = max(13, *(len(kind) for _, _, kind, _, _ in table))
+        return "\n".join(
+            f"{first:>10} {last:>10}  {kind:{width}} {start:>11} {end:>11}"
+            for first, last, kind, start, end in table
+        )
 
-    def to_dict(self) -> CurveArguments:
-        """All arguments, as plain JSON values.
-
-        >>> PlateauCurve.from_dict(PlateauCurve(10).to_dict()) == PlateauCurve(10)
-        True
-        """
-        return {
-            "total_steps": self.total_steps,
-            "warmup_steps": self.warmup_steps,
-            "plateaus": [list(pair) for pair in self.plateaus],
-            "absolute_plateaus": [list(pair) for pair in self.absolute_plateaus],
-            "min_lr_ratio": self.min_lr_ratio,
-            "init_lr_ratio": self.init_lr_ratio,
-            "warmup": self.warmup,
-            "decay": self.decay,
-        }
+    def to_dict(self) -> Mapping[str, Any]:
+        """All arguments, as plain JSON values."""
+        raise NotImplementedError
 
     @classmethod
     def from_dict(cls, arguments: Mapping[str, Any]) -> Self:
-        """The curve that `to_dict` wrote.
+        """The curve that `to_dict` wrote, of its kind.
 
         Raises:
             TypeError: `arguments` is not a mapping.
-            ValueError: A key is missing or unknown; else as the constructor.
+            ValueError: An unknown kind, or one that is not this class's; a key that is missing or
+                unknown; cooldowns and continuations nested more than 64 deep; else as the constructor.
+
+        >>> from plateau_jax import Curve, PlateauCurve
+        >>> curve = PlateauCurve(1000).cooldown(500, 100)
+        >>> Curve.from_dict(curve.to_dict()) == curve
+        True
         """
-        if not isinstance(arguments, Mapping):
-            raise TypeError(f"arguments = {arguments!r} must be a mapping, as to_dict returns it")
-        names = [field.name for field in dataclasses.fields(cls)]
-        missing = [name for name in names if name not in arguments]
-        unknown = [name for name in arguments if name not in names]
-        if missing or unknown:
-            raise ValueError(
-                f"not the arguments of a PlateauCurve: missing keys {missing}, unknown keys {unknown}"
-            )
-        return cls(**arguments)
+        from plateau_jax.kinds import from_dict  # they are Curves
 
-    def __getstate__(self) -> dict[str, Any]:
-        # The table is left out of pickles and copies: it follows from the arguments.
-        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        curve = from_dict(cls, arguments)
+        if not isinstance(curve, cls):
+            raise ValueError(f"these are the arguments of a {type(curve).__name__}, not of a {cls.__name__}")
+        return curve
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        object.__setattr__(self, "__dict__", Namespace(state))
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Rows and tables are left out of pickles and copies: they follow from the arguments.
+        arguments = {field.name: getattr(self, field.name) for field in fields(cast("Any", self))}
+        return partial(type(self), **arguments), ()
+
+
+def _shown(level: levels.Level) -> str:
+    return f"{exact.nearest_float32(levels.bits(level)):.6g}"
+
+
+def checked(name: str, value: Any) -> Curve:
+    """The value, which must be a curve."""
+    if not isinstance(value, Curve):
+        raise TypeError(f"{name} = {value!r} must be a Curve")
+    return value

@@ -5,7 +5,9 @@ which the smallest is 2⁻¹⁴⁹, or the 62-bit fixed point of the runtime can
 here is rounded once.
 """
 
+from decimal import Context
 from fractions import Fraction
+from math import isqrt
 
 import numpy as np
 
@@ -16,6 +18,10 @@ _GUARD = 32
 _PI = 0x3243F6A8885A308D313198A2E03707344A4093822299F31D0082EFA98EC4E6C89  # π·2²⁵⁶
 
 PI = _PI >> _GUARD
+
+_DECIMAL = Context(prec=100)  # digits, for logarithms and powers
+
+LN_2 = int(_DECIMAL.multiply(_DECIMAL.ln(2), ONE))
 
 
 def decimal(number: float) -> Fraction:
@@ -29,9 +35,9 @@ def percent_of(whole: int, percentage: float) -> int:
     return whole * share.numerator // (100 * share.denominator)
 
 
-def from_decimal(number: float) -> int:
-    """The number in [0, 1], read as a decimal, in 224 bits."""
-    return round(decimal(number) * ONE)
+def from_fraction(number: Fraction) -> int:
+    """The number in 224 bits."""
+    return (number.numerator << BITS + 1) // number.denominator + 1 >> 1
 
 
 def half_cosine(numerator: int, denominator: int) -> int:
@@ -49,9 +55,23 @@ def half_cosine(numerator: int, denominator: int) -> int:
     return (ONE + (total >> _GUARD)) // 2
 
 
-def blend(low: int, high: int, weight: int) -> int:
-    """low + (high - low)·weight."""
-    return low + ((high - low) * weight >> BITS)
+def square_root(number: Fraction) -> int:
+    """The root of a number in [0, 1], rounded down."""
+    return isqrt((number.numerator << 2 * BITS) // number.denominator)
+
+
+def geometric_mean(start: int, end: int, x: Fraction) -> int:
+    """start^(1 - x)·end^x, zeros counting as 2⁻²²⁴."""
+    logarithm = _DECIMAL.ln(max(start, 1))
+    way = _DECIMAL.subtract(_DECIMAL.ln(max(end, 1)), logarithm)
+    gone = _DECIMAL.divide(_DECIMAL.multiply(way, x.numerator), x.denominator)
+    return round(_DECIMAL.exp(_DECIMAL.add(logarithm, gone)))
+
+
+def log2_ratio(high: int, low: int) -> Fraction:
+    """log₂(high/low), zeros counting as 2⁻²²⁴."""
+    ratio = _DECIMAL.divide(max(high, 1), max(low, 1))
+    return Fraction(_DECIMAL.divide(_DECIMAL.ln(ratio), _DECIMAL.ln(2)))
 
 
 def nearest_float32(value: int) -> np.float32:

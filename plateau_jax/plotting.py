@@ -1,15 +1,20 @@
 """The picture of a curve."""
 
+import textwrap
 from collections.abc import Iterable
 from typing import Any, cast
 
 import numpy as np
 
 from plateau_jax import checks
-from plateau_jax.curve import PlateauCurve
+from plateau_jax.branches import Cooldown, Then
+from plateau_jax.curve import Curve
+from plateau_jax.plateau_curve import PlateauCurve
+from plateau_jax.rows import visible
+from plateau_jax.staged import Stage, StagedCurve
 
 
-def plot(curves: PlateauCurve | Iterable[PlateauCurve], *, peak_value: float = 1.0, ax: Any = None) -> Any:
+def plot(curves: Curve | Iterable[Curve], *, peak_value: float = 1.0, ax: Any = None) -> Any:
     """Draw learning rates against the step. Needs matplotlib.
 
     Args:
@@ -21,10 +26,11 @@ def plot(curves: PlateauCurve | Iterable[PlateauCurve], *, peak_value: float = 1
         The Axes.
 
     Raises:
-        TypeError: `curves` holds something that is not a `PlateauCurve`.
+        TypeError: `curves` holds something that is not a curve.
         ModuleNotFoundError: matplotlib is not installed, and no Axes were given.
         ValueError: No curve; a `peak_value` that is negative, not finite, or positive and below 2⁻¹²⁶.
 
+    >>> from plateau_jax import PlateauCurve
     >>> ax = plot([PlateauCurve(1000), PlateauCurve(1000, plateaus=[(50, 30)])], peak_value=3e-4)
     >>> ax.get_xlabel(), ax.get_ylabel()
     ('step', 'learning rate')
@@ -57,40 +63,84 @@ def plot(curves: PlateauCurve | Iterable[PlateauCurve], *, peak_value: float = 1
     return ax
 
 
-def _checked(curves: Any) -> list[PlateauCurve]:
-    if isinstance(curves, PlateauCurve):
+def _checked(curves: Any) -> list[Curve]:
+    if isinstance(curves, Curve):
         return [curves]
     items: list[Any] = list(cast("Iterable[Any]", curves)) if isinstance(curves, Iterable) else [curves]
     for item in items:
-        if not isinstance(item, PlateauCurve):
-            raise TypeError(f"curves holds {item!r}; it must be one PlateauCurve or several")
+        if not isinstance(item, Curve):
+            raise TypeError(f"curves holds {item!r}; it must be one Curve or several")
     if not items:
-        raise ValueError("curves is empty; it must be one PlateauCurve or several")
+        raise ValueError("curves is empty; it must be one Curve or several")
     return items
 
 
-def _steps_to_draw(curve: PlateauCurve) -> np.ndarray:
-    """Every border, and enough steps between for a smooth line."""
-    even = np.linspace(0, curve.total_steps, 1001).astype(np.int64)
-    return np.unique(np.concatenate([even, [row.begin for row in curve.rows]]))
+def _steps_to_draw(curve: Curve) -> np.ndarray:
+    """Both sides of every border, where a curve may jump, and enough steps between for a smooth line."""
+    found = [np.linspace(0, curve.total_steps, 1001)]
+    segments = list(visible(curve.rows))
+    # Closer together at both ends: a square root is steep at its start, a rising exponential at its end.
+    shares = (1 - np.cos(np.linspace(0, np.pi, max(50, 3000 // len(segments))))) / 2
+    for row, after in segments:
+        if after is not None:
+            found += [row.begin + shares * (after - 1 - row.begin)]
+    return np.unique(np.concatenate(found).astype(np.int64))
 
 
-def _labels(curves: list[PlateauCurve]) -> list[str]:
+def _labels(curves: list[Curve]) -> list[str]:
     """Of each curve what sets it apart from the others; everything, where nothing does."""
     described = [_description(curve) for curve in curves]
     shared = set(described[0]).intersection(*described)
-    return [", ".join([part for part in parts if part not in shared] or parts) for parts in described]
+    labels = [", ".join([part for part in parts if part not in shared] or parts) for parts in described]
+    labels = [textwrap.shorten(label, 80, placeholder=" …") for label in labels]
+    return [
+        f"{number}: {label}" if labels.count(label) > 1 else label
+        for number, label in enumerate(labels, start=1)
+    ]
 
 
-def _description(curve: PlateauCurve) -> list[str]:
+def _description(curve: Curve) -> list[str]:
+    """Whatever may set a curve apart."""
+    match curve:
+        case Cooldown():
+            return [
+                *_before(curve.curve),
+                f"{curve.shape} cooldown {curve.at}–{curve.total_steps} to {curve.to:g}",
+            ]
+        case Then():
+            before = _before(curve.curve)
+            new = [part for part in _before(curve.other) if part not in before]
+            then = f"then {curve.curve.total_steps}–{curve.total_steps}"
+            then += f" × {curve.scale:g}" if curve.scale != 1 else ""
+            return [*before, f"{then}: {', '.join(new)}" if new else then]
+        case _:
+            return [f"{curve.total_steps} steps", *_before(curve)]
+
+
+def _before(curve: Curve) -> list[str]:
+    """The same, without the end that the next curve puts to it."""
+    if isinstance(curve, PlateauCurve):
+        return _plateau_curve(curve)
+    if isinstance(curve, StagedCurve):
+        return [f"from {curve.start:g}", *map(_stage, curve.stages)]
+    return _description(curve)
+
+
+def _plateau_curve(curve: PlateauCurve) -> list[str]:
     plateaus = [f"plateau {start:g}–{start + duration:g} %" for start, duration in curve.plateaus]
     plateaus += [f"plateau {start}–{start + length}" for start, length in curve.absolute_plateaus]
     if len(plateaus) > 2:
         plateaus = [f"{len(plateaus)} plateaus"]
     warmup = f"{curve.warmup} warmup from {curve.init_lr_ratio:g} over {curve.warmup_steps} steps"
     return [
-        f"{curve.total_steps} steps",
         warmup if curve.warmup_steps else "no warmup",
         f"{curve.decay} decay to {curve.min_lr_ratio:g}",
         *(plateaus or ["no plateau"]),
     ]
+
+
+def _stage(stage: Stage | tuple[Any, ...]) -> str:
+    steps, to, shape = stage
+    if to is None:
+        return f"hold {steps}"
+    return f"{shape} to {to:g} in {steps}" if steps else f"jump to {to:g}"

@@ -12,7 +12,8 @@ from jax.core import Tracer
 
 from plateau_jax import checks, fixed_point
 from plateau_jax.checks import MAX_STEP
-from plateau_jax.curve import PlateauCurve
+from plateau_jax.curve import Curve, checked
+from plateau_jax.plateau_curve import PlateauCurve
 from plateau_jax.segments import Segments
 
 
@@ -43,7 +44,7 @@ def multiplier(segments: Segments, step: Any) -> jax.Array:
     return _multiplier(segments, _steps(step))
 
 
-def optax_schedule(curve: PlateauCurve, peak_value: Any = 1.0) -> Callable[[Any], jax.Array]:
+def optax_schedule(curve: Curve, peak_value: Any = 1.0) -> Callable[[Any], jax.Array]:
     """The curve as an optax schedule: step → peak_value · curve(step).
 
     The schedule is pure and works under every JAX transformation, eagerly (one jitted call), and
@@ -70,8 +71,7 @@ def optax_schedule(curve: PlateauCurve, peak_value: Any = 1.0) -> Callable[[Any]
     >>> schedule(100)
     Array(0.0003, dtype=float32)
     """
-    if not isinstance(curve, PlateauCurve):
-        raise TypeError(f"curve = {curve!r} must be a PlateauCurve")
+    curve = checked("curve", curve)
     peak = _peak(peak_value)
     segments = curve.segments
 
@@ -133,24 +133,28 @@ def cosine_plateau_schedule(
 
 
 def _peak(value: Any) -> Any:
-    value = _array(value)
+    value = array_of(value)
     if not isinstance(value, Tracer):
         return checks.peak("peak_value", value)
-    if value.shape or not (
-        jnp.issubdtype(value.dtype, jnp.floating) or jnp.issubdtype(value.dtype, jnp.integer)
-    ):
-        raise TypeError(f"peak_value = {value!r} must be a real scalar")
+    check_real_scalar("peak_value", value)
     return value
 
 
-def _array(value: Any) -> Any:
+def check_real_scalar(name: str, value: Any) -> None:
+    """Refuse an array that has dimensions, or of bools or complex numbers, by its type alone."""
+    real = jnp.issubdtype(value.dtype, jnp.floating) or jnp.issubdtype(value.dtype, jnp.integer)
+    if value.shape or not real:
+        raise TypeError(f"{name} = {value!r} must be a real scalar")
+
+
+def array_of(value: Any) -> Any:
     """What stands for an array, such as a variable of flax, as that array."""
     convert = getattr(value, "__jax_array__", None)
     return value if convert is None else convert()
 
 
 def _steps(step: Any) -> Any:
-    step = _array(step)
+    step = array_of(step)
     if not isinstance(step, jax.Array):
         return checks.steps(step)
     if not jnp.issubdtype(step.dtype, jnp.integer):

@@ -4,12 +4,14 @@ A level v in [0, 1] is v·2⁶², and the inverse of a length L is 2⁹³/L. JAX
 jitted function to 32 bits unless x64 is on, so wider numbers are split into words.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Sequence
+from math import floor
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from plateau_jax import exact
+from plateau_jax import exact, levels
+from plateau_jax.rows import Row
 
 FIXED_BITS = 62
 """Fractional bits of a level at run time: the most that leave a product of limbs inside int64."""
@@ -20,15 +22,20 @@ LIMB_BITS = FIXED_BITS // 2
 INVERSE_BITS = FIXED_BITS + LIMB_BITS
 """Bits of 1/L. Times a step below 2³¹ it still has 62 that are right."""
 
+_LIMB = (1 << LIMB_BITS) - 1
 _WORD_BITS = 32
+_DROP = exact.BITS - FIXED_BITS
 
 
 class Segments(NamedTuple):
     """One curve as a table with a row a segment; a pytree of int32 arrays of shape (rows,).
 
-    A curve with k plateaus has 2k + 3 rows wherever they lie: warmup, decay, (plateau, decay) k
-    times, end. A row may be empty. Moving a plateau changes numbers and no shape. `stack` puts
-    axes in front.
+    A curve has as many rows wherever its segments lie: a `PlateauCurve` with k plateaus 2k + 3 (warmup,
+    decay, (plateau, decay) k times, end), a `StagedCurve` one a stage and the end. A row may be empty.
+    Moving a plateau changes numbers and no shape. `stack` puts axes in front.
+
+    A column that belongs to a shape is None where no row has the shape: what a curve does not need,
+    nobody computes.
     """
 
     begin: Any
@@ -49,10 +56,28 @@ class Segments(NamedTuple):
     """End level times 2⁶²: the high word."""
     end_low: Any
     """End level times 2⁶²: the low word."""
-    linear: Any
-    """1 for a straight line, 0 for a half cosine."""
     start_float32: Any
     """Start level as the nearest float32: its bits."""
+    cosine: Any = None
+    """1 for a half cosine, else 0."""
+    root: Any = None
+    """1 for a square root, else 0. What has no shape's column is a straight line."""
+    rate_whole: Any = None
+    """For an exponential, else 0: r = |log₂(end/start)|/L, the whole part."""
+    rate_high: Any = None
+    """r·2⁹³: bits 62 to 92."""
+    rate_middle: Any = None
+    """r·2⁹³: bits 31 to 61."""
+    rate_low: Any = None
+    """r·2⁹³: bits 0 to 30."""
+
+
+_COLUMNS_OF_SHAPES = {
+    "cosine": ("cosine",),
+    "1-sqrt": ("root",),
+    "exponential": ("rate_whole", "rate_high", "rate_middle", "rate_low"),
+}
+"""By shape; a straight line needs none."""
 
 
 class Numbers(NamedTuple):
@@ -68,78 +93,58 @@ class Numbers(NamedTuple):
     """Start level times 2⁶², int64."""
     end: Any
     """End level times 2⁶², int64."""
-    linear: Any
     level: Any
     """Start level, float32."""
+    cosine: Any
+    root: Any
+    rate_whole: Any
+    rate_high: Any
+    rate_middle: Any
+    rate_low: Any
 
 
-class Row(NamedTuple):
-    """One segment in exact numbers: from `start` at step `begin` to `end`, `length` steps later."""
-
-    kind: str
-    begin: int
-    length: int
-    start: int
-    end: int
-    shape: str
-
-    @property
-    def flat(self) -> bool:
-        return self.shape == "flat"
-
-
-def rows(
-    *,
-    total_steps: int,
-    warmup_steps: int,
-    plateaus: Iterable[tuple[int, int]],
-    min_level: int,
-    init_level: int,
-    warmup: str,
-    decay: str,
-) -> Iterator[Row]:
-    """The segments in exact numbers.
-
-    `plateaus` are (first step, number of steps), sorted and valid; levels are those of
-    `plateau_jax.exact`.
-    """
-    plateaus = tuple(plateaus)
-    decaying = total_steps - warmup_steps - sum(length for _, length in plateaus)
-    yield Row("warmup", 0, warmup_steps, init_level, exact.ONE, warmup)
-    begin, level, paused = warmup_steps, exact.ONE, 0
-    for first, length in plateaus:
-        gone = first - warmup_steps - paused
-        if decay == "cosine":
-            progress = exact.half_cosine(gone, decaying)
-        else:
-            progress = exact.ONE * (decaying - gone) // decaying
-        next_level = exact.blend(min_level, exact.ONE, progress)
-        yield Row("decay", begin, first - begin, level, next_level, decay)
-        yield Row("plateau", first, length, next_level, next_level, "flat")
-        begin, level, paused = first + length, next_level, paused + length
-    yield Row("decay", begin, total_steps - begin, level, min_level, decay)
-    yield Row("end", total_steps, 0, min_level, min_level, "flat")
-
-
-def table(segments: Iterable[Row]) -> Segments:
+def table(rows: Sequence[Row]) -> Segments:
     """The rows as int32 columns."""
-    words = np.array([_words(row) for row in segments], np.int32)
-    return Segments(*_frozen(words.T.copy()))
+    words = np.array([_words(row) for row in rows], np.int32)
+    columns: dict[str, Any] = dict(zip(Segments._fields, map(_frozen, words.T.copy()), strict=True))
+    # By what the rows were described as, so that a level can move without a column that comes or goes.
+    shapes = {row.shape for row in rows}
+    for shape, names in _COLUMNS_OF_SHAPES.items():
+        if shape not in shapes:
+            columns.update(dict.fromkeys(names))
+    return Segments(**columns)
 
 
 def _words(row: Row) -> tuple[int, ...]:
-    moving = row.length > 0 and not row.flat
-    inverse = (1 << INVERSE_BITS) // row.length if moving else 0
-    start, end = _inward(row.start, row.end)
+    first, last = levels.bits(row.start), levels.bits(row.end)
+    # Both levels in 62 bits, rounded towards each other. So no value between them passes the exact level
+    # at either end: else a curve could climb by one unit in the last place where one segment hands over
+    # to the next. Where no number of 62 bits lies between them, nothing can move.
+    low, high = -(-min(first, last) >> _DROP), max(first, last) >> _DROP
+    moves = row.length > 0 and not row.holds and low <= high
+    inverse = (1 << INVERSE_BITS) // row.length if moves else 0
     return (
         row.begin,
-        row.length if moving else 0,
+        row.length if moves else 0,
         *split(inverse >> LIMB_BITS),
-        inverse & (1 << LIMB_BITS) - 1,
-        *split(start),
-        *split(end),
-        int(row.shape == "linear"),
-        int(exact.nearest_float32(row.start).view(np.int32)),
+        inverse & _LIMB,
+        *split(high if first >= last else low),
+        *split(low if first >= last else high),
+        int(exact.nearest_float32(first).view(np.int32)),
+        int(row.shape == "cosine"),
+        int(row.shape == "1-sqrt"),
+        *(_rate(first, last, row.length) if moves and row.shape == "exponential" else (0, 0, 0, 0)),
+    )
+
+
+def _rate(start: int, end: int, length: int) -> tuple[int, ...]:
+    """|log₂(end/start)|/L for levels in 224 bits: the whole part and three limbs of the fraction."""
+    rate = floor(exact.log2_ratio(max(start, end), min(start, end)) * (1 << INVERSE_BITS) / length)
+    return (
+        rate >> INVERSE_BITS,
+        rate >> FIXED_BITS & _LIMB,
+        rate >> LIMB_BITS & _LIMB,
+        rate & _LIMB,
     )
 
 
@@ -163,23 +168,31 @@ def joined(table: Segments) -> Numbers:
         inverse_low=table.inverse_low,
         start=join(table.start_high, table.start_low),
         end=join(table.end_high, table.end_low),
-        linear=table.linear,
         level=table.start_float32.view("float32"),
+        cosine=table.cosine,
+        root=table.root,
+        **{name: _wide(getattr(table, name)) for name in _COLUMNS_OF_SHAPES["exponential"]},
     )
 
 
-def _inward(start: int, end: int) -> tuple[int, int]:
-    """Both levels in 62 bits, rounded towards each other.
+def _wide(column: Any) -> Any:
+    return None if column is None else column.astype("int64")
 
-    So no value between them passes the exact level at either end: without this, a curve could climb
-    by one unit in the last place where one segment hands over to the next.
-    """
-    drop = exact.BITS - FIXED_BITS
-    low, high = -(-min(start, end) >> drop), max(start, end) >> drop
-    if low > high:  # Both levels lie between two neighbours; one of these has their float32.
-        same = exact.nearest_float32(high << drop) == exact.nearest_float32(start)
-        low = high = high if same else low
-    return (high, low) if start >= end else (low, high)
+
+def python_numbers(table: Segments) -> tuple[list[int], list[Numbers]]:
+    """The first step of each row, and each row as Python numbers: of the shapes, only its own."""
+    columns: list[list[Any]] = [
+        [None] * len(table.begin) if column is None else column.tolist() for column in joined(table)
+    ]
+    rows = [Numbers(*values) for values in zip(*columns, strict=True)]
+    return columns[0], [
+        row._replace(
+            cosine=row.cosine or None,
+            root=row.root or None,
+            rate_whole=row.rate_whole if any(row[-4:]) else None,
+        )
+        for row in rows
+    ]
 
 
 def _frozen(array: np.ndarray) -> np.ndarray:
@@ -190,13 +203,14 @@ def _frozen(array: np.ndarray) -> np.ndarray:
 def stack(curves: Iterable[Any]) -> Segments:
     """One table for several curves, for `vmap`: each column of shape (curves, rows).
 
-    Curves with fewer plateaus than others get more rows of their end, which change nothing.
+    Curves with fewer segments than others get more rows of their end, which change nothing; what no row
+    of a curve needs is zero there if another curve needs it.
 
     Args:
-        curves: `PlateauCurve`s, at least one.
+        curves: `Curve`s, at least one.
 
     Raises:
-        TypeError: A single curve; something that is not a `PlateauCurve`.
+        TypeError: A single curve; something that is not a `Curve`.
         ValueError: No curve was given.
 
     >>> from plateau_jax import PlateauCurve, stack
@@ -206,18 +220,24 @@ def stack(curves: Iterable[Any]) -> Segments:
            [  0,   0,  50,  80, 100]], dtype=int32)
     """
     if not isinstance(curves, Iterable):
-        raise TypeError(f"curves = {curves!r} must be several PlateauCurves")
+        raise TypeError(f"curves = {curves!r} must be several Curves")
     curves = list(curves)
     for curve in curves:
         if not hasattr(curve, "segments"):
-            raise TypeError(f"curves holds {curve!r}; it must hold PlateauCurves")
-    tables = [curve.segments for curve in curves]
+            raise TypeError(f"curves holds {curve!r}; it must hold Curves")
+    tables: list[Segments] = [curve.segments for curve in curves]
     if not tables:
-        raise ValueError("curves is empty; stack needs at least one PlateauCurve")
+        raise ValueError("curves is empty; stack needs at least one Curve")
     rows = max(len(table.begin) for table in tables)
 
-    def padded(column: np.ndarray) -> np.ndarray:
+    def padded(column: Any) -> Any:
+        if column is None:
+            return np.zeros(rows, np.int32)
         return np.pad(column, (0, rows - len(column)), mode="edge")
 
-    columns = zip(*tables, strict=True)
-    return Segments(*_frozen(np.array([[padded(column) for column in group] for group in columns])))
+    def stacked(columns: tuple[Any, ...]) -> Any:
+        if all(column is None for column in columns):
+            return None
+        return _frozen(np.array([padded(column) for column in columns]))
+
+    return Segments(*map(stacked, zip(*tables, strict=True)))

@@ -9,19 +9,21 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.descriptions import build, descriptions
+from support.oracle import Description
 from support.reads import reads_of
-from support.strategies import arguments
 from support.training import skip_patterns
 
-from plateau_jax import PlateauCurve
+from plateau_jax import Curve, PlateauCurve
 from torch_bridge.training import clock as clock_module
 from torch_bridge.training.clock import Clock
 
 _CPU = torch.device("cpu")
+_LOSS = torch.tensor(0.5)
 _peaks = st.one_of(st.sampled_from((0.0, 2.0**-126, 3e-4, 1.0, 3.4e38)), st.floats(1e-6, 10))
 
 
-def _expected(curves: list[PlateauCurve], peaks: list[float], applied: int) -> list[float]:
+def _expected(curves: list[Curve], peaks: list[float], applied: int) -> list[float]:
     return [
         float(np.float32(float(curve(applied)) * float(np.float32(peak))))
         for curve, peak in zip(curves, peaks, strict=True)
@@ -33,29 +35,29 @@ def _run(clock: Clock, skips: list[bool], applied: int) -> int:
         clock.move_window_if_due()
         clock.fill_rates()
         assert clock.rates.tolist() == _expected(clock.curves, clock.peaks, applied)
-        clock.count_update(torch.tensor(skip))
+        clock.count_update(torch.tensor(skip), _LOSS)
         applied += not skip
     return applied
 
 
 @settings(max_examples=60)
 @given(
-    st.lists(st.tuples(arguments(range(5)), _peaks), min_size=1, max_size=3),
+    st.lists(st.tuples(descriptions(range(5)), _peaks), min_size=1, max_size=3),
     skip_patterns(120),
     st.integers(1, 9),
     st.integers(0, 2**31 - 200),
 )
 def test_the_rate_is_that_of_the_count(
-    groups: list[tuple[dict[str, Any], float]], skips: list[bool], interval: int, begin: int
+    groups: list[tuple[Description, float]], skips: list[bool], interval: int, begin: int
 ) -> None:
-    curves = [PlateauCurve(**chosen) for chosen, _ in groups]
+    curves = [build(description) for description, _ in groups]
     with patch.object(clock_module, "INTERVAL", interval):
         clock = Clock(curves, [peak for _, peak in groups], _CPU)
         applied = _run(clock, skips, 0)
-        assert clock.counts.tolist() == [applied, len(skips) - applied]
-        clock.set(begin, 7, clock.peaks)
+        assert clock.read() == (applied, len(skips) - applied, applied)
+        clock.set(begin, 7, begin, clock.peaks)
         applied = _run(clock, skips, begin)
-    assert clock.counts.tolist() == [applied, 7 + begin + len(skips) - applied]
+    assert clock.read() == (applied, 7 + begin + len(skips) - applied, applied)
 
 
 def test_many_windows_of_the_real_length() -> None:
@@ -70,11 +72,11 @@ def _run_quietly(clock: Clock, updates: int = 9) -> None:
     for _ in range(updates):
         clock.move_window_if_due()
         clock.fill_rates()
-        clock.count_update(skip)
+        clock.count_update(skip, _LOSS)
 
 
 def _host_buffers(clock: Clock) -> list[torch.Tensor]:
-    return [clock._next_window, clock._seen_counts]
+    return [clock._next_window, clock._seen_numbers]
 
 
 def test_it_reads_nothing_and_keeps_its_tensors() -> None:
@@ -82,7 +84,7 @@ def test_it_reads_nothing_and_keeps_its_tensors() -> None:
         clock = Clock([PlateauCurve(9)], [1.0], _CPU)
         places = [value.data_ptr() for value in vars(clock).values() if isinstance(value, torch.Tensor)]
         assert reads_of(lambda: _run_quietly(clock), _host_buffers(clock)) == 0
-        clock.set(3, 1, clock.peaks)
+        clock.set(3, 1, 3, clock.peaks)
     assert places == [value.data_ptr() for value in vars(clock).values() if isinstance(value, torch.Tensor)]
 
 
@@ -102,7 +104,7 @@ _WAYS_TO_READ: dict[str, Callable[[torch.Tensor], Any]] = {
 def test_a_clock_that_read_at_its_moves_alone_would_be_seen(way: Callable[[torch.Tensor], Any]) -> None:
     class Blocking(Clock):
         def _move_window(self) -> None:
-            way(self.counts)
+            way(self._numbers)
             super()._move_window()
 
     with patch.object(clock_module, "INTERVAL", 4):
@@ -115,7 +117,7 @@ def test_a_clock_whose_copy_blocked_would_be_seen() -> None:
     class Blocking(Clock):
         def _move_window(self) -> None:
             super()._move_window()
-            self._seen_counts.copy_(self.counts)
+            self._seen_numbers.copy_(self._numbers)
 
     with patch.object(clock_module, "INTERVAL", 4):
         clock = Blocking([PlateauCurve(9)], [1.0], _CPU)
@@ -128,7 +130,7 @@ def test_the_window_begins_at_the_count_asked_for_a_move_before(
 ) -> None:
     with patch.object(clock_module, "INTERVAL", interval):
         clock = Clock([PlateauCurve(50)], [1.0], _CPU)
-        clock.set(begin, 0, clock.peaks)
+        clock.set(begin, 0, begin, clock.peaks)
         asked, applied = begin, begin
         for number, skip in enumerate(skips):
             if number and number % interval == 0:
@@ -139,11 +141,11 @@ def test_the_window_begins_at_the_count_asked_for_a_move_before(
             assert clock._low == expected
             assert 0 <= applied - expected <= 2 * interval
             clock.fill_rates()
-            clock.count_update(torch.tensor(skip))
+            clock.count_update(torch.tensor(skip), _LOSS)
             applied += not skip
 
 
-@pytest.mark.parametrize("at", ["_rows", "_window", "_low", "_seen_counts"])
+@pytest.mark.parametrize("at", ["_rows", "_window", "_low", "_seen_numbers"])
 def test_a_move_of_the_window_that_is_interrupted_is_made_again(
     at: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,17 +14,17 @@ import torch
 from flax import nnx
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.descriptions import build, descriptions_and_steps
 from support.jax_cases import CURVE, x64_both_ways
-from support.strategies import arguments_and_steps
 
 from plateau_jax import PlateauCurve
 
 
 @settings(max_examples=200)
-@given(arguments_and_steps(size=32), st.lists(st.integers(), max_size=4))
+@given(descriptions_and_steps(size=32), st.lists(st.integers(), max_size=4))
 def test_a_single_integer_gives_the_bits_of_the_array_in_a_python_float(case, more):
-    chosen, steps = case
-    curve = PlateauCurve(**chosen)
+    description, steps = case
+    curve = build(description)
     steps += more
     alone = [curve(step) for step in steps]
     assert all(type(value) is float for value in alone)

@@ -21,7 +21,7 @@ levels = st.one_of(st.integers(0, 2**224), magnitudes(0, 2**224))
 def test_a_float_is_the_decimal_that_it_prints_as(ratio):
     assert exact.decimal(ratio) == Fraction(str(ratio))
     assert float(exact.decimal(ratio)) == ratio
-    assert abs(exact.from_decimal(ratio) * UNIT - Fraction(str(ratio))) <= UNIT / 2
+    assert abs(exact.from_fraction(exact.decimal(ratio)) * UNIT - Fraction(str(ratio))) <= UNIT / 2
 
 
 @given(st.integers(0, MAX_STEP), percentages)
@@ -50,13 +50,16 @@ def test_half_cosine_ends_are_exact(denominator):
     assert exact.half_cosine(denominator, denominator) == 0
 
 
-@given(levels, levels, levels)
-def test_blend_is_the_weighted_mean(one, other, weight):
-    low, high = sorted((one, other))
-    mean = low * UNIT + (high - low) * UNIT * weight * UNIT
-    assert 0 <= mean - exact.blend(low, high, weight) * UNIT < UNIT
-    assert exact.blend(low, high, 0) == low
-    assert exact.blend(low, high, exact.ONE) == high
+@given(levels, levels, st.fractions(0, 1, max_denominator=MAX_STEP))
+def test_geometric_mean_root_and_logarithm(one, other, x):
+    one, other = max(one, 1), max(other, 1)
+    with mpmath.workprec(300):
+        weight = exactly(x)
+        mean = mpmath.mpf(one) ** (1 - weight) * mpmath.mpf(other) ** weight
+        assert abs(exact.geometric_mean(one, other, x) - mean) < 0.51
+        assert abs(exact.square_root(x) - mpmath.ldexp(mpmath.sqrt(weight), 224)) <= 1
+        logarithm = mpmath.log(mpmath.mpf(one) / other, 2)
+        assert abs(exactly(exact.log2_ratio(one, other)) - logarithm) < mpmath.ldexp(1, -230)
 
 
 @given(levels)

@@ -217,6 +217,94 @@ def test_train_digits_ends_quietly_when_interrupted(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_sweep_trains_every_curve_at_once_and_in_turn(tmp_path):
+    picture = tmp_path / "new" / "sweep.png"
+    arguments = ["--steps", 40, "--batch-size", 16, "--rounds", 1, "--seed", 3, "--output", picture]
+    text = run(EXAMPLES / "sweep.py", *arguments, folder=tmp_path)
+
+    runs = int(re.search(r"^(\d+) runs at once:", text, re.MULTILINE)[1])
+    assert runs > 64
+    assert f"rates that differ from peak · curve(step):  0 of {40 * runs}\n" in text
+    assert number_after("largest difference between their losses", text) < 1e-4
+    plain = number_after("held-out loss without a plateau", text)
+    best = re.search(r"^the best, a plateau at \d+ % for \d+ %: +([\d.]+)$", text, re.MULTILINE)
+    assert float(best[1]) < plain < np.log(10)
+    assert number_after("one after another", text) > 0
+    assert number_after("times as fast at once", text) > 0
+    assert_is_a_picture(picture)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--steps", "0"], "total_steps = 0"),
+        (["--peak", "nan"], "--peak nan"),
+        (["--rounds", "0"], "--rounds must be at least 1"),
+        (["--output", "sweep.xyz"], "--output sweep.xyz"),
+    ],
+)
+def test_sweep_names_a_bad_argument(arguments, message, tmp_path):
+    status, output, errors = Program(EXAMPLES / "sweep.py", *arguments, folder=tmp_path).finish()
+    assert status == 2
+    assert output == ""
+    assert message in errors.splitlines()[-1]
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture(scope="module")
+def branched(tmp_path_factory):
+    """The folder, the rows that are printed, and the rest, of a short run."""
+    folder = tmp_path_factory.mktemp("branched")
+    arguments = ["--warmup", 20, "--stable", 120, "--cooldowns", 10, 30, 60, "--every", 5]
+    text = run(EXAMPLES / "branch_cooldowns.py", *arguments, "--output", "new/runs.png", folder=folder)
+    _, *lines, last, _ = text.splitlines()
+    rows = [re.fullmatch(r"(.+?) +(\d+) +(\d+) +(\d+) +([\d.]+) +([\d.]+)", line) for line in lines]
+    return folder, {row[1]: [float(number) for number in row.groups()[1:]] for row in rows}, last
+
+
+def test_branch_cooldowns_gives_equal_rates_in_every_run(branched):
+    _, rows, last = branched
+    updates = {name: (begin, end) for name, (begin, end, *_) in rows.items()}
+    (held,) = re.findall(r"\d+$", last)
+    assert 4 * 5 < int(held) < 4 * 120
+    assert updates == {
+        "stable phase": (0, 120),
+        "cooldown of 10": (120, 130),
+        "cooldown of 30": (120, 150),
+        "cooldown of 60": (120, 180),
+        "held until flat": (0, 20 + int(held) + 60),
+    }
+    for _, _, differing, in_jax, in_torch in rows.values():
+        assert differing == 0
+        assert in_jax == pytest.approx(in_torch, abs=1e-2)
+
+
+def test_branch_cooldowns_lowers_the_loss_and_draws_it(branched):
+    folder, rows, _ = branched
+    losses = {name: in_jax for name, (*_, in_jax, _) in rows.items()}
+    assert losses["cooldown of 60"] < losses["stable phase"] - 0.05
+    assert_is_a_picture(folder / "new" / "runs.png")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--warmup", "2000"], "steps = -1000 must be at least 0"),
+        (["--cooldowns", "5", "0", "5"], "steps = 0 must be at least 1"),
+        (["--every", "0"], "every = 0 must"),
+        (["--peak", "nan"], "--peak nan"),
+        (["--seed", "-1"], "--seed -1"),
+        (["--output", "runs.xyz"], "--output runs.xyz"),
+    ],
+)
+def test_branch_cooldowns_names_a_bad_argument(arguments, message, tmp_path):
+    status, output, errors = Program(EXAMPLES / "branch_cooldowns.py", *arguments, folder=tmp_path).finish()
+    assert status == 2
+    assert output == ""
+    assert message in errors.splitlines()[-1]
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_benchmark_prints_every_table(tmp_path):
     text = run(EXAMPLES / "benchmark.py", "--quick", folder=tmp_path)
     titles = (

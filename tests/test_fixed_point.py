@@ -6,10 +6,10 @@ import mpmath
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.descriptions import build, descriptions_and_steps
 from support.oracle import exactly
-from support.strategies import arguments_and_steps
 
-from plateau_jax import PlateauCurve, fixed_point
+from plateau_jax import fixed_point
 
 ONE = 2**62
 up_to_one = st.one_of(st.integers(0, ONE), st.integers(0, 62).map(lambda bits: 2**bits))
@@ -49,15 +49,16 @@ def test_the_shape_never_decreases_over_the_steps_of_a_curve(x, gap):
     assert (np.diff(fixed_point._half_sine_squared(steps)) >= 0).all()
 
 
-@given(arguments_and_steps(size=16))
+@given(descriptions_and_steps(size=16))
 def test_a_step_is_evaluated_alike_alone_and_among_others(case):
-    chosen, steps = case
-    curve = PlateauCurve(**chosen)
+    description, steps = case
+    curve = build(description)
     steps = np.maximum(steps, 0).astype(np.int32)
     rows = np.searchsorted(curve.segments.begin, steps, side="right") - 1
     together = fixed_point.evaluate(np, curve.segments, rows, steps)
     alone = [
-        fixed_point.evaluate(np, curve.segments, row, step) for row, step in zip(rows, steps, strict=True)
+        fixed_point.evaluate(np, curve.segments, row, step)[0]
+        for row, step in zip(rows[:, None], steps[:, None], strict=True)
     ]
     assert together.dtype == np.float32
     np.testing.assert_array_equal(together, np.array(alone))

@@ -20,7 +20,7 @@ def test_something_that_is_no_optimizer(optimizer):
 
 @pytest.mark.parametrize("curve", [None, 3, "curve", CURVE.to_dict(), [CURVE, None], iter([CURVE, CURVE])])
 def test_something_that_is_no_curve(curve):
-    with pytest.raises(TypeError, match=r"curve = .* must be a PlateauCurve"):
+    with pytest.raises(TypeError, match=r"curve = .* must be a Curve"):
         lambda_lr(optimizer_with([0.1, 0.1]), curve)
 
 

@@ -36,6 +36,14 @@ assert optimizer.param_groups[0]["lr"] == 0.5 * float(PlateauCurve(4)(1))
     [
         ("import plateau_jax; plateau_jax.PlateauCurve(9)(3)", ["jax", "optax", "torch", "matplotlib"]),
         (
+            "import plateau_jax.decision as d; d.start(d.HoldBelow(0.5, 3))",
+            ["jax", "optax", "torch", "matplotlib"],
+        ),
+        (
+            "import plateau_jax; plateau_jax.multiplier(plateau_jax.PlateauCurve(9).segments, 3)",
+            ["optax", "torch", "matplotlib"],
+        ),
+        (
             "import plateau_jax; plateau_jax.optax_schedule(plateau_jax.PlateauCurve(9))(3)",
             ["torch", "matplotlib"],
         ),
@@ -49,11 +57,12 @@ def test_imports_without(statements, absent):
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
-_JAX_NAMES = ["optax_schedule", "multiplier", "cosine_plateau_schedule"]
+_JAX_NAMES = ["optax_schedule", "multiplier", "cosine_plateau_schedule", "scale_by_curve"]
 # What is absent, what asks for it, the name that the message begins with, and the extra that brings it.
 _ASKED = [
     *(("jax", f"import plateau_jax; plateau_jax.{name}", name, "jax") for name in _JAX_NAMES),
     ("jax", "from plateau_jax import optax_schedule", "optax_schedule", "jax"),
+    ("optax", "import plateau_jax; plateau_jax.scale_by_curve", "scale_by_curve", "jax"),
     ("matplotlib", "import plateau_jax as p; p.plot(p.PlateauCurve(9))", "plot", "plot"),
     ("torch", "import torch_bridge", "torch_bridge", "torch"),
     ("torch", "from torch_bridge.scheduler import lambda_lr", "torch_bridge", "torch"),

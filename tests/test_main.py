@@ -11,9 +11,11 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.refusals import refused
 from support.runs import peaks
+from support.strategies import arguments as curve_arguments
 
-from plateau_jax import PlateauCurve
+from plateau_jax import Curve, PlateauCurve
 from plateau_jax.__main__ import main
 
 COMMAND = [sys.executable, "-m", "plateau_jax"]
@@ -22,13 +24,17 @@ PLATEAUS = ["--plateau", "50", "30", "--plateau", "85", "10"]
 ARGUMENTS = ["10000", "--warmup", "500", *PLATEAUS, "--min-lr-ratio", "0.1"]
 
 
-def _refused(capsys, arguments):
-    with pytest.raises(SystemExit) as caught:
-        main(arguments)
-    assert caught.value.code == 2
-    printed = capsys.readouterr()
-    assert printed.out == ""
-    return printed.err
+def _words(arguments):
+    """The arguments of a `PlateauCurve` as words of the command line."""
+    words = [str(arguments["total_steps"])]
+    for option, name in (("plateau", "plateaus"), ("absolute-plateau", "absolute_plateaus")):
+        for pair in arguments[name]:
+            words += [f"--{option}", *map(repr, pair)]
+    for option, name in (("warmup", "warmup_steps"), ("warmup-shape", "warmup")):
+        words += [f"--{option}", str(arguments[name])]
+    for name in ("min_lr_ratio", "init_lr_ratio", "decay"):
+        words += [f"--{name.replace('_', '-')}", str(arguments[name])]
+    return words
 
 
 def test_as_a_command_it_prints_the_table():
@@ -101,7 +107,7 @@ def test_what_fails_half_way_leaves_what_was_there(tmp_path, capsys, monkeypatch
 
     monkeypatch.setattr(Figure, "savefig", lambda self, file, **_: fail(file))
     monkeypatch.setattr(PlateauCurve, "__call__", PlateauCurve.__call__ if option == "--plot" else fail)
-    assert "no space left" in _refused(capsys, ["100", option, str(path)])
+    assert "no space left" in refused(capsys, ["100", option, str(path)])
     assert [(found, found.read_text()) for found in tmp_path.iterdir()] == [(path, "what was there")]
 
 
@@ -141,6 +147,13 @@ def test_the_table(capsys):
     assert capsys.readouterr().out == PlateauCurve(7).describe() + "\n"
 
 
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(curve_arguments())
+def test_every_argument_of_a_plateau_curve_has_an_option(capsys, arguments):
+    assert main([*_words(arguments), "--json"]) == 0
+    assert PlateauCurve.from_dict(json.loads(capsys.readouterr().out)) == PlateauCurve(**arguments)
+
+
 @settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.integers(1, 300), st.integers(0, 99), st.floats(0, 1), peaks)
 def test_json_and_csv_are_the_curve(tmp_path, capsys, total, percent, ratio, peak):
@@ -160,6 +173,11 @@ def test_json_and_csv_are_the_curve(tmp_path, capsys, total, percent, ratio, pea
     written = np.array([np.float32(rate) for _, rate in rows])
     expected = np.float32(peak) * curve(np.arange(total + 1))
     np.testing.assert_array_equal(written.view(np.int32), expected.view(np.int32))
+
+
+def test_a_cooldown_of_a_curve_that_is_described(capsys):
+    assert main([*ARGUMENTS, "--cooldown", "6000", "500", "--json"]) == 0
+    assert Curve.from_dict(json.loads(capsys.readouterr().out)) == CURVE.cooldown(6000, 500)
 
 
 def test_a_long_csv_is_complete(tmp_path):
@@ -202,6 +220,11 @@ def test_the_longest_curve_is_drawn_at_once(tmp_path):
         ("100 --plateau nan 20", "plateaus[0] = [nan, 20.0]"),
         ("100 --plateau 10 20 --plateau 20 20", "overlaps"),
         ("100 --plateau 0 100", "left to decay"),
+        ("100 --absolute-plateau 90 20", "past total_steps"),
+        ("100 --absolute-plateau 9.5 20", "invalid int value: '9.5'"),
+        ("100 --decay square", "decay = 'square'"),
+        ("100 --warmup 5 --warmup-shape 1-sqrt", "warmup = '1-sqrt'"),
+        ("100 --init-lr-ratio 1.5", "init_lr_ratio = 1.5"),
         ("100 --min-lr-ratio 1.5", "min_lr_ratio = 1.5"),
         ("100 --min-lr-ratio nan", "min_lr_ratio = nan"),
         ("100 --peak nan", "peak = nan"),
@@ -209,18 +232,27 @@ def test_the_longest_curve_is_drawn_at_once(tmp_path):
         ("100 --peak -1", "peak = -1.0"),
         ("100 --peak 1e-40", "peak = 1e-40"),
         ("100 --peak high", "invalid float value: 'high'"),
+        ("100 --cooldown 50", "expected 2 arguments"),
+        ("100 --cooldown -1 50", "at = -1"),
+        ("100 --cooldown 50 0", "steps = 0"),
+        ("100 --cooldown 2147483647 1", "at + steps = 2147483648"),
+        ("--from", "expected one argument"),
+        ("--from missing.json", "--from missing.json: No such file"),
+        ("--from .", "--from .: Is a directory"),
+        ("100 --from missing.json", "--from takes a curve as it is, without total_steps"),
+        ("--from missing.json --plateau 5 10 --decay linear", "without plateaus, decay"),
         ("100 --nonsense", "unrecognized arguments: --nonsense"),
     ],
 )
 def test_bad_arguments_are_named_and_no_file_is_written(tmp_path, capsys, arguments, message):
     files = ["--csv", str(tmp_path / "rates.csv"), "--plot", str(tmp_path / "curve.png")]
-    assert message in _refused(capsys, [*arguments.split(), *files])
+    assert message in refused(capsys, [*arguments.split(), *files])
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_picture_of_an_unknown_format_leaves_no_file(tmp_path, capsys):
     files = ["--csv", str(tmp_path / "rates.csv"), "--plot", str(tmp_path / "curve.xyz")]
-    assert "xyz" in _refused(capsys, ["100", *files])
+    assert "xyz" in refused(capsys, ["100", *files])
     assert list(tmp_path.iterdir()) == []
 
 
@@ -229,7 +261,7 @@ def test_a_picture_of_an_unknown_format_leaves_no_file(tmp_path, capsys):
 def test_a_file_that_cannot_be_written(tmp_path, capsys, option, name):
     (tmp_path / "folder.png").mkdir()
     path = tmp_path / name
-    message = _refused(capsys, ["100", option, str(path)])
+    message = refused(capsys, ["100", option, str(path)])
     assert str(path) in message
     assert ".part" not in message
     assert path.parent.is_dir() or f"there is no folder {path.parent}\n" in message
@@ -238,6 +270,6 @@ def test_a_file_that_cannot_be_written(tmp_path, capsys, option, name):
 
 def test_without_matplotlib_a_picture_is_refused_and_the_rest_works(tmp_path, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    assert "matplotlib" in _refused(capsys, ["100", "--plot", str(tmp_path / "curve.png")])
+    assert "matplotlib" in refused(capsys, ["100", "--plot", str(tmp_path / "curve.png")])
     assert main(["100"]) == 0
     assert capsys.readouterr().out == PlateauCurve(100).describe() + "\n"

@@ -16,15 +16,20 @@ _floats = st.floats(width=32, allow_nan=False)
 _counts = st.integers(0, 2**53)
 
 
-def _result(loss: float, norm: float, rates: list[float], applied: int, skipped: int) -> StepResult:
-    return StepResult(*map(torch.tensor, (loss, norm, rates, applied, skipped)))
+def _result(loss: float, norm: float, rates: list[float], *counts: int) -> StepResult:
+    return StepResult(*map(torch.tensor, (loss, norm, rates, *counts)))
 
 
 @given(
     st.integers(1, 3).flatmap(
         lambda groups: st.lists(
             st.tuples(
-                _floats, _floats, st.lists(_floats, min_size=groups, max_size=groups), _counts, _counts
+                _floats,
+                _floats,
+                st.lists(_floats, min_size=groups, max_size=groups),
+                _counts,
+                _counts,
+                _counts,
             ),
             max_size=20,
         )
@@ -36,10 +41,11 @@ def test_every_value_is_kept_and_the_newest_returned(rows: list[Any], every: int
     """All of them, or the newest so many."""
     log, kept = MetricLog(every, keep), slice(-keep if keep else None, None)
     expected = []
-    for number, (loss, norm, rates, applied, skipped) in enumerate(rows, 1):
+    for number, (loss, norm, rates, *counts) in enumerate(rows, 1):
         lr = rates[0] if len(rates) == 1 else rates
-        expected.append({"loss": loss, "grad_norm": norm, "lr": lr, "applied": applied, "skipped": skipped})
-        returned = log(_result(loss, norm, rates, applied, skipped))
+        names = ("applied", "skipped", "clock")
+        expected.append({"loss": loss, "grad_norm": norm, "lr": lr} | dict(zip(names, counts, strict=True)))
+        returned = log(_result(loss, norm, rates, *counts))
         assert returned == (expected[-1] if number % every == 0 else None)
         assert log.rows == expected[: number - number % every][kept]
     assert log.look() == (expected[-1] if rows else None)
@@ -89,12 +95,12 @@ def test_groups_skips_and_what_json_takes() -> None:
     row = log(step(spoiled(batch)))
     assert {type(value) for value in row.values()} == {float, int, list}
     assert row["loss"] != row["loss"], "not a number"
-    assert (row["applied"], row["skipped"], len(row["lr"])) == (1, 1, 2)
+    assert (row["applied"], row["skipped"], row["clock"], len(row["lr"])) == (1, 1, 1, 2)
 
 
 def test_counts_beyond_float32() -> None:
     log = MetricLog(1)
-    assert log(_result(0.1, 0.1, [0.1], 2**31 - 1, 2**24 + 1))["skipped"] == 2**24 + 1
+    assert log(_result(0.1, 0.1, [0.1], 2**31 - 1, 2**24 + 1, 5))["skipped"] == 2**24 + 1
 
 
 def test_losses_of_a_float64_model() -> None:

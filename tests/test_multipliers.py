@@ -5,7 +5,7 @@ import pickle
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.strategies import arguments
+from support.descriptions import build, descriptions
 
 from plateau_jax import PlateauCurve
 from torch_bridge.multipliers import Multipliers
@@ -15,11 +15,11 @@ any_step = st.one_of(st.integers(-(10**4), 10**4), st.integers(2**31 - 5000, 2**
 
 @settings(max_examples=50)
 @given(
-    st.lists(arguments(range(5)), min_size=1, max_size=3),
+    st.lists(descriptions(range(5)), min_size=1, max_size=3),
     st.lists(st.tuples(any_step, st.integers(0, 3)), max_size=8),
 )
 def test_each_step_has_a_python_float_of_each_curve(cases, walk):
-    curves = [PlateauCurve(**chosen) for chosen in cases]
+    curves = [build(description) for description in cases]
     ahead = Multipliers(curves)
     for start, further in walk:
         for step in range(start, start + further + 1):

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from matplotlib.figure import Figure
-from support.strategies import arguments
+from support.descriptions import build, descriptions
 
-from plateau_jax import PlateauCurve, plot
+from plateau_jax import PlateauCurve, StagedCurve, plot
 
 mpl.use("Agg")
 
@@ -28,9 +28,9 @@ def _points(line):
 
 
 @settings(max_examples=40)
-@given(st.lists(arguments(), min_size=1, max_size=3), st.sampled_from((0.0, 1.0, 3e-4, 1e-7, 123.0)))
+@given(st.lists(descriptions(), min_size=1, max_size=3), st.sampled_from((0.0, 1.0, 3e-4, 1e-7, 123.0)))
 def test_every_point_lies_on_the_curve_and_every_border_is_drawn(cases, peak):
-    curves = [PlateauCurve(**chosen) for chosen in cases]
+    curves = [build(description) for description in cases]
     ax = plot(curves, peak_value=peak, ax=_axes())
     assert len(ax.lines) == len(curves)
     for line, curve in zip(ax.lines, curves, strict=True):
@@ -44,7 +44,7 @@ def test_every_point_lies_on_the_curve_and_every_border_is_drawn(cases, peak):
         np.testing.assert_array_equal(rates, np.float32(peak) * curve(steps))
     bottom, top = ax.get_ylim()
     assert bottom == 0
-    assert top > peak
+    assert top > max(line.get_ydata().max() for line in ax.lines)
 
 
 def test_one_curve_alone_is_one_line():
@@ -94,14 +94,74 @@ def test_the_legend_says_what_sets_curves_apart():
     assert [text.get_text() for text in pair.get_legend().get_texts()] == ["no plateau", "plateau 50–80 %"]
 
 
+def _legend(curves):
+    return [text.get_text() for text in plot(curves, ax=_axes()).get_legend().get_texts()]
+
+
+def test_the_legend_says_what_sets_branches_apart():
+    stable = StagedCurve([(50, 1.0), (950,)])
+    branches = [stable.cooldown(500, 100), stable.cooldown(500, 200, to=0.1, shape="linear")]
+    assert _legend([stable, *branches]) == [
+        "1000 steps",
+        "1-sqrt cooldown 500–600 to 0",
+        "linear cooldown 500–700 to 0.1",
+    ]
+    assert _legend([branches[0].cooldown(550, 10), branches[0].cooldown(560, 10)]) == [
+        "1-sqrt cooldown 550–560 to 0",
+        "1-sqrt cooldown 560–570 to 0",
+    ]
+
+
+def test_the_legend_says_what_sets_continuations_apart():
+    cycle = PlateauCurve(300, warmup_steps=30)
+    twice = cycle.then(cycle, scale=0.5)
+    assert _legend([cycle, twice, twice.then(cycle), cycle.then(StagedCurve([(100,)], start=0.2))]) == [
+        "300 steps",
+        "then 300–600 × 0.5",
+        "then 300–600 × 0.5, then 600–900",
+        "then 300–400: from 0.2, hold 100",
+    ]
+
+
+def test_the_legend_says_what_sets_stages_apart():
+    stairs = StagedCurve([(100,), (0, 0.5), (100,), (50, 0.1, "cosine")], start=1)
+    slope = StagedCurve([(100,), (50, 0.5), (100,), (50, 0.1, "cosine")], start=1)
+    assert _legend([stairs, slope]) == ["250 steps, jump to 0.5", "300 steps, linear to 0.5 in 50"]
+
+
+def test_labels_are_short_and_no_two_alike():
+    saws = [StagedCurve([(20, 0.5), (20, 0.8)] * 20 + [(last, 0.0)]) for last in (10, 20, 30)]
+    many = [PlateauCurve(1000, plateaus=[(10 * index, length) for index in range(9)]) for length in (4, 5, 5)]
+    labels = _legend([*saws, *many])
+    assert len(set(labels)) == len(labels)
+    assert max(map(len, labels)) < 90
+
+
+STEEP = [
+    StagedCurve([(10**6, 1.0), (steps, to, shape), (10**6,)])
+    for steps in (20, 10**4, 10**9)
+    for to, shape in ((0, "1-sqrt"), (0, "cosine"), (0.5, "linear"), (1e-9, "exponential"))
+]
+
+
+@pytest.mark.parametrize("curve", [*STEEP, StagedCurve([(10**5, 1, "exponential")], start=1e-9)], ids=repr)
+def test_the_line_is_smooth_and_jumps_where_the_curve_does(curve):
+    jumping = curve.then(StagedCurve([(0, 0.5), (10**6, 0.2), (0, 0.7), (10,)], start=0.1))
+    steps, rates = _points(plot(jumping, ax=_axes()).lines[0])
+    apart = np.diff(steps) > 1
+    assert np.abs(np.diff(rates))[apart].max() < 0.04
+
+
 @settings(max_examples=10)
-@given(st.lists(arguments(range(7)), min_size=2, max_size=5), st.sampled_from((1.0, 1e-5)))
-def test_the_legend_covers_no_curve(cases, peak):
+@given(st.lists(descriptions(range(7)), min_size=2, max_size=5), st.sampled_from((1.0, 1e-5)))
+def test_the_legend_covers_no_curve_and_names_each(cases, peak):
     figure = Figure(figsize=(8, 4), layout="constrained")
-    ax = plot([PlateauCurve(**chosen) for chosen in cases], peak_value=peak, ax=figure.subplots())
+    ax = plot([build(description) for description in cases], peak_value=peak, ax=figure.subplots())
     figure.draw_without_rendering()
+    labels = [text.get_text() for text in ax.get_legend().get_texts()]
+    assert len(set(labels)) == len(cases)
     legend = ax.get_legend().get_window_extent()
-    _, highest = ax.transData.transform((0, peak))
+    _, highest = ax.transData.transform((0, max(line.get_ydata().max() for line in ax.lines)))
     assert legend.y0 > highest
 
 
@@ -123,7 +183,7 @@ def test_logarithmic_axes_are_left_alone():
 
 @pytest.mark.parametrize("curves", [None, 5, "curve", [None], [CURVE, 3], CURVE.to_dict()], ids=str)
 def test_what_is_no_curve_is_refused(curves):
-    with pytest.raises(TypeError, match=r"curves holds .*must be one PlateauCurve or several"):
+    with pytest.raises(TypeError, match=r"curves holds .*must be one Curve or several"):
         plot(curves, ax=_axes())
 
 
@@ -148,7 +208,7 @@ def test_axes_that_are_given_need_no_pyplot():
     code = """
 import sys
 from matplotlib.figure import Figure
-from plateau_jax import PlateauCurve, plot
+from plateau_jax import PlateauCurve, StagedCurve, plot
 plot(PlateauCurve(10), ax=Figure().subplots())
 assert "matplotlib.pyplot" not in sys.modules
 assert "jax" not in sys.modules and "torch" not in sys.modules

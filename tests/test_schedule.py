@@ -8,24 +8,28 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.borders import steps_at_borders
+from support.descriptions import build, descriptions, descriptions_and_steps
 from support.jax_cases import (
     STEPS,
     assert_equal_bits,
     assert_equal_rates,
     both_searches,
+    every_shape,
+    in_one_of_two_forms,
     product,
     x64_both_ways,
 )
-from support.strategies import MAX_STEP, SMALLEST_NORMAL, arguments, arguments_and_steps
+from support.strategies import MAX_STEP, SMALLEST_NORMAL
 
-from plateau_jax import PlateauCurve, Segments, multiplier, optax_schedule, stack
+from plateau_jax import PlateauCurve, multiplier, optax_schedule, stack
 
 SIZE = 48
 LARGEST_PEAK = float(np.finfo(np.float32).max)
 
 # Few enough tables of different length to compile, on both sides of the change of search at 40 rows.
 counts = 0, 1, 2, 18, 19, 30
-cases = arguments_and_steps(counts, SIZE)
+cases = descriptions_and_steps(counts, SIZE)
 
 peaks = st.one_of(
     st.floats(SMALLEST_NORMAL, LARGEST_PEAK),
@@ -35,8 +39,8 @@ peaks = st.one_of(
 
 
 def curve_and_steps(case):
-    chosen, steps = case
-    return PlateauCurve(**chosen), np.array(steps, np.int32)
+    description, steps = case
+    return build(description), np.array(steps, np.int32)
 
 
 def every_mode(of_step, steps):
@@ -74,13 +78,20 @@ def every_mode_of_a_traced_table(table, steps):
 @given(cases)
 def test_a_traced_table_has_the_bits_of_numpy_in_every_mode(x64, case):
     curve, steps = curve_and_steps(case)
-    # Made longer, as in a stack: two lengths to compile every mode for, one for each search.
-    longer = PlateauCurve(1000, plateaus=[(3 * i, 1) for i in range(18 if len(curve.rows) < 40 else 30)])
-    table = Segments(*(column[0] for column in stack([curve, longer])))
+    # Two forms to compile every mode for, one for each search.
+    table = in_one_of_two_forms(curve)
     with jax.enable_x64(x64):
         assert_equal_bits(multiplier(curve.segments, steps), curve(steps))
         for values in every_mode_of_a_traced_table(table, steps).values():
             assert_equal_bits(values, curve(steps))
+
+
+@settings(max_examples=50)
+@given(steps_at_borders())
+def test_next_to_a_rounding_border_it_has_the_bits_of_numpy(case):
+    description, step = case
+    curve, steps = build(description), np.clip(step + np.arange(SIZE) - SIZE // 2, 0, MAX_STEP)
+    assert_equal_bits(multiplier(in_one_of_two_forms(curve), steps), curve(steps))
 
 
 @pytest.mark.slow
@@ -178,12 +189,11 @@ def of_each_table(tables, steps):
 
 
 @settings(max_examples=10)
-@given(arguments_and_steps(range(5)), st.lists(arguments(range(5)), min_size=4, max_size=4))
+@given(descriptions_and_steps(range(5)), st.lists(descriptions(range(5), depth=1), min_size=4, max_size=4))
 def test_a_stack_under_vmap_is_each_curve(case, others):
     first, steps = curve_and_steps(case)
-    # The last is the longest, so that all stacks are of one shape.
-    longest = PlateauCurve(99, plateaus=[(0, 1), (9, 1), (20, 1), (30, 1)])
-    curves = [first, *(PlateauCurve(**chosen) for chosen in others), longest]
+    # The last is the longest and has every shape, so that all stacks are of one form.
+    curves = [first, *(build(description) for description in others), every_shape(39)]
     values = of_each_table(stack(curves), steps)
     assert_equal_bits(values, np.stack([curve(steps) for curve in curves]))
     each_its_own = jax.vmap(multiplier)(stack(curves), steps[:6])

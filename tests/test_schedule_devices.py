@@ -7,7 +7,16 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
-from support.jax_cases import CURVE, MANY, STEPS, assert_equal_bits, both_searches, product, x64_both_ways
+from support.jax_cases import (
+    CURVE,
+    MANY,
+    NESTED,
+    STEPS,
+    assert_equal_bits,
+    both_searches,
+    product,
+    x64_both_ways,
+)
 
 from plateau_jax import multiplier, optax_schedule
 
@@ -35,7 +44,7 @@ def test_steps_over_several_devices(spec, kind, x64):
     steps = STEPS.reshape(256, 4)
     mesh = mesh_of(kind)
     sharded = jax.device_put(steps, NamedSharding(mesh, spec))
-    curves = CURVE, MANY  # whose rows are compared and searched
+    curves = NESTED, MANY  # whose rows are compared and searched
     with jax.enable_x64(x64):
         schedules = [optax_schedule(curve, 0.1) for curve in curves]
         wanted = [product(curve, 0.1, steps, x64) for curve in curves]
@@ -94,7 +103,7 @@ def test_a_shard_map_over_some_axes_of_a_mesh(x64, kind):
     with jax.enable_x64(x64):
         sharded = jax.device_put(steps, NamedSharding(mesh, P("a", "b")))
         calls, wanted = [], []
-        for curve in (CURVE, MANY):
+        for curve in (NESTED, MANY):
             calls += [optax_schedule(curve, 0.1), partial(multiplier, curve.segments)]
             wanted += [product(curve, 0.1, steps, x64), curve(steps)]
         mapped = [

@@ -8,26 +8,26 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from support.descriptions import build, descriptions, descriptions_and_steps
 from support.oracle import Oracle, exactly, half_ulp
 from support.runs import advance, optimizer_with, peaks, rates_of, through_a_file
-from support.strategies import arguments, arguments_and_steps
 from torch.optim.lr_scheduler import ConstantLR, LambdaLR, SequentialLR
 
-from plateau_jax import PlateauCurve, optax_schedule
+from plateau_jax import Curve, PlateauCurve, optax_schedule
 from torch_bridge import lambda_lr
 
 CURVE = PlateauCurve(100, warmup_steps=10, plateaus=[(50, 20)], min_lr_ratio=0.1)
 
 
-def _exact_product(peak: float, curve: PlateauCurve, step: int) -> Fraction:
+def _exact_product(peak: float, curve: Curve, step: int) -> Fraction:
     return Fraction(float(np.float32(peak))) * Fraction(float(curve(step)))
 
 
 @settings(max_examples=50)
-@given(arguments_and_steps(size=8))
+@given(descriptions_and_steps(size=8))
 def test_each_lambda_is_the_curve_in_a_python_float(case):
-    chosen, steps = case
-    curve, oracle = PlateauCurve(**chosen), Oracle(**chosen)
+    description, steps = case
+    curve, oracle = build(description), Oracle(description)
     scheduler = lambda_lr(optimizer_with([0.1, 0.2]), curve)
     assert isinstance(scheduler, LambdaLR)
     assert len(scheduler.lr_lambdas) == 2
@@ -40,9 +40,9 @@ def test_each_lambda_is_the_curve_in_a_python_float(case):
 
 
 @settings(max_examples=50)
-@given(st.lists(st.tuples(arguments(), peaks), min_size=1, max_size=3), st.integers(0, 20))
+@given(st.lists(st.tuples(descriptions(), peaks), min_size=1, max_size=3), st.integers(0, 20))
 def test_rates_are_exact_products_with_a_curve_a_group(cases, steps):
-    curves = [PlateauCurve(**chosen) for chosen, _ in cases]
+    curves = [build(description) for description, _ in cases]
     group_peaks = [peak for _, peak in cases]
     optimizer = optimizer_with(group_peaks)
     scheduler = lambda_lr(optimizer, curves)
@@ -55,10 +55,10 @@ def test_rates_are_exact_products_with_a_curve_a_group(cases, steps):
 
 
 @settings(max_examples=50)
-@given(arguments_and_steps(size=4), st.lists(peaks, min_size=1, max_size=3))
+@given(descriptions_and_steps(size=4), st.lists(peaks, min_size=1, max_size=3))
 def test_rates_are_exact_products_with_one_curve_for_all(case, group_peaks):
-    chosen, steps = case
-    curve = PlateauCurve(**chosen)
+    description, steps = case
+    curve = build(description)
     for step in (abs(step) for step in steps):
         optimizer = optimizer_with(group_peaks)
         lambda_lr(optimizer, curve, last_epoch=step - 1)
@@ -69,10 +69,10 @@ def test_rates_are_exact_products_with_one_curve_for_all(case, group_peaks):
 
 @pytest.mark.slow
 @settings(max_examples=10)
-@given(arguments_and_steps(size=36), peaks)
+@given(descriptions_and_steps(size=36), peaks)
 def test_rates_equal_those_of_optax(case, peak):
-    chosen, steps = case
-    curve = PlateauCurve(**chosen)
+    description, steps = case
+    curve = build(description)
     steps = [abs(step) for step in steps]
     rates = []
     for step in steps:

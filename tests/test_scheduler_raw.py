@@ -8,8 +8,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.descriptions import build, descriptions
 from support.runs import advance, modest_peaks, optimizer_with, rates_of, through_a_file
-from support.strategies import arguments
 from torch.optim.lr_scheduler import LambdaLR
 
 from plateau_jax import PlateauCurve
@@ -21,14 +21,14 @@ OTHER = PlateauCurve(200, plateaus=[(10, 20)], decay="linear")
 
 @settings(max_examples=30)
 @given(
-    st.lists(st.tuples(arguments(range(5)), modest_peaks), min_size=1, max_size=3),
+    st.lists(st.tuples(descriptions(range(5)), modest_peaks), min_size=1, max_size=3),
     st.integers(0, 12),
     st.integers(0, 12),
 )
 def test_a_resumed_run_is_the_run_that_never_stopped(cases, saved_at, more):
     def start():
         optimizer = optimizer_with([peak for _, peak in cases])
-        return optimizer, LambdaLR(optimizer, [PlateauCurve(**chosen) for chosen, _ in cases])
+        return optimizer, LambdaLR(optimizer, [build(description) for description, _ in cases])
 
     whole, scheduler = start()
     advance(whole, scheduler, saved_at)
@@ -39,7 +39,7 @@ def test_a_resumed_run_is_the_run_that_never_stopped(cases, saved_at, more):
     again.load_state_dict(saved[1])
     for step in range(saved_at, saved_at + more):
         assert rates_of(resumed) == rates_of(whole)
-        assert rates_of(whole) == [peak * PlateauCurve(**chosen)(step) for chosen, peak in cases]
+        assert rates_of(whole) == [peak * build(description)(step) for description, peak in cases]
         advance(whole, scheduler)
         advance(resumed, again)
 

@@ -4,8 +4,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.descriptions import build, descriptions
 from support.runs import ROUTES, Run, expected_rates, modest_peaks, optimizer_with, rates_of, through_a_file
-from support.strategies import arguments, magnitudes
+from support.strategies import magnitudes
 from torch.optim import lr_scheduler
 from torch.optim.swa_utils import SWALR
 
@@ -25,13 +26,13 @@ def _wide(rate):
 @settings(max_examples=20)
 @given(
     st.sampled_from((torch.optim.SGD, torch.optim.AdamW, torch.optim.Adagrad)),
-    st.lists(st.tuples(arguments(range(5)), modest_peaks), min_size=1, max_size=3),
+    st.lists(st.tuples(descriptions(range(5)), modest_peaks), min_size=1, max_size=3),
     magnitudes(0, 2**31 - 1),
     st.integers(0, 6),
     st.sampled_from((float, _wide)),
 )
 def test_every_route_goes_on_like_the_run_that_never_stopped(route, kind, cases, first, steps, form):
-    curves = [PlateauCurve(**chosen) for chosen, _ in cases]
+    curves = [build(description) for description, _ in cases]
     rates = [peak for _, peak in cases]
     whole = Run(curves, rates, form, kind, last_epoch=first - 1)
     resumed = Run(curves, rates, form, kind, last_epoch=first - 1)
@@ -52,12 +53,12 @@ def test_every_route_goes_on_like_the_run_that_never_stopped(route, kind, cases,
 
 @settings(max_examples=40)
 @given(
-    st.lists(st.tuples(arguments(range(5)), modest_peaks), min_size=1, max_size=3),
+    st.lists(st.tuples(descriptions(range(5)), modest_peaks), min_size=1, max_size=3),
     st.sampled_from((float, _narrow, _wide)),
     st.lists(st.one_of(st.integers(1, 40), st.sampled_from((*ROUTES, 3100))), max_size=8),
 )
 def test_any_walk_of_steps_and_resumptions(cases, form, walk):
-    curves = [PlateauCurve(**chosen) for chosen, _ in cases]
+    curves = [build(description) for description, _ in cases]
     rates = [peak for _, peak in cases]
     run = Run(curves, rates, form)
     for move in walk:

@@ -5,8 +5,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from support.descriptions import build, descriptions
 from support.runs import advance, modest_peaks, optimizer_with, rates_of, through_a_file
-from support.strategies import arguments
 
 from plateau_jax import PlateauCurve
 from torch_bridge import lambda_lr
@@ -27,9 +27,9 @@ def _in_dtype(peak, curve, step, dtype):
     return float(np.float32(rate)) if dtype == torch.float32 else rate
 
 
-@given(arguments(range(4)), modest_peaks, dtypes, st.integers(0, 30), st.booleans())
-def test_a_tensor_rate_stays_the_same_tensor(chosen, peak, dtype, steps, scalar_shape):
-    curve = PlateauCurve(**chosen)
+@given(descriptions(range(4)), modest_peaks, dtypes, st.integers(0, 30), st.booleans())
+def test_a_tensor_rate_stays_the_same_tensor(description, peak, dtype, steps, scalar_shape):
+    curve = build(description)
     tensor = torch.tensor(peak if scalar_shape else [peak], dtype=dtype)
     optimizer = optimizer_with([tensor], torch.optim.AdamW)
     scheduler = lambda_lr(optimizer, curve)

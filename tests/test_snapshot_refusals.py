@@ -17,8 +17,8 @@ def _half() -> TrainStep:
 
 
 _OTHER_STATES: dict[str, tuple[Callable[[], TrainStep], str]] = {
-    "curve": (lambda: step_of(curve=PlateauCurve(41)), "curves"),
-    "plateau": (lambda: step_of(curve=PlateauCurve(40, warmup_steps=4)), "curves"),
+    "curve": (lambda: step_of(curve=PlateauCurve(41)), "past is another"),
+    "plateau": (lambda: step_of(curve=PlateauCurve(40, warmup_steps=4)), "past is another"),
     "precision": (lambda: step_of(precision="bf16"), "precision"),
     "fp16": (lambda: step_of(precision="fp16"), "precision"),
     "model": (lambda: step_of(model=nn.Sequential(nn.Linear(3, 8), nn.Linear(8, 2))), "model"),
@@ -27,7 +27,7 @@ _OTHER_STATES: dict[str, tuple[Callable[[], TrainStep], str]] = {
     "optimizer": (lambda: step_of("sgd"), "optimizer"),
     "near optimizer": (lambda: step_of("adam"), "optimizer"),
     "carry": (lambda: step_of(loss_fn=_with_carry, carry=torch.zeros(3)), "carry"),
-    "groups": (lambda: TrainStep(model := Net(), _two_groups(model), mean_loss, CURVE), "curves|groups"),
+    "groups": (lambda: TrainStep(model := Net(), _two_groups(model), mean_loss, CURVE), "groups"),
 }
 
 

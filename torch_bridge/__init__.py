@@ -8,13 +8,10 @@ from typing import TYPE_CHECKING, Any
 from torch_bridge.core import checks
 
 try:
+    from torch_bridge.curve_lr import CurveLR, CurveLRState
     from torch_bridge.data.prefetching import prefetch
-    from torch_bridge.scheduler import (
-        CurveLR,
-        CurveLRState,
-        get_cosine_plateau_schedule_with_warmup,
-        lambda_lr,
-    )
+    from torch_bridge.follower import Follower, FollowerState, follow
+    from torch_bridge.scheduler import get_cosine_plateau_schedule_with_warmup, lambda_lr
     from torch_bridge.training.evaluation import evaluate
     from torch_bridge.training.loss import CarriedLoss, MeanLoss, PairLoss
     from torch_bridge.training.metrics import MetricLog, StepResult
@@ -31,6 +28,8 @@ __all__ = [
     "CarriedLoss",
     "CurveLR",
     "CurveLRState",
+    "Follower",
+    "FollowerState",
     "MeanLoss",
     "MetricLog",
     "PairLoss",
@@ -38,6 +37,7 @@ __all__ = [
     "TrainStep",
     "TrainStepState",
     "evaluate",
+    "follow",
     "get_cosine_plateau_schedule_with_warmup",
     "lambda_lr",
     "make_loader",

@@ -1,6 +1,8 @@
 """What this package takes from `plateau_jax`: everything passes through here."""
 
-from plateau_jax import PlateauCurve, checks
-from plateau_jax.curve import CHUNK, CurveArguments
+from plateau_jax import Curve, PlateauCurve, checks
+from plateau_jax.curve import CHUNK
+from plateau_jax.decision import HOST, decide, start
+from plateau_jax.holds import Rule, rules_of
 
-__all__ = ["CHUNK", "CurveArguments", "PlateauCurve", "checks"]
+__all__ = ["CHUNK", "HOST", "Curve", "PlateauCurve", "Rule", "checks", "decide", "rules_of", "start"]

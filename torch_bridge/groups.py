@@ -1,12 +1,12 @@
 """What a curve needs to know of an optimizer's parameter groups."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor
 from torch.optim import Optimizer
 
-from torch_bridge.core import PlateauCurve, checks
+from torch_bridge.core import Curve, checks
 
 
 def groups_of(optimizer: Optimizer) -> list[dict[str, Any]]:
@@ -20,18 +20,18 @@ def groups_of(optimizer: Optimizer) -> list[dict[str, Any]]:
     return optimizer.param_groups
 
 
-def curves_of(optimizer: Optimizer, curve: PlateauCurve | Sequence[PlateauCurve]) -> list[PlateauCurve]:
+def curves_of(optimizer: Optimizer, curve: Curve | Sequence[Curve]) -> list[Curve]:
     """One curve per group: the one given for all, or those given, one each.
 
     Raises:
-        TypeError: Something that is not a `PlateauCurve`.
+        TypeError: Something that is not a `Curve`.
         ValueError: Another number of curves than of groups.
     """
     count = len(groups_of(optimizer))
-    if isinstance(curve, PlateauCurve):
+    if isinstance(curve, Curve):
         return [curve] * count
-    if not isinstance(curve, Sequence) or not all(isinstance(item, PlateauCurve) for item in curve):
-        raise TypeError(f"curve = {curve!r} must be a PlateauCurve, or one for each parameter group")
+    if not isinstance(curve, Sequence) or not all(isinstance(item, Curve) for item in curve):
+        raise TypeError(f"curve = {curve!r} must be a Curve, or one for each parameter group")
     if len(curve) != count:
         raise ValueError(f"curve has {len(curve)} curves; the optimizer has {count} parameter groups")
     return list(curve)
@@ -50,18 +50,54 @@ def peaks_of(optimizer: Optimizer) -> list[float]:
     ]
 
 
-def set_peaks(optimizer: Optimizer, peaks: list[float], curves: list[PlateauCurve]) -> None:
+def set_peaks(optimizer: Optimizer, peaks: Sequence[float], curves: Sequence[Curve]) -> None:
     """Make these the groups' peaks, each with a rate that is its own."""
-    # torch gives groups without a rate of their own one and the same tensor. Groups that differ in
-    # peak or curve must not share it.
-    holders: dict[int, tuple[float, PlateauCurve]] = {}
-    for group, peak, curve in zip(optimizer.param_groups, peaks, curves, strict=True):
+    for group, peak in zip(optimizer.param_groups, peaks, strict=True):
         group["initial_lr"] = peak
-        rate = group["lr"]
-        if isinstance(rate, Tensor) and holders.setdefault(id(rate), (peak, curve)) != (peak, curve):
-            group["lr"] = rate.clone()
+    separate(optimizer, Setting("lr"), peaks, curves)
 
 
-def number_of(rate: Any) -> Any:
-    """The number in a rate that may be a tensor: by `item`, which takes bfloat16 and autograd's too."""
-    return rate.item() if isinstance(rate, Tensor) else rate
+class Setting(NamedTuple):
+    """A number in a parameter group: `group[name]`, or an item of the tuple or list there."""
+
+    name: str
+    item: int | None = None
+
+    def __str__(self) -> str:
+        return self.name if self.item is None else f"{self.name}[{self.item}]"
+
+    def of(self, group: dict[str, Any]) -> Any:
+        return group[self.name] if self.item is None else group[self.name][self.item]
+
+    def replace(self, group: dict[str, Any], value: Any) -> None:
+        """Put another value, or another tensor, there."""
+        if self.item is not None:
+            items = list(group[self.name])
+            items[self.item] = value
+            value = type(group[self.name])(items)
+        group[self.name] = value
+
+    def set(self, group: dict[str, Any], value: float) -> None:
+        """Set the value; one that is a tensor stays the same tensor and is filled."""
+        present = self.of(group)
+        if isinstance(present, Tensor):
+            present.fill_(value)
+        else:
+            self.replace(group, value)
+
+
+def separate(optimizer: Optimizer, setting: Setting, bases: Sequence[float], curves: Sequence[Curve]) -> None:
+    """Give a tensor of its own to each group that shares one, and differs in base or curve.
+
+    Torch gives groups without a setting of their own one and the same tensor.
+    """
+    holders: dict[int, tuple[float, Curve]] = {}
+    for group, base, curve in zip(optimizer.param_groups, bases, curves, strict=True):
+        value = setting.of(group)
+        if isinstance(value, Tensor) and holders.setdefault(id(value), (base, curve)) != (base, curve):
+            setting.replace(group, value.clone())
+
+
+def number_of(value: Any) -> Any:
+    """The number in what may be a tensor: by `item`, which takes bfloat16 and autograd's too."""
+    return value.item() if isinstance(value, Tensor) else value

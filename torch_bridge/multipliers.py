@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from torch_bridge.core import CHUNK, PlateauCurve, checks
+from torch_bridge.core import CHUNK, Curve, checks
 
 
 class Multipliers(dict[int, tuple[float, ...]]):
@@ -15,7 +15,7 @@ class Multipliers(dict[int, tuple[float, ...]]):
     checkpoints.
     """
 
-    def __init__(self, curves: Sequence[PlateauCurve]) -> None:
+    def __init__(self, curves: Sequence[Curve]) -> None:
         super().__init__()
         self.curves = curves
 

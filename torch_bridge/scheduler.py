@@ -1,163 +1,43 @@
-"""The PyTorch edge: a curve as a `torch.optim.lr_scheduler.LambdaLR`."""
+"""The PyTorch edge: a curve as a scheduler."""
 
-import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, TypedDict
+from typing import overload
 
-from torch import Tensor
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LambdaLR
 
-from torch_bridge.core import CurveArguments, PlateauCurve, checks
-from torch_bridge.groups import curves_of, number_of, peaks_of, set_peaks
-from torch_bridge.multipliers import Multipliers
-
-
-class CurveLRState(TypedDict):
-    """What `CurveLR.state_dict` returns: plain numbers and lists."""
-
-    last_epoch: int
-    _step_count: int
-    base_lrs: list[float]
-    rates: list[float]
-    """The rates in the groups. Not always this curve's: another scheduler may be in charge."""
-    curves: list[CurveArguments]
+from torch_bridge.core import Curve, PlateauCurve, Rule, checks
+from torch_bridge.curve_lr import CurveLR
+from torch_bridge.groups import curves_of, peaks_of
+from torch_bridge.held_curve_lr import HeldCurveLR
+from torch_bridge.holds import rules_for
 
 
-class CurveLR(LambdaLR):
-    """The scheduler that `lambda_lr` builds: a `LambdaLR` whose checkpoints hold the step and the curve."""
-
-    def __init__(
-        self,
-        optimizer: Optimizer,
-        curves: Sequence[PlateauCurve],
-        last_epoch: int = -1,
-        *,
-        strict: bool = True,
-    ) -> None:
-        last_epoch = checks.at_least("last_epoch", last_epoch, -1)
-        self.curves = list(curves)
-        self.strict = strict
-        self._factors = Multipliers(self.curves)
-        set_peaks(optimizer, peaks_of(optimizer), self.curves)
-        super().__init__(optimizer, list(curves), last_epoch)
-
-    def step(self, epoch: int | None = None) -> None:
-        """The rates of the next step, or of step `epoch` (from before -1: of -1).
-
-        Raises:
-            TypeError: An epoch that is not an integer. Nothing was changed.
-        """
-        if epoch is None:
-            LambdaLR.step(self)  # not by super(), which would cost 5 % of a step
-            return
-        before = self.last_epoch, self._step_count
-        try:
-            super().step(epoch)
-        except BaseException:  # a warning that is an error too
-            self.last_epoch, self._step_count = before
-            raise
-
-    def get_lr(self) -> list[float | Tensor]:
-        """Each group's rate at `last_epoch`: the product of two float32, exact in a Python float."""
-        return list(map(operator.mul, self.base_lrs, self._factors[self.last_epoch]))
-
-    def _get_closed_form_lr(self) -> list[float | Tensor]:
-        # What torch asks in place of get_lr when step() is given an epoch.
-        self.last_epoch = max(checks.integer("epoch", self.last_epoch), -1)
-        return self.get_lr()
-
-    # A TypedDict is a dict at run time, which is all that torch asks for.
-    def state_dict(self) -> CurveLRState:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Plain numbers and lists: the step, the peaks, the rates in the groups, and the curves to check."""
-        return {
-            "last_epoch": self.last_epoch,
-            "_step_count": self._step_count,
-            "base_lrs": [float(number_of(peak)) for peak in self.base_lrs],
-            "rates": [float(number_of(group["lr"])) for group in self.optimizer.param_groups],
-            "curves": [curve.to_dict() for curve in self.curves],
-        }
-
-    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool | None = None) -> None:
-        """Go on where the state was saved, and write the rates of that moment into the groups.
-
-        So the optimizer's own state may be loaded before or after.
-
-        Args:
-            state_dict: What `state_dict` returned.
-            strict: Whether the state of another curve is refused. With False the run goes on under
-                this scheduler's curve, from the saved step and peaks; the state of a plain
-                `LambdaLR` is then taken too. By default as the scheduler was built.
-
-        Raises:
-            ValueError: The state is another curve's (unless `strict` is False), or not a state, or has
-                another number of groups. Nothing was changed.
-        """
-        strict = self.strict if strict is None else strict
-        try:
-            last_epoch = checks.at_least("last_epoch", state_dict["last_epoch"], -1)
-            step_count = checks.integer("_step_count", state_dict.get("_step_count", last_epoch + 1))
-            peaks = [float(checks.peak(f"base_lrs[{i}]", p)) for i, p in enumerate(state_dict["base_lrs"])]
-            if len(peaks) != len(self.base_lrs):
-                raise ValueError(
-                    f"state_dict has {len(peaks)} parameter groups; the optimizer has {len(self.base_lrs)}"
-                )
-            rates = self._saved_rates(state_dict, strict)
-        except KeyError as error:
-            raise ValueError(f"state_dict is not the state of a LambdaLR: it has no {error}") from None
-        except (OverflowError, TypeError) as error:
-            raise ValueError(f"state_dict is not the state of a LambdaLR: {error}") from None
-        set_peaks(self.optimizer, peaks, self.curves)
-        self.base_lrs = list(peaks)
-        # A first step writes the rates and warns of nothing.
-        self._step_count = 0
-        self.last_epoch = last_epoch - 1
-        self.step()
-        self._step_count = step_count
-        if rates is not None:
-            for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
-                if isinstance(group["lr"], Tensor):
-                    group["lr"].fill_(rate)
-                else:
-                    group["lr"] = rate
-
-    def _saved_rates(self, state_dict: Mapping[str, Any], strict: bool) -> list[float] | None:
-        """The rates in a state of these curves; None in that of others, which only `strict` refuses."""
-        try:
-            self._check_curves(state_dict.get("curves"))
-            saved = state_dict["rates"]
-            rates = [float(checks.number(f"rates[{i}]", rate)) for i, rate in enumerate(saved)]
-            if len(rates) != len(self.base_lrs):
-                raise ValueError(
-                    f"state_dict has {len(rates)} rates for {len(self.base_lrs)} parameter groups"
-                )
-        except (KeyError, OverflowError, TypeError, ValueError):
-            if strict:
-                raise
-            return None
-        return rates
-
-    def _check_curves(self, saved: Any) -> None:
-        way_out = "pass strict=False, to load_state_dict or, where a trainer loads, to lambda_lr"
-        if saved is None:
-            raise ValueError(f"state_dict names no curve; to load it all the same {way_out}")
-        curves = [PlateauCurve.from_dict(arguments) for arguments in saved]
-        # By their arguments: a curve of a subclass equals none of the class itself.
-        if [curve.to_dict() for curve in curves] != [curve.to_dict() for curve in self.curves]:
-            shown = [items[0] if len(set(items)) == 1 else items for items in (curves, self.curves)]
-            raise ValueError(
-                f"state_dict was saved under {shown[0]!r}, and this scheduler follows {shown[1]!r}; "
-                f"if the change is meant {way_out}"
-            )
-
-
+@overload
 def lambda_lr(
     optimizer: Optimizer,
-    curve: PlateauCurve | Sequence[PlateauCurve],
+    curve: Curve | Sequence[Curve],
     last_epoch: int = -1,
     *,
     strict: bool = True,
+    hold: None = None,
+) -> CurveLR: ...
+@overload
+def lambda_lr(
+    optimizer: Optimizer,
+    curve: Curve | Sequence[Curve],
+    last_epoch: int = -1,
+    *,
+    strict: bool = True,
+    hold: Rule | Sequence[Rule],
+) -> HeldCurveLR: ...
+def lambda_lr(
+    optimizer: Optimizer,
+    curve: Curve | Sequence[Curve],
+    last_epoch: int = -1,
+    *,
+    strict: bool = True,
+    hold: Rule | Sequence[Rule] | None = None,
 ) -> CurveLR:
     """The curve as a PyTorch scheduler: after n calls of `step()`, lr = peak · curve(n) in each group.
 
@@ -167,21 +47,28 @@ def lambda_lr(
 
     A rate that is a tensor stays the same tensor and is filled.
 
+    With `hold` the curve's clock may stand still while updates go on: lr = peak · curve(clock). Call
+    `step(metric)` after each update with its metric, a float or a scalar tensor, which is read; the rule
+    then lets the clock go one on or holds it. Over several processes give all of them the same metric. A
+    scheduler that steps others without a metric, such as `SequentialLR`, can't hold.
+
     Args:
         optimizer: Any torch optimizer.
         curve: One curve for all parameter groups, or a sequence of one each.
         last_epoch: Index of the last finished update, as in torch: after n scheduler steps, n - 1.
-        strict: Whether `load_state_dict(state)` refuses the state of another curve, or goes on under this
-            one. For trainers, which call it themselves; its own argument `strict` comes first.
+        strict: Whether `load_state_dict(state)` refuses the state of a curve with another past, or goes
+            on under this one. For trainers, which call it themselves; its own argument `strict` comes first.
+        hold: A `HoldUntilFlat`, a `HoldBelow`, or a list of them, under one curve for all groups.
 
     Returns:
         A `torch.optim.lr_scheduler.LambdaLR`. Its `state_dict` holds plain numbers and lists, and
-        survives `torch.load(weights_only=True)`.
+        survives `torch.load(weights_only=True)`; `clock` is the step of the curve that the rates are of.
 
     Raises:
-        TypeError: `optimizer` or `curve` is something else.
+        TypeError: `optimizer`, `curve` or `hold` is something else.
         ValueError: Another number of curves than of groups; a rate that is negative, not finite, or
-            positive and below 2⁻¹²⁶; `last_epoch` below -1.
+            positive and below 2⁻¹²⁶; `last_epoch` below -1; several curves with `hold`, or one without
+            a flat part for `HoldUntilFlat`.
 
     >>> import torch
     >>> from plateau_jax import PlateauCurve
@@ -194,9 +81,14 @@ def lambda_lr(
     >>> round(optimizer.param_groups[0]["lr"], 9)
     0.00015
     """
-    return CurveLR(optimizer, curves_of(optimizer, curve), last_epoch, strict=strict)
+    curves = curves_of(optimizer, curve)
+    rules = rules_for(hold, curves)
+    if not rules:
+        return CurveLR(optimizer, curves, last_epoch, strict=strict)
+    return HeldCurveLR(optimizer, curves, rules, last_epoch, strict=strict)
 
 
+@overload
 def get_cosine_plateau_schedule_with_warmup(
     optimizer: Optimizer,
     num_warmup_steps: int,
@@ -207,6 +99,32 @@ def get_cosine_plateau_schedule_with_warmup(
     last_epoch: int = -1,
     *,
     strict: bool = True,
+    hold: None = None,
+) -> CurveLR: ...
+@overload
+def get_cosine_plateau_schedule_with_warmup(
+    optimizer: Optimizer,
+    num_warmup_steps: int,
+    num_training_steps: int,
+    plateaus: Sequence[tuple[float, float]] = (),
+    min_lr_ratio: float = 0.0,
+    min_lr: float | None = None,
+    last_epoch: int = -1,
+    *,
+    strict: bool = True,
+    hold: Rule | Sequence[Rule],
+) -> HeldCurveLR: ...
+def get_cosine_plateau_schedule_with_warmup(
+    optimizer: Optimizer,
+    num_warmup_steps: int,
+    num_training_steps: int,
+    plateaus: Sequence[tuple[float, float]] = (),
+    min_lr_ratio: float = 0.0,
+    min_lr: float | None = None,
+    last_epoch: int = -1,
+    *,
+    strict: bool = True,
+    hold: Rule | Sequence[Rule] | None = None,
 ) -> CurveLR:
     """A scheduler in the convention of transformers' `get_cosine_schedule_with_warmup`.
 
@@ -219,6 +137,7 @@ def get_cosine_plateau_schedule_with_warmup(
         min_lr: The final rate itself, the same for every group. Not beside `min_lr_ratio`.
         last_epoch: As in `lambda_lr`.
         strict: As in `lambda_lr`.
+        hold: As in `lambda_lr`; beside `min_lr` it needs groups of one peak, so that they have one curve.
 
     Returns:
         The scheduler that `lambda_lr` builds.
@@ -238,7 +157,7 @@ def get_cosine_plateau_schedule_with_warmup(
         num_training_steps, warmup_steps=num_warmup_steps, plateaus=plateaus, min_lr_ratio=min_lr_ratio
     )
     if min_lr is None:
-        return lambda_lr(optimizer, curve, last_epoch, strict=strict)
+        return lambda_lr(optimizer, curve, last_epoch, strict=strict, hold=hold)
     if min_lr_ratio != 0.0:
         raise ValueError(f"min_lr_ratio = {min_lr_ratio!r} and min_lr = {min_lr!r}: give one of them")
     floor = checks.peak("min_lr", min_lr)
@@ -248,4 +167,4 @@ def get_cosine_plateau_schedule_with_warmup(
         for peak in peaks_of(optimizer)
     ]
     curves = [replace(curve, min_lr_ratio=ratio) for ratio in ratios]
-    return lambda_lr(optimizer, curves, last_epoch, strict=strict)
+    return lambda_lr(optimizer, curves, last_epoch, strict=strict, hold=hold)

@@ -1,25 +1,45 @@
-"""What the tests of the JAX edge share: two curves, both x64 modes, and equality to the last bit."""
+"""What the tests of the JAX edge share: some curves, both x64 modes, and equality to the last bit."""
 
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from support.descriptions import SHAPES
 from support.strategies import SMALLEST_NORMAL
 
-from plateau_jax import PlateauCurve
+from plateau_jax import Curve, PlateauCurve, Segments, StagedCurve, stack
 
 CURVE = PlateauCurve(
     1000, warmup_steps=100, plateaus=[(20, 10), (60, 30)], min_lr_ratio=0.1, init_lr_ratio=0.01
 )
 MANY = PlateauCurve(1000, warmup_steps=100, plateaus=[(3 * i, 1) for i in range(30)], decay="linear")
+NESTED = (
+    StagedCurve(
+        [(100, 1.0, "exponential"), (200,), (0, 1e-12), (100, 2e-12), (50, 0.25, "cosine")], start=1e-6
+    )
+    .cooldown(435, 100, to=1e-3)
+    .then(CURVE.cooldown(400, 65), scale=0.3)
+)
+"""Every shape, in both directions, and levels of every size."""
 STEPS = np.arange(-5, 1019, dtype=np.int32)
 
 x64_both_ways = pytest.mark.parametrize("x64", [False, True], ids=["x32", "x64"])
-both_searches = pytest.mark.parametrize("curve", [CURVE, MANY], ids=["compared", "searched"])
+both_searches = pytest.mark.parametrize("curve", [NESTED, MANY], ids=["compared", "searched"])
 
 
-def product(curve: PlateauCurve, peak: float, steps: NDArray[Any], x64: bool) -> Any:
+def every_shape(rows: int) -> StagedCurve:
+    """A curve of so many segments, of every shape: stacked with it all tables have one form."""
+    return StagedCurve([(1, 0.5 + row % 2 / 4, SHAPES[row % 4]) for row in range(rows - 1)], start=0.5)
+
+
+def in_one_of_two_forms(curve: Curve) -> Segments:
+    """The table made longer, to one of two lengths, and given the columns of every shape."""
+    longer = every_shape(39 if len(curve.segments.begin) < 40 else 63)
+    return Segments(*(column[0] for column in stack([curve, longer])))
+
+
+def product(curve: Curve, peak: float, steps: NDArray[Any], x64: bool) -> Any:
     """The rate: two float32, multiplied exactly, rounded to float32 with x64 off."""
     exact: Any = np.float64(np.float32(peak)) * np.float64(curve(steps))
     return exact if x64 else exact.astype(np.float32)

@@ -1,10 +1,17 @@
-"""The curve straight from its formulas, in exact rationals and high-precision cosines.
+"""Curves straight from their formulas, in exact rationals and numbers of 300 bits.
 
-It shares no code with the product, and is slow.
+It shares no code with the product, and is slow. A curve is described in plain data, which
+`support.descriptions` builds and draws:
+
+- the arguments of a `PlateauCurve`: `{"total_steps": …, …}`;
+- stages: `{"stages": [(steps, to, shape), …], "start": level}`, `to` and `shape` left out at will;
+- a cooldown: `{"cooldown": description, "at": …, "steps": …, "to": …, "shape": …}`;
+- one after another: `{"curve": description, "then": description, "scale": …}`.
 """
 
 from bisect import bisect_right
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import floor
 from typing import Any
@@ -12,24 +19,43 @@ from typing import Any
 import mpmath  # pyright: ignore[reportMissingTypeStubs]  (it has none)
 import numpy as np
 
-_mp: Any = mpmath.MPContext()
-_mp.prec = 300
+Description = Mapping[str, Any]
+
+mp: Any = mpmath.MPContext()
+mp.prec = 300
+
+# Equal levels that were computed in two ways differ by less than this, other levels by more.
+_SAME = mp.ldexp(1, -250)
 
 
 def exactly(number: Any) -> Any:
     """A rational, an int or a float as a number of 300 bits."""
     if isinstance(number, Fraction):
-        return _mp.mpf(number.numerator) / number.denominator
-    return _mp.mpf(number)
+        return mp.mpf(number.numerator) / number.denominator
+    return mp.mpf(number)
 
 
-def _gone(shape: str, x: Fraction) -> Any:
+def decimal(number: float) -> Any:
+    """A float read as the decimal that it prints as."""
+    return exactly(Fraction(repr(number)))
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether two exact levels are one."""
+    return abs(one - other) <= _SAME
+
+
+def _gone(shape: str, x: Any) -> Any:
     """The share of the way that a shape has gone at x in [0, 1]."""
-    return exactly(x) if shape == "linear" else (1 - _mp.cospi(exactly(x))) / 2
+    if shape == "linear":
+        return x
+    return mp.sqrt(x) if shape == "1-sqrt" else (1 - mp.cospi(x)) / 2
 
 
 @dataclass(frozen=True)
-class _Segment:
+class Part:
+    """From one level towards another within `length` steps; a later part may cut it short."""
+
     begin: int
     length: int
     start: Any
@@ -39,59 +65,129 @@ class _Segment:
     def at(self, step: int) -> Any:
         if self.shape == "flat":
             return self.start
-        return self.start + (self.end - self.start) * _gone(
-            self.shape, Fraction(step - self.begin, self.length)
-        )
+        x = exactly(Fraction(step - self.begin, self.length))
+        if self.shape == "exponential":
+            return self.start * (self.end / self.start) ** x
+        return self.start + (self.end - self.start) * _gone(self.shape, x)
+
+    @property
+    def flat(self) -> bool:
+        return same(self.start, self.end)
+
+
+def _held(begin: int, level: Any, length: int = 0) -> Part:
+    return Part(begin, length, level, level, "flat")
 
 
 class Oracle:
-    """The exact multiplier at each step, given the eight arguments of the curve."""
+    """The exact multiplier at each step of the curve that is described."""
 
-    def __init__(
-        self,
-        total_steps: int,
-        warmup_steps: int = 0,
-        plateaus: Any = (),
-        absolute_plateaus: Any = (),
-        min_lr_ratio: float = 0.0,
-        init_lr_ratio: float = 0.0,
-        warmup: str = "linear",
-        decay: str = "cosine",
-    ) -> None:
-        after_warmup = total_steps - warmup_steps
-        least = exactly(Fraction(repr(min_lr_ratio)))
-        holds = [
-            (warmup_steps + share_of(after_warmup, start), share_of(after_warmup, duration))
-            for start, duration in plateaus
-        ]
-        holds = sorted([*holds, *absolute_plateaus])
-        decaying = after_warmup - sum(length for _, length in holds)
-
-        one = exactly(1)
-        segments = [_Segment(0, warmup_steps, exactly(Fraction(repr(init_lr_ratio))), one, warmup)]
-        begin, level, held = warmup_steps, one, 0
-        for start, length in holds:
-            progress = Fraction(start - warmup_steps - held, decaying)
-            next_level = least + (1 - least) * (1 - _gone(decay, progress))
-            segments.append(_Segment(begin, start - begin, level, next_level, decay))
-            segments.append(_Segment(start, length, next_level, next_level, "flat"))
-            begin, level, held = start + length, next_level, held + length
-        segments.append(_Segment(begin, total_steps - begin, level, least, decay))
-        segments.append(_Segment(total_steps, 0, least, least, "flat"))
-
-        self.borders = [segment.begin for segment in segments]
-        """First step of every segment, empty ones included."""
-        self.flat = [
-            (segment.begin, segment.length)
-            for segment in segments
-            if segment.shape == "flat" and segment.length
-        ]
-        """(first step, number of steps) of every plateau that lasts."""
-        self.segments = segments
+    def __init__(self, description: Description) -> None:
+        self.total_steps, self.parts = _read(description)
+        """The last part begins at `total_steps` and holds."""
+        self.borders = [part.begin for part in self.parts]
+        """First step of every part, empty ones included."""
 
     def __call__(self, step: int) -> Any:
         step = max(step, 0)
-        return self.segments[bisect_right(self.borders, step) - 1].at(step)
+        return self.parts[bisect_right(self.borders, step) - 1].at(step)
+
+    def spans(self) -> list[tuple[int, int, Part]]:
+        """Each part below `total_steps` that is not empty, behind its first step and the next part's."""
+        ends = self.borders[1:]
+        spans = zip(self.borders, ends, self.parts, strict=False)
+        return [(begin, end, part) for begin, end, part in spans if begin < end]
+
+    def flat(self) -> list[tuple[int, int]]:
+        """(first step, number of steps) of every longest run of parts that hold one level."""
+        runs: list[tuple[int, int, Any]] = []
+        for begin, end, part in self.spans():
+            if not part.flat:
+                continue
+            if runs and runs[-1][1] == begin and same(runs[-1][2], part.start):
+                begin = runs.pop()[0]
+            runs.append((begin, end, part.start))
+        return [(begin, end - begin) for begin, end, _ in runs]
+
+
+def _read(description: Description) -> tuple[int, list[Part]]:
+    """The total steps of a description, and its parts."""
+    match description:
+        case {"stages": stages, "start": start}:
+            return _staged(stages, start)
+        case {"cooldown": parent, "at": at, "steps": steps, "to": to, "shape": shape}:
+            return _cooled(Oracle(parent), at, steps, decimal(to), shape)
+        case {"curve": first, "then": other, "scale": scale}:
+            return _joined(Oracle(first), Oracle(other), decimal(scale))
+        case _:
+            return description["total_steps"], _plateaus(**description)
+
+
+def stage_of(written: tuple[Any, ...]) -> tuple[int, float | None, str]:
+    """A stage with what may be left out."""
+    left_out: tuple[Any, ...] = None, "linear"
+    steps, to, shape = (*written, *left_out[len(written) - 1 :])
+    return steps, to, shape
+
+
+def _staged(stages: Any, start: float) -> tuple[int, list[Part]]:
+    begin, level = 0, decimal(start)
+    parts: list[Part] = []
+    for steps, to, shape in map(stage_of, stages):
+        goal = level if to is None else decimal(to)
+        if to is None:
+            parts.append(_held(begin, level, steps))
+        elif steps:
+            parts.append(Part(begin, steps, level, goal, shape))
+        begin, level = begin + steps, goal
+    return begin, [*parts, _held(begin, level)]
+
+
+def _cooled(parent: Oracle, at: int, steps: int, to: Any, shape: str) -> tuple[int, list[Part]]:
+    before = [part for part in parent.parts if part.begin < at]
+    return at + steps, [*before, Part(at, steps, parent(at), to, shape), _held(at + steps, to)]
+
+
+def _joined(first: Oracle, other: Oracle, scale: Any) -> tuple[int, list[Part]]:
+    shift = first.total_steps
+    before = [part for part in first.parts if part.begin < shift]
+    after = [
+        replace(part, begin=part.begin + shift, start=part.start * scale, end=part.end * scale)
+        for part in other.parts
+    ]
+    return shift + other.total_steps, before + after
+
+
+def _plateaus(
+    total_steps: int,
+    warmup_steps: int = 0,
+    plateaus: Any = (),
+    absolute_plateaus: Any = (),
+    min_lr_ratio: float = 0.0,
+    init_lr_ratio: float = 0.0,
+    warmup: str = "linear",
+    decay: str = "cosine",
+) -> list[Part]:
+    """Warmup, decay and plateau by turns, decay, end."""
+    after_warmup = total_steps - warmup_steps
+    least, one = decimal(min_lr_ratio), exactly(1)
+    holds = [
+        (warmup_steps + share_of(after_warmup, start), share_of(after_warmup, duration))
+        for start, duration in plateaus
+    ]
+    holds = sorted([*holds, *absolute_plateaus])
+    decaying = after_warmup - sum(length for _, length in holds)
+
+    parts = [Part(0, warmup_steps, decimal(init_lr_ratio), one, warmup)]
+    begin, level, held = warmup_steps, one, 0
+    for start, length in holds:
+        progress = exactly(Fraction(start - warmup_steps - held, decaying))
+        next_level = least + (1 - least) * (1 - _gone(decay, progress))
+        parts.append(Part(begin, start - begin, level, next_level, decay))
+        parts.append(_held(start, next_level, length))
+        begin, level, held = start + length, next_level, held + length
+    parts.append(Part(begin, total_steps - begin, level, least, decay))
+    return [*parts, _held(total_steps, least)]
 
 
 def share_of(whole: int, percentage: float) -> int:
@@ -101,8 +197,8 @@ def share_of(whole: int, percentage: float) -> int:
 
 def half_ulp(value: Any) -> Any:
     """Half a unit in the last place of float32, at the exact value."""
-    exponent = _mp.frexp(value)[1] if value else -125
-    return _mp.ldexp(1, max(exponent, -125) - 25)
+    exponent = mp.frexp(value)[1] if value else -125
+    return mp.ldexp(1, max(exponent, -125) - 25)
 
 
 def is_nearest_float32(found: np.float32, value: Any) -> bool:

@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 
+from plateau_jax.__main__ import main
+
 
 def refuses(kind: type[Exception], *parts: str, call: Callable[..., Any], **arguments: Any) -> None:
     """Check that a call raises this very error, with these parts in its message."""
@@ -13,3 +15,13 @@ def refuses(kind: type[Exception], *parts: str, call: Callable[..., Any], **argu
     assert type(caught.value) is kind
     for part in parts:
         assert part in str(caught.value)
+
+
+def refused(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> str:
+    """What `python -m plateau_jax` says when it refuses its arguments."""
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+    assert caught.value.code == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    return printed.err

@@ -1,37 +1,90 @@
-"""Hypothesis strategies: curves with everything that may be awkward about them, and steps.
+"""Hypothesis strategies: numbers with everything that may be awkward about them, and `PlateauCurve`s.
 
 A curve takes up to a hundred numbers. Drawn one by one they cost more than what is tested on them, so
 hypothesis draws them together, as words of 64 bits, which are read here as what is wanted.
 """
 
-import itertools
 import struct
 from collections.abc import Sequence
 from decimal import Decimal
 from random import Random
-from typing import Any
+from typing import Any, TypeVar
 
-from hypothesis import assume
 from hypothesis import strategies as st
-from support.oracle import Oracle, share_of
+from support.oracle import share_of
 
 MAX_STEP = 2**31 - 1
 SMALLEST_NORMAL = 2.0**-126
+
+Option = TypeVar("Option")
+
+
+class Words:
+    """Reads words one after the other; when all are read, zeros."""
+
+    def __init__(self, words: Sequence[int]) -> None:
+        self._left = iter(words)
+
+    def __call__(self) -> int:
+        return next(self._left, 0)
+
+    def take(self, count: int) -> list[int]:
+        return [self() for _ in range(count)]
+
+    def below(self, end: int) -> int:
+        return self() % end
+
+    def one_of(self, options: Sequence[Option]) -> Option:
+        return options[self.below(len(options))]
+
+    def magnitude(self, low: int, high: int) -> int:
+        """An integer from `low` to `high`: both ends often, and every order of magnitude alike."""
+        return magnitude(self(), low, high)
+
+    def ratio(self) -> float:
+        """A level in [0, 1], of whatever size and as many digits, but not between 0 and 2⁻¹²⁶."""
+        rest, kind = divmod(self(), 5)
+        if kind <= 1:
+            return _RATIOS[rest % len(_RATIOS)]
+        if kind == 2:
+            return rest % 1001 / 1000
+        if kind == 3:
+            return rest % 2**53 / 2**53
+        rest, exponent = divmod(rest, 126)
+        return max((1 + rest % 2**52 / 2**52) * 2.0 ** (-1 - exponent), SMALLEST_NORMAL)
+
+
+_RATIOS = (
+    0,
+    1,
+    0.0,
+    1.0,
+    0.1,
+    0.5,
+    1 / 3,
+    1e-6,
+    1e-12,
+    2e-12,
+    1e-20,
+    1.5e-19,
+    1e-30,
+    SMALLEST_NORMAL,
+    1 - 2**-53,
+)
+
+
+def magnitude(word: int, low: int, high: int) -> int:
+    width = high - low
+    rest, order = divmod(word, width.bit_length() + 2)
+    if order > width.bit_length():
+        return high
+    return low + min((1 << order >> 1) + rest % max(1, 1 << order >> 1), width)
 
 
 def words(count: int) -> st.SearchStrategy[list[int]]:
     """So many integers of 64 bits, in one draw."""
     size = 8 * count
     return st.binary(min_size=size, max_size=size).map(lambda raw: list(struct.unpack(f"<{count}Q", raw)))
-
-
-def _magnitude(word: int, low: int, high: int) -> int:
-    """An integer from `low` to `high`: both ends often, and every order of magnitude alike."""
-    width = high - low
-    rest, order = divmod(word, width.bit_length() + 2)
-    if order > width.bit_length():
-        return high
-    return low + min((1 << order >> 1) + rest % max(1, 1 << order >> 1), width)
 
 
 def magnitudes(low: int, high: int) -> st.SearchStrategy[int]:
@@ -53,26 +106,19 @@ def _number(value: Decimal) -> float:
 
 
 percentages = words(1).map(lambda drawn: _percentage(drawn[0]))
-
-ratios = st.one_of(
-    st.sampled_from((0, 1, 0.0, 1.0, 0.1, 0.5, 1 / 3, 1e-6, 1e-12, 1e-30, SMALLEST_NORMAL, 1 - 2.0**-53)),
-    st.floats(0, 1).filter(lambda ratio: ratio == 0 or ratio >= SMALLEST_NORMAL),
-    st.integers(0, 1000).map(lambda parts: parts / 1000),
-)
-_shapes = st.sampled_from(list(itertools.product(("linear", "cosine"), ("cosine", "linear"))))
+ratios = words(1).map(lambda drawn: Words(drawn).ratio())
 
 
-@st.composite
-def _curves(draw: st.DrawFn, counts: Sequence[int], more: int) -> tuple[dict[str, Any], list[int]]:
-    """The arguments of a valid curve, and so many words more."""
+def read_arguments(read: Words, counts: Sequence[int], most_steps: int = MAX_STEP) -> dict[str, Any]:
+    """The arguments of a valid `PlateauCurve`, from 7 + 3 · max(counts) words."""
+    total = read.magnitude(1, most_steps)
+    flags = read()
+    warmup = read.magnitude(0, (total - 1) * (flags & 1))
+    after_warmup = total - warmup
+    count = read.one_of(counts)
     # As many words for each curve: where their number changes, hypothesis goes back to zeros.
     most = max(counts)
-    of_total, of_warmup, of_count, flags, order, *rest = draw(words(5 + 3 * most + more))
-    total = _magnitude(of_total, 1, MAX_STEP)
-    warmup = _magnitude(of_warmup, 0, total - 1) if flags & 1 else 0
-    after_warmup = total - warmup
-    count = counts[of_count % len(counts)]
-    cuts = sorted(map(_percentage, rest[: 2 * count]))
+    cuts = sorted(map(_percentage, read.take(2 * most)[: 2 * count]))
     if count and flags & 2:
         cuts[0] = Decimal(0)
     if count and flags & 4:
@@ -82,61 +128,32 @@ def _curves(draw: st.DrawFn, counts: Sequence[int], more: int) -> tuple[dict[str
     absolute: list[tuple[int, int]] = []
     held = 0
     starts = [warmup + share_of(after_warmup, _number(cut)) for cut in cuts[::2]]
+    of_lengths = read.take(most)
     for index, (start, end) in enumerate(zip(cuts[::2], cuts[1::2], strict=True)):
-        of_length, in_steps = divmod(rest[2 * most + index], 2)
+        of_length, in_steps = divmod(of_lengths[index], 2)
+        room = (starts[index + 1] if index + 1 < count else total) - starts[index]
+        pair = _number(start), _number(end - start)
+        length = magnitude(of_length, 0, room) if in_steps else share_of(after_warmup, pair[1])
+        if held + length >= after_warmup:
+            break  # A step must be left to decay.
+        held += length
         if in_steps:
-            room = (starts[index + 1] if index + 1 < count else total) - starts[index]
-            length = _magnitude(of_length, 0, room)
             absolute.append((starts[index], length))
         else:
-            pair = _number(start), _number(end - start)
-            length = share_of(after_warmup, pair[1])
             relative.append(pair)
-        held += length
-    assume(held < after_warmup)
-    random = Random(order)
-    warmup_shape, decay_shape = draw(_shapes)
-    chosen = {
+    random = Random(read())
+    return {
         "total_steps": total,
         "warmup_steps": warmup,
         "plateaus": random.sample(relative, len(relative)),
         "absolute_plateaus": random.sample(absolute, len(absolute)),
-        "min_lr_ratio": draw(ratios),
-        "init_lr_ratio": draw(ratios),
-        "warmup": warmup_shape,
-        "decay": decay_shape,
+        "min_lr_ratio": read.ratio(),
+        "init_lr_ratio": read.ratio(),
+        "warmup": ("linear", "cosine")[flags >> 3 & 1],
+        "decay": ("cosine", "linear", "1-sqrt")[(flags >> 4) % 3],
     }
-    return chosen, rest[3 * most :]
 
 
 def arguments(counts: Sequence[int] = range(31)) -> st.SearchStrategy[dict[str, Any]]:
-    """The arguments of a valid curve; `counts` holds the numbers of plateaus that it may have."""
-    return _curves(counts, 0).map(lambda drawn: drawn[0])
-
-
-def _step(word: int, total_steps: int, borders: list[int]) -> int:
-    """A step near the border of a segment, between two, before the first or past the last."""
-    rest, kind = divmod(word, 4)
-    if kind == 0:
-        which, gap = divmod(rest, 7)
-        step = borders[which % len(borders)] + gap - 3
-    elif kind == 1:
-        step = rest % (total_steps + 1)
-    elif kind == 2:
-        step = -_magnitude(rest, 1, 2**31)
-    else:
-        step = total_steps + _magnitude(rest, 0, MAX_STEP - total_steps)
-    return min(step, MAX_STEP)
-
-
-def arguments_and_steps(
-    counts: Sequence[int] = range(31), size: int = 48
-) -> st.SearchStrategy[tuple[dict[str, Any], list[int]]]:
-    """The arguments of a valid curve, and `size` int32 steps worth looking at."""
-
-    def read(drawn: tuple[dict[str, Any], list[int]]) -> tuple[dict[str, Any], list[int]]:
-        chosen, more = drawn
-        borders = Oracle(**chosen).borders
-        return chosen, [_step(word, chosen["total_steps"], borders) for word in more]
-
-    return _curves(counts, size).map(read)
+    """The arguments of a valid `PlateauCurve`; `counts` holds the numbers of plateaus that it may have."""
+    return words(7 + 3 * max(counts)).map(lambda drawn: read_arguments(Words(drawn), counts))

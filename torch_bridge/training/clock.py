@@ -1,4 +1,4 @@
-"""The schedule's clock: how many updates took place, and the rates at that count, on the device."""
+"""The schedule's clock, on the device: how many updates took place, the step of the curve, its rates."""
 
 import operator
 from collections.abc import Sequence
@@ -8,8 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torch_bridge.core import PlateauCurve
+from torch_bridge.core import Curve, Rule
+from torch_bridge.holds import States, starts
 from torch_bridge.multipliers import Multipliers
+from torch_bridge.training.hold import Hold
 
 INTERVAL = 1024
 """Updates between two moves of the window."""
@@ -18,59 +20,94 @@ INTERVAL = 1024
 class Clock:
     """Counts updates on the device and looks their rates up there; the host never waits for either.
 
+    An update that took place moves the clock one on, unless a rule holds it.
+
     The device holds a window of the rates of `2·INTERVAL + 1` steps from `low` on. Every `INTERVAL`
-    updates the host moves it to the count that it had asked for one move earlier, and that has long
-    arrived: a lower bound of the count, at most `2·INTERVAL` updates old, however many were skipped.
+    updates the host moves it to where the clock stood when it had asked one move earlier, and that has
+    long arrived: a lower bound, at most `2·INTERVAL` updates old, however many were skipped or held.
 
     All tensors stay the same for the clock's life, so that a captured graph can use them.
+
+    Args:
+        curves: The curve of each parameter group.
+        peaks: The peak of each group.
+        device: Where the counts and the rates are.
+        rules: Those that may hold the clock; with any the curves are all the same.
     """
 
-    def __init__(self, curves: Sequence[PlateauCurve], peaks: Sequence[float], device: torch.device) -> None:
+    def __init__(
+        self,
+        curves: Sequence[Curve],
+        peaks: Sequence[float],
+        device: torch.device,
+        rules: Sequence[Rule] = (),
+    ) -> None:
         self.curves = list(curves)
         self.peaks = list(peaks)
-        self.counts = torch.zeros(2, dtype=torch.int64, device=device)
-        """Updates applied, updates skipped."""
-        self.applied = self.counts[0]
-        self._applied = self.counts[:1]
+        self.rules = rules
+        self._hold = Hold(rules, curves[0], device) if rules else None
+        # In one tensor, for one operator that moves them and one that copies them.
+        self._numbers = torch.zeros(5, dtype=torch.int64, device=device)
+        self.now = self._numbers[0]
+        """The step of the curve where the clock stands."""
+        self.counts = self._numbers[1:4]
+        """Updates applied, updates skipped, and the step that the rates are of."""
+        self._now, self._used, self._position = (self._numbers[index : index + 1] for index in (0, 3, 4))
+        self._used_and_position = self._numbers[3:]
+        self._if_applied = torch.tensor([1, 1, 0, 0, 0], device=device)
+        self._if_skipped = torch.tensor([0, 0, 1, 0, 0], device=device)
         # A column, the shape that torch.index_select writes.
         self._column = torch.zeros(len(self.curves), 1, dtype=torch.float32, device=device)
         self.rates = self._column.view(-1)
-        """The rate of each parameter group at the present count: float32, of shape (groups,)."""
+        """The rate of each parameter group at the present step: float32, of shape (groups,)."""
         self.group_rates = self.rates.unbind()
         """The same memory, a scalar a group."""
         self._window = torch.zeros(len(self.curves), 2 * INTERVAL + 1, dtype=torch.float32, device=device)
-        self._low = torch.zeros(1, dtype=torch.int64, device=device)
-        self._position = torch.zeros(1, dtype=torch.int64, device=device)
-        self._one = torch.ones(1, dtype=torch.int64, device=device)
+        self._zero_and_low = torch.zeros(2, dtype=torch.int64, device=device)
+        self._low = self._zero_and_low[1]
         self._multipliers = Multipliers(self.curves)
         # Page-locked, so that copies from and to the device need no waiting; on the CPU by name, since
         # torch may have been given another default device.
         on_cuda = device.type == "cuda"
         self._copied = torch.cuda.Event() if on_cuda else None
-        self._next_window, self._seen_counts = (
+        self._next_window, self._seen_numbers = (
             torch.zeros(like.shape, dtype=like.dtype, device="cpu", pin_memory=on_cuda)
-            for like in (self._window, self.counts)
+            for like in (self._window, self._numbers)
         )
         # The same memory, where the host writes the curve's values, which are NumPy's, and reads counts.
-        self._rows, self._seen = self._next_window.numpy(), self._seen_counts.numpy()
-        self.set(0, 0, self.peaks)
+        self._rows, self._seen = self._next_window.numpy(), self._seen_numbers.numpy()
+        self.set(0, 0, 0, self.peaks, starts(rules))
 
-    def set(self, applied: int, skipped: int, peaks: Sequence[float]) -> None:
-        """Start from these counts, with these peaks."""
+    def set(
+        self,
+        applied: int,
+        skipped: int,
+        clock: int,
+        peaks: Sequence[float],
+        states: States = (),
+    ) -> None:
+        """Start from these counts, this step of the curve, these peaks, and what the rules remember."""
         self.peaks = list(peaks)
         self._wait_for_copies()
-        self._seen[:] = applied, skipped
-        self.counts.copy_(self._seen_counts)
+        self._seen[:] = clock, applied, skipped, clock, 0
+        self._numbers.copy_(self._seen_numbers)
+        if self._hold is not None:
+            self._hold.set(states)
         self._move_window()
         self._updates = 0
 
-    def counted(self) -> list[int]:
-        """Updates applied and updates skipped, read from the device."""
-        return cast("list[int]", self.counts.tolist())
+    def read(self) -> tuple[int, int, int]:
+        """Updates applied, updates skipped, and where the clock stands, read from the device."""
+        now, applied, skipped, *_ = cast("list[int]", self._numbers.tolist())
+        return applied, skipped, now
 
-    def rates_at(self, applied: int) -> list[float]:
-        """The rate of each parameter group after so many updates, computed on the host."""
-        return list(map(operator.mul, self.peaks, self._multipliers[applied]))
+    def states(self) -> States:
+        """What the rules remember, read from the device."""
+        return () if self._hold is None else self._hold.states()
+
+    def rates_at(self, step: int) -> list[float]:
+        """The rate of each parameter group at a step of the curve, computed on the host."""
+        return list(map(operator.mul, self.peaks, self._multipliers[step]))
 
     def move_window_if_due(self) -> None:
         """Called before each update, outside any captured graph."""
@@ -80,13 +117,16 @@ class Clock:
         self._updates += 1
 
     def fill_rates(self) -> None:
-        """Write the rates of the present count into `rates`."""
-        torch.sub(self._applied, self._low, out=self._position)
+        """Write the rates of where the clock stands into `rates`."""
+        torch.sub(self._now, self._zero_and_low, out=self._used_and_position)
         torch.index_select(self._window, 1, self._position, out=self._column)
 
-    def count_update(self, skip: Tensor) -> None:
-        """Count an update as applied, or as skipped where `skip`, a bool scalar, is True."""
-        self.counts.index_add_(0, skip.long().view(1), self._one)
+    def count_update(self, skip: Tensor, loss: Tensor) -> None:
+        """Count an update as applied, or as skipped where `skip`, a bool scalar, is True; move the clock."""
+        self._numbers.add_(torch.where(skip, self._if_skipped, self._if_applied))
+        if self._hold is not None:
+            held = self._hold.holds(self._used, loss, skip)
+            self._now.copy_(torch.where(held, self._used, self._now))
 
     def _wait_for_copies(self) -> None:
         if self._copied is not None:
@@ -101,6 +141,6 @@ class Clock:
             np.multiply(multipliers[curve], np.float32(peak), out=row)
         self._window.copy_(self._next_window, non_blocking=True)
         self._low.fill_(low)
-        self._seen_counts.copy_(self.counts, non_blocking=True)
+        self._seen_numbers.copy_(self._numbers, non_blocking=True)
         if self._copied is not None:
             self._copied.record(torch.cuda.current_stream(self._window.device))

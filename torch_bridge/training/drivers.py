@@ -18,17 +18,17 @@ _WITH_FOUND_INF = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD, torch.o
 class Skip:
     """The decision of one update: to be skipped where its loss or its gradient norm is not finite."""
 
-    def __init__(self, loss: Tensor, norm: Tensor, applied: Tensor) -> None:
+    def __init__(self, loss: Tensor, norm: Tensor, clock: Tensor) -> None:
         # Zero times a finite number is zero: one comparison in place of two isfinite.
         self.on_device = loss.mul(0).add(norm, alpha=0).ne(0)
         self.found_inf = self.on_device.float()
-        self._applied = applied
+        self._clock = clock
 
     @cached_property
-    def applied(self) -> int | None:
-        """How many updates took place before this one; None if it is skipped. One read of the device."""
-        count = int(torch.where(self.on_device, -1, self._applied).item())
-        return None if count < 0 else count
+    def clock(self) -> int | None:
+        """Where the clock stands for this update; None if it is skipped. One read of the device."""
+        step = int(torch.where(self.on_device, -1, self._clock).item())
+        return None if step < 0 else step
 
 
 class Driver(Protocol):
@@ -60,7 +60,7 @@ class DeviceDriver:
         optimizer: Any = self._optimizer
         self.steady = _has_momentum(optimizer)
         if not self.steady:
-            if skip.applied is not None:
+            if skip.clock is not None:
                 _complete_momentum(optimizer)
                 optimizer.step()
             return
@@ -84,9 +84,9 @@ class HostDriver:
         """Every step writes its rates."""
 
     def step(self, skip: Skip) -> None:
-        if skip.applied is None:
+        if skip.clock is None:
             return
-        rates = self._clock.rates_at(skip.applied)[self._groups]
+        rates = self._clock.rates_at(skip.clock)[self._groups]
         for group, rate in zip(self._optimizer.param_groups, rates, strict=True):
             group["lr"] = rate
         self._optimizer.step()
@@ -144,7 +144,7 @@ class Drivers:
     def step(self, skip: Skip) -> None:
         # Where one has to look it does so first: a wait is no time to have half of them moved.
         self._has_stepped = False
-        if any(isinstance(driver, HostDriver) for driver in self._drivers) and skip.applied is None:
+        if any(isinstance(driver, HostDriver) for driver in self._drivers) and skip.clock is None:
             return
         for driver in self._drivers:
             driver.step(skip)

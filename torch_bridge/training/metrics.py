@@ -18,6 +18,8 @@ class StepResult(NamedTuple):
         lr: The rate of each parameter group in this update, float32 of shape (groups,).
         applied: How many updates took place so far, int64.
         skipped: How many were skipped so far, int64.
+        clock: The step of the curve that `lr` is of, int64: without a rule that holds it, how many updates
+            took place before this one.
     """
 
     loss: Tensor
@@ -25,6 +27,7 @@ class StepResult(NamedTuple):
     lr: Tensor
     applied: Tensor
     skipped: Tensor
+    clock: Tensor
 
 
 def raise_if_nonfinite(result: StepResult, scaled: bool) -> None:
@@ -54,7 +57,7 @@ class MetricLog:
 
     Attributes:
         rows: A dictionary for each update that was looked at, the newest last: "loss", "grad_norm", "lr"
-            (a float, or a list of one per parameter group), "applied", "skipped".
+            (a float, or a list of one per parameter group), "applied", "skipped", "clock".
 
     Raises:
         TypeError, ValueError: `every` or `keep` is not a positive integer.
@@ -62,12 +65,12 @@ class MetricLog:
     >>> import torch
     >>> from torch_bridge import MetricLog, StepResult
     >>> log = MetricLog(every=2)
-    >>> scalar = torch.tensor(0.5)
-    >>> result = StepResult(scalar, scalar, torch.tensor([0.125]), torch.tensor(1), torch.tensor(0))
+    >>> half, one, zero = torch.tensor(0.5), torch.tensor(1), torch.tensor(0)
+    >>> result = StepResult(half, half, torch.tensor([0.125]), applied=one, skipped=zero, clock=zero)
     >>> log(result) is None
     True
     >>> log(result)
-    {'loss': 0.5, 'grad_norm': 0.5, 'lr': 0.125, 'applied': 1, 'skipped': 0}
+    {'loss': 0.5, 'grad_norm': 0.5, 'lr': 0.125, 'applied': 1, 'skipped': 0, 'clock': 0}
     """
 
     def __init__(self, every: int = 100, keep: int | None = None) -> None:
@@ -89,7 +92,7 @@ class MetricLog:
             rows = torch.hstack([column.view(len(self._kept), -1) for column in columns])
             table = cast("list[list[float]]", rows.tolist())
             self._kept.clear()
-            for loss, norm, *rates, applied, skipped in table:
+            for loss, norm, *rates, applied, skipped, clock in table:
                 self.rows.append(
                     {
                         "loss": loss,
@@ -97,6 +100,7 @@ class MetricLog:
                         "lr": rates[0] if len(rates) == 1 else rates,
                         "applied": int(applied),
                         "skipped": int(skipped),
+                        "clock": int(clock),
                     }
                 )
             if self.keep is not None:

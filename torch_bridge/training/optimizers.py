@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from torch_bridge.core import PlateauCurve
+from torch_bridge.core import Curve
 from torch_bridge.groups import curves_of, groups_of
 
 _TRAINERS = ("accelerate", "lightning", "lightning_fabric", "pytorch_lightning")
@@ -137,20 +137,20 @@ def device_of(optimizers: Sequence[Optimizer]) -> torch.device:
     return devices.pop()
 
 
-def curves_by_group(optimizer: Any, optimizers: Sequence[Optimizer], curve: Any) -> list[PlateauCurve]:
+def curves_by_group(optimizer: Any, optimizers: Sequence[Optimizer], curve: Any) -> list[Curve]:
     """One curve for each parameter group of all optimizers.
 
     For a sequence of optimizers `curve` is one for all, or a sequence with an entry per optimizer; such an
     entry, like `curve` for one optimizer alone, is a curve or a sequence of one per group.
 
     Raises:
-        TypeError: Something that is not a `PlateauCurve`.
+        TypeError: Something that is not a `Curve`.
         ValueError: Another number of curves than of optimizers, or of groups.
     """
     entries: Sequence[Any] = [curve] * len(optimizers)
-    if isinstance(optimizer, list | tuple) and not isinstance(curve, PlateauCurve):
+    if isinstance(optimizer, list | tuple) and not isinstance(curve, Curve):
         if not isinstance(curve, Sequence) or isinstance(curve, str):
-            raise TypeError(f"curve = {curve!r} must be a PlateauCurve, or an entry for each optimizer")
+            raise TypeError(f"curve = {curve!r} must be a Curve, or an entry for each optimizer")
         entries = cast("Sequence[Any]", curve)
         if len(entries) != len(optimizers):
             raise ValueError(f"curve has {len(entries)} entries for {len(optimizers)} optimizers")

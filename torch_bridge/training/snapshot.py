@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
 
-from torch_bridge.core import CurveArguments
+from torch_bridge.holds import HoldState
 from torch_bridge.training.clock import Clock
 
 
@@ -22,10 +22,14 @@ class TrainStepState(TypedDict):
     """The optimizer's state, or a list of one for each of several."""
     optimizer_type: str | list[str]
     precision: str
-    curves: list[CurveArguments]
+    curves: list[Mapping[str, Any]]
     """The arguments of each parameter group's curve."""
     applied: int
     skipped: int
+    clock: int
+    """The step of the curve that the next update's rates are of."""
+    hold: list[HoldState] | None
+    """The rules that hold the clock, and what they remember."""
     loss_scale: Sequence[Tensor] | None
     carry: list[Tensor] | None
     random: dict[str, Tensor]
@@ -35,9 +39,9 @@ def states_of(optimizers: Sequence[Optimizer], clock: Clock) -> list[dict[str, A
     """The optimizers' states, with the clock's peaks and the rates of its next update, as a scheduler has."""
     states = [optimizer.state_dict() for optimizer in optimizers]
     groups = chain.from_iterable(state["param_groups"] for state in states)
-    applied, _ = clock.counted()
+    *_, now = clock.read()
     # A group that came later has no rate: the next update refuses it.
-    for group, peak, rate in zip(groups, clock.peaks, clock.rates_at(applied), strict=False):
+    for group, peak, rate in zip(groups, clock.peaks, clock.rates_at(now), strict=False):
         is_tensor = isinstance(group["lr"], Tensor)
         group["lr"] = torch.tensor(rate, dtype=torch.float32, device="cpu") if is_tensor else rate
         group["initial_lr"] = peak

@@ -10,27 +10,39 @@ from torch import Tensor, nn
 from torch.optim import Optimizer, SparseAdam
 from torch.utils import _pytree as pytree
 
-from torch_bridge.core import checks
+from torch_bridge.core import Curve, checks
+from torch_bridge.resume import check_past, curves_in
 from torch_bridge.training.snapshot import TrainStepState
 
 _MOST_UPDATES = 2**53  # a double holds every count up to here
+_LATER_KEYS = {"clock", "hold"}  # which older states lack
 
 
-def check(own: TrainStepState, other: Any, optimizers: Sequence[Optimizer], device: torch.device) -> None:
-    """Refuse a state that does not fit.
+def check(
+    own: TrainStepState,
+    other: Any,
+    optimizers: Sequence[Optimizer],
+    device: torch.device,
+    curves: Sequence[Curve] | None,
+) -> None:
+    """Refuse a state that does not fit, or whose curves have another past than these.
 
     Raises:
         ValueError: It names what is different.
     """
     with _refused("state of this step"):
         _check(own, other, optimizers, device)
+        if curves is not None:
+            with _refused("list of curves"):
+                saved = curves_in(other["curves"], len(curves))
+            check_past(saved, curves, other.get("clock", other["applied"]), "pass strict=False")
 
 
 def _check(own: TrainStepState, other: Any, optimizers: Sequence[Optimizer], device: torch.device) -> None:
-    if not isinstance(other, Mapping) or own.keys() != other.keys():
+    if not isinstance(other, Mapping) or own.keys() - _LATER_KEYS != other.keys() - _LATER_KEYS:
         raise ValueError(f"state_dict is not a state of a TrainStep, which has the keys {list(own)}")
     other = cast("Mapping[str, Any]", other)
-    for name in ("curves", "precision", "optimizer_type"):
+    for name in ("precision", "optimizer_type"):
         if own[name] != other[name]:
             raise ValueError(
                 f"state_dict was saved with {name} = {other[name]}, and this step has {own[name]}"
@@ -40,9 +52,10 @@ def _check(own: TrainStepState, other: Any, optimizers: Sequence[Optimizer], dev
         raise ValueError("state_dict was saved with another model: its names are others")
     _check_shapes("carry", _listed(own["carry"]), _listed(other["carry"]))
     _check_scale(own["loss_scale"], other["loss_scale"])
-    for name in ("applied", "skipped"):
-        if type(other[name]) is not int or not 0 <= other[name] < _MOST_UPDATES:
-            raise ValueError(f"state_dict has {name} = {other[name]!r}; it must be a count")
+    for name in ("applied", "skipped", "clock"):
+        count = other.get(name, 0)
+        if type(count) is not int or not 0 <= count < _MOST_UPDATES:
+            raise ValueError(f"state_dict has {name} = {count!r}; it must be a count")
     with _refused("state of torch's random numbers"):
         torch.Generator("cpu").set_state(other["random"]["cpu"].cpu())
         if device.type == "cuda" and "cuda" in other["random"]:

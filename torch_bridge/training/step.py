@@ -8,8 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from torch_bridge.core import PlateauCurve, checks
+from torch_bridge.core import Curve, Rule, checks
 from torch_bridge.groups import peaks_of
+from torch_bridge.holds import from_plain, rules_for, to_plain
 from torch_bridge.training import snapshot
 from torch_bridge.training.accumulation import Accumulator
 from torch_bridge.training.capture import Graphs
@@ -26,16 +27,16 @@ from torch_bridge.training.snapshot import TrainStepState
 from torch_bridge.training.state_checks import check
 
 OnNonfinite = Literal["skip", "raise"]
-CurvesOfGroups = PlateauCurve | Sequence[PlateauCurve]
+CurvesOfGroups = Curve | Sequence[Curve]
 
 
 class TrainStep:
     """One training update as a call: `step(batch, *more_micro_batches)`. For one device.
 
     For each micro-batch a forward and a backward pass under autocast; then unscale, clip, and, if
-    loss and gradient norm are finite, an optimizer step with the rate peak · curve(applied), where
-    `applied` counts the updates that took place. Loss, norm, rate and counts come back as device
-    tensors: nothing here reads them, and the host runs ahead of the device.
+    loss and gradient norm are finite, an optimizer step with the rate peak · curve(clock). The clock
+    counts the updates that took place, those left out that a rule of `hold` stopped it at. Loss, norm,
+    rate and counts come back as device tensors: nothing here reads them, and the host runs ahead.
 
     Fused Adam, AdamW, SGD and Adagrad run without one read of the device in the steady state,
     skipped updates included (fused SGD with momentum is looked at until its first update has taken
@@ -74,6 +75,8 @@ class TrainStep:
             A batch that requires gradients gets none back. Fused Adagrad on CUDA needs torch 2.13.
         carry: The initial recurrent state, any pytree of tensors. Micro-batches are then consecutive
             in time, and the carry is detached between them.
+        hold: A `HoldUntilFlat`, a `HoldBelow`, or a list of them, under one curve for all groups. The
+            metric is the update's loss, and the decision is taken on the device.
 
     Attributes:
         model: The module.
@@ -85,7 +88,8 @@ class TrainStep:
             model that is wrapped for several processes, or by Fabric for mixed precision; an
             optimizer whose parameters are not the model's or another's too, that has a scheduler
             attached, or whose `state_dict` has a form of its own; fp16 parameters with
-            `precision="fp16"`; `cuda_graph=True` where an update cannot be captured.
+            `precision="fp16"`; `cuda_graph=True` where an update cannot be captured; several curves with
+            `hold`, or one without a flat part for `HoldUntilFlat`.
 
     A call raises TypeError or ValueError for a loss that is neither scalar nor pair, a total weight
     of zero that is known on the host, or a carry of another shape; the step stays usable. After an
@@ -93,6 +97,7 @@ class TrainStep:
     RuntimeError until a state is loaded. A step is for one thread, and can't be copied or pickled:
     build another one, and give it `state_dict()`.
 
+    >>> from plateau_jax import PlateauCurve
     >>> model = nn.Linear(2, 1)
     >>> optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, fused=True)
     >>> def loss_fn(model, batch):
@@ -120,11 +125,13 @@ class TrainStep:
         compile: bool = False,
         cuda_graph: bool = False,
         carry: Any = None,
+        hold: Rule | Sequence[Rule] | None = None,
     ) -> None:
         check_model(model)
         optimizers = optimizers_of(model, optimizer)
         device = device_of(optimizers)
         curves = curves_by_group(optimizer, optimizers, curve)
+        rules = rules_for(hold, curves)
         peaks = [peak for each in optimizers for peak in peaks_of(each)]
         groups = chain.from_iterable(each.param_groups for each in optimizers)
         parameters: list[nn.Parameter] = [parameter for group in groups for parameter in group["params"]]
@@ -148,7 +155,7 @@ class TrainStep:
         self._device = device
         self._optimized, self._all_parameters = parameters, list(model.parameters())
         self._norm_dtype = norm_dtype(parameters)
-        self._clock = Clock(curves, peaks, device)
+        self._clock = Clock(curves, peaks, device, rules)
         self._drivers = Drivers(self.optimizers, self._clock)
         self._graphs = Graphs(self._update, self._drivers, device) if cuda_graph else None
         self._foundation = Foundation(model, self.optimizers, captured=cuda_graph)
@@ -209,14 +216,14 @@ class TrainStep:
             norm = total_norm(gradients, self._norm_dtype)
             if self._max_norm is not None:
                 clip(gradients, norm, self._max_norm)
-            skip = Skip(loss, norm, self._clock.applied)
+            skip = Skip(loss, norm, self._clock.now)
             # Before the optimizer moves a parameter that a leaf may be a view of.
             kept = [] if self._carry is None else self._carry.chosen(carry, skip.on_device)
             self._clock.fill_rates()
             before = self._drivers.versions()
             try:
                 self._drivers.step(skip)
-                self._clock.count_update(skip.on_device)
+                self._clock.count_update(skip.on_device, loss)
                 if self._precision.scale is not None:
                     self._precision.scale.update(skip.found_inf, loss)
                     accumulator.keep_weights()
@@ -258,7 +265,7 @@ class TrainStep:
         optimizers = snapshot.states_of(self.optimizers, self._clock)
         kinds = [type(optimizer).__name__ for optimizer in self.optimizers]
         one = len(kinds) == 1
-        applied, skipped = self._clock.counted()
+        applied, skipped, clock = self._clock.read()
         return {
             "model": self.model.state_dict(),
             "optimizer": optimizers[0] if one else optimizers,
@@ -267,23 +274,34 @@ class TrainStep:
             "curves": [curve.to_dict() for curve in self._clock.curves],
             "applied": applied,
             "skipped": skipped,
+            "clock": clock,
+            "hold": to_plain(self._clock.rules, self._clock.states()),
             "loss_scale": None if self._precision.scale is None else self._precision.scale.state(),
             "carry": None if self._carry is None else self._carry.buffers,
             "random": snapshot.random_states(self._device),
         }
 
     @torch.inference_mode(False)
-    def load_state_dict(self, state_dict: TrainStepState | Mapping[str, Any]) -> None:
+    def load_state_dict(self, state_dict: TrainStepState | Mapping[str, Any], strict: bool = True) -> None:
         """Go on, bit for bit, where a snapshot was taken. What is loaded is copied.
 
         The peaks of the rates and the optimizers' settings are the saved ones. Of an optimizer that is
         not torch's own, states are compared where this step has them already.
 
+        Args:
+            state_dict: What `state_dict` returned.
+            strict: Whether the state of another plan is refused: of a curve that differs at a step before
+                the saved clock (`Curve.same_until`), or of another hold. With False the run goes on under
+                this step's curve, from the saved clock, whatever came before, and rules that are not the
+                saved ones start anew.
+
         Raises:
-            ValueError: The state of another curve, model, optimizer, precision or carry, or not a
-                state. Nothing was changed.
+            ValueError: The state of another plan (unless `strict` is False), of another model, optimizer,
+                precision or carry, or not a state. Nothing was changed.
         """
-        check(self._state(), state_dict, self.optimizers, self._device)
+        clock = self._clock
+        check(self._state(), state_dict, self.optimizers, self._device, clock.curves if strict else None)
+        held = from_plain(state_dict.get("hold"), clock.rules, strict, "pass strict=False")
         states = [state_dict["optimizer"]] if len(self.optimizers) == 1 else state_dict["optimizer"]
         groups = list(chain.from_iterable(state["param_groups"] for state in states))
         if self._graphs is not None:
@@ -296,7 +314,8 @@ class TrainStep:
         for optimizer, state in zip(self.optimizers, copies, strict=True):
             optimizer.load_state_dict(state)
             snapshot.restore_dtypes(optimizer, state)
-        self._clock.set(state_dict["applied"], state_dict["skipped"], peaks)
+        applied = state_dict["applied"]
+        clock.set(applied, state_dict["skipped"], state_dict.get("clock", applied), peaks, held)
         self._rebuild()
         if self._precision.scale is not None:
             self._precision.scale.set(state_dict["loss_scale"] or [])

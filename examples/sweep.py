@@ -1,0 +1,185 @@
+"""Where to put a plateau, and for how long? Train one network under every answer at once.
+
+The handwritten digits that ship with scikit-learn. 97 networks have the same initial weights and see the
+same batches; each has a curve of its own. The curves are one table, `stack(curves)`, over which `jax.vmap`
+trains all of them in one compiled program. One run after another is timed beside it; that is compiled
+once too, since a table is an argument.
+
+    python examples/sweep.py
+    python examples/sweep.py --steps 1000 --peak 0.003 --output sweep.png
+"""
+
+import argparse
+import statistics
+import sys
+import time
+from operator import itemgetter
+from pathlib import Path
+
+import jax
+import matplotlib
+import matplotlib.pyplot as plt
+import numpy as np
+import optax
+from sklearn.datasets import load_digits
+
+from plateau_jax import PlateauCurve, multiplier, plot, stack
+
+matplotlib.use("Agg")  # A file, no window.
+
+STARTS = range(0, 60, 5)  # in percent of the steps after the warmup
+LENGTHS = range(5, 45, 5)
+HIDDEN = 32
+
+
+def initial_weights(random):
+    """64 pixels → 32 → 10 digits; biases begin at 0."""
+    sizes = (64, HIDDEN), (HIDDEN, 10)
+    return [
+        (random.normal(0, inputs**-0.5, (inputs, outputs)).astype("float32"), np.zeros(outputs, "float32"))
+        for inputs, outputs in sizes
+    ]
+
+
+def loss_fn(weights, images, labels):
+    (hidden, hidden_bias), (digits, digits_bias) = weights
+    logits = jax.nn.relu(images @ hidden + hidden_bias) @ digits + digits_bias
+    return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
+
+
+def training(weights, batches, held_out, peak):
+    """A function that trains a network under a curve's table."""
+
+    def train(table):
+        """The loss on held-out images, and the learning rates that were used."""
+        optimizer = optax.inject_hyperparams(optax.adam)(lambda step: peak * multiplier(table, step))
+
+        def update(state, batch):
+            weights, optimizer_state = state
+            gradients = jax.grad(loss_fn)(weights, *batch)
+            updates, optimizer_state = optimizer.update(gradients, optimizer_state)
+            rate = optimizer_state.hyperparams["learning_rate"]
+            return (optax.apply_updates(weights, updates), optimizer_state), rate
+
+        (trained, _), rates = jax.lax.scan(update, (weights, optimizer.init(weights)), batches)
+        return loss_fn(trained, *held_out), rates
+
+    return train
+
+
+def timed(call):
+    begin = time.perf_counter()
+    result = jax.block_until_ready(call())
+    return result, time.perf_counter() - begin
+
+
+def picture(path, curves, losses, peak):
+    """The loss under each curve beside that without a plateau; and the best and the worst curve."""
+    *swept, plain = losses
+    chosen = {"best": np.argmin(swept), "worst": np.argmax(swept), "no plateau": len(swept)}
+    most = np.abs(np.array(swept) - plain).max()
+    figure, (left, right) = plt.subplots(1, 2, figsize=(12, 4.8), width_ratios=(4, 3), layout="constrained")
+
+    shown = np.reshape(swept, (len(LENGTHS), len(STARTS)))
+    image = left.imshow(shown, "RdBu_r", origin="lower", aspect="auto", vmin=plain - most, vmax=plain + most)
+    for name in ("best", "worst"):
+        row, column = divmod(chosen[name], len(STARTS))
+        dark = abs(swept[chosen[name]] - plain) > most / 2
+        left.text(column, row, name, color="white" if dark else "black", ha="center", va="center")
+    left.set_xticks(range(len(STARTS)), STARTS)
+    left.set_yticks(range(len(LENGTHS)), LENGTHS)
+    left.set(xlabel="start of the plateau (% of the steps after the warmup)", ylabel="its length (%)")
+    left.set_title(f"Held-out loss (white: {plain:.4f}, without a plateau)", loc="left")
+    left.tick_params(length=0)
+    left.spines[:].set_visible(False)
+    figure.colorbar(image, ax=left).outline.set_visible(False)
+
+    plot([curves[index] for index in chosen.values()], peak_value=peak, ax=right)
+    for line, (name, index) in zip(right.lines, chosen.items(), strict=True):
+        line.set(label=f"{name}: {losses[index]:.4f}", color=image.to_rgba(losses[index]), linewidth=2)
+    right.lines[-1].set(color="0.5", linestyle="--")
+    right.legend(frameon=False, loc="upper right")
+    right.set_title("Learning rate, and the loss that it leads to", loc="left")
+    right.set_ylabel(None)
+    right.yaxis.set_major_formatter("{x:g}")
+    right.spines[["top", "right"]].set_visible(False)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=150)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--batch-size", type=int, default=64)
+    parser.add_argument("--peak", type=float, default=1e-2, help="peak learning rate (0.01)")
+    parser.add_argument("--rounds", type=int, default=5, help="times that each way is timed (5)")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--output", type=Path, default=Path("sweep.png"), metavar="FILE")
+    args = parser.parse_args()
+    if min(args.batch_size, args.rounds) < 1 or args.seed < 0:
+        parser.error("--batch-size and --rounds must be at least 1, --seed at least 0")
+    if not 1e-9 <= args.peak <= 1:
+        parser.error(f"--peak {args.peak} must lie between 1e-9 and 1")
+    if args.output.suffix[1:] not in plt.Figure().canvas.get_supported_filetypes():
+        parser.error(f"--output {args.output} must end in .png, or another format of matplotlib's")
+    plateaus = [[(start, length)] for length in LENGTHS for start in STARTS]
+    try:
+        curves = [
+            PlateauCurve(args.steps, warmup_steps=args.steps // 10, plateaus=chosen)
+            for chosen in [*plateaus, []]
+        ]
+    except ValueError as error:
+        parser.error(str(error))
+
+    images, labels = load_digits(return_X_y=True)
+    images, labels = (images / 16).astype(np.float32), labels.astype(np.int32)
+    random = np.random.default_rng(args.seed)
+    for_training, held_out = np.split(random.permutation(len(images)), [1000])
+    batches = random.choice(for_training, (args.steps, args.batch_size))
+    train = training(
+        initial_weights(random),
+        (images[batches], labels[batches]),
+        (images[held_out], labels[held_out]),
+        np.float32(args.peak),
+    )
+
+    # Compiled ahead of time: such a program refuses what it would have to be compiled for again.
+    stacked = stack(curves)
+    rows = [jax.tree.map(itemgetter(index), stacked) for index in range(len(curves))]
+    table, *tables = jax.device_put([stacked, *rows])
+    together, compiling = timed(lambda: jax.jit(jax.vmap(train)).lower(table).compile())
+    alone, compiling_one = timed(lambda: jax.jit(train).lower(tables[0]).compile())
+    seconds = {together: [], alone: []}
+    for _ in range(1 + args.rounds):  # the first warms up
+        (losses, rates), taken = timed(lambda: together(table))
+        seconds[together].append(taken)
+        runs, taken = timed(lambda: [alone(one) for one in tables])
+        seconds[alone].append(taken)
+    at_once, in_turn = (statistics.median(seconds[way][1:]) for way in (together, alone))
+
+    losses, rates = np.asarray(losses), np.asarray(rates)
+    alone_losses = np.array([loss for loss, _ in runs])
+    expected = np.float32(args.peak) * np.array([curve(range(args.steps)) for curve in curves])
+    differing = np.count_nonzero(rates.view(np.int32) != expected.view(np.int32))
+    best = int(np.argmin(losses[:-1]))
+    ((start, length),) = curves[best].plateaus
+    print(f"rates that differ from peak · curve(step):  {differing} of {rates.size}")
+    print(f"held-out loss without a plateau:            {losses[-1]:.4f}")
+    print(f"the best, a plateau at {start} % for {length} %:".ljust(43), f"{losses[best]:.4f}")
+    print(
+        f"{len(curves)} runs at once:".ljust(43),
+        f"{at_once:.3f} s, after {compiling:.1f} s to compile",
+    )
+    print(f"one after another:                          {in_turn:.3f} s, after {compiling_one:.1f} s")
+    print(f"times as fast at once:                      {in_turn / at_once:.2f}")
+    print(f"largest difference between their losses:    {np.abs(losses - alone_losses).max():.1e}")
+    picture(args.output, curves, losses, args.peak)
+    print(f"picture:                                    {args.output}")
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except KeyboardInterrupt:
+        print("\nstopped")
+        sys.exit(130)

@@ -1,0 +1,111 @@
+"""Levels of a curve in exact numbers, so that they can be compared.
+
+A level is a fraction where it is rational; else it says how it came about. Two levels count as equal
+where they are written alike.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+from math import isqrt
+
+from plateau_jax import exact
+
+
+@dataclass(frozen=True)
+class Between:
+    """An irrational level: that at x, 0 < x < 1, of the way from `start` to `end` in a shape."""
+
+    shape: str
+    start: "Level"
+    end: "Level"
+    x: Fraction
+
+    @cached_property
+    def bits(self) -> int:
+        start, end = bits(self.start), bits(self.end)
+        if self.shape == "exponential":
+            return exact.geometric_mean(start, end, self.x)
+        return start + ((end - start) * _SHARES[self.shape](self.x) >> exact.BITS)
+
+
+Level = Fraction | Between
+
+_SHARES: dict[str, Callable[[Fraction], int]] = {
+    "linear": exact.from_fraction,
+    "cosine": lambda x: exact.ONE - exact.half_cosine(x.numerator, x.denominator),
+    "1-sqrt": exact.square_root,
+}
+"""How much of the way each shape has gone at x, but for the exponential one: that multiplies."""
+
+# The only rational ones, by Niven's theorem.
+_RATIONAL_COSINES = {
+    Fraction(1, 3): Fraction(1, 4),
+    Fraction(1, 2): Fraction(1, 2),
+    Fraction(2, 3): Fraction(3, 4),
+}
+
+
+def bits(level: Level) -> int:
+    """The level in 224 bits."""
+    return level.bits if isinstance(level, Between) else exact.from_fraction(level)
+
+
+def is_above(level: Level, other: Level) -> bool:
+    """Whether the level is the higher one."""
+    if isinstance(level, Between) or isinstance(other, Between):
+        return bits(level) > bits(other)
+    return level > other
+
+
+def between(shape: str, start: Level, end: Level, x: Fraction) -> Level:
+    """The level at x in [0, 1] of the way from `start` to `end`.
+
+    - linear: start + (end - start)·x
+    - cosine: start + (end - start)·(1 - cos πx)/2
+    - 1-sqrt: start + (end - start)·√x
+    - exponential: start^(1 - x)·end^x
+    """
+    if x == 0 or start == end:
+        return start
+    if x == 1:
+        return end
+    if isinstance(start, Between) or isinstance(end, Between):
+        return Between(shape, start, end, x)
+    if shape == "exponential":
+        factor = _root(end / start, x.denominator)
+        return Between(shape, start, end, x) if factor is None else start * factor**x.numerator
+    share = _rational_share(shape, x)
+    return Between(shape, start, end, x) if share is None else start + (end - start) * share
+
+
+def scaled(level: Level, factor: Fraction) -> Level:
+    """The level times a factor: what multiplies both ends of a shape multiplies all of it."""
+    if isinstance(level, Fraction):
+        return level * factor
+    return Between(level.shape, scaled(level.start, factor), scaled(level.end, factor), level.x)
+
+
+def _rational_share(shape: str, x: Fraction) -> Fraction | None:
+    if shape == "linear":
+        return x
+    return _RATIONAL_COSINES.get(x) if shape == "cosine" else _root(x, 2)
+
+
+def _root(number: Fraction, degree: int) -> Fraction | None:
+    """The root of a fraction where it is one too."""
+    numerator, denominator = (_integer_root(part, degree) for part in number.as_integer_ratio())
+    return None if numerator is None or denominator is None else Fraction(numerator, denominator)
+
+
+def _integer_root(number: int, degree: int) -> int | None:
+    """The root of a positive integer where it is one too."""
+    if degree == 2:
+        root = isqrt(number)
+    else:
+        # Newton's method from above; a degree beyond the number's bits has 1 at once.
+        root = 1 << -(-number.bit_length() // degree) if degree < number.bit_length() else 1
+        while (smaller := ((degree - 1) * root + number // root ** (degree - 1)) // degree) < root:
+            root = smaller
+    return root if root == 1 == number or (root > 1 and root**degree == number) else None

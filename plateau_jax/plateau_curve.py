@@ -1,0 +1,170 @@
+"""Warmup, decay and plateaus: validated, and as rows."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import KW_ONLY, dataclass
+from fractions import Fraction
+from typing import Literal, TypedDict, get_args
+
+from plateau_jax.checks import MAX_STEP, integer, one_of, ratio
+from plateau_jax.curve import Curve
+from plateau_jax.exact import decimal
+from plateau_jax.levels import Level, between
+from plateau_jax.plateaus import percentages, placed, step_counts
+from plateau_jax.rows import Row, hold
+
+WarmupShape = Literal["linear", "cosine"]
+DecayShape = Literal["cosine", "linear", "1-sqrt"]
+
+
+class CurveArguments(TypedDict):
+    """The arguments of a `PlateauCurve`, as plain JSON values."""
+
+    total_steps: int
+    warmup_steps: int
+    plateaus: list[list[float]]
+    absolute_plateaus: list[list[int]]
+    min_lr_ratio: float
+    init_lr_ratio: float
+    warmup: WarmupShape
+    decay: DecayShape
+
+
+@dataclass(frozen=True)
+class PlateauCurve(Curve):
+    """A learning-rate curve: warmup, cosine decay, plateaus. Called with a step, it is a multiplier.
+
+    With W = `warmup_steps`, N = `total_steps` - W, r = `min_lr_ratio` and i = `init_lr_ratio`:
+
+    - Warmup, step < W: i + (1 - i)·step/W, or, for `warmup="cosine"`, i + (1 - i)·(1 - cos(π·step/W))/2.
+    - A plateau (p, d) starts floor(N·p/100) steps after the warmup and lasts floor(N·d/100) steps.
+      With starts sₙ, lengths lₙ and E = N - Σ lₙ decaying steps, its level is that of one cosine over
+      the whole decay, taken at its start with the time of earlier plateaus left out:
+      r + (1 - r)·(1 + cos(π·(sₙ - l₁ - … - lₙ₋₁)/E))/2.
+    - Between two levels a → b, over L steps, an independent half cosine: b + (a - b)·(1 + cos(πj/L))/2.
+    - From `total_steps` on: r. Before step 0: the value at 0.
+
+    For `decay="linear"` the cosines of the decay become straight lines, 1 - x in place of
+    (1 + cos πx)/2; for `decay="1-sqrt"`, 1 - √x. Without warmup `init_lr_ratio` has no effect.
+    Warmup-stable-decay is a plateau at 0 %: `PlateauCurve(total, warmup_steps=w, plateaus=[(0, 80)])`.
+
+    Sources: linear warmup, Goyal et al. 2017 (arXiv:1706.02677); half a cosine for the decay, SGDR,
+    Loshchilov & Hutter 2017 (arXiv:1608.03983); warmup-stable-decay, MiniCPM, Hu et al. 2024
+    (arXiv:2404.06395); 1-sqrt, Hägele et al. 2024 (arXiv:2405.18392).
+
+    Every percentage and ratio is read as the decimal that it prints as: 32.3 % of 1000 is 323.
+
+    Args:
+        total_steps: Number of steps of the whole curve, warmup included; 1 to 2³¹ - 1.
+        warmup_steps: Steps from `init_lr_ratio` to 1, below `total_steps`. Step `warmup_steps` is the peak.
+        plateaus: Pairs (start, duration) in percent, 0 to 100, of the steps after the warmup.
+        absolute_plateaus: Pairs (first step, number of steps), in the count of steps that the curve
+            is called with. May be given beside `plateaus`.
+        min_lr_ratio: The value at the end, 0 to 1.
+        init_lr_ratio: The value at step 0 if there is a warmup, 0 to 1.
+        warmup: `"linear"` or `"cosine"`.
+        decay: `"cosine"`, `"linear"` or `"1-sqrt"`.
+
+    Raises:
+        TypeError: A number of steps that is not an integer, a ratio or percentage that is not a
+            number, a plateau that is not a pair.
+        ValueError: A value out of its range; plateaus that overlap, run past the end or leave no
+            step to decay; an unknown shape.
+
+    >>> curve = PlateauCurve(1000, warmup_steps=100, plateaus=[(50, 20)], min_lr_ratio=0.1)
+    >>> curve(100), curve(1000)
+    (1.0, 0.10000000149011612)
+    >>> curve([0, 50, 550, 700, 5000])
+    array([0.        , 0.5       , 0.37779245, 0.37779245, 0.1       ],
+          dtype=float32)
+    """
+
+    total_steps: int
+    _: KW_ONLY
+    warmup_steps: int = 0
+    plateaus: Sequence[tuple[float, float]] = ()
+    absolute_plateaus: Sequence[tuple[int, int]] = ()
+    min_lr_ratio: float = 0.0
+    init_lr_ratio: float = 0.0
+    warmup: WarmupShape = "linear"
+    decay: DecayShape = "cosine"
+
+    def __post_init__(self) -> None:
+        total = integer("total_steps", self.total_steps)
+        if not 1 <= total <= MAX_STEP:
+            raise ValueError(f"total_steps = {total} must lie in 1 … 2**31 - 1 = {MAX_STEP}")
+        warmup = integer("warmup_steps", self.warmup_steps)
+        if not 0 <= warmup < total:
+            raise ValueError(
+                f"warmup_steps = {warmup} must lie in 0 … total_steps - 1 = {total - 1}, "
+                "so that a step is left to decay"
+            )
+        plateaus = percentages(self.plateaus)
+        absolute_plateaus = step_counts(self.absolute_plateaus, warmup)
+        min_lr_ratio = ratio("min_lr_ratio", self.min_lr_ratio)
+        init_lr_ratio = ratio("init_lr_ratio", self.init_lr_ratio)
+        warmup_shape = one_of("warmup", self.warmup, get_args(WarmupShape))
+        decay = one_of("decay", self.decay, get_args(DecayShape))
+        rows = _rows(
+            total,
+            warmup,
+            placed(total, warmup, plateaus, absolute_plateaus),
+            decimal(min_lr_ratio),
+            decimal(init_lr_ratio),
+            warmup_shape,
+            decay,
+        )
+        self._freeze(
+            tuple(rows),
+            warmup_steps=warmup,
+            plateaus=plateaus,
+            absolute_plateaus=absolute_plateaus,
+            min_lr_ratio=min_lr_ratio,
+            init_lr_ratio=init_lr_ratio,
+            warmup=warmup_shape,
+            decay=decay,
+        )
+
+    def to_dict(self) -> CurveArguments:
+        """All arguments, as plain JSON values.
+
+        >>> PlateauCurve.from_dict(PlateauCurve(10).to_dict()) == PlateauCurve(10)
+        True
+        """
+        return {
+            "total_steps": self.total_steps,
+            "warmup_steps": self.warmup_steps,
+            "plateaus": [list(pair) for pair in self.plateaus],
+            "absolute_plateaus": [list(pair) for pair in self.absolute_plateaus],
+            "min_lr_ratio": self.min_lr_ratio,
+            "init_lr_ratio": self.init_lr_ratio,
+            "warmup": self.warmup,
+            "decay": self.decay,
+        }
+
+
+def _rows(
+    total_steps: int,
+    warmup_steps: int,
+    plateaus: list[tuple[int, int]],
+    min_level: Fraction,
+    init_level: Fraction,
+    warmup: WarmupShape,
+    decay: DecayShape,
+) -> Iterator[Row]:
+    """Warmup, decay, (plateau, decay) for each plateau, end: any of them may be empty.
+
+    `plateaus` are (first step, number of steps), sorted and valid.
+    """
+    peak = Fraction(1)
+    decaying = total_steps - warmup_steps - sum(length for _, length in plateaus)
+    yield Row("warmup", 0, warmup_steps, init_level, peak, warmup)
+    begin, gone = warmup_steps, 0
+    level: Level = peak
+    for first, length in plateaus:
+        gone += first - begin
+        next_level = between(decay, peak, min_level, Fraction(gone, decaying))
+        yield Row("decay", begin, first - begin, level, next_level, decay)
+        yield hold("plateau", first, length, next_level)
+        begin, level = first + length, next_level
+    yield Row("decay", begin, total_steps - begin, level, min_level, decay)
+    yield hold("end", total_steps, 0, min_level)

@@ -1,0 +1,91 @@
+"""The segments of a curve in exact numbers, and what can be decided from them."""
+
+from collections.abc import Iterator, Sequence
+from fractions import Fraction
+from itertools import pairwise
+from typing import NamedTuple
+
+from plateau_jax.levels import Level, between, scaled
+
+
+class Row(NamedTuple):
+    """One segment: from `start` at step `begin` to `end`, `length` steps later; the next may cut it off."""
+
+    kind: str
+    begin: int
+    length: int
+    start: Level
+    end: Level
+    shape: str | None
+    """None where the segment was described as one that holds."""
+
+    @property
+    def holds(self) -> bool:
+        return self.shape is None or self.start == self.end
+
+    def at(self, step: int) -> Level:
+        """The exact level at a step of the segment, or at its end."""
+        if self.holds or self.shape is None:
+            return self.start
+        return between(self.shape, self.start, self.end, Fraction(step - self.begin, self.length))
+
+    def moved(self, steps: int, scale: Fraction) -> "Row":
+        """The segment so many steps later, its levels scaled."""
+        levels = scaled(self.start, scale), scaled(self.end, scale)
+        return Row(self.kind, self.begin + steps, self.length, *levels, self.shape)
+
+
+def hold(kind: str, begin: int, length: int, level: Level) -> Row:
+    """A segment at one level."""
+    return Row(kind, begin, length, level, level, None)
+
+
+def visible(rows: Sequence[Row]) -> Iterator[tuple[Row, int | None]]:
+    """Each segment that a step lies in, with the first step after it; None after the last."""
+    for row, after in pairwise(rows):
+        if row.begin < after.begin:
+            yield row, after.begin
+    yield rows[-1], None
+
+
+def row_at(rows: Sequence[Row], step: int) -> Row:
+    """The segment that a step lies in."""
+    return next(row for row in reversed(rows) if row.begin <= step)
+
+
+def flat_starts(rows: Sequence[Row]) -> Iterator[int]:
+    """The first step of each maximal run of segments at one level, but for the last segment."""
+    level: Level | None = None
+    for row, after in visible(rows):
+        if after is None:
+            return
+        if row.holds and row.start != level:
+            yield row.begin
+        level = row.start if row.holds else None
+
+
+def differences(rows: Sequence[Row], others: Sequence[Row]) -> Iterator[tuple[int, int | None]]:
+    """Runs of steps, (first, first after it), that are not described alike in both."""
+    pieces, other_pieces = dict(_pieces(rows)), dict(_pieces(others))
+    found = other_found = None
+    for begin, after in pairwise([*sorted(pieces.keys() | other_pieces.keys()), None]):
+        if begin is not None:  # as it never is: for the type checker
+            found, other_found = pieces.get(begin, found), other_pieces.get(begin, other_found)
+            if found != other_found:
+                yield begin, after
+
+
+def _pieces(rows: Sequence[Row]) -> Iterator[tuple[int, Level | Row]]:
+    """(first step, what decides the values from there on): the level that is held, or a segment that moves.
+
+    A segment that moves holds its first level for one step: its length and shape show from the next on.
+    """
+    last: Level | Row | None = None
+    for row, after in visible(rows):
+        pieces: list[tuple[int, Level | Row]] = [(row.begin, row.start)]
+        if not row.holds and row.begin + 1 != after:
+            pieces.append((row.begin + 1, row._replace(kind="")))
+        for begin, what in pieces:
+            if what != last:
+                yield begin, what
+            last = what

@@ -1,0 +1,110 @@
+"""A curve as a sequence of stages."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import KW_ONLY, dataclass
+from fractions import Fraction
+from typing import Any, NamedTuple, get_args
+
+from plateau_jax.checks import MAX_STEP, at_least, one_of, ordered, ratio
+from plateau_jax.curve import Curve, StageShape
+from plateau_jax.exact import decimal
+from plateau_jax.rows import Row, hold
+
+
+class Stage(NamedTuple):
+    """From the present level to the level `to` within `steps` steps; see `StagedCurve`.
+
+    >>> Stage(100, 0.5)
+    Stage(steps=100, to=0.5, shape='linear')
+    """
+
+    steps: int
+    """Number of steps; with 0 the level jumps."""
+    to: float | None = None
+    """The level at the end, 0 to 1; None holds the present one."""
+    shape: StageShape = "linear"
+
+
+@dataclass(frozen=True)
+class StagedCurve(Curve):
+    """A learning-rate curve made of stages, each from the level that the one before has reached.
+
+    With a stage's levels a → b over L steps, and x = j/L at its j-th step, the level is
+
+    - `"linear"`: a + (b - a)·x
+    - `"cosine"`: a + (b - a)·(1 - cos πx)/2
+    - `"1-sqrt"`: a + (b - a)·√x
+    - `"exponential"`: a^(1-x)·b^x, for levels above 0
+
+    A stage without `to` holds its level, one of no steps jumps; both check their shape and use none.
+    The last level is held past the end; before step 0, the first.
+
+    Sources: warmup-stable-decay, MiniCPM, Hu et al. 2024 (arXiv:2404.06395); 1-sqrt, Hägele et al. 2024
+    (arXiv:2405.18392); restarts, SGDR, Loshchilov & Hutter 2017 (arXiv:1608.03983).
+
+    Every level is read as the decimal that it prints as.
+
+    Args:
+        stages: `Stage`s, or tuples (steps, to, shape) of which the last ones may be left out. Levels lie in
+            [0, 1]; the steps sum up to 1 to 2³¹ - 1.
+        start: The level at step 0, 0 to 1.
+
+    Raises:
+        TypeError: Stages that are none; a number of steps that is not an integer, a level that is not a
+            number.
+        ValueError: A value out of its range; an unknown shape; an exponential stage from or to 0.
+
+    >>> curve = StagedCurve([(100, 1.0), (800,), Stage(100, 0.0, "1-sqrt")])
+    >>> curve([0, 50, 100, 899, 925, 1000])
+    array([0. , 0.5, 1. , 1. , 0.5, 0. ], dtype=float32)
+    >>> stairs = StagedCurve([(30,), (0, 0.1), (30,), (0, 0.01), (30,)], start=1.0)
+    >>> stairs([0, 30, 60]), stairs.total_steps
+    (array([1.  , 0.1 , 0.01], dtype=float32), 90)
+    """
+
+    stages: Sequence[Stage | tuple[Any, ...]]
+    _: KW_ONLY
+    start: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not ordered(self.stages):
+            raise TypeError(f"stages = {self.stages!r} must be a sequence of stages (steps, to, shape)")
+        stages = tuple(_stage(f"stages[{index}]", stage) for index, stage in enumerate(self.stages))
+        start = ratio("start", self.start)
+        total = sum(stage.steps for stage in stages)
+        if not 1 <= total <= MAX_STEP:
+            raise ValueError(f"stages last {total} steps; they must last 1 … 2**31 - 1 = {MAX_STEP}")
+        self._freeze(tuple(_rows(stages, decimal(start))), stages=stages, start=start)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"kind": "staged", "stages": [list(stage) for stage in self.stages], "start": self.start}
+
+
+def _stage(label: str, value: Any) -> Stage:
+    label = f"{label} = {value!r}"
+    if not ordered(value) or not 1 <= len(items := tuple(value)) <= 3:
+        raise TypeError(f"{label} must be a stage (steps, to, shape), of which to and shape may be left out")
+    stage = Stage(*items)
+    return Stage(
+        at_least(f"{label}: steps", stage.steps, 0),
+        None if stage.to is None else ratio(f"{label}: to", stage.to),
+        one_of(f"{label}: shape", stage.shape, get_args(StageShape)),
+    )
+
+
+def _rows(stages: Sequence[Stage], start: Fraction) -> Iterator[Row]:
+    """A row for each stage, which may be empty, and the end."""
+    begin = 0
+    level = start
+    for index, (steps, to, shape) in enumerate(stages):
+        target = level if to is None else decimal(to)
+        if to is None:
+            yield hold("hold", begin, steps, level)
+        elif steps == 0:
+            yield hold("jump", begin, 0, target)
+        else:
+            if shape == "exponential" and not (level and target):
+                raise ValueError(f"stages[{index}]: an exponential stage from or to 0 is not defined")
+            yield Row("stage", begin, steps, level, target, shape)
+        begin, level = begin + steps, target
+    yield hold("end", begin, 0, level)

@@ -1,0 +1,107 @@
+"""The JAX edge inside an optimizer: updates times -rate, after a clock that rules may hold."""
+
+# JAX is not fully typed, and optax has no stubs:
+# pyright: reportUnknownVariableType=false, reportMissingTypeStubs=false
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from plateau_jax import checks
+from plateau_jax.curve import Curve
+from plateau_jax.decision import decide, start
+from plateau_jax.holds import Rule, rules_of
+from plateau_jax.schedule import array_of, check_real_scalar, optax_schedule
+
+
+class ScaleByCurveState(NamedTuple):
+    """The state of `scale_by_curve`: arrays of no dimensions."""
+
+    clock: Any
+    """int32: the step of the curve that the next update's rate is taken at."""
+    hold: tuple[Any, ...]
+    """What each rule remembers, int32 and float32; empty without rules."""
+    learning_rate: Any
+    """The rate of the last update, before any that of step 0; float32, or float64 when x64 is on."""
+
+
+def scale_by_curve(
+    curve: Curve, peak_value: Any = 1.0, *, hold: Rule | list[Rule] | None = None
+) -> optax.GradientTransformationExtraArgs:
+    """Multiply updates by -rate, with rate = peak_value · curve(clock), as `optax_schedule` gives it.
+
+    The clock begins at 0. An update uses the rate at the clock; then the clock goes one on, up to
+    2³¹ - 1, unless a rule holds it. With rules, `update` takes the metric that they read as `value=`, as
+    `optax.contrib.reduce_on_plateau` does: a real scalar, traced or not, rounded to float32.
+
+    An update keeps its dtype. Like `optax.scale_by_learning_rate`, it stands at the end of a chain.
+
+    Args:
+        curve: The curve.
+        peak_value: As in `optax_schedule`.
+        hold: A `HoldUntilFlat` or `HoldBelow`, or a list of them: each sees every update and counts
+            alone, and the clock goes on when none of them holds it.
+
+    Returns:
+        The transformation; its state is a `ScaleByCurveState`.
+
+    Raises:
+        TypeError: As `optax_schedule`; `hold` is no rule. `update`: with rules, a `value` that is missing or
+            not a real scalar.
+        ValueError: As `optax_schedule`; a `HoldUntilFlat` for a curve without a flat part.
+
+    >>> import optax
+    >>> from plateau_jax import HoldUntilFlat, PlateauCurve, scale_by_curve
+    >>> curve = PlateauCurve(10, plateaus=[(50, 20)], decay="linear")
+    >>> rule = HoldUntilFlat(patience=3, limit=100)
+    >>> optimizer = optax.chain(optax.scale_by_adam(), scale_by_curve(curve, 0.1, hold=rule))
+    >>> params = {"w": jnp.ones(2)}
+    >>> state = optimizer.init(params)
+    >>> for _ in range(9):
+    ...     updates, state = optimizer.update(params, state, params, value=0.7)
+    >>> state[1].clock, state[1].learning_rate
+    (Array(6, dtype=int32), Array(0.0375, dtype=float32))
+    """
+    schedule = optax_schedule(curve, peak_value)
+    rules = rules_of(hold, curve)
+    flat_starts = np.array(curve.flat_starts, np.int32)
+
+    @jax.jit
+    def after(clock: Any, states: Any, metric: Any) -> tuple[Any, Any]:
+        following = optax.safe_increment(clock)
+        if not rules:
+            return following, states
+        states, held = decide(jnp, rules, states, jnp.any(flat_starts == clock), metric)
+        return jnp.where(held, clock, following), states
+
+    def init(params: optax.Params) -> ScaleByCurveState:
+        states: Any = jax.device_put(tuple(map(start, rules)))
+        return ScaleByCurveState(jnp.zeros((), "int32"), states, schedule(0))
+
+    def update(
+        updates: optax.Updates, state: Any, params: Any = None, *, value: Any = None, **_: Any
+    ) -> tuple[Any, ScaleByCurveState]:
+        metric = _metric(value) if rules else None
+        rate = schedule(state.clock)
+        clock, states = after(state.clock, state.hold, metric)
+
+        def scaled(leaf: Any) -> Any:
+            return (-rate).astype(leaf.dtype) * leaf
+
+        return jax.tree.map(scaled, updates), ScaleByCurveState(clock, states, rate)
+
+    return optax.GradientTransformationExtraArgs(init, update)
+
+
+def _metric(value: Any) -> Any:
+    """The metric as float32."""
+    if value is None:
+        raise TypeError("value is missing: with hold, call update(updates, state, params, value=metric)")
+    value = array_of(value)
+    if not isinstance(value, jax.Array):
+        return checks.metric("value", value)
+    check_real_scalar("value", value)
+    return value.astype("float32")

@@ -1,0 +1,127 @@
+"""Steps whose exact value lies next to a rounding border, the middle between two float32.
+
+Of the values at random steps one in 2³⁰ or so lies close enough to tell an error of 2⁻⁵⁸ from none. So
+a stage is made for its border: between the places where its shape is close to the border and too close,
+the simplest fraction j/L, the end of a continued fraction, says that it is step j of L.
+"""
+
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+from hypothesis import assume
+from hypothesis import strategies as st
+from support.descriptions import SHAPES
+from support.oracle import Description, Oracle, Part, exactly, mp
+from support.strategies import MAX_STEP, Words, words
+
+PROMISED = Fraction(1, 2**58)
+"""How far a value may lie from the exact one, beside the rounding: what is closer to its border than
+this may be rounded either way, what is farther may not."""
+
+_BEFORE = 10**6
+_LONGEST = MAX_STEP - 2 * _BEFORE
+_TRIES = 4
+_WORDS_OF_CURVE = 9
+_WORDS_A_TRY = _WORDS_OF_CURVE + 4
+
+
+def simplest_between(low: Fraction, high: Fraction) -> Fraction:
+    """The fraction of the smallest denominator in the open interval, 0 <= low < high."""
+    whole = low.numerator // low.denominator
+    if whole + 1 < high:
+        return Fraction(whole + 1)
+    low, high = low - whole, high - whole
+    if low == 0:
+        return whole + Fraction(1, high.denominator // high.numerator + 1)
+    return whole + 1 / simplest_between(1 / high, 1 / low)
+
+
+def _place(part: Part, value: Any) -> Fraction:
+    """The x in [0, 1] at which a part comes to this value."""
+    gone = (value - part.start) / (part.end - part.start)
+    if part.shape == "exponential":
+        x = mp.log(value / part.start) / mp.log(part.end / part.start)
+    elif part.shape == "1-sqrt":
+        x = gone**2
+    else:
+        x = gone if part.shape == "linear" else mp.acos(1 - 2 * gone) / mp.pi
+    return Fraction(int(mp.ldexp(x, 280)), 2**280)
+
+
+def _border(value: Any) -> Fraction:
+    """The middle between two float32 that is nearest to a value."""
+    near = np.float32(float(value))
+    other = np.nextafter(near, np.float32(-1 if near > value else 2))
+    return (Fraction(float(near)) + Fraction(float(other))) / 2
+
+
+def _curve(read: Words, length: int) -> tuple[Description, int]:
+    """A curve with a stage of so many steps, and which of its parts that is."""
+    kind, shape, plain = read.below(8), read.one_of(SHAPES), read.one_of(("linear", "cosine", "1-sqrt"))
+    start, end, before = read.ratio(), read.ratio(), read.magnitude(1, _BEFORE)
+    if flatness := read.one_of((0, 0, 0, 25, 30, 40)):
+        # Hardly any way, over a border: a value may stay for thousands of steps as close to it.
+        border = float(_border(start))
+        start, end = (min(border * (1 + way * 2.0**-flatness), 1.0) for way in (1, -1))
+    if 0 in (start, end):
+        shape = plain
+    low = min(start, end)
+    stage = {"stages": [(length, end, shape)], "start": start}
+    late = {"stages": [(before,), (0, start), (length, end, shape)], "start": end}
+    match kind:
+        case 1:
+            return late, -2
+        case 2:
+            decaying = {"total_steps": before + length, "warmup_steps": before, "min_lr_ratio": low}
+            return decaying | {"decay": plain}, -2
+        case 3:
+            rising = {"total_steps": length + 1, "warmup_steps": length, "init_lr_ratio": low}
+            return rising | {"warmup": "cosine" if plain == "cosine" else "linear"}, 0
+        case 4:
+            parent = {"total_steps": 2 * before, "min_lr_ratio": low, "decay": plain}
+            return {"cooldown": parent, "at": before, "steps": length, "to": low, "shape": shape}, -2
+        case 5:
+            scale = 1.0 if low < 1e-9 else read.one_of((0.5, 0.1, 1 / 3))
+            return {"curve": {"total_steps": before}, "then": stage, "scale": scale}, -2
+        case 6:
+            cut = {"cooldown": stage, "at": length - 1, "steps": before, "to": 0.0, "shape": "1-sqrt"}
+            return cut, -3
+        case 7:
+            return {"curve": late, "then": {"total_steps": before}, "scale": 1.0}, -4
+        case _:
+            return stage, -2
+
+
+def _try(drawn: list[int], least: Fraction) -> tuple[Description, int] | None:
+    read = Words(drawn[_WORDS_OF_CURVE:])
+    description, index = _curve(Words(drawn[:_WORDS_OF_CURVE]), 2)
+    part = Oracle(description).parts[index]
+    share = Fraction(1 + read.below(2**53), 2**53 + 1) / 2 ** read.below(8)
+    border = _border(part.start + (part.end - part.start) * exactly(share))
+    side = read.one_of((1, -1))
+    for most in (Fraction(9, 8), Fraction(3, 2), Fraction(2), Fraction(4)):
+        ends = [exactly(border + side * gap) for gap in (least, least * most)]
+        low, high = sorted((part.start, part.end))
+        if not max(low, 2.0**-28) < min(ends) < max(ends) < high:
+            return None
+        place = simplest_between(*sorted(_place(part, end) for end in ends))
+        if place.denominator <= _LONGEST:
+            times = read.magnitude(1, _LONGEST // place.denominator)
+            description, index = _curve(Words(drawn[:_WORDS_OF_CURVE]), times * place.denominator)
+            begin = Oracle(description).parts[index].begin
+            return description, begin + times * place.numerator
+    return None
+
+
+def steps_at_borders(least: Fraction = PROMISED) -> st.SearchStrategy[tuple[Description, int]]:
+    """Curves, each with a step whose exact value is `least` to 4 · `least` from a rounding border."""
+
+    def read(drawn: list[int]) -> tuple[Description, int]:
+        tries = (drawn[first : first + _WORDS_A_TRY] for first in range(0, len(drawn), _WORDS_A_TRY))
+        found = next(filter(None, (_try(several, least) for several in tries)), None)
+        assume(found)
+        assert found
+        return found
+
+    return words(_TRIES * _WORDS_A_TRY).map(read)

@@ -1,0 +1,172 @@
+"""Curves of every kind in plain data, as `support.oracle` reads them: built, and drawn by hypothesis."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+from support.oracle import Description, Oracle, decimal, same
+from support.strategies import MAX_STEP, SMALLEST_NORMAL, Words, magnitude, read_arguments, words
+
+from plateau_jax import Curve, PlateauCurve, Stage, StagedCurve
+
+KINDS = "plateaus", "stages", "cooldown", "then"
+SHAPES = "linear", "cosine", "1-sqrt", "exponential"
+
+
+def build(description: Description) -> Curve:
+    """The curve that is described, by the public interface."""
+    match description:
+        case {"stages": stages, "start": start}:
+            # A stage may be written as a tuple too.
+            both = [stage if index % 2 else Stage(*stage) for index, stage in enumerate(stages)]
+            return StagedCurve(both, start=start)
+        case {"cooldown": parent, "at": at, "steps": steps, "to": to, "shape": shape}:
+            return build(parent).cooldown(at, steps, to=to, shape=shape)
+        case {"curve": first, "then": other, "scale": scale}:
+            return build(first).then(build(other), scale=scale)
+        case _:
+            return PlateauCurve(**description)
+
+
+def _promised(level: Any) -> bool:
+    return level == 0 or SMALLEST_NORMAL <= level <= 1
+
+
+def _beside(read: Words, level: float) -> float:
+    """A level that may lie anywhere, or beside this one."""
+    near = level * read.one_of((1.0, 0.5, 2.0, 1.5, 15.0, 1 + 2.0**-52, 1 - 2.0**-53, 1 + 1e-7, 0.9))
+    anywhere = read.ratio()
+    return near if read.below(2) and _promised(near) else anywhere
+
+
+def _stages(read: Words, most_steps: int, most_stages: int) -> Description:
+    count = 1 + read.below(most_stages)
+    start = level = read.ratio()
+    left = most_steps
+    stages: list[tuple[Any, ...]] = []
+    for _ in range(count):
+        kind, shape, steps, to = (
+            read.below(8),
+            read.one_of(SHAPES),
+            read.magnitude(0, left),
+            _beside(read, level),
+        )
+        if kind <= 1:
+            to = None
+        elif kind == 2:
+            steps = 0
+        elif kind == 3:
+            steps = min(left, 1)
+        elif kind == 4:
+            to = level
+        if shape == "exponential" and steps and 0 in (level, to):
+            shape = "1-sqrt"
+        written = 1 if kind == 0 else 2 if kind % 2 and shape == "linear" else 3
+        stages.append((steps, to, shape)[:written])
+        level = level if to is None else to
+        left -= steps
+    if left == most_steps:
+        stages.append((1,))
+    return {"stages": stages, "start": start}
+
+
+def _cooldown(read: Words, parent: Description, most_steps: int) -> Description:
+    oracle = Oracle(parent)
+    at = min(max(_step(read(), oracle), 0), most_steps - 1)
+    if not _promised(oracle(at)):
+        at = 0  # A part starts here.
+    level = oracle(at)
+    steps, shape = read.magnitude(1, most_steps - at), read.one_of(SHAPES)
+    to = min(1.0, float(level) * read.one_of((0.0, 1.0, 0.5, 0.1, 1 - 1e-7)))
+    if read.below(4) == 0:
+        to = min(to, read.ratio())
+    if decimal(to) > level and not same(decimal(to), level):
+        to = float(np.nextafter(to, 0))
+    to = to if _promised(to) else 0.0
+    if shape == "exponential" and to == 0:
+        shape = "1-sqrt"
+    return {"cooldown": parent, "at": at, "steps": steps, "to": to, "shape": shape}
+
+
+def _one_after_another(read: Words, first: Description, other: Description) -> Description:
+    levels = [level for part in Oracle(other).parts for level in (part.start, part.end)]
+    scale = read.one_of((1, 1.0, 0.5, 0.1, 1 / 3, read.ratio()))
+    if scale == 0 or not all(_promised(level * decimal(scale)) for level in levels):
+        scale = 1.0
+    return {"curve": first, "then": other, "scale": scale}
+
+
+def _description(
+    read: Words, counts: Sequence[int], depth: int, most_steps: int = MAX_STEP, kind: str | None = None
+) -> Description:
+    drawn = read.one_of(KINDS if depth else KINDS[:2])
+    kind = kind or drawn
+    if kind == "cooldown":
+        return _cooldown(read, _description(read, _FEW, depth - 1), most_steps)
+    if kind == "then" and most_steps > 1:
+        # One of the two goes on nesting.
+        depths = (depth - 1, 0) if read.below(2) else (0, depth - 1)
+        first = _description(read, _FEW, depths[0], read.magnitude(1, most_steps - 1))
+        left = most_steps - Oracle(first).total_steps
+        return _one_after_another(read, first, _description(read, _FEW, depths[1], left))
+    if kind == "plateaus":
+        return read_arguments(read, counts, most_steps)
+    return _stages(read, most_steps, 6)
+
+
+_FEW = range(4)
+
+
+def _count(counts: Sequence[int], depth: int) -> int:
+    """How many words suffice for nearly every curve; zeros follow."""
+    return max(7 + 3 * max(counts), 40 + 32 * depth)
+
+
+def descriptions(
+    counts: Sequence[int] = range(31), depth: int = 3, kind: str | None = None
+) -> st.SearchStrategy[Description]:
+    """Curves of every kind, or of one of `KINDS`, nested up to `depth` deep.
+
+    `counts` holds the numbers of plateaus that a `PlateauCurve` that is not nested may have.
+    """
+    return words(_count(counts, depth)).map(
+        lambda drawn: _description(Words(drawn), counts, depth, kind=kind)
+    )
+
+
+def _step(word: int, oracle: Oracle) -> int:
+    """A step near the border of a part, inside of one, before the first or past the last."""
+    rest, kind = divmod(word, 6)
+    spans = oracle.spans()
+    place, which = divmod(rest, len(spans))
+    begin, end, _ = spans[which]
+    if kind <= 1:
+        step = (begin, end)[kind] + place % 7 - 3
+    elif kind == 2:
+        step = (begin + end) // 2
+    elif kind == 3:
+        step = begin + place % (end - begin)
+    elif kind == 4:
+        step = -magnitude(rest, 1, 2**31)
+    else:
+        step = oracle.total_steps + magnitude(rest, 0, MAX_STEP - oracle.total_steps)
+    return min(step, MAX_STEP)
+
+
+def steps_of(description: Description, drawn: list[int]) -> list[int]:
+    """An int32 step worth looking at for each word."""
+    oracle = Oracle(description)
+    return [_step(word, oracle) for word in drawn]
+
+
+def descriptions_and_steps(
+    counts: Sequence[int] = range(31), size: int = 48, depth: int = 3, kind: str | None = None
+) -> st.SearchStrategy[tuple[Description, list[int]]]:
+    """The same, each with `size` int32 steps worth looking at."""
+
+    def read(drawn: list[int]) -> tuple[Description, list[int]]:
+        description = _description(Words(drawn[size:]), counts, depth, kind=kind)
+        return description, steps_of(description, drawn[:size])
+
+    return words(size + _count(counts, depth)).map(read)

@@ -1,0 +1,62 @@
+"""`cooldown` and `then`: the bits of the curves that they are made of."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from support.descriptions import build, descriptions, descriptions_and_steps, steps_of
+from support.oracle import Oracle, is_nearest_float32
+from support.strategies import words
+
+from plateau_jax import PlateauCurve, StagedCurve
+
+
+@given(descriptions_and_steps(kind="cooldown"), words(16))
+def test_before_its_first_step_a_cooldown_has_the_curves_own_bits(case, more):
+    description, steps = case
+    parent, at = description["cooldown"], description["at"]
+    steps = [min(step, at - 1) for step in (*steps, *steps_of(parent, more))]
+    np.testing.assert_array_equal(build(description)(steps), build(parent)(steps))
+
+
+@given(descriptions_and_steps(kind="then"), words(16))
+def test_then_has_the_first_curves_own_bits_before_the_second(case, more):
+    description, steps = case
+    first = build(description["curve"])
+    steps = [min(step, first.total_steps - 1) for step in (*steps, *steps_of(description["curve"], more))]
+    np.testing.assert_array_equal(build(description)(steps), first(steps))
+
+
+@given(descriptions(depth=2), descriptions_and_steps(size=16, depth=2))
+def test_unscaled_the_second_curve_has_its_own_bits_too(first, case):
+    description, steps = case
+    total = Oracle(first).total_steps
+    if total + Oracle(description).total_steps < 2**31:
+        both = build(first).then(build(description))
+        steps = np.clip(steps, 0, 2**31 - 1 - total)
+        np.testing.assert_array_equal(both(steps + total), build(description)(steps))
+
+
+@pytest.mark.parametrize(
+    ("curve", "at", "level"),
+    [
+        (StagedCurve([(3, 0.3)]), 1, 0.1),
+        (StagedCurve([(2, 0.4, "cosine")], start=0.2), 1, 0.3),
+        (StagedCurve([(4, 0.1, "1-sqrt")], start=0.3), 1, 0.2),
+        (StagedCurve([(2, 0.2, "exponential")], start=0.8), 1, 0.4),
+        (PlateauCurve(3, min_lr_ratio=0.1, decay="linear"), 1, 0.7),
+        (PlateauCurve(100, min_lr_ratio=0.1).then(PlateauCurve(3, decay="linear"), scale=0.3), 102, 0.1),
+    ],
+    ids=str,
+)
+def test_a_cooldown_may_go_to_the_very_level_that_it_starts_from(curve, at, level):
+    flat = curve.cooldown(at, 10, to=level)
+    assert set(flat(range(at, at + 20))) == {np.float32(level)}
+    with pytest.raises(ValueError, match="to"):
+        curve.cooldown(at, 10, to=float(np.nextafter(level, 1)))
+
+
+@given(descriptions(depth=2))
+def test_the_last_level_of_a_sequence_is_the_exact_product(description):
+    # A product that is rounded to float64 or to float32 first would be another one now and then.
+    scaled = {"curve": {"total_steps": 1}, "then": {"stages": [(1,)], "start": 0.7}, "scale": 0.1}
+    assert is_nearest_float32(build(scaled)(2), Oracle(scaled)(2))

@@ -1,0 +1,222 @@
+"""Cooldowns and continuations: what is refused, how they are told, how deep they nest."""
+
+import copy
+import json
+import pickle
+
+import numpy as np
+import pytest
+from support.strategies import MAX_STEP
+
+from plateau_jax import Curve, PlateauCurve, StagedCurve
+
+CURVE = PlateauCurve(1000, warmup_steps=100, plateaus=[(50, 20)], min_lr_ratio=0.1)
+
+
+@pytest.mark.parametrize("name", ["at", "steps"])
+@pytest.mark.parametrize("value", [True, 1.0, "1", None])
+def test_steps_that_are_not_integers(name, value):
+    with pytest.raises(TypeError, match=f"^{name} = {value!r} must be an integer"):
+        CURVE.cooldown(**({"at": 5, "steps": 5} | {name: value}))
+
+
+@pytest.mark.parametrize(
+    ("at", "steps", "message"),
+    [
+        (-1, 5, "at = -1 must be at least 0"),
+        (5, 0, "steps = 0 must be at least 1"),
+        (5, -3, "steps = -3 must be at least 1"),
+        (MAX_STEP, 1, f"at \\+ steps = {MAX_STEP + 1} must be at most"),
+        (10**30, 1, f"at \\+ steps = {10**30 + 1} must be at most"),
+    ],
+)
+def test_a_cooldown_out_of_range(at, steps, message):
+    with pytest.raises(ValueError, match=f"^{message}"):
+        CURVE.cooldown(at, steps)
+
+
+@pytest.mark.parametrize(
+    ("at", "to"), [(0, 1e-300), (50, 0.6), (100, 1.5), (550, 0.8), (2000, 0.1000001), (5, -0.1)]
+)
+def test_a_cooldown_that_climbs(at, to):
+    with pytest.raises(ValueError, match=f"^to = {to!r} must"):
+        CURVE.cooldown(at, 5, to=to)
+
+
+def test_a_cooldown_to_the_level_itself_holds_it():
+    branch = CURVE.cooldown(2000, 5, to=0.1)
+    assert branch.same_until(CURVE, 10**9)
+    assert branch.total_steps == 2005
+    assert StagedCurve([(4, 0.5)]).cooldown(2, 5, to=0.25)(range(2, 9)).tolist() == [0.25] * 7
+
+
+@pytest.mark.parametrize("shape", ["sqrt", None, "Linear", ["linear"]])
+def test_an_unknown_shape(shape):
+    with pytest.raises(ValueError, match=r"^shape = .* must be one of"):
+        CURVE.cooldown(5, 5, shape=shape)
+
+
+def test_an_exponential_cooldown_needs_a_level_above_zero():
+    with pytest.raises(ValueError, match=r"^an exponential cooldown to 0"):
+        CURVE.cooldown(500, 5, shape="exponential")
+    assert CURVE.cooldown(500, 5, to=0.1, shape="exponential")(505) == np.float32(0.1)
+
+
+@pytest.mark.parametrize("other", [None, 3, "curve", CURVE.to_dict()], ids=type)
+def test_what_is_no_curve(other):
+    with pytest.raises(TypeError, match=r"^other = .* must be a Curve"):
+        CURVE.then(other)
+    with pytest.raises(TypeError, match=r"^other = .* must be a Curve"):
+        CURVE.same_until(other, 5)
+
+
+@pytest.mark.parametrize("scale", [0, 0.0, -0.5, 1.0000000000000002, float("nan"), float("inf")])
+def test_a_scale_out_of_range(scale):
+    with pytest.raises(ValueError, match=f"^scale = {scale!r} must"):
+        CURVE.then(CURVE, scale=scale)
+
+
+@pytest.mark.parametrize("scale", [True, "0.5", None])
+def test_a_scale_that_is_no_number(scale):
+    with pytest.raises(TypeError, match=f"^scale = {scale!r} must be a number"):
+        CURVE.then(CURVE, scale=scale)
+
+
+def test_too_many_steps_in_all():
+    long = PlateauCurve(2**30)
+    with pytest.raises(ValueError, match=rf"^total_steps = {2**30} \+ {2**30} must be at most"):
+        long.then(long)
+    assert long.then(PlateauCurve(2**30 - 1)).total_steps == MAX_STEP
+
+
+@pytest.mark.parametrize(
+    ("step", "error"), [(-1, ValueError), (1.0, TypeError), (True, TypeError), (None, TypeError)]
+)
+def test_same_until_a_step_that_is_none(step, error):
+    with pytest.raises(error, match=f"^step = {step!r} must be"):
+        CURVE.same_until(CURVE, step)
+
+
+def test_description():
+    end = StagedCurve([(10, 0.5)], start=1.0)
+    curve = PlateauCurve(100, warmup_steps=10).cooldown(120, 10).then(end)
+    assert curve.describe().splitlines() == [
+        "first step  last step  kind                   from          to",
+        "         0          9  linear warmup             0           1",
+        "        10         99  cosine decay              1           0",
+        "       100        119  hold                      0           0",
+        "       120        129  1-sqrt cooldown           0           0",
+        "       130        139  linear stage              1         0.5",
+        "       140          …  end                     0.5         0.5",
+    ]
+
+
+def test_description_of_a_row_that_is_cut_says_where_it_stops():
+    lines = PlateauCurve(100, decay="linear").cooldown(50, 10).describe().splitlines()
+    assert lines[1].split() == ["0", "49", "linear", "decay", "1", "0.5"]
+
+
+def test_sixty_four_deep_and_no_deeper():
+    curve = PlateauCurve(1000)
+    for index in range(64):
+        curve = curve.cooldown(900 - index, 1000)
+    for copied in (copy.copy(curve), copy.deepcopy(curve), pickle.loads(pickle.dumps(curve))):
+        assert copied == curve
+        assert hash(copied) == hash(curve)
+    assert eval(repr(curve)) == curve
+    assert Curve.from_dict(json.loads(json.dumps(curve.to_dict()))) == curve
+    for deeper in (lambda: curve.cooldown(5, 5), lambda: curve.then(CURVE), lambda: CURVE.then(curve)):
+        with pytest.raises(ValueError, match="nested 65 deep"):
+            deeper()
+    deeper = {"kind": "cooldown", "curve": curve.to_dict(), "at": 5, "steps": 5, "to": 0.0, "shape": "linear"}
+    with pytest.raises(ValueError, match="deep"):
+        Curve.from_dict(deeper)
+
+
+def test_json_nested_beyond_what_python_recurses_is_refused_too():
+    arguments = CURVE.to_dict()
+    for _ in range(10_000):
+        arguments = {"kind": "then", "curve": CURVE.to_dict(), "other": arguments, "scale": 1.0}
+    with pytest.raises(ValueError, match="nested more than 64 deep"):
+        Curve.from_dict(arguments)
+
+
+@pytest.mark.parametrize("kind", ["plateau", "Staged", None, 5, ["staged"], {}], ids=str)
+def test_an_unknown_kind(kind):
+    with pytest.raises(
+        ValueError, match=r"^kind = .* must be one of 'staged', 'cooldown', 'then', or left out"
+    ):
+        Curve.from_dict({"kind": kind, "stages": [], "start": 0})
+
+
+@pytest.mark.parametrize("arguments", [None, [1], "curve", 5], ids=str)
+def test_arguments_that_are_no_mapping(arguments):
+    with pytest.raises(TypeError, match=r"^arguments = .* must be a mapping"):
+        Curve.from_dict(arguments)
+    with pytest.raises(TypeError, match=r"^arguments = .* must be a mapping"):
+        Curve.from_dict({"kind": "then", "curve": CURVE.to_dict(), "other": arguments, "scale": 1.0})
+
+
+def test_missing_and_unknown_keys():
+    staged = StagedCurve([(5, 1)]).to_dict()
+    with pytest.raises(ValueError, match=r"StagedCurve: missing keys \['start'\], unknown keys \['begin'\]"):
+        Curve.from_dict({"kind": "staged", "stages": staged["stages"], "begin": 0})
+
+
+def test_each_kind_is_read_by_its_class_and_by_no_other():
+    curves = [CURVE, StagedCurve([(5, 1)]), CURVE.cooldown(5, 5), CURVE.then(CURVE)]
+    for curve in curves:
+        assert Curve.from_dict(curve.to_dict()) == curve
+        for kind in map(type, curves):
+            if isinstance(curve, kind):
+                assert kind.from_dict(curve.to_dict()) == curve
+            else:
+                with pytest.raises(
+                    ValueError, match=f"of a {type(curve).__name__}, not of a {kind.__name__}"
+                ):
+                    kind.from_dict(curve.to_dict())
+
+
+def test_a_flat_part_is_a_run_at_one_level_below_the_end():
+    assert CURVE.flat_starts == (550,)
+    # Plateaus that touch are at one level; so is a hold after a plateau.
+    assert PlateauCurve(100, plateaus=[(50, 10), (60, 10), (90, 5)]).flat_starts == (50, 90)
+    stairs = StagedCurve([(5,), (5, 0.0), (5, 0.5), (5,), (0, 0.3), (5,), (0, 0.5)])
+    assert stairs.flat_starts == (0, 15, 20)
+    assert PlateauCurve(10, min_lr_ratio=1).flat_starts == (0,)
+    assert PlateauCurve(10).flat_starts == ()
+    assert PlateauCurve(10).cooldown(15, 5).flat_starts == (10,)
+    assert stairs.then(stairs, scale=0.5).flat_starts == (0, 15, 20, 25, 40, 45)
+
+
+@pytest.mark.parametrize(("shape", "gone"), [("linear", 18_000), ("cosine", 16_000), ("1-sqrt", 13_500)])
+def test_rational_levels_are_equal_however_they_came_about(shape, gone):
+    # 1 - 3/4, (1 + cos 2π/3)/2 and 1 - √(9/16).
+    curve = PlateauCurve(48_000, decay=shape, absolute_plateaus=[(gone, 24_000)])
+    quarter = StagedCurve([(gone,), (24_000, None)], start=0.25)
+    assert curve.rows[2].start == quarter.rows[1].start
+
+
+def test_a_rational_power_is_a_rational_level():
+    tenth = StagedCurve([(10, 0.01, "exponential")], start=1.0).cooldown(5, 1)
+    assert tenth.rows[-2].start == StagedCurve([(1,)], start=0.1).rows[0].start
+
+
+def test_a_shared_past_is_seen_however_it_was_described():
+    warmup = PlateauCurve(1000, warmup_steps=100, plateaus=[(0, 90)])
+    staged = StagedCurve([(100, 1.0), (600,), (0, 1.0), (200, 1.0, "cosine"), (10,), (10, 0.5)])
+    assert warmup.same_until(staged, 910)
+    assert warmup.same_until(staged, 911)  # both start to fall from 1
+    assert not warmup.same_until(staged, 912)
+    assert warmup.first_difference(staged) == staged.first_difference(warmup) == 911
+    assert CURVE.first_difference(PlateauCurve.from_dict(CURVE.to_dict())) is None
+
+
+def test_levels_with_one_float32_are_different_all_the_same():
+    one, other = (StagedCurve([(5, level)], start=level) for level in (0.1, 0.10000000000000002))
+    assert one(range(9)).tolist() == other(range(9)).tolist()
+    assert one.same_until(other, 0)
+    assert not one.same_until(other, 1)
+    scaled = StagedCurve([(5,)], start=1.0)
+    once = PlateauCurve(1).then(scaled, scale=0.3).rows[-1].start
+    assert once == StagedCurve([(1,)], start=0.3).rows[-1].start

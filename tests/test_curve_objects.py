@@ -1,0 +1,158 @@
+"""A curve of any kind as an object: told, written, compared, copied and described."""
+
+import copy
+import dataclasses
+import json
+import pickle
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.descriptions import KINDS, build, descriptions, descriptions_and_steps
+from support.oracle import Oracle
+from support.strategies import arguments
+
+import plateau_jax
+from plateau_jax import Curve, PlateauCurve
+
+PUBLIC = "Curve", "PlateauCurve", "StagedCurve", "Stage"
+ONE_OF_EACH_KIND = (
+    {"total_steps": 100},
+    {"stages": [(100, 0.5, "linear")], "start": 0.0},
+    {"cooldown": {"total_steps": 100}, "at": 50, "steps": 50, "to": 0.0, "shape": "1-sqrt"},
+    {"curve": {"total_steps": 50}, "then": {"total_steps": 50}, "scale": 0.5},
+)
+
+
+@given(descriptions())
+def test_repr_evaluates_to_itself(description):
+    curve = build(description)
+    again = eval(repr(curve), {name: getattr(plateau_jax, name) for name in PUBLIC})
+    assert again == curve
+    assert repr(again) == repr(curve)
+
+
+@given(descriptions_and_steps(size=12))
+def test_json_both_ways(case):
+    description, steps = case
+    curve = build(description)
+    written = json.loads(json.dumps(curve.to_dict(), allow_nan=False))
+    again = Curve.from_dict(written)
+    assert type(again) is type(curve)
+    assert again == curve
+    assert again.to_dict() == written
+    np.testing.assert_array_equal(again(steps), curve(steps))
+
+
+@given(arguments())
+def test_what_was_written_before_there_were_other_kinds_still_loads(chosen):
+    curve = PlateauCurve(**chosen)
+    written = json.loads(json.dumps(chosen))
+    assert Curve.from_dict(written) == PlateauCurve.from_dict(written) == curve
+    assert curve.to_dict().items() >= PlateauCurve.from_dict(written).to_dict().items()
+
+
+@given(descriptions(), descriptions())
+def test_curves_are_equal_just_when_they_say_the_same(description, other):
+    one, again, another = build(description), build(description), build(other)
+    assert one == again
+    assert hash(one) == hash(again)
+    assert (one == another) == (one.to_dict() == another.to_dict())
+
+
+@given(arguments(), st.randoms())
+def test_equal_whatever_the_order_and_the_kind_of_numbers(chosen, random):
+    curve = PlateauCurve(**chosen)
+    shuffled = {
+        name: random.sample(chosen[name], len(chosen[name])) for name in ("plateaus", "absolute_plateaus")
+    }
+    other = PlateauCurve(
+        np.int64(chosen["total_steps"]),
+        warmup_steps=np.array(chosen["warmup_steps"]),
+        plateaus=([np.float64(start), np.float64(duration)] for start, duration in shuffled["plateaus"]),
+        absolute_plateaus=np.array(shuffled["absolute_plateaus"], int).reshape(-1, 2),
+        min_lr_ratio=np.float64(chosen["min_lr_ratio"]),
+        init_lr_ratio=float(chosen["init_lr_ratio"]),
+        warmup=chosen["warmup"],
+        decay=chosen["decay"],
+    )
+    assert other == curve
+    assert hash(other) == hash(curve)
+    assert json.dumps(other.to_dict())
+
+
+def test_every_argument_tells_curves_apart():
+    curve = PlateauCurve(100)
+    changes = {
+        "total_steps": 101,
+        "warmup_steps": 1,
+        "plateaus": [(50, 10)],
+        "absolute_plateaus": [(50, 10)],
+        "min_lr_ratio": 0.1,
+        "init_lr_ratio": 0.1,
+        "warmup": "cosine",
+        "decay": "linear",
+    }
+    others = {dataclasses.replace(curve, **{name: value}) for name, value in changes.items()}
+    assert len(others - {curve}) == len(changes) == len(dataclasses.fields(curve))
+    assert curve != "PlateauCurve(100)"
+
+
+CHANGES = (
+    {"total_steps": 101, "min_lr_ratio": 0.1},
+    {"stages": [(100, 0.5, "cosine")], "start": 0.1},
+    {"cooldown": {"total_steps": 101}, "at": 49, "steps": 49, "to": 0.1, "shape": "linear"},
+    {"curve": {"total_steps": 51}, "then": {"total_steps": 51}, "scale": 0.25},
+)
+
+
+@pytest.mark.parametrize("kind", range(4), ids=KINDS.__getitem__)
+def test_so_does_all_that_a_description_says(kind):
+    description = ONE_OF_EACH_KIND[kind]
+    others = {build({**description, name: value}) for name, value in CHANGES[kind].items()}
+    assert len(others - {build(description)}) == len(CHANGES[kind])
+
+
+@pytest.mark.parametrize("name", ["total_steps", "segments", "anything"])
+@pytest.mark.parametrize("description", ONE_OF_EACH_KIND, ids=KINDS)
+def test_frozen(description, name):
+    curve = build(description)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        setattr(curve, name, 5)
+
+
+@pytest.mark.parametrize(
+    "copied",
+    [copy.copy, copy.deepcopy, lambda curve: pickle.loads(pickle.dumps(curve))],
+    ids=("copy", "deep", "pickle"),
+)
+@given(descriptions())
+def test_copies_are_equal_and_carry_no_table(copied, description):
+    fresh = pickle.dumps(build(description))
+    curve = build(description)
+    value = curve(curve.total_steps // 2)
+    other = copied(curve)
+    assert type(other) is type(curve)
+    assert other == curve
+    assert hash(other) == hash(curve)
+    assert other(curve.total_steps // 2) == value
+    assert len(pickle.dumps(curve)) == len(fresh) == len(pickle.dumps(other))
+
+
+def test_replace_checks_again():
+    with pytest.raises(ValueError, match="warmup_steps = 100"):
+        dataclasses.replace(PlateauCurve(100), warmup_steps=100)
+
+
+@given(descriptions())
+def test_describe_names_the_parts_that_are_not_empty(description):
+    curve, oracle = build(description), Oracle(description)
+    header, *lines = curve.describe().splitlines()
+    assert len({len(line) for line in (header, *lines)}) == 1
+    begins = sorted(set(oracle.borders))
+    assert [int(line.split()[0]) for line in lines] == begins
+    lasts = [str(begin - 1) for begin in begins[1:]] + ["…"]
+    assert [line.split()[1] for line in lines] == lasts
+    for line, begin in zip(lines, begins, strict=True):
+        assert f"{curve(begin):.6g}" == line.split()[-2]

@@ -1,0 +1,152 @@
+"""`python -m plateau_jax --from`: curves that were written as JSON, and what is none."""
+
+import io
+import json
+import sys
+from contextlib import suppress
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from support.descriptions import build, descriptions
+from support.refusals import refused
+
+from plateau_jax import Curve, PlateauCurve, StagedCurve, plot, plotting
+from plateau_jax.__main__ import main
+
+PLATEAUS = PlateauCurve(1000, warmup_steps=100, plateaus=[(50, 30), (85, 10)], min_lr_ratio=0.1)
+STAIRS = StagedCurve([(10, 1.0), (20,), (0, 0.5), (20, 0.25, "exponential")], start=0.5)
+KINDS = [
+    PLATEAUS,
+    STAIRS,
+    STAIRS.cooldown(25, 10, to=0.1),
+    PLATEAUS.then(STAIRS, scale=0.5).cooldown(1030, 5),
+]
+
+
+def _written(path, curve):
+    path.write_text(json.dumps(curve.to_dict()))
+    return str(path)
+
+
+@pytest.mark.parametrize("curve", KINDS, ids=lambda curve: type(curve).__name__)
+def test_a_curve_from_a_file_is_what_was_written(tmp_path, capsys, monkeypatch, curve):
+    file = _written(tmp_path / "curve.json", curve)
+    assert main(["--from", file]) == 0
+    assert capsys.readouterr().out == curve.describe() + "\n"
+
+    rates = tmp_path / "rates.csv"
+    assert main(["--from", file, "--json", "--csv", str(rates), "--peak", "3e-4"]) == 0
+    assert Curve.from_dict(json.loads(capsys.readouterr().out)) == curve
+    written = np.loadtxt(rates, delimiter=",", skiprows=1, dtype=np.float32)[:, 1]
+    expected = np.float32(3e-4) * curve(np.arange(curve.total_steps + 1))
+    np.testing.assert_array_equal(written.view(np.int32), expected.view(np.int32))
+
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(Path(file).read_bytes())))
+    assert main(["--from", "-", "--json"]) == 0
+    assert Curve.from_dict(json.loads(capsys.readouterr().out)) == curve
+
+
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(descriptions())
+def test_every_curve_that_is_written_is_read_back(tmp_path, capsys, description):
+    curve = build(description)
+    assert main(["--from", _written(tmp_path / "curve.json", curve), "--json"]) == 0
+    assert Curve.from_dict(json.loads(capsys.readouterr().out)) == curve
+
+
+def test_several_files_are_described_and_drawn_together(tmp_path, capsys, monkeypatch):
+    picture = tmp_path / "curves.svg"
+    files = [_written(tmp_path / f"{number}.json", curve) for number, curve in enumerate(KINDS)]
+    options = [word for file in files for word in ("--from", file)]
+    drawn = []
+
+    def draw(curves, **more):
+        drawn.extend(curves)
+        return plot(curves, **more)
+
+    monkeypatch.setattr(plotting, "plot", draw)
+    assert main([*options, "--plot", str(picture), "--cooldown", "20", "10"]) == 0
+    cooled = [curve.cooldown(20, 10) for curve in KINDS]
+    assert drawn == cooled
+    assert ElementTree.parse(picture).getroot().tag.endswith("svg")
+    assert capsys.readouterr().out == "\n\n".join(curve.describe() for curve in cooled) + "\n"
+
+
+@pytest.mark.parametrize("option", ["--csv", "--json"])
+def test_what_takes_one_curve_refuses_two(tmp_path, capsys, option):
+    file, rates = _written(tmp_path / "curve.json", STAIRS), tmp_path / "rates.csv"
+    value = [str(rates)] if option == "--csv" else []
+    message = refused(capsys, ["--from", file, "--from", file, option, *value])
+    assert f"{option} takes one curve, not 2" in message
+    assert not rates.exists()
+
+
+NO_CURVE = {
+    "": "is not JSON: Expecting value",
+    "curve": "is not JSON: Expecting value",
+    '{"kind": "staged"': "is not JSON: ",
+    "\0\x01\udcff": "is not JSON: ",
+    "[]": "arguments = [] must be a mapping",
+    "null": "arguments = None must be a mapping",
+    "{}": "missing keys ['total_steps', ",
+    '{"kind": "stairs"}': "kind = 'stairs' must be one of",
+    '{"kind": {}}': "kind = {} must be one of",
+    '{"kind": "staged", "start": 0}': "missing keys ['stages']",
+    '{"kind": "staged", "start": 0, "stages": [[NaN]]}': "steps = nan must be an integer",
+    '{"kind": "staged", "start": 1e999, "stages": [[1]]}': "start = inf must be finite",
+    '{"kind": "then", "curve": 1, "other": 2, "scale": 1}': "arguments = 1 must be a mapping",
+    "[" * 100_000: "is nested too deep",
+    '{"kind": "cooldown", "curve": ' * 100_000: "is nested too deep",
+}
+
+
+@pytest.mark.parametrize("text", NO_CURVE, ids=lambda text: text[:40])
+def test_a_file_without_a_curve_is_refused_in_one_line(tmp_path, capsys, text):
+    path = tmp_path / "curve.json"
+    path.write_text(text, errors="surrogateescape")
+    message = refused(capsys, ["--from", str(path)]).splitlines()[-1]
+    assert f"--from {path}" in message
+    assert NO_CURVE[text] in message
+
+
+def test_a_curve_nested_too_deep_isrefused(tmp_path, capsys):
+    nested = PlateauCurve(10).to_dict()
+    for _ in range(65):
+        nested = {"kind": "cooldown", "curve": nested, "at": 1, "steps": 1, "to": 0, "shape": "linear"}
+    path = tmp_path / "curve.json"
+    path.write_text(json.dumps(nested))
+    assert f"--from {path}: " in refused(capsys, ["--from", str(path)])
+
+
+anything = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=10,
+)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.sampled_from(KINDS), st.data(), anything)
+def test_whatever_a_file_holds_no_traceback_is_seen(tmp_path, capsys, curve, data, value):
+    """One of the values in a curve's JSON, at any depth, is replaced."""
+    written = {"kind": "then", "curve": curve.to_dict(), "other": curve.to_dict(), "scale": 1}
+    inside = written
+    while isinstance(inside, dict | list) and inside:
+        key = data.draw(st.sampled_from(sorted(inside) if isinstance(inside, dict) else range(len(inside))))
+        if not isinstance(inside[key], dict | list) or data.draw(st.booleans()):
+            break
+        inside = inside[key]
+    if inside:
+        inside[key] = value
+    path = tmp_path / "curve.json"
+    path.write_text(json.dumps(written))
+    code = 2
+    with suppress(SystemExit):
+        code = main(["--from", str(path)])
+    printed = capsys.readouterr()
+    assert bool(printed.out) == (code == 0)
+    assert (f"error: --from {path}: " in printed.err) == (code == 2)

@@ -1,0 +1,96 @@
+"""The oracle itself, against each curve's definition in plain floats, from one kind to the next."""
+
+import math
+
+import pytest
+from hypothesis import given, settings
+from support.borders import PROMISED, steps_at_borders
+from support.descriptions import descriptions_and_steps
+from support.oracle import Oracle, exactly, half_ulp, mp, stage_of
+
+GONE = {
+    "linear": lambda x: x,
+    "cosine": lambda x: (1 - math.cos(math.pi * x)) / 2,
+    "1-sqrt": math.sqrt,
+}
+
+
+def _between(start, end, shape, x):
+    if shape == "exponential":
+        return start ** (1 - x) * end**x
+    return start + (end - start) * GONE[shape](x)
+
+
+def _total(description):
+    match description:
+        case {"stages": stages}:
+            return sum(stage[0] for stage in stages)
+        case {"cooldown": _, "at": at, "steps": steps}:
+            return at + steps
+        case {"curve": first, "then": other}:
+            return _total(first) + _total(other)
+    return description["total_steps"]
+
+
+def _value(description, step):
+    """The curve by its definition, as the user was told it."""
+    match description:
+        case {"stages": stages, "start": level}:
+            for steps, to, shape in map(stage_of, stages):
+                goal = level if to is None else to
+                if step < steps:
+                    return level if to is None else _between(level, goal, shape, step / steps)
+                step, level = step - steps, goal
+            return level
+        case {"cooldown": parent, "at": at, "steps": steps, "to": to, "shape": shape}:
+            if step < at:
+                return _value(parent, step)
+            return _between(_value(parent, at), to, shape, (step - at) / steps) if step < at + steps else to
+        case {"curve": first, "then": other, "scale": scale}:
+            total = _total(first)
+            return _value(first, step) if step < total else scale * _value(other, step - total)
+    return float(Oracle(description)(step))
+
+
+@settings(max_examples=200)
+@given(descriptions_and_steps(range(1), size=16))
+def test_it_follows_the_definitions(case):
+    description, steps = case
+    oracle = Oracle(description)
+    assert oracle.total_steps == _total(description)
+    for step in steps:
+        assert math.isclose(
+            float(oracle(step)), _value(description, max(step, 0)), rel_tol=1e-9, abs_tol=1e-12
+        )
+
+
+HALF = {"stages": [(10,), (0, 0.5)], "start": 0.25}
+
+
+@pytest.mark.parametrize(
+    ("description", "flat"),
+    [
+        ({"total_steps": 100, "plateaus": [(50, 20)]}, [(50, 20)]),
+        ({"total_steps": 100, "absolute_plateaus": [(50, 20), (70, 5), (80, 0)]}, [(50, 25)]),
+        ({"total_steps": 100, "warmup_steps": 10, "min_lr_ratio": 1.0}, [(10, 90)]),
+        ({"stages": [(5,), (3, 0.5, "cosine"), (0, 0.5), (2, None, "cosine")], "start": 0.5}, [(0, 10)]),
+        ({"stages": [(5, 0.1), (3,), (0, 0.1000000000000001), (3,)], "start": 0.5}, [(5, 3), (8, 3)]),
+        ({"cooldown": {"total_steps": 10}, "at": 15, "steps": 5, "to": 0.0, "shape": "linear"}, [(10, 10)]),
+        ({"cooldown": HALF, "at": 4, "steps": 5, "to": 0.0, "shape": "linear"}, [(0, 4)]),
+        ({"curve": {"stages": [(7,)], "start": 0.125}, "then": HALF, "scale": 0.5}, [(0, 17)]),
+    ],
+    ids=str,
+)
+def test_flat_parts_that_touch_at_one_level_are_one(description, flat):
+    assert Oracle(description).flat() == flat
+
+
+@settings(max_examples=200)
+@given(steps_at_borders())
+def test_at_a_border_an_error_a_little_above_the_promise_is_seen(case):
+    description, step = case
+    value = Oracle(description)(step)
+    # From the value to the middle between the two float32 around it.
+    unit = 2 * half_ulp(value)
+    beyond = abs(mp.frac(value / unit) - exactly(0.5)) * unit
+    assert exactly(PROMISED) < beyond <= 4 * exactly(PROMISED)

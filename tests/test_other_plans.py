@@ -1,0 +1,196 @@
+"""Resumed under another plan: where the past is the same a run goes on under the new one, bit for bit."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.runs import advance, optimizer_with, rates_of, through_a_file
+from support.strategies import arguments
+from support.training import FUSED, batches, same, spoiled, step_of, train
+from torch.optim.lr_scheduler import SequentialLR
+
+from plateau_jax import Curve, PlateauCurve
+from torch_bridge import follow, lambda_lr
+
+LONG = PlateauCurve(60, warmup_steps=4, plateaus=[(0, 60)], min_lr_ratio=0.1)
+AFTER = PlateauCurve(20, warmup_steps=3, init_lr_ratio=0.5)
+_BRANCHES: dict[str, Callable[[int], Curve]] = {
+    "cooldown": lambda at: LONG.cooldown(at, 9),
+    "cooldown to a level": lambda at: LONG.cooldown(max(at, 1), 15, to=0.05, shape="linear"),
+    "from step 0": lambda at: LONG.cooldown(at, 9).then(AFTER),
+    "a longer one": lambda at: LONG.then(AFTER, scale=0.5),
+}
+every_branch = pytest.mark.parametrize("branch", _BRANCHES.values(), ids=_BRANCHES)
+_NARROW: Any = lambda rate: torch.tensor(rate, dtype=torch.bfloat16)  # noqa: E731 - one of two forms
+
+
+def _scheduled(curve: Any, peaks: list[float], steps: int, form: Any = float) -> tuple[Any, Any]:
+    optimizer = optimizer_with([form(peak) for peak in peaks])
+    scheduler = lambda_lr(optimizer, curve)
+    advance(optimizer, scheduler, steps)
+    return optimizer, scheduler
+
+
+@every_branch
+@settings(max_examples=20)
+@given(at=st.integers(0, 60), more=st.integers(0, 20))
+def test_a_scheduler_goes_on_under_a_branch(branch: Callable[[int], Curve], at: int, more: int) -> None:
+    """Saved anywhere before the curves part, loaded optimizer first, it is as if it had always been there."""
+    curve, saved_at = branch(at), max(at - more, 0)
+    optimizer, scheduler = _scheduled(LONG, [0.1, 0.7], saved_at)
+    states = through_a_file([optimizer.state_dict(), scheduler.state_dict()])
+    straight, its_scheduler = _scheduled(curve, [0.1, 0.7], saved_at)
+    resumed, again = _scheduled(curve, [0.3, 0.3], 5)
+    resumed.load_state_dict(states[0])
+    again.load_state_dict(states[1])
+    for _ in range(70):
+        assert rates_of(resumed) == rates_of(straight)
+        assert again.get_last_lr() == its_scheduler.get_last_lr()
+        advance(resumed, again)
+        advance(straight, its_scheduler)
+    assert again.state_dict() == its_scheduler.state_dict()
+
+
+@settings(max_examples=60)
+@given(arguments(range(3)), arguments(range(3)), st.integers(0, 30), st.integers(0, 40))
+def test_the_first_other_step_is_named(
+    chosen: dict[str, Any], other: dict[str, Any], at: int, saved_at: int
+) -> None:
+    """What is taken has the same past; what is refused says how far the pasts are the same."""
+    old = PlateauCurve(**chosen | {"total_steps": min(chosen["total_steps"], 2**30)})
+    for new in (PlateauCurve(**other), old.cooldown(at, 7), PlateauCurve(20).then(old), old.then(AFTER)):
+        state = lambda_lr(optimizer_with([0.1]), old, saved_at - 1).state_dict()
+        scheduler = lambda_lr(optimizer_with([0.1]), new)
+        if new.same_until(old, saved_at):
+            assert old(list(range(saved_at))).tolist() == new(list(range(saved_at))).tolist()
+            scheduler.load_state_dict(state)
+            continue
+        before = scheduler.state_dict()
+        with pytest.raises(ValueError, match=r"pass strict=False, to load_state_dict or") as caught:
+            scheduler.load_state_dict(state)
+        assert scheduler.state_dict() == before
+        same, other_from = (step for step in range(saved_at + 1) if _is_the_last(new, old, step))
+        assert f"True up to step {same}, and no longer from step {other_from} on" in str(caught.value)
+
+
+def _is_the_last(new: Curve, old: Curve, step: int) -> bool:
+    """Whether `step` is the last one up to which both are the same, or the first one after it."""
+    same = [new.same_until(old, max(step + shift, 0)) for shift in (-1, 0, 1)]
+    return same in ([True, True, False], [True, False, False])
+
+
+@pytest.mark.parametrize("form", [float, torch.tensor, _NARROW], ids=["float", "tensor", "bfloat16"])
+@pytest.mark.parametrize("strict", [True, False])
+@pytest.mark.filterwarnings("ignore:The epoch parameter")  # which SequentialLR passes
+@given(saved_at=st.integers(1, 40))
+def test_a_second_part_of_sequential_lr_under_another_plan(form: Any, strict: bool, saved_at: int) -> None:
+    """Whoever is in charge of the rates stays so."""
+
+    def start(second: Curve) -> tuple[Any, Any]:
+        optimizer = optimizer_with([form(0.5)])
+        parts = [lambda_lr(optimizer, AFTER), lambda_lr(optimizer, second, strict=strict)]
+        return optimizer, SequentialLR(optimizer, parts, [20])
+
+    first, branch = LONG, LONG.cooldown(max(saved_at - 20, 0), 10)
+    optimizer, scheduler = start(first)
+    advance(optimizer, scheduler, saved_at)
+    states = through_a_file([optimizer.state_dict(), scheduler.state_dict()])
+    straight, its_scheduler = start(branch)
+    advance(straight, its_scheduler, saved_at)
+    resumed, again = start(branch)
+    resumed.load_state_dict(states[0])
+    again.load_state_dict(states[1])
+    for _ in range(40):
+        assert rates_of(resumed) == rates_of(straight)
+        advance(resumed, again)
+        advance(straight, its_scheduler)
+
+
+@pytest.mark.parametrize("name", ["adamw", "momentum", "plain adam"])
+@every_branch
+@settings(max_examples=4)
+@given(at=st.integers(0, 20), more=st.integers(0, 5), skips=st.sets(st.integers(0, 39), max_size=9))
+def test_a_training_step_goes_on_under_a_branch(
+    name: str, branch: Callable[[int], Curve], at: int, more: int, skips: set[int]
+) -> None:
+    updates = [spoiled(batch) if number in skips else batch for number, batch in enumerate(batches(40))]
+    saved_at = max(at - more, 0)  # updates, of which not all took place
+    straight, first, second = (
+        step_of(name, curve=branch(at)),
+        step_of(name, curve=LONG),
+        step_of(name, curve=branch(at)),
+    )
+    results = train(straight, updates)
+    train(first, updates[:saved_at])
+    train(second, updates[:3])
+    second.load_state_dict(through_a_file(first.state_dict()))
+    assert same(train(second, updates[saved_at:]), results[saved_at:])
+    end, expected = second.state_dict(), straight.state_dict()
+    assert same(end, expected | {"random": end["random"]})
+
+
+@pytest.mark.parametrize("name", [*FUSED, "rmsprop"])
+def test_a_training_step_refuses_another_past_and_is_told_to_go_on(name: str) -> None:
+    data = batches(20)
+    branch = LONG.cooldown(6, 9)
+    first, second = step_of(name, curve=LONG), step_of(name, curve=branch)
+    train(first, data[:12])
+    train(second, data[:3])
+    state, before = first.state_dict(), second.state_dict()
+    with pytest.raises(ValueError, match=r"True up to step 7, and no longer from step 8 on.* strict=False"):
+        second.load_state_dict(state)
+    assert same(second.state_dict(), before)
+    second.load_state_dict(state, strict=False)
+    assert same(second.state_dict(), state | {"curves": before["curves"], "optimizer": _optimizer(second)})
+    peak = np.float32(second.optimizer.param_groups[0]["initial_lr"])
+    for applied, batch in enumerate(data[12:], 12):
+        result = second(batch)
+        assert result.lr.tolist() == [float(peak * np.float32(branch(applied)))]
+        assert result.applied == applied + 1
+
+
+def _optimizer(step: Any) -> Any:
+    """Its state, with the rates of the new curve."""
+    return step.state_dict()["optimizer"]
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_a_damaged_state_changes_nothing_under_another_plan_either(strict: bool) -> None:
+    (batch,) = batches(1)
+    first, second = step_of(curve=LONG), step_of(curve=LONG.cooldown(30, 9))
+    train(first, [batch] * 3)
+    train(second, [batch] * 2)
+    state, before = first.state_dict(), second.state_dict()
+    for damage in ({"applied": -1}, {"precision": "bf16"}, {"model": {}}, {"optimizer": None}):
+        with pytest.raises(ValueError, match="state_dict"):
+            second.load_state_dict(state | damage, strict=strict)
+        assert same(second.state_dict(), before)
+    second.load_state_dict(state, strict)
+    assert second.state_dict()["applied"] == 3
+
+
+def test_a_group_of_several_under_another_plan() -> None:
+    curves, others = [LONG, AFTER], [LONG, AFTER.cooldown(10, 5)]
+    optimizer, scheduler = _scheduled(curves, [0.1, 0.2], 10)
+    resumed, again = _scheduled(others, [0.1, 0.2], 0)
+    again.load_state_dict(scheduler.state_dict())
+    assert rates_of(resumed) == rates_of(optimizer)
+    advance(optimizer, scheduler, 2)
+    with pytest.raises(ValueError, match=r"here param_groups\[1\] follows"):
+        again.load_state_dict(scheduler.state_dict())
+
+
+def test_a_follower_goes_on_under_a_branch() -> None:
+    saved, resumed = (optimizer_with([0.1], weight_decay=0.5) for _ in range(2))
+    first = follow(saved, "weight_decay", LONG)
+    for _ in range(30):
+        first.step()
+    again = follow(resumed, "weight_decay", LONG.cooldown(30, 9))
+    again.load_state_dict(through_a_file(first.state_dict()))
+    for step in range(30, 45):
+        assert resumed.param_groups[0]["weight_decay"] == 0.5 * LONG.cooldown(30, 9)(step)
+        again.step()

@@ -1,0 +1,171 @@
+"""`same_until`: that it proves equal bits, and that it sees what is the same."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.descriptions import build, descriptions, descriptions_and_steps, steps_of
+from support.oracle import Oracle, same, stage_of
+from support.strategies import MAX_STEP, Words, words
+
+from plateau_jax import PlateauCurve, StagedCurve
+
+
+def _otherwise(description, read):
+    """The same curve at every step, described in another way."""
+    match description:
+        case {"stages": stages, "start": level}:
+            written = [(0, level)] * read.below(2)
+            for steps, to, shape in map(stage_of, stages):
+                goal = level if to is None else to
+                if goal == level:
+                    part = read.magnitude(0, steps)
+                    written += [[(part,), (steps - part, level, "cosine")], [(steps,), (0, level)]][
+                        read.below(2)
+                    ]
+                else:
+                    written.append((steps, to, shape))
+                level = goal
+            return {"stages": written, "start": description["start"]}
+        case {"cooldown": parent}:
+            return {**description, "cooldown": _otherwise(parent, read)}
+        case {"curve": first, "then": other}:
+            return {**description, "curve": _otherwise(first, read), "then": _otherwise(other, read)}
+    # A plateau of some steps as two, the second of which may have none.
+    absolute = description["absolute_plateaus"]
+    split = [(start, read.magnitude(0, length)) for start, length in absolute]
+    rest = [(start + part, length - part) for (start, length), (_, part) in zip(absolute, split, strict=True)]
+    return {**description, "absolute_plateaus": [*rest, *split]}
+
+
+def _changed(description, read):
+    """A curve of as many steps that is another one, perhaps, from some step on."""
+    match description:
+        case {"stages": stages, "start": start}:
+            index, to = read.below(len(stages)), read.one_of((0.1, 0.1000000000000001, 0.5))
+            steps, *_ = stages[index]
+            more = read.one_of(([(0, to), stages[index]], [(steps, to)], [(steps, to, "cosine")]))
+            return {"stages": [*stages[:index], *more, *stages[index + 1 :]], "start": start}
+        case {"cooldown": parent, "at": at}:
+            if read.below(2):
+                parent = _changed(parent, read)
+            else:
+                at = max(at - 1, 0)
+            return {**description, "cooldown": parent, "at": at, "to": 0.0, "shape": "linear"}
+        case {"curve": _, "then": _}:
+            name = read.one_of(("curve", "then"))
+            return {**description, name: _changed(description[name], read)}
+    changes = {"min_lr_ratio": 0.1, "init_lr_ratio": 0.1, "decay": "linear", "warmup": "cosine"}
+    name = read.one_of(list(changes))
+    return {**description, name: changes[name]}
+
+
+def _hold(level):
+    return StagedCurve([(10,)], start=level)
+
+
+@settings(max_examples=200)
+@given(descriptions_and_steps(size=16), words(40))
+def test_true_is_a_proof(case, drawn):
+    description, steps = case
+    changed = _changed(description, Words(drawn[16:]))
+    one, other = build(description), build(changed)
+    exact, changed_exact = Oracle(description), Oracle(changed)
+    steps = sorted({max(step, 0) for step in (*steps, *steps_of(changed, drawn[:16]))})
+    answers = [one.same_until(other, step) for step in steps]
+    assert answers == [other.same_until(one, step) for step in steps]
+    assert answers == sorted(answers, reverse=True)
+    for step, later in zip(steps, answers[1:], strict=False):
+        if later:
+            assert one(step) == other(step)
+            # Nor do other levels count as one that have one float32.
+            assert same(exact(step), changed_exact(step))
+
+
+@settings(max_examples=200)
+@given(descriptions_and_steps(size=4), words(100))
+def test_one_curve_described_in_two_ways_is_the_same_at_every_step(case, drawn):
+    description, steps = case
+    one, other = build(description), build(_otherwise(description, Words(drawn)))
+    for step in (*map(abs, steps), 0, 1, one.total_steps, MAX_STEP):
+        assert one.same_until(other, step)
+        assert other.same_until(one, step)
+    np.testing.assert_array_equal(one(steps), other(steps))
+
+
+@given(descriptions(), descriptions())
+def test_nothing_lies_before_step_0(description, other):
+    assert build(description).same_until(build(other), 0)
+
+
+@given(descriptions(kind="cooldown"), st.integers(0, 10), st.integers(1, 10))
+def test_branches_are_the_same_until_the_first_parts(description, later, steps):
+    parent, at = build(description["cooldown"]), description["at"]
+    branch, other = build(description), parent.cooldown(min(at + later, MAX_STEP - steps), steps)
+    until = min(at, MAX_STEP - steps)
+    assert branch.same_until(parent, at)
+    assert parent.same_until(branch, at)
+    assert branch.same_until(other, until)
+    assert other.same_until(branch, until)
+
+
+@given(descriptions(kind="then"), descriptions(depth=2))
+def test_sequences_are_the_same_until_the_first_curve_ends(description, other):
+    first, total = build(description["curve"]), Oracle(description["curve"]).total_steps
+    assert build(description).same_until(first, total)
+    if total + Oracle(other).total_steps <= MAX_STEP:
+        assert build(description).same_until(first.then(build(other), scale=0.5), total)
+
+
+@given(descriptions(depth=1), descriptions(depth=1), descriptions(depth=1))
+def test_it_does_not_matter_which_of_three_are_joined_first(one, two, three):
+    one, two, three = map(build, (one, two, three))
+    if one.total_steps + two.total_steps + three.total_steps <= MAX_STEP:
+        assert one.then(two).then(three).same_until(one.then(two.then(three)), MAX_STEP)
+
+
+@given(descriptions(depth=0))
+def test_a_hold_past_the_end_is_a_hold(description):
+    oracle = Oracle(description)
+    given = [stage[1] for stage in description.get("stages", ()) if stage[1:] and stage[1] is not None]
+    level = (
+        description.get("min_lr_ratio")
+        if "total_steps" in description
+        else [description["start"], *given][-1]
+    )
+    if oracle.total_steps <= MAX_STEP - 10:
+        assert build(description).then(_hold(level)).same_until(build(description), MAX_STEP)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "first"),
+    [
+        (_hold(0.1), _hold(0.1000000000000001), 0),
+        (PlateauCurve(100, min_lr_ratio=0.1), PlateauCurve(100, min_lr_ratio=0.1000000000000001), 0),
+        (StagedCurve([(10, 0.1), (5,)]), StagedCurve([(10, 0.1), (5,), (0, 0.1000000000000001)]), 15),
+        (PlateauCurve(100), PlateauCurve(100).then(PlateauCurve(9), scale=1e-30), 100),
+        (_hold(0.3), _hold(0.3).cooldown(5, 5, to=0.29999999999999993), 5),
+    ],
+    ids=str,
+)
+def test_levels_that_differ_are_different_even_with_one_float32(one, other, first):
+    assert one.same_until(other, first)
+    assert not one.same_until(other, first + 2)
+    assert not other.same_until(one, MAX_STEP)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        StagedCurve([(20, 0.5, "cosine")], start=0.5),
+        StagedCurve([(20,), (0, 0.5)], start=0.5),
+        StagedCurve([(0, 0.5), (1,)]),
+        StagedCurve([(10, 1.0), (10,)], start=1.0).then(_hold(1), scale=0.5).cooldown(20, 1, to=0.5),
+        PlateauCurve(5, min_lr_ratio=1).then(_hold(1)).cooldown(0, 3, to=1.0),
+    ],
+    ids=str,
+)
+def test_one_level_is_one_however_it_is_held(other):
+    level = other(0)
+    assert _hold(level).same_until(other, 20)
+    assert other.same_until(_hold(level), 20)

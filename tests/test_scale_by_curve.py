@@ -1,0 +1,203 @@
+"""Updates times -rate, after a clock that rules may hold: in every mode of JAX as in words."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.hold_cases import BELOW, PEAK, SIZE, STAIRS, STARTS, UNTIL, WORST, metrics, rates_by_words, rules
+from support.jax_cases import CURVE, assert_equal_bits, product, x64_both_ways
+
+from plateau_jax import HoldBelow, StagedCurve, optax_schedule, scale_by_curve
+
+
+def test_where_the_parts_begin():
+    assert set(STAIRS.flat_starts) == STARTS
+
+
+def rates_in_scan(optimizer, given_metrics, **how):
+    """The learning rate of each update, all in one scan."""
+
+    def update(state, metric):
+        updates, state = optimizer.update(jnp.ones(2), state, value=metric)
+        return state, (state.learning_rate, updates)
+
+    return jax.lax.scan(update, optimizer.init(jnp.ones(2)), given_metrics, **how)[1]
+
+
+@pytest.mark.slow
+@x64_both_ways
+@settings(max_examples=10)
+@given(rules, st.lists(metrics(SIZE), min_size=6, max_size=6))
+def test_as_in_words(x64, given_rules, columns):
+    with jax.enable_x64(x64):
+        optimizer = scale_by_curve(STAIRS, PEAK, hold=given_rules)
+        in_scan = jax.jit(jax.vmap(partial(rates_in_scan, optimizer)))
+        rates, updates = in_scan(np.array(columns, np.float32))
+        wanted = np.array([rates_by_words(given_rules, column, x64) for column in columns])
+        assert_equal_bits(rates, wanted)
+        assert_equal_bits(updates, -np.stack([wanted.astype(updates.dtype)] * 2, -1))
+
+
+@x64_both_ways
+@pytest.mark.parametrize(
+    "mode", ["eager", "jit", "strict", "scan", "unrolled scan", "unrolled", "uncompiled"]
+)
+def test_in_every_mode_as_in_words(x64, mode):
+    given_rules = [UNTIL, BELOW]
+    optimizer = scale_by_curve(STAIRS, PEAK, hold=given_rules)
+    column = WORST[0]
+
+    def one_by_one(update, state, given_metrics):
+        rates = []
+        for metric in given_metrics:
+            _, state = update(jnp.ones(()), state, value=metric)
+            rates.append(state.learning_rate)
+        return jnp.array(rates)
+
+    def one_by_one_from_the_start(update, given_metrics):
+        return one_by_one(update, optimizer.init(jnp.ones(())), given_metrics)
+
+    with jax.enable_x64(x64):
+        if mode == "eager":
+            rates = one_by_one_from_the_start(optimizer.update, column)
+        elif mode == "jit":
+            rates = one_by_one_from_the_start(jax.jit(optimizer.update), column)
+        elif mode == "strict":
+            with jax.numpy_dtype_promotion("strict"):
+                rates, _ = rates_in_scan(optimizer, jnp.array(column))
+        elif mode == "unrolled":
+            column = column[:12]
+            rates = jax.jit(partial(one_by_one_from_the_start, optimizer.update))(column)
+        elif mode == "uncompiled":
+            with jax.disable_jit():
+                rates = one_by_one_from_the_start(optimizer.update, column)
+        else:
+            rates, _ = rates_in_scan(optimizer, column, unroll=5 if mode == "unrolled scan" else 1)
+        assert_equal_bits(rates, rates_by_words(given_rules, column, x64))
+
+
+@x64_both_ways
+def test_without_rules_it_is_optaxs_own_with_the_schedule(x64):
+    with jax.enable_x64(x64):
+        params = {
+            "float32": jnp.linspace(-1, 1, 5, dtype="float32"),
+            "bfloat16": jnp.linspace(-1, 1, 5, dtype="bfloat16"),
+            "float16": jnp.ones((2, 3), "float16"),
+            "widest": jnp.linspace(-1, 1, 5),
+            "nothing": None,
+        }
+        ours = scale_by_curve(CURVE, PEAK)
+        theirs = optax.scale_by_learning_rate(optax_schedule(CURVE, PEAK))
+        assert ours.init(params).hold == ()
+        update, their_update = jax.jit(ours.update), jax.jit(theirs.update)
+        state, their_state = ours.init(params), theirs.init(params)
+        rates = []
+        for _ in range(120):
+            found, state = update(params, state, params, value=3.0, other=7)
+            wanted, their_state = their_update(params, their_state, params)
+            jax.tree.map(assert_equal_bits, found, jax.tree.map(np.asarray, wanted))
+            rates.append(state.learning_rate)
+        assert_equal_bits(rates, product(CURVE, PEAK, np.arange(120), x64))
+
+
+@x64_both_ways
+@pytest.mark.parametrize("hold", [None, UNTIL, [BELOW, UNTIL]])
+def test_a_state_keeps_structure_shapes_and_dtypes(x64, hold):
+    with jax.enable_x64(x64):
+        optimizer = scale_by_curve(STAIRS, PEAK, hold=hold)
+        state = optimizer.init(None)
+        assert state.clock == 0
+        assert_equal_bits(state.learning_rate, product(STAIRS, PEAK, np.array(0), x64))
+        assert state.clock.dtype == "int32"
+        assert all(leaf.shape == () for leaf in jax.tree.leaves(state))
+        assert {leaf.dtype.name for leaf in jax.tree.leaves(state.hold)} <= {"int32", "float32"}
+        _, after = jax.eval_shape(partial(optimizer.update, value=1.0), jnp.ones(3), state)
+        described = [
+            jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype, leaf.weak_type), kind)
+            for kind in (jax.eval_shape(lambda: state), after)
+        ]
+        assert described[0] == described[1]
+
+
+def test_the_clock_stops_at_the_last_int32():
+    optimizer = scale_by_curve(STAIRS, hold=HoldBelow(0, 1))
+    state = optimizer.init(None)._replace(clock=jnp.int32(2**31 - 2))
+    for wanted in (2**31 - 1, 2**31 - 1):
+        _, state = optimizer.update(jnp.ones(()), state, value=1.0)
+        assert state.clock == wanted
+
+
+@pytest.mark.parametrize(
+    "convert",
+    [
+        float,
+        np.float64,
+        np.float16,
+        jnp.float32,
+        jnp.bfloat16,
+        np.array,
+        lambda value: round(float(value) * 3),
+    ],
+)
+def test_a_metric_of_any_real_kind(convert):
+    column = np.array([2, 2, 1, 0.7, 1, 0.1, 0.1, 0.1] * 4)
+    converted = [convert(value) for value in column]
+    optimizer = scale_by_curve(STAIRS, PEAK, hold=[UNTIL, BELOW])
+    state, rates = optimizer.init(None), []
+    for metric in converted:
+        _, state = optimizer.update(jnp.ones(()), state, value=metric)
+        rates.append(state.learning_rate)
+    assert_equal_bits(rates, rates_by_words([UNTIL, BELOW], [float(metric) for metric in converted]))
+
+
+def test_a_metric_that_float32_cannot_hold_is_not_finite():
+    with jax.enable_x64(True):
+        optimizer = scale_by_curve(STAIRS, hold=HoldBelow(0, 9))
+        for value in (-1e39, jnp.array(-1e39), -np.inf):
+            assert optimizer.update(jnp.ones(()), optimizer.init(None), value=value)[1].clock == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parts"),
+    [
+        ({}, ["value is missing", "value=metric"]),
+        ({"value": None}, ["value is missing"]),
+        ({"value": np.ones(1)}, ["value", "real scalar"]),
+        ({"value": jnp.ones(1)}, ["value", "real scalar"]),
+        ({"value": True}, ["value = True", "real scalar"]),
+        ({"value": jnp.array(True)}, ["value", "real scalar"]),
+        ({"value": jnp.array(1j)}, ["value", "real scalar"]),
+        ({"value": "0.5"}, ["value = '0.5'", "real scalar"]),
+        ({"value": {"loss": 0.5}}, ["value = {'loss': 0.5}", "real scalar"]),
+    ],
+    ids=str,
+)
+def test_what_is_no_metric(arguments, parts):
+    optimizer = scale_by_curve(STAIRS, hold=UNTIL)
+    for update in (optimizer.update, optax.chain(optimizer).update):
+        state = optimizer.init(None)
+        with pytest.raises(TypeError) as caught:
+            update(jnp.ones(()), state if update is optimizer.update else (state,), **arguments)
+        for part in parts:
+            assert part in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "arguments", "part"),
+    [
+        (TypeError, {"curve": 3}, "curve = 3"),
+        (ValueError, {"peak_value": -1.0}, "peak_value = -1.0"),
+        (TypeError, {"hold": 3}, "hold = 3"),
+        (ValueError, {"hold": []}, "hold"),
+        (ValueError, {"curve": StagedCurve([(5, 1)]), "hold": UNTIL}, "no flat part"),
+    ],
+    ids=str,
+)
+def test_bad_arguments(kind, arguments, part):
+    with pytest.raises(kind, match=part):
+        scale_by_curve(**{"curve": STAIRS, **arguments})

@@ -1,0 +1,178 @@
+"""Stages: what is refused, what is read, and how the table keeps its form."""
+
+import jax
+import numpy as np
+import pytest
+from support.strategies import MAX_STEP
+
+from plateau_jax import PlateauCurve, Stage, StagedCurve, multiplier, stack
+
+NAN, INF = float("nan"), float("inf")
+
+
+@pytest.mark.parametrize(
+    "stages",
+    [None, 5, "stages", {10, 20}, {10: 0.5}, [5], ["ab"], [None], [()], [(1, 0.5, "linear", 2)], [{10, 0.5}]],
+    ids=str,
+)
+def test_what_is_no_sequence_of_stages(stages):
+    with pytest.raises(TypeError, match=r"^stages"):
+        StagedCurve(stages)
+
+
+@pytest.mark.parametrize("steps", [True, 1.0, "1", None, NAN])
+def test_steps_that_are_not_an_integer(steps):
+    with pytest.raises(TypeError, match=rf"^stages\[1\] = .*: steps = {steps!r} must be an integer"):
+        StagedCurve([(5,), (steps, 0.5)])
+
+
+def test_negative_steps():
+    with pytest.raises(ValueError, match=r"^stages\[1\] = \(-1, 0\.5\): steps = -1 must be at least 0"):
+        StagedCurve([(5,), (-1, 0.5)])
+
+
+@pytest.mark.parametrize("level", [-0.1, 1.0000000000000002, 2, NAN, INF])
+def test_levels_out_of_range(level):
+    with pytest.raises(ValueError, match=rf"^stages\[0\] = .*: to = {level!r} must"):
+        StagedCurve([(5, level)])
+    with pytest.raises(ValueError, match=rf"^start = {level!r} must"):
+        StagedCurve([(5, 1)], start=level)
+
+
+@pytest.mark.parametrize("level", [True, "0.5", 0j, [0.5]])
+def test_levels_that_are_no_numbers(level):
+    with pytest.raises(TypeError, match=r"^stages\[0\] = .*: to = .* must be a number"):
+        StagedCurve([(5, level)])
+    with pytest.raises(TypeError, match=r"^start = .* must be a number"):
+        StagedCurve([(5, 1)], start=level)
+
+
+@pytest.mark.parametrize(
+    "stage", [(5, 0.5, "sqrt"), (5, None, "Linear"), (0, 0.5, None), (5, 0.5, ["cosine"])]
+)
+def test_a_shape_is_checked_where_it_is_not_used_too(stage):
+    with pytest.raises(ValueError, match=r"^stages\[0\] = .*: shape = .* must be one of 'linear', 'cosine'"):
+        StagedCurve([stage])
+
+
+@pytest.mark.parametrize(
+    "stages", [[], [(0, 1.0)], [(0, 0.5), (0, 1.0)], [(MAX_STEP,), (1,)], [(10**30,)]], ids=str
+)
+def test_a_number_of_steps_in_all_that_is_out_of_range(stages):
+    total = sum(steps for steps, *_ in stages)
+    with pytest.raises(ValueError, match=rf"^stages last {total} steps; .*{MAX_STEP}"):
+        StagedCurve(stages)
+
+
+@pytest.mark.parametrize(
+    ("stages", "start"),
+    [([(5, 0, "exponential")], 1), ([(5, 0.5, "exponential")], 0), ([(5, 0, "exponential")], 0)],
+)
+def test_an_exponential_from_or_to_zero(stages, start):
+    with pytest.raises(ValueError, match=r"^stages\[0\]: an exponential stage from or to 0"):
+        StagedCurve(stages, start=start)
+
+
+def test_an_exponential_that_holds_or_jumps_is_none():
+    curve = StagedCurve([(5, None, "exponential"), (0, 0.5, "exponential"), (0, 0, "exponential"), (5,)])
+    assert curve(range(10)).tolist() == [0] * 10
+    assert curve.segments.rate_whole is None
+
+
+def test_stages_are_read_as_what_they_say():
+    curve = StagedCurve([[np.int64(5), np.float32(0.1)], (5, None), Stage(0, 1), (3,)], start=np.float64(0.3))
+    assert curve.stages == ((5, 0.1, "linear"), (5, None, "linear"), (0, 1, "linear"), (3, None, "linear"))
+    assert all(type(stage) is Stage for stage in curve.stages)
+    assert type(curve.start) is float
+    assert curve == StagedCurve(iter(curve.stages), start=0.3)
+    assert curve.total_steps == 13
+
+
+def test_description():
+    curve = StagedCurve([(10, 1.0), (80,), (0, 0.5), (0, 0.8), (10, 0.1, "exponential")])
+    assert curve.describe().splitlines() == [
+        "first step  last step  kind                     from          to",
+        "         0          9  linear stage                0           1",
+        "        10         89  hold                        1           1",
+        "        90         99  exponential stage         0.8         0.1",
+        "       100          …  end                       0.1         0.1",
+    ]
+
+
+def test_a_table_has_a_row_a_stage_and_only_the_columns_of_its_shapes():
+    linear = StagedCurve([(10, 1), (0, 0.5), (5,), (0, 0.2)])
+    assert linear.segments.begin.tolist() == [0, 10, 10, 15, 15]
+    assert linear.segments[10:] == (None,) * 6
+    every = StagedCurve([(9, 1, "cosine"), (9, 0.5, "1-sqrt"), (9, 0.1, "exponential")])
+    for column in every.segments:
+        assert column.shape == (4,)
+        assert column.dtype == np.int32
+        assert not column.flags.writeable
+    # A stage whose levels come to be equal leaves the table its form.
+    flat = StagedCurve([(9, 1, "cosine"), (9, 1, "1-sqrt"), (9, 1, "exponential")], start=1)
+    assert [column is None for column in flat.segments] == [column is None for column in every.segments]
+
+
+def test_traced_tables_move_without_a_compilation():
+    compiled = []
+
+    @jax.jit
+    def values(table, steps):
+        compiled.append(1)
+        return multiplier(table, steps)
+
+    steps = np.arange(300, dtype=np.int32)
+    for middle in (20, 1, 99):
+        for level in (0.5, 0.25, 1.0, 1e-20):
+            curve = StagedCurve([(100 - middle, 1), (middle, level, "exponential"), (50, 0, "1-sqrt")])
+            for at in (0, middle, 120, 250):
+                branch = curve.cooldown(at, 20)
+                np.testing.assert_array_equal(values(branch.segments, steps), branch(steps))
+    assert len(compiled) == 1
+
+
+def test_a_stack_of_curves_of_several_shapes():
+    curves = [
+        PlateauCurve(99, plateaus=[(20, 10)]),
+        StagedCurve([(9, 1), (30, 0.1, "exponential"), (9, 0, "1-sqrt")]),
+        PlateauCurve(99, decay="linear"),
+    ]
+    steps = np.arange(120, dtype=np.int32)
+    values = jax.vmap(multiplier, (0, None))(stack(curves), steps)
+    for curve, found in zip(curves, values, strict=True):
+        np.testing.assert_array_equal(found, curve(steps))
+
+
+@pytest.mark.parametrize("shape", ["linear", "cosine", "1-sqrt", "exponential"])
+@pytest.mark.parametrize(
+    ("low", "high"), [(1e-12, 2e-12), (1e-20, 1.5e-19), (1e-30, 1e-17), (2.0**-126, 2.0**-61)]
+)
+@pytest.mark.parametrize("length", [1000, 10**6, MAX_STEP])
+def test_tiny_levels_never_turn_in_either_direction(shape, low, high, length):
+    for start, end in ((low, high), (high, low)):
+        curve = StagedCurve([(length, end, shape)], start=start)
+        for first in (0, length // 4, length // 2 - 500, length - 1000):
+            values = curve(np.arange(first, first + 1001).clip(0, MAX_STEP))
+            assert (np.sign(end - start) * np.diff(values) >= 0).all()
+        assert curve(0) == np.float32(start)
+        assert curve(length) == np.float32(end)
+
+
+def test_slow_exponentials_never_turn():
+    # From one step to the next these move by about what the arithmetic is off.
+    for low in (0.5, 0.75, 1 - 2.0**-23):
+        for width in (1e-11, 1e-10, 1e-9, 1e-8, 1e-7):
+            for start, end in ((low, low + width), (low + width, low)):
+                curve = StagedCurve([(MAX_STEP, end, "exponential")], start=start)
+                border = (np.float32(low) + np.nextafter(np.float32(low), np.float32(1))) / 2
+                middle = min(max(int((float(border) - start) / (end - start) * MAX_STEP), 0), MAX_STEP)
+                steps = np.clip(middle + np.arange(-50_000, 50_000), 0, MAX_STEP)
+                values = curve(steps)
+                assert (np.sign(end - start) * np.diff(values) >= 0).all()
+
+
+def test_a_repr_names_everything():
+    curve = StagedCurve([(5, 1)], start=0.5)
+    assert repr(curve) == "StagedCurve(stages=(Stage(steps=5, to=1, shape='linear'),), start=0.5)"
+    assert repr(curve.cooldown(3, 1)) == f"{curve!r}.cooldown(3, 1, to=0.0, shape='1-sqrt')"
+    assert repr(curve.then(curve)) == f"{curve!r}.then({curve!r}, scale=1.0)"

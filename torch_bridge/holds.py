@@ -1,0 +1,86 @@
+"""Rules that hold the clock: the curve that they are for, and what they remember as plain values."""
+
+from collections.abc import Sequence
+from typing import Any, TypedDict
+
+import numpy as np
+
+from torch_bridge.core import Curve, Rule, checks, rules_of, start
+
+States = tuple[Any, ...]
+"""What each rule remembers: a named tuple of NumPy's int32 and float32."""
+
+
+class HoldState(TypedDict):
+    """A rule, and what it remembers, in plain values."""
+
+    rule: dict[str, Any]
+    state: dict[str, int | float]
+
+
+def rules_for(hold: Any, curves: Sequence[Curve]) -> tuple[Rule, ...]:
+    """The rules that the user gave for the curves of the parameter groups, which with one are all the same.
+
+    Raises:
+        TypeError: Something that is no rule.
+        ValueError: Several curves; a rule that finds nothing to hold; an empty list.
+    """
+    rules = rules_of(hold, curves[0])
+    if rules and any(curve != curves[0] for curve in curves):
+        raise ValueError("hold stops one clock: with it all parameter groups must follow the same curve")
+    return rules
+
+
+def starts(rules: Sequence[Rule]) -> States:
+    return tuple(map(start, rules))
+
+
+def to_plain(rules: Sequence[Rule], states: States) -> list[HoldState] | None:
+    """For a checkpoint; None without rules."""
+    return [
+        {
+            "rule": rule.to_dict(),
+            "state": {
+                name: type(like.item())(value)
+                for name, like, value in zip(state._fields, start(rule), state, strict=True)
+            },
+        }
+        for rule, state in zip(rules, states, strict=True)
+    ] or None
+
+
+def from_plain(saved: Any, rules: Sequence[Rule], strict: bool, way_out: str) -> States:
+    """What `to_plain` wrote for these rules. Unless `strict`, for others their start.
+
+    Raises:
+        ValueError: The state of other rules, or of none, or a damaged one.
+    """
+    try:
+        own, other = [rule.to_dict() for rule in rules], [item["rule"] for item in saved or ()]
+        if own != other:
+            raise ValueError(
+                f"state_dict was saved with hold = {other or None}, and here it is {own or None}; to keep "
+                f"the clock and drop what the rule remembers, {way_out}"
+            )
+        return tuple(_read(item["state"], start(rule)) for item, rule in zip(saved or (), rules, strict=True))
+    except (KeyError, TypeError, ValueError) as error:
+        if not strict:
+            return starts(rules)
+        if isinstance(error, ValueError):
+            raise
+        raise ValueError(f"state_dict has no state of a hold: {type(error).__name__}: {error}") from None
+
+
+def _read(saved: Any, like: Any) -> Any:
+    if set(saved) != set(like._fields):
+        raise ValueError(f"state_dict has a hold's state of {sorted(saved)}; it must be of {like._fields}")
+    values: dict[str, Any] = {}
+    for name, kind in zip(like._fields, map(type, like), strict=True):
+        value = saved[name]
+        if kind is np.int32:
+            if not -1 <= checks.integer(name, value) <= checks.MAX_STEP:
+                raise ValueError(f"state_dict has {name} = {value!r} in a hold's state; it must be a count")
+        elif type(value) is not float:
+            raise TypeError(f"{name} = {value!r} must be a float")
+        values[name] = kind(value)
+    return type(like)(**values)

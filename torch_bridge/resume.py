@@ -1,0 +1,35 @@
+"""Whether a run may go on under other curves than those that it was saved under."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch_bridge.core import Curve
+
+
+def curves_in(saved: Any, count: int) -> list[Curve]:
+    """The curves in a state, one for each parameter group.
+
+    Raises:
+        TypeError, ValueError: They are none, or another number of them.
+    """
+    curves = [Curve.from_dict(arguments) for arguments in saved]
+    if len(curves) != count:
+        raise ValueError(f"state_dict has {len(curves)} curves for {count} parameter groups")
+    return curves
+
+
+def check_past(saved: Sequence[Curve], own: Sequence[Curve], clock: int, way_out: str) -> None:
+    """Refuse curves whose past, the steps before `clock`, is another.
+
+    Raises:
+        ValueError: It names the first group whose curves differ, and where they do.
+    """
+    for index, (before, now) in enumerate(zip(saved, own, strict=True)):
+        if not now.same_until(before, max(clock, 0)):
+            same = now.first_difference(before)
+            assert same is not None
+            raise ValueError(
+                f"state_dict was saved under {before!r} at step {clock}, and here param_groups[{index}] "
+                f"follows {now!r}, whose past is another: same_until is True up to step {same}, and no "
+                f"longer from step {same + 1} on; if the change is meant, {way_out}"
+            )

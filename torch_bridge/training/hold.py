@@ -1,0 +1,59 @@
+"""Rules that hold the clock, decided on the device."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from torch_bridge.core import Curve, Rule, decide
+from torch_bridge.holds import States, starts
+
+
+class Hold:
+    """What the rules remember, in tensors that stay the same, and their decision. Nothing is read.
+
+    It begins with `set`.
+
+    Args:
+        rules: At least one.
+        curve: The curve whose clock they hold.
+        device: Where they decide.
+    """
+
+    def __init__(self, rules: Sequence[Rule], curve: Curve, device: torch.device) -> None:
+        self._rules = rules
+        self._flat_starts = torch.tensor(curve.flat_starts, dtype=torch.int64, device=device)
+        self._memory: list[tuple[Tensor, Tensor]] = []
+        """Of each rule the integers and the floats, which an update writes at once."""
+        self._states: list[Any] = []
+        """The same memory, a scalar a number."""
+        for state in starts(rules):
+            count = sum(value.dtype == np.int32 for value in state)
+            integers = torch.zeros(count, dtype=torch.int32, device=device)
+            floats = torch.zeros(len(state) - count, dtype=torch.float32, device=device)
+            self._memory.append((integers, floats))
+            self._states.append(type(state)(*integers.unbind(), *floats.unbind()))
+
+    def holds(self, clock: Tensor, metric: Tensor, skip: Tensor) -> Tensor:
+        """Whether the clock is held after an update at `clock` that had this metric: a bool scalar.
+
+        Of an update that was skipped the rules remember nothing, and the answer means nothing.
+        """
+        flat = (self._flat_starts == clock).any()
+        states, held = decide(torch, self._rules, self._states, flat, metric.float())
+        for (integers, floats), state in zip(self._memory, states, strict=True):
+            count = len(integers)
+            for memory, values in ((integers, state[:count]), (floats, state[count:])):
+                memory.copy_(torch.where(skip, memory, torch.stack(values)))
+        return held
+
+    def states(self) -> States:
+        """What they remember, read from the device."""
+        return tuple(type(state)(*(value.item() for value in state)) for state in self._states)
+
+    def set(self, states: States) -> None:
+        for own, state in zip(self._states, states, strict=True):
+            for number, value in zip(own, state, strict=True):
+                number.fill_(value.item())
