@@ -162,6 +162,8 @@ def test_benchmark_prints_every_table(tmp_path):
         "JAX vectorised",
         "JAX, an eager call",
         "JAX, tracing and compiling",
+        "JAX by shapes",
+        "JAX, scale_by_curve in a fori_loop",
         "PyTorch, scheduler.step() with 1 parameter group\n",
         "PyTorch, scheduler.step() with 10 parameter groups\n",
         "NumPy, curve(steps)",

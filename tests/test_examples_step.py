@@ -174,4 +174,4 @@ def test_gpt_refuses_to_resume_under_another_curve(gpt):
     folder, _ = gpt
     status, _, errors = start(folder, "train_gpt.py", "--resume", "--steps", "5").finish()
     assert status == 1
-    assert errors.startswith("train_gpt.py: state_dict was saved with curves = ")
+    assert errors.startswith("train_gpt.py: state_dict was saved under PlateauCurve(total_steps=200, ")
