@@ -83,6 +83,18 @@ def clocks_of(rule, flat_starts, *given_metrics):
     return found
 
 
+@given(rules, metrics(SIZE))
+def test_where_no_part_begins_nothing_is_counted_for_one(given_rules, given_metrics):
+    # Other rules may hold the clock there, and a run may go on under another plan, which begins one there.
+    states = tuple(map(start, given_rules))
+    with np.errstate(all="ignore"):
+        for metric in given_metrics:
+            states, _ = decide(HOST, given_rules, states, False, metric)
+            for rule, state in zip(given_rules, states, strict=True):
+                if isinstance(rule, HoldUntilFlat):
+                    assert state[:3] == start(rule)[:3]
+
+
 def test_a_part_is_held_until_so_many_readings_in_a_row_do_not_improve():
     rule = HoldUntilFlat(2, limit=100)
     # At step 2 the first reading improves, whatever came before it; then two don't.
