@@ -24,7 +24,15 @@ import optax
 import torch
 from torch.optim import lr_scheduler
 
-from plateau_jax import Curve, PlateauCurve, StagedCurve, optax_schedule
+from plateau_jax import (
+    Curve,
+    HoldBelow,
+    HoldUntilFlat,
+    PlateauCurve,
+    StagedCurve,
+    optax_schedule,
+    scale_by_curve,
+)
 from plateau_jax.curve import CHUNK
 from torch_bridge import lambda_lr
 
@@ -179,6 +187,29 @@ def in_jax_by_kind(rounds: int) -> None:
     show("JAX by shapes: ns a value", header, table)
 
 
+def in_jax_with_holds(rounds: int) -> None:
+    values = 20_000
+    curve = curve_with(2)
+    holds = {
+        "none": None,
+        "HoldUntilFlat": HoldUntilFlat(10, every=100, limit=100_000),
+        "HoldBelow": HoldBelow([(0.5, 100), (0.2, 300)], every=100),
+    }
+
+    def updates(hold: object) -> Callable[[], object]:
+        transformation = scale_by_curve(curve, 0.1, hold=hold)
+
+        def update(i, state):
+            return transformation.update((), state, value=jnp.float32(1) / (i + 1))[1]
+
+        run = jax.jit(lambda state: jax.lax.fori_loop(0, values, update, state))
+        return lambda: jax.block_until_ready(run(transformation.init(())))
+
+    seconds = medians(rounds, {name: updates(hold) for name, hold in holds.items()})
+    rows = [[name, found / values * 1e9, found / seconds["none"]] for name, found in seconds.items()]
+    show("JAX, scale_by_curve in a fori_loop: ns an update", ["rule", "ns", "ratio to none"], rows)
+
+
 def in_torch(counts: list[int], rounds: int) -> None:
     # Windows of whole length: what `lambda_lr` computes ahead is in every round alike.
     calls = min(rounds, 3) * CHUNK
@@ -203,9 +234,11 @@ def in_torch(counts: list[int], rounds: int) -> None:
         }
         for count in counts:
             schedulers[f"lambda_lr, {count} plateaus"] = lambda_lr(sgd(), curve_with(count))
-        for scheduler in schedulers.values():
+        held = lambda_lr(sgd(), curve_with(2), hold=HoldUntilFlat(10, every=100, limit=100_000))
+        for scheduler in (*schedulers.values(), held):
             scheduler.optimizer.step()  # torch warns of a scheduler that steps first.
         steps = {name: partial(repeat, calls, scheduler.step) for name, scheduler in schedulers.items()}
+        steps["lambda_lr, 2 plateaus that a loss may hold"] = partial(repeat, calls, held.step, 0.5)
         seconds = medians(2 * rounds, steps)
         constant = seconds["LambdaLR, constant lambda"]
         show(
@@ -292,6 +325,7 @@ def main() -> None:
     counts = [0, 2] if quick else [0, 2, 10, 100]
     in_jax(counts if quick else [*counts, 300], rounds)
     in_jax_by_kind(rounds)
+    in_jax_with_holds(rounds)
     in_torch(counts, rounds)
     in_numpy(counts, rounds)
     one_step(counts, rounds)

@@ -22,10 +22,11 @@ from lightning_fabric import Fabric
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
-from plateau_jax import PlateauCurve
+from plateau_jax import HoldUntilFlat, PlateauCurve
 from torch_bridge import TrainStep, lambda_lr, make_loader, prefetch
 
 CURVE = PlateauCurve(1_000_000, warmup_steps=1_000, plateaus=[(50, 30)], min_lr_ratio=0.1)
+HOLD = HoldUntilFlat(10, every=100, limit=100_000)
 PEAK = 1e-3
 MAX_NORM = 1.0
 
@@ -96,10 +97,13 @@ class ByHand:
         self.optimizer = adamw(self.model, device, self.rate[0, 0])
         self.parameters = list(self.model.parameters())
         self.window = torch.tensor(PEAK * CURVE(range(1 << 16)), device=device).view(1, -1)
-        self.counts = torch.zeros(2, dtype=torch.int64, device=device)
-        self.low = torch.zeros(1, dtype=torch.int64, device=device)
-        self.position = torch.zeros(1, dtype=torch.int64, device=device)
-        self.one = torch.ones(1, dtype=torch.int64, device=device)
+        # Where the clock stands, updates applied and skipped, the clock's place in this update, its position.
+        self.numbers = torch.zeros(5, dtype=torch.int64, device=device)
+        self.now, self.counts, self.position = self.numbers[:1], self.numbers[1:4], self.numbers[4:]
+        self.used_and_position = self.numbers[3:]
+        self.zero_and_low = torch.zeros(2, dtype=torch.int64, device=device)
+        self.if_applied = torch.tensor([1, 1, 0, 0, 0], device=device)
+        self.if_skipped = torch.tensor([0, 0, 1, 0, 0], device=device)
         self.follow_curve = follow_curve
 
     def __call__(self, batch: Any) -> tuple[Tensor, ...]:
@@ -111,12 +115,12 @@ class ByHand:
         loss = loss.detach()
         skip = loss.mul(0).add(norm, alpha=0).ne(0)
         if self.follow_curve:
-            torch.sub(self.counts[:1], self.low, out=self.position)
+            torch.sub(self.now, self.zero_and_low, out=self.used_and_position)
             torch.index_select(self.window, 1, self.position, out=self.rate)
         self.optimizer.found_inf = skip.float()
         self.optimizer.step()
         del self.optimizer.found_inf
-        self.counts.index_add_(0, skip.long().view(1), self.one)
+        self.numbers.add_(torch.where(skip, self.if_skipped, self.if_applied))
         for parameter in self.parameters:
             parameter.grad = None
         return loss, norm, self.rate.view(-1).clone(), *self.counts.clone().unbind()
@@ -212,6 +216,7 @@ def on_cpu(rounds: int, calls: int) -> None:
         "tiny MLP, fp32, CPU, clipping",
         {
             "TrainStep": train_step(mlp(), "cpu"),
+            "TrainStep, a clock that may be held": train_step(mlp(), "cpu", hold=HOLD),
             "hand-written, the same operations": ByHand(mlp(), "cpu"),
             "Lightning Fabric, LambdaLR": fabric(),
             "accelerate, LambdaLR": accelerate(),
@@ -253,6 +258,9 @@ def on_gpu(rounds: int, calls: int) -> None:
         "small MLP, captured",
         {
             "TrainStep": train_step(mlp(256, 3), "cuda", cuda_graph=True),
+            "TrainStep, a clock that may be held": train_step(
+                mlp(256, 3), "cuda", cuda_graph=True, hold=HOLD
+            ),
             "hand-written": Captured(ByHand(mlp(256, 3), "cuda"), batch),
             "hand-written, constant rate": Captured(ByHand(mlp(256, 3), "cuda", follow_curve=False), batch),
         },

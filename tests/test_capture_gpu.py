@@ -1,13 +1,10 @@
 """Captured updates on a GPU: the bits of eager ones, no waiting, and new graphs where they are due."""
 
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
 import torch
-from support.gpu import FUSED_ON_GPU, gpu_step, graphs_of, on_gpu
+from support.gpu import FUSED_ON_GPU, gpu_step, graphs_of, no_waiting, on_gpu
 from support.training import (
     CURVE,
     FUSED,
@@ -27,17 +24,6 @@ from torch import nn
 from torch_bridge.training import clock
 
 pytestmark = pytest.mark.gpu
-
-
-@contextmanager
-def _no_waiting() -> Iterator[None]:
-    try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "Synchronization debug mode is a prototype")  # once a process
-            torch.cuda.set_sync_debug_mode("error")
-        yield
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
 
 
 _LOSSES = {"mean": mean_loss, "pair": pair_loss}
@@ -111,7 +97,7 @@ def test_the_steady_state_never_waits(
         bad = spoiled(good)
         for _ in range(6):
             step(good, good)
-        with _no_waiting():
+        with no_waiting():
             for _ in range(10):  # past several moves of the clock's window
                 step(good, good)
                 step(bad, good)

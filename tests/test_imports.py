@@ -95,6 +95,7 @@ def messages():
     return dict(zip(_ASKED, done.stdout.splitlines(), strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("asked", _ASKED, ids=lambda asked: asked[1])
 def test_what_is_not_installed_has_a_name_and_a_way_to_install_it(messages, asked):
     absent, _, name, extra = asked

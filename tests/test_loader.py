@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.data import EPOCHS, WORKERS, Arguments, arguments, build, epoch, seeds
+from support.data import EPOCHS, WORKERS, Arguments, arguments, build, epoch, seeds, with_and_without_workers
 from torch.utils.data import IterableDataset, TensorDataset
 from torchdata.stateful_dataloader import StatefulDataLoader
 
@@ -54,7 +54,7 @@ def test_orders_are_the_seeds_alone(seed: int, other: int, around: int) -> None:
     assert seed == other or first[0] != orders(other)[0]
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@with_and_without_workers
 @pytest.mark.parametrize("depth", [0, 2])
 def test_the_global_random_states_are_left_alone(workers: int, depth: int) -> None:
     def states() -> Any:
@@ -82,7 +82,7 @@ class Made:
         return torch.full((2,), index)
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@with_and_without_workers
 @pytest.mark.parametrize("depth", [0, 2])
 @pytest.mark.parametrize("dataset", [range(7), Made()], ids=["range", "made"])
 def test_a_default_device_changes_nothing(workers: int, depth: int, dataset: Any) -> None:

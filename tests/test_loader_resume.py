@@ -16,6 +16,7 @@ from support.data import (
     epoch,
     interruptions,
     saved_after,
+    with_and_without_workers,
 )
 from support.training import through_a_file
 from torchdata.stateful_dataloader.sampler import RandomSampler
@@ -94,7 +95,7 @@ def test_a_state_may_be_taken_back_to(arguments: Arguments, count: int, depth: i
     assert rest[1] == after[0] if count % len(feed) else rest == after
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@with_and_without_workers
 @pytest.mark.parametrize("depth", [0, 1, 3])
 @pytest.mark.parametrize("load", [False, True])
 def test_what_begins_anew_ends_the_iteration_before(workers: int, depth: int, load: bool) -> None:

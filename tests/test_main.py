@@ -63,6 +63,7 @@ runpy.run_module("plateau_jax", run_name="__main__", alter_sys=True)
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("inherited", [signal.SIG_DFL, signal.SIG_IGN], ids=["default", "ignored"])
 @pytest.mark.parametrize("old", [None, "what was there"])
 @pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

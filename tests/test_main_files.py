@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.descriptions import build, descriptions
 from support.refusals import refused
 
 from plateau_jax import Curve, PlateauCurve, StagedCurve, plot, plotting
@@ -46,6 +47,14 @@ def test_a_curve_from_a_file_is_what_was_written(tmp_path, capsys, monkeypatch, 
 
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(Path(file).read_bytes())))
     assert main(["--from", "-", "--json"]) == 0
+    assert Curve.from_dict(json.loads(capsys.readouterr().out)) == curve
+
+
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(descriptions())
+def test_every_curve_that_is_written_is_read_back(tmp_path, capsys, description):
+    curve = build(description)
+    assert main(["--from", _written(tmp_path / "curve.json", curve), "--json"]) == 0
     assert Curve.from_dict(json.loads(capsys.readouterr().out)) == curve
 
 
@@ -113,11 +122,9 @@ def test_a_curve_nested_too_deep_isrefused(tmp_path, capsys):
     assert f"--from {path}: " in refused(capsys, ["--from", str(path)])
 
 
-anything = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
-    max_leaves=10,
-)
+single = st.none() | st.booleans() | st.integers() | st.floats() | st.text()
+several = st.lists(single, max_size=4) | st.dictionaries(st.text(), single, max_size=4)
+anything = single | several | st.lists(several, max_size=2)
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -154,10 +154,12 @@ def test_the_line_is_smooth_and_jumps_where_the_curve_does(curve):
 
 @settings(max_examples=10)
 @given(st.lists(descriptions(range(7)), min_size=2, max_size=5), st.sampled_from((1.0, 1e-5)))
-def test_the_legend_covers_no_curve(cases, peak):
+def test_the_legend_covers_no_curve_and_names_each(cases, peak):
     figure = Figure(figsize=(8, 4), layout="constrained")
     ax = plot([build(description) for description in cases], peak_value=peak, ax=figure.subplots())
     figure.draw_without_rendering()
+    labels = [text.get_text() for text in ax.get_legend().get_texts()]
+    assert len(set(labels)) == len(cases)
     legend = ax.get_legend().get_window_extent()
     _, highest = ax.transData.transform((0, max(line.get_ydata().max() for line in ax.lines)))
     assert legend.y0 > highest

@@ -109,7 +109,7 @@ LAYOUTS = [torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bs
 
 
 @pytest.mark.parametrize("layout", [torch.strided, *LAYOUTS])
-@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta state:UserWarning")
+@pytest.mark.filterwarnings("ignore:Sparse [A-Z]+ tensor support is in beta state:UserWarning")
 def test_all_the_memory_of_a_tensor_is_known(layout: torch.layout) -> None:
     """What is not known would be written again before the work on it is done."""
     dense = torch.eye(4)

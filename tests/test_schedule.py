@@ -106,6 +106,7 @@ def test_a_constant_table_has_the_bits_of_numpy_in_every_mode(x64, case):
             assert_equal_bits(values, curve(steps))
 
 
+@pytest.mark.slow
 @x64_both_ways
 @settings(max_examples=5)
 @given(cases)

@@ -21,6 +21,7 @@ def updates_of(optimizer, count, params, grads):
         yield updates, state
 
 
+@pytest.mark.slow
 @x64_both_ways
 def test_inside_scale_by_schedule_and_sgd(x64):
     with jax.enable_x64(x64):
@@ -45,6 +46,7 @@ def test_inside_adamw():
         np.testing.assert_allclose(found, -rate * way, rtol=3e-7)
 
 
+@pytest.mark.slow
 @x64_both_ways
 def test_inside_inject_hyperparams(x64):
     with jax.enable_x64(x64):
@@ -54,6 +56,7 @@ def test_inside_inject_hyperparams(x64):
             assert_equal_bits(state.hyperparams["learning_rate"], rate)
 
 
+@pytest.mark.slow
 def test_inside_join_schedules():
     joined = optax.join_schedules([optax_schedule(CURVE, 0.1), optax_schedule(MANY, 0.2)], [1200])
     steps = np.arange(0, 2400)

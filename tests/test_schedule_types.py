@@ -124,6 +124,7 @@ def test_peaks_that_are_not_real_scalars():
         optax_schedule(CURVE, -1)
 
 
+@pytest.mark.slow
 @x64_both_ways
 @pytest.mark.parametrize("kind", [nnx.Variable, nnx.Param])
 def test_variables_of_flax_are_steps_and_peaks(x64, kind):

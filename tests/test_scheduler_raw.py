@@ -109,6 +109,7 @@ def test_a_copied_scheduler_goes_on_alike():
 torch_deprecates = pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated")
 
 
+@pytest.mark.slow
 @torch_deprecates
 @pytest.mark.parametrize("build", [LambdaLR, lambda_lr], ids=["LambdaLR", "lambda_lr"])
 @pytest.mark.parametrize("form", [float, torch.tensor], ids=["number", "tensor"])
@@ -127,6 +128,7 @@ def test_optimizer_and_scheduler_compiled_together(build, form):
         update()
 
 
+@pytest.mark.slow
 @torch_deprecates
 @pytest.mark.parametrize("fullgraph", [False, True])
 def test_a_compiled_function_takes_the_number_and_may_call_the_curve(fullgraph):

@@ -1,7 +1,7 @@
 """Rules that hold the clock: the curve that they are for, and what they remember as plain values."""
 
 from collections.abc import Sequence
-from typing import Any, TypedDict
+from typing import Any, TypedDict, cast
 
 import numpy as np
 
@@ -56,13 +56,17 @@ def from_plain(saved: Any, rules: Sequence[Rule], strict: bool, way_out: str) ->
         ValueError: The state of other rules, or of none, or a damaged one.
     """
     try:
-        own, other = [rule.to_dict() for rule in rules], [item["rule"] for item in saved or ()]
+        saved = [] if saved is None else saved
+        if not isinstance(saved, list | tuple):
+            raise TypeError(f"hold = {saved!r} must be a list")
+        items = cast("Sequence[Any]", saved)
+        own, other = [rule.to_dict() for rule in rules], [item["rule"] for item in items]
         if own != other:
             raise ValueError(
                 f"state_dict was saved with hold = {other or None}, and here it is {own or None}; to keep "
                 f"the clock and drop what the rule remembers, {way_out}"
             )
-        return tuple(_read(item["state"], start(rule)) for item, rule in zip(saved or (), rules, strict=True))
+        return tuple(_read(item["state"], start(rule)) for item, rule in zip(items, rules, strict=True))
     except (KeyError, TypeError, ValueError) as error:
         if not strict:
             return starts(rules)

@@ -20,6 +20,8 @@ WORKERS = [
     pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning"),
 ]
 
+with_and_without_workers = pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
+
 EPOCHS = 3
 Arguments = dict[str, Any]
 seeds = st.integers(0, 2**32 - 1)

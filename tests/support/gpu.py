@@ -1,7 +1,9 @@
 """Training steps on a GPU, captured and eager, for tests that compare them."""
 
 import copy
-from collections.abc import Iterable
+import warnings
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -47,3 +49,15 @@ def graphs_of(step: TrainStep) -> Graphs:
 
 def assert_same_state(one: TrainStep, other: TrainStep) -> None:
     assert same(one.state_dict(), other.state_dict())
+
+
+@contextmanager
+def no_waiting() -> Generator[None]:
+    """Torch objects to whatever waits for the device."""
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Synchronization debug mode is a prototype")  # once a process
+            torch.cuda.set_sync_debug_mode("error")
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")

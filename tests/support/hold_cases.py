@@ -1,12 +1,27 @@
-"""Hypothesis strategies for holds: rules, and metrics with everything that may be awkward about them."""
+"""Rules, and metrics with everything that may be awkward about them: some to draw, some that stay."""
 
 from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
+from support.hold_oracle import clocks
+from support.jax_cases import product
 from support.strategies import words
 
-from plateau_jax import HoldBelow, HoldUntilFlat
+from plateau_jax import HoldBelow, HoldUntilFlat, StagedCurve
+
+SIZE = 48
+PEAK = 0.3
+STAIRS = StagedCurve([(2, 1), (3,), (2, 0.7), (1,), (0, 0.5), (2,), (4, 0.9), (3,), (5, 0)])
+"""Warmup, and flat parts that begin at the steps below; one follows a jump down, one a rise."""
+STARTS = {2, 7, 8, 14}
+
+UNTIL = HoldUntilFlat(2, threshold=0.1, every=2, limit=9)
+BELOW = HoldBelow([(0.7, 3), (0.1, 6)], every=3)
+WORST = np.random.default_rng(7).choice(
+    np.array([2, 1, 0.7, 0.1, 0.05, -0.5, 0.63, np.nan, np.inf, 3e38], np.float32), (6, SIZE)
+)
+"""Six trainings' metrics."""
 
 VALUES = (2.0, 1.5, 1.0, 0.7, 0.25, 0.1, 0.0, -0.5, -2.0)
 """Falling, and such that metrics meet them exactly, or miss them by the least."""
@@ -54,3 +69,8 @@ def _metric(word: int) -> Any:
         # Far enough from the numbers that XLA flushes to zero.
         return near if near == 0 or abs(near) > _SMALL else np.copysign(_SMALL, near)
     return np.float32(rest % 2**24 / 2**23 - 0.5)
+
+
+def rates_by_words(given_rules: Any, given_metrics: Any, x64: bool = False) -> Any:
+    """The rates of `STAIRS` at the clocks that the rules, in words, lead to."""
+    return product(STAIRS, PEAK, np.array(clocks(given_rules, STARTS, given_metrics)[:-1]), x64)

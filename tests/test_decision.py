@@ -1,0 +1,178 @@
+"""What hold rules decide, in NumPy and torch: as in words."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.hold_cases import SIZE, metrics, rules
+from support.hold_oracle import clocks
+
+from plateau_jax import HoldBelow, HoldUntilFlat, checks
+from plateau_jax.decision import HOST, decide, start
+
+starts = st.sets(st.integers(0, 20), max_size=8)
+
+
+def run(xp, given_rules, flat_starts, given_metrics, to=lambda value: value):
+    """The clock of each update and of the next one, by the product."""
+    states = tuple(type(state)(*map(to, state)) for state in map(start, given_rules))
+    clock, found = 0, [0]
+    with np.errstate(all="ignore"):
+        for metric in given_metrics:
+            flat = to(np.bool_(clock in flat_starts))
+            states, held = decide(xp, given_rules, states, flat, to(checks.metric("metric", metric)))
+            clock += not held
+            found.append(clock)
+    return found
+
+
+@settings(max_examples=300)
+@given(rules, starts, metrics(SIZE))
+def test_on_the_host_as_in_words(given_rules, flat_starts, given_metrics):
+    assert run(HOST, given_rules, flat_starts, given_metrics) == clocks(
+        given_rules, flat_starts, given_metrics
+    )
+
+
+@settings(max_examples=100)
+@given(rules, starts, st.lists(metrics(SIZE), min_size=3, max_size=3))
+def test_numpys_arrays_as_in_words(given_rules, flat_starts, columns):
+    # Several trainings at once, each a place of the arrays.
+    states = tuple(type(state)(*(np.full(3, value) for value in state)) for state in map(start, given_rules))
+    dtypes = [[value.dtype for value in state] for state in states]
+    clock, found = np.zeros(3, int), [[0, 0, 0]]
+    with np.errstate(all="ignore"):
+        for metric in np.transpose(columns):
+            flat = np.isin(clock, list(flat_starts))
+            states, held = decide(np, given_rules, states, flat, metric)
+            clock = clock + ~held
+            found.append(clock.tolist())
+    assert [[value.dtype for value in state] for state in states] == dtypes
+    wanted = [clocks(given_rules, flat_starts, column) for column in columns]
+    assert np.transpose(found).tolist() == wanted
+
+
+@settings(max_examples=40)
+@given(rules, starts, metrics(SIZE))
+def test_torchs_tensors_as_in_words(given_rules, flat_starts, given_metrics):
+    found = run(torch, given_rules, flat_starts, given_metrics, torch.as_tensor)
+    assert found == clocks(given_rules, flat_starts, given_metrics)
+
+
+@given(rules)
+def test_no_value_is_read_and_all_keep_their_dtype(given_rules):
+    # Tensors of the meta device have none.
+    states = tuple(
+        type(state)(*(torch.as_tensor(value).to("meta") for value in state))
+        for state in map(start, given_rules)
+    )
+    flat, metric = torch.ones((), dtype=torch.bool, device="meta"), torch.ones((), device="meta")
+    after, held = decide(torch, given_rules, states, flat, metric)
+    assert held.dtype == torch.bool
+    for state, first in zip(after, states, strict=True):
+        assert type(state) is type(first)
+        assert [(value.dtype, value.shape) for value in state] == [(value.dtype, ()) for value in first]
+
+
+def clocks_of(rule, flat_starts, *given_metrics):
+    """The product's clocks, which have to be the oracle's too."""
+    given_rules = rule if isinstance(rule, list) else [rule]
+    found = run(HOST, given_rules, flat_starts, given_metrics)
+    assert found == clocks(given_rules, flat_starts, given_metrics)
+    return found
+
+
+@given(rules, metrics(SIZE))
+def test_where_no_part_begins_nothing_is_counted_for_one(given_rules, given_metrics):
+    # Other rules may hold the clock there, and a run may go on under another plan, which begins one there.
+    states = tuple(map(start, given_rules))
+    with np.errstate(all="ignore"):
+        for metric in given_metrics:
+            states, _ = decide(HOST, given_rules, states, False, metric)
+            for rule, state in zip(given_rules, states, strict=True):
+                if isinstance(rule, HoldUntilFlat):
+                    assert state[:3] == start(rule)[:3]
+
+
+def test_a_part_is_held_until_so_many_readings_in_a_row_do_not_improve():
+    rule = HoldUntilFlat(2, limit=100)
+    # At step 2 the first reading improves, whatever came before it; then two don't.
+    assert clocks_of(rule, {2}, 0, 0, 1, 1, 1, 0, 0) == [0, 1, 2, 2, 2, 3, 4, 5]
+    # One that does improve begins the row anew.
+    assert clocks_of(rule, {2}, 0, 0, 1, 1, 0.9, 1, 1, 1) == [0, 1, 2, 2, 2, 2, 2, 3, 4]
+
+
+def test_each_part_is_held_for_itself():
+    rule = HoldUntilFlat(1, limit=100)
+    # The best of the first part is not the second one's.
+    assert clocks_of(rule, {0, 2}, 0, 0, 5, 5, 4, 5, 5) == [0, 0, 1, 2, 2, 2, 3, 4]
+
+
+def test_the_update_of_the_limit_advances():
+    falling = [9, 8, 7, 6, 5, 4, 3, 2]
+    assert clocks_of(HoldUntilFlat(1, limit=3), {2}, *falling) == [0, 1, 2, 2, 2, 3, 4, 5, 6]
+    assert clocks_of(HoldUntilFlat(1, limit=1), {2}, *falling) == list(range(9))
+
+
+def test_what_is_not_finite_counts_for_the_limit_alone():
+    nan, inf = float("nan"), float("inf")
+    assert clocks_of(HoldUntilFlat(1, limit=4), {0}, nan, inf, -inf, nan, nan) == [0, 0, 0, 0, 1, 2]
+    assert clocks_of(HoldUntilFlat(1, limit=9), {0}, 1, nan, 1e39, 1, 1) == [0, 0, 0, 0, 1, 2]
+    assert clocks_of(HoldBelow(0.5, 2), set(), -inf, nan, 0.5, 9, 9) == [0, 1, 2, 2, 2, 3]
+
+
+def test_a_reading_is_a_mean_from_the_start_of_the_hold():
+    rule = HoldUntilFlat(1, every=2, limit=100)
+    # From step 1 on: 4 and 2, then 2 and 4: no improvement. The 0 of step 0 is no part of it.
+    assert clocks_of(rule, {1}, 0, 4, 2, 2, 4, 0) == [0, 1, 1, 1, 1, 2, 3]
+    # One that is not finite only makes the mean wait.
+    assert clocks_of(rule, {1}, 0, 4, float("nan"), 2, 2, 4, 0) == [0, 1, 1, 1, 1, 1, 2, 3]
+
+
+def test_a_reading_is_a_mean_from_the_start_of_the_training():
+    assert clocks_of(HoldBelow(3, 1, every=2), {1}, 9, 3, 3, 3, 3, 3) == [0, 1, 2, 3, 3, 4, 5]
+
+
+@pytest.mark.parametrize(
+    ("mode", "first", "border"),
+    [
+        ("rel", 2.0, np.float32(2) * np.float32(1 - 0.3)),
+        ("abs", 2.0, np.float32(2) - np.float32(0.3)),
+        ("abs", -2.0, np.float32(-2) - np.float32(0.3)),
+        # Above: what the words say, and why "rel" is for metrics that are not negative.
+        ("rel", -2.0, np.float32(-2) * np.float32(1 - 0.3)),
+    ],
+)
+def test_a_reading_improves_below_the_border_in_float32(mode, first, border):
+    rule = HoldUntilFlat(1, threshold=0.3, threshold_mode=mode, limit=100)
+    below_it = np.nextafter(border, np.float32(-9))
+    assert clocks_of(rule, {0}, first, border) == [0, 0, 1]
+    assert clocks_of(rule, {0}, first, below_it) == [0, 0, 0]
+
+
+def test_a_metric_is_rounded_first():
+    border = np.float32(2) - np.float32(0.3)
+    rule = HoldUntilFlat(1, threshold=0.3, threshold_mode="abs", limit=100)
+    assert clocks_of(rule, {0}, 2.0, float(border) - 1e-12) == [0, 0, 1]
+    assert clocks_of(HoldBelow(0.1, 1), set(), 0.1 + 1e-12) == [0, 0]
+
+
+def test_a_value_holds_from_its_own_update_on():
+    assert clocks_of(HoldBelow(0.5, 2), set(), 0.9, 0.5, 0.1, 0.1, 0.1) == [0, 1, 1, 1, 2, 3]
+
+
+def test_each_value_fires_once_and_adds_to_what_is_left():
+    rule = HoldBelow([(0.5, 2), (0.2, 3)])
+    assert clocks_of(rule, set(), 0.1, *[0.1] * 6) == [0, 0, 0, 0, 0, 0, 1, 2]
+    assert clocks_of(rule, set(), 0.5, 0.2, *[0.1] * 5) == [0, 0, 0, 0, 0, 0, 1, 2]
+    assert clocks_of(rule, set(), 0.5, 0.9, 0.9, 0.2, *[0.5] * 4) == [0, 0, 0, 1, 1, 1, 1, 2, 3]
+
+
+def test_in_a_list_each_counts_alone():
+    until, other = HoldUntilFlat(9, limit=2), HoldBelow(0.5, 5)
+    # The part at 1 is released after two updates and not held again, while the other goes on to hold.
+    assert clocks_of([until, other], {1}, 1, 0, *[0] * 6) == [0, 1, 1, 1, 1, 1, 1, 2, 3]
+    # The other's advances are used up while the part is held.
+    long = HoldUntilFlat(9, limit=7)
+    assert clocks_of([long, other], {1}, 1, 0, *[0] * 7) == [0, 1, 1, 1, 1, 1, 1, 1, 2, 3]
