@@ -10,11 +10,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.descriptions import build, descriptions
+from support.oracle import Description
 from support.runs import modest_peaks, optimizer_with, peaks, rates_of, through_a_file
-from support.strategies import arguments
 from support.training import Net, batches, mean_loss, same, spoiled, step_of
 
-from plateau_jax import PlateauCurve
+from plateau_jax import Curve, PlateauCurve
 from torch_bridge import follow, lambda_lr
 
 CURVE = PlateauCurve(40, warmup_steps=4, plateaus=[(50, 20)], min_lr_ratio=0.25)
@@ -55,15 +56,15 @@ def _values(optimizer: torch.optim.Optimizer, key: Key) -> list[float]:
     return [_value(group, key) for group in optimizer.param_groups]
 
 
-def _wanted(curves: list[PlateauCurve], bases: list[float], step: int) -> list[float]:
+def _wanted(curves: list[Curve], bases: list[float], step: int) -> list[float]:
     return [float(np.float32(base)) * curve(step) for base, curve in zip(bases, curves, strict=True)]
 
 
 @every_key
 @settings(max_examples=20)
-@given(st.lists(st.tuples(arguments(range(5)), peaks), min_size=1, max_size=3), st.integers(0, 30))
+@given(st.lists(st.tuples(descriptions(range(5)), peaks), min_size=1, max_size=3), st.integers(0, 30))
 def test_values_are_exact_products(kind: Any, key: Key, cases: list[Any], steps: int) -> None:
-    curves, bases = [PlateauCurve(**chosen) for chosen, _ in cases], [base for _, base in cases]
+    curves, bases = [build(description) for description, _ in cases], [base for _, base in cases]
     optimizer = _optimizer(kind, key, bases)
     before = [dict(group) for group in optimizer.param_groups]
     follower = follow(optimizer, key, curves)
@@ -137,7 +138,7 @@ def test_a_tensor_is_filled_and_shared_only_under_one_curve(
 class _Run:
     """An optimizer and the follower of one of its settings, saved and loaded in every way there is."""
 
-    def __init__(self, key: Key, curves: list[PlateauCurve], bases: list[float], form: Any) -> None:
+    def __init__(self, key: Key, curves: list[Curve], bases: list[float], form: Any) -> None:
         self.fresh = lambda: _optimizer(torch.optim.AdamW, key, [form(base) for base in bases])
         self.key, self.curves = key, curves
         self.optimizer = self.fresh()
@@ -189,12 +190,12 @@ _ROUTES = [name for name in vars(_Run) if name.startswith(("by_", "into_"))]
 @pytest.mark.parametrize("key", ["weight_decay", ("betas", 1)])
 @settings(max_examples=30)
 @given(
-    st.lists(st.tuples(arguments(range(4)), modest_peaks), min_size=1, max_size=3),
+    st.lists(st.tuples(descriptions(range(4)), modest_peaks), min_size=1, max_size=3),
     st.sampled_from((float, lambda base: torch.tensor(base, dtype=torch.float64))),
     st.lists(st.one_of(st.integers(1, 40), st.sampled_from((*_ROUTES, 3100))), max_size=6),
 )
 def test_any_walk_of_steps_and_resumptions(key: Key, cases: list[Any], form: Any, walk: list[Any]) -> None:
-    curves, bases = [PlateauCurve(**chosen) for chosen, _ in cases], [base for _, base in cases]
+    curves, bases = [build(description) for description, _ in cases], [base for _, base in cases]
     run = _Run(key, curves, bases, form)
     step = 0
     for move in walk:
@@ -208,11 +209,11 @@ def test_any_walk_of_steps_and_resumptions(key: Key, cases: list[Any], form: Any
 
 
 @settings(max_examples=60)
-@given(arguments(range(3)), arguments(range(3)), st.integers(0, 8), st.booleans())
+@given(descriptions(range(3)), descriptions(range(3)), st.integers(0, 8), st.booleans())
 def test_the_state_of_another_curve(
-    chosen: dict[str, Any], other: dict[str, Any], steps: int, strict: bool
+    description: Description, other: Description, steps: int, strict: bool
 ) -> None:
-    old, new = PlateauCurve(**chosen), PlateauCurve(**other)
+    old, new = build(description), build(other)
     saved = _optimizer(torch.optim.SGD, "momentum", [0.5])
     first = follow(saved, "momentum", old)
     for _ in range(steps):

@@ -8,8 +8,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.descriptions import build, descriptions
+from support.oracle import Description
 from support.runs import advance, optimizer_with, rates_of, through_a_file
-from support.strategies import arguments
 from support.training import FUSED, batches, same, spoiled, step_of, train
 from torch.optim.lr_scheduler import SequentialLR
 
@@ -56,13 +57,15 @@ def test_a_scheduler_goes_on_under_a_branch(branch: Callable[[int], Curve], at: 
 
 
 @settings(max_examples=60)
-@given(arguments(range(3)), arguments(range(3)), st.integers(0, 30), st.integers(0, 40))
+@given(descriptions(range(3)), descriptions(range(3), depth=1), st.integers(0, 30), st.integers(0, 40))
 def test_the_first_other_step_is_named(
-    chosen: dict[str, Any], other: dict[str, Any], at: int, saved_at: int
+    description: Description, other: Description, at: int, saved_at: int
 ) -> None:
     """What is taken has the same past; what is refused says how far the pasts are the same."""
-    old = PlateauCurve(**chosen | {"total_steps": min(chosen["total_steps"], 2**30)})
-    for new in (PlateauCurve(**other), old.cooldown(at, 7), PlateauCurve(20).then(old), old.then(AFTER)):
+    old = build(description)
+    if old.total_steps > 2**30:
+        old = old.cooldown(at, 20)
+    for new in (build(other), old.cooldown(at, 7), PlateauCurve(20).then(old), old.then(AFTER)):
         state = lambda_lr(optimizer_with([0.1]), old, saved_at - 1).state_dict()
         scheduler = lambda_lr(optimizer_with([0.1]), new)
         if new.same_until(old, saved_at):

@@ -10,8 +10,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from support.descriptions import build, descriptions
 from support.runs import Run, advance, expected_rates, modest_peaks, optimizer_with, rates_of, through_a_file
-from support.strategies import arguments, ratios
+from support.strategies import ratios
 from torch.optim.lr_scheduler import ConstantLR, LambdaLR, SequentialLR
 
 from plateau_jax import PlateauCurve
@@ -29,9 +30,9 @@ def _unchanged(run, load):
     return str(before) == str(after)
 
 
-@given(arguments(range(4)), arguments(range(4)), st.integers(0, 5), st.integers(0, 5))
-def test_the_state_of_a_curve_with_another_past_is_refused_by_name(chosen, other, saved_at, loaded_at):
-    old, new = PlateauCurve(**chosen), PlateauCurve(**other)
+@given(descriptions(range(4)), descriptions(range(4)), st.integers(0, 5), st.integers(0, 5))
+def test_the_state_of_a_curve_with_another_past_is_refused_by_name(description, other, saved_at, loaded_at):
+    old, new = build(description), build(other)
     saved, run = Run([old, old], [0.1, 0.2]), Run([new, new], [0.1, 0.2])
     saved.advance(saved_at)
     run.advance(loaded_at)
