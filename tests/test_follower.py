@@ -135,6 +135,18 @@ def test_a_tensor_is_filled_and_shared_only_under_one_curve(
     assert all(map(lambda one, other: one is other, _values(optimizer, key), held))
 
 
+def test_a_tensor_shared_in_the_checkpoint_parts_under_new_curves() -> None:
+    saved, fresh = (_optimizer(torch.optim.AdamW, "weight_decay", [torch.tensor(0.5)] * 2) for _ in range(2))
+    first = follow(saved, "weight_decay", CURVE)
+    states = through_a_file([saved.state_dict(), first.state_dict()])
+    follower = follow(fresh, "weight_decay", [CURVE, OTHER])
+    fresh.load_state_dict(states[0])
+    follower.load_state_dict(states[1])
+    for step in range(5):
+        assert _values(fresh, "weight_decay") == _wanted([CURVE, OTHER], [0.5, 0.5], step)
+        follower.step()
+
+
 class _Run:
     """An optimizer and the follower of one of its settings, saved and loaded in every way there is."""
 

@@ -14,7 +14,7 @@ from support.runs import advance, optimizer_with, rates_of, through_a_file
 from support.training import FUSED, batches, same, spoiled, step_of, train
 from torch.optim.lr_scheduler import SequentialLR
 
-from plateau_jax import Curve, PlateauCurve
+from plateau_jax import Curve, PlateauCurve, StagedCurve
 from torch_bridge import follow, lambda_lr
 
 LONG = PlateauCurve(60, warmup_steps=4, plateaus=[(0, 60)], min_lr_ratio=0.1)
@@ -86,7 +86,28 @@ def _is_the_last(new: Curve, old: Curve, step: int) -> bool:
     return same in ([True, True, False], [True, False, False])
 
 
-@pytest.mark.parametrize("form", [float, torch.tensor, _NARROW], ids=["float", "tensor", "bfloat16"])
+every_form = pytest.mark.parametrize(
+    "form", [float, torch.tensor, _NARROW], ids=["float", "tensor", "bfloat16"]
+)
+
+
+@every_form
+@pytest.mark.parametrize("strict", [True, False])
+def test_a_plan_that_is_another_from_the_saved_step_on(form: Any, strict: bool) -> None:
+    """The rate is the new one at once."""
+    old, new = StagedCurve([(19,)], start=0.3), StagedCurve([(10,), (0, 0.5), (9,)], start=0.3)
+    _, scheduler = _scheduled(old, [0.7], 10, form)
+    resumed, again = _scheduled(new, [0.7], 0, form)
+    again.load_state_dict(through_a_file(scheduler.state_dict()), strict=strict)
+    assert rates_of(resumed) == [pytest.approx(0.35, rel=2**-8)]
+    step, data = step_of(curve=old), batches(11)
+    train(step, data[:10])
+    other = step_of(curve=new)
+    other.load_state_dict(step.state_dict(), strict=strict)
+    assert other(data[10]).lr == np.float32(0.01) / 2
+
+
+@every_form
 @pytest.mark.parametrize("strict", [True, False])
 @pytest.mark.filterwarnings("ignore:The epoch parameter")  # which SequentialLR passes
 @given(saved_at=st.integers(1, 40))

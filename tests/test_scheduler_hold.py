@@ -116,7 +116,7 @@ def test_a_metric_is_rounded_to_float32() -> None:
     """In float64 these would be another side of the border."""
     rule = HoldBelow(0.1, 2)
     above = float(np.nextafter(np.float32(0.1), np.float32(1)))
-    for metric, held in ((0.1, True), (0.1 + 1e-10, True), (above, False), (above - 1e-12, False)):
+    for metric, held in ((0.1, True), (0.1 + 2e-9, True), (above, False), (above - 1e-12, False)):
         for form in (float, lambda value: torch.tensor(value, dtype=torch.float64)):
             run = _Run(CURVE, rule)
             run.update(form(metric))

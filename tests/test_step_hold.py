@@ -248,6 +248,13 @@ def test_in_float32_whatever_the_dtype_of_the_loss_or_torchs_own(
     assert found == [now for now, *_ in _expected(hold, curve, losses)]
 
 
+def test_a_wide_loss_is_rounded() -> None:
+    """In float64 this one would be above the border."""
+    step = step_of("sgd", loss_fn=told, curve=CURVE, hold=HoldBelow(0.1, 3))
+    losses = [torch.tensor(0.1 + 2e-9, dtype=torch.float64)] * 5
+    assert [int(result.clock) for result in train(step, losses)] == [0, 0, 0, 0, 1]
+
+
 def test_the_loss_of_all_micro_batches_is_the_metric() -> None:
     data = batches(30)
     step, by_one = (step_of("sgd", loss_fn=pair_loss, curve=CURVE, hold=PATIENT) for _ in range(2))
@@ -390,7 +397,8 @@ def test_another_plan_is_asked_for_its_past_up_to_the_clock() -> None:
     train(saved, [torch.tensor(0.75)] * 6)
     state = saved.state_dict()
     assert (state["clock"], state["applied"]) == (3, 6)
-    branch = CURVE.cooldown(5, 4)
+    branch = CURVE.cooldown(4, 5)
+    assert not branch.same_until(CURVE, 6)
     step = step_of(loss_fn=told, curve=branch, hold=PATIENT)
     step.load_state_dict(state)
     found = [int(result.clock) for result in train(step, [torch.tensor(0.75)] * 6)]
