@@ -6,7 +6,7 @@ from typing import Any, get_args
 from plateau_jax.checks import MAX_STEP, at_least, number, one_of, ratio
 from plateau_jax.curve import MAX_DEPTH, Curve, StageShape, checked
 from plateau_jax.exact import decimal, nearest_float32
-from plateau_jax.levels import bits, is_above
+from plateau_jax.levels import are_equal, bits, is_above
 from plateau_jax.rows import Row, hold, row_at
 
 
@@ -30,7 +30,9 @@ class Cooldown(Curve):
         to = ratio("to", self.to)
         shape = one_of("shape", self.shape, get_args(StageShape))
         start, end = row_at(curve.rows, at).at(at), decimal(to)
-        if is_above(end, start):
+        if are_equal(start, end):
+            start = end
+        elif is_above(end, start):
             level = nearest_float32(bits(start))
             raise ValueError(f"to = {to!r} must not lie above the level at step {at}, {level}")
         if shape == "exponential" and not end:

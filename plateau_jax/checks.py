@@ -100,9 +100,9 @@ def pairs(name: str, value: Any, meaning: str) -> list[tuple[str, Any, Any]]:
 
 def ordered(value: Any) -> bool:
     """Whether the value has items whose order was meant."""
-    return isinstance(value, Iterable) and not isinstance(
-        value, str | bytes | bytearray | Set | Mapping | MappingView
-    )
+    if isinstance(value, str | bytes | bytearray | Set | Mapping | MappingView):
+        return False
+    return isinstance(value, Iterable) and getattr(value, "ndim", 1) != 0
 
 
 def peak(name: str, value: Any) -> np.float32:

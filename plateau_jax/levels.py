@@ -39,6 +39,9 @@ _SHARES: dict[str, Callable[[Fraction], int]] = {
 }
 """How much of the way each shape has gone at x, but for the exponential one: that multiplies."""
 
+_TOO_NEAR = 1 << 24
+"""In units of 2⁻²²⁴: far more than `bits` is off, and far less than a level written as a decimal can be."""
+
 # The only rational ones, by Niven's theorem.
 _RATIONAL_COSINES = {
     Fraction(1, 3): Fraction(1, 4),
@@ -50,6 +53,14 @@ _RATIONAL_COSINES = {
 def bits(level: Level) -> int:
     """The level in 224 bits."""
     return level.bits if isinstance(level, Between) else exact.from_fraction(level)
+
+
+def are_equal(level: Level, other: Level) -> bool:
+    """Whether the levels are equal, or too near to be told apart: a `Between` may be rational, unseen."""
+    return level == other or (
+        isinstance(level, Between) != isinstance(other, Between)
+        and abs(bits(level) - bits(other)) < _TOO_NEAR
+    )
 
 
 def is_above(level: Level, other: Level) -> bool:

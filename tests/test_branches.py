@@ -2,7 +2,9 @@
 
 import copy
 import json
+import math
 import pickle
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -48,6 +50,19 @@ def test_a_cooldown_to_the_level_itself_holds_it():
     assert branch.same_until(CURVE, 10**9)
     assert branch.total_steps == 2005
     assert StagedCurve([(4, 0.5)]).cooldown(2, 5, to=0.25)(range(2, 9)).tolist() == [0.25] * 7
+
+
+@pytest.mark.parametrize("least", [0, 0.015, 0.024, 0.027, 0.2, 0.999])
+def test_the_level_itself_may_be_rational_by_way_of_irrational_ones(least):
+    # (1 + r)/2 + (1 - r)/√8 at a quarter of the cosine, and from there √½ of the way to r.
+    level = float((1 + 3 * Fraction(repr(least))) / 4)
+    twice = PlateauCurve(400, min_lr_ratio=least).cooldown(100, 40, to=least)
+    branch = twice.cooldown(120, 5, to=level)
+    assert branch([120, 124, 125]).tolist() == [np.float32(level)] * 3
+    assert branch.flat_starts == (120,)
+    assert branch.same_until(twice, 120)
+    with pytest.raises(ValueError, match=r"must not lie above the level at step 120"):
+        twice.cooldown(120, 5, to=math.nextafter(level, 1))
 
 
 @pytest.mark.parametrize("shape", ["sqrt", None, "Linear", ["linear"]])

@@ -95,7 +95,7 @@ def test_what_is_not_a_pair_of_numbers(name, pair):
 
 
 @pytest.mark.parametrize("name", ["plateaus", "absolute_plateaus"])
-@pytest.mark.parametrize("value", [None, 50, "50", (50, 10), {50: 10}])
+@pytest.mark.parametrize("value", [None, 50, "50", (50, 10), {50: 10}, np.array(50)])
 def test_what_is_not_a_sequence_of_pairs(name, value):
     refuses(
         TypeError,

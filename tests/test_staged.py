@@ -12,7 +12,21 @@ NAN, INF = float("nan"), float("inf")
 
 @pytest.mark.parametrize(
     "stages",
-    [None, 5, "stages", {10, 20}, {10: 0.5}, [5], ["ab"], [None], [()], [(1, 0.5, "linear", 2)], [{10, 0.5}]],
+    [
+        None,
+        5,
+        "stages",
+        {10, 20},
+        {10: 0.5},
+        [5],
+        ["ab"],
+        [None],
+        [()],
+        [(1, 0.5, "linear", 2)],
+        [{10, 0.5}],
+        np.array(5),
+        [np.array(5)],
+    ],
     ids=str,
 )
 def test_what_is_no_sequence_of_stages(stages):
