@@ -295,7 +295,8 @@ def test_a_plain_lambda_lr_can_be_taken_over() -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {"clock": -2},
+        {"clock": -1},
+        {"clock": 6},
         {"clock": 1.5},
         {"clock": None},
         {"hold": None},
@@ -331,6 +332,19 @@ def test_a_damaged_state_is_refused(change: dict[str, Any]) -> None:
     if "clock" not in change:
         run.scheduler.load_state_dict(state, strict=False)
         run.check(3, 5)
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_beside_a_rule_the_updates_do_not_stand_for_the_clock(strict: bool) -> None:
+    saved, run = _Run(CURVE, PATIENT), _Run(CURVE, PATIENT)
+    for _ in range(5):
+        saved.update(0.5)
+    state: Any = saved.scheduler.state_dict()
+    del state["clock"]
+    before = run.scheduler.state_dict()
+    with pytest.raises(ValueError, match="it has no 'clock'"):
+        run.scheduler.load_state_dict(state, strict)
+    assert run.scheduler.state_dict() == before
 
 
 LONG = StagedCurve([(3, 1.0), (40,), (10, 0.0)])

@@ -13,7 +13,7 @@ from torch_bridge.core import Curve, Rule, checks
 from torch_bridge.groups import Setting, number_of, peaks_of, set_peaks
 from torch_bridge.holds import HoldState, States, from_plain, to_plain
 from torch_bridge.multipliers import Multipliers
-from torch_bridge.resume import check_past, curves_in
+from torch_bridge.resume import check_past, clock_in, curves_in
 
 
 class CurveLRState(TypedDict):
@@ -122,7 +122,7 @@ class CurveLR(LambdaLR):
                 raise ValueError(
                     f"state_dict has {len(peaks)} parameter groups; the optimizer has {len(self.base_lrs)}"
                 )
-            clock = checks.at_least("clock", state_dict.get("clock", last_epoch), -1)
+            clock = clock_in(state_dict, last_epoch)
             states = from_plain(state_dict.get("hold"), self._rules, strict, _WAY_OUT)
             rates = self._saved_rates(state_dict, clock, peaks, strict)
         except KeyError as error:
