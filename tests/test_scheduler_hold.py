@@ -347,6 +347,14 @@ def test_beside_a_rule_the_updates_do_not_stand_for_the_clock(strict: bool) -> N
     assert run.scheduler.state_dict() == before
 
 
+def test_a_metric_is_read_whatever_torchs_own_count_was() -> None:
+    """Torch tells its first step, which has none, by that count."""
+    saved, run = _Run(CURVE, HoldBelow(0.7, 3)), _Run(CURVE, HoldBelow(0.7, 3))
+    run.scheduler.load_state_dict(saved.scheduler.state_dict() | {"_step_count": 0})
+    run.update(0.5)
+    run.check(0, 1)
+
+
 LONG = StagedCurve([(3, 1.0), (40,), (10, 0.0)])
 
 
@@ -401,6 +409,7 @@ def test_a_scheduler_that_steps_without_a_metric_is_told() -> None:
     optimizer = optimizer_with([0.1])
     parts = [lambda_lr(optimizer, CURVE, hold=PATIENT), lambda_lr(optimizer, CURVE)]
     scheduler = SequentialLR(optimizer, parts, [5])
+    assert rates_of(optimizer) == [float(np.float32(0.1)) * CURVE(0)]
     optimizer.step()
     with pytest.raises(TypeError, match="needs the metric"):
         scheduler.step()

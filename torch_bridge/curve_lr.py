@@ -131,7 +131,7 @@ class CurveLR(LambdaLR):
             raise ValueError(f"state_dict is not the state of a LambdaLR: {error}") from None
         set_peaks(self.optimizer, peaks, self.curves)
         self.base_lrs = list(peaks)
-        self._stand_at(last_epoch - 1, clock - 1, states)
+        self._stand_before(last_epoch, clock, states)
         # A first step writes the rates and warns of nothing.
         self._step_count = 0
         self.step()
@@ -139,8 +139,9 @@ class CurveLR(LambdaLR):
         for group, rate in zip(self.optimizer.param_groups, rates or (), strict=bool(rates)):
             Setting("lr").set(group, rate)
 
-    def _stand_at(self, last_epoch: int, clock: int, states: States) -> None:
-        self.last_epoch = clock  # without rules there is one count
+    def _stand_before(self, last_epoch: int, clock: int, states: States) -> None:
+        """Stand where a first step leads to these."""
+        self.last_epoch = clock - 1  # without rules there is one count
 
     def _saved_rates(
         self, state_dict: Mapping[str, Any], clock: int, peaks: Sequence[float], strict: bool
