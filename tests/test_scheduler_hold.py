@@ -295,7 +295,8 @@ def test_a_plain_lambda_lr_can_be_taken_over() -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {"clock": -2},
+        {"clock": -1},
+        {"clock": 6},
         {"clock": 1.5},
         {"clock": None},
         {"hold": None},
@@ -306,10 +307,14 @@ def test_a_plain_lambda_lr_can_be_taken_over() -> None:
         {"hold": [{"rule": PATIENT.to_dict(), "state": {}}]},
         {"hold": [{"rule": PATIENT.to_dict(), "state": None}]},
         {"updates": 1.0},
-        {"updates": -5},
+        {"updates": -1},
+        {"filled": -1},
         {"stale": 2**31},
         {"best": 1},
         {"best": None},
+        {"best": float("nan")},
+        {"best": 0.1},
+        {"total": 1e39},
         {"more": 1},
     ],
     ids=str,
@@ -331,6 +336,27 @@ def test_a_damaged_state_is_refused(change: dict[str, Any]) -> None:
     if "clock" not in change:
         run.scheduler.load_state_dict(state, strict=False)
         run.check(3, 5)
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_beside_a_rule_the_updates_do_not_stand_for_the_clock(strict: bool) -> None:
+    saved, run = _Run(CURVE, PATIENT), _Run(CURVE, PATIENT)
+    for _ in range(5):
+        saved.update(0.5)
+    state: Any = saved.scheduler.state_dict()
+    del state["clock"]
+    before = run.scheduler.state_dict()
+    with pytest.raises(ValueError, match="it has no 'clock'"):
+        run.scheduler.load_state_dict(state, strict)
+    assert run.scheduler.state_dict() == before
+
+
+def test_a_metric_is_read_whatever_torchs_own_count_was() -> None:
+    """Torch tells its first step, which has none, by that count."""
+    saved, run = _Run(CURVE, HoldBelow(0.7, 3)), _Run(CURVE, HoldBelow(0.7, 3))
+    run.scheduler.load_state_dict(saved.scheduler.state_dict() | {"_step_count": 0})
+    run.update(0.5)
+    run.check(0, 1)
 
 
 LONG = StagedCurve([(3, 1.0), (40,), (10, 0.0)])
@@ -387,6 +413,7 @@ def test_a_scheduler_that_steps_without_a_metric_is_told() -> None:
     optimizer = optimizer_with([0.1])
     parts = [lambda_lr(optimizer, CURVE, hold=PATIENT), lambda_lr(optimizer, CURVE)]
     scheduler = SequentialLR(optimizer, parts, [5])
+    assert rates_of(optimizer) == [float(np.float32(0.1)) * CURVE(0)]
     optimizer.step()
     with pytest.raises(TypeError, match="needs the metric"):
         scheduler.step()

@@ -377,7 +377,15 @@ def test_a_state_from_before_there_were_rules() -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [{"clock": -1}, {"clock": None}, {"clock": 1.0}, {"hold": None}, {"hold": 3}, {"hold": [{}]}],
+    [
+        {"clock": -1},
+        {"clock": 6},
+        {"clock": None},
+        {"clock": 1.0},
+        {"hold": None},
+        {"hold": 3},
+        {"hold": [{}]},
+    ],
     ids=str,
 )
 def test_a_damaged_state_changes_nothing(change: dict[str, Any]) -> None:
@@ -389,6 +397,16 @@ def test_a_damaged_state_changes_nothing(change: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="state_dict"):
         step.load_state_dict(state | change)
     assert same(step.state_dict(), before)
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_beside_a_rule_the_updates_do_not_stand_for_the_clock(strict: bool) -> None:
+    step = step_of(loss_fn=told, curve=CURVE, hold=PATIENT)
+    train(step, [torch.tensor(0.75)] * 5)
+    state: Any = step.state_dict()
+    del state["clock"]
+    with pytest.raises(ValueError, match="'clock'"):
+        step.load_state_dict(state, strict)
 
 
 def test_another_plan_is_asked_for_its_past_up_to_the_clock() -> None:

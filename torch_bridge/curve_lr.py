@@ -13,7 +13,7 @@ from torch_bridge.core import Curve, Rule, checks
 from torch_bridge.groups import Setting, number_of, peaks_of, set_peaks
 from torch_bridge.holds import HoldState, States, from_plain, to_plain
 from torch_bridge.multipliers import Multipliers
-from torch_bridge.resume import check_past, curves_in
+from torch_bridge.resume import check_past, clock_in, curves_in
 
 
 class CurveLRState(TypedDict):
@@ -118,11 +118,12 @@ class CurveLR(LambdaLR):
             last_epoch = checks.at_least("last_epoch", state_dict["last_epoch"], -1)
             step_count = checks.integer("_step_count", state_dict.get("_step_count", last_epoch + 1))
             peaks = [float(checks.peak(f"base_lrs[{i}]", p)) for i, p in enumerate(state_dict["base_lrs"])]
-            if len(peaks) != len(self.base_lrs):
+            if not len(peaks) == len(self.base_lrs) == len(self.optimizer.param_groups):
                 raise ValueError(
-                    f"state_dict has {len(peaks)} parameter groups; the optimizer has {len(self.base_lrs)}"
+                    f"state_dict has {len(peaks)} parameter groups; the optimizer has "
+                    f"{len(self.optimizer.param_groups)}, and had {len(self.base_lrs)} when it got its curve"
                 )
-            clock = checks.at_least("clock", state_dict.get("clock", last_epoch), -1)
+            clock = clock_in(state_dict, last_epoch)
             states = from_plain(state_dict.get("hold"), self._rules, strict, _WAY_OUT)
             rates = self._saved_rates(state_dict, clock, peaks, strict)
         except KeyError as error:
@@ -131,7 +132,7 @@ class CurveLR(LambdaLR):
             raise ValueError(f"state_dict is not the state of a LambdaLR: {error}") from None
         set_peaks(self.optimizer, peaks, self.curves)
         self.base_lrs = list(peaks)
-        self._stand_at(last_epoch - 1, clock - 1, states)
+        self._stand_before(last_epoch, clock, states)
         # A first step writes the rates and warns of nothing.
         self._step_count = 0
         self.step()
@@ -139,8 +140,9 @@ class CurveLR(LambdaLR):
         for group, rate in zip(self.optimizer.param_groups, rates or (), strict=bool(rates)):
             Setting("lr").set(group, rate)
 
-    def _stand_at(self, last_epoch: int, clock: int, states: States) -> None:
-        self.last_epoch = clock  # without rules there is one count
+    def _stand_before(self, last_epoch: int, clock: int, states: States) -> None:
+        """Stand where a first step leads to these."""
+        self.last_epoch = clock - 1  # without rules there is one count
 
     def _saved_rates(
         self, state_dict: Mapping[str, Any], clock: int, peaks: Sequence[float], strict: bool

@@ -29,7 +29,7 @@ class HeldCurveLR(CurveLR):
         strict: bool = True,
     ) -> None:
         self._rules, self._states = rules, starts(rules)
-        self._clock = checks.at_least("last_epoch", last_epoch, -1)
+        self._clock = checks.at_least("last_epoch", last_epoch, -1) + 1
         self._flat_starts = frozenset(curves[0].flat_starts)
         super().__init__(optimizer, curves, last_epoch, strict=strict)
 
@@ -44,8 +44,7 @@ class HeldCurveLR(CurveLR):
         Raises:
             TypeError: No metric, or one that is no real scalar. Nothing was changed.
         """
-        if not self._step_count:  # the first step, which torch makes itself
-            self._clock += 1
+        if metric is None and not self._step_count:  # the first step, which torch makes itself
             LambdaLR.step(self)
             return
         before: Any = self._clock, self._states, self.last_epoch, self._step_count
@@ -64,8 +63,8 @@ class HeldCurveLR(CurveLR):
         """Each group's rate at `clock`."""
         return [peak * factor for peak, factor in zip(self.base_lrs, self._factors[self._clock], strict=True)]
 
-    def _stand_at(self, last_epoch: int, clock: int, states: States) -> None:
-        self.last_epoch, self._clock, self._states = last_epoch, clock, states
+    def _stand_before(self, last_epoch: int, clock: int, states: States) -> None:
+        self.last_epoch, self._clock, self._states = last_epoch - 1, clock, states
 
 
 def _number(metric: float | Tensor | None) -> np.float32:

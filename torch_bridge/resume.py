@@ -1,9 +1,9 @@
 """Whether a run may go on under other curves than those that it was saved under."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from torch_bridge.core import Curve
+from torch_bridge.core import Curve, checks
 
 
 def curves_in(saved: Any, count: int) -> list[Curve]:
@@ -16,6 +16,20 @@ def curves_in(saved: Any, count: int) -> list[Curve]:
     if len(curves) != count:
         raise ValueError(f"state_dict has {len(curves)} curves for {count} parameter groups")
     return curves
+
+
+def clock_in(state_dict: Mapping[str, Any], updates: int) -> int:
+    """The clock in a state after so many updates: their number in one from before there were rules.
+
+    Raises:
+        KeyError: There is none beside a rule.
+        TypeError, ValueError: It is no count, or further than the updates can have moved it.
+    """
+    clock = state_dict["clock"] if state_dict.get("hold") else state_dict.get("clock", updates)
+    found = checks.at_least("clock", clock, min(updates, 0))
+    if found > max(updates, 0):
+        raise ValueError(f"state_dict has clock = {found} after {updates} updates, which move it one each")
+    return found
 
 
 def check_past(saved: Sequence[Curve], own: Sequence[Curve], clock: int, way_out: str) -> None:

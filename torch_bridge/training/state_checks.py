@@ -11,7 +11,7 @@ from torch.optim import Optimizer, SparseAdam
 from torch.utils import _pytree as pytree
 
 from torch_bridge.core import Curve, checks
-from torch_bridge.resume import check_past, curves_in
+from torch_bridge.resume import check_past, clock_in, curves_in
 from torch_bridge.training.snapshot import TrainStepState
 
 _MOST_UPDATES = 2**53  # a double holds every count up to here
@@ -35,7 +35,7 @@ def check(
         if curves is not None:
             with _refused("list of curves"):
                 saved = curves_in(other["curves"], len(curves))
-            check_past(saved, curves, other.get("clock", other["applied"]), "pass strict=False")
+            check_past(saved, curves, clock_in(other, other["applied"]), "pass strict=False")
 
 
 def _check(own: TrainStepState, other: Any, optimizers: Sequence[Optimizer], device: torch.device) -> None:
@@ -56,6 +56,7 @@ def _check(own: TrainStepState, other: Any, optimizers: Sequence[Optimizer], dev
         count = other.get(name, 0)
         if type(count) is not int or not 0 <= count < _MOST_UPDATES:
             raise ValueError(f"state_dict has {name} = {count!r}; it must be a count")
+    clock_in(other, other["applied"])
     with _refused("state of torch's random numbers"):
         torch.Generator("cpu").set_state(other["random"]["cpu"].cpu())
         if device.type == "cuda" and "cuda" in other["random"]:

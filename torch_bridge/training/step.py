@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 from torch_bridge.core import Curve, Rule, checks
 from torch_bridge.groups import peaks_of
 from torch_bridge.holds import from_plain, rules_for, to_plain
+from torch_bridge.resume import clock_in
 from torch_bridge.training import snapshot
 from torch_bridge.training.accumulation import Accumulator
 from torch_bridge.training.capture import Graphs
@@ -315,7 +316,7 @@ class TrainStep:
             optimizer.load_state_dict(state)
             snapshot.restore_dtypes(optimizer, state)
         applied = state_dict["applied"]
-        clock.set(applied, state_dict["skipped"], state_dict.get("clock", applied), peaks, held)
+        clock.set(applied, state_dict["skipped"], clock_in(state_dict, applied), peaks, held)
         self._rebuild()
         if self._precision.scale is not None:
             self._precision.scale.set(state_dict["loss_scale"] or [])
