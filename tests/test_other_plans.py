@@ -83,10 +83,8 @@ def _is_the_last(new: Curve, old: Curve, step: int) -> bool:
     return same in ([True, True, False], [True, False, False])
 
 
-@pytest.mark.parametrize("form", [float, torch.tensor, _NARROW], ids=["float", "tensor", "bfloat16"])
-@pytest.mark.parametrize("strict", [True, False])
 @pytest.mark.filterwarnings("ignore:The epoch parameter")  # which SequentialLR passes
-@given(saved_at=st.integers(1, 40))
+@given(st.sampled_from((float, torch.tensor, _NARROW)), st.booleans(), st.integers(1, 40))
 def test_a_second_part_of_sequential_lr_under_another_plan(form: Any, strict: bool, saved_at: int) -> None:
     """Whoever is in charge of the rates stays so."""
 

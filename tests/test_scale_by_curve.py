@@ -43,6 +43,7 @@ def test_as_in_words(x64, given_rules, columns):
         assert_equal_bits(updates, -np.stack([wanted.astype(updates.dtype)] * 2, -1))
 
 
+@pytest.mark.slow
 @x64_both_ways
 @pytest.mark.parametrize(
     "mode", ["eager", "jit", "strict", "scan", "unrolled scan", "unrolled", "uncompiled"]
