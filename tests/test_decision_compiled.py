@@ -11,6 +11,8 @@ from support.jax_cases import assert_equal_bits, x64_both_ways
 from plateau_jax import HoldBelow, HoldUntilFlat
 from plateau_jax.decision import decide, start
 
+pytestmark = pytest.mark.slow
+
 LANES = 4096
 SHARE = np.float32(0.37)
 

@@ -107,10 +107,8 @@ def test_a_plan_that_is_another_from_the_saved_step_on(form: Any, strict: bool) 
     assert other(data[10]).lr == np.float32(0.01) / 2
 
 
-@every_form
-@pytest.mark.parametrize("strict", [True, False])
 @pytest.mark.filterwarnings("ignore:The epoch parameter")  # which SequentialLR passes
-@given(saved_at=st.integers(1, 40))
+@given(st.sampled_from((float, torch.tensor, _NARROW)), st.booleans(), st.integers(1, 40))
 def test_a_second_part_of_sequential_lr_under_another_plan(form: Any, strict: bool, saved_at: int) -> None:
     """Whoever is in charge of the rates stays so."""
 

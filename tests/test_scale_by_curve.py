@@ -30,9 +30,8 @@ def rates_in_scan(optimizer, given_metrics, **how):
 
 
 @pytest.mark.slow
-@x64_both_ways
-@settings(max_examples=10)
-@given(rules, st.lists(metrics(SIZE), min_size=6, max_size=6))
+@settings(max_examples=12)
+@given(st.booleans(), rules, st.lists(metrics(SIZE), min_size=6, max_size=6))
 def test_as_in_words(x64, given_rules, columns):
     with jax.enable_x64(x64):
         optimizer = scale_by_curve(STAIRS, PEAK, hold=given_rules)
@@ -43,6 +42,7 @@ def test_as_in_words(x64, given_rules, columns):
         assert_equal_bits(updates, -np.stack([wanted.astype(updates.dtype)] * 2, -1))
 
 
+@pytest.mark.slow
 @x64_both_ways
 @pytest.mark.parametrize(
     "mode", ["eager", "jit", "strict", "scan", "unrolled scan", "unrolled", "uncompiled"]

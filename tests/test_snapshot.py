@@ -74,6 +74,7 @@ _OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OPTIMIZERS)
 @pytest.mark.parametrize("options", _OPTIONS.values(), ids=_OPTIONS)
 @settings(max_examples=2)

@@ -63,6 +63,7 @@ def test_the_rate_is_that_of_lambda_lr(name: str, precision: str, skips: list[bo
                 scheduler.step()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 def test_windows_of_the_real_length(precision: str) -> None:
     skips = np.random.default_rng(1).random(3 * clock.INTERVAL) < 0.4

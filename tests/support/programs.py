@@ -6,10 +6,11 @@ forked process is as fresh as a new one in all else.
 
 import multiprocessing
 import os
+import re
 import runpy
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -73,3 +74,19 @@ def run(script: Path, *arguments: object, folder: Path) -> str:
     status, output, errors = Program(script, *arguments, folder=folder).finish()
     assert status == 0, errors
     return output
+
+
+def finish(program: Program, status: int = 0) -> list[str]:
+    """The lines that it printed, of those that were not read before."""
+    found, output, errors = program.finish()
+    assert found == status, errors
+    assert "Traceback" not in errors
+    return output.splitlines()
+
+
+def number_after(label: str, lines: Iterable[str]) -> float:
+    """The first number after what just one line begins with."""
+    (line,) = (line for line in lines if line.strip().startswith(label))
+    number = re.search(r"[\d.]+(e[+-]\d+)?", line.partition(label)[2])
+    assert number is not None
+    return float(number[0])
