@@ -76,15 +76,21 @@ def from_plain(saved: Any, rules: Sequence[Rule], strict: bool, way_out: str) ->
 
 
 def _read(saved: Any, like: Any) -> Any:
+    """A rule's state, in the form of its start, whose counts are the least that there can be."""
     if set(saved) != set(like._fields):
         raise ValueError(f"state_dict has a hold's state of {sorted(saved)}; it must be of {like._fields}")
     values: dict[str, Any] = {}
-    for name, kind in zip(like._fields, map(type, like), strict=True):
+    for name, kind, least in zip(like._fields, map(type, like), like, strict=True):
         value = saved[name]
         if kind is np.int32:
-            if not -1 <= checks.integer(name, value) <= checks.MAX_STEP:
+            if not least <= checks.integer(name, value) <= checks.MAX_STEP:
                 raise ValueError(f"state_dict has {name} = {value!r} in a hold's state; it must be a count")
-        elif type(value) is not float:
-            raise TypeError(f"{name} = {value!r} must be a float")
+        elif type(value) is not float or not _is_float32(value):
+            raise TypeError(f"{name} = {value!r} must be a float that float32 holds")
         values[name] = kind(value)
     return type(like)(**values)
+
+
+def _is_float32(value: float) -> bool:
+    with np.errstate(over="ignore"):
+        return float(np.float32(value)) == value
