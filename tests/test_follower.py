@@ -330,8 +330,10 @@ def test_a_group_that_came_later_is_refused() -> None:
     follower = follow(optimizer, "momentum", CURVE)
     optimizer.add_param_group({"params": [torch.nn.Parameter(torch.ones(1))]})
     before = str(optimizer.param_groups), follower.state_dict()
-    with pytest.raises(ValueError, match="2 parameter groups; it had 1 when momentum got its curve"):
-        follower.step()
+    state: Any = follower.state_dict() | {"base_values": [0.25]}
+    for call in (follower.step, lambda: follower.load_state_dict(state)):
+        with pytest.raises(ValueError, match="2 parameter groups; it had 1 when momentum got its curve"):
+            call()
     assert (str(optimizer.param_groups), follower.state_dict()) == before
 
 

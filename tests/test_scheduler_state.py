@@ -274,3 +274,14 @@ def test_under_the_same_curve_a_standing_choice_changes_nothing(saved_at):
     resumed, again = start()
     again.load_state_dict(state)
     assert rates_of(resumed) == rates_of(optimizer) == [0.25]
+
+
+def test_a_group_that_came_later_is_refused():
+    optimizer = optimizer_with([0.1])
+    scheduler = lambda_lr(optimizer, CURVE)
+    state = scheduler.state_dict() | {"base_lrs": [0.3]}
+    optimizer.add_param_group({"params": [torch.nn.Parameter(torch.ones(1))], "lr": 0.2})
+    before = str(optimizer.param_groups)
+    with pytest.raises(ValueError, match="the optimizer has 2, and had 1 when it got its curve"):
+        scheduler.load_state_dict(state)
+    assert str(optimizer.param_groups) == before

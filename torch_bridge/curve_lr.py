@@ -118,9 +118,10 @@ class CurveLR(LambdaLR):
             last_epoch = checks.at_least("last_epoch", state_dict["last_epoch"], -1)
             step_count = checks.integer("_step_count", state_dict.get("_step_count", last_epoch + 1))
             peaks = [float(checks.peak(f"base_lrs[{i}]", p)) for i, p in enumerate(state_dict["base_lrs"])]
-            if len(peaks) != len(self.base_lrs):
+            if not len(peaks) == len(self.base_lrs) == len(self.optimizer.param_groups):
                 raise ValueError(
-                    f"state_dict has {len(peaks)} parameter groups; the optimizer has {len(self.base_lrs)}"
+                    f"state_dict has {len(peaks)} parameter groups; the optimizer has "
+                    f"{len(self.optimizer.param_groups)}, and had {len(self.base_lrs)} when it got its curve"
                 )
             clock = clock_in(state_dict, last_epoch)
             states = from_plain(state_dict.get("hold"), self._rules, strict, _WAY_OUT)

@@ -55,15 +55,18 @@ class Follower:
         self._move_to(self.last_epoch + 1)
 
     def _move_to(self, step: int) -> None:
+        self._check_groups()
         groups = self.optimizer.param_groups
-        if len(groups) != len(self.base_values):
-            raise ValueError(
-                f"the optimizer has {len(groups)} parameter groups; it had {len(self.base_values)} "
-                f"when {self._setting} got its curve"
-            )
         for group, base, factor in zip(groups, self.base_values, self._factors[step], strict=True):
             self._setting.set(group, base * factor)
         self.last_epoch = step
+
+    def _check_groups(self) -> None:
+        if (count := len(self.optimizer.param_groups)) != len(self.base_values):
+            raise ValueError(
+                f"the optimizer has {count} parameter groups; it had {len(self.base_values)} "
+                f"when {self._setting} got its curve"
+            )
 
     def state_dict(self) -> FollowerState:
         """Plain numbers and lists: the step, the base values, and the key and the curves to check."""
@@ -109,6 +112,7 @@ class Follower:
             raise ValueError(f"state_dict has {len(bases)} base values for {count} parameter groups")
         if strict:
             check_past(curves, self.curves, step, "pass strict=False")
+        self._check_groups()
         self.base_values = bases
         separate(self.optimizer, self._setting, bases, self.curves)
         self._move_to(step)
