@@ -100,9 +100,11 @@ def pairs(name: str, value: Any, meaning: str) -> list[tuple[str, Any, Any]]:
 
 def ordered(value: Any) -> bool:
     """Whether the value has items whose order was meant."""
-    if isinstance(value, str | bytes | bytearray | Set | Mapping | MappingView):
+    if getattr(value, "ndim", 1) == 0:  # of an array of no dimensions `Iterable` is true too
         return False
-    return isinstance(value, Iterable) and getattr(value, "ndim", 1) != 0
+    return isinstance(value, Iterable) and not isinstance(
+        value, str | bytes | bytearray | Set | Mapping | MappingView
+    )
 
 
 def peak(name: str, value: Any) -> np.float32:

@@ -1,6 +1,7 @@
 """What every curve is: rows in exact numbers, one table made of them, one evaluator."""
 
 import operator
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from functools import cached_property, partial
@@ -25,7 +26,7 @@ MAX_DEPTH = 64
 StageShape = Literal["linear", "cosine", "1-sqrt", "exponential"]
 
 
-class Curve:
+class Curve(ABC):
     """A learning-rate curve. Called with a step, it is a multiplier in [0, 1].
 
     `PlateauCurve` and `StagedCurve` describe one; `cooldown` and `then` make another of it. Curves are
@@ -216,9 +217,9 @@ class Curve:
             for first, last, kind, start, end in table
         )
 
+    @abstractmethod
     def to_dict(self) -> Mapping[str, Any]:
         """All arguments, as plain JSON values."""
-        raise NotImplementedError
 
     @classmethod
     def from_dict(cls, arguments: Mapping[str, Any]) -> Self:

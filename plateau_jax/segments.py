@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from plateau_jax import exact, levels
+from plateau_jax import checks, exact, levels
 from plateau_jax.rows import Row
 
 FIXED_BITS = 62
@@ -210,7 +210,7 @@ def stack(curves: Iterable[Any]) -> Segments:
         curves: `Curve`s, at least one.
 
     Raises:
-        TypeError: A single curve; something that is not a `Curve`.
+        TypeError: A single curve; curves without an order, as in a set; something that is not a `Curve`.
         ValueError: No curve was given.
 
     >>> from plateau_jax import PlateauCurve, stack
@@ -219,11 +219,11 @@ def stack(curves: Iterable[Any]) -> Segments:
     array([[  0,   0, 100, 100, 100],
            [  0,   0,  50,  80, 100]], dtype=int32)
     """
-    if not isinstance(curves, Iterable):
-        raise TypeError(f"curves = {curves!r} must be several Curves")
+    if not checks.ordered(curves):
+        raise TypeError(f"curves = {curves!r} must be several Curves, in order")
     curves = list(curves)
     for curve in curves:
-        if not hasattr(curve, "segments"):
+        if not isinstance(getattr(curve, "segments", None), Segments):
             raise TypeError(f"curves holds {curve!r}; it must hold Curves")
     tables: list[Segments] = [curve.segments for curve in curves]
     if not tables:

@@ -156,3 +156,8 @@ def test_describe_names_the_parts_that_are_not_empty(description):
     assert [line.split()[1] for line in lines] == lasts
     for line, begin in zip(lines, begins, strict=True):
         assert f"{curve(begin):.6g}" == line.split()[-2]
+
+
+def test_a_curve_is_of_some_kind():
+    with pytest.raises(TypeError, match="abstract"):
+        Curve()

@@ -107,5 +107,17 @@ def test_an_empty_stack_is_refused():
 
 
 def test_a_single_curve_is_no_stack():
-    with pytest.raises(TypeError, match=r"^curves = PlateauCurve\(.* must be several Curves$"):
+    with pytest.raises(TypeError, match=r"^curves = PlateauCurve\(.* must be several Curves"):
         stack(PlateauCurve(10))
+
+
+@pytest.mark.parametrize("collection", [set, frozenset, dict.fromkeys])
+def test_curves_without_an_order_are_no_stack(collection):
+    with pytest.raises(TypeError, match=r"^curves = .* must be several Curves, in order$"):
+        stack(collection([PlateauCurve(10)]))
+
+
+@pytest.mark.parametrize("item", [3, None, PlateauCurve, PlateauCurve(10).segments, [PlateauCurve(10)]])
+def test_what_is_no_curve_cannot_be_stacked(item):
+    with pytest.raises(TypeError, match=r"^curves holds .*; it must hold Curves$"):
+        stack([PlateauCurve(10), item])
