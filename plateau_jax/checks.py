@@ -133,6 +133,8 @@ def metric(name: str, value: Any) -> np.float32:
         array: Any = np.asarray(value)
         if array.ndim or array.dtype.kind not in "iufV":  # V: bfloat16 and other types that JAX brings
             raise TypeError
+        if array.dtype.names or np.ma.is_masked(value):  # a masked number, as the mean of none, reads as 0
+            raise TypeError
         with np.errstate(over="ignore"):
             return array.astype(np.float32)[()]
     except (TypeError, ValueError):

@@ -7,10 +7,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.gpu import FUSED_ON_GPU, assert_same_state, captured_and_eager, graphs_of, no_waiting, on_gpu
-from support.held import PATIENT, clocks_of, float32_rate, holds
+from support.held import PATIENT, clocks_of, float32_rate, holds, told
 from support.hold_cases import metrics
 from support.training import CURVE, Net, batches, mean_loss, same, spoiled, through_a_file, train
-from torch import Tensor, nn
 
 from plateau_jax import HoldBelow, StagedCurve
 from torch_bridge import TrainStep, follow
@@ -19,11 +18,6 @@ pytestmark = pytest.mark.gpu
 
 SIZE = 24
 _HOLDS = {"flat": PATIENT, "below": HoldBelow(0.9, 3, every=2), "both": [PATIENT, HoldBelow(0.9, 3)]}
-
-
-def _told(model: nn.Module, batch: Tensor) -> Tensor:
-    """A loss whose value is the batch, and whose gradient is zero."""
-    return batch + sum(parameter.sum() for parameter in model.parameters()) * 0
 
 
 @settings(max_examples=20)
@@ -35,7 +29,7 @@ def _told(model: nn.Module, batch: Tensor) -> Tensor:
     st.sets(st.integers(0, SIZE)),
 )
 def test_as_in_words(name: str, precision: str, hold: Any, losses: list[Any], skips: set[int]) -> None:
-    steps = captured_and_eager(name, Net(), _told, precision=precision, hold=hold)
+    steps = captured_and_eager(name, Net(), told, precision=precision, hold=hold)
     expected = clocks_of(hold, CURVE, losses)
     (group,) = steps[0].optimizer.param_groups
     for number, (loss, now) in enumerate(zip(losses, expected, strict=False)):

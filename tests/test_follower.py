@@ -1,7 +1,5 @@
 """Settings other than the rate that follow a curve: their values, their company, and what is refused."""
 
-import copy
-import pickle
 from fractions import Fraction
 from typing import Any
 
@@ -11,16 +9,18 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.descriptions import build, descriptions
-from support.oracle import Description
-from support.runs import modest_peaks, optimizer_with, peaks, rates_of, through_a_file
+from support.followed import Key, optimizer_of, put, value, values_of, wanted
+from support.runs import modest_peaks, optimizer_with, peaks, rates_of
 from support.training import Net, batches, mean_loss, same, spoiled, step_of
 
-from plateau_jax import Curve, PlateauCurve
+from plateau_jax import PlateauCurve
 from torch_bridge import follow, lambda_lr
 
 CURVE = PlateauCurve(40, warmup_steps=4, plateaus=[(50, 20)], min_lr_ratio=0.25)
+
+
 OTHER = PlateauCurve(60, decay="linear", min_lr_ratio=0.5)
-Key = str | tuple[str, int]
+
 
 _KEYS: list[tuple[Any, Key]] = [
     (torch.optim.AdamW, "weight_decay"),
@@ -29,35 +29,9 @@ _KEYS: list[tuple[Any, Key]] = [
     (torch.optim.SGD, "momentum"),
     (torch.optim.RMSprop, "alpha"),
 ]
+
+
 every_key = pytest.mark.parametrize(("kind", "key"), _KEYS, ids=str)
-
-
-def _value(group: dict[str, Any], key: Key) -> Any:
-    return group[key] if isinstance(key, str) else group[key[0]][key[1]]
-
-
-def _put(group: dict[str, Any], key: Key, value: Any) -> None:
-    if isinstance(key, str):
-        group[key] = value
-    else:
-        items = list(group[key[0]])
-        items[key[1]] = value
-        group[key[0]] = tuple(items)
-
-
-def _optimizer(kind: Any, key: Key, values: list[Any]) -> torch.optim.Optimizer:
-    optimizer = optimizer_with([0.1] * len(values), kind)
-    for group, value in zip(optimizer.param_groups, values, strict=True):
-        _put(group, key, value)
-    return optimizer
-
-
-def _values(optimizer: torch.optim.Optimizer, key: Key) -> list[float]:
-    return [_value(group, key) for group in optimizer.param_groups]
-
-
-def _wanted(curves: list[Curve], bases: list[float], step: int) -> list[float]:
-    return [float(np.float32(base)) * curve(step) for base, curve in zip(bases, curves, strict=True)]
 
 
 @every_key
@@ -65,17 +39,17 @@ def _wanted(curves: list[Curve], bases: list[float], step: int) -> list[float]:
 @given(st.lists(st.tuples(descriptions(range(5)), peaks), min_size=1, max_size=3), st.integers(0, 30))
 def test_values_are_exact_products(kind: Any, key: Key, cases: list[Any], steps: int) -> None:
     curves, bases = [build(description) for description, _ in cases], [base for _, base in cases]
-    optimizer = _optimizer(kind, key, bases)
+    optimizer = optimizer_of(kind, key, bases)
     before = [dict(group) for group in optimizer.param_groups]
     follower = follow(optimizer, key, curves)
     for step in range(steps):
         assert follower.last_epoch == step
-        for value, base, curve in zip(_values(optimizer, key), bases, curves, strict=True):
-            assert type(value) is float
-            assert Fraction(value) == Fraction(float(np.float32(base))) * Fraction(curve(step))
+        for found, base, curve in zip(values_of(optimizer, key), bases, curves, strict=True):
+            assert type(found) is float
+            assert Fraction(found) == Fraction(float(np.float32(base))) * Fraction(curve(step))
         follower.step()
     for group, old in zip(optimizer.param_groups, before, strict=True):
-        _put(group, key, _value(old, key))
+        put(group, key, value(old, key))
         assert group == old, "nothing else has changed"
 
 
@@ -84,7 +58,7 @@ def test_a_long_run_over_every_window() -> None:
     optimizer = optimizer_with([0.1, 0.1], weight_decay=0.7)
     follower = follow(optimizer, "weight_decay", curve)
     for step in range(6500):
-        assert _values(optimizer, "weight_decay") == [float(np.float32(0.7)) * curve(step)] * 2
+        assert values_of(optimizer, "weight_decay") == [float(np.float32(0.7)) * curve(step)] * 2
         follower.step()
 
 
@@ -99,9 +73,9 @@ def test_several_on_one_optimizer_leave_each_other_alone() -> None:
     followers = [follow(optimizer, key, curve) for key, (_, curve) in keys.items()]
     for step in range(30):
         for key, (base, curve) in keys.items():
-            assert _values(optimizer, key) == _wanted([curve], [base], step)
+            assert values_of(optimizer, key) == wanted([curve], [base], step)
         assert type(optimizer.param_groups[0]["betas"]) is tuple
-        assert rates_of(optimizer) == _wanted([OTHER], [0.1], step)
+        assert rates_of(optimizer) == wanted([OTHER], [0.1], step)
         optimizer.step()
         for each in (scheduler, *followers):
             each.step()
@@ -123,172 +97,16 @@ def test_a_tensor_is_filled_and_shared_only_under_one_curve(
 ) -> None:
     shared = torch.tensor(base, dtype=dtype)
     base = float(np.float32(shared.item()))
-    optimizer = _optimizer(torch.optim.AdamW, key, [shared] * len(curves))
+    optimizer = optimizer_of(torch.optim.AdamW, key, [shared] * len(curves))
     follower = follow(optimizer, key, curves)
-    held = _values(optimizer, key)
-    for value, curve in zip(held, curves, strict=True):
-        assert (value is shared) == (curve == curves[0])
+    held = values_of(optimizer, key)
+    for one, curve in zip(held, curves, strict=True):
+        assert (one is shared) == (curve == curves[0])
     for step in range(10):
-        wanted = torch.tensor(_wanted(curves, [base] * len(curves), step), dtype=dtype)
-        assert same(torch.stack(_values(optimizer, key)), wanted)
+        exact = torch.tensor(wanted(curves, [base] * len(curves), step), dtype=dtype)
+        assert same(torch.stack(values_of(optimizer, key)), exact)
         follower.step()
-    assert all(map(lambda one, other: one is other, _values(optimizer, key), held))
-
-
-def test_a_tensor_shared_in_the_checkpoint_parts_under_new_curves() -> None:
-    saved, fresh = (_optimizer(torch.optim.AdamW, "weight_decay", [torch.tensor(0.5)] * 2) for _ in range(2))
-    first = follow(saved, "weight_decay", CURVE)
-    states = through_a_file([saved.state_dict(), first.state_dict()])
-    follower = follow(fresh, "weight_decay", [CURVE, OTHER])
-    fresh.load_state_dict(states[0])
-    follower.load_state_dict(states[1])
-    for step in range(5):
-        assert _values(fresh, "weight_decay") == _wanted([CURVE, OTHER], [0.5, 0.5], step)
-        follower.step()
-
-
-class _Run:
-    """An optimizer and the follower of one of its settings, saved and loaded in every way there is."""
-
-    def __init__(self, key: Key, curves: list[Curve], bases: list[float], form: Any) -> None:
-        self.fresh = lambda: _optimizer(torch.optim.AdamW, key, [form(base) for base in bases])
-        self.key, self.curves = key, curves
-        self.optimizer = self.fresh()
-        self.follower = follow(self.optimizer, key, curves)
-
-    def advance(self, steps: int) -> None:
-        for _ in range(steps):
-            self.follower.step()
-
-    def _load(self, *order: str) -> None:
-        saved = through_a_file([self.optimizer.state_dict(), self.follower.state_dict()])
-        self.optimizer = self.fresh()
-        for part in order:
-            if part == "build":
-                self.follower = follow(self.optimizer, self.key, self.curves)
-            elif part == "optimizer":
-                self.optimizer.load_state_dict(saved[0])
-            else:
-                self.follower.load_state_dict(saved[1])
-
-    def by_optimizer_before_building(self) -> None:
-        self._load("optimizer", "build", "follower")
-
-    def by_optimizer_first(self) -> None:
-        self._load("build", "optimizer", "follower")
-
-    def by_optimizer_last(self) -> None:
-        self._load("build", "follower", "optimizer")
-
-    def by_itself_alone(self) -> None:
-        self._load("build", "follower")
-
-    def into_itself_later(self) -> None:
-        saved = through_a_file([self.optimizer.state_dict(), self.follower.state_dict()])
-        self.advance(5)
-        self.optimizer.load_state_dict(saved[0])
-        self.follower.load_state_dict(saved[1])
-
-    def by_pickle(self) -> None:
-        self.optimizer, self.follower = pickle.loads(pickle.dumps((self.optimizer, self.follower)))
-
-    def by_deepcopy(self) -> None:
-        self.optimizer, self.follower = copy.deepcopy((self.optimizer, self.follower))
-
-
-_ROUTES = [name for name in vars(_Run) if name.startswith(("by_", "into_"))]
-
-
-@pytest.mark.parametrize("key", ["weight_decay", ("betas", 1)])
-@settings(max_examples=30)
-@given(
-    st.lists(st.tuples(descriptions(range(4)), modest_peaks), min_size=1, max_size=3),
-    st.sampled_from((float, lambda base: torch.tensor(base, dtype=torch.float64))),
-    st.lists(st.one_of(st.integers(1, 40), st.sampled_from((*_ROUTES, 3100))), max_size=6),
-)
-def test_any_walk_of_steps_and_resumptions(key: Key, cases: list[Any], form: Any, walk: list[Any]) -> None:
-    curves, bases = [build(description) for description, _ in cases], [base for _, base in cases]
-    run = _Run(key, curves, bases, form)
-    step = 0
-    for move in walk:
-        if isinstance(move, int):
-            run.advance(move)
-            step += move
-        else:
-            getattr(run, move)()
-        assert run.follower.last_epoch == step
-        assert _values(run.optimizer, key) == _wanted(curves, bases, step)
-
-
-@settings(max_examples=60)
-@given(descriptions(range(3)), descriptions(range(3)), st.integers(0, 8), st.booleans())
-def test_the_state_of_another_curve(
-    description: Description, other: Description, steps: int, strict: bool
-) -> None:
-    old, new = build(description), build(other)
-    saved = _optimizer(torch.optim.SGD, "momentum", [0.5])
-    first = follow(saved, "momentum", old)
-    for _ in range(steps):
-        first.step()
-    optimizer = _optimizer(torch.optim.SGD, "momentum", [0.75])
-    follower = follow(optimizer, "momentum", new, strict=strict)
-    follower.step()
-    state = through_a_file(first.state_dict())
-    if strict and not new.same_until(old, steps):
-        before = _values(optimizer, "momentum"), follower.state_dict()
-        with pytest.raises(ValueError, match=r"saved under .*, and here .* pass strict=False"):
-            follower.load_state_dict(state)
-        assert (_values(optimizer, "momentum"), follower.state_dict()) == before
-        follower.load_state_dict(state, strict=False)
-    else:
-        follower.load_state_dict(state)
-    assert follower.last_epoch == steps
-    assert _values(optimizer, "momentum") == [0.5 * new(steps)]
-
-
-@pytest.mark.parametrize("strict", [True, False])
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"last_epoch": -1},
-        {"last_epoch": 1.5},
-        {"last_epoch": None},
-        {"key": "momentum"},
-        {"key": ["weight_decay", 0]},
-        {"key": None},
-        {"base_values": None},
-        {"base_values": [0.5]},
-        {"base_values": [0.5, None]},
-        {"base_values": [0.5, -0.5]},
-    ],
-    ids=str,
-)
-def test_what_is_no_state_is_refused(change: dict[str, Any], strict: bool) -> None:
-    optimizer = optimizer_with([0.1, 0.1], weight_decay=0.5)
-    follower = follow(optimizer, "weight_decay", CURVE)
-    state = follower.state_dict() | change
-    follower.step()
-    before = str(optimizer.param_groups), follower.state_dict()
-    with pytest.raises(ValueError, match=r"state_dict|base_values|last_epoch"):
-        follower.load_state_dict(state, strict)
-    assert (str(optimizer.param_groups), follower.state_dict()) == before
-
-
-@pytest.mark.parametrize(
-    "state", [None, {}, [], "state", lambda_lr(optimizer_with([0.1]), CURVE).state_dict()]
-)
-def test_what_is_no_state_at_all(state: Any) -> None:
-    with pytest.raises(ValueError, match="not the state of a follower"):
-        follow(optimizer_with([0.1]), "momentum", CURVE).load_state_dict(state)
-
-
-@pytest.mark.parametrize("curves", [None, 5, [], [{}], [CURVE.to_dict()] * 2], ids=str)
-def test_curves_in_a_state_that_are_none(curves: Any) -> None:
-    follower = follow(optimizer_with([0.1]), "momentum", CURVE)
-    state = follower.state_dict() | {"curves": curves}
-    with pytest.raises(ValueError):  # noqa: PT011 - each names something else
-        follower.load_state_dict(state)
-    follower.load_state_dict(state, strict=False)
+    assert all(map(lambda one, other: one is other, values_of(optimizer, key), held))
 
 
 @pytest.mark.parametrize(
@@ -321,11 +139,11 @@ def test_a_key_that_is_refused(key: Any, error: type[Exception], message: str) -
 
 
 @pytest.mark.parametrize(
-    "value", [-0.1, float("nan"), float("inf"), 1e-40, "0.1", None, True, torch.tensor(3)]
+    "base", [-0.1, float("nan"), float("inf"), 1e-40, "0.1", None, True, torch.tensor(3)]
 )
-def test_a_value_that_is_refused(value: Any) -> None:
+def test_a_value_that_is_refused(base: Any) -> None:
     optimizer = optimizer_with([0.1, 0.1])
-    optimizer.param_groups[1]["momentum"] = value
+    optimizer.param_groups[1]["momentum"] = base
     before = str(optimizer.param_groups)
     with pytest.raises((TypeError, ValueError), match=r"momentum of param_groups\[1\]"):
         follow(optimizer, "momentum", CURVE)
@@ -383,27 +201,3 @@ def test_beside_a_training_step(fused: bool, skips: set[int]) -> None:
         reference.step()
         applied += 1
     assert same(model.state_dict(), by_hand.state_dict())
-
-
-@pytest.mark.parametrize("order", ["step first", "follower first"])
-def test_resumed_beside_a_training_step(order: str) -> None:
-    def build() -> tuple[Any, Any]:
-        step = step_of("adamw")
-        return step, follow(step.optimizer, "weight_decay", CURVE)
-
-    data = batches(20)
-    step, follower = build()
-    results = []
-    for number, batch in enumerate(data):
-        if number == 8:
-            saved = through_a_file([step.state_dict(), follower.state_dict()])
-        results.append(step(batch))
-        follower.step()
-    again = build()
-    pairs = list(zip(again, saved, strict=True))
-    for part, state in pairs if order == "step first" else pairs[::-1]:
-        part.load_state_dict(state)
-    for batch, expected in zip(data[8:], results[8:], strict=True):
-        assert same(again[0](batch), expected)
-        again[1].step()
-    assert same(again[0].state_dict(), step.state_dict())

@@ -1,6 +1,5 @@
 """A training step whose clock rules hold: its rates are those of a scheduler that is told the same losses."""
 
-from functools import partial
 from typing import Any
 from unittest.mock import patch
 
@@ -9,16 +8,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.graphs import CPU, FakeGraph, without_cuda
-from support.held import CURVE, PATIENT, clocks_of, curves, float32_rate, holds
+from support.held import CURVE, PATIENT, clocks_of, curves, float32_rate, holds, told
 from support.hold_cases import metrics
-from support.reads import reads_of
 from support.training import (
-    FUSED,
     OPTIMIZERS,
     Net,
-    Operators,
-    Tape,
     batches,
     contents,
     mean_loss,
@@ -27,25 +21,15 @@ from support.training import (
     same,
     spoiled,
     step_of,
-    through_a_file,
     train,
 )
-from torch import Tensor, nn
-from torch._dynamo.utils import counters
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch import nn
 
 from plateau_jax import Curve, HoldBelow, PlateauCurve
 from torch_bridge import MetricLog, TrainStep, lambda_lr
 from torch_bridge.training import clock
-from torch_bridge.training.capture import Graphs
-from torch_bridge.training.changes import Foundation
 
 SIZE = 40
-
-
-def told(model: nn.Module, batch: Tensor) -> Tensor:
-    """A loss whose value is the batch, and whose gradient is zero."""
-    return batch + sum(parameter.sum() for parameter in model.parameters()) * 0
 
 
 def _expected(hold: Any, curve: Curve, losses: list[Any]) -> list[tuple[int, int, int]]:
@@ -128,6 +112,8 @@ def test_windows_of_the_real_length() -> None:
 
 
 _HOLDS = {"flat": PATIENT, "below": HoldBelow(0.9, 3, every=2), "both": [PATIENT, HoldBelow(0.9, 3)]}
+
+
 every_hold = pytest.mark.parametrize("hold", _HOLDS.values(), ids=_HOLDS)
 
 
@@ -144,91 +130,6 @@ def test_a_skip_changes_a_count_alone(name: str, hold: Any) -> None:
         after = contents(step)
         assert after.pop("skipped") == before.pop("skipped") + 2
         assert same(after, before), number
-
-
-@every_hold
-def test_no_reads(hold: Any) -> None:
-    data = batches(12)
-    with patch.object(clock, "INTERVAL", 3):
-        for name in FUSED:
-            step = step_of(name, curve=CURVE, hold=hold, max_norm=0.1)
-            step(data[0])
-            buffers = [step._clock._next_window, step._clock._seen_numbers]
-
-            def run(step: TrainStep = step) -> None:
-                for batch in data:
-                    step(batch)
-                    step(spoiled(batch))
-
-            assert reads_of(run, buffers) == 0
-        step, without = step_of("rmsprop", curve=CURVE, hold=hold), step_of("rmsprop", curve=CURVE)
-        step(data[0])
-        without(data[0])
-        assert reads_of(lambda: step(data[1])) == reads_of(lambda: without(data[1]))
-        assert reads_of(lambda: step(spoiled(data[1]))) == 1
-
-
-@every_hold
-def test_a_warmed_update_on_fake_tensors(hold: Any) -> None:
-    data = batches(3)
-    step = step_of(curve=CURVE, hold=hold)
-    train(step, data)
-    with FakeTensorMode(allow_non_fake_inputs=True), Operators() as operators:
-        step(data[0])
-    assert operators.names
-    assert operators.reads == 0
-
-
-@every_hold
-@pytest.mark.parametrize("name", ["adamw", "momentum"])
-def test_recorded_and_replayed_equals_eager(name: str, hold: Any) -> None:
-    recorded, eager = (step_of(name, curve=CURVE, hold=hold, max_norm=0.5) for _ in range(2))
-    data = batches(40)
-    for step in (recorded, eager):
-        step(data[0])
-    inputs = tuple(tensor.clone() for tensor in data[1])
-    with Tape() as tape:
-        results = recorded(inputs)
-    assert same(results, eager(data[1]))
-    for index in range(2, 40):
-        batch = spoiled(data[index]) if index % 6 == 0 else data[index]
-        torch._foreach_copy_(list(inputs), list(batch))
-        tape.replay()
-        assert same(results, eager(batch))
-    assert same(recorded.state_dict(), eager.state_dict())
-
-
-@every_hold
-def test_captured_equals_eager(hold: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On graphs without CUDA."""
-    kept: list[Tensor] = []
-    without_cuda(monkeypatch, kept)
-    captured, eager = (step_of("momentum", curve=CURVE, hold=hold, max_norm=0.5) for _ in range(2))
-    captured._graphs = Graphs(captured._update, captured._drivers, CPU)
-    captured._foundation = Foundation(captured.model, captured.optimizers, captured=True)
-    for number, batch in enumerate(batches(40)):
-        if number == 2:
-            state = captured.optimizer.state_dict()["state"].values()
-            kept += [*captured.model.parameters(), *(row["momentum_buffer"] for row in state)]
-            kept += [captured._clock._numbers, captured._clock.rates]
-            assert captured._clock._hold is not None
-            kept += [tensor for pair in captured._clock._hold._memory for tensor in pair]
-        chosen = spoiled(batch) if number % 5 == 0 else batch
-        assert same(captured(chosen), eager(chosen))
-    assert FakeGraph.captures == 1
-    assert same(captured.state_dict(), eager.state_dict())
-
-
-@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")
-def test_compiled_once() -> None:
-    losses = np.random.default_rng(0).choice([0.5, 0.75, 1.0], 30).tolist()
-    with patch.object(torch, "compile", partial(torch.compile, backend="aot_eager")):
-        step = step_of("adamw", loss_fn=told, curve=CURVE, hold=PATIENT, compile=True)
-        found = [int(step(torch.tensor(losses[0])).clock)]
-        graphs = counters["stats"]["unique_graphs"]
-        found += [int(step(torch.tensor(loss)).clock) for loss in losses[1:]]
-    assert found == clocks_of(PATIENT, CURVE, losses)[:-1]
-    assert counters["stats"]["unique_graphs"] == graphs
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
@@ -309,141 +210,6 @@ def test_a_log_names_the_clock() -> None:
         log(step(torch.tensor(0.5)))
     assert [row["clock"] for row in log.rows] == [0, 1, 2, 3, 3, 3]
     assert [row["applied"] for row in log.rows] == [1, 2, 3, 4, 5, 6]
-
-
-@pytest.mark.parametrize("name", ["adamw", "momentum", "rmsprop"])
-@settings(max_examples=10)
-@given(curves, holds, metrics(SIZE), st.integers(0, SIZE), st.integers(2, 9))
-def test_from_any_update(
-    name: str, curve: Curve, hold: Any, losses: list[Any], at: int, interval: int
-) -> None:
-    updates = [torch.tensor(loss) for loss in losses]
-    with patch.object(clock, "INTERVAL", interval):
-        straight, first, second = (
-            step_of(name, loss_fn=told, curve=curve, hold=hold, precision="fp16") for _ in range(3)
-        )
-        results = train(straight, updates)
-        train(first, updates[:at])
-        state = through_a_file(first.state_dict())
-        train(second, updates[2:7])
-        second.load_state_dict(state)
-        assert same(second.state_dict(), state)
-        assert same(train(second, updates[at:]), results[at:])
-        end, expected = second.state_dict(), straight.state_dict()
-    assert same(end, expected | {"random": end["random"]})
-
-
-_OTHERS: list[Any] = [None, HoldBelow(0.5, 3), [PATIENT, HoldBelow(0.5, 3)]]
-
-
-@pytest.mark.parametrize("other", _OTHERS, ids=str)
-@pytest.mark.parametrize("swapped", [False, True])
-def test_the_state_of_other_rules(other: Any, swapped: bool) -> None:
-    first, second = (other, PATIENT) if swapped else (PATIENT, other)
-    saved, step = (step_of(loss_fn=told, curve=CURVE, hold=hold) for hold in (first, second))
-    train(saved, [torch.tensor(0.75)] * 5)
-    train(step, [torch.tensor(0.75)] * 2)
-    state, before = saved.state_dict(), step.state_dict()
-    with pytest.raises(ValueError, match=r"saved with hold = .*, and here it is .* pass strict=False"):
-        step.load_state_dict(state)
-    assert same(step.state_dict(), before)
-    step.load_state_dict(state, strict=False)
-    after = step.state_dict()
-    assert (after["clock"], after["applied"]) == (state["clock"], 5)
-    assert same(after["hold"], step_of(curve=CURVE, hold=second).state_dict()["hold"])
-    result = step(torch.tensor(0.75))
-    assert (result.clock, result.applied) == (state["clock"], 6)
-    assert result.lr.tolist() == [float32_rate(0.01, CURVE, state["clock"])]
-
-
-def test_a_state_from_before_there_were_rules() -> None:
-    data = batches(20)
-    saved, straight = step_of(curve=CURVE), step_of(curve=CURVE)
-    train(saved, data[:8])
-    results = train(straight, data)
-    state: Any = saved.state_dict()
-    del state["clock"], state["hold"]
-    step, held = step_of(curve=CURVE), step_of(curve=CURVE, hold=PATIENT)
-    step.load_state_dict(state)
-    assert same(train(step, data[8:]), results[8:])
-    with pytest.raises(ValueError, match="saved with hold = None"):
-        held.load_state_dict(state)
-    held.load_state_dict(state, strict=False)
-    assert held.state_dict()["clock"] == 8
-    for name in ("applied", "model"):
-        with pytest.raises(ValueError, match="not a state of a TrainStep"):
-            step.load_state_dict({key: value for key, value in state.items() if key != name})
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"clock": -1},
-        {"clock": 6},
-        {"clock": None},
-        {"clock": 1.0},
-        {"hold": None},
-        {"hold": 3},
-        {"hold": [{}]},
-    ],
-    ids=str,
-)
-def test_a_damaged_state_changes_nothing(change: dict[str, Any]) -> None:
-    step = step_of(loss_fn=told, curve=CURVE, hold=PATIENT)
-    train(step, [torch.tensor(0.75)] * 5)
-    state = step.state_dict()
-    train(step, [torch.tensor(0.5)] * 2)
-    before = step.state_dict()
-    with pytest.raises(ValueError, match="state_dict"):
-        step.load_state_dict(state | change)
-    assert same(step.state_dict(), before)
-
-
-@pytest.mark.parametrize("strict", [True, False])
-def test_beside_a_rule_the_updates_do_not_stand_for_the_clock(strict: bool) -> None:
-    step = step_of(loss_fn=told, curve=CURVE, hold=PATIENT)
-    train(step, [torch.tensor(0.75)] * 5)
-    state: Any = step.state_dict()
-    del state["clock"]
-    with pytest.raises(ValueError, match="'clock'"):
-        step.load_state_dict(state, strict)
-
-
-def test_another_plan_is_asked_for_its_past_up_to_the_clock() -> None:
-    """Held, a run has had more updates than its clock says: a branch in between has the same past."""
-    saved = step_of(loss_fn=told, curve=CURVE, hold=PATIENT)
-    train(saved, [torch.tensor(0.75)] * 6)
-    state = saved.state_dict()
-    assert (state["clock"], state["applied"]) == (3, 6)
-    branch = CURVE.cooldown(4, 5)
-    assert not branch.same_until(CURVE, 6)
-    step = step_of(loss_fn=told, curve=branch, hold=PATIENT)
-    step.load_state_dict(state)
-    found = [int(result.clock) for result in train(step, [torch.tensor(0.75)] * 6)]
-    assert found == [3, 4, 5, 6, 7, 8]
-    with pytest.raises(ValueError, match="past is another"):
-        step_of(loss_fn=told, curve=CURVE.cooldown(1, 4), hold=HoldBelow(0.5, 3)).load_state_dict(state)
-
-
-@pytest.mark.parametrize("name", ["adamw", "plain adam"])
-def test_an_interrupt_within_the_decision(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    step, straight = (step_of(name, curve=CURVE, hold=PATIENT) for _ in range(2))
-    data = batches(8)
-    train(step, data[:5])
-    train(straight, data[:5])
-    state = step.state_dict()
-
-    def interrupted(*_: Any) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patched:
-        patched.setattr(step._clock._hold, "holds", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            step(data[5])
-    with pytest.raises(RuntimeError, match="broken off"):
-        step(data[5])
-    step.load_state_dict(state)
-    assert same(train(step, data[5:]), train(straight, data[5:]))
 
 
 def test_a_first_update_that_is_skipped() -> None:

@@ -100,18 +100,19 @@ class CurveLR(LambdaLR):
         So the optimizer's own state may be loaded before or after.
 
         The state of another curve is taken where the past is the same: both curves have the same values
-        at every step before the saved one (`Curve.same_until`). The rates are then the new curve's at that
-        step, so load the optimizer's state first.
+        at every step before the saved clock (`Curve.same_until`). The rates are then the new curve's
+        there, so load the optimizer's state first.
 
         Args:
             state_dict: What `state_dict` returned.
-            strict: Whether the state of a curve with another past is refused. With False the run goes on
-                under this scheduler's curve, from the saved step and peaks, whatever came before; the
-                state of a plain `LambdaLR` is then taken too. By default as the scheduler was built.
+            strict: Whether the state of another plan is refused: of a curve with another past, or of
+                another hold. With False the run goes on under this scheduler's curve, from the saved
+                clock and peaks, whatever came before, and rules that are not the saved ones start anew;
+                the state of a plain `LambdaLR` is then taken too. By default as the scheduler was built.
 
         Raises:
-            ValueError: The state is of a curve with another past (unless `strict` is False), or not a
-                state, or has another number of groups. Nothing was changed.
+            ValueError: The state of another plan (unless `strict` is False), or not a state, or one of
+                another number of groups. Nothing was changed.
         """
         strict = self.strict if strict is None else strict
         try:

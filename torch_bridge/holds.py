@@ -82,7 +82,7 @@ def _read(saved: Any, like: Any) -> Any:
     values: dict[str, Any] = {}
     for name, least in zip(like._fields, like, strict=True):
         value = saved[name]
-        if isinstance(least, np.int32):
+        if least.dtype == np.int32:
             if not least <= checks.integer(name, value) <= checks.MAX_STEP:
                 raise ValueError(f"state_dict has {name} = {value!r} in a hold's state; it must be a count")
         elif type(value) is not float or not _is_float32(value):

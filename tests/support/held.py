@@ -1,5 +1,8 @@
 """Clocks that may be held: small curves with flat parts, and the clocks of a run from the rules' words."""
 
+import copy
+import json
+import pickle
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -7,8 +10,11 @@ import numpy as np
 from hypothesis import strategies as st
 from support.hold_cases import rules
 from support.hold_oracle import clocks
+from support.runs import optimizer_with, rates_of, through_a_file
+from torch import Tensor, nn
 
 from plateau_jax import Curve, HoldBelow, HoldUntilFlat, PlateauCurve, StagedCurve
+from torch_bridge import lambda_lr
 
 CURVE = StagedCurve([(3, 1.0), (6,), (0, 0.5), (4,), (5, 0.25, "cosine"), (3,), (4, 0.0)], start=0.1)
 """Flat from steps 3, 9 and 18 on."""
@@ -39,3 +45,54 @@ def clocks_of(hold: Any, curve: Curve, metrics: Iterable[Any]) -> list[int]:
 
 def float32_rate(peak: float, curve: Curve, clock: int) -> float:
     return float(np.float32(float(np.float32(peak)) * curve(clock)))
+
+
+def told(model: nn.Module, batch: Tensor) -> Tensor:
+    """A loss whose value is the batch, and whose gradient is zero."""
+    return batch + sum(parameter.sum() for parameter in model.parameters()) * 0
+
+
+class HeldRun:
+    """A scheduler with a hold under two groups, which can be saved and loaded in every way there is."""
+
+    def __init__(self, curve: Curve, hold: Any, rates: tuple[Any, ...] = (0.1, 0.7), **options: Any) -> None:
+        self.build = lambda: optimizer_with(rates)
+        self.curve, self.hold, self.options = curve, hold, options
+        self.optimizer = self.build()
+        self.scheduler = lambda_lr(self.optimizer, curve, hold=hold, **options)
+
+    def update(self, metric: Any) -> None:
+        self.optimizer.step()
+        self.scheduler.step(metric)
+
+    def check(self, clock: int, updates: int) -> None:
+        assert self.scheduler.clock == clock
+        assert self.scheduler.last_epoch == updates
+        wanted = [float(np.float32(rate)) * self.curve(clock) for rate in (0.1, 0.7)]
+        assert rates_of(self.optimizer) == self.scheduler.get_last_lr() == wanted
+
+    def by_file(self) -> None:
+        saved = through_a_file([self.optimizer.state_dict(), self.scheduler.state_dict()])
+        self.optimizer = self.build()
+        self.scheduler = lambda_lr(self.optimizer, self.curve, hold=self.hold, **self.options)
+        self.optimizer.load_state_dict(saved[0])
+        self.scheduler.load_state_dict(saved[1])
+
+    def by_json(self) -> None:
+        saved = json.loads(json.dumps(self.scheduler.state_dict()))
+        self.optimizer = self.build()
+        self.scheduler = lambda_lr(self.optimizer, self.curve, hold=self.hold, **self.options)
+        self.scheduler.load_state_dict(saved)
+
+    def into_itself_later(self) -> None:
+        saved = through_a_file([self.optimizer.state_dict(), self.scheduler.state_dict()])
+        for metric in (0.1, 0.7, 0.7, float("nan")):
+            self.update(metric)
+        self.optimizer.load_state_dict(saved[0])
+        self.scheduler.load_state_dict(saved[1])
+
+    def by_copy(self) -> None:
+        self.optimizer, self.scheduler = copy.deepcopy((self.optimizer, self.scheduler))
+
+    def by_pickle(self) -> None:
+        self.optimizer, self.scheduler = pickle.loads(pickle.dumps((self.optimizer, self.scheduler)))

@@ -1,0 +1,158 @@
+"""A held clock in a training step's state: resumed as if never stopped, and what is refused."""
+
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.held import CURVE, PATIENT, curves, float32_rate, holds, told
+from support.hold_cases import metrics
+from support.training import (
+    batches,
+    same,
+    step_of,
+    through_a_file,
+    train,
+)
+
+from plateau_jax import Curve, HoldBelow
+from torch_bridge.training import clock
+
+SIZE = 40
+
+
+@pytest.mark.parametrize("name", ["adamw", "momentum", "rmsprop"])
+@settings(max_examples=10)
+@given(curves, holds, metrics(SIZE), st.integers(0, SIZE), st.integers(2, 9))
+def test_from_any_update(
+    name: str, curve: Curve, hold: Any, losses: list[Any], at: int, interval: int
+) -> None:
+    updates = [torch.tensor(loss) for loss in losses]
+    with patch.object(clock, "INTERVAL", interval):
+        straight, first, second = (
+            step_of(name, loss_fn=told, curve=curve, hold=hold, precision="fp16") for _ in range(3)
+        )
+        results = train(straight, updates)
+        train(first, updates[:at])
+        state = through_a_file(first.state_dict())
+        train(second, updates[2:7])
+        second.load_state_dict(state)
+        assert same(second.state_dict(), state)
+        assert same(train(second, updates[at:]), results[at:])
+        end, expected = second.state_dict(), straight.state_dict()
+    assert same(end, expected | {"random": end["random"]})
+
+
+_OTHERS: list[Any] = [None, HoldBelow(0.5, 3), [PATIENT, HoldBelow(0.5, 3)]]
+
+
+@pytest.mark.parametrize("other", _OTHERS, ids=str)
+@pytest.mark.parametrize("swapped", [False, True])
+def test_the_state_of_other_rules(other: Any, swapped: bool) -> None:
+    first, second = (other, PATIENT) if swapped else (PATIENT, other)
+    saved, step = (step_of(loss_fn=told, curve=CURVE, hold=hold) for hold in (first, second))
+    train(saved, [torch.tensor(0.75)] * 5)
+    train(step, [torch.tensor(0.75)] * 2)
+    state, before = saved.state_dict(), step.state_dict()
+    with pytest.raises(ValueError, match=r"saved with hold = .*, and here it is .* pass strict=False"):
+        step.load_state_dict(state)
+    assert same(step.state_dict(), before)
+    step.load_state_dict(state, strict=False)
+    after = step.state_dict()
+    assert (after["clock"], after["applied"]) == (state["clock"], 5)
+    assert same(after["hold"], step_of(curve=CURVE, hold=second).state_dict()["hold"])
+    result = step(torch.tensor(0.75))
+    assert (result.clock, result.applied) == (state["clock"], 6)
+    assert result.lr.tolist() == [float32_rate(0.01, CURVE, state["clock"])]
+
+
+def test_a_state_from_before_there_were_rules() -> None:
+    data = batches(20)
+    saved, straight = step_of(curve=CURVE), step_of(curve=CURVE)
+    train(saved, data[:8])
+    results = train(straight, data)
+    state: Any = saved.state_dict()
+    del state["clock"], state["hold"]
+    step, held = step_of(curve=CURVE), step_of(curve=CURVE, hold=PATIENT)
+    step.load_state_dict(state)
+    assert same(train(step, data[8:]), results[8:])
+    with pytest.raises(ValueError, match="saved with hold = None"):
+        held.load_state_dict(state)
+    held.load_state_dict(state, strict=False)
+    assert held.state_dict()["clock"] == 8
+    for name in ("applied", "model"):
+        with pytest.raises(ValueError, match="not a state of a TrainStep"):
+            step.load_state_dict({key: value for key, value in state.items() if key != name})
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"clock": -1},
+        {"clock": 6},
+        {"clock": None},
+        {"clock": 1.0},
+        {"hold": None},
+        {"hold": 3},
+        {"hold": [{}]},
+    ],
+    ids=str,
+)
+def test_a_damaged_state_changes_nothing(change: dict[str, Any]) -> None:
+    step = step_of(loss_fn=told, curve=CURVE, hold=PATIENT)
+    train(step, [torch.tensor(0.75)] * 5)
+    state = step.state_dict()
+    train(step, [torch.tensor(0.5)] * 2)
+    before = step.state_dict()
+    with pytest.raises(ValueError, match="state_dict"):
+        step.load_state_dict(state | change)
+    assert same(step.state_dict(), before)
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_beside_a_rule_the_updates_do_not_stand_for_the_clock(strict: bool) -> None:
+    step = step_of(loss_fn=told, curve=CURVE, hold=PATIENT)
+    train(step, [torch.tensor(0.75)] * 5)
+    state: Any = step.state_dict()
+    del state["clock"]
+    with pytest.raises(ValueError, match="'clock'"):
+        step.load_state_dict(state, strict)
+
+
+def test_another_plan_is_asked_for_its_past_up_to_the_clock() -> None:
+    """Held, a run has had more updates than its clock says: a branch in between has the same past."""
+    saved = step_of(loss_fn=told, curve=CURVE, hold=PATIENT)
+    train(saved, [torch.tensor(0.75)] * 6)
+    state = saved.state_dict()
+    assert (state["clock"], state["applied"]) == (3, 6)
+    branch = CURVE.cooldown(4, 5)
+    assert not branch.same_until(CURVE, 6)
+    step = step_of(loss_fn=told, curve=branch, hold=PATIENT)
+    step.load_state_dict(state)
+    found = [int(result.clock) for result in train(step, [torch.tensor(0.75)] * 6)]
+    assert found == [3, 4, 5, 6, 7, 8]
+    with pytest.raises(ValueError, match="past is another"):
+        step_of(loss_fn=told, curve=CURVE.cooldown(1, 4), hold=HoldBelow(0.5, 3)).load_state_dict(state)
+
+
+@pytest.mark.parametrize("name", ["adamw", "plain adam"])
+def test_an_interrupt_within_the_decision(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    step, straight = (step_of(name, curve=CURVE, hold=PATIENT) for _ in range(2))
+    data = batches(8)
+    train(step, data[:5])
+    train(straight, data[:5])
+    state = step.state_dict()
+
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(step._clock._hold, "holds", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            step(data[5])
+    with pytest.raises(RuntimeError, match="broken off"):
+        step(data[5])
+    step.load_state_dict(state)
+    assert same(train(step, data[5:]), train(straight, data[5:]))
