@@ -7,9 +7,10 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.descriptions import build, descriptions_and_steps
-from support.oracle import exactly
+from support.oracle import decimal, exactly, mp
+from support.strategies import MAX_STEP, Words, words
 
-from plateau_jax import fixed_point
+from plateau_jax import StagedCurve, fixed_point
 
 ONE = 2**62
 up_to_one = st.one_of(st.integers(0, ONE), st.integers(0, 62).map(lambda bits: 2**bits))
@@ -47,6 +48,33 @@ def test_the_shape_never_decreases_over_the_steps_of_a_curve(x, gap):
     # Steps of a curve lie at least 2³¹ units apart.
     steps = np.minimum(x + gap * 2**31 * np.arange(64), ONE // 2)
     assert (np.diff(fixed_point._half_sine_squared(steps)) >= 0).all()
+
+
+@settings(max_examples=500)
+@given(words(2))
+def test_the_root_to_six_units(drawn):
+    read = Words(drawn)
+    length = read.magnitude(2, MAX_STEP)
+    gone = read.magnitude(1, length - 1)
+    numbers = StagedCurve([(length, 0, "1-sqrt")], start=1)._numbers[1][0]
+    (found,) = fixed_point._root(np, np.array([gone]), numbers)
+    assert found == fixed_point._root(fixed_point._PYTHON, gone, numbers)
+    assert abs(int(found) - mp.sqrt(exactly(Fraction(gone, length))) * ONE) <= 6
+
+
+@settings(max_examples=500)
+@given(words(4))
+def test_the_power_to_eight_units(drawn):
+    read = Words(drawn)
+    high, low = max(read.ratio(), 0.1), min(read.ratio(), 0.1) or 1e-6
+    length = read.magnitude(1, MAX_STEP)
+    gone = read.magnitude(0, length)
+    numbers = StagedCurve([(length, low, "exponential")], start=high)._numbers[1][0]
+    if numbers.rate_whole is not None:
+        (found,) = fixed_point._power(np, np.array([gone]), numbers)
+        assert found == fixed_point._power(fixed_point._PYTHON, gone, numbers)
+        ratio = decimal(low) / decimal(high)
+        assert abs(int(found) - ratio ** exactly(Fraction(gone, length)) * ONE) <= 8
 
 
 @given(descriptions_and_steps(size=16))

@@ -149,7 +149,6 @@ def test_a_hold_past_the_end_is_a_hold(description):
         (PlateauCurve(100), PlateauCurve(100).then(PlateauCurve(9), scale=1e-30), 100),
         (_hold(0.3), _hold(0.3).cooldown(5, 5, to=0.29999999999999993), 5),
     ],
-    ids=str,
 )
 def test_levels_that_differ_are_different_even_with_one_float32(one, other, first):
     assert one.same_until(other, first)
@@ -166,7 +165,6 @@ def test_levels_that_differ_are_different_even_with_one_float32(one, other, firs
         StagedCurve([(10, 1.0), (10,)], start=1.0).then(_hold(1), scale=0.5).cooldown(20, 1, to=0.5),
         PlateauCurve(5, min_lr_ratio=1).then(_hold(1)).cooldown(0, 3, to=1.0),
     ],
-    ids=str,
 )
 def test_one_level_is_one_however_it_is_held(other):
     level = other(0)
