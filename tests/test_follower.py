@@ -138,7 +138,9 @@ def test_a_key_that_is_refused(key: Any, error: type[Exception], message: str) -
     assert str(optimizer.param_groups) == before
 
 
-@pytest.mark.parametrize("base", [-0.1, float("nan"), float("inf"), 1e-40, "0.1", None, True])
+@pytest.mark.parametrize(
+    "base", [-0.1, float("nan"), float("inf"), 1e-40, "0.1", None, True, torch.tensor(3)]
+)
 def test_a_value_that_is_refused(base: Any) -> None:
     optimizer = optimizer_with([0.1, 0.1])
     optimizer.param_groups[1]["momentum"] = base

@@ -142,3 +142,11 @@ def test_a_rate_on_the_device_stays_there(peak, steps):
     assert optimizer.param_groups[0]["lr"] is tensor
     assert tensor.is_cuda
     assert tensor.item() == _in_dtype(peak, CURVE, steps, torch.float32)
+
+
+def test_a_tensor_of_integers_is_refused():
+    """Filled with a rate it would hold what is left of it before the point."""
+    optimizer = optimizer_with([torch.tensor(1)])
+    with pytest.raises(TypeError, match=r"learning rate of param_groups\[0\] .* floating-point tensor"):
+        lambda_lr(optimizer, CURVE)
+    assert optimizer.param_groups[0]["lr"] == 1

@@ -6,7 +6,7 @@ from typing import Any, TypedDict, cast
 from torch.optim import Optimizer
 
 from torch_bridge.core import Curve, checks
-from torch_bridge.groups import Setting, curves_of, number_of, separate
+from torch_bridge.groups import Setting, base_of, curves_of, separate
 from torch_bridge.multipliers import Multipliers
 from torch_bridge.resume import check_past, curves_in
 
@@ -194,7 +194,7 @@ def _pair(key: Any) -> tuple[str, int]:
 
 def _base(number: int, group: dict[str, Any], setting: Setting) -> float:
     try:
-        value = number_of(setting.of(group))
+        value = setting.of(group)
     except (IndexError, KeyError, TypeError):
         raise ValueError(f"param_groups[{number}] has no {setting}") from None
-    return float(checks.peak(f"{setting} of param_groups[{number}]", value))
+    return base_of(f"{setting} of param_groups[{number}]", value)

@@ -41,13 +41,22 @@ def peaks_of(optimizer: Optimizer) -> list[float]:
     """Each group's peak rate, rounded to float32: its `initial_lr` where it has one, else its `lr`.
 
     Raises:
-        ValueError: A rate that is negative, not finite, or positive and below 2⁻¹²⁶.
+        TypeError, ValueError: As `base_of`.
     """
     rates = [group.get("initial_lr", group["lr"]) for group in groups_of(optimizer)]
-    return [
-        float(checks.peak(f"learning rate of param_groups[{index}]", number_of(rate)))
-        for index, rate in enumerate(rates)
-    ]
+    return [base_of(f"learning rate of param_groups[{index}]", rate) for index, rate in enumerate(rates)]
+
+
+def base_of(name: str, value: Any) -> float:
+    """What multipliers are multiplied by: a setting's value, rounded to float32.
+
+    Raises:
+        TypeError: No number, or a tensor of integers, which could not hold the products.
+        ValueError: One that is negative, not finite, or positive and below 2⁻¹²⁶.
+    """
+    if isinstance(value, Tensor) and not value.is_floating_point():
+        raise TypeError(f"{name} = {value!r} must be a floating-point tensor")
+    return float(checks.peak(name, number_of(value)))
 
 
 def set_peaks(optimizer: Optimizer, peaks: Sequence[float], curves: Sequence[Curve]) -> None:

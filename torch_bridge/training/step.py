@@ -36,7 +36,7 @@ class TrainStep:
 
     For each micro-batch a forward and a backward pass under autocast; then unscale, clip, and, if
     loss and gradient norm are finite, an optimizer step with the rate peak · curve(clock). The clock
-    counts the updates that took place, those left out that a rule of `hold` stopped it at. Loss, norm,
+    counts the updates that took place, except those at which a rule of `hold` stopped it. Loss, norm,
     rate and counts come back as device tensors: nothing here reads them, and the host runs ahead.
 
     Fused Adam, AdamW, SGD and Adagrad run without one read of the device in the steady state,
