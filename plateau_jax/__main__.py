@@ -180,6 +180,8 @@ def _stop(*_: object) -> None:
 
 if __name__ == "__main__":
     signal.signal(signal.SIGTERM, _stop)
+    if hasattr(signal, "SIGPIPE"):  # it is not on Windows
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # as of any command whose reader has gone: `| head`
     try:
         sys.exit(main())
     except KeyboardInterrupt:

@@ -51,7 +51,8 @@ def scale_by_curve(
     Raises:
         TypeError: As `optax_schedule`; `hold` is no rule. `update`: with rules, a `value` that is missing or
             not a real scalar.
-        ValueError: As `optax_schedule`; a `HoldUntilFlat` for a curve without a flat part.
+        ValueError: As `optax_schedule`; a `HoldUntilFlat` for a curve without a flat part. `update`: a state
+            of rules of other kinds, or of none.
 
     >>> import optax
     >>> from plateau_jax import HoldUntilFlat, PlateauCurve, scale_by_curve
@@ -67,6 +68,7 @@ def scale_by_curve(
     """
     schedule = optax_schedule(curve, peak_value)
     rules = rules_of(hold, curve)
+    kinds = tuple(type(start(rule)) for rule in rules)
     flat_starts = np.array(curve.flat_starts, np.int32)
 
     @jax.jit
@@ -84,6 +86,8 @@ def scale_by_curve(
     def update(
         updates: optax.Updates, state: Any, params: Any = None, *, value: Any = None, **_: Any
     ) -> tuple[Any, ScaleByCurveState]:
+        if tuple(map(type, state.hold)) != kinds:
+            raise ValueError(f"state.hold = {state.hold!r} is not of the rules {hold!r}")
         metric = _metric(value) if rules else None
         rate = schedule(state.clock)
         clock, states = after(state.clock, state.hold, metric)

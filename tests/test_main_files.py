@@ -2,6 +2,9 @@
 
 import io
 import json
+import os
+import signal
+import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -148,3 +151,14 @@ def test_whatever_a_file_holds_no_traceback_is_seen(tmp_path, capsys, curve, dat
     printed = capsys.readouterr()
     assert bool(printed.out) == (code == 0)
     assert (f"error: --from {path}: " in printed.err) == (code == 2)
+
+
+@pytest.mark.parametrize("more", [[], ["--json"], ["--csv", "/dev/stdout"]], ids=str)
+def test_a_reader_that_has_gone_is_no_error_to_tell(more):
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "plateau_jax", "100000", *more]
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE)
+    os.close(writer)
+    assert done.stderr == b""
+    assert done.returncode == -signal.SIGPIPE

@@ -187,6 +187,21 @@ def test_what_is_no_metric(arguments, parts):
             assert part in str(caught.value)
 
 
+OTHER_RULES = [None, UNTIL, BELOW, [UNTIL, BELOW], [BELOW, UNTIL], [UNTIL, UNTIL]]
+
+
+@pytest.mark.parametrize("hold", OTHER_RULES, ids=str)
+@pytest.mark.parametrize("other", OTHER_RULES, ids=str)
+def test_a_state_of_rules_of_other_kinds(hold, other):
+    optimizer, state = scale_by_curve(STAIRS, hold=hold), scale_by_curve(STAIRS, hold=other).init(None)
+    update = jax.jit(lambda state: optimizer.update(jnp.ones(()), state, value=0.5))
+    if hold is other:
+        update(state)
+        return
+    with pytest.raises(ValueError, match=r"^state\.hold = .* is not of the rules"):
+        update(state)
+
+
 @pytest.mark.parametrize(
     ("kind", "arguments", "part"),
     [
