@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from support.descriptions import build, descriptions
 from support.followed import Key, optimizer_of, values_of, wanted
 from support.oracle import Description
 from support.runs import modest_peaks, optimizer_with, through_a_file
+from support.strategies import SMALLEST_NORMAL
 from support.training import batches, same, step_of
 
 from plateau_jax import Curve, PlateauCurve
@@ -104,6 +105,8 @@ def test_any_walk_of_steps_and_resumptions(key: Key, cases: list[Any], form: Any
             run.advance(move)
             step += move
         else:
+            # A follower that is built anew takes no smaller value as its base.
+            assume(all(value == 0 or value >= SMALLEST_NORMAL for value in wanted(curves, bases, step)))
             getattr(run, move)()
         assert run.follower.last_epoch == step
         assert values_of(run.optimizer, key) == wanted(curves, bases, step)
