@@ -81,9 +81,17 @@ def test_a_traced_table_has_the_bits_of_numpy_in_every_mode(x64, case):
     # Two forms to compile every mode for, one for each search.
     table = in_one_of_two_forms(curve)
     with jax.enable_x64(x64):
-        assert_equal_bits(multiplier(curve.segments, steps), curve(steps))
         for values in every_mode_of_a_traced_table(table, steps).values():
             assert_equal_bits(values, curve(steps))
+
+
+@pytest.mark.slow
+@settings(max_examples=20)
+@given(st.booleans(), cases)
+def test_a_table_of_any_form_has_the_bits_of_numpy(x64, case):
+    curve, steps = curve_and_steps(case)
+    with jax.enable_x64(x64):
+        assert_equal_bits(multiplier(curve.segments, steps), curve(steps))
 
 
 @settings(max_examples=50)
@@ -95,9 +103,8 @@ def test_next_to_a_rounding_border_it_has_the_bits_of_numpy(case):
 
 
 @pytest.mark.slow
-@x64_both_ways
-@settings(max_examples=3)
-@given(cases)
+@settings(max_examples=5)
+@given(st.booleans(), cases)
 def test_a_constant_table_has_the_bits_of_numpy_in_every_mode(x64, case):
     curve, steps = curve_and_steps(case)
     with jax.enable_x64(x64):
@@ -107,9 +114,8 @@ def test_a_constant_table_has_the_bits_of_numpy_in_every_mode(x64, case):
 
 
 @pytest.mark.slow
-@x64_both_ways
-@settings(max_examples=5)
-@given(cases)
+@settings(max_examples=8)
+@given(st.booleans(), cases)
 def test_constant_steps_and_a_constant_table_have_the_bits_of_numpy(x64, case):
     curve, steps = curve_and_steps(case)
     with jax.enable_x64(x64):
@@ -135,9 +141,8 @@ def test_every_step_of_a_curve(x64, curve):
 
 
 @pytest.mark.slow
-@x64_both_ways
-@settings(max_examples=5)
-@given(cases, peaks)
+@settings(max_examples=8)
+@given(st.booleans(), cases, peaks)
 def test_a_rate_is_the_product_of_two_float32(x64, case, peak):
     curve, steps = curve_and_steps(case)
     with jax.enable_x64(x64):
@@ -173,9 +178,8 @@ def test_tiny_constant_peaks_under_an_outer_jit(x64, peak):
 
 
 @pytest.mark.slow
-@x64_both_ways
-@settings(max_examples=5)
-@given(cases, peaks)
+@settings(max_examples=8)
+@given(st.booleans(), cases, peaks)
 def test_the_gradient_of_a_rate_with_respect_to_its_peak_is_the_multiplier(x64, case, peak):
     curve, steps = curve_and_steps(case)
     with jax.enable_x64(x64):
