@@ -15,9 +15,7 @@ from typing import Any
 import numpy as np
 
 from plateau_jax import exact
-from plateau_jax.segments import FIXED_BITS, LIMB_BITS, Numbers, Segments, joined
-
-_LOW = (1 << LIMB_BITS) - 1
+from plateau_jax.segments import FIXED_BITS, LIMB, LIMB_BITS, Numbers, Segments, joined
 
 
 def _where(condition: bool, first: int, second: int) -> int:
@@ -59,8 +57,8 @@ def _multiply(a: Any, b: Any) -> Any:
     The product of the two low limbs is left out: it is worth less than one unit, and what remains
     still never decreases when a or b grows.
     """
-    a_high, a_low = a >> LIMB_BITS, a & _LOW
-    b_high, b_low = b >> LIMB_BITS, b & _LOW
+    a_high, a_low = a >> LIMB_BITS, a & LIMB
+    b_high, b_low = b >> LIMB_BITS, b & LIMB
     return a_high * b_high + (a_high * b_low + a_low * b_high >> LIMB_BITS)
 
 
@@ -101,7 +99,7 @@ def _power(xp: Any, steps: Any, numbers: Numbers) -> Any:
     middle = steps * numbers.rate_middle + low
     high = steps * numbers.rate_high + (middle >> LIMB_BITS)
     whole = steps * numbers.rate_whole + (high >> LIMB_BITS)
-    u = _multiply((high & _LOW) << LIMB_BITS | middle & _LOW, _LN_2)
+    u = _multiply((high & LIMB) << LIMB_BITS | middle & LIMB, _LN_2)
     series = _EXPONENTIAL[-1]
     for coefficient in reversed(_EXPONENTIAL[:-1]):
         series = coefficient - _multiply(series, u)

@@ -22,7 +22,9 @@ LIMB_BITS = FIXED_BITS // 2
 INVERSE_BITS = FIXED_BITS + LIMB_BITS
 """Bits of 1/L. Times a step below 2³¹ it still has 62 that are right."""
 
-_LIMB = (1 << LIMB_BITS) - 1
+LIMB = (1 << LIMB_BITS) - 1
+"""The bits of a limb, all set."""
+
 _WORD_BITS = 32
 _DROP = exact.BITS - FIXED_BITS
 
@@ -127,7 +129,7 @@ def _words(row: Row) -> tuple[int, ...]:
         row.begin,
         row.length if moves else 0,
         *split(inverse >> LIMB_BITS),
-        inverse & _LIMB,
+        inverse & LIMB,
         *split(high if first >= last else low),
         *split(low if first >= last else high),
         int(exact.nearest_float32(first).view(np.int32)),
@@ -142,9 +144,9 @@ def _rate(start: int, end: int, length: int) -> tuple[int, ...]:
     rate = floor(exact.log2_ratio(max(start, end), min(start, end)) * (1 << INVERSE_BITS) / length)
     return (
         rate >> INVERSE_BITS,
-        rate >> FIXED_BITS & _LIMB,
-        rate >> LIMB_BITS & _LIMB,
-        rate & _LIMB,
+        rate >> FIXED_BITS & LIMB,
+        rate >> LIMB_BITS & LIMB,
+        rate & LIMB,
     )
 
 
