@@ -2,7 +2,7 @@
 
 import operator
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from functools import cached_property, partial
 from typing import Any, Literal, Self, cast, overload
@@ -48,9 +48,10 @@ class Curve(ABC):
     depth: int
     """How deep cooldowns and continuations are nested in this curve."""
 
-    def _freeze(self, rows: Sequence[Row], *, depth: int = 0, **arguments: Any) -> None:
+    def _freeze(self, rows: Iterable[Row], *, depth: int = 0, **arguments: Any) -> None:
         """Set what a curve consists of, once its arguments are valid."""
-        values = {**arguments, "rows": tuple(rows), "depth": depth, "total_steps": rows[-1].begin}
+        rows = tuple(rows)
+        values = {**arguments, "rows": rows, "depth": depth, "total_steps": rows[-1].begin}
         object.__setattr__(self, "__dict__", Namespace(vars(self) | values))
         # Here and not in the first call: a compiler that traces the call, as torch's does, meets
         # finished tables.

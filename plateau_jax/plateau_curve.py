@@ -5,7 +5,7 @@ from dataclasses import KW_ONLY, dataclass
 from fractions import Fraction
 from typing import Literal, TypedDict, get_args
 
-from plateau_jax.checks import MAX_STEP, integer, one_of, ratio
+from plateau_jax.checks import count, integer, one_of, ratio
 from plateau_jax.curve import Curve
 from plateau_jax.exact import decimal
 from plateau_jax.levels import Level, between
@@ -89,9 +89,7 @@ class PlateauCurve(Curve):
     decay: DecayShape = "cosine"
 
     def __post_init__(self) -> None:
-        total = integer("total_steps", self.total_steps)
-        if not 1 <= total <= MAX_STEP:
-            raise ValueError(f"total_steps = {total} must lie in 1 … 2**31 - 1 = {MAX_STEP}")
+        total = count("total_steps", self.total_steps)
         warmup = integer("warmup_steps", self.warmup_steps)
         if not 0 <= warmup < total:
             raise ValueError(
@@ -114,7 +112,7 @@ class PlateauCurve(Curve):
             decay,
         )
         self._freeze(
-            tuple(rows),
+            rows,
             warmup_steps=warmup,
             plateaus=plateaus,
             absolute_plateaus=absolute_plateaus,

@@ -68,11 +68,11 @@ def differences(rows: Sequence[Row], others: Sequence[Row]) -> Iterator[tuple[in
     """Runs of steps, (first, first after it), that are not described alike in both."""
     pieces, other_pieces = dict(_pieces(rows)), dict(_pieces(others))
     found = other_found = None
-    for begin, after in pairwise([*sorted(pieces.keys() | other_pieces.keys()), None]):
-        if begin is not None:  # as it never is: for the type checker
-            found, other_found = pieces.get(begin, found), other_pieces.get(begin, other_found)
-            if found != other_found:
-                yield begin, after
+    begins = sorted(pieces.keys() | other_pieces.keys())
+    for begin, after in zip(begins, [*begins[1:], None], strict=True):
+        found, other_found = pieces.get(begin, found), other_pieces.get(begin, other_found)
+        if found != other_found:
+            yield begin, after
 
 
 def _pieces(rows: Sequence[Row]) -> Iterator[tuple[int, Level | Row]]:

@@ -74,7 +74,7 @@ class StagedCurve(Curve):
         total = sum(stage.steps for stage in stages)
         if not 1 <= total <= MAX_STEP:
             raise ValueError(f"stages last {total} steps; they must last 1 … 2**31 - 1 = {MAX_STEP}")
-        self._freeze(tuple(_rows(stages, decimal(start))), stages=stages, start=start)
+        self._freeze(_rows(stages, decimal(start)), stages=stages, start=start)
 
     def to_dict(self) -> dict[str, Any]:
         return {"kind": "staged", "stages": [list(stage) for stage in self.stages], "start": self.start}
