@@ -2,7 +2,9 @@
 
 import gc
 import os
+from collections.abc import Iterator
 from importlib import import_module
+from unittest.mock import patch
 
 import pytest
 from hypothesis import settings
@@ -34,3 +36,10 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def pytest_collection_finish() -> None:
     """What is imported stays to the end: the garbage collector need not look through it at every turn."""
     gc.freeze()
+
+
+@pytest.fixture(scope="module")
+def short_windows() -> Iterator[None]:
+    """Schedulers compute 64 steps ahead, not thousands: less work, and more borders that a run crosses."""
+    with patch.object(import_module("torch_bridge.multipliers"), "CHUNK", 64):
+        yield

@@ -17,6 +17,8 @@ from torch.optim.lr_scheduler import SequentialLR
 from plateau_jax import Curve, PlateauCurve, StagedCurve
 from torch_bridge import follow, lambda_lr
 
+pytestmark = pytest.mark.usefixtures("short_windows")
+
 LONG = PlateauCurve(60, warmup_steps=4, plateaus=[(0, 60)], min_lr_ratio=0.1)
 AFTER = PlateauCurve(20, warmup_steps=3, init_lr_ratio=0.5)
 _BRANCHES: dict[str, Callable[[int], Curve]] = {

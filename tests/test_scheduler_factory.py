@@ -12,6 +12,8 @@ from support.strategies import magnitudes
 from plateau_jax import PlateauCurve
 from torch_bridge import get_cosine_plateau_schedule_with_warmup, lambda_lr
 
+pytestmark = pytest.mark.usefixtures("short_windows")
+
 
 def _transformers(step, warmup, total):
     if step < warmup:

@@ -14,6 +14,8 @@ from torch.optim.lr_scheduler import SequentialLR
 from plateau_jax import Curve, HoldBelow, PlateauCurve
 from torch_bridge import get_cosine_plateau_schedule_with_warmup, lambda_lr
 
+pytestmark = pytest.mark.usefixtures("short_windows")
+
 SIZE = 40
 
 

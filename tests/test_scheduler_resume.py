@@ -13,6 +13,8 @@ from torch.optim.swa_utils import SWALR
 from plateau_jax import PlateauCurve
 from torch_bridge import lambda_lr
 
+pytestmark = pytest.mark.usefixtures("short_windows")
+
 
 def _narrow(rate):
     return torch.tensor(rate, dtype=torch.float32)
