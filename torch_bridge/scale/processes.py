@@ -1,0 +1,50 @@
+"""The processes of a run: how many there are, which one this is, what they all say."""
+
+import os
+from typing import Any, TypeVar
+
+from torch import distributed
+
+Value = TypeVar("Value")
+
+
+def count() -> int:
+    """How many processes train together: those of the process group or, before there is one, torchrun's."""
+    return distributed.get_world_size() if _has_group() else int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def rank() -> int:
+    """Which of them this one is, from 0."""
+    return distributed.get_rank() if _has_group() else int(os.environ.get("RANK", "0"))
+
+
+def is_main() -> bool:
+    """Whether this process is the one that prints, draws and writes files of its own: the first.
+
+    >>> if is_main():
+    ...     print("once, however many processes there are")
+    once, however many processes there are
+    """
+    return rank() == 0
+
+
+def gather(value: Value) -> list[Value]:
+    """The value of every process, in the order of ranks; each of them calls it.
+
+    Raises:
+        RuntimeError: Several processes without a process group.
+    """
+    if count() == 1:
+        return [value]
+    if not _has_group():
+        raise RuntimeError(
+            f"WORLD_SIZE = {count()}, but there is no process group: call distribute(model), or "
+            "torch.distributed.init_process_group(), first"
+        )
+    values: list[Any] = [None] * count()
+    distributed.all_gather_object(values, value)
+    return values
+
+
+def _has_group() -> bool:
+    return distributed.is_available() and distributed.is_initialized()
