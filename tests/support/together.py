@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from support.training import CURVE, OPTIMIZERS, Net, Recurrent, seeded
+from support.training import CURVE, OPTIMIZERS, Net, Recurrent, optimizer_of
 from torch import Tensor, distributed, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -111,10 +111,9 @@ def step_of(case: Case) -> TrainStep:
     plain = model_of(case)
     carry = plain.initial() if isinstance(plain, Recurrent) else None
     model = wrapped(case, plain)
-    kind, options = OPTIMIZERS[case.optimizer]
     return TrainStep(
         model,
-        kind(model.parameters(), **options),
+        optimizer_of(case.optimizer, model),
         loss_fn_of(case),
         CURVE,
         precision=case.precision,
@@ -154,9 +153,8 @@ def train_all(cases: Sequence[Case]) -> list[Run]:
 def in_words(case: Case) -> Run:
     """The same updates by one process, each from one loss over all rows."""
     model = model_of(case)
-    kind, options = OPTIMIZERS[case.optimizer]
-    optimizer = kind(model.parameters(), **options | {"lr": torch.tensor(0.0)})
-    peak = options["lr"]
+    optimizer = optimizer_of(case.optimizer, model, lr=torch.tensor(0.0))
+    peak = OPTIMIZERS[case.optimizer][1]["lr"]
     run = Run([], [], [], [], [])
     applied = skipped = 0
     carries: list[Any] = [model.initial() if isinstance(model, Recurrent) else None] * case.processes

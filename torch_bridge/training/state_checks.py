@@ -174,6 +174,16 @@ def _check_optimizer(optimizer: Optimizer, own: Mapping[str, Any], other: Mappin
                     _check_values(number, states[number])
 
 
+def add_new_states(optimizer: Optimizer, state: Any) -> None:
+    """Put what an optimizer of torch's makes in its first update where its own state lacks it."""
+    if not is_of_torch(optimizer):
+        return
+    for group, settings in zip(optimizer.param_groups, state["param_groups"], strict=True):
+        for parameter, number in zip(group["params"], settings["params"], strict=True):
+            if not state["state"].get(number):
+                state["state"][number], _ = new_state(optimizer, parameter, settings)
+
+
 def is_of_torch(optimizer: Optimizer) -> bool:
     return type(optimizer).__module__.startswith("torch.optim")
 

@@ -27,7 +27,7 @@ from torch_bridge.training.metrics import StepResult, raise_if_nonfinite
 from torch_bridge.training.optimizers import check_model, curves_by_group, device_of, optimizers_of
 from torch_bridge.training.precision import Precision, PrecisionName
 from torch_bridge.training.snapshot import TrainStepState
-from torch_bridge.training.state_checks import check
+from torch_bridge.training.state_checks import add_new_states, check
 
 OnNonfinite = Literal["skip", "raise"]
 Synchronize = Literal["update", "micro"]
@@ -279,6 +279,14 @@ class TrainStep:
         """
         self._drivers.check_whole()
         return snapshot.on_host(self._state())
+
+    def _state_to_load(self) -> TrainStepState:
+        """A state of the form of one to be loaded: what optimizers make in their first update is there."""
+        state = self._state()
+        states = [state["optimizer"]] if len(self.optimizers) == 1 else state["optimizer"]
+        for optimizer, own in zip(self.optimizers, states, strict=True):
+            add_new_states(optimizer, own)
+        return snapshot.on_host(state)
 
     def _state(self) -> TrainStepState:
         optimizers = snapshot.states_of(self.optimizers, self._clock)
