@@ -94,7 +94,9 @@ def modules_of(model: nn.Module, blocks: Any) -> list[nn.Module]:
         TypeError: Not a module class, or a sequence of them.
         ValueError: A class that no module of the model is of.
     """
-    classes: tuple[Any, ...] = (blocks,) if isinstance(blocks, type) else tuple(blocks)
+    if not isinstance(blocks, type | Iterable):
+        raise TypeError(f"blocks = {blocks!r} must be a class of modules, or several")
+    classes = (blocks,) if isinstance(blocks, type) else tuple(cast("Iterable[Any]", blocks))
     for kind in classes:
         if not (isinstance(kind, type) and issubclass(kind, nn.Module)):
             raise TypeError(f"blocks has {kind!r}; it must be a class of modules")
