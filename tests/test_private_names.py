@@ -124,16 +124,13 @@ def test_modules_hold_their_parts_in_dictionaries() -> None:
 
 @pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")
 @pytest.mark.parametrize("workers", [0, pytest.param(1, marks=WORKERS)])
-def test_an_iterator_of_torchdata_counts_the_batches_that_it_gave(workers: int) -> None:
-    loader = StatefulDataLoader(list(range(6)), 2, num_workers=workers)
-    batches = iter(loader)
-    for count in range(1, 4):
-        next(batches)
-        assert loader._iterator is not None
-        assert loader._iterator._num_yielded == count
-    assert loader.state_dict()["_iterator_finished"] is False
-    assert next(batches, None) is None
-    assert loader.state_dict()["_iterator_finished"] is True
+def test_a_loader_draws_from_the_batch_sampler_that_it_holds(workers: int) -> None:
+    loader = StatefulDataLoader(list(range(6)), 2, num_workers=workers, snapshot_every_n_steps=None)
+    batches = [[5], [0, 1, 2]]
+    object.__setattr__(loader, "batch_sampler", batches)
+    assert len(loader) == 2
+    for _ in range(2):
+        assert [batch.tolist() for batch in loader] == batches
 
 
 def _scheduler(kind: type[LambdaLR] = LambdaLR) -> LambdaLR:
