@@ -1,14 +1,11 @@
 """Checkpoints: every part of a run, saved in the background, complete or absent, and checked when loaded."""
 
 import os
-import traceback
 import warnings
-import weakref
 from collections.abc import Generator, Sequence
-from concurrent.futures import Future
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from threading import Thread
 from typing import Any, Never
 
 import torch
@@ -16,6 +13,7 @@ from torch import Tensor
 
 from torch_bridge.core import checks
 from torch_bridge.scale import folders, loading, parts, processes
+from torch_bridge.scale.background import Background
 from torch_bridge.scale.parts import Part
 from torch_bridge.scale.saving import Save
 from torch_bridge.scale.together import together
@@ -71,12 +69,11 @@ class Checkpoints:
         self.directory = Path(directory).absolute()
         if self.directory.exists() and not self.directory.is_dir():
             raise NotADirectoryError(f"directory = {str(directory)!r} is not a folder")
-        self._pending: list[Future[None]] = []
-        weakref.finalize(self, _report, self._pending)
+        self._background = Background()
 
     def counts(self) -> list[int]:
         """Those that are complete, ascending; a save that is pending is waited for."""
-        self._finish()
+        self._background.finish()
         return sorted({found.count for found in folders.complete(self.directory)})
 
     def save(self, /, count: int, wait: bool = False, **parts_by_name: Part) -> None:
@@ -98,7 +95,7 @@ class Checkpoints:
 
         def begin() -> tuple[int, list[str], str]:
             nonlocal unfinished
-            self._finish()
+            self._background.finish()
             called = checks.at_least("count", count, 0)
             parts.check(parts_by_name)
             for name, part in parts_by_name.items():
@@ -122,14 +119,14 @@ class Checkpoints:
                 tensors={key: tensor for each in snapshots.values() for key, tensor in each.tensors.items()},
                 keep=self.keep,
             )
-            self._start(save)
+            self._background.start(save)
         except BaseException:
-            if unfinished is not None and not self._pending:
+            if unfinished is not None and self._background.is_idle:
                 unfinished.discard()
                 unfinished.unlock()
             raise
         if wait:
-            self._finish()
+            self._background.finish()
 
     def load(self, /, count: int | None = None, **parts_by_name: Part) -> int | None:
         """Give the parts back what they were saved with, all of them or none.
@@ -150,7 +147,7 @@ class Checkpoints:
         """
 
         def begin() -> tuple[int | None, list[str], list[folders.Complete]]:
-            self._finish()
+            self._background.finish()
             called = None if count is None else checks.at_least("count", count, 0)
             parts.check(parts_by_name)
             return called, list(parts_by_name), folders.complete(self.directory)
@@ -158,6 +155,7 @@ class Checkpoints:
         told = together(begin)
         _check_same([each[:2] for each in told])
         called, names, there = told[0]
+        there = [replace(found, path=self.directory / found.path.name) for found in there]
         if called is not None:
             counts = sorted({found.count for found in there})
             there = [found for found in there if found.count == called][-1:]
@@ -170,23 +168,22 @@ class Checkpoints:
             raise RuntimeError(f"{self.directory} has no sound checkpoint: {'; '.join(wrong)}")
         if set(saved.parts) != set(names):
             raise ValueError(f"{saved.found.path} is of the parts {saved.parts}, not of {names}")
-        now: dict[str, parts.Snapshot] = {}
+        now: dict[str, parts.Snapshot | None] = {}
         states: dict[str, Any] = {}
 
         def read() -> None:
-            now.update({name: parts.snapshot(name, part) for name, part in parts_by_name.items()})
             template: dict[str, Tensor] = {}
             for name, part in parts_by_name.items():
+                now[name] = parts.snapshot_if_any(name, part)
                 template |= parts.template(name, part, now[name])
-            states.update(loading.read(saved, template))
-            for name, part in parts_by_name.items():
-                states[name] = parts.unpacked(name, part, states[name])
+            for name, state in loading.read(saved, template).items():
+                states[name] = parts.unpacked(name, parts_by_name[name], state)
                 if processes.rank() >= len(saved.manifests):
-                    parts.start_anew(part, states[name], now[name])
+                    parts.start_anew(parts_by_name[name], states[name], now[name])
 
         with _ordinary_mode():
             together(read)
-            said = loading.other_processes(saved, parts.alone(parts_by_name, now))
+            said = loading.other_processes(saved, parts.alone(parts_by_name, states))
             if wrong:
                 said.append(f"{saved.found.path} is loaded: newer ones are damaged: {'; '.join(wrong)}")
             for message in said:
@@ -194,42 +191,8 @@ class Checkpoints:
             parts.load(parts_by_name, states, now)
         return saved.found.count
 
-    def _start(self, save: Save) -> None:
-        pending: Future[None] = Future()
-        self._pending.append(pending)
-        try:
-            # No daemon: the program waits for it at its end.
-            Thread(target=self._work, args=(pending, save), name="checkpoint").start()
-        except BaseException:
-            if pending.cancel():  # else it has begun, and an interrupt came in between
-                self._pending.clear()
-            raise
-
-    def _work(self, pending: Future[None], save: Save) -> None:
-        if pending.set_running_or_notify_cancel():
-            try:
-                save()
-            except BaseException as error:
-                pending.set_exception(error)
-            else:
-                pending.set_result(None)
-
-    def _finish(self) -> None:
-        """Wait for what is pending, and raise its error once."""
-        if self._pending:
-            error = self._pending[0].exception()
-            self._pending.clear()
-            if error is not None:
-                raise error
-
     def __reduce__(self) -> Never:
         raise TypeError("Checkpoints can't be copied or pickled: build others on the same folder")
-
-
-def _report(pending: list[Future[None]]) -> None:
-    """Print an error that no call was left to raise."""
-    if pending and pending[0].done() and (error := pending[0].exception()) is not None:
-        traceback.print_exception(error)
 
 
 def _check_same(told: Sequence[tuple[int | None, list[str]]]) -> None:

@@ -57,14 +57,24 @@ def snapshot(name: str, part: Part) -> Snapshot:
     return Snapshot({"of": kind(part), "state": state}, tensors)
 
 
-def template(name: str, part: Part, now: Snapshot) -> dict[str, Tensor]:
+def snapshot_if_any(name: str, part: Part) -> Snapshot | None:
+    """None where the part has no state to tell, as a training step that broke off in an update."""
+    try:
+        return snapshot(name, part)
+    except Exception:
+        return None
+
+
+def template(name: str, part: Part, now: Snapshot | None) -> dict[str, Tensor]:
     """Tensors as the part wants them, by the keys that a snapshot has.
 
     A part that knows the state that it will have, before it has it, tells it by `_state_to_load()`: an
     optimizer's, which is empty up to the first update.
     """
     to_load: Callable[[], Any] | None = getattr(part, "_state_to_load", None)
-    return now.tensors if to_load is None else structure.encode(name, to_load())[1]
+    if to_load is not None:
+        return structure.encode(name, to_load())[1]
+    return {} if now is None else now.tensors
 
 
 def kind(part: Part) -> str:
@@ -81,25 +91,25 @@ def unpacked(name: str, part: Part, saved: Any) -> Any:
     return saved["state"]
 
 
-def alone(parts: Mapping[str, Part], now: Mapping[str, Snapshot]) -> list[str]:
+def alone(parts: Mapping[str, Part], states: Mapping[str, Any]) -> list[str]:
     """What belongs to one process of a training step, and is not for one that had none."""
     return [
         f"{name}[{key!r}]"
         for name, part in parts.items()
-        if isinstance(part, TrainStep)
+        if isinstance(part, TrainStep) and isinstance(states[name], dict)
         for key in _ALONE
-        if now[name].structure["state"][key] is not None
+        if states[name].get(key) is not None
     ]
 
 
-def start_anew(part: Part, state: Any, now: Snapshot) -> None:
+def start_anew(part: Part, state: Any, now: Snapshot | None) -> None:
     """In place of what is another process's, what the part has."""
-    if isinstance(part, TrainStep) and isinstance(state, dict):
+    if isinstance(part, TrainStep) and isinstance(state, dict) and now is not None:
         own = now.state()
         state.update({key: own[key] for key in _ALONE})
 
 
-def load(parts: Mapping[str, Part], states: Mapping[str, Any], before: Mapping[str, Snapshot]) -> None:
+def load(parts: Mapping[str, Part], states: Mapping[str, Any], before: Mapping[str, Snapshot | None]) -> None:
     """Load every part in every process, or none in any: those that were loaded are put back."""
     touched: list[str] = []
     try:
@@ -109,7 +119,8 @@ def load(parts: Mapping[str, Part], states: Mapping[str, Any], before: Mapping[s
     except BaseException as error:
         for name in reversed(touched):
             try:
-                _set(parts[name], before[name].state())
+                if (snapshot := before[name]) is not None:
+                    _set(parts[name], snapshot.state())
             except Exception as second:
                 error.add_note(f"{name} could not be put back: {type(second).__name__}: {second}")
         raise
