@@ -12,6 +12,7 @@ from support.training import batches, device_pair_loss, pair_loss, step_of
 from torch import Tensor
 
 from torch_bridge.training.accumulation import Accumulator
+from torch_bridge.training.gradients import gradients_of
 from torch_bridge.training.loss import Loss, read_loss
 from torch_bridge.training.precision import LossScale
 
@@ -22,11 +23,11 @@ _weights = st.integers(0, 5000)
 
 def _accumulate(
     losses: Iterable[Loss], count: int, x: Any, scale: LossScale | None = None
-) -> tuple[Tensor, Any]:
+) -> tuple[Tensor, Tensor]:
     accumulator = Accumulator(count, [x], scale)
     for loss in losses:
         accumulator.add(loss)
-    return accumulator.result()
+    return accumulator.finish(gradients_of([x]), None)
 
 
 @given(st.lists(st.tuples(_small, _small, _weights), min_size=1, max_size=6), st.booleans(), st.booleans())
@@ -45,9 +46,9 @@ def test_pairs_give_the_quotient_of_the_sums(
             with pytest.raises(ValueError, match=r"weight .* is zero"):
                 _accumulate(losses, len(losses), x, scale)
         return
-    loss, rescale = _accumulate(losses, len(losses), x, scale)
-    gradient = x.grad.double() * (1.0 if rescale is None else rescale)
-    assert (rescale is None) <= (len(pieces) == 1)
+    loss, norm = _accumulate(losses, len(losses), x, scale)
+    gradient = x.grad.double()
+    assert norm == gradient.abs()
     size = float(sum(abs(Fraction(a)) + abs(Fraction(b)) for a, b, _ in pieces) / weight)
     for found, parts in ((gradient, [a for a, *_ in pieces]), (loss, [a + b for a, b, _ in pieces])):
         assert abs(float(found) - float(sum(map(Fraction, parts)) / weight)) <= 1e-6 * size
@@ -56,8 +57,7 @@ def test_pairs_give_the_quotient_of_the_sums(
 @given(st.lists(st.tuples(_small, _small), min_size=1, max_size=6))
 def test_means_are_averaged(pieces: list[tuple[float, float]]) -> None:
     x, y = (torch.ones((), requires_grad=True) for _ in range(2))
-    loss, rescale = _accumulate([Loss(a * x + b, None) for a, b in pieces], len(pieces), x)
-    assert rescale is None
+    loss, _ = _accumulate([Loss(a * x + b, None) for a, b in pieces], len(pieces), x)
     total = torch.zeros(())
     for a, b in pieces:
         part = (a * y + b) / len(pieces)
@@ -122,10 +122,10 @@ def test_weights_in_host_memory_and_on_the_device_side_by_side(scaled: bool) -> 
         x = torch.ones((), requires_grad=True)
         scale = LossScale(_CPU) if scaled else None
         losses = [read_loss((x * 6, weight)) for weight in weights]
-        loss, factor = _accumulate(losses, len(losses), x, scale)
+        loss, _ = _accumulate(losses, len(losses), x, scale)
         expected = torch.tensor(6.0 * len(weights) / sum(map(float, weights)))
         torch.testing.assert_close(loss, expected)
-        torch.testing.assert_close(x.grad * factor, expected)
+        torch.testing.assert_close(x.grad, expected)
 
 
 def test_equal_weights_of_the_host_are_no_larger_ones(monkeypatch: pytest.MonkeyPatch) -> None:

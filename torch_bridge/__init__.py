@@ -12,6 +12,8 @@ try:
     from torch_bridge.data.prefetching import prefetch
     from torch_bridge.follower import Follower, FollowerState, follow
     from torch_bridge.scale.checkpoints import Checkpoints
+    from torch_bridge.scale.distribution import distribute
+    from torch_bridge.scale.processes import is_main
     from torch_bridge.scheduler import get_cosine_plateau_schedule_with_warmup, lambda_lr
     from torch_bridge.training.evaluation import evaluate
     from torch_bridge.training.loss import CarriedLoss, MeanLoss, PairLoss
@@ -38,9 +40,11 @@ __all__ = [
     "StepResult",
     "TrainStep",
     "TrainStepState",
+    "distribute",
     "evaluate",
     "follow",
     "get_cosine_plateau_schedule_with_warmup",
+    "is_main",
     "lambda_lr",
     "make_loader",
     "prefetch",

@@ -8,6 +8,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -33,14 +34,14 @@ def run(function: Callable[..., Any], *arguments: Any, processes: int = 2) -> li
         store = Path(folder, "store")
         running: dict[Connection, tuple[int, Any]] = {}
         for rank in range(processes):
-            ours, theirs = _FORKSERVER.Pipe(duplex=False)
+            ours, theirs = _FORKSERVER.Pipe()
             worker = _FORKSERVER.Process(
                 target=_work, args=(theirs, rank, processes, str(store), function, arguments)
             )
             worker.start()
             theirs.close()
             running[ours] = rank, worker
-        workers = [worker for _, worker in running.values()]
+        everything = list(running.items())  # kept open: a process goes when its connection is closed
         results: list[Any] = [None] * processes
         deadline = time.monotonic() + _LIMIT
         try:
@@ -58,9 +59,10 @@ def run(function: Callable[..., Any], *arguments: Any, processes: int = 2) -> li
                     assert error is None, f"process {rank} raised\n{error}"
                     results[rank] = result
         finally:
-            for worker in workers:
+            for connection, (_, worker) in everything:
                 worker.kill()
                 worker.join()
+                connection.close()
         return results
 
 
@@ -92,8 +94,8 @@ def _work(
     except BaseException:
         error = traceback.format_exc()
     connection.send((result, error))
-    # Not by way of gloo's own end, which can abort a process whose work is done.
-    connection.close()
-    if error is None:
-        distributed.barrier()
+    # Its work is done, and others may still be at theirs: it goes when the test does. Not by way of gloo's
+    # own end, which can abort a process.
+    with suppress(EOFError):
+        connection.recv()
     os._exit(0)

@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.distributed.checkpoint import Metadata
-from torch.distributed.tensor import DTensor
 
 from torch_bridge.scale import folders, manifest, processes, shards, structure
 from torch_bridge.scale.manifest import Manifest
 from torch_bridge.scale.saving import STATE, own_key
+from torch_bridge.training.snapshot import mesh_of
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ def read(saved: Saved, template: Mapping[str, Tensor]) -> dict[str, Any]:
 
     def make(key: str, dtype: torch.dtype, shape: Any, stride: Any) -> Tensor:
         like, own = template.get(key), own_key(key, rank)
-        if isinstance(like, DTensor) and list(like.shape) == shape:
+        if like is not None and mesh_of(like) and list(like.shape) == shape:
             tensor = torch.empty_like(like, dtype=dtype, requires_grad=False)
         else:
             key = own if own in stored else key

@@ -18,9 +18,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributed.tensor import DTensor
 
 from torch_bridge.scale import folders, manifest, shards, structure
+from torch_bridge.training.snapshot import mesh_of
 
 STATE = "state.json"
 _FIRST_SIGHT = 60.0  # seconds until a folder that the first process has made is seen by all
@@ -102,9 +102,7 @@ class Save:
 
     def _digests(self) -> dict[str, str]:
         """Of what is not sharded."""
-        return {
-            key: _digest(tensor) for key, tensor in self.tensors.items() if not isinstance(tensor, DTensor)
-        }
+        return {key: _digest(tensor) for key, tensor in self.tensors.items() if not mesh_of(tensor)}
 
     def _wait(self, is_done: Callable[[], bool], unseen: str = "") -> None:
         """For another process.

@@ -10,9 +10,9 @@ from typing import Any, cast
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 
 from torch_bridge.scale import processes
+from torch_bridge.training.snapshot import mesh_of
 
 _TAG = "$"
 _SAFE = 2**63  # Python reads longer decimals, but not without end
@@ -119,11 +119,12 @@ def _encode_tensor(
     path: str, tensor: Tensor, kept: Callable[[Tensor], Tensor], tensors: dict[str, Tensor]
 ) -> Any:
     local = tensor
-    if isinstance(tensor, DTensor):
-        local = tensor.to_local()
-        if tensor.device_mesh.size() != processes.count():
-            raise TypeError(f"{path} is a DTensor over {tensor.device_mesh}, not over all processes")
-        if any(placement.is_partial() for placement in tensor.placements):
+    if mesh := mesh_of(tensor):
+        sharded = cast("Any", tensor)
+        local = sharded.to_local()
+        if mesh.size() != processes.count():
+            raise TypeError(f"{path} is a DTensor over {mesh}, not over all processes")
+        if any(placement.is_partial() for placement in sharded.placements):
             raise TypeError(f"{path} is a DTensor of partial sums, which a checkpoint does not hold")
     if (
         type(local) not in (Tensor, nn.Parameter)
@@ -135,7 +136,7 @@ def _encode_tensor(
         raise TypeError(f"{path} is {what}, which a checkpoint does not hold")
     tensors[path] = held = kept(tensor)
     encoded = _reference(path, str(held.dtype).removeprefix("torch."), list(held.shape))
-    if not isinstance(held, DTensor) and not held.is_contiguous():
+    if not mesh and not held.is_contiguous():
         encoded["stride"] = list(held.stride())
     return encoded
 

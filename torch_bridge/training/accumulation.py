@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torch_bridge.training.gradients import gradients_of
+from torch_bridge.training.gradients import gradients_of, total_norm
 from torch_bridge.training.loss import Loss, check_kind
 from torch_bridge.training.precision import LossScale
 
@@ -47,18 +47,25 @@ class Accumulator:
                 f"loss_fn returned a loss on {loss.total.device}; "
                 f"the parameters are on {self._parameters[0].device}"
             )
-        if loss.weight is None:
-            part = loss.total / self._count if self._count > 1 else loss.total
-        else:
-            self._weights.append(loss.weight)
-            self._divide_by(loss.weight)
-            part = loss.total / self._divisor
+        part = self._divided(loss)
         if part.requires_grad:
             (part if self._scale is None else part * self._scale.factor).backward()
-        elif loss.weight is None:  # the sum of an empty micro-batch may hang on nothing; a mean may not
-            raise ValueError("the loss has no gradient with respect to any parameter")
+        else:
+            self._check_constant(loss)
         part = part.detach() if part.dtype.itemsize >= 4 else part.detach().float()
         self._total = part if self._total is None else self._total + part
+
+    def _divided(self, loss: Loss) -> Tensor:
+        """What goes backward."""
+        if loss.weight is None:
+            return loss.total / self._count if self._count > 1 else loss.total
+        self._weights.append(loss.weight)
+        self._divide_by(loss.weight)
+        return loss.total / self._divisor
+
+    def _check_constant(self, loss: Loss) -> None:
+        if loss.weight is None:  # the sum of an empty micro-batch may hang on nothing; a mean may not
+            raise ValueError("the loss has no gradient with respect to any parameter")
 
     def _divide_by(self, weight: Tensor | float) -> None:
         before, largest = self._divisor, self._scale and self._scale.largest_weight
@@ -67,7 +74,7 @@ class Accumulator:
         elif before is None:
             if isinstance(weight, Tensor) and largest is not None:
                 weight = torch.maximum(weight, largest)
-            self._divisor = _nonzero(weight)
+            self._divisor = nonzero(weight)
         elif self._scale is not None and not (isinstance(before, Tensor) and largest is not None):
             self._divisor = _larger(before, weight)
             if self._divisor is not before:
@@ -76,12 +83,19 @@ class Accumulator:
                 if gradients := gradients_of(self._parameters):
                     torch._foreach_mul_(gradients, share)
 
-    def result(self) -> tuple[Tensor, Tensor | float | None]:
-        """The loss of all of them, and what the gradients are still to be multiplied by (None for 1).
+    def finish(self, gradients: list[Tensor], norm_dtype: torch.dtype | None) -> tuple[Tensor, Tensor]:
+        """Bring the gradients to their size; the loss of all micro-batches, and the total norm.
 
         Raises:
             ValueError: The total weight is a zero known on the host.
         """
+        loss, factor = self._result()
+        if factor is not None:
+            torch._foreach_mul_(gradients, factor)
+        return loss, total_norm(gradients, norm_dtype)
+
+    def _result(self) -> tuple[Tensor, Tensor | float | None]:
+        """The loss, and what the gradients are still to be multiplied by (None for 1)."""
         factor = None if self._scale is None else self._scale.factor.reciprocal()
         if self._count == 1:
             # The loss may be a view of what a later update overwrites.
@@ -98,7 +112,7 @@ class Accumulator:
             self._scale.keep_weights(weights)
 
 
-def _nonzero(weight: Tensor | float) -> Tensor | float:
+def nonzero(weight: Tensor | float) -> Tensor | float:
     """The weight, or 1 in place of zero."""
     return torch.where(weight == 0, 1.0, weight) if isinstance(weight, Tensor) else weight or 1.0
 

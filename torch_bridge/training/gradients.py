@@ -8,7 +8,10 @@ from torch import Tensor, nn
 
 
 def gradients_of(parameters: Iterable[nn.Parameter]) -> list[Tensor]:
-    """The gradients that are there, to be changed in place; of a sparse one its values."""
+    """The gradients that are there, to be changed in place.
+
+    Of a sparse one its values, of a DTensor the part of this process.
+    """
     gradients: list[Tensor] = []
     for parameter in parameters:
         gradient: Any = parameter.grad
@@ -17,6 +20,8 @@ def gradients_of(parameters: Iterable[nn.Parameter]) -> list[Tensor]:
         if gradient.is_sparse:
             gradient = parameter.grad = gradient.coalesce()
             gradient = gradient._values()
+        elif hasattr(gradient, "placements"):
+            gradient = gradient._local_tensor  # to_local() would be an operator of autograd
         gradients.append(gradient)
     return gradients
 

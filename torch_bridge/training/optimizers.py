@@ -12,37 +12,25 @@ from torch_bridge.core import Curve
 from torch_bridge.groups import curves_of, groups_of
 
 _TRAINERS = ("accelerate", "lightning", "lightning_fabric", "pytorch_lightning")
-_SEVERAL_PROCESSES = {"DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule"}
 
 
 def check_model(model: nn.Module) -> None:
-    """Refuse what is not a module of one device, in one process, whose backward pass is torch's own.
+    """Refuse what is not a module whose backward pass is torch's own.
 
     Raises:
         TypeError: Not a module.
-        ValueError: Wrapped for several processes, or by Lightning Fabric for mixed precision.
+        ValueError: Wrapped by Lightning Fabric for mixed precision.
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"model = {model!r} must be a torch.nn.Module")
     for module in model.modules():
         kinds = {kind.__name__ for kind in type(module).__mro__}
-        if found := kinds & _SEVERAL_PROCESSES or ({"fully_shard"} if _is_sharded(module) else set()):
-            raise ValueError(
-                f"the model is wrapped for several processes ({found.pop()}), and a training step works on "
-                "one device: its processes would drift apart. Give it the plain module, or write the loop "
-                "yourself with lambda_lr"
-            )
         precision = cast("Any", module)._strategy.precision if "_FabricModule" in kinds else None
         if precision is not None and _has_own_backward(precision):
             raise ValueError(
                 f"the model was set up by Fabric with {type(precision).__name__}, whose backward pass only "
                 "Fabric can run. Give model.module to the training step, with precision= of its own"
             )
-
-
-def _is_sharded(module: nn.Module) -> bool:
-    """Whether parameters are DTensors, each process with a part of them."""
-    return any(type(parameter.data).__name__ == "DTensor" for parameter in module.parameters(recurse=False))
 
 
 def _has_own_backward(precision: Any) -> bool:
@@ -69,7 +57,10 @@ def optimizers_of(model: nn.Module, optimizer: Any) -> list[Optimizer]:
         _check_step(item)
         parameters = [id(parameter) for group in groups for parameter in group["params"]]
         if foreign := sum(parameter not in own for parameter in parameters):
-            raise ValueError(f"{foreign} of the optimizer's {len(parameters)} parameters are not the model's")
+            raise ValueError(
+                f"{foreign} of the optimizer's {len(parameters)} parameters are not the model's; "
+                "after fully_shard a model has other parameters than before"
+            )
         if shared := len(taken.intersection(parameters)):
             raise ValueError(f"{shared} parameters belong to several optimizers; each needs one of its own")
         taken.update(parameters)

@@ -58,7 +58,7 @@ def on_host(state: TrainStepState) -> TrainStepState:
 
 
 def copied_for(optimizer: Optimizer, state: Any) -> Any:
-    """A copy of an optimizer's state, its tensors laid out in memory as their parameters are.
+    """A copy of an optimizer's state, its tensors placed, and laid out in memory, as their parameters are.
 
     Fused kernels on a CPU go through both in the order of memory, whatever the strides: the moments of a
     model in channels_last would be those of other elements.
@@ -69,10 +69,34 @@ def copied_for(optimizer: Optimizer, state: Any) -> Any:
             of_parameter = copied["state"].get(number, {})
             for name, value in of_parameter.items():
                 if isinstance(value, Tensor) and value.shape == parameter.shape:
+                    value = of_parameter[name] = placed_as(parameter, value)
                     like = torch.empty_like(parameter.detach(), dtype=value.dtype, device=value.device)
                     if like.stride() != value.stride():
                         of_parameter[name] = like.copy_(value)
     return copied
+
+
+def placed_as(own: Tensor, value: Tensor) -> Tensor:
+    """The value, sharded over processes if `own` is; a whole tensor is cut without a message."""
+    if not (mesh := mesh_of(own)) or mesh_of(value):
+        return value
+    from torch.distributed.tensor import distribute_tensor
+
+    return distribute_tensor(value, mesh, cast("Any", own).placements, src_data_rank=None)
+
+
+def placed(own: Mapping[str, Any], state: Any) -> Any:
+    """A module's state, with the attributes that it has, each tensor placed as its own is."""
+    result = copy.copy(state)
+    result.update(
+        (name, placed_as(own[name], value)) for name, value in state.items() if isinstance(value, Tensor)
+    )
+    return result
+
+
+def mesh_of(tensor: Tensor) -> Any:
+    """The device mesh that a DTensor is spread over; None for a plain tensor."""
+    return getattr(tensor, "device_mesh", None)
 
 
 def restore_dtypes(optimizer: Optimizer, state: Any) -> None:

@@ -12,7 +12,7 @@ from torch.utils import _pytree as pytree
 
 from torch_bridge.core import Curve, checks
 from torch_bridge.resume import check_past, clock_in, curves_in
-from torch_bridge.training.snapshot import TrainStepState
+from torch_bridge.training.snapshot import TrainStepState, mesh_of
 
 _MOST_UPDATES = 2**53  # a double holds every count up to here
 _LATER_KEYS = {"clock", "hold"}  # which older states lack
@@ -57,6 +57,7 @@ def _check(own: TrainStepState, other: Any, optimizers: Sequence[Optimizer], dev
         if type(count) is not int or not 0 <= count < _MOST_UPDATES:
             raise ValueError(f"state_dict has {name} = {count!r}; it must be a count")
     clock_in(other, other["applied"])
+    _check_placement(own["model"], other)
     with _refused("state of torch's random numbers"):
         torch.Generator("cpu").set_state(other["random"]["cpu"].cpu())
         if device.type == "cuda" and "cuda" in other["random"]:
@@ -67,6 +68,22 @@ def _check(own: TrainStepState, other: Any, optimizers: Sequence[Optimizer], dev
     for optimizer, state in zip(optimizers, cast("Sequence[Any]", states), strict=True):
         with _refused("state of an optimizer"):
             _check_optimizer(optimizer, optimizer.state_dict(), state)
+
+
+def _check_placement(own_model: Any, other: Any) -> None:
+    """Refuse parts of another process, or of another number of them. Whole tensors fit everywhere."""
+    own = {_placement(leaf) for leaf in pytree.tree_leaves(own_model)}
+    parts = (other["model"], other["optimizer"])
+    if foreign := {_placement(leaf) for leaf in pytree.tree_leaves(parts)} - own - {None}:
+        raise ValueError(
+            f"state_dict has parts of tensors, spread as {foreign.pop()}, and the model's are not spread so: "
+            "save and load through Checkpoints to go on with another number of processes"
+        )
+
+
+def _placement(leaf: Any) -> str | None:
+    mesh = mesh_of(leaf)
+    return None if mesh is None else f"{leaf.placements} over {tuple(mesh.shape)}"
 
 
 @contextmanager
@@ -141,11 +158,12 @@ def _check_optimizer(optimizer: Optimizer, own: Mapping[str, Any], other: Mappin
     made: dict[Any, tuple[dict[str, str], bool]] = {}
     for index, (group, saved_group) in enumerate(zip(groups, other["param_groups"], strict=True)):
         for number, parameter in zip(numbers[index], group["params"], strict=True):
-            of_torch = type(optimizer).__module__.startswith("torch.optim")
+            of_torch = is_of_torch(optimizer)
             if of_torch:
                 key = index, parameter.shape, parameter.dtype
                 if key not in made:
-                    made[key] = _state_of_torch(optimizer, parameter, saved_group)
+                    state, from_the_start = new_state(optimizer, parameter, saved_group)
+                    made[key] = _kinds(state), from_the_start
                 expected, is_needed = made[key]
             else:
                 expected, is_needed = _kinds(own["state"].get(number, {})), False
@@ -156,9 +174,23 @@ def _check_optimizer(optimizer: Optimizer, own: Mapping[str, Any], other: Mappin
                     _check_values(number, states[number])
 
 
-def _state_of_torch(
+def add_new_states(optimizer: Optimizer, state: Any) -> None:
+    """Put what an optimizer of torch's makes in its first update where its own state lacks it."""
+    if not is_of_torch(optimizer):
+        return
+    for group, settings in zip(optimizer.param_groups, state["param_groups"], strict=True):
+        for parameter, number in zip(group["params"], settings["params"], strict=True):
+            if not state["state"].get(number):
+                state["state"][number], _ = new_state(optimizer, parameter, settings)
+
+
+def is_of_torch(optimizer: Optimizer) -> bool:
+    return type(optimizer).__module__.startswith("torch.optim")
+
+
+def new_state(
     optimizer: Optimizer, parameter: nn.Parameter, settings: Mapping[str, Any]
-) -> tuple[dict[str, str], bool]:
+) -> tuple[dict[str, Any], bool]:
     """What such an optimizer of torch's, with these settings, keeps for such a parameter.
 
     And whether it does from when it is built on, so that it has to be in every state.
@@ -176,7 +208,7 @@ def _state_of_torch(
         from_the_start = bool(other.state)
         for _ in range(2):  # the first update leaves some settings unread
             kind.step.__wrapped__(other)  # without the hooks that a user has set for all optimizers
-    return _kinds(other.state[like]), from_the_start
+    return other.state[like], from_the_start
 
 
 def _kinds(state: Any) -> dict[str, str]:

@@ -12,6 +12,8 @@ from torch_bridge.core import Curve, Rule, checks
 from torch_bridge.groups import peaks_of
 from torch_bridge.holds import from_plain, rules_for, to_plain
 from torch_bridge.resume import clock_in
+from torch_bridge.scale.accumulation import SharedAccumulator
+from torch_bridge.scale.wrappers import Sharded, Unwrapped, check_shardable, wrapper_of
 from torch_bridge.training import snapshot
 from torch_bridge.training.accumulation import Accumulator
 from torch_bridge.training.capture import Graphs
@@ -19,15 +21,16 @@ from torch_bridge.training.carry import Carry
 from torch_bridge.training.changes import Foundation
 from torch_bridge.training.clock import Clock
 from torch_bridge.training.drivers import Drivers, Skip, check_capturable
-from torch_bridge.training.gradients import clip, gradients_of, norm_dtype, total_norm
+from torch_bridge.training.gradients import clip, gradients_of, norm_dtype
 from torch_bridge.training.loss import LossFunction, forward
 from torch_bridge.training.metrics import StepResult, raise_if_nonfinite
 from torch_bridge.training.optimizers import check_model, curves_by_group, device_of, optimizers_of
 from torch_bridge.training.precision import Precision, PrecisionName
 from torch_bridge.training.snapshot import TrainStepState
-from torch_bridge.training.state_checks import check
+from torch_bridge.training.state_checks import add_new_states, check
 
 OnNonfinite = Literal["skip", "raise"]
+Synchronize = Literal["update", "micro"]
 CurvesOfGroups = Curve | Sequence[Curve]
 
 
@@ -127,8 +130,11 @@ class TrainStep:
         cuda_graph: bool = False,
         carry: Any = None,
         hold: Rule | Sequence[Rule] | None = None,
+        synchronize: Synchronize = "update",
     ) -> None:
         check_model(model)
+        checks.one_of("synchronize", synchronize, get_args(Synchronize))
+        wrapper = wrapper_of(model, every_micro_batch=synchronize == "micro")
         optimizers = optimizers_of(model, optimizer)
         device = device_of(optimizers)
         curves = curves_by_group(optimizer, optimizers, curve)
@@ -145,12 +151,18 @@ class TrainStep:
         if cuda_graph:
             if device.type != "cuda":
                 raise ValueError(f"cuda_graph=True needs parameters on a CUDA device; they are on {device}")
+            if not isinstance(wrapper, Unwrapped):
+                raise ValueError("cuda_graph=True needs a model that is not wrapped for several processes")
             for each in optimizers:
                 check_capturable(each, each.param_groups)
+        if isinstance(wrapper, Sharded):
+            for each in optimizers:
+                check_shardable(each)
         self._carry = None if carry is None else Carry(carry, device)
 
         self.model = model
         self.optimizers: tuple[Optimizer, ...] = tuple(optimizers)
+        self._wrapper = wrapper
         self._max_norm, self._raises = max_norm, on_nonfinite == "raise"
         self._loss_fn = torch.compile(loss_fn) if compile else loss_fn
         self._device = device
@@ -208,13 +220,10 @@ class TrainStep:
         self._clear_gradients()
         try:
             accumulator, carry = self._forward_and_backward(micro_batches)
-            loss, factor = accumulator.result()
             gradients = gradients_of(self._optimized)
             if not gradients:
                 raise ValueError("the loss has no gradient with respect to any parameter of the optimizer")
-            if factor is not None:
-                torch._foreach_mul_(gradients, factor)
-            norm = total_norm(gradients, self._norm_dtype)
+            loss, norm = accumulator.finish(gradients, self._norm_dtype)
             if self._max_norm is not None:
                 clip(gradients, norm, self._max_norm)
             skip = Skip(loss, norm, self._clock.now)
@@ -233,6 +242,9 @@ class TrainStep:
             except BaseException:
                 self._drivers.note_break(before)
                 raise
+        except BaseException:
+            self._wrapper.reset()
+            raise
         finally:
             self._clear_gradients()
         return loss, norm, self._clock.rates.clone(), self._clock.counts.clone()
@@ -240,11 +252,17 @@ class TrainStep:
     def _forward_and_backward(self, micro_batches: Sequence[Any]) -> tuple[Accumulator, list[Tensor]]:
         # Clones, since loss_fn may change them in place before the update turns out to be skipped.
         carry = [] if self._carry is None else [buffer.clone() for buffer in self._carry.buffers]
-        accumulator = Accumulator(len(micro_batches), self._optimized, self._precision.scale)
-        for batch in micro_batches:
-            with self._precision.autocast:
-                loss, carry = forward(self._loss_fn, self.model, batch, self._carry, carry)
-            accumulator.add(loss)
+        arguments = len(micro_batches), self._optimized, self._precision.scale
+        accumulator = (
+            Accumulator(*arguments)
+            if self._wrapper.size == 1
+            else SharedAccumulator(*arguments, wrapper=self._wrapper)
+        )
+        for number, batch in enumerate(micro_batches, 1):
+            with self._wrapper.micro_batch(is_last=number == len(micro_batches)):
+                with self._precision.autocast:
+                    loss, carry = forward(self._loss_fn, self.model, batch, self._carry, carry)
+                accumulator.add(loss)
         return accumulator, carry
 
     def _clear_gradients(self) -> None:
@@ -262,13 +280,21 @@ class TrainStep:
         self._drivers.check_whole()
         return snapshot.on_host(self._state())
 
+    def _state_to_load(self) -> TrainStepState:
+        """A state of the form of one to be loaded: what optimizers make in their first update is there."""
+        state = self._state()
+        states = [state["optimizer"]] if len(self.optimizers) == 1 else state["optimizer"]
+        for optimizer, own in zip(self.optimizers, states, strict=True):
+            add_new_states(optimizer, own)
+        return snapshot.on_host(state)
+
     def _state(self) -> TrainStepState:
         optimizers = snapshot.states_of(self.optimizers, self._clock)
         kinds = [type(optimizer).__name__ for optimizer in self.optimizers]
         one = len(kinds) == 1
         applied, skipped, clock = self._clock.read()
         return {
-            "model": self.model.state_dict(),
+            "model": self._wrapper.module.state_dict(),
             "optimizer": optimizers[0] if one else optimizers,
             "optimizer_type": kinds[0] if one else kinds,
             "precision": self._precision.name,
@@ -311,7 +337,8 @@ class TrainStep:
         peaks = [float(checks.peak("initial_lr", group["initial_lr"])) for group in groups]
         pairs = zip(self.optimizers, states, strict=True)
         copies = [snapshot.copied_for(optimizer, state) for optimizer, state in pairs]
-        self.model.load_state_dict(state_dict["model"])
+        module = self._wrapper.module
+        module.load_state_dict(snapshot.placed(module.state_dict(), state_dict["model"]))
         for optimizer, state in zip(self.optimizers, copies, strict=True):
             optimizer.load_state_dict(state)
             snapshot.restore_dtypes(optimizer, state)

@@ -1,0 +1,193 @@
+"""Training over several processes, and the same updates in words, on one."""
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from support.training import CURVE, OPTIMIZERS, Net, Recurrent, optimizer_of
+from torch import Tensor, distributed, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+from torch_bridge import TrainStep
+
+
+class Case(NamedTuple):
+    """One training."""
+
+    wrapper: str = "ddp"
+    optimizer: str = "adamw"
+    loss: str = "pair"
+    accumulation: int = 1
+    max_norm: float | None = None
+    precision: Any = "fp32"
+    synchronize: Any = "update"
+    recurrent: bool = False
+    spoiled: tuple[tuple[int, int, float], ...] = ()
+    """Updates, ranks and what their rows are multiplied by."""
+    empty: tuple[tuple[int, int], ...] = ()
+    """Updates and ranks without rows."""
+    updates: int = 6
+    seed: int = 0
+    processes: int = 2
+
+
+class Run(NamedTuple):
+    """What a training gave, as plain values."""
+
+    losses: list[float]
+    norms: list[float]
+    rates: list[float]
+    counts: list[tuple[int, int]]
+    weights: list[np.ndarray]
+
+
+Batch = tuple[Tensor, Tensor, Tensor]
+
+
+def batch_of(case: Case, update: int, rank: int, number: int) -> Batch:
+    """Inputs, targets, and a weight a row: a micro-batch of one process."""
+    generator = torch.Generator().manual_seed(((case.seed * 50 + update) * 8 + rank) * 8 + number)
+    # Means are those of all rows only where micro-batches are of one size.
+    rows = 4 if case.loss == "mean" or case.recurrent else int(torch.randint(1, 6, (), generator=generator))
+    shape = (rows, 3) if case.recurrent else (rows,)
+    inputs, targets = (torch.randn(*shape, width, generator=generator) for width in (3, 2))
+    weights = torch.randint(0, 5, (rows,), generator=generator).double() / 2
+    for at, who, factor in case.spoiled:
+        if (at, who) == (update, rank) and number == case.accumulation - 1:
+            inputs = inputs * factor
+    if (update, rank) in case.empty:
+        inputs, targets, weights = inputs[:0], targets[:0], weights[:0]
+    return inputs, targets, weights
+
+
+def sums(case: Case, outputs: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+    """Σ weight · error², and Σ weight."""
+    _, targets, weights = batch
+    errors = (outputs.float() - targets).square().flatten(1).mean(1)
+    if case.loss == "mean":
+        return errors.sum(), torch.tensor(float(len(targets)))
+    return (errors * weights.float()).sum(), weights.sum()
+
+
+def loss_fn_of(case: Case) -> Any:
+    def returned(outputs: Tensor, batch: Batch) -> Any:
+        total, weight = sums(case, outputs, batch)
+        if case.loss == "mean":
+            return total / weight
+        return total, weight.float() if case.loss == "device pair" else weight.item()
+
+    def loss_fn(model: nn.Module, batch: Batch) -> Any:
+        return returned(model(batch[0]), batch)
+
+    def carried(model: nn.Module, batch: Batch, carry: Any) -> Any:
+        outputs, carry = model(batch[0], carry)
+        return returned(outputs, batch), carry
+
+    return carried if case.recurrent else loss_fn
+
+
+def model_of(case: Case) -> nn.Module:
+    return Recurrent("GRU") if case.recurrent else Net()
+
+
+def wrapped(case: Case, model: nn.Module) -> nn.Module:
+    if case.wrapper == "plain":
+        return model
+    if case.wrapper == "ddp":
+        return DistributedDataParallel(model)
+    size = distributed.get_world_size()
+    shape, names = ((2, size // 2), ("copy", "shard")) if case.wrapper == "hybrid" else ((size,), ("shard",))
+    mesh = init_device_mesh("cpu", shape, mesh_dim_names=names)
+    fully_shard(next(iter(model.children())), mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    return model
+
+
+def step_of(case: Case) -> TrainStep:
+    plain = model_of(case)
+    carry = plain.initial() if isinstance(plain, Recurrent) else None
+    model = wrapped(case, plain)
+    return TrainStep(
+        model,
+        optimizer_of(case.optimizer, model),
+        loss_fn_of(case),
+        CURVE,
+        precision=case.precision,
+        max_norm=case.max_norm,
+        synchronize=case.synchronize,
+        carry=carry,
+    )
+
+
+def whole(step: TrainStep) -> list[np.ndarray]:
+    """The weights, gathered."""
+    values: list[Any] = [parameter.detach() for parameter in step.model.parameters()]
+    return [(v.full_tensor() if hasattr(v, "full_tensor") else v).numpy().copy() for v in values]
+
+
+def train(case: Case) -> Run:
+    """What this process sees of a training in company."""
+    rank = distributed.get_rank()
+    step = step_of(case)
+    results = [
+        step(*(batch_of(case, update, rank, number) for number in range(case.accumulation)))
+        for update in range(case.updates)
+    ]
+    return Run(
+        [result.loss.item() for result in results],
+        [result.grad_norm.item() for result in results],
+        [result.lr[0].item() for result in results],
+        [(int(result.applied), int(result.skipped)) for result in results],
+        whole(step),
+    )
+
+
+def train_all(cases: Sequence[Case]) -> list[Run]:
+    return [train(case) for case in cases]
+
+
+def in_words(case: Case) -> Run:
+    """The same updates by one process, each from one loss over all rows."""
+    model = model_of(case)
+    optimizer = optimizer_of(case.optimizer, model, lr=torch.tensor(0.0))
+    peak = OPTIMIZERS[case.optimizer][1]["lr"]
+    run = Run([], [], [], [], [])
+    applied = skipped = 0
+    carries: list[Any] = [model.initial() if isinstance(model, Recurrent) else None] * case.processes
+    for update in range(case.updates):
+        total, weight = torch.zeros(()), torch.zeros((), dtype=torch.float64)
+        new = list(carries)
+        for rank in range(case.processes):
+            for number in range(case.accumulation):
+                batch = batch_of(case, update, rank, number)
+                if case.recurrent:
+                    outputs, new[rank] = model(batch[0], new[rank])
+                    new[rank] = new[rank].detach()
+                else:
+                    outputs = model(batch[0])
+                part, of_part = sums(case, outputs, batch)
+                total, weight = total + part, weight + of_part
+        loss = total / weight
+        optimizer.zero_grad()
+        loss.backward()
+        norm = nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None])
+        rate = float(np.float32(peak) * CURVE(applied))
+        run.losses.append(loss.item())
+        run.norms.append(norm.item())
+        run.rates.append(rate)
+        if math.isfinite(loss.item()) and math.isfinite(norm.item()):
+            if case.max_norm is not None:
+                nn.utils.clip_grad_norm_(model.parameters(), case.max_norm)
+            for group in optimizer.param_groups:
+                group["lr"].fill_(rate)
+            optimizer.step()
+            carries = new
+            applied += 1
+        else:
+            skipped += 1
+        run.counts.append((applied, skipped))
+    return run._replace(weights=[p.detach().numpy() for p in model.parameters()])

@@ -1,0 +1,156 @@
+"""An update over several processes is the update of one process over all of their rows."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+from support.processes import run
+from support.together import Case, Run, in_words, train_all
+
+pytestmark = pytest.mark.slow
+
+_WRAPPERS = ("ddp", "fsdp")
+_nan, _inf = float("nan"), float("inf")  # to the second the loss is finite, the gradient not
+
+
+def _check(found: Run, expected: Run) -> None:
+    assert found.counts == expected.counts
+    assert found.rates == expected.rates
+    np.testing.assert_allclose(found.losses, expected.losses, atol=1e-6, rtol=1e-6)
+    np.testing.assert_allclose(found.norms, expected.norms, atol=1e-6, rtol=1e-5)
+    _check_weights(found, expected)
+
+
+def _check_weights(found: Run, expected: Run, atol: float = 1e-5) -> None:
+    for one, other in zip(found.weights, expected.weights, strict=True):
+        np.testing.assert_allclose(one, other, atol=atol)
+
+
+def _same_everywhere(runs: list[Run]) -> Run:
+    first, *others = runs
+    for other in others:
+        assert repr(other[:-1]) == repr(first[:-1])
+        for one, weight in zip(first.weights, other.weights, strict=True):
+            assert np.array_equal(one, weight)
+    return first
+
+
+def test_as_one_process() -> None:
+    cases = [
+        Case(wrapper, optimizer, loss, accumulation, max_norm, "fp32", synchronize, seed=number)
+        for number, (wrapper, optimizer, loss, accumulation, max_norm, synchronize) in enumerate(
+            product(
+                _WRAPPERS,
+                ("adamw", "rmsprop"),
+                ("mean", "pair", "device pair"),
+                (1, 3),
+                (None, 0.05),
+                ("update", "micro"),
+            )
+        )
+    ]
+    for case, *runs in zip(cases, *run(train_all, cases), strict=True):
+        _check(_same_everywhere(runs), in_words(case))
+
+
+def test_carry() -> None:
+    cases = [
+        Case(
+            wrapper,
+            "adamw",
+            "mean",
+            accumulation,
+            0.1,
+            synchronize=synchronize,
+            recurrent=True,
+            spoiled=spoiled,
+        )
+        for wrapper, accumulation, synchronize, spoiled in product(
+            _WRAPPERS, (1, 2), ("update", "micro"), ((), ((2, 1, _nan),))
+        )
+    ]
+    for case, *runs in zip(cases, *run(train_all, cases), strict=True):
+        _check(_same_everywhere(runs), in_words(case))
+
+
+def test_what_is_not_finite_in_one_process_is_skipped_in_all() -> None:
+    cases = [
+        Case(wrapper, optimizer, loss, accumulation, 0.1, synchronize=synchronize, spoiled=spoiled)
+        for wrapper, optimizer, loss, accumulation, synchronize, spoiled in product(
+            _WRAPPERS,
+            ("adamw", "rmsprop"),
+            ("mean", "pair"),
+            (1, 2),
+            ("update", "micro"),
+            (((0, 0, _nan), (3, 1, _nan)), ((1, 1, _inf), (2, 0, _inf))),
+        )
+    ]
+    for case, *runs in zip(cases, *run(train_all, cases), strict=True):
+        found, expected = _same_everywhere(runs), in_words(case)
+        assert found.counts[-1] == (4, 2)
+        assert found.counts == expected.counts
+        _check_weights(found, expected)
+
+
+def test_a_process_without_rows_and_an_update_without_any() -> None:
+    cases = [
+        Case(wrapper, optimizer, loss, accumulation, 0.1, synchronize=synchronize, empty=empty)
+        for wrapper, optimizer, loss, accumulation, synchronize, empty in product(
+            _WRAPPERS,
+            ("adamw", "rmsprop"),
+            ("pair", "device pair"),
+            (1, 2),
+            ("update", "micro"),
+            (((0, 0), (2, 1)), ((1, 0), (1, 1), (3, 1))),
+        )
+    ]
+    for case, *runs in zip(cases, *run(train_all, cases), strict=True):
+        found, expected = _same_everywhere(runs), in_words(case)
+        assert found.counts == expected.counts
+        _check_weights(found, expected)
+
+
+def test_fifty_updates() -> None:
+    cases = [
+        Case(wrapper, optimizer, "device pair", 2, 0.5, synchronize=synchronize, updates=50)
+        for wrapper, synchronize in product(_WRAPPERS, ("update", "micro"))
+        for optimizer in ("adamw", "plain momentum")
+    ]
+    for case, *runs in zip(cases, *run(train_all, cases), strict=True):
+        _check(_same_everywhere(runs), in_words(case))
+
+
+def test_hybrid_sharding_over_four_processes() -> None:
+    cases = [
+        Case("hybrid", optimizer, "pair", 2, 0.05, "fp32", synchronize, spoiled=((3, 2, _nan),), processes=4)
+        for optimizer, synchronize in product(("adamw", "rmsprop"), ("update", "micro"))
+    ]
+    for case, *runs in zip(cases, *run(train_all, cases, processes=4), strict=True):
+        found, expected = _same_everywhere(runs), in_words(case)
+        assert found.counts == expected.counts
+        np.testing.assert_allclose(found.norms, expected.norms, rtol=1e-5)
+        _check_weights(found, expected)
+
+
+def test_fp16() -> None:
+    """Where one process overflows all skip, and the scale comes down in all; averaged at either time."""
+    cases = [
+        Case(wrapper, optimizer, loss, accumulation, 0.1, "fp16", synchronize, spoiled=spoiled, updates=8)
+        for wrapper, optimizer, loss, accumulation, spoiled in product(
+            _WRAPPERS,
+            ("adamw", "rmsprop"),
+            ("mean", "pair", "device pair"),
+            (1, 3),
+            ((), ((2, 1, 1e6), (3, 0, _nan))),
+        )
+        for synchronize in ("update", "micro")
+    ]
+    found = [_same_everywhere(runs) for runs in zip(*run(train_all, cases), strict=True)]
+    for case, one, other in zip(cases[::2], found[::2], found[1::2], strict=True):
+        expected = in_words(case)
+        assert one.counts == other.counts
+        _check_weights(one, other, 2e-4)
+        if one.counts == expected.counts:
+            _check_weights(one, expected, 5e-3)
+        else:  # a scale that is still too large skips more
+            assert one.counts[-1][1] > expected.counts[-1][1]

@@ -1,0 +1,88 @@
+"""How the micro-batches of all processes add up to one update."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed import ReduceOp
+
+from torch_bridge.scale.wrappers import Wrapper
+from torch_bridge.training.accumulation import Accumulator, nonzero
+from torch_bridge.training.gradients import total_norm
+from torch_bridge.training.loss import Loss
+from torch_bridge.training.precision import LossScale
+
+
+class SharedAccumulator(Accumulator):
+    """As `Accumulator`, over the micro-batches of all processes; what it returns is the same in each.
+
+    With c what all sums are divided by, the wrapper leaves 1/size · Σ gradients/c, and the gradient of
+    Σ sum / Σ weight is c·size/Σ weight of that. A mean is a sum of weight 1.
+
+    One message more than the wrapper's own brings total, weight and norm together. Where a gradient can
+    overflow, in fp16, there is another one, about c: the largest first weight, or the largest so far.
+    Otherwise c is 1.
+
+    Args:
+        count, parameters, scale: As for `Accumulator`.
+        wrapper: The model's, over more than one process.
+    """
+
+    def __init__(
+        self, count: int, parameters: Sequence[nn.Parameter], scale: LossScale | None, wrapper: Wrapper
+    ) -> None:
+        super().__init__(count, parameters, scale)
+        self._wrapper = wrapper
+        self._can_overflow = scale is not None or any(
+            parameter.dtype == torch.float16 for parameter in parameters
+        )
+        self._device = parameters[0].device
+        self._weight: Any = 0.0
+
+    def _divided(self, loss: Loss) -> Tensor:
+        weight = 1.0 if loss.weight is None else loss.weight
+        self._weight = self._weight + weight
+        if loss.weight is not None:
+            self._weights.append(weight)
+        if not self._can_overflow:
+            return loss.total
+        if self._divisor is None:
+            self._divisor = nonzero(self._agreed(self._count if loss.weight is None else weight))
+        return loss.total / self._divisor
+
+    def _agreed(self, weight: Tensor | float) -> Tensor:
+        """The largest of all processes' weights and those that the scale remembers."""
+        agreed = self._on_device(weight).float()
+        if self._scale is not None and self._scale.largest_weight is not None:
+            agreed = torch.maximum(agreed, self._scale.largest_weight)
+        agreed = torch.nan_to_num(agreed)
+        self._wrapper.reduce(agreed, ReduceOp.MAX)
+        return agreed
+
+    def _check_constant(self, loss: Loss) -> None:
+        raise ValueError(
+            "the loss has no gradient with respect to any parameter, and the other processes wait for one: "
+            "run the model on a micro-batch without rows, too, and return (loss.sum(), 0)"
+        )
+
+    def finish(self, gradients: list[Tensor], norm_dtype: torch.dtype | None) -> tuple[Tensor, Tensor]:
+        norm = total_norm(gradients, norm_dtype)
+        # float64 holds the square of every float32.
+        squares = norm.double().square() / self._wrapper.copies
+        sums = torch.stack([self._total.double(), self._on_device(self._weight).double(), squares])
+        self._wrapper.reduce(sums)
+        total, weight, squares = sums
+        share = (1.0 if self._divisor is None else self._divisor) / weight
+        factor = share * self._wrapper.size
+        if self._scale is not None:
+            factor = factor / self._scale.factor
+        torch._foreach_mul_(gradients, factor)
+        return (total * share).to(self._total.dtype), (squares.sqrt() * factor).to(norm.dtype)
+
+    def _on_device(self, number: Tensor | float) -> Tensor:
+        return (
+            number
+            if isinstance(number, Tensor)
+            else torch.full((), number, dtype=torch.float64, device=self._device)
+        )

@@ -1,0 +1,204 @@
+"""How a model is wrapped for several processes, and what one update over all of them needs of it."""
+
+from collections.abc import Generator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, Protocol, cast
+
+from torch import Tensor, distributed, nn
+from torch.distributed import ReduceOp
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+
+# Of torch 2.13; each raises in the middle of an update.
+_NOT_SHARDED = ("Adafactor", "Muon", "Rprop")
+_NOT_SHARDED_FUSED = ("Adagrad", "SGD")
+
+
+class Wrapper(Protocol):
+    """What an update needs of a model's wrapper."""
+
+    module: nn.Module
+    """The module whose names parameters and buffers are saved under."""
+    size: int
+    """How many processes train it."""
+    copies: int
+    """How many of them hold the same gradient."""
+
+    def micro_batch(self, is_last: bool) -> AbstractContextManager[Any]:
+        """The context of a micro-batch's forward and backward pass: averages gradients at its end, or not."""
+        ...
+
+    def reduce(self, values: Tensor, operation: Any = ReduceOp.SUM) -> None:
+        """Put the sum over all processes, or another operation, into each one's tensor."""
+        ...
+
+    def reset(self) -> None:
+        """Forget what an update that was broken off has left."""
+        ...
+
+
+class Unwrapped:
+    """A module in one process."""
+
+    size = copies = 1
+
+    def __init__(self, model: nn.Module) -> None:
+        self.module = model
+
+    def micro_batch(self, is_last: bool) -> AbstractContextManager[Any]:
+        return nullcontext()
+
+    def reduce(self, values: Tensor, operation: Any = ReduceOp.SUM) -> None:
+        """There is nothing to add."""
+
+    def reset(self) -> None:
+        """Nothing is left."""
+
+
+class Replicated:
+    """A `DistributedDataParallel`: every process has all parameters, and gets the same gradient."""
+
+    def __init__(self, model: DistributedDataParallel, every_micro_batch: bool) -> None:
+        self._model, self._every_micro_batch = model, every_micro_batch
+        self.module = cast("nn.Module", model.module)
+        self._group = cast("distributed.ProcessGroup", model.process_group)
+        self.size = self.copies = self._group.size()
+
+    def micro_batch(self, is_last: bool) -> AbstractContextManager[Any]:
+        return nullcontext() if is_last or self._every_micro_batch else self._model.no_sync()
+
+    def reduce(self, values: Tensor, operation: Any = ReduceOp.SUM) -> None:
+        distributed.all_reduce(values, operation, group=self._group)
+
+    def reset(self) -> None:
+        """Nothing is left: of a backward pass that was broken off torch itself complains."""
+
+
+class Sharded:
+    """A model under `fully_shard` (FSDP2): every process has a part of each parameter and gradient.
+
+    Over two mesh dimensions these parts are replicated along the first.
+    """
+
+    def __init__(self, model: nn.Module, every_micro_batch: bool) -> None:
+        self.module, self._model = model, cast("Any", model)
+        mesh = cast("Any", next(model.parameters())).device_mesh
+        self._groups = mesh.get_all_groups()
+        self.size: int = mesh.size()
+        self.copies: int = mesh.size(0) if mesh.ndim == 2 else 1
+        # With one process there is nothing to send, and gradients are better where they can be seen.
+        self._every_micro_batch = every_micro_batch or self.size == 1
+        self._is_broken = False
+
+    def micro_batch(self, is_last: bool) -> AbstractContextManager[Any]:
+        if self._is_broken:
+            raise RuntimeError(
+                "before torch 2.13 a model under fully_shard cannot go on after an update that was broken "
+                "off: start the processes anew, from the last checkpoint"
+            )
+        return nullcontext() if is_last or self._every_micro_batch else self._unsynchronized()
+
+    @contextmanager
+    def _unsynchronized(self) -> Generator[None]:
+        self._model.set_requires_gradient_sync(False)
+        try:
+            yield
+        finally:
+            self._model.set_requires_gradient_sync(True)
+
+    def reduce(self, values: Tensor, operation: Any = ReduceOp.SUM) -> None:
+        for group in self._groups:
+            distributed.all_reduce(values, operation, group=group)
+
+    def reset(self) -> None:
+        if not hasattr(self._model, "reset_iter_state"):
+            self._is_broken = True
+            return
+        self._model.reset_iter_state()
+        # Gradients that wait for their reduction are kept outside of `grad`, and torch forgets them here.
+        for state in self._model._get_fsdp_state()._state_ctx.all_states:
+            for group in state._fsdp_param_groups:
+                for parameter in group.fsdp_params:
+                    parameter.unsharded_accumulated_grad = None
+
+
+def wrapper_of(model: nn.Module, every_micro_batch: bool) -> Wrapper:
+    """How the model is wrapped.
+
+    Args:
+        model: The module.
+        every_micro_batch: Whether gradients are averaged after each micro-batch, or once an update.
+
+    Raises:
+        ValueError: A wrapper that is not torch's `DistributedDataParallel` or `fully_shard`, or not around
+            the whole model.
+    """
+    inner = getattr(model, "_orig_mod", model)  # of torch.compile
+    if isinstance(inner, DistributedDataParallel):
+        check_unwrapped(cast("nn.Module", inner.module))
+        return Replicated(inner, every_micro_batch)
+    if "FSDPModule" in _kinds(inner):
+        _check_sharded(inner)
+        return Sharded(inner, every_micro_batch)
+    check_unwrapped(model)
+    return Unwrapped(model)
+
+
+def check_unwrapped(model: nn.Module) -> None:
+    """Refuse a model of which a part is wrapped for several processes.
+
+    Raises:
+        ValueError: It names the wrapper.
+    """
+    for module in model.modules():
+        if found := _kinds(module) & {"DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule"}:
+            raise ValueError(
+                f"the model, or a part of it, is wrapped for several processes ({found.pop()}). A training "
+                "step takes one that is wrapped whole: by DistributedDataParallel(model), or by fully_shard "
+                "of its blocks and then of the model; distribute does either to a plain model"
+            )
+    if any(hasattr(parameter, "device_mesh") for parameter in model.parameters()):
+        raise ValueError("parameters of the model are DTensors, and it is not under fully_shard")
+
+
+def check_shardable(optimizer: Optimizer) -> None:
+    """Refuse an optimizer that torch cannot run on sharded parameters.
+
+    Raises:
+        ValueError: It names the optimizer.
+    """
+    name = type(optimizer).__name__
+    is_fused = any(group.get("fused") for group in optimizer.param_groups)
+    if name in _NOT_SHARDED or (name in _NOT_SHARDED_FUSED and is_fused):
+        raise ValueError(
+            f"torch cannot run {name}{' with fused=True' if is_fused else ''} on parameters under fully_shard"
+        )
+
+
+def _kinds(module: nn.Module) -> set[str]:
+    return {kind.__name__ for kind in type(module).__mro__}
+
+
+def _check_sharded(model: nn.Module) -> None:
+    for module in cast("Any", model).modules():
+        if "FSDPModule" in _kinds(module):
+            module.reshard()  # a forward pass may have left whole parameters in their place
+    meshes = {getattr(parameter, "device_mesh", None) for parameter in model.parameters()}
+    if len(meshes) != 1 or None in meshes:
+        raise ValueError(
+            "the model is sharded in part, or over several meshes: apply fully_shard to its blocks and then "
+            "to the model, over one mesh"
+        )
+    (mesh,) = cast("set[Any]", meshes)
+    placements = {str(cast("Any", parameter).placements) for parameter in model.parameters()}
+    *replicated, sharded = cast("Any", next(model.parameters())).placements
+    if len(replicated) > 1 or not all(each.is_replicate() for each in replicated) or not sharded.is_shard():
+        raise ValueError(
+            f"the model's parameters are placed as {sorted(placements)}; a training step takes fully_shard "
+            "over one mesh dimension, or over two for hybrid sharding, and nothing beside it"
+        )
+    if (device := next(model.parameters()).device.type) != mesh.device_type:
+        raise ValueError(
+            f"the model's parameters are kept on {device} beside a mesh on {mesh.device_type}: a training "
+            "step needs fully_shard without an offload policy"
+        )
