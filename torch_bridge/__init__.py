@@ -11,6 +11,7 @@ try:
     from torch_bridge.curve_lr import CurveLR, CurveLRState
     from torch_bridge.data.prefetching import prefetch
     from torch_bridge.follower import Follower, FollowerState, follow
+    from torch_bridge.scale.checkpoints import Checkpoints
     from torch_bridge.scale.distribution import distribute
     from torch_bridge.scale.processes import is_main
     from torch_bridge.scheduler import get_cosine_plateau_schedule_with_warmup, lambda_lr
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CarriedLoss",
+    "Checkpoints",
     "CurveLR",
     "CurveLRState",
     "Follower",
