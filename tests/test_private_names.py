@@ -12,6 +12,8 @@ import torch
 from lightning_fabric import Fabric
 from support.data import WORKERS
 from torch import Tensor, nn
+from torch.nn.utils import parametrizations, spectral_norm
+from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
@@ -113,6 +115,17 @@ def test_sparse_tensors_show_their_indices_and_values() -> None:
     sparse._values().mul_(3)
     assert sparse.to_dense().tolist() == [[3, 0], [0, 3]]
     assert sparse._indices().tolist() == [[0, 1], [0, 1]]
+
+
+def test_spectral_norm_is_a_module_or_a_hook() -> None:
+    """And changes buffers in a forward pass."""
+    parametrized, hooked = parametrizations.spectral_norm(nn.Linear(3, 3)), spectral_norm(nn.Linear(3, 3))
+    assert any(isinstance(module, parametrizations._SpectralNorm) for module in parametrized.modules())
+    assert [type(hook) for hook in hooked._forward_pre_hooks.values()] == [SpectralNorm]
+    for module in (parametrized, hooked):
+        before = [buffer._version for buffer in module.buffers()]
+        module(torch.ones(1, 3))
+        assert [buffer._version for buffer in module.buffers()] != before
 
 
 def test_modules_hold_their_parts_in_dictionaries() -> None:
