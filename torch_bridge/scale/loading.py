@@ -1,7 +1,7 @@
 """A checkpoint as it is read: checked first, then what each process needs of it, in the place that it has."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,8 +72,8 @@ def _open(found: folders.Complete) -> Saved:
     return Saved(found, manifests, states, shards.contents(found.path, listed))
 
 
-def read(saved: Saved, template: Mapping[str, Tensor]) -> dict[str, Any]:
-    """The state of each part for this process.
+def read(saved: Saved, names: Sequence[str], template: Mapping[str, Tensor]) -> dict[str, Any]:
+    """The state of each of these parts for this process.
 
     Tensors come whole, in host memory; where the template, tensors by key, has a DTensor of that shape,
     they come as it is, read by each process for its own part.
@@ -94,7 +94,7 @@ def read(saved: Saved, template: Mapping[str, Tensor]) -> dict[str, Any]:
         wanted[key] = tensor
         return tensor
 
-    states = {name: structure.decode(parts[name], make) for name in saved.parts}
+    states = {name: structure.decode(parts[name], make) for name in names}
     shards.fill(saved.found.path, saved.contents, wanted)
     return states
 
