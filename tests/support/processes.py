@@ -18,7 +18,8 @@ _LIMIT = 300  # seconds, for a test that would hang
 # Forked off a process that has imported torch and started no thread: 0.1 s a process in place of 3.
 _FORKSERVER = multiprocessing.get_context("forkserver")
 _FORKSERVER.set_forkserver_preload(
-    ["torch", "torch.distributed.fsdp", "torch.distributed.checkpoint", "torch_bridge"]
+    # The second is what torch's wrappers import when they are built.
+    ["torch", "torch._dynamo", "torch.distributed.fsdp", "torch.distributed.checkpoint", "torch_bridge"]
 )
 
 

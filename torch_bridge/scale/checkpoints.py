@@ -68,7 +68,7 @@ class Checkpoints:
         self.directory = Path(directory).absolute()
         if self.directory.exists() and not self.directory.is_dir():
             raise NotADirectoryError(f"directory = {str(directory)!r} is not a folder")
-        self._background = Background()
+        self._background = Background.of(os.path.realpath(self.directory))
 
     def counts(self) -> list[int]:
         """Those that are complete, ascending; a save that is pending is waited for."""
