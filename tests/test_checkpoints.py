@@ -234,8 +234,10 @@ def test_wrong_arguments(tmp_path: Path) -> None:
             call(**{"../up": []})
     assert not (tmp_path / "folder").exists()
     checkpoints.save(1, one=[1], two={"a": 1})
-    with pytest.raises(ValueError, match=r"is of the parts \['one', 'two'\], not of \['one'\]"):
-        checkpoints.load(one=[])
+    with pytest.raises(ValueError, match=r"has the parts \['one', 'two'\], and not \['three'\]"):
+        checkpoints.load(one=[], three=[])
+    assert checkpoints.load(one=(some := [])) == 1
+    assert some == [1]
     with pytest.raises(ValueError, match="two was saved as a dict, and here it is a list"):
         checkpoints.load(one=(one := [5]), two=[])
     assert one == [5]

@@ -12,6 +12,8 @@ import torch
 from lightning_fabric import Fabric
 from support.data import WORKERS
 from torch import Tensor, nn
+from torch.nn.utils import parametrizations, spectral_norm
+from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
@@ -115,6 +117,17 @@ def test_sparse_tensors_show_their_indices_and_values() -> None:
     assert sparse._indices().tolist() == [[0, 1], [0, 1]]
 
 
+def test_spectral_norm_is_a_module_or_a_hook() -> None:
+    """And changes buffers in a forward pass."""
+    parametrized, hooked = parametrizations.spectral_norm(nn.Linear(3, 3)), spectral_norm(nn.Linear(3, 3))
+    assert any(isinstance(module, parametrizations._SpectralNorm) for module in parametrized.modules())
+    assert [type(hook) for hook in hooked._forward_pre_hooks.values()] == [SpectralNorm]
+    for module in (parametrized, hooked):
+        before = [buffer._version for buffer in module.buffers()]
+        module(torch.ones(1, 3))
+        assert [buffer._version for buffer in module.buffers()] != before
+
+
 def test_modules_hold_their_parts_in_dictionaries() -> None:
     module = nn.BatchNorm1d(2)
     assert module._parameters.keys() == {"weight", "bias"}
@@ -124,16 +137,13 @@ def test_modules_hold_their_parts_in_dictionaries() -> None:
 
 @pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")
 @pytest.mark.parametrize("workers", [0, pytest.param(1, marks=WORKERS)])
-def test_an_iterator_of_torchdata_counts_the_batches_that_it_gave(workers: int) -> None:
-    loader = StatefulDataLoader(list(range(6)), 2, num_workers=workers)
-    batches = iter(loader)
-    for count in range(1, 4):
-        next(batches)
-        assert loader._iterator is not None
-        assert loader._iterator._num_yielded == count
-    assert loader.state_dict()["_iterator_finished"] is False
-    assert next(batches, None) is None
-    assert loader.state_dict()["_iterator_finished"] is True
+def test_a_loader_draws_from_the_batch_sampler_that_it_holds(workers: int) -> None:
+    loader = StatefulDataLoader(list(range(6)), 2, num_workers=workers, snapshot_every_n_steps=None)
+    batches = [[5], [0, 1, 2]]
+    object.__setattr__(loader, "batch_sampler", batches)
+    assert len(loader) == 2
+    for _ in range(2):
+        assert [batch.tolist() for batch in loader] == batches
 
 
 def _scheduler(kind: type[LambdaLR] = LambdaLR) -> LambdaLR:

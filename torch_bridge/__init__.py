@@ -11,6 +11,7 @@ try:
     from torch_bridge.curve_lr import CurveLR, CurveLRState
     from torch_bridge.data.prefetching import prefetch
     from torch_bridge.follower import Follower, FollowerState, follow
+    from torch_bridge.scale.activations import checkpoint_activations
     from torch_bridge.scale.checkpoints import Checkpoints
     from torch_bridge.scale.distribution import distribute
     from torch_bridge.scale.processes import is_main
@@ -40,6 +41,7 @@ __all__ = [
     "StepResult",
     "TrainStep",
     "TrainStepState",
+    "checkpoint_activations",
     "distribute",
     "evaluate",
     "follow",

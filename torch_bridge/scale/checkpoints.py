@@ -136,13 +136,13 @@ class Checkpoints:
         Args:
             count: Which checkpoint; by default the one with the highest count that is sound. A warning
                 says which ones were passed over.
-            **parts_by_name: The parts, of the same names as when they were saved.
+            **parts_by_name: The parts, or some of them, of the same names as when they were saved.
 
         Returns:
             The count of the checkpoint; None where there is none, and none was asked for.
 
         Raises:
-            ValueError: There is no checkpoint of this count; it is of parts with other names, or of
+            ValueError: There is no checkpoint of this count; it has no parts of these names, or ones of
                 another kind; the arguments are not the same in all processes.
             RuntimeError: The checkpoint is damaged, or all are; or another process has failed.
             Exception: What a part raises that refuses its state. In any case all parts are as before.
@@ -169,8 +169,8 @@ class Checkpoints:
         saved, wrong = loading.newest_sound(there[::-1])
         if saved is None:
             raise RuntimeError(f"{self.directory} has no sound checkpoint: {'; '.join(wrong)}")
-        if set(saved.parts) != set(names):
-            raise ValueError(f"{saved.found.path} is of the parts {saved.parts}, not of {names}")
+        if unknown := sorted(set(names) - set(saved.parts)):
+            raise ValueError(f"{saved.found.path} has the parts {saved.parts}, and not {unknown}")
         now: dict[str, parts.Snapshot | None] = {}
         states: dict[str, Any] = {}
 
@@ -179,14 +179,14 @@ class Checkpoints:
             for name, part in parts_by_name.items():
                 now[name] = parts.snapshot_if_any(name, part)
                 template |= parts.template(name, part, now[name])
-            for name, state in loading.read(saved, template).items():
+            for name, state in loading.read(saved, names, template).items():
                 states[name] = parts.unpacked(name, parts_by_name[name], state)
                 if processes.rank() >= len(saved.manifests):
                     parts.start_anew(parts_by_name[name], states[name], now[name])
 
         with _ordinary_mode():
             together(read)
-            said = loading.other_processes(saved, parts.alone(parts_by_name, states))
+            said = loading.other_processes(saved, names, parts.alone(parts_by_name, states))
             if wrong:
                 said.append(f"{saved.found.path} is loaded: newer ones are damaged: {'; '.join(wrong)}")
             for message in said:

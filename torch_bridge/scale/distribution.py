@@ -88,19 +88,27 @@ def distribute(
 
 
 def modules_of(model: nn.Module, blocks: Any) -> list[nn.Module]:
-    """The modules of these classes, each before those inside of it; the model itself is not one of them.
+    """The modules of these classes, each before those inside of it; the model itself is not one of them."""
+    classes = classes_of(model, blocks)
+    return [module for module in model.modules() if module is not model and isinstance(module, classes)]
+
+
+def classes_of(model: nn.Module, blocks: Any) -> tuple[type[nn.Module], ...]:
+    """A class of blocks, or several, as a tuple.
 
     Raises:
         TypeError: Not a module class, or a sequence of them.
         ValueError: A class that no module of the model is of.
     """
+    if not isinstance(blocks, type) and not checks.ordered(blocks):
+        raise TypeError(f"blocks = {blocks!r} must be a class of modules, or several")
     classes: tuple[Any, ...] = (blocks,) if isinstance(blocks, type) else tuple(blocks)
     for kind in classes:
         if not (isinstance(kind, type) and issubclass(kind, nn.Module)):
             raise TypeError(f"blocks has {kind!r}; it must be a class of modules")
         if not any(isinstance(module, kind) for module in model.modules()):
             raise ValueError(f"blocks has {kind.__name__}, and no module of the model is one")
-    return [module for module in model.modules() if module is not model and isinstance(module, classes)]
+    return classes
 
 
 def _check_options(mode: Mode | None, options: dict[str, Any]) -> None:

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -95,8 +95,8 @@ def _open(found: folders.Complete) -> Saved:
     return Saved(found, list(manifests.values()), states, shards.contents(found.path, listed))
 
 
-def read(saved: Saved, template: Mapping[str, Tensor]) -> dict[str, Any]:
-    """The state of each part for this process.
+def read(saved: Saved, names: Sequence[str], template: Mapping[str, Tensor]) -> dict[str, Any]:
+    """The state of each of these parts for this process.
 
     Tensors come whole, in host memory; where the template, tensors by key, has a DTensor of that shape,
     they come as it is, read by each process for its own part.
@@ -117,23 +117,24 @@ def read(saved: Saved, template: Mapping[str, Tensor]) -> dict[str, Any]:
         wanted[key] = tensor
         return tensor
 
-    states = {name: structure.decode(parts[name], make) for name in saved.parts}
+    states = {name: structure.decode(parts[name], make) for name in names}
     shards.fill(saved.found.path, saved.contents, wanted)
     return states
 
 
-def other_processes(saved: Saved, alone: list[str]) -> list[str]:
+def other_processes(saved: Saved, names: Sequence[str], alone: list[str]) -> list[str]:
     """A message where another number of processes saved this: what is dropped, and what was missing.
 
     Args:
         saved: The checkpoint.
+        names: The parts that are loaded.
         alone: What starts anew in a process that has none of its own.
     """
     before, now = len(saved.manifests), processes.count()
     if before == now:
         return []
-    lost = {_short(key) for each in saved.manifests[now:] for key in each["own"]}
-    taken = {_short(key) for each in saved.manifests for key in each["own"]} - set(alone)
+    own = [{_short(key) for key in each["own"] if key.partition("[")[0] in names} for each in saved.manifests]
+    lost, taken = set[str]().union(*own[now:]), set[str]().union(*own) - set(alone)
     said: list[str] = []
     if lost:
         said.append(f"what the others had of their own in {', '.join(sorted(lost))} is dropped")

@@ -115,11 +115,13 @@ class Sharded:
             self._is_broken = True
             return
         self._model.reset_iter_state()
-        # Gradients that wait for their reduction are kept outside of `grad`, and torch forgets them here.
+        # Gradients that wait for their reduction are kept outside of `grad`, and torch forgets to drop them.
         for state in self._model._get_fsdp_state()._state_ctx.all_states:
             for group in state._fsdp_param_groups:
                 for parameter in group.fsdp_params:
                     parameter.unsharded_accumulated_grad = None
+                    if (whole := getattr(parameter, "_unsharded_param", None)) is not None:
+                        whole.grad = None
 
 
 def wrapper_of(model: nn.Module, every_micro_batch: bool) -> Wrapper:

@@ -1,0 +1,136 @@
+"""A model of blocks within blocks, with dropout and a state that goes through; its gradients."""
+
+from collections.abc import Callable
+from itertools import product
+from typing import Any, NamedTuple
+
+import torch
+from support.training import seeded
+from torch import Tensor, nn
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+from torch_bridge import checkpoint_activations
+
+State = tuple[Tensor, Tensor]
+
+
+class Mixer(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.wide, self.narrow = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+        self.dropout = nn.Dropout(0.3)
+
+    def forward(self, inputs: Tensor, *, debug: float = 1.0) -> Tensor:
+        return self.narrow(self.dropout(torch.nn.functional.gelu(self.wide(inputs)))) * debug
+
+
+class Block(nn.Module):
+    """Its keyword is one of torch's checkpoint too."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm, self.mixer, self.cells = nn.LayerNorm(width), Mixer(width), nn.LSTMCell(width, width)
+
+    def forward(self, inputs: Tensor, state: State, *, debug: Tensor | None = None) -> tuple[Tensor, State]:
+        hidden, cell = self.cells(self.norm(inputs), state)
+        mixed = self.mixer(hidden, debug=0.5)
+        return inputs + (mixed if debug is None else mixed * debug), (hidden, cell)
+
+
+class Stack(nn.Module):
+    """Two blocks; the first is used twice."""
+
+    def __init__(self, width: int = 4, seed: int = 0) -> None:
+        super().__init__()
+        with seeded(seed):
+            self.first = nn.Linear(3, width)
+            self.blocks = nn.ModuleList([Block(width), Block(width)])
+            self.last = nn.Linear(width, 2)
+
+    def forward(self, inputs: Tensor, state: State) -> tuple[Tensor, State]:
+        values, scale = self.first(inputs), torch.tensor(2.0)
+        for block in (self.blocks[0], self.blocks[1], self.blocks[0]):
+            values, state = block(values, state, debug=scale)
+        return self.last(values), state
+
+
+class Gradients(NamedTuple):
+    """What passes through a model leave behind, on the host."""
+
+    losses: list[Tensor]
+    gradients: list[Tensor]
+    random: Tensor
+
+
+def gradients_of(
+    model: nn.Module, call: Callable[..., Any] | None = None, precision: str = "fp32", updates: int = 2
+) -> Gradients:
+    """Of `updates` steps of plain descent, the state going from one to the next."""
+    found = Gradients([], [], torch.empty(0))
+    state = torch.zeros(5, 4), torch.zeros(5, 4)
+    with seeded(1):
+        for _ in range(updates):
+            with torch.autocast("cpu", dtype=torch.bfloat16, enabled=precision == "bf16"):
+                outputs, state = (call or model)(torch.randn(5, 3), state)
+            loss = outputs.float().square().mean()
+            loss.backward()
+            state = state[0].detach().float(), state[1].detach().float()
+            found.losses.append(loss.detach())
+            with torch.no_grad():
+                for parameter in model.parameters():
+                    if (gradient := parameter.grad) is not None:
+                        gradient = getattr(gradient, "_local_tensor", gradient)
+                        found.gradients.append(gradient.clone())
+                        getattr(parameter, "_local_tensor", parameter).sub_(gradient, alpha=0.1)
+                    parameter.grad = None
+        return found._replace(random=torch.get_rng_state())
+
+
+def differences(found: Gradients, expected: Gradients) -> list[str]:
+    """Which parts are not the same bits."""
+    pairs = {
+        "losses": (found.losses, expected.losses),
+        "gradients": (found.gradients, expected.gradients),
+        "random": ([found.random], [expected.random]),
+    }
+    return [
+        name
+        for name, (one, other) in pairs.items()
+        if len(one) != len(other) or not all(map(torch.equal, one, other))
+    ]
+
+
+def wrapped_differences() -> list[Any]:
+    """In one of several processes: wrappers, blocks and orders whose gradients are not those without."""
+    wrong: list[Any] = []
+    for wrap, blocks in product(_WRAPPERS.values(), (Block, (Block, Mixer))):
+        expected = gradients_of(wrap(Stack()))
+        before = wrap(checkpoint_activations(Stack(), blocks))
+        after = checkpoint_activations(wrap(Stack()), blocks)
+        for model in (before, after):
+            wrong += [(wrap, blocks, part) for part in differences(gradients_of(model), expected)]
+    return wrong
+
+
+def _sharded(*kinds: type[nn.Module], **options: Any) -> Callable[[nn.Module], nn.Module]:
+    def wrap(model: nn.Module) -> nn.Module:
+        for kind in kinds:
+            for module in model.modules():
+                if isinstance(module, kind):
+                    fully_shard(module, **options)
+        fully_shard(model, **options)
+        return model
+
+    return wrap
+
+
+_WRAPPERS: dict[str, Callable[[nn.Module], nn.Module]] = {
+    "ddp": DistributedDataParallel,
+    "ddp unused": lambda model: DistributedDataParallel(model, find_unused_parameters=True),
+    "fsdp": _sharded(),
+    "fsdp blocks": _sharded(Block),
+    "fsdp within blocks": _sharded(Mixer, Block),
+    "fsdp within blocks alone": _sharded(Mixer),
+    "fsdp kept": _sharded(Block, reshard_after_forward=False),
+}

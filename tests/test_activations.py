@@ -1,0 +1,210 @@
+"""A checkpointed model trains as without, bit for bit, and keeps less."""
+
+import copy
+import inspect
+import io
+import pickle
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.blocks import Block, Mixer, Stack, differences, gradients_of, wrapped_differences
+from support.processes import run
+from support.refusals import refuses
+from support.training import CURVE, batches
+from torch import Tensor, nn
+from torch.nn.utils import parametrizations, spectral_norm
+
+from torch_bridge import TrainStep, checkpoint_activations
+
+_BLOCKS = st.sampled_from([Block, Mixer, (Block, Mixer), [nn.Linear, Mixer], nn.LSTMCell, Stack])
+
+
+@settings(max_examples=30)
+@given(_BLOCKS, _BLOCKS, st.sampled_from(["fp32", "bf16"]), st.booleans())
+def test_same_bits(blocks: Any, more: Any, precision: str, training: bool) -> None:
+    plain, model = Stack().train(training), Stack().train(training)
+    assert checkpoint_activations(model, blocks) is model
+    checkpoint_activations(model, more)
+    expected = gradients_of(plain, precision=precision)
+    assert not differences(gradients_of(model, precision=precision), expected)
+    assert model.state_dict().keys() == plain.state_dict().keys()
+    assert [name for name, _ in model.named_modules()] == [name for name, _ in plain.named_modules()]
+
+
+@pytest.mark.slow
+def test_same_bits_over_several_processes() -> None:
+    assert run(wrapped_differences) == [[], []]
+
+
+def _runs(model: nn.Module) -> list[str]:
+    """Counts how often mixers run: one entry a pass."""
+    passes: list[str] = []
+    for name, module in model.named_modules():
+        if isinstance(module, Mixer):
+            module.wide.register_forward_hook(lambda *_, name=name: passes.append(name))
+    return passes
+
+
+def test_a_block_runs_again_once_and_only_for_gradients() -> None:
+    model = checkpoint_activations(checkpoint_activations(Stack(), Block), (Block,))
+    passes = _runs(model)
+    gradients_of(model, updates=1)
+    assert len(passes) == 6
+    passes.clear()
+    for context in (torch.no_grad(), torch.inference_mode()):
+        with context:
+            outputs, _ = model(torch.ones(5, 3), (torch.ones(5, 4), torch.ones(5, 4)))
+        assert not outputs.requires_grad
+    assert len(passes) == 6
+
+
+def _saved_bytes(model: nn.Module, inputs: Tensor) -> int:
+    parameters = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
+    saved: dict[int, int] = {}
+
+    def count(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in parameters:
+            saved[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
+        loss = model(inputs).sum()
+    del loss
+    return sum(saved.values())
+
+
+def test_only_the_inputs_of_blocks_are_kept() -> None:
+    width, rows, depth = 16, 32, 6
+    plain = nn.Sequential(*(Mixer(width) for _ in range(depth)))
+    inputs = torch.randn(rows, width, requires_grad=True)
+    before = _saved_bytes(plain, inputs)
+    after = _saved_bytes(checkpoint_activations(plain, Mixer), inputs)
+    assert after == depth * inputs.nbytes
+    assert after < before / 4
+
+
+@pytest.mark.parametrize(
+    "copied",
+    [
+        copy.deepcopy,
+        lambda model: pickle.loads(pickle.dumps(model)),
+        lambda model: torch.load(_saved(model), weights_only=False),
+    ],
+    ids=["deepcopy", "pickle", "torch.save"],
+)
+def test_copies_are_checkpointed_too_and_stand_alone(copied: Callable[[nn.Module], nn.Module]) -> None:
+    model = checkpoint_activations(Stack(), Block)
+    twin = copied(model)
+    passes, others = _runs(twin), _runs(model)
+    assert not differences(gradients_of(twin), gradients_of(Stack()))
+    assert (len(passes), len(others)) == (12, 0)
+    checkpoint_activations(twin, Block)  # nothing more to do
+    assert not differences(gradients_of(model), gradients_of(Stack()))
+
+
+def _saved(model: nn.Module) -> io.BytesIO:
+    file = io.BytesIO()
+    torch.save(model, file)
+    file.seek(0)
+    return file
+
+
+def test_forward_shows_its_own_arguments() -> None:
+    (block,) = nn.Sequential(Mixer(4))
+    checkpoint_activations(block, Mixer)
+    assert list(inspect.signature(block.forward).parameters) == ["inputs", "debug"]
+
+
+def _carried_loss(model: nn.Module, batch: Any, carry: Any) -> Any:
+    outputs, carry = model(batch[0], carry)
+    return nn.functional.mse_loss(outputs.float(), batch[1]), carry
+
+
+@pytest.mark.parametrize(
+    ("precision", "compile"),
+    [("fp32", False), ("bf16", False), pytest.param("bf16", True, marks=pytest.mark.slow)],
+)
+def test_a_training_step(precision: Any, compile: bool) -> None:
+    results: list[tuple[list[Tensor], list[Tensor]]] = []
+    for blocks in (None, Block):
+        model = Stack() if blocks is None else checkpoint_activations(Stack(), blocks)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, fused=True)
+        carry = torch.zeros(4, 4), torch.zeros(4, 4)
+        with patch.object(torch, "compile", partial(torch.compile, backend="aot_eager", fullgraph=True)):
+            step = TrainStep(
+                model,
+                optimizer,
+                _carried_loss,
+                CURVE,
+                precision=precision,
+                max_norm=1.0,
+                carry=carry,
+                compile=compile,
+            )
+        torch.manual_seed(2)
+        losses = [step(*pair).loss for pair in zip(batches(3), batches(3, seed=1), strict=True)]
+        results.append((losses, list(model.parameters())))
+    for one, other in zip(*results, strict=True):
+        assert all(map(torch.equal, one, other))
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        nn.BatchNorm1d(4),
+        nn.LazyBatchNorm2d(),
+        nn.SyncBatchNorm(4),
+        nn.InstanceNorm1d(4, track_running_stats=True),
+        nn.BatchNorm1d(4).eval(),
+        spectral_norm(nn.Linear(4, 4)),
+        parametrizations.spectral_norm(nn.Linear(4, 4)),
+    ],
+    ids=["batch", "lazy", "sync", "instance", "eval", "spectral", "parametrized"],
+)
+@pytest.mark.filterwarnings("ignore:Lazy modules are a new feature:UserWarning")
+@pytest.mark.filterwarnings("ignore:.*weight_norm.*is deprecated:FutureWarning")
+def test_buffers_that_would_change_twice(layer: nn.Module) -> None:
+    block = Block(4)
+    model = nn.ModuleDict({"deep": nn.Sequential(nn.ReLU(), block)})
+    block.extra = layer
+    refuses(
+        ValueError, "deep.1.extra", "inside a block", call=checkpoint_activations, model=model, blocks=Block
+    )
+    assert not vars(block).get("forward")
+    checkpoint_activations(model, Mixer)  # it may stand beside a block
+    refuses(
+        ValueError,
+        "the model (BatchNorm1d)",
+        call=checkpoint_activations,
+        model=nn.BatchNorm1d(4),
+        blocks=nn.Module,
+    )
+
+
+def test_layers_without_running_statistics_may_stand_in_a_block() -> None:
+    layers = nn.Sequential(
+        nn.BatchNorm1d(4, track_running_stats=False), nn.InstanceNorm1d(4), nn.GroupNorm(2, 4)
+    )
+    checkpoint_activations(layers, nn.Sequential)(torch.randn(3, 4, 2)).sum().backward()
+
+
+def test_refusals() -> None:
+    refusals = [
+        (TypeError, "model", {"model": "Block", "blocks": Block}),
+        (TypeError, "blocks", {"blocks": Block(4)}),
+        (TypeError, "blocks", {"blocks": "Block"}),
+        (TypeError, "blocks", {"blocks": None}),
+        (TypeError, "blocks", {"blocks": (Block, 3)}),
+        (TypeError, "int", {"blocks": int}),
+        (ValueError, "blocks", {"blocks": ()}),
+        (ValueError, "GRU", {"blocks": (Block, nn.GRU)}),
+    ]
+    for kind, part, arguments in refusals:
+        refuses(kind, part, call=checkpoint_activations, **{"model": Stack(), **arguments})
