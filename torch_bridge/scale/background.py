@@ -1,21 +1,25 @@
 """One piece of work at a time beside the program, whose error is never lost."""
 
+import atexit
 import traceback
-import weakref
 from collections.abc import Callable
 from concurrent.futures import Future
 from threading import Thread
+
+_all: "dict[str, Background]" = {}
 
 
 class Background:
     """Work in a thread that the program waits for at its end.
 
-    >>> background, done = Background(), []
+    >>> background, done = Background.of("a folder"), []
     >>> background.start(lambda: done.append(1))
     >>> background.finish()
     >>> done
     [1]
-    >>> background.start(lambda: [][0])
+    >>> background.start(lambda: done[1])
+    >>> background is Background.of("a folder")
+    True
     >>> background.finish()
     Traceback (most recent call last):
     IndexError: list index out of range
@@ -23,44 +27,52 @@ class Background:
     """
 
     def __init__(self) -> None:
-        self._pending: list[Future[None]] = []
-        weakref.finalize(self, _report, self._pending)
+        self._pending: Future[None] | None = None
+
+    @classmethod
+    def of(cls, name: str) -> "Background":
+        """The one for what has this name, in all of the program."""
+        return _all.setdefault(name, cls())
 
     @property
     def is_idle(self) -> bool:
         """Whether there is nothing to finish."""
-        return not self._pending
+        return self._pending is None
 
     def start(self, work: Callable[[], object]) -> None:
         """Begin; what came before must be finished."""
-        pending: Future[None] = Future()
-        self._pending.append(pending)
+        self._pending = pending = Future[None]()
         try:
-            Thread(target=self._run, args=(pending, work)).start()
+            Thread(target=_run, args=(pending, work)).start()
         except BaseException:
             if pending.cancel():  # else it has begun, and an interrupt came in between
-                self._pending.clear()
+                self._pending = None
             raise
 
     def finish(self) -> None:
         """Wait for what is pending, and raise its error; that once."""
-        if self._pending:
-            error = self._pending[0].exception()
-            self._pending.clear()
+        if self._pending is not None:
+            error = self._pending.exception()
+            self._pending = None
             if error is not None:
                 raise error
 
-    def _run(self, pending: "Future[None]", work: Callable[[], object]) -> None:
-        if pending.set_running_or_notify_cancel():
-            try:
-                work()
-            except BaseException as error:
-                pending.set_exception(error)
-            else:
-                pending.set_result(None)
+
+def _run(pending: "Future[None]", work: Callable[[], object]) -> None:
+    if pending.set_running_or_notify_cancel():
+        try:
+            work()
+        except BaseException as error:
+            pending.set_exception(error)
+        else:
+            pending.set_result(None)
 
 
-def _report(pending: "list[Future[None]]") -> None:
-    """Print an error that no call was left to raise."""
-    if pending and pending[0].done() and (error := pending[0].exception()) is not None:
-        traceback.print_exception(error)
+@atexit.register
+def _print_errors() -> None:
+    """What no call was left to raise. The threads have ended by now."""
+    for background in _all.values():
+        try:
+            background.finish()
+        except BaseException:
+            traceback.print_exc()

@@ -68,7 +68,7 @@ class Checkpoints:
         self.directory = Path(directory).absolute()
         if self.directory.exists() and not self.directory.is_dir():
             raise NotADirectoryError(f"directory = {str(directory)!r} is not a folder")
-        self._background = Background()
+        self._background = Background.of(os.path.realpath(self.directory))
 
     def counts(self) -> list[int]:
         """Those that are complete, ascending; a save that is pending is waited for."""
@@ -186,7 +186,7 @@ class Checkpoints:
 
         with _ordinary_mode():
             together(read)
-            said = loading.other_processes(saved, parts.alone(parts_by_name, states))
+            said = loading.other_processes(saved, names, parts.alone(parts_by_name, states))
             if wrong:
                 said.append(f"{saved.found.path} is loaded: newer ones are damaged: {'; '.join(wrong)}")
             for message in said:

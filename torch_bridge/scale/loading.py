@@ -1,9 +1,10 @@
 """A checkpoint as it is read: checked first, then what each process needs of it, in the place that it has."""
 
 import json
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -13,6 +14,8 @@ from torch_bridge.scale import folders, manifest, processes, shards, structure
 from torch_bridge.scale.manifest import Manifest
 from torch_bridge.scale.saving import STATE, own_key
 from torch_bridge.training.snapshot import mesh_of
+
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
@@ -35,41 +38,61 @@ def newest_sound(candidates: list[folders.Complete]) -> tuple[Saved | None, list
     """The first that is sound in the eyes of all processes, and what is wrong with those before."""
     wrong: list[str] = []
     for found in candidates:
-        saved, problem = None, None
-        try:
-            saved = _open(found)
-        except Exception as error:
-            text = f"{error.filename} is missing" if isinstance(error, FileNotFoundError) else error
-            problem = f"{found.path.name}: {text}"
-        problems = [other for other in processes.gather(problem) if other is not None]
-        if not problems:
+        # Nothing is read before all of it was checked, by whichever process.
+        _, problem = _attempt(_check, found)
+        saved, problem = (None, problem) if problem else _attempt(_open, found)
+        if problem is None:
             return saved, wrong
-        wrong.append(problems[0])
+        wrong.append(f"{found.path.name}: {problem}")
     return None, wrong
 
 
-def _open(found: folders.Complete) -> Saved:
-    """Check this process's share of the files, and read what every process needs."""
+def _attempt(
+    work: Callable[[folders.Complete], Value], found: folders.Complete
+) -> tuple[Value | None, str | None]:
+    """What it returns in this process, and what is wrong in the first process where it fails."""
+    value, problem = None, None
+    try:
+        value = work(found)
+    except FileNotFoundError as error:
+        problem = f"{os.path.relpath(str(error.filename), found.path)} is missing"
+    except Exception as error:
+        problem = str(error)
+    return value, next((other for other in processes.gather(problem) if other is not None), None)
+
+
+def _manifests(found: folders.Complete) -> dict[str, Manifest]:
+    """By the names of the processes' folders."""
     first = manifest.read(found.path / "0")
-    names = [str(rank) for rank in range(first["processes"])]
-    manifests = [manifest.read(found.path / name) for name in names]
-    for name, each in zip(names, manifests, strict=True):
-        if (each["count"], each["processes"]) != (found.count, len(names)):
+    manifests = {str(rank): manifest.read(found.path / str(rank)) for rank in range(first["processes"])}
+    for name, each in manifests.items():
+        if (each["count"], each["processes"]) != (found.count, len(manifests)):
             raise ValueError(f"{name}/{manifest.NAME} is of another checkpoint")
+    return manifests
+
+
+def _check(found: folders.Complete) -> None:
+    """Look at this process's share of the files."""
     files = [
         (found.path / name / file, *expected)
-        for name, each in zip(names, manifests, strict=True)
+        for name, each in _manifests(found).items()
         for file, expected in each["files"].items()
     ]
     for path, size, digest in files[processes.rank() :: processes.count()]:
         manifest.check(path, size, digest)
-    rank = processes.rank()
+
+
+def _open(found: folders.Complete) -> Saved:
+    """Read what every process needs."""
+    manifests = _manifests(found)
+    rank = str(processes.rank())
     states = [
         json.loads((found.path / name / STATE).read_bytes())["parts"]
-        for name in ("0", *names[max(rank, 1) : rank + 1])
+        for name in ("0", rank)
+        if name in manifests
     ]
-    listed = [name for name, each in zip(names, manifests, strict=True) if shards.CONTENTS in each["files"]]
-    return Saved(found, manifests, states, shards.contents(found.path, listed))
+    listed = [name for name, each in manifests.items() if shards.CONTENTS in each["files"]]
+    return Saved(found, list(manifests.values()), states, shards.contents(found.path, listed))
 
 
 def read(saved: Saved, names: Sequence[str], template: Mapping[str, Tensor]) -> dict[str, Any]:
@@ -99,18 +122,19 @@ def read(saved: Saved, names: Sequence[str], template: Mapping[str, Tensor]) -> 
     return states
 
 
-def other_processes(saved: Saved, alone: list[str]) -> list[str]:
+def other_processes(saved: Saved, names: Sequence[str], alone: list[str]) -> list[str]:
     """A message where another number of processes saved this: what is dropped, and what was missing.
 
     Args:
         saved: The checkpoint.
+        names: The parts that are loaded.
         alone: What starts anew in a process that has none of its own.
     """
     before, now = len(saved.manifests), processes.count()
     if before == now:
         return []
-    lost = {_short(key) for each in saved.manifests[now:] for key in each["own"]}
-    taken = {_short(key) for each in saved.manifests for key in each["own"]} - set(alone)
+    own = [{_short(key) for key in each["own"] if key.partition("[")[0] in names} for each in saved.manifests]
+    lost, taken = set[str]().union(*own[now:]), set[str]().union(*own) - set(alone)
     said: list[str] = []
     if lost:
         said.append(f"what the others had of their own in {', '.join(sorted(lost))} is dropped")

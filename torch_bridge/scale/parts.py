@@ -8,6 +8,7 @@ from torch import Tensor
 
 from torch_bridge.scale import structure
 from torch_bridge.scale.together import together
+from torch_bridge.training.snapshot import mesh_of
 from torch_bridge.training.step import TrainStep
 
 
@@ -66,15 +67,16 @@ def snapshot_if_any(name: str, part: Part) -> Snapshot | None:
 
 
 def template(name: str, part: Part, now: Snapshot | None) -> dict[str, Tensor]:
-    """Tensors as the part wants them, by the keys that a snapshot has.
+    """Tensors as the part wants them, by the keys that a snapshot has: those that are sharded matter.
 
-    A part that knows the state that it will have, before it has it, tells it by `_state_to_load()`: an
-    optimizer's, which is empty up to the first update.
+    A part that knows what will be sharded in its state before it is there, as that of an optimizer before
+    its first update, tells it by `_state_to_load()`.
     """
     to_load: Callable[[], Any] | None = getattr(part, "_state_to_load", None)
-    if to_load is not None:
-        return structure.encode(name, to_load())[1]
-    return {} if now is None else now.tensors
+    tensors = {} if now is None else now.tensors
+    if to_load is None or not (now is None or any(map(mesh_of, tensors.values()))):
+        return tensors
+    return structure.encode(name, to_load())[1]
 
 
 def kind(part: Part) -> str:
