@@ -20,7 +20,7 @@ _processes = multiprocessing.get_context("forkserver")
 _processes.set_forkserver_preload(
     [
         *("pytest", "matplotlib.pyplot", "statsmodels.datasets", "sklearn.datasets"),
-        *("flax.nnx", "torch_bridge"),
+        *("flax.nnx", "orbax.checkpoint", "torch_bridge"),
         "torch._dynamo",  # which torch imports with the first optimizer
     ]
 )
