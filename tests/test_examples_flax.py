@@ -17,9 +17,9 @@ from plateau_jax import StagedCurve
 pytestmark = pytest.mark.slow
 
 SCRIPT = EXAMPLES / "train_flax.py"
-SIZES = "--batch-size", 64, "--width", 32, "--every", 10
-RUN = "--warmup", 5, "--stable", 25, "--cooldown", 10, *SIZES
-UPDATES = 40
+SIZES = "--batch-size", 128, "--width", 32, "--every", 20
+RUN = "--warmup", 5, "--stable", 75, "--cooldown", 20, *SIZES
+UPDATES = 100
 
 
 def start(folder, *arguments):
@@ -44,7 +44,7 @@ def stopped(tmp_path_factory):
     """The folder of a run that a Ctrl-C ended in its stable phase, and how many updates it made."""
     folder = tmp_path_factory.mktemp("stopped")
     program = start(folder, *RUN)
-    next(line for line in program.lines() if line.startswith("    10 "))
+    next(line for line in program.lines() if line.startswith("    20 "))
     program.interrupt()
     message = finish(program, status=130)[-1]
     return folder, int(
@@ -63,7 +63,7 @@ def test_over_four_devices_as_on_one(whole):
     assert_as_on_one_device(lines, UPDATES)
     done, saved = last_saved(folder)
     assert done == UPDATES
-    curve = StagedCurve([(5, 1.0), (25,), (10, 0.0, "1-sqrt")])
+    curve = StagedCurve([(5, 1.0), (75,), (20, 0.0, "1-sqrt")])
     expected = np.float32(5e-3) * curve(np.arange(UPDATES))
     np.testing.assert_array_equal(np.array(saved["rates"], np.float32), expected)
 
@@ -97,7 +97,7 @@ def test_interrupted_and_resumed_it_prints_and_saves_what_an_uninterrupted_run_d
 def test_it_goes_on_over_another_mesh_under_a_plan_of_the_same_past(stopped, tmp_path):
     interrupted, updates = stopped
     shutil.copytree(interrupted, tmp_path, dirs_exist_ok=True)
-    stable = max(updates - 5, 15)  # the cooldown begins at once, or soon
+    stable = updates - 5  # the cooldown begins at once
     lines = finish(start(tmp_path, "--resume", "--mesh", 1, 1, "--stable", stable, "--cooldown", 2))
     assert lines[0] == f"resumed from train_flax after update {updates}"
     # The updates before were made by four devices, those after by one.
@@ -139,7 +139,7 @@ def test_a_checkpoint_of_four_devices_goes_on_with_one_and_the_other_way(tmp_pat
     args = SimpleNamespace(width=32, seed=0, peak=5e-3)
     curve = StagedCurve([(3, 1.0), (27,)])
     four, one = (example["Run"](args, curve, jax.devices("cpu"), *shape) for shape in ((2, 2), (1, 1)))
-    batches = np.random.default_rng(0).integers(2048, size=(12, 64, 9), dtype=np.int32)
+    batches = np.random.default_rng(0).integers(2048, size=(12, 256, 9), dtype=np.int32)
 
     for turn, (saved, loaded) in enumerate([(four, one), (one, four)]):
         with example["manager"](tmp_path / str(turn)) as checkpoints:
