@@ -10,6 +10,7 @@ from torch_bridge.core import checks
 try:
     from torch_bridge.curve_lr import CurveLR, CurveLRState
     from torch_bridge.data.prefetching import prefetch
+    from torch_bridge.data.preparing import prepared
     from torch_bridge.follower import Follower, FollowerState, follow
     from torch_bridge.scheduler import get_cosine_plateau_schedule_with_warmup, lambda_lr
     from torch_bridge.training.evaluation import evaluate
@@ -42,6 +43,7 @@ __all__ = [
     "lambda_lr",
     "make_loader",
     "prefetch",
+    "prepared",
     "profile",
 ]
 
