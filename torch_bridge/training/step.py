@@ -167,12 +167,12 @@ class TrainStep:
         if not callable(loss_fn):
             raise TypeError(f"loss_fn = {loss_fn!r} must be callable")
         if cuda_graph:
-            if device.type != "cuda":
-                raise ValueError(f"cuda_graph=True needs parameters on a CUDA device; they are on {device}")
             if not isinstance(wrapper, Unwrapped):
                 raise ValueError("cuda_graph=True needs a model that is not wrapped for several processes")
             if is_checkpointed(model):
                 raise ValueError("cuda_graph=True needs a model without checkpoint_activations")
+            if device.type != "cuda":
+                raise ValueError(f"cuda_graph=True needs parameters on a CUDA device; they are on {device}")
             for each in optimizers:
                 check_capturable(each, each.param_groups)
         if isinstance(wrapper, Sharded):
