@@ -77,6 +77,10 @@ class Program:
         assert self._process.pid is not None
         os.kill(self._process.pid, signal.SIGINT)
 
+    def kill(self) -> None:
+        """At once, whatever it is doing."""
+        self._process.kill()
+
     def finish(self) -> tuple[int | None, str, str]:
         """Its exit status, the rest of what it prints, and its errors."""
         with self._output, self._errors:
