@@ -261,7 +261,7 @@ def main() -> None:
     parameters = sum(parameter.numel() for parameter in gpt.parameters())
     where = f"{processes} processes with {args.distribute}" if processes > 1 else f"{device}"
     say(f"{len(training):,} bytes to learn from, {parameters:,} parameters, on {where}")
-    say(f"{args.accumulation} micro-batches of {args.batch_size} sequences an update")
+    say(f"an update: {args.accumulation} micro-batches of {args.batch_size} sequences")
     batches = forever(feed)
     size = args.accumulation * args.batch_size * args.context  # of an update, in bytes
     hidden = None if is_main() else True

@@ -1,8 +1,9 @@
-"""What the product uses of torch and its neighbours without their promise, one test each.
+"""What the product uses of torch, NumPy and their neighbours without their promise, one test each.
 
 None of these tests runs the product: where a new release breaks one, it says what has changed there.
 """
 
+import io
 import pickle
 from collections import Counter
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from unittest.mock import patch
 import pytest
 import torch
 from lightning_fabric import Fabric
+from numpy.lib import format as npy
 from support.data import WORKERS
 from torch import Tensor, nn
 from torch.distributed.checkpoint import DefaultSavePlanner, FileSystemWriter
@@ -56,6 +58,17 @@ def test_fused_optimizers_skip_where_found_inf_is_one(build: Any, options: dict[
     without.step()
     assert torch.equal(parameter, again)
     assert not torch.equal(parameter, before)
+
+
+@pytest.mark.parametrize("trailing", [(), (3, 4), (10**9,)])
+def test_the_header_of_a_npy_file_is_as_long_for_any_number_of_rows(trailing: tuple[int, ...]) -> None:
+    lengths: set[int] = set()
+    for rows in (0, 9, 10, 10**6, 2**63 - 1):
+        file = io.BytesIO()
+        described = {"descr": "<f4", "fortran_order": False, "shape": (rows, *trailing)}
+        npy.write_array_header_2_0(file, described)
+        lengths.add(len(file.getvalue()))
+    assert len(lengths) == 1
 
 
 def test_amp_update_scale() -> None:

@@ -2,7 +2,14 @@
 
 import pytest
 from support.processes import run
-from support.together_alone import MODELS, compiled_models, optimizers_run, other_bits, refusals
+from support.together_alone import (
+    MODELS,
+    compiled_models,
+    graphs_refused,
+    optimizers_run,
+    other_bits,
+    refusals,
+)
 from support.training import FUSED, OPTIMIZERS, Net
 
 pytestmark = pytest.mark.slow
@@ -25,6 +32,11 @@ def test_models_that_are_refused() -> None:
     assert said.keys() == MODELS.keys() == parts.keys()
     for name, part in parts.items():
         assert part in said[name]
+
+
+def test_a_graph_holds_no_wrapper() -> None:
+    message = "cuda_graph=True needs a model that is not wrapped for several processes"
+    assert run(graphs_refused, processes=1) == [[message] * 2]
 
 
 def test_optimizers_on_sharded_parameters() -> None:

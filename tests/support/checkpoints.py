@@ -12,7 +12,7 @@ from unittest.mock import patch
 
 import numpy as np
 import torch
-from support import processes
+from support.forkserver import FORKSERVER
 from support.together import Case, batch_of, step_of
 from torch import Tensor, distributed, nn
 from torch.distributed.checkpoint import FileSystemWriter
@@ -93,7 +93,7 @@ def killed(function: Callable[..., Any], *arguments: Any, at: int, rank: int = 0
     directory = cast("Path", arguments[0])
     store = str(directory.with_suffix(f".{at}.{rank}.{number}.store"))
     workers = [
-        processes._FORKSERVER.Process(
+        FORKSERVER.Process(
             target=_work, args=(function, arguments, store, at if each == rank else None, each, number)
         )
         for each in range(number)

@@ -105,6 +105,17 @@ def refusals() -> dict[str, str]:
     return said
 
 
+def graphs_refused() -> list[str]:
+    """What a step over each wrapper says to `cuda_graph=True`."""
+    said: list[str] = []
+    for wrap in (DistributedDataParallel, sharded):
+        try:
+            step_of("adamw", wrap(Net()), cuda_graph=True)
+        except ValueError as error:
+            said.append(str(error))
+    return said
+
+
 def optimizers_run(names: list[str]) -> dict[str, str]:
     """What a step over a sharded model says to each optimizer: an error, or "ran" after three updates."""
     said: dict[str, str] = {}

@@ -116,8 +116,10 @@ class Save:
             is_there = self.path.is_dir()
             if is_done():
                 return
-            for failed in self.path.glob("*.failed"):
-                raise RuntimeError(f"process {failed.stem} failed to save {self.count}: {failed.read_text()}")
+            with suppress(FileNotFoundError):  # the first process renames it when it is complete
+                for failed in self.path.glob("*.failed"):
+                    text = failed.read_text()
+                    raise RuntimeError(f"process {failed.stem} failed to save {self.count}: {text}")
             if not is_there and not unseen:
                 raise FileNotFoundError(f"{self.path} was removed while it was written")
             if time.monotonic() - began > (_FIRST_SIGHT if unseen else _LIMIT):

@@ -13,6 +13,7 @@ from torch_bridge.groups import peaks_of
 from torch_bridge.holds import from_plain, rules_for, to_plain
 from torch_bridge.resume import clock_in
 from torch_bridge.scale.accumulation import SharedAccumulator
+from torch_bridge.scale.activations import is_checkpointed
 from torch_bridge.scale.wrappers import Sharded, Unwrapped, check_shardable, wrapper_of
 from torch_bridge.training import snapshot
 from torch_bridge.training.accumulation import Accumulator
@@ -62,9 +63,9 @@ class TrainStep:
     or the group's timeout, ends them.
 
     **Composes**: both wrappers with every precision, `carry`, `hold`, `compile`, several optimizers and
-    `checkpoint_activations`. Not, and refused: `cuda_graph` with a wrapper; `fully_shard` with fused SGD
-    and Adagrad, Muon, Adafactor and Rprop, which torch cannot run on shards, with an offload policy, with
-    parameters left out, or beside tensor parallelism.
+    `checkpoint_activations`. Not, and refused: `cuda_graph` with a wrapper or `checkpoint_activations`;
+    `fully_shard` with fused SGD and Adagrad, Muon, Adafactor and Rprop, which torch cannot run on shards,
+    with an offload policy, with parameters left out, or beside tensor parallelism.
 
     Args:
         model: The module that `loss_fn` is called with: plain, or in one of these wrappers.
@@ -166,10 +167,12 @@ class TrainStep:
         if not callable(loss_fn):
             raise TypeError(f"loss_fn = {loss_fn!r} must be callable")
         if cuda_graph:
-            if device.type != "cuda":
-                raise ValueError(f"cuda_graph=True needs parameters on a CUDA device; they are on {device}")
             if not isinstance(wrapper, Unwrapped):
                 raise ValueError("cuda_graph=True needs a model that is not wrapped for several processes")
+            if is_checkpointed(model):
+                raise ValueError("cuda_graph=True needs a model without checkpoint_activations")
+            if device.type != "cuda":
+                raise ValueError(f"cuda_graph=True needs parameters on a CUDA device; they are on {device}")
             for each in optimizers:
                 check_capturable(each, each.param_groups)
         if isinstance(wrapper, Sharded):
