@@ -1,9 +1,10 @@
 """Train a small GPT, byte by byte, on the source of Python's own standard library.
 
 A decoder-only transformer with AdamW, or with Muon and AdamW, a warmup and one plateau. Every so many
-updates it says how well it predicts files that it has not seen, in nats a byte, and writes a checkpoint;
+updates it says how well it predicts files that it has not seen, in nats a byte, and saves a checkpoint;
 the yardstick is the loss of byte frequencies alone. Ctrl-C saves too, and --resume goes on with the
-losses of a run that was never stopped, to the last bit.
+losses of a run that was never stopped, to the last bit. On other processes it goes on as well: a
+checkpoint of one is one of two, under DDP and FSDP2 alike.
 
 The model is that of GPT-2 (Radford et al., 2019, "Language Models are Unsupervised Multitask Learners"),
 with the names of https://github.com/karpathy/nanoGPT.
@@ -13,9 +14,12 @@ with the names of https://github.com/karpathy/nanoGPT.
     python examples/train_gpt.py --optimizer muon
     python examples/train_gpt.py --precision bf16 --compile --cuda-graph --width 512 --layers 8
     python examples/train_gpt.py --resume         (with the settings of the checkpoint, unless given again)
+    torchrun --nproc-per-node 2 examples/train_gpt.py --distribute fsdp --checkpoint-activations
+    torchrun --nproc-per-node 2 examples/train_gpt.py --distribute ddp --global-batch 64
 """
 
 import argparse
+import json
 import os
 import signal
 import sys
@@ -24,12 +28,23 @@ import threading
 from pathlib import Path
 
 import torch
-from torch import nn
+from torch import distributed, nn
 from torch.nn import functional
 from tqdm import tqdm
 
 from plateau_jax import PlateauCurve
-from torch_bridge import MetricLog, TrainStep, evaluate, make_loader, prefetch
+from torch_bridge import (
+    Checkpoints,
+    MetricLog,
+    TrainStep,
+    checkpoint_activations,
+    distribute,
+    evaluate,
+    find_batch_size,
+    is_main,
+    make_loader,
+    prefetch,
+)
 
 BYTES = 256
 
@@ -58,7 +73,6 @@ class GPT(nn.Module):
 
     def __init__(self, n_layer, n_embd, block_size):
         super().__init__()
-        self.block_size = block_size
         self.wte, self.wpe = nn.Embedding(BYTES, n_embd), nn.Embedding(block_size, n_embd)
         self.blocks = nn.Sequential(*(Block(n_embd) for _ in range(n_layer)))
         self.ln_f = nn.LayerNorm(n_embd)
@@ -72,9 +86,10 @@ class GPT(nn.Module):
 
 
 def loss_fn(model, batch):
-    """The mean cross-entropy of the next byte, in nats."""
+    """The cross-entropy of each next byte, in nats: their sum, and how many they are."""
     text = batch.long()
-    return functional.cross_entropy(model(text[:, :-1]).flatten(0, 1), text[:, 1:].flatten())
+    seen, following = text[:, :-1], text[:, 1:].flatten()
+    return functional.cross_entropy(model(seen).flatten(0, 1), following, reduction="sum"), len(following)
 
 
 def read_text():
@@ -95,12 +110,12 @@ def loss_of_frequencies(training, held_out):
 
 
 @torch.no_grad()
-def sample(model, prompt, length, device):
+def sample(model, prompt, length, context, device):
     """The prompt, continued byte by byte at temperature 0.8."""
     generator = torch.Generator().manual_seed(0)  # its own: training's random numbers are left alone
     text = list(prompt.encode())
     for _ in range(length):
-        seen = torch.tensor([text[-model.block_size :]], device=device)
+        seen = torch.tensor([text[-context:]], device=device)
         probabilities = functional.softmax(model(seen)[0, -1] / 0.8, dim=-1).cpu()
         text.append(torch.multinomial(probabilities, 1, generator=generator).item())
     return bytes(text).decode(errors="replace")
@@ -129,8 +144,11 @@ def optimizers(args, model):
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=1500, help="updates (1500)")
-    parser.add_argument("--batch-size", type=int, default=16, help="sequences in a micro-batch (16)")
+    parser.add_argument(
+        "--batch-size", type=int, default=16, help="sequences in a micro-batch, of all processes (16)"
+    )
     parser.add_argument("--accumulation", type=int, default=1, help="micro-batches an update (1)")
+    parser.add_argument("--global-batch", type=int, help="sequences an update: finds the two above")
     parser.add_argument("--context", type=int, default=64, help="bytes in a sequence (64)")
     parser.add_argument("--layers", type=int, default=3)
     parser.add_argument("--width", type=int, default=64, help="a multiple of 32 (64)")
@@ -139,35 +157,40 @@ def arguments():
     parser.add_argument("--precision", choices=("fp32", "bf16", "fp16"), default="fp32")
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--cuda-graph", action="store_true")
+    parser.add_argument("--distribute", choices=("ddp", "fsdp"), help="over the processes of torchrun")
+    parser.add_argument("--checkpoint-activations", action="store_true", help="less memory, more time")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--threads", type=int, default=1, help="on a CPU (1: the default model is small)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--every", type=int, default=100, help="updates between two checkpoints (100)")
-    parser.add_argument("--checkpoint", default="train_gpt.pt", metavar="FILE")
-    parser.add_argument("--resume", action="store_true", help="go on from the checkpoint")
-    args, saved = parser.parse_args(), None
+    parser.add_argument("--checkpoints", default="train_gpt_checkpoints", metavar="FOLDER")
+    parser.add_argument("--resume", action="store_true", help="go on from the newest checkpoint")
+    args = parser.parse_args()
+    settings = Path(args.checkpoints, "settings.json")
     if args.resume:
-        if not os.path.exists(args.checkpoint):
-            parser.error(f"--resume: there is no checkpoint {args.checkpoint}")
-        saved = torch.load(args.checkpoint, map_location="cpu")
-        parser.set_defaults(**saved["settings"])
+        try:
+            parser.set_defaults(**json.loads(settings.read_text()) | {"global_batch": None})
+        except (OSError, ValueError) as error:
+            parser.error(f"--resume: there is no checkpoint in {args.checkpoints} ({error})")
         args = parser.parse_args()
     sizes = ("steps", "batch_size", "accumulation", "context", "layers", "width", "threads", "every")
     if min(getattr(args, name) for name in sizes) < 1 or args.width % 32:
         options = ", ".join(f"--{name.replace('_', '-')}" for name in sizes)
         parser.error(f"{options} must be at least 1, --width a multiple of 32")
-    folder = Path(args.checkpoint).parent
-    if not folder.is_dir():
-        parser.error(f"--checkpoint {args.checkpoint}: there is no folder {folder}")
+    processes = int(os.environ.get("WORLD_SIZE", "1"))
+    if processes > 1 and args.distribute is None:
+        parser.error("under torchrun give --distribute ddp or --distribute fsdp")
+    if args.batch_size % processes:
+        parser.error(f"--batch-size {args.batch_size} must be a multiple of the {processes} processes")
     try:
         torch.empty(0, device=args.device)
     except (AssertionError, RuntimeError) as error:
         parser.error(f"--device {args.device}: {str(error).splitlines()[0]}")
-    return args, saved
+    return args, settings, processes
 
 
 def main() -> None:
-    args, saved = arguments()
+    args, settings, processes = arguments()
     torch.set_num_threads(args.threads)
     training, held_out = read_text()
     # Rows of one byte more than the model sees: the last byte is a target alone.
@@ -176,48 +199,74 @@ def main() -> None:
     by_frequencies = loss_of_frequencies(training, unseen_rows[:, 1:])
 
     torch.manual_seed(args.seed)
-    model = GPT(args.layers, args.width, args.context).to(args.device)
+    gpt = GPT(args.layers, args.width, args.context)
+    curve = PlateauCurve(args.steps, warmup_steps=args.steps // 10, plateaus=[(20, 40)], min_lr_ratio=0.02)
     modes = {"precision": args.precision, "compile": args.compile, "cuda_graph": args.cuda_graph}
+
+    def make_step():
+        return TrainStep(model, optimizers(args, gpt), loss_fn, curve, max_norm=1.0, **modes)
+
+    def make_batch(count):
+        return rows[:count].to(device)
+
     log, done = MetricLog(every=10, keep=args.every), 0
     try:
+        if args.checkpoint_activations:
+            checkpoint_activations(gpt, Block)
+        model = distribute(gpt, args.distribute, blocks=Block, device=args.device)
+        device = next(model.parameters()).device
+        if args.global_batch is not None:
+            size, args.accumulation = find_batch_size(
+                make_step,
+                lambda count: rows[:count].to(device),
+                args.global_batch,
+                limit=len(rows) // processes,
+            )
+            args.batch_size = size * processes
         # No worker processes: cutting rows out of memory takes less time than sending them.
-        loader = make_loader(rows, args.batch_size, device=args.device, workers=0, seed=args.seed)
-        unseen = make_loader(unseen_rows, 32, training=False, device=args.device, workers=0)
-        feed, unseen = prefetch(loader, args.device), prefetch(unseen, args.device)
-        curve = PlateauCurve(
-            args.steps, warmup_steps=args.steps // 10, plateaus=[(20, 40)], min_lr_ratio=0.02
-        )
-        step = TrainStep(model, optimizers(args, model), loss_fn, curve, max_norm=1.0, **modes)
-        if saved is not None:
-            step.load_state_dict(saved["step"])
-            feed.load_state_dict(saved["feed"])
-            log.rows, done = saved["rows"], saved["done"]
-            print(f"resumed from {args.checkpoint} after update {done}")
-    except ValueError as error:
+        loader = make_loader(rows, args.batch_size // processes, device=device, workers=0, seed=args.seed)
+        unseen = make_loader(unseen_rows, 32 // processes, training=False, device=device, workers=0)
+        feed, unseen = prefetch(loader, device), prefetch(unseen, device)
+        step, checkpoints = make_step(), Checkpoints(args.checkpoints)
+        parts = {"step": step, "feed": feed, "log": log}
+        if args.resume:
+            done = checkpoints.load(**parts) or 0
+            say(f"resumed from {args.checkpoints} after update {done}")
+        if is_main():
+            settings.parent.mkdir(parents=True, exist_ok=True)
+            settings.write_text(json.dumps(vars(args)))
+    except (OSError, ValueError, RuntimeError) as error:
         sys.exit(f"train_gpt.py: {error}")
-
-    def save():
-        state = {"settings": vars(args), "step": step.state_dict(), "feed": feed.state_dict()}
-        torch.save(state | {"rows": log.rows, "done": done}, args.checkpoint + ".partial")
-        os.replace(args.checkpoint + ".partial", args.checkpoint)
 
     stop = threading.Event()
 
-    def stop_soon(*_):  # not in the middle of an update; a second Ctrl-C does not wait
+    def stop_soon(signal_number, _):  # not in the middle of an update; a second Ctrl-C does not wait
         stop.set()
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal_number, signal.default_int_handler)
 
     signal.signal(signal.SIGINT, stop_soon)
+    signal.signal(signal.SIGTERM, stop_soon)  # which torchrun sends
+
+    def stopped():
+        """Whether one of the processes was told to stop: they end after the same update."""
+        if processes == 1:
+            return stop.is_set()
+        told = torch.tensor(float(stop.is_set()), device=device)
+        distributed.all_reduce(told)
+        return told.item() > 0
 
     def loss_on_unseen():
         return evaluate(model, unseen, loss_fn, precision=args.precision)
 
-    parameters = sum(parameter.numel() for parameter in model.parameters())
-    print(f"{len(training):,} bytes to learn from, {parameters:,} parameters, on {args.device}", flush=True)
+    parameters = sum(parameter.numel() for parameter in gpt.parameters())
+    where = f"{processes} processes with {args.distribute}" if processes > 1 else f"{device}"
+    say(f"{len(training):,} bytes to learn from, {parameters:,} parameters, on {where}")
+    say(f"an update: {args.accumulation} micro-batches of {args.batch_size} sequences")
     batches = forever(feed)
     size = args.accumulation * args.batch_size * args.context  # of an update, in bytes
-    bar = tqdm(total=args.steps * size, initial=done * size, unit="B", unit_scale=True, disable=None)
-    while done < args.steps and not stop.is_set():
+    hidden = None if is_main() else True
+    bar = tqdm(total=args.steps * size, initial=done * size, unit="B", unit_scale=True, disable=hidden)
+    while done < args.steps:
         result = step(*(next(batches) for _ in range(args.accumulation)))
         done += 1
         if row := log(result):
@@ -227,18 +276,27 @@ def main() -> None:
             log.look()
             losses = [row["loss"] for row in log.rows]
             mean, unseen_loss = sum(losses) / len(losses), loss_on_unseen()
-            bar.write(f"update {done}: loss {mean:.4f}, on files not seen {unseen_loss:.4f} nats a byte")
-            save()
-    log.look()
-    save()
+            if is_main():
+                bar.write(f"update {done}: loss {mean:.4f}, on files not seen {unseen_loss:.4f} nats a byte")
+            checkpoints.save(done, **parts)
+        # Several processes agree on it, which takes a message: not after every update.
+        if (processes == 1 or done % 10 == 0) and stopped():
+            break
+    checkpoints.save(done, wait=True, **parts)
     bar.close()
     if done < args.steps:
-        print(f"stopped after update {done}; {args.checkpoint} goes on with --resume")
+        say(f"stopped after update {done}; {args.checkpoints} goes on with --resume")
         sys.exit(130)
 
-    print(f"\nwritten by the model:\n{sample(model, 'def ', 200, args.device)}\n")
-    print(f"loss of byte frequencies: {by_frequencies:.4f} nats a byte, on files not seen")
-    print(f"loss of the model:        {loss_on_unseen():.4f}")
+    written, loss = sample(model, "def ", 200, args.context, device), loss_on_unseen()
+    say(f"\nwritten by the model:\n{written}\n")
+    say(f"loss of byte frequencies: {by_frequencies:.4f} nats a byte, on files not seen")
+    say(f"loss of the model:        {loss:.4f}")
+
+
+def say(text):
+    if is_main():
+        print(text, flush=True)
 
 
 if __name__ == "__main__":

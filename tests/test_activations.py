@@ -195,6 +195,13 @@ def test_layers_without_running_statistics_may_stand_in_a_block() -> None:
     checkpoint_activations(layers, nn.Sequential)(torch.randn(3, 4, 2)).sum().backward()
 
 
+def test_a_graph_cannot_hold_what_runs_again() -> None:
+    model = checkpoint_activations(Stack(), Block)
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+    with pytest.raises(ValueError, match="cuda_graph=True needs a model without checkpoint_activations"):
+        TrainStep(model, optimizer, lambda *_: torch.zeros(()), CURVE, cuda_graph=True)
+
+
 def test_refusals() -> None:
     refusals = [
         (TypeError, "model", {"model": "Block", "blocks": Block}),

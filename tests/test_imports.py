@@ -68,6 +68,7 @@ _ASKED = [
     ("torch", "from torch_bridge.scheduler import lambda_lr", "torch_bridge", "torch"),
     ("torchdata", "from torch_bridge import lambda_lr, prefetch, make_loader", "make_loader", "torch"),
     ("torchdata", "from torch_bridge.data import make_loader", "make_loader", "torch"),
+    ("filelock", "from torch_bridge import prepared; prepared(None, '', '')", "prepared", "torch"),
 ]
 
 _ASK_ALL = """

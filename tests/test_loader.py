@@ -117,6 +117,15 @@ def test_workers_are_one_fewer_than_the_cores_up_to_a_limit(
     assert make_loader(range(4), 2, prefetch_factor=3).num_workers == max(workers, 1)
 
 
+@pytest.mark.parametrize(("cores", "workers"), [(1, 0), (7, 0), (8, 1), (16, 3), (200, 8)])
+def test_processes_of_one_machine_share_its_cores(
+    monkeypatch: pytest.MonkeyPatch, cores: int, workers: int
+) -> None:
+    monkeypatch.setattr(data, "_usable_cores", lambda: cores)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+    assert make_loader(range(4), 2).num_workers == workers
+
+
 def test_the_cores_are_those_that_this_process_may_use() -> None:
     assert 1 <= data._usable_cores() <= torch.multiprocessing.cpu_count()
 

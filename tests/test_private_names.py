@@ -1,19 +1,26 @@
-"""What the product uses of torch and its neighbours without their promise, one test each.
+"""What the product uses of torch, NumPy and their neighbours without their promise, one test each.
 
 None of these tests runs the product: where a new release breaks one, it says what has changed there.
 """
 
+import io
+import pickle
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
 from lightning_fabric import Fabric
+from numpy.lib import format as npy
 from support.data import WORKERS
 from support.lonely import missing_names
 from support.processes import run
 from torch import Tensor, nn
+from torch.distributed.checkpoint import DefaultSavePlanner, FileSystemWriter
 from torch.nn.utils import parametrizations, spectral_norm
 from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.optim.lr_scheduler import LambdaLR
@@ -53,6 +60,17 @@ def test_fused_optimizers_skip_where_found_inf_is_one(build: Any, options: dict[
     without.step()
     assert torch.equal(parameter, again)
     assert not torch.equal(parameter, before)
+
+
+@pytest.mark.parametrize("trailing", [(), (3, 4), (10**9,)])
+def test_the_header_of_a_npy_file_is_as_long_for_any_number_of_rows(trailing: tuple[int, ...]) -> None:
+    lengths: set[int] = set()
+    for rows in (0, 9, 10, 10**6, 2**63 - 1):
+        file = io.BytesIO()
+        described = {"descr": "<f4", "fortran_order": False, "shape": (rows, *trailing)}
+        npy.write_array_header_2_0(file, described)
+        lengths.add(len(file.getvalue()))
+    assert len(lengths) == 1
 
 
 def test_amp_update_scale() -> None:
@@ -112,6 +130,40 @@ class _Pair(Tensor):
         return _Pair(inner["inner"])
 
 
+def test_a_list_of_contents_names_nothing_else(tmp_path: Path) -> None:
+    """What a restricted unpickler has to know, of a folder that torch.distributed.checkpoint wrote."""
+    planner, writer = DefaultSavePlanner(flatten_state_dict=False), FileSystemWriter(tmp_path)
+    planner.set_up_planner({"a": torch.ones(2, dtype=torch.bfloat16)}, is_coordinator=True)
+    writer.set_up_storage_writer(True)
+    plans, metadata = planner.create_global_plan([writer.prepare_local_plan(planner.create_local_plan())])
+    (plan,) = writer.prepare_global_plan(plans)
+    with patch.object(writer, "storage_meta", lambda: None):
+        writer.finish(metadata, [writer.write_data(plan, planner).wait()])
+    named: set[str] = set()
+
+    class Seen(pickle.Unpickler):
+        def find_class(self, module_name: str, global_name: str, /) -> Any:
+            named.add(f"{module_name.removeprefix('torch.distributed.checkpoint.')}.{global_name}")
+            return super().find_class(module_name, global_name)
+
+    with (tmp_path / ".metadata").open("rb") as file:
+        found = Seen(file).load()
+    ((_, place),) = found.storage_data.items()
+    assert (tmp_path / replace(place).relative_path).is_file()
+    assert named == {
+        "torch.Size",
+        "torch.bfloat16",
+        "torch.serialization._get_layout",
+        "filesystem._StorageInfo",
+        "metadata.ChunkStorageMetadata",
+        "metadata.Metadata",
+        "metadata.MetadataIndex",
+        "metadata.TensorProperties",
+        "metadata.TensorStorageMetadata",
+        "metadata._MEM_FORMAT_ENCODING",
+    }
+
+
 def test_sparse_tensors_show_their_indices_and_values() -> None:
     sparse = torch.eye(2).to_sparse().coalesce()
     sparse._values().mul_(3)
@@ -139,16 +191,13 @@ def test_modules_hold_their_parts_in_dictionaries() -> None:
 
 @pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")
 @pytest.mark.parametrize("workers", [0, pytest.param(1, marks=WORKERS)])
-def test_an_iterator_of_torchdata_counts_the_batches_that_it_gave(workers: int) -> None:
-    loader = StatefulDataLoader(list(range(6)), 2, num_workers=workers)
-    batches = iter(loader)
-    for count in range(1, 4):
-        next(batches)
-        assert loader._iterator is not None
-        assert loader._iterator._num_yielded == count
-    assert loader.state_dict()["_iterator_finished"] is False
-    assert next(batches, None) is None
-    assert loader.state_dict()["_iterator_finished"] is True
+def test_a_loader_draws_from_the_batch_sampler_that_it_holds(workers: int) -> None:
+    loader = StatefulDataLoader(list(range(6)), 2, num_workers=workers, snapshot_every_n_steps=None)
+    batches = [[5], [0, 1, 2]]
+    object.__setattr__(loader, "batch_sampler", batches)
+    assert len(loader) == 2
+    for _ in range(2):
+        assert [batch.tolist() for batch in loader] == batches
 
 
 def _scheduler(kind: type[LambdaLR] = LambdaLR) -> LambdaLR:

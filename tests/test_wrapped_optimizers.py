@@ -1,20 +1,14 @@
 """Models and optimizers in the wrappers of trainers, and models for several processes."""
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 from accelerate import Accelerator
 from lightning_fabric import Fabric
 from support.reads import reads_of
 from support.training import CURVE, Net, batches, mean_loss, optimizer_of, rates_of, same, step_of, train
 from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import Replicate, distribute_tensor
 from torch.optim import Optimizer
 
 from torch_bridge import TrainStep
@@ -161,50 +155,3 @@ def test_a_state_of_another_form(kind: Any) -> None:
         TrainStep(model, optimizer, mean_loss, CURVE)
     assert optimizer.param_groups[0]["lr"] == 0.1
     assert "initial_lr" not in optimizer.param_groups[0]
-
-
-@pytest.fixture(scope="module")
-def one_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    store: Path = tmp_path_factory.mktemp("process") / "store"
-    dist.init_process_group("gloo", init_method=store.as_uri(), rank=0, world_size=1)
-    yield init_device_mesh("cpu", (1,))
-    dist.destroy_process_group()
-
-
-def _distributed(mesh: Any) -> nn.Module:
-    return nn.parallel.DistributedDataParallel(Net())
-
-
-def _sharded(mesh: Any) -> nn.Module:
-    return fully_shard(Net(), mesh=mesh)
-
-
-def _sharded_in_part(mesh: Any) -> nn.Module:
-    model = Net()
-    fully_shard(model.first, mesh=mesh)
-    return model
-
-
-def _with_a_distributed_tensor(mesh: Any) -> nn.Module:
-    model = Net()
-    model.first.weight = nn.Parameter(distribute_tensor(model.first.weight.detach(), mesh, [Replicate()]))
-    return model
-
-
-@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")
-@pytest.mark.parametrize("wrap", [lambda model: model, nn.Sequential, torch.compile])
-@pytest.mark.parametrize(
-    ("build", "named"),
-    [
-        (_distributed, "DistributedDataParallel"),
-        (_sharded, "FSDPModule"),
-        (_sharded_in_part, "FSDPModule"),
-        (_with_a_distributed_tensor, "fully_shard"),
-    ],
-)
-def test_models_for_several_processes(one_process: Any, build: Any, named: str, wrap: Any) -> None:
-    model = wrap(build(one_process))
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
-    with pytest.raises(ValueError, match=rf"several processes \({named}\).*Give it the plain module"):
-        TrainStep(model, optimizer, mean_loss, CURVE)
-    assert optimizer.param_groups[0]["lr"] == 0.1

@@ -10,6 +10,7 @@ from torch_bridge.core import checks
 try:
     from torch_bridge.curve_lr import CurveLR, CurveLRState
     from torch_bridge.data.prefetching import prefetch
+    from torch_bridge.data.preparing import prepared
     from torch_bridge.follower import Follower, FollowerState, follow
     from torch_bridge.scale.activations import checkpoint_activations
     from torch_bridge.scale.batch_size import find_batch_size
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CarriedLoss",
+    "Checkpoints",
     "CurveLR",
     "CurveLRState",
     "Follower",
@@ -50,6 +52,7 @@ __all__ = [
     "lambda_lr",
     "make_loader",
     "prefetch",
+    "prepared",
     "profile",
 ]
 

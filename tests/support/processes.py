@@ -1,6 +1,5 @@
 """A function in several processes at once, joined in a gloo group."""
 
-import multiprocessing
 import os
 import signal
 import tempfile
@@ -14,12 +13,9 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
+from support.forkserver import FORKSERVER
+
 _LIMIT = 300  # seconds, for a test that would hang
-# Forked off a process that has imported torch and started no thread: 0.1 s a process in place of 3.
-_FORKSERVER = multiprocessing.get_context("forkserver")
-_FORKSERVER.set_forkserver_preload(
-    ["torch", "torch.distributed.fsdp", "torch.distributed.checkpoint", "torch_bridge"]
-)
 
 
 def run(function: Callable[..., Any], *arguments: Any, processes: int = 2) -> list[Any]:
@@ -34,8 +30,8 @@ def run(function: Callable[..., Any], *arguments: Any, processes: int = 2) -> li
         store = Path(folder, "store")
         running: dict[Connection, tuple[int, Any]] = {}
         for rank in range(processes):
-            ours, theirs = _FORKSERVER.Pipe()
-            worker = _FORKSERVER.Process(
+            ours, theirs = FORKSERVER.Pipe()
+            worker = FORKSERVER.Process(
                 target=_work, args=(theirs, rank, processes, str(store), function, arguments)
             )
             worker.start()

@@ -1,36 +1,38 @@
 """The example programs, each run in a process of its own whose imports are done already.
 
-Importing torch, JAX and the rest takes longer than a short run. A server imports them once and forks; a
-forked process is as fresh as a new one in all else.
+Importing torch, JAX and the rest takes longer than a short run; a forked process is as fresh as a new one in
+all else.
 """
 
-import multiprocessing
 import os
 import re
 import runpy
 import signal
+import socket
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
+from types import MappingProxyType
+
+from support.forkserver import FORKSERVER
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
-_processes = multiprocessing.get_context("forkserver")
-_processes.set_forkserver_preload(
-    [
-        *("pytest", "matplotlib.pyplot", "statsmodels.datasets", "sklearn.datasets"),
-        *("flax.nnx", "torch_bridge"),
-        "torch._dynamo",  # which torch imports with the first optimizer
-    ]
-)
 
-
-def _run(script: Path, arguments: list[str], folder: Path, output: Connection, errors: Connection) -> None:
+def _run(
+    script: Path,
+    arguments: list[str],
+    folder: Path,
+    environment: dict[str, str],
+    output: Connection,
+    errors: Connection,
+) -> None:
     os.dup2(output.fileno(), 1)
     os.dup2(errors.fileno(), 2)
     sys.stdout = os.fdopen(1, "w", buffering=1, closefd=False)
     os.chdir(folder)
+    os.environ.update(environment)
     # As at a terminal: a process started in the background inherits an ignored SIGINT.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.argv = [script.name, *arguments]
@@ -39,13 +41,27 @@ def _run(script: Path, arguments: list[str], folder: Path, output: Connection, e
 
 
 class Program:
-    """A script that runs in a folder; what it prints can be read while it does."""
+    """A script that runs in a folder; what it prints can be read while it does.
 
-    def __init__(self, script: Path, *arguments: object, folder: Path) -> None:
-        output, its_output = _processes.Pipe(duplex=False)
-        errors, its_errors = _processes.Pipe(duplex=False)
-        self._process = _processes.Process(
-            target=_run, args=(script, [str(one) for one in arguments], folder, its_output, its_errors)
+    Args:
+        script: The file.
+        *arguments: On its command line.
+        folder: Where it runs.
+        environment: What torchrun would add, for instance.
+    """
+
+    def __init__(
+        self,
+        script: Path,
+        *arguments: object,
+        folder: Path,
+        environment: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        output, its_output = FORKSERVER.Pipe(duplex=False)
+        errors, its_errors = FORKSERVER.Pipe(duplex=False)
+        self._process = FORKSERVER.Process(
+            target=_run,
+            args=(script, [str(one) for one in arguments], folder, dict(environment), its_output, its_errors),
         )
         self._process.start()
         its_output.close()
@@ -60,6 +76,10 @@ class Program:
         """A Ctrl-C."""
         assert self._process.pid is not None
         os.kill(self._process.pid, signal.SIGINT)
+
+    def kill(self) -> None:
+        """At once, whatever it is doing."""
+        self._process.kill()
 
     def finish(self) -> tuple[int | None, str, str]:
         """Its exit status, the rest of what it prints, and its errors."""
@@ -90,3 +110,68 @@ def number_after(label: str, lines: Iterable[str]) -> float:
     number = re.search(r"[\d.]+(e[+-]\d+)?", line.partition(label)[2])
     assert number is not None
     return float(number[0])
+
+
+def start(
+    folder: Path, script: str, *arguments: object, environment: Mapping[str, str] | None = None
+) -> Program:
+    """An example, on the CPU."""
+    return Program(
+        EXAMPLES / script, *arguments, "--device", "cpu", folder=folder, environment=environment or {}
+    )
+
+
+def torchrun(folder: Path, script: str, *arguments: object, processes: int = 2) -> list[Program]:
+    """An example in several processes, in the environment that torchrun gives them."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    shared = {
+        "WORLD_SIZE": processes,
+        "LOCAL_WORLD_SIZE": processes,
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": port,
+    }
+    return [
+        start(
+            folder,
+            script,
+            *arguments,
+            environment={
+                name: str(value) for name, value in (shared | {"RANK": rank, "LOCAL_RANK": rank}).items()
+            },
+        )
+        for rank in range(processes)
+    ]
+
+
+def interrupt(program: Program, line_before: str) -> int:
+    """Send a Ctrl-C once a line that begins so is printed; how many updates had taken place."""
+    for line in program.lines():
+        if line.startswith(line_before):
+            program.interrupt()
+            break
+    message = finish(program, status=130)[-1]
+    stopped = re.fullmatch(r"stopped after update (\d+); train_[\w.]+ goes on with --resume", message)
+    assert stopped is not None, message
+    return int(stopped[1])
+
+
+def later_lines(lines: Sequence[str], updates: int) -> list[str]:
+    """Those of a run's lines that come after so many updates, or are of none."""
+    numbers = [re.match(r"(?:update)? *(\d+)[: ]", line) for line in lines]
+    pairs = zip(lines, numbers, strict=True)
+    later = [line for line, number in pairs if number is None or int(number[1]) > updates]
+    assert len(later) > len(lines) / 2
+    return later
+
+
+def assert_refused(folder: Path, script: str, arguments: Sequence[str], status: int, message: str) -> None:
+    """It says in one line what cannot be, and leaves nothing."""
+    device = [] if "--device" in arguments else ["--device", "cpu"]
+    found, output, errors = Program(EXAMPLES / script, *arguments, *device, folder=folder).finish()
+    assert found == status, errors
+    assert output == ""
+    assert message in errors.splitlines()[-1]
+    assert "Traceback" not in errors
+    assert list(folder.iterdir()) == []

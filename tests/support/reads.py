@@ -53,6 +53,7 @@ class Reads:
         self._contexts.close()
 
     def is_on_device(self, value: Any) -> bool:
+        value = getattr(value, "_local_tensor", value)  # of a DTensor
         with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
             return isinstance(value, Tensor) and value.untyped_storage().data_ptr() not in self._host
 

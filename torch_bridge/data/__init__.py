@@ -1,4 +1,4 @@
-"""Batches: a loader that resumes in mid-epoch, and copies to the device that run ahead.
+"""Arrays that are made once, a loader that resumes in mid-epoch, and copies to the device that run ahead.
 
 `make_loader` needs torchdata, which is imported when it is first asked for.
 """
@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from torch_bridge.core import checks
 from torch_bridge.data.prefetching import prefetch
+from torch_bridge.data.preparing import prepared
 
 if TYPE_CHECKING:
     from torch_bridge.data.loader import make_loader
 
-__all__ = ["make_loader", "prefetch"]
+__all__ = ["make_loader", "prefetch", "prepared"]
 
 
 def __getattr__(name: str) -> Any:

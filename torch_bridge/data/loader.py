@@ -3,20 +3,21 @@
 import os
 import sys
 import warnings
-from collections.abc import Iterator, Mapping, Sized
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Sized
 from typing import Any, Protocol, cast, runtime_checkable
 
 import torch
-from torch import Tensor
-from torch.utils import _pytree as pytree
-from torch.utils.data import IterableDataset
+from torch.utils.data import IterableDataset, SequentialSampler
+from torch.utils.data.distributed import DistributedSampler
 
 # torchdata has its types in its source and no marker that says so.
 from torchdata.stateful_dataloader import StatefulDataLoader  # pyright: ignore[reportMissingTypeStubs]
 from torchdata.stateful_dataloader.sampler import RandomSampler  # pyright: ignore[reportMissingTypeStubs]
 
 from torch_bridge.core import checks
+from torch_bridge.data.global_batches import GlobalBatches
+from torch_bridge.data.resumable import ResumableLoader, on_cpu
+from torch_bridge.scale import processes
 
 # Each worker holds the dataset object once more, and a single device seldom needs more than this.
 MOST_WORKERS = 8
@@ -56,24 +57,34 @@ def make_loader(
     and put together on the CPU, whatever torch's default device is. torch's, NumPy's and Python's random
     states are left alone.
 
+    Under several processes (of the process group or, before there is one, torchrun's) each loads its
+    share of every batch, in the order of ranks: batch i of all processes together is what one process
+    with their number times `batch_size` would load. A last batch that is incomplete is split as evenly as
+    it goes. Where it has fewer samples than there are processes, those that get none have one batch fewer
+    (see `evaluate`); in training, whose updates are made together, they get one without rows: the batch
+    of one sample, each of its tensors cut to none along the first dimension.
+
     `load_state_dict(loader.state_dict())` on a loader built with the same arguments makes its next
     iteration begin with the first batch that had not been handed out: in mid-epoch the rest of that
-    epoch, after an epoch's last batch the next one. A loader has one place: a new iteration, or a loaded
-    state, ends the iteration before. The random states inside workers are not saved, so an augmentation
-    that is to be the same after a resume takes its randomness from (seed, epoch, index).
+    epoch, after an epoch's last batch the next one. The state is the same in every process, and loads on
+    any number of them that gives the same batch in all, with any number of workers. A loader has one
+    place: a new iteration, or a loaded state, ends the iteration before. A dataset's own state and the
+    random states inside workers are not saved, so an augmentation that is to be the same after a resume
+    takes its randomness from (seed, epoch, index).
 
     Args:
         dataset: Samples by index, with a length.
-        batch_size: Samples in a batch.
+        batch_size: Samples in a batch of one process.
         training: Whether to shuffle and to drop the last incomplete batch.
         device: Where the batches will go (see `prefetch`); for CUDA they are put in pinned memory.
         workers: Processes that load, each with its own copy of the dataset, through all epochs; by
-            default one fewer than the cores that this process may use, at most 8. A state belongs to a
-            number of workers. Where processes are spawned, a script needs `if __name__ == "__main__":`.
+            default one fewer than its share of the cores that this process may use (torchrun's
+            `LOCAL_WORLD_SIZE` says with how many it shares them), at most 8. Where processes are
+            spawned, a script needs `if __name__ == "__main__":`.
         seed: What the orders are drawn from: 0 to 2³² - 1.
         **overrides: Other keyword arguments of `torch.utils.data.DataLoader`, such as `shuffle`,
-            `drop_last`, `collate_fn` or `prefetch_factor`. A `sampler` replaces the order; to be
-            resumable it has to have a state, or give the same order again.
+            `drop_last`, `collate_fn` or `prefetch_factor`. A `sampler` replaces the order, of all
+            processes together; to be resumable it has to have a state, or give the same order again.
 
     Returns:
         A `torchdata.stateful_dataloader.StatefulDataLoader`.
@@ -81,9 +92,12 @@ def make_loader(
     Raises:
         TypeError: A dataset without length or index (an `IterableDataset` keeps its own place in its
             stream: build the loader yourself), or a keyword argument that has no place here.
-        ValueError: Settings that contradict each other, or a dataset too small for a single batch.
-            From `load_state_dict`: the state of a loader that was built otherwise.
-        RuntimeError: torch does not know the device. From an iteration that was ended by another.
+        ValueError: Settings that contradict each other (under several processes, a
+            `DistributedSampler` does); a dataset too small for a single batch; a batch without rows that
+            a `collate_fn` would have to make. From `load_state_dict`: the state of a loader that was
+            built otherwise.
+        RuntimeError: torch does not know the device. From an iteration: it was ended by another, or the
+            loader was built before the other processes were known.
 
     >>> from torch_bridge import make_loader
     >>> loader = make_loader(range(10), 4, workers=0)
@@ -102,27 +116,43 @@ def make_loader(
     if seed >= 2**32:
         raise ValueError(f"seed = {seed} must be below 2**32: torch's generator would ignore the bits above")
     settings = _settings(training, device, workers, overrides)
-    shuffle, sampler, drop_last = settings.pop("shuffle"), settings["sampler"], bool(settings["drop_last"])
-    samples = len(dataset) if sampler is None else len(cast(Sized, sampler))
-    if samples < (batch_size if drop_last else 1):
+    shuffle, sampler, drop_last = (settings.pop(name) for name in ("shuffle", "sampler", "drop_last"))
+    count, rank = processes.count(), processes.rank()
+    if count > 1 and isinstance(sampler, DistributedSampler):
         raise ValueError(
-            f"{samples} samples give no batch of batch_size = {batch_size} with drop_last = {drop_last}"
+            f"sampler = {sampler!r} takes this process's share of the samples, and so does the loader, of "
+            "every batch: give a sampler of all samples"
         )
-    if shuffle:
-        settings["sampler"] = RandomSampler(dataset, generator=_generator(seed))
-    with _on_cpu(), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="'set_vital' is deprecated", category=UserWarning)
-        # A generator of its own: what seeds the workers must not draw from the sampler's.
-        loader = _Loader(cast(Any, dataset), batch_size, generator=_generator(seed), **settings)
-    loader.made_with = {
+    samples = len(dataset) if sampler is None else len(cast(Sized, sampler))
+    whole = batch_size * count
+    if samples < (whole if drop_last else 1):
+        raise ValueError(
+            f"{samples} samples give no batch of batch_size = {batch_size}"
+            f"{f' in each of {count} processes' if count > 1 else ''} with drop_last = {drop_last}"
+        )
+    without_rows = training and not drop_last and 0 < samples % whole < count
+    if without_rows and overrides.get("collate_fn") is not None:
+        raise ValueError(
+            f"{samples} samples leave {samples % whole} for {count} processes in the last batch, and a "
+            "collate_fn of your own makes none without rows: give drop_last = True, or another batch_size"
+        )
+    if sampler is None:
+        sampler = (
+            RandomSampler(dataset, generator=_generator(seed)) if shuffle else SequentialSampler(dataset)
+        )
+    batches = GlobalBatches(sampler, batch_size, drop_last, rank, count, equally_many=training)
+    made_with = {
         "samples": samples,
-        "batch_size": batch_size,
+        "batch_size": whole,
         "shuffle": shuffle,
         "drop_last": drop_last,
         "seed": seed,
-        "workers": settings["num_workers"],
     }
-    return loader
+    # What seeds the workers must not draw from the sampler's generator; in each process it draws others.
+    seeds = _generator(seed + rank)
+    with on_cpu(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="'set_vital' is deprecated", category=UserWarning)
+        return ResumableLoader(dataset, batches, made_with, generator=seeds, **settings)
 
 
 def _settings(
@@ -133,7 +163,8 @@ def _settings(
         raise TypeError(f"{name} = {overrides[name]!r} {_NOT_HERE[name]}")
     for_workers = [name for name in _WORKERS_ONLY if overrides.get(name)]
     if workers is None:
-        workers = max(min(_usable_cores() - 1, MOST_WORKERS), 1 if for_workers else 0)
+        cores = _usable_cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+        workers = max(min(cores - 1, MOST_WORKERS), 1 if for_workers else 0)
     workers = checks.at_least("workers", workers, 0)
     if workers == 0 and for_workers:
         raise ValueError(f"{for_workers[0]} = {overrides[for_workers[0]]!r} needs workers > 0")
@@ -148,76 +179,19 @@ def _settings(
     if sampler is not None and overrides.get("shuffle"):
         raise ValueError("shuffle = True and a sampler: give one of them")
     return {
-        "drop_last": training,
         "pin_memory": on_cuda,
         "persistent_workers": workers > 0,
+        "snapshot_every_n_steps": None,  # by torchdata: the loader's state is its own
         **overrides,
         "shuffle": bool(overrides.get("shuffle", training and sampler is None)),
         "sampler": sampler,
+        "drop_last": bool(overrides.get("drop_last", training)),
         "num_workers": workers,
     }
 
 
-class _Loader(StatefulDataLoader[Any]):
-    """A StatefulDataLoader whose state knows whose it is, and is that after the last batch handed out."""
-
-    made_with: Mapping[str, Any]
-    _state: dict[str, Any] | None = None
-    _newest: object = None  # the iteration that the state is of
-
-    def __iter__(self) -> Iterator[Any]:  # pyright: ignore[reportIncompatibleMethodOverride]  (torch names its class)
-        self._newest = this = object()
-        with _on_cpu():
-            batches = super().__iter__()
-        # Kept from batch to batch, since torchdata counts a batch as done that failed while it was loaded.
-        self._state = self._snapshot()
-        while True:
-            if self._newest is not this:
-                raise RuntimeError("this iteration was ended: another has begun, or a state was loaded")
-            with _on_cpu():
-                try:
-                    batch = next(batches)
-                except StopIteration:
-                    return
-            self._state = self._snapshot()
-            yield batch
-
-    def state_dict(self) -> dict[str, Any]:
-        return self._snapshot() if self._state is None else self._state
-
-    def _snapshot(self) -> dict[str, Any]:
-        with _on_cpu():
-            state = super().state_dict()
-        # torchdata sees the end of an epoch when it is asked for one batch too many; a state saved
-        # before that would come back as an epoch without batches. Its own count of batches is the one
-        # that is right after a resume, with workers and without.
-        if self._iterator is not None and self._iterator._num_yielded == len(self):  # pyright: ignore[reportPrivateUsage]
-            state["_iterator_finished"] = True
-        return {**state, "made_with": dict(self.made_with)}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        saved = state_dict.get("made_with") if isinstance(state_dict, Mapping) else None
-        if saved is None:
-            raise ValueError("state_dict is not the state of a loader that make_loader built")
-        if saved != self.made_with:
-            changes = [
-                f"{name} = {saved.get(name)!r} (now {value!r})"
-                for name, value in self.made_with.items()
-                if saved.get(name) != value
-            ]
-            raise ValueError(f"state_dict was saved by a loader with {', '.join(changes)}")
-        # The sampler's generator takes its state on the CPU; torch.load may have put it elsewhere.
-        super().load_state_dict(pytree.tree_map_only(Tensor, Tensor.cpu, state_dict))
-        self._state = self._newest = None
-
-
 def _generator(seed: int) -> torch.Generator:
     return torch.Generator("cpu").manual_seed(seed)
-
-
-def _on_cpu() -> AbstractContextManager[Any]:
-    """Tensors without a device are made on the CPU; where they are anyway, nothing slows their making."""
-    return nullcontext() if torch.get_default_device().type == "cpu" else torch.device("cpu")
 
 
 def _usable_cores() -> int:

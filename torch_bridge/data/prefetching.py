@@ -93,6 +93,8 @@ class prefetch(Generic[Batch]):
                 _receive(batch, arrived)
             self._state = state
             yield batch
+        if self._newest is this:
+            self._state = self._loader_state()  # it may have moved when it saw its end
 
     def state_dict(self) -> State:
         """The loader's state after the last batch handed out."""

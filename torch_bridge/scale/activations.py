@@ -72,6 +72,11 @@ def checkpoint_activations(model: Model, blocks: type[nn.Module] | Sequence[type
     return model
 
 
+def is_checkpointed(model: nn.Module) -> bool:
+    """Whether blocks of the model run again for their gradients."""
+    return any(isinstance(module.forward, _Checkpointed) for module in model.modules())
+
+
 class _Checkpointed:
     """The `forward` of one module.
 

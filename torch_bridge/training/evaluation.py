@@ -1,11 +1,14 @@
 """The loss of a model over a data set, without gradients."""
 
+import math
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
 
+from torch_bridge.scale import processes
+from torch_bridge.scale.in_step import in_step
 from torch_bridge.training.carry import Carry
 from torch_bridge.training.loss import Loss, LossFunction, check_kind, forward
 from torch_bridge.training.precision import Precision, PrecisionName
@@ -25,19 +28,27 @@ def evaluate(
     what it was. The device is looked at once, at the end. `loss_fn` runs as it is given: a step built
     with `compile=True` compiles its own copy.
 
+    Under several processes the sums are those of all, and each process calls this with its own batches
+    (those of `make_loader(..., training=False)` hold every sample once) and gets the same loss. All run
+    the model equally often, as a sharded one needs: a process that has run out runs it on its last batch
+    again, or if it had none on another's, and leaves out what comes of it. How often is agreed on once
+    where all batches have a length, otherwise before every pass. An error in one process is raised there
+    alone: the others wait for it until it ends, or until the process group's timeout.
+
     Args:
-        model: The module that `loss_fn` is called with.
+        model: The module that `loss_fn` is called with, under several processes as it is wrapped.
         batches: Any iterable of batches.
         loss_fn: As for `TrainStep`.
         precision: As for `TrainStep`.
-        carry: The initial recurrent state, as for `TrainStep`; it goes from batch to batch.
+        carry: The initial recurrent state, as for `TrainStep`; it goes from batch to batch of one process.
 
     Returns:
         The loss; not finite where the total weight is zero.
 
     Raises:
         TypeError, ValueError: What `TrainStep` raises for the same arguments and the same loss; no
-            batch at all.
+            batch at all, in any process.
+        RuntimeError: Several processes without a process group.
 
     >>> model = nn.Linear(2, 1)
     >>> loss_fn = lambda model, batch: (model(batch).sum() * 0 + len(batch), len(batch))
@@ -55,9 +66,12 @@ def evaluate(
     model.eval()
     try:
         with torch.no_grad():
-            for batch in batches:
+            for batch, counts in in_step(batches, device):
                 with context:
-                    loss, leaves = forward(loss_fn, model, batch, state, leaves)
+                    loss, after = forward(loss_fn, model, batch, state, leaves)
+                if not counts:
+                    continue
+                leaves = after
                 first = first or loss
                 check_kind(loss, first)
                 # float64: sums over a whole data set.
@@ -67,8 +81,21 @@ def evaluate(
     finally:
         for module, mode in modes.items():
             module.training = mode
-    if first is None:
+    return _quotient(first, total, weight)
+
+
+def _quotient(first: Loss | None, total: Any, weight: Any) -> float:
+    """Σ sum / Σ weight over all processes, in the order of ranks, from the sums of this one."""
+    sums: tuple[bool, float, float] | None = None
+    if first is not None:
+        weight = weight if isinstance(weight, torch.Tensor) else total.new_tensor(weight)
+        total, weight = cast("list[float]", torch.stack([total, weight]).tolist())
+        sums = first.weight is None, total, weight
+    all_sums = [sums for sums in processes.gather(sums) if sums is not None]
+    if not all_sums:
         raise ValueError("batches is empty")
-    if not isinstance(weight, torch.Tensor):
-        weight = total.new_tensor(weight)  # division by a zero of Python's would raise
-    return (total / weight).item()
+    are_means, totals, weights = zip(*all_sums, strict=True)
+    if len(set(are_means)) > 1:
+        raise TypeError("loss_fn returned a mean in one process and a pair (sum, weight) in another")
+    total, weight = sum(totals), sum(weights)
+    return total / weight if weight else total * math.inf  # Python's own division by zero raises

@@ -1,6 +1,7 @@
 """What an update reports, and a log of it that looks at the device once in a while."""
 
 import math
+from collections.abc import Mapping
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -49,7 +50,8 @@ class MetricLog:
     """Keeps the results of updates, and reads them from the device every so many, in one go.
 
     Made for a progress bar: a call returns the newest values when it looked, else None. `look` reads
-    what is kept at once, before a checkpoint for instance; `every` counts from the last look.
+    what is kept at once; `every` counts from the last look. `state_dict` and `load_state_dict` are for
+    checkpoints.
 
     Args:
         every: Updates between two looks.
@@ -106,3 +108,21 @@ class MetricLog:
             if self.keep is not None:
                 del self.rows[: -self.keep]
         return self.rows[-1] if self.rows else None
+
+    def state_dict(self) -> dict[str, Any]:
+        """The rows, after a look at what is kept."""
+        self.look()
+        return {"rows": [dict(row) for row in self.rows]}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Go on with the rows of `state_dict`; what this log has, looked at or not, is dropped.
+
+        Raises:
+            ValueError: Not the state of a log. Nothing was changed.
+        """
+        rows = state_dict.get("rows") if isinstance(state_dict, Mapping) else None
+        if not isinstance(rows, list) or not all(isinstance(row, dict) for row in cast("list[Any]", rows)):
+            raise ValueError("state_dict is not the state of a MetricLog")
+        rows = cast("list[dict[str, Any]]", rows)
+        self.rows[:] = [dict(row) for row in (rows if self.keep is None else rows[-self.keep :])]
+        self._kept.clear()

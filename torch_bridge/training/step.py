@@ -1,6 +1,7 @@
 """One whole update on the device: forward, backward, unscale, clip, decide, step, count."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import chain
 from typing import Any, Literal, Never, get_args
 
@@ -13,6 +14,7 @@ from torch_bridge.groups import peaks_of
 from torch_bridge.holds import from_plain, rules_for, to_plain
 from torch_bridge.resume import clock_in
 from torch_bridge.scale.accumulation import SharedAccumulator
+from torch_bridge.scale.activations import is_checkpointed
 from torch_bridge.scale.wrappers import Sharded, Unwrapped, check_shardable, wrapper_of
 from torch_bridge.training import snapshot
 from torch_bridge.training.accumulation import Accumulator
@@ -35,7 +37,7 @@ CurvesOfGroups = Curve | Sequence[Curve]
 
 
 class TrainStep:
-    """One training update as a call: `step(batch, *more_micro_batches)`. For one device.
+    """One training update as a call: `step(batch, *more_micro_batches)`, on one device or over several.
 
     For each micro-batch a forward and a backward pass under autocast; then unscale, clip, and, if
     loss and gradient norm are finite, an optimizer step with the rate peak · curve(clock). The clock
@@ -52,8 +54,22 @@ class TrainStep:
     The gradients of all of the model's parameters are cleared before and after an update, those of
     parameters that no optimizer has too.
 
+    **Over several processes** the model is wrapped by torch, by hand or by `distribute`: in
+    `DistributedDataParallel`, or with `fully_shard` (FSDP2) applied to blocks and then to the model, over
+    one mesh dimension, or two for hybrid sharding. The update is then one over all: the loss is
+    Σ sum / Σ weight, or the mean, over the micro-batches of all processes, and what is returned, the
+    decision and the clock are the same in each. Every process passes as many micro-batches. One may weigh
+    nothing or hold no rows, with pairs: its process runs the model on it all the same. Under `fully_shard`
+    each runs the same modules. An error in one process alone leaves the others waiting, until torchrun,
+    or the group's timeout, ends them.
+
+    **Composes**: both wrappers with every precision, `carry`, `hold`, `compile`, several optimizers and
+    `checkpoint_activations`. Not, and refused: `cuda_graph` with a wrapper or `checkpoint_activations`;
+    `fully_shard` with fused SGD and Adagrad, Muon, Adafactor and Rprop, which torch cannot run on shards,
+    with an offload policy, with parameters left out, or beside tensor parallelism.
+
     Args:
-        model: The module that `loss_fn` is called with, on one device and not wrapped for several.
+        model: The module that `loss_fn` is called with: plain, or in one of these wrappers.
         optimizer: A torch optimizer over some or all of the model's parameters, or a sequence of
             several over disjoint ones, which then share the clipping, the decision and the clock.
             A group's peak rate is its `initial_lr` where it has one, else its `lr`, rounded to
@@ -81,6 +97,9 @@ class TrainStep:
             in time, and the carry is detached between them.
         hold: A `HoldUntilFlat`, a `HoldBelow`, or a list of them, under one curve for all groups. The
             metric is the update's loss, and the decision is taken on the device.
+        synchronize: When gradients are averaged over processes: once an `"update"`, which sends less, or
+            after every `"micro"`-batch, which under `fully_shard` takes less memory: gradients that wait
+            are whole. The numbers are the same, but for rounding.
 
     Attributes:
         model: The module.
@@ -88,10 +107,10 @@ class TrainStep:
 
     Raises:
         TypeError: An argument of another kind; an optimizer that needs a closure.
-        ValueError: An unknown `precision` or `on_nonfinite`; a `max_norm` that is not positive; a
-            model that is wrapped for several processes, or by Fabric for mixed precision; an
-            optimizer whose parameters are not the model's or another's too, that has a scheduler
-            attached, or whose `state_dict` has a form of its own; fp16 parameters with
+        ValueError: An unknown `precision`, `on_nonfinite` or `synchronize`; a `max_norm` that is not
+            positive; a model that is wrapped in part, or by Fabric for mixed precision; what does not
+            compose, as above; an optimizer whose parameters are not the model's or another's too, that
+            has a scheduler attached, or whose `state_dict` has a form of its own; fp16 parameters with
             `precision="fp16"`; `cuda_graph=True` where an update cannot be captured; several curves with
             `hold`, or one without a flat part for `HoldUntilFlat`.
 
@@ -149,10 +168,12 @@ class TrainStep:
         if not callable(loss_fn):
             raise TypeError(f"loss_fn = {loss_fn!r} must be callable")
         if cuda_graph:
-            if device.type != "cuda":
-                raise ValueError(f"cuda_graph=True needs parameters on a CUDA device; they are on {device}")
             if not isinstance(wrapper, Unwrapped):
                 raise ValueError("cuda_graph=True needs a model that is not wrapped for several processes")
+            if is_checkpointed(model):
+                raise ValueError("cuda_graph=True needs a model without checkpoint_activations")
+            if device.type != "cuda":
+                raise ValueError(f"cuda_graph=True needs parameters on a CUDA device; they are on {device}")
             for each in optimizers:
                 check_capturable(each, each.param_groups)
         if isinstance(wrapper, Sharded):
@@ -265,6 +286,18 @@ class TrainStep:
                 accumulator.add(loss)
         return accumulator, carry
 
+    @contextmanager
+    def _alone(self) -> Generator[None]:
+        """Updates of this process alone, which send nothing; their numbers are nobody's."""
+        from torch_bridge.scale.alone import Trial, alone
+
+        whole, self._wrapper = self._wrapper, Trial(self._wrapper)
+        try:
+            with alone(self.model):
+                yield
+        finally:
+            self._wrapper = whole
+
     def _clear_gradients(self) -> None:
         for parameter in self._all_parameters:
             parameter.grad = None
@@ -276,6 +309,9 @@ class TrainStep:
         values, so that `torch.load(weights_only=True)` reads it back. `state["applied"]` and
         `state["skipped"]` count the updates so far. What a restored run needs besides is the state of
         its loader.
+
+        Of several processes each has its own, which it calls for: under `fully_shard` its shards, and
+        always its random numbers and carry. `Checkpoints` brings them to another number of processes.
         """
         self._drivers.check_whole()
         return snapshot.on_host(self._state())
@@ -316,7 +352,8 @@ class TrainStep:
         not torch's own, states are compared where this step has them already.
 
         Args:
-            state_dict: What `state_dict` returned.
+            state_dict: What `state_dict` returned. Where this step's parameters are sharded, the saved
+                tensors may be whole.
             strict: Whether the state of another plan is refused: of a curve that differs at a step before
                 the saved clock (`Curve.same_until`), or of another hold. With False the run goes on under
                 this step's curve, from the saved clock, whatever came before, and rules that are not the

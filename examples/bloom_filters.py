@@ -1,0 +1,92 @@
+"""Bloom filters of names, as registries compare them that may not exchange names; for train_bloom.py.
+
+Every two-gram of a name, its ends marked (_S SM MI IT TH H_), sets some bits of the name's filter, by hash
+functions with a key: Schnell, Bachteler and Reiher, 2009, "Privacy-preserving record linkage using Bloom
+filters", whose filters have 1,000 bits and 30 hash functions. Here all names are encoded at once and, to
+compare with that, one after another.
+"""
+
+import hmac
+import statistics
+import time
+
+import names
+import numpy as np
+import torch
+
+SURNAMES = names.FILES["last"]  # of the US census of 1990: the most common first, in lines of one width
+LINE, LONGEST = 35, 13  # bytes of a line, letters of a name
+LETTERS = "_ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+TWO_GRAMS = [first + second for first in LETTERS for second in LETTERS][1:]  # no name has the two-gram __
+
+
+def positions(bits, hashes):
+    """The bits that each two-gram sets: (h₁ + i·h₂) mod bits, of two hash functions with a key."""
+    digests = (
+        [
+            int.from_bytes(hmac.digest(b"the registries' secret", gram.encode(), kind))
+            for kind in ("sha1", "md5")
+        ]
+        for gram in TWO_GRAMS
+    )
+    return [[(first + i * second) % bits for i in range(hashes)] for first, second in digests]
+
+
+def encode(source, count, bits, positions):
+    """Batches of the first `count` names: their filters and their two-grams, eight bits to a byte."""
+    lines = np.fromfile(source, np.uint8, count * LINE).reshape(-1, LINE)[:, :LONGEST]
+    # 0 for a blank, and one more at both ends: a two-gram's number is 27·first + second.
+    letters = np.pad(np.where(lines > 64, lines - 64, 0).astype(np.int64), ((0, 0), (1, 1)))
+    numbers = 27 * letters[:, :-1] + letters[:, 1:]
+    sets = np.array([[bits] * len(positions[0]), *positions])  # of two blanks: a bit that is cut off
+    for part in np.array_split(numbers, -(-len(numbers) // 8192)):
+        row = np.arange(len(part))[:, None]
+        grams = np.zeros((len(part), 1 + len(positions)), bool)
+        grams[row, part] = True
+        filters = np.zeros((len(part), bits + 1), bool)
+        filters[row[..., None], sets[part]] = True
+        yield {"filters": np.packbits(filters[:, :-1], axis=1), "grams": np.packbits(grams[:, 1:], axis=1)}
+
+
+def unpacked(packed, width):
+    return torch.from_numpy(np.unpackbits(packed, axis=1, count=width))
+
+
+def encode_row_by_row(source, count, bits, positions):
+    """The same as tensors of floats, one name after another: by way of a string of bits and a list."""
+    filters, grams = [], []
+    with open(source) as lines:
+        for _, line in zip(range(count), lines, strict=False):
+            name = f"_{line.split()[0]}_"
+            found = [name[i : i + 2] for i in range(len(name) - 1)]
+            ones = {bit for gram in found for bit in positions[TWO_GRAMS.index(gram)]}
+            bit_string = "".join("1" if bit in ones else "0" for bit in range(bits))
+            filters.append(torch.tensor(np.array([int(bit) for bit in bit_string], dtype=np.float32)))
+            label = np.zeros(len(TWO_GRAMS), dtype=np.float32)
+            for gram in found:
+                if gram in TWO_GRAMS:
+                    label[TWO_GRAMS.index(gram)] = 1
+            grams.append(torch.tensor(label))
+    return torch.stack(filters), torch.stack(grams)
+
+
+def encode_at_once(source, count, bits, positions):
+    batches = list(encode(source, count, bits, positions))
+    widths = {"filters": bits, "grams": len(TWO_GRAMS)}
+    return tuple(
+        torch.cat([unpacked(batch[name], width).float() for batch in batches])
+        for name, width in widths.items()
+    )
+
+
+def compare(*arguments):
+    """Seconds of both ways, medians of three rounds in turn; what they give is the same."""
+    seconds = {encode_row_by_row: [], encode_at_once: []}
+    for _ in range(3):
+        results = []
+        for way, taken in seconds.items():
+            start = time.perf_counter()
+            results.append(way(*arguments))
+            taken.append(time.perf_counter() - start)
+        assert all(torch.equal(one, other) for one, other in zip(*results, strict=True))
+    return [statistics.median(taken) for taken in seconds.values()]

@@ -1,0 +1,287 @@
+"""Recover the two-grams of surnames from their Bloom filters, with a network and with a linear model.
+
+The filters of bloom_filters.py keep names secret while registries compare them. This is how much of a name
+a model reads out of one that has seen others beside their filters: the 88,799 surnames of the US census of
+1990, in 64 bits with 8 hash functions, which set most bits. Even who knows the key then finds six two-grams
+that are not there for one that is.
+
+The filters are made with NumPy, all names at once, and kept by `prepared`: the next start maps them in.
+That is measured against making them row by row. A tenth of the names is held out, another one says
+where each model's threshold lies. The yardsticks: the two-grams that are the most frequent, a linear model
+trained the same way (three times as long it gains 0.01), and the key.
+
+    python examples/train_bloom.py
+    python examples/train_bloom.py --bits 1000 --hashes 30 --epochs 2
+    python examples/train_bloom.py --resume        (after a Ctrl-C: with the settings of the checkpoint)
+"""
+
+import argparse
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+import matplotlib
+import matplotlib.pyplot as plt
+import numpy as np
+import torch
+from bloom_filters import SURNAMES, TWO_GRAMS, compare, encode, positions, unpacked
+from torch import nn
+from torch.nn import functional
+
+from plateau_jax import PlateauCurve
+from torch_bridge import TrainStep, evaluate, make_loader, prefetch, prepared
+
+matplotlib.use("Agg")  # A file, no window.
+
+COLORS = {"network": "#0072B2", "linear model": "#E69F00", "most frequent": "0.5"}
+
+
+class Names:
+    """Some rows of what was prepared; a batch of them is taken at once."""
+
+    def __init__(self, data, bits, rows):
+        self.data, self.widths, self.rows = data, {"filters": bits, "grams": len(TWO_GRAMS)}, rows
+
+    def __len__(self):
+        return len(self.rows)
+
+    def __getitem__(self, index):
+        rows = self.rows[index]
+        return tuple(unpacked(self.data[name][rows], width) for name, width in self.widths.items())
+
+    __getitems__ = __getitem__  # what torch's loaders ask for a whole batch
+
+
+def as_it_is(batch):
+    return batch
+
+
+def forever(loader):
+    while True:
+        yield from loader
+
+
+def model(bits, hidden, log_odds):
+    """A linear model, or with a hidden layer a network: Xavier's start, and Kaiming's before a ReLU.
+
+    One two-gram in a hundred is there. The biases of the last layer start at each one's log-odds, so that
+    training need not find out first how rare each is (Lin et al., 2017, "Focal loss"), and the threshold is
+    chosen afterwards. Weights on what is there, tried as
+    `pos_weight` (the root of the odds against it), cost 0.02 to 0.03 of F1: they move the threshold, which
+    is chosen anyway, and let two-grams that hardly a name has outweigh the others.
+    """
+    last = nn.Linear(hidden or bits, len(TWO_GRAMS))
+    nn.init.xavier_uniform_(last.weight)
+    with torch.no_grad():
+        last.bias.copy_(log_odds)
+    if not hidden:
+        return last
+    first = nn.Linear(bits, hidden)
+    nn.init.kaiming_uniform_(first.weight, nonlinearity="relu")
+    nn.init.zeros_(first.bias)
+    return nn.Sequential(first, nn.ReLU(), last)
+
+
+def loss_fn(model, batch):
+    """The cross-entropy of all two-grams of a name, in nats: its sum and the number of names."""
+    filters, grams = (part.float() for part in batch)
+    loss = functional.binary_cross_entropy_with_logits(model(filters), grams, reduction="sum")
+    return loss, len(filters)
+
+
+def levels(scores, truth):
+    """Thresholds from -12 to 12 that something lies above, and precision, recall and F1 there."""
+    above = [
+        torch.histc(some.clamp(-12, 12), 2400, -12, 12).double().flip(0).cumsum(0).flip(0)
+        for some in (scores, scores[truth])
+    ]
+    said, hits = (counts[above[0] > 0] for counts in above)
+    there = above[1][0]
+    thresholds = torch.linspace(-12, 12, 2401)[: len(said)]
+    return thresholds, hits / said, hits / there, 2 * hits / (said + there)
+
+
+def score(predicted, truth):
+    """Precision, recall and F1 over all two-grams of all names."""
+    hits, said, there = (some.sum().item() for some in (predicted & truth, predicted, truth))
+    return hits / max(said, 1), hits / max(there, 1), 2 * hits / max(said + there, 1)
+
+
+def picture(path, curves, scores, groups, by_group):
+    """Left, what each threshold gives, and the one that was chosen; right, rare and frequent two-grams."""
+    figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4.6), layout="constrained")
+    for name, color in COLORS.items():
+        precision, recall = curves[name]
+        left.plot(recall, precision, color=color, lw=1.8, label=name)
+        left.plot(*scores[name][1::-1], "o", color=color, ms=7)
+        right.plot(range(len(groups)), by_group[name], "o-", color=color, ms=5)
+    left.set_title("Two-grams of held-out names", loc="left")
+    left.set(xlabel="recall", ylabel="precision", xlim=(0, 1.01), ylim=(0, 1.01))
+    left.legend(frameon=False, loc="center left")
+    right.set_title("F1 by how many training names have the two-gram", loc="left")
+    right.set(xticks=range(len(groups)), xticklabels=groups, ylim=(0, 1.01))
+    for axes in (left, right):
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(color="0.92")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=150)
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--count", type=int, default=88_799, help="the most common so many surnames (all)")
+    parser.add_argument("--bits", type=int, default=64, help="of a filter (64)")
+    parser.add_argument("--hashes", type=int, default=8, help="bits that a two-gram sets (8)")
+    parser.add_argument("--epochs", type=int, default=8)
+    parser.add_argument("--batch-size", type=int, default=512)
+    parser.add_argument("--hidden", type=int, default=512)
+    parser.add_argument("--peak", type=float, default=1e-2, help="the network's peak learning rate (0.01)")
+    parser.add_argument("--linear-peak", type=float, default=0.5, help="the linear model's (0.5)")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--every", type=int, default=138, help="updates between two lines (138, an epoch)")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--data", type=Path, default=Path("train_bloom_data"), metavar="FOLDER")
+    parser.add_argument("--output", type=Path, default=Path("train_bloom.png"), metavar="FILE")
+    parser.add_argument("--checkpoint", type=Path, default=Path("train_bloom.pt"), metavar="FILE")
+    parser.add_argument("--resume", action="store_true", help="go on from the checkpoint of a Ctrl-C")
+    args, saved = parser.parse_args(), None
+    if args.resume:
+        if not args.checkpoint.exists():
+            parser.error(f"--resume: there is no checkpoint {args.checkpoint}")
+        saved = torch.load(args.checkpoint, map_location="cpu")
+        parser.set_defaults(**saved["settings"])
+        args = parser.parse_args()
+    sizes = ("count", "bits", "hashes", "epochs", "batch_size", "hidden", "every")
+    if min(getattr(args, name) for name in sizes) < 1:
+        options = ", ".join(f"--{name.replace('_', '-')}" for name in sizes)
+        parser.error(f"{options} must be at least 1")
+    if args.output.suffix[1:] not in plt.Figure().canvas.get_supported_filetypes():
+        parser.error(f"--output {args.output} must end in .png, or another format of matplotlib's")
+    if not args.checkpoint.parent.is_dir():
+        parser.error(f"--checkpoint {args.checkpoint}: there is no folder {args.checkpoint.parent}")
+    try:
+        torch.empty(0, device=args.device)
+    except (AssertionError, RuntimeError) as error:
+        parser.error(f"--device {args.device}: {str(error).splitlines()[0]}")
+    return args, saved
+
+
+def main() -> None:
+    args, saved = arguments()
+    torch.set_num_threads(1)  # The models are small.
+    sizes = {"bits": args.bits, "positions": positions(args.bits, args.hashes)}
+    start = time.perf_counter()
+    # The positions count for the key as the list that they are: of what encode calls, the text would not.
+    data = prepared(encode, SURNAMES, args.data, count=args.count, **sizes)
+    seconds = time.perf_counter() - start
+    shuffled = np.random.default_rng(0).permutation(len(data["filters"]))  # held out for every seed
+    training, validation, held_out = np.split(shuffled, [len(shuffled) * 8 // 10, len(shuffled) * 9 // 10])
+    _, grams = Names(data, args.bits, training)[:]
+    seen = grams.sum(0, dtype=torch.float32)  # how many names have it
+    log_odds = torch.log((seen + 0.5) / (len(training) - seen + 0.5))
+
+    torch.manual_seed(args.seed)
+    models = {
+        name: model(args.bits, hidden, log_odds).to(args.device)
+        for name, hidden in (("network", args.hidden), ("linear model", 0))
+    }
+    try:
+        # No worker processes: taking rows out of a file that is mapped in costs less than sending them.
+        settings = {"device": args.device, "workers": 0, "collate_fn": as_it_is}
+        rows = [Names(data, args.bits, part) for part in (training, validation, held_out)]
+        feed = prefetch(make_loader(rows[0], args.batch_size, seed=args.seed, **settings), args.device)
+        checks = prefetch(make_loader(rows[1], 2048, training=False, **settings), args.device)
+        updates, done = args.epochs * len(feed), 0
+        curve = PlateauCurve(updates, warmup_steps=updates // 20, plateaus=[(10, 40)], min_lr_ratio=0.01)
+        steps = {}
+        for (name, each), peak in zip(models.items(), (args.peak, args.linear_peak), strict=True):
+            optimizer = torch.optim.AdamW(each.parameters(), lr=peak, weight_decay=1e-4, fused=True)
+            steps[name] = TrainStep(each, optimizer, loss_fn, curve)
+        if saved is not None:
+            for name, step in steps.items():
+                step.load_state_dict(saved["steps"][name])
+            feed.load_state_dict(saved["feed"])
+            done = saved["done"]
+            print(f"resumed from {args.checkpoint} after update {done} of {updates}")
+    except ValueError as error:
+        sys.exit(f"train_bloom.py: {error}")
+
+    stop = threading.Event()
+
+    def stop_soon(*_):  # not in the middle of an update; a second Ctrl-C does not wait
+        stop.set()
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    signal.signal(signal.SIGINT, stop_soon)
+
+    print(
+        f"{len(shuffled):,} names ready after {seconds:.2f} s, {grams.float().mean():.1%} of two-grams there"
+    )
+    print("update  learning rate    network  linear model  (nats a name, not trained on)", flush=True)
+    batches = forever(feed)
+    while done < updates and not stop.is_set():
+        batch = next(batches)
+        for step in steps.values():
+            result = step(batch)
+        done += 1
+        if done % args.every == 0 or done == updates:
+            losses = [evaluate(each, checks, loss_fn) for each in models.values()]
+            rate = result.lr.item() / args.linear_peak
+            print(f"{done:6d}  {rate:13.4f}  {losses[0]:9.3f}  {losses[1]:12.3f}", flush=True)
+    if done < updates:
+        partial = args.checkpoint.with_suffix(".partial")
+        # Paths as text: torch loads plain values alone.
+        settings = {
+            name: str(value) if isinstance(value, Path) else value for name, value in vars(args).items()
+        }
+        states = {name: step.state_dict() for name, step in steps.items()}
+        torch.save({"settings": settings, "done": done, "steps": states, "feed": feed.state_dict()}, partial)
+        os.replace(partial, args.checkpoint)
+        print(f"stopped after update {done}; {args.checkpoint} goes on with --resume")
+        sys.exit(130)
+
+    (tuning, tuned), (filters, truth) = (part[:] for part in rows[1:])
+    tuned, truth = tuned.bool(), truth.bool()
+    with torch.no_grad():
+        outputs = {
+            name: [each(part.float().to(args.device)).cpu() for part in (tuning, filters)]
+            for name, each in models.items()
+        }
+    outputs["most frequent"] = [log_odds.expand(len(part), -1) for part in (tuning, filters)]
+    groups = {
+        "under 10": (0, 10),
+        "10 to 99": (10, 100),
+        "100 to 999": (100, 1000),
+        "1,000 and more": (1000, 1e9),
+    }
+    curves, scores, by_group = {}, {}, {}
+    for name, (of_tuning, of_held_out) in outputs.items():
+        thresholds, _, _, f1 = levels(of_tuning, tuned)
+        predicted = of_held_out >= thresholds[f1.argmax()]
+        curves[name] = levels(of_held_out, truth)[1:3]
+        scores[name] = score(predicted, truth)
+        masks = [(low <= seen) & (seen < high) for low, high in groups.values()]
+        by_group[name] = [score(predicted[:, mask], truth[:, mask])[2] for mask in masks]
+    set_bits = filters.bool()
+    every_bit = [set_bits[:, own].all(1) for own in sizes["positions"]]
+    scores["all bits, by the key"] = score(torch.stack(every_bit, 1), truth)
+    print(f"\ntwo-grams of {len(truth):,} held-out names  precision  recall     F1")
+    for name, figures in scores.items():
+        print(f"  {name + ':':32}" + "  ".join(f"{figure:7.3f}" for figure in figures))
+    picture(args.output, curves, scores, list(groups), by_group)
+    print(f"picture: {args.output}")
+
+    count = min(4000, args.count)
+    slow, fast = (1e3 * seconds for seconds in compare(SURNAMES, count, *sizes.values()))
+    print(f"{count:,} names row by row {slow:.0f} ms, at once {fast:.1f} ms: {slow / fast:.0f} times as fast")
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except KeyboardInterrupt:
+        print("\nstopped")
+        sys.exit(130)

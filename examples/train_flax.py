@@ -1,0 +1,292 @@
+"""Guess the next word of Python's standard library in flax, with the network spread over several devices.
+
+Eight words → the ninth, of a vocabulary of 2048. The mesh of devices has two axes: over "data" each device
+takes a share of the batch, over "model" a share of the vocabulary's table and of the hidden layer, and of
+Adam's moments for them. The same run on one device takes the same rates, bit for bit, and comes to the
+same losses, as far as float32 can say. The yardstick is how often a word follows the one before.
+
+The curve is a warmup, a stable phase and a cooldown. A checkpoint holds the curve beside the state: it goes
+on over another mesh, and under any plan that has the same past. Ctrl-C saves too.
+
+The network is that of Bengio et al., 2003, "A Neural Probabilistic Language Model", cut up as in Shoeybi
+et al., 2019, "Megatron-LM", arXiv:1909.08053.
+
+    python examples/train_flax.py
+    python examples/train_flax.py --mesh 4 2 --width 512
+    python examples/train_flax.py --resume        (after a Ctrl-C: with the settings of the checkpoint)
+    python examples/train_flax.py --resume --mesh 1 1 --stable 1500 --cooldown 500
+"""
+
+import argparse
+import math
+import re
+import signal
+import sys
+import sysconfig
+import threading
+from collections import Counter
+from pathlib import Path
+
+import jax
+import numpy as np
+import optax
+from flax import nnx
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from orbax import checkpoint
+
+from plateau_jax import Curve, StagedCurve, optax_schedule
+
+VOCABULARY, CONTEXT, FEATURES, HELD_OUT = 2048, 8, 32, 4096
+FIXED = "batch_size", "width", "peak", "seed"  # No run goes on with others.
+OF_THE_MACHINE = "mesh", "checkpoint", "resume"  # They may differ when a run goes on.
+
+
+class Network(nnx.Module):
+    """Words (batch, 8) → logits of the next word (batch, 2048), with tied embeddings.
+
+    The first kernel is cut by columns and the second by rows: a device needs the others' results once.
+    """
+
+    def __init__(self, width, rngs):
+        cut, uniform = nnx.with_partitioning, nnx.initializers.lecun_uniform()
+        rows, columns = cut(uniform, ("model", None)), cut(uniform, (None, "model"))
+        table = cut(nnx.initializers.normal(0.1), ("model", None))
+        seen = CONTEXT * FEATURES
+        self.table = nnx.Embed(VOCABULARY, FEATURES, embedding_init=table, rngs=rngs)
+        self.wide = nnx.Linear(seen, width, use_bias=False, kernel_init=columns, rngs=rngs)
+        self.narrow = nnx.Linear(width, FEATURES, kernel_init=rows, rngs=rngs)
+
+    def __call__(self, words):
+        seen = self.table(words).reshape(len(words), -1)
+        return self.table.attend(self.narrow(nnx.gelu(self.wide(seen))))
+
+
+@nnx.jit
+def loss_fn(network, rows):
+    """The mean cross-entropy of the last word of each row, in nats."""
+    logits = network(rows[:, :-1])
+    return optax.softmax_cross_entropy_with_integer_labels(logits, rows[:, -1]).mean()
+
+
+@nnx.jit(donate_argnums=(0, 1))  # The new state lies where the old one did.
+def update(network, optimizer, rows):
+    """One update; returns the loss before it and the learning rate that it used."""
+    loss, gradients = nnx.value_and_grad(loss_fn)(network, rows)
+    optimizer.update(network, gradients)
+    return loss, optimizer.opt_state.hyperparams["learning_rate"][...]
+
+
+class Text:
+    """Rows of eight words and the one that follows; every tenth file is held out."""
+
+    def __init__(self, seed):
+        files = sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))
+        held_out = files[9::10]
+        parts = [file for file in files if file not in held_out], held_out
+        texts = ["".join(file.read_text("utf-8", "replace") for file in part) for part in parts]
+        # A line's end is a word too, with the indentation that follows.
+        training, unseen = (re.findall(r"\n *|\w+|[^\w\s]", text) for text in texts)
+        frequent = Counter(training).most_common(VOCABULARY - 1)
+        number = {word: place for place, (word, _) in enumerate(frequent, 1)}  # 0: any other word
+
+        def rows(words):
+            numbers = np.array([number.get(word, 0) for word in words], np.int32)
+            return np.lib.stride_tricks.sliding_window_view(numbers, CONTEXT + 1)
+
+        self.training, unseen = rows(training), rows(unseen)
+        self.held_out = unseen[:: len(unseen) // HELD_OUT][:HELD_OUT]
+        self.seed = seed
+
+    def batch(self, update, size):
+        """The batch of an update, whichever run it belongs to: nothing to save."""
+        random = np.random.default_rng([self.seed, update])
+        return self.training[random.integers(len(self.training), size=size)]
+
+    def loss_of_pairs(self):
+        """Held-out loss of how often a word follows another in training, in nats.
+
+        Words that are frequent anywhere count, too, as if each had been followed 100 times more
+        (MacKay and Peto, 1995, "A Hierarchical Dirichlet Language Model").
+        """
+        pairs = np.zeros((VOCABULARY, VOCABULARY))
+        np.add.at(pairs, tuple(self.training[:, -2:].T), 1)
+        anywhere = (pairs.sum(0) + 1) / (pairs.sum() + VOCABULARY)
+        pairs = (pairs + 100 * anywhere) / (pairs.sum(1, keepdims=True) + 100)
+        return -np.log(pairs[tuple(self.held_out[:, -2:].T)]).mean()
+
+
+class Run:
+    """A network and its optimizer over a mesh of devices, and the rate and the loss of every update."""
+
+    def __init__(self, args, curve, devices, *shape):
+        automatic = AxisType.Auto, AxisType.Auto
+        devices = devices[: math.prod(shape)]
+        self.mesh = jax.make_mesh(shape, ("data", "model"), axis_types=automatic, devices=devices)
+        self.rates, self.losses = [], []
+
+        @nnx.jit  # So that the whole need not fit on any device.
+        def begin():
+            network = Network(args.width, nnx.Rngs(args.seed))
+            adamw = optax.inject_hyperparams(optax.adamw)(optax_schedule(curve, args.peak))
+            return network, nnx.Optimizer(network, adamw, wrt=nnx.Param)
+
+        with jax.set_mesh(self.mesh):
+            self.parts = begin()
+
+    def _placed(self, rows):
+        return jax.device_put(rows, NamedSharding(self.mesh, PartitionSpec("data")))
+
+    def update(self, rows):
+        loss, rate = update(*self.parts, self._placed(rows))
+        # Host devices share few threads: with two programs at once both may wait for ever.
+        self.losses.append(jax.block_until_ready(loss))
+        self.rates.append(rate)
+
+    def loss(self, rows):
+        return float(loss_fn(self.parts[0], self._placed(rows)))
+
+    def save(self, checkpoints, settings, curve):
+        """Returns when the state is copied; it is written while the next updates run."""
+        past = {"rates": np.array(self.rates).tolist(), "losses": np.array(self.losses).tolist()}
+        about = checkpoint.args.JsonSave({"settings": settings, "curve": curve.to_dict(), **past})
+        state = checkpoint.args.StandardSave(nnx.state(self.parts))
+        checkpoints.save(len(self.rates), args=checkpoint.args.Composite(state=state, about=about))
+
+    def load(self, checkpoints, about):
+        """Each device reads its share of this mesh, whichever the state was saved from."""
+        state = checkpoint.args.StandardRestore(nnx.state(self.parts))
+        saved = checkpoints.restore(len(about["rates"]), args=checkpoint.args.Composite(state=state))
+        nnx.update(self.parts, saved.state)
+        self.rates, self.losses = ([*map(np.float32, about[name])] for name in ("rates", "losses"))
+
+
+def manager(folder):
+    """It keeps the last checkpoint, and clears away what a kill left half written."""
+    kept = checkpoint.checkpoint_managers.LatestN(1)
+    options = checkpoint.CheckpointManagerOptions(preservation_policy=kept, cleanup_tmp_directories=True)
+    return checkpoint.CheckpointManager(folder.absolute(), options=options)
+
+
+def last_saved(folder):
+    """What the last checkpoint holds beside the state; None where there is none."""
+    if not folder.is_dir():
+        return None
+    with manager(folder) as checkpoints:
+        if checkpoints.latest_step() is None:
+            return None
+        wanted = checkpoint.args.Composite(about=checkpoint.args.JsonRestore())
+        return checkpoints.restore(checkpoints.latest_step(), args=wanted).about
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    mesh = {"type": int, "choices": (1, 2, 4, 8, 16), "metavar": ("DATA", "MODEL")}
+    parser.add_argument("--mesh", nargs=2, default=(2, 2), help="devices along both axes (2 2)", **mesh)
+    parser.add_argument("--warmup", type=int, default=50)
+    parser.add_argument("--stable", type=int, default=700, help="updates at the peak (700)")
+    parser.add_argument("--cooldown", type=int, default=250)
+    parser.add_argument("--batch-size", type=int, default=256, help="rows over all devices (256)")
+    parser.add_argument("--width", type=int, default=256, help="of the hidden layer (256)")
+    parser.add_argument("--peak", type=float, default=5e-3, help="peak learning rate (0.005)")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--every", type=int, default=100, help="updates between two checkpoints (100)")
+    parser.add_argument("--checkpoint", type=Path, default=Path("train_flax"), metavar="FOLDER")
+    parser.add_argument("--resume", action="store_true", help="go on from the last checkpoint")
+    args, saved = parser.parse_args(), None
+    # Before JAX starts. They count where there are too few other devices.
+    jax.config.update("jax_num_cpu_devices", math.prod(args.mesh))
+    if args.resume:
+        saved = last_saved(args.checkpoint)
+        if saved is None:
+            parser.error(f"--resume: there is no checkpoint in {args.checkpoint}")
+        parser.set_defaults(**saved["settings"])
+        args = parser.parse_args()
+        if any(getattr(args, name) != saved["settings"][name] for name in FIXED):
+            parser.error("--resume: --batch-size, --width, --peak and --seed stay what they were")
+    data, model = args.mesh
+    if args.batch_size % data or args.width % model or min(args.batch_size, args.width, args.every) < 1:
+        parser.error(
+            f"--batch-size must be a multiple of {data} and --width of {model}, for --mesh {data} {model}; "
+            "they and --every must be at least 1"
+        )
+    try:
+        curve = StagedCurve([(args.warmup, 1.0), (args.stable,), (args.cooldown, 0.0, "1-sqrt")])
+        optax_schedule(curve, args.peak)
+    except ValueError as error:
+        parser.error(str(error))
+    if args.seed < 0:
+        parser.error(f"--seed {args.seed} must be at least 0")
+    if saved is not None:
+        before, done = Curve.from_dict(saved["curve"]), len(saved["rates"])
+        if not curve.same_until(before, done):
+            parted = curve.first_difference(before)
+            parser.error(f"--resume: after {done} updates, but the curves part after step {parted}")
+    return args, curve, saved
+
+
+def main() -> None:
+    args, curve, saved = arguments()
+    settings = {name: value for name, value in vars(args).items() if name not in OF_THE_MACHINE}
+    text, updates = Text(args.seed), curve.total_steps
+    jax.config.update("jax_default_matmul_precision", "highest")  # no TF32 on a GPU
+    devices = jax.devices()
+    if len(devices) < math.prod(args.mesh):
+        devices = jax.devices("cpu")
+
+    stop = threading.Event()
+
+    def stop_soon(*_):  # not in the middle of an update; a second Ctrl-C does not wait
+        stop.set()
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    signal.signal(signal.SIGINT, stop_soon)
+
+    run = Run(args, curve, devices, *args.mesh)
+    with manager(args.checkpoint) as checkpoints:
+        if saved is not None:
+            run.load(checkpoints, saved)
+            print(f"resumed from {args.checkpoint} after update {len(run.rates)}")
+        else:
+            for step in checkpoints.all_steps():
+                checkpoints.delete(step)
+        state = jax.tree.leaves(nnx.state(run.parts))
+        whole = sum(part.nbytes for part in state) / 1e6
+        share = sum(part.addressable_data(0).nbytes for part in state) / 1e6
+        print(f"{len(text.training):,} words to learn from, {run.mesh.size} devices, {devices[0].platform}")
+        print(f"weights and moments: {whole:.2f} MB, of which a device holds {share:.2f} MB\n")
+        print("update  learning rate  training loss  held-out loss", flush=True)
+        while (done := len(run.rates)) < updates and not stop.is_set():
+            run.update(text.batch(done, args.batch_size))
+            done += 1
+            if done % args.every == 0 or done == updates:
+                seen = run.rates[-1], run.losses[-1], run.loss(text.held_out)
+                print("{:6d}  {:13.7e}  {:13.6f}  {:13.6f}".format(done, *seen), flush=True)
+                run.save(checkpoints, settings, curve)
+        if checkpoints.latest_step() != done:
+            run.save(checkpoints, settings, curve)
+    if done < updates:
+        print(f"stopped after update {done}; {args.checkpoint} goes on with --resume")
+        sys.exit(130)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # Nothing is saved from here on.
+
+    alone = Run(args, curve, devices, 1, 1)
+    for done in range(updates):
+        alone.update(text.batch(done, args.batch_size))
+    rates = np.array([run.rates, alone.rates], np.float32).view(np.int32)
+    losses = np.array([run.losses, alone.losses])
+    held_out = run.loss(text.held_out)
+    print("\nagainst the same run on one device:")
+    print(f"  learning rates that differ:             {np.count_nonzero(rates[0] != rates[1])} of {updates}")
+    print(f"  largest difference of a training loss:  {np.abs(losses[0] - losses[1]).max():.1e}")
+    print(f"  difference of the last training loss:   {abs(losses[0, -1] - losses[1, -1]):.1e}")
+    print(f"  difference of the last held-out loss:   {abs(held_out - alone.loss(text.held_out)):.1e}")
+    print(f"\nheld-out loss of frequencies of pairs:  {text.loss_of_pairs():.4f} nats a word")
+    print(f"held-out loss of the network:           {held_out:.4f}")
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except KeyboardInterrupt:
+        print("\nstopped")
+        sys.exit(130)

@@ -1,0 +1,282 @@
+"""Parts of checkpoints, and what processes do with them."""
+
+import os
+import signal
+import sys
+import warnings
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+from unittest.mock import patch
+
+import numpy as np
+import torch
+from support.forkserver import FORKSERVER
+from support.together import Case, batch_of, step_of
+from torch import Tensor, distributed, nn
+from torch.distributed.checkpoint import FileSystemWriter
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
+from torch.utils import _pytree as pytree
+
+from torch_bridge import Checkpoints, TrainStep
+
+
+class Part:
+    """Has any state, and gives out what it was given."""
+
+    def __init__(self, state: Any = None) -> None:
+        self.state = state
+
+    def state_dict(self) -> Any:
+        return self.state
+
+    def load_state_dict(self, state_dict: Any) -> None:
+        self.state = state_dict
+
+
+class Refusing(Part):
+    """Refuses what it does not like, when it has changed already."""
+
+    def load_state_dict(self, state_dict: Any) -> None:
+        before, self.state = self.state, state_dict
+        if state_dict != before:
+            raise KeyError("another one")
+
+
+def same(found: Any, expected: Any) -> bool:
+    """Of the same types, values, bits, order of keys, shapes, and layouts in memory."""
+    if type(found) is not type(expected):
+        return False
+    if isinstance(expected, Tensor):
+        return (found.dtype, found.shape, found.stride()) == (
+            expected.dtype,
+            expected.shape,
+            expected.stride(),
+        ) and _bits(found) == _bits(expected)
+    if isinstance(expected, np.ndarray | np.generic):
+        return (found.dtype, found.shape, found.tobytes()) == (
+            expected.dtype,
+            expected.shape,
+            expected.tobytes(),
+        )
+    if isinstance(expected, Mapping):
+        one, other = cast("Mapping[Any, Any]", found), cast("Mapping[Any, Any]", expected)
+        versions = [getattr(each, "_metadata", None) for each in (one, other)]
+        return same(list(one.items()), list(other.items())) and same(*versions)
+    if isinstance(expected, list | tuple):
+        items = cast("Sequence[Any]", expected)
+        return len(found) == len(items) and all(map(same, found, items))
+    if isinstance(expected, float | complex):
+        return np.complex128(found).tobytes() == np.complex128(expected).tobytes()
+    return found == expected
+
+
+def _bits(tensor: Tensor) -> bytes:
+    flat = tensor.detach().contiguous().view(-1)
+    return flat.view(torch.uint8).numpy().tobytes() if tensor.numel() else b""
+
+
+def leftovers(directory: Path, counts: Sequence[int]) -> list[str]:
+    """What is there beside complete checkpoints of these counts, one of each."""
+    names = [path.name for path in directory.iterdir()]
+    extra = [name for name in names if name.partition(".")[0] not in map(str, counts)]
+    return extra if extra or len(names) == len(counts) else names
+
+
+# Kills.
+
+
+def killed(function: Callable[..., Any], *arguments: Any, at: int, rank: int = 0, number: int = 1) -> bool:
+    """Whether a process was killed, by SIGKILL, as it was about to touch the disk for the `at`-th time."""
+    directory = cast("Path", arguments[0])
+    store = str(directory.with_suffix(f".{at}.{rank}.{number}.store"))
+    workers = [
+        FORKSERVER.Process(
+            target=_work, args=(function, arguments, store, at if each == rank else None, each, number)
+        )
+        for each in range(number)
+    ]
+    for worker in workers:
+        worker.start()
+    workers[rank].join()
+    for worker in workers:
+        if workers[rank].exitcode == -signal.SIGKILL:
+            worker.kill()  # it would wait for the one that was killed
+        worker.join()
+    assert {worker.exitcode for worker in workers} <= {0, -signal.SIGKILL}
+    return workers[rank].exitcode == -signal.SIGKILL
+
+
+_ON_DISK = ("open", "os.", "shutil.rmtree")
+
+
+def _work(
+    function: Callable[..., Any], arguments: Any, store: str, at: int | None, rank: int, number: int
+) -> None:
+    if number > 1:
+        os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+        distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=number)
+    directory, left = str(arguments[0]), at
+
+    def count_down(event: str, values: tuple[Any, ...]) -> None:
+        nonlocal left
+        if left is not None and event.startswith(_ON_DISK) and str(values[0]).startswith(directory):
+            left -= 1
+            if left < 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    sys.addaudithook(count_down)
+    function(*arguments)
+    os._exit(0)  # not by way of gloo's own end, which can abort a process
+
+
+def state_of(count: int) -> dict[str, Any]:
+    return {"weights": torch.full((50,), float(count)), "count": count, "none": {}}
+
+
+def save_two(directory: Path, counts: Sequence[int]) -> None:
+    """One of these checkpoints after the other, of a part that tells which one it is of."""
+    checkpoints = Checkpoints(directory, keep=2)
+    for count in counts:
+        checkpoints.save(count, part=Part(state_of(count)), wait=True)
+
+
+# What processes do together.
+
+
+def rank() -> int:
+    return distributed.get_rank()
+
+
+def sharded(seed: int) -> nn.Module:
+    """Two layers, uneven over two processes, that each process holds a part of."""
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Linear(3, 5), nn.Linear(5, 1))
+    for module in (*model, model):
+        fully_shard(module)
+    return model
+
+
+def full(state: Any) -> dict[str, np.ndarray[Any, Any]]:
+    """Every tensor of a state by its place, whole."""
+    found: dict[str, np.ndarray[Any, Any]] = {}
+    for path, leaf in cast("list[tuple[Any, Any]]", pytree.tree_leaves_with_path(state)):
+        if isinstance(leaf, Tensor):
+            whole = leaf.full_tensor() if isinstance(leaf, DTensor) else leaf
+            found[pytree.keystr(path)] = whole.detach().numpy().copy()
+    return found
+
+
+def own_and_common(directory: Path) -> list[bool]:
+    """Each process gets its own back, of plain values and tensors, and of what is sharded."""
+    model, common = sharded(0), torch.arange(1000.0)
+    optimizer = torch.optim.Adam(model.parameters())
+    model(torch.ones(2, 3)).sum().backward()
+    optimizer.step()
+    own = torch.full((3,), float(rank()))
+    expected: dict[str, Any] = {"common": common.clone(), "own": own, "rank": [rank()], "e": {}}
+    part, values = Part(expected), {"rank": rank(), "all": [1]}
+    before = full([model.state_dict(), optimizer.state_dict()])
+    checkpoints = Checkpoints(directory)
+    checkpoints.save(1, part=part, values=values, model=model, optimizer=optimizer)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+    common.zero_()
+    fresh = torch.optim.Adam(model.parameters())
+    part.state = None
+    values.clear()
+    assert checkpoints.load(part=part, values=values, model=model, optimizer=fresh) == 1
+    after = full([model.state_dict(), fresh.state_dict()])
+    return [
+        same(part.state, expected),
+        values == {"rank": rank(), "all": [1]},
+        after.keys() == before.keys() and all(np.array_equal(after[key], before[key]) for key in before),
+    ]
+
+
+def trained(directory: Path, cases: Sequence[Case]) -> list[Any]:
+    """A checkpoint of some updates of each case; what is in it, whole."""
+    found: list[Any] = []
+    for number, case in enumerate(cases):
+        step = step_of(case)
+        for update in range(3):
+            step(batch_of(case, update, rank() if distributed.is_initialized() else 0, 0))
+        Checkpoints(directory / str(number)).save(3, step=step, wait=True)
+        found.append(content(step))
+    return found
+
+
+def loaded(directory: Path, cases: Sequence[tuple[int, Case]]) -> list[Any]:
+    """What fresh steps of each case are after loading the checkpoints of these numbers, and what was said."""
+    found: list[Any] = []
+    for number, case in cases:
+        step = step_of(case)
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            before = torch.get_rng_state().clone()
+            assert Checkpoints(directory / str(number)).load(step=step) == 3
+        kept = torch.equal(before, torch.get_rng_state())
+        found.append((*content(step), kept, [str(warning.message) for warning in said]))
+    return found
+
+
+def content(step: TrainStep) -> tuple[dict[str, np.ndarray[Any, Any]], tuple[int, int], bytes]:
+    state = step.state_dict()
+    tensors = full({"model": dict(state["model"]), "optimizer": state["optimizer"]})
+    return tensors, (state["applied"], state["clock"]), state["random"]["cpu"].numpy().tobytes()
+
+
+def take(directory: Path, how: str) -> Any:
+    """What is not well, in one process of several; what each of them then raises, and what comes after."""
+    part, other = Part({"a": rank()}), Part(OrderedDict(b=1))
+    checkpoints = Checkpoints(directory)
+    checkpoints.save(1, part=part, other=other, wait=True)
+    raised = ""
+    try:
+        if how == "state" and rank() == 1:
+            with patch.object(Part, "state_dict", side_effect=OSError("none")):
+                checkpoints.save(2, part=part, other=other)
+        elif how == "count":
+            checkpoints.save(2 + rank(), part=part, other=other)
+        elif how == "names":
+            checkpoints.load(None, **{f"part{rank()}": part})
+        elif how == "writing":
+            writing = FileSystemWriter.write_data
+            with patch.object(FileSystemWriter, "write_data", _fails if rank() == 1 else writing):
+                checkpoints.save(2, part=Part({"a": torch.ones(2) * rank()}), other=other, wait=True)
+        elif how == "refusal":
+            part.state, other.state = {"a": 7}, {"b": 7}
+            refusing = Refusing({"a": 7}) if rank() == 1 else part
+            checkpoints.load(other=other, part=refusing)
+        else:
+            checkpoints.save(2, part=part, other=other)
+    except Exception as error:
+        raised = f"{type(error).__name__}: {error}"
+    left = part.state, other.state
+    counts = checkpoints.counts()
+    checkpoints.save(3, part=part, other=other, wait=True)
+    return raised, left, counts, checkpoints.counts()
+
+
+def load_any(directory: Path) -> str:
+    """What a load of any checkpoint raises."""
+    try:
+        Checkpoints(directory).load(part=Part(), values={}, model=Part(), optimizer=Part())
+    except RuntimeError as error:
+        return str(error)
+    return ""
+
+
+def _fails(*_: object) -> Any:
+    raise OSError("the disk is full")
+
+
+def without_group(directory: Path) -> list[int]:
+    """A save goes on when its process group has gone."""
+    checkpoints = Checkpoints(directory)
+    checkpoints.save(1, model=sharded(0), part=Part(torch.full((3,), float(rank()))))
+    distributed.destroy_process_group()
+    return checkpoints.counts()

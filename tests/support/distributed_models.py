@@ -1,0 +1,134 @@
+"""`distribute` in every process, and the states of steps over what it returns."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from support.training import CURVE, mean_loss, seeded
+from torch import Tensor, distributed, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.utils import _pytree as pytree
+
+from torch_bridge import TrainStep, distribute, is_main
+
+WRAPPERS = ("ddp", "fsdp", "blocks", "hybrid")
+
+
+class Block(nn.Module):
+    """With a buffer, and a parameter of so few rows that a process has none of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 3)
+        self.scale = nn.Parameter(torch.rand(1, 3))
+        self.register_buffer("shift", torch.rand(3))
+
+    shift: Tensor
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return torch.tanh(self.linear(inputs)) * self.scale + self.shift
+
+
+class Blocks(nn.Module):
+    def __init__(self, seed: int = 0) -> None:
+        super().__init__()
+        with seeded(seed):
+            self.blocks = nn.Sequential(Block(), Block())
+            self.last = nn.Linear(3, 2)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.last(self.blocks(inputs))
+
+
+def build(wrapper: str, seed: int = 0) -> Any:
+    options: dict[str, Any] = {"device": "cpu"}
+    if wrapper == "hybrid":
+        names = ("copy", "shard")
+        options["mesh"] = init_device_mesh(
+            "cpu", (2, distributed.get_world_size() // 2), mesh_dim_names=names
+        )
+    if wrapper in ("blocks", "hybrid"):
+        options["blocks"] = [Block]
+    mode: Any = "ddp" if wrapper == "ddp" else "fsdp"
+    return distribute(Blocks(seed), mode, **options)
+
+
+def whole(tree: Any) -> Any:
+    """The tree with every tensor as an array, shards gathered."""
+
+    def array(tensor: Any) -> np.ndarray:
+        tensor = tensor.detach()
+        return (tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor).numpy().copy()
+
+    return pytree.tree_map_only(Tensor, array, tree)
+
+
+def weights_of_main(wrapper: str) -> tuple[bool, dict[str, np.ndarray]]:
+    """`is_main()`, and the weights and buffers of a model that each process has built from another seed."""
+    model = build(wrapper, seed=10 * distributed.get_rank())
+    return is_main(), whole(dict(getattr(model, "module", model).state_dict()))
+
+
+def step_over(wrapper: str) -> TrainStep:
+    model = build(wrapper)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, fused=True)
+    return TrainStep(model, optimizer, mean_loss, CURVE)
+
+
+def _update(step: TrainStep, number: int) -> float:
+    generator = torch.Generator().manual_seed(2 * number + distributed.get_rank())
+    rows = torch.randn(4, 5, generator=generator)
+    return step((rows[:, :3], rows[:, 3:])).loss.item()
+
+
+def saved_and_loaded(wrapper: str) -> Any:
+    """Losses and last states after a state was saved: of the same step, and of one that has loaded it."""
+    step = step_over(wrapper)
+    for number in range(3):
+        _update(step, number)
+    state = step.state_dict()
+    losses = [_update(step, number) for number in (3, 4)]
+    other = step_over(wrapper)
+    other.load_state_dict(state)
+    return losses, [_update(other, number) for number in (3, 4)], *_last_states(step, other)
+
+
+def from_whole_tensors(wrapper: str) -> tuple[Any, Any]:
+    """The last states of a step, and of one that has loaded its state with all shards gathered."""
+    step = step_over(wrapper)
+    for number in range(3):
+        _update(step, number)
+    state: Any = pytree.tree_map_only(Tensor, _full, step.state_dict())
+    other = step_over(wrapper)
+    other.load_state_dict(state)
+    return _last_states(step, other)
+
+
+def _full(tensor: Any) -> Tensor:
+    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+
+
+def _last_states(*steps: TrainStep) -> Any:
+    return tuple(whole({name: step.state_dict()[name] for name in ("model", "optimizer")}) for step in steps)
+
+
+def shards_in_a_plain_step() -> str:
+    state = step_over("fsdp").state_dict()
+    try:
+        step_over("ddp").load_state_dict(state)
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+def form_of_state_to_load(wrapper: str) -> tuple[Any, Any]:
+    """Kinds, dtypes and shapes of a state to be loaded before the first update, and of a state after it."""
+    step = step_over(wrapper)
+    before: Any = step._state_to_load()
+    _update(step, 0)
+    after = step.state_dict()
+    kinds = (
+        pytree.tree_map_only(Tensor, lambda t: (type(t).__name__, t.dtype, tuple(t.shape)), state)
+        for state in ({name: state[name] for name in ("model", "optimizer")} for state in (before, after))
+    )
+    return next(kinds), next(kinds)

@@ -1,0 +1,162 @@
+"""Evaluations in several processes: batches split among them, and a model that notices a missing pass."""
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import cycle, product
+from typing import Any, NamedTuple
+
+import torch
+from support.reads import reads_of
+from support.training import Batch, Net, Recurrent, batches, carried_loss, mean_loss, pair_loss
+from torch import Tensor, distributed, nn
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import TensorDataset
+
+from torch_bridge import evaluate, make_loader
+from torch_bridge.scale import processes
+
+LOSSES: dict[str, Callable[..., Any]] = {"mean": mean_loss, "pair": pair_loss}
+# Rows of each batch, by process.
+SPLITS = [
+    [[3, 2], [4, 1], [5, 2]],
+    [[3, 2, 6], [4], [1, 1]],
+    [[], [2, 4], [3]],
+    [[3], [], []],
+]
+
+
+class Sized:
+    """Batches that say how many they are."""
+
+    def __init__(self, batches: list[Batch], length: int) -> None:
+        self.batches, self.length = batches, length
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __iter__(self) -> Iterator[Batch]:
+        return iter(self.batches)
+
+
+# How a process is given its batches, and how many passes that makes where the most are so many.
+FORMS: dict[str, tuple[Callable[[list[Batch]], Iterable[Batch]], Callable[[int], int]]] = {
+    "list": (list, lambda most: most),
+    "iterator": (iter, lambda most: most),
+    "one is an iterator": (lambda own: iter(own) if processes.rank() == 1 else own, lambda most: most),
+    "length too small": (lambda own: Sized(own, min(len(own), 1)), lambda most: most),
+    "length too large": (lambda own: Sized(own, len(own) + 2), lambda most: most + 2),
+}
+
+
+class Evaluation(NamedTuple):
+    split: int
+    form: str
+    loss: str
+    value: float
+    passes: int
+    as_before: bool
+
+
+class Model(nn.Module):
+    """Communicates in every pass, and counts them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net, self.norm, self.passes = Net(dropout=0.5), nn.BatchNorm1d(3), 0
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        self.passes += 1
+        distributed.all_reduce(torch.ones(1))
+        return self.net(self.norm(inputs))
+
+
+def _wrapped(kind: str, model: Model) -> nn.Module:
+    if kind == "ddp":
+        return DistributedDataParallel(model)
+    if kind == "fsdp":
+        fully_shard(model.net.first)
+        fully_shard(model)
+    return model
+
+
+def batches_of(split: list[list[int]]) -> list[list[Batch]]:
+    """Other numbers in each batch."""
+    return [
+        [batches(1, rows, seed=10 * rank + index)[0] for index, rows in enumerate(own)]
+        for rank, own in enumerate(split)
+    ]
+
+
+def _spoiled_after(count: int, loss_fn: Callable[..., Any]) -> Callable[..., Any]:
+    """After so many calls, which are a process's own batches, nothing that counts comes."""
+    calls = 0
+
+    def wrapped(model: nn.Module, batch: Batch) -> Any:
+        nonlocal calls
+        calls += 1
+        found = loss_fn(model, batch)
+        if calls <= count:
+            return found
+        return (found[0] * torch.nan, 10**6) if isinstance(found, tuple) else found * torch.nan
+
+    return wrapped
+
+
+def evaluate_splits(kind: str) -> list[Evaluation]:
+    inner = Model()
+    model = _wrapped(kind, inner)
+    inner.norm.eval()
+    found: list[Evaluation] = []
+    losses = cycle(LOSSES.items())  # of which there are two, and five forms: each gets each
+    for (index, split), (form, (given, _)) in product(enumerate(SPLITS), FORMS.items()):
+        own = batches_of(split)[processes.rank()]
+        name, loss_fn = next(losses)
+        inner.passes = 0
+        modes = [module.training for module in model.modules()]
+        buffers = [buffer.clone() for buffer in model.buffers()]
+        value = evaluate(model, given(own), _spoiled_after(len(own), loss_fn))
+        as_before = [module.training for module in model.modules()] == modes and all(
+            map(torch.equal, model.buffers(), buffers)
+        )
+        found.append(Evaluation(index, form, name, value, inner.passes, as_before))
+    return found
+
+
+def evaluate_carried(pieces: list[list[Batch]]) -> float:
+    model = Recurrent()
+    return evaluate(model, pieces[processes.rank()], carried_loss, carry=model.initial())
+
+
+def evaluate_loaded(numbers: list[int], batch_size: int) -> list[float]:
+    """The loss of so many samples, in batches that `make_loader` gives out."""
+    found: list[float] = []
+    for rows in numbers:
+        (samples,) = batches(1, rows)
+        loader = make_loader(TensorDataset(*samples), batch_size, training=False, workers=0)
+        found.append(evaluate(Net(), loader, pair_loss))
+    return found
+
+
+def count_reads() -> list[int]:
+    """Reads of the device, for a few batches and for many."""
+    found: list[int] = []
+    for most in (2, 20):
+        own = batches(most if processes.rank() else most // 2)
+        found.append(reads_of(lambda own=own: evaluate(Net(), own, pair_loss)))
+    return found
+
+
+def errors() -> list[str]:
+    """What every process is told, where it is all that are wrong together."""
+    found: list[str] = []
+    names = list(LOSSES)
+    for given, loss_fn in (
+        (list[Batch](), pair_loss),
+        (iter(list[Batch]()), pair_loss),
+        (batches(2), LOSSES[names[processes.rank() % 2]]),
+    ):
+        try:
+            evaluate(Net(), given, loss_fn)
+        except (TypeError, ValueError) as error:
+            found.append(f"{type(error).__name__}: {error}")
+    return found

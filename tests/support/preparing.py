@@ -1,0 +1,60 @@
+"""What processes do that prepare data at the same time, or are killed over it."""
+
+import os
+from collections.abc import Iterator
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import distributed
+
+from torch_bridge import prepared
+
+BATCHES = 6
+
+
+def between(number: int) -> None:
+    """Replaced in a process that is to stop before a batch."""
+
+
+def build(source: Path) -> Iterator[dict[str, np.ndarray[Any, Any]]]:
+    """Batches of ten rows; what lies beside the source says how often it was begun, and by whom."""
+    with source.with_suffix(".log").open("a") as log:
+        log.write(f"{os.getpid()}\n")
+    for number in range(BATCHES):
+        between(number)
+        yield {"x": np.full(10, number), "y": np.full((10, 2), -number)}
+
+
+def is_whole(found: Any) -> bool:
+    expected = np.repeat(np.arange(BATCHES), 10)
+    return np.array_equal(found["x"], expected) and np.array_equal(found["y"], np.stack([-expected] * 2, 1))
+
+
+def ask(source: Path, directory: Path) -> bool:
+    distributed.barrier()
+    return is_whole(prepared(build, source, directory))
+
+
+def stop_at(number: int, source: Path, directory: Path, connection: Connection, with_child: bool) -> None:
+    """Prepare, with a stop before this batch until something is sent; a child forked there lives on."""
+
+    def wait(now: int) -> None:
+        if now != number:
+            return
+        if with_child and os.fork() == 0:
+            try:
+                connection.recv_bytes()
+            finally:
+                os._exit(0)
+        connection.send_bytes(b"here")
+        connection.recv_bytes()
+
+    globals()["between"] = wait
+    prepared(build, source, directory)
+
+
+def look(found: Any, connection: Connection) -> None:
+    """Say whether what another process prepared is mapped in here too."""
+    connection.send(isinstance(found["x"], np.memmap) and is_whole(found))

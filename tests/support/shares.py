@@ -1,0 +1,111 @@
+"""What several processes load, from plain arithmetic on indices, and one process in the place of several."""
+
+import io
+import os
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from itertools import chain, islice, zip_longest
+from typing import Any, cast
+from unittest.mock import patch
+
+import torch
+from hypothesis import strategies as st
+from support.data import Arguments, build, epoch, seeds
+from support.training import same
+
+Epoch = list[list[int]]  # indices of samples
+
+
+@contextmanager
+def process(rank: int, processes: int) -> Generator[None]:
+    """As torchrun starts one of several, before there is a process group."""
+    with patch.dict(os.environ, {"RANK": str(rank), "WORLD_SIZE": str(processes)}):
+        yield
+
+
+def in_each(function: Callable[..., Any], *arguments: Any, processes: int) -> list[Any]:
+    """What the function returns in each process."""
+    found: list[Any] = []
+    for rank in range(processes):
+        with process(rank, processes):
+            found.append(function(*arguments))
+    return found
+
+
+def side_by_side(epochs: list[Epoch]) -> Epoch:
+    """The batches of all processes together, from those of each."""
+    return [[index for share in shares for index in share] for shares in zip_longest(*epochs, fillvalue=[])]
+
+
+@st.composite
+def shared(draw: st.DrawFn, numbers: int = 1) -> tuple[Arguments, list[int]]:
+    """Arguments with the batch size of all processes together, and numbers of processes that divide it."""
+    whole = draw(st.sampled_from([1, 2, 3, 4, 6, 8, 12]))
+    given: Arguments = {"training": draw(st.booleans()), "seed": draw(seeds), "batch_size": whole}
+    for name in draw(st.sets(st.sampled_from(["shuffle", "drop_last"]))):
+        given[name] = draw(st.booleans())
+    least = whole if given.get("drop_last", given["training"]) else 1
+    divisors = st.sampled_from([processes for processes in range(1, 5) if whole % processes == 0])
+    given["dataset"] = range(draw(st.integers(least, 40)))
+    return given, draw(st.lists(divisors, min_size=numbers, max_size=numbers))
+
+
+def expected(arguments: Arguments, epochs: int) -> list[Epoch]:
+    """The batches of all processes together."""
+    samples, whole, training = len(arguments["dataset"]), arguments["batch_size"], arguments["training"]
+    generator = torch.Generator().manual_seed(arguments["seed"])
+    found: list[Epoch] = []
+    for _ in range(epochs):
+        order = list(range(samples))
+        if arguments.get("shuffle", training):
+            order = cast("list[int]", torch.randperm(samples, generator=generator).tolist())
+        if arguments.get("drop_last", training):
+            order = order[: samples // whole * whole]
+        found.append([order[first : first + whole] for first in range(0, len(order), whole)])
+    return found
+
+
+def split(arguments: Arguments, processes: int) -> Arguments:
+    return {**arguments, "batch_size": arguments["batch_size"] // processes}
+
+
+def load(
+    arguments: Arguments, state: bytes | None = None, stop_after: int | None = None, depth: int = 0
+) -> tuple[list[Epoch], bytes]:
+    """What this process loads from a state on, and the state then: so many batches, or two epochs."""
+    feed = build(arguments, depth)
+    if state is not None:
+        feed.load_state_dict(torch.load(io.BytesIO(state), weights_only=True))
+    if stop_after is None:
+        epochs: list[Epoch] = [epoch(feed), epoch(feed)]
+    else:
+        batches = iter(feed) if stop_after else iter(())
+        epochs = [[batch.tolist() for batch in islice(batches, stop_after)]]
+    file = io.BytesIO()
+    torch.save(feed.state_dict(), file)
+    return epochs, file.getvalue()
+
+
+def load_in_stages(
+    arguments: Arguments, stages: list[tuple[int, int | None]], run: Callable[..., list[Any]], depth: int = 0
+) -> tuple[Epoch, Epoch, Epoch]:
+    """The batches of all processes together, each stage resumed from the one before.
+
+    Those of the stages but the last, and the two epochs of the last.
+
+    Args:
+        arguments: With the batch size of all processes together.
+        stages: For each its number of processes and when it stops; see `load`.
+        run: `run(function, *arguments, processes=)` → what it returns in each process.
+        depth: How far the batches are fetched ahead.
+    """
+    state, found = None, list[Epoch]()
+    for processes, stop_after in stages:
+        each = run(load, split(arguments, processes), state, stop_after, depth, processes=processes)
+        epochs, states = zip(*each, strict=True)
+        state = states[-1]
+        first, *others = (torch.load(io.BytesIO(each), weights_only=True) for each in states)
+        assert all(same(first, other) for other in others)
+        found.extend(side_by_side(list(together)) for together in zip(*epochs, strict=True))
+    *begun, rest, after = found
+    return list(chain.from_iterable(begun)), rest, after

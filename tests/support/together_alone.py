@@ -1,0 +1,145 @@
+"""Wrapped models in a single process, and what a step refuses there."""
+
+import warnings
+from itertools import product
+from typing import Any
+
+import numpy as np
+import torch
+from support.together import Case, train
+from support.training import CURVE, Net, mean_loss, step_of
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard as shard
+from torch.distributed.tensor import Replicate, distribute_tensor
+from torch.nn.parallel import DistributedDataParallel
+
+from torch_bridge import TrainStep
+
+
+def sharded(model: nn.Module, **options: Any) -> Any:
+    return shard(model, **options)
+
+
+def cases() -> list[Case]:
+    return [
+        Case(
+            wrapper,
+            optimizer,
+            loss,
+            3,
+            0.1,
+            precision,
+            synchronize,
+            recurrent,
+            ((2, 0, float("nan")),),
+            updates=4,
+        )._replace(processes=1)
+        for wrapper, optimizer, loss, precision, synchronize, recurrent in product(
+            ("ddp", "fsdp"),
+            ("adamw", "rmsprop"),
+            ("mean", "pair", "device pair"),
+            ("fp32", "bf16", "fp16"),
+            ("update", "micro"),
+            (False, True),
+        )
+    ]
+
+
+def other_bits() -> list[Case]:
+    """The trainings that do not have the bits of those with the plain model."""
+    different: list[Case] = []
+    for case in cases():
+        found, plain = train(case), train(case._replace(wrapper="plain"))
+        pairs = zip(found.weights, plain.weights, strict=True)
+        if repr(found[:-1]) != repr(plain[:-1]) or not all(np.array_equal(*pair) for pair in pairs):
+            different.append(case)
+    return different
+
+
+def _in_part() -> nn.Module:
+    model = Net()
+    sharded(model.first)
+    return model
+
+
+def _a_part_left_out() -> nn.Module:
+    model = Net()
+    return sharded(model, ignored_params=set(model.first.parameters()))
+
+
+def _distributed_tensor() -> nn.Module:
+    model = Net()
+    mesh = init_device_mesh("cpu", (1,))
+    model.first.weight = nn.Parameter(distribute_tensor(model.first.weight.detach(), mesh, [Replicate()]))
+    return model
+
+
+def _two_meshes() -> nn.Module:
+    model = Net()
+    sharded(model.first, mesh=init_device_mesh("cpu", (1,)))
+    return sharded(model, mesh=init_device_mesh("cpu", (1, 1), mesh_dim_names=("copy", "shard")))
+
+
+MODELS: dict[str, Any] = {
+    "a part in DDP": lambda: nn.Sequential(DistributedDataParallel(Net())),
+    "all sharded, in another module": lambda: nn.Sequential(sharded(Net())),
+    "sharded in part": _in_part,
+    "a part left out": _a_part_left_out,
+    "a DTensor": _distributed_tensor,
+    "two meshes": _two_meshes,
+}
+
+
+def refusals() -> dict[str, str]:
+    """What a step says to each of `MODELS`; empty if nothing."""
+    said: dict[str, str] = {}
+    for name, build in MODELS.items():
+        model = build()
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+        try:
+            TrainStep(model, optimizer, mean_loss, CURVE)
+            said[name] = ""
+        except ValueError as error:
+            said[name] = str(error) if optimizer.param_groups[0]["lr"] == 0.1 else "changed"
+    return said
+
+
+def graphs_refused() -> list[str]:
+    """What a step over each wrapper says to `cuda_graph=True`."""
+    said: list[str] = []
+    for wrap in (DistributedDataParallel, sharded):
+        try:
+            step_of("adamw", wrap(Net()), cuda_graph=True)
+        except ValueError as error:
+            said.append(str(error))
+    return said
+
+
+def optimizers_run(names: list[str]) -> dict[str, str]:
+    """What a step over a sharded model says to each optimizer: an error, or "ran" after three updates."""
+    said: dict[str, str] = {}
+    for name in names:
+        model = sharded(nn.Sequential(nn.Linear(3, 2, bias=False)) if name == "muon" else Net())
+        try:
+            step = step_of(name, model)
+            for _ in range(3):
+                step((torch.ones(4, 3), torch.ones(4, 2)))
+            said[name] = "ran"
+        except ValueError as error:
+            said[name] = str(error)
+    return said
+
+
+def compiled_models() -> list[set[str]]:
+    """The names in the states of steps over compiled wrappers, after an update."""
+    names: list[set[str]] = []
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "`torch.jit.script_method` is deprecated", DeprecationWarning)
+        for wrap in (DistributedDataParallel, sharded):
+            wrapped: Any = wrap(Net())
+            model: Any = torch.compile(wrapped, backend="eager")
+            step = step_of("adamw", model)
+            step((torch.ones(4, 3), torch.ones(4, 2)))
+            names.append(set(step.state_dict()["model"]))
+    return names

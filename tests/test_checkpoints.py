@@ -1,0 +1,350 @@
+"""Checkpoints on one process: what is saved when, which ones are kept, and all parts or none."""
+
+import copy
+import pickle
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from threading import Event
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.checkpoints import Part, Refusing, leftovers, same
+from support.data import WORKERS
+from support.training import CURVE, Net, batches, mean_loss, optimizer_of, step_of
+from torch import nn
+from torch.distributed.checkpoint import FileSystemWriter
+
+from plateau_jax import PlateauCurve
+from torch_bridge import Checkpoints, MetricLog, StepResult, TrainStep, make_loader
+
+pytestmark = WORKERS
+
+
+class Run:
+    """A training with everything that it needs to go on."""
+
+    def __init__(self, seed: int) -> None:
+        torch.manual_seed(seed)
+        model = Net(seed, dropout=0.5)
+        self.parts: dict[str, Any] = {
+            "step": TrainStep(model, optimizer_of("adamw", model), mean_loss, CURVE),
+            "loader": make_loader(list(zip(*_rows(), strict=True)), 4, workers=0),
+            "log": MetricLog(every=3),
+            "progress": {"epoch": 0, "best": [0.5]},
+            "seen": [],
+        }
+
+    def go(self, updates: int) -> list[Any]:
+        step, loader, log, progress, seen = self.parts.values()
+        while updates:
+            for batch in loader:
+                log(step(batch))
+                seen.append(batch[0].sum().item())
+                updates -= 1
+                if not updates:
+                    break
+            else:
+                progress["epoch"] += 1
+        log.look()
+        return [log.rows, progress, seen, step.state_dict()]
+
+
+def _rows() -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.arange(54.0).view(18, 3) / 54, torch.ones(18, 2)
+
+
+def test_a_run_that_is_resumed_equals_one_that_was_not(tmp_path: Path) -> None:
+    expected = Run(0).go(9)
+    run, checkpoints = Run(0), Checkpoints(tmp_path)
+    run.go(5)
+    checkpoints.save(5, **run.parts)
+    run.go(1)
+    again = Run(1)
+    progress = again.parts["progress"]
+    assert Checkpoints(tmp_path).load(5, **again.parts) == 5
+    assert again.parts["progress"] is progress
+    assert same(again.go(4), expected)
+    assert checkpoints.load(**run.parts) == 5
+    assert same(run.go(4), expected)
+
+
+def test_what_is_saved_is_the_moment_of_the_call(tmp_path: Path) -> None:
+    model, values, part = nn.Linear(3, 2), {"a": [1]}, Part({"t": torch.zeros(4)})
+    go, writing = Event(), FileSystemWriter.write_data
+
+    def waits(*arguments: Any) -> Any:
+        go.wait()
+        return writing(*arguments)
+
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    checkpoints = Checkpoints(tmp_path)
+    with patch.object(FileSystemWriter, "write_data", waits):
+        checkpoints.save(1, model=model, values=values, part=part)
+        with torch.no_grad():
+            model.weight.zero_()
+        values["a"].append(2)
+        part.state["t"].fill_(1)
+        go.set()
+        assert checkpoints.counts() == [1]
+    assert checkpoints.load(model=model, values=values, part=part) == 1
+    assert same(dict(model.state_dict()), before)
+    assert values == {"a": [1]}
+    assert part.state["t"].tolist() == [0, 0, 0, 0]
+
+
+@settings(max_examples=15)
+@given(st.lists(st.integers(0, 12), min_size=1, max_size=6), st.integers(1, 4))
+def test_the_newest_ones_are_kept(
+    tmp_path_factory: pytest.TempPathFactory, saved: list[int], keep: int
+) -> None:
+    directory = tmp_path_factory.mktemp("kept")
+    checkpoints, expected, values = Checkpoints(directory, keep=keep), set[int](), dict[int, int]()
+    for number, count in enumerate(saved):
+        checkpoints.save(count, numbers=[number])
+        expected = {count, *sorted(expected - {count}, reverse=True)[: keep - 1]}
+        values[count] = number
+        assert checkpoints.counts() == sorted(expected)
+    assert leftovers(directory, checkpoints.counts()) == []
+    for count in expected:
+        assert checkpoints.load(count, numbers=(numbers := [])) == count
+        assert numbers == [values[count]]
+    assert checkpoints.load(numbers=[]) == max(expected)
+    shutil.rmtree(directory)
+
+
+def test_two_on_one_folder(tmp_path: Path) -> None:
+    """They wait for each other, however the folder is called."""
+    (tmp_path / "link").symlink_to(tmp_path / "folder", target_is_directory=True)
+    one, two = Checkpoints(tmp_path / "folder"), Checkpoints(tmp_path / "link")
+    part = Part(torch.ones(1))
+    one.save(1, part=part)
+    assert two.counts() == [1]
+    two.save(1, part=Part(torch.zeros(1)))
+    assert one.load(part=part) == 1
+    assert same(part.state, torch.zeros(1))
+    one.save(2, part=part)
+    assert two.load(part=part) == 2
+    assert leftovers(tmp_path / "folder", [1, 2]) == []
+
+
+def test_all_parts_or_none(tmp_path: Path) -> None:
+    """A module that misses a name has taken the others already when it says so."""
+    saved, checkpoints = nn.Sequential(nn.Linear(2, 2)), Checkpoints(tmp_path)
+    checkpoints.save(1, first=Part(1), values={"a": 1}, items=[1], model=saved, last=Part(1))
+    first, last, values, items = Part(2), Part(2), {"b": 2}, [2]
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    before = copy.deepcopy(model.state_dict())
+    with pytest.raises(RuntimeError, match=r"Missing key\(s\) in state_dict: \"1.weight\""):
+        checkpoints.load(first=first, values=values, items=items, model=model, last=last)
+    assert (first.state, last.state, values, items) == (2, 2, {"b": 2}, [2])
+    assert same(model.state_dict(), before)
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        (lambda: step_of(curve=PlateauCurve(50)), "whose past is another"),
+        (lambda: step_of(model=nn.Linear(3, 2)), "another model"),
+        (lambda: step_of("momentum"), "optimizer_type"),
+        (lambda: step_of(precision="bf16"), "precision"),
+    ],
+)
+def test_another_plan_is_refused(tmp_path: Path, other: Any, message: str) -> None:
+    step, log = step_of(), MetricLog()
+    for batch in batches(3):
+        log(step(batch))
+    checkpoints, refusing, fresh = Checkpoints(tmp_path), other(), MetricLog()
+    checkpoints.save(3, log=log, step=step)
+    before = refusing.state_dict()
+    with pytest.raises(ValueError, match=message):
+        checkpoints.load(log=fresh, step=refusing)
+    assert fresh.rows == []
+    assert same(refusing.state_dict(), before)
+
+
+def test_a_step_that_broke_off_can_be_loaded(tmp_path: Path) -> None:
+    step, checkpoints = step_of(), Checkpoints(tmp_path)
+    checkpoints.save(0, step=step)
+    step._drivers.is_torn = True
+    with pytest.raises(RuntimeError, match="broken off"):
+        checkpoints.save(1, step=step)
+    assert checkpoints.load(step=step) == 0
+    step(batches(1)[0])
+
+
+def test_nothing_there(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path / "none" / "yet")
+    assert checkpoints.counts() == []
+    assert checkpoints.load(values=[1]) is None
+    with pytest.raises(ValueError, match=r"no checkpoint 3; it has \[\]"):
+        checkpoints.load(3, values=[1])
+    assert not (tmp_path / "none").exists()
+    checkpoints.save(0, values=[1])
+    assert checkpoints.load(values=[]) == 0
+    with pytest.raises(ValueError, match=r"no checkpoint 3; it has \[0\]"):
+        checkpoints.load(3, values=[1])
+
+
+def test_inference_mode(tmp_path: Path) -> None:
+    """What is loaded there can be trained on."""
+    model, checkpoints = nn.Linear(2, 1), Checkpoints(tmp_path)
+    optimizer = torch.optim.Adam(model.parameters())
+    for _ in range(2):
+        model(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+        with torch.inference_mode():
+            checkpoints.save(1, model=model, optimizer=optimizer)
+            checkpoints.load(model=model, optimizer=optimizer)
+
+
+def test_a_default_device_is_not_where_states_go(tmp_path: Path) -> None:
+    part, checkpoints = Part({"a": torch.ones(2, 3).t(), "b": torch.ones(2)}), Checkpoints(tmp_path)
+    with torch.device("meta"):
+        checkpoints.save(1, part=part)
+        checkpoints.load(part=part)
+    assert same(part.state, {"a": torch.ones(2, 3).t(), "b": torch.ones(2)})
+
+
+def test_wrong_arguments(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(NotADirectoryError, match="file' is not a folder"):
+        Checkpoints(tmp_path / "file")
+    for keep, error in ((0, ValueError), (True, TypeError), (1.0, TypeError)):
+        with pytest.raises(error, match="keep = "):
+            Checkpoints(tmp_path, keep=keep)  # type: ignore[arg-type]  (that is what is tested)
+    checkpoints: Any = Checkpoints(tmp_path / "folder")
+    for count, error in ((-1, ValueError), (True, TypeError), ("1", TypeError)):
+        with pytest.raises(error, match="count = "):
+            checkpoints.save(count, values=[1])
+        with pytest.raises(error, match="count = "):
+            checkpoints.load(count, values=[1])
+    for call in (lambda **parts: checkpoints.save(1, **parts), checkpoints.load):
+        with pytest.raises(ValueError, match="there are no parts"):
+            call()
+        for part in (3, "text", None, (1, 2), Part, torch.ones(1)):
+            with pytest.raises(TypeError, match=r"odd = .* must have state_dict and load_state_dict"):
+                call(odd=part)
+        with pytest.raises(ValueError, match=r"'\.\./up' must be a name"):
+            call(**{"../up": []})
+    assert not (tmp_path / "folder").exists()
+    checkpoints.save(1, one=[1], two={"a": 1})
+    with pytest.raises(ValueError, match=r"has the parts \['one', 'two'\], and not \['three'\]"):
+        checkpoints.load(one=[], three=[])
+    assert checkpoints.load(one=(some := [])) == 1
+    assert some == [1]
+    with pytest.raises(ValueError, match="two was saved as a dict, and here it is a list"):
+        checkpoints.load(one=(one := [5]), two=[])
+    assert one == [5]
+    for copied in (copy.copy, copy.deepcopy, pickle.dumps):
+        with pytest.raises(TypeError, match="can't be copied or pickled"):
+            copied(checkpoints)
+
+
+def test_a_part_may_have_any_name(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(1, self=[1], directory=[2], Self=[3])
+    found: dict[str, list[int]] = {"self": [], "directory": [], "Self": []}
+    checkpoints.load(**found)  # type: ignore[arg-type]  (count is none of them)
+    assert found == {"self": [1], "directory": [2], "Self": [3]}
+
+
+def test_what_is_refused_leaves_nothing(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(1, values=[1])
+    with pytest.raises(TypeError, match=r"part\['a'\] is of builtins.object"):
+        checkpoints.save(2, values=[2], part=Part({"a": object()}))
+    assert checkpoints.counts() == [1]
+    assert leftovers(tmp_path, [1]) == []
+
+
+@pytest.mark.parametrize("call", ["save", "load", "counts"])
+def test_an_error_in_the_background_comes_up_at_the_next_call(tmp_path: Path, call: str) -> None:
+    checkpoints, part = Checkpoints(tmp_path), Part(torch.ones(2))
+    checkpoints.save(1, part=part)
+    checkpoints.counts()
+    with patch.object(FileSystemWriter, "write_data", side_effect=OSError("the disk is full")):
+        checkpoints.save(2, part=part)
+        checkpoints._background._pending.exception()
+    calls: dict[str, Any] = {
+        "save": lambda: checkpoints.save(3, part=part),
+        "load": lambda: checkpoints.load(part=part),
+        "counts": checkpoints.counts,
+    }
+    with pytest.raises(OSError, match="the disk is full"):
+        calls[call]()
+    assert checkpoints.counts() == [1]
+    checkpoints.save(2, part=part)
+    assert checkpoints.counts() == [1, 2]
+    assert leftovers(tmp_path, [1, 2]) == []
+
+
+_PROGRAM = """
+import sys, torch
+from torch_bridge import Checkpoints
+from torch.distributed.checkpoint import FileSystemWriter
+class Part:
+    def state_dict(self): return torch.ones(2)
+    def load_state_dict(self, state_dict): pass
+Checkpoints(sys.argv[1] + "/one").save(1, part=Part())
+def fails(*_): raise OSError("the disk is full")
+two = Checkpoints(sys.argv[1] + "/two")
+two.save(1, part=Part(), wait=True)
+FileSystemWriter.write_data = fails
+two.save(2, part=Part())
+"""
+
+
+@pytest.mark.slow
+def test_the_end_of_a_program_completes_a_save_and_prints_its_error(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", _PROGRAM, str(tmp_path)]
+    ended = subprocess.run(command, check=True, capture_output=True, text=True)
+    assert ended.stderr.endswith("OSError: the disk is full\n")
+    assert Checkpoints(tmp_path / "one").counts() == [1]
+    assert Checkpoints(tmp_path / "two").counts() == [1]
+
+
+def test_an_interrupt_while_waiting(tmp_path: Path) -> None:
+    """The save goes on; the next one waits for it."""
+    checkpoints, part = Checkpoints(tmp_path), Part(torch.ones(2))
+    with (
+        patch("concurrent.futures.Future.exception", side_effect=KeyboardInterrupt),
+        pytest.raises(KeyboardInterrupt),
+    ):
+        checkpoints.save(1, part=part, wait=True)
+    checkpoints.save(2, part=part, wait=True)
+    assert checkpoints.counts() == [1, 2]
+
+
+def test_refused_before_anything(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(1, one=Part(1), two=Part(1))
+    one, two = Part(0), Refusing(0)
+    with pytest.raises(KeyError, match="another one"):
+        checkpoints.load(one=one, two=two)
+    assert (one.state, two.state) == (0, 0)
+
+
+def test_a_log_is_looked_at_first() -> None:
+    half, one = torch.tensor(0.5), torch.tensor(1)
+    result = StepResult(half, half, torch.tensor([0.125, 0.25]), one, one, one)
+    log, other = MetricLog(every=10), MetricLog(keep=1)
+    log(result)
+    log(result)
+    state = log.state_dict()
+    assert state == {"rows": log.rows}
+    assert len(log.rows) == 2
+    other(result._replace(loss=one))
+    other.load_state_dict(state)
+    assert other.look() == log.rows[-1]
+    assert other.rows == log.rows[-1:]
+    other.rows[0]["loss"] = 7
+    assert state["rows"][1]["loss"] == 0.5
+    for damaged in (None, {}, {"rows": [1]}, [1]):
+        with pytest.raises(ValueError, match="not the state of a MetricLog"):
+            log.load_state_dict(damaged)  # type: ignore[arg-type]  (that is what is tested)

@@ -1,0 +1,122 @@
+"""Checkpoints of several processes."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from support import checkpoints as support
+from support import processes
+from support.together import Case
+
+from torch_bridge import Checkpoints
+
+pytestmark = pytest.mark.slow
+
+
+def test_each_process_gets_its_own_back(tmp_path: Path) -> None:
+    """And what is the same in all is written once."""
+    assert processes.run(support.own_and_common, tmp_path) == [[True] * 3, [True] * 3]
+    sizes = [(tmp_path / "1" / rank / "__0_0.distcp").stat().st_size for rank in "01"]
+    assert sizes[0] - sizes[1] > 1000 * 4
+    assert not support.leftovers(tmp_path, [1])
+
+
+_DDP, _FSDP, _HYBRID = Case(wrapper="ddp"), Case(wrapper="fsdp"), Case(wrapper="hybrid")
+_PLAIN = Case(wrapper="plain", processes=1)
+# By how many processes saved: how many load, and in which form.
+_LATER = {
+    1: [(2, [_DDP, _FSDP])],
+    2: [(1, [_PLAIN]), (2, [_DDP, _FSDP]), (3, [_FSDP])],
+    4: [(1, [_PLAIN]), (2, [_FSDP])],
+}
+
+
+def test_on_another_number_of_processes_and_otherwise_wrapped(tmp_path: Path) -> None:
+    """From every form to every other; random numbers are each process's own, where it had them."""
+    kept = {
+        1: support.trained(tmp_path / "1", [_PLAIN]),
+        2: processes.run(support.trained, tmp_path / "2", [_DDP, _FSDP]),
+        4: processes.run(support.trained, tmp_path / "4", [_HYBRID], processes=4),
+    }
+    kept[1] = [kept[1]]
+    for before, trained in kept.items():
+        numbers = range(len(trained[0]))
+        for now, cases in _LATER[before]:
+            directory = tmp_path / str(before)
+            asked = [(number, case) for number in numbers for case in cases]
+            found = (
+                [support.loaded(directory, asked)]
+                if now == 1
+                else processes.run(support.loaded, directory, asked, processes=now)
+            )
+            for rank, steps in enumerate(found):
+                for (number, _), (tensors, counts, numbers_of, is_kept, said) in zip(
+                    asked, steps, strict=True
+                ):
+                    expected, counts_before, _ = trained[0][number]
+                    assert counts == counts_before
+                    assert tensors.keys() == expected.keys()
+                    for key, value in expected.items():
+                        np.testing.assert_array_equal(tensors[key], value)
+                    if rank < before:
+                        assert numbers_of == trained[rank][number][2]
+                    else:
+                        assert is_kept
+                    _check_what_is_said(before, now, said)
+
+
+def _check_what_is_said(before: int, now: int, said: list[str]) -> None:
+    if before == now:
+        assert said == []
+    elif now < before:
+        assert all("['random'] is dropped" in message for message in said)
+    else:
+        (message,) = said
+        assert f"saved by {before} processes, and now there are {now}" in message
+        assert "step['random'] start anew" in message
+
+
+@pytest.mark.parametrize(
+    ("how", "who", "message"),
+    [
+        ("state", 1, "OSError: none"),
+        ("count", None, "ValueError: process 0 asks for checkpoint 2"),
+        ("names", None, "ValueError: process 0 asks for checkpoint None of the parts"),
+        ("writing", 1, "OSError: the disk is full"),
+        ("refusal", 1, "KeyError: 'another one'"),
+    ],
+)
+def test_what_is_not_well_in_one_is_known_to_all(
+    tmp_path: Path, how: str, who: int | None, message: str
+) -> None:
+    """All raise, none waits for ever, all parts are as they were, and the next save is complete."""
+    for rank, (raised, state, counts, later) in enumerate(processes.run(support.take, tmp_path, how)):
+        assert message in raised
+        assert raised.startswith("RuntimeError: process 1 failed") == (who is not None and who != rank)
+        assert state == (({"a": 7}, {"b": 7}) if how == "refusal" else ({"a": rank}, {"b": 1}))
+        assert (counts, later) == ([1], [1, 3])
+    assert support.leftovers(tmp_path, [1, 3]) == []
+
+
+def test_damage_is_seen_by_all(tmp_path: Path) -> None:
+    """Each looks at a share of the files."""
+    processes.run(support.own_and_common, tmp_path)
+    for path in sorted((tmp_path / "1").rglob("*.*")):
+        content = path.read_bytes()
+        path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+        for raised in processes.run(support.load_any, tmp_path):
+            assert "no sound checkpoint: 1: " in raised
+            assert f"{path.parent.name}/{path.name} is damaged" in raised
+        path.write_bytes(content)
+
+
+def test_a_save_outlives_its_process_group(tmp_path: Path) -> None:
+    assert processes.run(support.without_group, tmp_path) == [[1], [1]]
+    assert Checkpoints(tmp_path).counts() == [1]
+    part: Any = support.Part()
+    with pytest.warns(UserWarning, match="part is dropped"):
+        Checkpoints(tmp_path).load(part=part, model=support.Part())
+    assert part.state.tolist() == [0, 0, 0]
+    assert torch.is_tensor(part.state)

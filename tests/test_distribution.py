@@ -1,0 +1,90 @@
+"""`distribute`: what it checks and moves in one process, what it wraps and sends in several; states."""
+
+import re
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from support import distributed_models as models
+from support.processes import run
+from support.refusals import refuses
+from support.training import Net
+from torch import nn
+from torch.utils import _pytree as pytree
+
+from torch_bridge import distribute, is_main
+
+
+@pytest.mark.parametrize("mode", ["ddp", "fsdp", None])
+def test_one_process_gets_its_model_back(mode: Any) -> None:
+    model = models.Blocks()
+    assert distribute(model, mode, blocks=models.Block, device="cpu") is model
+    assert distribute(model, mode, blocks=[models.Block, nn.Linear], device=torch.device("cpu")) is model
+    assert is_main()
+
+
+@pytest.mark.parametrize("mode", ["ddp", "fsdp", None])
+def test_wrong_arguments(mode: Any) -> None:
+    def call(model: Any = None, **more: Any) -> None:
+        distribute(Net() if model is None else model, more.pop("mode", mode), **{"device": "cpu"} | more)
+
+    refuses(TypeError, "model = 3", call=call, model=3)
+    refuses(ValueError, "mode = 'dp'", call=call, mode="dp")
+    refuses(TypeError, "blocks has 'Linear'", call=call, blocks=["Linear"])
+    refuses(TypeError, "blocks has <class 'int'>", call=call, blocks=int)
+    refuses(TypeError, "blocks = 3", call=call, blocks=3)
+    refuses(ValueError, "blocks has LSTM, and no module", call=call, blocks=[nn.Linear, nn.LSTM])
+    refuses(TypeError, "['unused']", call=call, unused=True)
+    refuses(ValueError, "device = 'meta'", call=call, device="meta")
+    if not torch.cuda.is_available():
+        refuses(ValueError, "device = 'cuda'", "no CUDA", call=call, device="cuda")
+
+
+def test_options_are_those_of_the_wrapper() -> None:
+    distribute(Net(), "ddp", device="cpu", find_unused_parameters=True)
+    distribute(Net(), "fsdp", device="cpu", reshard_after_forward=False)
+    for options in ({"find_unused_parameters": True}, {"reshard_after_forward": False}):
+        distribute(Net(), None, device="cpu", **options)
+    refuses(TypeError, "find_unused", call=lambda: distribute(Net(), "fsdp", find_unused_parameters=True))
+
+
+def _equal(one: Any, other: Any) -> bool:
+    leaves, structure = pytree.tree_flatten(one)
+    others, other_structure = pytree.tree_flatten(other)
+    return structure == other_structure and all(map(np.array_equal, leaves, others))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("wrapper", models.WRAPPERS)
+def test_every_process_gets_the_weights_of_the_first(wrapper: str) -> None:
+    expected = models.whole(dict(models.Blocks(0).state_dict()))
+    first, second = run(models.weights_of_main, wrapper)
+    assert (first[0], second[0]) == (True, False)
+    assert _equal(first[1], expected)
+    assert _equal(second[1], expected)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("wrapper", models.WRAPPERS)
+def test_a_state_goes_on_bit_for_bit(wrapper: str) -> None:
+    for losses, again, state, loaded in run(models.saved_and_loaded, wrapper):
+        assert losses == again
+        assert _equal(state, loaded)
+    for state, loaded in run(models.from_whole_tensors, wrapper):
+        assert _equal(state, loaded)
+
+
+@pytest.mark.slow
+def test_parts_are_no_state_of_a_plain_model() -> None:
+    for said in run(models.shards_in_a_plain_step):
+        assert re.search(r"parts of tensors, spread as .*Shard.*: save and load through Checkpoints", said)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("wrapper", "processes"), [*product(("ddp", "blocks"), (1, 2))])
+def test_the_form_of_a_state_is_known_before_the_first_update(wrapper: str, processes: int) -> None:
+    for before, after in run(models.form_of_state_to_load, wrapper, processes=processes):
+        assert before["model"] == after["model"]
+        assert before["optimizer"]["state"] == after["optimizer"]["state"]

@@ -1,0 +1,91 @@
+"""Evaluation under several processes: every sample counts once, and all pass equally often."""
+
+import math
+
+import pytest
+import torch
+from support import processes
+from support.evaluated import (
+    FORMS,
+    SPLITS,
+    batches_of,
+    count_reads,
+    errors,
+    evaluate_carried,
+    evaluate_loaded,
+    evaluate_splits,
+)
+from support.shares import process
+from support.training import Net, Recurrent, batches, carried_loss, mean_loss
+from torch import nn
+
+from torch_bridge import evaluate
+
+pytestmark = pytest.mark.slow
+
+
+def _exact(split: list[list[int]], loss: str) -> float:
+    """By definition, of a network behind a normalisation that has seen nothing yet."""
+    model = nn.Sequential(nn.BatchNorm1d(3), Net()).eval()
+    data = [batch for own in batches_of(split) for batch in own]
+    with torch.no_grad():
+        errors = [(model(inputs).double() - targets).square() for inputs, targets in data]
+    if loss == "mean":
+        return math.fsum(error.mean().item() for error in errors) / len(errors)
+    return math.fsum(error.sum().item() for error in errors) / sum(error.numel() for error in errors)
+
+
+@pytest.mark.parametrize("kind", ["plain", "ddp", "fsdp"])
+def test_every_sample_counts_once_whatever_is_passed_again(kind: str) -> None:
+    first, *others = processes.run(evaluate_splits, kind, processes=3)
+    assert all(other == first for other in others)
+    assert len(first) == len(SPLITS) * len(FORMS)
+    for found in first:
+        split = SPLITS[found.split]
+        assert found.value == pytest.approx(_exact(split, found.loss), rel=1e-6)
+        assert found.passes == FORMS[found.form][1](max(map(len, split)))
+        assert found.as_before
+
+
+def test_a_carry_goes_through_the_batches_of_its_process() -> None:
+    pieces = [batches(count, time=4, seed=count) for count in (3, 1)]
+    losses = []
+    with torch.no_grad():
+        for own in pieces:
+            model = Recurrent()
+            carry = model.initial()
+            for batch in own:
+                loss, carry = carried_loss(model, batch, carry)
+                losses.append(loss.item())
+    found = processes.run(evaluate_carried, pieces)
+    assert found == [pytest.approx(sum(losses) / 4, rel=1e-6)] * 2
+    assert found[0] == found[1]
+
+
+def test_loaders_of_several_processes_make_one_evaluation() -> None:
+    numbers, exact = [1, 7, 8, 9], []
+    for rows in numbers:
+        (samples,) = batches(1, rows)
+        with torch.no_grad():
+            exact.append((Net()(samples[0]).double() - samples[1]).square().mean().item())
+    found = processes.run(evaluate_loaded, numbers, 2)
+    assert found[0] == pytest.approx(exact, rel=1e-6)
+    assert found[0] == found[1]
+
+
+def test_no_batch_costs_a_read() -> None:
+    for few, many in processes.run(count_reads):
+        assert few == many
+
+
+def test_what_is_refused_is_refused_everywhere() -> None:
+    empty = "ValueError: batches is empty"
+    mixed = "TypeError: loss_fn returned a mean in one process and a pair (sum, weight) in another"
+    assert processes.run(errors) == [[empty, empty, mixed]] * 2
+
+
+def test_several_processes_need_their_group() -> None:
+    model = Net()
+    with process(1, 2), pytest.raises(RuntimeError, match="WORLD_SIZE = 2, but there is no process group"):
+        evaluate(model, batches(2), mean_loss)
+    assert model.training

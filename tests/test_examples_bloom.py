@@ -1,0 +1,159 @@
+"""The example that reads two-grams out of Bloom filters: its preparation, its figures, a Ctrl-C."""
+
+import re
+import sys
+from unittest.mock import patch
+
+import matplotlib.image
+import numpy as np
+import pytest
+import torch
+from support.programs import EXAMPLES, Program, finish
+
+pytestmark = pytest.mark.slow
+
+SETTINGS = (
+    *("--count", "10000", "--epochs", "8", "--hidden", "128", "--every", "25"),
+    *("--batch-size", "256", "--output", "new/bloom.png", "--device", "cpu"),
+)
+UPDATES = 8 * (8000 // 256)
+
+
+def start(folder, *arguments):
+    return Program(EXAMPLES / "train_bloom.py", *arguments, folder=folder)
+
+
+@pytest.fixture(scope="module")
+def bloom_filters():
+    with patch.object(sys, "path", [str(EXAMPLES), *sys.path]):
+        import bloom_filters
+
+        yield bloom_filters
+    del sys.modules["bloom_filters"]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """The folder and the lines of a run that nothing interrupts."""
+    folder = tmp_path_factory.mktemp("bloom")
+    return folder, finish(start(folder, *SETTINGS))
+
+
+def figures(lines):
+    """Precision, recall and F1 by what they are of."""
+    rows = (re.fullmatch(r"  (.+?): +([\d.]+) +([\d.]+) +([\d.]+)", line) for line in lines)
+    return {row[1]: tuple(float(number) for number in row.groups()[1:]) for row in rows if row}
+
+
+def of_training(lines):
+    """All lines but those that say how long something took."""
+    return [line for line in lines if not re.search(r"\d m?s[,:]", line)]
+
+
+@pytest.mark.parametrize(("count", "bits", "hashes"), [(8200, 64, 8), (1, 100, 1), (500, 1000, 30)])
+def test_names_at_once_are_names_row_by_row(bloom_filters, count, bits, hashes):
+    arguments = bloom_filters.SURNAMES, count, bits, bloom_filters.positions(bits, hashes)
+    at_once = bloom_filters.encode_at_once(*arguments)
+    row_by_row = bloom_filters.encode_row_by_row(*arguments)
+    for one, other, width in zip(at_once, row_by_row, (bits, 728), strict=True):
+        assert one.dtype == other.dtype == torch.float32
+        assert one.shape == (count, width)
+        assert torch.equal(one, other)
+    smith = [bloom_filters.TWO_GRAMS[index] for index in at_once[1][0].nonzero().flatten()]
+    assert sorted(smith) == sorted(["_S", "SM", "MI", "IT", "TH", "H_"])
+
+
+def test_all_names_are_read(bloom_filters):
+    positions = bloom_filters.positions(8, 1)
+    batches = bloom_filters.encode(bloom_filters.SURNAMES, 88_799, 8, positions)
+    assert sum(len(batch["grams"]) for batch in batches) == 88_799
+
+
+def test_the_network_beats_the_linear_model_and_both_beat_the_most_frequent(trained):
+    _, lines = trained
+    found = figures(lines)
+    assert list(found) == ["network", "linear model", "most frequent", "all bits, by the key"]
+    network, linear, frequent, with_key = (f1 for _, _, f1 in found.values())
+    assert network > linear + 0.01
+    assert linear > 2 * with_key > 2 * frequent > 0
+    assert found["all bits, by the key"][1] == 1.0  # every two-gram that is there has set all of its bits
+    for precision, recall, f1 in found.values():
+        assert f1 == pytest.approx(2 * precision * recall / (precision + recall), abs=2e-3)
+
+
+def test_the_figures_of_the_most_frequent_are_those_of_the_names(bloom_filters, trained):
+    _, lines = trained
+    _, grams = bloom_filters.encode_at_once(bloom_filters.SURNAMES, 10_000, 8, bloom_filters.positions(8, 1))
+    shuffled = grams[np.random.default_rng(0).permutation(10_000)].bool()
+    training, validation, held_out = shuffled.split([8000, 1000, 1000])
+    order = training.sum(0).argsort(descending=True)
+
+    def f1_of(part, most):
+        return 2 * part[:, order[:most]].sum().item() / (part.sum().item() + most * len(part))
+
+    most = max(range(1, 100), key=lambda most: f1_of(validation, most))
+    assert figures(lines)["most frequent"][2] == pytest.approx(f1_of(held_out, most), abs=2e-3)
+
+
+def test_it_measures_both_ways_and_draws_a_picture(trained):
+    folder, lines = trained
+    assert re.fullmatch(r"4,000 names row by row \d+ ms, at once [\d.]+ ms: \d+ times as fast", lines[-1])
+    pixels = matplotlib.image.imread(folder / "new" / "bloom.png")
+    assert min(pixels.shape[:2]) > 500
+    assert len(np.unique(pixels.sum(-1))) > 100
+
+
+def test_interrupted_and_resumed_is_as_uninterrupted_and_prepares_nothing_again(trained, tmp_path):
+    _, uninterrupted = trained
+    program = start(tmp_path, *SETTINGS)
+    for line in program.lines():
+        if line.startswith("    50 "):
+            program.interrupt()
+            break
+    stopped = re.fullmatch(
+        r"stopped after update (\d+); train_bloom\.pt goes on with --resume", finish(program, status=130)[-1]
+    )
+    assert 50 <= int(stopped[1]) < UPDATES
+    assert not list(tmp_path.glob("*.partial"))
+
+    def prepared():
+        return {path: path.stat().st_ino for path in (tmp_path / "train_bloom_data").rglob("*")}
+
+    before = prepared()
+    resumed = finish(start(tmp_path, "--resume"))
+    assert prepared() == before
+    assert resumed[0] == f"resumed from train_bloom.pt after update {stopped[1]} of {UPDATES}"
+    expected = of_training(uninterrupted)
+    printed = of_training(resumed[1:])
+    updates = [re.match(r" +(\d+) ", line) for line in expected]
+    skipped = {
+        line
+        for line, update in zip(expected, updates, strict=True)
+        if update and int(update[1]) <= int(stopped[1])
+    }
+    assert len(skipped) in range(2, 9)
+    assert printed == [line for line in expected if line not in skipped]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["--resume"], 2, "--resume: there is no checkpoint train_bloom.pt"),
+        (
+            ["--hashes", "0"],
+            2,
+            "--count, --bits, --hashes, --epochs, --batch-size, --hidden, --every must be",
+        ),
+        (["--output", "bloom.xyz"], 2, "--output bloom.xyz must end in .png"),
+        (["--checkpoint", "missing/a.pt"], 2, "missing/a.pt: there is no folder missing"),
+        (["--device", "nowhere"], 2, "--device nowhere: "),
+        (["--peak", "nan", "--count", "2000"], 1, "train_bloom.py: Invalid learning rate: nan"),
+        (["--count", "100"], 1, "train_bloom.py: 80 samples give no batch of batch_size = 512"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_line(tmp_path, arguments, code, message):
+    status, output, errors = start(tmp_path, *arguments).finish()
+    assert status == code, errors
+    assert output == ""
+    assert message in errors.splitlines()[-1]
+    assert "Traceback" not in errors

@@ -1,0 +1,159 @@
+"""The flax example: the same rates and losses over any mesh of devices, and no trace of a Ctrl-C."""
+
+import json
+import re
+import runpy
+import shutil
+from types import SimpleNamespace
+
+import jax
+import numpy as np
+import pytest
+from flax import nnx
+from support.programs import EXAMPLES, Program, finish, number_after
+
+from plateau_jax import StagedCurve
+
+pytestmark = pytest.mark.slow
+
+SCRIPT = EXAMPLES / "train_flax.py"
+SIZES = "--batch-size", 128, "--width", 32, "--every", 20
+RUN = "--warmup", 5, "--stable", 75, "--cooldown", 20, *SIZES
+UPDATES = 100
+
+
+def start(folder, *arguments):
+    return Program(SCRIPT, *arguments, folder=folder)
+
+
+def last_saved(folder):
+    """After how many updates the only checkpoint was saved, and what it says beside the state."""
+    (last,) = (folder / "train_flax").glob("[0-9]*")
+    return int(last.name), json.loads((last / "about" / "metadata").read_text())
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The folder and the lines of a run that nothing interrupts."""
+    folder = tmp_path_factory.mktemp("whole")
+    return folder, finish(start(folder, *RUN))
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory):
+    """The folder of a run that a Ctrl-C ended in its stable phase, and how many updates it made."""
+    folder = tmp_path_factory.mktemp("stopped")
+    program = start(folder, *RUN)
+    next(line for line in program.lines() if line.startswith("    20 "))
+    program.interrupt()
+    message = finish(program, status=130)[-1]
+    return folder, int(
+        re.fullmatch(r"stopped after update (\d+); train_flax goes on with --resume", message)[1]
+    )
+
+
+def assert_as_on_one_device(lines, updates):
+    assert f"  learning rates that differ:             0 of {updates}" in lines
+    for name in ("training", "held-out"):
+        assert number_after(f"difference of the last {name} loss", lines) <= 1e-6
+
+
+def test_over_four_devices_as_on_one(whole):
+    folder, lines = whole
+    assert_as_on_one_device(lines, UPDATES)
+    done, saved = last_saved(folder)
+    assert done == UPDATES
+    curve = StagedCurve([(5, 1.0), (75,), (20, 0.0, "1-sqrt")])
+    expected = np.float32(5e-3) * curve(np.arange(UPDATES))
+    np.testing.assert_array_equal(np.array(saved["rates"], np.float32), expected)
+
+
+def test_half_of_the_state_lies_on_a_device(whole):
+    """All that is cut lies there by half; biases and counters are whole everywhere."""
+    _, lines = whole
+    (line,) = (line for line in lines if line.startswith("weights and moments"))
+    total, share = map(float, re.findall(r"([\d.]+) MB", line))
+    assert total > 0.8
+    assert share == pytest.approx(total / 2, abs=0.02)
+
+
+def test_interrupted_and_resumed_it_prints_and_saves_what_an_uninterrupted_run_does(whole, stopped, tmp_path):
+    folder, uninterrupted = whole
+    interrupted, updates = stopped
+    assert last_saved(interrupted)[0] == updates
+    shutil.copytree(interrupted, tmp_path, dirs_exist_ok=True)
+    resumed = finish(start(tmp_path, "--resume"))
+
+    assert resumed[0] == f"resumed from train_flax after update {updates}"
+    numbers = [re.match(r" +(\d+)  \d", line) for line in uninterrupted]
+    assert resumed[1:] == [
+        line
+        for line, number in zip(uninterrupted, numbers, strict=True)
+        if number is None or int(number[1]) > updates
+    ]
+    assert last_saved(tmp_path) == last_saved(folder)
+
+
+def test_it_goes_on_over_another_mesh_under_a_plan_of_the_same_past(stopped, tmp_path):
+    interrupted, updates = stopped
+    shutil.copytree(interrupted, tmp_path, dirs_exist_ok=True)
+    stable = updates - 5  # the cooldown begins at once
+    lines = finish(start(tmp_path, "--resume", "--mesh", 1, 1, "--stable", stable, "--cooldown", 2))
+    assert lines[0] == f"resumed from train_flax after update {updates}"
+    # The updates before were made by four devices, those after by one.
+    assert_as_on_one_device(lines, 5 + stable + 2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--resume", "--warmup", 6], "but the curves part after step 1"),
+        (["--resume", "--peak", 1], "--resume: --batch-size, --width, --peak and --seed stay"),
+        (["--resume", "--checkpoint", "nowhere"], "--resume: there is no checkpoint in nowhere"),
+        (["--mesh", 3, 1], "--mesh: invalid choice: 3"),
+        (["--mesh", 2, 2, "--width", 7], "--width of 2, for --mesh 2 2"),
+        (["--every", 0], "--every must be at least 1"),
+        (["--seed", -1], "--seed -1 must be at least 0"),
+        (["--peak", "nan"], "peak_value = nan"),
+        (["--warmup", -1], "stages[0]"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_line(stopped, arguments, message):
+    folder, _ = stopped
+    before = sorted(folder.rglob("*"))
+    status, output, errors = start(folder, *arguments).finish()
+    assert status == 2, errors
+    assert output == ""
+    assert message in errors.splitlines()[-1]
+    assert "Traceback" not in errors
+    assert sorted(folder.rglob("*")) == before
+
+
+def assert_same_state(run, other):
+    for one, another in zip(*(jax.tree.leaves(nnx.state(run.parts)) for run in (run, other)), strict=True):
+        np.testing.assert_array_equal(np.asarray(one), np.asarray(another), strict=True)
+
+
+def test_a_checkpoint_of_four_devices_goes_on_with_one_and_the_other_way(tmp_path):
+    example = runpy.run_path(str(SCRIPT))
+    args = SimpleNamespace(width=32, seed=0, peak=5e-3)
+    curve = StagedCurve([(3, 1.0), (27,)])
+    four, one = (example["Run"](args, curve, jax.devices("cpu"), *shape) for shape in ((2, 2), (1, 1)))
+    batches = np.random.default_rng(0).integers(2048, size=(12, 256, 9), dtype=np.int32)
+
+    for turn, (saved, loaded) in enumerate([(four, one), (one, four)]):
+        with example["manager"](tmp_path / str(turn)) as checkpoints:
+            for batch in batches[6 * turn : 6 * turn + 3]:
+                saved.update(batch)
+            saved.save(checkpoints, {}, curve)
+        about = example["last_saved"](tmp_path / str(turn))
+        assert about["curve"] == curve.to_dict()
+        with example["manager"](tmp_path / str(turn)) as checkpoints:
+            loaded.load(checkpoints, about)
+        assert_same_state(saved, loaded)
+        assert {part.sharding.mesh for part in jax.tree.leaves(nnx.state(loaded.parts))} == {loaded.mesh}
+        for batch in batches[6 * turn + 3 : 6 * turn + 6]:
+            saved.update(batch)
+            loaded.update(batch)
+        np.testing.assert_array_equal(np.array(saved.rates), np.array(loaded.rates), strict=True)
+        np.testing.assert_allclose(np.array(saved.losses), np.array(loaded.losses), rtol=0, atol=1e-6)

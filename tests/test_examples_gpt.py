@@ -1,0 +1,131 @@
+"""The GPT: what it prints, on one process and on two; stopped, and resumed on either."""
+
+import math
+import shutil
+
+import pytest
+import torch
+from support.programs import assert_refused, finish, interrupt, later_lines, number_after, start, torchrun
+
+from torch_bridge import Checkpoints, MetricLog
+
+pytestmark = pytest.mark.slow
+
+SMALL = ("--batch-size", "4", "--context", "32", "--width", "32", "--layers", "2")
+GPT = (
+    *("train_gpt.py", "--steps", "200", "--every", "20", "--precision", "bf16", "--accumulation", "2"),
+    *SMALL,
+)
+FEW = ("train_gpt.py", "--steps", "12", "--every", "6", *SMALL)
+REFUSED = [
+    (["--resume"], 2, "--resume: there is no checkpoint in train_gpt_checkpoints"),
+    (["--batch-size", "0"], 2, "--steps, --batch-size, --accumulation,"),
+    (["--global-batch", "0"], 1, "global_batch = 0"),
+    (["--peak", "nan"], 1, "train_gpt.py: Invalid learning rate: nan"),
+    (["--device", "nowhere"], 2, "--device nowhere: "),
+]
+if not torch.cuda.is_available():
+    REFUSED += [(["--device", "cuda"], 2, "--device cuda: ")]
+
+
+@pytest.fixture(scope="module")
+def gpt(tmp_path_factory):
+    """The folder and the lines of a run that nothing interrupts."""
+    folder = tmp_path_factory.mktemp("gpt")
+    return folder, finish(start(folder, *GPT))
+
+
+def test_it_beats_byte_frequencies(gpt):
+    _, lines = gpt
+    of_model, of_frequencies = (
+        number_after(label, lines) for label in ("loss of the model:", "loss of byte frequencies:")
+    )
+    assert of_model < of_frequencies < math.log(256)
+
+
+@pytest.mark.parametrize("line_before", ["", "update 30:"])
+def test_interrupted_and_resumed_prints_what_an_uninterrupted_run_does(gpt, tmp_path, line_before):
+    _, uninterrupted = gpt
+    # Interrupted between two of the lines that are compared, which are 20 updates apart.
+    updates = interrupt(start(tmp_path, *GPT, "--every", "30"), line_before)
+    resumed = finish(start(tmp_path, *GPT, "--resume"))
+    assert resumed[0] == f"resumed from train_gpt_checkpoints after update {updates}"
+    assert resumed[1:] == later_lines(uninterrupted, updates)
+
+
+@pytest.mark.parametrize(("arguments", "code", "message"), REFUSED)
+def test_what_cannot_be_is_refused_in_one_line(tmp_path, arguments, code, message):
+    assert_refused(tmp_path, "train_gpt.py", arguments, code, message)
+
+
+def test_with_muon_and_adamw(tmp_path):
+    lines = finish(start(tmp_path, "train_gpt.py", "--optimizer", "muon", "--steps", "60", "--every", "60"))
+    assert number_after("loss of the model:", lines) < number_after("loss of byte frequencies:", lines)
+
+
+def test_it_keeps_no_more_rows_than_it_prints_the_mean_of(gpt):
+    """A checkpoint is as large after many updates as after few."""
+    folder, lines = gpt
+    log = MetricLog()
+    assert Checkpoints(folder / "train_gpt_checkpoints").load(log=log) == 200
+    assert [row["applied"] for row in log.rows] == list(range(181, 201))
+    mean = sum(row["loss"] for row in log.rows) / len(log.rows)
+    assert f"update 200: loss {mean:.4f}," in "\n".join(lines)
+
+
+def test_it_resumes_with_the_settings_of_the_checkpoint(gpt):
+    folder, lines = gpt
+    resumed = finish(start(folder, "train_gpt.py", "--resume"))
+    assert resumed[1:] == [line for line in lines if not line.startswith("update ")]
+
+
+def test_it_refuses_to_resume_under_another_curve(gpt):
+    folder, _ = gpt
+    status, _, errors = start(folder, "train_gpt.py", "--resume", "--steps", "5").finish()
+    assert status == 1
+    assert errors.startswith("train_gpt.py: state_dict was saved under PlateauCurve(total_steps=200, ")
+
+
+def in_words(lines):
+    """What is printed of losses, without where they were computed."""
+    return [line for line in lines if "loss" in line]
+
+
+def test_one_process_and_two_and_from_each_to_each(tmp_path):
+    """With the same losses, whatever it is saved by and goes on under."""
+    ways = (None, "ddp", "fsdp")
+    folders = {way: tmp_path / str(way) for way in ways}
+
+    def run(way, folder, *arguments):
+        folder.mkdir(exist_ok=True)
+        if way is None:
+            return in_words(finish(start(folder, *arguments)))
+        first, *others = torchrun(folder, *arguments, "--distribute", way, "--checkpoint-activations")
+        lines = finish(first)
+        assert [finish(other) for other in others] == [[]] * len(others)
+        return in_words(lines)
+
+    expected = run(None, folders[None], *FEW)
+    assert len(expected) == 4
+    for way in ways[1:]:
+        assert run(way, folders[way], *FEW) == expected
+    for saved in ways:
+        for number, way in enumerate(ways):
+            folder = tmp_path / f"{saved} {number}"
+            copied = folder / "train_gpt_checkpoints"
+            shutil.copytree(folders[saved] / "train_gpt_checkpoints", copied)
+            for last in copied.glob("12*"):
+                shutil.rmtree(last)
+            assert run(way, folder, "train_gpt.py", "--resume") == expected[1:]
+
+
+def test_two_processes_stop_together(tmp_path):
+    first, second = torchrun(tmp_path, *FEW, "--steps", "100000", "--distribute", "ddp")
+    updates = interrupt(first, "update 6:")
+    assert finish(second, status=130) == []
+    assert updates % 10 == 0
+
+
+def test_a_global_batch_is_divided(tmp_path):
+    lines = finish(start(tmp_path, *FEW, "--global-batch", "12"))
+    assert "an update: 1 micro-batches of 12 sequences" in lines

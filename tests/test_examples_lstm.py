@@ -1,0 +1,72 @@
+"""The LSTM: what it prints, and that a Ctrl-C leaves no trace."""
+
+import matplotlib.image
+import numpy as np
+import pytest
+import torch
+from statsmodels.datasets import co2
+from support.programs import assert_refused, finish, interrupt, later_lines, number_after, start
+
+pytestmark = pytest.mark.slow
+
+LSTM = ("train_lstm.py", "--epochs", "30", "--hidden", "16", "--every", "50", "--output", "pictures/co2.png")
+REFUSED = [
+    (["--resume"], 2, "--resume: there is no checkpoint train_lstm.pt"),
+    (["--output", "co2.xyz"], 2, "--output co2.xyz must end in .png"),
+    (["--peak", "nan"], 1, "train_lstm.py: Invalid learning rate: nan"),
+    (["--device", "nowhere"], 2, "--device nowhere: "),
+    (["--checkpoint", "missing/a.pt"], 2, "missing/a.pt: there is no folder missing"),
+]
+if not torch.cuda.is_available():
+    REFUSED += [(["--device", "cuda"], 2, "--device cuda: ")]
+
+
+@pytest.fixture(scope="module")
+def lstm(tmp_path_factory):
+    """The folder and the lines of a run that nothing interrupts."""
+    folder = tmp_path_factory.mktemp("lstm")
+    return folder, finish(start(folder, *LSTM))
+
+
+def test_lstm_beats_both_naive_forecasts(lstm):
+    _, lines = lstm
+    level = co2.load_pandas().data["co2"].resample("MS").mean().interpolate().to_numpy()
+    months = np.arange(len(level) * 4 // 5, len(level) - 12)[:, None]
+    later = months + np.arange(1, 13)
+    rise = level[later] - level[months]
+    rise_a_year_before = level[later - 12] - level[months - 12]
+    for label, errors in (("last value:", rise), ("last year's changes:", rise - rise_a_year_before)):
+        assert number_after(label, lines) == pytest.approx(np.sqrt(np.square(errors).mean()), abs=6e-4)
+    assert number_after("LSTM:", lines) < 0.9 * number_after("last year's changes:", lines)
+
+
+def test_lstm_draws_its_forecast(lstm):
+    folder, _ = lstm
+    pixels = matplotlib.image.imread(folder / "pictures" / "co2.png")
+    assert min(pixels.shape[:2]) > 500
+    assert len(np.unique(pixels.sum(-1))) > 100
+
+
+def test_interrupted_and_resumed_prints_what_an_uninterrupted_run_does(lstm, tmp_path):
+    _, uninterrupted = lstm
+    # Interrupted between two of the lines that are compared, which are 50 updates apart.
+    updates = interrupt(start(tmp_path, *LSTM, "--every", "30"), "    30 ")
+    assert not list(tmp_path.glob("*.partial"))
+    resumed = finish(start(tmp_path, *LSTM, "--resume"))
+    assert resumed[0].startswith(f"resumed from train_lstm.pt after update {updates} of ")
+    assert resumed[1:] == later_lines(uninterrupted, updates)
+
+
+@pytest.mark.parametrize(("arguments", "code", "message"), REFUSED)
+def test_what_cannot_be_is_refused_in_one_line(tmp_path, arguments, code, message):
+    assert_refused(tmp_path, "train_lstm.py", arguments, code, message)
+
+
+def test_lstm_resumes_with_the_settings_of_the_checkpoint(lstm, tmp_path):
+    _, uninterrupted = lstm
+    interrupt(start(tmp_path, *LSTM), "    50 ")
+    resumed = finish(start(tmp_path, "train_lstm.py", "--resume"))
+    assert resumed[-1] == uninterrupted[-1]
+    assert [line for line in resumed if line.startswith("  LSTM:")] == [
+        line for line in uninterrupted if line.startswith("  LSTM:")
+    ]

@@ -1,0 +1,68 @@
+"""A training that is killed again and again ends as one that never was, bit for bit."""
+
+import random
+import threading
+
+import pytest
+import torch
+from support.programs import finish, start, torchrun
+from torch.utils import _pytree as pytree
+
+from torch_bridge import Checkpoints, MetricLog
+
+pytestmark = pytest.mark.slow
+
+GPT = (
+    *("train_gpt.py", "--steps", "60", "--every", "3", "--batch-size", "4", "--context", "32"),
+    *("--width", "32", "--layers", "1", "--checkpoint-activations"),
+)
+FOLDER = "train_gpt_checkpoints"
+
+
+class Anything:
+    """A part that takes what it gets."""
+
+    def state_dict(self):
+        return {}
+
+    def load_state_dict(self, state_dict):
+        self.state = state_dict
+
+
+def run(folder, way, *arguments):
+    if way is None:
+        return [start(folder, *arguments)]
+    return torchrun(folder, *arguments, "--distribute", way)
+
+
+def last_state(folder):
+    step, feed, log = Anything(), Anything(), MetricLog()
+    assert Checkpoints(folder / FOLDER).load(step=step, feed=feed, log=log) == 60
+    return step.state, feed.state, log.rows
+
+
+@pytest.mark.parametrize(("way", "kills", "seed"), [(None, 14, 0), ("ddp", 3, 1), ("fsdp", 3, 2)])
+def test_the_end_is_that_of_a_run_that_was_never_killed(tmp_path, way, kills, seed):
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    whole.mkdir()
+    killed.mkdir()
+    expected, *_ = [finish(program) for program in run(whole, way, *GPT)]
+    moments = random.Random(seed)
+    for _ in range(kills):
+        programs = run(killed, way, *GPT, *["--resume"] * (killed / FOLDER / "settings.json").exists())
+        for line in programs[0].lines():
+            if line.startswith("update"):
+                break
+        threading.Event().wait(moments.uniform(0, 0.05))  # some time after a save has begun
+        moments.choice(programs).kill()
+        for program in programs:
+            program.kill()
+            program.finish()
+    resumed, *_ = [finish(program) for program in run(killed, way, *GPT, "--resume")]
+    assert resumed[0].startswith(f"resumed from {FOLDER} after update ")
+    assert resumed[-2:] == expected[-2:]
+    ours, theirs = (pytree.tree_leaves(last_state(folder)) for folder in (killed, whole))
+    assert len(ours) == len(theirs)
+    for one, other in zip(ours, theirs, strict=True):
+        assert torch.equal(one, other) if isinstance(one, torch.Tensor) else one == other
+    assert not list((killed / FOLDER).glob("*.partial"))

@@ -1,0 +1,204 @@
+"""The loader under several processes: their batches put side by side are those of one."""
+
+from collections.abc import Callable, Iterator
+from itertools import chain
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from support import processes as real
+from support.data import WORKERS, Arguments, depths, epoch
+from support.shares import expected, in_each, load_in_stages, process, shared, side_by_side, split
+from torch.utils.data.distributed import DistributedSampler
+from torchdata.stateful_dataloader.sampler import RandomSampler, StatefulDistributedSampler
+
+from torch_bridge import make_loader
+
+pytestmark = WORKERS
+
+Shared = tuple[Arguments, list[int]]
+# Its last batch has one sample.
+RAGGED: Arguments = {"dataset": range(9), "batch_size": 4, "training": False, "seed": 0}
+
+
+def _epochs(arguments: Arguments) -> tuple[list[Any], int]:
+    loader = make_loader(**arguments, workers=0)
+    return [epoch(loader) for _ in range(2)], len(loader)
+
+
+@given(shared())
+@example((RAGGED, [4]))
+@example(({**RAGGED, "training": True, "drop_last": False}, [4]))
+@settings(max_examples=200)
+def test_shares_put_side_by_side_are_the_batches_of_one_process(case: Shared) -> None:
+    arguments, (count,) = case
+    each = in_each(_epochs, split(arguments, count), processes=count)
+    for index, whole in enumerate(expected(arguments, 2)):
+        shares = [epochs[index] for epochs, _ in each]
+        assert side_by_side(shares) == whole
+        for rank, (_, length) in enumerate(each):
+            assert length == len(shares[rank])
+            assert length == len(whole) or (not arguments["training"] and len(whole[-1]) < count)
+        for batch in range(len(whole)):
+            sizes = [len(share[batch]) if batch < len(share) else 0 for share in shares]
+            assert max(sizes) - min(sizes) <= 1
+            assert max(sizes) <= arguments["batch_size"] // count
+
+
+def test_one_process_has_the_orders_that_it_had_in_version_0_1() -> None:
+    generator = torch.Generator().manual_seed(7)
+    loader = make_loader(range(10), 3, seed=7, drop_last=False, workers=0)
+    for _ in range(3):
+        assert list(chain.from_iterable(epoch(loader))) == torch.randperm(10, generator=generator).tolist()
+
+
+@st.composite
+def stages(draw: st.DrawFn) -> tuple[Arguments, list[tuple[int, int | None]]]:
+    given, numbers = draw(shared(3))
+    length = len(expected(given, 1)[0])
+    first, last = sorted(draw(st.tuples(*[st.integers(0, length)] * 2)))
+    # A stage that begins at an epoch's end would go on with the next one.
+    cuts = (first, last - first if first < length else 0, None)
+    return given, list(zip(numbers, cuts, strict=True))
+
+
+@given(stages(), depths)
+@example((RAGGED, [(4, 3), (2, 0), (1, None)]), 2)
+@settings(max_examples=200)
+def test_twice_resumed_in_one_epoch_on_other_numbers_of_processes(
+    case: tuple[Arguments, list[tuple[int, int | None]]], depth: int
+) -> None:
+    arguments, cuts = case
+    seen, rest, after = load_in_stages({**arguments, "workers": 0}, cuts, in_each, depth)
+    first, *others = expected(arguments, 3)
+    # At an epoch's end what is left of it is the next one.
+    assert seen + rest == first if len(seen) < len(first) else (seen, rest) == (first, others[0])
+    assert after == others[0 if len(seen) < len(first) else 1]
+
+
+class Countdown:
+    """A sampler with a state of its own: every epoch another order, from where the state says."""
+
+    def __init__(self) -> None:
+        self.now = {"epoch": 0, "given": 0}
+
+    def __len__(self) -> int:
+        return 11
+
+    def __iter__(self) -> Iterator[int]:
+        while self.now["given"] < len(self):
+            self.now["given"] += 1
+            yield (self.now["epoch"] - self.now["given"]) % len(self)
+        self.now.update(epoch=self.now["epoch"] + 1, given=0)
+
+    def state_dict(self) -> dict[str, int]:
+        return self.now
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.now.update(state)
+
+
+SAMPLERS: dict[str, Callable[[], Any]] = {
+    "same order": lambda: [3, 1, 4, 0, 5, 9, 2, 6, 8, 7, 10],
+    "with a state": Countdown,
+    "iterators with a state": lambda: RandomSampler(range(11), generator=torch.Generator().manual_seed(3)),
+}
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize("kind", SAMPLERS)
+def test_a_sampler_orders_the_samples_of_all_processes(kind: str, drop_last: bool) -> None:
+    def run(function: Any, arguments: Arguments, *rest: Any, processes: int) -> list[Any]:
+        return in_each(
+            lambda: function({**arguments, "sampler": SAMPLERS[kind]()}, *rest), processes=processes
+        )
+
+    sampler = SAMPLERS[kind]()
+    orders = [list(sampler)[: 8 if drop_last else None] for _ in range(3)]
+    epochs = [[order[first : first + 4] for first in range(0, len(order), 4)] for order in orders]
+    arguments = {"dataset": range(11), "batch_size": 4, "drop_last": drop_last, "workers": 0}
+    for first, second in ((0, 0), (1, 1), (0, 2), (1, 0)):
+        for depth in (0, 2):
+            stages = [(2, first), (4, second), (1, None)]
+            seen, rest, after = load_in_stages(arguments, stages, run, depth)
+            done = first + second
+            if done < len(epochs[0]):
+                assert seen + rest == epochs[0]
+                assert after == epochs[1]
+            else:
+                assert [seen, rest, after] == epochs
+
+
+@pytest.mark.slow
+def test_workers_change_nothing() -> None:
+    """Neither which samples, nor where a state goes on; they find torchrun's variables too."""
+    arguments: Arguments = {"dataset": range(23), "batch_size": 8, "training": True, "seed": 1}
+
+    def run(function: Any, arguments: Arguments, *rest: Any, processes: int) -> list[Any]:
+        workers = {1: 0, 2: 1, 4: 2}[processes]
+        return in_each(function, {**arguments, "workers": workers}, *rest, processes=processes)
+
+    first, second = expected(arguments, 2)
+    seen, rest, after = load_in_stages(arguments, [(2, 1), (1, 0), (4, None)], run)
+    assert seen + rest == first
+    assert after == second
+
+
+@pytest.mark.slow
+def test_twice_resumed_in_one_epoch_in_processes_of_a_group() -> None:
+    arguments: Arguments = {"dataset": range(31), "batch_size": 6, "training": False, "workers": 0, "seed": 2}
+    arguments["shuffle"] = True
+    first, second = expected(arguments, 2)
+    seen, rest, after = load_in_stages(arguments, [(1, 1), (2, 2), (1, None)], real.run)
+    assert seen + rest == first
+    assert after == second
+    seen, rest, after = load_in_stages(arguments, [(2, 2), (1, 1), (3, None)], real.run, 1)
+    assert seen + rest == first
+    assert after == second
+
+
+def test_a_batch_without_rows_has_the_form_of_the_others() -> None:
+    samples = [(torch.full((2,), index), {"name": str(index), "value": float(index)}) for index in range(5)]
+    with process(1, 2):
+        *_, last = make_loader(samples, 2, drop_last=False, workers=0)
+    inputs, fields = last
+    assert (inputs.shape, inputs.dtype) == ((0, 2), torch.int64)
+    assert (fields["value"].shape, fields["value"].dtype) == ((0,), torch.float64)
+
+
+def test_a_state_belongs_to_the_batch_of_all_processes() -> None:
+    with process(0, 2):
+        state = make_loader(range(24), 4).state_dict()
+    with process(1, 3), pytest.raises(ValueError, match=r"batch_size = 8 \(now 12\).* of all processes"):
+        make_loader(range(24), 4).load_state_dict(state)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ({"dataset": range(7)}, "7 samples give no batch of batch_size = 4 in each of 2 processes"),
+        ({"sampler": DistributedSampler(range(8), 2, 0)}, "DistributedSampler.* takes this process's share"),
+        ({"sampler": StatefulDistributedSampler(range(8), 2, 0)}, "takes this process's share"),
+        (
+            {"dataset": range(9), "drop_last": False, "collate_fn": torch.tensor},
+            "9 samples leave 1 for 2 processes .* collate_fn .* drop_last = True",
+        ),
+    ],
+)
+def test_what_does_not_fit_several_processes_is_refused(wrong: Arguments, says: str) -> None:
+    arguments = {"dataset": range(8), "batch_size": 4, "workers": 0, **wrong}
+    with process(0, 2), pytest.raises(ValueError, match=says):
+        make_loader(**arguments)
+
+
+def test_one_process_may_shard_by_itself() -> None:
+    sampler = DistributedSampler(range(8), 2, 1, shuffle=False)
+    assert epoch(make_loader(range(8), 2, sampler=sampler, workers=0)) == [[1, 3], [5, 7]]
+
+
+def test_a_loader_older_than_its_process_group_is_refused() -> None:
+    loader = make_loader(range(8), 2, workers=0)
+    with process(0, 2), pytest.raises(RuntimeError, match="built for one process, and there are 2 now"):
+        next(iter(loader))

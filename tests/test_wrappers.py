@@ -1,0 +1,52 @@
+"""Wrapped models: in one process they change nothing; what a step can't take is refused."""
+
+import pytest
+from support.processes import run
+from support.together_alone import (
+    MODELS,
+    compiled_models,
+    graphs_refused,
+    optimizers_run,
+    other_bits,
+    refusals,
+)
+from support.training import FUSED, OPTIMIZERS, Net
+
+pytestmark = pytest.mark.slow
+
+
+def test_in_one_process_with_the_bits_of_the_plain_model() -> None:
+    assert run(other_bits, processes=1) == [[]]
+
+
+def test_models_that_are_refused() -> None:
+    (said,) = run(refusals, processes=1)
+    parts = {
+        "a part in DDP": "DistributedDataParallel",
+        "all sharded, in another module": "FSDPModule",
+        "sharded in part": "a part of it",
+        "a part left out": "sharded in part",
+        "a DTensor": "DTensors",
+        "two meshes": "several meshes",
+    }
+    assert said.keys() == MODELS.keys() == parts.keys()
+    for name, part in parts.items():
+        assert part in said[name]
+
+
+def test_a_graph_holds_no_wrapper() -> None:
+    message = "cuda_graph=True needs a model that is not wrapped for several processes"
+    assert run(graphs_refused, processes=1) == [[message] * 2]
+
+
+def test_optimizers_on_sharded_parameters() -> None:
+    names = [*FUSED, *(name for name in OPTIMIZERS if name not in FUSED)]
+    (said,) = run(optimizers_run, names, processes=1)
+    refused = {"sgd", "momentum", "nesterov", "adagrad", "adafactor", "rprop", "muon"}
+    assert {name for name in names if "torch cannot run" in said[name]} == refused
+    assert {name for name in names if said[name] == "ran"} == set(names) - refused
+
+
+def test_compiled_wrappers() -> None:
+    names = set(Net().state_dict())
+    assert run(compiled_models, processes=1) == [[names, names]]
