@@ -3,8 +3,7 @@
 import gc
 import resource
 import sys
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -14,7 +13,6 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from torch_bridge import TrainStep, find_batch_size
-from torch_bridge.scale.alone import Trial, alone
 
 
 def exhaust() -> None:
@@ -24,19 +22,6 @@ def exhaust() -> None:
 
 def rows(count: int) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.randn(count, 3), torch.randn(count, 2)
-
-
-class LonelyStep(TrainStep):
-    """A step whose trial sends nothing."""
-
-    @contextmanager
-    def _alone(self) -> Generator[None]:
-        wrapper, self._wrapper = self._wrapper, Trial(self._wrapper)
-        try:
-            with alone(self.model):
-                yield
-        finally:
-            self._wrapper = wrapper
 
 
 def wrapped(model: Any, wrapper: str) -> nn.Module:
@@ -59,7 +44,7 @@ def found(wrapper: str, cases: Sequence[tuple[list[int], int]]) -> list[tuple[An
 
 
 def _found(wrapper: str, fits: int, global_batch: int) -> tuple[Any, int, bool]:
-    trials: list[LonelyStep] = []
+    trials: list[TrainStep] = []
 
     def loss_fn(model: nn.Module, batch: Any) -> torch.Tensor:
         outputs = model(batch[0])  # before it fails, where others would wait in the middle of a pass
@@ -69,10 +54,10 @@ def _found(wrapper: str, fits: int, global_batch: int) -> tuple[Any, int, bool]:
             exhaust()
         return nn.functional.mse_loss(outputs, batch[1])
 
-    def step_of(model: nn.Module, optimizer: Any, loss_fn: Callable[..., Any] = mean_loss) -> LonelyStep:
-        return LonelyStep(model, optimizer, loss_fn, CURVE)
+    def step_of(model: nn.Module, optimizer: Any, loss_fn: Callable[..., Any] = mean_loss) -> TrainStep:
+        return TrainStep(model, optimizer, loss_fn, CURVE)
 
-    def make_step() -> LonelyStep:
+    def make_step() -> TrainStep:
         trials.append(step_of(*parts, loss_fn))
         return trials[-1]
 
