@@ -1,10 +1,8 @@
-"""The largest micro-batch that runs, and nothing else that has changed."""
+"""The largest micro-batch that runs is found, in few trials that are as much as an update."""
 
-import copy
 import gc
 import math
 import os
-import random
 import subprocess
 import sys
 import weakref
@@ -19,11 +17,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.processes import run
 from support.refusals import refuses
-from support.training import CURVE, FUSED, OPTIMIZERS, batches, mean_loss, optimizer_of, seeded
-from support.trials import exhaust, found, rows, train
+from support.training import CURVE, mean_loss, optimizer_of
+from support.trials import exhaust, found, rows
 from torch import Tensor, nn
 
-from torch_bridge import TrainStep, find_batch_size, lambda_lr
+from torch_bridge import TrainStep, find_batch_size
 
 
 def _trials(global_batch: int, limit: int | None, fits: Callable[[int], bool]) -> tuple[Any, list[int]]:
@@ -68,7 +66,7 @@ def test_a_batch_may_be_what_does_not_fit() -> None:
 
     assert find_batch_size(lambda: lambda *_: None, make_batch, 60) == (5, 12)
     # Of NumPy.
-    assert find_batch_size(lambda: lambda *_: None, lambda size: np.empty(2 ** (10 * size)), 8) == (2, 4)
+    assert find_batch_size(lambda: lambda *_: None, lambda size: np.empty(2**58 if size > 2 else 1), 8) == (2, 4)
 
 
 def _error(kind: str) -> Exception:
@@ -129,93 +127,8 @@ def test_without_memory_for_a_step_nothing_can_be_found() -> None:
         find_batch_size(exhaust, torch.ones, 8)  # type: ignore[arg-type]  (it returns no step)
 
 
-class _Full(nn.Module):
-    """Dropout, running statistics, a buffer that is replaced, one that was expanded, a frozen parameter."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        with seeded(0):
-            self.first, self.norm, self.last = nn.Linear(3, 8), nn.BatchNorm1d(8), nn.Linear(8, 2)
-        self.dropout = nn.Dropout(0.2)
-        self.register_buffer("calls", torch.zeros(1), persistent=False)
-        self.register_buffer("wide", torch.ones(1).expand(4))
-        self.last.bias.requires_grad_(False)
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        self.calls = self.calls + 1
-        np.random.rand(), random.random()  # noqa: NPY002 (the state in question)
-        return self.last(self.dropout(self.norm(torch.tanh(self.first(inputs)))))
-
-
-def _everything(model: nn.Module, optimizer: Any) -> list[Any]:
-    """All that a run depends on, as plain values; and which tensors hold it."""
-    buffers = dict(model.named_buffers())
-    return [
-        {name: value.tolist() for name, value in (model.state_dict() | buffers).items()},
-        {name: id(value) for name, value in (dict(model.named_parameters()) | buffers).items()},
-        [module.training for module in model.modules()],
-        [
-            (value.requires_grad, None if value.grad is None else value.grad.tolist())
-            for value in model.parameters()
-        ],
-        repr(optimizer.state_dict()),
-        [{name: id(value) for name, value in group.items()} for group in optimizer.param_groups],
-        [id(value) for state in optimizer.state.values() for value in state.values()],
-        torch.get_rng_state().tolist(),
-        repr(np.random.get_state()),  # noqa: NPY002 (the state in question)
-        random.getstate(),
-    ]
-
-
-@pytest.mark.parametrize("updates", [0, 2])
-@pytest.mark.parametrize(
-    ("name", "ending"),
-    [(name, "found") for name in OPTIMIZERS if name != "muon"] + [("adamw", "error"), ("adamw", "interrupt")],
-)
-def test_all_is_as_before(name: str, updates: int, ending: str) -> None:
-    model = _Full()
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    kind, options = OPTIMIZERS[name]
-    optimizer = kind(trained, **options)
-    for batch in batches(updates):
-        mean_loss(model, batch).backward()
-        optimizer.step()
-    if not updates:
-        model.dropout.eval()
-    before, twin = _everything(model, optimizer), copy.deepcopy((model, optimizer))
-
-    def loss_fn(model: nn.Module, batch: Any) -> Tensor:
-        loss = mean_loss(model, batch)
-        if len(batch[0]) > 6:
-            raise {"found": MemoryError, "error": KeyError, "interrupt": KeyboardInterrupt}[ending]
-        return loss
-
-    def make_step() -> TrainStep:
-        torch.rand(3)
-        return TrainStep(model, optimizer, loss_fn, CURVE)
-
-    if ending == "found":
-        assert find_batch_size(make_step, rows, 24) == (6, 4)
-    else:
-        with pytest.raises(KeyError if ending == "error" else KeyboardInterrupt):
-            find_batch_size(make_step, rows, 24)
-    assert _everything(model, optimizer) == before
-    if ending == "found":
-        state = torch.get_rng_state()
-        results: list[list[Tensor]] = []
-        for own_model, own_optimizer in ((model, optimizer), twin):
-            torch.set_rng_state(state)
-            step = TrainStep(own_model, own_optimizer, mean_loss, CURVE)
-            results.append([step(batch).loss for batch in batches(3)] + list(own_model.parameters()))
-        assert all(map(torch.equal, *results))
-
-
-def test_a_scheduler_starts_from_the_same_rates() -> None:
-    model, other = _Full(), _Full()
-    optimizer = optimizer_of("adamw", model)
-    find_batch_size(lambda: TrainStep(model, optimizer, mean_loss, CURVE), rows, 4)
-    expected = lambda_lr(optimizer_of("adamw", other), CURVE)
-    assert lambda_lr(optimizer, CURVE).state_dict() == expected.state_dict()
+# Every block is mapped and unmapped by itself: what is free is not in pieces.
+_MMAP = {"MALLOC_MMAP_THRESHOLD_": str(2**16), "MALLOC_ARENA_MAX": "1"}
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
@@ -226,8 +139,7 @@ def test_a_trial_is_two_updates_that_take_place(name: str, precision: Any) -> No
     def make_step() -> TrainStep:
         passes.clear()
         model = nn.Linear(3, 2)
-        optimizer = FUSED.get(name, OPTIMIZERS[name])
-        optimizer = optimizer[0](model.parameters(), **optimizer[1])
+        optimizer = optimizer_of(name, model)
 
         def loss_fn(model: nn.Module, batch: Any) -> Tensor:
             states = any(
@@ -248,17 +160,17 @@ def test_a_trial_is_two_updates_that_take_place(name: str, precision: Any) -> No
 
 def test_a_batch_is_as_training_has_it() -> None:
     """Changed by its step, and beside all others of its update."""
-    seen: list[set[int]] = []
+    seen: list[tuple[int, int]] = []
 
-    class Step:
-        def __call__(self, *micro_batches: dict[str, Tensor]) -> None:
-            seen.append({batch.pop("x").data_ptr() for batch in micro_batches})
-            seen[-1] |= {
-                id(each) for each in gc.get_objects() if isinstance(each, Tensor) and each.shape == (7, 5)
-            }
+    def step(*micro_batches: dict[str, Tensor]) -> None:
+        alive = [each for each in gc.get_objects() if type(each) is Tensor and each.shape == (7, 5)]
+        places = {tensor.data_ptr() for tensor in alive}
+        seen.append((len(places), len(micro_batches)))
+        for batch in micro_batches:
+            batch.pop("inputs")
 
-    assert find_batch_size(Step, lambda size: {"x": torch.ones(size, 5)}, 28, limit=7) == (7, 4)
-    assert all(len(found) == 2 + 4 for found in seen)
+    assert find_batch_size(lambda: step, lambda size: {"inputs": torch.ones(size, 5)}, 28, limit=7) == (7, 4)
+    assert seen[-2:] == [(4, 2), (4, 2)]
 
 
 def test_memory_is_given_back() -> None:
@@ -289,15 +201,12 @@ def test_a_process_whose_memory_is_short() -> None:
     paths = os.pathsep.join([str(Path(__file__).parent), *sys.path])
     found = subprocess.run(
         [sys.executable, "-m", "support.trials", "find_in_short_memory"],
-        env=os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "1"},
+        env=os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"} | _MMAP,
         capture_output=True,
         text=True,
         check=True,
     )
-    size, accumulation, next_fails = found.stdout.split()
-    assert int(size) * int(accumulation) == 512
-    assert 1 < int(size) < 64
-    assert next_fails == "True"
+    assert found.stdout.split() == ["16", "4", "True"]
 
 
 def test_refusals() -> None:
@@ -317,7 +226,6 @@ def test_refusals() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("wrapper", ["ddp", "fsdp"])
 def test_several_processes_agree(wrapper: str) -> None:
-    expected = run(train, wrapper)
     cases: list[tuple[list[int], int, Any]] = [
         ([8, 3], 24, (3, 4)),
         ([1, 8], 32, (1, 16)),
@@ -326,16 +234,16 @@ def test_several_processes_agree(wrapper: str) -> None:
         ([0, 8], 8, "RuntimeError"),
         ([8, -1], 8, "KeyError"),
     ]
-    for fitting, global_batch, result in cases:
-        (first, *counts), (second, *others) = run(found, wrapper, fitting, global_batch)
-        # Training goes on as if there had been no trial.
-        assert (counts, others) == ([counts[0], expected[0]], [counts[0], expected[1]])
-        if result == "KeyError":
+    results = run(found, wrapper, [case[:2] for case in cases])
+    for (_, _, expected), (first, trials, same), (second, more, too) in zip(cases, *results, strict=True):
+        assert trials == more
+        assert (same, too) == (True, True)  # training goes on as if there had been no trial
+        if expected == "KeyError":
             assert second == ("KeyError", "'weights'")
             assert first == ("RuntimeError", "find_batch_size failed in process 1: KeyError: 'weights'")
-        elif result == "RuntimeError":
+        elif expected == "RuntimeError":
             assert first == second
             assert first[0] == "RuntimeError"
             assert "not even a micro-batch of one sample" in first[1]
         else:
-            assert first == second == result
+            assert first == second == expected

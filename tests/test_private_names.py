@@ -17,6 +17,8 @@ import torch
 from lightning_fabric import Fabric
 from numpy.lib import format as npy
 from support.data import WORKERS
+from support.lonely import missing_names
+from support.processes import run
 from torch import Tensor, nn
 from torch.distributed.checkpoint import DefaultSavePlanner, FileSystemWriter
 from torch.nn.utils import parametrizations, spectral_norm
@@ -249,3 +251,8 @@ def test_a_model_of_fabric_names_its_precision() -> None:
     precision = model._strategy.precision
     assert callable(next(kind for kind in type(precision).__mro__ if kind.__name__ == "Precision").backward)
     assert isinstance(optimizer.optimizer, optim.SGD)
+
+
+@pytest.mark.slow
+def test_sharded_modules_hold_their_state_and_their_communication() -> None:
+    assert run(missing_names, processes=1) == [[]]

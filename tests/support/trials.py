@@ -1,8 +1,9 @@
 """Trials of batch sizes in one process, in one whose memory is short, and in several."""
 
+import gc
 import resource
 import sys
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -47,52 +48,54 @@ def wrapped(model: Any, wrapper: str) -> nn.Module:
     return model
 
 
-def found(wrapper: str, fitting: list[int], global_batch: int, limit: int | None = None) -> Any:
-    """In one of several processes: what is found, the sizes tried, and what training gives afterwards.
+def found(wrapper: str, cases: Sequence[tuple[list[int], int]]) -> list[tuple[Any, int, bool]]:
+    """In one of several processes: what is found, in how many trials; does training go on as without?
 
-    `fitting` is the largest size that fits, for each process; a negative one raises another error.
+    A case is the largest size that fits, for each process (a negative one raises another error), and the
+    global batch.
     """
-    fits = fitting[distributed.get_rank()]
-    tried: list[int] = []
+    gc.freeze()  # what is imported need not be looked through after each trial
+    return [_found(wrapper, fitting[distributed.get_rank()], global_batch) for fitting, global_batch in cases]
+
+
+def _found(wrapper: str, fits: int, global_batch: int) -> tuple[Any, int, bool]:
+    trials: list[LonelyStep] = []
 
     def loss_fn(model: nn.Module, batch: Any) -> torch.Tensor:
-        outputs = model(batch[0])  # before it fails, since others wait in the middle of a pass
+        outputs = model(batch[0])  # before it fails, where others would wait in the middle of a pass
         if fits < 0:
             raise KeyError("weights")
         if len(batch[0]) > fits:
             exhaust()
         return nn.functional.mse_loss(outputs, batch[1])
 
-    def step_of(loss_fn: Callable[..., Any]) -> LonelyStep:
+    def step_of(model: nn.Module, optimizer: Any, loss_fn: Callable[..., Any] = mean_loss) -> LonelyStep:
         return LonelyStep(model, optimizer, loss_fn, CURVE)
 
     def make_step() -> LonelyStep:
-        tried.append(0)
-        return step_of(loss_fn)
+        trials.append(step_of(*parts, loss_fn))
+        return trials[-1]
 
-    model = wrapped(Net(), wrapper)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    def build() -> tuple[nn.Module, torch.optim.Optimizer]:
+        model = wrapped(Net(), wrapper)
+        return model, torch.optim.AdamW(model.parameters(), lr=0.01)
+
+    parts = build()
     try:
-        result: Any = find_batch_size(make_step, rows, global_batch, limit=limit)
+        result: Any = find_batch_size(make_step, rows, global_batch)
     except Exception as error:
         result = type(error).__name__, str(error)
-    step = step_of(mean_loss)
-    torch.manual_seed(distributed.get_rank())
-    losses = [float(step(rows(2)).loss) for _ in range(3)]
-    return result, len(tried), losses
-
-
-def train(wrapper: str) -> list[float]:
-    """In one of several processes: the losses of such a training without trials."""
-    model = wrapped(Net(), wrapper)
-    step = TrainStep(model, torch.optim.AdamW(model.parameters(), lr=0.01), mean_loss, CURVE)
-    torch.manual_seed(distributed.get_rank())
-    return [float(step(rows(2)).loss) for _ in range(3)]
+    losses: list[list[float]] = []
+    for model, optimizer in (parts, build()):
+        torch.manual_seed(distributed.get_rank())
+        step = step_of(model, optimizer)
+        losses.append([float(step(rows(2)).loss) for _ in range(3)])
+    return result, len(trials), losses[0] == losses[1]
 
 
 def find_in_short_memory() -> None:
-    """Print what is found where 256 MiB are left, and which sizes then train."""
-    width = 2**20
+    """Print what is found where 48 MiB are left, a row taking 2, and whether a size more would not train."""
+    width = 2**17
 
     class Wide(nn.Module):
         def __init__(self) -> None:
@@ -111,8 +114,8 @@ def find_in_short_memory() -> None:
     make_step()(torch.ones(1, 1))  # threads and code are there
     with open("/proc/self/statm") as file:
         used = int(file.read().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (used + 2**28, -1))
-    size, accumulation = find_batch_size(make_step, lambda count: torch.ones(count, 1), 512)
+    resource.setrlimit(resource.RLIMIT_AS, (used + 3 * 2**24, -1))
+    size, accumulation = find_batch_size(make_step, lambda count: torch.ones(count, 1), 64)
     make_step()(*[torch.ones(size, 1)] * accumulation)
     try:
         make_step()(*[torch.ones(2 * size, 1)] * (accumulation // 2))
