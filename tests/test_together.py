@@ -49,6 +49,7 @@ def test_as_one_process() -> None:
             )
         )
     ]
+    cases.append(Case("static ddp", accumulation=3))
     for case, *runs in zip(cases, *run(train_all, cases), strict=True):
         _check(_same_everywhere(runs), in_words(case))
 

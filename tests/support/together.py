@@ -97,8 +97,8 @@ def model_of(case: Case) -> nn.Module:
 def wrapped(case: Case, model: nn.Module) -> nn.Module:
     if case.wrapper == "plain":
         return model
-    if case.wrapper == "ddp":
-        return DistributedDataParallel(model)
+    if case.wrapper in ("ddp", "static ddp"):
+        return DistributedDataParallel(model, static_graph=case.wrapper == "static ddp")
     size = distributed.get_world_size()
     shape, names = ((2, size // 2), ("copy", "shard")) if case.wrapper == "hybrid" else ((size,), ("shard",))
     mesh = init_device_mesh("cpu", shape, mesh_dim_names=names)

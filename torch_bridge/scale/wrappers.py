@@ -1,6 +1,6 @@
 """How a model is wrapped for several processes, and what one update over all of them needs of it."""
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Protocol, cast
 
@@ -13,6 +13,11 @@ from torch.optim import Optimizer
 _NOT_SHARDED = ("Adafactor", "Muon", "Rprop")
 _NOT_SHARDED_FUSED = ("Adagrad", "SGD")
 
+_LEFT_OUT = (
+    "DistributedDataParallel does not average the gradients of some of the optimizer's parameters: they were "
+    "frozen, or not there, when it was built, or it was told to ignore them. Wrap the model as it is trained"
+)
+
 
 class Wrapper(Protocol):
     """What an update needs of a model's wrapper."""
@@ -23,6 +28,14 @@ class Wrapper(Protocol):
     """How many processes train it."""
     copies: int
     """How many of them hold the same gradient."""
+
+    def check(self, parameters: Sequence[nn.Parameter]) -> None:
+        """Refuse optimized parameters whose gradients are not averaged over processes.
+
+        Raises:
+            ValueError: There are some.
+        """
+        ...
 
     def micro_batch(self, is_last: bool) -> AbstractContextManager[Any]:
         """The context of a micro-batch's forward and backward pass: averages gradients at its end, or not."""
@@ -45,6 +58,9 @@ class Unwrapped:
     def __init__(self, model: nn.Module) -> None:
         self.module = model
 
+    def check(self, parameters: Sequence[nn.Parameter]) -> None:
+        """There is nothing to average."""
+
     def micro_batch(self, is_last: bool) -> AbstractContextManager[Any]:
         return nullcontext()
 
@@ -59,12 +75,33 @@ class Replicated:
     """A `DistributedDataParallel`: every process has all parameters, and gets the same gradient."""
 
     def __init__(self, model: DistributedDataParallel, every_micro_batch: bool) -> None:
-        self._model, self._every_micro_batch = model, every_micro_batch
+        self._model = model
+        # With static_graph torch cannot wait in the first backward pass.
+        self._every_micro_batch = every_micro_batch or model.static_graph
         self.module = cast("nn.Module", model.module)
         self._group = cast("distributed.ProcessGroup", model.process_group)
         self.size = self.copies = self._group.size()
+        self._left_out: list[nn.Parameter] = []
+
+    def check(self, parameters: Sequence[nn.Parameter]) -> None:
+        trained = [parameter for parameter in self._model._module_parameters if parameter.requires_grad]
+        known = set(map(id, trained))
+        self._left_out = [parameter for parameter in parameters if id(parameter) not in known]
+        self._check_left_out()
+        if len(trained) > self._model._get_ddp_logging_data()["num_parameter_tensors"]:
+            raise ValueError(_LEFT_OUT)
+
+    def _check_left_out(self) -> None:
+        if any(parameter.requires_grad for parameter in self._left_out):
+            raise ValueError(_LEFT_OUT)
 
     def micro_batch(self, is_last: bool) -> AbstractContextManager[Any]:
+        self._check_left_out()
+        if not self._model.require_backward_grad_sync:
+            raise RuntimeError(
+                "the step was called inside of no_sync(): it takes all micro-batches of an update in one call, "
+                "and decides itself when gradients are averaged"
+            )
         return nullcontext() if is_last or self._every_micro_batch else self._model.no_sync()
 
     def reduce(self, values: Tensor, operation: Any = ReduceOp.SUM) -> None:
@@ -89,6 +126,9 @@ class Sharded:
         # With one process there is nothing to send, and gradients are better where they can be seen.
         self._every_micro_batch = every_micro_batch or self.size == 1
         self._is_broken = False
+
+    def check(self, parameters: Sequence[nn.Parameter]) -> None:
+        """All are averaged: a model with parameters left out is refused."""
 
     def micro_batch(self, is_last: bool) -> AbstractContextManager[Any]:
         if self._is_broken:
