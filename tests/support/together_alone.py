@@ -130,7 +130,7 @@ def refusals() -> dict[str, str]:
 
 
 def not_averaged() -> list[str]:
-    """What a call says where DDP would not average: to a parameter that was frozen until then, in `no_sync`."""
+    """What a call says in `no_sync`, and to a parameter that was frozen until then."""
     said: list[str] = []
     model = Net()
     model.first.requires_grad_(False)

@@ -4,6 +4,7 @@ from collections.abc import Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Protocol, cast
 
+import torch
 from torch import Tensor, distributed, nn
 from torch.distributed import ReduceOp
 from torch.nn.parallel import DistributedDataParallel
@@ -28,6 +29,11 @@ class Wrapper(Protocol):
     """How many processes train it."""
     copies: int
     """How many of them hold the same gradient."""
+
+    @property
+    def may_send_fp16(self) -> bool:
+        """Whether gradients may be fp16 on their way, where large ones overflow."""
+        ...
 
     def check(self, parameters: Sequence[nn.Parameter]) -> None:
         """Refuse optimized parameters whose gradients are not averaged over processes.
@@ -54,6 +60,7 @@ class Unwrapped:
     """A module in one process."""
 
     size = copies = 1
+    may_send_fp16 = False
 
     def __init__(self, model: nn.Module) -> None:
         self.module = model
@@ -83,6 +90,10 @@ class Replicated:
         self.size = self.copies = self._group.size()
         self._left_out: list[nn.Parameter] = []
 
+    @property
+    def may_send_fp16(self) -> bool:
+        return bool(self._model._comm_hooks)  # what a hook compresses to, it alone knows
+
     def check(self, parameters: Sequence[nn.Parameter]) -> None:
         trained = [parameter for parameter in self._model._module_parameters if parameter.requires_grad]
         known = set(map(id, trained))
@@ -99,8 +110,8 @@ class Replicated:
         self._check_left_out()
         if not self._model.require_backward_grad_sync:
             raise RuntimeError(
-                "the step was called inside of no_sync(): it takes all micro-batches of an update in one call, "
-                "and decides itself when gradients are averaged"
+                "the step was called inside of no_sync(): it takes all micro-batches of an update in one "
+                "call, and decides itself when gradients are averaged"
             )
         return nullcontext() if is_last or self._every_micro_batch else self._model.no_sync()
 
@@ -126,6 +137,10 @@ class Sharded:
         # With one process there is nothing to send, and gradients are better where they can be seen.
         self._every_micro_batch = every_micro_batch or self.size == 1
         self._is_broken = False
+        policies = [module._get_fsdp_state()._mp_policy for module in _sharded_modules(model)]
+        self.may_send_fp16 = any(
+            torch.float16 in (policy.param_dtype, policy.reduce_dtype) for policy in policies
+        )
 
     def check(self, parameters: Sequence[nn.Parameter]) -> None:
         """All are averaged: a model with parameters left out is refused."""
@@ -221,10 +236,13 @@ def _kinds(module: nn.Module) -> set[str]:
     return {kind.__name__ for kind in type(module).__mro__}
 
 
+def _sharded_modules(model: nn.Module) -> list[Any]:
+    return [module for module in model.modules() if "FSDPModule" in _kinds(module)]
+
+
 def _check_sharded(model: nn.Module) -> None:
-    for module in cast("Any", model).modules():
-        if "FSDPModule" in _kinds(module):
-            module.reshard()  # a forward pass may have left whole parameters in their place
+    for module in _sharded_modules(model):
+        module.reshard()  # a forward pass may have left whole parameters in their place
     meshes = {getattr(parameter, "device_mesh", None) for parameter in model.parameters()}
     if len(meshes) != 1 or None in meshes:
         raise ValueError(

@@ -77,8 +77,8 @@ def _check_placement(own_model: Any, other: Any) -> None:
     if foreign := {_placement(leaf) for leaf in pytree.tree_leaves(parts)} - own - {None}:
         raise ValueError(
             f"state_dict has parts of tensors, spread as {foreign.pop()}, and the model's are not spread so: "
-            "each process loads its own state; save and load through Checkpoints to go on with another number "
-            "of processes"
+            "each process loads its own state; save and load through Checkpoints to go on with another "
+            "number of processes"
         )
 
 

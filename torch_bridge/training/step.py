@@ -109,10 +109,11 @@ class TrainStep:
         TypeError: An argument of another kind; an optimizer that needs a closure.
         ValueError: An unknown `precision`, `on_nonfinite` or `synchronize`; a `max_norm` that is not
             positive; a model that is wrapped in part, or by Fabric for mixed precision; parameters to be
-            trained that `DistributedDataParallel` leaves out; what does not compose, as above; an optimizer whose parameters are not the model's or another's too, that
-            has a scheduler attached, or whose `state_dict` has a form of its own; fp16 parameters with
-            `precision="fp16"`; `cuda_graph=True` where an update cannot be captured; several curves with
-            `hold`, or one without a flat part for `HoldUntilFlat`.
+            trained that `DistributedDataParallel` leaves out; what does not compose, as above; an optimizer
+            whose parameters are not the model's or another's too, that has a scheduler attached, or whose
+            `state_dict` has a form of its own; fp16 parameters with `precision="fp16"`; `cuda_graph=True`
+            where an update cannot be captured; several curves with `hold`, or one without a flat part for
+            `HoldUntilFlat`.
 
     A call raises TypeError or ValueError for a loss that is neither scalar nor pair, a total weight
     of zero that is known on the host, or a carry of another shape; the step stays usable. After an
