@@ -66,7 +66,10 @@ def test_a_batch_may_be_what_does_not_fit() -> None:
 
     assert find_batch_size(lambda: lambda *_: None, make_batch, 60) == (5, 12)
     # Of NumPy.
-    assert find_batch_size(lambda: lambda *_: None, lambda size: np.empty(2**58 if size > 2 else 1), 8) == (2, 4)
+    assert find_batch_size(lambda: lambda *_: None, lambda size: np.empty(2**58 if size > 2 else 1), 8) == (
+        2,
+        4,
+    )
 
 
 def _error(kind: str) -> Exception:

@@ -21,8 +21,8 @@ class SharedAccumulator(Accumulator):
     Σ sum / Σ weight is c·size/Σ weight of that. A mean is a sum of weight 1.
 
     One message more than the wrapper's own brings total, weight and norm together. Where a gradient can
-    overflow, in fp16, there is another one, about c: the largest first weight, or the largest so far.
-    Otherwise c is 1.
+    overflow, in fp16 here or on its way, there is another one, about c: the largest first weight, or the
+    largest so far. Otherwise c is 1.
 
     Args:
         count, parameters, scale: As for `Accumulator`.
@@ -34,8 +34,10 @@ class SharedAccumulator(Accumulator):
     ) -> None:
         super().__init__(count, parameters, scale)
         self._wrapper = wrapper
-        self._can_overflow = scale is not None or any(
-            parameter.dtype == torch.float16 for parameter in parameters
+        self._can_overflow = (
+            scale is not None
+            or wrapper.may_send_fp16
+            or any(parameter.dtype == torch.float16 for parameter in parameters)
         )
         self._device = parameters[0].device
         self._weight: Any = 0.0
@@ -43,10 +45,11 @@ class SharedAccumulator(Accumulator):
     def _divided(self, loss: Loss) -> Tensor:
         weight = 1.0 if loss.weight is None else loss.weight
         self._weight = self._weight + weight
-        if loss.weight is not None:
-            self._weights.append(weight)
         if not self._can_overflow:
             return loss.total
+        if loss.weight is not None:
+            # Those of the host too, since it knows those of this process alone.
+            self._weights.append(self._on_device(weight))
         if self._divisor is None:
             self._divisor = nonzero(self._agreed(self._count if loss.weight is None else weight))
         return loss.total / self._divisor
