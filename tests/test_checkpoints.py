@@ -309,6 +309,28 @@ def test_the_end_of_a_program_completes_a_save_and_prints_its_error(tmp_path: Pa
     assert Checkpoints(tmp_path / "two").counts() == [1]
 
 
+_FORKED = """
+import os, sys, threading, warnings
+from torch_bridge.scale.background import Background
+warnings.simplefilter("ignore", DeprecationWarning)  # of later Pythons: a process with threads is forked
+go = threading.Event()
+background = Background.of("")
+background.start(go.wait)
+if not (child := os.fork()):
+    background.finish()
+    sys.exit(7)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+assert not background.is_idle
+go.set()
+"""
+
+
+@pytest.mark.slow
+def test_a_forked_process_waits_for_nothing() -> None:
+    """What is pending is its parent's, at its end too."""
+    subprocess.run([sys.executable, "-c", _FORKED], check=True, timeout=120)
+
+
 def test_an_interrupt_while_waiting(tmp_path: Path) -> None:
     """The save goes on; the next one waits for it."""
     checkpoints, part = Checkpoints(tmp_path), Part(torch.ones(2))
