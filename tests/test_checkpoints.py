@@ -137,12 +137,14 @@ def test_all_parts_or_none(tmp_path: Path) -> None:
     """A module that misses a name has taken the others already when it says so."""
     saved, checkpoints = nn.Sequential(nn.Linear(2, 2)), Checkpoints(tmp_path)
     checkpoints.save(1, first=Part(1), values={"a": 1}, items=[1], model=saved, last=Part(1))
-    first, last, values, items = Part(2), Part(2), {"b": 2}, [2]
+    first, last, values, items = Part(2), Part(2), {"b": [2], "c": object()}, [2]
+    held = dict(values)
     model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
     before = copy.deepcopy(model.state_dict())
     with pytest.raises(RuntimeError, match=r"Missing key\(s\) in state_dict: \"1.weight\""):
         checkpoints.load(first=first, values=values, items=items, model=model, last=last)
-    assert (first.state, last.state, values, items) == (2, 2, {"b": 2}, [2])
+    assert (first.state, last.state, values, items) == (2, 2, held, [2])
+    assert values["b"] is held["b"]
     assert same(model.state_dict(), before)
 
 
