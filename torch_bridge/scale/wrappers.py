@@ -89,6 +89,7 @@ class Replicated:
         self._group = cast("distributed.ProcessGroup", model.process_group)
         self.size = self.copies = self._group.size()
         self._left_out: list[nn.Parameter] = []
+        self._is_broken = False
 
     @property
     def may_send_fp16(self) -> bool:
@@ -108,6 +109,12 @@ class Replicated:
 
     def micro_batch(self, is_last: bool) -> AbstractContextManager[Any]:
         self._check_left_out()
+        if self._is_broken:
+            # What was sent before may come in still, into the memory that the next backward pass fills.
+            cuda = [self._model.device.index] if self._model.device.type == "cuda" else None
+            distributed.barrier(self._group, device_ids=cuda)
+            self._model.reducer._reset_state()
+            self._is_broken = False
         if not self._model.require_backward_grad_sync:
             raise RuntimeError(
                 "the step was called inside of no_sync(): it takes all micro-batches of an update in one "
@@ -119,7 +126,10 @@ class Replicated:
         distributed.all_reduce(values, operation, group=self._group)
 
     def reset(self) -> None:
-        """Nothing is left: of a backward pass that was broken off torch itself complains."""
+        try:
+            self._model._check_reducer_finalized()
+        except RuntimeError:  # a backward pass that averages was broken off
+            self._is_broken = True
 
 
 class Sharded:
