@@ -211,6 +211,12 @@ def wrapper_of(model: nn.Module, every_micro_batch: bool) -> Wrapper:
     return Unwrapped(model)
 
 
+def reshard(model: nn.Module) -> None:
+    """Put parts in the place of the whole parameters that a forward pass alone leaves in a sharded model."""
+    for module in _sharded_modules(model):
+        module.reshard()
+
+
 def check_unwrapped(model: nn.Module) -> None:
     """Refuse a model of which a part is wrapped for several processes.
 
@@ -251,8 +257,7 @@ def _sharded_modules(model: nn.Module) -> list[Any]:
 
 
 def _check_sharded(model: nn.Module) -> None:
-    for module in _sharded_modules(model):
-        module.reshard()  # a forward pass may have left whole parameters in their place
+    reshard(model)
     meshes = {getattr(parameter, "device_mesh", None) for parameter in model.parameters()}
     if len(meshes) != 1 or None in meshes:
         raise ValueError(
