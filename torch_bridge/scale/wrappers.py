@@ -89,6 +89,7 @@ class Replicated:
         self._group = cast("distributed.ProcessGroup", model.process_group)
         self.size = self.copies = self._group.size()
         self._left_out: list[nn.Parameter] = []
+        self._is_broken = False
 
     @property
     def may_send_fp16(self) -> bool:
@@ -109,6 +110,12 @@ class Replicated:
 
     def micro_batch(self, is_last: bool) -> AbstractContextManager[Any]:
         self._check_left_out()
+        if self._is_broken:
+            # What was sent before may come in still, into the memory that the next backward pass fills.
+            cuda = [self._model.device.index] if self._model.device.type == "cuda" else None
+            distributed.barrier(self._group, device_ids=cuda)
+            self._model.reducer._reset_state()
+            self._is_broken = False
         if not self._model.require_backward_grad_sync:
             raise RuntimeError(
                 "the step was called inside of no_sync(): it takes all micro-batches of an update in one "
@@ -120,7 +127,10 @@ class Replicated:
         distributed.all_reduce(values, operation, group=self._group)
 
     def reset(self) -> None:
-        """Nothing is left: of a backward pass that was broken off torch itself complains."""
+        try:
+            self._model._check_reducer_finalized()
+        except RuntimeError:  # a backward pass that averages was broken off
+            self._is_broken = True
 
 
 class Sharded:
@@ -188,6 +198,12 @@ def wrapper_of(model: nn.Module, every_micro_batch: bool) -> Wrapper:
     return Unwrapped(model)
 
 
+def reshard(model: nn.Module) -> None:
+    """Put parts in the place of the whole parameters that a forward pass alone leaves in a sharded model."""
+    for module in _sharded_modules(model):
+        module.reshard()
+
+
 def check_unwrapped(model: nn.Module) -> None:
     """Refuse a model of which a part is wrapped for several processes.
 
@@ -228,8 +244,7 @@ def _sharded_modules(model: nn.Module) -> list[Any]:
 
 
 def _check_sharded(model: nn.Module) -> None:
-    for module in _sharded_modules(model):
-        module.reshard()  # a forward pass may have left whole parameters in their place
+    reshard(model)
     meshes = {getattr(parameter, "device_mesh", None) for parameter in model.parameters()}
     if len(meshes) != 1 or None in meshes:
         raise ValueError(
