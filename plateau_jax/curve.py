@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from plateau_jax import checks, exact, fixed_point, levels, rows, segments
 from plateau_jax.checks import MAX_STEP
+from plateau_jax.curve_warning import silent
 from plateau_jax.namespace import Namespace
 from plateau_jax.rows import Row
 from plateau_jax.segments import Numbers, Segments
@@ -238,7 +239,8 @@ class Curve(ABC):
         """
         from plateau_jax.kinds import from_dict  # they are Curves
 
-        curve = from_dict(cls, arguments)
+        with silent():
+            curve = from_dict(cls, arguments)
         if not isinstance(curve, cls):
             raise ValueError(f"these are the arguments of a {type(curve).__name__}, not of a {cls.__name__}")
         return curve
@@ -246,7 +248,13 @@ class Curve(ABC):
     def __reduce__(self) -> tuple[Any, ...]:
         # Rows and tables are left out of pickles and copies: they follow from the arguments.
         arguments = {field.name: getattr(self, field.name) for field in fields(cast("Any", self))}
-        return partial(type(self), **arguments), ()
+        return partial(_again, type(self), **arguments), ()
+
+
+def _again(kind: type[Curve], /, **arguments: Any) -> Curve:
+    """A curve that was constructed before."""
+    with silent():
+        return kind(**arguments)
 
 
 def _shown(level: levels.Level) -> str:
