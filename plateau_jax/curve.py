@@ -207,17 +207,28 @@ class Curve(ABC):
                730        999  cosine decay     0.308658           0
               1000          …  end                     0           0
         """
-        table: list[tuple[Any, Any, str, Any, Any]] = [("first step", "last step", "kind", "from", "to")]
-        for row, after in rows.visible(self.rows):
-            kind = row.kind if row.shape is None else f"{row.shape} {row.kind}"
-            last = "…" if after is None else after - 1
-            end = row.start if after is None else row.at(after)
-            table.append((row.begin, last, kind, _shown(row.start), _shown(end)))
+        table = self._table()
         width = max(13, *(len(kind) for _, _, kind, _, _ in table))
         return "\n".join(
             f"{first:>10} {last:>10}  {kind:{width}} {start:>11} {end:>11}"
             for first, last, kind, start, end in table
         )
+
+    def _table(self) -> list[tuple[str, str, str, str, str]]:
+        """What `describe` shows: a header, and a row a segment that is not empty."""
+        found = [("first step", "last step", "kind", "from", "to")]
+        for row, after in rows.visible(self.rows):
+            kind = row.kind if row.shape is None else f"{row.shape} {row.kind}"
+            last = "…" if after is None else str(after - 1)
+            end = row.start if after is None else row.at(after)
+            found.append((str(row.begin), last, kind, _shown(row.start), _shown(end)))
+        return found
+
+    def _repr_html_(self) -> str:
+        """The curve as notebooks show it: a picture, and the table of `describe`. Needs no matplotlib."""
+        from plateau_jax.notebook import html  # it draws Curves
+
+        return html(self)
 
     @abstractmethod
     def to_dict(self) -> Mapping[str, Any]:
