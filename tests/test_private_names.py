@@ -4,9 +4,13 @@ None of these tests runs the product: where a new release breaks one, it says wh
 """
 
 import io
+import pickle
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -14,6 +18,7 @@ from lightning_fabric import Fabric
 from numpy.lib import format as npy
 from support.data import WORKERS
 from torch import Tensor, nn
+from torch.distributed.checkpoint import DefaultSavePlanner, FileSystemWriter
 from torch.nn.utils import parametrizations, spectral_norm
 from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.optim.lr_scheduler import LambdaLR
@@ -121,6 +126,40 @@ class _Pair(Tensor):
     @staticmethod
     def __tensor_unflatten__(inner: dict[str, Tensor], *_: object) -> "_Pair":
         return _Pair(inner["inner"])
+
+
+def test_a_list_of_contents_names_nothing_else(tmp_path: Path) -> None:
+    """What a restricted unpickler has to know, of a folder that torch.distributed.checkpoint wrote."""
+    planner, writer = DefaultSavePlanner(flatten_state_dict=False), FileSystemWriter(tmp_path)
+    planner.set_up_planner({"a": torch.ones(2, dtype=torch.bfloat16)}, is_coordinator=True)
+    writer.set_up_storage_writer(True)
+    plans, metadata = planner.create_global_plan([writer.prepare_local_plan(planner.create_local_plan())])
+    (plan,) = writer.prepare_global_plan(plans)
+    with patch.object(writer, "storage_meta", lambda: None):
+        writer.finish(metadata, [writer.write_data(plan, planner).wait()])
+    named: set[str] = set()
+
+    class Seen(pickle.Unpickler):
+        def find_class(self, module_name: str, global_name: str, /) -> Any:
+            named.add(f"{module_name.removeprefix('torch.distributed.checkpoint.')}.{global_name}")
+            return super().find_class(module_name, global_name)
+
+    with (tmp_path / ".metadata").open("rb") as file:
+        found = Seen(file).load()
+    ((_, place),) = found.storage_data.items()
+    assert (tmp_path / replace(place).relative_path).is_file()
+    assert named == {
+        "torch.Size",
+        "torch.bfloat16",
+        "torch.serialization._get_layout",
+        "filesystem._StorageInfo",
+        "metadata.ChunkStorageMetadata",
+        "metadata.Metadata",
+        "metadata.MetadataIndex",
+        "metadata.TensorProperties",
+        "metadata.TensorStorageMetadata",
+        "metadata._MEM_FORMAT_ENCODING",
+    }
 
 
 def test_sparse_tensors_show_their_indices_and_values() -> None:

@@ -13,6 +13,7 @@ try:
     from torch_bridge.data.preparing import prepared
     from torch_bridge.follower import Follower, FollowerState, follow
     from torch_bridge.scale.activations import checkpoint_activations
+    from torch_bridge.scale.batch_size import find_batch_size
     from torch_bridge.scale.checkpoints import Checkpoints
     from torch_bridge.scale.distribution import distribute
     from torch_bridge.scale.processes import is_main
@@ -45,6 +46,7 @@ __all__ = [
     "checkpoint_activations",
     "distribute",
     "evaluate",
+    "find_batch_size",
     "follow",
     "get_cosine_plateau_schedule_with_warmup",
     "is_main",

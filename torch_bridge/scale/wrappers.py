@@ -88,14 +88,8 @@ class Sharded:
         self.copies: int = mesh.size(0) if mesh.ndim == 2 else 1
         # With one process there is nothing to send, and gradients are better where they can be seen.
         self._every_micro_batch = every_micro_batch or self.size == 1
-        self._is_broken = False
 
     def micro_batch(self, is_last: bool) -> AbstractContextManager[Any]:
-        if self._is_broken:
-            raise RuntimeError(
-                "before torch 2.13 a model under fully_shard cannot go on after an update that was broken "
-                "off: start the processes anew, from the last checkpoint"
-            )
         return nullcontext() if is_last or self._every_micro_batch else self._unsynchronized()
 
     @contextmanager
@@ -111,17 +105,9 @@ class Sharded:
             distributed.all_reduce(values, operation, group=group)
 
     def reset(self) -> None:
-        if not hasattr(self._model, "reset_iter_state"):
-            self._is_broken = True
-            return
-        self._model.reset_iter_state()
-        # Gradients that wait for their reduction are kept outside of `grad`, and torch forgets to drop them.
-        for state in self._model._get_fsdp_state()._state_ctx.all_states:
-            for group in state._fsdp_param_groups:
-                for parameter in group.fsdp_params:
-                    parameter.unsharded_accumulated_grad = None
-                    if (whole := getattr(parameter, "_unsharded_param", None)) is not None:
-                        whole.grad = None
+        from torch_bridge.scale.alone import forget_pass
+
+        forget_pass(self.module)
 
 
 def wrapper_of(model: nn.Module, every_micro_batch: bool) -> Wrapper:

@@ -1,6 +1,7 @@
 """One whole update on the device: forward, backward, unscale, clip, decide, step, count."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import chain
 from typing import Any, Literal, Never, get_args
 
@@ -284,6 +285,18 @@ class TrainStep:
                     loss, carry = forward(self._loss_fn, self.model, batch, self._carry, carry)
                 accumulator.add(loss)
         return accumulator, carry
+
+    @contextmanager
+    def _alone(self) -> Generator[None]:
+        """Updates of this process alone, which send nothing; their numbers are nobody's."""
+        from torch_bridge.scale.alone import Trial, alone
+
+        whole, self._wrapper = self._wrapper, Trial(self._wrapper)
+        try:
+            with alone(self.model):
+                yield
+        finally:
+            self._wrapper = whole
 
     def _clear_gradients(self) -> None:
         for parameter in self._all_parameters:
