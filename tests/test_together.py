@@ -4,8 +4,9 @@ from itertools import product
 
 import numpy as np
 import pytest
+import torch
 from support.processes import run
-from support.together import Case, Run, in_words, train_all
+from support.together import Case, Run, in_words, multiplications, train_all
 
 pytestmark = pytest.mark.slow
 
@@ -119,6 +120,20 @@ def test_fifty_updates() -> None:
     ]
     for case, *runs in zip(cases, *run(train_all, cases), strict=True):
         _check(_same_everywhere(runs), in_words(case))
+
+
+def test_gradients_are_multiplied_no_more_than_needed() -> None:
+    """By the clipping; for pairs and under fp16 once before. By their own dtype: on a GPU one operator."""
+    cases = [
+        Case(wrapper, "adamw", loss, accumulation, 0.1, precision)
+        for wrapper, loss, accumulation, precision in product(
+            _WRAPPERS, ("mean", "pair", "device pair"), (1, 2), ("fp32", "fp16")
+        )
+    ]
+    expected = [
+        [torch.float32] * (1 if (case.loss, case.precision) == ("mean", "fp32") else 2) for case in cases
+    ]
+    assert run(multiplications, cases) == [expected, expected]
 
 
 def test_hybrid_sharding_over_four_processes() -> None:

@@ -12,6 +12,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compr
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from torch_bridge import TrainStep
 
@@ -156,6 +157,30 @@ def train(case: Case) -> Run:
 
 def train_all(cases: Sequence[Case]) -> list[Run]:
     return [train(case) for case in cases]
+
+
+class _Multiplications(TorchDispatchMode):
+    """The dtypes of what whole lists of gradients are multiplied by."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dtypes: list[torch.dtype] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.overloadpacket is torch.ops.aten._foreach_mul_:
+            self.dtypes.append(args[1].dtype)
+        return func(*args, **(kwargs or {}))
+
+
+def multiplications(cases: Sequence[Case]) -> list[list[torch.dtype]]:
+    """What an update multiplies the gradients by, in each case."""
+    found: list[list[torch.dtype]] = []
+    for case in cases:
+        step = step_of(case)
+        with _Multiplications() as mode:
+            step(*(batch_of(case, 0, distributed.get_rank(), number) for number in range(case.accumulation)))
+        found.append(mode.dtypes)
+    return found
 
 
 def in_words(case: Case) -> Run:
