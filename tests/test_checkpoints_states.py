@@ -98,6 +98,8 @@ _nested.append(_nested)
         (_Pair(1), r"part is of .*test_checkpoints_states._Pair,"),
         ({1: defaultdict(int)}, r"part\[1\] is of collections.defaultdict,"),
         ({"a": np.array([None])}, r"part\['a'\] is a NumPy array of object,"),
+        ({"a": np.ma.masked_array([1], [True])}, r"part\['a'\] is of numpy.ma.*MaskedArray,"),
+        ({math.nan: torch.ones(1), -math.nan: torch.ones(1)}, r"part\[nan\] is there twice,"),
         ({"a": torch.eye(2).to_sparse()}, r"part\['a'\] is a torch.sparse_coo Tensor,"),
         ({"a": torch.empty(2, device="meta")}, r"part\['a'\] is a tensor without memory,"),
         ({torch.ones(1): 1}, r"the key tensor\(\[1.\]\) of part is a tensor,"),

@@ -147,6 +147,7 @@ def test_the_table(capsys):
     assert capsys.readouterr().out == PlateauCurve(7).describe() + "\n"
 
 
+@pytest.mark.filterwarnings("ignore::plateau_jax.CurveWarning")
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(curve_arguments())
 def test_every_argument_of_a_plateau_curve_has_an_option(capsys, arguments):
@@ -154,6 +155,7 @@ def test_every_argument_of_a_plateau_curve_has_an_option(capsys, arguments):
     assert PlateauCurve.from_dict(json.loads(capsys.readouterr().out)) == PlateauCurve(**arguments)
 
 
+@pytest.mark.filterwarnings("ignore::plateau_jax.CurveWarning")
 @settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.integers(1, 300), st.integers(0, 99), st.floats(0, 1), peaks)
 def test_json_and_csv_are_the_curve(tmp_path, capsys, total, percent, ratio, peak):

@@ -152,7 +152,7 @@ def test_later_calls_build_nothing_and_write_nothing(source, cache, counted):
         assert bool(list(cache.glob("*.lock"))) is lock
         for path in cache.glob("*.lock"):
             path.unlink()
-    prepared(counted.build, source, cache, b={"e": 2.5, "c": [None, "d"]}, a=1)
+    prepared(counted.build, source, cache, b={"c": [None, "d"], "e": 2.5}, a=1)
     assert counted.calls == [{"a": 1, "b": {"c": [None, "d"], "e": 2.5}}]
 
 
@@ -175,6 +175,8 @@ def test_every_setting_has_arrays_of_its_own(source, cache, counted):
         {},
         10**400,
         "\ud800",
+        {"1": 1, "2": 2},
+        {"2": 2, "1": 1},
     ]
     values = [{}, *({"a": value} for value in values), {"b": 1}, {"a": 1, "b": 1}]
     for _ in range(2):
@@ -321,6 +323,23 @@ def test_every_source_text_has_arrays_of_its_own(tmp_path, source, cache):
     assert len([path for path in cache.iterdir() if path.is_dir()]) == len(NAMES)
     edited = define(tmp_path, TEXT.replace("arange(6)", "arange(9)"), "named")
     assert len(prepared(edited, source, cache)["x"]) == 9
+
+
+BATCH = "{'x': numpy.array([value is None])}"
+
+
+@pytest.mark.parametrize("new", ["1", "'a'", "sum(x for x in (1,))", "1 in {'a', 1}", "max"])
+def test_an_edit_after_the_import_is_not_taken_for_what_runs(tmp_path, source, cache, new):
+    """What the old code gives is not kept under the new code's text."""
+    path = tmp_path / "edited.py"
+
+    def imported(value):
+        path.write_text(f"import numpy\ndef build(source):\n    value = {value}\n    yield {BATCH}\n")
+        return runpy.run_path(str(path))["build"]
+
+    before, after = imported("None"), imported(new)
+    assert prepared(before, source, cache)["x"].tolist() == [True]
+    assert prepared(after, source, cache)["x"].tolist() == [False]
 
 
 def test_what_torch_decorates_is_told_apart_too(source, cache):

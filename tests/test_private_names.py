@@ -14,6 +14,7 @@ from unittest.mock import patch
 
 import pytest
 import torch
+from accelerate import Accelerator
 from lightning_fabric import Fabric
 from numpy.lib import format as npy
 from support.data import WORKERS
@@ -220,6 +221,15 @@ def test_a_scheduler_counts_its_steps_and_keeps_its_first_rates() -> None:
     scheduler = _scheduler()
     scheduler._step_count = 0
     scheduler.step()
+
+
+def test_an_optimizer_has_hooks_that_its_wrapper_by_accelerate_has_not() -> None:
+    inner = optim.SGD([nn.Parameter(torch.ones(1))], lr=1.0)
+    assert "_optimizer_step_post_hooks" in vars(inner)
+    wrapped = Accelerator(cpu=True).prepare(inner)
+    assert isinstance(wrapped, optim.Optimizer)
+    assert "_optimizer_step_post_hooks" not in vars(wrapped)
+    assert wrapped.optimizer is inner
 
 
 def test_a_scheduler_asks_another_function_for_the_rates_of_an_epoch() -> None:

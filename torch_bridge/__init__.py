@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from torch_bridge.core import checks
 
 try:
+    from torch_bridge.counting import count_updates
     from torch_bridge.curve_lr import CurveLR, CurveLRState
     from torch_bridge.data.prefetching import prefetch
     from torch_bridge.data.preparing import prepared
@@ -44,6 +45,7 @@ __all__ = [
     "TrainStep",
     "TrainStepState",
     "checkpoint_activations",
+    "count_updates",
     "distribute",
     "evaluate",
     "find_batch_size",

@@ -120,9 +120,10 @@ class Trial:
     """A model's wrapper while its process is alone: accumulates as that does, and adds nothing up."""
 
     size = copies = 1
+    may_send_fp16 = False
 
     def __init__(self, wrapper: Wrapper) -> None:
-        self.module, self.micro_batch = wrapper.module, wrapper.micro_batch
+        self.module, self.check, self.micro_batch = wrapper.module, wrapper.check, wrapper.micro_batch
 
     def reduce(self, values: Tensor, operation: Any = ReduceOp.SUM) -> None:
         """There is nothing to add."""

@@ -12,7 +12,7 @@ from torch.utils import _pytree as pytree
 
 from torch_bridge.core import checks
 from torch_bridge.scale import processes
-from torch_bridge.scale.untouched import random_states_kept, settings_kept, states_kept
+from torch_bridge.scale.untouched import random_states_kept, states_kept
 from torch_bridge.training.step import TrainStep
 
 Value = TypeVar("Value")
@@ -141,22 +141,30 @@ def _fits(
 ) -> bool:
     fits = True
     try:
-        with random_states_kept(), settings_kept():
+        with random_states_kept():
             step: Any = make_step()
-            optimizers = getattr(step, "optimizers", ())
-            with states_kept(getattr(step, "model", None), optimizers):
-                try:
-                    _update(step, make_batch, size, accumulation)
-                except Exception as error:
-                    if not _is_out_of_memory(error):
-                        raise
-                    fits = False
-            del step, optimizers
+            try:
+                with states_kept(getattr(step, "model", None), getattr(step, "optimizers", ())):
+                    fits = _runs(lambda: _update(step, make_batch, size, accumulation))
+            finally:
+                if isinstance(step, TrainStep):
+                    step._drivers.untie()
     finally:
+        step = None
         gc.collect()
         if torch.cuda.is_initialized():
             torch.cuda.empty_cache()
     return fits
+
+
+def _runs(trial: Callable[[], None]) -> bool:
+    try:
+        trial()
+    except Exception as error:
+        if not _is_out_of_memory(error):
+            raise
+        return False
+    return True
 
 
 def _update(step: Any, make_batch: Callable[[int], Any], size: int, accumulation: int) -> None:

@@ -40,7 +40,7 @@ def newest_sound(candidates: list[folders.Complete]) -> tuple[Saved | None, list
     for found in candidates:
         # Nothing is read before all of it was checked, by whichever process.
         _, problem = _attempt(_check, found)
-        saved, problem = (None, problem) if problem else _attempt(_open, found)
+        saved, problem = _attempt(_open, found) if problem is None else (None, problem)
         if problem is None:
             return saved, wrong
         wrong.append(f"{found.path.name}: {problem}")
@@ -57,7 +57,7 @@ def _attempt(
     except FileNotFoundError as error:
         problem = f"{os.path.relpath(str(error.filename), found.path)} is missing"
     except Exception as error:
-        problem = str(error)
+        problem = str(error) or type(error).__name__
     return value, next((other for other in processes.gather(problem) if other is not None), None)
 
 

@@ -9,6 +9,7 @@ all, makes the checkpoint complete.
 
 import hashlib
 import json
+import shutil
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -53,6 +54,7 @@ class Save:
             else:
                 self._lead(self.unfinished)
         except BaseException as error:
+            shutil.rmtree(self.path / str(self.rank), ignore_errors=True)  # room for a note on a full disk
             with suppress(OSError):
                 text = f"{type(error).__name__}: {error}"
                 folders.write(self.path / f"{self.rank}.failed", text.encode())

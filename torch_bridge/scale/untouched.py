@@ -1,11 +1,10 @@
-"""What a trial changes, to be put back: random states, settings, weights, buffers and optimizer states."""
+"""What a trial changes, to be put back: random states, weights, buffers, optimizers' states and settings."""
 
 import copy
-import gc
 import random
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -31,24 +30,8 @@ def random_states_kept() -> Generator[None]:
 
 
 @contextmanager
-def settings_kept() -> Generator[None]:
-    """The settings of all optimizers that there are stay as they are.
-
-    A step ties the rates of its optimizers as it is built, and which they are is known only afterwards.
-    """
-    optimizers = [cast("Optimizer", each) for each in gc.get_objects() if issubclass(type(each), Optimizer)]
-    found = [(group, dict(group)) for each in optimizers for group in vars(each).get("param_groups", ())]
-    try:
-        yield
-    finally:
-        for group, settings in found:
-            group.clear()
-            group.update(settings)
-
-
-@contextmanager
 def states_kept(model: nn.Module | None, optimizers: Sequence[Optimizer]) -> Generator[None]:
-    """The model's weights, buffers, gradients and modes stay as they are, and its optimizers' states.
+    """The model's weights, buffers, gradients and modes stay as they are, and all of its optimizers.
 
     Copies are in host memory, and leave a device's as it is.
     """
@@ -109,10 +92,14 @@ def _state(optimizer: Optimizer) -> Callable[[], None]:
         return leaf if isinstance(leaf, Tensor) else copy.deepcopy(leaf)
 
     found = {key: pytree.tree_map(kept, state) for key, state in optimizer.state.items()}
+    groups = [(group, dict(group)) for group in optimizer.param_groups]
 
     def restore() -> None:
         optimizer.state.clear()
         optimizer.state.update(found)
+        for group, settings in groups:
+            group.clear()
+            group.update(settings)
 
     return restore
 
