@@ -82,7 +82,7 @@ class Replicated:
     """A `DistributedDataParallel`: every process has all parameters, and gets the same gradient."""
 
     def __init__(self, model: DistributedDataParallel, every_micro_batch: bool) -> None:
-        self._model = model
+        self._model = cast("Any", model)
         # With static_graph torch cannot wait in the first backward pass.
         self._every_micro_batch = every_micro_batch or model.static_graph
         self.module = cast("nn.Module", model.module)
