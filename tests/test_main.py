@@ -134,6 +134,14 @@ def test_a_new_file_has_the_permissions_of_any_new_file(tmp_path, capsys):
     assert (tmp_path / "rates.csv").stat().st_mode == (tmp_path / "another").stat().st_mode
 
 
+def test_a_warning_in_a_shell_is_one_line():
+    done = subprocess.run(
+        [*COMMAND, "100", "--plateau", "0.5", "0.3"], capture_output=True, text=True, check=True
+    )
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("python -m plateau_jax: warning: plateaus = [(0.5, 0.3)] look like fractions")
+
+
 def test_standard_output_is_written_to():
     done = subprocess.run([*COMMAND, "2", "--csv", "/dev/stdout"], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[:4] == ["step,learning_rate", "0,1.0", "1,0.5", "2,0.0"]

@@ -38,13 +38,13 @@ def test_the_line_is_the_curve(description):
     left, right, bottom = points[0, 0], points[-1, 0], 190
     points = points[:: len(points) // 40 + 1]
     # A point lies on the curve: at some step that falls onto it, or between two such steps.
-    top = float(np.max(curve(np.array([row.begin for row in curve.rows])))) or 1.0
+    borders = [row.begin + side for row in curve.rows for side in (-1, 0)]
+    top = float(curve(np.array(borders)).max()) or 1.0
     heights = (bottom - points[:, 1]) / 180 * top
     steps = (points[:, 0] - left) / (right - left) * curve.total_steps
     pixel = curve.total_steps / (right - left)
     for step, height in zip(steps.tolist(), heights.tolist(), strict=True):
         around = np.unique(np.linspace(step - pixel, step + pixel, 33).astype(np.int64))
-        borders = [row.begin + side for row in curve.rows for side in (-1, 0)]
         around = np.unique([*around, *(border for border in borders if abs(border - step) <= pixel)])
         values = curve(around)
         assert values.min() - 0.01 * top <= height <= values.max() + 0.01 * top
