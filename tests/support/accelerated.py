@@ -1,5 +1,7 @@
 """Trainings with accelerate, in each process of a group."""
 
+# pyright: reportMissingTypeStubs=false
+
 import os
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,7 @@
 """What the tests of the trainers share: the README's lines, a small model and its data, and what was used."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -52,7 +52,7 @@ def loss_of(model: nn.Module, batch: Sequence[Tensor]) -> Tensor:
 
 
 @contextmanager
-def rates_used() -> Iterator[list[list[float]]]:
+def rates_used() -> Generator[list[list[float]], None, None]:
     """The rates in the groups of whatever torch optimizer makes an update, at that moment."""
     used: list[list[float]] = []
 
