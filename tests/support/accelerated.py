@@ -1,0 +1,88 @@
+"""Trainings with accelerate, in each process of a group."""
+
+# pyright: reportMissingTypeStubs=false
+
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from support import trainers
+from support.trainers import CURVE, PEAK, execute, rates_used, same_weights
+from torch import distributed
+from torch.optim import AdamW
+from torch.utils.data import DataLoader
+
+from torch_bridge import lambda_lr
+
+*BUILD, STEP = trainers.readme("accelerate")
+ACCUMULATION = 2
+
+
+class Run:
+    def __init__(self, prepare_scheduler: bool = False, scaler: Any = None) -> None:
+        # As its launcher says it.
+        rank, processes = map(str, (distributed.get_rank(), distributed.get_world_size()))
+        os.environ |= {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": processes}
+        os.environ["LOCAL_WORLD_SIZE"] = processes
+        self.accelerator = Accelerator(cpu=True, gradient_accumulation_steps=ACCUMULATION)
+        self.accelerator.scaler = scaler
+        model = trainers.net()
+        self.names: dict[str, Any] = {
+            "accelerator": self.accelerator,
+            "model": model,
+            "optimizer": AdamW(model.parameters(), PEAK),
+            "batches": DataLoader(trainers.dataset(24 * 8), 4),
+            "curve": CURVE,
+            "lambda_lr": lambda_lr,
+        }
+        execute(BUILD, self.names)
+        if prepare_scheduler:
+            self.names["scheduler"] = self.accelerator.prepare(self.names["scheduler"])
+
+    def train(self, first: int, last: int, overflow_at: int = -1) -> list[list[float]]:
+        """Make these updates, and say which rates they used."""
+        accelerator, model, optimizer = (self.names[name] for name in ("accelerator", "model", "optimizer"))
+        with rates_used() as used:
+            for number, batch in enumerate(self.names["batches"]):
+                update = number // ACCUMULATION
+                if not first <= update < last:
+                    continue
+                with accelerator.accumulate(model):
+                    loss = trainers.loss_of(model, batch)
+                    accelerator.backward(loss * torch.inf if update == overflow_at else loss)
+                    if accelerator.sync_gradients:
+                        accelerator.clip_grad_norm_(model.parameters(), 0.5)
+                    optimizer.step()
+                    execute([STEP], self.names)
+                    optimizer.zero_grad()
+        return used
+
+
+def resumed(folder: str) -> dict[str, Any]:
+    """A run, and another that was interrupted after five updates: what both used, and whether they agree."""
+    path = str(Path(folder, "saved"))
+    whole = Run()
+    used = whole.train(0, 12)
+    interrupted = Run()
+    interrupted.train(0, 5)
+    interrupted.accelerator.save_state(path)
+    later = Run()
+    later.accelerator.load_state(path)
+    return {
+        "processes": whole.accelerator.num_processes,
+        "whole": used,
+        "resumed": later.train(5, 12),
+        "same": same_weights(later.names["model"], whole.names["model"]),
+    }
+
+
+def prepared() -> list[list[float]]:
+    """What six updates used whose scheduler was prepared."""
+    return Run(prepare_scheduler=True).train(0, 6)
+
+
+def overflowing(update: int) -> list[list[float]]:
+    """What six updates used of which one overflowed, with a scaler as of fp16, refused on a CPU."""
+    return Run(scaler=torch.amp.GradScaler("cpu")).train(0, 6, update)

@@ -1,0 +1,97 @@
+"""Trainings over several processes, saved by `torch.distributed.checkpoint`, in each of the processes."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed.checkpoint as dcp
+from support import trainers
+from support.trainers import CURVE, PEAK, execute, rates_used, readme
+from torch import Tensor, distributed, nn
+from torch.distributed.checkpoint.state_dict import (
+    get_model_state_dict,
+    get_optimizer_state_dict,
+    set_state_dict,
+)
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import AdamW
+
+from plateau_jax import Curve
+from torch_bridge import lambda_lr
+
+STATE, SAVE, LOAD, SET = readme("DDP and FSDP2")
+
+
+class Run:
+    def __init__(self, wrapper: str, rate: float | Tensor, curve: Curve, path: str) -> None:
+        self.model: nn.Module = trainers.net()
+        if wrapper == "ddp":
+            self.model = DistributedDataParallel(self.model)
+        else:
+            fully_shard(self.model)
+        self.optimizer = AdamW(self.model.parameters(), rate)
+        self.scheduler = lambda_lr(self.optimizer, curve)
+        self.names: dict[str, Any] = {
+            "dcp": dcp,
+            "json": json,
+            "get_model_state_dict": get_model_state_dict,
+            "get_optimizer_state_dict": get_optimizer_state_dict,
+            "set_state_dict": set_state_dict,
+            "model": self.model,
+            "optimizer": self.optimizer,
+            "scheduler": self.scheduler,
+            "path": path,
+        }
+
+    def train(self, first: int, last: int) -> list[list[float]]:
+        """Make these updates, and say which rates they used."""
+        rank, processes = distributed.get_rank(), distributed.get_world_size()
+        inputs, targets = trainers.dataset(96).tensors
+        with rates_used() as used:
+            for update in range(first, last):
+                batch = slice(update * 8 + rank, update * 8 + 8, processes)
+                trainers.loss_of(self.model, (inputs[batch], targets[batch])).backward()
+                self.optimizer.step()
+                self.optimizer.zero_grad()
+                self.scheduler.step()
+        return used
+
+    def weights(self) -> list[Tensor]:
+        states: dict[str, Any] = get_model_state_dict(self.model)
+        return [tensor.full_tensor() if isinstance(tensor, DTensor) else tensor for tensor in states.values()]
+
+    def save(self) -> None:
+        execute([STATE, SAVE], self.names)
+
+    def load(self, lost: bool) -> None:
+        # The building of a state makes an update of its own, at a rate of 0, where there was none.
+        execute([STATE, LOAD], self.names)
+        if lost:
+            for group in self.names["state"]["optimizer"]["param_groups"]:
+                group["lr"] = torch.tensor(0.5) if isinstance(group["lr"], Tensor) else 0.5
+        execute([SET], self.names)
+
+
+def resumed(folder: str, wrapper: str, as_tensor: bool, branch: Curve, lost: bool) -> dict[str, Any]:
+    """Runs that never stopped, that went on after five updates, and that went on under another curve."""
+    rate = torch.tensor(PEAK) if as_tensor else PEAK
+    path = str(Path(folder, "saved"))
+
+    def start(curve: Curve = CURVE) -> Run:
+        return Run(wrapper, rate.clone() if isinstance(rate, Tensor) else rate, curve, path)
+
+    whole, interrupted, later, elsewhere = start(), start(), start(), start(branch)
+    used = whole.train(0, 12)
+    interrupted.train(0, 5)
+    interrupted.save()
+    later.load(lost)
+    elsewhere.load(lost)
+    return {
+        "whole": used,
+        "resumed": later.train(5, 12),
+        "branch": elsewhere.train(5, 12),
+        "same": all(map(torch.equal, later.weights(), whole.weights())),
+    }

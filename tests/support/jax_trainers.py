@@ -1,0 +1,44 @@
+"""What the tests of trainings in JAX share: batches, and what a schedule gave to a running program."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from support.jax_cases import assert_equal_bits, product
+
+from plateau_jax import Curve, optax_schedule
+
+_drawn = np.random.default_rng(1).normal(size=(36, 8, 5)).astype(np.float32)
+BATCHES = [(jnp.array(rows[:, :4]), jnp.array(rows[:, 4:])) for rows in _drawn]
+
+
+class Watched:
+    """In place of `optax_schedule`: it notes what its schedules give to a running program, by their count."""
+
+    def __init__(self) -> None:
+        self.given: dict[tuple[Curve, float], dict[int, Any]] = {}
+
+    def __call__(self, curve: Curve, peak: float) -> Callable[[Any], jax.Array]:
+        schedule = optax_schedule(curve, peak)
+        given = self.given.setdefault((curve, peak), {})
+
+        def note(count: Any, rate: Any) -> None:
+            given[int(count)] = np.asarray(rate)
+
+        def watched(count: Any) -> jax.Array:
+            rate = schedule(count)
+            jax.debug.callback(note, count, rate)
+            return rate
+
+        return watched
+
+    def assert_given(self, curve: Curve, peak: float, counts: range) -> None:
+        """At these counts, and no others, the bits of peak times curve."""
+        jax.effects_barrier()
+        given = self.given[curve, peak]
+        assert sorted(given) == list(counts)
+        assert_equal_bits(
+            np.stack([given[count] for count in counts]), product(curve, peak, np.array(counts), False)
+        )

@@ -1,0 +1,28 @@
+"""accelerate under a curve, by the README's lines: one process and two, accumulation, saved and loaded."""
+
+import pytest
+from support import accelerated
+from support.processes import run
+from support.trainers import CURVE, rates
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_resumed_it_is_as_uninterrupted(processes, tmp_path):
+    for report in run(accelerated.resumed, str(tmp_path), processes=processes):
+        assert report["processes"] == processes
+        assert report["whole"] == rates(CURVE, range(12))
+        assert report["resumed"] == rates(CURVE, range(5, 12))
+        assert report["same"]
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_prepared_scheduler_steps_once_a_process(processes):
+    for used in run(accelerated.prepared, processes=processes):
+        assert used == rates(CURVE, range(0, 6 * processes, processes))
+
+
+def test_an_update_that_fp16_skips_leaves_the_curve_where_it_is():
+    (used,) = run(accelerated.overflowing, 2, processes=1)
+    assert used == rates(CURVE, range(5))

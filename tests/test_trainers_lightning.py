@@ -1,0 +1,108 @@
+"""PyTorch Lightning under a curve, by the README's lines: bf16, accumulation, clipping, resumed."""
+
+from pathlib import Path
+
+import lightning
+import numpy as np
+import pytest
+import torch
+from lightning.pytorch.callbacks import LearningRateMonitor, ModelCheckpoint
+from lightning.pytorch.loggers import CSVLogger
+from lightning.pytorch.plugins import MixedPrecision
+from support import trainers
+from support.trainers import rates, rates_used, same_weights
+
+from plateau_jax import PlateauCurve
+from torch_bridge import lambda_lr, make_loader
+
+pytestmark = [
+    pytest.mark.slow,
+    # lightning 2.6 of torch 2.13.
+    pytest.mark.filterwarnings(r"ignore:`isinstance\(treespec, LeafSpec\)` is deprecated:FutureWarning"),
+    # Said where a run goes on in its folder; of another one Lightning says that it has changed.
+    pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty:UserWarning"),
+]
+
+EPOCHS, UPDATES = 3, 12  # an epoch has 7 batches: three updates of two, and one of the last
+CURVE = PlateauCurve(UPDATES, plateaus=[(50, 30)])
+
+_names = {"torch": torch, "PlateauCurve": PlateauCurve, "lambda_lr": lambda_lr}
+trainers.execute(trainers.readme("PyTorch Lightning"), _names, "def configure_optimizers(self):")
+
+
+class Module(lightning.LightningModule):
+    def __init__(self) -> None:
+        super().__init__()
+        self.net, self.batches = trainers.net(), []
+
+    def training_step(self, batch, batch_idx):
+        self.batches.append(batch[0].tolist())
+        return trainers.loss_of(self.net, batch)
+
+    configure_optimizers = _names["configure_optimizers"]
+
+
+def fit(module: Module, folder: Path, resume_from: Path | None = None, **options):
+    """The rates that the updates used, and the trainer."""
+    trainer = lightning.Trainer(
+        accelerator="cpu",
+        accumulate_grad_batches=2,
+        gradient_clip_val=0.5,
+        logger=CSVLogger(folder),
+        log_every_n_steps=1,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        callbacks=[
+            LearningRateMonitor(),
+            # The folder of the run that goes on is the one that it began in.
+            ModelCheckpoint(folder, filename="{step}", every_n_train_steps=2, save_top_k=-1),
+        ],
+        **options,
+    )
+    loader = make_loader(trainers.dataset(56), 8, workers=0)
+    with rates_used() as used:
+        trainer.fit(module, loader, ckpt_path=resume_from)
+    return used, trainer
+
+
+def test_resumed_in_mid_epoch_it_is_as_uninterrupted(tmp_path):
+    whole, resumed = Module(), Module()
+    used, trainer = fit(whole, tmp_path, max_steps=UPDATES, precision="bf16-mixed")
+    assert trainer.global_step == UPDATES
+    assert used == rates(CURVE, range(UPDATES))
+
+    # It looks at the start of every batch.
+    logged = np.genfromtxt(tmp_path / "lightning_logs/version_0/metrics.csv", names=True, delimiter=",")
+    assert len(logged) == 7 * EPOCHS
+    assert set(zip(logged["step"], logged["lrAdamW"], strict=True)) == {
+        (step, rate) for step, (rate,) in enumerate(used)
+    }
+
+    used, trainer = fit(
+        resumed, tmp_path, tmp_path / "step=6.ckpt", max_steps=UPDATES, precision="bf16-mixed"
+    )
+    assert trainer.global_step == UPDATES
+    assert used == rates(CURVE, range(6, UPDATES))
+    assert same_weights(resumed, whole)
+
+
+def test_by_epochs_it_has_the_rates_and_loses_the_place_of_the_loader(tmp_path):
+    """Lightning-AI/pytorch-lightning#20550: where that is healed, the README has a word too many."""
+    whole, resumed = Module(), Module()
+    used, _ = fit(whole, tmp_path, max_epochs=EPOCHS)
+    assert used == rates(CURVE, range(UPDATES))
+    used, _ = fit(resumed, tmp_path, tmp_path / "step=6.ckpt", max_epochs=EPOCHS)
+    assert used == rates(CURVE, range(6, UPDATES))
+    assert resumed.batches[0] == whole.batches[0]
+
+
+class Overflowing(Module):
+    def training_step(self, batch, batch_idx):
+        return super().training_step(batch, batch_idx) * (torch.inf if self.global_step == 4 else 1)
+
+
+@pytest.mark.filterwarnings("ignore:.*AMP with fp16 is not supported on CPU")
+def test_an_update_that_fp16_skips_moves_the_curve_on(tmp_path):
+    precision = MixedPrecision("16-mixed", "cpu", torch.amp.GradScaler("cpu"))
+    used, _ = fit(Overflowing(), tmp_path, max_steps=UPDATES, plugins=[precision])
+    assert used == [*rates(CURVE, range(4)), *rates(CURVE, range(5, UPDATES))]

@@ -1,0 +1,156 @@
+"""Curves in optax's wrappers, by the README's lines: what these let through moves the curve on."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from support.jax_cases import assert_equal_bits, product
+from support.jax_trainers import BATCHES, Watched
+from support.trainers import CURVE, PEAK, execute, readme
+
+from plateau_jax import PlateauCurve, StagedCurve, optax_schedule
+
+pytestmark = pytest.mark.slow
+
+CHAIN, WRAPPED, PARTITION, AVERAGE = readme("optax")
+OTHER = PlateauCurve(24, plateaus=[(50, 30)], decay="linear")
+RAMP = StagedCurve([(8, 1.0)])
+LABELS = {"first": "matrices", "bias": "vectors", "last": "matrices"}
+
+
+def through_bytes(tree):
+    """Copies, as a file would give them back."""
+    return jax.tree.map(lambda leaf: jnp.array(np.array(leaf)), tree)
+
+
+class Run:
+    """Every second call is an update of the matrices, and every call one of the vectors."""
+
+    def __init__(self):
+        self.watched = Watched()
+        names = {"optax": optax, "curve": CURVE, "other": OTHER, "labels": LABELS}
+        names["optax_schedule"] = self.watched
+        execute([CHAIN, WRAPPED, PARTITION], names)
+        self.tx = tx = names["tx"]
+        first, last = jnp.linspace(-1, 1, 32).reshape(4, 8), jnp.linspace(1, -1, 8).reshape(8, 1)
+        params = {"first": first, "bias": jnp.zeros(8), "last": last}
+        self.state = params, tx.init(params)
+
+        @jax.jit
+        def step(state, inputs, targets):
+            def loss(params):
+                hidden = jnp.tanh(inputs @ params["first"] + params["bias"])
+                return jnp.mean((hidden @ params["last"] - targets) ** 2)
+
+            params, opt_state = state
+            updates, opt_state = tx.update(jax.grad(loss)(params), opt_state, params)
+            return optax.apply_updates(params, updates), opt_state
+
+        self.step = step
+
+    def train(self, first, last):
+        for batch in BATCHES[first:last]:
+            self.state = self.step(self.state, *batch)
+
+
+def test_resumed_between_two_updates_it_is_as_uninterrupted():
+    whole, interrupted, resumed = Run(), Run(), Run()
+    whole.train(0, 24)
+    whole.watched.assert_given(CURVE, PEAK, range(12))
+    whole.watched.assert_given(OTHER, PEAK, range(24))
+    interrupted.train(0, 9)
+    resumed.state = through_bytes(interrupted.state)
+    resumed.train(9, 24)
+    resumed.watched.assert_given(CURVE, PEAK, range(4, 12))
+    resumed.watched.assert_given(OTHER, PEAK, range(9, 24))
+    jax.tree.map(np.testing.assert_array_equal, resumed.state, whole.state)
+
+
+def moves(tx, gradients):
+    """By how much each of these gradients moves a parameter, in a program."""
+    update = jax.jit(tx.update)
+    params = jnp.zeros(())
+    state, moved = tx.init(params), []
+    for gradient in gradients:
+        updates, state = update(jnp.float32(gradient), state, params)
+        moved.append(updates)
+    return np.array(moved)
+
+
+def descent(steps):
+    """What stochastic gradient descent makes of gradients of 1 at these steps."""
+    return -product(CURVE, PEAK, np.array(steps), False)
+
+
+SGD = optax.sgd(optax_schedule(CURVE, PEAK))
+
+
+def test_multi_steps_moves_once_in_so_many_calls():
+    moved = moves(optax.MultiSteps(SGD, every_k_schedule=3), [1.0] * 36)
+    assert_equal_bits(moved[2::3], descent(range(12)))
+    assert not np.any(np.delete(moved, np.s_[2::3]))
+
+
+def test_apply_if_finite_leaves_the_curve_where_it_is():
+    gradients = np.where(np.isin(np.arange(15), (2, 7, 8)), np.nan, 1)
+    moved = moves(optax.apply_if_finite(SGD, 5), gradients)
+    assert_equal_bits(moved[np.isfinite(gradients)], descent(range(12)))
+    assert not np.any(moved[np.isnan(gradients)])
+
+
+def test_chain_with_clipping():
+    assert_equal_bits(moves(optax.chain(optax.clip_by_global_norm(1.0), SGD), [4.0] * 14), descent(range(14)))
+
+
+def test_partition_with_a_curve_a_label():
+    tx = optax.partition(
+        {"curve": SGD, "other": optax.sgd(optax_schedule(OTHER, 0.5))}, {"a": "curve", "b": "other"}
+    )
+    params = {"a": jnp.zeros(()), "b": jnp.zeros(())}
+    state, update = tx.init(params), jax.jit(tx.update)
+    for step in range(14):
+        updates, state = update({"a": jnp.ones(()), "b": jnp.ones(())}, state, params)
+        assert updates["a"] == descent([step])
+        assert updates["b"] == -product(OTHER, 0.5, np.array([step]), False)
+
+
+def test_injected_settings_follow_their_curves_and_come_back():
+    def build():
+        return optax.inject_hyperparams(optax.adamw)(
+            optax_schedule(CURVE, PEAK), weight_decay=optax_schedule(OTHER, 0.1)
+        )
+
+    params = jnp.linspace(-1, 1, 5)
+    state, update = build().init(params), jax.jit(build().update)
+    for step in range(14):
+        if step == 6:
+            state, update = through_bytes(state), jax.jit(build().update)
+        updates, state = update(params, state, params)
+        params = optax.apply_updates(params, updates)
+        for name, curve, peak in (("learning_rate", CURVE, PEAK), ("weight_decay", OTHER, 0.1)):
+            assert_equal_bits(state.hyperparams[name][None], product(curve, peak, np.array([step]), False))
+
+
+def test_an_average_of_weights_whose_decay_is_a_curve():
+    params, average, wanted = jnp.float32(1), jnp.float32(0), 0.0
+    names = {"optax": optax, "optax_schedule": optax_schedule, "ramp": RAMP}
+    for count in range(12):
+        names |= {"params": params, "average": average, "count": count}
+        execute([AVERAGE], names)
+        average = names["average"]
+        decay = product(RAMP, 0.999, np.array([count]), False)[0]
+        assert_equal_bits(optax_schedule(RAMP, 0.999)(count)[None], decay[None])
+        wanted = float(decay) * wanted + (1 - float(decay)) * float(params)
+        np.testing.assert_allclose(average, wanted, rtol=1e-6)
+
+
+def test_a_moving_average_of_gradients_whose_decay_is_a_curve():
+    tx = optax.inject_hyperparams(optax.ema)(decay=optax_schedule(RAMP, 0.999), debias=False)
+    state, update, wanted = tx.init(jnp.zeros(())), jax.jit(tx.update), 0.0
+    for step in range(12):
+        moved, state = update(jnp.float32(step), state)
+        decay = product(RAMP, 0.999, np.array([step]), False)[0]
+        assert_equal_bits(state.hyperparams["decay"][None], decay[None])
+        wanted = float(decay) * wanted + (1 - float(decay)) * step
+        np.testing.assert_allclose(moved, wanted, rtol=1e-5)

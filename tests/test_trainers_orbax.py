@@ -1,0 +1,103 @@
+"""A training in JAX that orbax saves and restores with its curve, by the README's lines."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import orbax.checkpoint as ocp
+import pytest
+from jax.sharding import NamedSharding, PartitionSpec
+from support.jax_trainers import BATCHES, Watched
+from support.trainers import CURVE, PEAK, execute, readme
+
+from plateau_jax import Curve, PlateauCurve
+
+pytestmark = pytest.mark.slow
+
+SAVE, RESTORE, ASK = readme("orbax")
+BRANCH = CURVE.cooldown(6, 4)
+
+
+def sharded(parts):
+    """Over so many devices, the rows of matrices."""
+    mesh = jax.make_mesh((parts,), ("rows",), devices=jax.devices()[:parts])
+
+    def place(leaf):
+        return jax.device_put(leaf, NamedSharding(mesh, PartitionSpec(*["rows"][: jnp.ndim(leaf) > 1])))
+
+    return place
+
+
+class Run:
+    def __init__(self, curve=CURVE, parts=4):
+        self.watched = Watched()
+        self.curve = curve
+        self.tx = tx = optax.adamw(self.watched(curve, PEAK))
+        params = {
+            "first": jnp.linspace(-1, 1, 32).reshape(4, 8),
+            "last": jnp.linspace(1, -1, 8).reshape(8, 1),
+        }
+        self.state = jax.tree.map(sharded(parts), (params, tx.init(params)))
+
+        @jax.jit
+        def step(state, inputs, targets):
+            def loss(params):
+                return jnp.mean((jnp.tanh(inputs @ params["first"]) @ params["last"] - targets) ** 2)
+
+            params, opt_state = state
+            updates, opt_state = tx.update(jax.grad(loss)(params), opt_state, params)
+            return optax.apply_updates(params, updates), opt_state
+
+        self.step = step
+
+    def train(self, first, last):
+        for batch in BATCHES[first:last]:
+            self.state = self.step(self.state, *batch)
+
+    def names(self, manager):
+        return {"ocp": ocp, "Curve": Curve, "manager": manager, "count": 5, "state": self.state} | {
+            "curve": self.curve
+        }
+
+    def load(self, manager):
+        names = self.names(manager)
+        execute([RESTORE, ASK], names)
+        assert names["back"].curve == CURVE.to_dict()
+        shardings = [leaf.sharding for leaf in jax.tree.leaves(self.state)]
+        self.state = names["back"].state
+        assert [leaf.sharding for leaf in jax.tree.leaves(self.state)] == shardings
+
+
+@pytest.fixture(scope="module")
+def manager(tmp_path_factory):
+    """Of a checkpoint after five updates on four devices."""
+    with ocp.CheckpointManager(tmp_path_factory.mktemp("saved")) as manager:
+        run = Run()
+        run.train(0, 5)
+        execute([SAVE], run.names(manager))
+        manager.wait_until_finished()
+        yield manager
+
+
+@pytest.mark.parametrize("parts", [4, 2])
+def test_resumed_it_is_as_uninterrupted_in_another_sharding_too(manager, parts):
+    whole, resumed = Run(), Run(parts=parts)
+    whole.train(0, 12)
+    whole.watched.assert_given(CURVE, PEAK, range(12))
+    resumed.load(manager)
+    resumed.train(5, 12)
+    resumed.watched.assert_given(CURVE, PEAK, range(5, 12))
+    for found, wanted in zip(*map(jax.tree.leaves, (resumed.state, whole.state)), strict=True):
+        if parts == 4:
+            np.testing.assert_array_equal(found, wanted)
+        else:  # sums over rows are made of other parts
+            np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-7)
+
+
+def test_it_goes_on_under_a_curve_of_the_same_past_and_under_no_other(manager):
+    run = Run(BRANCH)
+    run.load(manager)
+    run.train(5, 12)
+    run.watched.assert_given(BRANCH, PEAK, range(5, 12))
+    with pytest.raises(ValueError, match="another past"):
+        Run(PlateauCurve(12)).load(manager)
