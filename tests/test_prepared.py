@@ -342,6 +342,20 @@ def test_an_edit_after_the_import_is_not_taken_for_what_runs(tmp_path, source, c
     assert prepared(after, source, cache)["x"].tolist() == [False]
 
 
+@pytest.mark.parametrize("star", ["", "*, "])
+def test_a_default_that_was_edited_after_the_import(tmp_path, source, cache, star):
+    path = tmp_path / "edited.py"
+
+    def imported(default):
+        signature = f"def build(source, {star}n={default}):"
+        path.write_text(f"import numpy\n{signature}\n    yield dict(x=numpy.arange(n))\n")
+        return runpy.run_path(str(path))["build"]
+
+    before, after = imported(1), imported(2)
+    assert len(prepared(before, source, cache)["x"]) == 1
+    assert len(prepared(after, source, cache)["x"]) == 2
+
+
 def test_what_torch_decorates_is_told_apart_too(source, cache):
     @torch.no_grad()
     def ones(source):

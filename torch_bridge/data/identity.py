@@ -60,7 +60,7 @@ def of_code(build: Callable[..., Any]) -> str:
     while waiting:
         function = waiting.pop()
         if id(function) not in texts:
-            texts[id(function)] = _text(function), _compiled(function.__code__)
+            texts[id(function)] = _text(function), _compiled(function.__code__), _defaults(function)
             waiting += [value for value in _closed_over(function) if isinstance(value, FunctionType)]
     return json.dumps(list(texts.values()))
 
@@ -91,6 +91,12 @@ def _compiled(code: CodeType) -> list[Any]:
         _compiled(value) if isinstance(value, CodeType) else _constant(value) for value in code.co_consts
     ]
     return [code.co_code.hex(), code.co_names, constants]
+
+
+def _defaults(function: FunctionType) -> list[str]:
+    """Those that print as what they are."""
+    values = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
+    return [repr(value) for value in values if isinstance(value, bool | int | float | str | bytes | None)]
 
 
 def _constant(value: object) -> str:
