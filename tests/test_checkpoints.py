@@ -313,7 +313,7 @@ def test_the_end_of_a_program_completes_a_save_and_prints_its_error(tmp_path: Pa
 
 _FORKED = """
 import os, sys, threading, warnings
-from torch_bridge.scale.background import Background
+from torch_bridge.checkpointing.background import Background
 warnings.simplefilter("ignore", DeprecationWarning)  # of later Pythons: a process with threads is forked
 go = threading.Event()
 background = Background.of("")

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from support.checkpoints import Part, same, state_of
 
 from torch_bridge import Checkpoints
-from torch_bridge.scale import manifest
+from torch_bridge.checkpointing import manifest
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from support.checkpoints import same
 from torch import Tensor, nn
 
-from torch_bridge.scale import structure
+from torch_bridge.checkpointing import structure
 
 _DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.uint8, torch.bool]
 _DTYPES += [torch.complex64, torch.uint16, torch.float8_e4m3fn]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from torch_bridge.core import checks
 
 try:
+    from torch_bridge.checkpointing.checkpoints import Checkpoints
     from torch_bridge.counting import count_updates
     from torch_bridge.curve_lr import CurveLR, CurveLRState
     from torch_bridge.data.prefetching import prefetch
@@ -15,7 +16,6 @@ try:
     from torch_bridge.follower import Follower, FollowerState, follow
     from torch_bridge.scale.activations import checkpoint_activations
     from torch_bridge.scale.batch_size import find_batch_size
-    from torch_bridge.scale.checkpoints import Checkpoints
     from torch_bridge.scale.distribution import distribute
     from torch_bridge.scale.processes import is_main
     from torch_bridge.scheduler import get_cosine_plateau_schedule_with_warmup, lambda_lr

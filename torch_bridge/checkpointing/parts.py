@@ -7,8 +7,8 @@ from typing import Any, Protocol, runtime_checkable
 from torch import Tensor
 from torch.optim import Optimizer
 
-from torch_bridge.scale import structure
-from torch_bridge.scale.together import together
+from torch_bridge.checkpointing import structure
+from torch_bridge.checkpointing.together import together
 from torch_bridge.training.snapshot import mesh_of
 from torch_bridge.training.state_checks import add_new_states
 from torch_bridge.training.step import TrainStep

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torch_bridge.scale import folders, manifest, shards, structure
+from torch_bridge.checkpointing import folders, manifest, shards, structure
 from torch_bridge.training.snapshot import mesh_of
 
 STATE = "state.json"

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 from torch.distributed.checkpoint import Metadata
 
-from torch_bridge.scale import folders, manifest, processes, shards, structure
-from torch_bridge.scale.manifest import Manifest
-from torch_bridge.scale.saving import STATE, own_key
+from torch_bridge.checkpointing import folders, manifest, shards, structure
+from torch_bridge.checkpointing.manifest import Manifest
+from torch_bridge.checkpointing.saving import STATE, own_key
+from torch_bridge.scale import processes
 from torch_bridge.training.snapshot import mesh_of
 
 Value = TypeVar("Value")
