@@ -191,7 +191,7 @@ def test_every_setting_has_arrays_of_its_own(source, cache, counted):
         *((1, 2), {1: 2}, {1, 2}, b"bytes", float("nan"), float("inf"), 1j, Path("path"), object()),
         *(np.float64(0.5), np.int64(1), np.zeros(2), [1, [2, (3,)]], {"a": {"b": range(2)}}, torch.ones(1)),
     ],
-    ids=repr,
+    ids=lambda value: type(value).__name__,
 )
 def test_a_setting_that_is_no_plain_json_is_refused_by_name(source, cache, counted, value):
     with pytest.raises(TypeError, match=r"^second = .* must be a plain JSON value"):
@@ -405,7 +405,7 @@ class Callable:
         ),
         *("build", functools.lru_cache(Callable.method)),
     ],
-    ids=repr,
+    ids=lambda value: type(value).__name__,
 )
 def test_what_holds_more_than_its_text_is_refused(source, cache, build):
     with pytest.raises(TypeError, match=r"^build = .* must be a function"):
