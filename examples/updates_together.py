@@ -186,7 +186,6 @@ def settle() -> None:
 def work(rank: int, count: int, port: int, sizes: Sequence[Size], rounds: int) -> None:
     """One of the processes."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # at a Ctrl-C it is gone, without a word
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     names = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count}  # torchrun's
     os.environ |= {name: str(number) for name, number in names.items()} | {"OMP_NUM_THREADS": "1"}
     torch.set_num_threads(1)
@@ -208,12 +207,12 @@ def run(sizes: Sequence[Size], rounds: int) -> None:
     count = max(2, torch.cuda.device_count())
     store = distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     print(f"\n{count} processes", flush=True)
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # in them too, until they work
+    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)  # in them too, until they work
     try:
         processes = multiprocessing.spawn(
             work, (count, store.port, sizes, rounds), nprocs=count, join=False, daemon=True
         )
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        signal.signal(signal.SIGINT, handler)
     while not processes.join():
         pass
