@@ -10,18 +10,16 @@ import argparse
 import math
 import os
 import platform
-import statistics
-import time
 import tracemalloc
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import torch
+from side_by_side import medians, repeat, show
 from torch.optim import lr_scheduler
 
 from plateau_jax import (
@@ -63,37 +61,6 @@ def joined(curve: PlateauCurve) -> optax.Schedule:
         else:
             pieces.append(optax.cosine_decay_schedule(start, row.length, alpha=end / start))
     return optax.join_schedules(pieces, [row.begin for row in curve.rows[1:]])
-
-
-def medians(rounds: int, contenders: Mapping[Any, Callable[[], object]]) -> dict[Any, float]:
-    """Seconds that a call of each takes, after a first call that does not count."""
-    for call in contenders.values():
-        call()
-    seconds = {name: [] for name in contenders}
-    for _ in range(rounds):
-        for name, call in contenders.items():
-            begin = time.perf_counter()
-            call()
-            seconds[name].append(time.perf_counter() - begin)
-    return {name: statistics.median(times) for name, times in seconds.items()}
-
-
-def repeat(calls: int, function: Callable[..., object], *arguments: object) -> None:
-    for _ in range(calls):
-        function(*arguments)
-
-
-def show(title: str, header: list[str], rows: list[list[object]]) -> None:
-    def cell(value: object) -> str:
-        if not isinstance(value, float):
-            return str(value)
-        return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
-
-    lines = [header, *([cell(value) for value in row] for row in rows)]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    print(f"\n{title}")
-    for line in lines:
-        print(*(text.rjust(width) for text, width in zip(line, widths, strict=True)), sep="  ", flush=True)
 
 
 # Each of these takes what builds a schedule, and returns a call to be timed and the values it computes.

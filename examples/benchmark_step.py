@@ -10,15 +10,16 @@ spent waiting for data.
 """
 
 import argparse
-import statistics
 import time
 import warnings
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from accelerate import Accelerator
 from lightning_fabric import Fabric
+from side_by_side import beside_first, positive, repeat, seconds, show
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
@@ -111,8 +112,11 @@ class ByHand:
         loss.backward()
         gradients = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
         norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients, 2.0)))
+        return self.finish(loss.detach(), norm, gradients)
+
+    def finish(self, loss: Tensor, norm: Tensor, gradients: list[Tensor]) -> tuple[Tensor, ...]:
+        """Clip, decide, step, count."""
         torch._foreach_mul_(gradients, torch.clamp(MAX_NORM / (norm + 1e-6), max=1.0))
-        loss = loss.detach()
         skip = loss.mul(0).add(norm, alpha=0).ne(0)
         if self.follow_curve:
             torch.sub(self.now, self.zero_and_low, out=self.used_and_position)
@@ -186,29 +190,12 @@ def accelerate() -> Update:
 
 def compare(title: str, updates: dict[str, Update], batch: Any, *, rounds: int, calls: int) -> None:
     """Time the updates in turn, round by round; ratios are medians of each round's ratio to the first."""
-    cuda = batch[0].is_cuda
-    times: dict[str, list[float]] = {name: [] for name in updates}
     for update in updates.values():
-        for _ in range(12):
-            update(batch)
-    for _ in range(rounds):
-        for name, update in updates.items():
-            synchronize(cuda)
-            start = time.perf_counter()
-            for _ in range(calls):
-                update(batch)
-            synchronize(cuda)
-            times[name].append((time.perf_counter() - start) / calls * 1e6)
-    first = next(iter(times.values()))
-    print(f"\n{title}\n{'':44}{'µs':>10}{'ratio':>8}")
-    for name, column in times.items():
-        ratio = statistics.median(other / own for own, other in zip(first, column, strict=True))
-        print(f"  {name:42}{statistics.median(column):10.1f}{ratio:8.2f}")
-
-
-def synchronize(cuda: bool) -> None:
-    if cuda:
-        torch.cuda.synchronize()
+        repeat(12, update, batch)
+    contenders = {name: partial(repeat, calls, update, batch) for name, update in updates.items()}
+    settle = torch.cuda.synchronize if batch[0].is_cuda else bool
+    times = seconds(rounds, contenders, settle=settle)
+    show(title, ["", "µs", "ratio"], beside_first(times, calls))
 
 
 def on_cpu(rounds: int, calls: int) -> None:
@@ -286,13 +273,6 @@ def waiting_for_data() -> None:
         torch.cuda.synchronize()
         total = time.perf_counter() - start
     print(f"\nwaiting for data: {100 * waited / total:.2f} % of an epoch of {total:.2f} s")
-
-
-def positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{number} must be at least 1")
-    return number
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

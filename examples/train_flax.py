@@ -108,8 +108,8 @@ class Text:
         Words that are frequent anywhere count, too, as if each had been followed 100 times more
         (MacKay and Peto, 1995, "A Hierarchical Dirichlet Language Model").
         """
-        pairs = np.zeros((VOCABULARY, VOCABULARY))
-        np.add.at(pairs, tuple(self.training[:, -2:].T), 1)
+        places = self.training[:, -2:] @ np.array([VOCABULARY, 1])
+        pairs = np.bincount(places, minlength=VOCABULARY**2).reshape(VOCABULARY, VOCABULARY)
         anywhere = (pairs.sum(0) + 1) / (pairs.sum() + VOCABULARY)
         pairs = (pairs + 100 * anywhere) / (pairs.sum(1, keepdims=True) + 100)
         return -np.log(pairs[tuple(self.held_out[:, -2:].T)]).mean()
@@ -118,7 +118,7 @@ class Text:
 class Run:
     """A network and its optimizer over a mesh of devices, and the rate and the loss of every update."""
 
-    def __init__(self, args, curve, devices, *shape):
+    def __init__(self, args, adamw, devices, *shape):
         automatic = AxisType.Auto, AxisType.Auto
         devices = devices[: math.prod(shape)]
         self.mesh = jax.make_mesh(shape, ("data", "model"), axis_types=automatic, devices=devices)
@@ -127,7 +127,6 @@ class Run:
         @nnx.jit  # So that the whole need not fit on any device.
         def begin():
             network = Network(args.width, nnx.Rngs(args.seed))
-            adamw = optax.inject_hyperparams(optax.adamw)(optax_schedule(curve, args.peak))
             return network, nnx.Optimizer(network, adamw, wrt=nnx.Param)
 
         with jax.set_mesh(self.mesh):
@@ -241,7 +240,9 @@ def main() -> None:
 
     signal.signal(signal.SIGINT, stop_soon)
 
-    run = Run(args, curve, devices, *args.mesh)
+    # The rate is kept in the state beside the moments, where it can be read.
+    adamw = optax.inject_hyperparams(optax.adamw)(optax_schedule(curve, args.peak))
+    run = Run(args, adamw, devices, *args.mesh)
     with manager(args.checkpoint) as checkpoints:
         if saved is not None:
             run.load(checkpoints, saved)
@@ -269,7 +270,7 @@ def main() -> None:
         sys.exit(130)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # Nothing is saved from here on.
 
-    alone = Run(args, curve, devices, 1, 1)
+    alone = Run(args, adamw, devices, 1, 1)
     for done in range(updates):
         alone.update(text.batch(done, args.batch_size))
     rates = np.array([run.rates, alone.rates], np.float32).view(np.int32)

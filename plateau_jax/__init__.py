@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from plateau_jax import checks
 from plateau_jax.curve import Curve
+from plateau_jax.curve_warning import CurveWarning
 from plateau_jax.holds import HoldBelow, HoldUntilFlat
 from plateau_jax.plateau_curve import CurveArguments, PlateauCurve
 from plateau_jax.segments import Segments, stack
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Curve",
     "CurveArguments",
+    "CurveWarning",
     "HoldBelow",
     "HoldUntilFlat",
     "PlateauCurve",

@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import sys
+import warnings
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -174,11 +175,17 @@ def _whole(path: Path) -> Generator[Path]:
         beside.unlink(missing_ok=True)
 
 
+def _in_a_shell(message: Warning | str, *_: object, **__: object) -> str:
+    """A warning where there is no line of the user's to point at."""
+    return f"python -m plateau_jax: warning: {message}\n"
+
+
 def _stop(*_: object) -> None:
     sys.exit(128 + signal.SIGTERM)
 
 
 if __name__ == "__main__":
+    warnings.formatwarning = _in_a_shell
     signal.signal(signal.SIGTERM, _stop)
     if hasattr(signal, "SIGPIPE"):  # it is not on Windows
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # as of any command whose reader has gone: `| head`

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from plateau_jax import checks, exact, fixed_point, levels, rows, segments
 from plateau_jax.checks import MAX_STEP
+from plateau_jax.curve_warning import silent
 from plateau_jax.namespace import Namespace
 from plateau_jax.rows import Row
 from plateau_jax.segments import Numbers, Segments
@@ -206,17 +207,28 @@ class Curve(ABC):
                730        999  cosine decay     0.308658           0
               1000          …  end                     0           0
         """
-        table: list[tuple[Any, Any, str, Any, Any]] = [("first step", "last step", "kind", "from", "to")]
-        for row, after in rows.visible(self.rows):
-            kind = row.kind if row.shape is None else f"{row.shape} {row.kind}"
-            last = "…" if after is None else after - 1
-            end = row.start if after is None else row.at(after)
-            table.append((row.begin, last, kind, _shown(row.start), _shown(end)))
+        table = self._table()
         width = max(13, *(len(kind) for _, _, kind, _, _ in table))
         return "\n".join(
             f"{first:>10} {last:>10}  {kind:{width}} {start:>11} {end:>11}"
             for first, last, kind, start, end in table
         )
+
+    def _table(self) -> list[tuple[str, str, str, str, str]]:
+        """What `describe` shows: a header, and a row a segment that is not empty."""
+        found = [("first step", "last step", "kind", "from", "to")]
+        for row, after in rows.visible(self.rows):
+            kind = row.kind if row.shape is None else f"{row.shape} {row.kind}"
+            last = "…" if after is None else str(after - 1)
+            end = row.start if after is None else row.at(after)
+            found.append((str(row.begin), last, kind, _shown(row.start), _shown(end)))
+        return found
+
+    def _repr_html_(self) -> str:
+        """The curve as notebooks show it: a picture, and the table of `describe`. Needs no matplotlib."""
+        from plateau_jax.notebook import html  # it draws Curves
+
+        return html(self)
 
     @abstractmethod
     def to_dict(self) -> Mapping[str, Any]:
@@ -238,7 +250,8 @@ class Curve(ABC):
         """
         from plateau_jax.kinds import from_dict  # they are Curves
 
-        curve = from_dict(cls, arguments)
+        with silent():
+            curve = from_dict(cls, arguments)
         if not isinstance(curve, cls):
             raise ValueError(f"these are the arguments of a {type(curve).__name__}, not of a {cls.__name__}")
         return curve
@@ -246,7 +259,13 @@ class Curve(ABC):
     def __reduce__(self) -> tuple[Any, ...]:
         # Rows and tables are left out of pickles and copies: they follow from the arguments.
         arguments = {field.name: getattr(self, field.name) for field in fields(cast("Any", self))}
-        return partial(type(self), **arguments), ()
+        return partial(_again, type(self), **arguments), ()
+
+
+def _again(kind: type[Curve], /, **arguments: Any) -> Curve:
+    """A curve that was constructed before."""
+    with silent():
+        return kind(**arguments)
 
 
 def _shown(level: levels.Level) -> str:

@@ -7,9 +7,10 @@ from typing import Literal, TypedDict, get_args
 
 from plateau_jax.checks import count, integer, one_of, ratio
 from plateau_jax.curve import Curve
+from plateau_jax.curve_warning import warn
 from plateau_jax.exact import decimal
 from plateau_jax.levels import Level, between
-from plateau_jax.plateaus import percentages, placed, step_counts
+from plateau_jax.plateaus import percentages, placed, seldom_meant, step_counts
 from plateau_jax.rows import Row, hold
 
 WarmupShape = Literal["linear", "cosine"]
@@ -56,6 +57,8 @@ class PlateauCurve(Curve):
     Args:
         total_steps: Number of steps of the whole curve, warmup included; 1 to 2³¹ - 1.
         warmup_steps: Steps from `init_lr_ratio` to 1, below `total_steps`. Step `warmup_steps` is the peak.
+            The first update is that of step 0: by default its rate is 0, and it moves no weight. For a
+            warmup by (step + 1)/W write `PlateauCurve(total, warmup_steps=W - 1, init_lr_ratio=1 / W)`.
         plateaus: Pairs (start, duration) in percent, 0 to 100, of the steps after the warmup.
         absolute_plateaus: Pairs (first step, number of steps), in the count of steps that the curve
             is called with. May be given beside `plateaus`.
@@ -69,6 +72,10 @@ class PlateauCurve(Curve):
             number, a plateau that is not a pair.
         ValueError: A value out of its range; plateaus that overlap, run past the end or leave no
             step to decay; an unknown shape.
+
+    Warns:
+        CurveWarning: Percentages that look like fractions: all are at most 1, and one lies between 0 and 1.
+            A duration above 0 that rounds to no step.
 
     >>> curve = PlateauCurve(1000, warmup_steps=100, plateaus=[(50, 20)], min_lr_ratio=0.1)
     >>> curve(100), curve(1000)
@@ -121,6 +128,8 @@ class PlateauCurve(Curve):
             warmup=warmup_shape,
             decay=decay,
         )
+        if message := seldom_meant(total - warmup, warmup, plateaus):
+            warn(message)
 
     def to_dict(self) -> CurveArguments:
         """All arguments, as plain JSON values.

@@ -1,5 +1,6 @@
 """The plateaus that the user wrote: checked, and placed in the count of steps."""
 
+import reprlib
 from itertools import pairwise
 from typing import Any
 
@@ -67,3 +68,31 @@ def placed(
             "warmup; at least one must be left to decay"
         )
     return [(start, length) for start, length, *_ in found]
+
+
+def seldom_meant(after_warmup: int, warmup_steps: int, plateaus: tuple[tuple[float, float], ...]) -> str:
+    """What is to be said of percentages that look like fractions, or that round to no step."""
+    values = [value for pair in plateaus for value in pair]
+    if max(values, default=2) <= 1 and any(0 < value < 1 for value in values):
+        percent = [tuple(float(exact.decimal(value) * 100) for value in pair) for pair in plateaus]
+        return (
+            f"plateaus = {reprlib.repr(list(plateaus))} look like fractions of 1, and are percentages: "
+            f"{_in_steps(plateaus[0], after_warmup)}. For fractions write plateaus={_shown(percent)}"
+        )
+    lost = [pair for pair in plateaus if pair[1] > 0 and not exact.percent_of(after_warmup, pair[1])]
+    if lost:
+        in_steps = [(warmup_steps + exact.percent_of(after_warmup, start), 1) for start, _ in lost]
+        return (
+            f"plateaus has durations that round to no step: {_in_steps(lost[0], after_warmup)}. Write longer "
+            f"ones, or a number of steps: absolute_plateaus={_shown(in_steps)}"
+        )
+    return ""
+
+
+def _in_steps(pair: tuple[float, float], after_warmup: int) -> str:
+    length = exact.percent_of(after_warmup, pair[1])
+    return f"{pair} lasts {length} of the {after_warmup} steps after the warmup"
+
+
+def _shown(pairs: list[Any]) -> str:
+    return reprlib.repr([tuple(int(item) if item == int(item) else item for item in pair) for pair in pairs])

@@ -46,7 +46,7 @@ def plot(curves: Curve | Iterable[Curve], *, peak_value: float = 1.0, ax: Any = 
             raise checks.missing("plot", error, "plot") from None
         ax = plt.gca()
     for curve, label in zip(found, _labels(found), strict=True):
-        steps = _steps_to_draw(curve)
+        steps = steps_to_draw(curve)
         ax.plot(steps, peak * curve(steps), label=label)
     ax.set_xlabel("step")
     ax.set_ylabel("learning rate" if peak_value != 1.0 else "multiplier")
@@ -75,7 +75,7 @@ def _checked(curves: Any) -> list[Curve]:
     return items
 
 
-def _steps_to_draw(curve: Curve) -> np.ndarray:
+def steps_to_draw(curve: Curve) -> np.ndarray:
     """Both sides of every border, where a curve may jump, and enough steps between for a smooth line."""
     found = [np.linspace(0, curve.total_steps, 1001)]
     segments = list(visible(curve.rows))

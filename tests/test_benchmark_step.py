@@ -2,18 +2,19 @@
 
 import gc
 import runpy
-from pathlib import Path
+import sys
+from unittest.mock import patch
 
 import pytest
 import torch
+from support.programs import EXAMPLES
 from support.training import same
-
-SCRIPT = Path(__file__).parents[1] / "examples" / "benchmark_step.py"
 
 
 @pytest.fixture(scope="module")
 def benchmark():
-    return runpy.run_path(str(SCRIPT))
+    with patch.object(sys, "path", [str(EXAMPLES), *sys.path]):
+        return runpy.run_path(str(EXAMPLES / "benchmark_step.py"))
 
 
 def test_the_hand_written_loop_is_the_same_update(benchmark):

@@ -137,12 +137,14 @@ def test_all_parts_or_none(tmp_path: Path) -> None:
     """A module that misses a name has taken the others already when it says so."""
     saved, checkpoints = nn.Sequential(nn.Linear(2, 2)), Checkpoints(tmp_path)
     checkpoints.save(1, first=Part(1), values={"a": 1}, items=[1], model=saved, last=Part(1))
-    first, last, values, items = Part(2), Part(2), {"b": 2}, [2]
+    first, last, values, items = Part(2), Part(2), {"b": [2], "c": object()}, [2]
+    held = dict(values)
     model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
     before = copy.deepcopy(model.state_dict())
     with pytest.raises(RuntimeError, match=r"Missing key\(s\) in state_dict: \"1.weight\""):
         checkpoints.load(first=first, values=values, items=items, model=model, last=last)
-    assert (first.state, last.state, values, items) == (2, 2, {"b": 2}, [2])
+    assert (first.state, last.state, values, items) == (2, 2, held, [2])
+    assert values["b"] is held["b"]
     assert same(model.state_dict(), before)
 
 
@@ -307,6 +309,28 @@ def test_the_end_of_a_program_completes_a_save_and_prints_its_error(tmp_path: Pa
     assert ended.stderr.endswith("OSError: the disk is full\n")
     assert Checkpoints(tmp_path / "one").counts() == [1]
     assert Checkpoints(tmp_path / "two").counts() == [1]
+
+
+_FORKED = """
+import os, sys, threading, warnings
+from torch_bridge.checkpointing.background import Background
+warnings.simplefilter("ignore", DeprecationWarning)  # of later Pythons: a process with threads is forked
+go = threading.Event()
+background = Background.of("")
+background.start(go.wait)
+if not (child := os.fork()):
+    background.finish()
+    sys.exit(7)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+assert not background.is_idle
+go.set()
+"""
+
+
+@pytest.mark.slow
+def test_a_forked_process_waits_for_nothing() -> None:
+    """What is pending is its parent's, at its end too."""
+    subprocess.run([sys.executable, "-c", _FORKED], check=True, timeout=120)
 
 
 def test_an_interrupt_while_waiting(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import pickle
 import shutil
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 from support.checkpoints import Part, same, state_of
 
 from torch_bridge import Checkpoints
-from torch_bridge.scale import manifest
+from torch_bridge.checkpointing import manifest
 
 
 @pytest.fixture(scope="module")
@@ -79,6 +80,19 @@ def test_a_manifest_of_another_checkpoint(copied: Path) -> None:
     shutil.rmtree(copied / "2")
     shutil.copytree(copied / "1", copied / "2")
     _refused(copied, "0/manifest.json is of another checkpoint")
+
+
+def test_what_can_not_be_checked_is_not_loaded(copied: Path) -> None:
+    """An error without a text, as that of memory that has run out, is one too."""
+    checking = manifest.check
+
+    def fails(path: Path, size: int, digest: str) -> None:
+        if path.parent.parent.name == "2":
+            raise MemoryError
+        checking(path, size, digest)
+
+    with patch.object(manifest, "check", fails):
+        _refused(copied, "MemoryError")
 
 
 def test_where_all_are_broken(copied: Path) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from support.checkpoints import same
 from torch import Tensor, nn
 
-from torch_bridge.scale import structure
+from torch_bridge.checkpointing import structure
 
 _DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.uint8, torch.bool]
 _DTYPES += [torch.complex64, torch.uint16, torch.float8_e4m3fn]
@@ -98,6 +98,8 @@ _nested.append(_nested)
         (_Pair(1), r"part is of .*test_checkpoints_states._Pair,"),
         ({1: defaultdict(int)}, r"part\[1\] is of collections.defaultdict,"),
         ({"a": np.array([None])}, r"part\['a'\] is a NumPy array of object,"),
+        ({"a": np.ma.masked_array([1], [True])}, r"part\['a'\] is of numpy.ma.*MaskedArray,"),
+        ({math.nan: torch.ones(1), -math.nan: torch.ones(1)}, r"part\[nan\] is there twice,"),
         ({"a": torch.eye(2).to_sparse()}, r"part\['a'\] is a torch.sparse_coo Tensor,"),
         ({"a": torch.empty(2, device="meta")}, r"part\['a'\] is a tensor without memory,"),
         ({torch.ones(1): 1}, r"the key tensor\(\[1.\]\) of part is a tensor,"),

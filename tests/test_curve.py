@@ -55,7 +55,7 @@ def test_a_cooldown_starts_at_the_exact_level_however_close_to_a_border(case):
 
 @given(arguments())
 def test_ends_are_exactly_the_arguments(chosen):
-    curve = PlateauCurve(**chosen)
+    curve = build(chosen)
     assert curve(chosen["warmup_steps"]) == 1 or chosen["warmup_steps"] == chosen["total_steps"]
     assert is_nearest_float32(curve(chosen["total_steps"]), decimal(chosen["min_lr_ratio"]))
     if chosen["warmup_steps"]:
@@ -144,6 +144,7 @@ def test_no_steps_no_values(shape):
     assert (values.shape, values.dtype) == (shape, np.float32)
 
 
+@pytest.mark.filterwarnings("ignore::plateau_jax.CurveWarning")
 @pytest.mark.parametrize(
     ("numbers", "decimals"),
     [

@@ -73,12 +73,28 @@ def test_a_step_of_a_scan_is_told_what_to_call():
 
 
 @pytest.mark.parametrize("jit", [lambda update: update, jax.jit], ids=["eager", "jit"])
-@pytest.mark.parametrize("build", [optax.adamw, optax.sgd, optax.scale_by_schedule])
+@pytest.mark.parametrize(
+    "build",
+    [
+        optax.adamw,
+        optax.sgd,
+        optax.scale_by_schedule,
+        optax.add_decayed_weights,
+        optax.inject_hyperparams(optax.adamw),
+        lambda curve: optax.adamw(optax.join_schedules([curve, curve], [50])),
+        lambda curve: optax.adamw(lambda step: 3e-4 * curve(step)),
+    ],
+    ids=("adamw", "sgd", "scale_by_schedule", "add_decayed_weights", "inject", "join", "lambda"),
+)
 def test_an_optimizer_of_optax_is_told_what_to_call(jit, build):
     optimizer = build(CURVE)
     params = {"w": jnp.ones(2)}
-    with pytest.raises(TypeError, match=r"optax_schedule\(curve, peak_value\)"):
+
+    def train():
         jit(optimizer.update)(params, optimizer.init(params), params)
+
+    with pytest.raises(TypeError, match=r"write optax_schedule\(curve, peak_value\)"):
+        train()
 
 
 def test_the_integers_of_torch_and_numpy_are_steps_where_jax_is_loaded():

@@ -79,7 +79,14 @@ def test_a_state_goes_on_bit_for_bit(wrapper: str) -> None:
 @pytest.mark.slow
 def test_parts_are_no_state_of_a_plain_model() -> None:
     for said in run(models.shards_in_a_plain_step):
-        assert re.search(r"parts of tensors, spread as .*Shard.*: save and load through Checkpoints", said)
+        assert re.search(r"parts of tensors, spread as .*Shard.*; save and load through Checkpoints", said)
+
+
+@pytest.mark.slow
+def test_parts_are_those_of_one_process() -> None:
+    first, second = run(models.parts_of_another_process)
+    assert first == ""
+    assert "each process loads its own state" in second
 
 
 @pytest.mark.slow

@@ -8,17 +8,18 @@ from types import SimpleNamespace
 
 import jax
 import numpy as np
+import optax
 import pytest
 from flax import nnx
 from support.programs import EXAMPLES, Program, finish, number_after
 
-from plateau_jax import StagedCurve
+from plateau_jax import StagedCurve, optax_schedule
 
 pytestmark = pytest.mark.slow
 
 SCRIPT = EXAMPLES / "train_flax.py"
-SIZES = "--batch-size", 128, "--width", 32, "--every", 20
-RUN = "--warmup", 5, "--stable", 75, "--cooldown", 20, *SIZES
+SIZES = "--warmup", 5, "--batch-size", 128, "--width", 32, "--every", 20
+PLAN = "--stable", 75, "--cooldown", 20
 UPDATES = 100
 
 
@@ -36,31 +37,26 @@ def last_saved(folder):
 def whole(tmp_path_factory):
     """The folder and the lines of a run that nothing interrupts."""
     folder = tmp_path_factory.mktemp("whole")
-    return folder, finish(start(folder, *RUN))
+    return folder, finish(start(folder, *SIZES, *PLAN))
 
 
 @pytest.fixture(scope="module")
 def stopped(tmp_path_factory):
-    """The folder of a run that a Ctrl-C ended in its stable phase, and how many updates it made."""
+    """The folder of a run under a longer plan, and after how many updates a Ctrl-C ended it."""
     folder = tmp_path_factory.mktemp("stopped")
-    program = start(folder, *RUN)
+    program = start(folder, *SIZES, "--stable", 1000)
     next(line for line in program.lines() if line.startswith("    20 "))
     program.interrupt()
     message = finish(program, status=130)[-1]
-    return folder, int(
-        re.fullmatch(r"stopped after update (\d+); train_flax goes on with --resume", message)[1]
-    )
-
-
-def assert_as_on_one_device(lines, updates):
-    assert f"  learning rates that differ:             0 of {updates}" in lines
-    for name in ("training", "held-out"):
-        assert number_after(f"difference of the last {name} loss", lines) <= 1e-6
+    updates = re.fullmatch(r"stopped after update (\d+); train_flax goes on with --resume", message)
+    return folder, int(updates[1])
 
 
 def test_over_four_devices_as_on_one(whole):
     folder, lines = whole
-    assert_as_on_one_device(lines, UPDATES)
+    assert f"  learning rates that differ:             0 of {UPDATES}" in lines
+    for name in ("training", "held-out"):
+        assert number_after(f"difference of the last {name} loss", lines) <= 1e-6
     done, saved = last_saved(folder)
     assert done == UPDATES
     curve = StagedCurve([(5, 1.0), (75,), (20, 0.0, "1-sqrt")])
@@ -77,12 +73,14 @@ def test_half_of_the_state_lies_on_a_device(whole):
     assert share == pytest.approx(total / 2, abs=0.02)
 
 
-def test_interrupted_and_resumed_it_prints_and_saves_what_an_uninterrupted_run_does(whole, stopped, tmp_path):
+def test_interrupted_and_resumed_under_a_plan_of_the_same_past_it_is_as_if_it_had_never_stopped(
+    whole, stopped, tmp_path
+):
     folder, uninterrupted = whole
     interrupted, updates = stopped
     assert last_saved(interrupted)[0] == updates
     shutil.copytree(interrupted, tmp_path, dirs_exist_ok=True)
-    resumed = finish(start(tmp_path, "--resume"))
+    resumed = finish(start(tmp_path, "--resume", *PLAN))
 
     assert resumed[0] == f"resumed from train_flax after update {updates}"
     numbers = [re.match(r" +(\d+)  \d", line) for line in uninterrupted]
@@ -92,16 +90,6 @@ def test_interrupted_and_resumed_it_prints_and_saves_what_an_uninterrupted_run_d
         if number is None or int(number[1]) > updates
     ]
     assert last_saved(tmp_path) == last_saved(folder)
-
-
-def test_it_goes_on_over_another_mesh_under_a_plan_of_the_same_past(stopped, tmp_path):
-    interrupted, updates = stopped
-    shutil.copytree(interrupted, tmp_path, dirs_exist_ok=True)
-    stable = updates - 5  # the cooldown begins at once
-    lines = finish(start(tmp_path, "--resume", "--mesh", 1, 1, "--stable", stable, "--cooldown", 2))
-    assert lines[0] == f"resumed from train_flax after update {updates}"
-    # The updates before were made by four devices, those after by one.
-    assert_as_on_one_device(lines, 5 + stable + 2)
 
 
 @pytest.mark.parametrize(
@@ -136,9 +124,10 @@ def assert_same_state(run, other):
 
 def test_a_checkpoint_of_four_devices_goes_on_with_one_and_the_other_way(tmp_path):
     example = runpy.run_path(str(SCRIPT))
-    args = SimpleNamespace(width=32, seed=0, peak=5e-3)
+    args = SimpleNamespace(width=32, seed=0)
     curve = StagedCurve([(3, 1.0), (27,)])
-    four, one = (example["Run"](args, curve, jax.devices("cpu"), *shape) for shape in ((2, 2), (1, 1)))
+    adamw = optax.inject_hyperparams(optax.adamw)(optax_schedule(curve, 5e-3))
+    four, one = (example["Run"](args, adamw, jax.devices("cpu"), *shape) for shape in ((2, 2), (1, 1)))
     batches = np.random.default_rng(0).integers(2048, size=(12, 256, 9), dtype=np.int32)
 
     for turn, (saved, loaded) in enumerate([(four, one), (one, four)]):

@@ -93,12 +93,12 @@ def test_bad_arguments_of_hold_below(kind, arguments, parts):
 
 def test_the_rules_of_an_edge():
     until, other = HoldUntilFlat(2, limit=9), HoldBelow(0.5, 3)
-    curve, falling = PlateauCurve(10, plateaus=[(50, 20)]), PlateauCurve(10, plateaus=[(50, 1)])
+    curve, falling = PlateauCurve(10, plateaus=[(50, 20)]), PlateauCurve(10, plateaus=[(50, 0)])
     assert rules_of(None, falling) == ()
     assert rules_of(until, curve) == (until,)
     assert rules_of([until, other], curve) == rules_of((until, other), curve) == (until, other)
     assert rules_of(other, falling) == (other,)
-    refuses(ValueError, "HoldUntilFlat", "flat part", "(50, 1)", call=rules_of, hold=until, curve=falling)
+    refuses(ValueError, "HoldUntilFlat", "flat part", "(50, 0)", call=rules_of, hold=until, curve=falling)
     refuses(ValueError, "flat part", call=rules_of, hold=[other, until], curve=falling)
     refuses(ValueError, "hold", "None", call=rules_of, hold=[], curve=curve)
     for wrong in (3, "flat", HoldBelow, [other, 3], {"kind": "hold_below"}):

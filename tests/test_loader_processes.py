@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from support import processes as real
 from support.data import WORKERS, Arguments, depths, epoch
 from support.shares import expected, in_each, load_in_stages, process, shared, side_by_side, split
+from torch.utils.data import WeightedRandomSampler
 from torch.utils.data.distributed import DistributedSampler
 from torchdata.stateful_dataloader.sampler import RandomSampler, StatefulDistributedSampler
 
@@ -181,6 +182,7 @@ def test_a_state_belongs_to_the_batch_of_all_processes() -> None:
         ({"dataset": range(7)}, "7 samples give no batch of batch_size = 4 in each of 2 processes"),
         ({"sampler": DistributedSampler(range(8), 2, 0)}, "DistributedSampler.* takes this process's share"),
         ({"sampler": StatefulDistributedSampler(range(8), 2, 0)}, "takes this process's share"),
+        ({"sampler": WeightedRandomSampler([1.0] * 8, 8)}, "WeightedRandomSampler.* generator="),
         (
             {"dataset": range(9), "drop_last": False, "collate_fn": torch.tensor},
             "9 samples leave 1 for 2 processes .* collate_fn .* drop_last = True",

@@ -134,6 +134,14 @@ def test_a_new_file_has_the_permissions_of_any_new_file(tmp_path, capsys):
     assert (tmp_path / "rates.csv").stat().st_mode == (tmp_path / "another").stat().st_mode
 
 
+def test_a_warning_in_a_shell_is_one_line():
+    done = subprocess.run(
+        [*COMMAND, "100", "--plateau", "0.5", "0.3"], capture_output=True, text=True, check=True
+    )
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("python -m plateau_jax: warning: plateaus = [(0.5, 0.3)] look like fractions")
+
+
 def test_standard_output_is_written_to():
     done = subprocess.run([*COMMAND, "2", "--csv", "/dev/stdout"], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[:4] == ["step,learning_rate", "0,1.0", "1,0.5", "2,0.0"]
@@ -147,6 +155,7 @@ def test_the_table(capsys):
     assert capsys.readouterr().out == PlateauCurve(7).describe() + "\n"
 
 
+@pytest.mark.filterwarnings("ignore::plateau_jax.CurveWarning")
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(curve_arguments())
 def test_every_argument_of_a_plateau_curve_has_an_option(capsys, arguments):
@@ -154,6 +163,7 @@ def test_every_argument_of_a_plateau_curve_has_an_option(capsys, arguments):
     assert PlateauCurve.from_dict(json.loads(capsys.readouterr().out)) == PlateauCurve(**arguments)
 
 
+@pytest.mark.filterwarnings("ignore::plateau_jax.CurveWarning")
 @settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.integers(1, 300), st.integers(0, 99), st.floats(0, 1), peaks)
 def test_json_and_csv_are_the_curve(tmp_path, capsys, total, percent, ratio, peak):

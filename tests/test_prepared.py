@@ -152,7 +152,7 @@ def test_later_calls_build_nothing_and_write_nothing(source, cache, counted):
         assert bool(list(cache.glob("*.lock"))) is lock
         for path in cache.glob("*.lock"):
             path.unlink()
-    prepared(counted.build, source, cache, b={"e": 2.5, "c": [None, "d"]}, a=1)
+    prepared(counted.build, source, cache, b={"c": [None, "d"], "e": 2.5}, a=1)
     assert counted.calls == [{"a": 1, "b": {"c": [None, "d"], "e": 2.5}}]
 
 
@@ -175,6 +175,8 @@ def test_every_setting_has_arrays_of_its_own(source, cache, counted):
         {},
         10**400,
         "\ud800",
+        {"1": 1, "2": 2},
+        {"2": 2, "1": 1},
     ]
     values = [{}, *({"a": value} for value in values), {"b": 1}, {"a": 1, "b": 1}]
     for _ in range(2):
@@ -189,7 +191,7 @@ def test_every_setting_has_arrays_of_its_own(source, cache, counted):
         *((1, 2), {1: 2}, {1, 2}, b"bytes", float("nan"), float("inf"), 1j, Path("path"), object()),
         *(np.float64(0.5), np.int64(1), np.zeros(2), [1, [2, (3,)]], {"a": {"b": range(2)}}, torch.ones(1)),
     ],
-    ids=repr,
+    ids=lambda value: type(value).__name__,
 )
 def test_a_setting_that_is_no_plain_json_is_refused_by_name(source, cache, counted, value):
     with pytest.raises(TypeError, match=r"^second = .* must be a plain JSON value"):
@@ -323,6 +325,37 @@ def test_every_source_text_has_arrays_of_its_own(tmp_path, source, cache):
     assert len(prepared(edited, source, cache)["x"]) == 9
 
 
+BATCH = "{'x': numpy.array([value is None])}"
+
+
+@pytest.mark.parametrize("new", ["1", "'a'", "sum(x for x in (1,))", "1 in {'a', 1}", "max"])
+def test_an_edit_after_the_import_is_not_taken_for_what_runs(tmp_path, source, cache, new):
+    """What the old code gives is not kept under the new code's text."""
+    path = tmp_path / "edited.py"
+
+    def imported(value):
+        path.write_text(f"import numpy\ndef build(source):\n    value = {value}\n    yield {BATCH}\n")
+        return runpy.run_path(str(path))["build"]
+
+    before, after = imported("None"), imported(new)
+    assert prepared(before, source, cache)["x"].tolist() == [True]
+    assert prepared(after, source, cache)["x"].tolist() == [False]
+
+
+@pytest.mark.parametrize("star", ["", "*, "])
+def test_a_default_that_was_edited_after_the_import(tmp_path, source, cache, star):
+    path = tmp_path / "edited.py"
+
+    def imported(default):
+        signature = f"def build(source, {star}n={default}):"
+        path.write_text(f"import numpy\n{signature}\n    yield dict(x=numpy.arange(n))\n")
+        return runpy.run_path(str(path))["build"]
+
+    before, after = imported(1), imported(2)
+    assert len(prepared(before, source, cache)["x"]) == 1
+    assert len(prepared(after, source, cache)["x"]) == 2
+
+
 def test_what_torch_decorates_is_told_apart_too(source, cache):
     @torch.no_grad()
     def ones(source):
@@ -372,7 +405,7 @@ class Callable:
         ),
         *("build", functools.lru_cache(Callable.method)),
     ],
-    ids=repr,
+    ids=lambda value: type(value).__name__,
 )
 def test_what_holds_more_than_its_text_is_refused(source, cache, build):
     with pytest.raises(TypeError, match=r"^build = .* must be a function"):

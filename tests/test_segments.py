@@ -20,7 +20,7 @@ def _count(chosen):
 
 @given(arguments())
 def test_two_rows_a_plateau_and_three_whatever_the_curve(chosen):
-    table = PlateauCurve(**chosen).segments
+    table = build(chosen).segments
     assert isinstance(table, Segments)
     assert (table.cosine is None) == ("cosine" not in (chosen["warmup"], chosen["decay"]))
     assert (table.root is None) == (chosen["decay"] != "1-sqrt")
@@ -44,7 +44,7 @@ LEVEL_OF_FEW_BITS = {
 @example(LEVEL_OF_FEW_BITS)
 @given(arguments())
 def test_the_words_of_each_row(chosen):
-    curve, oracle = PlateauCurve(**chosen), Oracle(chosen)
+    curve, oracle = build(chosen), Oracle(chosen)
     for index, segment in enumerate(oracle.parts):
         row = Segments(*(None if column is None else int(column[index]) for column in curve.segments))
         # Where no number of 62 bits lies between two levels, nothing can move.
@@ -91,7 +91,7 @@ def test_each_table_of_a_stack_is_its_curve(several, steps):
 
 @given(st.lists(arguments(range(6)), min_size=1, max_size=5))
 def test_a_stack_is_as_long_as_its_longest_table(several):
-    stacked = stack(PlateauCurve(**chosen) for chosen in several)
+    stacked = stack(build(chosen) for chosen in several)
     rows = 2 * max(map(_count, several)) + 3
     for column in stacked:
         if column is None:

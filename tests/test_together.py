@@ -4,8 +4,9 @@ from itertools import product
 
 import numpy as np
 import pytest
+import torch
 from support.processes import run
-from support.together import Case, Run, in_words, train_all
+from support.together import Case, Run, in_words, multiplications, train_all
 
 pytestmark = pytest.mark.slow
 
@@ -49,6 +50,7 @@ def test_as_one_process() -> None:
             )
         )
     ]
+    cases.append(Case("static ddp", accumulation=3))
     for case, *runs in zip(cases, *run(train_all, cases), strict=True):
         _check(_same_everywhere(runs), in_words(case))
 
@@ -120,6 +122,20 @@ def test_fifty_updates() -> None:
         _check(_same_everywhere(runs), in_words(case))
 
 
+def test_gradients_are_multiplied_no_more_than_needed() -> None:
+    """By the clipping; for pairs and under fp16 once before. By their own dtype: on a GPU one operator."""
+    cases = [
+        Case(wrapper, "adamw", loss, accumulation, 0.1, precision)
+        for wrapper, loss, accumulation, precision in product(
+            _WRAPPERS, ("mean", "pair", "device pair"), (1, 2), ("fp32", "fp16")
+        )
+    ]
+    expected = [
+        [torch.float32] * (1 if (case.loss, case.precision) == ("mean", "fp32") else 2) for case in cases
+    ]
+    assert run(multiplications, cases) == [expected, expected]
+
+
 def test_hybrid_sharding_over_four_processes() -> None:
     cases = [
         Case("hybrid", optimizer, "pair", 2, 0.05, "fp32", synchronize, spoiled=((3, 2, _nan),), processes=4)
@@ -154,3 +170,30 @@ def test_fp16() -> None:
             _check_weights(one, expected, 5e-3)
         else:  # a scale that is still too large skips more
             assert one.counts[-1][1] > expected.counts[-1][1]
+
+
+def test_gradients_that_are_fp16_on_their_way() -> None:
+    """Sums that are too large for fp16 do not overflow: what is sent is of the size of means."""
+    cases = [
+        Case(wrapper, "adamw", loss, accumulation, 0.1, synchronize=synchronize, growth=growth)
+        for wrapper, loss, synchronize, (accumulation, growth) in product(
+            ("ddp by fp16", "fsdp by fp16"),
+            ("pair", "device pair"),
+            ("update", "micro"),
+            ((1, 1e6), (3, 1e2)),
+        )
+    ]
+    for case, *runs in zip(cases, *run(train_all, cases), strict=True):
+        found, expected = _same_everywhere(runs), in_words(case)
+        assert found.counts == expected.counts
+        _check_weights(found, expected, 5e-3)
+
+
+def test_fp16_remembers_weights_that_grow_within_an_update() -> None:
+    cases = [
+        Case(wrapper, "adamw", loss, 3, 0.1, "fp16", updates=8, growth=1e3)
+        for wrapper, loss in product(_WRAPPERS, ("pair", "device pair"))
+    ]
+    for runs in zip(*run(train_all, cases), strict=True):
+        _, skipped = _same_everywhere(runs).counts[-1]
+        assert skipped <= 2

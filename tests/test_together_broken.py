@@ -15,7 +15,9 @@ def test_the_next_update_is_right(wrapper: str) -> None:
     cases = [
         Broken(Case(wrapper, "adamw", "pair", 2, 0.1, synchronize=synchronize, updates=4), place, micro_batch)
         for synchronize, place, micro_batch in product(
-            ("update", "micro"), ("before", "forward", "after", "refused", "backward", "optimizer"), (0, 1)
+            ("update", "micro"),
+            ("before", "forward", "after", "refused", "backward", "within", "optimizer"),
+            (0, 1),
         )
     ]
     for differences in run(all_go_on, cases):

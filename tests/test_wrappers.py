@@ -6,6 +6,7 @@ from support.together_alone import (
     MODELS,
     compiled_models,
     graphs_refused,
+    not_averaged,
     optimizers_run,
     other_bits,
     refusals,
@@ -26,12 +27,21 @@ def test_models_that_are_refused() -> None:
         "all sharded, in another module": "FSDPModule",
         "sharded in part": "a part of it",
         "a part left out": "sharded in part",
+        "a part that DDP ignores": "does not average",
+        "a part that was frozen for DDP": "does not average",
+        "a part that is new to DDP": "does not average",
         "a DTensor": "DTensors",
         "two meshes": "several meshes",
     }
     assert said.keys() == MODELS.keys() == parts.keys()
     for name, part in parts.items():
         assert part in said[name]
+
+
+def test_calls_without_an_average_are_refused() -> None:
+    ((inside, unfrozen),) = run(not_averaged, processes=1)
+    assert "no_sync" in inside
+    assert "does not average" in unfrozen
 
 
 def test_a_graph_holds_no_wrapper() -> None:

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any
 from torch_bridge.core import checks
 
 try:
+    from torch_bridge.checkpointing.checkpoints import Checkpoints
+    from torch_bridge.counting import count_updates
     from torch_bridge.curve_lr import CurveLR, CurveLRState
     from torch_bridge.data.prefetching import prefetch
     from torch_bridge.data.preparing import prepared
     from torch_bridge.follower import Follower, FollowerState, follow
     from torch_bridge.scale.activations import checkpoint_activations
-    from torch_bridge.scale.checkpoints import Checkpoints
+    from torch_bridge.scale.batch_size import find_batch_size
     from torch_bridge.scale.distribution import distribute
     from torch_bridge.scale.processes import is_main
     from torch_bridge.scheduler import get_cosine_plateau_schedule_with_warmup, lambda_lr
@@ -43,8 +45,10 @@ __all__ = [
     "TrainStep",
     "TrainStepState",
     "checkpoint_activations",
+    "count_updates",
     "distribute",
     "evaluate",
+    "find_batch_size",
     "follow",
     "get_cosine_plateau_schedule_with_warmup",
     "is_main",

@@ -14,6 +14,7 @@ from torch_bridge.groups import Setting, number_of, peaks_of, set_peaks
 from torch_bridge.holds import HoldState, States, from_plain, to_plain
 from torch_bridge.multipliers import Multipliers
 from torch_bridge.resume import check_past, clock_in, curves_in
+from torch_bridge.watch import MANY, Watch
 
 
 class CurveLRState(TypedDict):
@@ -28,6 +29,8 @@ class CurveLRState(TypedDict):
     curves: list[Mapping[str, Any]]
     hold: list[HoldState] | None
     """The rules that hold the clock, and what they remember."""
+    warned: bool
+    """Whether it was said that the scheduler is stepped once an epoch."""
 
 
 class CurveLR(LambdaLR):
@@ -49,6 +52,8 @@ class CurveLR(LambdaLR):
         self.strict = strict
         self._factors = Multipliers(self.curves)
         set_peaks(optimizer, peaks_of(optimizer), self.curves)
+        self._watch = Watch()
+        self._watch.start(optimizer, self)
         super().__init__(optimizer, list(curves), last_epoch)
 
     @property
@@ -59,9 +64,16 @@ class CurveLR(LambdaLR):
     def step(self, epoch: int | None = None) -> None:
         """The rates of the next step, or of step `epoch` (from before -1: of -1).
 
+        Warns:
+            CurveWarning: Each of three steps in a row came after ten or more of the optimizer.
+
         Raises:
             TypeError: An epoch that is not an integer. Nothing was changed.
         """
+        watch = self._watch
+        if watch.since >= MANY and (epoch is None or epoch == self.last_epoch + 1):
+            watch.late(self)
+        watch.since = 0
         if epoch is None:
             LambdaLR.step(self)  # not by super(), which would cost 5 % of a step
             return
@@ -92,6 +104,7 @@ class CurveLR(LambdaLR):
             "rates": [float(number_of(group["lr"])) for group in self.optimizer.param_groups],
             "curves": [curve.to_dict() for curve in self.curves],
             "hold": to_plain(self._rules, self._states),
+            "warned": self._watch.warned,
         }
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool | None = None) -> None:
@@ -134,6 +147,7 @@ class CurveLR(LambdaLR):
         set_peaks(self.optimizer, peaks, self.curves)
         self.base_lrs = list(peaks)
         self._stand_before(last_epoch, clock, states)
+        self._watch.load(bool(state_dict.get("warned")))
         # A first step writes the rates and warns of nothing.
         self._step_count = 0
         self.step()

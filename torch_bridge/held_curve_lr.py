@@ -11,6 +11,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from torch_bridge.core import HOST, Curve, Rule, checks, decide
 from torch_bridge.curve_lr import CurveLR
 from torch_bridge.holds import States, starts
+from torch_bridge.watch import MANY
 
 
 class HeldCurveLR(CurveLR):
@@ -41,12 +42,19 @@ class HeldCurveLR(CurveLR):
     def step(self, metric: float | Tensor | None = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         """The rates of the next update, after one that had this metric.
 
+        Warns:
+            CurveWarning: As in `CurveLR.step`.
+
         Raises:
             TypeError: No metric, or one that is no real scalar. Nothing was changed.
         """
         if metric is None and not self._step_count:  # the first step, which torch makes itself
             LambdaLR.step(self)
             return
+        watch = self._watch
+        if watch.since >= MANY:
+            watch.late(self)
+        watch.since = 0
         before: Any = self._clock, self._states, self.last_epoch, self._step_count
         try:
             with np.errstate(all="ignore"):

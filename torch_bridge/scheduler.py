@@ -6,7 +6,7 @@ from typing import overload
 
 from torch.optim import Optimizer
 
-from torch_bridge.core import Curve, PlateauCurve, Rule, checks
+from torch_bridge.core import Curve, PlateauCurve, Rule, checks, silent
 from torch_bridge.curve_lr import CurveLR
 from torch_bridge.groups import curves_of, peaks_of
 from torch_bridge.held_curve_lr import HeldCurveLR
@@ -166,5 +166,6 @@ def get_cosine_plateau_schedule_with_warmup(
         checks.ratio_to_peak("min_lr", peak if peak == floor else min_lr, peak)
         for peak in peaks_of(optimizer)
     ]
-    curves = [replace(curve, min_lr_ratio=ratio) for ratio in ratios]
+    with silent():
+        curves = [replace(curve, min_lr_ratio=ratio) for ratio in ratios]
     return lambda_lr(optimizer, curves, last_epoch, strict=strict, hold=hold)

@@ -21,6 +21,7 @@ from torch.distributed.tensor import DTensor
 from torch.utils import _pytree as pytree
 
 from torch_bridge import Checkpoints, TrainStep
+from torch_bridge.checkpointing import folders
 
 
 class Part:
@@ -190,6 +191,8 @@ def own_and_common(directory: Path) -> list[bool]:
     values.clear()
     assert checkpoints.load(part=part, values=values, model=model, optimizer=fresh) == 1
     after = full([model.state_dict(), fresh.state_dict()])
+    model(torch.ones(2, 3)).sum().backward()
+    fresh.step()
     return [
         same(part.state, expected),
         values == {"rank": rank(), "all": [1]},
@@ -245,7 +248,10 @@ def take(directory: Path, how: str) -> Any:
             checkpoints.load(None, **{f"part{rank()}": part})
         elif how == "writing":
             writing = FileSystemWriter.write_data
-            with patch.object(FileSystemWriter, "write_data", _fails if rank() == 1 else writing):
+            with (
+                patch.object(FileSystemWriter, "write_data", _fails if rank() == 1 else writing),
+                patch.object(folders, "write", _on_full_disk),
+            ):
                 checkpoints.save(2, part=Part({"a": torch.ones(2) * rank()}), other=other, wait=True)
         elif how == "refusal":
             part.state, other.state = {"a": 7}, {"b": 7}
@@ -268,6 +274,16 @@ def load_any(directory: Path) -> str:
     except RuntimeError as error:
         return str(error)
     return ""
+
+
+_write = folders.write
+
+
+def _on_full_disk(path: Path, content: bytes) -> None:
+    """A process that has failed finds no room but that of what it wrote."""
+    if path.suffix == ".failed" and path.with_suffix("").exists():
+        raise OSError("the disk is full")
+    _write(path, content)
 
 
 def _fails(*_: object) -> Any:

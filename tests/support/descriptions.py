@@ -1,5 +1,6 @@
 """Curves of every kind in plain data, as `support.oracle` reads them: built, and drawn by hypothesis."""
 
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -8,7 +9,7 @@ from hypothesis import strategies as st
 from support.oracle import Description, Oracle, decimal, same
 from support.strategies import MAX_STEP, SMALLEST_NORMAL, Words, magnitude, read_arguments, words
 
-from plateau_jax import Curve, PlateauCurve, Stage, StagedCurve
+from plateau_jax import Curve, CurveWarning, PlateauCurve, Stage, StagedCurve
 
 KINDS = "plateaus", "stages", "cooldown", "then"
 SHAPES = "linear", "cosine", "1-sqrt", "exponential"
@@ -26,7 +27,10 @@ def build(description: Description) -> Curve:
         case {"curve": first, "then": other, "scale": scale}:
             return build(first).then(build(other), scale=scale)
         case _:
-            return PlateauCurve(**description)
+            with warnings.catch_warnings():
+                # Percentages that are drawn may look like fractions, or round to no step.
+                warnings.simplefilter("ignore", CurveWarning)
+                return PlateauCurve(**description)
 
 
 def _promised(level: Any) -> bool:

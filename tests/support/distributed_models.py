@@ -1,5 +1,6 @@
 """`distribute` in every process, and the states of steps over what it returns."""
 
+import io
 from typing import Any
 
 import numpy as np
@@ -119,6 +120,24 @@ def shards_in_a_plain_step() -> str:
     except ValueError as error:
         return str(error)
     return ""
+
+
+def parts_of_another_process() -> str:
+    """What every process but the first is told when it loads that one's state, from a file."""
+    step = step_over("fsdp")
+    _update(step, 0)
+    file = io.BytesIO()
+    torch.save(step.state_dict(), file)
+    sent = [file.getvalue()]
+    distributed.broadcast_object_list(sent)
+    before = whole(dict(step.model.state_dict()))
+    said = ""
+    try:
+        step.load_state_dict(torch.load(io.BytesIO(sent[0]), weights_only=True))
+    except ValueError as error:
+        said = str(error)
+    after = whole(dict(step.model.state_dict()))
+    return said if all(np.array_equal(before[name], after[name]) for name in before) else "it was changed"
 
 
 def form_of_state_to_load(wrapper: str) -> tuple[Any, Any]:

@@ -114,9 +114,12 @@ def evaluate_splits(kind: str) -> list[Evaluation]:
         inner.passes = 0
         modes = [module.training for module in model.modules()]
         buffers = [buffer.clone() for buffer in model.buffers()]
+        parameters = list(map(id, model.parameters()))
         value = evaluate(model, given(own), _spoiled_after(len(own), loss_fn))
-        as_before = [module.training for module in model.modules()] == modes and all(
-            map(torch.equal, model.buffers(), buffers)
+        as_before = (
+            [module.training for module in model.modules()] == modes
+            and all(map(torch.equal, model.buffers(), buffers))
+            and list(map(id, model.parameters())) == parameters
         )
         found.append(Evaluation(index, form, name, value, inner.passes, as_before))
     return found

@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
+from support.descriptions import build
 from support.hold_cases import rules
 from support.hold_oracle import clocks
 from support.runs import optimizer_with, rates_of, through_a_file
 from torch import Tensor, nn
 
-from plateau_jax import Curve, HoldBelow, HoldUntilFlat, PlateauCurve, StagedCurve
+from plateau_jax import Curve, HoldBelow, HoldUntilFlat, StagedCurve
 from torch_bridge import lambda_lr
 
 CURVE = StagedCurve([(3, 1.0), (6,), (0, 0.5), (4,), (5, 0.25, "cosine"), (3,), (4, 0.0)], start=0.1)
@@ -29,7 +30,9 @@ curves: st.SearchStrategy[Curve] = st.one_of(
         lambda parts: StagedCurve([*parts[0], parts[1], *parts[2]], start=0.25)
     ),
     st.tuples(st.integers(8, 40), st.integers(0, 5)).map(
-        lambda drawn: PlateauCurve(drawn[0], warmup_steps=drawn[1], plateaus=[(20, 40), (80, 15)])
+        lambda drawn: build(
+            {"total_steps": drawn[0], "warmup_steps": drawn[1], "plateaus": [(20, 40), (80, 15)]}
+        )
     ),
 )
 """Each with a flat part."""

@@ -72,10 +72,14 @@ class Program:
         """What it prints from here on, line by line."""
         return iter(self._output)
 
+    @property
+    def pid(self) -> int:
+        assert self._process.pid is not None
+        return self._process.pid
+
     def interrupt(self) -> None:
         """A Ctrl-C."""
-        assert self._process.pid is not None
-        os.kill(self._process.pid, signal.SIGINT)
+        os.kill(self.pid, signal.SIGINT)
 
     def kill(self) -> None:
         """At once, whatever it is doing."""

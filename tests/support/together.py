@@ -2,15 +2,17 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
 from support.training import CURVE, OPTIMIZERS, Net, Recurrent, optimizer_of
 from torch import Tensor, distributed, nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from torch_bridge import TrainStep
 
@@ -30,6 +32,8 @@ class Case(NamedTuple):
     """Updates, ranks and what their rows are multiplied by."""
     empty: tuple[tuple[int, int], ...] = ()
     """Updates and ranks without rows."""
+    growth: float = 1.0
+    """How much larger the weights of each micro-batch are than those of the one before."""
     updates: int = 6
     seed: int = 0
     processes: int = 2
@@ -55,7 +59,7 @@ def batch_of(case: Case, update: int, rank: int, number: int) -> Batch:
     rows = 4 if case.loss == "mean" or case.recurrent else int(torch.randint(1, 6, (), generator=generator))
     shape = (rows, 3) if case.recurrent else (rows,)
     inputs, targets = (torch.randn(*shape, width, generator=generator) for width in (3, 2))
-    weights = torch.randint(0, 5, (rows,), generator=generator).double() / 2
+    weights = torch.randint(0, 5, (rows,), generator=generator).double() / 2 * case.growth ** (number + 1)
     for at, who, factor in case.spoiled:
         if (at, who) == (update, rank) and number == case.accumulation - 1:
             inputs = inputs * factor
@@ -97,8 +101,13 @@ def model_of(case: Case) -> nn.Module:
 def wrapped(case: Case, model: nn.Module) -> nn.Module:
     if case.wrapper == "plain":
         return model
-    if case.wrapper == "ddp":
-        return DistributedDataParallel(model)
+    if case.wrapper in ("ddp", "static ddp", "ddp by fp16"):
+        replicated = DistributedDataParallel(model, static_graph=case.wrapper == "static ddp")
+        if case.wrapper == "ddp by fp16":
+            replicated.register_comm_hook(None, fp16_compress_hook)
+        return replicated
+    if case.wrapper == "fsdp by fp16":
+        return cast("Any", fully_shard)(model, mp_policy=MixedPrecisionPolicy(reduce_dtype=torch.float16))
     size = distributed.get_world_size()
     shape, names = ((2, size // 2), ("copy", "shard")) if case.wrapper == "hybrid" else ((size,), ("shard",))
     mesh = init_device_mesh("cpu", shape, mesh_dim_names=names)
@@ -148,6 +157,30 @@ def train(case: Case) -> Run:
 
 def train_all(cases: Sequence[Case]) -> list[Run]:
     return [train(case) for case in cases]
+
+
+class _Multiplications(TorchDispatchMode):
+    """The dtypes of what whole lists of gradients are multiplied by."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dtypes: list[torch.dtype] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.overloadpacket is torch.ops.aten._foreach_mul_:
+            self.dtypes.append(args[1].dtype)
+        return func(*args, **(kwargs or {}))
+
+
+def multiplications(cases: Sequence[Case]) -> list[list[torch.dtype]]:
+    """What an update multiplies the gradients by, in each case."""
+    found: list[list[torch.dtype]] = []
+    for case in cases:
+        step = step_of(case)
+        with _Multiplications() as mode:
+            step(*(batch_of(case, 0, distributed.get_rank(), number) for number in range(case.accumulation)))
+        found.append(mode.dtypes)
+    return found
 
 
 def in_words(case: Case) -> Run:

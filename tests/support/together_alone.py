@@ -68,6 +68,27 @@ def _a_part_left_out() -> nn.Module:
     return sharded(model, ignored_params=set(model.first.parameters()))
 
 
+def _ignored_by_ddp() -> nn.Module:
+    model = Net()
+    DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, ["first.weight"])
+    return DistributedDataParallel(model)
+
+
+def _frozen_for_ddp() -> nn.Module:
+    model = Net()
+    model.first.requires_grad_(False)
+    wrapped = DistributedDataParallel(model)
+    model.first.requires_grad_(True)
+    return wrapped
+
+
+def _new_to_ddp() -> nn.Module:
+    model = Net()
+    wrapped = DistributedDataParallel(model)
+    model.last = nn.Linear(8, 2)
+    return wrapped
+
+
 def _distributed_tensor() -> nn.Module:
     model = Net()
     mesh = init_device_mesh("cpu", (1,))
@@ -86,6 +107,9 @@ MODELS: dict[str, Any] = {
     "all sharded, in another module": lambda: nn.Sequential(sharded(Net())),
     "sharded in part": _in_part,
     "a part left out": _a_part_left_out,
+    "a part that DDP ignores": _ignored_by_ddp,
+    "a part that was frozen for DDP": _frozen_for_ddp,
+    "a part that is new to DDP": _new_to_ddp,
     "a DTensor": _distributed_tensor,
     "two meshes": _two_meshes,
 }
@@ -102,6 +126,27 @@ def refusals() -> dict[str, str]:
             said[name] = ""
         except ValueError as error:
             said[name] = str(error) if optimizer.param_groups[0]["lr"] == 0.1 else "changed"
+    return said
+
+
+def not_averaged() -> list[str]:
+    """What a call says in `no_sync`, and to a parameter that was frozen until then."""
+    said: list[str] = []
+    model = Net()
+    model.first.requires_grad_(False)
+    wrapped = DistributedDataParallel(model)
+    step, batch = step_of("adamw", wrapped), (torch.ones(4, 3), torch.ones(4, 2))
+    step(batch)
+    with wrapped.no_sync():
+        try:
+            step(batch)
+        except RuntimeError as error:
+            said.append(str(error))
+    model.first.requires_grad_(True)
+    try:
+        step(batch)
+    except ValueError as error:
+        said.append(str(error))
     return said
 
 

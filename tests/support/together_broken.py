@@ -40,6 +40,10 @@ def _breaking(loss_fn: Callable[..., Any], broken: Broken) -> Callable[..., Any]
             raise Break
         modules = list(model.modules())
         hook: Any = modules[-2].register_forward_pre_hook(_raise) if place == "forward" else None
+        if place == "within":  # when the gradients of the last layer are there, and may be under way
+            hook = modules[-3].register_forward_hook(
+                lambda _, __, output: output.register_hook(_raise) and None
+            )
         context: AbstractContextManager[Any] = nullcontext() if hook is None else _Removed(hook)
         with context:
             total, weight = loss_fn(model, batch)

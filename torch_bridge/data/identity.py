@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import CodeType, FunctionType
-from typing import Any
+from typing import Any, cast
 
 _FORMAT = "1"  # of the files that are written: with another one, other digests
 
@@ -33,7 +33,7 @@ def of_source(path: Path) -> str:
 
 
 def of_settings(settings: Mapping[str, Any]) -> str:
-    """The settings as JSON, sorted: 1, 1.0 and True are three values."""
+    """The settings as JSON, sorted by name: 1, 1.0 and True are three values."""
     for name, value in settings.items():
         try:
             # Compared as they print, since 1 == 1.0 == True, and [1] is what a tuple comes back as.
@@ -45,7 +45,7 @@ def of_settings(settings: Mapping[str, Any]) -> str:
                 f"{name} = {value!r} must be a plain JSON value: None, a bool, an int, a finite float, "
                 "a str, or a list or a dict (with str keys) of these"
             )
-    return json.dumps(settings, sort_keys=True)
+    return json.dumps(sorted(settings.items()))
 
 
 def of_code(build: Callable[..., Any]) -> str:
@@ -55,12 +55,12 @@ def of_code(build: Callable[..., Any]) -> str:
             f"build = {build!r} must be a function: the source text of a partial, a method or a callable "
             "object does not say what it holds; give that as settings"
         )
-    texts: dict[int, str] = {}
+    texts: dict[int, Any] = {}
     waiting = [build]
     while waiting:
         function = waiting.pop()
         if id(function) not in texts:
-            texts[id(function)] = _text(function)
+            texts[id(function)] = _text(function), _compiled(function.__code__), _defaults(function)
             waiting += [value for value in _closed_over(function) if isinstance(value, FunctionType)]
     return json.dumps(list(texts.values()))
 
@@ -83,6 +83,26 @@ def _text(function: FunctionType) -> str:
         raise TypeError(
             f"build: {function.__qualname__} has no source text of its own; define it with def, in a file"
         ) from None
+
+
+def _compiled(code: CodeType) -> list[Any]:
+    """What the text was when it was imported: the file may be another one by now."""
+    constants = [
+        _compiled(value) if isinstance(value, CodeType) else _constant(value) for value in code.co_consts
+    ]
+    return [code.co_code.hex(), code.co_names, constants]
+
+
+def _defaults(function: FunctionType) -> list[str]:
+    """Those that print as what they are."""
+    values = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
+    return [repr(value) for value in values if isinstance(value, bool | int | float | str | bytes | None)]
+
+
+def _constant(value: object) -> str:
+    if isinstance(value, frozenset):  # its order is another one in each process
+        value = sorted(map(repr, cast("frozenset[object]", value)))
+    return repr(value)
 
 
 def _lambda_text(code: CodeType) -> str:

@@ -83,8 +83,9 @@ def make_loader(
             spawned, a script needs `if __name__ == "__main__":`.
         seed: What the orders are drawn from: 0 to 2³² - 1.
         **overrides: Other keyword arguments of `torch.utils.data.DataLoader`, such as `shuffle`,
-            `drop_last`, `collate_fn` or `prefetch_factor`. A `sampler` replaces the order, of all
-            processes together; to be resumable it has to have a state, or give the same order again.
+            `drop_last`, `collate_fn` or `prefetch_factor`. A `sampler` replaces the order of all samples,
+            and has to give the same one in every process; to be resumable it has to have a state, or give
+            the same order again.
 
     Returns:
         A `torchdata.stateful_dataloader.StatefulDataLoader`.
@@ -93,9 +94,9 @@ def make_loader(
         TypeError: A dataset without length or index (an `IterableDataset` keeps its own place in its
             stream: build the loader yourself), or a keyword argument that has no place here.
         ValueError: Settings that contradict each other (under several processes, a
-            `DistributedSampler` does); a dataset too small for a single batch; a batch without rows that
-            a `collate_fn` would have to make. From `load_state_dict`: the state of a loader that was
-            built otherwise.
+            `DistributedSampler` does, and a sampler whose `generator` is None); a dataset too small for a
+            single batch; a batch without rows that a `collate_fn` would have to make. From
+            `load_state_dict`: the state of a loader that was built otherwise.
         RuntimeError: torch does not know the device. From an iteration: it was ended by another, or the
             loader was built before the other processes were known.
 
@@ -122,6 +123,11 @@ def make_loader(
         raise ValueError(
             f"sampler = {sampler!r} takes this process's share of the samples, and so does the loader, of "
             "every batch: give a sampler of all samples"
+        )
+    if count > 1 and sampler is not None and getattr(sampler, "generator", sampler) is None:
+        raise ValueError(
+            f"sampler = {sampler!r} draws from torch's global random numbers, and each process has others: "
+            "give it a generator= of the same seed in all"
         )
     samples = len(dataset) if sampler is None else len(cast(Sized, sampler))
     whole = batch_size * count

@@ -29,9 +29,10 @@ def prepared(
     Each is written as it comes, so that no more than a batch need be in memory. Later calls map the files
     in and don't call `build`.
 
-    They are kept under a key of the source's bytes, the settings and the source text of `build`. Dates
-    and names don't count: of a folder it is the contents of its files, in the order of their names, and
-    which of them lie together in a folder. What else `build` depends on does not count either: the
+    They are kept under a key of the source's bytes, the settings and the source text of `build`, with what
+    Python compiled it to: a file that was edited since says nothing of what runs. Dates and names don't
+    count: of a folder it is the contents of its files, in the order of their names, and which of them lie
+    together in a folder. What else `build` depends on does not count either: the
     functions that it calls, values that it closes over or finds in its module, a name that it reads
     something from. Give those as settings. Each call reads the source once, for the key.
 
@@ -45,7 +46,8 @@ def prepared(
             decorator's is; their texts count too.
         source: A file or a folder, handed to `build` as it is.
         directory: Where the files are kept; it is made if there is none. It may not lie in the source.
-        **settings: Keyword arguments of `build`: plain JSON values. Their order does not count.
+        **settings: Keyword arguments of `build`: plain JSON values. The arguments' order does not
+            count; that of a dictionary among them does.
 
     Returns:
         A read-only mapping of read-only `numpy.memmap` arrays, in C order, under the names and in the

@@ -17,12 +17,12 @@ from torch_bridge.training.precision import LossScale
 class SharedAccumulator(Accumulator):
     """As `Accumulator`, over the micro-batches of all processes; what it returns is the same in each.
 
-    With c what all sums are divided by, the wrapper leaves 1/size · Σ gradients/c, and the gradient of
-    Σ sum / Σ weight is c·size/Σ weight of that. A mean is a sum of weight 1.
+    Means are averaged, as the wrapper averages gradients. With c what all sums are divided by, it leaves
+    1/size · Σ gradients/c, and the gradient of Σ sum / Σ weight is c·size/Σ weight of that.
 
-    One message more than the wrapper's own brings total, weight and norm together. Where a gradient can
-    overflow, in fp16, there is another one, about c: the largest first weight, or the largest so far.
-    Otherwise c is 1.
+    One message more than the wrapper's own brings total, weight and norm together. Where the gradient of
+    a sum can overflow, in fp16 here or on its way, there is another one, about c: the largest first
+    weight, or the largest so far. Otherwise c is 1.
 
     Args:
         count, parameters, scale: As for `Accumulator`.
@@ -34,21 +34,24 @@ class SharedAccumulator(Accumulator):
     ) -> None:
         super().__init__(count, parameters, scale)
         self._wrapper = wrapper
-        self._can_overflow = scale is not None or any(
-            parameter.dtype == torch.float16 for parameter in parameters
+        self._can_overflow = (
+            scale is not None
+            or wrapper.may_send_fp16
+            or any(parameter.dtype == torch.float16 for parameter in parameters)
         )
         self._device = parameters[0].device
         self._weight: Any = 0.0
 
     def _divided(self, loss: Loss) -> Tensor:
-        weight = 1.0 if loss.weight is None else loss.weight
-        self._weight = self._weight + weight
-        if loss.weight is not None:
-            self._weights.append(weight)
+        if loss.weight is None:
+            return super()._divided(loss)
+        self._weight = self._weight + loss.weight
         if not self._can_overflow:
             return loss.total
+        # Those of the host too, since it knows those of this process alone.
+        self._weights.append(self._on_device(loss.weight))
         if self._divisor is None:
-            self._divisor = nonzero(self._agreed(self._count if loss.weight is None else weight))
+            self._divisor = nonzero(self._agreed(loss.weight))
         return loss.total / self._divisor
 
     def _agreed(self, weight: Tensor | float) -> Tensor:
@@ -73,12 +76,17 @@ class SharedAccumulator(Accumulator):
         sums = torch.stack([self._total.double(), self._on_device(self._weight).double(), squares])
         self._wrapper.reduce(sums)
         total, weight, squares = sums
-        share = (1.0 if self._divisor is None else self._divisor) / weight
-        factor = share * self._wrapper.size
-        if self._scale is not None:
-            factor = factor / self._scale.factor
-        torch._foreach_mul_(gradients, factor)
-        return (total * share).to(self._total.dtype), (squares.sqrt() * factor).to(norm.dtype)
+        size, norm_of_all = self._wrapper.size, squares.sqrt()
+        share: Any = 1 / size
+        factor = None if self._scale is None else self._scale.factor.reciprocal()
+        if self._first is not None and self._first.weight is not None:
+            share = (1.0 if self._divisor is None else self._divisor) / weight
+            factor = share * size if factor is None else share * size * factor
+        if factor is not None:
+            # Of another dtype than the gradients it would be one operator a gradient.
+            torch._foreach_mul_(gradients, factor.to(norm.dtype))
+            norm_of_all = norm_of_all * factor
+        return (total * share).to(self._total.dtype), norm_of_all.to(norm.dtype)
 
     def _on_device(self, number: Tensor | float) -> Tensor:
         return (

@@ -31,8 +31,10 @@ def checkpoint_activations(model: Model, blocks: type[nn.Module] | Sequence[type
     It composes with `torch.compile`, autocast, a carry that blocks take and return, and accumulation. With
     `DistributedDataParallel` and `fully_shard` too, before or after wrapping, with the same classes as
     blocks or others; blocks that are sharded for themselves are gathered once for both passes. It does not
-    compose with `cuda_graph=True`, since torch's checkpoint reads the random state, nor, on CUDA, with the
-    dropout of `nn.LSTM`, `nn.GRU` and `nn.RNN`, whose random numbers cuDNN keeps to itself.
+    compose with `cuda_graph=True`, since torch's checkpoint reads the random state; with dropout under
+    `backend="eager"` of `torch.compile`, meant for debugging, where the second pass draws other random
+    numbers; nor, on CUDA, with the dropout of `nn.LSTM`, `nn.GRU` and `nn.RNN`, whose random numbers cuDNN
+    keeps to itself.
 
     A block must compute the same twice. What it changes besides, such as a list that it appends to, is
     changed twice, and its inputs must not be changed in place before the backward pass.

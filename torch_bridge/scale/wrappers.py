@@ -1,9 +1,10 @@
 """How a model is wrapped for several processes, and what one update over all of them needs of it."""
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Protocol, cast
 
+import torch
 from torch import Tensor, distributed, nn
 from torch.distributed import ReduceOp
 from torch.nn.parallel import DistributedDataParallel
@@ -12,6 +13,11 @@ from torch.optim import Optimizer
 # Of torch 2.13; each raises in the middle of an update.
 _NOT_SHARDED = ("Adafactor", "Muon", "Rprop")
 _NOT_SHARDED_FUSED = ("Adagrad", "SGD")
+
+_LEFT_OUT = (
+    "DistributedDataParallel does not average the gradients of some of the optimizer's parameters: they were "
+    "frozen, or not there, when it was built, or it was told to ignore them. Wrap the model as it is trained"
+)
 
 
 class Wrapper(Protocol):
@@ -23,6 +29,19 @@ class Wrapper(Protocol):
     """How many processes train it."""
     copies: int
     """How many of them hold the same gradient."""
+
+    @property
+    def may_send_fp16(self) -> bool:
+        """Whether gradients may be fp16 on their way, where large ones overflow."""
+        ...
+
+    def check(self, parameters: Sequence[nn.Parameter]) -> None:
+        """Refuse optimized parameters whose gradients are not averaged over processes.
+
+        Raises:
+            ValueError: There are some.
+        """
+        ...
 
     def micro_batch(self, is_last: bool) -> AbstractContextManager[Any]:
         """The context of a micro-batch's forward and backward pass: averages gradients at its end, or not."""
@@ -41,9 +60,13 @@ class Unwrapped:
     """A module in one process."""
 
     size = copies = 1
+    may_send_fp16 = False
 
     def __init__(self, model: nn.Module) -> None:
         self.module = model
+
+    def check(self, parameters: Sequence[nn.Parameter]) -> None:
+        """There is nothing to average."""
 
     def micro_batch(self, is_last: bool) -> AbstractContextManager[Any]:
         return nullcontext()
@@ -59,19 +82,55 @@ class Replicated:
     """A `DistributedDataParallel`: every process has all parameters, and gets the same gradient."""
 
     def __init__(self, model: DistributedDataParallel, every_micro_batch: bool) -> None:
-        self._model, self._every_micro_batch = model, every_micro_batch
+        self._model = cast("Any", model)
+        # With static_graph torch cannot wait in the first backward pass.
+        self._every_micro_batch = every_micro_batch or model.static_graph
         self.module = cast("nn.Module", model.module)
         self._group = cast("distributed.ProcessGroup", model.process_group)
         self.size = self.copies = self._group.size()
+        self._left_out: list[nn.Parameter] = []
+        self._is_broken = False
+
+    @property
+    def may_send_fp16(self) -> bool:
+        return bool(self._model._comm_hooks)  # what a hook compresses to, it alone knows
+
+    def check(self, parameters: Sequence[nn.Parameter]) -> None:
+        known_to_torch: list[nn.Parameter] = self._model._module_parameters
+        trained = [parameter for parameter in known_to_torch if parameter.requires_grad]
+        known = set(map(id, trained))
+        self._left_out = [parameter for parameter in parameters if id(parameter) not in known]
+        self._check_left_out()
+        if len(trained) > self._model._get_ddp_logging_data()["num_parameter_tensors"]:
+            raise ValueError(_LEFT_OUT)
+
+    def _check_left_out(self) -> None:
+        if any(parameter.requires_grad for parameter in self._left_out):
+            raise ValueError(_LEFT_OUT)
 
     def micro_batch(self, is_last: bool) -> AbstractContextManager[Any]:
+        self._check_left_out()
+        if self._is_broken:
+            # What was sent before may come in still, into the memory that the next backward pass fills.
+            cuda = [self._model.device.index] if self._model.device.type == "cuda" else None
+            distributed.barrier(self._group, device_ids=cuda)
+            self._model.reducer._reset_state()
+            self._is_broken = False
+        if not self._model.require_backward_grad_sync:
+            raise RuntimeError(
+                "the step was called inside of no_sync(): it takes all micro-batches of an update in one "
+                "call, and decides itself when gradients are averaged"
+            )
         return nullcontext() if is_last or self._every_micro_batch else self._model.no_sync()
 
     def reduce(self, values: Tensor, operation: Any = ReduceOp.SUM) -> None:
         distributed.all_reduce(values, operation, group=self._group)
 
     def reset(self) -> None:
-        """Nothing is left: of a backward pass that was broken off torch itself complains."""
+        try:
+            self._model._check_reducer_finalized()
+        except RuntimeError:  # a backward pass that averages was broken off
+            self._is_broken = True
 
 
 class Sharded:
@@ -88,14 +147,15 @@ class Sharded:
         self.copies: int = mesh.size(0) if mesh.ndim == 2 else 1
         # With one process there is nothing to send, and gradients are better where they can be seen.
         self._every_micro_batch = every_micro_batch or self.size == 1
-        self._is_broken = False
+        policies = [module._get_fsdp_state()._mp_policy for module in _sharded_modules(model)]
+        self.may_send_fp16 = any(
+            torch.float16 in (policy.param_dtype, policy.reduce_dtype) for policy in policies
+        )
+
+    def check(self, parameters: Sequence[nn.Parameter]) -> None:
+        """All are averaged: a model with parameters left out is refused."""
 
     def micro_batch(self, is_last: bool) -> AbstractContextManager[Any]:
-        if self._is_broken:
-            raise RuntimeError(
-                "before torch 2.13 a model under fully_shard cannot go on after an update that was broken "
-                "off: start the processes anew, from the last checkpoint"
-            )
         return nullcontext() if is_last or self._every_micro_batch else self._unsynchronized()
 
     @contextmanager
@@ -111,17 +171,9 @@ class Sharded:
             distributed.all_reduce(values, operation, group=group)
 
     def reset(self) -> None:
-        if not hasattr(self._model, "reset_iter_state"):
-            self._is_broken = True
-            return
-        self._model.reset_iter_state()
-        # Gradients that wait for their reduction are kept outside of `grad`, and torch forgets to drop them.
-        for state in self._model._get_fsdp_state()._state_ctx.all_states:
-            for group in state._fsdp_param_groups:
-                for parameter in group.fsdp_params:
-                    parameter.unsharded_accumulated_grad = None
-                    if (whole := getattr(parameter, "_unsharded_param", None)) is not None:
-                        whole.grad = None
+        from torch_bridge.scale.alone import forget_pass
+
+        forget_pass(self.module)
 
 
 def wrapper_of(model: nn.Module, every_micro_batch: bool) -> Wrapper:
@@ -144,6 +196,12 @@ def wrapper_of(model: nn.Module, every_micro_batch: bool) -> Wrapper:
         return Sharded(inner, every_micro_batch)
     check_unwrapped(model)
     return Unwrapped(model)
+
+
+def reshard(model: nn.Module) -> None:
+    """Put parts in the place of the whole parameters that a forward pass alone leaves in a sharded model."""
+    for module in _sharded_modules(model):
+        module.reshard()
 
 
 def check_unwrapped(model: nn.Module) -> None:
@@ -181,10 +239,12 @@ def _kinds(module: nn.Module) -> set[str]:
     return {kind.__name__ for kind in type(module).__mro__}
 
 
+def _sharded_modules(model: nn.Module) -> list[Any]:
+    return [module for module in model.modules() if "FSDPModule" in _kinds(module)]
+
+
 def _check_sharded(model: nn.Module) -> None:
-    for module in cast("Any", model).modules():
-        if "FSDPModule" in _kinds(module):
-            module.reshard()  # a forward pass may have left whole parameters in their place
+    reshard(model)
     meshes = {getattr(parameter, "device_mesh", None) for parameter in model.parameters()}
     if len(meshes) != 1 or None in meshes:
         raise ValueError(

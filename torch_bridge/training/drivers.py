@@ -103,6 +103,7 @@ class Drivers:
     def __init__(self, optimizers: Sequence[Optimizer], clock: Clock) -> None:
         self._optimizers, self._clock = optimizers, clock
         self._parameters = self._present_parameters()
+        self._before = [(group, dict(group)) for optimizer in optimizers for group in optimizer.param_groups]
         self.is_torn = self._has_stepped = False
         self.bind()
 
@@ -131,6 +132,12 @@ class Drivers:
             driver = kind(optimizer, self._clock, of_clock)
             driver.bind(groups)
             self._drivers.append(driver)
+
+    def untie(self) -> None:
+        """Give the groups the settings back that they had at first."""
+        for group, settings in self._before:
+            group.clear()
+            group.update(settings)
 
     def _present_parameters(self) -> list[list[int]]:
         groups = (group for optimizer in self._optimizers for group in optimizer.param_groups)

@@ -9,6 +9,7 @@ from torch import nn
 
 from torch_bridge.scale import processes
 from torch_bridge.scale.in_step import in_step
+from torch_bridge.scale.wrappers import reshard
 from torch_bridge.training.carry import Carry
 from torch_bridge.training.loss import Loss, LossFunction, check_kind, forward
 from torch_bridge.training.precision import Precision, PrecisionName
@@ -81,6 +82,7 @@ def evaluate(
     finally:
         for module, mode in modes.items():
             module.training = mode
+        reshard(model)  # for whoever builds an optimizer over its parameters next
     return _quotient(first, total, weight)
 
 

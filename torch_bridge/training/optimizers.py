@@ -29,7 +29,8 @@ def check_model(model: nn.Module) -> None:
         if precision is not None and _has_own_backward(precision):
             raise ValueError(
                 f"the model was set up by Fabric with {type(precision).__name__}, whose backward pass only "
-                "Fabric can run. Give model.module to the training step, with precision= of its own"
+                "Fabric can run. Give model.module to the training step, with precision= of its own, and "
+                "under several processes distribute(model.module)"
             )
 
 

@@ -77,13 +77,14 @@ def _check_placement(own_model: Any, other: Any) -> None:
     if foreign := {_placement(leaf) for leaf in pytree.tree_leaves(parts)} - own - {None}:
         raise ValueError(
             f"state_dict has parts of tensors, spread as {foreign.pop()}, and the model's are not spread so: "
-            "save and load through Checkpoints to go on with another number of processes"
+            "each process loads its own state; save and load through Checkpoints to go on with another "
+            "number of processes"
         )
 
 
 def _placement(leaf: Any) -> str | None:
     mesh = mesh_of(leaf)
-    return None if mesh is None else f"{leaf.placements} over {tuple(mesh.shape)}"
+    return None if mesh is None else f"{leaf.placements} over {tuple(mesh.shape)} at {mesh.get_coordinate()}"
 
 
 @contextmanager

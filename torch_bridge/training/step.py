@@ -1,6 +1,7 @@
 """One whole update on the device: forward, backward, unscale, clip, decide, step, count."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import chain
 from typing import Any, Literal, Never, get_args
 
@@ -98,7 +99,8 @@ class TrainStep:
             metric is the update's loss, and the decision is taken on the device.
         synchronize: When gradients are averaged over processes: once an `"update"`, which sends less, or
             after every `"micro"`-batch, which under `fully_shard` takes less memory: gradients that wait
-            are whole. The numbers are the same, but for rounding.
+            are whole. (With DDP's `static_graph` it is always the latter.) The numbers are the same, but
+            for rounding.
 
     Attributes:
         model: The module.
@@ -107,11 +109,12 @@ class TrainStep:
     Raises:
         TypeError: An argument of another kind; an optimizer that needs a closure.
         ValueError: An unknown `precision`, `on_nonfinite` or `synchronize`; a `max_norm` that is not
-            positive; a model that is wrapped in part, or by Fabric for mixed precision; what does not
-            compose, as above; an optimizer whose parameters are not the model's or another's too, that
-            has a scheduler attached, or whose `state_dict` has a form of its own; fp16 parameters with
-            `precision="fp16"`; `cuda_graph=True` where an update cannot be captured; several curves with
-            `hold`, or one without a flat part for `HoldUntilFlat`.
+            positive; a model that is wrapped in part, or by Fabric for mixed precision; parameters to be
+            trained that `DistributedDataParallel` leaves out; what does not compose, as above; an optimizer
+            whose parameters are not the model's or another's too, that has a scheduler attached, or whose
+            `state_dict` has a form of its own; fp16 parameters with `precision="fp16"`; `cuda_graph=True`
+            where an update cannot be captured; several curves with `hold`, or one without a flat part for
+            `HoldUntilFlat`.
 
     A call raises TypeError or ValueError for a loss that is neither scalar nor pair, a total weight
     of zero that is known on the host, or a carry of another shape; the step stays usable. After an
@@ -160,6 +163,7 @@ class TrainStep:
         peaks = [peak for each in optimizers for peak in peaks_of(each)]
         groups = chain.from_iterable(each.param_groups for each in optimizers)
         parameters: list[nn.Parameter] = [parameter for group in groups for parameter in group["params"]]
+        wrapper.check(parameters)
         self._precision = Precision(precision, device, parameters)
         if max_norm is not None and not checks.number("max_norm", max_norm) > 0:
             raise ValueError(f"max_norm = {max_norm!r} must be positive, or None for no clipping")
@@ -284,6 +288,18 @@ class TrainStep:
                     loss, carry = forward(self._loss_fn, self.model, batch, self._carry, carry)
                 accumulator.add(loss)
         return accumulator, carry
+
+    @contextmanager
+    def _alone(self) -> Generator[None]:
+        """Updates of this process alone, which send nothing; their numbers are nobody's."""
+        from torch_bridge.scale.alone import Trial, alone
+
+        whole, self._wrapper = self._wrapper, Trial(self._wrapper)
+        try:
+            with alone(self.model):
+                yield
+        finally:
+            self._wrapper = whole
 
     def _clear_gradients(self) -> None:
         for parameter in self._all_parameters:

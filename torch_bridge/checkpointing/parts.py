@@ -5,10 +5,12 @@ from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor
+from torch.optim import Optimizer
 
-from torch_bridge.scale import structure
-from torch_bridge.scale.together import together
+from torch_bridge.checkpointing import structure
+from torch_bridge.checkpointing.together import together
 from torch_bridge.training.snapshot import mesh_of
+from torch_bridge.training.state_checks import add_new_states
 from torch_bridge.training.step import TrainStep
 
 
@@ -69,9 +71,15 @@ def snapshot_if_any(name: str, part: Part) -> Snapshot | None:
 def template(name: str, part: Part, now: Snapshot | None) -> dict[str, Tensor]:
     """Tensors as the part wants them, by the keys that a snapshot has: those that are sharded matter.
 
-    A part that knows what will be sharded in its state before it is there, as that of an optimizer before
-    its first update, tells it by `_state_to_load()`.
+    An optimizer's state is made in its first update, and has to come sharded before it. A training step
+    tells what its optimizers will make by `_state_to_load()`.
     """
+    if isinstance(part, Optimizer) and any(
+        mesh_of(parameter) for group in part.param_groups for parameter in group["params"]
+    ):
+        state = part.state_dict()
+        add_new_states(part, state)
+        return structure.encode(name, state)[1]
     to_load: Callable[[], Any] | None = getattr(part, "_state_to_load", None)
     tensors = {} if now is None else now.tensors
     if to_load is None or not (now is None or any(map(mesh_of, tensors.values()))):
@@ -114,6 +122,7 @@ def start_anew(part: Part, state: Any, now: Snapshot | None) -> None:
 def load(parts: Mapping[str, Part], states: Mapping[str, Any], before: Mapping[str, Snapshot | None]) -> None:
     """Load every part in every process, or none in any: those that were loaded are put back."""
     touched: list[str] = []
+    held = {name: _state(part) for name, part in parts.items() if not isinstance(part, Stateful)}
     try:
         for name, part in parts.items():
             touched.append(name)
@@ -121,8 +130,12 @@ def load(parts: Mapping[str, Part], states: Mapping[str, Any], before: Mapping[s
     except BaseException as error:
         for name in reversed(touched):
             try:
-                if (snapshot := before[name]) is not None:
+                if name in held:
+                    _set(parts[name], held[name])
+                elif (snapshot := before[name]) is not None:
                     _set(parts[name], snapshot.state())
+                else:
+                    error.add_note(f"{name} could not be put back: it had no state to keep")
             except Exception as second:
                 error.add_note(f"{name} could not be put back: {type(second).__name__}: {second}")
         raise

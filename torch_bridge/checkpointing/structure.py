@@ -86,7 +86,7 @@ def _encode(path: str, value: Any, kept: Callable[[Tensor], Tensor], tensors: di
         return {_TAG: kind.__name__, "items": items if isinstance(value, tuple) else sorted(items, key=dumps)}
     if isinstance(value, Tensor):
         return _encode_tensor(path, value, kept, tensors)
-    if isinstance(value, np.ndarray | np.generic):
+    if kind in (np.ndarray, np.memmap) or isinstance(value, np.generic):
         return _encode_array(path, value, tensors)
     if kind is complex:
         return {_TAG: "complex", "bits": struct.pack(">dd", value.real, value.imag).hex()}
@@ -134,7 +134,7 @@ def _encode_tensor(
     ):
         what = "a tensor without memory" if local.is_meta else f"a {local.layout} {type(local).__name__}"
         raise TypeError(f"{path} is {what}, which a checkpoint does not hold")
-    tensors[path] = held = kept(tensor)
+    held = _add(path, kept(tensor), tensors)
     encoded = _reference(path, str(held.dtype).removeprefix("torch."), list(held.shape))
     if not mesh and not held.is_contiguous():
         encoded["stride"] = list(held.stride())
@@ -149,13 +149,21 @@ def _encode_array(path: str, value: Any, tensors: dict[str, Tensor]) -> Any:
     if isinstance(value, np.generic):
         return {_TAG: "scalar", "dtype": array.dtype.str, "hex": content.hex()}
     # The empty buffer is one that torch refuses.
-    tensors[path] = torch.frombuffer(bytearray(content or b"-"), dtype=torch.uint8)[: len(content)]
+    values = torch.frombuffer(bytearray(content or b"-"), dtype=torch.uint8)
+    _add(path, values[: len(content)], tensors)
     return {
         _TAG: "array",
         "dtype": array.dtype.str,
         "shape": list(array.shape),
         "content": _reference(path, "uint8", [len(content)]),
     }
+
+
+def _add(path: str, tensor: Tensor, tensors: dict[str, Tensor]) -> Tensor:
+    if path in tensors:  # under two keys that are NaN
+        raise TypeError(f"{path} is there twice, which a checkpoint does not hold")
+    tensors[path] = tensor
+    return tensor
 
 
 def _reference(key: str, dtype: str, shape: list[int]) -> dict[str, Any]:

@@ -11,11 +11,12 @@ from typing import Any, Never
 import torch
 from torch import Tensor
 
+from torch_bridge.checkpointing import folders, parts
+from torch_bridge.checkpointing.background import Background
+from torch_bridge.checkpointing.parts import Part
+from torch_bridge.checkpointing.together import together
 from torch_bridge.core import checks
-from torch_bridge.scale import folders, parts, processes
-from torch_bridge.scale.background import Background
-from torch_bridge.scale.parts import Part
-from torch_bridge.scale.together import together
+from torch_bridge.scale import processes
 
 
 class Checkpoints:
@@ -90,7 +91,7 @@ class Checkpoints:
             Exception: What a part or the system raises; or, in the other processes, RuntimeError.
         """
         # Imported when asked for: torch.distributed.checkpoint takes as long as half of torch.
-        from torch_bridge.scale.saving import Save
+        from torch_bridge.checkpointing.saving import Save
 
         unfinished: folders.Unfinished | None = None
         snapshots: dict[str, parts.Snapshot] = {}
@@ -147,7 +148,7 @@ class Checkpoints:
             RuntimeError: The checkpoint is damaged, or all are; or another process has failed.
             Exception: What a part raises that refuses its state. In any case all parts are as before.
         """
-        from torch_bridge.scale import loading
+        from torch_bridge.checkpointing import loading
 
         def begin() -> tuple[int | None, list[str], list[folders.Complete]]:
             self._background.finish()

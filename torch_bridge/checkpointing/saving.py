@@ -9,6 +9,7 @@ all, makes the checkpoint complete.
 
 import hashlib
 import json
+import shutil
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -19,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torch_bridge.scale import folders, manifest, shards, structure
+from torch_bridge.checkpointing import folders, manifest, shards, structure
 from torch_bridge.training.snapshot import mesh_of
 
 STATE = "state.json"
@@ -53,6 +54,7 @@ class Save:
             else:
                 self._lead(self.unfinished)
         except BaseException as error:
+            shutil.rmtree(self.path / str(self.rank), ignore_errors=True)  # room for a note on a full disk
             with suppress(OSError):
                 text = f"{type(error).__name__}: {error}"
                 folders.write(self.path / f"{self.rank}.failed", text.encode())

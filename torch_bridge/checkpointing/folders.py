@@ -13,8 +13,10 @@ import uuid
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from filelock import FileLock, Timeout
+if TYPE_CHECKING:
+    from filelock import FileLock
 
 _COMPLETE = re.compile(r"(0|[1-9][0-9]*)(?:\.([1-9][0-9]*))?")
 _UNFINISHED = re.compile(r"\.[0-9]+\.[0-9a-f]{32}\.(partial|removed|lock)")
@@ -46,7 +48,7 @@ class Unfinished:
         directory.mkdir(parents=True, exist_ok=True)
         self._count = count
         self.path = directory / f".{count}.{uuid.uuid4().hex}.partial"
-        self._lock = FileLock(self.path.with_suffix(".lock"), thread_local=False)
+        self._lock = _lock_beside(self.path)
         self._lock.acquire()
         try:
             self.path.mkdir()
@@ -108,16 +110,22 @@ def clear(directory: Path) -> None:
 
 def _is_locked(path: Path) -> bool:
     """Whether a process is writing there; else the lock goes too."""
-    lock = path.with_suffix(".lock")
-    if lock.exists():
-        held = FileLock(lock, thread_local=False)
+    lock = _lock_beside(path)
+    if Path(lock.lock_file).exists():
         try:
-            held.acquire(blocking=False)
-        except Timeout:
+            lock.acquire(blocking=False)
+        except TimeoutError:
             return True
-        held.release()
-        lock.unlink(missing_ok=True)
+        lock.release()
+        Path(lock.lock_file).unlink(missing_ok=True)
     return False
+
+
+def _lock_beside(path: Path) -> "FileLock":
+    """One that a process may take in one thread and give back in another."""
+    from filelock import FileLock  # imported when asked for
+
+    return FileLock(path.with_suffix(".lock"), thread_local=False)
 
 
 def write(path: Path, content: bytes) -> None:

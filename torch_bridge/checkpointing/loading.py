@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 from torch.distributed.checkpoint import Metadata
 
-from torch_bridge.scale import folders, manifest, processes, shards, structure
-from torch_bridge.scale.manifest import Manifest
-from torch_bridge.scale.saving import STATE, own_key
+from torch_bridge.checkpointing import folders, manifest, shards, structure
+from torch_bridge.checkpointing.manifest import Manifest
+from torch_bridge.checkpointing.saving import STATE, own_key
+from torch_bridge.scale import processes
 from torch_bridge.training.snapshot import mesh_of
 
 Value = TypeVar("Value")
@@ -40,7 +41,7 @@ def newest_sound(candidates: list[folders.Complete]) -> tuple[Saved | None, list
     for found in candidates:
         # Nothing is read before all of it was checked, by whichever process.
         _, problem = _attempt(_check, found)
-        saved, problem = (None, problem) if problem else _attempt(_open, found)
+        saved, problem = _attempt(_open, found) if problem is None else (None, problem)
         if problem is None:
             return saved, wrong
         wrong.append(f"{found.path.name}: {problem}")
@@ -57,7 +58,7 @@ def _attempt(
     except FileNotFoundError as error:
         problem = f"{os.path.relpath(str(error.filename), found.path)} is missing"
     except Exception as error:
-        problem = str(error)
+        problem = str(error) or type(error).__name__
     return value, next((other for other in processes.gather(problem) if other is not None), None)
 
 

@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 from typing import TypedDict
 
-from torch_bridge.scale import folders
+from torch_bridge.checkpointing import folders
 
 NAME = "manifest.json"
 

@@ -1,6 +1,8 @@
 """One piece of work at a time beside the program, whose error is never lost."""
 
 import atexit
+import os
+import sys
 import traceback
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -66,6 +68,16 @@ def _run(pending: "Future[None]", work: Callable[[], object]) -> None:
             pending.set_exception(error)
         else:
             pending.set_result(None)
+
+
+def _forget() -> None:
+    """In a forked process: it has none of the threads, and would wait for them for ever."""
+    for background in _all.values():
+        background._pending = None
+
+
+if sys.platform != "win32":
+    os.register_at_fork(after_in_child=_forget)
 
 
 @atexit.register

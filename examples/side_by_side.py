@@ -1,0 +1,69 @@
+"""Contenders timed in turn, round after round, and the tables of it; for the benchmarks."""
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+
+def seconds(
+    rounds: int, contenders: Mapping[Any, Callable[[], object]], *, settle: Callable[[], object] = bool
+) -> dict[Any, list[float]]:
+    """Seconds that a call of each takes in each round, after a first call that does not count.
+
+    `settle` is called before and after each: it waits for what still runs elsewhere.
+    """
+    for call in contenders.values():
+        call()
+    found: dict[Any, list[float]] = {name: [] for name in contenders}
+    for _ in range(rounds):
+        for name, call in contenders.items():
+            settle()
+            begin = time.perf_counter()
+            call()
+            settle()
+            found[name].append(time.perf_counter() - begin)
+    return found
+
+
+def medians(rounds: int, contenders: Mapping[Any, Callable[[], object]]) -> dict[Any, float]:
+    return {name: statistics.median(times) for name, times in seconds(rounds, contenders).items()}
+
+
+def beside_first(times: Mapping[Any, Sequence[float]], calls: int) -> list[list[object]]:
+    """A row for each: its name, the median of µs a call, and of each round's ratio to the first."""
+    first = next(iter(times.values()))
+    return [
+        [
+            name,
+            statistics.median(own) / calls * 1e6,
+            statistics.median(mine / other for mine, other in zip(own, first, strict=True)),
+        ]
+        for name, own in times.items()
+    ]
+
+
+def repeat(calls: int, function: Callable[..., object], *arguments: object) -> None:
+    for _ in range(calls):
+        function(*arguments)
+
+
+def show(title: str, header: list[str], rows: Sequence[Sequence[object]]) -> None:
+    def cell(value: object) -> str:
+        if not isinstance(value, float):
+            return str(value)
+        return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
+
+    lines = [header, *([cell(value) for value in row] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    print(f"\n{title}")
+    for line in lines:
+        print(*(text.rjust(width) for text, width in zip(line, widths, strict=True)), sep="  ", flush=True)
+
+
+def positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{number} must be at least 1")
+    return number

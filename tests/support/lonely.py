@@ -1,0 +1,154 @@
+"""One process that tries an update while the others wait, and what all of them train afterwards."""
+
+import operator
+from collections.abc import Callable, Sequence
+from itertools import product
+from typing import Any, cast
+
+import torch
+from support.training import Net, seeded
+from torch import Tensor, distributed, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+from torch_bridge.scale.alone import alone
+
+
+def _exhaust(_: Tensor) -> None:
+    torch.empty(2**60)
+
+
+class _Broken(nn.Module):
+    """Fails in the forward or the backward pass, once asked to."""
+
+    fails = ""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        if self.fails == "forward":
+            _exhaust(inputs)
+        if self.fails == "backward":
+            outputs = inputs.clone()
+            outputs.register_hook(_exhaust)
+            return outputs
+        return inputs
+
+
+class _Model(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        with seeded(2):
+            self.first, self.broken, self.last = Net(1), _Broken(), nn.Linear(2, 1)
+        self.register_buffer("shift", torch.zeros(1))  # which DistributedDataParallel would send
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.last(self.broken(torch.tanh(self.first(inputs))))
+
+
+def _update(model: nn.Module, parameters: Sequence[Any], number: int, rank: int) -> list[Tensor]:
+    """One backward pass and step of plain descent; the loss and the gradients."""
+    inputs = torch.randn(4, 3, generator=torch.Generator().manual_seed(8 * number + rank))
+    loss = model(inputs).square().mean()
+    loss.backward()
+    gradients: list[Tensor] = []
+    for parameter in parameters:
+        assert parameter.grad is not None
+        assert parameter.grad.shape == parameter.shape
+        gradients.append(_local(parameter.grad).clone())
+        with torch.no_grad():
+            _local(parameter).sub_(gradients[-1], alpha=0.1)
+        parameter.grad = None
+    return [loss.detach(), *gradients]
+
+
+def updates_after_trials() -> list[Any]:
+    """In one of several processes: where updates after a trial of one of them are not what they would be."""
+    rank = distributed.get_rank()
+    wrong: list[Any] = []
+    for (name, wrap), fails, first in product(_WRAPPERS.items(), ("", "forward", "backward"), (0, 1)):
+        expected, found = wrap(_Model()), wrap(_Model())
+        names = list(found.state_dict())
+        others, parameters = list(expected.parameters()), list(found.parameters())
+        for number in range(first):
+            _update(expected, others, number, rank)
+            _update(found, parameters, number, rank)
+        if rank == 1:
+            _try(found, parameters, fails)
+        distributed.barrier()
+        same = list(found.state_dict()) == names and all(map(operator.is_, found.parameters(), parameters))
+        for number in range(first, first + 3):
+            updates = _update(expected, others, number, rank), _update(found, parameters, number, rank)
+            same = same and all(map(torch.equal, *updates))
+        if not same:
+            wrong.append((name, fails, first))
+    return wrong
+
+
+def _try(model: nn.Module, parameters: Sequence[Any], fails: str) -> None:
+    before = [_local(parameter).clone() for parameter in parameters]
+    _Broken.fails = fails
+    broken = False
+    try:
+        with alone(model):
+            for _ in range(2):
+                _update(model, parameters, 99, 1)
+    except RuntimeError as error:
+        broken = "DefaultCPUAllocator" in str(error)
+    _Broken.fails = ""
+    assert broken == bool(fails)
+    with torch.no_grad():
+        for parameter, values in zip(parameters, before, strict=True):
+            parameter.grad = None
+            _local(parameter).copy_(values)
+
+
+def _local(tensor: Any) -> Tensor:
+    return getattr(tensor, "_local_tensor", tensor)
+
+
+def _sharded(shape: tuple[int, ...] = (2,), **options: Any) -> Callable[[nn.Module], nn.Module]:
+    def wrap(model: Any) -> nn.Module:
+        mesh = init_device_mesh("cpu", shape, mesh_dim_names=("copies", "parts")[-len(shape) :])
+        for module in (model.first.first, model.first, model):
+            fully_shard(module, mesh=mesh, **options)
+        return model
+
+    return wrap
+
+
+_WRAPPERS: dict[str, Callable[[nn.Module], nn.Module]] = {
+    "ddp": DistributedDataParallel,
+    "ddp unused": lambda model: DistributedDataParallel(model, find_unused_parameters=True),
+    "ddp static": lambda model: DistributedDataParallel(model, static_graph=True),
+    "ddp views": lambda model: DistributedDataParallel(model, gradient_as_bucket_view=True),
+    "fsdp": _sharded(),
+    "fsdp kept": _sharded(reshard_after_forward=False),
+    "hybrid": _sharded((1, 2)),
+    "replicated": _sharded((2, 1)),
+}
+
+
+def missing_names() -> list[str]:
+    """What a module under `fully_shard` has no more of all that the product uses without torch's promise."""
+    model = nn.Linear(2, 2)
+    fully_shard(model)
+    model(torch.ones(1, 2)).sum().backward()
+    state = cast("Any", model)._get_fsdp_state()
+    groups = getattr(state, "_fsdp_param_groups", None) or [state._fsdp_param_group]
+    used = {
+        state: "_is_root _training_state _modules_to_run_forward _state_ctx",
+        state._state_ctx: "all_states",
+        groups[0]: "_all_gather_comm _reduce_scatter_comm _all_reduce_hook _is_hsdp mesh_info fsdp_params "
+        "post_forward_mesh_info _training_state _all_gather_result _post_reduce_event _all_reduce_state "
+        "_reshard_after_forward_event _partial_reduce_output _post_forward_indices _to_sharded",
+        groups[0].fsdp_params[0]: "to_sharded _unsharded_param unsharded_accumulated_grad",
+    }
+    if not hasattr(state, "_reset_iter_state"):
+        used[state] += " _device_handle _comm_ctx"
+        used[state._state_ctx] += " iter_forward_root post_backward_final_callback_queued"
+        used[state._comm_ctx] = "all_gather_state reduce_scatter_state post_forward_order"
+    kinds = [kind.__name__ for kind in type(groups[0].mesh_info).__mro__]
+    missing = [] if "FSDPMeshInfo" in kinds else ["FSDPMeshInfo"]
+    return missing + [
+        name for thing, names in used.items() for name in names.split() if not hasattr(thing, name)
+    ]

@@ -1,0 +1,145 @@
+"""`CurveWarning` of a curve: when, where, and how often."""
+
+import copy
+import dataclasses
+import pickle
+import re
+import warnings
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from support.runs import optimizer_with
+
+from plateau_jax import Curve, CurveWarning, PlateauCurve, cosine_plateau_schedule
+from plateau_jax.__main__ import main
+from torch_bridge import get_cosine_plateau_schedule_with_warmup, lambda_lr
+
+LIKE_FRACTIONS = [(0.5, 0.3)]
+
+
+def seen(call, *arguments, **named):
+    """The messages of a call; each is a `CurveWarning` that points into this file."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        call(*arguments, **named)
+    assert {(warning.category, warning.filename) for warning in caught} <= {(CurveWarning, __file__)}
+    return [str(warning.message) for warning in caught]
+
+
+_small = st.one_of(st.sampled_from((0, 1, 0.0, 1.0)), st.floats(0.001, 0.999), st.floats(0.01, 3))
+_pairs = st.one_of(
+    st.tuples(_small, _small), st.tuples(st.integers(0, 89), st.sampled_from((0, 0.004, 0.4, 9)))
+)
+
+
+@given(st.sampled_from((1, 9, 120, 10**5)), st.integers(0, 2), st.lists(_pairs, max_size=3))
+@example(1000, 0, [(0, 1)])
+@example(1000, 0, [(0, 1), (2, 0.5)])
+@example(10**6, 0, [(0, 0.5)])
+def test_of_fractions_and_of_lost_plateaus_and_of_nothing_else(decaying, warmup, plateaus):
+    lengths = [int(decaying * Fraction(str(duration)) / 100) for _, duration in plateaus]
+    lost = any(length == 0 and duration > 0 for length, (_, duration) in zip(lengths, plateaus, strict=True))
+    numbers = [number for pair in plateaus for number in pair]
+    fractions = bool(numbers) and max(numbers) <= 1 and any(number not in (0, 1) for number in numbers)
+    try:
+        messages = seen(PlateauCurve, decaying + warmup, warmup_steps=warmup, plateaus=plateaus)
+    except ValueError:  # they overlap, or leave no step to decay
+        return
+    assert len(messages) == (fractions or lost)
+    if messages:
+        assert ("look like fractions" in messages[0]) == fractions
+        assert ("round to no step" in messages[0]) == (not fractions)
+
+
+@pytest.mark.parametrize(
+    ("plateaus", "instead"),
+    [
+        ([(0.5, 0.3)], "plateaus=[(50, 30)]"),
+        (((0.29, 0.07), [0.5, 0]), "plateaus=[(29, 7), (50, 0)]"),
+        ([(np.float32(0.1), 0.025)], "plateaus=[(10, 2.5)]"),
+        ([(30, 0.05)], "absolute_plateaus=[(301, 1)]"),
+        ([(70, 0.01), (30, 0.05), (50, 10)], "absolute_plateaus=[(301, 1), (649, 1)]"),
+    ],
+)
+def test_what_it_says_to_write_is_right(plateaus, instead):
+    (message,) = seen(PlateauCurve, 910, warmup_steps=40, plateaus=plateaus)
+    (written,) = re.findall(r"\w*plateaus=\[.*\]$", message)
+    assert written == instead
+    name, value = written.split("=")
+    curve = PlateauCurve(910, warmup_steps=40, **{name: eval(value)})
+    assert all(row.length for row in curve.rows if row.kind == "plateau" and row.begin != 475)
+
+
+def test_a_message_stays_short():
+    many = [(index / 1000, 0.0001) for index in range(900)]
+    (message,) = seen(PlateauCurve, 10**7, plateaus=many)
+    assert len(message) < 500
+
+
+def _min_lr():
+    optimizer = optimizer_with([0.1, 0.2, 0.3])
+    get_cosine_plateau_schedule_with_warmup(optimizer, 0, 100, LIKE_FRACTIONS, min_lr=0.01)
+
+
+@pytest.mark.parametrize(
+    "construct",
+    [
+        lambda: PlateauCurve(100, plateaus=LIKE_FRACTIONS),
+        lambda: PlateauCurve(100, plateaus=LIKE_FRACTIONS).cooldown(50, 10).then(PlateauCurve(9), scale=0.5),
+        lambda: cosine_plateau_schedule(0.0, 0.1, 0, 100, plateaus=LIKE_FRACTIONS),
+        _min_lr,
+    ],
+    ids=("PlateauCurve", "a branch of it", "cosine_plateau_schedule", "min_lr"),
+)
+def test_a_construction_warns_once_at_the_users_line(construct):
+    assert len(seen(construct)) == 1
+
+
+def test_replace_constructs_anew():
+    curve = PlateauCurve(100, plateaus=[(50, 30)])
+    assert len(seen(dataclasses.replace, curve, plateaus=LIKE_FRACTIONS)) == 1
+
+
+@pytest.mark.filterwarnings("error::plateau_jax.CurveWarning")
+def test_copies_pickles_and_saved_curves_do_not_repeat_it():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", CurveWarning)
+        curve = PlateauCurve(100, plateaus=LIKE_FRACTIONS)
+    branch = curve.cooldown(50, 10).then(curve)
+    for each in (curve, branch):
+        again = (copy.copy(each), copy.deepcopy(each), pickle.loads(pickle.dumps(each)))
+        assert all(other == each for other in (*again, Curve.from_dict(each.to_dict())))
+    scheduler = lambda_lr(optimizer_with([0.1, 0.2]), [curve, branch])
+    scheduler.load_state_dict(scheduler.state_dict())
+    with pytest.raises(CurveWarning):  # of a construction it is said as before
+        PlateauCurve(100, plateaus=LIKE_FRACTIONS)
+
+
+def test_the_line_is_that_of_the_call_also_where_the_caller_has_no_name():
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        exec(
+            compile("\n\nPlateauCurve(9, plateaus=[(0.5, 0)])", "users.py", "exec"),
+            {"PlateauCurve": PlateauCurve},
+        )
+    assert [(warning.filename, warning.lineno) for warning in caught] == [("users.py", 3)]
+
+
+def test_the_command_line_says_it_too(capsys):
+    with pytest.warns(CurveWarning, match=re.escape("write plateaus=[(50, 30)]")):
+        assert main(["100", "--plateau", "0.5", "0.3"]) == 0
+    assert capsys.readouterr().out == PlateauCurve(100, absolute_plateaus=[(0, 0)]).describe() + "\n"
+
+
+@given(st.integers(1, 10**6), st.lists(st.integers(0, 10**6), max_size=9))
+@example(1, [0])
+def test_a_warmup_that_begins_above_zero(warmup, steps):
+    """The line of `warmup_steps`' docstring that gives (step + 1)/W."""
+    curve = PlateauCurve(warmup + 10, warmup_steps=warmup - 1, init_lr_ratio=1 / warmup)
+    for step in [0, *(step % warmup for step in steps)]:
+        exact = Fraction(step + 1, warmup)
+        nearest = np.float32(float(exact))
+        assert abs(Fraction(curve(step)) - exact) <= Fraction(float(np.spacing(nearest))) * 501 / 1000

@@ -1,0 +1,123 @@
+"""A curve in a notebook: well-formed, escaped, and true to the curve."""
+
+import subprocess
+import sys
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from support.descriptions import build, descriptions
+
+from plateau_jax import PlateauCurve, StagedCurve
+
+CURVE = PlateauCurve(1000, warmup_steps=100, plateaus=[(50, 20), (80, 10)], min_lr_ratio=0.1)
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def parsed(curve):
+    """All of it, its SVG, and the table's cells."""
+    root = ElementTree.fromstring(curve._repr_html_())
+    (svg,) = root.iter(f"{SVG}svg")
+    return root, svg, [[cell.text for cell in row] for row in root.iter("tr")]
+
+
+def _points(svg):
+    (line,) = svg.iter(f"{SVG}polyline")
+    return np.array([point.split(",") for point in line.get("points").split()], float)
+
+
+@settings(max_examples=25)
+@given(descriptions())
+def test_the_line_is_the_curve(description):
+    curve = build(description)
+    _, svg, _ = parsed(curve)
+    points = _points(svg)
+    assert np.all(np.diff(points[:, 0]) >= 0)
+    assert len(points) < 10_000
+    left, right, bottom = points[0, 0], points[-1, 0], 190
+    points = points[:: len(points) // 40 + 1]
+    # A point lies on the curve: at some step that falls onto it, or between two such steps.
+    borders = [row.begin + side for row in curve.rows for side in (-1, 0)]
+    top = float(curve(np.array(borders)).max()) or 1.0
+    heights = (bottom - points[:, 1]) / 180 * top
+    steps = (points[:, 0] - left) / (right - left) * curve.total_steps
+    pixel = curve.total_steps / (right - left)
+    for step, height in zip(steps.tolist(), heights.tolist(), strict=True):
+        around = np.unique(np.linspace(step - pixel, step + pixel, 33).astype(np.int64))
+        around = np.unique([*around, *(border for border in borders if abs(border - step) <= pixel)])
+        values = curve(around)
+        assert values.min() - 0.01 * top <= height <= values.max() + 0.01 * top
+
+
+@given(descriptions())
+@settings(max_examples=25)
+def test_the_table_is_that_of_describe(description):
+    curve = build(description)
+    _, _, cells = parsed(curve)
+    lines = curve.describe().splitlines()
+    assert [" ".join(row).split() for row in cells] == [line.split() for line in lines]
+
+
+def test_warmup_and_plateaus_are_shaded_where_they_are():
+    _, svg, _ = parsed(CURVE)
+    scale = 620 / 1000
+    shaded = [(r.get("class"), float(r.get("x")), float(r.get("width"))) for r in svg.iter(f"{SVG}rect")]
+    assert shaded == [
+        ("warmup", 50.0, pytest.approx(100 * scale, abs=0.1)),
+        ("plateau", pytest.approx(50 + 550 * scale, abs=0.1), pytest.approx(180 * scale, abs=0.1)),
+        ("plateau", pytest.approx(50 + 820 * scale, abs=0.1), pytest.approx(90 * scale, abs=0.1)),
+    ]
+    titles = [next(r.iter(f"{SVG}title")).text for r in svg.iter(f"{SVG}rect")]
+    assert titles == ["warmup: steps 0 to 99", "plateau: steps 550 to 729", "plateau: steps 820 to 909"]
+
+
+def _kinds(curve):
+    return [rectangle.get("class") for rectangle in parsed(curve)[1].iter(f"{SVG}rect")]
+
+
+def test_stages_and_branches_are_shaded_too():
+    stable = StagedCurve([(500, 1.0), (9_500,)])
+    assert _kinds(stable) == ["warmup", "plateau"]
+    assert _kinds(stable.cooldown(300, 100)) == ["warmup"]
+    assert _kinds(CURVE.then(CURVE)) == ["warmup", "plateau", "plateau"] * 2
+    assert _kinds(PlateauCurve(10)) == []
+
+
+def test_text_and_axes_take_the_colour_of_the_page():
+    _, svg, _ = parsed(CURVE)
+    texts = list(svg.iter(f"{SVG}text"))
+    assert {"0", "250", "500", "750", "1000", "1", "0.5"} == {text.text for text in texts}
+    assert {text.get("fill") for text in texts} == {"currentColor"}
+    assert {line.get("stroke") for line in svg.iter(f"{SVG}line")} == {"currentColor"}
+
+
+def test_what_a_user_wrote_is_escaped():
+    class Mine(PlateauCurve):
+        def __repr__(self):
+            return "<script>alert('&')</script>"
+
+    Mine.__name__ = Mine.__qualname__ = "<img src=x>"
+    root, _, _ = parsed(Mine(100))
+    assert not [element for element in root.iter() if element.tag.endswith(("script", "img"))]
+    assert "<script>alert('&')</script>" in "".join(root.itertext())
+
+
+def test_many_segments_make_a_page_of_bounded_length():
+    curve = StagedCurve([(1, index % 7 / 7) for index in range(3000)])
+    _, _, cells = parsed(curve)
+    assert len(cells) == 202
+    assert cells[-2] == ["…"] * 5
+    assert cells[-1][2] == "end"
+    assert len(curve._repr_html_()) < 200_000
+
+
+@pytest.mark.slow
+def test_it_needs_neither_matplotlib_nor_ipython():
+    program = """
+import sys
+sys.modules["matplotlib"] = sys.modules["IPython"] = None
+from plateau_jax import PlateauCurve
+assert "<svg" in PlateauCurve(10)._repr_html_()
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)

@@ -1,0 +1,49 @@
+"""How many updates a training makes."""
+
+from collections.abc import Sized
+from typing import Any
+
+from torch_bridge.core import checks
+
+
+def count_updates(loader: Sized | int, epochs: int, *, accumulation: int = 1) -> int:
+    """The updates of a training, for the `total_steps` of its curve: ⌈batches / accumulation⌉ · epochs.
+
+    An update is made of `accumulation` batches; the last one of an epoch may be made of fewer. Over
+    several processes each counts the batches of its own loader, and all find the same number.
+
+    Args:
+        loader: Anything that has a length in batches, as a `DataLoader`; or the number of batches of an
+            epoch in this process.
+        epochs: How often the loader is gone through.
+        accumulation: Batches in an update.
+
+    Returns:
+        The number of updates.
+
+    Raises:
+        TypeError: `loader` has no length and is no integer, as over an `IterableDataset`; an `epochs` or
+            `accumulation` that is not an integer.
+        ValueError: One of the three numbers is below 1.
+
+    >>> from torch_bridge import count_updates
+    >>> count_updates(10, epochs=3, accumulation=4)
+    9
+    """
+    batches = checks.at_least("the number of batches", _length(loader), 1)
+    epochs = checks.at_least("epochs", epochs, 1)
+    accumulation = checks.at_least("accumulation", accumulation, 1)
+    return -(-batches // accumulation) * epochs
+
+
+def _length(loader: Any) -> int:
+    try:
+        return len(loader)
+    except (NotImplementedError, TypeError):
+        pass
+    try:
+        return checks.integer("loader", loader)
+    except TypeError:
+        raise TypeError(
+            f"loader = {loader!r} has no length: give the number of batches of an epoch instead"
+        ) from None

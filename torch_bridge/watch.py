@@ -1,0 +1,61 @@
+"""Sees that a scheduler is stepped once an epoch, where its curve counts updates."""
+
+import weakref
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from torch_bridge.core import warn
+
+MANY = 10
+"""Optimizer steps before one of the scheduler that are not taken for one update."""
+
+
+class Watch:
+    """Counts the optimizer's steps since the scheduler's last one.
+
+    Steps of a compiled optimizer are not counted: a count would be compiled in.
+
+    A copy counts nothing, and so repeats no warning.
+    """
+
+    def __init__(self) -> None:
+        self.since = 0
+        """The optimizer's steps since the last of the scheduler, which sets it to 0."""
+        self.warned = False
+        self._in_a_row, self._last = 0, -1
+
+    def start(self, optimizer: Optimizer, scheduler: LRScheduler) -> None:
+        """Count from now on, as long as the scheduler lives."""
+        while "_optimizer_step_post_hooks" not in vars(optimizer):
+            # A trainer's wrapper, as accelerate's, has no hooks; what it holds has.
+            optimizer = getattr(optimizer, "optimizer", None)  # pyright: ignore[reportAssignmentType]
+            if not isinstance(optimizer, Optimizer):
+                return
+        weakref.finalize(scheduler, optimizer.register_step_post_hook(self).remove)
+
+    def __call__(self, *_: Any) -> None:
+        if not torch.compiler.is_compiling():
+            self.since += 1
+
+    def late(self, scheduler: LRScheduler) -> None:
+        """Before a step of the scheduler that comes after `MANY` or more of the optimizer."""
+        steps = scheduler._step_count
+        self._in_a_row = self._in_a_row + 1 if steps == self._last + 1 else 1
+        self._last = steps
+        if self._in_a_row == 3 and not self.warned:
+            self.warned = True
+            warn(
+                f"scheduler.step() came after {MANY} or more optimizer steps, three times in a row: it is "
+                "called once an epoch, and the curve counts updates. Call it after every optimizer.step() "
+                '(in Lightning "interval": "step"), with total_steps = count_updates(loader, epochs)'
+            )
+
+    def load(self, warned: bool) -> None:
+        """Go on from a saved state."""
+        self.since, self._in_a_row, self.warned = 0, 0, warned
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Watch, ()
