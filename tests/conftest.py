@@ -1,4 +1,4 @@
-"""Before any test: four CPU devices for JAX, no deadlines, and no GPU tests without a GPU."""
+"""Before any test: four CPU devices for JAX, no downloads, no deadlines, no GPU tests without a GPU."""
 
 import gc
 import os
@@ -11,6 +11,8 @@ from hypothesis import settings
 
 # Read when torch starts: its models here are so small that a second thread is waited for, not used.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Read when transformers starts: tests download nothing.
+os.environ["HF_HUB_OFFLINE"] = "1"
 # Read when JAX starts.
 os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=4"
 
