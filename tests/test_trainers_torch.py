@@ -91,7 +91,6 @@ def of_torch(optimizer, curve):
     return LambdaLR(optimizer, lambda step: curve(step))
 
 
-@pytest.mark.filterwarnings("ignore:The epoch parameter")  # which torch's SequentialLR passed, up to 2.12
 @pytest.mark.parametrize("combine", [after_a_constant, chained, before_averaging])
 def test_beside_other_schedulers(combine):
     def build(scheduler):
