@@ -5,6 +5,7 @@ import warnings
 from collections.abc import Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from types import FrameType
 
 _INSIDE = {"plateau_jax", "torch_bridge", "torch", "copy", "dataclasses"}
 """The packages that a call passes through: the last two by `replace`."""
@@ -32,9 +33,20 @@ def warn(message: str) -> None:
         return
     # What `skip_file_prefixes` would do, from Python 3.12 on.
     frame, level = sys._getframe(1), 2
-    while frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] in _INSIDE:
+    while frame is not None and _is_inside(frame):
         frame, level = frame.f_back, level + 1
     warnings.warn(message, CurveWarning, stacklevel=level)
+
+
+def _is_inside(frame: FrameType) -> bool:
+    code = frame.f_code
+    # What `dataclass` writes for a subclass of the user's belongs to the user's module.
+    is_generated = (code.co_filename, code.co_name) == ("<string>", "__init__")
+    return is_generated or package_of(frame) in _INSIDE
+
+
+def package_of(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__")).partition(".")[0]
 
 
 @contextmanager

@@ -128,6 +128,15 @@ def test_the_line_is_that_of_the_call_also_where_the_caller_has_no_name():
     assert [(warning.filename, warning.lineno) for warning in caught] == [("users.py", 3)]
 
 
+@dataclasses.dataclass(frozen=True)
+class _Named(PlateauCurve):
+    name: str = ""
+
+
+def test_of_a_subclass_too_the_line_is_that_of_the_call():
+    assert len(seen(_Named, 100, plateaus=LIKE_FRACTIONS, name="mine")) == 1
+
+
 def test_the_command_line_says_it_too(capsys):
     with pytest.warns(CurveWarning, match=re.escape("write plateaus=[(50, 30)]")):
         assert main(["100", "--plateau", "0.5", "0.3"]) == 0

@@ -2,6 +2,7 @@
 
 import pytest
 from support import accelerated
+from support.accelerated import STEP
 from support.processes import run
 from support.trainers import CURVE, rates
 
@@ -18,9 +19,11 @@ def test_resumed_it_is_as_uninterrupted(processes, tmp_path):
 
 
 @pytest.mark.parametrize("processes", [1, 2])
-def test_a_prepared_scheduler_steps_once_a_process(processes):
-    for used in run(accelerated.prepared, processes=processes):
+def test_a_prepared_scheduler_steps_once_a_process_and_says_so(processes):
+    for used, said in run(accelerated.prepared, processes=processes):
         assert used == rates(CURVE, range(0, 6 * processes, processes))
+        assert [where for where, _ in said] == ["accelerate"] * (processes - 1)
+        assert all("a prepared scheduler 2 times an update" in what and STEP in what for _, what in said)
 
 
 def test_an_update_that_fp16_skips_leaves_the_curve_where_it_is():

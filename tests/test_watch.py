@@ -1,9 +1,14 @@
 """A scheduler that is stepped once an epoch says so; one that is stepped once an update never does."""
 
+import _thread
 import copy
+import gc
+import operator
 import pickle
+import threading
 import warnings
 import weakref
+from collections import deque
 from types import SimpleNamespace
 
 import pytest
@@ -197,7 +202,7 @@ def _hooks(optimizer):
     return len(optimizer._optimizer_step_post_hooks)
 
 
-def test_a_scheduler_that_is_gone_leaves_nothing_behind():
+def test_schedulers_that_are_gone_leave_one_watch_at_most():
     optimizer = optimizer_with([0.1])
     before = _hooks(optimizer)
     for _ in range(3):
@@ -206,7 +211,25 @@ def test_a_scheduler_that_is_gone_leaves_nothing_behind():
         assert _hooks(optimizer) == before + 1
         del scheduler
         assert gone() is None  # no cycle keeps it
-        assert _hooks(optimizer) == before
+        optimizer.step()
+
+
+def _collect(*_):
+    gc.collect()
+
+
+def test_a_scheduler_may_go_while_the_optimizer_walks_through_its_hooks():
+    optimizer = optimizer_with([0.1])
+    optimizer.register_step_post_hook(_collect)
+    scheduler = lambda_lr(optimizer, CURVE)
+    scheduler.cycle = scheduler
+    ran = []
+    optimizer.register_step_post_hook(lambda *_: ran.append(True))
+    gone = weakref.ref(scheduler)
+    del scheduler
+    optimizer.step()
+    assert gone() is None
+    assert ran
 
 
 def test_through_accelerate_batches_that_are_accumulated_do_not_count():
@@ -230,6 +253,39 @@ def test_through_accelerate_batches_that_are_accumulated_do_not_count():
 
         with pytest.warns(CurveWarning, match=SAID):
             epochs(3, SimpleNamespace(step=four_batches), scheduler.step)
+
+
+@pytest.mark.parametrize(
+    ("build", "metric"),
+    [
+        (lambda optimizer: lambda_lr(optimizer, CURVE), ()),
+        (lambda optimizer: lambda_lr(optimizer, CURVE, hold=HoldUntilFlat(2, limit=5)), (0.5,)),
+        (lambda optimizer: ChainedScheduler([lambda_lr(optimizer, CURVE)]), ()),
+        (lambda optimizer: _in_sequence(optimizer, True), ()),
+    ],
+    ids=("plain", "held", "chained", "in a sequence"),
+)
+def test_whatever_accelerate_steps_once_a_process_says_so(build, metric, monkeypatch):
+    module = pytest.importorskip("accelerate.scheduler")
+    monkeypatch.setattr(module, "AcceleratorState", lambda: SimpleNamespace(num_processes=2))
+    monkeypatch.setattr(module, "GradientState", lambda: SimpleNamespace(sync_gradients=True))
+    optimizer = optimizer_with([0.1])
+    prepared = module.AcceleratedScheduler(build(optimizer), SimpleNamespace(step_was_skipped=False))
+    with pytest.warns(CurveWarning, match="steps a prepared scheduler 2 times an update") as caught:
+        advance(optimizer, SimpleNamespace(step=lambda: prepared.step(*metric)), 5)
+    assert [warning.filename for warning in caught] == [module.__file__]
+
+
+def test_a_thread_that_does_nothing_but_step_it():
+    optimizer = optimizer_with([0.1])
+    scheduler = lambda_lr(optimizer, CURVE)
+    advance(optimizer, scheduler)
+    done = threading.Lock()
+    done.acquire()
+    # No line of Python calls the step.
+    _thread.start_new_thread(deque, (map(operator.call, (scheduler.step, done.release)), 0))
+    assert done.acquire(timeout=10)
+    assert scheduler.last_epoch == 2
 
 
 @pytest.mark.slow

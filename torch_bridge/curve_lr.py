@@ -2,6 +2,7 @@
 
 import math
 import operator
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
 
@@ -18,23 +19,57 @@ from torch_bridge.watch import MANY, Watch
 
 
 class CurveLRState(TypedDict):
-    """What `CurveLR.state_dict` returns: plain numbers, lists and dictionaries."""
+    """What `CurveLR.state_dict` returns: plain numbers, lists and dictionaries.
+
+    >>> import torch
+    >>> from plateau_jax import PlateauCurve
+    >>> optimizer = torch.optim.SGD(torch.nn.Linear(2, 1).parameters(), lr=0.5)
+    >>> state: CurveLRState = CurveLR(optimizer, [PlateauCurve(100)]).state_dict()
+    >>> state["clock"], state["base_lrs"], state["rates"]
+    (0, [0.5], [0.5])
+    """
 
     last_epoch: int
+    """The updates so far."""
     clock: int
+    """The step of the curve that the rates are of."""
     _step_count: int
     base_lrs: list[float]
+    """Each group's peak, in float32."""
     rates: list[float]
     """The rates in the groups. Not always this curve's: another scheduler may be in charge."""
     curves: list[Mapping[str, Any]]
+    """Each group's curve, as its `to_dict` has it."""
     hold: list[HoldState] | None
     """The rules that hold the clock, and what they remember."""
     warned: bool
-    """Whether it was said that the scheduler is stepped once an epoch."""
+    """Whether it was said that the scheduler is not stepped once an update."""
 
 
 class CurveLR(LambdaLR):
-    """The scheduler that `lambda_lr` builds: a `LambdaLR` whose checkpoints hold the step and the curve."""
+    """The scheduler that `lambda_lr` builds: a `LambdaLR` whose checkpoints hold the step and the curve.
+
+        lr = float32(peak) · curve(clock)
+
+    Build it by `lambda_lr`, which also takes one curve for all groups.
+
+    Args:
+        optimizer: Any torch optimizer.
+        curves: One curve for each parameter group.
+        last_epoch, strict: As in `lambda_lr`.
+
+    Raises:
+        TypeError: `optimizer` is no torch optimizer; `last_epoch` is not an integer.
+        ValueError: `last_epoch` below -1; a rate that is negative, not finite, or positive and below 2⁻¹²⁶.
+
+    >>> import torch
+    >>> from plateau_jax import PlateauCurve
+    >>> from torch_bridge import CurveLR, lambda_lr
+    >>> optimizer = torch.optim.SGD(torch.nn.Linear(2, 1).parameters(), lr=0.5)
+    >>> scheduler = lambda_lr(optimizer, PlateauCurve(100, warmup_steps=10))
+    >>> isinstance(scheduler, CurveLR), scheduler.clock, scheduler.get_last_lr()
+    (True, 0, [0.0])
+    """
 
     _rules: tuple[Rule, ...] = ()
     _states: States = ()
@@ -64,16 +99,23 @@ class CurveLR(LambdaLR):
     def step(self, epoch: int | None = None) -> None:
         """The rates of the next step, or of step `epoch` (from before -1: of -1).
 
+        Args:
+            epoch: The step to go to, as in torch; by default the next one.
+
         Warns:
-            CurveWarning: Each of three steps in a row came after ten or more of the optimizer.
+            CurveWarning: Each of three steps in a row came after ten or more of the optimizer; or
+                accelerate, which was given the scheduler to prepare, steps it once a process.
 
         Raises:
             TypeError: An epoch that is not an integer. Nothing was changed.
         """
         watch = self._watch
-        if watch.since >= MANY and (epoch is None or epoch == self.last_epoch + 1):
-            watch.late(self)
-        watch.since = 0
+        if watch.since:
+            if watch.since >= MANY and (epoch is None or epoch == self.last_epoch + 1):
+                watch.late(self)
+            watch.since = 0
+        elif "accelerate" in sys.modules:  # asked here: a call would cost as much as the rest of a step
+            watch.again()
         if epoch is None:
             LambdaLR.step(self)  # not by super(), which would cost 5 % of a step
             return
@@ -85,7 +127,7 @@ class CurveLR(LambdaLR):
             raise
 
     def get_lr(self) -> list[float | Tensor]:
-        """Each group's rate at `last_epoch`: the product of two float32, exact in a Python float."""
+        """Each group's rate at `last_epoch`, a scalar: a product of two float32, exact in a Python float."""
         return list(map(operator.mul, self.base_lrs, self._factors[self.last_epoch]))
 
     def _get_closed_form_lr(self) -> list[float | Tensor]:

@@ -12,20 +12,49 @@ from torch_bridge.resume import check_past, curves_in
 
 
 class FollowerState(TypedDict):
-    """What `Follower.state_dict` returns: plain numbers and lists."""
+    """What `Follower.state_dict` returns: plain numbers, lists and dictionaries.
+
+    >>> import torch
+    >>> from plateau_jax import PlateauCurve
+    >>> optimizer = torch.optim.SGD(torch.nn.Linear(2, 1).parameters(), weight_decay=0.5)
+    >>> state: FollowerState = follow(optimizer, "weight_decay", PlateauCurve(100)).state_dict()
+    >>> state["last_epoch"], state["key"], state["base_values"]
+    (0, 'weight_decay', [0.5])
+    """
 
     last_epoch: int
+    """The steps so far."""
     key: str | list[str | int]
+    """The setting that follows; a pair as a list."""
     base_values: list[float]
+    """What each group's multiplier is multiplied by, in float32."""
     curves: list[Mapping[str, Any]]
+    """Each group's curve, as its `to_dict` has it."""
 
 
 class Follower:
     """What `follow` builds. `step()` after each update; `state_dict` and `load_state_dict` as a scheduler.
 
+        group[key] = float32(base) · curve(last_epoch)
+
+    Args:
+        optimizer, key, curve, strict: As in `follow`.
+
     Attributes:
         last_epoch: How many steps were made; the value in the groups is the one there.
         base_values: What each group's multiplier is multiplied by.
+        curves: The curve of each group.
+
+    Raises:
+        TypeError, ValueError: As `follow`.
+
+    >>> import torch
+    >>> from plateau_jax import PlateauCurve
+    >>> optimizer = torch.optim.Adam(torch.nn.Linear(2, 1).parameters(), betas=(0.5, 0.99))
+    >>> follower = follow(optimizer, ("betas", 0), PlateauCurve(4, decay="linear"))
+    >>> follower.step()
+    >>> optimizer.param_groups[0]["betas"], follower.last_epoch
+    ((0.375, 0.99), 1)
     """
 
     def __init__(
@@ -130,7 +159,11 @@ def follow(
     *,
     strict: bool = True,
 ) -> Follower:
-    """A setting other than the rate follows a curve: after n calls of `step()`, group[key] = base · curve(n).
+    """A curve for another of an optimizer's settings than its rate.
+
+    After n calls of `step()` each group has
+
+        group[key] = float32(base) · curve(n)
 
     The base is each group's present value, **rounded to float32** as a peak is, so that the product is
     exact in a Python float, and its float32 is that of JAX. A value that is a tensor stays the same tensor

@@ -52,9 +52,12 @@ class HeldCurveLR(CurveLR):
             LambdaLR.step(self)
             return
         watch = self._watch
-        if watch.since >= MANY:
-            watch.late(self)
-        watch.since = 0
+        if watch.since:
+            if watch.since >= MANY:
+                watch.late(self)
+            watch.since = 0
+        else:
+            watch.again()
         before: Any = self._clock, self._states, self.last_epoch, self._step_count
         try:
             with np.errstate(all="ignore"):

@@ -3,6 +3,7 @@
 # pyright: reportMissingTypeStubs=false
 
 import os
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from torch import distributed
 from torch.optim import AdamW
 from torch.utils.data import DataLoader
 
+from plateau_jax import CurveWarning
 from torch_bridge import lambda_lr
 
 *BUILD, STEP = trainers.readme("accelerate")
@@ -78,9 +80,12 @@ def resumed(folder: str) -> dict[str, Any]:
     }
 
 
-def prepared() -> list[list[float]]:
-    """What six updates used whose scheduler was prepared."""
-    return Run(prepare_scheduler=True).train(0, 6)
+def prepared() -> tuple[list[list[float]], list[tuple[str, str]]]:
+    """What six updates used whose scheduler was prepared; and what was warned of: from where, and what."""
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always", CurveWarning)
+        used = Run(prepare_scheduler=True).train(0, 6)
+    return used, [(Path(warning.filename).parent.name, str(warning.message)) for warning in said]
 
 
 def overflowing(update: int) -> list[list[float]]:

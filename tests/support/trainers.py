@@ -3,11 +3,11 @@
 import re
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from support.readme import README, rows
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
@@ -15,16 +15,14 @@ from torch.utils.data import TensorDataset
 
 from plateau_jax import Curve, PlateauCurve
 
-README = Path(__file__).parents[2] / "README.md"
 CURVE = PlateauCurve(12, warmup_steps=3, plateaus=[(20, 30)], min_lr_ratio=0.1)
 PEAK = 3e-4
 
 
 def readme(place: str) -> list[str]:
     """The lines of code in the README's row that begins with this place."""
-    section = README.read_text(encoding="utf-8").partition("\n## In the trainers\n")[2].partition("\n## ")[0]
-    (row,) = [row for row in section.splitlines() if row.startswith(f"| {place}")]
-    lines = re.findall(r"`(.*?)`", row.split(" | ", 1)[1])
+    (row,) = [row for row in rows("In the trainers") if row[0].startswith(place)]
+    lines = re.findall(r"`(.*?)`", row[1])
     assert 1 <= len(lines) <= 4, place
     return lines
 
