@@ -36,8 +36,8 @@ matplotlib.use("Agg")  # A file, no window.
 
 CONTEXT = 8  # bytes
 LOOK = 20  # updates between two looks at the text held out
-# Of Okabe and Ito's colours, which colour-blind eyes tell apart.
-COLORS = "#000000", "#0072B2", "#009E73", "#D55E00", "#CC79A7"
+# Of Okabe and Ito's colours, which colour-blind eyes tell apart; a mark of its own each, for black and white.
+LOOKS = ("#000000", "."), ("#0072B2", "^"), ("#009E73", "s"), ("#D55E00", "D"), ("#CC79A7", "v")
 
 
 def network(seed):
@@ -168,20 +168,25 @@ def picture(path, runs):
     figure, (above, below) = plt.subplots(
         2, 1, figsize=(10, 7), sharex=True, height_ratios=(2, 3), layout="constrained"
     )
-    for run, color in reversed([*zip(runs, COLORS, strict=True)]):
+    named = {}
+    for run, (color, marker) in reversed([*zip(runs, LOOKS, strict=True)]):
         line = {"color": color, "lw": 4, "alpha": 0.45}
-        dots = {"color": color, "marker": ".", "ls": "", "ms": 5}
+        marks = {"color": color, "marker": marker, "ls": "", "ms": 4.5}
         above.plot(run.updates, run.rates[0], **line)
-        above.plot(run.updates[::LOOK], run.rates[1, ::LOOK], **dots)
-        below.plot(run.looks, run.losses[0], label=f"{run.name}, {run.losses[0, -1]:.3f} at the end", **line)
-        below.plot(run.looks, run.losses[1], **dots)
-    above.set_title("Learning rate (lines: JAX, dots: PyTorch)", loc="left")
+        above.plot(run.updates[::LOOK], run.rates[1, ::LOOK], **marks)
+        in_jax, in_torch = run.losses
+        named[f"{run.name}, {in_jax[-1]:.3f} at the end"] = (
+            *below.plot(run.looks, in_jax, **line),
+            *below.plot(run.looks, in_torch, **marks),
+        )
+    above.set_title("Learning rate (lines: JAX, marks: PyTorch)", loc="left")
     below.set_title("Loss on the text held out, nats a byte", loc="left")
     below.set(xlabel="updates")
     # Where it falls at first says little of what comes later.
     first, *_ = runs
-    below.set_ylim(top=first.losses[0, len(first.looks) // 10] + 0.05)
-    below.legend(*(reversed(found) for found in below.get_legend_handles_labels()), frameon=False)
+    lowest = min(run.losses.min() for run in runs)
+    below.set_ylim(lowest - 0.05, first.losses[0, len(first.looks) // 10] + 0.05)
+    below.legend([*named.values()][::-1], [*named][::-1], frameon=False)
     for axes in (above, below):
         axes.spines[["top", "right"]].set_visible(False)
         axes.margins(x=0.01)

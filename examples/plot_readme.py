@@ -26,11 +26,9 @@ def name(text, step, beside, align="left"):
     axes.annotate(text, (step, PEAK * CURVE(step)), beside, textcoords="offset points", ha=align, va="center")
 
 
-plateaus = [row for row in CURVE.rows if row.kind == "plateau"]
-for row in plateaus:
-    axes.axvspan(row.begin, row.begin + row.length, color=COLOUR, alpha=0.1, linewidth=0)
-first, second = (row.begin + row.length // 2 for row in plateaus)
-name("warmup: 500 steps", 250, (14, -10))
+first, second = (row.begin + row.length // 2 for row in CURVE.rows if row.kind == "plateau")
+axes.get_legend().remove()  # The names stand beside the curve.
+name("warmup: 500 steps", 250, (22, -10))
 name("half cosine", 2_600, (10, 6))
 name("plateau (50, 30):\nat 50 %, for 30 %", first, (0, 22), "center")
 name("plateau (85, 10):\nat 85 %, for 10 %", second, (0, 31), "center")

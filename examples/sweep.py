@@ -97,7 +97,7 @@ def picture(path, curves, losses, peak):
     plot([curves[index] for index in chosen.values()], peak_value=peak, ax=right)
     for line, (name, index) in zip(right.lines, chosen.items(), strict=True):
         line.set(label=f"{name}: {losses[index]:.4f}", color=image.to_rgba(losses[index]), linewidth=2)
-    right.lines[-1].set(color="0.5", linestyle="--")
+    right.lines[-1].set_color("0.5")
     right.legend(frameon=False, loc="upper right")
     right.set_title("Learning rate, and the loss that it leads to", loc="left")
     right.set_ylabel(None)

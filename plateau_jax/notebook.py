@@ -4,23 +4,24 @@ from collections.abc import Iterator
 from html import escape
 
 from plateau_jax.curve import Curve
-from plateau_jax.levels import is_above
-from plateau_jax.plotting import steps_to_draw
-from plateau_jax.rows import visible
+from plateau_jax.picture import FILLS, OPACITY, spans, steps_to_draw
 
 _WIDTH, _HEIGHT, _LEFT, _TOP = 620, 180, 50, 10
-_FILLS = {"warmup": "#f59e0b", "plateau": "#10b981"}
 _MOST_ROWS = 200
 
 # Text and axes take the notebook's own colour, light or dark; what is filled lets its ground through; the
 # line stands out from white (3.7 : 1) and from black (5.7 : 1).
 _LINE = "#3b82f6"
 
+# For pages without a style of their own, and for tables longer than a screen.
+_TABLE = "text-align:right;border-spacing:1em 0;font-variant-numeric:tabular-nums"
+_SCROLLED = "display:inline-block;max-height:26em;overflow:auto"
+
 
 def html(curve: Curve) -> str:
     """The picture with warmups and plateaus shaded, and the table under it."""
     return (
-        f"<div>{_svg(curve)}<div>{_legend(curve)}<code>{escape(_short(repr(curve)))}</code></div>"
+        f"<div>{_svg(curve)}{_legend(curve)}<div><code>{escape(_short(repr(curve)))}</code></div>"
         f"{_table(curve._table())}</div>"
     )
 
@@ -31,9 +32,11 @@ def _svg(curve: Curve) -> str:
     top = float(values.max()) or 1.0
     x = _LEFT + steps * (_WIDTH / curve.total_steps)
     y = _TOP + (1 - values / top) * _HEIGHT
-    # Of points that fall into one of the picture's, the first.
-    points = dict.fromkeys(zip(x.round().tolist(), y.round(1).tolist(), strict=True))
-    drawn = " ".join(f"{x:g},{y:.1f}" for x, y in points)
+    # Of points that fall into one of the picture's, the first: more make the page long, not the line better.
+    points: dict[tuple[float, float], tuple[float, float]] = {}
+    for point in zip(x.tolist(), y.tolist(), strict=True):
+        points.setdefault((round(point[0]), round(point[1], 1)), point)
+    drawn = " ".join(f"{x:.1f},{y:.1f}" for x, y in [*points.values(), (x[-1], y[-1])])
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_LEFT + _WIDTH + 10} {_TOP + _HEIGHT + 25}" '
         f'style="width:100%;max-width:{_LEFT + _WIDTH + 10}px;height:auto" role="img" font-size="11">'
@@ -43,24 +46,16 @@ def _svg(curve: Curve) -> str:
     )
 
 
-def _shaded(curve: Curve) -> Iterator[tuple[str, int, int]]:
-    """(what it is, first step, first step after it) of each warmup and plateau."""
-    for row, after in visible(curve.rows):
-        if after is None:
-            return
-        if row.kind == "warmup" or (row.begin == 0 and is_above(row.end, row.start)):
-            yield "warmup", row.begin, after
-        elif row.kind in ("plateau", "hold"):
-            yield "plateau", row.begin, after
-
-
 def _shades(curve: Curve) -> Iterator[str]:
     scale = _WIDTH / curve.total_steps
-    for name, begin, after in _shaded(curve):
+    for name, begin, after in spans(curve):
+        fill = FILLS[name]
+        # With an outline: one step of many, too narrow to be filled, is still seen.
         yield (
             f'<rect class="{name}" x="{_LEFT + begin * scale:.1f}" y="{_TOP}" '
-            f'width="{(after - begin) * scale:.1f}" height="{_HEIGHT}" fill="{_FILLS[name]}" '
-            f'fill-opacity="0.25"><title>{name}: steps {begin} to {after - 1}</title></rect>'
+            f'width="{(after - begin) * scale:.1f}" height="{_HEIGHT}" stroke-width="0.5" '
+            f'fill="{fill}" fill-opacity="{OPACITY}" stroke="{fill}" stroke-opacity="{2 * OPACITY}">'
+            f"<title>{name}: steps {begin} to {after - 1}</title></rect>"
         )
 
 
@@ -74,7 +69,7 @@ def _axes(total: int, top: float) -> Iterator[str]:
             f'<text x="{_LEFT - 6}" y="{y + 4:g}" text-anchor="end" fill="currentColor">'
             f"{share * top:.3g}</text>"
         )
-    for step in sorted({total * quarter // 4 for quarter in range(5)}):
+    for step in _ticks(total):
         anchor = "end" if step == total else "middle" if step else "start"
         yield (
             f'<text x="{_LEFT + step * _WIDTH / total:.1f}" y="{bottom + 16}" text-anchor="{anchor}" '
@@ -82,13 +77,27 @@ def _axes(total: int, top: float) -> Iterator[str]:
         )
 
 
+def _ticks(total: int) -> list[int]:
+    """Round steps, about five, and the end, which the last of them leaves room."""
+    size = 10 ** (len(str(total)) - 1)
+    apart = next(step for step in (size // 5, size // 2, size, 2 * size) if 5 * step >= total)
+    return [*range(0, total - 3 * apart // 4, apart), total]
+
+
 def _legend(curve: Curve) -> str:
-    names = {name for name, *_ in _shaded(curve)}
-    return "".join(
-        f'<span style="border-left:1em solid {fill};padding:0 1em 0 0.4em">{name}</span>'
-        for name, fill in _FILLS.items()
+    names = {name for name, *_ in spans(curve)}
+    entries = (
+        f'<span style="display:inline-block;width:2em;height:0.8em;margin-right:0.4em;'
+        f'background:{_clear(fill, OPACITY)};border:1px solid {_clear(fill, 2 * OPACITY)}"></span>'
+        f'<span style="margin-right:1.5em">{name}</span>'
+        for name, fill in FILLS.items()
         if name in names
     )
+    return f"<div>{''.join(entries)}</div>"
+
+
+def _clear(colour: str, opacity: float) -> str:
+    return f"{colour}{round(255 * opacity):02x}"
 
 
 def _table(rows: list[tuple[str, ...]]) -> str:
@@ -97,7 +106,7 @@ def _table(rows: list[tuple[str, ...]]) -> str:
     if len(shown) < len(body):
         shown = [*shown[:-1], ("…",) * len(header), body[-1]]
     lines = [_cells("th", header), *(_cells("td", row) for row in shown)]
-    return f"<table>{''.join(lines)}</table>"
+    return f'<div style="{_SCROLLED}"><table style="{_TABLE}">{"".join(lines)}</table></div>'
 
 
 def _cells(tag: str, row: tuple[str, ...]) -> str:

@@ -1,21 +1,27 @@
 """The picture of a curve."""
 
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from itertools import cycle
 from typing import Any, cast
-
-import numpy as np
 
 from plateau_jax import checks
 from plateau_jax.branches import Cooldown, Then
 from plateau_jax.curve import Curve
+from plateau_jax.picture import FILLS, OPACITY, spans, steps_to_draw
 from plateau_jax.plateau_curve import PlateauCurve
-from plateau_jax.rows import visible
 from plateau_jax.staged import Stage, StagedCurve
+
+# What tells lines and spans apart where there is no colour.
+_STYLES = "-", "--", "-.", ":", (0, (9, 2)), (0, (5, 1, 1, 1, 1, 1))
+_HATCHES = {"warmup": "////", "plateau": None}
 
 
 def plot(curves: Curve | Iterable[Curve], *, peak_value: float = 1.0, ax: Any = None) -> Any:
-    """Draw learning rates against the step. Needs matplotlib.
+    """Draw learning rates against the step: peak_value · curve(step). Needs matplotlib.
+
+    One curve, in Axes without lines, has its warmup and its plateaus shaded. Of several, a legend says what
+    sets each apart. Both can be read in black and white.
 
     Args:
         curves: One curve or several.
@@ -45,22 +51,59 @@ def plot(curves: Curve | Iterable[Curve], *, peak_value: float = 1.0, ax: Any = 
         except ModuleNotFoundError as error:
             raise checks.missing("plot", error, "plot") from None
         ax = plt.gca()
-    for curve, label in zip(found, _labels(found), strict=True):
+    named = [*_shade(ax, found[0])] if len(found) == 1 and not ax.lines else []
+    for curve, label, style in zip(found, _labels(found), cycle(_STYLES), strict=False):
         steps = steps_to_draw(curve)
-        ax.plot(steps, peak * curve(steps), label=label)
+        named += ax.plot(steps, peak * curve(steps), label=label, linestyle=style)
     ax.set_xlabel("step")
     ax.set_ylabel("learning rate" if peak_value != 1.0 else "multiplier")
     ax.grid(alpha=0.3)
-    # Room above the curves, so that the legend covers none of them.
-    room = 0.05
-    if len(found) > 1:
-        room = min(0.06 * (len(found) + 1), 0.5)
-        # A long one must not squeeze the axes.
-        ax.legend(loc="upper right", fontsize="small").set_in_layout(False)
+    ax.margins(x=0.01)
+    if names := named[:-1] if len(found) == 1 else named:
+        _legend(ax, names)
     if ax.get_yscale() == "linear":
-        ax.set_ylim(0, (ax.dataLim.ymax or 1.0) / (1 - room))
-        ax.ticklabel_format(axis="y", scilimits=(-2, 4), useMathText=True)
+        ax.set_ylim(0, (ax.dataLim.ymax or 1.0) / (1 - _room(ax)))
+    _write_numbers(ax)
     return ax
+
+
+def _write_numbers(ax: Any) -> None:
+    """Ticks at whole steps, powers of ten beside the axes; what the user set in place of these stays."""
+    from matplotlib.ticker import MaxNLocator, ScalarFormatter
+
+    if isinstance(ax.yaxis.get_major_formatter(), ScalarFormatter):
+        ax.ticklabel_format(axis="y", scilimits=(-2, 4), useMathText=True)
+    if isinstance(ax.xaxis.get_major_formatter(), ScalarFormatter):
+        ax.ticklabel_format(axis="x", useMathText=True)
+    if isinstance(ax.xaxis.get_major_locator(), MaxNLocator):
+        ax.locator_params(axis="x", integer=True)
+
+
+def _shade(ax: Any, curve: Curve) -> Iterator[Any]:
+    """Shade warmup and plateaus; the first of each, which names it."""
+    named: set[str] = set()
+    for name, begin, after in spans(curve):
+        look = {"facecolor": (FILLS[name], OPACITY), "edgecolor": (FILLS[name], 2 * OPACITY)}
+        span = ax.axvspan(begin, after, **look, hatch=_HATCHES[name], linewidth=0.5, zorder=0.5)
+        if name not in named:
+            named.add(name)
+            span.set_label(name)
+            yield span
+
+
+def _legend(ax: Any, handles: list[Any]) -> None:
+    """A legend in as many columns as fit."""
+    look = {"handles": handles, "loc": "upper right", "fontsize": "small", "handlelength": 3.5}
+    width = ax.get_window_extent().width / ax.legend(**look).get_window_extent().width
+    # A long one must not squeeze the Axes.
+    ax.legend(**look, ncols=max(1, min(int(width), len(handles)))).set_in_layout(False)
+
+
+def _room(ax: Any) -> float:
+    """The share of the Axes' height that curves leave free, so that the legend covers none of them."""
+    legend = ax.get_legend()
+    height = legend.get_window_extent().height / ax.get_window_extent().height if legend else 0.0
+    return 0.05 + min(1.1 * height, 0.5)
 
 
 def _checked(curves: Any) -> list[Curve]:
@@ -73,18 +116,6 @@ def _checked(curves: Any) -> list[Curve]:
     if not items:
         raise ValueError("curves is empty; it must be one Curve or several")
     return items
-
-
-def steps_to_draw(curve: Curve) -> np.ndarray:
-    """Both sides of every border, where a curve may jump, and enough steps between for a smooth line."""
-    found = [np.linspace(0, curve.total_steps, 1001)]
-    segments = list(visible(curve.rows))
-    # Closer together at both ends: a square root is steep at its start, a rising exponential at its end.
-    shares = (1 - np.cos(np.linspace(0, np.pi, max(50, 3000 // len(segments))))) / 2
-    for row, after in segments:
-        if after is not None:
-            found += [row.begin + shares * (after - 1 - row.begin)]
-    return np.unique(np.concatenate(found).astype(np.int64))
 
 
 def _labels(curves: list[Curve]) -> list[str]:

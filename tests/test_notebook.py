@@ -2,11 +2,13 @@
 
 import subprocess
 import sys
+from itertools import pairwise
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 from support.descriptions import build, descriptions
 
 from plateau_jax import PlateauCurve, StagedCurve
@@ -87,9 +89,42 @@ def test_stages_and_branches_are_shaded_too():
 def test_text_and_axes_take_the_colour_of_the_page():
     _, svg, _ = parsed(CURVE)
     texts = list(svg.iter(f"{SVG}text"))
-    assert {"0", "250", "500", "750", "1000", "1", "0.5"} == {text.text for text in texts}
+    assert {"0", "200", "400", "600", "800", "1000", "1", "0.5"} == {text.text for text in texts}
     assert {text.get("fill") for text in texts} == {"currentColor"}
     assert {line.get("stroke") for line in svg.iter(f"{SVG}line")} == {"currentColor"}
+
+
+@given(st.integers(1, 2**31 - 1))
+def test_steps_are_named_at_round_numbers_that_do_not_run_together(total):
+    _, svg, _ = parsed(PlateauCurve(total))
+    texts = [text for text in svg.iter(f"{SVG}text") if float(text.get("y")) > 200]
+    steps = [int(text.text) for text in texts]
+    assert steps[0] == 0
+    assert steps[-1] == total
+    assert 2 <= len(steps) <= 7
+    apart = steps[1] if len(steps) > 2 else 1
+    assert steps[:-1] == [*range(0, steps[-2] + 1, apart)]
+    assert str(apart).rstrip("0") in {"1", "2", "5"}
+    # A digit is at most 0.65 of the size wide. The first starts at its place, the last ends there.
+    shares = {"start": (0, 1), "middle": (0.5, 0.5), "end": (1, 0)}
+    reach = [(float(t.get("x")), len(t.text) * 11 * 0.65, *shares[t.get("text-anchor")]) for t in texts]
+    for (x, width, _, after), (next_x, next_width, before, _) in pairwise(reach):
+        assert x + after * width < next_x - before * next_width
+
+
+@pytest.mark.parametrize("total", [10**3, 10**6, 2**31 - 1])
+def test_a_short_warmup_is_seen(total):
+    _, svg, _ = parsed(PlateauCurve(total, warmup_steps=1))
+    (warmup,) = svg.iter(f"{SVG}rect")
+    assert float(warmup.get("stroke-width")) > 0
+
+
+def test_a_straight_warmup_is_drawn_straight():
+    _, svg, _ = parsed(PlateauCurve(1000, warmup_steps=100))
+    x, y = _points(svg).T
+    warmup = x <= 112
+    assert warmup.sum() > 50
+    np.testing.assert_allclose(y[warmup], 190 - (x[warmup] - 50) * 180 / 62, atol=0.25)
 
 
 def test_what_a_user_wrote_is_escaped():

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from matplotlib.figure import Figure
+from matplotlib.ticker import MultipleLocator
 from support.descriptions import build, descriptions
 
 from plateau_jax import PlateauCurve, StagedCurve, plot
@@ -51,7 +52,6 @@ def test_one_curve_alone_is_one_line():
     ax = _axes()
     assert plot(CURVE, ax=ax) is ax
     assert len(ax.lines) == 1
-    assert ax.get_legend() is None
     assert (ax.get_xlabel(), ax.get_ylabel()) == ("step", "multiplier")
 
 
@@ -153,13 +153,20 @@ def test_the_line_is_smooth_and_jumps_where_the_curve_does(curve):
 
 
 @settings(max_examples=10)
-@given(st.lists(descriptions(range(7)), min_size=2, max_size=5), st.sampled_from((1.0, 1e-5)))
-def test_the_legend_covers_no_curve_and_names_each(cases, peak):
-    figure = Figure(figsize=(8, 4), layout="constrained")
+@given(
+    st.lists(descriptions(range(7)), min_size=1, max_size=5),
+    st.sampled_from((1.0, 1e-5)),
+    st.sampled_from(((8, 4), (5, 3.5), (12, 9))),
+)
+def test_the_legend_covers_no_curve_and_names_each(cases, peak, size):
+    figure = Figure(figsize=size, layout="constrained")
     ax = plot([build(description) for description in cases], peak_value=peak, ax=figure.subplots())
     figure.draw_without_rendering()
+    if ax.get_legend() is None:
+        assert len(cases) == 1
+        return
     labels = [text.get_text() for text in ax.get_legend().get_texts()]
-    assert len(set(labels)) == len(cases)
+    assert len(set(labels)) == len(cases) or len(cases) == 1
     legend = ax.get_legend().get_window_extent()
     _, highest = ax.transData.transform((0, max(line.get_ydata().max() for line in ax.lines)))
     assert legend.y0 > highest
@@ -179,6 +186,17 @@ def test_logarithmic_axes_are_left_alone():
         plot([CURVE, PlateauCurve(1000, min_lr_ratio=0.1)], peak_value=1e-3, ax=ax)
     assert ax.get_yscale() == "log"
     assert ax.get_ylim()[0] > 0
+
+
+def test_what_writes_the_numbers_and_places_the_ticks_may_be_the_users():
+    ax = _axes()
+    ax.xaxis.set_major_locator(MultipleLocator(250))
+    ax.xaxis.set_major_formatter("{x:.0f}!")
+    ax.yaxis.set_major_formatter("{x:.2e}")
+    plot(CURVE, ax=ax)
+    ax.figure.draw_without_rendering()
+    assert {"0!", "250!", "1000!"} <= {tick.get_text() for tick in ax.get_xticklabels()}
+    assert "1.00e+00" in {tick.get_text() for tick in ax.get_yticklabels()}
 
 
 @pytest.mark.parametrize("curves", [None, 5, "curve", [None], [CURVE, 3], CURVE.to_dict()], ids=str)

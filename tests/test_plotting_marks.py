@@ -1,0 +1,75 @@
+"""What a picture says beside its lines: warmup and plateaus, in print too."""
+
+import matplotlib as mpl
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+from support.descriptions import build, descriptions
+
+from plateau_jax import PlateauCurve, plot
+from plateau_jax.picture import spans
+
+mpl.use("Agg")
+
+CURVE = PlateauCurve(1000, warmup_steps=100, plateaus=[(50, 30)])
+
+
+def _axes():
+    return Figure().subplots()
+
+
+@settings(max_examples=25)
+@given(descriptions())
+def test_warmup_and_plateaus_of_one_curve_are_shaded_and_named(description):
+    curve = build(description)
+    ax = plot(curve, ax=_axes())
+    shaded = [(span.get_x(), span.get_x() + span.get_width()) for span in ax.patches]
+    assert shaded == [(begin, after) for _, begin, after in spans(curve)]
+    legend = ax.get_legend()
+    names = [text.get_text() for text in legend.get_texts()] if legend else []
+    assert sorted(names) == sorted({name for name, *_ in spans(curve)})
+
+
+@settings(max_examples=25)
+@given(descriptions())
+def test_where_a_span_holds_the_curve_rests_and_where_it_warms_up_it_climbs(description):
+    curve = build(description)
+    inside = set()
+    for name, begin, after in spans(curve):
+        values = curve([begin, (begin + after) // 2, after - 1])
+        assert begin < after
+        assert (np.ptp(values) == 0) if name == "plateau" else (np.diff(values) >= 0).all()
+        inside.add((begin, after))
+    assert len(inside) == sum(1 for _ in spans(curve))
+
+
+def test_several_curves_are_not_shaded():
+    ax = plot([CURVE, PlateauCurve(10, warmup_steps=5)], ax=_axes())
+    assert not ax.patches
+    plot(CURVE, ax=ax)  # where other lines are, the spans could be those of any
+    assert not ax.patches
+
+
+def _grey(colour):
+    return np.dot(to_rgb(colour), (0.299, 0.587, 0.114))
+
+
+def test_without_colour_lines_and_spans_can_be_told_apart():
+    many = plot([PlateauCurve(100 + index) for index in range(6)], ax=_axes())
+    assert len({str(line._unscaled_dash_pattern) for line in many.lines}) == 6
+    warmup, plateau = plot(CURVE, ax=_axes()).patches
+    assert warmup.get_hatch() != plateau.get_hatch()
+    # On white, and under a line that stands out from them.
+    (line,) = plot(CURVE, ax=_axes()).lines
+    for span in (warmup, plateau):
+        *colour, opacity = span.get_facecolor()
+        assert _grey(line.get_color()) + 0.4 < 1 - opacity * (1 - _grey(colour)) < 0.95
+
+
+@pytest.mark.parametrize("total", [1, 2, 3, 7, 1000, 2**31 - 1])
+def test_the_ticks_are_whole_steps(total):
+    ax = plot(PlateauCurve(total), ax=_axes())
+    ticks = ax.get_xticks()
+    assert (ticks == ticks.round()).all()
