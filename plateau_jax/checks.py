@@ -178,5 +178,7 @@ def steps(step: Any) -> np.ndarray:
 
 def missing(name: str, error: ModuleNotFoundError, extra: str) -> ModuleNotFoundError:
     """The error of a package that is not installed, with what installs it."""
-    package = str(error.name).partition(".")[0]
+    if error.name is None:  # jax's, which misses its jaxlib: the message says what to do
+        return error
+    package = error.name.partition(".")[0]
     return ModuleNotFoundError(f"{name} needs {package}: pip install 'plateau-jax[{extra}]'", name=package)

@@ -43,9 +43,16 @@ def _trials(global_batch: int, limit: int | None, fits: Callable[[int], bool]) -
         return str(error), trials
 
 
-@given(st.integers(1, 3000), st.integers(0, 4000), st.none() | st.integers(1, 4000))
-def test_the_largest_divisor_that_fits(global_batch: int, most: int, limit: int | None) -> None:
-    result, trials = _trials(global_batch, limit, lambda size: size <= most)
+@given(
+    st.sampled_from((int, np.int64, torch.tensor)),
+    st.integers(1, 3000),
+    st.integers(0, 4000),
+    st.none() | st.integers(1, 4000),
+)
+def test_the_largest_divisor_that_fits(
+    kind: Callable[[int], Any], global_batch: int, most: int, limit: int | None
+) -> None:
+    result, trials = _trials(kind(global_batch), limit, lambda size: size <= most)
     divisors = [size for size in range(1, global_batch + 1) if global_batch % size == 0]
     allowed = [size for size in divisors if limit is None or size <= limit]
     fitting = [size for size in allowed if size <= most]
@@ -54,6 +61,7 @@ def test_the_largest_divisor_that_fits(global_batch: int, most: int, limit: int 
     if fitting:
         assert result == (fitting[-1], global_batch // fitting[-1])
         assert result[0] in trials
+        assert [type(number) for number in result] == [int, int]
     else:
         assert "not even a micro-batch of one sample" in result
 

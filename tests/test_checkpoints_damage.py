@@ -193,6 +193,16 @@ def test_a_tensor_that_is_not_there_whole(copied: Path) -> None:
     assert key == "part['weights']"
 
 
+def test_a_tensor_outside_of_what_was_checked(copied: Path) -> None:
+    folder = copied / "2"
+    contents = pickle.loads((folder / "0" / ".metadata").read_bytes())
+    (place,) = contents.storage_data.values()
+    place.relative_path = "../../1/0/__0_0.distcp"
+    (folder / "0" / ".metadata").write_bytes(pickle.dumps(contents))
+    _sealed(folder)
+    _refused(copied, r"\.metadata names \.\./\.\./1/0/__0_0\.distcp, which is none of its files")
+
+
 def test_a_digest_is_sha_256_of_the_file(saved: Path) -> None:
     folder = saved / "2" / "0"
     files = json.loads((folder / manifest.NAME).read_text().partition("\n")[2])["files"]

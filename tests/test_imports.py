@@ -103,6 +103,11 @@ def test_what_is_not_installed_has_a_name_and_a_way_to_install_it(messages, aske
     assert messages[asked] == f"{name} needs {absent}: pip install 'plateau-jax[{extra}]' {absent}"
 
 
+def test_the_message_of_a_package_that_says_itself_what_it_misses_is_kept():
+    error = ModuleNotFoundError("jax requires jaxlib to be installed")  # it has no name
+    assert plateau_jax.checks.missing("optax_schedule", error, "jax") is error
+
+
 def test_every_public_name_is_there():
     assert set(plateau_jax.__all__) <= set(dir(plateau_jax))
     for name in plateau_jax.__all__:

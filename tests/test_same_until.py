@@ -46,7 +46,8 @@ def _changed(description, read):
             steps, before, shape = stage_of(stages[index])
             # Another level, or one that has the same float32.
             to = read.one_of((0.1, 0.5, 0.1 if before is None else before * (1 - 2.0**-40)))
-            earlier = [(steps - 1, before, shape), (1, None)] if steps else []
+            # A jump stays one: the level before it may be 0, and an exponential may follow.
+            earlier = [(steps - 1, before, shape), (1, None)] if steps else [(0, to)]
             more = read.one_of(([(0, to), stages[index]], [(steps, to)], [(steps, to, "cosine")], earlier))
             return {"stages": [*stages[:index], *more, *stages[index + 1 :]], "start": start}
         case {"cooldown": parent, "at": at}:

@@ -143,6 +143,7 @@ class Checkpoints:
             The count of the checkpoint; None where there is none, and none was asked for.
 
         Raises:
+            TypeError: `count` is not an integer; a part has no state, or is none.
             ValueError: There is no checkpoint of this count; it has no parts of these names, or ones of
                 another kind; the arguments are not the same in all processes.
             RuntimeError: The checkpoint is damaged, or all are; or another process has failed.

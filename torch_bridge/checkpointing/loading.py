@@ -92,7 +92,7 @@ def _open(found: folders.Complete) -> Saved:
         for name in ("0", rank)
         if name in manifests
     ]
-    listed = [name for name, each in manifests.items() if shards.CONTENTS in each["files"]]
+    listed = {name: each["files"] for name, each in manifests.items() if shards.CONTENTS in each["files"]}
     return Saved(found, list(manifests.values()), states, shards.contents(found.path, listed))
 
 

@@ -54,20 +54,26 @@ def write(folder: Path, tensors: Mapping[str, Tensor]) -> None:
     writer.finish(metadata, [writer.write_data(planner.finish_plan(plan), planner).wait()])
 
 
-def contents(folder: Path, names: Collection[str]) -> Metadata:
-    """What the processes of these names wrote into their folders, as one list.
+def contents(folder: Path, files: Mapping[str, Collection[str]]) -> Metadata:
+    """What the processes wrote into their folders, as one list.
+
+    Args:
+        folder: What these folders are in.
+        files: Those that were checked, by the name of the folder.
 
     Raises:
-        ValueError: A list of contents that says more than where tensors are.
+        ValueError: A list of contents that says more than where in these files tensors are.
     """
     joined = Metadata({}, storage_data={})
-    for name in names:
+    for name in files:
         metadata = _Unpickler.read(folder / name / CONTENTS)
         for key, tensor in metadata.state_dict_metadata.items():
             tensor = cast("TensorStorageMetadata", tensor)
             known = joined.state_dict_metadata.setdefault(key, dataclasses.replace(tensor, chunks=[]))
             cast("TensorStorageMetadata", known).chunks.extend(tensor.chunks)
         for index, place in metadata.storage_data.items():
+            if place.relative_path not in files[name]:
+                raise ValueError(f"{CONTENTS} names {place.relative_path}, which is none of its files")
             path = f"{name}/{place.relative_path}"
             joined.storage_data[index] = dataclasses.replace(place, relative_path=path)
     for key, tensor in joined.state_dict_metadata.items():

@@ -78,6 +78,8 @@ def _closed_over(function: FunctionType) -> list[object]:
 def _text(function: FunctionType) -> str:
     code = function.__code__  # not the function: inspect would go through to what it wraps
     try:
+        if code.co_filename == "<string>":  # by exec; Python 3.13 has the text of `python -c` under this name
+            raise OSError
         return _lambda_text(code) if code.co_name == "<lambda>" else inspect.getsource(code)
     except (OSError, SyntaxError, ValueError):
         raise TypeError(

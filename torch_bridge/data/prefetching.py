@@ -101,7 +101,11 @@ class prefetch(Generic[Batch]):
         return self._with_state().state_dict() if self._state is None else self._state
 
     def load_state_dict(self, state_dict: State) -> None:
-        """Make the next iteration go on where the state was saved."""
+        """Make the next iteration go on where the state was saved.
+
+        Args:
+            state_dict: What `state_dict` returned.
+        """
         self._with_state().load_state_dict(state_dict)
         self._state = self._newest = None
 

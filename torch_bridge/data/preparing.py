@@ -50,10 +50,10 @@ def prepared(
             count; that of a dictionary among them does.
 
     Returns:
-        A read-only mapping of read-only `numpy.memmap` arrays, in C order, under the names and in the
-        byte order of `build`. Pickled, as for a worker process, it is the path alone: hand on the mapping,
-        not the arrays in it, which are pickled whole. `torch.from_numpy` warns of read-only arrays;
-        what an index array picks is a copy, and is not.
+        A read-only mapping of read-only `numpy.memmap` arrays, in C order, under the names and with the
+        dtypes and byte orders of `build`, of the shape (rows of all batches, …). Pickled, as for a
+        worker process, it is the path alone: hand on the mapping, not the arrays in it, which are pickled
+        whole. `torch.from_numpy` warns of read-only arrays; what an index array picks is a copy, and is not.
 
     Raises:
         TypeError: A setting that is no plain JSON value, a `build` without a source text that says what

@@ -78,7 +78,7 @@ class ResumableLoader(StatefulDataLoader[Any]):
         if changes:
             raise ValueError(
                 f"state_dict was saved by a loader with {', '.join(changes)}; batch_size is that of all "
-                "processes together"
+                "processes together, and make_loader takes one process's share of it"
             )
         if "place" not in state_dict:
             raise ValueError(

@@ -57,7 +57,7 @@ def find_batch_size(
             or new ones. (Of another callable that takes micro-batches only what its attributes `model` and
             `optimizers` hold is put back.)
         make_batch: `make_batch(micro_batch)` returns a micro-batch as training passes them to the step.
-        global_batch: Samples an update, over all processes.
+        global_batch: Samples an update, over all processes; 1 to 2³¹ - 1.
         limit: The largest micro-batch to try.
 
     Returns:
@@ -65,7 +65,7 @@ def find_batch_size(
 
     Raises:
         TypeError: A function that can't be called, or a number that is no integer.
-        ValueError: A number below 1; a global batch that the processes don't divide.
+        ValueError: A number out of its range; a global batch that the processes don't divide.
         RuntimeError: Not even one sample fits; an error of another process.
 
     Whatever `make_step` raises, and every error of step and batch but being out of memory, passes.
@@ -83,7 +83,7 @@ def find_batch_size(
         for name, function in (("make_step", make_step), ("make_batch", make_batch)):
             if not callable(function):
                 raise TypeError(f"{name} = {function!r} must be callable")
-        share, rest = divmod(checks.at_least("global_batch", global_batch, 1), processes.count())
+        share, rest = divmod(checks.count("global_batch", global_batch), processes.count())
         if rest:
             raise ValueError(
                 f"global_batch = {global_batch} can't be divided by the {processes.count()} processes"
@@ -94,7 +94,7 @@ def find_batch_size(
     sizes, *others = _in_all(candidates)
     if any(other != sizes for other in others):
         raise ValueError("global_batch and limit are not the same in all processes")
-    share = global_batch // processes.count()
+    share = int(global_batch) // processes.count()  # of NumPy's integers too
     fitting, unfit = 0, len(sizes)  # so many fit; from there on none does
     while fitting < unfit:
         middle = (fitting + unfit) // 2
