@@ -4,8 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
-
-README = Path(__file__).parents[1] / "README.md"
+from support.readme import README
 
 
 def test_blocks_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
