@@ -2,8 +2,8 @@
 
 Every two-gram of a name, its ends marked (_S SM MI IT TH H_), sets some bits of the name's filter, by hash
 functions with a key: Schnell, Bachteler and Reiher, 2009, "Privacy-preserving record linkage using Bloom
-filters", whose filters have 1,000 bits and 30 hash functions. Here all names are encoded at once and, to
-compare with that, one after another.
+filters", BMC Medical Informatics and Decision Making 9:41, whose filters have 1,000 bits and 30 hash
+functions. Here all names are encoded at once and, to compare with that, one after another.
 """
 
 import hmac

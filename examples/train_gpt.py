@@ -129,8 +129,9 @@ def forever(loader):
 def optimizers(args, model):
     """AdamW for everything, or Muon for the matrices inside of the blocks and AdamW for the rest.
 
-    Muon: Jordan et al., 2024, https://kellerjordan.github.io/posts/muon. With updates of the size of
-    AdamW's it takes AdamW's rates (Liu et al., 2025, arXiv:2502.16982).
+    AdamW: Loshchilov and Hutter, 2019, arXiv:1711.05101. Muon: Jordan et al., 2024,
+    https://kellerjordan.github.io/posts/muon. With updates of the size of AdamW's it takes AdamW's rates
+    (Liu et al., 2025, arXiv:2502.16982).
     """
     matrices = [p for p in model.blocks.parameters() if p.dim() == 2] if args.optimizer == "muon" else []
     others = [p for p in model.parameters() if all(p is not matrix for matrix in matrices)]

@@ -30,6 +30,8 @@ StageShape = Literal["linear", "cosine", "1-sqrt", "exponential"]
 class Curve(ABC):
     """A learning-rate curve. Called with a step, it is a multiplier in [0, 1].
 
+        rate(step) = peak · curve(step)
+
     `PlateauCurve` and `StagedCurve` describe one; `cooldown` and `then` make another of it. Curves are
     frozen; those of the same kind and arguments are equal, have the same hash, and a `repr` that
     evaluates to the curve.
@@ -38,6 +40,13 @@ class Curve(ABC):
     curve, and has the same bits in NumPy, JAX and PyTorch. Where a segment starts, and all along one
     that holds its level, it is the float32 nearest to the exact level; within a segment it never moves
     against the segment's direction.
+
+    >>> from plateau_jax import Curve, PlateauCurve
+    >>> curve: Curve = PlateauCurve(1000, warmup_steps=100)
+    >>> 3e-4 * curve(50)
+    0.00015
+    >>> curve([0, 50, 100, 1000])
+    array([0. , 0.5, 1. , 0. ], dtype=float32)
     """
 
     total_steps: int
@@ -108,12 +117,18 @@ class Curve(ABC):
     def cooldown(self, at: int, steps: int, *, to: float = 0.0, shape: StageShape = "1-sqrt") -> "Curve":
         """This curve before step `at`, bit for bit, then from its exact level there to `to`, within `steps`.
 
-        With j = step - at, a the level at `at`, b = `to` and x = j/`steps`: the level is
-        a + (b - a)·S(x) with S(x) = √x for `"1-sqrt"`, x for `"linear"`, (1 - cos πx)/2 for
-        `"cosine"`, and a^(1-x)·b^x for `"exponential"`. The past is the same, so the checkpoint of a
-        run under this curve goes on under the new one: see `same_until`.
+        With a the level at `at`, b = `to` and x = (step - at)/steps, the level is
 
-        Source of the shape: warmup-stable-decay, Hägele et al. 2024 (arXiv:2405.18392).
+            "1-sqrt"         a + (b - a)·√x
+            "linear"         a + (b - a)·x
+            "cosine"         a + (b - a)·(1 - cos πx)/2
+            "exponential"    a^(1-x)·b^x
+
+        The past is the same, so the checkpoint of a run under this curve goes on under the new one: see
+        `same_until`.
+
+        Sources: cooldowns off a constant rate, and 1-sqrt, Hägele et al. 2024 (arXiv:2405.18392); linear
+        to 0, Defazio et al. 2023 (arXiv:2310.07831).
 
         Args:
             at: First step of the cooldown; it may lie anywhere, past `total_steps` too.
@@ -142,7 +157,18 @@ class Curve(ABC):
     def then(self, other: "Curve", *, scale: float = 1.0) -> "Curve":
         """This curve for its `total_steps`, then `other` from its step 0 on, all its levels times `scale`.
 
-        Restarts, extensions, a second phase of training.
+            curve(step)                          for step < total_steps
+            scale · other(step - total_steps)    after that
+
+        For restarts, extensions, a second phase of training. Source of restarts: SGDR, Loshchilov & Hutter
+        2017 (arXiv:1608.03983).
+
+        Args:
+            other: The curve that follows.
+            scale: What its levels are multiplied by, above 0 and at most 1.
+
+        Returns:
+            A curve of the steps of both.
 
         Raises:
             TypeError: `other` is not a curve, `scale` not a number.
@@ -167,6 +193,10 @@ class Curve(ABC):
         described; of segments that move, the same ones begin at the same step and have the same length,
         shape and levels. For step 0 it is True.
 
+        Args:
+            other: The curve to compare with.
+            step: The first step that is not compared, at least 0.
+
         Raises:
             TypeError: `other` is not a curve, `step` not an integer.
             ValueError: A negative step.
@@ -182,7 +212,19 @@ class Curve(ABC):
         return difference is None or step <= difference
 
     def first_difference(self, other: "Curve") -> int | None:
-        """The largest step up to which `same_until` is True; None where it is for every step."""
+        """The largest step up to which `same_until` is True; None where it is for every step.
+
+        Args:
+            other: The curve to compare with.
+
+        Raises:
+            TypeError: `other` is not a curve.
+
+        >>> from plateau_jax import PlateauCurve
+        >>> curve = PlateauCurve(1000, warmup_steps=100)
+        >>> curve.first_difference(curve.cooldown(500, 100)), curve.first_difference(curve)
+        (501, None)
+        """
         other = checked("other", other)
         for step, after in rows.differences(self.rows, other.rows):
             # Segments of two kinds may meet in one point, as a cooldown meets the segment that it leaves.
@@ -232,11 +274,14 @@ class Curve(ABC):
 
     @abstractmethod
     def to_dict(self) -> Mapping[str, Any]:
-        """All arguments, as plain JSON values."""
+        """All arguments, as plain JSON values: numbers, strings, lists and dictionaries."""
 
     @classmethod
     def from_dict(cls, arguments: Mapping[str, Any]) -> Self:
         """The curve that `to_dict` wrote, of its kind.
+
+        Args:
+            arguments: What `to_dict` returned, or what JSON made of it.
 
         Raises:
             TypeError: `arguments` is not a mapping.

@@ -26,10 +26,10 @@ class HoldUntilFlat:
     finite is left out of the mean, and its update still counts for `limit`. With t = `threshold`, a
     reading improves where, in float32,
 
-        reading < best·float32(1 - t)    for "rel", whose metric is one that is not negative
+        reading < best·float32(1 - t)    for "rel", whose metric is never negative
         reading < best - float32(t)      for "abs"
 
-    and best is the last reading that improved. The first reading of each hold improves.
+    Here best is the last reading that improved. The first reading of each hold improves.
 
     Args:
         patience: Readings in a row without improvement; 1 to 2³¹ - 1.
@@ -76,14 +76,16 @@ class HoldUntilFlat:
 class HoldBelow:
     """Hold the clock for some steps once a metric has fallen to a value.
 
-    `HoldBelow(value, steps)`: at the first reading at or below `value`, in float32, the next `steps`
-    advances of the clock are left out, that update's own first. `HoldBelow([(value, steps), …])` does so
-    for several falling values; each fires once, several may at one reading, and what is left of
-    earlier ones is added.
+    A value is reached at the first update with, in float32,
 
-    A reading is the mean of `every` metrics, counted from the first update of the training: their
-    float32 sum, in order, times float32(1/`every`). A metric is rounded to float32 first; one that is
-    not finite is left out of the mean.
+        reading = float32(1/every) · Σ metrics ≤ value
+
+    The next `steps` advances of the clock are then left out, that update's own first. With several falling
+    values, `HoldBelow([(value, steps), …])`, each fires once, several may at one reading, and what is left
+    of earlier ones is added.
+
+    A reading is made of `every` metrics, counted from the first update of the training and summed in
+    order. A metric is rounded to float32 first; one that is not finite is left out of the mean.
 
     Args:
         value: A number, or pairs (value, steps) with falling values.

@@ -18,39 +18,60 @@ DecayShape = Literal["cosine", "linear", "1-sqrt"]
 
 
 class CurveArguments(TypedDict):
-    """The arguments of a `PlateauCurve`, as plain JSON values."""
+    """The arguments of a `PlateauCurve`, as plain JSON values: what `PlateauCurve.to_dict` returns.
+
+    >>> PlateauCurve(1000, plateaus=[(50, 20)]).to_dict()["plateaus"]
+    [[50, 20]]
+    """
 
     total_steps: int
+    """Steps of the whole curve."""
     warmup_steps: int
+    """Steps of the warmup; 0 for none."""
     plateaus: list[list[float]]
+    """Each [start, duration] in percent of the steps after the warmup."""
     absolute_plateaus: list[list[int]]
+    """Each [first step, number of steps]."""
     min_lr_ratio: float
+    """The value at the end."""
     init_lr_ratio: float
+    """The value at step 0 of a warmup."""
     warmup: WarmupShape
+    """The shape of the warmup."""
     decay: DecayShape
+    """The shape of the decay."""
 
 
 @dataclass(frozen=True)
 class PlateauCurve(Curve):
     """A learning-rate curve: warmup, cosine decay, plateaus. Called with a step, it is a multiplier.
 
-    With W = `warmup_steps`, N = `total_steps` - W, r = `min_lr_ratio` and i = `init_lr_ratio`:
+    With W = `warmup_steps`, N = `total_steps` - W, r = `min_lr_ratio` and i = `init_lr_ratio`, a warmup, for
+    step < W, is one of
 
-    - Warmup, step < W: i + (1 - i)·step/W, or, for `warmup="cosine"`, i + (1 - i)·(1 - cos(π·step/W))/2.
-    - A plateau (p, d) starts floor(N·p/100) steps after the warmup and lasts floor(N·d/100) steps.
-      With starts sₙ, lengths lₙ and E = N - Σ lₙ decaying steps, its level is that of one cosine over
-      the whole decay, taken at its start with the time of earlier plateaus left out:
-      r + (1 - r)·(1 + cos(π·(sₙ - l₁ - … - lₙ₋₁)/E))/2.
-    - Between two levels a → b, over L steps, an independent half cosine: b + (a - b)·(1 + cos(πj/L))/2.
-    - From `total_steps` on: r. Before step 0: the value at 0.
+        linear    i + (1 - i)·step/W
+        cosine    i + (1 - i)·(1 - cos(π·step/W))/2
 
-    For `decay="linear"` the cosines of the decay become straight lines, 1 - x in place of
-    (1 + cos πx)/2; for `decay="1-sqrt"`, 1 - √x. Without warmup `init_lr_ratio` has no effect.
-    Warmup-stable-decay is a plateau at 0 %: `PlateauCurve(total, warmup_steps=w, plateaus=[(0, 80)])`.
+    A plateau (p, d) starts s = floor(N·p/100) steps after the warmup and lasts l = floor(N·d/100) steps. The
+    n-th one's level is that of one cosine over the whole decay, taken at its start with the time of earlier
+    plateaus left out. With E = N - Σ l decaying steps it is
+
+        r + (1 - r)·(1 + cos(π·(sₙ - l₁ - … - lₙ₋₁)/E))/2
+
+    From one level a to the next one b, over L steps, leads an independent half cosine, at its j-th step
+
+        b + (a - b)·(1 + cos(π·j/L))/2
+
+    From `total_steps` on the value is r; before step 0, the value at 0. With `decay="linear"` the last two
+    equations have 1 - x in place of (1 + cos πx)/2, with `decay="1-sqrt"` 1 - √x. Without warmup
+    `init_lr_ratio` has no effect. Warmup-stable-decay is a plateau at 0 %:
+    `PlateauCurve(total, warmup_steps=w, plateaus=[(0, 80)])`.
 
     Sources: linear warmup, Goyal et al. 2017 (arXiv:1706.02677); half a cosine for the decay, SGDR,
-    Loshchilov & Hutter 2017 (arXiv:1608.03983); warmup-stable-decay, MiniCPM, Hu et al. 2024
-    (arXiv:2404.06395); 1-sqrt, Hägele et al. 2024 (arXiv:2405.18392).
+    Loshchilov & Hutter 2017 (arXiv:1608.03983); linear decay to 0, Defazio et al. 2023
+    (arXiv:2310.07831) and, for language models, Bergsma et al. 2025 (arXiv:2502.15938);
+    warmup-stable-decay, MiniCPM, Hu et al. 2024 (arXiv:2404.06395); 1-sqrt, Hägele et al. 2024
+    (arXiv:2405.18392).
 
     Every percentage and ratio is read as the decimal that it prints as: 32.3 % of 1000 is 323.
 

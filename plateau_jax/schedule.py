@@ -20,6 +20,8 @@ from plateau_jax.segments import Segments
 def multiplier(segments: Segments, step: Any) -> jax.Array:
     """The multiplier of a table at each step: the pure function under `optax_schedule`.
 
+        multiplier(curve.segments, step) = curve(step)
+
     The table may be a traced argument: plateaus move without a recompilation as long as their number
     stays. `jax.vmap` over a table from `stack` evaluates many curves at once.
 
@@ -45,7 +47,9 @@ def multiplier(segments: Segments, step: Any) -> jax.Array:
 
 
 def optax_schedule(curve: Curve, peak_value: Any = 1.0) -> Callable[[Any], jax.Array]:
-    """The curve as an optax schedule: step → peak_value · curve(step).
+    """The curve as an optax schedule.
+
+        rate(step) = float32(peak_value) · curve(step)
 
     The schedule is pure and works under every JAX transformation, eagerly (one jitted call), and
     wherever optax takes a schedule.
@@ -97,8 +101,13 @@ def cosine_plateau_schedule(
 ) -> Callable[[Any], jax.Array]:
     """`optax.warmup_cosine_decay_schedule` with plateaus, in optax's convention.
 
-    Linear warmup from `init_value` to `peak_value`, then cosine decay to `end_value`, as
-    `optax_schedule` computes it.
+    Linear warmup from `init_value` to `peak_value`, then cosine decay to `end_value`, as `optax_schedule`
+    computes it. With W = `warmup_steps`, N = `decay_steps` - W and no plateaus, the rate is
+
+        init_value + (peak_value - init_value)·step/W                         for step < W
+        end_value + (peak_value - end_value)·(1 + cos(π·(step - W)/N))/2      after that
+
+    `PlateauCurve` has the equations with plateaus, and the sources.
 
     Args:
         init_value: Rate at step 0, in [0, peak_value].
@@ -109,7 +118,7 @@ def cosine_plateau_schedule(
         plateaus: Pairs (start, duration) in percent of the steps after the warmup.
 
     Returns:
-        A schedule, as `optax_schedule` returns it.
+        A schedule, as `optax_schedule` returns it: float32, of the step's shape.
 
     Raises:
         TypeError, ValueError: As `PlateauCurve` and `optax_schedule`; an initial or end value

@@ -32,12 +32,22 @@ _DROP = exact.BITS - FIXED_BITS
 class Segments(NamedTuple):
     """One curve as a table with a row a segment; a pytree of int32 arrays of shape (rows,).
 
+    A level v in [0, 1] and the inverse of a length L are integers, rounded, and cut into words of 32 bits:
+
+        level      v · 2⁶²
+        inverse    2⁹³ / L
+
     A curve has as many rows wherever its segments lie: a `PlateauCurve` with k plateaus 2k + 3 (warmup,
     decay, (plateau, decay) k times, end), a `StagedCurve` one a stage and the end. A row may be empty.
     Moving a plateau changes numbers and no shape. `stack` puts axes in front.
 
     A column that belongs to a shape is None where no row has the shape: what a curve does not need,
     nobody computes.
+
+    >>> from plateau_jax import PlateauCurve
+    >>> table = PlateauCurve(100, warmup_steps=10, plateaus=[(50, 20)]).segments
+    >>> table.begin, table.length
+    (array([  0,  10,  55,  73, 100], dtype=int32), array([10, 45,  0, 27,  0], dtype=int32))
     """
 
     begin: Any
@@ -210,6 +220,9 @@ def stack(curves: Iterable[Any]) -> Segments:
 
     Args:
         curves: `Curve`s, at least one.
+
+    Returns:
+        A `Segments` of int32 arrays.
 
     Raises:
         TypeError: A single curve; curves without an order, as in a set; something that is not a `Curve`.

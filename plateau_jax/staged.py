@@ -12,7 +12,7 @@ from plateau_jax.rows import Row, hold
 
 
 class Stage(NamedTuple):
-    """From the present level to the level `to` within `steps` steps; see `StagedCurve`.
+    """From the present level to the level `to` within `steps` steps; `StagedCurve` has the equations.
 
     >>> Stage(100, 0.5)
     Stage(steps=100, to=0.5, shape='linear')
@@ -23,6 +23,7 @@ class Stage(NamedTuple):
     to: float | None = None
     """The level at the end, 0 to 1; None holds the present one."""
     shape: StageShape = "linear"
+    """The way there."""
 
 
 @dataclass(frozen=True)
@@ -31,10 +32,10 @@ class StagedCurve(Curve):
 
     With a stage's levels a → b over L steps, and x = j/L at its j-th step, the level is
 
-    - `"linear"`: a + (b - a)·x
-    - `"cosine"`: a + (b - a)·(1 - cos πx)/2
-    - `"1-sqrt"`: a + (b - a)·√x
-    - `"exponential"`: a^(1-x)·b^x, for levels above 0
+        "linear"         a + (b - a)·x
+        "cosine"         a + (b - a)·(1 - cos πx)/2
+        "1-sqrt"         a + (b - a)·√x
+        "exponential"    a^(1-x)·b^x, for levels above 0
 
     A stage without `to` holds its level, one of no steps jumps; both check their shape and use none.
     The last level is held past the end; before step 0, the first.
@@ -77,6 +78,7 @@ class StagedCurve(Curve):
         self._freeze(_rows(stages, decimal(start)), stages=stages, start=start)
 
     def to_dict(self) -> dict[str, Any]:
+        """The kind and all arguments, as plain JSON values."""
         return {"kind": "staged", "stages": [list(stage) for stage in self.stages], "start": self.start}
 
 

@@ -18,7 +18,12 @@ from plateau_jax.schedule import array_of, check_real_scalar, optax_schedule
 
 
 class ScaleByCurveState(NamedTuple):
-    """The state of `scale_by_curve`: arrays of no dimensions."""
+    """The state of `scale_by_curve`: arrays of no dimensions.
+
+    >>> from plateau_jax import PlateauCurve
+    >>> scale_by_curve(PlateauCurve(10, init_lr_ratio=1.0), 0.5).init({})
+    ScaleByCurveState(clock=Array(0, dtype=int32), hold=(), learning_rate=Array(0.5, dtype=float32))
+    """
 
     clock: Any
     """int32: the step of the curve that the next update's rate is taken at."""
@@ -31,7 +36,9 @@ class ScaleByCurveState(NamedTuple):
 def scale_by_curve(
     curve: Curve, peak_value: Any = 1.0, *, hold: Rule | list[Rule] | None = None
 ) -> optax.GradientTransformationExtraArgs:
-    """Multiply updates by -rate, with rate = peak_value · curve(clock), as `optax_schedule` gives it.
+    """Multiply updates by -rate, with the rate of `optax_schedule` at a clock that rules may hold.
+
+        update ← -rate · update,    rate = float32(peak_value) · curve(clock)
 
     The clock begins at 0. An update uses the rate at the clock; then the clock goes one on, up to
     2³¹ - 1, unless a rule holds it. With rules, `update` takes the metric that they read as `value=`, as

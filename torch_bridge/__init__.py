@@ -65,6 +65,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from torch_bridge.data import make_loader
 
+    globals()[name] = make_loader
     return make_loader
 
 

@@ -7,7 +7,9 @@ from torch_bridge.core import checks
 
 
 def count_updates(loader: Sized | int, epochs: int, *, accumulation: int = 1) -> int:
-    """The updates of a training, for the `total_steps` of its curve: ⌈batches / accumulation⌉ · epochs.
+    """The updates of a training, for the `total_steps` of its curve.
+
+        updates = ⌈batches / accumulation⌉ · epochs
 
     An update is made of `accumulation` batches; the last one of an epoch may be made of fewer. Over
     several processes each counts the batches of its own loader, and all find the same number.

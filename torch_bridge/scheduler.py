@@ -39,7 +39,11 @@ def lambda_lr(
     strict: bool = True,
     hold: Rule | Sequence[Rule] | None = None,
 ) -> CurveLR:
-    """The curve as a PyTorch scheduler: after n calls of `step()`, lr = peak · curve(n) in each group.
+    """The curve as a PyTorch scheduler.
+
+    After n calls of `step()` each group has the rate
+
+        lr = float32(peak) · curve(n)
 
     The peak is the group's `initial_lr` where it has one, else its `lr`, **rounded to float32**: then
     the product with a float32 multiplier is exact in a Python float, and its float32 value is the
@@ -126,7 +130,18 @@ def get_cosine_plateau_schedule_with_warmup(
     strict: bool = True,
     hold: Rule | Sequence[Rule] | None = None,
 ) -> CurveLR:
-    """A scheduler in the convention of transformers' `get_cosine_schedule_with_warmup`.
+    """A scheduler in the convention of transformers' `get_cosine_schedule_with_warmup`, with plateaus.
+
+    With W = `num_warmup_steps`, N = `num_training_steps` - W, r = `min_lr_ratio` and no plateaus, the rate
+    after n calls of `step()` is
+
+        lr = peak · n/W                                         for n < W
+        lr = peak · (r + (1 - r)·(1 + cos(π·(n - W)/N))/2)      after that
+
+    `plateau_jax.PlateauCurve` has the equations with plateaus, and the sources.
+
+    After `num_training_steps` it holds the final rate, where that of transformers climbs again. `min_lr` is
+    the final rate of every group, where transformers gives every group the same share of its own peak.
 
     Args:
         optimizer: Any torch optimizer.

@@ -19,9 +19,13 @@ _checkpoint: Callable[..., Any] = cast("Any", checkpoint.checkpoint)
 def checkpoint_activations(model: Model, blocks: type[nn.Module] | Sequence[type[nn.Module]]) -> Model:
     """Let each module of these classes keep its inputs alone for the backward pass, and run again there.
 
-    With n blocks of activations a, inputs i and a backward pass that needs one block at a time, n·a bytes
-    become n·i + a, for one forward pass more (Chen et al., Training Deep Nets with Sublinear Memory Cost,
-    2016, arXiv:1604.06174). Gradients and random numbers are the same bits as without.
+    With n blocks of a bytes of activations and i bytes of inputs, and a backward pass that needs one block
+    at a time, what is kept goes, for one forward pass more,
+
+        from n·a bytes to n·i + a
+
+    Gradients and random numbers are the same bits as without. Source: Chen et al. 2016, Training Deep Nets
+    with Sublinear Memory Cost (arXiv:1604.06174).
 
     The second pass is that of `torch.utils.checkpoint`, not reentrant, under the autocast and the random
     state of the first. Only `forward` of each of these modules changes: names of parameters and states

@@ -38,6 +38,9 @@ def distribute(
     A model that outgrows one device may come in host memory: under `"fsdp"` a block at a time is moved
     and sharded. Build the optimizer afterwards, over `model.parameters()`: sharding replaces them.
 
+    Sources: DDP, Li et al. 2020 (arXiv:2006.15704); sharded parameters, gradients and optimizer states,
+    ZeRO, Rajbhandari et al. 2020 (arXiv:1910.02054); FSDP, Zhao et al. 2023 (arXiv:2304.11277).
+
     Args:
         model: A module that is not wrapped yet.
         mode: `"ddp"`: `torch.nn.parallel.DistributedDataParallel`, every process with all of the model.
@@ -55,6 +58,7 @@ def distribute(
         TypeError: `model` is no module, a block no module class, or an option not one of torch's wrapper.
         ValueError: An unknown mode; a block that the model has none of; a model that is wrapped already;
             a device that is neither a CPU nor CUDA, or that is not there.
+        RuntimeError: torch does not know the device.
 
     >>> model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))
     >>> model is distribute(model, "fsdp", blocks=nn.Linear, device="cpu")  # on one process

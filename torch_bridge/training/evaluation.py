@@ -23,7 +23,12 @@ def evaluate(
     precision: PrecisionName = "fp32",
     carry: Any = None,
 ) -> float:
-    """The mean loss over all batches: Σ sum / Σ weight for pairs, the average of plain means.
+    """The mean loss over all batches.
+
+        Σ sum / Σ weight    where loss_fn returns pairs
+        Σ mean / batches    where it returns means
+
+    The sums are float64.
 
     Without gradients and in evaluation mode, which ends with the call: every module's mode is then
     what it was. The device is looked at once, at the end. `loss_fn` runs as it is given: a step built
@@ -56,6 +61,8 @@ def evaluate(
     >>> evaluate(model, [torch.ones(4, 2), torch.ones(1, 2)], loss_fn)
     1.0
     """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model = {model!r} must be a torch.nn.Module")
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
     state = None if carry is None else Carry(carry, device)
     context = Precision(precision, device).autocast

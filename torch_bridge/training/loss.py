@@ -11,23 +11,68 @@ from torch_bridge.training.carry import Carry
 
 
 class MeanLoss(Protocol):
-    """`loss_fn(model, batch)` → a mean loss, a scalar."""
+    """`loss_fn(model, batch)` → a mean loss, a floating-point scalar.
 
-    def __call__(self, model: Any, batch: Any, /) -> Tensor: ...
+    >>> def loss_fn(model, batch):
+    ...     inputs, targets = batch
+    ...     return nn.functional.mse_loss(model(inputs), targets)
+    >>> kind: MeanLoss = loss_fn
+    """
+
+    def __call__(self, model: Any, batch: Any, /) -> Tensor:
+        """The mean loss of a batch.
+
+        Args:
+            model: The module, as the step has it.
+            batch: A batch or a micro-batch, as the step was given it.
+        """
+        ...
 
 
 class PairLoss(Protocol):
-    """`loss_fn(model, batch)` → (sum, weight): scalars, whose quotient is the loss."""
+    """`loss_fn(model, batch)` → (sum, weight): floating-point scalars, whose quotient is the loss.
 
-    def __call__(self, model: Any, batch: Any, /) -> tuple[Tensor, Tensor | float]: ...
+        loss = Σ sum / Σ weight
+
+    The sums run over the micro-batches of an update, or the batches of `evaluate`.
+
+    >>> def loss_fn(model, batch):
+    ...     inputs, targets = batch
+    ...     return nn.functional.mse_loss(model(inputs), targets, reduction="sum"), len(inputs)
+    >>> kind: PairLoss = loss_fn
+    """
+
+    def __call__(self, model: Any, batch: Any, /) -> tuple[Tensor, Tensor | float]:
+        """The sum and the weight of a batch.
+
+        Args:
+            model: The module, as the step has it.
+            batch: A batch or a micro-batch, as the step was given it.
+        """
+        ...
 
 
 class CarriedLoss(Protocol):
-    """`loss_fn(model, batch, carry)` → (mean or pair, new carry)."""
+    """`loss_fn(model, batch, carry)` → (mean or pair, new carry): floating-point scalars, and a pytree.
+
+    >>> def loss_fn(model, batch, carry):
+    ...     inputs, targets = batch
+    ...     outputs, carry = model(inputs, carry)  # as nn.GRU
+    ...     return nn.functional.mse_loss(outputs, targets), carry
+    >>> kind: CarriedLoss = loss_fn
+    """
 
     def __call__(
         self, model: Any, batch: Any, carry: Any, /
-    ) -> tuple[Tensor | tuple[Tensor, Tensor | float], Any]: ...
+    ) -> tuple[Tensor | tuple[Tensor, Tensor | float], Any]:
+        """The loss and the new carry of a batch.
+
+        Args:
+            model: The module, as the step has it.
+            batch: A batch or a micro-batch, as the step was given it.
+            carry: The recurrent state, a pytree of tensors. The new one has the same shapes and dtypes.
+        """
+        ...
 
 
 LossFunction = MeanLoss | PairLoss | CarriedLoss

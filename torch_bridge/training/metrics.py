@@ -13,22 +13,25 @@ from torch_bridge.core import checks
 class StepResult(NamedTuple):
     """What an update did: device tensors of their own, which no later update changes.
 
-    Attributes:
-        loss: The loss of the whole update, a scalar.
-        grad_norm: The total 2-norm of the gradients, unscaled, before clipping; a scalar.
-        lr: The rate of each parameter group in this update, float32 of shape (groups,).
-        applied: How many updates took place so far, int64.
-        skipped: How many were skipped so far, int64.
-        clock: The step of the curve that `lr` is of, int64: without a rule that holds it, how many updates
-            took place before this one.
+    >>> half, one, zero = torch.tensor(0.5), torch.tensor(1), torch.tensor(0)
+    >>> result = StepResult(half, half, torch.tensor([0.125]), applied=one, skipped=zero, clock=zero)
+    >>> result.lr
+    tensor([0.1250])
     """
 
     loss: Tensor
+    """The loss of the whole update, a floating-point scalar."""
     grad_norm: Tensor
+    """The total 2-norm of the gradients, unscaled, before clipping; a floating-point scalar."""
     lr: Tensor
+    """The rate of each parameter group in this update, float32 of shape (groups,)."""
     applied: Tensor
+    """How many updates took place so far, an int64 scalar."""
     skipped: Tensor
+    """How many were skipped so far, an int64 scalar."""
     clock: Tensor
+    """The step of the curve that `lr` is of, an int64 scalar: without a rule that holds it, how many updates
+    took place before this one."""
 
 
 def raise_if_nonfinite(result: StepResult, scaled: bool) -> None:
@@ -82,7 +85,14 @@ class MetricLog:
         self._kept: list[StepResult] = []
 
     def __call__(self, result: StepResult) -> dict[str, Any] | None:
-        """Keep a result; look at all that is kept if it is time."""
+        """Keep a result; look at all that is kept if it is time.
+
+        Args:
+            result: What an update returned.
+
+        Returns:
+            The newest row, as `look` has it; None between two looks.
+        """
         self._kept.append(result)
         return self.look() if len(self._kept) >= self.every else None
 
@@ -116,6 +126,9 @@ class MetricLog:
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Go on with the rows of `state_dict`; what this log has, looked at or not, is dropped.
+
+        Args:
+            state_dict: What `state_dict` returned.
 
         Raises:
             ValueError: Not the state of a log. Nothing was changed.

@@ -34,7 +34,17 @@ def profile(step: Callable[[Any], Any], batches: Iterable[Any], directory: str |
         there is no device apart from the host, and its time, copies and waits are zero.
 
     Raises:
+        TypeError: `step` can't be called, `batches` not be iterated; `directory` is no path.
         ValueError: Fewer than 13 batches.
+
+    >>> import tempfile
+    >>> from torch_bridge import profile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     table = profile(torch.sum, [torch.ones(2)] * 13, folder)
+    ...     sorted(path.name for path in Path(folder).iterdir())
+    ['trace.json']
+    >>> print(table.splitlines()[0])
+    per update               count        ms
     """
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)

@@ -15,24 +15,42 @@ from torch_bridge.training.clock import Clock
 
 
 class TrainStepState(TypedDict):
-    """What `TrainStep.state_dict` returns: tensors in host memory and plain values."""
+    """What `TrainStep.state_dict` returns: tensors in host memory and plain values.
+
+    >>> from plateau_jax import PlateauCurve
+    >>> from torch_bridge import TrainStep
+    >>> model = torch.nn.Linear(2, 1)
+    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    >>> step = TrainStep(model, optimizer, lambda model, batch: model(batch).mean(), PlateauCurve(100))
+    >>> state: TrainStepState = step.state_dict()
+    >>> state["applied"], state["precision"], list(state["model"])
+    (0, 'fp32', ['weight', 'bias'])
+    """
 
     model: dict[str, Any]
+    """The model's state, under the names of the model inside a wrapper."""
     optimizer: Any
     """The optimizer's state, or a list of one for each of several."""
     optimizer_type: str | list[str]
+    """The name of its class, or a list of one for each of several."""
     precision: str
+    """`"fp32"`, `"bf16"` or `"fp16"`."""
     curves: list[Mapping[str, Any]]
     """The arguments of each parameter group's curve."""
     applied: int
+    """How many updates took place."""
     skipped: int
+    """How many were skipped."""
     clock: int
     """The step of the curve that the next update's rates are of."""
     hold: list[HoldState] | None
     """The rules that hold the clock, and what they remember."""
     loss_scale: Sequence[Tensor] | None
+    """Under fp16 the scale, a float32 scalar, and what it counts."""
     carry: list[Tensor] | None
+    """The leaves of the recurrent state, where the step has one, of its shapes and dtypes."""
     random: dict[str, Tensor]
+    """The states of torch's generators, uint8 of shape (bytes,): `"cpu"` and, on a GPU, `"cuda"`."""
 
 
 def states_of(optimizers: Sequence[Optimizer], clock: Clock) -> list[dict[str, Any]]:

@@ -42,7 +42,12 @@ class TrainStep:
     For each micro-batch a forward and a backward pass under autocast; then unscale, clip, and, if
     loss and gradient norm are finite, an optimizer step with the rate peak · curve(clock). The clock
     counts the updates that took place, except those at which a rule of `hold` stopped it. Loss, norm,
-    rate and counts come back as device tensors: nothing here reads them, and the host runs ahead.
+    rate and counts come back as device tensors: nothing here reads them, and the host runs ahead. With
+    several micro-batches, whose pairs (sum, weight) or means `loss_fn` gives, and g the gradient of the loss:
+
+        loss = Σ sum / Σ weight,  or the mean of the means
+        g ← g · min(1, max_norm / (‖g‖ + 10⁻⁶))
+        lr = float32(peak) · curve(clock)
 
     Fused Adam, AdamW, SGD and Adagrad run without one read of the device in the steady state,
     skipped updates included (fused SGD with momentum is looked at until its first update has taken
@@ -81,9 +86,10 @@ class TrainStep:
             (loss or pair, new carry).
         curve: One curve, or a sequence of one per parameter group. For a sequence of optimizers: one
             curve for all, or a sequence with an entry per optimizer, itself a curve or a sequence.
-        precision: `"fp32"`, `"bf16"`, or `"fp16"` with dynamic loss scaling. (On a CPU torch has no
-            fp16 LSTM; a GRU works.)
-        max_norm: Clip gradients to this total 2-norm, as `torch.nn.utils.clip_grad_norm_` does.
+        precision: `"fp32"`, `"bf16"`, or `"fp16"` with dynamic loss scaling (Micikevicius et al. 2018,
+            arXiv:1710.03740). (On a CPU torch has no fp16 LSTM; a GRU works.)
+        max_norm: Clip gradients to this total 2-norm (Pascanu et al. 2013, arXiv:1211.5063), as
+            `torch.nn.utils.clip_grad_norm_` does.
         on_nonfinite: `"skip"` an update whose loss or norm is not finite, or `"raise"`, which reads
             the device. Under fp16 an overflow of the scaled gradient alone is skipped either way.
         compile: Compile `loss_fn` with `torch.compile`.
@@ -116,11 +122,10 @@ class TrainStep:
             where an update cannot be captured; several curves with `hold`, or one without a flat part for
             `HoldUntilFlat`.
 
-    A call raises TypeError or ValueError for a loss that is neither scalar nor pair, a total weight
-    of zero that is known on the host, or a carry of another shape; the step stays usable. After an
-    error or a Ctrl-C between an optimizer's step and its count, calls and `state_dict` raise
-    RuntimeError until a state is loaded. A step is for one thread, and can't be copied or pickled:
-    build another one, and give it `state_dict()`.
+    A call refuses a loss that is neither scalar nor pair, a total weight of zero that is known on the host,
+    and a carry of another shape; the step stays usable. After an error or a Ctrl-C between an optimizer's
+    step and its count, calls and `state_dict` raise RuntimeError until a state is loaded. A step is for one
+    thread, and can't be copied or pickled: build another one, and give it `state_dict()`.
 
     >>> from plateau_jax import PlateauCurve
     >>> model = nn.Linear(2, 1)
@@ -207,8 +212,17 @@ class TrainStep:
     def __call__(self, batch: Any, *more_micro_batches: Any) -> StepResult:
         """Run one update over the micro-batches.
 
+        Args:
+            batch: What `loss_fn` takes as its batch.
+            *more_micro_batches: Others, which make the same update.
+
+        Returns:
+            What the update did, as tensors on the device.
+
         Raises:
             FloatingPointError: `on_nonfinite="raise"`, and loss or gradient norm is not finite.
+            TypeError, ValueError: `loss_fn` returned no loss, or another carry; the step stays usable.
+            RuntimeError: An update before was broken off between the optimizer's step and its count.
         """
         self._drivers.check_whole()
         if self._foundation.changed():
@@ -224,7 +238,11 @@ class TrainStep:
         return result
 
     def reset_carry(self) -> None:
-        """Put the initial carry back."""
+        """Put the initial carry back.
+
+        Raises:
+            ValueError: The step was built without one.
+        """
         if self._carry is None:
             raise ValueError("this step was built without a carry")
         self._carry.reset()
