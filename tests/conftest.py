@@ -4,10 +4,13 @@ import gc
 import os
 from collections.abc import Iterator
 from importlib import import_module
+from pathlib import Path
 from unittest.mock import patch
 
 import pytest
 from hypothesis import settings
+
+collect_ignore = ["support"]  # no tests, and some import a trainer
 
 # Read when torch starts: its models here are so small that a second thread is waited for, not used.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -17,8 +20,24 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=4"
 
 # Compiling takes as long as it takes.
-settings.register_profile("plateau", deadline=None)
-settings.load_profile("plateau")
+settings.register_profile("whole", deadline=None)
+settings.register_profile("quick", settings.get_profile("whole"), max_examples=25)
+
+
+def _leaves_slow_ones_out(config: pytest.Config) -> bool:
+    return config.option.markexpr == "not slow"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """`-m "not slow"` draws fewer examples, where a test does not say how many."""
+    settings.load_profile("quick" if _leaves_slow_ones_out(config) else "whole")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Files of slow tests alone are not imported for nothing, nor the trainers that they import."""
+    if not _leaves_slow_ones_out(config) or collection_path.suffix != ".py":
+        return None
+    return "\npytestmark = pytest.mark.slow\n" in collection_path.read_text(encoding="utf-8") or None
 
 
 def _has_gpu(framework: str) -> bool:

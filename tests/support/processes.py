@@ -75,6 +75,8 @@ def _work(
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     warnings.simplefilter("error")
+    # torch.compile, under that very one; as pyproject.toml has it.
+    warnings.filterwarnings("ignore", "Guards may run slower on Python 3.13.0", RuntimeWarning)
     torch.set_num_threads(1)
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     result, error = None, None
