@@ -17,13 +17,11 @@ import torch
 from accelerate import Accelerator
 from lightning_fabric import Fabric
 from numpy.lib import format as npy
+from support import private_names
 from support.data import WORKERS
-from support.lonely import missing_names
 from support.processes import run
-from torch import Tensor, distributed, nn
-from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
+from torch import Tensor, nn
 from torch.distributed.checkpoint import DefaultSavePlanner, FileSystemWriter
-from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import parametrizations, spectral_norm
 from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.optim.lr_scheduler import LambdaLR
@@ -267,32 +265,9 @@ def test_a_model_of_fabric_names_its_precision() -> None:
 
 @pytest.mark.slow
 def test_sharded_modules_hold_their_state_and_their_communication() -> None:
-    assert run(missing_names, processes=1) == [[]]
+    assert run(private_names.missing_under_fsdp, processes=1) == [[]]
 
 
-def test_ddp_says_what_it_averages_and_can_forget_a_backward_pass(tmp_path: Path) -> None:
-    distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
-    try:
-        module = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))
-        module[0].requires_grad_(False)
-        model: Any = DistributedDataParallel(module)
-        assert list(map(id, model._module_parameters)) == list(map(id, module.parameters()))
-        assert model._get_ddp_logging_data()["num_parameter_tensors"] == 2
-        assert model.require_backward_grad_sync
-        with model.no_sync():
-            assert not model.require_backward_grad_sync
-        assert not model._comm_hooks
-        model.register_comm_hook(None, fp16_compress_hook)
-        assert model._comm_hooks
-        model(torch.ones(1, 2))  # a forward pass that no backward pass follows is none that was broken off
-        model._check_reducer_finalized()
-        parameter = module[1].bias
-        model(torch.ones(1, 2))
-        torch.autograd.backward(parameter.sum())  # of its two parameters one has no gradient yet
-        with pytest.raises(RuntimeError, match="finished reduction"):
-            model._check_reducer_finalized()
-        model.reducer._reset_state()
-        model(torch.ones(1, 2)).sum().backward()
-        model._check_reducer_finalized()
-    finally:
-        distributed.destroy_process_group()
+@pytest.mark.slow
+def test_ddp_says_what_it_averages_and_can_forget_a_backward_pass() -> None:
+    run(private_names.look_at_ddp, processes=1)

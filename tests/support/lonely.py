@@ -3,7 +3,7 @@
 import operator
 from collections.abc import Callable, Sequence
 from itertools import product
-from typing import Any, cast
+from typing import Any
 
 import torch
 from support.training import Net, seeded
@@ -126,29 +126,3 @@ _WRAPPERS: dict[str, Callable[[nn.Module], nn.Module]] = {
     "hybrid": _sharded((1, 2)),
     "replicated": _sharded((2, 1)),
 }
-
-
-def missing_names() -> list[str]:
-    """What a module under `fully_shard` has no more of all that the product uses without torch's promise."""
-    model = nn.Linear(2, 2)
-    fully_shard(model)
-    model(torch.ones(1, 2)).sum().backward()
-    state = cast("Any", model)._get_fsdp_state()
-    groups = getattr(state, "_fsdp_param_groups", None) or [state._fsdp_param_group]
-    used = {
-        state: "_is_root _training_state _modules_to_run_forward _state_ctx",
-        state._state_ctx: "all_states",
-        groups[0]: "_all_gather_comm _reduce_scatter_comm _all_reduce_hook _is_hsdp mesh_info fsdp_params "
-        "post_forward_mesh_info _training_state _all_gather_result _post_reduce_event _all_reduce_state "
-        "_reshard_after_forward_event _partial_reduce_output _post_forward_indices _to_sharded",
-        groups[0].fsdp_params[0]: "to_sharded _unsharded_param unsharded_accumulated_grad",
-    }
-    if not hasattr(state, "_reset_iter_state"):
-        used[state] += " _device_handle _comm_ctx"
-        used[state._state_ctx] += " iter_forward_root post_backward_final_callback_queued"
-        used[state._comm_ctx] = "all_gather_state reduce_scatter_state post_forward_order"
-    kinds = [kind.__name__ for kind in type(groups[0].mesh_info).__mro__]
-    missing = [] if "FSDPMeshInfo" in kinds else ["FSDPMeshInfo"]
-    return missing + [
-        name for thing, names in used.items() for name in names.split() if not hasattr(thing, name)
-    ]
