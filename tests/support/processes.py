@@ -15,7 +15,7 @@ from typing import Any
 
 from support.forkserver import FORKSERVER
 
-_LIMIT = 300  # seconds, for a test that would hang
+_LIMIT = 300  # seconds, for a test that would hang: before pytest ends this process
 
 
 def run(function: Callable[..., Any], *arguments: Any, processes: int = 2) -> list[Any]:
