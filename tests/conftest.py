@@ -60,6 +60,13 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.fixture(scope="module")
+def frozen() -> None:
+    """For a module whose tests let the garbage be collected many times: only theirs is looked through."""
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.fixture(scope="module")
 def short_windows() -> Iterator[None]:
     """Schedulers compute 64 steps ahead, not thousands: less work, and more borders that a run crosses."""
     with patch.object(import_module("torch_bridge.multipliers"), "CHUNK", 64):

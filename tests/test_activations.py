@@ -11,9 +11,10 @@ from unittest.mock import patch
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support.blocks import Block, Mixer, Stack, differences, gradients_of, wrapped_differences
+from support.examples import examples
 from support.processes import run
 from support.refusals import refuses
 from support.training import CURVE, batches
@@ -25,7 +26,7 @@ from torch_bridge import TrainStep, checkpoint_activations
 _BLOCKS = st.sampled_from([Block, Mixer, (Block, Mixer), [nn.Linear, Mixer], nn.LSTMCell, Stack])
 
 
-@settings(max_examples=30)
+@examples(30)
 @given(_BLOCKS, _BLOCKS, st.sampled_from(["fp32", "bf16"]), st.booleans())
 def test_same_bits(blocks: Any, more: Any, precision: str, training: bool) -> None:
     plain, model = Stack().train(training), Stack().train(training)

@@ -23,6 +23,8 @@ from torch import Tensor, nn
 
 from torch_bridge import TrainStep, find_batch_size
 
+pytestmark = pytest.mark.usefixtures("frozen")
+
 
 def _trials(global_batch: int, limit: int | None, fits: Callable[[int], bool]) -> tuple[Any, list[int]]:
     """What is found where a step runs out of memory, and the sizes of each trial."""

@@ -13,6 +13,8 @@ from torch import Tensor, nn
 
 from torch_bridge import TrainStep, find_batch_size, lambda_lr
 
+pytestmark = pytest.mark.usefixtures("frozen")
+
 
 class _Full(nn.Module):
     """Dropout, running statistics, a buffer that is replaced, one that was expanded, a frozen parameter."""

@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from support.examples import examples
 from support.gpu import FUSED_ON_GPU, assert_same_state, captured_and_eager, graphs_of, no_waiting, on_gpu
 from support.held import PATIENT, clocks_of, float32_rate, holds, told
 from support.hold_cases import metrics
@@ -20,7 +21,7 @@ SIZE = 24
 _HOLDS = {"flat": PATIENT, "below": HoldBelow(0.9, 3, every=2), "both": [PATIENT, HoldBelow(0.9, 3)]}
 
 
-@settings(max_examples=20)
+@examples(20)
 @given(
     st.sampled_from(FUSED_ON_GPU),
     st.sampled_from(["fp32", "bf16", "fp16"]),

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from support.examples import examples
 from support.gpu import FUSED_ON_GPU, assert_same_state, captured_and_eager, graphs_of, on_gpu
 from support.training import (
     CURVE,
@@ -90,7 +91,7 @@ _ACTIONS: dict[str, Any] = {
 }
 
 
-@settings(max_examples=20)
+@examples(20)
 @given(
     st.sampled_from(FUSED_ON_GPU),
     st.sampled_from(["fp32", "bf16", "fp16"]),

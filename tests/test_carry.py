@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from support.examples import examples
 from support.training import (
     CURVE,
     Recurrent,
@@ -60,7 +61,7 @@ def test_the_bits_of_the_loop_by_hand(kind: str, pieces: int) -> None:
     assert same(step.model.state_dict(), model.state_dict())
 
 
-@settings(max_examples=15)
+@examples(15)
 @given(st.lists(st.booleans(), min_size=1, max_size=8), st.sampled_from(["LSTM", "GRU"]), st.booleans())
 def test_a_skipped_update_keeps_the_old_one(skips: list[bool], kind: str, first: bool) -> None:
     step, straight = _step(kind), _step(kind)

@@ -12,10 +12,11 @@ from unittest.mock import patch
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support.checkpoints import Part, Refusing, leftovers, same
 from support.data import WORKERS
+from support.examples import examples
 from support.training import CURVE, Net, batches, mean_loss, optimizer_of, step_of
 from torch import nn
 from torch.distributed.checkpoint import FileSystemWriter
@@ -98,7 +99,7 @@ def test_what_is_saved_is_the_moment_of_the_call(tmp_path: Path) -> None:
     assert part.state["t"].tolist() == [0, 0, 0, 0]
 
 
-@settings(max_examples=15)
+@examples(15)
 @given(st.lists(st.integers(0, 12), min_size=1, max_size=6), st.integers(1, 4))
 def test_the_newest_ones_are_kept(
     tmp_path_factory: pytest.TempPathFactory, saved: list[int], keep: int

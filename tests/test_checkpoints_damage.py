@@ -11,9 +11,10 @@ from unittest.mock import patch
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support.checkpoints import Part, same, state_of
+from support.examples import examples
 
 from torch_bridge import Checkpoints
 from torch_bridge.checkpointing import manifest
@@ -52,7 +53,7 @@ def _refused(directory: Path, message: str) -> None:
 def test_a_flipped_bit(saved: Path, tmp_path: Path) -> None:
     """Any bit of any file: no other value, and no code, comes in by it."""
 
-    @settings(max_examples=40)
+    @examples(40)
     @given(st.sampled_from(_FILES), st.floats(0, 1, exclude_max=True), st.integers(0, 7))
     def flip(name: str, where: float, bit: int) -> None:
         directory = tmp_path / "run"

@@ -8,9 +8,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support.checkpoints import same
+from support.examples import examples
 from torch import Tensor, nn
 
 from torch_bridge.checkpointing import structure
@@ -60,7 +61,7 @@ _states = st.recursive(
 )
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(_states)
 def test_a_state_comes_back_as_it_was(state: Any) -> None:
     encoded, tensors = structure.encode("part", state)

@@ -7,9 +7,10 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support.descriptions import build, descriptions
+from support.examples import examples
 from support.oracle import Description
 from support.reads import reads_of
 from support.training import skip_patterns
@@ -40,7 +41,7 @@ def _run(clock: Clock, skips: list[bool], applied: int) -> int:
     return applied
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(
     st.lists(st.tuples(descriptions(range(5)), _peaks), min_size=1, max_size=3),
     skip_patterns(120),

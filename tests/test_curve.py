@@ -5,10 +5,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support.borders import steps_at_borders
 from support.descriptions import SHAPES, build, descriptions, descriptions_and_steps
+from support.examples import examples
 from support.oracle import Oracle, decimal, exactly, half_ulp, is_nearest_float32, same
 from support.strategies import arguments
 
@@ -17,7 +18,7 @@ from plateau_jax import PlateauCurve
 MAX_STEP = 2**31 - 1
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(descriptions_and_steps())
 def test_each_value_is_the_exact_one_to_half_an_ulp_and_2_to_the_minus_58(case):
     description, steps = case
@@ -77,7 +78,7 @@ def _assert_one_way(values, part):
     assert (changes <= 0).all() if part.end <= part.start else (changes >= 0).all()
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(descriptions(), st.randoms())
 def test_no_stage_turns_back_nor_leaves_0_to_1(description, random):
     curve, oracle = build(description), Oracle(description)

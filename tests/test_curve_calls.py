@@ -13,15 +13,16 @@ import optax
 import pytest
 import torch
 from flax import nnx
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support.descriptions import build, descriptions_and_steps
+from support.examples import examples
 from support.jax_cases import CURVE, x64_both_ways
 
 from plateau_jax import PlateauCurve
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(descriptions_and_steps(size=32), st.lists(st.integers(), max_size=4))
 def test_a_single_integer_gives_the_bits_of_the_array_in_a_python_float(case, more):
     description, steps = case

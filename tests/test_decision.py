@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from support.examples import examples
 from support.hold_cases import SIZE, metrics, rules
 from support.hold_oracle import clocks
 
@@ -27,7 +28,7 @@ def run(xp, given_rules, flat_starts, given_metrics, to=lambda value: value):
     return found
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(rules, starts, metrics(SIZE))
 def test_on_the_host_as_in_words(given_rules, flat_starts, given_metrics):
     assert run(HOST, given_rules, flat_starts, given_metrics) == clocks(
@@ -35,7 +36,7 @@ def test_on_the_host_as_in_words(given_rules, flat_starts, given_metrics):
     )
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(rules, starts, st.lists(metrics(SIZE), min_size=3, max_size=3))
 def test_numpys_arrays_as_in_words(given_rules, flat_starts, columns):
     # Several trainings at once, each a place of the arrays.
@@ -53,7 +54,7 @@ def test_numpys_arrays_as_in_words(given_rules, flat_starts, columns):
     assert np.transpose(found).tolist() == wanted
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(rules, starts, metrics(SIZE))
 def test_torchs_tensors_as_in_words(given_rules, flat_starts, given_metrics):
     found = run(torch, given_rules, flat_starts, given_metrics, torch.as_tensor)

@@ -5,8 +5,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from support.examples import examples
 from support.reads import reads_of
 from support.training import (
     CURVE,
@@ -130,7 +131,7 @@ def _groups(model: Net, count: int) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("name", FUSED)
-@settings(max_examples=6)
+@examples(6)
 @given(
     count=st.integers(1, 2),
     switches=st.lists(st.tuples(st.integers(0, 1), st.booleans(), st.booleans()), min_size=8, max_size=20),

@@ -4,9 +4,10 @@ from fractions import Fraction
 
 import mpmath
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support.descriptions import build, descriptions_and_steps
+from support.examples import examples
 from support.oracle import decimal, exactly, mp
 from support.strategies import MAX_STEP, Words, words
 
@@ -17,7 +18,7 @@ up_to_one = st.one_of(st.integers(0, ONE), st.integers(0, 62).map(lambda bits: 2
 signed = st.builds(int.__mul__, up_to_one, st.sampled_from((-1, 1)))
 
 
-@settings(max_examples=500)
+@examples(500)
 @given(signed, up_to_one)
 def test_a_product_is_at_most_two_units_low_in_numpy_as_in_python(a, b):
     product = fixed_point._multiply(np.int64(a), np.int64(b))
@@ -25,7 +26,7 @@ def test_a_product_is_at_most_two_units_low_in_numpy_as_in_python(a, b):
     assert 0 <= Fraction(a * b, ONE) - int(product) < 3
 
 
-@settings(max_examples=500)
+@examples(500)
 @given(signed, up_to_one, st.integers(0, 2**40))
 def test_a_product_never_decreases(a, b, more):
     product = fixed_point._multiply(a, b)
@@ -34,7 +35,7 @@ def test_a_product_never_decreases(a, b, more):
         assert fixed_point._multiply(a, min(b + more, ONE)) >= product
 
 
-@settings(max_examples=500)
+@examples(500)
 @given(st.integers(0, ONE // 2))
 def test_the_shape_to_seven_units(x):
     found = fixed_point._half_sine_squared(np.int64(x))
@@ -50,7 +51,7 @@ def test_the_shape_never_decreases_over_the_steps_of_a_curve(x, gap):
     assert (np.diff(fixed_point._half_sine_squared(steps)) >= 0).all()
 
 
-@settings(max_examples=500)
+@examples(500)
 @given(words(2))
 def test_the_root_to_six_units(drawn):
     read = Words(drawn)
@@ -62,7 +63,7 @@ def test_the_root_to_six_units(drawn):
     assert abs(int(found) - mp.sqrt(exactly(Fraction(gone, length))) * ONE) <= 6
 
 
-@settings(max_examples=500)
+@examples(500)
 @given(words(4))
 def test_the_power_to_eight_units(drawn):
     read = Words(drawn)

@@ -6,9 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support.descriptions import build, descriptions
+from support.examples import examples
 from support.followed import Key, optimizer_of, put, value, values_of, wanted
 from support.runs import modest_peaks, optimizer_with, peaks, rates_of
 from support.training import Net, batches, mean_loss, same, spoiled, step_of
@@ -35,7 +36,7 @@ every_key = pytest.mark.parametrize(("kind", "key"), _KEYS, ids=str)
 
 
 @every_key
-@settings(max_examples=20)
+@examples(20)
 @given(st.lists(st.tuples(descriptions(range(5)), peaks), min_size=1, max_size=3), st.integers(0, 30))
 def test_values_are_exact_products(kind: Any, key: Key, cases: list[Any], steps: int) -> None:
     curves, bases = [build(description) for description, _ in cases], [base for _, base in cases]
@@ -171,7 +172,7 @@ def test_a_group_that_came_later_is_refused() -> None:
 
 
 @pytest.mark.parametrize("fused", [True, False])
-@settings(max_examples=5)
+@examples(5)
 @given(st.sets(st.integers(0, 39)))
 def test_beside_a_training_step(fused: bool, skips: set[int]) -> None:
     """Each update uses the value that is in the group when it is called."""

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from support.descriptions import build, descriptions
+from support.examples import examples
 from support.followed import Key, optimizer_of, values_of, wanted
 from support.oracle import Description
 from support.runs import modest_peaks, optimizer_with, through_a_file
@@ -90,7 +91,7 @@ _ROUTES = [name for name in vars(_Run) if name.startswith(("by_", "into_"))]
 
 
 @pytest.mark.parametrize("key", ["weight_decay", ("betas", 1)])
-@settings(max_examples=30)
+@examples(30)
 @given(
     st.lists(st.tuples(descriptions(range(4)), modest_peaks), min_size=1, max_size=3),
     st.sampled_from((float, lambda base: torch.tensor(base, dtype=torch.float64))),
@@ -112,7 +113,7 @@ def test_any_walk_of_steps_and_resumptions(key: Key, cases: list[Any], form: Any
         assert values_of(run.optimizer, key) == wanted(curves, bases, step)
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(descriptions(range(3)), descriptions(range(3)), st.integers(0, 8), st.booleans())
 def test_the_state_of_another_curve(
     description: Description, other: Description, steps: int, strict: bool

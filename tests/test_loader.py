@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support.data import EPOCHS, WORKERS, Arguments, arguments, build, epoch, seeds, with_and_without_workers
+from support.examples import examples
 from torch.utils.data import IterableDataset, TensorDataset
 from torchdata.stateful_dataloader import StatefulDataLoader
 
@@ -20,7 +21,7 @@ pytestmark = WORKERS
 
 
 @given(arguments())
-@settings(max_examples=200)
+@examples(200)
 def test_every_epoch_is_the_dataset(arguments: Arguments) -> None:
     """In its order or in another, whole or but for the samples that fill no batch."""
     size, samples = arguments["batch_size"], len(arguments["dataset"])
@@ -39,7 +40,7 @@ def test_every_epoch_is_the_dataset(arguments: Arguments) -> None:
 
 
 @given(seeds, seeds, st.integers(0, 2**32))
-@settings(max_examples=50)
+@examples(50)
 def test_orders_are_the_seeds_alone(seed: int, other: int, around: int) -> None:
     def orders(seed: int) -> list[Any]:
         loader = make_loader(range(1000), 100, seed=seed, workers=0)

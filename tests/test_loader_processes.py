@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from support import processes as real
 from support.data import WORKERS, Arguments, depths, epoch
+from support.examples import examples
 from support.shares import expected, in_each, load_in_stages, process, shared, side_by_side, split
 from torch.utils.data import WeightedRandomSampler
 from torch.utils.data.distributed import DistributedSampler
@@ -32,7 +33,7 @@ def _epochs(arguments: Arguments) -> tuple[list[Any], int]:
 @given(shared())
 @example((RAGGED, [4]))
 @example(({**RAGGED, "training": True, "drop_last": False}, [4]))
-@settings(max_examples=200)
+@examples(200)
 def test_shares_put_side_by_side_are_the_batches_of_one_process(case: Shared) -> None:
     arguments, (count,) = case
     each = in_each(_epochs, split(arguments, count), processes=count)
@@ -67,7 +68,7 @@ def stages(draw: st.DrawFn) -> tuple[Arguments, list[tuple[int, int | None]]]:
 
 @given(stages(), depths)
 @example((RAGGED, [(4, 3), (2, 0), (1, None)]), 2)
-@settings(max_examples=200)
+@examples(200)
 def test_twice_resumed_in_one_epoch_on_other_numbers_of_processes(
     case: tuple[Arguments, list[tuple[int, int | None]]], depth: int
 ) -> None:

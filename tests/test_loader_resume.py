@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from support.data import (
     WORKERS,
@@ -18,6 +18,7 @@ from support.data import (
     saved_after,
     with_and_without_workers,
 )
+from support.examples import examples
 from support.training import through_a_file
 from torchdata.stateful_dataloader.sampler import RandomSampler
 
@@ -34,7 +35,7 @@ pairs = st.tuples(depths, depths)
 @example(({"dataset": range(10), "batch_size": 3}, 3, 3), (2, 2), False)
 @example(({"dataset": range(10), "batch_size": 3}, 3, 3), (0, 0), True)
 @example(({"dataset": range(10), "batch_size": 3}, 0, 0), (0, 3), False)
-@settings(max_examples=300)
+@examples(300)
 def test_a_resumed_run_goes_on_with_the_first_batch_not_handed_out(
     cuts: Cuts, depths: tuple[int, int], see_end: bool
 ) -> None:
@@ -45,7 +46,7 @@ def test_a_resumed_run_goes_on_with_the_first_batch_not_handed_out(
 @given(interruptions(), pairs, st.booleans(), st.booleans())
 @example(({"dataset": range(7), "batch_size": 2}, 3, 0), (0, 0), False, True)
 @example(({"dataset": range(7), "batch_size": 2}, 3, 3), (2, 1), True, False)
-@settings(max_examples=4)
+@examples(4)
 def test_the_same_with_workers(cuts: Cuts, depths: tuple[int, int], see_end: bool, persistent: bool) -> None:
     check_resume(*cuts, depths, see_end, workers=2, persistent_workers=persistent)
 
@@ -77,7 +78,7 @@ def test_the_same_with_a_sampler_that_has_a_state() -> None:
 
 
 @given(arguments(), st.integers(0, 10), depths)
-@settings(max_examples=100)
+@examples(100)
 def test_a_state_may_be_taken_back_to(arguments: Arguments, count: int, depth: int) -> None:
     """Loading into the loader that saved, in the middle of another epoch, changes nothing of what follows."""
     feed = build(arguments, depth, workers=0)

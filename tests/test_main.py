@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.examples import examples
 from support.refusals import refused
 from support.runs import peaks
 from support.strategies import arguments as curve_arguments
@@ -164,7 +165,7 @@ def test_every_argument_of_a_plateau_curve_has_an_option(capsys, arguments):
 
 
 @pytest.mark.filterwarnings("ignore::plateau_jax.CurveWarning")
-@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.integers(1, 300), st.integers(0, 99), st.floats(0, 1), peaks)
 def test_json_and_csv_are_the_curve(tmp_path, capsys, total, percent, ratio, peak):
     path = tmp_path / "rates.csv"

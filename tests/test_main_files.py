@@ -15,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.descriptions import build, descriptions
+from support.examples import examples
 from support.refusals import refused
 
 from plateau_jax import Curve, PlateauCurve, StagedCurve, plot, plotting
@@ -53,7 +54,7 @@ def test_a_curve_from_a_file_is_what_was_written(tmp_path, capsys, monkeypatch, 
     assert Curve.from_dict(json.loads(capsys.readouterr().out)) == curve
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(descriptions())
 def test_every_curve_that_is_written_is_read_back(tmp_path, capsys, description):
     curve = build(description)

@@ -9,8 +9,9 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
+from support.examples import examples
 from support.moving import pairs, run
 from support.published import cosine_plateau
 from support.runs import advance, optimizer_with, rates_of
@@ -81,7 +82,7 @@ def lost_there(pair, plan):
 # On short runs; the warning has its own tests.
 @pytest.mark.filterwarnings("ignore:plateaus:plateau_jax.CurveWarning")
 @pytest.mark.parametrize("pair", pairs(), ids=lambda pair: pair.there.partition("(")[0])
-@settings(max_examples=15)
+@examples(15)
 @given(plans())
 def test_both_lines_give_the_same_rates(pair, plan):
     plan = pair.read(plan)

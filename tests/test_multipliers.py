@@ -3,9 +3,10 @@
 import copy
 import pickle
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support.descriptions import build, descriptions
+from support.examples import examples
 
 from plateau_jax import PlateauCurve
 from torch_bridge.multipliers import Multipliers
@@ -13,7 +14,7 @@ from torch_bridge.multipliers import Multipliers
 any_step = st.one_of(st.integers(-(10**4), 10**4), st.integers(2**31 - 5000, 2**31 + 5000), st.integers())
 
 
-@settings(max_examples=50)
+@examples(50)
 @given(
     st.lists(descriptions(range(5)), min_size=1, max_size=3),
     st.lists(st.tuples(any_step, st.integers(0, 3)), max_size=8),

@@ -7,9 +7,10 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support.descriptions import build, descriptions
+from support.examples import examples
 
 from plateau_jax import PlateauCurve, StagedCurve
 
@@ -29,7 +30,7 @@ def _points(svg):
     return np.array([point.split(",") for point in line.get("points").split()], float)
 
 
-@settings(max_examples=25)
+@examples(25)
 @given(descriptions())
 def test_the_line_is_the_curve(description):
     curve = build(description)
@@ -53,7 +54,7 @@ def test_the_line_is_the_curve(description):
 
 
 @given(descriptions())
-@settings(max_examples=25)
+@examples(25)
 def test_the_table_is_that_of_describe(description):
     curve = build(description)
     _, _, cells = parsed(curve)

@@ -3,9 +3,10 @@
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from support.borders import PROMISED, steps_at_borders
 from support.descriptions import descriptions_and_steps
+from support.examples import examples
 from support.oracle import Oracle, exactly, half_ulp, mp, stage_of
 
 GONE = {
@@ -52,7 +53,7 @@ def _value(description, step):
     return float(Oracle(description)(step))
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(descriptions_and_steps(range(1), size=16))
 def test_it_follows_the_definitions(case):
     description, steps = case
@@ -85,7 +86,7 @@ def test_flat_parts_that_touch_at_one_level_are_one(description, flat):
     assert Oracle(description).flat() == flat
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(steps_at_borders())
 def test_at_a_border_an_error_a_little_above_the_promise_is_seen(case):
     description, step = case

@@ -6,9 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support.descriptions import build, descriptions
+from support.examples import examples
 from support.oracle import Description
 from support.runs import advance, optimizer_with, rates_of, through_a_file
 from support.training import FUSED, batches, same, spoiled, step_of, train
@@ -39,7 +40,7 @@ def _scheduled(curve: Any, peaks: list[float], steps: int, form: Any = float) ->
 
 
 @every_branch
-@settings(max_examples=20)
+@examples(20)
 @given(at=st.integers(0, 60), more=st.integers(0, 20))
 def test_a_scheduler_goes_on_under_a_branch(branch: Callable[[int], Curve], at: int, more: int) -> None:
     """Saved anywhere before the curves part, loaded optimizer first, it is as if it had always been there."""
@@ -58,7 +59,7 @@ def test_a_scheduler_goes_on_under_a_branch(branch: Callable[[int], Curve], at: 
     assert again.state_dict() == its_scheduler.state_dict()
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(descriptions(range(3)), descriptions(range(3), depth=1), st.integers(0, 30), st.integers(0, 40))
 def test_the_first_other_step_is_named(
     description: Description, other: Description, at: int, saved_at: int
@@ -136,7 +137,7 @@ def test_a_second_part_of_sequential_lr_under_another_plan(form: Any, strict: bo
 
 @pytest.mark.parametrize("name", ["adamw", "momentum", "plain adam"])
 @every_branch
-@settings(max_examples=4)
+@examples(4)
 @given(at=st.integers(0, 20), more=st.integers(0, 5), skips=st.sets(st.integers(0, 39), max_size=9))
 def test_a_training_step_goes_on_under_a_branch(
     name: str, branch: Callable[[int], Curve], at: int, more: int, skips: set[int]

@@ -7,11 +7,12 @@ import warnings
 import matplotlib as mpl
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.figure import Figure
 from matplotlib.ticker import MultipleLocator
 from support.descriptions import build, descriptions
+from support.examples import examples
 
 from plateau_jax import PlateauCurve, StagedCurve, plot
 
@@ -28,7 +29,7 @@ def _points(line):
     return np.asarray(line.get_xdata()), np.asarray(line.get_ydata())
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(st.lists(descriptions(), min_size=1, max_size=3), st.sampled_from((0.0, 1.0, 3e-4, 1e-7, 123.0)))
 def test_every_point_lies_on_the_curve_and_every_border_is_drawn(cases, peak):
     curves = [build(description) for description in cases]
@@ -152,7 +153,7 @@ def test_the_line_is_smooth_and_jumps_where_the_curve_does(curve):
     assert np.abs(np.diff(rates))[apart].max() < 0.04
 
 
-@settings(max_examples=10)
+@examples(10)
 @given(
     st.lists(descriptions(range(7)), min_size=1, max_size=5),
     st.sampled_from((1.0, 1e-5)),

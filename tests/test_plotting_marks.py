@@ -3,10 +3,11 @@
 import matplotlib as mpl
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from support.descriptions import build, descriptions
+from support.examples import examples
 
 from plateau_jax import PlateauCurve, plot
 from plateau_jax.picture import spans
@@ -20,7 +21,7 @@ def _axes():
     return Figure().subplots()
 
 
-@settings(max_examples=25)
+@examples(25)
 @given(descriptions())
 def test_warmup_and_plateaus_of_one_curve_are_shaded_and_named(description):
     curve = build(description)
@@ -32,7 +33,7 @@ def test_warmup_and_plateaus_of_one_curve_are_shaded_and_named(description):
     assert sorted(names) == sorted({name for name, *_ in spans(curve)})
 
 
-@settings(max_examples=25)
+@examples(25)
 @given(descriptions())
 def test_where_a_span_holds_the_curve_rests_and_where_it_warms_up_it_climbs(description):
     curve = build(description)

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support.data import Arguments, Counted, ahead, arguments, build, depths, epoch
+from support.examples import examples
 from torch import Tensor
 from torch.nn.utils.rnn import pack_sequence
 from torch.testing._internal.two_tensor import TwoTensor
@@ -21,7 +22,7 @@ from torch_bridge.data.prefetching import _memory
 
 
 @given(arguments(), st.integers(1, 3), st.lists(st.integers(1, 6), max_size=3))
-@settings(max_examples=100)
+@examples(100)
 def test_prefetching_changes_no_batch(arguments: Arguments, depth: int, breaks: list[int]) -> None:
     """Loops that break off included: each starts the epoch that it would start without."""
     plain, feed = build(arguments, workers=0), build(arguments, depth, workers=0)

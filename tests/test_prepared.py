@@ -14,8 +14,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from support.examples import examples
 
 from torch_bridge import prepared
 
@@ -106,7 +107,7 @@ def batches(draw):
     return drawn
 
 
-@settings(max_examples=30)
+@examples(30)
 @given(batches(), st.booleans())
 def test_batches_are_joined_along_the_first_axis(drawn, as_list):
     def build(source):

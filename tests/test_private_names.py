@@ -14,8 +14,6 @@ from unittest.mock import patch
 
 import pytest
 import torch
-from accelerate import Accelerator
-from lightning_fabric import Fabric
 from numpy.lib import format as npy
 from support import private_names
 from support.data import WORKERS
@@ -223,7 +221,10 @@ def test_a_scheduler_counts_its_steps_and_keeps_its_first_rates() -> None:
     scheduler.step()
 
 
+@pytest.mark.slow
 def test_an_optimizer_has_hooks_that_its_wrapper_by_accelerate_has_not() -> None:
+    from accelerate import Accelerator
+
     inner = optim.SGD([nn.Parameter(torch.ones(1))], lr=1.0)
     assert "_optimizer_step_post_hooks" in vars(inner)
     wrapped = Accelerator(cpu=True).prepare(inner)
@@ -253,7 +254,10 @@ def test_a_scheduler_asks_another_function_for_the_rates_of_an_epoch() -> None:
     assert scheduler.get_last_lr() == [5]
 
 
+@pytest.mark.slow
 def test_a_model_of_fabric_names_its_precision() -> None:
+    from lightning_fabric import Fabric
+
     fabric = Fabric(accelerator="cpu", devices=1, precision="bf16-mixed")
     module = nn.Linear(2, 1)
     model, optimizer = fabric.setup(module, optim.SGD(module.parameters(), lr=1.0))

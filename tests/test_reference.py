@@ -12,6 +12,8 @@ import pytest
 from pdoc.__main__ import cli
 from support.reference import NAMES, PACKAGES, entries, members, parameters
 
+pytestmark = pytest.mark.slow
+
 # Public names that compute no number, and why.
 WITHOUT_EQUATION = {
     "a state, a record or a type of function: what computes it has the equation": (

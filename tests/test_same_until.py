@@ -2,9 +2,10 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support.descriptions import build, descriptions, descriptions_and_steps, steps_of
+from support.examples import examples
 from support.oracle import Oracle, same, stage_of
 from support.strategies import MAX_STEP, Words, words
 
@@ -68,7 +69,7 @@ def _hold(level):
     return StagedCurve([(10,)], start=level)
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(descriptions_and_steps(size=16), words(40))
 def test_true_is_a_proof(case, drawn):
     description, steps = case
@@ -86,7 +87,7 @@ def test_true_is_a_proof(case, drawn):
             assert same(exact(step), changed_exact(step))
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(descriptions_and_steps(size=4), words(100))
 def test_one_curve_described_in_two_ways_is_the_same_at_every_step(case, drawn):
     description, steps = case

@@ -7,8 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from support.examples import examples
 from support.hold_cases import BELOW, PEAK, SIZE, STAIRS, STARTS, UNTIL, WORST, metrics, rates_by_words, rules
 from support.jax_cases import CURVE, assert_equal_bits, product, x64_both_ways
 
@@ -30,7 +31,7 @@ def rates_in_scan(optimizer, given_metrics, **how):
 
 
 @pytest.mark.slow
-@settings(max_examples=12)
+@examples(12)
 @given(st.booleans(), rules, st.lists(metrics(SIZE), min_size=6, max_size=6))
 def test_as_in_words(x64, given_rules, columns):
     with jax.enable_x64(x64):

@@ -6,10 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support.borders import steps_at_borders
 from support.descriptions import build, descriptions, descriptions_and_steps
+from support.examples import examples
 from support.jax_cases import (
     STEPS,
     assert_equal_bits,
@@ -74,7 +75,7 @@ def every_mode_of_a_traced_table(table, steps):
 
 @pytest.mark.slow
 @x64_both_ways
-@settings(max_examples=40)
+@examples(40)
 @given(cases)
 def test_a_traced_table_has_the_bits_of_numpy_in_every_mode(x64, case):
     curve, steps = curve_and_steps(case)
@@ -86,7 +87,7 @@ def test_a_traced_table_has_the_bits_of_numpy_in_every_mode(x64, case):
 
 
 @pytest.mark.slow
-@settings(max_examples=20)
+@examples(20)
 @given(st.booleans(), cases)
 def test_a_table_of_any_form_has_the_bits_of_numpy(x64, case):
     curve, steps = curve_and_steps(case)
@@ -94,7 +95,7 @@ def test_a_table_of_any_form_has_the_bits_of_numpy(x64, case):
         assert_equal_bits(multiplier(curve.segments, steps), curve(steps))
 
 
-@settings(max_examples=50)
+@examples(50)
 @given(steps_at_borders())
 def test_next_to_a_rounding_border_it_has_the_bits_of_numpy(case):
     description, step = case
@@ -103,7 +104,7 @@ def test_next_to_a_rounding_border_it_has_the_bits_of_numpy(case):
 
 
 @pytest.mark.slow
-@settings(max_examples=5)
+@examples(5)
 @given(st.booleans(), cases)
 def test_a_constant_table_has_the_bits_of_numpy_in_every_mode(x64, case):
     curve, steps = curve_and_steps(case)
@@ -114,7 +115,7 @@ def test_a_constant_table_has_the_bits_of_numpy_in_every_mode(x64, case):
 
 
 @pytest.mark.slow
-@settings(max_examples=8)
+@examples(8)
 @given(st.booleans(), cases)
 def test_constant_steps_and_a_constant_table_have_the_bits_of_numpy(x64, case):
     curve, steps = curve_and_steps(case)
@@ -141,7 +142,7 @@ def test_every_step_of_a_curve(x64, curve):
 
 
 @pytest.mark.slow
-@settings(max_examples=8)
+@examples(8)
 @given(st.booleans(), cases, peaks)
 def test_a_rate_is_the_product_of_two_float32(x64, case, peak):
     curve, steps = curve_and_steps(case)
@@ -178,7 +179,7 @@ def test_tiny_constant_peaks_under_an_outer_jit(x64, peak):
 
 
 @pytest.mark.slow
-@settings(max_examples=8)
+@examples(8)
 @given(st.booleans(), cases, peaks)
 def test_the_gradient_of_a_rate_with_respect_to_its_peak_is_the_multiplier(x64, case, peak):
     curve, steps = curve_and_steps(case)
@@ -192,7 +193,7 @@ def of_each_table(tables, steps):
     return jax.vmap(multiplier, in_axes=(0, None))(tables, steps)
 
 
-@settings(max_examples=10)
+@examples(10)
 @given(descriptions_and_steps(range(5)), st.lists(descriptions(range(5), depth=1), min_size=4, max_size=4))
 def test_a_stack_under_vmap_is_each_curve(case, others):
     first, steps = curve_and_steps(case)

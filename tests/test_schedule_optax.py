@@ -5,8 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from support.examples import examples
 from support.jax_cases import CURVE, MANY, STEPS, assert_equal_bits, product, x64_both_ways
 from support.strategies import ratios
 
@@ -70,7 +71,7 @@ def test_inside_join_schedules():
 
 
 @pytest.mark.slow
-@settings(max_examples=12)
+@examples(12)
 @given(
     st.floats(1e-6, 1e3),
     st.floats(0, 1),
@@ -88,7 +89,7 @@ def test_without_plateaus_it_follows_optax(peak, initial, end, total_and_warmup,
     np.testing.assert_allclose(ours(steps), theirs(jnp.array(steps)), rtol=0, atol=peak * 8 * 2.0**-23)
 
 
-@settings(max_examples=10)
+@examples(10)
 @given(st.lists(st.integers(0, 99), min_size=2, max_size=2, unique=True), ratios, ratios)
 def test_with_plateaus_it_is_the_curve(cuts, initial, end):
     start, stop = sorted(cuts)

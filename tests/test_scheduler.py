@@ -6,9 +6,10 @@ from fractions import Fraction
 import jax
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from support.descriptions import build, descriptions, descriptions_and_steps
+from support.examples import examples
 from support.oracle import Oracle, exactly, half_ulp
 from support.runs import advance, optimizer_with, peaks, rates_of, through_a_file
 from torch.optim.lr_scheduler import ConstantLR, LambdaLR, SequentialLR
@@ -23,7 +24,7 @@ def _exact_product(peak: float, curve: Curve, step: int) -> Fraction:
     return Fraction(float(np.float32(peak))) * Fraction(float(curve(step)))
 
 
-@settings(max_examples=50)
+@examples(50)
 @given(descriptions_and_steps(size=8))
 def test_each_lambda_is_the_curve_in_a_python_float(case):
     description, steps = case
@@ -39,7 +40,7 @@ def test_each_lambda_is_the_curve_in_a_python_float(case):
             assert abs(exactly(factor) - exact) <= half_ulp(exact) + Fraction(1, 2**58)
 
 
-@settings(max_examples=50)
+@examples(50)
 @given(st.lists(st.tuples(descriptions(), peaks), min_size=1, max_size=3), st.integers(0, 20))
 def test_rates_are_exact_products_with_a_curve_a_group(cases, steps):
     curves = [build(description) for description, _ in cases]
@@ -54,7 +55,7 @@ def test_rates_are_exact_products_with_a_curve_a_group(cases, steps):
         advance(optimizer, scheduler)
 
 
-@settings(max_examples=50)
+@examples(50)
 @given(descriptions_and_steps(size=4), st.lists(peaks, min_size=1, max_size=3))
 def test_rates_are_exact_products_with_one_curve_for_all(case, group_peaks):
     description, steps = case
@@ -68,7 +69,7 @@ def test_rates_are_exact_products_with_one_curve_for_all(case, group_peaks):
 
 
 @pytest.mark.slow
-@settings(max_examples=10)
+@examples(10)
 @given(descriptions_and_steps(size=36), peaks)
 def test_rates_equal_those_of_optax(case, peak):
     description, steps = case

@@ -4,8 +4,9 @@ import math
 from fractions import Fraction
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from support.examples import examples
 from support.runs import FLOAT32_MAX, advance, optimizer_with, rates_of, through_a_file
 from support.strategies import magnitudes
 
@@ -22,7 +23,7 @@ def _transformers(step, warmup, total):
     return max(0.0, 0.5 * (1.0 + math.cos(math.pi * progress)))
 
 
-@settings(max_examples=50)
+@examples(50)
 @given(magnitudes(1, 2**31 - 1), st.data())
 def test_without_plateaus_it_is_the_schedule_of_transformers(total, data):
     warmup = data.draw(magnitudes(0, total - 1))

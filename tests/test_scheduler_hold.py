@@ -5,7 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
+from support.examples import examples
 from support.held import CURVE, PATIENT, HeldRun, clocks_of, curves, holds
 from support.hold_cases import metrics
 from support.runs import optimizer_with, rates_of
@@ -29,7 +30,7 @@ _FORMS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("form", _FORMS.values(), ids=_FORMS)
-@settings(max_examples=60)
+@examples(60)
 @given(curves, holds, metrics(SIZE))
 def test_the_rate_is_that_of_the_clock(form: Any, curve: Curve, hold: Any, given_metrics: list[Any]) -> None:
     run = HeldRun(curve, hold)

@@ -6,8 +6,9 @@ import re
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from support.examples import examples
 from support.held import CURVE, PATIENT, HeldRun, clocks_of, curves, holds
 from support.hold_cases import metrics
 from support.runs import optimizer_with, through_a_file
@@ -22,7 +23,7 @@ SIZE = 40
 @pytest.mark.filterwarnings(
     "ignore:Seems like `optimizer.step:UserWarning"
 )  # of a copy before the first step
-@settings(max_examples=150)
+@examples(150)
 @given(
     curves,
     holds,

@@ -6,9 +6,10 @@ import pickle
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support.descriptions import build, descriptions
+from support.examples import examples
 from support.runs import advance, modest_peaks, optimizer_with, rates_of, through_a_file
 from torch.optim.lr_scheduler import LambdaLR
 
@@ -19,7 +20,7 @@ CURVE = PlateauCurve(100, warmup_steps=10, plateaus=[(50, 20)], min_lr_ratio=0.1
 OTHER = PlateauCurve(200, plateaus=[(10, 20)], decay="linear")
 
 
-@settings(max_examples=30)
+@examples(30)
 @given(
     st.lists(st.tuples(descriptions(range(5)), modest_peaks), min_size=1, max_size=3),
     st.integers(0, 12),

@@ -2,9 +2,10 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support.descriptions import build, descriptions
+from support.examples import examples
 from support.runs import ROUTES, Run, expected_rates, modest_peaks, optimizer_with, rates_of, through_a_file
 from support.strategies import magnitudes
 from torch.optim import lr_scheduler
@@ -25,7 +26,7 @@ def _wide(rate):
 
 
 @pytest.mark.parametrize("route", ROUTES)
-@settings(max_examples=20)
+@examples(20)
 @given(
     st.sampled_from((torch.optim.SGD, torch.optim.AdamW, torch.optim.Adagrad)),
     st.lists(st.tuples(descriptions(range(5)), modest_peaks), min_size=1, max_size=3),
@@ -53,7 +54,7 @@ def test_every_route_goes_on_like_the_run_that_never_stopped(route, kind, cases,
     assert all(isinstance(rate, float) for rate in resumed.scheduler.base_lrs)
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(
     st.lists(st.tuples(descriptions(range(5)), modest_peaks), min_size=1, max_size=3),
     st.sampled_from((float, _narrow, _wide)),
@@ -97,7 +98,7 @@ def _curve_then_averaging(optimizer):
 @pytest.mark.parametrize(
     "build", [_curve_then_cosine, _constant_then_curve, _curve_and_decay, _curve_then_averaging]
 )
-@settings(max_examples=15)
+@examples(15)
 @given(
     st.one_of(st.integers(1, 40), st.sampled_from((19, 20, 21))),
     st.booleans(),

@@ -8,8 +8,9 @@ from unittest.mock import patch
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from support.examples import examples
 from support.training import (
     CURVE,
     OPTIMIZERS,
@@ -77,7 +78,7 @@ _OPTIONS: dict[str, dict[str, Any]] = {
 @pytest.mark.slow
 @pytest.mark.parametrize("name", OPTIMIZERS)
 @pytest.mark.parametrize("options", _OPTIONS.values(), ids=_OPTIONS)
-@settings(max_examples=2)
+@examples(2)
 @given(stops=_stops(24), skips=st.sets(st.integers(0, 23)), interval=st.integers(2, 9))
 def test_from_any_update(
     name: str, options: dict[str, Any], stops: set[int], skips: set[int], interval: int
@@ -88,7 +89,7 @@ def test_from_any_update(
 
 
 @pytest.mark.parametrize(("kind", "precision"), [("LSTM", "fp32"), ("LSTM", "bf16"), ("GRU", "fp16")])
-@settings(max_examples=5)
+@examples(5)
 @given(stops=_stops(12), skips=st.sets(st.integers(0, 11), max_size=5))
 def test_with_a_carry(kind: str, precision: str, stops: set[int], skips: set[int]) -> None:
     def build() -> TrainStep:

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from support.examples import examples
 from support.training import OPTIMIZERS, Net, batches, mean_loss, same, spoiled, step_of, train
 from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
@@ -106,7 +107,7 @@ def _sound(name: str, precision: str) -> Any:
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-@settings(max_examples=25)
+@examples(25)
 @given(data=st.data())
 def test_refused_or_usable(name: str, data: st.DataObject) -> None:
     precision = data.draw(st.sampled_from(("fp32", "fp16")))

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from support.examples import examples
 from support.training import (
     CURVE,
     FUSED,
@@ -171,7 +172,7 @@ def test_complex_parameters() -> None:
 
 
 @pytest.mark.parametrize("loss_fn", [pair_loss, device_pair_loss])
-@settings(max_examples=25)
+@examples(25)
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=6).filter(any))
 def test_pairs_do_not_depend_on_the_split(loss_fn: Callable[..., Any], rows: list[int]) -> None:
     (whole,) = batches(1, sum(rows))

@@ -6,8 +6,9 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from support.examples import examples
 from support.held import CURVE, PATIENT, clocks_of, curves, float32_rate, holds, told
 from support.hold_cases import metrics
 from support.training import (
@@ -44,7 +45,7 @@ def _expected(hold: Any, curve: Curve, losses: list[Any]) -> list[tuple[int, int
 
 
 @pytest.mark.parametrize("name", ["adamw", "momentum", "rmsprop"])
-@settings(max_examples=25)
+@examples(25)
 @given(st.sampled_from(("fp32", "bf16", "fp16")), curves, holds, metrics(SIZE), st.integers(2, 9))
 def test_the_rate_is_that_of_the_clock(
     name: str, precision: str, curve: Curve, hold: Any, losses: list[Any], interval: int
@@ -84,7 +85,7 @@ def test_the_clocks_of_a_scheduler_that_is_told_the_same_losses(name: str) -> No
 
 @pytest.mark.parametrize("name", ["adamw", "rmsprop"])
 @given(skips=st.sets(st.integers(0, 29)))
-@settings(max_examples=5)
+@examples(5)
 def test_without_a_hold_the_clock_counts_the_updates(name: str, skips: set[int]) -> None:
     step, applied = step_of(name), 0
     for number, batch in enumerate(batches(30)):
@@ -133,7 +134,7 @@ def test_a_skip_changes_a_count_alone(name: str, hold: Any) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-@settings(max_examples=40)
+@examples(40)
 @given(curves, holds, metrics(SIZE), st.booleans())
 def test_in_float32_whatever_the_dtype_of_the_loss_or_torchs_own(
     dtype: torch.dtype, curve: Curve, hold: Any, losses: list[Any], wide: bool

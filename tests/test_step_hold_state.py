@@ -5,8 +5,9 @@ from unittest.mock import patch
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from support.examples import examples
 from support.held import CURVE, PATIENT, curves, float32_rate, holds, told
 from support.hold_cases import metrics
 from support.training import (
@@ -24,7 +25,7 @@ SIZE = 40
 
 
 @pytest.mark.parametrize("name", ["adamw", "momentum", "rmsprop"])
-@settings(max_examples=10)
+@examples(10)
 @given(curves, holds, metrics(SIZE), st.integers(0, SIZE), st.integers(2, 9))
 def test_from_any_update(
     name: str, curve: Curve, hold: Any, losses: list[Any], at: int, interval: int

@@ -7,8 +7,9 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from support.examples import examples
 from support.training import (
     CURVE,
     OPTIMIZERS,
@@ -31,7 +32,7 @@ from torch_bridge.training import clock
 
 @pytest.mark.parametrize("name", ["adamw", "momentum", "rmsprop"])
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
-@settings(max_examples=6)
+@examples(6)
 @given(skips=skip_patterns(60), interval=st.integers(2, 9))
 def test_the_rate_is_that_of_lambda_lr(name: str, precision: str, skips: list[bool], interval: int) -> None:
     model = Net()

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
+from support.examples import examples
 from support.training import (
     FUSED,
     OPTIMIZERS,
@@ -43,7 +44,7 @@ def test_a_skip_changes_a_count_alone(name: str, precision: str) -> None:
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-@settings(max_examples=4)
+@examples(4)
 @given(skips=skip_patterns(30))
 def test_skips_leave_no_trace(name: str, skips: list[bool]) -> None:
     """From the first update on: what follows is what would have come without them."""

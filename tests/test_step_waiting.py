@@ -170,6 +170,7 @@ def test_recorded_and_replayed_with_a_carry(kind: str) -> None:
     assert same(recorded.state_dict(), eager.state_dict())
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")
 def test_compiled_once_and_near_eager() -> None:
     """What torch.compile sees stays the same. The backend here is a quick one, which writes no C++."""

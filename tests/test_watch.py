@@ -13,8 +13,9 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
+from support.examples import examples
 from support.runs import advance, optimizer_with, rates_of, through_a_file
 from torch.optim.lr_scheduler import ChainedScheduler, ConstantLR, LinearLR, SequentialLR
 from torch.optim.swa_utils import SWALR
@@ -56,7 +57,7 @@ kinds = pytest.mark.parametrize("kind", [_plain, _held, _chained], ids=("plain",
 
 
 @kinds
-@settings(max_examples=40)
+@examples(40)
 @given(st.lists(st.one_of(st.sampled_from((1, 2, 9, 10, 11, 30)), st.just("load")), max_size=14))
 @example([10, 10, 10, 10])
 @example([10, 10, 9, 10, 10, "load", 10, 10, 10])

@@ -13,6 +13,8 @@ from torch.optim import Optimizer
 
 from torch_bridge import TrainStep
 
+pytestmark = pytest.mark.slow
+
 
 class _LightningOptimizer:
     """As Lightning has it: attributes of its own, and those of the optimizer inside where it has none."""
