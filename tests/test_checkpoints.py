@@ -22,7 +22,7 @@ from torch import nn
 from torch.distributed.checkpoint import FileSystemWriter
 
 from plateau_jax import PlateauCurve
-from torch_bridge import Checkpoints, MetricLog, StepResult, TrainStep, make_loader
+from torch_bridge import Checkpoints, MetricLog, StepResult, TrainStep, follow, lambda_lr, make_loader
 
 pytestmark = WORKERS
 
@@ -353,6 +353,45 @@ def test_refused_before_anything(tmp_path: Path) -> None:
     with pytest.raises(KeyError, match="another one"):
         checkpoints.load(one=one, two=two)
     assert (one.state, two.state) == (0, 0)
+
+
+def _scheduler(curve: PlateauCurve, **options: bool) -> Any:
+    return lambda_lr(optimizer_of("adamw", Net(0)), curve, **options)
+
+
+def _follower(curve: PlateauCurve, **options: bool) -> Any:
+    return follow(optimizer_of("adamw", Net(0)), "weight_decay", curve, **options)
+
+
+def _step(curve: PlateauCurve, **options: bool) -> Any:
+    return step_of(model=Net(0), curve=curve, **options)
+
+
+@pytest.mark.parametrize(
+    ("build", "name"), [(_scheduler, "lambda_lr"), (_follower, "follow"), (_step, "TrainStep")]
+)
+def test_another_plan_is_taken_where_that_was_said_before(tmp_path: Path, build: Any, name: str) -> None:
+    """What loads here is Checkpoints, which passes nothing on."""
+    other = PlateauCurve(CURVE.total_steps, warmup_steps=1)
+    checkpoints, saved = Checkpoints(tmp_path), build(CURVE)
+    for batch in batches(3):
+        if name == "TrainStep":
+            saved(batch)
+        else:
+            saved.optimizer.step()
+            saved.step()
+    checkpoints.save(3, part=saved)
+    part, expected = build(other), build(other)
+    before = part.state_dict()
+    with pytest.raises(ValueError, match=rf"strict=False, to .*where Checkpoints .*loads, to {name}"):
+        checkpoints.load(part=part)
+    assert same(part.state_dict(), before)
+    expected.load_state_dict(saved.state_dict(), strict=False)
+    part = build(other, strict=False)
+    assert checkpoints.load(part=part) == 3
+    assert same(part.state_dict(), expected.state_dict())
+    with pytest.raises(ValueError, match="past is another"):
+        part.load_state_dict(saved.state_dict(), strict=True)
 
 
 def test_a_log_is_looked_at_first() -> None:

@@ -14,7 +14,7 @@ from torch_bridge.core import Curve, Rule, checks
 from torch_bridge.groups import Setting, number_of, peaks_of, set_peaks
 from torch_bridge.holds import HoldState, States, from_plain, to_plain
 from torch_bridge.multipliers import Multipliers
-from torch_bridge.resume import check_past, clock_in, curves_in
+from torch_bridge.resume import check_past, clock_in, curves_in, way_out
 from torch_bridge.watch import MANY, Watch
 
 
@@ -180,7 +180,7 @@ class CurveLR(LambdaLR):
                     f"{len(self.optimizer.param_groups)}, and had {len(self.base_lrs)} when it got its curve"
                 )
             clock = clock_in(state_dict, last_epoch)
-            states = from_plain(state_dict.get("hold"), self._rules, strict, _WAY_OUT)
+            states = from_plain(state_dict.get("hold"), self._rules, strict, "lambda_lr")
             rates = self._saved_rates(state_dict, clock, peaks, strict)
         except KeyError as error:
             raise ValueError(f"state_dict is not the state of a LambdaLR: it has no {error}") from None
@@ -211,7 +211,7 @@ class CurveLR(LambdaLR):
         count = len(self.base_lrs)
         try:
             if (saved := state_dict.get("curves")) is None:
-                raise ValueError(f"state_dict names no curve; to load it all the same {_WAY_OUT}")
+                raise ValueError(f"state_dict names no curve; to load it all the same {way_out('lambda_lr')}")
             curves = curves_in(saved, count)
             saved = state_dict["rates"]
             rates = [float(checks.number(f"rates[{i}]", rate)) for i, rate in enumerate(saved)]
@@ -222,7 +222,7 @@ class CurveLR(LambdaLR):
                 raise
             return None
         if strict:
-            check_past(curves, self.curves, clock, _WAY_OUT)
+            check_past(curves, self.curves, clock, "lambda_lr")
         # By their arguments: a curve of a subclass equals none of the class itself.
         if [curve.to_dict() for curve in curves] == [curve.to_dict() for curve in self.curves]:
             return rates
@@ -230,6 +230,3 @@ class CurveLR(LambdaLR):
         # As near as the narrowest tensors of rates keep them, bfloat16's.
         in_charge = all(math.isclose(*pair, rel_tol=2**-8) for pair in zip(rates, own, strict=True))
         return None if in_charge else rates
-
-
-_WAY_OUT = "pass strict=False, to load_state_dict or, where a trainer loads, to lambda_lr"

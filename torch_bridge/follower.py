@@ -140,7 +140,7 @@ class Follower:
         if len(bases) != count:
             raise ValueError(f"state_dict has {len(bases)} base values for {count} parameter groups")
         if strict:
-            check_past(curves, self.curves, step, "pass strict=False")
+            check_past(curves, self.curves, step, "follow")
         self._check_groups()
         self.base_values = bases
         separate(self.optimizer, self._setting, bases, self.curves)

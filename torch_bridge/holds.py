@@ -6,6 +6,7 @@ from typing import Any, TypedDict, cast
 import numpy as np
 
 from torch_bridge.core import Curve, Rule, checks, rules_of, start
+from torch_bridge.resume import way_out
 
 States = tuple[Any, ...]
 """What each rule remembers: a named tuple of NumPy's int32 and float32."""
@@ -49,7 +50,7 @@ def to_plain(rules: Sequence[Rule], states: States) -> list[HoldState] | None:
     ] or None
 
 
-def from_plain(saved: Any, rules: Sequence[Rule], strict: bool, way_out: str) -> States:
+def from_plain(saved: Any, rules: Sequence[Rule], strict: bool, builder: str) -> States:
     """What `to_plain` wrote for these rules. Unless `strict`, for others their start.
 
     Raises:
@@ -64,7 +65,7 @@ def from_plain(saved: Any, rules: Sequence[Rule], strict: bool, way_out: str) ->
         if own != other:
             raise ValueError(
                 f"state_dict was saved with hold = {other or None}, and here it is {own or None}; to keep "
-                f"the clock and drop what the rule remembers, {way_out}"
+                f"the clock and drop what the rule remembers, {way_out(builder)}"
             )
         return tuple(_read(item["state"], start(rule)) for item, rule in zip(items, rules, strict=True))
     except (KeyError, TypeError, ValueError) as error:

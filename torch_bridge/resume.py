@@ -32,7 +32,12 @@ def clock_in(state_dict: Mapping[str, Any], updates: int) -> int:
     return found
 
 
-def check_past(saved: Sequence[Curve], own: Sequence[Curve], clock: int, way_out: str) -> None:
+def way_out(builder: str) -> str:
+    """What lets the state of another plan in."""
+    return f"pass strict=False, to load_state_dict or, where Checkpoints or a trainer loads, to {builder}"
+
+
+def check_past(saved: Sequence[Curve], own: Sequence[Curve], clock: int, builder: str) -> None:
     """Refuse curves whose past, the steps before `clock`, is another.
 
     Raises:
@@ -44,5 +49,5 @@ def check_past(saved: Sequence[Curve], own: Sequence[Curve], clock: int, way_out
             raise ValueError(
                 f"state_dict was saved under {before!r} at step {clock}, and here param_groups[{index}] "
                 f"follows {now!r}, whose past is another: same_until is True up to step {same}, and no "
-                f"longer from step {same + 1} on; if the change is meant, {way_out}"
+                f"longer from step {same + 1} on; if the change is meant, {way_out(builder)}"
             )

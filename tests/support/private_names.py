@@ -29,7 +29,7 @@ def look_at_ddp() -> None:
     assert model._comm_hooks
     model(torch.ones(1, 2))  # a forward pass that no backward pass follows is none that was broken off
     model._check_reducer_finalized()
-    parameter = module[1].bias
+    parameter: Any = module[1].bias
     model(torch.ones(1, 2))
     torch.autograd.backward(parameter.sum())  # of its two parameters one has no gradient yet
     with pytest.raises(RuntimeError, match="finished reduction"):

@@ -35,7 +35,7 @@ def check(
         if curves is not None:
             with _refused("list of curves"):
                 saved = curves_in(other["curves"], len(curves))
-            check_past(saved, curves, clock_in(other, other["applied"]), "pass strict=False")
+            check_past(saved, curves, clock_in(other, other["applied"]), "TrainStep")
 
 
 def _check(own: TrainStepState, other: Any, optimizers: Sequence[Optimizer], device: torch.device) -> None:

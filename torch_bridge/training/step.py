@@ -107,10 +107,12 @@ class TrainStep:
             after every `"micro"`-batch, which under `fully_shard` takes less memory: gradients that wait
             are whole. (With DDP's `static_graph` it is always the latter.) The numbers are the same, but
             for rounding.
+        strict: What `load_state_dict` takes by default, where `Checkpoints` calls that.
 
     Attributes:
         model: The module.
         optimizers: The torch optimizers, a tuple.
+        strict: As above.
 
     Raises:
         TypeError: An argument of another kind; an optimizer that needs a closure.
@@ -157,6 +159,7 @@ class TrainStep:
         carry: Any = None,
         hold: Rule | Sequence[Rule] | None = None,
         synchronize: Synchronize = "update",
+        strict: bool = True,
     ) -> None:
         check_model(model)
         checks.one_of("synchronize", synchronize, get_args(Synchronize))
@@ -191,6 +194,7 @@ class TrainStep:
 
         self.model = model
         self.optimizers: tuple[Optimizer, ...] = tuple(optimizers)
+        self.strict = strict
         self._wrapper = wrapper
         self._max_norm, self._raises = max_norm, on_nonfinite == "raise"
         self._loss_fn = torch.compile(loss_fn) if compile else loss_fn
@@ -366,7 +370,9 @@ class TrainStep:
         }
 
     @torch.inference_mode(False)
-    def load_state_dict(self, state_dict: TrainStepState | Mapping[str, Any], strict: bool = True) -> None:
+    def load_state_dict(
+        self, state_dict: TrainStepState | Mapping[str, Any], strict: bool | None = None
+    ) -> None:
         """Go on, bit for bit, where a snapshot was taken. What is loaded is copied.
 
         The peaks of the rates and the optimizers' settings are the saved ones. Of an optimizer that is
@@ -378,15 +384,16 @@ class TrainStep:
             strict: Whether the state of another plan is refused: of a curve that differs at a step before
                 the saved clock (`Curve.same_until`), or of another hold. With False the run goes on under
                 this step's curve, from the saved clock, whatever came before, and rules that are not the
-                saved ones start anew.
+                saved ones start anew. By default as the step was built.
 
         Raises:
             ValueError: The state of another plan (unless `strict` is False), of another model, optimizer,
                 precision or carry, or not a state. Nothing was changed.
         """
         clock = self._clock
+        strict = self.strict if strict is None else strict
         check(self._state(), state_dict, self.optimizers, self._device, clock.curves if strict else None)
-        held = from_plain(state_dict.get("hold"), clock.rules, strict, "pass strict=False")
+        held = from_plain(state_dict.get("hold"), clock.rules, strict, "TrainStep")
         states = [state_dict["optimizer"]] if len(self.optimizers) == 1 else state_dict["optimizer"]
         groups = list(chain.from_iterable(state["param_groups"] for state in states))
         if self._graphs is not None:
