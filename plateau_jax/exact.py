@@ -2,10 +2,11 @@
 
 A value v in [0, 1] is the integer nearest to v·2²²⁴. That is far below anything that float32, of
 which the smallest is 2⁻¹⁴⁹, or the 62-bit fixed point of the runtime can see: what is rounded from
-here is rounded once.
+here is rounded once. An exponential that ends far below still passes through all that is above: the levels
+that it runs between are taken to 100 digits, however small they are.
 """
 
-from decimal import Context
+from decimal import Context, Decimal
 from fractions import Fraction
 from math import isqrt
 
@@ -19,7 +20,7 @@ _PI = 0x3243F6A8885A308D313198A2E03707344A4093822299F31D0082EFA98EC4E6C89  # π�
 
 PI = _PI >> _GUARD
 
-_DECIMAL = Context(prec=100)  # digits, for logarithms and powers
+_DECIMAL = Context(prec=100)  # digits
 
 LN_2 = int(_DECIMAL.multiply(_DECIMAL.ln(2), ONE))
 
@@ -60,18 +61,32 @@ def square_root(number: Fraction) -> int:
     return isqrt((number.numerator << 2 * BITS) // number.denominator)
 
 
-def geometric_mean(start: int, end: int, x: Fraction) -> int:
-    """start^(1 - x)·end^x, zeros counting as 2⁻²²⁴."""
-    logarithm = _DECIMAL.ln(max(start, 1))
-    way = _DECIMAL.subtract(_DECIMAL.ln(max(end, 1)), logarithm)
+def digits(number: Fraction) -> Decimal:
+    """The number to 100 digits."""
+    return _DECIMAL.divide(number.numerator, number.denominator)
+
+
+def from_digits(number: Decimal) -> int:
+    """The number in 224 bits."""
+    return round(_DECIMAL.multiply(number, ONE))
+
+
+def part_way(start: Decimal, end: Decimal, share: int) -> Decimal:
+    """start + (end - start)·share, the share in 224 bits."""
+    return _DECIMAL.fma(_DECIMAL.subtract(end, start), _DECIMAL.divide(share, ONE), start)
+
+
+def geometric_mean(start: Decimal, end: Decimal, x: Fraction) -> Decimal:
+    """start^(1 - x)·end^x."""
+    logarithm = _DECIMAL.ln(start)
+    way = _DECIMAL.subtract(_DECIMAL.ln(end), logarithm)
     gone = _DECIMAL.divide(_DECIMAL.multiply(way, x.numerator), x.denominator)
-    return round(_DECIMAL.exp(_DECIMAL.add(logarithm, gone)))
+    return _DECIMAL.exp(_DECIMAL.add(logarithm, gone))
 
 
-def log2_ratio(high: int, low: int) -> Fraction:
-    """log₂(high/low), zeros counting as 2⁻²²⁴."""
-    ratio = _DECIMAL.divide(max(high, 1), max(low, 1))
-    return Fraction(_DECIMAL.divide(_DECIMAL.ln(ratio), _DECIMAL.ln(2)))
+def log2_ratio(high: Decimal, low: Decimal) -> Fraction:
+    """log₂(high/low)."""
+    return Fraction(_DECIMAL.divide(_DECIMAL.ln(_DECIMAL.divide(high, low)), _DECIMAL.ln(2)))
 
 
 def nearest_float32(value: int) -> np.float32:

@@ -6,6 +6,7 @@ where they are written alike.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from decimal import Decimal
 from fractions import Fraction
 from functools import cached_property
 from math import isqrt
@@ -23,11 +24,15 @@ class Between:
     x: Fraction
 
     @cached_property
-    def bits(self) -> int:
-        start, end = bits(self.start), bits(self.end)
+    def digits(self) -> Decimal:
+        start, end = digits(self.start), digits(self.end)
         if self.shape == "exponential":
             return exact.geometric_mean(start, end, self.x)
-        return start + ((end - start) * _SHARES[self.shape](self.x) >> exact.BITS)
+        return exact.part_way(start, end, _SHARES[self.shape](self.x))
+
+    @cached_property
+    def bits(self) -> int:
+        return exact.from_digits(self.digits)
 
 
 Level = Fraction | Between
@@ -53,6 +58,11 @@ _RATIONAL_COSINES = {
 def bits(level: Level) -> int:
     """The level in 224 bits."""
     return level.bits if isinstance(level, Between) else exact.from_fraction(level)
+
+
+def digits(level: Level) -> Decimal:
+    """The level to 100 digits."""
+    return level.digits if isinstance(level, Between) else exact.digits(level)
 
 
 def are_equal(level: Level, other: Level) -> bool:

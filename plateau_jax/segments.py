@@ -145,13 +145,14 @@ def _words(row: Row) -> tuple[int, ...]:
         int(exact.nearest_float32(first).view(np.int32)),
         int(row.shape == "cosine"),
         int(row.shape == "1-sqrt"),
-        *(_rate(first, last, row.length) if moves and row.shape == "exponential" else (0, 0, 0, 0)),
+        *(_rate(row) if moves and row.shape == "exponential" else (0, 0, 0, 0)),
     )
 
 
-def _rate(start: int, end: int, length: int) -> tuple[int, ...]:
-    """|log₂(end/start)|/L for levels in 224 bits: the whole part and three limbs of the fraction."""
-    rate = floor(exact.log2_ratio(max(start, end), min(start, end)) * (1 << INVERSE_BITS) / length)
+def _rate(row: Row) -> tuple[int, ...]:
+    """|log₂(end/start)|/L: the whole part and three limbs of the fraction."""
+    low, high = sorted((levels.digits(row.start), levels.digits(row.end)))
+    rate = floor(exact.log2_ratio(high, low) * (1 << INVERSE_BITS) / row.length)
     return (
         rate >> INVERSE_BITS,
         rate >> FIXED_BITS & LIMB,

@@ -40,6 +40,21 @@ def test_next_to_a_rounding_border_too_and_without_turning_back(shape, data):
     _assert_one_way(curve(np.clip(step + np.arange(-300, 300), begin, end - 1)), part)
 
 
+@given(st.floats(5e-324, 1e-30), st.floats(1e-3, 1), st.integers(2, 3000), st.booleans(), st.data())
+def test_an_exponential_far_down_or_up_is_as_exact(low, high, length, rises, data):
+    """As ExponentialLR with many steps; and a cooldown from somewhere within, still further down."""
+    start, end = (low, high) if rises else (high, low)
+    stage = {"stages": [(length, end, "exponential")], "start": start}
+    at = data.draw(st.integers(1, length))
+    further = {"cooldown": stage, "at": at, "steps": 50, "to": low / 16 or low, "shape": "exponential"}
+    for description in (stage, stage if rises and low / 16 == 0 else further):
+        curve, oracle = build(description), Oracle(description)
+        steps = range(0, length + 50, 1 + length // 40)
+        for step, found in zip(steps, curve(steps), strict=True):
+            value = oracle(step)
+            assert abs(exactly(float(found)) - value) <= half_ulp(value) + exactly(2.0**-58), step
+
+
 @given(descriptions())
 def test_the_first_step_of_every_part_is_the_nearest_float32(description):
     curve, oracle = build(description), Oracle(description)

@@ -50,16 +50,23 @@ def test_half_cosine_ends_are_exact(denominator):
     assert exact.half_cosine(denominator, denominator) == 0
 
 
-@given(levels, levels, st.fractions(0, 1, max_denominator=MAX_STEP))
-def test_geometric_mean_root_and_logarithm(one, other, x):
-    one, other = max(one, 1), max(other, 1)
-    with mpmath.workprec(300):
-        weight = exactly(x)
-        mean = mpmath.mpf(one) ** (1 - weight) * mpmath.mpf(other) ** weight
-        assert abs(exact.geometric_mean(one, other, x) - mean) < 0.51
+positive = st.floats(5e-324, 1).map(exact.decimal)
+
+
+@given(positive, positive, st.fractions(0, 1, max_denominator=MAX_STEP))
+def test_geometric_mean_part_of_the_way_root_and_logarithm(one, other, x):
+    digits = exact.digits(one), exact.digits(other)
+    with mpmath.workprec(400):
+        weight, share = exactly(x), exact.from_fraction(x)
+        ends = exactly(one), exactly(other)
+        mean = ends[0] ** (1 - weight) * ends[1] ** weight
+        assert abs(exactly(Fraction(exact.geometric_mean(*digits, x))) / mean - 1) < mpmath.ldexp(1, -290)
+        way = ends[0] + (ends[1] - ends[0]) * mpmath.ldexp(share, -224)
+        assert abs(exactly(Fraction(exact.part_way(*digits, share))) - way) < mpmath.ldexp(1, -290)
         assert abs(exact.square_root(x) - mpmath.ldexp(mpmath.sqrt(weight), 224)) <= 1
-        logarithm = mpmath.log(mpmath.mpf(one) / other, 2)
-        assert abs(exactly(exact.log2_ratio(one, other)) - logarithm) < mpmath.ldexp(1, -230)
+        logarithm = mpmath.log(ends[0] / ends[1], 2)
+        assert abs(exactly(exact.log2_ratio(*digits)) - logarithm) < mpmath.ldexp(1, -230)
+        assert abs(exact.from_digits(digits[0]) - mpmath.ldexp(ends[0], 224)) < 0.51
 
 
 @given(levels)
