@@ -19,6 +19,12 @@ _LEFT_OUT = (
     "frozen, or not there, when it was built, or it was told to ignore them. Wrap the model as it is trained"
 )
 
+_NOT_AVERAGED = (
+    "DistributedDataParallel has not averaged the gradients: some of its parameters got none in the "
+    "micro-batch after which it does. Pass find_unused_parameters=True to it, or to distribute; or, where "
+    "they were frozen since, wrap the model as it is trained. Nothing was changed"
+)
+
 
 class Wrapper(Protocol):
     """What an update needs of a model's wrapper."""
@@ -121,7 +127,16 @@ class Replicated:
                 "the step was called inside of no_sync(): it takes all micro-batches of an update in one "
                 "call, and decides itself when gradients are averaged"
             )
-        return nullcontext() if is_last or self._every_micro_batch else self._model.no_sync()
+        return self._averaged() if is_last or self._every_micro_batch else self._model.no_sync()
+
+    @contextmanager
+    def _averaged(self) -> Generator[None]:
+        yield
+        # torch itself says so in the next forward pass: an update later.
+        try:
+            self._model._check_reducer_finalized()
+        except RuntimeError as error:
+            raise RuntimeError(_NOT_AVERAGED) from error
 
     def reduce(self, values: Tensor, operation: Any = ReduceOp.SUM) -> None:
         distributed.all_reduce(values, operation, group=self._group)
@@ -141,6 +156,9 @@ class Sharded:
 
     def __init__(self, model: nn.Module, every_micro_batch: bool) -> None:
         self.module, self._model = model, cast("Any", model)
+        # A loop before may have left them off, for a part of the model too.
+        self._model.set_requires_gradient_sync(True)
+        self._model.set_requires_all_reduce(True)
         mesh = cast("Any", next(model.parameters())).device_mesh
         self._groups = mesh.get_all_groups()
         self.size: int = mesh.size()

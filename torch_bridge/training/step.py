@@ -226,7 +226,8 @@ class TrainStep:
         Raises:
             FloatingPointError: `on_nonfinite="raise"`, and loss or gradient norm is not finite.
             TypeError, ValueError: `loss_fn` returned no loss, or another carry; the step stays usable.
-            RuntimeError: An update before was broken off between the optimizer's step and its count.
+            RuntimeError: An update before was broken off between the optimizer's step and its count; or
+                `DistributedDataParallel` did not average the gradients, since parameters got none.
         """
         self._drivers.check_whole()
         if self._foundation.changed():

@@ -1,0 +1,108 @@
+"""Models of which a part gets no gradient, or was left unsynchronized, in every process of a group."""
+
+from typing import Any, cast
+
+import torch
+from support.training import CURVE, seeded
+from torch import Tensor, distributed, nn
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+from torch_bridge import TrainStep
+
+
+class Net(nn.Module):
+    """With a layer that a batch may go around."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        with seeded(3):
+            self.first, self.around, self.last = nn.Linear(3, 4), nn.Linear(4, 4), nn.Linear(4, 1)
+
+    def forward(self, inputs: Tensor, uses_all: bool) -> Tensor:
+        hidden = torch.tanh(self.first(inputs))
+        return self.last(self.around(hidden) if uses_all else hidden)
+
+
+def _loss_fn(model: nn.Module, batch: Any) -> Tensor:
+    return model(*batch).square().mean()
+
+
+def _batch(update: int, number: int, uses_all: bool) -> tuple[Tensor, bool]:
+    rank = distributed.get_rank()
+    generator = torch.Generator().manual_seed(100 * update + 10 * number + rank)
+    return torch.randn(4, 3, generator=generator), uses_all
+
+
+def _step_of(model: nn.Module) -> TrainStep:
+    return TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.5), _loss_fn, CURVE)
+
+
+def _weights(model: nn.Module) -> list[list[float]]:
+    return [
+        cast("Any", getattr(parameter, "full_tensor", lambda parameter=parameter: parameter)())
+        .flatten()
+        .tolist()
+        for parameter in model.parameters()
+    ]
+
+
+def refused_under_ddp(case: str) -> tuple[str, bool, list[list[float]], int]:
+    """What an update says of a layer without gradients; did it change nothing? What comes of another one."""
+    plain = Net()
+    model = DistributedDataParallel(plain)
+    if case == "frozen after wrapping":
+        plain.around.requires_grad_(False)
+    step = _step_of(model)
+    if case == "frozen while training":
+        step(_batch(0, 0, True))
+        plain.around.requires_grad_(False)
+    before, applied = _weights(plain), int(step.state_dict()["applied"])
+    uses_all = case.startswith("frozen")
+    said = ""
+    try:
+        step(_batch(1, 0, True), _batch(1, 1, uses_all))
+    except RuntimeError as error:
+        said = str(error)
+    unchanged = _weights(plain) == before and step.state_dict()["applied"] == applied
+    if case != "frozen after wrapping":  # else it was not there for the step
+        plain.around.requires_grad_(True)
+        applied = int(step(_batch(2, 0, True), _batch(2, 1, True)).applied)
+    return said, unchanged, _weights(plain), applied
+
+
+_USES = ((True,), (True, False), (True, False))
+
+
+def weights_after(wrapper: str, left_off: str = "") -> list[list[float]]:
+    """Of three updates; the last micro-batch of two goes around a layer."""
+    model: Any = Net()
+    if wrapper == "ddp":
+        step = _step_of(DistributedDataParallel(model, find_unused_parameters=True))
+    else:
+        for part in (model.first, model.around, model):
+            fully_shard(part)
+        if left_off:
+            (model if left_off == "all" else model.around).set_requires_gradient_sync(False)
+        step = _step_of(model)
+    for update, uses in enumerate(_USES):
+        step(*(_batch(update, number, uses_all) for number, uses_all in enumerate(uses)))
+    return _weights(model)
+
+
+def expected_after() -> list[list[float]]:
+    """The same, in one process over the batches of all, by hand."""
+    model = Net()
+    for update, uses in enumerate(_USES):
+        losses: list[Tensor] = []
+        for number, uses_all in enumerate(uses):
+            generator_rows = [
+                torch.randn(4, 3, generator=torch.Generator().manual_seed(100 * update + 10 * number + rank))
+                for rank in range(distributed.get_world_size())
+            ]
+            losses += [_loss_fn(model, (rows, uses_all)) for rows in generator_rows]
+        gradients = torch.autograd.grad(torch.stack(losses).mean(), list(model.parameters()))
+        with torch.no_grad():
+            for parameter, gradient in zip(model.parameters(), gradients, strict=True):
+                parameter -= 0.5 * CURVE(update) * gradient
+    return _weights(model)

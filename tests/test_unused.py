@@ -1,0 +1,29 @@
+"""Over several processes: layers without gradients, which DDP does not average, and FSDP2 does."""
+
+import numpy as np
+import pytest
+from support.processes import run
+from support.unused import expected_after, refused_under_ddp, weights_after
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    "case", ["around it in the last micro-batch", "frozen after wrapping", "frozen while training"]
+)
+def test_what_ddp_does_not_average_is_no_update(case: str) -> None:
+    (one, other) = run(refused_under_ddp, case)
+    said, unchanged, _, applied = one
+    assert "has not averaged the gradients" in said
+    assert "find_unused_parameters=True" in said
+    assert unchanged
+    assert applied == {"frozen after wrapping": 0, "frozen while training": 2}.get(case, 1)
+    assert one == other
+
+
+@pytest.mark.parametrize("how", [("ddp",), ("fsdp",), ("fsdp", "all"), ("fsdp", "a part")], ids=" ".join)
+def test_what_is_averaged_is_right(how: tuple[str, ...]) -> None:
+    """Also where a loop before has switched the averaging off."""
+    for found, expected in zip(run(weights_after, *how), run(expected_after), strict=True):
+        for one, other in zip(found, expected, strict=True):
+            np.testing.assert_allclose(one, other, rtol=0, atol=1e-6)
