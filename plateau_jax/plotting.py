@@ -26,7 +26,7 @@ def plot(curves: Curve | Iterable[Curve], *, peak_value: float = 1.0, ax: Any = 
     Args:
         curves: One curve or several.
         peak_value: The peak learning rate that the curves are multiplied by.
-        ax: The matplotlib Axes to draw into; the current ones by default.
+        ax: The matplotlib Axes to draw into; the current ones by default. Limits that were set stay.
 
     Returns:
         The Axes.
@@ -61,8 +61,10 @@ def plot(curves: Curve | Iterable[Curve], *, peak_value: float = 1.0, ax: Any = 
     ax.margins(x=0.01)
     if names := named[:-1] if len(found) == 1 else named:
         _legend(ax, names)
-    if ax.get_yscale() == "linear":
-        ax.set_ylim(0, (ax.dataLim.ymax or 1.0) / (1 - _room(ax)))
+    if ax.get_yscale() == "linear" and ax.get_autoscaley_on():
+        bottom = min(ax.dataLim.ymin, 0.0)
+        height = max(ax.dataLim.ymax, 0.0) - bottom or 1.0
+        ax.set_ylim(bottom, bottom + height / (1 - _room(ax)), auto=True)
     _write_numbers(ax)
     return ax
 

@@ -135,6 +135,31 @@ def test_a_second_part_of_sequential_lr_under_another_plan(form: Any, strict: bo
         advance(straight, its_scheduler)
 
 
+@pytest.mark.filterwarnings("ignore:The epoch parameter")  # which SequentialLR passes
+def test_a_second_part_that_waits_for_its_turn_is_not_in_charge() -> None:
+    """Also where the first part's rate is that with which it will begin."""
+
+    def start(second: Curve) -> tuple[Any, Any]:
+        optimizer = optimizer_with([0.5])
+        parts = [lambda_lr(optimizer, StagedCurve([(50,)], start=1.0)), lambda_lr(optimizer, second)]
+        return optimizer, SequentialLR(optimizer, parts, [20])
+
+    optimizer, scheduler = start(PlateauCurve(50))
+    advance(optimizer, scheduler, 10)
+    resumed, again = start(PlateauCurve(50, warmup_steps=5))
+    resumed.load_state_dict(optimizer.state_dict())
+    again.load_state_dict(scheduler.state_dict())
+    found: list[float] = []
+    for _ in range(13):
+        found += rates_of(resumed)
+        advance(resumed, again)
+    assert found == [0.5] * 10 + [
+        0.0,
+        float(np.float32(0.5) * np.float32(0.2)),
+        float(np.float32(0.5) * np.float32(0.4)),
+    ]
+
+
 @pytest.mark.parametrize("name", ["adamw", "momentum", "plain adam"])
 @every_branch
 @examples(4)

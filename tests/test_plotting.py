@@ -189,6 +189,29 @@ def test_logarithmic_axes_are_left_alone():
     assert ax.get_ylim()[0] > 0
 
 
+def test_what_was_drawn_before_and_what_comes_later_is_seen():
+    ax = _axes()
+    ax.plot([0, 1000], [-3, -1])
+    plot(CURVE, ax=ax)
+    low, high = ax.get_ylim()
+    assert low <= -3
+    assert high > 1
+    plot(CURVE, ax=ax, peak_value=7.0)
+    assert ax.get_ylim()[0] <= -3
+    assert ax.get_ylim()[1] > 7
+    ax.plot([0, 1000], [9, 9])
+    ax.figure.draw_without_rendering()
+    assert ax.get_ylim()[1] > 9
+
+
+def test_limits_that_were_set_stay():
+    ax = _axes()
+    ax.set_ylim(0.1, 0.3)
+    ax.set_xlim(10, 20)
+    plot(CURVE, ax=ax)
+    assert (ax.get_xlim(), ax.get_ylim()) == ((10, 20), (0.1, 0.3))
+
+
 def test_what_writes_the_numbers_and_places_the_ticks_may_be_the_users():
     ax = _axes()
     ax.xaxis.set_major_locator(MultipleLocator(250))
