@@ -99,6 +99,15 @@ def test_apply_if_finite_leaves_the_curve_where_it_is():
     assert not np.any(moved[np.isnan(gradients)])
 
 
+def test_multi_steps_goes_on_after_a_gradient_that_apply_if_finite_leaves_out():
+    """Within `MultiSteps` it would have come too late: 0 · NaN does not empty a sum."""
+    accumulated = optax.MultiSteps(SGD, every_k_schedule=2).gradient_transformation()
+    gradients = np.where(np.isin(np.arange(27), (4, 11, 12)), np.nan, 1)
+    moved = moves(optax.apply_if_finite(accumulated, 5), gradients)
+    assert_equal_bits(moved[np.isfinite(gradients)][1::2], descent(range(12)))
+    assert np.count_nonzero(moved) == np.count_nonzero(descent(range(12)))
+
+
 def test_chain_with_clipping():
     assert_equal_bits(moves(optax.chain(optax.clip_by_global_norm(1.0), SGD), [4.0] * 14), descent(range(14)))
 
