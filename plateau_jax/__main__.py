@@ -137,9 +137,9 @@ def _write_picture(curves: list[Curve], peak: np.float32, path: Path) -> None:
 
     figure: Any = Figure(figsize=(8, 4), layout="constrained")
     plot(curves, peak_value=float(peak), ax=figure.subplots())
-    path = path if path.suffix else path.with_name(f"{path.name}.png")
+    path = path if path.suffix or _is_stream(path) else path.with_name(f"{path.name}.png")
     with _whole(path) as beside, beside.open("wb") as file:
-        figure.savefig(file, dpi=120, format=path.suffix.removeprefix("."))
+        figure.savefig(file, dpi=120, format=path.suffix.removeprefix(".") or "png")
 
 
 def _write_csv(curve: Curve, peak: np.float32, path: Path) -> None:
@@ -155,9 +155,7 @@ def _write_csv(curve: Curve, peak: np.float32, path: Path) -> None:
 @contextmanager
 def _whole(path: Path) -> Generator[Path]:
     """Where to write, so that the file appears, or replaces what was there, when it is whole."""
-    # Pipes and devices can only be written to, and so can the file that /dev/stdout stands for.
-    streams = "/dev", "/dev/fd", "/proc/self/fd"
-    if (path.exists() and not path.is_file()) or str(path.absolute().parent) in streams:
+    if _is_stream(path):
         yield path
         return
     target = path.resolve()  # a link stays a link
@@ -175,6 +173,12 @@ def _whole(path: Path) -> Generator[Path]:
         beside.unlink(missing_ok=True)
 
 
+def _is_stream(path: Path) -> bool:
+    """Pipes and devices can only be written to, and so can the file that /dev/stdout stands for."""
+    streams = "/dev", "/dev/fd", "/proc/self/fd"
+    return (path.exists() and not path.is_file()) or str(path.absolute().parent) in streams
+
+
 def _in_a_shell(message: Warning | str, *_: object, **__: object) -> str:
     """A warning where there is no line of the user's to point at."""
     return f"python -m plateau_jax: warning: {message}\n"
@@ -190,6 +194,11 @@ if __name__ == "__main__":
     if hasattr(signal, "SIGPIPE"):  # it is not on Windows
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # as of any command whose reader has gone: `| head`
     try:
-        sys.exit(main())
+        status = main()
+        sys.stdout.flush()
+        sys.exit(status)
+    except OSError as error:  # a full disk, say, behind standard output, which the end would write to again
+        print(f"python -m plateau_jax: error: {error.strerror}", file=sys.stderr)
+        os._exit(2)
     except KeyboardInterrupt:
         sys.exit(130)

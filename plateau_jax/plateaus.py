@@ -1,6 +1,7 @@
 """The plateaus that the user wrote: checked, and placed in the count of steps."""
 
 import reprlib
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -74,19 +75,39 @@ def seldom_meant(after_warmup: int, warmup_steps: int, plateaus: tuple[tuple[flo
     """What is to be said of percentages that look like fractions, or that round to no step."""
     values = [value for pair in plateaus for value in pair]
     if max(values, default=2) <= 1 and any(0 < value < 1 for value in values):
-        percent = [tuple(float(exact.decimal(value) * 100) for value in pair) for pair in plateaus]
+        percent = [
+            (float(exact.decimal(start) * 100), float(exact.decimal(duration) * 100))
+            for start, duration in plateaus
+        ]
+        fits = _fits(after_warmup, warmup_steps, percent, [])
         return (
             f"plateaus = {reprlib.repr(list(plateaus))} look like fractions of 1, and are percentages: "
-            f"{_in_steps(plateaus[0], after_warmup)}. For fractions write plateaus={_shown(percent)}"
-        )
+            f"{_in_steps(plateaus[0], after_warmup)}"
+        ) + (f". For fractions write plateaus={_shown(percent)}" if fits else "")
     lost = [pair for pair in plateaus if pair[1] > 0 and not exact.percent_of(after_warmup, pair[1])]
     if lost:
         in_steps = [(warmup_steps + exact.percent_of(after_warmup, start), 1) for start, _ in lost]
+        others = [pair for pair in plateaus if pair not in lost]
+        fits = _fits(after_warmup, warmup_steps, others, in_steps)
         return (
             f"plateaus has durations that round to no step: {_in_steps(lost[0], after_warmup)}. Write longer "
-            f"ones, or a number of steps: absolute_plateaus={_shown(in_steps)}"
+            f"ones, or a number of steps: absolute_plateaus={_shown(in_steps) if fits else '[(start, 1)]'}"
         )
     return ""
+
+
+def _fits(
+    after_warmup: int,
+    warmup_steps: int,
+    plateaus: Sequence[tuple[float, float]],
+    absolute_plateaus: Sequence[tuple[int, int]],
+) -> bool:
+    """Whether there is a curve with them: else they are no advice."""
+    try:
+        placed(warmup_steps + after_warmup, warmup_steps, tuple(plateaus), tuple(absolute_plateaus))
+    except ValueError:
+        return False
+    return True
 
 
 def _in_steps(pair: tuple[float, float], after_warmup: int) -> str:

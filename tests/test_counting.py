@@ -45,7 +45,7 @@ class _Refuses:
 
 @pytest.mark.parametrize(
     "loader",
-    [DataLoader(_Endless()), iter([1]), _Refuses(), 3.0, True, None],
+    [DataLoader(_Endless()), iter([1]), _Refuses(), 3.0, True, None, "10"],
     ids=lambda value: type(value).__name__,
 )
 def test_what_has_no_length_is_told_what_to_give(loader):

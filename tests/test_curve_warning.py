@@ -73,6 +73,14 @@ def test_what_it_says_to_write_is_right(plateaus, instead):
     assert all(row.length for row in curve.rows if row.kind == "plateau" and row.begin != 475)
 
 
+@pytest.mark.parametrize(
+    ("total", "plateaus"), [(1000, [(1, 0.5)]), (10, [(100, 0.5)]), (20, [(10, 1), (12, 1), (14, 1)])]
+)
+def test_what_would_be_refused_is_no_advice(total, plateaus):
+    (message,) = seen(PlateauCurve, total, plateaus=plateaus)
+    assert not re.search(r"plateaus=\[\(\d", message)
+
+
 def test_a_message_stays_short():
     many = [(index / 1000, 0.0001) for index in range(900)]
     (message,) = seen(PlateauCurve, 10**7, plateaus=many)

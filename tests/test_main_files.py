@@ -163,3 +163,17 @@ def test_a_reader_that_has_gone_is_no_error_to_tell(more):
     os.close(writer)
     assert done.stderr == b""
     assert done.returncode == -signal.SIGPIPE
+
+
+@pytest.mark.parametrize("more", [[], ["--json"]], ids=str)
+def test_a_full_disk_behind_the_output_is_told_in_one_line(more):
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-m", "plateau_jax", "10", *more]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.stderr == "python -m plateau_jax: error: No space left on device\n"
+    assert done.returncode == 2
+
+
+def test_a_device_is_drawn_into_as_it_is_called(capsys):
+    assert main(["10", "--plot", "/dev/null"]) == 0
+    assert not Path("/dev/null.png").exists()

@@ -147,7 +147,7 @@ def test_what_is_no_state_is_refused(change, strict):
 
 
 @pytest.mark.parametrize(
-    "rates", [..., None, 0.1, [], [0.1], [0.1] * 3, [0.1, None], [0.1, float("nan")]], ids=str
+    "rates", [..., None, 0.1, [], [0.1], [0.1] * 3, [0.1, None], [0.1, float("nan")], [0.1, -1.0]], ids=str
 )
 def test_rates_that_are_missing_or_not_one_a_group_are_refused(rates):
     run = Run([CURVE, CURVE], [0.1, 0.2])

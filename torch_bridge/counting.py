@@ -39,10 +39,11 @@ def count_updates(loader: Sized | int, epochs: int, *, accumulation: int = 1) ->
 
 
 def _length(loader: Any) -> int:
-    try:
-        return len(loader)
-    except (NotImplementedError, TypeError):
-        pass
+    if not isinstance(loader, str | bytes):
+        try:
+            return len(loader)
+        except (NotImplementedError, TypeError):
+            pass
     try:
         return checks.integer("loader", loader)
     except TypeError:

@@ -215,8 +215,8 @@ class CurveLR(LambdaLR):
             curves = curves_in(saved, count)
             saved = state_dict["rates"]
             rates = [float(checks.number(f"rates[{i}]", rate)) for i, rate in enumerate(saved)]
-            if len(rates) != count:
-                raise ValueError(f"state_dict has {len(rates)} rates for {count} parameter groups")
+            if len(rates) != count or min(rates, default=0.0) < 0:
+                raise ValueError(f"state_dict has the rates {rates} for {count} parameter groups")
         except (KeyError, OverflowError, TypeError, ValueError):
             if strict:
                 raise

@@ -389,7 +389,8 @@ class TrainStep:
 
         Raises:
             ValueError: The state of another plan (unless `strict` is False), of another model, optimizer,
-                precision or carry, or not a state. Nothing was changed.
+                precision or carry, or not a state. Nothing was changed. (What a `load_state_dict` of a
+                module's or an optimizer's own raises comes later: `Checkpoints` puts all back then.)
         """
         clock = self._clock
         strict = self.strict if strict is None else strict
