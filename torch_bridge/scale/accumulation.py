@@ -1,5 +1,6 @@
 """How the micro-batches of all processes add up to one update."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -73,13 +74,17 @@ class SharedAccumulator(Accumulator):
         norm = total_norm(gradients, norm_dtype)
         # float64 holds the square of every float32.
         squares = norm.double().square() / self._wrapper.copies
-        sums = torch.stack([self._total.double(), self._on_device(self._weight).double(), squares])
+        is_pair = self._first is not None and self._first.weight is not None
+        kind = self._on_device(float(is_pair))
+        sums = torch.stack([self._total.double(), self._on_device(self._weight).double(), squares, kind])
         self._wrapper.reduce(sums)
-        total, weight, squares = sums
+        total, weight, squares, pairs = sums
         size, norm_of_all = self._wrapper.size, squares.sqrt()
+        # Of means in some processes and pairs in others there is no loss: all skip.
+        total = torch.where(pairs % size == 0, total, math.nan)
         share: Any = 1 / size
         factor = None if self._scale is None else self._scale.factor.reciprocal()
-        if self._first is not None and self._first.weight is not None:
+        if is_pair:
             share = (1.0 if self._divisor is None else self._divisor) / weight
             factor = share * size if factor is None else share * size * factor
         if factor is not None:

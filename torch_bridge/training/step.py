@@ -64,7 +64,8 @@ class TrainStep:
     one mesh dimension, or two for hybrid sharding. The update is then one over all: the loss is
     Σ sum / Σ weight, or the mean, over the micro-batches of all processes, and what is returned, the
     decision and the clock are the same in each. Every process passes as many micro-batches. One may weigh
-    nothing or hold no rows, with pairs: its process runs the model on it all the same. Under `fully_shard`
+    nothing or hold no rows, with pairs: its process runs the model on it all the same. Of pairs in one and
+    means in another the loss is NaN. Under `fully_shard`
     each runs the same modules. An error in one process alone leaves the others waiting, until torchrun,
     or the group's timeout, ends them.
 

@@ -1,14 +1,17 @@
-"""Models of which a part gets no gradient, or was left unsynchronized, in every process of a group."""
+"""What goes wrong in a group of processes: parts without gradients, or not averaged; losses of two kinds."""
 
 from typing import Any, cast
 
 import torch
-from support.training import CURVE, seeded
+from support.training import seeded
 from torch import Tensor, distributed, nn
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
+from plateau_jax import PlateauCurve
 from torch_bridge import TrainStep
+
+CURVE = PlateauCurve(20)  # the first update moves something
 
 
 class Net(nn.Module):
@@ -69,6 +72,23 @@ def refused_under_ddp(case: str) -> tuple[str, bool, list[list[float]], int]:
         plain.around.requires_grad_(True)
         applied = int(step(_batch(2, 0, True), _batch(2, 1, True)).applied)
     return said, unchanged, _weights(plain), applied
+
+
+def two_kinds_of_losses(wrapper: str) -> tuple[float, int, int, bool]:
+    """Loss, counts, and whether nothing moved, where the first process has a mean and the others pairs."""
+    model: Any = Net()
+
+    def loss_fn(model: nn.Module, batch: Any) -> Any:
+        squares = model(*batch).square()
+        return squares.mean() if distributed.get_rank() == 0 else (squares.sum(), len(squares))
+
+    if wrapper == "fsdp":
+        fully_shard(model)
+    wrapped = model if wrapper == "fsdp" else DistributedDataParallel(model)
+    step = TrainStep(wrapped, torch.optim.SGD(wrapped.parameters(), lr=0.5), loss_fn, CURVE)
+    before = _weights(model)
+    result = step(_batch(0, 0, True))
+    return float(result.loss), int(result.applied), int(result.skipped), _weights(model) == before
 
 
 _USES = ((True,), (True, False), (True, False))

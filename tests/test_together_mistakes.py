@@ -1,9 +1,9 @@
-"""Over several processes: layers without gradients, which DDP does not average, and FSDP2 does."""
+"""Over several processes: layers without gradients, averaging that is off, losses of two kinds."""
 
 import numpy as np
 import pytest
+from support.mistakes import expected_after, refused_under_ddp, two_kinds_of_losses, weights_after
 from support.processes import run
-from support.unused import expected_after, refused_under_ddp, weights_after
 
 pytestmark = pytest.mark.slow
 
@@ -27,3 +27,10 @@ def test_what_is_averaged_is_right(how: tuple[str, ...]) -> None:
     for found, expected in zip(run(weights_after, *how), run(expected_after), strict=True):
         for one, other in zip(found, expected, strict=True):
             np.testing.assert_allclose(one, other, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("wrapper", ["ddp", "fsdp"])
+def test_a_mean_in_one_process_and_a_pair_in_another_is_skipped_in_all(wrapper: str) -> None:
+    for loss, applied, skipped, unchanged in run(two_kinds_of_losses, wrapper):
+        assert np.isnan(loss)
+        assert (applied, skipped, unchanged) == (0, 1, True)
