@@ -1,8 +1,10 @@
 """What goes wrong in a group of processes: parts without gradients, or not averaged; losses of two kinds."""
 
-from typing import Any, cast
+from collections.abc import Callable
+from typing import Any
 
 import torch
+from support.distributed_models import whole
 from support.training import seeded
 from torch import Tensor, distributed, nn
 from torch.distributed.fsdp import fully_shard
@@ -31,26 +33,23 @@ def _loss_fn(model: nn.Module, batch: Any) -> Tensor:
     return model(*batch).square().mean()
 
 
+def _rows(update: int, number: int, rank: int) -> Tensor:
+    return torch.randn(4, 3, generator=torch.Generator().manual_seed(100 * update + 10 * number + rank))
+
+
 def _batch(update: int, number: int, uses_all: bool) -> tuple[Tensor, bool]:
-    rank = distributed.get_rank()
-    generator = torch.Generator().manual_seed(100 * update + 10 * number + rank)
-    return torch.randn(4, 3, generator=generator), uses_all
+    return _rows(update, number, distributed.get_rank()), uses_all
 
 
-def _step_of(model: nn.Module) -> TrainStep:
-    return TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.5), _loss_fn, CURVE)
+def _step_of(model: nn.Module, loss_fn: Callable[..., Any] = _loss_fn) -> TrainStep:
+    return TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.5), loss_fn, CURVE)
 
 
-def _weights(model: nn.Module) -> list[list[float]]:
-    return [
-        cast("Any", getattr(parameter, "full_tensor", lambda parameter=parameter: parameter)())
-        .flatten()
-        .tolist()
-        for parameter in model.parameters()
-    ]
+def _weights(model: nn.Module) -> list[Any]:
+    return [array.tolist() for array in whole(list(model.parameters()))]
 
 
-def refused_under_ddp(case: str) -> tuple[str, bool, list[list[float]], int]:
+def refused_under_ddp(case: str) -> tuple[str, bool, list[Any], int]:
     """What an update says of a layer without gradients; did it change nothing? What comes of another one."""
     plain = Net()
     model = DistributedDataParallel(plain)
@@ -84,8 +83,7 @@ def two_kinds_of_losses(wrapper: str) -> tuple[float, int, int, bool]:
 
     if wrapper == "fsdp":
         fully_shard(model)
-    wrapped = model if wrapper == "fsdp" else DistributedDataParallel(model)
-    step = TrainStep(wrapped, torch.optim.SGD(wrapped.parameters(), lr=0.5), loss_fn, CURVE)
+    step = _step_of(model if wrapper == "fsdp" else DistributedDataParallel(model), loss_fn)
     before = _weights(model)
     result = step(_batch(0, 0, True))
     return float(result.loss), int(result.applied), int(result.skipped), _weights(model) == before
@@ -94,7 +92,7 @@ def two_kinds_of_losses(wrapper: str) -> tuple[float, int, int, bool]:
 _USES = ((True,), (True, False), (True, False))
 
 
-def weights_after(wrapper: str, left_off: str = "") -> list[list[float]]:
+def weights_after(wrapper: str, left_off: str = "") -> list[Any]:
     """Of three updates; the last micro-batch of two goes around a layer."""
     model: Any = Net()
     if wrapper == "ddp":
@@ -110,17 +108,15 @@ def weights_after(wrapper: str, left_off: str = "") -> list[list[float]]:
     return _weights(model)
 
 
-def expected_after() -> list[list[float]]:
+def expected_after() -> list[Any]:
     """The same, in one process over the batches of all, by hand."""
     model = Net()
     for update, uses in enumerate(_USES):
-        losses: list[Tensor] = []
-        for number, uses_all in enumerate(uses):
-            generator_rows = [
-                torch.randn(4, 3, generator=torch.Generator().manual_seed(100 * update + 10 * number + rank))
-                for rank in range(distributed.get_world_size())
-            ]
-            losses += [_loss_fn(model, (rows, uses_all)) for rows in generator_rows]
+        losses = [
+            _loss_fn(model, (_rows(update, number, rank), uses_all))
+            for number, uses_all in enumerate(uses)
+            for rank in range(distributed.get_world_size())
+        ]
         gradients = torch.autograd.grad(torch.stack(losses).mean(), list(model.parameters()))
         with torch.no_grad():
             for parameter, gradient in zip(model.parameters(), gradients, strict=True):

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
+from support import distributed_models
 from support.training import CURVE, OPTIMIZERS, Net, Recurrent, optimizer_of
 from torch import Tensor, distributed, nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
@@ -134,8 +135,7 @@ def step_of(case: Case) -> TrainStep:
 
 def whole(step: TrainStep) -> list[np.ndarray]:
     """The weights, gathered."""
-    values: list[Any] = [parameter.detach() for parameter in step.model.parameters()]
-    return [(v.full_tensor() if hasattr(v, "full_tensor") else v).numpy().copy() for v in values]
+    return distributed_models.whole(list(step.model.parameters()))
 
 
 def train(case: Case) -> Run:

@@ -21,8 +21,8 @@ class SharedAccumulator(Accumulator):
     Means are averaged, as the wrapper averages gradients. With c what all sums are divided by, it leaves
     1/size · Σ gradients/c, and the gradient of Σ sum / Σ weight is c·size/Σ weight of that.
 
-    One message more than the wrapper's own brings total, weight and norm together. Where the gradient of
-    a sum can overflow, in fp16 here or on its way, there is another one, about c: the largest first
+    One message more than the wrapper's own brings total, weight, norm and kind together. Where the gradient
+    of a sum can overflow, in fp16 here or on its way, there is another one, about c: the largest first
     weight, or the largest so far. Otherwise c is 1.
 
     Args:

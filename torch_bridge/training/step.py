@@ -65,9 +65,8 @@ class TrainStep:
     Σ sum / Σ weight, or the mean, over the micro-batches of all processes, and what is returned, the
     decision and the clock are the same in each. Every process passes as many micro-batches. One may weigh
     nothing or hold no rows, with pairs: its process runs the model on it all the same. Of pairs in one and
-    means in another the loss is NaN. Under `fully_shard`
-    each runs the same modules. An error in one process alone leaves the others waiting, until torchrun,
-    or the group's timeout, ends them.
+    means in another the loss is NaN. Under `fully_shard` each runs the same modules. An error in one process
+    alone leaves the others waiting, until torchrun, or the group's timeout, ends them.
 
     **Composes**: both wrappers with every precision, `carry`, `hold`, `compile`, several optimizers and
     `checkpoint_activations`. Not, and refused: `cuda_graph` with a wrapper or `checkpoint_activations`;
