@@ -69,5 +69,5 @@ def frozen() -> None:
 @pytest.fixture(scope="module")
 def short_windows() -> Iterator[None]:
     """Schedulers compute 64 steps ahead, not thousands: less work, and more borders that a run crosses."""
-    with patch.object(import_module("torch_bridge.multipliers"), "CHUNK", 64):
+    with patch.object(import_module("torch_bridge.schedulers.multipliers"), "CHUNK", 64):
         yield

@@ -65,7 +65,7 @@ _ASKED = [
     ("optax", "import plateau_jax; plateau_jax.scale_by_curve", "scale_by_curve", "jax"),
     ("matplotlib", "import plateau_jax as p; p.plot(p.PlateauCurve(9))", "plot", "plot"),
     ("torch", "import torch_bridge", "torch_bridge", "torch"),
-    ("torch", "from torch_bridge.scheduler import lambda_lr", "torch_bridge", "torch"),
+    ("torch", "from torch_bridge.schedulers.factories import lambda_lr", "torch_bridge", "torch"),
     ("torchdata", "from torch_bridge import lambda_lr, prefetch, make_loader", "make_loader", "torch"),
     ("torchdata", "from torch_bridge.data import make_loader", "make_loader", "torch"),
     ("filelock", "from torch_bridge import prepared; prepared(None, '', '')", "prepared", "torch"),

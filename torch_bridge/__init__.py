@@ -9,20 +9,21 @@ from torch_bridge.core import checks
 
 try:
     from torch_bridge.checkpointing.checkpoints import Checkpoints
-    from torch_bridge.counting import count_updates
-    from torch_bridge.curve_lr import CurveLR, CurveLRState
+    from torch_bridge.data.array_cache import prepared
     from torch_bridge.data.prefetching import prefetch
-    from torch_bridge.data.preparing import prepared
-    from torch_bridge.follower import Follower, FollowerState, follow
-    from torch_bridge.scale.activations import checkpoint_activations
-    from torch_bridge.scale.batch_size import find_batch_size
-    from torch_bridge.scale.distribution import distribute
-    from torch_bridge.scale.processes import is_main
-    from torch_bridge.scheduler import get_cosine_plateau_schedule_with_warmup, lambda_lr
-    from torch_bridge.training.evaluation import evaluate
+    from torch_bridge.distributed.activation_checkpointing import checkpoint_activations
+    from torch_bridge.distributed.distribution import distribute
+    from torch_bridge.distributed.processes import is_main
+    from torch_bridge.loop.batch_size import find_batch_size
+    from torch_bridge.loop.evaluation import evaluate
+    from torch_bridge.loop.metrics import MetricLog
+    from torch_bridge.loop.profiling import profile
+    from torch_bridge.schedulers.counting import count_updates
+    from torch_bridge.schedulers.curve_lr import CurveLR, CurveLRState
+    from torch_bridge.schedulers.factories import get_cosine_plateau_schedule_with_warmup, lambda_lr
+    from torch_bridge.schedulers.follower import Follower, FollowerState, follow
     from torch_bridge.training.loss import CarriedLoss, MeanLoss, PairLoss
-    from torch_bridge.training.metrics import MetricLog, StepResult
-    from torch_bridge.training.profiling import profile
+    from torch_bridge.training.result import StepResult
     from torch_bridge.training.snapshot import TrainStepState
     from torch_bridge.training.step import TrainStep
 except ModuleNotFoundError as error:

@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import TensorDataset
 
 from torch_bridge import evaluate, make_loader
-from torch_bridge.scale import processes
+from torch_bridge.distributed import processes
 
 LOSSES: dict[str, Callable[..., Any]] = {"mean": mean_loss, "pair": pair_loss}
 # Rows of each batch, by process.

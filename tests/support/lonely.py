@@ -12,7 +12,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
-from torch_bridge.scale.alone import alone
+from torch_bridge.distributed.local_trial import alone
 
 
 def _exhaust(_: Tensor) -> None:

@@ -16,7 +16,7 @@ from torch_bridge.checkpointing.background import Background
 from torch_bridge.checkpointing.parts import Part
 from torch_bridge.checkpointing.together import together
 from torch_bridge.core import checks
-from torch_bridge.scale import processes
+from torch_bridge.distributed import processes
 
 
 class Checkpoints:

@@ -13,8 +13,8 @@ from torch.distributed.checkpoint import Metadata
 from torch_bridge.checkpointing import folders, manifest, shards, structure
 from torch_bridge.checkpointing.manifest import Manifest
 from torch_bridge.checkpointing.saving import STATE, own_key
-from torch_bridge.scale import processes
-from torch_bridge.training.snapshot import mesh_of
+from torch_bridge.distributed import processes
+from torch_bridge.distributed.dtensors import mesh_of
 
 Value = TypeVar("Value")
 

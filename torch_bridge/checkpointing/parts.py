@@ -9,7 +9,7 @@ from torch.optim import Optimizer
 
 from torch_bridge.checkpointing import structure
 from torch_bridge.checkpointing.together import together
-from torch_bridge.training.snapshot import mesh_of
+from torch_bridge.distributed.dtensors import mesh_of
 from torch_bridge.training.state_checks import add_new_states
 from torch_bridge.training.step import TrainStep
 

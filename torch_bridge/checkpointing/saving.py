@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from torch_bridge.checkpointing import folders, manifest, shards, structure
-from torch_bridge.training.snapshot import mesh_of
+from torch_bridge.distributed.dtensors import mesh_of
 
 STATE = "state.json"
 _FIRST_SIGHT = 60.0  # seconds until a folder that the first process has made is seen by all

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from torch_bridge.scale import processes
-from torch_bridge.training.snapshot import mesh_of
+from torch_bridge.distributed import processes
+from torch_bridge.distributed.dtensors import mesh_of
 
 _TAG = "$"
 _SAFE = 2**63  # Python reads longer decimals, but not without end

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
-from torch_bridge.scale import processes
+from torch_bridge.distributed import processes
 
 Value = TypeVar("Value")
 

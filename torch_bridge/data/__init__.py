@@ -6,8 +6,8 @@
 from typing import TYPE_CHECKING, Any
 
 from torch_bridge.core import checks
+from torch_bridge.data.array_cache import prepared
 from torch_bridge.data.prefetching import prefetch
-from torch_bridge.data.preparing import prepared
 
 if TYPE_CHECKING:
     from torch_bridge.data.loader import make_loader

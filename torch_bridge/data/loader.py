@@ -17,7 +17,7 @@ from torchdata.stateful_dataloader.sampler import RandomSampler  # pyright: igno
 from torch_bridge.core import checks
 from torch_bridge.data.global_batches import GlobalBatches
 from torch_bridge.data.resumable import ResumableLoader, on_cpu
-from torch_bridge.scale import processes
+from torch_bridge.distributed import processes
 
 # Each worker holds the dataset object once more, and a single device seldom needs more than this.
 MOST_WORKERS = 8

@@ -12,7 +12,7 @@ from torch.utils import _pytree as pytree
 from torchdata.stateful_dataloader import StatefulDataLoader  # pyright: ignore[reportMissingTypeStubs]
 
 from torch_bridge.data.global_batches import GlobalBatches, Place
-from torch_bridge.scale import processes
+from torch_bridge.distributed import processes
 
 
 class ResumableLoader(StatefulDataLoader[Any]):

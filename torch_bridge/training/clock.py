@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from torch_bridge.core import Curve, Rule
-from torch_bridge.holds import States, starts
-from torch_bridge.multipliers import Multipliers
+from torch_bridge.schedulers.hold_state import States, starts
+from torch_bridge.schedulers.multipliers import Multipliers
 from torch_bridge.training.hold import Hold
 
 INTERVAL = 1024

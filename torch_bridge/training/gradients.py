@@ -6,6 +6,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from torch_bridge.distributed.dtensors import local_part
+
 
 def gradients_of(parameters: Iterable[nn.Parameter]) -> list[Tensor]:
     """The gradients that are there, to be changed in place.
@@ -20,9 +22,7 @@ def gradients_of(parameters: Iterable[nn.Parameter]) -> list[Tensor]:
         if gradient.is_sparse:
             gradient = parameter.grad = gradient.coalesce()
             gradient = gradient._values()
-        elif hasattr(gradient, "placements"):
-            gradient = gradient._local_tensor  # to_local() would be an operator of autograd
-        gradients.append(gradient)
+        gradients.append(local_part(gradient))
     return gradients
 
 

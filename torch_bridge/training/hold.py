@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from torch_bridge.core import Curve, Rule, decide
-from torch_bridge.holds import States, starts
+from torch_bridge.schedulers.hold_state import States, starts
 
 
 class Hold:

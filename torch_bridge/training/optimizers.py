@@ -9,7 +9,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from torch_bridge.core import Curve
-from torch_bridge.groups import curves_of, groups_of
+from torch_bridge.schedulers.param_groups import curves_of, groups_of
 
 _TRAINERS = ("accelerate", "lightning", "lightning_fabric", "pytorch_lightning")
 

@@ -10,7 +10,8 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
 
-from torch_bridge.holds import HoldState
+from torch_bridge.distributed.dtensors import placed_as
+from torch_bridge.schedulers.hold_state import HoldState
 from torch_bridge.training.clock import Clock
 
 
@@ -94,15 +95,6 @@ def copied_for(optimizer: Optimizer, state: Any) -> Any:
     return copied
 
 
-def placed_as(own: Tensor, value: Tensor) -> Tensor:
-    """The value, sharded over processes if `own` is; a whole tensor is cut without a message."""
-    if not (mesh := mesh_of(own)) or mesh_of(value):
-        return value
-    from torch.distributed.tensor import distribute_tensor
-
-    return distribute_tensor(value, mesh, cast("Any", own).placements, src_data_rank=None)
-
-
 def placed(own: Mapping[str, Any], state: Any) -> Any:
     """A module's state, with the attributes that it has, each tensor placed as its own is."""
     result = copy.copy(state)
@@ -110,11 +102,6 @@ def placed(own: Mapping[str, Any], state: Any) -> Any:
         (name, placed_as(own[name], value)) for name, value in state.items() if isinstance(value, Tensor)
     )
     return result
-
-
-def mesh_of(tensor: Tensor) -> Any:
-    """The device mesh that a DTensor is spread over; None for a plain tensor."""
-    return getattr(tensor, "device_mesh", None)
 
 
 def restore_dtypes(optimizer: Optimizer, state: Any) -> None:

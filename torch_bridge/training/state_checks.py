@@ -11,8 +11,9 @@ from torch.optim import Optimizer, SparseAdam
 from torch.utils import _pytree as pytree
 
 from torch_bridge.core import Curve, checks
-from torch_bridge.resume import check_past, clock_in, curves_in
-from torch_bridge.training.snapshot import TrainStepState, mesh_of
+from torch_bridge.distributed.dtensors import mesh_of
+from torch_bridge.schedulers.resume import check_past, clock_in, curves_in
+from torch_bridge.training.snapshot import TrainStepState
 
 _MOST_UPDATES = 2**53  # a double holds every count up to here
 _LATER_KEYS = {"clock", "hold"}  # which older states lack

@@ -10,12 +10,11 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from torch_bridge.core import Curve, Rule, checks
-from torch_bridge.groups import peaks_of
-from torch_bridge.holds import from_plain, rules_for, to_plain
-from torch_bridge.resume import clock_in
-from torch_bridge.scale.accumulation import SharedAccumulator
-from torch_bridge.scale.activations import is_checkpointed
-from torch_bridge.scale.wrappers import Sharded, Unwrapped, check_shardable, wrapper_of
+from torch_bridge.distributed.activation_checkpointing import is_checkpointed
+from torch_bridge.distributed.wrappers import Sharded, Unwrapped, check_shardable, wrapper_of
+from torch_bridge.schedulers.hold_state import from_plain, rules_for, to_plain
+from torch_bridge.schedulers.param_groups import peaks_of
+from torch_bridge.schedulers.resume import clock_in
 from torch_bridge.training import snapshot
 from torch_bridge.training.accumulation import Accumulator
 from torch_bridge.training.capture import Graphs
@@ -25,9 +24,10 @@ from torch_bridge.training.clock import Clock
 from torch_bridge.training.drivers import Drivers, Skip, check_capturable
 from torch_bridge.training.gradients import clip, gradients_of, norm_dtype
 from torch_bridge.training.loss import LossFunction, forward
-from torch_bridge.training.metrics import StepResult, raise_if_nonfinite
 from torch_bridge.training.optimizers import check_model, curves_by_group, device_of, optimizers_of
 from torch_bridge.training.precision import Precision, PrecisionName
+from torch_bridge.training.result import StepResult, raise_if_nonfinite
+from torch_bridge.training.shared_accumulation import SharedAccumulator
 from torch_bridge.training.snapshot import TrainStepState
 from torch_bridge.training.state_checks import add_new_states, check
 
@@ -315,7 +315,7 @@ class TrainStep:
     @contextmanager
     def _alone(self) -> Generator[None]:
         """Updates of this process alone, which send nothing; their numbers are nobody's."""
-        from torch_bridge.scale.alone import Trial, alone
+        from torch_bridge.distributed.local_trial import Trial, alone
 
         whole, self._wrapper = self._wrapper, Trial(self._wrapper)
         try:

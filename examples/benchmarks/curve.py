@@ -1,0 +1,303 @@
+"""What the curve costs beside what people use now: in JAX, in PyTorch, in NumPy, and to build.
+
+In each table the contenders take turns, round after round, and what is printed is the median of the
+rounds; a ratio compares two such medians. Under three minutes on two cores.
+
+    python examples/benchmarks/curve.py
+"""
+
+import argparse
+import math
+import os
+import platform
+import tracemalloc
+from collections.abc import Callable
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import torch
+from side_by_side import medians, repeat, show
+from torch.optim import lr_scheduler
+
+from plateau_jax import (
+    Curve,
+    HoldBelow,
+    HoldUntilFlat,
+    PlateauCurve,
+    StagedCurve,
+    optax_schedule,
+    scale_by_curve,
+)
+from plateau_jax.curve import CHUNK
+from torch_bridge import lambda_lr
+
+TOTAL = 1_000_000
+WARMUP = TOTAL // 10
+
+
+def curve_with(plateaus: int, total_steps: int = TOTAL) -> PlateauCurve:
+    """Plateaus spread evenly, holding for 30 % of the time after the warmup."""
+    share = 100 / (plateaus + 1)
+    return PlateauCurve(
+        total_steps,
+        warmup_steps=total_steps // 10,
+        plateaus=tuple((share * (i + 0.5), 0.3 * share) for i in range(plateaus)),
+        min_lr_ratio=0.1,
+    )
+
+
+def joined(curve: PlateauCurve) -> optax.Schedule:
+    """The same curve, made of optax's own schedules."""
+    pieces = []
+    for row in curve.rows:
+        start, end = (float(curve([step])[0]) for step in (row.begin, row.begin + row.length))
+        if row.holds:
+            pieces.append(optax.constant_schedule(start))
+        elif row.shape == "linear":
+            pieces.append(optax.linear_schedule(start, end, row.length))
+        else:
+            pieces.append(optax.cosine_decay_schedule(start, row.length, alpha=end / start))
+    return optax.join_schedules(pieces, [row.begin for row in curve.rows[1:]])
+
+
+# Each of these takes what builds a schedule, and returns a call to be timed and the values it computes.
+Timed = tuple[Callable[[], object], int]
+
+
+def looped(schedule: optax.Schedule, values: int) -> Callable[[int], jax.Array]:
+    def run(first):
+        return jax.lax.fori_loop(0, values, lambda i, total: total + schedule(first + 37 * i), 0.0)
+
+    return jax.jit(run)
+
+
+def in_a_loop(build: Callable[[], optax.Schedule]) -> Timed:
+    values = 20_000
+    run = looped(build(), values)
+    return lambda: run(0).block_until_ready(), values
+
+
+def vectorised(build: Callable[[], optax.Schedule]) -> Timed:
+    values = 1 << 16
+    schedule = build()
+    run = jax.jit(lambda first: schedule(first + 13 * jnp.arange(values)))
+    return lambda: run(0).block_until_ready(), values
+
+
+def compilation(build: Callable[[], optax.Schedule]) -> Timed:
+    # A new schedule each time: JAX remembers what it has traced.
+    return lambda: looped(build(), 20_000).lower(0).compile(), 1
+
+
+def eager(build: Callable[[], optax.Schedule]) -> Timed:
+    calls = 5
+    schedule = build()
+    return partial(repeat, calls, lambda: jax.block_until_ready(schedule(5))), calls
+
+
+def in_jax(counts: list[int], rounds: int) -> None:
+    for title, measured, unit, rounds_here in (
+        ("JAX inside a fori_loop: ns a value", in_a_loop, 1e9, rounds),
+        ("JAX vectorised, 65536 values at once: ns a value", vectorised, 1e9, rounds),
+        ("JAX, an eager call with a Python int: µs", eager, 1e6, rounds),
+        ("JAX, tracing and compiling the loop: ms", compilation, 1e3, (rounds + 1) // 2),
+    ):
+        table = []
+        for count in counts:
+            curve = curve_with(count)
+            ours, values = measured(partial(optax_schedule, curve))
+            theirs, _ = measured(partial(joined, curve))
+            seconds = medians(rounds_here, {"ours": ours, "theirs": theirs})
+            ours, theirs = (seconds[who] / values * unit for who in ("ours", "theirs"))
+            table.append([count, ours, theirs, ours / theirs])
+        header = ["plateaus", "optax_schedule", "join_schedules", "ratio"]
+        if measured is compilation:
+            header += ["ours to its k = 0", "theirs to its k = 0"]
+            table = [[*row, row[1] / table[0][1], row[2] / table[0][2]] for row in table]
+        show(title, header, table)
+
+
+def of_other_kinds() -> dict[str, Curve]:
+    """By what they consist of: each with a linear warmup, but for the nested one."""
+    half = TOTAL // 2
+    warmup = WARMUP, 1.0
+    cosine = StagedCurve([warmup, (TOTAL - WARMUP, 0.1, "cosine")])
+    return {
+        "cosine": cosine,
+        "linear": StagedCurve([warmup, (TOTAL - WARMUP, 0.1)]),
+        "1-sqrt": StagedCurve([warmup, (TOTAL - WARMUP, 0.1, "1-sqrt")]),
+        "exponential": StagedCurve([warmup, (TOTAL - WARMUP, 0.1, "exponential")]),
+        "all four shapes": StagedCurve(
+            [warmup, (half, 0.5, "cosine"), (half // 4, 0.2, "exponential"), (half // 4, 0.1, "1-sqrt")]
+        ),
+        "nested: a cooldown, then all of it again": cosine.cooldown(half, half // 2).then(cosine, scale=0.5),
+    }
+
+
+def in_jax_by_kind(rounds: int) -> None:
+    table = []
+    curves = of_other_kinds()
+    columns = []
+    for measured in (in_a_loop, vectorised):
+        timed = {name: measured(partial(optax_schedule, curve)) for name, curve in curves.items()}
+        seconds = medians(rounds, {name: call for name, (call, _) in timed.items()})
+        columns.append({name: seconds[name] / timed[name][1] * 1e9 for name in curves})
+    for name in curves:
+        row: list[object] = [name]
+        for column in columns:
+            row += [column[name], column[name] / column["cosine"]]
+        table.append(row)
+    header = ["curve", "in a loop", "ratio to cosine", "vectorised", "ratio to cosine"]
+    show("JAX by shapes: ns a value", header, table)
+
+
+def in_jax_with_holds(rounds: int) -> None:
+    values = 20_000
+    curve = curve_with(2)
+    holds = {
+        "none": None,
+        "HoldUntilFlat": HoldUntilFlat(10, every=100, limit=100_000),
+        "HoldBelow": HoldBelow([(0.5, 100), (0.2, 300)], every=100),
+    }
+
+    def updates(hold: object) -> Callable[[], object]:
+        transformation = scale_by_curve(curve, 0.1, hold=hold)
+
+        def update(i, state):
+            return transformation.update((), state, value=jnp.float32(1) / (i + 1))[1]
+
+        run = jax.jit(lambda state: jax.lax.fori_loop(0, values, update, state))
+        return lambda: jax.block_until_ready(run(transformation.init(())))
+
+    seconds = medians(rounds, {name: updates(hold) for name, hold in holds.items()})
+    rows = [[name, found / values * 1e9, found / seconds["none"]] for name, found in seconds.items()]
+    show("JAX, scale_by_curve in a fori_loop: ns an update", ["rule", "ns", "ratio to none"], rows)
+
+
+def in_torch(counts: list[int], rounds: int) -> None:
+    # Windows of whole length: what `lambda_lr` computes ahead is in every round alike.
+    calls = min(rounds, 3) * CHUNK
+    for groups in (1, 10):
+
+        def sgd(groups: int = groups) -> torch.optim.Optimizer:
+            return torch.optim.SGD([{"params": torch.zeros(1)} for _ in range(groups)], lr=0.1)
+
+        warm = sgd()
+        schedulers = {
+            "LambdaLR, constant lambda": lr_scheduler.LambdaLR(sgd(), lambda step: 1.0),
+            "CosineAnnealingLR": lr_scheduler.CosineAnnealingLR(sgd(), TOTAL),
+            "OneCycleLR": lr_scheduler.OneCycleLR(sgd(), 0.1, TOTAL),
+            "SequentialLR, linear then cosine": lr_scheduler.SequentialLR(
+                warm,
+                [
+                    lr_scheduler.LinearLR(warm, 0.01, total_iters=WARMUP),
+                    lr_scheduler.CosineAnnealingLR(warm, TOTAL - WARMUP),
+                ],
+                [WARMUP],
+            ),
+        }
+        for count in counts:
+            schedulers[f"lambda_lr, {count} plateaus"] = lambda_lr(sgd(), curve_with(count))
+        held = lambda_lr(sgd(), curve_with(2), hold=HoldUntilFlat(10, every=100, limit=100_000))
+        for scheduler in (*schedulers.values(), held):
+            scheduler.optimizer.step()  # torch warns of a scheduler that steps first.
+        steps = {name: partial(repeat, calls, scheduler.step) for name, scheduler in schedulers.items()}
+        steps["lambda_lr, 2 plateaus that a loss may hold"] = partial(repeat, calls, held.step, 0.5)
+        seconds = medians(2 * rounds, steps)
+        constant = seconds["LambdaLR, constant lambda"]
+        show(
+            f"PyTorch, scheduler.step() with {groups} parameter group{'s'[: groups - 1]}",
+            ["scheduler", "µs", "ratio to the constant"],
+            [[name, found / calls * 1e6, found / constant] for name, found in seconds.items()],
+        )
+
+
+def in_numpy(counts: list[int], rounds: int) -> None:
+    sizes = (1024, 4096, 1 << 20)
+    table = []
+    for count in counts:
+        curve = curve_with(count)
+        seconds = medians(rounds, {size: partial(curve, np.arange(size)) for size in sizes})
+        table.append([count, *(seconds[size] / size * 1e9 for size in sizes)])
+    header = ["plateaus", *(f"{size} at once" for size in sizes)]
+    show("NumPy, curve(steps): ns a step", header, table)
+
+
+def one_step(counts: list[int], rounds: int) -> None:
+    """A rate that is written by hand, `group["lr"] = peak * curve(step)`, beside other ways to have it."""
+    calls = 1000
+    peak, group = 0.1, {"lr": 0.1}
+
+    def write(factor: Callable[[int], float]) -> None:
+        for step in range(WARMUP, WARMUP + calls):
+            group["lr"] = peak * factor(step)
+
+    def cosine(step: int) -> float:
+        return 0.1 + 0.45 * (1 + math.cos(math.pi * (step - WARMUP) / (TOTAL - WARMUP)))
+
+    table = []
+    for count in counts:
+        curve = curve_with(count)
+        factors = {
+            "array": lambda step, curve=curve: curve(np.array(step)),
+            "ours": curve,
+            "formula": cosine,
+        }
+        seconds = medians(rounds, {name: partial(write, factor) for name, factor in factors.items()})
+        ours, array, formula = (seconds[name] / calls * 1e6 for name in ("ours", "array", "formula"))
+        table.append([count, ours, array, formula, ours / array, ours / formula])
+    header = ["plateaus", "curve(int)", "curve(array)", "math.cos", "ratio to array", "ratio to math.cos"]
+    show("Python, peak * curve(step) in a loop: µs a step", header, table)
+
+
+def construction(counts: list[int], rounds: int) -> None:
+    totals = (10**4, 10**6, 10**8, 2 * 10**9)
+    times, memory = [], []
+    for count in counts:
+        builds = {total: partial(build, count, total) for total in totals}
+        seconds = medians(5 * rounds, builds)
+        last_to_first = seconds[totals[-1]] / seconds[totals[0]]
+        times.append([count, *(seconds[total] * 1e3 for total in totals), last_to_first])
+        memory.append([count, *(peak_memory(builds[total]) / 1024 for total in totals)])
+    header = ["plateaus", *(f"{total:.0e} steps" for total in totals)]
+    show("Construction, the curve and its table: ms", [*header, "last to first"], times)
+    show("Construction, most memory in use: KiB", header, memory)
+
+
+def build(count: int, total: int) -> PlateauCurve:
+    curve = curve_with(count, total)
+    _ = curve.segments  # Computed when first asked for.
+    return curve
+
+
+def peak_memory(call: Callable[[], object]) -> int:
+    tracemalloc.start()
+    call()
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    return peak
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="one round, few plateaus: does it run?")
+    quick = parser.parse_args().quick
+    device = jax.devices()[0].device_kind
+    print(f"Python {platform.python_version()} on {os.cpu_count()} cores, JAX on {device}")
+    print(*(f"{library.__name__} {library.__version__}" for library in (jax, optax, torch, np)), sep=", ")
+    rounds = 1 if quick else 9
+    counts = [0, 2] if quick else [0, 2, 10, 100]
+    in_jax(counts if quick else [*counts, 300], rounds)
+    in_jax_by_kind(rounds)
+    in_jax_with_holds(rounds)
+    in_torch(counts, rounds)
+    in_numpy(counts, rounds)
+    one_step(counts, rounds)
+    construction(counts, rounds)
+
+
+if __name__ == "__main__":
+    main()

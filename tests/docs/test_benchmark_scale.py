@@ -1,0 +1,85 @@
+"""The benchmark of training at scale runs, counts right, and leaves no process behind."""
+
+import re
+import runpy
+import sys
+from unittest.mock import patch
+
+import psutil
+import pytest
+import torch
+from support.programs import EXAMPLES, Program, finish, run
+from torch import nn
+
+pytestmark = pytest.mark.slow
+
+SCRIPT = EXAMPLES / "benchmarks" / "scale.py"
+
+
+@pytest.fixture(scope="module")
+def benchmark():
+    with patch.object(sys, "path", [str(EXAMPLES / "benchmarks"), *sys.path]):
+        return runpy.run_path(str(SCRIPT))
+
+
+def test_it_prints_every_table(tmp_path):
+    text = run(SCRIPT, "--quick", folder=tmp_path)
+    tables = {table.splitlines()[0]: table for table in text.split("\n\n")[1:]}
+    updates = [name for name in tables if "micro-batches an update" in name]
+    assert len(updates) == 4
+    for name in updates:
+        rows = tables[name].splitlines()[2:]
+        assert len(rows) == (3 + name.startswith("ddp") + 2 * name.endswith("4"))
+        for row in rows:
+            assert float(row.split()[-1]) > 0
+    for title in ("Activations", "A save of", "Two starts", "Preparing", "An ESTIMATE"):
+        assert any(name.startswith(title) for name in tables)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_ctrl_c_ends_all_processes(tmp_path):
+    program = Program(SCRIPT, "--rounds", 1, folder=tmp_path)
+    for line in program.lines():
+        if line.startswith("ddp, tiny"):
+            break
+    processes = psutil.Process(program.pid).children(recursive=True)
+    assert len(processes) >= 2
+    program.interrupt()
+    assert finish(program, status=130)[-1] == "stopped"
+    assert not any(process.is_running() for process in processes)
+
+
+def test_what_a_forward_pass_keeps_is_counted_once(benchmark):
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.ReLU(), nn.Linear(8, 2))
+    inputs = torch.randn(3, 4)
+    # The inputs, and what each ReLU returns: the weights, which matter too, are parameters.
+    assert benchmark["kept"](model, lambda: model(inputs)) == 4 * 3 * (4 + 8 + 8)
+
+
+def test_the_estimate_is_that_of_its_formula(benchmark, capsys):
+    benchmark["estimate"](1e9, 0.5, 25e9, 0.8)
+    lines = capsys.readouterr().out.splitlines()
+    rows = {int(cells[0]): cells[1:] for line in lines if (cells := line.split())[:1] and cells[0].isdigit()}
+    assert list(rows) == [8, 16, 32, 64, 128, 256, 512, 1024]
+    # 7 GB in 0.28 s, of which 0.224 s hide; 10.5 GB in 0.42 s, of which 0.336 s hide.
+    assert rows[8] == ["7", "0.556", "90%", "16", "10.5", "0.584", "86%", "2"]
+    # All messages that can hide take longer than the compute: 0.1 s of it.
+    benchmark["estimate"](1e9, 0.1, 25e9, 1)
+    (row,) = re.findall(r"^ *8 .*", capsys.readouterr().out, re.MULTILINE)
+    assert row.split()[2:4] == ["0.28", "36%"]
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("--rounds", "0", "0 must be at least 1"),
+        ("--parameters", "-1", "-1 must be a positive number"),
+        ("--bandwidth", "nan", "nan must be a positive number"),
+        ("--overlap", "1.5", "1.5 must lie between 0 and 1"),
+    ],
+)
+def test_it_names_a_number_that_cannot_be(benchmark, capsys, option, value, message):
+    with pytest.raises(SystemExit) as stopped:
+        benchmark["main"]([option, value])
+    assert stopped.value.code == 2
+    assert f"argument {option}: {message}" in capsys.readouterr().err

@@ -1,0 +1,59 @@
+"""The benchmark of the training step runs: its hand-written loop does what `TrainStep` does, bit for bit."""
+
+import gc
+import runpy
+import sys
+from unittest.mock import patch
+
+import pytest
+import torch
+from support.programs import EXAMPLES
+from support.training import same
+
+
+@pytest.fixture(scope="module")
+def benchmark():
+    with patch.object(sys, "path", [str(EXAMPLES / "benchmarks"), *sys.path]):
+        return runpy.run_path(str(EXAMPLES / "benchmarks" / "step.py"))
+
+
+def test_the_hand_written_loop_is_the_same_update(benchmark):
+    batch = benchmark["batch_for"]("cpu", 16, 32)
+    step = benchmark["train_step"](benchmark["mlp"](), "cpu")
+    by_hand = benchmark["ByHand"](benchmark["mlp"](), "cpu")
+    for _ in range(20):
+        for one, other in zip(step(batch), by_hand(batch), strict=True):
+            assert torch.equal(one, other)
+
+
+@pytest.mark.gpu
+def test_the_captured_loop_keeps_what_its_graph_works_on(benchmark):
+    """Nothing else holds its model and its optimizer: freed, their memory would be another's."""
+    batch = benchmark["batch_for"]("cuda", 16, 32)
+    eager = benchmark["ByHand"](benchmark["mlp"](), "cuda")
+    captured = benchmark["Captured"](benchmark["ByHand"](benchmark["mlp"](), "cuda"), batch)
+    gc.collect()
+    torch.cuda.empty_cache()
+    for _ in range(3):  # as many as come before the capture
+        eager(batch)
+    for _ in range(5):
+        others = [torch.full_like(parameter, 7.0) for parameter in eager.parameters for _ in range(4)]
+        assert same(captured(batch), [*eager(batch)])
+        assert all((tensor == 7).all() for tensor in others)
+
+
+@pytest.mark.parametrize("option", ["--rounds", "--calls"])
+@pytest.mark.parametrize("count", ["0", "-3"])
+def test_it_names_a_count_that_is_too_small(benchmark, capsys, option, count):
+    with pytest.raises(SystemExit) as stopped:
+        benchmark["main"]([option, count])
+    assert stopped.value.code == 2
+    assert f"argument {option}: {count} must be at least 1" in capsys.readouterr().err
+
+
+def test_it_prints_every_contender(benchmark, capsys):
+    benchmark["main"](["--rounds", "1", "--calls", "2"])
+    printed = capsys.readouterr().out
+    for name in ("TrainStep", "hand-written", "Lightning Fabric", "accelerate"):
+        assert name in printed
+    assert torch.cuda.is_available() or "No GPU here" in printed

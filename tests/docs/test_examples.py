@@ -1,0 +1,157 @@
+"""The other examples run, say what they promise, and draw what they say."""
+
+import re
+
+import matplotlib.image
+import numpy as np
+import pytest
+from support.programs import EXAMPLES, Program, number_after, run
+
+pytestmark = pytest.mark.slow
+
+
+def assert_is_a_picture(path):
+    pixels = matplotlib.image.imread(path)
+    assert min(pixels.shape[:2]) > 300
+    colours = (pixels[..., :3] * 255).round().astype(int) @ (1, 2**8, 2**16)
+    assert len(np.unique(colours)) > 20
+
+
+def test_train_digits_gives_equal_rates_and_losses_that_agree(tmp_path):
+    picture = tmp_path / "new" / "digits.png"
+    plateaus = "--plateau", 10, 20, "--plateau", 70, 30
+    arguments = ["--steps", 60, *plateaus, "--seed", 3, "--output", picture]
+    lines = run(EXAMPLES / "train_digits.py", *arguments, folder=tmp_path).splitlines()
+
+    assert "steps at which the two learning rates differ: 0 of 60" in lines
+    assert number_after("largest difference between the two losses", lines) < 1e-5
+    for framework in ("JAX", "PyTorch"):
+        assert number_after(f"test accuracy in {framework}", lines) > 70
+    assert_is_a_picture(picture)
+
+
+def test_train_digits_ends_quietly_when_interrupted(tmp_path):
+    program = Program(EXAMPLES / "train_digits.py", "--steps", 20_000, folder=tmp_path)
+    for line in program.lines():
+        if re.match(r"\s*0  0\.0", line):
+            break
+    program.interrupt()
+    status, rest, errors = program.finish()
+    assert status == 130, errors
+    assert rest.endswith("stopped\n")
+    assert errors == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_sweep_trains_every_curve_at_once_and_in_turn(tmp_path):
+    picture = tmp_path / "new" / "sweep.png"
+    arguments = ["--steps", 40, "--batch-size", 16, "--rounds", 1, "--seed", 3, "--output", picture]
+    text = run(EXAMPLES / "sweep.py", *arguments, folder=tmp_path)
+    lines = text.splitlines()
+
+    runs = int(re.search(r"^(\d+) runs at once:", text, re.MULTILINE)[1])
+    assert runs > 64
+    assert f"rates that differ from peak · curve(step):  0 of {40 * runs}\n" in text
+    assert number_after("largest difference between their losses", lines) < 1e-4
+    plain = number_after("held-out loss without a plateau", lines)
+    best = re.search(r"^the best, a plateau at \d+ % for \d+ %: +([\d.]+)$", text, re.MULTILINE)
+    assert float(best[1]) < plain < np.log(10)
+    assert number_after("one after another", lines) > 0
+    assert number_after("times as fast at once", lines) > 0
+    assert_is_a_picture(picture)
+
+
+@pytest.fixture(scope="module")
+def branched(tmp_path_factory):
+    """The folder, the rows that are printed, and the rest, of a short run."""
+    folder = tmp_path_factory.mktemp("branched")
+    arguments = ["--warmup", 20, "--stable", 120, "--cooldowns", 10, 30, 60, "--every", 5]
+    text = run(EXAMPLES / "branch_cooldowns.py", *arguments, "--output", "new/runs.png", folder=folder)
+    _, *lines, last, _ = text.splitlines()
+    rows = [re.fullmatch(r"(.+?) +(\d+) +(\d+) +(\d+) +([\d.]+) +([\d.]+)", line) for line in lines]
+    return folder, {row[1]: [float(number) for number in row.groups()[1:]] for row in rows}, last
+
+
+def test_branch_cooldowns_gives_equal_rates_in_every_run(branched):
+    _, rows, last = branched
+    updates = {name: (begin, end) for name, (begin, end, *_) in rows.items()}
+    (held,) = re.findall(r"\d+$", last)
+    assert 4 * 5 < int(held) < 4 * 120
+    assert updates == {
+        "stable phase": (0, 120),
+        "cooldown of 10": (120, 130),
+        "cooldown of 30": (120, 150),
+        "cooldown of 60": (120, 180),
+        "held until flat": (0, 20 + int(held) + 60),
+    }
+    for _, _, differing, in_jax, in_torch in rows.values():
+        assert differing == 0
+        assert in_jax == pytest.approx(in_torch, abs=1e-2)
+
+
+def test_branch_cooldowns_lowers_the_loss_and_draws_it(branched):
+    folder, rows, _ = branched
+    losses = {name: in_jax for name, (*_, in_jax, _) in rows.items()}
+    assert losses["cooldown of 60"] < losses["stable phase"] - 0.05
+    assert_is_a_picture(folder / "new" / "runs.png")
+
+
+@pytest.mark.parametrize(
+    ("script", "arguments", "message"),
+    [
+        ("train_digits.py", ["--plateau", "50", "60"], "past total_steps"),
+        ("train_digits.py", ["--warmup", "1000"], "warmup_steps = 1000"),
+        ("train_digits.py", ["--peak", "-1"], "peak_value = -1.0"),
+        ("train_digits.py", ["--batch-size", "0"], "--batch-size 0"),
+        ("train_digits.py", ["--seed", "-1"], "--seed -1"),
+        ("sweep.py", ["--steps", "0"], "total_steps = 0"),
+        ("sweep.py", ["--peak", "nan"], "--peak nan"),
+        ("sweep.py", ["--rounds", "0"], "--rounds must be at least 1"),
+        ("sweep.py", ["--output", "sweep.xyz"], "--output sweep.xyz"),
+        ("branch_cooldowns.py", ["--warmup", "2000"], "steps = -1000 must be at least 0"),
+        ("branch_cooldowns.py", ["--cooldowns", "5", "0", "5"], "steps = 0 must be at least 1"),
+        ("branch_cooldowns.py", ["--every", "0"], "every = 0 must"),
+        ("branch_cooldowns.py", ["--peak", "nan"], "--peak nan"),
+        ("branch_cooldowns.py", ["--seed", "-1"], "--seed -1"),
+        ("branch_cooldowns.py", ["--output", "runs.xyz"], "--output runs.xyz"),
+    ],
+)
+def test_a_bad_argument_is_named_in_one_line(tmp_path, script, arguments, message):
+    status, output, errors = Program(EXAMPLES / script, *arguments, folder=tmp_path).finish()
+    assert status == 2, errors
+    assert output == ""
+    assert message in errors.splitlines()[-1]
+    assert "Traceback" not in errors
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_benchmark_prints_every_table(tmp_path):
+    text = run(EXAMPLES / "benchmarks" / "curve.py", "--quick", folder=tmp_path)
+    titles = (
+        "JAX inside a fori_loop",
+        "JAX vectorised",
+        "JAX, an eager call",
+        "JAX, tracing and compiling",
+        "JAX by shapes",
+        "JAX, scale_by_curve in a fori_loop",
+        "PyTorch, scheduler.step() with 1 parameter group\n",
+        "PyTorch, scheduler.step() with 10 parameter groups\n",
+        "NumPy, curve(steps)",
+        "Python, peak * curve(step) in a loop",
+        "Construction, the curve and its table",
+        "Construction, most memory in use",
+    )
+    tables = dict(zip(titles, text.split("\n\n")[1:], strict=True))
+    for title, table in tables.items():
+        assert table.startswith(title)
+        figures = [line.split()[-1] for line in table.splitlines()[2:]]
+        assert figures
+        assert all(float(figure) > 0 for figure in figures)
+
+
+def test_plot_readme_draws_a_small_picture_beside_itself(tmp_path):
+    copy = tmp_path / "plot_readme.py"
+    copy.write_bytes((EXAMPLES / "plot_readme.py").read_bytes())
+    run(copy, folder=tmp_path)
+    assert_is_a_picture(tmp_path / "curves.png")
+    assert (tmp_path / "curves.png").stat().st_size < 100_000

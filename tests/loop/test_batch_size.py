@@ -1,0 +1,262 @@
+"""The largest micro-batch that runs is found, in few trials that are as much as an update."""
+
+import gc
+import math
+import os
+import subprocess
+import sys
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from support.processes import run
+from support.refusals import refuses
+from support.training import CURVE, mean_loss, optimizer_of
+from support.trials import exhaust, found, rows
+from torch import Tensor, nn
+
+from torch_bridge import TrainStep, find_batch_size
+
+pytestmark = pytest.mark.usefixtures("frozen")
+
+
+def _trials(global_batch: int, limit: int | None, fits: Callable[[int], bool]) -> tuple[Any, list[int]]:
+    """What is found where a step runs out of memory, and the sizes of each trial."""
+    trials: list[int] = []
+
+    def step(batch: Tensor, *more: Tensor) -> None:
+        trials[-1] = len(batch)
+        if not fits(len(batch)):
+            exhaust()
+
+    def make_step() -> Callable[..., Any]:
+        trials.append(0)
+        return step
+
+    try:
+        return find_batch_size(make_step, torch.ones, global_batch, limit=limit), trials
+    except RuntimeError as error:
+        return str(error), trials
+
+
+@given(
+    st.sampled_from((int, np.int64, torch.tensor)),
+    st.integers(1, 3000),
+    st.integers(0, 4000),
+    st.none() | st.integers(1, 4000),
+)
+def test_the_largest_divisor_that_fits(
+    kind: Callable[[int], Any], global_batch: int, most: int, limit: int | None
+) -> None:
+    result, trials = _trials(kind(global_batch), limit, lambda size: size <= most)
+    divisors = [size for size in range(1, global_batch + 1) if global_batch % size == 0]
+    allowed = [size for size in divisors if limit is None or size <= limit]
+    fitting = [size for size in allowed if size <= most]
+    assert set(trials) <= set(allowed)
+    assert len(trials) == len(set(trials)) <= math.log2(len(allowed)) + 1
+    if fitting:
+        assert result == (fitting[-1], global_batch // fitting[-1])
+        assert result[0] in trials
+        assert [type(number) for number in result] == [int, int]
+    else:
+        assert "not even a micro-batch of one sample" in result
+
+
+def test_a_batch_may_be_what_does_not_fit() -> None:
+    def make_batch(size: int) -> Tensor:
+        if size > 5:
+            exhaust()
+        return torch.ones(size)
+
+    assert find_batch_size(lambda: lambda *_: None, make_batch, 60) == (5, 12)
+
+    def make_array(size: int) -> Any:
+        return np.empty(2**58 if size > 2 else 1)
+
+    assert find_batch_size(lambda: lambda *_: None, make_array, 8) == (2, 4)
+
+
+def _error(kind: str) -> Exception:
+    """An error that says that there is no memory, or that only looks like it."""
+    wrapped = RuntimeError("in the loader")
+    wrapped.__cause__ = MemoryError()
+    compiled: Any = RuntimeError("the backend raised")
+    compiled.inner_exception = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
+    handled = KeyError("scale")
+    handled.__context__ = MemoryError()
+    return {
+        "cuda": torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"),
+        "driver": RuntimeError("CUDA error: out of memory"),
+        "cublas": RuntimeError("CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+        "cudnn": RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"),
+        "windows": RuntimeError("DefaultCPUAllocator: not enough memory: you tried to allocate 8 bytes"),
+        "python": MemoryError(),
+        "wrapped": wrapped,
+        "compiled": compiled,
+        "other": RuntimeError("CUDNN_STATUS_EXECUTION_FAILED"),
+        "text": ValueError("out of memory"),
+        "handled": handled,
+    }[kind]
+
+
+@pytest.mark.parametrize(
+    "kind", ["cuda", "driver", "cublas", "cudnn", "windows", "python", "wrapped", "compiled"]
+)
+def test_out_of_memory(kind: str) -> None:
+    def step(batch: Tensor, *_: Tensor) -> None:
+        if len(batch) > 3:
+            raise _error(kind)
+
+    assert find_batch_size(lambda: step, torch.ones, 12) == (3, 4)
+
+
+@pytest.mark.parametrize("kind", ["other", "text", "handled"])
+@pytest.mark.parametrize("where", ["step", "batch", "make_step"])
+def test_other_errors_pass(kind: str, where: str) -> None:
+    error = _error(kind)
+
+    def fail(*_: Any) -> Any:
+        raise error
+
+    functions: dict[str, Any] = {
+        "make_step": lambda: fail if where == "step" else print,
+        "make_batch": torch.ones,
+    }
+    if where != "step":
+        functions[{"batch": "make_batch", "make_step": "make_step"}[where]] = fail
+    with pytest.raises(type(error)) as caught:
+        find_batch_size(**functions, global_batch=8)
+    assert caught.value is error
+
+
+def test_without_memory_for_a_step_nothing_can_be_found() -> None:
+    with pytest.raises(RuntimeError, match="DefaultCPUAllocator"):
+        find_batch_size(exhaust, torch.ones, 8)  # type: ignore[arg-type]  (it returns no step)
+
+
+# Every block is mapped and unmapped by itself: what is free is not in pieces.
+_MMAP = {"MALLOC_MMAP_THRESHOLD_": str(2**16), "MALLOC_ARENA_MAX": "1"}
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+@pytest.mark.parametrize("name", ["adamw", "plain adam", "momentum"])
+def test_a_trial_is_two_updates_that_take_place(name: str, precision: Any) -> None:
+    passes: list[tuple[int, bool, bool]] = []
+
+    def make_step() -> TrainStep:
+        passes.clear()
+        model = nn.Linear(3, 2)
+        optimizer = optimizer_of(name, model)
+
+        def loss_fn(model: nn.Module, batch: Any) -> Tensor:
+            states = any(
+                isinstance(value, Tensor) for state in optimizer.state.values() for value in state.values()
+            )
+            gradients = any(parameter.grad is not None for parameter in model.parameters())
+            passes.append((len(batch[0]), states, gradients))
+            # In fp16 the first scales overflow.
+            return mean_loss(model, batch) * 100
+
+        return TrainStep(model, optimizer, loss_fn, CURVE, precision=precision)
+
+    assert find_batch_size(make_step, rows, 8, limit=2) == (2, 4)
+    assert passes[0] == (2, False, False)
+    assert passes[-2:] == [(2, True, False), (2, True, True)]
+    assert len(passes) > 4 if precision == "fp16" and name != "adamw" else len(passes) >= 4
+
+
+def test_a_batch_is_as_training_has_it() -> None:
+    """Changed by its step, and beside all others of its update."""
+    seen: list[tuple[int, int]] = []
+
+    def step(*micro_batches: dict[str, Tensor]) -> None:
+        alive = [each for each in gc.get_objects() if type(each) is Tensor and each.shape == (7, 5)]
+        places = {tensor.data_ptr() for tensor in alive}
+        seen.append((len(places), len(micro_batches)))
+        for batch in micro_batches:
+            batch.pop("inputs")
+
+    assert find_batch_size(lambda: step, lambda size: {"inputs": torch.ones(size, 5)}, 28, limit=7) == (7, 4)
+    assert seen[-2:] == [(4, 2), (4, 2)]
+
+
+def test_memory_is_given_back() -> None:
+    held: list[weakref.ref[Any]] = []
+
+    def make_step() -> Callable[..., Any]:
+        assert not any(reference() for reference in held)
+        model = nn.Linear(2, 2)
+
+        def step(*batches: Tensor) -> None:
+            held.extend(map(weakref.ref, (*batches, model, model.weight)))
+            loss = model(batches[0]).sum()
+            loss.backward()
+            if len(batches[0]) > 2:
+                local = [loss, batches]
+                local.append(local)
+                exhaust()
+
+        return step
+
+    assert find_batch_size(make_step, lambda size: torch.ones(size, 2), 64) == (2, 32)
+    assert held
+    assert not any(reference() for reference in held)
+
+
+@pytest.mark.slow
+def test_a_process_whose_memory_is_short() -> None:
+    paths = os.pathsep.join([str(Path(__file__).parents[1]), *sys.path])
+    found = subprocess.run(
+        [sys.executable, "-m", "support.trials", "find_in_short_memory"],
+        env=os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"} | _MMAP,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert found.stdout.split() == ["16", "4", "True"]
+
+
+def test_refusals() -> None:
+    refusals = [
+        (TypeError, "make_step", {"make_step": 3}),
+        (TypeError, "make_batch", {"make_batch": None}),
+        (TypeError, "global_batch", {"global_batch": 2.0}),
+        (ValueError, "global_batch", {"global_batch": 0}),
+        (TypeError, "limit", {"limit": "4"}),
+        (ValueError, "limit", {"limit": 0}),
+    ]
+    for kind, part, arguments in refusals:
+        usual: dict[str, Any] = {"make_step": lambda: print, "make_batch": torch.ones, "global_batch": 8}
+        refuses(kind, part, call=find_batch_size, **usual | arguments)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("wrapper", ["ddp", "fsdp"])
+def test_several_processes_agree(wrapper: str) -> None:
+    cases: list[tuple[list[int], int, Any]] = [
+        ([8, 3], 24, (3, 4)),
+        ([1, 8], 32, (1, 16)),
+        ([9, 9], 24, (6, 2)),
+        ([8, 8], 9, ("ValueError", "global_batch = 9 can't be divided by the 2 processes")),
+        ([0, 8], 8, "RuntimeError"),
+        ([8, -1], 8, "KeyError"),
+    ]
+    results = run(found, wrapper, [case[:2] for case in cases])
+    for (_, _, expected), (first, trials, same), (second, more, too) in zip(cases, *results, strict=True):
+        assert trials == more
+        assert (same, too) == (True, True)  # training goes on as if there had been no trial
+        if expected == "KeyError":
+            assert second == ("KeyError", "'weights'")
+            assert first == ("RuntimeError", "find_batch_size failed in process 1: KeyError: 'weights'")
+        elif expected == "RuntimeError":
+            assert first == second
+            assert first[0] == "RuntimeError"
+            assert "not even a micro-batch of one sample" in first[1]
+        else:
+            assert first == second == expected

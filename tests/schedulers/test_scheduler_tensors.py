@@ -1,0 +1,154 @@
+"""Rates that are tensors: the same tensor all along, and one a schedule."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from support.descriptions import build, descriptions
+from support.runs import advance, modest_peaks, optimizer_with, rates_of, through_a_file
+
+from plateau_jax import PlateauCurve
+from torch_bridge import lambda_lr
+from torch_bridge.schedulers.param_groups import peaks_of
+
+pytestmark = pytest.mark.usefixtures("short_windows")
+
+CURVE = PlateauCurve(100, warmup_steps=10, plateaus=[(50, 20)], min_lr_ratio=0.1)
+OTHER = PlateauCurve(200, plateaus=[(10, 20)], decay="linear")
+
+dtypes = st.sampled_from((torch.float32, torch.float64))
+
+
+def _held(optimizer):
+    return [group["lr"] for group in optimizer.param_groups]
+
+
+def _in_dtype(peak, curve, step, dtype):
+    rate = float(np.float32(peak)) * float(curve(step))
+    return float(np.float32(rate)) if dtype == torch.float32 else rate
+
+
+@given(descriptions(range(4)), modest_peaks, dtypes, st.integers(0, 30), st.booleans())
+def test_a_tensor_rate_stays_the_same_tensor(description, peak, dtype, steps, scalar_shape):
+    curve = build(description)
+    tensor = torch.tensor(peak if scalar_shape else [peak], dtype=dtype)
+    optimizer = optimizer_with([tensor], torch.optim.AdamW)
+    scheduler = lambda_lr(optimizer, curve)
+    for step in range(steps):
+        assert optimizer.param_groups[0]["lr"] is tensor
+        assert tensor.dtype == dtype
+        assert tensor.item() == _in_dtype(peak, curve, step, dtype)
+        assert scheduler.get_last_lr() == [tensor]
+        assert scheduler.get_last_lr()[0] is not tensor
+        advance(optimizer, scheduler)
+    assert type(optimizer.param_groups[0]["initial_lr"]) is float
+    assert scheduler.base_lrs == [float(np.float32(peak))]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
+@pytest.mark.parametrize("requires_grad", [False, True])
+@given(st.floats(2.0**-10, 10))
+def test_the_peak_is_the_number_in_the_tensor(dtype, requires_grad, rate):
+    tensor = torch.tensor(rate, dtype=dtype)
+    peak = float(np.float32(tensor.item()))
+    tensor.requires_grad_(requires_grad)
+    assert peaks_of(optimizer_with([tensor], torch.optim.AdamW)) == [peak]
+    # A clone, since no scheduler of torch fills a leaf of autograd.
+    optimizer = optimizer_with([tensor.clone()], torch.optim.AdamW)
+    scheduler = lambda_lr(optimizer, CURVE, last_epoch=9)  # the end of the warmup
+    assert scheduler.base_lrs == [peak]
+    assert optimizer.param_groups[0]["lr"].item() == (peak if dtype == torch.float64 else tensor.item())
+    state = scheduler.state_dict()
+    assert state["base_lrs"] == [peak]
+    assert state["rates"] == [optimizer.param_groups[0]["lr"].item()]
+
+
+@given(modest_peaks, dtypes, st.integers(0, 30), st.integers(0, 30))
+def test_loading_fills_the_tensor_that_the_group_holds(peak, dtype, saved_at, loaded_at):
+    saved = optimizer_with([torch.tensor(peak, dtype=dtype)])
+    scheduler = lambda_lr(saved, CURVE)
+    advance(saved, scheduler, saved_at)
+    state = through_a_file(scheduler.state_dict())
+
+    tensor = torch.tensor(0.5, dtype=dtype)
+    optimizer = optimizer_with([tensor])
+    scheduler = lambda_lr(optimizer, CURVE)
+    advance(optimizer, scheduler, loaded_at)
+    scheduler.load_state_dict(state)
+    assert optimizer.param_groups[0]["lr"] is tensor
+    assert tensor.item() == _in_dtype(peak, CURVE, saved_at, dtype)
+
+    # The optimizer's load puts a tensor of its own there; from then on that one is filled.
+    optimizer.load_state_dict(saved.state_dict())
+    loaded = optimizer.param_groups[0]["lr"]
+    advance(optimizer, scheduler)
+    assert optimizer.param_groups[0]["lr"] is loaded
+    assert loaded.item() == _in_dtype(peak, CURVE, saved_at + 1, dtype)
+
+
+@given(
+    modest_peaks,
+    dtypes,
+    st.lists(st.sampled_from((CURVE, OTHER)), min_size=1, max_size=4),
+    st.integers(0, 20),
+)
+def test_groups_share_a_tensor_only_under_one_curve(peak, dtype, curves, steps):
+    # torch gives groups without a rate of their own one and the same tensor.
+    shared = torch.tensor(peak, dtype=dtype)
+    optimizer = optimizer_with([None] * len(curves), torch.optim.AdamW, lr=shared)
+    assert all(rate is shared for rate in _held(optimizer))
+    scheduler = lambda_lr(optimizer, curves)
+    held = _held(optimizer)
+    for curve, rate in zip(curves, held, strict=True):
+        assert (rate is shared) == (curve == curves[0])
+    advance(optimizer, scheduler, steps)
+    assert all(rate is before for rate, before in zip(_held(optimizer), held, strict=True))
+    assert rates_of(optimizer) == [_in_dtype(peak, curve, steps, dtype) for curve in curves]
+
+
+def test_groups_with_peaks_of_their_own_do_not_share_a_tensor():
+    shared = torch.tensor(0.5, dtype=torch.float64)
+    optimizer = optimizer_with([shared, shared])
+    optimizer.param_groups[1]["initial_lr"] = 0.25
+    scheduler = lambda_lr(optimizer, CURVE)
+    advance(optimizer, scheduler, 5)
+    assert rates_of(optimizer) == [_in_dtype(peak, CURVE, 5, torch.float64) for peak in (0.5, 0.25)]
+
+
+@given(st.integers(0, 30))
+def test_a_tensor_shared_in_the_checkpoint_parts_under_new_curves(steps):
+    saved = optimizer_with([None, None], torch.optim.AdamW, lr=torch.tensor(0.5))
+    scheduler = lambda_lr(saved, CURVE)
+    advance(saved, scheduler, steps)
+    states = through_a_file([saved.state_dict(), scheduler.state_dict()])
+
+    optimizer = optimizer_with([None, None], torch.optim.AdamW, lr=torch.tensor(0.5))
+    scheduler = lambda_lr(optimizer, [CURVE, OTHER])
+    optimizer.load_state_dict(states[0])
+    scheduler.load_state_dict(states[1], strict=False)
+    for step in range(steps, steps + 3):
+        assert rates_of(optimizer) == [_in_dtype(0.5, curve, step, torch.float32) for curve in (CURVE, OTHER)]
+        advance(optimizer, scheduler)
+
+
+@pytest.mark.gpu("torch")
+@given(modest_peaks, st.integers(0, 30))
+def test_a_rate_on_the_device_stays_there(peak, steps):
+    tensor = torch.tensor(peak, device="cuda")
+    parameter = torch.nn.Parameter(torch.ones(2, device="cuda"))
+    parameter.grad = torch.ones_like(parameter)
+    optimizer = torch.optim.AdamW([parameter], lr=tensor, capturable=True)
+    scheduler = lambda_lr(optimizer, CURVE)
+    advance(optimizer, scheduler, steps)
+    assert optimizer.param_groups[0]["lr"] is tensor
+    assert tensor.is_cuda
+    assert tensor.item() == _in_dtype(peak, CURVE, steps, torch.float32)
+
+
+def test_a_tensor_of_integers_is_refused():
+    """Filled with a rate it would hold what is left of it before the point."""
+    optimizer = optimizer_with([torch.tensor(1)])
+    with pytest.raises(TypeError, match=r"learning rate of param_groups\[0\] .* floating-point tensor"):
+        lambda_lr(optimizer, CURVE)
+    assert optimizer.param_groups[0]["lr"] == 1

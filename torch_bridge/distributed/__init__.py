@@ -1,0 +1,1 @@
+"""Several processes: ranks, DTensors, how a model is wrapped."""

@@ -1,0 +1,286 @@
+"""How a model is wrapped for several processes, and what one update over all of them needs of it."""
+
+from collections.abc import Generator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, Protocol, cast
+
+import torch
+from torch import Tensor, distributed, nn
+from torch.distributed import ReduceOp
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+
+from torch_bridge.distributed.dtensors import mesh_of
+
+# Of torch 2.13; each raises in the middle of an update.
+_NOT_SHARDED = ("Adafactor", "Muon", "Rprop")
+_NOT_SHARDED_FUSED = ("Adagrad", "SGD")
+
+_LEFT_OUT = (
+    "DistributedDataParallel does not average the gradients of some of the optimizer's parameters: they were "
+    "frozen, or not there, when it was built, or it was told to ignore them. Wrap the model as it is trained"
+)
+
+_NOT_AVERAGED = (
+    "DistributedDataParallel has not averaged the gradients: some of its parameters got none in the "
+    "micro-batch after which it does. Pass find_unused_parameters=True to it, or to distribute; or, where "
+    "they were frozen since, wrap the model as it is trained. Nothing was changed"
+)
+
+
+class Wrapper(Protocol):
+    """What an update needs of a model's wrapper."""
+
+    module: nn.Module
+    """The module whose names parameters and buffers are saved under."""
+    size: int
+    """How many processes train it."""
+    copies: int
+    """How many of them hold the same gradient."""
+
+    @property
+    def may_send_fp16(self) -> bool:
+        """Whether gradients may be fp16 on their way, where large ones overflow."""
+        ...
+
+    def check(self, parameters: Sequence[nn.Parameter]) -> None:
+        """Refuse optimized parameters whose gradients are not averaged over processes.
+
+        Raises:
+            ValueError: There are some.
+        """
+        ...
+
+    def micro_batch(self, is_last: bool) -> AbstractContextManager[Any]:
+        """The context of a micro-batch's forward and backward pass: averages gradients at its end, or not."""
+        ...
+
+    def reduce(self, values: Tensor, operation: Any = ReduceOp.SUM) -> None:
+        """Put the sum over all processes, or another operation, into each one's tensor."""
+        ...
+
+    def reset(self) -> None:
+        """Forget what an update that was broken off has left."""
+        ...
+
+
+class Unwrapped:
+    """A module in one process."""
+
+    size = copies = 1
+    may_send_fp16 = False
+
+    def __init__(self, model: nn.Module) -> None:
+        self.module = model
+
+    def check(self, parameters: Sequence[nn.Parameter]) -> None:
+        """There is nothing to average."""
+
+    def micro_batch(self, is_last: bool) -> AbstractContextManager[Any]:
+        return nullcontext()
+
+    def reduce(self, values: Tensor, operation: Any = ReduceOp.SUM) -> None:
+        """There is nothing to add."""
+
+    def reset(self) -> None:
+        """Nothing is left."""
+
+
+class Replicated:
+    """A `DistributedDataParallel`: every process has all parameters, and gets the same gradient."""
+
+    def __init__(self, model: DistributedDataParallel, every_micro_batch: bool) -> None:
+        self._model = cast("Any", model)
+        # With static_graph torch cannot wait in the first backward pass.
+        self._every_micro_batch = every_micro_batch or model.static_graph
+        self.module = cast("nn.Module", model.module)
+        self._group = cast("distributed.ProcessGroup", model.process_group)
+        self.size = self.copies = self._group.size()
+        self._left_out: list[nn.Parameter] = []
+        self._is_broken = False
+
+    @property
+    def may_send_fp16(self) -> bool:
+        return bool(self._model._comm_hooks)  # what a hook compresses to, it alone knows
+
+    def check(self, parameters: Sequence[nn.Parameter]) -> None:
+        known_to_torch: list[nn.Parameter] = self._model._module_parameters
+        trained = [parameter for parameter in known_to_torch if parameter.requires_grad]
+        known = set(map(id, trained))
+        self._left_out = [parameter for parameter in parameters if id(parameter) not in known]
+        self._check_left_out()
+        if len(trained) > self._model._get_ddp_logging_data()["num_parameter_tensors"]:
+            raise ValueError(_LEFT_OUT)
+
+    def _check_left_out(self) -> None:
+        if any(parameter.requires_grad for parameter in self._left_out):
+            raise ValueError(_LEFT_OUT)
+
+    def micro_batch(self, is_last: bool) -> AbstractContextManager[Any]:
+        self._check_left_out()
+        if self._is_broken:
+            # What was sent before may come in still, into the memory that the next backward pass fills.
+            cuda = [self._model.device.index] if self._model.device.type == "cuda" else None
+            distributed.barrier(self._group, device_ids=cuda)
+            self._model.reducer._reset_state()
+            self._is_broken = False
+        if not self._model.require_backward_grad_sync:
+            raise RuntimeError(
+                "the step was called inside of no_sync(): it takes all micro-batches of an update in one "
+                "call, and decides itself when gradients are averaged"
+            )
+        return self._averaged() if is_last or self._every_micro_batch else self._model.no_sync()
+
+    @contextmanager
+    def _averaged(self) -> Generator[None]:
+        yield
+        # torch itself says so in the next forward pass: an update later.
+        try:
+            self._model._check_reducer_finalized()
+        except RuntimeError as error:
+            raise RuntimeError(_NOT_AVERAGED) from error
+
+    def reduce(self, values: Tensor, operation: Any = ReduceOp.SUM) -> None:
+        distributed.all_reduce(values, operation, group=self._group)
+
+    def reset(self) -> None:
+        try:
+            self._model._check_reducer_finalized()
+        except RuntimeError:  # a backward pass that averages was broken off
+            self._is_broken = True
+
+
+class Sharded:
+    """A model under `fully_shard` (FSDP2): every process has a part of each parameter and gradient.
+
+    Over two mesh dimensions these parts are replicated along the first.
+    """
+
+    def __init__(self, model: nn.Module, every_micro_batch: bool) -> None:
+        self.module, self._model = model, cast("Any", model)
+        # A loop before may have left them off, for a part of the model too.
+        self._model.set_requires_gradient_sync(True)
+        self._model.set_requires_all_reduce(True)
+        mesh = mesh_of(next(model.parameters()))
+        self._groups = mesh.get_all_groups()
+        self.size: int = mesh.size()
+        self.copies: int = mesh.size(0) if mesh.ndim == 2 else 1
+        # With one process there is nothing to send, and gradients are better where they can be seen.
+        self._every_micro_batch = every_micro_batch or self.size == 1
+        policies = [module._get_fsdp_state()._mp_policy for module in _sharded_modules(model)]
+        self.may_send_fp16 = any(
+            torch.float16 in (policy.param_dtype, policy.reduce_dtype) for policy in policies
+        )
+
+    def check(self, parameters: Sequence[nn.Parameter]) -> None:
+        """All are averaged: a model with parameters left out is refused."""
+
+    def micro_batch(self, is_last: bool) -> AbstractContextManager[Any]:
+        return nullcontext() if is_last or self._every_micro_batch else self._unsynchronized()
+
+    @contextmanager
+    def _unsynchronized(self) -> Generator[None]:
+        self._model.set_requires_gradient_sync(False)
+        try:
+            yield
+        finally:
+            self._model.set_requires_gradient_sync(True)
+
+    def reduce(self, values: Tensor, operation: Any = ReduceOp.SUM) -> None:
+        for group in self._groups:
+            distributed.all_reduce(values, operation, group=group)
+
+    def reset(self) -> None:
+        from torch_bridge.distributed.local_trial import forget_pass
+
+        forget_pass(self.module)
+
+
+def wrapper_of(model: nn.Module, every_micro_batch: bool) -> Wrapper:
+    """How the model is wrapped.
+
+    Args:
+        model: The module.
+        every_micro_batch: Whether gradients are averaged after each micro-batch, or once an update.
+
+    Raises:
+        ValueError: A wrapper that is not torch's `DistributedDataParallel` or `fully_shard`, or not around
+            the whole model.
+    """
+    inner = getattr(model, "_orig_mod", model)  # of torch.compile
+    if isinstance(inner, DistributedDataParallel):
+        check_unwrapped(cast("nn.Module", inner.module))
+        return Replicated(inner, every_micro_batch)
+    if "FSDPModule" in _kinds(inner):
+        _check_sharded(inner)
+        return Sharded(inner, every_micro_batch)
+    check_unwrapped(model)
+    return Unwrapped(model)
+
+
+def reshard(model: nn.Module) -> None:
+    """Put parts in the place of the whole parameters that a forward pass alone leaves in a sharded model."""
+    for module in _sharded_modules(model):
+        module.reshard()
+
+
+def check_unwrapped(model: nn.Module) -> None:
+    """Refuse a model of which a part is wrapped for several processes.
+
+    Raises:
+        ValueError: It names the wrapper.
+    """
+    for module in model.modules():
+        if found := _kinds(module) & {"DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule"}:
+            raise ValueError(
+                f"the model, or a part of it, is wrapped for several processes ({found.pop()}). A training "
+                "step takes one that is wrapped whole: by DistributedDataParallel(model), or by fully_shard "
+                "of its blocks and then of the model; distribute does either to a plain model"
+            )
+    if any(map(mesh_of, model.parameters())):
+        raise ValueError("parameters of the model are DTensors, and it is not under fully_shard")
+
+
+def check_shardable(optimizer: Optimizer) -> None:
+    """Refuse an optimizer that torch cannot run on sharded parameters.
+
+    Raises:
+        ValueError: It names the optimizer.
+    """
+    name = type(optimizer).__name__
+    is_fused = any(group.get("fused") for group in optimizer.param_groups)
+    if name in _NOT_SHARDED or (name in _NOT_SHARDED_FUSED and is_fused):
+        raise ValueError(
+            f"torch cannot run {name}{' with fused=True' if is_fused else ''} on parameters under fully_shard"
+        )
+
+
+def _kinds(module: nn.Module) -> set[str]:
+    return {kind.__name__ for kind in type(module).__mro__}
+
+
+def _sharded_modules(model: nn.Module) -> list[Any]:
+    return [module for module in model.modules() if "FSDPModule" in _kinds(module)]
+
+
+def _check_sharded(model: nn.Module) -> None:
+    reshard(model)
+    meshes = set(map(mesh_of, model.parameters()))
+    if len(meshes) != 1 or None in meshes:
+        raise ValueError(
+            "the model is sharded in part, or over several meshes: apply fully_shard to its blocks and then "
+            "to the model, over one mesh"
+        )
+    (mesh,) = meshes
+    placements = {str(cast("Any", parameter).placements) for parameter in model.parameters()}
+    *replicated, sharded = cast("Any", next(model.parameters())).placements
+    if len(replicated) > 1 or not all(each.is_replicate() for each in replicated) or not sharded.is_shard():
+        raise ValueError(
+            f"the model's parameters are placed as {sorted(placements)}; a training step takes fully_shard "
+            "over one mesh dimension, or over two for hybrid sharding, and nothing beside it"
+        )
+    if (device := next(model.parameters()).device.type) != mesh.device_type:
+        raise ValueError(
+            f"the model's parameters are kept on {device} beside a mesh on {mesh.device_type}: a training "
+            "step needs fully_shard without an offload policy"
+        )

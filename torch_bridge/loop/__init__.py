@@ -1,0 +1,1 @@
+"""What goes around an update: evaluation, metrics, profiling, the batch size."""

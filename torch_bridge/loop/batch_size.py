@@ -1,0 +1,195 @@
+"""The largest micro-batch that runs, found by trying."""
+
+import gc
+import math
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from torch_bridge.core import checks
+from torch_bridge.distributed import processes
+from torch_bridge.loop.preserved_state import random_states_kept, states_kept
+from torch_bridge.training.step import TrainStep
+
+Value = TypeVar("Value")
+
+# Two, and those that fp16 skips until its scale fits, or that come before a CUDA graph is captured.
+_MOST_UPDATES = 20
+_SIGNS = (
+    "DefaultCPUAllocator: can't allocate memory",
+    "DefaultCPUAllocator: not enough memory",
+    "out of memory",
+    "_STATUS_ALLOC_FAILED",  # of cuBLAS, cuDNN and the like
+    "std::bad_alloc",
+)
+
+
+def find_batch_size(
+    make_step: Callable[[], Callable[..., Any]],
+    make_batch: Callable[[int], Any],
+    global_batch: int,
+    *,
+    limit: int | None = None,
+) -> tuple[int, int]:
+    """The largest micro-batch that runs, and how many make an update of the global batch.
+
+        micro_batch · accumulation · processes = global_batch
+
+    Of the divisors of global_batch/processes, by halving: about log₂ of their number of trials. What is
+    larger than a micro-batch that does not fit is taken not to fit either.
+
+    A trial is two updates, the second with the optimizer's states of the first; of the micro-batches of an
+    update all are held, and two are run, the second with the gradients of the first. Afterwards all is as
+    before: weights, buffers, gradients and modes of `step.model`, states and settings of `step.optimizers`,
+    the random states of torch, NumPy and Python. Copies of them are in host memory meanwhile, and memory
+    is given back after each trial.
+
+    Under several processes each of them calls it. Their trials send nothing, and after each all agree on
+    the worst. What communication itself needs beyond its buffers, above all that of `fully_shard` as it
+    fetches blocks ahead, is not measured: leave some room by `limit`.
+
+    Args:
+        make_step: Builds a `TrainStep` for a trial, a new one at each call, over the same model and optimizer
+            or new ones. (Of another callable that takes micro-batches only what its attributes `model` and
+            `optimizers` hold is put back.)
+        make_batch: `make_batch(micro_batch)` returns a micro-batch as training passes them to the step.
+        global_batch: Samples an update, over all processes; 1 to 2³¹ - 1.
+        limit: The largest micro-batch to try.
+
+    Returns:
+        micro_batch and accumulation.
+
+    Raises:
+        TypeError: A function that can't be called, or a number that is no integer.
+        ValueError: A number out of its range; a global batch that the processes don't divide.
+        RuntimeError: Not even one sample fits; an error of another process.
+
+    Whatever `make_step` raises, and every error of step and batch but being out of memory, passes.
+
+    >>> from plateau_jax import PlateauCurve
+    >>> model = torch.nn.Linear(2, 1)
+    >>> optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, fused=True)
+    >>> def make_step():
+    ...     return TrainStep(model, optimizer, lambda model, batch: model(batch).mean(), PlateauCurve(100))
+    >>> find_batch_size(make_step, lambda micro_batch: torch.ones(micro_batch, 2), 96, limit=40)
+    (32, 3)
+    """
+
+    def candidates() -> list[int]:
+        for name, function in (("make_step", make_step), ("make_batch", make_batch)):
+            if not callable(function):
+                raise TypeError(f"{name} = {function!r} must be callable")
+        share, rest = divmod(checks.count("global_batch", global_batch), processes.count())
+        if rest:
+            raise ValueError(
+                f"global_batch = {global_batch} can't be divided by the {processes.count()} processes"
+            )
+        most = share if limit is None else checks.at_least("limit", limit, 1)
+        return [size for size in _divisors(share) if size <= most]
+
+    sizes, *others = _in_all(candidates)
+    if any(other != sizes for other in others):
+        raise ValueError("global_batch and limit are not the same in all processes")
+    share = int(global_batch) // processes.count()  # of NumPy's integers too
+    fitting, unfit = 0, len(sizes)  # so many fit; from there on none does
+    while fitting < unfit:
+        middle = (fitting + unfit) // 2
+        size = sizes[middle]
+        fits = all(_in_all(lambda size=size: _fits(make_step, make_batch, size, share // size)))
+        fitting, unfit = (middle + 1, unfit) if fits else (fitting, middle)
+    if not fitting:
+        raise RuntimeError(
+            "not even a micro-batch of one sample fits: see checkpoint_activations, and fully_shard"
+        )
+    return sizes[fitting - 1], share // sizes[fitting - 1]
+
+
+def _divisors(number: int) -> list[int]:
+    small = [size for size in range(1, math.isqrt(number) + 1) if number % size == 0]
+    return sorted({*small, *(number // size for size in small)})
+
+
+def _in_all(run: Callable[[], Value]) -> list[Value]:
+    """What a function returns in each process; where it raises in one, all raise."""
+    value: Any = None
+    error: Exception | None = None
+    try:
+        value = run()
+    except Exception as caught:
+        error = caught
+    try:
+        said = processes.gather((value, error and f"{type(error).__name__}: {error}"))
+        if error is not None:
+            raise error
+    finally:
+        del error  # whose traceback holds this frame
+    for rank, (_, message) in enumerate(said):
+        if message is not None:
+            raise RuntimeError(f"find_batch_size failed in process {rank}: {message}")
+    return [value for value, _ in said]
+
+
+def _fits(
+    make_step: Callable[[], Callable[..., Any]],
+    make_batch: Callable[[int], Any],
+    size: int,
+    accumulation: int,
+) -> bool:
+    fits = True
+    try:
+        with random_states_kept():
+            step: Any = make_step()
+            try:
+                with states_kept(getattr(step, "model", None), getattr(step, "optimizers", ())):
+                    fits = _runs(lambda: _update(step, make_batch, size, accumulation))
+            finally:
+                if isinstance(step, TrainStep):
+                    step._drivers.untie()
+    finally:
+        step = None
+        gc.collect()
+        if torch.cuda.is_initialized():
+            torch.cuda.empty_cache()
+    return fits
+
+
+def _runs(trial: Callable[[], None]) -> bool:
+    try:
+        trial()
+    except Exception as error:
+        if not _is_out_of_memory(error):
+            raise
+        return False
+    return True
+
+
+def _update(step: Any, make_batch: Callable[[int], Any], size: int, accumulation: int) -> None:
+    is_own = isinstance(step, TrainStep)
+    before = step._clock.read()[0] if is_own else 0
+    alone: Callable[[], AbstractContextManager[Any]] = getattr(step, "_alone", nullcontext)
+    with alone():
+        for count in range(1, _MOST_UPDATES + 1):
+            batch = make_batch(size)
+            held = [
+                batch,
+                *(pytree.tree_map_only(Tensor, torch.clone, batch) for _ in range(accumulation - 1)),
+            ]
+            step(*held[:2])
+            applied = step._clock.read()[0] - before if is_own else count
+            if applied >= 2 and not (is_own and step._graphs is not None and not step._graphs.recorded):
+                return
+
+
+def _is_out_of_memory(error: BaseException | None) -> bool:
+    """Whether an error, or what it came from, says that there was no memory."""
+    while error is not None:
+        if isinstance(error, torch.OutOfMemoryError | MemoryError):
+            return True
+        if isinstance(error, RuntimeError) and any(sign in str(error) for sign in _SIGNS):
+            return True
+        error = error.__cause__ or getattr(error, "inner_exception", None)  # that of torch.compile
+    return False

@@ -1,0 +1,101 @@
+"""A log of what updates report, read from the device once in a while."""
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+import torch
+
+from torch_bridge.core import checks
+from torch_bridge.training.result import StepResult
+
+
+class MetricLog:
+    """Keeps the results of updates, and reads them from the device every so many, in one go.
+
+    Made for a progress bar: a call returns the newest values when it looked, else None. `look` reads
+    what is kept at once; `every` counts from the last look. `state_dict` and `load_state_dict` are for
+    checkpoints.
+
+    Args:
+        every: Updates between two looks.
+        keep: How many of the newest rows are kept; None for all, which grow without bound.
+
+    Attributes:
+        rows: A dictionary for each update that was looked at, the newest last: "loss", "grad_norm", "lr"
+            (a float, or a list of one per parameter group), "applied", "skipped", "clock".
+
+    Raises:
+        TypeError, ValueError: `every` or `keep` is not a positive integer.
+
+    >>> import torch
+    >>> from torch_bridge import MetricLog, StepResult
+    >>> log = MetricLog(every=2)
+    >>> half, one, zero = torch.tensor(0.5), torch.tensor(1), torch.tensor(0)
+    >>> result = StepResult(half, half, torch.tensor([0.125]), applied=one, skipped=zero, clock=zero)
+    >>> log(result) is None
+    True
+    >>> log(result)
+    {'loss': 0.5, 'grad_norm': 0.5, 'lr': 0.125, 'applied': 1, 'skipped': 0, 'clock': 0}
+    """
+
+    def __init__(self, every: int = 100, keep: int | None = None) -> None:
+        self.every = checks.at_least("every", every, 1)
+        self.keep = None if keep is None else checks.at_least("keep", keep, 1)
+        self.rows: list[dict[str, Any]] = []
+        self._kept: list[StepResult] = []
+
+    def __call__(self, result: StepResult) -> dict[str, Any] | None:
+        """Keep a result; look at all that is kept if it is time.
+
+        Args:
+            result: What an update returned.
+
+        Returns:
+            The newest row, as `look` has it; None between two looks.
+        """
+        self._kept.append(result)
+        return self.look() if len(self._kept) >= self.every else None
+
+    def look(self) -> dict[str, Any] | None:
+        """Read what is kept, in one copy from the device; the newest values, or None if there are none."""
+        if self._kept:
+            # In float64, which holds every float32, and every count below 2⁵³.
+            columns = [torch.stack(column).double() for column in zip(*self._kept, strict=True)]
+            rows = torch.hstack([column.view(len(self._kept), -1) for column in columns])
+            table = cast("list[list[float]]", rows.tolist())
+            self._kept.clear()
+            for loss, norm, *rates, applied, skipped, clock in table:
+                self.rows.append(
+                    {
+                        "loss": loss,
+                        "grad_norm": norm,
+                        "lr": rates[0] if len(rates) == 1 else rates,
+                        "applied": int(applied),
+                        "skipped": int(skipped),
+                        "clock": int(clock),
+                    }
+                )
+            if self.keep is not None:
+                del self.rows[: -self.keep]
+        return self.rows[-1] if self.rows else None
+
+    def state_dict(self) -> dict[str, Any]:
+        """The rows, after a look at what is kept."""
+        self.look()
+        return {"rows": [dict(row) for row in self.rows]}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Go on with the rows of `state_dict`; what this log has, looked at or not, is dropped.
+
+        Args:
+            state_dict: What `state_dict` returned.
+
+        Raises:
+            ValueError: Not the state of a log. Nothing was changed.
+        """
+        rows = state_dict.get("rows") if isinstance(state_dict, Mapping) else None
+        if not isinstance(rows, list) or not all(isinstance(row, dict) for row in cast("list[Any]", rows)):
+            raise ValueError("state_dict is not the state of a MetricLog")
+        rows = cast("list[dict[str, Any]]", rows)
+        self.rows[:] = [dict(row) for row in (rows if self.keep is None else rows[-self.keep :])]
+        self._kept.clear()

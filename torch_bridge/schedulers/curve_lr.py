@@ -1,0 +1,234 @@
+"""A curve as a `torch.optim.lr_scheduler.LambdaLR`, whose checkpoints hold the step and the curve."""
+
+import math
+import operator
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, TypedDict
+
+from torch import Tensor
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LambdaLR
+
+from torch_bridge.core import Curve, Rule, checks
+from torch_bridge.schedulers.hold_state import HoldState, States, from_plain, to_plain
+from torch_bridge.schedulers.multipliers import Multipliers
+from torch_bridge.schedulers.param_groups import Setting, number_of, peaks_of, set_peaks
+from torch_bridge.schedulers.resume import check_past, clock_in, curves_in, way_out
+from torch_bridge.schedulers.step_watch import MANY, Watch
+
+
+class CurveLRState(TypedDict):
+    """What `CurveLR.state_dict` returns: plain numbers, lists and dictionaries.
+
+    >>> import torch
+    >>> from plateau_jax import PlateauCurve
+    >>> optimizer = torch.optim.SGD(torch.nn.Linear(2, 1).parameters(), lr=0.5)
+    >>> state: CurveLRState = CurveLR(optimizer, [PlateauCurve(100)]).state_dict()
+    >>> state["clock"], state["base_lrs"], state["rates"]
+    (0, [0.5], [0.5])
+    """
+
+    last_epoch: int
+    """The updates so far."""
+    clock: int
+    """The step of the curve that the rates are of."""
+    _step_count: int
+    base_lrs: list[float]
+    """Each group's peak, in float32."""
+    rates: list[float]
+    """The rates in the groups. Not always this curve's: another scheduler may be in charge."""
+    curves: list[Mapping[str, Any]]
+    """Each group's curve, as its `to_dict` has it."""
+    hold: list[HoldState] | None
+    """The rules that hold the clock, and what they remember."""
+    warned: bool
+    """Whether it was said that the scheduler is not stepped once an update."""
+
+
+class CurveLR(LambdaLR):
+    """The scheduler that `lambda_lr` builds: a `LambdaLR` whose checkpoints hold the step and the curve.
+
+        lr = float32(peak) · curve(clock)
+
+    Build it by `lambda_lr`, which also takes one curve for all groups.
+
+    Args:
+        optimizer: Any torch optimizer.
+        curves: One curve for each parameter group.
+        last_epoch, strict: As in `lambda_lr`.
+
+    Raises:
+        TypeError: `optimizer` is no torch optimizer; `last_epoch` is not an integer.
+        ValueError: `last_epoch` below -1; a rate that is negative, not finite, or positive and below 2⁻¹²⁶.
+
+    >>> import torch
+    >>> from plateau_jax import PlateauCurve
+    >>> from torch_bridge import CurveLR, lambda_lr
+    >>> optimizer = torch.optim.SGD(torch.nn.Linear(2, 1).parameters(), lr=0.5)
+    >>> scheduler = lambda_lr(optimizer, PlateauCurve(100, warmup_steps=10))
+    >>> isinstance(scheduler, CurveLR), scheduler.clock, scheduler.get_last_lr()
+    (True, 0, [0.0])
+    """
+
+    _rules: tuple[Rule, ...] = ()
+    _states: States = ()
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        curves: Sequence[Curve],
+        last_epoch: int = -1,
+        *,
+        strict: bool = True,
+    ) -> None:
+        last_epoch = checks.at_least("last_epoch", last_epoch, -1)
+        self.curves = list(curves)
+        self.strict = strict
+        self._factors = Multipliers(self.curves)
+        set_peaks(optimizer, peaks_of(optimizer), self.curves)
+        self._watch = Watch()
+        self._watch.start(optimizer, self)
+        super().__init__(optimizer, list(curves), last_epoch)
+
+    @property
+    def clock(self) -> int:
+        """The step of the curve that the rates are of: `last_epoch`, where no rule has held it."""
+        return self.last_epoch
+
+    def step(self, epoch: int | None = None) -> None:
+        """The rates of the next step, or of step `epoch` (from before -1: of -1).
+
+        Args:
+            epoch: The step to go to, as in torch; by default the next one.
+
+        Warns:
+            CurveWarning: Each of three steps in a row came after ten or more of the optimizer; or
+                accelerate, which was given the scheduler to prepare, steps it once a process.
+
+        Raises:
+            TypeError: An epoch that is not an integer. Nothing was changed.
+        """
+        watch = self._watch
+        if watch.since:
+            if watch.since >= MANY and (epoch is None or epoch == self.last_epoch + 1):
+                watch.late(self)
+            watch.since = 0
+        elif "accelerate" in sys.modules:  # asked here: a call would cost as much as the rest of a step
+            watch.again()
+        if epoch is None:
+            LambdaLR.step(self)  # not by super(), which would cost 5 % of a step
+            return
+        before = self.last_epoch, self._step_count
+        try:
+            super().step(epoch)
+        except BaseException:  # a warning that is an error too
+            self.last_epoch, self._step_count = before
+            raise
+
+    def get_lr(self) -> list[float | Tensor]:
+        """Each group's rate at `last_epoch`, a scalar: a product of two float32, exact in a Python float."""
+        return list(map(operator.mul, self.base_lrs, self._factors[self.last_epoch]))
+
+    def _get_closed_form_lr(self) -> list[float | Tensor]:
+        # What torch asks in place of get_lr when step() is given an epoch.
+        self.last_epoch = max(checks.integer("epoch", self.last_epoch), -1)
+        return self.get_lr()
+
+    # A TypedDict is a dict at run time, which is all that torch asks for.
+    def state_dict(self) -> CurveLRState:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """The step, the peaks, the rates in the groups, and what is to be checked: curves and rules."""
+        return {
+            "last_epoch": self.last_epoch,
+            "clock": self.clock,
+            "_step_count": self._step_count,
+            "base_lrs": [float(number_of(peak)) for peak in self.base_lrs],
+            "rates": [float(number_of(group["lr"])) for group in self.optimizer.param_groups],
+            "curves": [curve.to_dict() for curve in self.curves],
+            "hold": to_plain(self._rules, self._states),
+            "warned": self._watch.warned,
+        }
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool | None = None) -> None:
+        """Go on where the state was saved, and write the rates of that moment into the groups.
+
+        So the optimizer's own state may be loaded before or after.
+
+        The state of another curve is taken where the past is the same: both curves have the same values
+        at every step before the saved clock (`Curve.same_until`). The rates are then the new curve's
+        there, so load the optimizer's state first.
+
+        Args:
+            state_dict: What `state_dict` returned.
+            strict: Whether the state of another plan is refused: of a curve with another past, or of
+                another hold. With False the run goes on under this scheduler's curve, from the saved
+                clock and peaks, whatever came before, and rules that are not the saved ones start anew;
+                the state of a plain `LambdaLR` is then taken too. By default as the scheduler was built.
+
+        Raises:
+            ValueError: The state of another plan (unless `strict` is False), or not a state, or one of
+                another number of groups. Nothing was changed.
+        """
+        strict = self.strict if strict is None else strict
+        try:
+            last_epoch = checks.at_least("last_epoch", state_dict["last_epoch"], -1)
+            step_count = checks.integer("_step_count", state_dict.get("_step_count", last_epoch + 1))
+            peaks = [float(checks.peak(f"base_lrs[{i}]", p)) for i, p in enumerate(state_dict["base_lrs"])]
+            if not len(peaks) == len(self.base_lrs) == len(self.optimizer.param_groups):
+                raise ValueError(
+                    f"state_dict has {len(peaks)} parameter groups; the optimizer has "
+                    f"{len(self.optimizer.param_groups)}, and had {len(self.base_lrs)} when it got its curve"
+                )
+            clock = clock_in(state_dict, last_epoch)
+            states = from_plain(state_dict.get("hold"), self._rules, strict, "lambda_lr")
+            rates = self._saved_rates(state_dict, clock, peaks, strict)
+        except KeyError as error:
+            raise ValueError(f"state_dict is not the state of a LambdaLR: it has no {error}") from None
+        except (OverflowError, TypeError) as error:
+            raise ValueError(f"state_dict is not the state of a LambdaLR: {error}") from None
+        set_peaks(self.optimizer, peaks, self.curves)
+        self.base_lrs = list(peaks)
+        self._stand_before(last_epoch, clock, states)
+        self._watch.load(bool(state_dict.get("warned")))
+        # A first step writes the rates and warns of nothing.
+        self._step_count = 0
+        self.step()
+        self._step_count = step_count
+        for group, rate in zip(self.optimizer.param_groups, rates or (), strict=bool(rates)):
+            Setting("lr").set(group, rate)
+
+    def _stand_before(self, last_epoch: int, clock: int, states: States) -> None:
+        """Stand where a first step leads to these."""
+        self.last_epoch = clock - 1  # without rules there is one count
+
+    def _saved_rates(
+        self, state_dict: Mapping[str, Any], clock: int, peaks: Sequence[float], strict: bool
+    ) -> list[float] | None:
+        """The rates in a state that are to be written; None where this scheduler's curve gives them.
+
+        They stay where the curve is the same one, or where another scheduler was in charge of them.
+        """
+        count = len(self.base_lrs)
+        try:
+            if (saved := state_dict.get("curves")) is None:
+                raise ValueError(f"state_dict names no curve; to load it all the same {way_out('lambda_lr')}")
+            curves = curves_in(saved, count)
+            saved = state_dict["rates"]
+            rates = [float(checks.number(f"rates[{i}]", rate)) for i, rate in enumerate(saved)]
+            if len(rates) != count or min(rates, default=0.0) < 0:
+                raise ValueError(f"state_dict has the rates {rates} for {count} parameter groups")
+        except (KeyError, OverflowError, TypeError, ValueError):
+            if strict:
+                raise
+            return None
+        if strict:
+            check_past(curves, self.curves, clock, "lambda_lr")
+        if clock < 0:  # in a SequentialLR, it waits for its turn
+            return rates
+        # By their arguments: a curve of a subclass equals none of the class itself.
+        if [curve.to_dict() for curve in curves] == [curve.to_dict() for curve in self.curves]:
+            return rates
+        own = [peak * curve(clock) for peak, curve in zip(peaks, curves, strict=True)]
+        # As near as the narrowest tensors of rates keep them, bfloat16's.
+        in_charge = all(math.isclose(*pair, rel_tol=2**-8) for pair in zip(rates, own, strict=True))
+        return None if in_charge else rates

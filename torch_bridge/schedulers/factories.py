@@ -1,0 +1,186 @@
+"""The PyTorch edge: a curve as a scheduler."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import overload
+
+from torch.optim import Optimizer
+
+from torch_bridge.core import Curve, PlateauCurve, Rule, checks, silent
+from torch_bridge.schedulers.curve_lr import CurveLR
+from torch_bridge.schedulers.held_curve_lr import HeldCurveLR
+from torch_bridge.schedulers.hold_state import rules_for
+from torch_bridge.schedulers.param_groups import curves_of, peaks_of
+
+
+@overload
+def lambda_lr(
+    optimizer: Optimizer,
+    curve: Curve | Sequence[Curve],
+    last_epoch: int = -1,
+    *,
+    strict: bool = True,
+    hold: None = None,
+) -> CurveLR: ...
+@overload
+def lambda_lr(
+    optimizer: Optimizer,
+    curve: Curve | Sequence[Curve],
+    last_epoch: int = -1,
+    *,
+    strict: bool = True,
+    hold: Rule | Sequence[Rule],
+) -> HeldCurveLR: ...
+def lambda_lr(
+    optimizer: Optimizer,
+    curve: Curve | Sequence[Curve],
+    last_epoch: int = -1,
+    *,
+    strict: bool = True,
+    hold: Rule | Sequence[Rule] | None = None,
+) -> CurveLR:
+    """The curve as a PyTorch scheduler.
+
+    After n calls of `step()` each group has the rate
+
+        lr = float32(peak) · curve(n)
+
+    The peak is the group's `initial_lr` where it has one, else its `lr`, **rounded to float32**: then
+    the product with a float32 multiplier is exact in a Python float, and its float32 value is the
+    learning rate that `plateau_jax.optax_schedule` gives for the same peak.
+
+    A rate that is a tensor stays the same tensor and is filled.
+
+    With `hold` the curve's clock may stand still while updates go on: lr = peak · curve(clock). Call
+    `step(metric)` after each update with its metric, a float or a scalar tensor, which is read; the rule
+    then lets the clock go one on or holds it. Over several processes give all of them the same metric. A
+    scheduler that steps others without a metric, such as `SequentialLR`, can't hold.
+
+    Args:
+        optimizer: Any torch optimizer.
+        curve: One curve for all parameter groups, or a sequence of one each.
+        last_epoch: Index of the last finished update, as in torch: after n scheduler steps, n - 1.
+        strict: Whether `load_state_dict(state)` refuses the state of a curve with another past, or goes
+            on under this one. For trainers, which call it themselves; its own argument `strict` comes first.
+        hold: A `HoldUntilFlat`, a `HoldBelow`, or a list of them, under one curve for all groups.
+
+    Returns:
+        A `torch.optim.lr_scheduler.LambdaLR`. Its `state_dict` holds plain numbers and lists, and
+        survives `torch.load(weights_only=True)`; `clock` is the step of the curve that the rates are of.
+
+    Raises:
+        TypeError: `optimizer`, `curve` or `hold` is something else.
+        ValueError: Another number of curves than of groups; a rate that is negative, not finite, or
+            positive and below 2⁻¹²⁶; `last_epoch` below -1; several curves with `hold`, or one without
+            a flat part for `HoldUntilFlat`.
+
+    >>> import torch
+    >>> from plateau_jax import PlateauCurve
+    >>> from torch_bridge import lambda_lr
+    >>> optimizer = torch.optim.AdamW(torch.nn.Linear(2, 1).parameters(), lr=3e-4)
+    >>> scheduler = lambda_lr(optimizer, PlateauCurve(1000, warmup_steps=100, plateaus=[(50, 20)]))
+    >>> for _ in range(50):
+    ...     optimizer.step()
+    ...     scheduler.step()
+    >>> round(optimizer.param_groups[0]["lr"], 9)
+    0.00015
+    """
+    curves = curves_of(optimizer, curve)
+    rules = rules_for(hold, curves)
+    if not rules:
+        return CurveLR(optimizer, curves, last_epoch, strict=strict)
+    return HeldCurveLR(optimizer, curves, rules, last_epoch, strict=strict)
+
+
+@overload
+def get_cosine_plateau_schedule_with_warmup(
+    optimizer: Optimizer,
+    num_warmup_steps: int,
+    num_training_steps: int,
+    plateaus: Sequence[tuple[float, float]] = (),
+    min_lr_ratio: float = 0.0,
+    min_lr: float | None = None,
+    last_epoch: int = -1,
+    *,
+    strict: bool = True,
+    hold: None = None,
+) -> CurveLR: ...
+@overload
+def get_cosine_plateau_schedule_with_warmup(
+    optimizer: Optimizer,
+    num_warmup_steps: int,
+    num_training_steps: int,
+    plateaus: Sequence[tuple[float, float]] = (),
+    min_lr_ratio: float = 0.0,
+    min_lr: float | None = None,
+    last_epoch: int = -1,
+    *,
+    strict: bool = True,
+    hold: Rule | Sequence[Rule],
+) -> HeldCurveLR: ...
+def get_cosine_plateau_schedule_with_warmup(
+    optimizer: Optimizer,
+    num_warmup_steps: int,
+    num_training_steps: int,
+    plateaus: Sequence[tuple[float, float]] = (),
+    min_lr_ratio: float = 0.0,
+    min_lr: float | None = None,
+    last_epoch: int = -1,
+    *,
+    strict: bool = True,
+    hold: Rule | Sequence[Rule] | None = None,
+) -> CurveLR:
+    """A scheduler in the convention of transformers' `get_cosine_schedule_with_warmup`, with plateaus.
+
+    With W = `num_warmup_steps`, N = `num_training_steps` - W, r = `min_lr_ratio` and no plateaus, the rate
+    after n calls of `step()` is
+
+        lr = peak · n/W                                         for n < W
+        lr = peak · (r + (1 - r)·(1 + cos(π·(n - W)/N))/2)      after that
+
+    `plateau_jax.PlateauCurve` has the equations with plateaus, and the sources.
+
+    After `num_training_steps` it holds the final rate, where that of transformers climbs again. `min_lr` is
+    the final rate of every group, where transformers gives every group the same share of its own peak.
+
+    Args:
+        optimizer: Any torch optimizer.
+        num_warmup_steps: Steps of the linear warmup.
+        num_training_steps: Steps of the whole curve, warmup included.
+        plateaus: Pairs (start, duration) in percent of the steps after the warmup.
+        min_lr_ratio: The final rate as a share of the peak.
+        min_lr: The final rate itself, the same for every group. Not beside `min_lr_ratio`.
+        last_epoch: As in `lambda_lr`.
+        strict: As in `lambda_lr`.
+        hold: As in `lambda_lr`; beside `min_lr` it needs groups of one peak, so that they have one curve.
+
+    Returns:
+        The scheduler that `lambda_lr` builds.
+
+    Raises:
+        TypeError, ValueError: As `PlateauCurve` and `lambda_lr`; both `min_lr_ratio` and `min_lr`
+            given; a `min_lr` above a group's peak, negative, or positive and below 2⁻¹²⁶.
+
+    >>> import torch
+    >>> from torch_bridge import get_cosine_plateau_schedule_with_warmup
+    >>> optimizer = torch.optim.SGD(torch.nn.Linear(2, 1).parameters(), lr=0.5)
+    >>> scheduler = get_cosine_plateau_schedule_with_warmup(optimizer, 10, 100, plateaus=[(0, 80)])
+    >>> scheduler.get_last_lr()
+    [0.0]
+    """
+    curve = PlateauCurve(
+        num_training_steps, warmup_steps=num_warmup_steps, plateaus=plateaus, min_lr_ratio=min_lr_ratio
+    )
+    if min_lr is None:
+        return lambda_lr(optimizer, curve, last_epoch, strict=strict, hold=hold)
+    if min_lr_ratio != 0.0:
+        raise ValueError(f"min_lr_ratio = {min_lr_ratio!r} and min_lr = {min_lr!r}: give one of them")
+    floor = checks.peak("min_lr", min_lr)
+    # The number that a peak was rounded from is the peak, not a little more or less.
+    ratios = [
+        checks.ratio_to_peak("min_lr", peak if peak == floor else min_lr, peak)
+        for peak in peaks_of(optimizer)
+    ]
+    with silent():
+        curves = [replace(curve, min_lr_ratio=ratio) for ratio in ratios]
+    return lambda_lr(optimizer, curves, last_epoch, strict=strict, hold=hold)

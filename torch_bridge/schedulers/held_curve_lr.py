@@ -1,0 +1,88 @@
+"""A scheduler whose clock rules may hold."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LambdaLR
+
+from torch_bridge.core import HOST, Curve, Rule, checks, decide
+from torch_bridge.schedulers.curve_lr import CurveLR
+from torch_bridge.schedulers.hold_state import States, starts
+from torch_bridge.schedulers.step_watch import MANY
+
+
+class HeldCurveLR(CurveLR):
+    """What `lambda_lr` builds with `hold`: `step(metric)` moves the clock one on, unless a rule holds it.
+
+    `last_epoch` counts updates, `clock` is the step of the curve.
+    """
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        curves: Sequence[Curve],
+        rules: tuple[Rule, ...],
+        last_epoch: int = -1,
+        *,
+        strict: bool = True,
+    ) -> None:
+        self._rules, self._states = rules, starts(rules)
+        self._clock = checks.at_least("last_epoch", last_epoch, -1) + 1
+        self._flat_starts = frozenset(curves[0].flat_starts)
+        super().__init__(optimizer, curves, last_epoch, strict=strict)
+
+    @property
+    def clock(self) -> int:
+        return self._clock
+
+    # As torch's ReduceLROnPlateau, which needs a metric too.
+    def step(self, metric: float | Tensor | None = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """The rates of the next update, after one that had this metric.
+
+        Warns:
+            CurveWarning: As in `CurveLR.step`.
+
+        Raises:
+            TypeError: No metric, or one that is no real scalar. Nothing was changed.
+        """
+        if metric is None and not self._step_count:  # the first step, which torch makes itself
+            LambdaLR.step(self)
+            return
+        watch = self._watch
+        if watch.since:
+            if watch.since >= MANY:
+                watch.late(self)
+            watch.since = 0
+        else:
+            watch.again()
+        before: Any = self._clock, self._states, self.last_epoch, self._step_count
+        try:
+            with np.errstate(all="ignore"):
+                self._states, held = decide(
+                    HOST, self._rules, self._states, self._clock in self._flat_starts, _number(metric)
+                )
+            self._clock += not held
+            LambdaLR.step(self)
+        except BaseException:  # a warning that is an error too
+            self._clock, self._states, self.last_epoch, self._step_count = before
+            raise
+
+    def get_lr(self) -> list[float | Tensor]:
+        """Each group's rate at `clock`."""
+        return [peak * factor for peak, factor in zip(self.base_lrs, self._factors[self._clock], strict=True)]
+
+    def _stand_before(self, last_epoch: int, clock: int, states: States) -> None:
+        self.last_epoch, self._clock, self._states = last_epoch - 1, clock, states
+
+
+def _number(metric: float | Tensor | None) -> np.float32:
+    if metric is None:
+        raise TypeError("with hold, step() needs the metric of the update: step(loss)")
+    if isinstance(metric, Tensor):
+        if metric.dim():
+            raise TypeError(f"metric is a tensor of shape {tuple(metric.shape)}; it must be a real scalar")
+        metric = metric.item()
+    return checks.metric("metric", metric)

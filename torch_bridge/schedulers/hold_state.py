@@ -1,0 +1,97 @@
+"""Rules that hold the clock: the curve that they are for, and what they remember as plain values."""
+
+from collections.abc import Sequence
+from typing import Any, TypedDict, cast
+
+import numpy as np
+
+from torch_bridge.core import Curve, Rule, checks, rules_of, start
+from torch_bridge.schedulers.resume import way_out
+
+States = tuple[Any, ...]
+"""What each rule remembers: a named tuple of NumPy's int32 and float32."""
+
+
+class HoldState(TypedDict):
+    """A rule, and what it remembers, in plain values."""
+
+    rule: dict[str, Any]
+    state: dict[str, int | float]
+
+
+def rules_for(hold: Any, curves: Sequence[Curve]) -> tuple[Rule, ...]:
+    """The rules that the user gave for the curves of the parameter groups, which with one are all the same.
+
+    Raises:
+        TypeError: Something that is no rule.
+        ValueError: Several curves; a rule that finds nothing to hold; an empty list.
+    """
+    rules = rules_of(hold, curves[0])
+    if rules and any(curve != curves[0] for curve in curves):
+        raise ValueError("hold stops one clock: with it all parameter groups must follow the same curve")
+    return rules
+
+
+def starts(rules: Sequence[Rule]) -> States:
+    return tuple(map(start, rules))
+
+
+def to_plain(rules: Sequence[Rule], states: States) -> list[HoldState] | None:
+    """For a checkpoint; None without rules."""
+    return [
+        {
+            "rule": rule.to_dict(),
+            "state": {
+                name: type(like.item())(value)
+                for name, like, value in zip(state._fields, start(rule), state, strict=True)
+            },
+        }
+        for rule, state in zip(rules, states, strict=True)
+    ] or None
+
+
+def from_plain(saved: Any, rules: Sequence[Rule], strict: bool, builder: str) -> States:
+    """What `to_plain` wrote for these rules. Unless `strict`, for others their start.
+
+    Raises:
+        ValueError: The state of other rules, or of none, or a damaged one.
+    """
+    try:
+        saved = [] if saved is None else saved
+        if not isinstance(saved, list | tuple):
+            raise TypeError(f"hold = {saved!r} must be a list")
+        items = cast("Sequence[Any]", saved)
+        own, other = [rule.to_dict() for rule in rules], [item["rule"] for item in items]
+        if own != other:
+            raise ValueError(
+                f"state_dict was saved with hold = {other or None}, and here it is {own or None}; to keep "
+                f"the clock and drop what the rule remembers, {way_out(builder)}"
+            )
+        return tuple(_read(item["state"], start(rule)) for item, rule in zip(items, rules, strict=True))
+    except (KeyError, TypeError, ValueError) as error:
+        if not strict:
+            return starts(rules)
+        if isinstance(error, ValueError):
+            raise
+        raise ValueError(f"state_dict has no state of a hold: {type(error).__name__}: {error}") from None
+
+
+def _read(saved: Any, like: Any) -> Any:
+    """A rule's state, in the form of its start, whose counts are the least that there can be."""
+    if set(saved) != set(like._fields):
+        raise ValueError(f"state_dict has a hold's state of {sorted(saved)}; it must be of {like._fields}")
+    values: dict[str, Any] = {}
+    for name, least in zip(like._fields, like, strict=True):
+        value = saved[name]
+        if least.dtype == np.int32:
+            if not least <= checks.integer(name, value) <= checks.MAX_STEP:
+                raise ValueError(f"state_dict has {name} = {value!r} in a hold's state; it must be a count")
+        elif type(value) is not float or not _is_float32(value):
+            raise TypeError(f"{name} = {value!r} must be a float that float32 holds")
+        values[name] = type(least)(value)
+    return type(like)(**values)
+
+
+def _is_float32(value: float) -> bool:
+    with np.errstate(over="ignore"):
+        return float(np.float32(value)) == value

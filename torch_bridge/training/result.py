@@ -1,0 +1,46 @@
+"""What an update reports."""
+
+import math
+from typing import NamedTuple
+
+from torch import Tensor
+
+
+class StepResult(NamedTuple):
+    """What an update did: device tensors of their own, which no later update changes.
+
+    >>> import torch
+    >>> half, one, zero = torch.tensor(0.5), torch.tensor(1), torch.tensor(0)
+    >>> result = StepResult(half, half, torch.tensor([0.125]), applied=one, skipped=zero, clock=zero)
+    >>> result.lr
+    tensor([0.1250])
+    """
+
+    loss: Tensor
+    """The loss of the whole update, a floating-point scalar."""
+    grad_norm: Tensor
+    """The total 2-norm of the gradients, unscaled, before clipping; a floating-point scalar."""
+    lr: Tensor
+    """The rate of each parameter group in this update, float32 of shape (groups,)."""
+    applied: Tensor
+    """How many updates took place so far, an int64 scalar."""
+    skipped: Tensor
+    """How many were skipped so far, an int64 scalar."""
+    clock: Tensor
+    """The step of the curve that `lr` is of, an int64 scalar: without a rule that holds it, how many updates
+    took place before this one."""
+
+
+def raise_if_nonfinite(result: StepResult, scaled: bool) -> None:
+    """Read a result, and refuse one that is not finite.
+
+    Raises:
+        FloatingPointError: The loss is not finite; or the norm, unless the loss was `scaled`: then it may
+            be an overflow of the scale.
+    """
+    loss, norm = result.loss.item(), result.grad_norm.item()
+    if not math.isfinite(loss) or (not math.isfinite(norm) and not scaled):
+        number = int(result.applied + result.skipped)
+        raise FloatingPointError(
+            f"update {number} was skipped: its loss is {loss} and its gradient norm {norm}"
+        )
