@@ -29,8 +29,8 @@ def _parser() -> argparse.ArgumentParser:
     described.add_argument(
         "total_steps", metavar="TOTAL", nargs="?", type=int, help="steps of the curve, warmup included"
     )
-    described.add_argument("--warmup", metavar="N", type=int, dest="warmup_steps", help="warmup steps (0)")
-    described.add_argument("--warmup-shape", metavar="SHAPE", dest="warmup", help="linear or cosine (linear)")
+    described.add_argument("--warmup-steps", metavar="N", type=int, help="warmup steps (0)")
+    described.add_argument("--warmup-shape", metavar="SHAPE", help="linear or cosine (linear)")
     described.add_argument(
         "--init-lr-ratio", metavar="R", type=float, help="first rate of a warmup as a share of the peak (0)"
     )
@@ -52,7 +52,7 @@ def _parser() -> argparse.ArgumentParser:
         dest="absolute_plateaus",
         help="a plateau, in steps; may be repeated",
     )
-    described.add_argument("--decay", metavar="SHAPE", help="cosine, linear or 1-sqrt (cosine)")
+    described.add_argument("--decay-shape", metavar="SHAPE", help="cosine, linear or 1-sqrt (cosine)")
     described.add_argument(
         "--min-lr-ratio", metavar="R", type=float, help="final rate as a share of the peak (0)"
     )

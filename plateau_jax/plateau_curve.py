@@ -36,9 +36,9 @@ class CurveArguments(TypedDict):
     """The value at the end."""
     init_lr_ratio: float
     """The value at step 0 of a warmup."""
-    warmup: WarmupShape
+    warmup_shape: WarmupShape
     """The shape of the warmup."""
-    decay: DecayShape
+    decay_shape: DecayShape
     """The shape of the decay."""
 
 
@@ -62,8 +62,8 @@ class PlateauCurve(Curve):
 
         b + (a - b)·(1 + cos(π·j/L))/2
 
-    From `total_steps` on the value is r; before step 0, the value at 0. With `decay="linear"` the last two
-    equations have 1 - x in place of (1 + cos πx)/2, with `decay="1-sqrt"` 1 - √x. Without warmup
+    From `total_steps` on the value is r; before step 0, the value at 0. With `decay_shape="linear"` the last
+    two equations have 1 - x in place of (1 + cos πx)/2, with `decay_shape="1-sqrt"` 1 - √x. Without warmup
     `init_lr_ratio` has no effect. Warmup-stable-decay is a plateau at 0 %:
     `PlateauCurve(total, warmup_steps=w, plateaus=[(0, 80)])`.
 
@@ -85,8 +85,8 @@ class PlateauCurve(Curve):
             is called with. May be given beside `plateaus`.
         min_lr_ratio: The value at the end, 0 to 1.
         init_lr_ratio: The value at step 0 if there is a warmup, 0 to 1.
-        warmup: `"linear"` or `"cosine"`.
-        decay: `"cosine"`, `"linear"` or `"1-sqrt"`.
+        warmup_shape: `"linear"` or `"cosine"`.
+        decay_shape: `"cosine"`, `"linear"` or `"1-sqrt"`.
 
     Raises:
         TypeError: A number of steps that is not an integer, a ratio or percentage that is not a
@@ -113,8 +113,8 @@ class PlateauCurve(Curve):
     absolute_plateaus: Sequence[tuple[int, int]] = ()
     min_lr_ratio: float = 0.0
     init_lr_ratio: float = 0.0
-    warmup: WarmupShape = "linear"
-    decay: DecayShape = "cosine"
+    warmup_shape: WarmupShape = "linear"
+    decay_shape: DecayShape = "cosine"
 
     def __post_init__(self) -> None:
         total = count("total_steps", self.total_steps)
@@ -128,8 +128,8 @@ class PlateauCurve(Curve):
         absolute_plateaus = step_counts(self.absolute_plateaus, warmup)
         min_lr_ratio = ratio("min_lr_ratio", self.min_lr_ratio)
         init_lr_ratio = ratio("init_lr_ratio", self.init_lr_ratio)
-        warmup_shape = one_of("warmup", self.warmup, get_args(WarmupShape))
-        decay = one_of("decay", self.decay, get_args(DecayShape))
+        warmup_shape = one_of("warmup_shape", self.warmup_shape, get_args(WarmupShape))
+        decay_shape = one_of("decay_shape", self.decay_shape, get_args(DecayShape))
         rows = _rows(
             total,
             warmup,
@@ -137,7 +137,7 @@ class PlateauCurve(Curve):
             decimal(min_lr_ratio),
             decimal(init_lr_ratio),
             warmup_shape,
-            decay,
+            decay_shape,
         )
         self._freeze(
             rows,
@@ -146,8 +146,8 @@ class PlateauCurve(Curve):
             absolute_plateaus=absolute_plateaus,
             min_lr_ratio=min_lr_ratio,
             init_lr_ratio=init_lr_ratio,
-            warmup=warmup_shape,
-            decay=decay,
+            warmup_shape=warmup_shape,
+            decay_shape=decay_shape,
         )
         if message := seldom_meant(total - warmup, warmup, plateaus):
             warn(message)
@@ -165,8 +165,8 @@ class PlateauCurve(Curve):
             "absolute_plateaus": [list(pair) for pair in self.absolute_plateaus],
             "min_lr_ratio": self.min_lr_ratio,
             "init_lr_ratio": self.init_lr_ratio,
-            "warmup": self.warmup,
-            "decay": self.decay,
+            "warmup_shape": self.warmup_shape,
+            "decay_shape": self.decay_shape,
         }
 
 
@@ -176,8 +176,8 @@ def _rows(
     plateaus: list[tuple[int, int]],
     min_level: Fraction,
     init_level: Fraction,
-    warmup: WarmupShape,
-    decay: DecayShape,
+    warmup_shape: WarmupShape,
+    decay_shape: DecayShape,
 ) -> Iterator[Row]:
     """Warmup, decay, (plateau, decay) for each plateau, end: any of them may be empty.
 
@@ -185,14 +185,14 @@ def _rows(
     """
     peak = Fraction(1)
     decaying = total_steps - warmup_steps - sum(length for _, length in plateaus)
-    yield Row("warmup", 0, warmup_steps, init_level, peak, warmup)
+    yield Row("warmup", 0, warmup_steps, init_level, peak, warmup_shape)
     begin, gone = warmup_steps, 0
     level: Level = peak
     for first, length in plateaus:
         gone += first - begin
-        next_level = between(decay, peak, min_level, Fraction(gone, decaying))
-        yield Row("decay", begin, first - begin, level, next_level, decay)
+        next_level = between(decay_shape, peak, min_level, Fraction(gone, decaying))
+        yield Row("decay", begin, first - begin, level, next_level, decay_shape)
         yield hold("plateau", first, length, next_level)
         begin, level = first + length, next_level
-    yield Row("decay", begin, total_steps - begin, level, min_level, decay)
+    yield Row("decay", begin, total_steps - begin, level, min_level, decay_shape)
     yield hold("end", total_steps, 0, min_level)

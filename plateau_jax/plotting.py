@@ -164,10 +164,10 @@ def _plateau_curve(curve: PlateauCurve) -> list[str]:
     plateaus += [f"plateau {start}–{start + length}" for start, length in curve.absolute_plateaus]
     if len(plateaus) > 2:
         plateaus = [f"{len(plateaus)} plateaus"]
-    warmup = f"{curve.warmup} warmup from {curve.init_lr_ratio:g} over {curve.warmup_steps} steps"
+    warmup = f"{curve.warmup_shape} warmup from {curve.init_lr_ratio:g} over {curve.warmup_steps} steps"
     return [
         warmup if curve.warmup_steps else "no warmup",
-        f"{curve.decay} decay to {curve.min_lr_ratio:g}",
+        f"{curve.decay_shape} decay to {curve.min_lr_ratio:g}",
         *(plateaus or ["no plateau"]),
     ]
 

@@ -63,7 +63,7 @@ def scale_by_curve(
 
     >>> import optax
     >>> from plateau_jax import HoldUntilFlat, PlateauCurve, scale_by_curve
-    >>> curve = PlateauCurve(10, plateaus=[(50, 20)], decay="linear")
+    >>> curve = PlateauCurve(10, plateaus=[(50, 20)], decay_shape="linear")
     >>> rule = HoldUntilFlat(patience=3, limit=100)
     >>> optimizer = optax.chain(optax.scale_by_adam(), scale_by_curve(curve, 0.1, hold=rule))
     >>> params = {"w": jnp.ones(2)}

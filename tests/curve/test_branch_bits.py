@@ -43,10 +43,14 @@ def test_unscaled_the_second_curve_has_its_own_bits_too(first, case):
         (StagedCurve([(2, 0.4, "cosine")], start=0.2), 1, 0.3),
         (StagedCurve([(4, 0.1, "1-sqrt")], start=0.3), 1, 0.2),
         (StagedCurve([(2, 0.2, "exponential")], start=0.8), 1, 0.4),
-        (PlateauCurve(3, min_lr_ratio=0.1, decay="linear"), 1, 0.7),
+        (PlateauCurve(3, min_lr_ratio=0.1, decay_shape="linear"), 1, 0.7),
         # Half way between two plateaus at irrational levels, whose mean is rational.
         (PlateauCurve(6, absolute_plateaus=[(1, 1), (4, 1)], min_lr_ratio=0.1), 3, 0.55),
-        (PlateauCurve(100, min_lr_ratio=0.1).then(PlateauCurve(3, decay="linear"), scale=0.3), 102, 0.1),
+        (
+            PlateauCurve(100, min_lr_ratio=0.1).then(PlateauCurve(3, decay_shape="linear"), scale=0.3),
+            102,
+            0.1,
+        ),
     ],
 )
 def test_a_cooldown_may_go_to_the_very_level_that_it_starts_from(curve, at, level):

@@ -127,7 +127,7 @@ def test_description():
 
 
 def test_description_of_a_row_that_is_cut_says_where_it_stops():
-    lines = PlateauCurve(100, decay="linear").cooldown(50, 10).describe().splitlines()
+    lines = PlateauCurve(100, decay_shape="linear").cooldown(50, 10).describe().splitlines()
     assert lines[1].split() == ["0", "49", "linear", "decay", "1", "0.5"]
 
 
@@ -207,7 +207,7 @@ def test_a_flat_part_is_a_run_at_one_level_below_the_end():
 @pytest.mark.parametrize(("shape", "gone"), [("linear", 18_000), ("cosine", 16_000), ("1-sqrt", 13_500)])
 def test_rational_levels_are_equal_however_they_came_about(shape, gone):
     # 1 - 3/4, (1 + cos 2π/3)/2 and 1 - √(9/16).
-    curve = PlateauCurve(48_000, decay=shape, absolute_plateaus=[(gone, 24_000)])
+    curve = PlateauCurve(48_000, decay_shape=shape, absolute_plateaus=[(gone, 24_000)])
     quarter = StagedCurve([(gone,), (24_000, None)], start=0.25)
     assert curve.rows[2].start == quarter.rows[1].start
 

@@ -58,7 +58,7 @@ def test_ratios_that_are_no_numbers(name, value):
     refuses(TypeError, f"{name} = {value!r}", "number", call=PlateauCurve, total_steps=100, **{name: value})
 
 
-@pytest.mark.parametrize("name", ["warmup", "decay"])
+@pytest.mark.parametrize("name", ["warmup_shape", "decay_shape"])
 @pytest.mark.parametrize("value", ["exponential", "Linear", "", None, 1, ["linear"]])
 def test_unknown_shapes(name, value):
     refuses(
@@ -267,9 +267,9 @@ def _shown(value):
 @pytest.mark.parametrize("kind", [np.str_, type("Name", (str,), {})])
 @pytest.mark.parametrize("shape", ["linear", "cosine"])
 def test_a_shape_is_a_plain_string(kind, shape):
-    curve = PlateauCurve(100, warmup=kind(shape), decay=kind(shape))
-    assert type(curve.warmup) is type(curve.decay) is str
-    assert eval(repr(curve)) == curve == PlateauCurve(100, warmup=shape, decay=shape)
+    curve = PlateauCurve(100, warmup_shape=kind(shape), decay_shape=kind(shape))
+    assert type(curve.warmup_shape) is type(curve.decay_shape) is str
+    assert eval(repr(curve)) == curve == PlateauCurve(100, warmup_shape=shape, decay_shape=shape)
 
 
 @pytest.mark.parametrize("kind", [float, np.float64, np.float32, type("Number", (float,), {})])

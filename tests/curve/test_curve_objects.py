@@ -76,8 +76,8 @@ def test_equal_whatever_the_order_and_the_kind_of_numbers(chosen, random):
         absolute_plateaus=np.array(shuffled["absolute_plateaus"], int).reshape(-1, 2),
         min_lr_ratio=np.float64(chosen["min_lr_ratio"]),
         init_lr_ratio=float(chosen["init_lr_ratio"]),
-        warmup=chosen["warmup"],
-        decay=chosen["decay"],
+        warmup_shape=chosen["warmup_shape"],
+        decay_shape=chosen["decay_shape"],
     )
     assert other == curve
     assert hash(other) == hash(curve)
@@ -93,8 +93,8 @@ def test_every_argument_tells_curves_apart():
         "absolute_plateaus": [(50, 10)],
         "min_lr_ratio": 0.1,
         "init_lr_ratio": 0.1,
-        "warmup": "cosine",
-        "decay": "linear",
+        "warmup_shape": "cosine",
+        "decay_shape": "linear",
     }
     others = {dataclasses.replace(curve, **{name: value}) for name, value in changes.items()}
     assert len(others - {curve}) == len(changes) == len(dataclasses.fields(curve))

@@ -22,7 +22,7 @@ from plateau_jax.__main__ import main
 COMMAND = [sys.executable, "-m", "plateau_jax"]
 CURVE = PlateauCurve(10_000, warmup_steps=500, plateaus=[(50, 30), (85, 10)], min_lr_ratio=0.1)
 PLATEAUS = ["--plateau", "50", "30", "--plateau", "85", "10"]
-ARGUMENTS = ["10000", "--warmup", "500", *PLATEAUS, "--min-lr-ratio", "0.1"]
+ARGUMENTS = ["10000", "--warmup-steps", "500", *PLATEAUS, "--min-lr-ratio", "0.1"]
 
 
 def _words(arguments):
@@ -31,9 +31,9 @@ def _words(arguments):
     for option, name in (("plateau", "plateaus"), ("absolute-plateau", "absolute_plateaus")):
         for pair in arguments[name]:
             words += [f"--{option}", *map(repr, pair)]
-    for option, name in (("warmup", "warmup_steps"), ("warmup-shape", "warmup")):
+    for option, name in (("warmup-steps", "warmup_steps"), ("warmup-shape", "warmup_shape")):
         words += [f"--{option}", str(arguments[name])]
-    for name in ("min_lr_ratio", "init_lr_ratio", "decay"):
+    for name in ("min_lr_ratio", "init_lr_ratio", "decay_shape"):
         words += [f"--{name.replace('_', '-')}", str(arguments[name])]
     return words
 
@@ -45,7 +45,7 @@ def test_as_a_command_it_prints_the_table():
 
 
 def test_as_a_command_it_fails_with_2_and_the_message():
-    done = subprocess.run([*COMMAND, "100", "--warmup", "100"], capture_output=True, text=True)
+    done = subprocess.run([*COMMAND, "100", "--warmup-steps", "100"], capture_output=True, text=True)
     assert done.returncode == 2
     assert done.stdout == ""
     assert "warmup_steps = 100 must lie in" in done.stderr
@@ -170,7 +170,7 @@ def test_every_argument_of_a_plateau_curve_has_an_option(capsys, arguments):
 def test_json_and_csv_are_the_curve(tmp_path, capsys, total, percent, ratio, peak):
     path = tmp_path / "rates.csv"
     warmup = (total - 1) * percent // 100
-    arguments = [str(total), "--warmup", str(warmup), "--min-lr-ratio", repr(ratio)]
+    arguments = [str(total), "--warmup-steps", str(warmup), "--min-lr-ratio", repr(ratio)]
     assert (
         main([*arguments, "--plateau", "50", "12.5", "--peak", repr(peak), "--csv", str(path), "--json"]) == 0
     )
@@ -211,7 +211,7 @@ def test_pictures_in_the_format_that_the_name_says(tmp_path, capsys):
 
 def test_the_longest_curve_is_drawn_at_once(tmp_path):
     path = tmp_path / "curve.png"
-    assert main([str(2**31 - 1), "--warmup", "5000", "--plateau", "0", "80", "--plot", str(path)]) == 0
+    assert main([str(2**31 - 1), "--warmup-steps", "5000", "--plateau", "0", "80", "--plot", str(path)]) == 0
     assert path.stat().st_size > 0
 
 
@@ -223,8 +223,8 @@ def test_the_longest_curve_is_drawn_at_once(tmp_path):
         ("2147483648", "total_steps = 2147483648"),
         ("10.5", "invalid int value: '10.5'"),
         ("", "required: TOTAL"),
-        ("100 --warmup 100", "warmup_steps = 100"),
-        ("100 --warmup -1", "warmup_steps = -1"),
+        ("100 --warmup-steps 100", "warmup_steps = 100"),
+        ("100 --warmup-steps -1", "warmup_steps = -1"),
         ("100 --plateau 50", "expected 2 arguments"),
         ("100 --plateau 90 20", "(90.0, 20.0)"),
         ("100 --plateau -1 20", "plateaus[0] = [-1.0, 20.0]"),
@@ -233,8 +233,8 @@ def test_the_longest_curve_is_drawn_at_once(tmp_path):
         ("100 --plateau 0 100", "left to decay"),
         ("100 --absolute-plateau 90 20", "past total_steps"),
         ("100 --absolute-plateau 9.5 20", "invalid int value: '9.5'"),
-        ("100 --decay square", "decay = 'square'"),
-        ("100 --warmup 5 --warmup-shape 1-sqrt", "warmup = '1-sqrt'"),
+        ("100 --decay-shape square", "decay_shape = 'square'"),
+        ("100 --warmup-steps 5 --warmup-shape 1-sqrt", "warmup_shape = '1-sqrt'"),
         ("100 --init-lr-ratio 1.5", "init_lr_ratio = 1.5"),
         ("100 --min-lr-ratio 1.5", "min_lr_ratio = 1.5"),
         ("100 --min-lr-ratio nan", "min_lr_ratio = nan"),
@@ -251,7 +251,7 @@ def test_the_longest_curve_is_drawn_at_once(tmp_path):
         ("--from missing.json", "--from missing.json: No such file"),
         ("--from .", "--from .: Is a directory"),
         ("100 --from missing.json", "--from takes a curve as it is, without total_steps"),
-        ("--from missing.json --plateau 5 10 --decay linear", "without plateaus, decay"),
+        ("--from missing.json --plateau 5 10 --decay-shape linear", "without plateaus, decay_shape"),
         ("100 --nonsense", "unrecognized arguments: --nonsense"),
     ],
 )

@@ -60,7 +60,7 @@ def _changed(description, read):
         case {"curve": _, "then": _}:
             name = read.one_of(("curve", "then"))
             return {**description, name: _changed(description[name], read)}
-    changes = {"min_lr_ratio": 0.1, "init_lr_ratio": 0.1, "decay": "linear", "warmup": "cosine"}
+    changes = {"min_lr_ratio": 0.1, "init_lr_ratio": 0.1, "decay_shape": "linear", "warmup_shape": "cosine"}
     name = read.one_of(list(changes))
     return {**description, name: changes[name]}
 

@@ -22,8 +22,8 @@ def _count(chosen):
 def test_two_rows_a_plateau_and_three_whatever_the_curve(chosen):
     table = build(chosen).segments
     assert isinstance(table, Segments)
-    assert (table.cosine is None) == ("cosine" not in (chosen["warmup"], chosen["decay"]))
-    assert (table.root is None) == (chosen["decay"] != "1-sqrt")
+    assert (table.cosine is None) == ("cosine" not in (chosen["warmup_shape"], chosen["decay_shape"]))
+    assert (table.root is None) == (chosen["decay_shape"] != "1-sqrt")
     assert table.rate_whole is None
     for column in (column for column in table if column is not None):
         assert column.shape == (2 * _count(chosen) + 3,)
@@ -37,7 +37,7 @@ LEVEL_OF_FEW_BITS = {
     "total_steps": 19,
     "absolute_plateaus": [(5, 1)],
     "min_lr_ratio": 0.1,
-    "decay": "linear",
+    "decay_shape": "linear",
 }
 
 

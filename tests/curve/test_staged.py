@@ -149,7 +149,7 @@ def test_a_stack_of_curves_of_several_shapes():
     curves = [
         PlateauCurve(99, plateaus=[(20, 10)]),
         StagedCurve([(9, 1), (30, 0.1, "exponential"), (9, 0, "1-sqrt")]),
-        PlateauCurve(99, decay="linear"),
+        PlateauCurve(99, decay_shape="linear"),
     ]
     steps = np.arange(120, dtype=np.int32)
     values = jax.vmap(multiplier, (0, None))(stack(curves), steps)

@@ -20,7 +20,7 @@ from torch_bridge import follow, lambda_lr
 CURVE = PlateauCurve(40, warmup_steps=4, plateaus=[(50, 20)], min_lr_ratio=0.25)
 
 
-OTHER = PlateauCurve(60, decay="linear", min_lr_ratio=0.5)
+OTHER = PlateauCurve(60, decay_shape="linear", min_lr_ratio=0.5)
 
 
 _KEYS: list[tuple[Any, Key]] = [

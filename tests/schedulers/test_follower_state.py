@@ -22,7 +22,7 @@ from torch_bridge import follow, lambda_lr
 CURVE = PlateauCurve(40, warmup_steps=4, plateaus=[(50, 20)], min_lr_ratio=0.25)
 
 
-OTHER = PlateauCurve(60, decay="linear", min_lr_ratio=0.5)
+OTHER = PlateauCurve(60, decay_shape="linear", min_lr_ratio=0.5)
 
 
 def test_a_tensor_shared_in_the_checkpoint_parts_under_new_curves() -> None:

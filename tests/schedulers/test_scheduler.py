@@ -97,7 +97,10 @@ def test_rates_equal_those_of_optax(case, peak):
 
 
 def test_a_long_run_follows_the_curve_over_every_window():
-    curves = [PlateauCurve(6000, warmup_steps=100, plateaus=[(20, 20)]), PlateauCurve(5000, decay="linear")]
+    curves = [
+        PlateauCurve(6000, warmup_steps=100, plateaus=[(20, 20)]),
+        PlateauCurve(5000, decay_shape="linear"),
+    ]
     optimizer = optimizer_with([3e-4, 0.7])
     scheduler = lambda_lr(optimizer, curves)
     found = [rates_of(optimizer)]

@@ -19,7 +19,7 @@ from plateau_jax import PlateauCurve
 from torch_bridge import get_cosine_plateau_schedule_with_warmup, lambda_lr
 
 CURVE = PlateauCurve(100, warmup_steps=10, plateaus=[(50, 20)], min_lr_ratio=0.1)
-OTHER = PlateauCurve(200, plateaus=[(10, 20)], decay="linear")
+OTHER = PlateauCurve(200, plateaus=[(10, 20)], decay_shape="linear")
 
 
 def _unchanged(run, load):
@@ -59,14 +59,16 @@ def test_the_state_of_a_curve_with_another_past_is_refused_by_name(description, 
     assert rates_of(again.optimizer) == rates_of(run.optimizer)
 
 
-@given(st.sampled_from(("total_steps", "warmup_steps", "plateaus", "absolute_plateaus", "decay")), ratios)
+@given(
+    st.sampled_from(("total_steps", "warmup_steps", "plateaus", "absolute_plateaus", "decay_shape")), ratios
+)
 def test_each_argument_makes_another_curve(name, ratio):
     changed = {
         "total_steps": 101,
         "warmup_steps": 11,
         "plateaus": [(50, 30)],
         "absolute_plateaus": [(90, 0)],
-        "decay": "linear",
+        "decay_shape": "linear",
     }
     state = lambda_lr(optimizer_with([0.1]), CURVE, last_epoch=149).state_dict()
     for other in (replace(CURVE, **{name: changed[name]}), replace(CURVE, min_lr_ratio=ratio)):
@@ -180,7 +182,7 @@ def test_what_a_state_lacks_is_named(name):
         scheduler.load_state_dict(state)
 
 
-@pytest.mark.parametrize("curves", [5, [5], [{}], [], [CURVE.to_dict() | {"decay": "square"}]], ids=str)
+@pytest.mark.parametrize("curves", [5, [5], [{}], [], [CURVE.to_dict() | {"decay_shape": "square"}]], ids=str)
 def test_curves_that_are_none_are_refused(curves):
     scheduler = lambda_lr(optimizer_with([0.1]), CURVE)
     with pytest.raises(ValueError):  # noqa: PT011 - each names something else

@@ -15,7 +15,7 @@ from torch_bridge.schedulers.param_groups import peaks_of
 pytestmark = pytest.mark.usefixtures("short_windows")
 
 CURVE = PlateauCurve(100, warmup_steps=10, plateaus=[(50, 20)], min_lr_ratio=0.1)
-OTHER = PlateauCurve(200, plateaus=[(10, 20)], decay="linear")
+OTHER = PlateauCurve(200, plateaus=[(10, 20)], decay_shape="linear")
 
 dtypes = st.sampled_from((torch.float32, torch.float64))
 

@@ -83,12 +83,12 @@ def _curve(read: Words, length: int, shape: str) -> tuple[Description, int]:
             return late, -2
         case 2:
             decaying = {"total_steps": before + length, "warmup_steps": before, "min_lr_ratio": low}
-            return decaying | {"decay": plain}, -2
+            return decaying | {"decay_shape": plain}, -2
         case 3:
             rising = {"total_steps": length + 1, "warmup_steps": length, "init_lr_ratio": low}
-            return rising | {"warmup": "cosine" if plain == "cosine" else "linear"}, 0
+            return rising | {"warmup_shape": "cosine" if plain == "cosine" else "linear"}, 0
         case 4:
-            parent = {"total_steps": 2 * before, "min_lr_ratio": low, "decay": plain}
+            parent = {"total_steps": 2 * before, "min_lr_ratio": low, "decay_shape": plain}
             return {"cooldown": parent, "at": before, "steps": length, "to": low, "shape": shape}, -2
         case 5:
             scale = 1.0 if low < 1e-9 else read.one_of((0.5, 0.1, 1 / 3))

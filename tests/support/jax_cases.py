@@ -13,7 +13,7 @@ from plateau_jax import Curve, PlateauCurve, Segments, StagedCurve, stack
 CURVE = PlateauCurve(
     1000, warmup_steps=100, plateaus=[(20, 10), (60, 30)], min_lr_ratio=0.1, init_lr_ratio=0.01
 )
-MANY = PlateauCurve(1000, warmup_steps=100, plateaus=[(3 * i, 1) for i in range(30)], decay="linear")
+MANY = PlateauCurve(1000, warmup_steps=100, plateaus=[(3 * i, 1) for i in range(30)], decay_shape="linear")
 NESTED = (
     StagedCurve(
         [(100, 1.0, "exponential"), (200,), (0, 1e-12), (100, 2e-12), (50, 0.25, "cosine")], start=1e-6

@@ -165,8 +165,8 @@ def _plateaus(
     absolute_plateaus: Any = (),
     min_lr_ratio: float = 0.0,
     init_lr_ratio: float = 0.0,
-    warmup: str = "linear",
-    decay: str = "cosine",
+    warmup_shape: str = "linear",
+    decay_shape: str = "cosine",
 ) -> list[Part]:
     """Warmup, decay and plateau by turns, decay, end."""
     after_warmup = total_steps - warmup_steps
@@ -178,15 +178,15 @@ def _plateaus(
     holds = sorted([*holds, *absolute_plateaus])
     decaying = after_warmup - sum(length for _, length in holds)
 
-    parts = [Part(0, warmup_steps, decimal(init_lr_ratio), one, warmup)]
+    parts = [Part(0, warmup_steps, decimal(init_lr_ratio), one, warmup_shape)]
     begin, level, held = warmup_steps, one, 0
     for start, length in holds:
         progress = exactly(Fraction(start - warmup_steps - held, decaying))
-        next_level = least + (1 - least) * (1 - _gone(decay, progress))
-        parts.append(Part(begin, start - begin, level, next_level, decay))
+        next_level = least + (1 - least) * (1 - _gone(decay_shape, progress))
+        parts.append(Part(begin, start - begin, level, next_level, decay_shape))
         parts.append(_held(start, next_level, length))
         begin, level, held = start + length, next_level, held + length
-    parts.append(Part(begin, total_steps - begin, level, least, decay))
+    parts.append(Part(begin, total_steps - begin, level, least, decay_shape))
     return [*parts, _held(total_steps, least)]
 
 

@@ -149,8 +149,8 @@ def read_arguments(read: Words, counts: Sequence[int], most_steps: int = MAX_STE
         "absolute_plateaus": random.sample(absolute, len(absolute)),
         "min_lr_ratio": read.ratio(),
         "init_lr_ratio": read.ratio(),
-        "warmup": ("linear", "cosine")[flags >> 3 & 1],
-        "decay": ("cosine", "linear", "1-sqrt")[(flags >> 4) % 3],
+        "warmup_shape": ("linear", "cosine")[flags >> 3 & 1],
+        "decay_shape": ("cosine", "linear", "1-sqrt")[(flags >> 4) % 3],
     }
 
 

@@ -14,7 +14,7 @@ from plateau_jax import PlateauCurve, StagedCurve, optax_schedule
 pytestmark = pytest.mark.slow
 
 CHAIN, WRAPPED, PARTITION, AVERAGE = readme("optax")
-OTHER = PlateauCurve(24, plateaus=[(50, 30)], decay="linear")
+OTHER = PlateauCurve(24, plateaus=[(50, 30)], decay_shape="linear")
 RAMP = StagedCurve([(8, 1.0)])
 LABELS = {"first": "matrices", "bias": "vectors", "last": "matrices"}
 

@@ -15,7 +15,7 @@ from torch_bridge import lambda_lr
 pytestmark = pytest.mark.slow
 
 SEVERAL, SEQUENTIAL = readme("Plain PyTorch")
-OTHER = PlateauCurve(12, plateaus=[(50, 30)], decay="linear")
+OTHER = PlateauCurve(12, plateaus=[(50, 30)], decay_shape="linear")
 
 
 class Run:

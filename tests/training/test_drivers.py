@@ -218,7 +218,7 @@ def test_two_steps_over_one_optimizer(name: str) -> None:
     """Each has its own clock and ties the rates to it when it is its turn."""
     model = Net()
     optimizer = optimizer_of(name, model)
-    short = PlateauCurve(20, decay="linear")
+    short = PlateauCurve(20, decay_shape="linear")
     steps = [TrainStep(model, optimizer, mean_loss, curve) for curve in (CURVE, short)]
     for applied, batch in enumerate(batches(6)):
         for step, curve in zip(steps, (CURVE, short), strict=True):

@@ -26,7 +26,7 @@ from torch.optim import SGD, AdamW, Muon, Optimizer
 from plateau_jax import PlateauCurve
 from torch_bridge import TrainStep
 
-_LINEAR = PlateauCurve(30, decay="linear")
+_LINEAR = PlateauCurve(30, decay_shape="linear")
 
 
 def _muon_and_adamw(model: Net) -> list[Optimizer]:

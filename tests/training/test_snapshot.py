@@ -122,7 +122,7 @@ def test_buffers_groups_and_a_model_larger_than_the_optimizer() -> None:
             {"params": [model[3].weight], "weight_decay": 0.3},
         ]
         optimizer = torch.optim.AdamW(groups, lr=0.02, fused=True)
-        return TrainStep(model, optimizer, mean_loss, [CURVE, PlateauCurve(9, decay="linear")])
+        return TrainStep(model, optimizer, mean_loss, [CURVE, PlateauCurve(9, decay_shape="linear")])
 
     _interrupted(build, batches(14), (0, 1, 7))
 

@@ -99,7 +99,7 @@ def test_without_a_hold_the_clock_counts_the_updates(name: str, skips: set[int])
 @pytest.mark.slow
 def test_windows_of_the_real_length() -> None:
     """The clock stands for longer than a window lasts, and then runs for longer than one."""
-    curve = PlateauCurve(4000, warmup_steps=100, plateaus=[(20, 5)], decay="linear")
+    curve = PlateauCurve(4000, warmup_steps=100, plateaus=[(20, 5)], decay_shape="linear")
     hold = HoldBelow([(1.5, 2500), (0.5, 40)])
     losses = [2.0] * 900 + [1.0] * 4000 + [0.25] * 1200
     expected = [*range(900), *[900] * 2500, *range(900, 2400), *[2400] * 40, *range(2400, 3560)]

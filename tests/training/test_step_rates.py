@@ -37,7 +37,7 @@ from torch_bridge.training import clock
 def test_the_rate_is_that_of_lambda_lr(name: str, precision: str, skips: list[bool], interval: int) -> None:
     model = Net()
     kind, options = OPTIMIZERS[name]
-    curves = [CURVE, PlateauCurve(25, decay="linear"), PlateauCurve(10**6, warmup_steps=1000)]
+    curves = [CURVE, PlateauCurve(25, decay_shape="linear"), PlateauCurve(10**6, warmup_steps=1000)]
     groups = [
         {"params": model.first.parameters(), "lr": 0.01},
         {"params": [model.last.weight], "lr": 1 / 3},

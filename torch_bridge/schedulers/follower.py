@@ -51,7 +51,7 @@ class Follower:
     >>> import torch
     >>> from plateau_jax import PlateauCurve
     >>> optimizer = torch.optim.Adam(torch.nn.Linear(2, 1).parameters(), betas=(0.5, 0.99))
-    >>> follower = follow(optimizer, ("betas", 0), PlateauCurve(4, decay="linear"))
+    >>> follower = follow(optimizer, ("betas", 0), PlateauCurve(4, decay_shape="linear"))
     >>> follower.step()
     >>> optimizer.param_groups[0]["betas"], follower.last_epoch
     ((0.375, 0.99), 1)
@@ -196,7 +196,7 @@ def follow(
     >>> from plateau_jax import PlateauCurve
     >>> from torch_bridge import follow
     >>> optimizer = torch.optim.AdamW(torch.nn.Linear(2, 1).parameters(), weight_decay=0.5)
-    >>> decay = follow(optimizer, "weight_decay", PlateauCurve(100, decay="linear"))
+    >>> decay = follow(optimizer, "weight_decay", PlateauCurve(100, decay_shape="linear"))
     >>> for _ in range(50):
     ...     optimizer.step()
     ...     decay.step()
