@@ -31,8 +31,8 @@ def _sine_coefficients(count: int) -> tuple[int, ...]:
     power = half_pi
     coefficients: list[int] = []
     for k in range(count):
-        coefficients.append(power // 2 + (1 << dropped - 1) >> dropped)
-        power = (power * half_pi >> exact.BITS) * half_pi >> exact.BITS
+        coefficients.append((power // 2 + (1 << (dropped - 1))) >> dropped)
+        power = (((power * half_pi) >> exact.BITS) * half_pi) >> exact.BITS
         power //= (2 * k + 2) * (2 * k + 3)
     return tuple(coefficients)
 
@@ -44,7 +44,7 @@ _ONE = 1 << FIXED_BITS
 
 # 1/k!: up to ln 2 the first term left out is (ln 2)¹⁹/19! < 2⁻⁶⁶.
 _EXPONENTIAL = tuple(_ONE // factorial(k) for k in range(19))
-_LN_2 = exact.LN_2 >> exact.BITS - FIXED_BITS
+_LN_2 = exact.LN_2 >> (exact.BITS - FIXED_BITS)
 
 # 1/(2√y) on [1/4, 1] is (7/4 - y)·39/64 but for 9 %, the least that a straight line is off.
 _SLOPE = 39 * _ONE // 64
@@ -59,7 +59,7 @@ def _multiply(a: Any, b: Any) -> Any:
     """
     a_high, a_low = a >> LIMB_BITS, a & LIMB
     b_high, b_low = b >> LIMB_BITS, b & LIMB
-    return a_high * b_high + (a_high * b_low + a_low * b_high >> LIMB_BITS)
+    return a_high * b_high + ((a_high * b_low + a_low * b_high) >> LIMB_BITS)
 
 
 def _half_sine_squared(x: Any) -> Any:
@@ -90,16 +90,16 @@ def _root(xp: Any, gone: Any, numbers: Numbers) -> Any:
         h = _multiply(h, 3 * _ONE // 4 - _multiply(y, _multiply(h, h))) << 1
     root = _multiply(y, h) << 1
     rest = y - _multiply(root, root)
-    return root + (rest * (h >> LIMB_BITS) >> LIMB_BITS) >> k
+    return (root + ((rest * (h >> LIMB_BITS)) >> LIMB_BITS)) >> k
 
 
 def _power(xp: Any, steps: Any, numbers: Numbers) -> Any:
     """2^(-r·steps), at most 8 units of 2⁻⁶² off: e⁻ᵘ for the fraction, by its Taylor series, then a shift."""
-    low = steps * numbers.rate_low >> LIMB_BITS
+    low = (steps * numbers.rate_low) >> LIMB_BITS
     middle = steps * numbers.rate_middle + low
     high = steps * numbers.rate_high + (middle >> LIMB_BITS)
     whole = steps * numbers.rate_whole + (high >> LIMB_BITS)
-    u = _multiply((high & LIMB) << LIMB_BITS | middle & LIMB, _LN_2)
+    u = _multiply(((high & LIMB) << LIMB_BITS) | (middle & LIMB), _LN_2)
     series = _EXPONENTIAL[-1]
     for coefficient in reversed(_EXPONENTIAL[:-1]):
         series = coefficient - _multiply(series, u)
@@ -108,7 +108,7 @@ def _power(xp: Any, steps: Any, numbers: Numbers) -> Any:
 
 def _ratio(xp: Any, steps: Any, numbers: Numbers) -> Any:
     """steps/L."""
-    return steps * numbers.inverse_high + (steps * xp.int64(numbers.inverse_low) >> LIMB_BITS)
+    return steps * numbers.inverse_high + ((steps * xp.int64(numbers.inverse_low)) >> LIMB_BITS)
 
 
 def evaluate(xp: ModuleType, segments: Segments, index: Any, step: Any) -> Any:
