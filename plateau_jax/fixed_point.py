@@ -13,9 +13,14 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from plateau_jax import exact
 from plateau_jax.segments import FIXED_BITS, LIMB, LIMB_BITS, Numbers, Segments, joined
+
+CHUNK = 3072
+"""Steps that NumPy computes in one go. Temporaries are then of 24 KiB: from 32 KiB on the allocator was
+seen to give their pages back to the system and to fault them in again, at twice the time a step."""
 
 
 def _where(condition: bool, first: int, second: int) -> int:
@@ -131,6 +136,17 @@ def evaluate(xp: ModuleType, segments: Segments, index: Any, step: Any) -> Any:
     # int64 to float32 rounds to nearest even, and the power of two is exact.
     multiplier = value.astype("float32") * np.float32(2.0**-FIXED_BITS)
     return xp.where(x == 0, numbers.level, multiplier)
+
+
+def evaluate_many(table: Segments, steps: NDArray[np.int32]) -> NDArray[np.float32]:
+    """The multiplier at each step, in NumPy: steps in [0, 2³¹) and the result have one shape."""
+    flat = steps.ravel()
+    multipliers = np.empty(flat.shape, np.float32)
+    for first in range(0, flat.size, CHUNK):
+        part = slice(first, first + CHUNK)
+        index = table.begin.searchsorted(flat[part], side="right") - 1
+        multipliers[part] = evaluate(np, table, index, flat[part])
+    return multipliers.reshape(steps.shape)
 
 
 def evaluate_one(begins: Sequence[int], rows: Sequence[Numbers], step: int) -> float:
