@@ -30,6 +30,16 @@ def all_parameters(optimizers: Iterable[Optimizer]) -> list[nn.Parameter]:
     return [parameter for group in all_groups(optimizers) for parameter in group["params"]]
 
 
+def check_number_of_groups(optimizer: Optimizer, count: int) -> None:
+    """Refuse an optimizer that has got, or lost, groups since it had `count` of them.
+
+    Raises:
+        ValueError: It has another number.
+    """
+    if (found := len(optimizer.param_groups)) != count:
+        raise ValueError(f"the optimizer has {found} parameter groups; it had {count} when it got its curve")
+
+
 def curves_of(optimizer: Optimizer, curve: Curve | Sequence[Curve]) -> list[Curve]:
     """One curve per group: the one given for all, or those given, one each.
 
