@@ -77,6 +77,6 @@ def test_the_groups_and_parameters_of_several_optimizers(sizes):
         made = [[torch.nn.Parameter(torch.ones(1)) for _ in range(count)] for count in counts]
         optimizers.append(torch.optim.SGD([{"params": each} for each in made], lr=0.1))
         groups += optimizers[-1].param_groups
-        parameters += sum(made, [])
+        parameters += [parameter for group in made for parameter in group]
     assert list(map(id, all_groups(iter(optimizers)))) == list(map(id, groups))
     assert list(map(id, all_parameters(iter(optimizers)))) == list(map(id, parameters))
