@@ -1,15 +1,18 @@
 """The PyTorch side of plateau-jax: the curve as a scheduler, and as the clock of a whole training step.
 
-`make_loader` needs torchdata, which is imported when it is first asked for.
+Each public name is imported when it is first asked for: `lambda_lr` alone loads neither
+`torch.distributed`'s FSDP and checkpoints nor torchdata.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from torch_bridge.core import checks
 
-try:
+if TYPE_CHECKING:
     from torch_bridge.checkpointing.checkpoints import Checkpoints
     from torch_bridge.data.array_cache import prepared
+    from torch_bridge.data.loader import make_loader
     from torch_bridge.data.prefetching import prefetch
     from torch_bridge.distributed.activation_checkpointing import checkpoint_activations
     from torch_bridge.distributed.distribution import distribute
@@ -26,11 +29,6 @@ try:
     from torch_bridge.training.result import StepResult
     from torch_bridge.training.snapshot import TrainStepState
     from torch_bridge.training.step import TrainStep
-except ModuleNotFoundError as error:
-    raise checks.missing("torch_bridge", error, "torch") from None
-
-if TYPE_CHECKING:
-    from torch_bridge.data import make_loader
 
 __all__ = [
     "CarriedLoss",
@@ -60,14 +58,44 @@ __all__ = [
     "profile",
 ]
 
+_LAZY = {
+    "CarriedLoss": "torch_bridge.training.loss",
+    "Checkpoints": "torch_bridge.checkpointing.checkpoints",
+    "CurveLR": "torch_bridge.schedulers.curve_lr",
+    "CurveLRState": "torch_bridge.schedulers.curve_lr",
+    "Follower": "torch_bridge.schedulers.follower",
+    "FollowerState": "torch_bridge.schedulers.follower",
+    "MeanLoss": "torch_bridge.training.loss",
+    "MetricLog": "torch_bridge.loop.metrics",
+    "PairLoss": "torch_bridge.training.loss",
+    "StepResult": "torch_bridge.training.result",
+    "TrainStep": "torch_bridge.training.step",
+    "TrainStepState": "torch_bridge.training.snapshot",
+    "checkpoint_activations": "torch_bridge.distributed.activation_checkpointing",
+    "count_updates": "torch_bridge.schedulers.counting",
+    "distribute": "torch_bridge.distributed.distribution",
+    "evaluate": "torch_bridge.loop.evaluation",
+    "find_batch_size": "torch_bridge.loop.batch_size",
+    "follow": "torch_bridge.schedulers.follower",
+    "get_cosine_plateau_schedule_with_warmup": "torch_bridge.schedulers.factories",
+    "is_main": "torch_bridge.distributed.processes",
+    "lambda_lr": "torch_bridge.schedulers.factories",
+    "make_loader": "torch_bridge.data.loader",
+    "prefetch": "torch_bridge.data.prefetching",
+    "prepared": "torch_bridge.data.array_cache",
+    "profile": "torch_bridge.loop.profiling",
+}
+
 
 def __getattr__(name: str) -> Any:
-    if name != "make_loader":
+    if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from torch_bridge.data import make_loader
-
-    globals()[name] = make_loader
-    return make_loader
+    try:
+        value = getattr(import_module(_LAZY[name]), name)
+    except ModuleNotFoundError as error:
+        raise checks.missing(name, error, "torch") from None
+    globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:

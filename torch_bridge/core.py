@@ -1,7 +1,7 @@
 """What this package takes from `plateau_jax`: everything passes through here."""
 
 from plateau_jax import Curve, PlateauCurve, checks
-from plateau_jax.curve_warning import package_of, silent, warn
+from plateau_jax.curve_warning import silent, warn
 from plateau_jax.decision import HOST, decide, start
 from plateau_jax.fixed_point import CHUNK
 from plateau_jax.holds import Rule, rules_of
@@ -14,7 +14,6 @@ __all__ = [
     "Rule",
     "checks",
     "decide",
-    "package_of",
     "rules_of",
     "silent",
     "start",

@@ -166,7 +166,7 @@ def test_a_group_that_came_later_is_refused() -> None:
     before = str(optimizer.param_groups), follower.state_dict()
     state: Any = follower.state_dict() | {"base_values": [0.25]}
     for call in (follower.step, lambda: follower.load_state_dict(state)):
-        with pytest.raises(ValueError, match="2 parameter groups; it had 1 when momentum got its curve"):
+        with pytest.raises(ValueError, match="2 parameter groups; it had 1 when it got its curve"):
             call()
     assert (str(optimizer.param_groups), follower.state_dict()) == before
 

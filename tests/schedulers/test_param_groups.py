@@ -1,4 +1,4 @@
-"""What is refused of an optimizer's groups, and of the curves for them."""
+"""Which groups of an optimizer, and which curves for them, are refused; the groups of several optimizers."""
 
 import pytest
 import torch
@@ -7,31 +7,37 @@ from hypothesis import strategies as st
 from support.runs import optimizer_with
 
 from plateau_jax import PlateauCurve
-from torch_bridge import lambda_lr
+from torch_bridge import CurveLR, lambda_lr
+from torch_bridge.schedulers.param_groups import all_groups, all_parameters
 
 CURVE = PlateauCurve(100, warmup_steps=10, plateaus=[(50, 20)], min_lr_ratio=0.1)
 
+schedulers = pytest.mark.parametrize("scheduler", [lambda_lr, CurveLR])
 
+
+@schedulers
 @pytest.mark.parametrize("optimizer", [None, torch.nn.Linear(1, 1), []])
-def test_something_that_is_no_optimizer(optimizer):
+def test_something_that_is_no_optimizer(optimizer, scheduler):
     with pytest.raises(TypeError, match=r"optimizer = .* must be a torch\.optim\.Optimizer"):
         lambda_lr(optimizer, CURVE)
 
 
+@schedulers
 @pytest.mark.parametrize("curve", [None, 3, "curve", CURVE.to_dict(), [CURVE, None], iter([CURVE, CURVE])])
-def test_something_that_is_no_curve(curve):
+def test_something_that_is_no_curve(curve, scheduler):
     with pytest.raises(TypeError, match=r"curve = .* must be a Curve"):
-        lambda_lr(optimizer_with([0.1, 0.1]), curve)
+        scheduler(optimizer_with([0.1, 0.1]), curve)
 
 
+@schedulers
 @given(st.integers(1, 4), st.integers(0, 6))
-def test_the_wrong_number_of_curves(groups, curves):
+def test_the_wrong_number_of_curves(scheduler, groups, curves):
     optimizer = optimizer_with([0.1] * groups)
     if curves == groups:
-        assert len(lambda_lr(optimizer, [CURVE] * curves).lr_lambdas) == groups
+        assert len(scheduler(optimizer, [CURVE] * curves).lr_lambdas) == groups
         return
     with pytest.raises(ValueError, match=f"{curves} curves.* {groups} parameter groups"):
-        lambda_lr(optimizer, (CURVE,) * curves)
+        scheduler(optimizer, (CURVE,) * curves)
 
 
 bad_rates = st.one_of(
@@ -61,3 +67,16 @@ def test_a_rate_that_is_no_number_is_refused(rate):
     optimizer.param_groups[0]["lr"] = rate
     with pytest.raises(TypeError, match=r"param_groups\[0\] = .* must be a number"):
         lambda_lr(optimizer, CURVE)
+
+
+@given(st.lists(st.lists(st.integers(1, 3), min_size=1, max_size=3), max_size=3))
+def test_the_groups_and_parameters_of_several_optimizers(sizes):
+    """`sizes` has, for each optimizer, the number of parameters of each group."""
+    optimizers, groups, parameters = [], [], []
+    for counts in sizes:
+        made = [[torch.nn.Parameter(torch.ones(1)) for _ in range(count)] for count in counts]
+        optimizers.append(torch.optim.SGD([{"params": each} for each in made], lr=0.1))
+        groups += optimizers[-1].param_groups
+        parameters += [parameter for group in made for parameter in group]
+    assert list(map(id, all_groups(iter(optimizers)))) == list(map(id, groups))
+    assert list(map(id, all_parameters(iter(optimizers)))) == list(map(id, parameters))

@@ -285,6 +285,6 @@ def test_a_group_that_came_later_is_refused():
     state = scheduler.state_dict() | {"base_lrs": [0.3]}
     optimizer.add_param_group({"params": [torch.nn.Parameter(torch.ones(1))], "lr": 0.2})
     before = str(optimizer.param_groups)
-    with pytest.raises(ValueError, match="the optimizer has 2, and had 1 when it got its curve"):
+    with pytest.raises(ValueError, match="2 parameter groups; it had 1 when it got its curve"):
         scheduler.load_state_dict(state)
     assert str(optimizer.param_groups) == before

@@ -1,10 +1,11 @@
-"""A scheduler that is stepped once an epoch says so; one that is stepped once an update never does."""
+"""A scheduler that is stepped once an epoch, or several times an update, says so; others say nothing."""
 
 import _thread
 import copy
 import gc
 import operator
 import pickle
+import re
 import threading
 import warnings
 import weakref
@@ -13,7 +14,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from hypothesis import example, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from support.examples import examples
 from support.runs import advance, optimizer_with, rates_of, through_a_file
@@ -24,7 +25,17 @@ from plateau_jax import CurveWarning, HoldUntilFlat, PlateauCurve
 from torch_bridge import lambda_lr
 
 CURVE = PlateauCurve(100, warmup_steps=10, plateaus=[(50, 20)], min_lr_ratio=0.1)
-SAID = r"10 or more optimizer steps, three times in a row.*after every optimizer\.step\(\).*count_updates"
+ONCE_AN_EPOCH = (
+    r"10 or more optimizer steps, three times in a row.*after every optimizer\.step\(\).*count_updates"
+)
+
+SEVERAL_TIMES = (
+    r"twice or more after one optimizer step, three times in a row.*accelerate.*Don't prepare it; write "
+    r"if accelerator\.sync_gradients and not accelerator\.optimizer_step_was_skipped: scheduler\.step\(\)\. "
+    r"Without accelerate, call it once after every optimizer\.step\(\)"
+)
+RULE = re.compile("((o{10,}s){3}|(oss+){2}oss)$")
+"""What warns: an s is a step of the scheduler, an o one of the optimizer."""
 
 
 def _plain(optimizer):
@@ -48,93 +59,228 @@ def epoch(optimizer, step, updates=10):
     step()
 
 
-def epochs(count, optimizer, step):
-    for _ in range(count):
-        epoch(optimizer, step)
+def twice(optimizer, step):
+    optimizer.step()
+    step()
+    step()
+
+
+def repeat(times, wrong, optimizer, step):
+    for _ in range(times):
+        wrong(optimizer, step)
 
 
 kinds = pytest.mark.parametrize("kind", [_plain, _held, _chained], ids=("plain", "held", "chained"))
 
 
+_run = st.one_of(
+    st.sampled_from((1, 1, 1, 2, 9, 10, 10, 11, 30)).map("o".__mul__),
+    st.sampled_from((1, 1, 2, 2, 3, 5)).map("s".__mul__),
+)
+_repeated = st.tuples(_run, _run, st.integers(1, 4)).map(lambda drawn: (drawn[0] + drawn[1]) * drawn[2])
+
+
 @kinds
-@examples(40)
-@given(st.lists(st.one_of(st.sampled_from((1, 2, 9, 10, 11, 30)), st.just("load")), max_size=14))
-@example([10, 10, 10, 10])
-@example([10, 10, 9, 10, 10, "load", 10, 10, 10])
-def test_said_at_the_third_step_in_a_row_that_follows_ten_updates(kind, events):
+@examples(60)
+@given(st.lists(st.one_of(_run, _repeated, st.just("l")), max_size=12).map("".join))
+@example("o" * 10 + "s" + "l" + ("o" * 10 + "s") * 3)
+@example("oss" * 2 + "l" + "oss" * 3)
+@example("ossos" + "oss" * 3)
+@example("oossooss" + "oss" * 2)
+@example(("o" * 10 + "ss") * 4)
+@example("s" * 40 + "os" * 4 + "s" * 40 + "os" * 4)
+def test_said_once_by_the_rule(kind, events):
+    """The rule begins anew where a state is loaded (l)."""
     optimizer = optimizer_with([0.1])
     scheduler, step = kind(optimizer)
-    found = []
+    stretch, expected = "", 0
     with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
+        warnings.simplefilter("ignore")  # torch's own warnings
+        warnings.simplefilter("always", CurveWarning)
         for event in events:
-            if event == "load":
+            if event == "l":
                 scheduler.load_state_dict(through_a_file(scheduler.state_dict()))
+                stretch = ""
             else:
-                epoch(optimizer, step, event)
-            found.append(len(caught))
-    many = [event != "load" and event >= 10 for event in events]
-    thirds = [index for index in range(2, len(many)) if all(many[index - 2 : index + 1])]
-    first = thirds[0] if thirds else len(events)
-    assert found == [int(index >= first) for index in range(len(events))]
-    assert all(warning.category is CurveWarning for warning in caught)
+                (step if event == "s" else optimizer.step)()
+                stretch += event
+            if RULE.search(stretch):
+                expected = 1
+            assert len(caught) == expected
 
 
+@examples(40)
+@given(st.lists(st.one_of(st.just("o" * 10), st.sampled_from("oos"), st.integers(-3, 3)), max_size=25))
+@example(["o" * 10, 1] * 4)
+@example(["o", "s", 1] * 4)
+@example(["o", 5, "s"] * 4)
+def test_a_step_that_is_given_its_number_counts_where_it_is_the_next(events):
+    """A step to any other number begins the rule anew."""
+    optimizer = optimizer_with([0.1])
+    scheduler = lambda_lr(optimizer, CURVE)
+    stretch, expected = "", 0
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("ignore")
+        warnings.simplefilter("always", CurveWarning)
+        for event in events:
+            if isinstance(event, int):
+                is_next = max(scheduler.last_epoch + event, -1) == scheduler.last_epoch + 1
+                scheduler.step(scheduler.last_epoch + event)
+                stretch = stretch + "s" if is_next else ""
+            elif event == "s":
+                scheduler.step()
+                stretch += event
+            else:
+                for _ in event:
+                    optimizer.step()
+                stretch += event
+            if RULE.search(stretch):
+                expected = 1
+            assert len(caught) == expected
+
+
+@pytest.mark.parametrize(("wrong", "said"), [(epoch, ONCE_AN_EPOCH), (twice, SEVERAL_TIMES)])
 @kinds
-def test_what_it_says_and_where(kind):
+def test_what_it_says_and_where(kind, wrong, said):
     optimizer = optimizer_with([0.1])
     _, step = kind(optimizer)
-    with pytest.warns(CurveWarning, match=SAID) as caught:
-        epochs(9, optimizer, step)
+    with pytest.warns(CurveWarning, match=said) as caught:
+        repeat(9, wrong, optimizer, step)
     (warning,) = caught
     assert warning.filename == __file__
 
 
+@pytest.mark.parametrize("wrong", [epoch, twice])
 @kinds
-def test_an_error_made_of_it_leaves_all_as_it_was(kind):
+def test_an_error_made_of_it_leaves_all_as_it_was(kind, wrong):
     optimizer = optimizer_with([0.1])
     scheduler, step = kind(optimizer)
-    epochs(2, optimizer, step)
-    before = scheduler.state_dict(), rates_of(optimizer)
+    before = []
+
+    def noted():
+        before.append((scheduler.state_dict(), rates_of(optimizer)))
+        step()
+
     with pytest.raises(CurveWarning):
-        epoch(optimizer, step)
-    assert (scheduler.state_dict() | {"warned": False}, rates_of(optimizer)) == before
-    epochs(5, optimizer, step)
-    assert scheduler.last_epoch == 7
+        repeat(3, wrong, optimizer, noted)
+    assert (scheduler.state_dict() | {"warned": False}, rates_of(optimizer)) == before[-1]
+    repeat(5, wrong, optimizer, noted)
+    assert scheduler.last_epoch == len(before) - 1
 
 
 @pytest.mark.parametrize(
     "copied", [copy.deepcopy, lambda pair: pickle.loads(pickle.dumps(pair))], ids=("deep", "pickle")
 )
 @pytest.mark.parametrize("before", [0, 2, 5])
+@pytest.mark.parametrize("wrong", [epoch, twice])
 @kinds
-def test_copies_do_not_repeat_it(kind, copied, before):
+def test_copies_do_not_repeat_it(kind, wrong, copied, before):
     optimizer = optimizer_with([0.1])
     scheduler, step = kind(optimizer)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", CurveWarning)
-        epochs(before, optimizer, step)
+        repeat(before, wrong, optimizer, step)
     for _ in range(10):
         optimizer.step()
+    done = scheduler.last_epoch
     with warnings.catch_warnings():
         # torch says of every copy that its step has been overridden.
         warnings.filterwarnings("ignore", "Seems like `optimizer.step", UserWarning)
         other, again = copied((optimizer, scheduler))
-        for _ in range(5):
-            epoch(other, lambda: again.step(0.5) if kind is _held else again.step())
-    assert again.last_epoch == scheduler.last_epoch + 5
+        repeat(5, wrong, other, lambda: again.step(0.5) if kind is _held else again.step())
+    assert again.last_epoch == done + (10 if wrong is twice else 5)
 
 
 def test_a_saved_run_that_was_told_is_not_told_again():
     optimizer = optimizer_with([0.1])
     scheduler = lambda_lr(optimizer, CURVE)
     with pytest.warns(CurveWarning):
-        epochs(3, optimizer, scheduler.step)
+        repeat(3, epoch, optimizer, scheduler.step)
     resumed = optimizer_with([0.1])
     again = lambda_lr(resumed, CURVE)
     again.load_state_dict(through_a_file(scheduler.state_dict()))
     for _ in range(5):
         epoch(resumed, again.step)
+
+
+def _draw(scheduler, steps=50):
+    """As for a picture, or on the way to the step of a run that is resumed."""
+    return [rates_of(scheduler.optimizer) for _ in range(steps) if scheduler.step() is None]
+
+
+FIRST = "ignore:Detected call of `lr_scheduler.step:UserWarning"
+"""What torch says of a scheduler whose first step comes before the optimizer's."""
+
+
+@pytest.mark.filterwarnings(FIRST)
+@pytest.mark.parametrize("before", [0, 2, 30])
+def test_a_picture_may_be_drawn_without_an_optimizer_step_and_between_trainings(before):
+    optimizer = optimizer_with([0.1])
+    scheduler = lambda_lr(optimizer, CURVE)
+    for _ in range(4):
+        advance(optimizer, scheduler, before)
+        assert len(_draw(scheduler)) == 50
+    assert scheduler.last_epoch == 4 * (before + 50)
+
+
+@pytest.mark.filterwarnings(FIRST)
+def test_an_optimizer_whose_steps_are_not_seen_is_as_none():
+    optimizer = optimizer_with([0.1])
+    scheduler = lambda_lr(optimizer, CURVE)
+    optimizer._optimizer_step_post_hooks.clear()
+    for wrong in (epoch, twice):
+        repeat(5, wrong, optimizer, scheduler.step)
+
+
+@examples(20)
+@given(st.sets(st.integers(0, 59)))
+@example({0, 1, 2, 3})
+@example({10, 12, 30, 31, 32, 50})
+def test_updates_that_fp16_skips_are_no_repeats(overflows):
+    """The scheduler is stepped all the same, as many do; overflows come alone or in a row."""
+    alternating = any({number, number + 2, number + 4} <= overflows for number in range(60))
+    assume(not alternating)
+    optimizer = optimizer_with([0.1])
+    scheduler = lambda_lr(optimizer, CURVE)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1.0)
+    parameter = optimizer.param_groups[0]["params"][0]
+    for number in range(60):
+        loss = parameter.sum() * (torch.inf if number in overflows else 1)
+        optimizer.zero_grad()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Detected call of", UserWarning)
+            scheduler.step()
+    assert scheduler.last_epoch == 60
+
+
+def test_a_scheduler_that_is_stepped_with_every_accumulated_batch_is_told():
+    optimizer = optimizer_with([0.1])
+    scheduler = lambda_lr(optimizer, CURVE)
+
+    def four_batches(optimizer, step):
+        optimizer.step()
+        for _ in range(4):
+            step()
+
+    with pytest.warns(CurveWarning, match=SEVERAL_TIMES):
+        repeat(3, four_batches, optimizer, scheduler.step)
+
+
+def test_each_of_several_schedulers_counts_its_own_steps():
+    optimizer = optimizer_with([0.1])
+    once, late = lambda_lr(optimizer, CURVE), lambda_lr(optimizer, CURVE)
+    for _ in range(2):
+        for _ in range(10):
+            advance(optimizer, once)
+        late.step()
+    advance(optimizer, once, 10)
+    with pytest.warns(CurveWarning, match=ONCE_AN_EPOCH):
+        late.step()
+    for _ in range(2):
+        advance(optimizer, ChainedScheduler([once, late]), 20)
 
 
 def test_accumulated_batches_are_not_updates():
@@ -180,16 +326,6 @@ def test_swalr_may_take_over_for_whole_epochs():
             epoch(optimizer, averaged.step, 20)
         else:
             advance(optimizer, scheduler, 20)
-
-
-def test_a_step_that_is_given_its_number_is_where_it_should_be():
-    optimizer = optimizer_with([0.1])
-    scheduler = lambda_lr(optimizer, CURVE)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "The epoch parameter", UserWarning)
-        for done in range(20, 120, 20):
-            epoch(optimizer, lambda done=done: scheduler.step(done), 20)
-    assert rates_of(optimizer) == [pytest.approx(0.1 * CURVE(100))]
 
 
 def test_torchs_own_warning_of_the_wrong_order_is_kept():
@@ -252,8 +388,8 @@ def test_through_accelerate_batches_that_are_accumulated_do_not_count():
                 with accelerator.accumulate(model):
                     wrapped.step()
 
-        with pytest.warns(CurveWarning, match=SAID):
-            epochs(3, SimpleNamespace(step=four_batches), scheduler.step)
+        with pytest.warns(CurveWarning, match=ONCE_AN_EPOCH):
+            repeat(3, epoch, SimpleNamespace(step=four_batches), scheduler.step)
 
 
 @pytest.mark.parametrize(
@@ -272,7 +408,7 @@ def test_whatever_accelerate_steps_once_a_process_says_so(build, metric, monkeyp
     monkeypatch.setattr(module, "GradientState", lambda: SimpleNamespace(sync_gradients=True))
     optimizer = optimizer_with([0.1])
     prepared = module.AcceleratedScheduler(build(optimizer), SimpleNamespace(step_was_skipped=False))
-    with pytest.warns(CurveWarning, match="steps a prepared scheduler 2 times an update") as caught:
+    with pytest.warns(CurveWarning, match=SEVERAL_TIMES) as caught:
         advance(optimizer, SimpleNamespace(step=lambda: prepared.step(*metric)), 5)
     assert [warning.filename for warning in caught] == [module.__file__]
 
@@ -280,13 +416,17 @@ def test_whatever_accelerate_steps_once_a_process_says_so(build, metric, monkeyp
 def test_a_thread_that_does_nothing_but_step_it():
     optimizer = optimizer_with([0.1])
     scheduler = lambda_lr(optimizer, CURVE)
-    advance(optimizer, scheduler)
+    repeat(2, epoch, optimizer, scheduler.step)
     done = threading.Lock()
     done.acquire()
-    # No line of Python calls the step.
-    _thread.start_new_thread(deque, (map(operator.call, (scheduler.step, done.release)), 0))
-    assert done.acquire(timeout=10)
-    assert scheduler.last_epoch == 2
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        # No line of Python calls the last step, so the warning has no line to point at.
+        epoch(optimizer, lambda: None)
+        _thread.start_new_thread(deque, (map(operator.call, (scheduler.step, done.release)), 0))
+        assert done.acquire(timeout=10)
+    assert [warning.category for warning in caught] == [CurveWarning]
+    assert scheduler.last_epoch == 3
 
 
 @pytest.mark.slow
@@ -297,8 +437,8 @@ def test_through_fabric():
     scheduler = lambda_lr(optimizer, CURVE)
     for _ in range(30):
         advance(optimizer, scheduler)
-    with pytest.warns(CurveWarning, match=SAID) as caught:
-        epochs(3, optimizer, scheduler.step)
+    with pytest.warns(CurveWarning, match=ONCE_AN_EPOCH) as caught:
+        repeat(3, epoch, optimizer, scheduler.step)
     assert caught[0].filename == __file__
 
 
@@ -315,7 +455,7 @@ class _NoHooks(torch.optim.Optimizer):
 def test_an_optimizer_that_takes_no_hooks_is_taken_all_the_same():
     optimizer = _NoHooks(optimizer_with([0.1]))
     scheduler = lambda_lr(optimizer, CURVE)
-    epochs(4, optimizer, scheduler.step)
+    repeat(4, epoch, optimizer, scheduler.step)
     assert rates_of(optimizer) == [pytest.approx(0.1 * CURVE(4))]
 
 
@@ -336,6 +476,7 @@ def test_a_compiled_optimizer_is_compiled_as_often_as_without_it():
         for _ in range(25):
             step()
             scheduler.step()
+            scheduler.step()  # of which nothing is said: compiled steps are not counted
         counts.append(counter.frame_count)
-        assert rates_of(optimizer) == [0.5 * CURVE(25)]
+        assert rates_of(optimizer) == [0.5 * CURVE(50)]
     assert counts[0] == counts[1]

@@ -2,7 +2,6 @@
 
 import math
 import operator
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
 
@@ -13,9 +12,16 @@ from torch.optim.lr_scheduler import LambdaLR
 from torch_bridge.core import Curve, Rule, checks
 from torch_bridge.schedulers.hold_state import HoldState, States, from_plain, to_plain
 from torch_bridge.schedulers.multipliers import Multipliers
-from torch_bridge.schedulers.param_groups import Setting, number_of, peaks_of, set_peaks
-from torch_bridge.schedulers.resume import check_past, clock_in, curves_in, way_out
-from torch_bridge.schedulers.step_watch import MANY, Watch
+from torch_bridge.schedulers.param_groups import (
+    Setting,
+    check_number_of_groups,
+    curves_of,
+    number_of,
+    peaks_of,
+    set_peaks,
+)
+from torch_bridge.schedulers.resume import bases_in, check_past, clock_in, curves_in, way_out
+from torch_bridge.schedulers.step_watch import Watch
 
 
 class CurveLRState(TypedDict):
@@ -24,7 +30,7 @@ class CurveLRState(TypedDict):
     >>> import torch
     >>> from plateau_jax import PlateauCurve
     >>> optimizer = torch.optim.SGD(torch.nn.Linear(2, 1).parameters(), lr=0.5)
-    >>> state: CurveLRState = CurveLR(optimizer, [PlateauCurve(100)]).state_dict()
+    >>> state: CurveLRState = CurveLR(optimizer, PlateauCurve(100)).state_dict()
     >>> state["clock"], state["base_lrs"], state["rates"]
     (0, [0.5], [0.5])
     """
@@ -51,24 +57,23 @@ class CurveLR(LambdaLR):
 
         lr = float32(peak) · curve(clock)
 
-    Build it by `lambda_lr`, which also takes one curve for all groups.
-
     Args:
         optimizer: Any torch optimizer.
-        curves: One curve for each parameter group.
+        curve: One curve for all parameter groups, or a sequence of one each.
         last_epoch, strict: As in `lambda_lr`.
 
     Raises:
-        TypeError: `optimizer` is no torch optimizer; `last_epoch` is not an integer.
-        ValueError: `last_epoch` below -1; a rate that is negative, not finite, or positive and below 2⁻¹²⁶.
+        TypeError: `optimizer` or `curve` is something else; `last_epoch` is not an integer.
+        ValueError: Another number of curves than of groups; `last_epoch` below -1; a rate that is negative,
+            not finite, or positive and below 2⁻¹²⁶.
 
     >>> import torch
     >>> from plateau_jax import PlateauCurve
-    >>> from torch_bridge import CurveLR, lambda_lr
+    >>> from torch_bridge import CurveLR
     >>> optimizer = torch.optim.SGD(torch.nn.Linear(2, 1).parameters(), lr=0.5)
-    >>> scheduler = lambda_lr(optimizer, PlateauCurve(100, warmup_steps=10))
-    >>> isinstance(scheduler, CurveLR), scheduler.clock, scheduler.get_last_lr()
-    (True, 0, [0.0])
+    >>> scheduler = CurveLR(optimizer, PlateauCurve(100, warmup_steps=10))
+    >>> scheduler.clock, scheduler.get_last_lr()
+    (0, [0.0])
     """
 
     _rules: tuple[Rule, ...] = ()
@@ -77,19 +82,19 @@ class CurveLR(LambdaLR):
     def __init__(
         self,
         optimizer: Optimizer,
-        curves: Sequence[Curve],
+        curve: Curve | Sequence[Curve],
         last_epoch: int = -1,
         *,
         strict: bool = True,
     ) -> None:
         last_epoch = checks.at_least("last_epoch", last_epoch, -1)
-        self.curves = list(curves)
+        self.curves = curves_of(optimizer, curve)
         self.strict = strict
         self._factors = Multipliers(self.curves)
         set_peaks(optimizer, peaks_of(optimizer), self.curves)
         self._watch = Watch()
         self._watch.start(optimizer, self)
-        super().__init__(optimizer, list(curves), last_epoch)
+        super().__init__(optimizer, list(self.curves), last_epoch)
 
     @property
     def clock(self) -> int:
@@ -103,37 +108,48 @@ class CurveLR(LambdaLR):
             epoch: The step to go to, as in torch; by default the next one.
 
         Warns:
-            CurveWarning: Each of three steps in a row came after ten or more of the optimizer; or
-                accelerate, which was given the scheduler to prepare, steps it once a process.
+            CurveWarning: Three times in a row this came after ten or more steps of the optimizer; or twice
+                or more after one step of the optimizer, as accelerate steps a prepared scheduler once for
+                each process. Without any step of the optimizer, as for a picture, it warns of nothing.
 
         Raises:
             TypeError: An epoch that is not an integer. Nothing was changed.
         """
-        watch = self._watch
-        if watch.since:
-            if watch.since >= MANY and (epoch is None or epoch == self.last_epoch + 1):
-                watch.late(self)
-            watch.since = 0
-        elif "accelerate" in sys.modules:  # asked here: a call would cost as much as the rest of a step
-            watch.again()
         if epoch is None:
+            self._watch.before_step()
             LambdaLR.step(self)  # not by super(), which would cost 5 % of a step
             return
+        epoch = max(checks.integer("epoch", epoch), -1)
         before = self.last_epoch, self._step_count
+        if epoch == self.last_epoch + 1:
+            self._watch.before_step()
+        else:
+            self._watch.restart()
         try:
             super().step(epoch)
         except BaseException:  # a warning that is an error too
             self.last_epoch, self._step_count = before
             raise
 
+    def _update_lr(self, epoch: int | None = None) -> None:
+        # What torch calls to move on and to write the rates. Its own does the same in twice the time: it
+        # guards `get_lr`, asks Tensor's metaclass for each group, and gives `zip` a keyword.
+        groups = self.optimizer.param_groups
+        if len(groups) != len(self.base_lrs):
+            check_number_of_groups(self.optimizer, len(self.base_lrs))
+        self.last_epoch = self.last_epoch + 1 if epoch is None else epoch
+        self._last_lr: list[float | Tensor] = []
+        for group, rate in zip(groups, self.get_lr()):  # noqa: B905 -- the lengths were compared
+            present = group["lr"]
+            if type(present) is not float and isinstance(present, Tensor):
+                rate = present.fill_(rate).clone()
+            else:
+                group["lr"] = rate
+            self._last_lr.append(rate)
+
     def get_lr(self) -> list[float | Tensor]:
         """Each group's rate at `last_epoch`, a scalar: a product of two float32, exact in a Python float."""
         return list(map(operator.mul, self.base_lrs, self._factors[self.last_epoch]))
-
-    def _get_closed_form_lr(self) -> list[float | Tensor]:
-        # What torch asks in place of get_lr when step() is given an epoch.
-        self.last_epoch = max(checks.integer("epoch", self.last_epoch), -1)
-        return self.get_lr()
 
     # A TypedDict is a dict at run time, which is all that torch asks for.
     def state_dict(self) -> CurveLRState:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -173,12 +189,7 @@ class CurveLR(LambdaLR):
         try:
             last_epoch = checks.at_least("last_epoch", state_dict["last_epoch"], -1)
             step_count = checks.integer("_step_count", state_dict.get("_step_count", last_epoch + 1))
-            peaks = [float(checks.peak(f"base_lrs[{i}]", p)) for i, p in enumerate(state_dict["base_lrs"])]
-            if not len(peaks) == len(self.base_lrs) == len(self.optimizer.param_groups):
-                raise ValueError(
-                    f"state_dict has {len(peaks)} parameter groups; the optimizer has "
-                    f"{len(self.optimizer.param_groups)}, and had {len(self.base_lrs)} when it got its curve"
-                )
+            peaks = bases_in("base_lrs", state_dict["base_lrs"], len(self.base_lrs))
             clock = clock_in(state_dict, last_epoch)
             states = from_plain(state_dict.get("hold"), self._rules, strict, "lambda_lr")
             rates = self._saved_rates(state_dict, clock, peaks, strict)
@@ -186,20 +197,18 @@ class CurveLR(LambdaLR):
             raise ValueError(f"state_dict is not the state of a LambdaLR: it has no {error}") from None
         except (OverflowError, TypeError) as error:
             raise ValueError(f"state_dict is not the state of a LambdaLR: {error}") from None
+        check_number_of_groups(self.optimizer, len(self.base_lrs))
         set_peaks(self.optimizer, peaks, self.curves)
         self.base_lrs = list(peaks)
-        self._stand_before(last_epoch, clock, states)
-        self._watch.load(bool(state_dict.get("warned")))
-        # A first step writes the rates and warns of nothing.
-        self._step_count = 0
-        self.step()
+        self._go_to(last_epoch, clock, states)
         self._step_count = step_count
+        self._watch.restart()
+        self._watch.warned = bool(state_dict.get("warned"))
         for group, rate in zip(self.optimizer.param_groups, rates or (), strict=bool(rates)):
             Setting("lr").set(group, rate)
 
-    def _stand_before(self, last_epoch: int, clock: int, states: States) -> None:
-        """Stand where a first step leads to these."""
-        self.last_epoch = clock - 1  # without rules there is one count
+    def _go_to(self, last_epoch: int, clock: int, states: States) -> None:
+        self._update_lr(clock)  # without rules there is one count
 
     def _saved_rates(
         self, state_dict: Mapping[str, Any], clock: int, peaks: Sequence[float], strict: bool

@@ -9,8 +9,7 @@ from torch.optim import Optimizer
 from torch_bridge.core import Curve, PlateauCurve, Rule, checks, silent
 from torch_bridge.schedulers.curve_lr import CurveLR
 from torch_bridge.schedulers.held_curve_lr import HeldCurveLR
-from torch_bridge.schedulers.hold_state import rules_for
-from torch_bridge.schedulers.param_groups import curves_of, peaks_of
+from torch_bridge.schedulers.param_groups import peaks_of
 
 
 @overload
@@ -85,11 +84,9 @@ def lambda_lr(
     >>> round(optimizer.param_groups[0]["lr"], 9)
     0.00015
     """
-    curves = curves_of(optimizer, curve)
-    rules = rules_for(hold, curves)
-    if not rules:
-        return CurveLR(optimizer, curves, last_epoch, strict=strict)
-    return HeldCurveLR(optimizer, curves, rules, last_epoch, strict=strict)
+    if hold is None:
+        return CurveLR(optimizer, curve, last_epoch, strict=strict)
+    return HeldCurveLR(optimizer, curve, hold, last_epoch, strict=strict)
 
 
 @overload

@@ -7,8 +7,14 @@ from torch.optim import Optimizer
 
 from torch_bridge.core import Curve, checks
 from torch_bridge.schedulers.multipliers import Multipliers
-from torch_bridge.schedulers.param_groups import Setting, base_of, curves_of, separate
-from torch_bridge.schedulers.resume import check_past, curves_in
+from torch_bridge.schedulers.param_groups import (
+    Setting,
+    base_of,
+    check_number_of_groups,
+    curves_of,
+    separate,
+)
+from torch_bridge.schedulers.resume import bases_in, check_past, curves_in
 
 
 class FollowerState(TypedDict):
@@ -84,18 +90,11 @@ class Follower:
         self._move_to(self.last_epoch + 1)
 
     def _move_to(self, step: int) -> None:
-        self._check_groups()
+        check_number_of_groups(self.optimizer, len(self.base_values))
         groups = self.optimizer.param_groups
         for group, base, factor in zip(groups, self.base_values, self._factors[step], strict=True):
             self._setting.set(group, base * factor)
         self.last_epoch = step
-
-    def _check_groups(self) -> None:
-        if (count := len(self.optimizer.param_groups)) != len(self.base_values):
-            raise ValueError(
-                f"the optimizer has {count} parameter groups; it had {len(self.base_values)} "
-                f"when {self._setting} got its curve"
-            )
 
     def state_dict(self) -> FollowerState:
         """Plain numbers and lists: the step, the base values, and the key and the curves to check."""
@@ -126,10 +125,7 @@ class Follower:
         try:
             step = checks.at_least("last_epoch", state_dict["last_epoch"], 0)
             saved_key: Any = state_dict["key"]
-            bases = [
-                float(checks.peak(f"base_values[{index}]", base))
-                for index, base in enumerate(state_dict["base_values"])
-            ]
+            bases = bases_in("base_values", state_dict["base_values"], count)
             curves = curves_in(state_dict["curves"], count) if strict else []
         except KeyError as error:
             raise ValueError(f"state_dict is not the state of a follower: it has no {error}") from None
@@ -137,11 +133,9 @@ class Follower:
             raise ValueError(f"state_dict is not the state of a follower: {error}") from None
         if (list(cast("Any", saved_key)) if isinstance(saved_key, tuple) else saved_key) != self._key:
             raise ValueError(f"state_dict is of {saved_key!r}, and this follower sets {self._key!r}")
-        if len(bases) != count:
-            raise ValueError(f"state_dict has {len(bases)} base values for {count} parameter groups")
         if strict:
             check_past(curves, self.curves, step, "follow")
-        self._check_groups()
+        check_number_of_groups(self.optimizer, count)
         self.base_values = bases
         separate(self.optimizer, self._setting, bases, self.curves)
         self._move_to(step)

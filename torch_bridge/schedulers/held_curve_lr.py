@@ -10,8 +10,8 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from torch_bridge.core import HOST, Curve, Rule, checks, decide
 from torch_bridge.schedulers.curve_lr import CurveLR
-from torch_bridge.schedulers.hold_state import States, starts
-from torch_bridge.schedulers.step_watch import MANY
+from torch_bridge.schedulers.hold_state import States, rules_for, starts
+from torch_bridge.schedulers.param_groups import curves_of
 
 
 class HeldCurveLR(CurveLR):
@@ -23,14 +23,15 @@ class HeldCurveLR(CurveLR):
     def __init__(
         self,
         optimizer: Optimizer,
-        curves: Sequence[Curve],
-        rules: tuple[Rule, ...],
+        curve: Curve | Sequence[Curve],
+        hold: Rule | Sequence[Rule],
         last_epoch: int = -1,
         *,
         strict: bool = True,
     ) -> None:
-        self._rules, self._states = rules, starts(rules)
-        self._clock = checks.at_least("last_epoch", last_epoch, -1) + 1
+        curves = curves_of(optimizer, curve)
+        self._rules = rules_for(hold, curves)
+        self._states = starts(self._rules)
         self._flat_starts = frozenset(curves[0].flat_starts)
         super().__init__(optimizer, curves, last_epoch, strict=strict)
 
@@ -49,15 +50,10 @@ class HeldCurveLR(CurveLR):
             TypeError: No metric, or one that is no real scalar. Nothing was changed.
         """
         if metric is None and not self._step_count:  # the first step, which torch makes itself
+            self._clock = self.last_epoch + 1
             LambdaLR.step(self)
             return
-        watch = self._watch
-        if watch.since:
-            if watch.since >= MANY:
-                watch.late(self)
-            watch.since = 0
-        else:
-            watch.again()
+        self._watch.before_step()
         before: Any = self._clock, self._states, self.last_epoch, self._step_count
         try:
             with np.errstate(all="ignore"):
@@ -74,8 +70,9 @@ class HeldCurveLR(CurveLR):
         """Each group's rate at `clock`."""
         return [peak * factor for peak, factor in zip(self.base_lrs, self._factors[self._clock], strict=True)]
 
-    def _stand_before(self, last_epoch: int, clock: int, states: States) -> None:
-        self.last_epoch, self._clock, self._states = last_epoch - 1, clock, states
+    def _go_to(self, last_epoch: int, clock: int, states: States) -> None:
+        self._clock, self._states = clock, states
+        self._update_lr(last_epoch)
 
 
 def _number(metric: float | Tensor | None) -> np.float32:

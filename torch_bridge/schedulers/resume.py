@@ -18,6 +18,18 @@ def curves_in(saved: Any, count: int) -> list[Curve]:
     return curves
 
 
+def bases_in(name: str, saved: Any, count: int) -> list[float]:
+    """What multipliers are multiplied by, as a state has it under this name, one for each parameter group.
+
+    Raises:
+        TypeError, ValueError: They are none, or another number of them.
+    """
+    bases = [float(checks.peak(f"{name}[{index}]", base)) for index, base in enumerate(saved)]
+    if len(bases) != count:
+        raise ValueError(f"state_dict has {len(bases)} {name} for {count} parameter groups")
+    return bases
+
+
 def clock_in(state_dict: Mapping[str, Any], updates: int) -> int:
     """The clock in a state after so many updates: their number in one from before there were rules.
 

@@ -1,42 +1,54 @@
-"""Sees that a scheduler is not stepped once an update, which is what its curve counts."""
+"""Notices a scheduler that is not stepped once an update, which is what its curve counts."""
 
-import sys
 import weakref
 from collections.abc import Callable
 from typing import Any
 
-import torch
+from torch.compiler import is_dynamo_compiling
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from torch_bridge.core import package_of, warn
+from torch_bridge.core import warn
 
 MANY = 10
-"""Optimizer steps before one of the scheduler that are not taken for one update."""
+"""So many optimizer steps before one scheduler step are not taken for one update."""
 
 
 class Watch:
-    """Counts the optimizer's steps since the scheduler's last one.
+    """Counts an optimizer's steps and its scheduler's, and warns once where they clearly differ.
 
-    Steps of a compiled optimizer are not counted: a count would be compiled in.
+    That is where, three times in a row,
 
-    A copy counts nothing, and so repeats no warning.
+    - a scheduler step comes after `MANY` or more optimizer steps; or
+    - an optimizer step is followed by two or more scheduler steps before the next optimizer step.
+
+    However many scheduler steps follow each other, they count as one time. So nothing is said of a picture
+    that is drawn by stepping, of a run that is stepped forward to its place, or of an update that fp16 skips
+    while its scheduler is stepped. Before the first optimizer step nothing counts.
+
+    The steps of a compiled optimizer are not counted, since the count would be compiled in; nor are those of
+    an optimizer without hooks. A copy of a watch counts nothing, and so repeats no warning.
     """
 
     def __init__(self) -> None:
-        self.since = 0
-        """The optimizer's steps since the last of the scheduler, which sets it to 0."""
         self.warned = False
-        self._in_a_row, self._last = 0, -1
+        self._updates = 0
+        """The optimizer's steps."""
+        self._seen = 0
+        """How many of them came before the last scheduler step."""
+        self._late = 0
+        """The last scheduler steps in a row that came after `MANY` or more of the optimizer."""
+        self._repeated, self._repeated_at = 0, 0
+        """The last optimizer steps in a row that two scheduler steps followed, and the number of the last."""
         self._scheduler: Callable[[], LRScheduler | None] = lambda: None
 
     def start(self, optimizer: Optimizer, scheduler: LRScheduler) -> None:
         """Count from now on, in place of the watches of schedulers that are gone.
 
-        These are not removed when they go, which may be while the optimizer walks through its hooks.
+        A watch is not removed when its scheduler goes: the optimizer may be walking through its hooks then.
         """
         while "_optimizer_step_post_hooks" not in vars(optimizer):
-            # A trainer's wrapper, as accelerate's, has no hooks; what it holds has.
+            # A trainer's wrapper, such as accelerate's, has no hooks; the optimizer in it has.
             optimizer = getattr(optimizer, "optimizer", None)  # pyright: ignore[reportAssignmentType]
             if not isinstance(optimizer, Optimizer):
                 return
@@ -47,45 +59,47 @@ class Watch:
         self._scheduler = weakref.ref(scheduler)
         optimizer.register_step_post_hook(self)
 
-    def __call__(self, *_: Any) -> None:
-        if not torch.compiler.is_compiling():
-            self.since += 1
+    def __call__(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        """After a step of the optimizer."""
+        if not is_dynamo_compiling():
+            self._updates += 1
 
-    def late(self, scheduler: LRScheduler) -> None:
-        """Before a step of the scheduler that comes after `MANY` or more of the optimizer."""
-        steps = scheduler._step_count
-        self._in_a_row = self._in_a_row + 1 if steps == self._last + 1 else 1
-        self._last = steps
-        if self._in_a_row == 3:
-            self._warn(
-                f"scheduler.step() came after {MANY} or more optimizer steps, three times in a row: it is "
-                "called once an epoch, and the curve counts updates. Call it after every optimizer.step() "
-                '(in Lightning "interval": "step"), with total_steps = count_updates(loader, epochs)'
-            )
+    def before_step(self) -> None:
+        """Before a scheduler step that moves the curve one on."""
+        updates = self._updates
+        since, self._seen = updates - self._seen, updates
+        if since >= MANY:
+            self._late += 1
+            if self._late == 3:
+                self._warn(
+                    f"scheduler.step() came after {MANY} or more optimizer steps, three times in a row: it "
+                    "is called once an epoch, and the curve counts updates. Call it after every "
+                    'optimizer.step() (in Lightning "interval": "step"), with '
+                    "total_steps = count_updates(loader, epochs)"
+                )
+            return
+        self._late = 0
+        if not since and updates != self._repeated_at:  # the second scheduler step after this update
+            self._repeated = self._repeated + 1 if updates == self._repeated_at + 1 else 1
+            self._repeated_at = updates
+            if self._repeated == 3:
+                self._warn(
+                    "scheduler.step() came twice or more after one optimizer step, three times in a row, "
+                    "and the curve counts updates. Most often accelerate does this: it steps a prepared "
+                    "scheduler once for each process. Don't prepare it; write "
+                    "if accelerator.sync_gradients and not accelerator.optimizer_step_was_skipped: "
+                    "scheduler.step(). Without accelerate, call it once after every optimizer.step()"
+                )
 
-    def again(self) -> None:
-        """Before a step of the scheduler that follows another one, with none of the optimizer between."""
-        frame = sys._getframe()
-        # torch's: a scheduler that steps others, as `SequentialLR`, may be what was prepared.
-        while package_of(frame) in ("torch_bridge", "torch") and frame.f_back is not None:
-            frame = frame.f_back
-        is_accelerate = frame.f_globals.get("__name__") == "accelerate.scheduler"
-        if is_accelerate and (processes := frame.f_locals.get("num_processes", 1)) > 1:
-            self._warn(
-                f"accelerate steps a prepared scheduler {processes} times an update, once for each "
-                "process, and the curve counts updates. Don't prepare it; write "
-                "if accelerator.sync_gradients and not accelerator.optimizer_step_was_skipped: "
-                "scheduler.step()"
-            )
+    def restart(self) -> None:
+        """Forget the steps so far: the scheduler was moved to another step, or got a saved state."""
+        self._seen = self._repeated_at = self._updates
+        self._late = self._repeated = 0
 
     def _warn(self, message: str) -> None:
         if not self.warned:
             self.warned = True
             warn(message)
-
-    def load(self, warned: bool) -> None:
-        """Go on from a saved state."""
-        self.since, self._in_a_row, self.warned = 0, 0, warned
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Watch, ()
