@@ -21,7 +21,7 @@ from torch.distributed.tensor import DTensor
 from torch.utils import _pytree as pytree
 
 from torch_bridge import Checkpoints, TrainStep
-from torch_bridge.checkpointing import folders
+from torch_bridge.checkpointing import files
 
 
 class Part:
@@ -250,7 +250,7 @@ def take(directory: Path, how: str) -> Any:
             writing = FileSystemWriter.write_data
             with (
                 patch.object(FileSystemWriter, "write_data", _fails if rank() == 1 else writing),
-                patch.object(folders, "write", _on_full_disk),
+                patch.object(files, "write_whole", _on_full_disk),
             ):
                 checkpoints.save(2, part=Part({"a": torch.ones(2) * rank()}), other=other, wait=True)
         elif how == "refusal":
@@ -276,7 +276,7 @@ def load_any(directory: Path) -> str:
     return ""
 
 
-_write = folders.write
+_write = files.write_whole
 
 
 def _on_full_disk(path: Path, content: bytes) -> None:

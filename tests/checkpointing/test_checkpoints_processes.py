@@ -82,8 +82,8 @@ def _check_what_is_said(before: int, now: int, said: list[str]) -> None:
     ("how", "who", "message"),
     [
         ("state", 1, "OSError: none"),
-        ("count", None, "ValueError: process 0 asks for checkpoint 2"),
-        ("names", None, "ValueError: process 0 asks for checkpoint None of the parts"),
+        ("count", None, "ValueError: rank 0 asks for checkpoint 2"),
+        ("names", None, "ValueError: rank 0 asks for checkpoint None of the parts"),
         ("writing", 1, "OSError: the disk is full"),
         ("refusal", 1, "KeyError: 'another one'"),
     ],
@@ -94,7 +94,7 @@ def test_what_is_not_well_in_one_is_known_to_all(
     """All raise, none waits for ever, all parts are as they were, and the next save is complete."""
     for rank, (raised, state, counts, later) in enumerate(processes.run(support.take, tmp_path, how)):
         assert message in raised
-        assert raised.startswith("RuntimeError: process 1 failed") == (who is not None and who != rank)
+        assert raised.startswith("RuntimeError: rank 1 failed") == (who is not None and who != rank)
         assert state == (({"a": 7}, {"b": 7}) if how == "refusal" else ({"a": rank}, {"b": 1}))
         assert (counts, later) == ([1], [1, 3])
     assert support.leftovers(tmp_path, [1, 3]) == []
