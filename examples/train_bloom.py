@@ -190,7 +190,7 @@ def main() -> None:
     }
     try:
         # No worker processes: taking rows out of a file that is mapped in costs less than sending them.
-        settings = {"device": args.device, "workers": 0, "collate_fn": as_it_is}
+        settings = {"device": args.device, "num_workers": 0, "collate_fn": as_it_is}
         rows = [Names(data, args.bits, part) for part in (training, validation, held_out)]
         feed = prefetch(make_loader(rows[0], args.batch_size, seed=args.seed, **settings), args.device)
         checks = prefetch(make_loader(rows[1], 2048, training=False, **settings), args.device)

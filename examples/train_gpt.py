@@ -225,8 +225,8 @@ def main() -> None:
             )
             args.batch_size = size * processes
         # No worker processes: cutting rows out of memory takes less time than sending them.
-        loader = make_loader(rows, args.batch_size // processes, device=device, workers=0, seed=args.seed)
-        unseen = make_loader(unseen_rows, 32 // processes, training=False, device=device, workers=0)
+        loader = make_loader(rows, args.batch_size // processes, device=device, num_workers=0, seed=args.seed)
+        unseen = make_loader(unseen_rows, 32 // processes, training=False, device=device, num_workers=0)
         feed, unseen = prefetch(loader, device), prefetch(unseen, device)
         step, checkpoints = make_step(), Checkpoints(args.checkpoints)
         parts = {"step": step, "feed": feed, "log": log}

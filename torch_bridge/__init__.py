@@ -9,7 +9,7 @@ from torch_bridge.core import checks
 
 try:
     from torch_bridge.checkpointing.checkpoints import Checkpoints
-    from torch_bridge.data.array_cache import prepared
+    from torch_bridge.data.array_cache import cached_arrays
     from torch_bridge.data.prefetching import prefetch
     from torch_bridge.distributed.activation_checkpointing import checkpoint_activations
     from torch_bridge.distributed.distribution import distribute
@@ -45,6 +45,7 @@ __all__ = [
     "StepResult",
     "TrainStep",
     "TrainStepState",
+    "cached_arrays",
     "checkpoint_activations",
     "count_updates",
     "distribute",
@@ -56,7 +57,6 @@ __all__ = [
     "lambda_lr",
     "make_loader",
     "prefetch",
-    "prepared",
     "profile",
 ]
 

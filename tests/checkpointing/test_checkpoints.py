@@ -15,8 +15,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from support.checkpoints import Part, Refusing, leftovers, same
-from support.data import WORKERS
 from support.examples import examples
+from support.loaders import WORKERS
 from support.training import CURVE, Net, batches, mean_loss, optimizer_of, step_of
 from torch import nn
 from torch.distributed.checkpoint import FileSystemWriter
@@ -35,7 +35,7 @@ class Run:
         model = Net(seed, dropout=0.5)
         self.parts: dict[str, Any] = {
             "step": TrainStep(model, optimizer_of("adamw", model), mean_loss, CURVE),
-            "loader": make_loader(list(zip(*_rows(), strict=True)), 4, workers=0),
+            "loader": make_loader(list(zip(*_rows(), strict=True)), 4, num_workers=0),
             "log": MetricLog(every=3),
             "progress": {"epoch": 0, "best": [0.5]},
             "seen": [],

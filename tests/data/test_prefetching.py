@@ -10,8 +10,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from support.data import Arguments, Counted, ahead, arguments, build, depths, epoch
 from support.examples import examples
+from support.loaders import Arguments, Counted, ahead, arguments, build, depths, epoch
 from torch import Tensor
 from torch.nn.utils.rnn import pack_sequence
 from torch.testing._internal.two_tensor import TwoTensor
@@ -25,7 +25,7 @@ from torch_bridge.data.prefetching import _memory
 @examples(100)
 def test_prefetching_changes_no_batch(arguments: Arguments, depth: int, breaks: list[int]) -> None:
     """Loops that break off included: each starts the epoch that it would start without."""
-    plain, feed = build(arguments, workers=0), build(arguments, depth, workers=0)
+    plain, feed = build(arguments, num_workers=0), build(arguments, depth, num_workers=0)
     assert len(feed) == len(plain)
     for count in [*breaks, None]:
         assert epoch(islice(feed, count)) == epoch(islice(plain, count))

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.data import WORKERS, epoch, saved_after
+from support.loaders import WORKERS, epoch, saved_after
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence, pack_sequence
 
@@ -55,7 +55,7 @@ def test_copies_and_work_wait_for_each_other(kind: str, late: str, depth: int) -
         1,
         training=False,
         device="cuda",
-        workers=0,
+        num_workers=0,
         collate_fn=lambda samples: make(samples[0]),
     )
     expected = [numbers(batch).sum().item() for batch in loader]
@@ -110,7 +110,7 @@ def test_what_cannot_be_copied_comes_up_in_its_place(place: int, depth: int) -> 
 
 
 def test_resuming_on_cuda_with_pinned_batches_and_workers() -> None:
-    arguments = {"dataset": range(20), "batch_size": 3, "device": "cuda", "workers": 2}
+    arguments = {"dataset": range(20), "batch_size": 3, "device": "cuda", "num_workers": 2}
     whole = make_loader(**arguments)
     epochs = [epoch(whole) for _ in range(3)]
     for count in (0, 2, 6, 7):
@@ -123,7 +123,7 @@ def test_resuming_on_cuda_with_pinned_batches_and_workers() -> None:
 
 def test_a_state_that_was_loaded_to_the_device_resumes() -> None:
     """`torch.load(..., map_location="cuda")` moves the generator's state, too."""
-    arguments = {"dataset": range(20), "batch_size": 3, "device": "cuda", "workers": 0}
+    arguments = {"dataset": range(20), "batch_size": 3, "device": "cuda", "num_workers": 0}
     whole = make_loader(**arguments)
     expected = epoch(whole)[2:]
     state = saved_after(make_loader(**arguments), 2)
@@ -132,9 +132,9 @@ def test_a_state_that_was_loaded_to_the_device_resumes() -> None:
     assert epoch(resumed) == expected
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_default_device_on_cuda_changes_nothing(workers: int) -> None:
-    arguments = {"dataset": range(20), "batch_size": 3, "device": "cuda", "workers": workers}
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_default_device_on_cuda_changes_nothing(num_workers: int) -> None:
+    arguments = {"dataset": range(20), "batch_size": 3, "device": "cuda", "num_workers": num_workers}
     whole = make_loader(**arguments)
     expected = [epoch(whole) for _ in range(2)]
     try:

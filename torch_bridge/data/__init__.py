@@ -6,13 +6,13 @@
 from typing import TYPE_CHECKING, Any
 
 from torch_bridge.core import checks
-from torch_bridge.data.array_cache import prepared
+from torch_bridge.data.array_cache import cached_arrays
 from torch_bridge.data.prefetching import prefetch
 
 if TYPE_CHECKING:
     from torch_bridge.data.loader import make_loader
 
-__all__ = ["make_loader", "prefetch", "prepared"]
+__all__ = ["cached_arrays", "make_loader", "prefetch"]
 
 
 def __getattr__(name: str) -> Any:

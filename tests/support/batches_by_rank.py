@@ -10,7 +10,7 @@ from unittest.mock import patch
 
 import torch
 from hypothesis import strategies as st
-from support.data import Arguments, build, epoch, seeds
+from support.loaders import Arguments, build, epoch, seeds
 from support.training import same
 
 Epoch = list[list[int]]  # indices of samples

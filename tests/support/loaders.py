@@ -20,7 +20,9 @@ WORKERS = [
     pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning"),
 ]
 
-with_and_without_workers = pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
+with_and_without_workers = pytest.mark.parametrize(
+    "num_workers", [0, pytest.param(2, marks=pytest.mark.slow)]
+)
 
 EPOCHS = 3
 Arguments = dict[str, Any]
@@ -43,7 +45,7 @@ def arguments(draw: st.DrawFn) -> Arguments:
 def interruptions(draw: st.DrawFn) -> tuple[Arguments, int, int]:
     """Arguments and two numbers of batches, often whole epochs, that leave something of the last epoch."""
     given = draw(arguments())
-    length = len(make_loader(**given, workers=0))
+    length = len(make_loader(**given, num_workers=0))
     cuts = st.integers(0, EPOCHS - 1).map(lambda e: e * length) | st.integers(0, EPOCHS * length - 1)
     first, last = sorted([draw(cuts), draw(cuts)])
     return given, first, last - first

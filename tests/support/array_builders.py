@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from torch import distributed
 
-from torch_bridge import prepared
+from torch_bridge import cached_arrays
 
 BATCHES = 6
 
@@ -34,7 +34,7 @@ def is_whole(found: Any) -> bool:
 
 def ask(source: Path, directory: Path) -> bool:
     distributed.barrier()
-    return is_whole(prepared(build, source, directory))
+    return is_whole(cached_arrays(build, source, directory))
 
 
 def stop_at(number: int, source: Path, directory: Path, connection: Connection, with_child: bool) -> None:
@@ -52,7 +52,7 @@ def stop_at(number: int, source: Path, directory: Path, connection: Connection, 
         connection.recv_bytes()
 
     globals()["between"] = wait
-    prepared(build, source, directory)
+    cached_arrays(build, source, directory)
 
 
 def look(found: Any, connection: Connection) -> None:
