@@ -1,4 +1,4 @@
-"""A state as JSON and tensors: what comes back is what was given, or it is refused by name."""
+"""A state as JSON and tensors: it comes back as it was, or is refused with the name of the value."""
 
 import json
 import math

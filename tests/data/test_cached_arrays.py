@@ -81,13 +81,13 @@ def define(folder, text, name="build"):
 
 
 def remains(cache):
-    """What a directory holds beside lock files."""
+    """What lies in a directory beside lock files."""
     return [path for path in cache.rglob("*") if path.suffix != ".lock"]
 
 
 @st.composite
 def batches(draw):
-    """Batches that fit together: arrays of one to three names, with any numbers of rows, in any layout."""
+    """Batches that fit together: one to three arrays each, with any number of rows, in any memory layout."""
     kinds = [
         (np.dtype(draw(DTYPES)), tuple(draw(st.lists(st.integers(0, 3), max_size=2))))
         for _ in range(draw(st.integers(1, 3)))
@@ -129,7 +129,7 @@ def test_batches_are_joined_along_the_first_axis(drawn, as_list):
                 assert array.tobytes() == expected.tobytes()
 
 
-def test_nothing_of_it_can_be_written_to(source, cache, counted):
+def test_the_mapping_and_its_arrays_are_read_only(source, cache, counted):
     found = cached_arrays(counted.build, source, cache)
     assert isinstance(found, Mapping)
     assert len(found) == 2
@@ -360,7 +360,7 @@ def test_a_version_is_a_str(source, cache, counted, version):
     assert not cache.exists()
 
 
-def test_what_torch_decorates_is_told_apart_too(source, cache):
+def test_functions_that_torch_decorates_have_arrays_of_their_own(source, cache):
     @torch.no_grad()
     def ones(source):
         return [{"x": torch.ones(2).numpy()}]
@@ -468,7 +468,7 @@ MISFITS = {
 
 
 @pytest.mark.parametrize(("given", "error", "message"), MISFITS.values(), ids=MISFITS)
-def test_what_build_may_not_give(source, cache, given, error, message):
+def test_batches_that_are_refused(source, cache, given, error, message):
     def build(source):
         return given
 
@@ -656,7 +656,7 @@ def test_no_more_than_a_batch_is_in_memory(source, cache):
     assert peak < 4 * 8 * (1 << 17)  # of 32 batches
 
 
-def test_pickled_it_is_a_path(source, cache):
+def test_the_mapping_is_pickled_as_a_path(source, cache):
     def build(source):
         yield {"x": np.arange(100_000)}
 

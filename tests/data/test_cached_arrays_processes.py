@@ -1,4 +1,4 @@
-"""`cached_arrays` in many processes at once, and in some that are killed over it."""
+"""`cached_arrays` in many processes at once, some of which are killed."""
 
 import multiprocessing
 import random
@@ -29,7 +29,7 @@ def cache(tmp_path):
 
 @contextmanager
 def stopped(number, source, cache, with_child=False):
-    """A builder that has stopped before a batch, and what it is waked with."""
+    """A builder that has stopped before a batch, and the connection that lets it go on."""
     ours, theirs = CONTEXT.Pipe()
     arguments = number, source, cache, theirs, with_child
     builder = CONTEXT.Process(target=array_builders.stop_at, args=arguments)
@@ -52,7 +52,7 @@ def folders(cache):
     return [path.suffix for path in cache.iterdir() if path.is_dir()]
 
 
-def test_one_builds_and_all_get_it(source, cache):
+def test_one_builds_and_all_get_the_arrays(source, cache):
     assert processes.run(array_builders.ask, source, cache, processes=4) == [True] * 4
     assert builders(source) == 1
     assert folders(cache) == [""]
@@ -71,7 +71,7 @@ def test_a_killed_builder_blocks_nobody_and_leaves_nothing(source, cache, number
 
 
 @pytest.mark.parametrize("kill", [False, True])
-def test_who_waits_gets_it_or_builds_it(source, cache, kill):
+def test_a_process_that_waits_gets_the_arrays_or_builds_them(source, cache, kill):
     found = []
     waiting = threading.Thread(
         target=lambda: found.append(cached_arrays(array_builders.build, source, cache))
@@ -125,10 +125,10 @@ def test_killed_at_any_moment(source, cache):
         assert folders(cache) == [""] * (turn + 1)
 
 
-def test_a_process_that_is_given_the_mapping_maps_it_in(source, cache):
+def test_a_process_that_is_given_the_mapping_maps_the_files(source, cache):
     ours, theirs = CONTEXT.Pipe(duplex=False)
     found = cached_arrays(array_builders.build, source, cache)
-    process = CONTEXT.Process(target=array_builders.look, args=(found, theirs))
+    process = CONTEXT.Process(target=array_builders.tell_whole, args=(found, theirs))
     process.start()
     theirs.close()
     assert ours.recv() is True

@@ -32,7 +32,7 @@ pytestmark = WORKERS
 @given(arguments())
 @examples(200)
 def test_every_epoch_is_the_dataset(arguments: Arguments) -> None:
-    """In its order or in another, whole or but for the samples that fill no batch."""
+    """In its own order or another, whole or without the samples that don't fill a batch."""
     size, samples = arguments["batch_size"], len(arguments["dataset"])
     shuffle = arguments.get("shuffle", arguments["training"])
     drop_last = arguments.get("drop_last", arguments["training"])
@@ -50,7 +50,7 @@ def test_every_epoch_is_the_dataset(arguments: Arguments) -> None:
 
 @given(seeds, seeds, st.integers(0, 2**32))
 @examples(50)
-def test_orders_are_the_seeds_alone(seed: int, other: int, around: int) -> None:
+def test_orders_depend_on_the_seed_alone(seed: int, other: int, around: int) -> None:
     def orders(seed: int) -> list[Any]:
         loader = make_loader(range(1000), 100, seed=seed, num_workers=0)
         return [epoch(loader) for _ in range(EPOCHS)]
@@ -83,7 +83,7 @@ def test_the_global_random_states_are_left_alone(num_workers: int, depth: int) -
 
 
 class Made:
-    """Samples that are made when they are asked for, on torch's default device."""
+    """Samples that are made on torch's default device, when they are asked for."""
 
     def __len__(self) -> int:
         return 7
@@ -96,7 +96,7 @@ class Made:
 @pytest.mark.parametrize("depth", [0, 2])
 @pytest.mark.parametrize("dataset", [range(7), Made()], ids=["range", "made"])
 def test_a_default_device_changes_nothing(num_workers: int, depth: int, dataset: Any) -> None:
-    """Built, iterated, saved and resumed where tensors are made elsewhere: on "meta" they have no values."""
+    """A loader is built, iterated, saved and resumed while tensors are made on "meta", without values."""
 
     def run() -> list[Any]:
         loaders = [

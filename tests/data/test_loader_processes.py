@@ -1,4 +1,4 @@
-"""The loader under several processes: their batches put side by side are those of one."""
+"""The loader on several ranks: their shares put side by side are the batches of one process."""
 
 from collections.abc import Callable, Iterator
 from itertools import chain
@@ -75,13 +75,13 @@ def test_twice_resumed_in_one_epoch_on_other_numbers_of_processes(
     arguments, cuts = case
     seen, rest, after = load_in_stages({**arguments, "num_workers": 0}, cuts, in_each, depth)
     first, *others = expected(arguments, 3)
-    # At an epoch's end what is left of it is the next one.
+    # At an epoch's end the next epoch is left.
     assert seen + rest == first if len(seen) < len(first) else (seen, rest) == (first, others[0])
     assert after == others[0 if len(seen) < len(first) else 1]
 
 
 class Countdown:
-    """A sampler with a state of its own: every epoch another order, from where the state says."""
+    """A sampler with a state: every epoch has another order, and begins where the state says."""
 
     def __init__(self) -> None:
         self.now = {"epoch": 0, "given": 0}
@@ -135,7 +135,7 @@ def test_a_sampler_orders_the_samples_of_all_processes(kind: str, drop_last: boo
 
 @pytest.mark.slow
 def test_workers_change_nothing() -> None:
-    """Neither which samples, nor where a state goes on; they find torchrun's variables too."""
+    """Not the samples, nor where a state goes on, though torchrun's variables are set in workers too."""
     arguments: Arguments = {"dataset": range(23), "batch_size": 8, "training": True, "seed": 1}
 
     def run(function: Any, arguments: Arguments, *rest: Any, processes: int) -> list[Any]:
@@ -176,7 +176,7 @@ def test_a_batch_without_rows_has_the_form_of_the_others() -> None:
     assert (fields["value"].shape, fields["value"].dtype) == ((0,), torch.float64)
 
 
-def test_a_state_belongs_to_the_batch_of_all_processes() -> None:
+def test_a_state_belongs_to_a_global_batch_size() -> None:
     with process(0, 2):
         state = make_loader(range(24), 4).state_dict()
     with process(1, 3), pytest.raises(ValueError, match=r"batch_size = 8 \(now 12\).* of all processes"):
@@ -202,7 +202,7 @@ def test_what_does_not_fit_several_processes_is_refused(wrong: Arguments, says: 
         make_loader(**arguments)
 
 
-def test_one_process_may_shard_by_itself() -> None:
+def test_one_process_may_give_a_distributed_sampler() -> None:
     sampler = DistributedSampler(range(8), 2, 1, shuffle=False)
     assert epoch(make_loader(range(8), 2, sampler=sampler, num_workers=0)) == [[1, 3], [5, 7]]
 

@@ -79,8 +79,8 @@ def test_the_same_with_a_sampler_that_has_a_state() -> None:
 
 @given(arguments(), st.integers(0, 10), depths)
 @examples(100)
-def test_a_state_may_be_taken_back_to(arguments: Arguments, count: int, depth: int) -> None:
-    """Loading into the loader that saved, in the middle of another epoch, changes nothing of what follows."""
+def test_a_loader_may_go_back_to_its_own_state(arguments: Arguments, count: int, depth: int) -> None:
+    """A loader may load its own earlier state in mid-epoch: what follows is the same."""
     feed = build(arguments, depth, num_workers=0)
     state = saved_after(feed, count)
     after = [epoch(feed) for _ in range(2)]
@@ -99,7 +99,7 @@ def test_a_state_may_be_taken_back_to(arguments: Arguments, count: int, depth: i
 @with_and_without_workers
 @pytest.mark.parametrize("depth", [0, 1, 3])
 @pytest.mark.parametrize("load", [False, True])
-def test_what_begins_anew_ends_the_iteration_before(num_workers: int, depth: int, load: bool) -> None:
+def test_a_new_beginning_ends_the_iteration_before(num_workers: int, depth: int, load: bool) -> None:
     """With workers the old one would take batches away from the new one."""
     arguments = {"dataset": range(10), "batch_size": 2, "num_workers": num_workers}
     whole, feed = build(arguments), build(arguments, depth)

@@ -1,4 +1,4 @@
-"""One process that tries an update while the others wait, and what all of them train afterwards."""
+"""One rank that tries an update while the others wait, and the updates that all make afterwards."""
 
 import operator
 from collections.abc import Callable, Sequence
@@ -20,7 +20,7 @@ def _exhaust(_: Tensor) -> None:
 
 
 class _Broken(nn.Module):
-    """Fails in the forward or the backward pass, once asked to."""
+    """Fails in the forward or the backward pass, when `fails` says so."""
 
     fails = ""
 
@@ -39,14 +39,14 @@ class _Model(nn.Module):
         super().__init__()
         with seeded(2):
             self.first, self.broken, self.last = Net(1), _Broken(), nn.Linear(2, 1)
-        self.register_buffer("shift", torch.zeros(1))  # which DistributedDataParallel would send
+        self.register_buffer("shift", torch.zeros(1))  # DistributedDataParallel sends buffers
 
     def forward(self, inputs: Tensor) -> Tensor:
         return self.last(self.broken(torch.tanh(self.first(inputs))))
 
 
 def _update(model: nn.Module, parameters: Sequence[Any], number: int, rank: int) -> list[Tensor]:
-    """One backward pass and step of plain descent; the loss and the gradients."""
+    """Make one update by plain gradient descent; return the loss and the gradients."""
     inputs = torch.randn(4, 3, generator=torch.Generator().manual_seed(8 * number + rank))
     loss = model(inputs).square().mean()
     loss.backward()
@@ -62,7 +62,7 @@ def _update(model: nn.Module, parameters: Sequence[Any], number: int, rank: int)
 
 
 def updates_after_trials() -> list[Any]:
-    """In one of several processes: where updates after a trial of one of them are not what they would be."""
+    """The cases in which updates after a trial on rank 1 differ from updates without one."""
     rank = distributed.get_rank()
     wrong: list[Any] = []
     for (name, wrap), fails, first in product(_WRAPPERS.items(), ("", "forward", "backward"), (0, 1)):
