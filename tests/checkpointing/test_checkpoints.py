@@ -346,13 +346,53 @@ def test_an_interrupt_while_waiting(tmp_path: Path) -> None:
     assert checkpoints.counts() == [1, 2]
 
 
-def test_refused_before_anything(tmp_path: Path) -> None:
-    checkpoints = Checkpoints(tmp_path)
-    checkpoints.save(1, one=Part(1), two=Part(1))
-    one, two = Part(0), Refusing(0)
+_KINDS: dict[str, Any] = {
+    "object": Part,
+    "dictionary": lambda state: {"a": state},
+    "list": lambda state: [state],
+}
+
+
+def _state_of(part: Any) -> Any:
+    return part.state if isinstance(part, Part) else copy.copy(part)
+
+
+@examples(15)
+@given(st.lists(st.sampled_from(list(_KINDS)), max_size=4), st.data())
+def test_a_part_that_refuses_leaves_all_as_they_were(
+    tmp_path_factory: pytest.TempPathFactory, kinds: list[str], data: st.DataObject
+) -> None:
+    """Wherever it stands among the parts, and though it has changed already; without it all are loaded."""
+    checkpoints = Checkpoints(tmp_path_factory.mktemp("refused"))
+
+    def parts(state: int) -> dict[str, Any]:
+        return {f"{kind}{number}": _KINDS[kind](state) for number, kind in enumerate(kinds)}
+
+    saved, here = {**parts(1), "refusing": Part(1)}, {**parts(0), "refusing": Refusing(0)}
+    checkpoints.save(1, **saved)
+    here = {name: here[name] for name in data.draw(st.permutations(list(here)))}
+    before = {name: _state_of(part) for name, part in here.items()}
     with pytest.raises(KeyError, match="another one"):
-        checkpoints.load(one=one, two=two)
-    assert (one.state, two.state) == (0, 0)
+        checkpoints.load(**here)  # type: ignore[arg-type]  (none of them is called count)
+    assert {name: _state_of(part) for name, part in here.items()} == before
+    here["refusing"] = Part(0)
+    assert checkpoints.load(**here) == 1  # type: ignore[arg-type]  (the same)
+    assert {name: _state_of(part) for name, part in here.items()} == {
+        name: _state_of(saved[name]) for name in here
+    }
+
+
+def test_a_part_that_could_not_be_put_back_is_named(tmp_path: Path) -> None:
+    """It had no state before, as a training step that broke off."""
+    checkpoints, without = Checkpoints(tmp_path), Part(0)
+    checkpoints.save(1, without=Part(1), refusing=Part(1))
+    with (
+        patch.object(without, "state_dict", side_effect=RuntimeError),
+        pytest.raises(KeyError, match="another one") as caught,
+    ):
+        checkpoints.load(without=without, refusing=Refusing(0))
+    *_, note = caught.value.__notes__  # the last: parts are put back in reverse order
+    assert note.startswith("without could not be put back: ")
 
 
 def _scheduler(curve: PlateauCurve, **options: bool) -> Any:

@@ -12,6 +12,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
+from torch_bridge.distributed.dtensors import local_part
 from torch_bridge.distributed.local_trial import alone
 
 
@@ -54,9 +55,9 @@ def _update(model: nn.Module, parameters: Sequence[Any], number: int, rank: int)
     for parameter in parameters:
         assert parameter.grad is not None
         assert parameter.grad.shape == parameter.shape
-        gradients.append(_local(parameter.grad).clone())
+        gradients.append(local_part(parameter.grad).clone())
         with torch.no_grad():
-            _local(parameter).sub_(gradients[-1], alpha=0.1)
+            local_part(parameter).sub_(gradients[-1], alpha=0.1)
         parameter.grad = None
     return [loss.detach(), *gradients]
 
@@ -85,7 +86,7 @@ def updates_after_trials() -> list[Any]:
 
 
 def _try(model: nn.Module, parameters: Sequence[Any], fails: str) -> None:
-    before = [_local(parameter).clone() for parameter in parameters]
+    before = [local_part(parameter).clone() for parameter in parameters]
     _Broken.fails = fails
     broken = False
     try:
@@ -99,11 +100,7 @@ def _try(model: nn.Module, parameters: Sequence[Any], fails: str) -> None:
     with torch.no_grad():
         for parameter, values in zip(parameters, before, strict=True):
             parameter.grad = None
-            _local(parameter).copy_(values)
-
-
-def _local(tensor: Any) -> Tensor:
-    return getattr(tensor, "_local_tensor", tensor)
+            local_part(parameter).copy_(values)
 
 
 def _sharded(shape: tuple[int, ...] = (2,), **options: Any) -> Callable[[nn.Module], nn.Module]:

@@ -24,6 +24,8 @@ from torch.distributed.checkpoint import (
 )
 from torch.distributed.tensor import DTensor
 
+from torch_bridge.distributed.dtensors import local_part
+
 CONTENTS = ".metadata"  # FileSystemWriter's name for the list of contents
 _ALLOWED = {  # by module
     "torch": {"Size"},
@@ -45,11 +47,11 @@ def write(folder: Path, tensors: Mapping[str, Tensor]) -> None:
 
     Of several ranks that hold the same shard, the first in each mesh dimension writes it.
     """
-    held = {key: tensor for key, tensor in tensors.items() if _is_held(tensor)}
-    if not held:
+    own = {key: tensor for key, tensor in tensors.items() if _is_written_here(tensor)}
+    if not own:
         return
     planner, writer = DefaultSavePlanner(flatten_state_dict=False), _Writer(folder, per_thread_copy_ahead=0)
-    planner.set_up_planner(held, is_coordinator=True)
+    planner.set_up_planner(own, is_coordinator=True)
     writer.set_up_storage_writer(True)
     plan = writer.prepare_local_plan(planner.create_local_plan())
     plans, metadata = planner.create_global_plan([plan])
@@ -98,13 +100,13 @@ def fill(folder: Path, metadata: Metadata, tensors: Mapping[str, Tensor]) -> Non
     reader.read_data(planner.finish_plan(plan), planner).wait()
 
 
-def _is_held(tensor: Tensor) -> bool:
+def _is_written_here(tensor: Tensor) -> bool:
     if not isinstance(tensor, DTensor):
         return tensor.numel() > 0
     coordinates = tensor.device_mesh.get_coordinate()
     return (
         coordinates is not None
-        and tensor.to_local().numel() > 0
+        and local_part(tensor).numel() > 0
         and not any(
             coordinate > 0 and placement.is_replicate()
             for coordinate, placement in zip(coordinates, tensor.placements, strict=True)

@@ -93,7 +93,7 @@ def cached_arrays(
     memmap([10, 20, 30])
     """
     try:
-        from filelock import FileLock, Timeout
+        from filelock import FileLock, Timeout  # optional: only cached arrays and checkpoints need it
     except ModuleNotFoundError as error:
         raise checks.missing("cached_arrays", error, "torch") from None
 
