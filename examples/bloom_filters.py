@@ -1,9 +1,9 @@
-"""Bloom filters of names, as registries compare them that may not exchange names; for train_bloom.py.
+"""Bloom filters of names, which registries compare that may not exchange the names; for train_bloom.py.
 
-Every two-gram of a name, its ends marked (_S SM MI IT TH H_), sets some bits of the name's filter, by hash
-functions with a key: Schnell, Bachteler and Reiher, 2009, "Privacy-preserving record linkage using Bloom
-filters", BMC Medical Informatics and Decision Making 9:41, whose filters have 1,000 bits and 30 hash
-functions. Here all names are encoded at once and, to compare with that, one after another.
+Every two-gram of a name, its ends marked (_S SM MI IT TH H_), sets some bits of the name's filter. Hash
+functions with a key say which: Schnell, Bachteler and Reiher, 2009, "Privacy-preserving record linkage using
+Bloom filters", BMC Medical Informatics and Decision Making 9:41; their filters have 1,000 bits and 30 hash
+functions. Here all names are encoded at once and, for comparison, one after another.
 """
 
 import hmac
@@ -33,12 +33,13 @@ def positions(bits, hashes):
 
 
 def encode(source, count, bits, positions):
-    """Batches of the first `count` names: their filters and their two-grams, eight bits to a byte."""
+    """Batches of the first `count` names: their filters and their two-grams, eight bits in a byte."""
     lines = np.fromfile(source, np.uint8, count * LINE).reshape(-1, LINE)[:, :LONGEST]
-    # 0 for a blank, and one more at both ends: a two-gram's number is 27·first + second.
+    # Letters are 1 to 26, a blank is 0, and so is an end: a two-gram's number is 27·first + second.
     letters = np.pad(np.where(lines > 64, lines - 64, 0).astype(np.int64), ((0, 0), (1, 1)))
     numbers = 27 * letters[:, :-1] + letters[:, 1:]
-    sets = np.array([[bits] * len(positions[0]), *positions])  # of two blanks: a bit that is cut off
+    # The two-gram of two blanks sets one bit more, which is cut off below.
+    sets = np.array([[bits] * len(positions[0]), *positions])
     for part in np.array_split(numbers, -(-len(numbers) // 8192)):
         row = np.arange(len(part))[:, None]
         grams = np.zeros((len(part), 1 + len(positions)), bool)
@@ -53,7 +54,7 @@ def unpacked(packed, width):
 
 
 def encode_row_by_row(source, count, bits, positions):
-    """The same as tensors of floats, one name after another: by way of a string of bits and a list."""
+    """The same as float tensors, one name after another, each through a string of bits and a list."""
     filters, grams = [], []
     with open(source) as lines:
         for _, line in zip(range(count), lines, strict=False):
@@ -80,7 +81,7 @@ def encode_at_once(source, count, bits, positions):
 
 
 def compare(*arguments):
-    """Seconds of both ways, medians of three rounds in turn; what they give is the same."""
+    """The seconds of both ways, medians of three rounds. The ways take turns and must give the same."""
     seconds = {encode_row_by_row: [], encode_at_once: []}
     for _ in range(3):
         results = []

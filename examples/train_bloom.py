@@ -1,14 +1,14 @@
 """Recover the two-grams of surnames from their Bloom filters, with a network and with a linear model.
 
-The filters of bloom_filters.py keep names secret while registries compare them. This is how much of a name
-a model reads out of one that has seen others beside their filters: the 88,799 surnames of the US census of
-1990, in 64 bits with 8 hash functions, which set most bits. Even who knows the key then finds six two-grams
-that are not there for one that is.
+The filters of bloom_filters.py keep names secret while registries compare them. How much of a name can a
+model read out of its filter, after training on other names and their filters? The names are the 88,799
+surnames of the US census of 1990. A filter has 64 bits and 8 hash functions, which set most of the bits:
+even with the key, six two-grams that are not in the name fit the filter for one that is.
 
-The filters are made with NumPy, all names at once, and kept by `prepared`: the next start maps them in.
-That is measured against making them row by row. A tenth of the names is held out, another one says
-where each model's threshold lies. The yardsticks: the two-grams that are the most frequent, a linear model
-trained the same way (three times as long it gains 0.01), and the key.
+NumPy makes the filters of all names at once, and `cached_arrays` keeps them: the next start maps them into
+memory. The time is compared with making them row by row. A tenth of the names is held out, and another
+tenth chooses each model's threshold. The model is compared with guessing the most frequent two-grams, with
+a linear model trained the same way (trained three times as long it gains 0.01), and with the key.
 
     python examples/train_bloom.py
     python examples/train_bloom.py --bits 1000 --hashes 30 --epochs 2
@@ -32,7 +32,7 @@ from torch import nn
 from torch.nn import functional
 
 from plateau_jax import PlateauCurve
-from torch_bridge import TrainStep, evaluate, make_loader, prefetch, prepared
+from torch_bridge import TrainStep, cached_arrays, evaluate, make_loader, prefetch
 
 matplotlib.use("Agg")  # A file, no window.
 
@@ -40,7 +40,7 @@ COLORS = {"network": "#0072B2", "linear model": "#E69F00", "most frequent": "0.5
 
 
 class Names:
-    """Some rows of what was prepared; a batch of them is taken at once."""
+    """Some rows of the cached arrays; a batch of them is read at once."""
 
     def __init__(self, data, bits, rows):
         self.data, self.widths, self.rows = data, {"filters": bits, "grams": len(TWO_GRAMS)}, rows
@@ -67,11 +67,11 @@ def forever(loader):
 def model(bits, hidden, log_odds):
     """A linear model, or with a hidden layer a network: Xavier's start, and Kaiming's before a ReLU.
 
-    One two-gram in a hundred is there. The biases of the last layer start at each one's log-odds, so that
-    training need not find out first how rare each is (Lin et al., 2017, "Focal loss"), and the threshold is
-    chosen afterwards. Weights on what is there, tried as
-    `pos_weight` (the root of the odds against it), cost 0.02 to 0.03 of F1: they move the threshold, which
-    is chosen anyway, and let two-grams that hardly a name has outweigh the others.
+    A name has one in a hundred of all two-grams. The biases of the last layer start at the two-grams'
+    log-odds, so that training need not first learn how rare each one is (Lin et al., 2017, "Focal loss").
+    The threshold is chosen after training. A `pos_weight` on the two-grams of a name (the root of the odds
+    against each) was tried, and cost 0.02 to 0.03 of F1: it moves the threshold, which is chosen anyway, and
+    lets the rarest two-grams outweigh the others.
     """
     last = nn.Linear(hidden or bits, len(TWO_GRAMS))
     nn.init.xavier_uniform_(last.weight)
@@ -93,7 +93,7 @@ def loss_fn(model, batch):
 
 
 def levels(scores, truth):
-    """Thresholds from -12 to 12 that something lies above, and precision, recall and F1 there."""
+    """Thresholds from -12 to 12 that some score lies above, and precision, recall and F1 at each."""
     above = [
         torch.histc(some.clamp(-12, 12), 2400, -12, 12).double().flip(0).cumsum(0).flip(0)
         for some in (scores, scores[truth])
@@ -111,7 +111,7 @@ def score(predicted, truth):
 
 
 def picture(path, curves, scores, groups, by_group):
-    """Left, what each threshold gives, and the one that was chosen; right, rare and frequent two-grams."""
+    """Left: all thresholds, and the chosen one. Right: rare and frequent two-grams."""
     figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4.6), layout="constrained")
     for name, color in COLORS.items():
         precision, recall = curves[name]
@@ -174,8 +174,8 @@ def main() -> None:
     torch.set_num_threads(1)  # The models are small.
     sizes = {"bits": args.bits, "positions": positions(args.bits, args.hashes)}
     start = time.perf_counter()
-    # The positions count for the key as the list that they are: of what encode calls, the text would not.
-    data = prepared(encode, SURNAMES, args.data, count=args.count, **sizes)
+    # As a setting, the positions are part of the key; the functions that encode calls would not be.
+    data = cached_arrays(encode, SURNAMES, args.data, count=args.count, **sizes)
     seconds = time.perf_counter() - start
     shuffled = np.random.default_rng(0).permutation(len(data["filters"]))  # held out for every seed
     training, validation, held_out = np.split(shuffled, [len(shuffled) * 8 // 10, len(shuffled) * 9 // 10])
@@ -189,8 +189,8 @@ def main() -> None:
         for name, hidden in (("network", args.hidden), ("linear model", 0))
     }
     try:
-        # No worker processes: taking rows out of a file that is mapped in costs less than sending them.
-        settings = {"device": args.device, "workers": 0, "collate_fn": as_it_is}
+        # No workers: reading rows from memory costs less than sending them between processes.
+        settings = {"device": args.device, "num_workers": 0, "collate_fn": as_it_is}
         rows = [Names(data, args.bits, part) for part in (training, validation, held_out)]
         feed = prefetch(make_loader(rows[0], args.batch_size, seed=args.seed, **settings), args.device)
         checks = prefetch(make_loader(rows[1], 2048, training=False, **settings), args.device)

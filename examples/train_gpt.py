@@ -1,10 +1,10 @@
 """Train a small GPT, byte by byte, on the source of Python's own standard library.
 
-A decoder-only transformer with AdamW, or with Muon and AdamW, a warmup and one plateau. Every so many
-updates it says how well it predicts files that it has not seen, in nats a byte, and saves a checkpoint;
-the yardstick is the loss of byte frequencies alone. Ctrl-C saves too, and --resume goes on with the
-losses of a run that was never stopped, to the last bit. On other processes it goes on as well: a
-checkpoint of one is one of two, under DDP and FSDP2 alike.
+A decoder-only transformer with AdamW, or with Muon and AdamW, a warmup and one plateau. At intervals the
+program prints how well the model predicts files that it has not seen, in nats a byte, and saves a
+checkpoint. The loss to beat is that of byte frequencies alone. Ctrl-C saves too, and --resume goes on with
+the losses of a run that was never stopped, to the last bit. The number of processes may change in between:
+one process, DDP and FSDP2 load each other's checkpoints.
 
 The model is that of GPT-2 (Radford et al., 2019, "Language Models are Unsupervised Multitask Learners"),
 with the names of https://github.com/karpathy/nanoGPT.
@@ -86,7 +86,7 @@ class GPT(nn.Module):
 
 
 def loss_fn(model, batch):
-    """The cross-entropy of each next byte, in nats: their sum, and how many they are."""
+    """The cross-entropy of each next byte, in nats: the sum, and the number of bytes."""
     text = batch.long()
     seen, following = text[:, :-1], text[:, 1:].flatten()
     return functional.cross_entropy(model(seen).flatten(0, 1), following, reduction="sum"), len(following)
@@ -104,7 +104,7 @@ def read_text():
 
 
 def loss_of_frequencies(training, held_out):
-    """Cross-entropy on the held-out bytes of how often each byte occurs in training, in nats."""
+    """The cross-entropy of the held-out bytes, in nats, as the byte frequencies of training predict them."""
     counts = torch.bincount(training, minlength=BYTES) + 1.0
     return -(counts / counts.sum()).log()[held_out.long()].mean().item()
 
@@ -112,7 +112,7 @@ def loss_of_frequencies(training, held_out):
 @torch.no_grad()
 def sample(model, prompt, length, context, device):
     """The prompt, continued byte by byte at temperature 0.8."""
-    generator = torch.Generator().manual_seed(0)  # its own: training's random numbers are left alone
+    generator = torch.Generator().manual_seed(0)  # leaves training's random numbers alone
     text = list(prompt.encode())
     for _ in range(length):
         seen = torch.tensor([text[-context:]], device=device)
@@ -194,7 +194,7 @@ def main() -> None:
     args, settings, processes = arguments()
     torch.set_num_threads(args.threads)
     training, held_out = read_text()
-    # Rows of one byte more than the model sees: the last byte is a target alone.
+    # A row has one byte more than the model sees: the last byte is only a target.
     rows, unseen_rows = (text.unfold(0, args.context + 1, args.context) for text in (training, held_out))
     unseen_rows = unseen_rows[:: max(1, len(unseen_rows) // 256)]
     by_frequencies = loss_of_frequencies(training, unseen_rows[:, 1:])
@@ -217,16 +217,12 @@ def main() -> None:
         model = distribute(gpt, args.distribute, blocks=Block, device=args.device)
         device = next(model.parameters()).device
         if args.global_batch is not None:
-            size, args.accumulation = find_batch_size(
-                make_step,
-                lambda count: rows[:count].to(device),
-                args.global_batch,
-                limit=len(rows) // processes,
-            )
+            limit = len(rows) // processes
+            size, args.accumulation = find_batch_size(make_step, make_batch, args.global_batch, limit=limit)
             args.batch_size = size * processes
-        # No worker processes: cutting rows out of memory takes less time than sending them.
-        loader = make_loader(rows, args.batch_size // processes, device=device, workers=0, seed=args.seed)
-        unseen = make_loader(unseen_rows, 32 // processes, training=False, device=device, workers=0)
+        # No workers: reading rows from memory costs less than sending them between processes.
+        loader = make_loader(rows, args.batch_size // processes, device=device, num_workers=0, seed=args.seed)
+        unseen = make_loader(unseen_rows, 32 // processes, training=False, device=device, num_workers=0)
         feed, unseen = prefetch(loader, device), prefetch(unseen, device)
         step, checkpoints = make_step(), Checkpoints(args.checkpoints)
         parts = {"step": step, "feed": feed, "log": log}
@@ -249,7 +245,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, stop_soon)  # which torchrun sends
 
     def stopped():
-        """Whether one of the processes was told to stop: they end after the same update."""
+        """Whether any rank was told to stop. All ranks call it, and end after the same update."""
         if processes == 1:
             return stop.is_set()
         told = torch.tensor(float(stop.is_set()), device=device)
@@ -280,7 +276,7 @@ def main() -> None:
             if is_main():
                 bar.write(f"update {done}: loss {mean:.4f}, on files not seen {unseen_loss:.4f} nats a byte")
             checkpoints.save(done, **parts)
-        # Several processes agree on it, which takes a message: not after every update.
+        # With several processes this is a collective: not after every update.
         if (processes == 1 or done % 10 == 0) and stopped():
             break
     checkpoints.save(done, wait=True, **parts)

@@ -91,7 +91,12 @@ _ASKED = [
     ("torch", "from torch_bridge.schedulers.factories import lambda_lr", "torch_bridge", "torch"),
     ("torchdata", "from torch_bridge import lambda_lr, prefetch, make_loader", "make_loader", "torch"),
     ("torchdata", "from torch_bridge.data import make_loader", "make_loader", "torch"),
-    ("filelock", "from torch_bridge import prepared; prepared(None, '', '')", "prepared", "torch"),
+    (
+        "filelock",
+        "from torch_bridge import cached_arrays; cached_arrays(None, '', '')",
+        "cached_arrays",
+        "torch",
+    ),
 ]
 
 _ASK_ALL = """

@@ -15,7 +15,7 @@ import pytest
 import torch
 from numpy.lib import format as npy
 from support import private_names
-from support.data import WORKERS
+from support.loaders import WORKERS
 from support.processes import run
 from torch import Tensor, nn
 from torch.distributed.checkpoint import DefaultSavePlanner, FileSystemWriter

@@ -11,7 +11,7 @@ from torch_bridge.core import checks
 
 if TYPE_CHECKING:
     from torch_bridge.checkpointing.checkpoints import Checkpoints
-    from torch_bridge.data.array_cache import prepared
+    from torch_bridge.data.array_cache import cached_arrays
     from torch_bridge.data.loader import make_loader
     from torch_bridge.data.prefetching import prefetch
     from torch_bridge.distributed.activation_checkpointing import checkpoint_activations
@@ -43,6 +43,7 @@ __all__ = [
     "StepResult",
     "TrainStep",
     "TrainStepState",
+    "cached_arrays",
     "checkpoint_activations",
     "count_updates",
     "distribute",
@@ -54,7 +55,6 @@ __all__ = [
     "lambda_lr",
     "make_loader",
     "prefetch",
-    "prepared",
     "profile",
 ]
 
@@ -71,6 +71,7 @@ _LAZY = {
     "StepResult": "torch_bridge.training.result",
     "TrainStep": "torch_bridge.training.step",
     "TrainStepState": "torch_bridge.training.snapshot",
+    "cached_arrays": "torch_bridge.data.array_cache",
     "checkpoint_activations": "torch_bridge.distributed.activation_checkpointing",
     "count_updates": "torch_bridge.schedulers.counting",
     "distribute": "torch_bridge.distributed.distribution",
@@ -82,7 +83,6 @@ _LAZY = {
     "lambda_lr": "torch_bridge.schedulers.factories",
     "make_loader": "torch_bridge.data.loader",
     "prefetch": "torch_bridge.data.prefetching",
-    "prepared": "torch_bridge.data.array_cache",
     "profile": "torch_bridge.loop.profiling",
 }
 

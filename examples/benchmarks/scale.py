@@ -1,10 +1,10 @@
-"""What training at scale costs and gains: more processes, less memory, checkpoints, prepared data.
+"""What training at scale costs and gains: more processes, less memory, checkpoints, cached arrays.
 
-Measured, contenders taking turns, medians over the rounds: updates under DDP and FSDP2 by `TrainStep`, by
-hand-written loops with the same operations and messages, by Lightning Fabric and by accelerate, on two
-processes, or on all GPUs where there are several; activations with and without `checkpoint_activations`;
-the time that training waits for a save; the second start of `prepared` against the first. Estimated: an
-update on 8 to 1,024 devices. Some six minutes on two cores.
+Measured are medians over the rounds, in which the contenders take turns: updates under DDP and FSDP2 by
+`TrainStep`, by hand-written loops with the same operations and collectives, by Lightning Fabric and by
+accelerate, on two processes, or on all GPUs where there are several; activations with and without
+`checkpoint_activations`; the time that training waits for a save; the second start of `cached_arrays`
+against the first. An update on 8 to 1,024 devices is estimated. Some six minutes on two cores.
 
     pip install -e '.[test]'        (for Lightning Fabric and accelerate)
     python examples/benchmarks/scale.py
@@ -30,7 +30,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from updates_together import Size, run
 
-from torch_bridge import Checkpoints, TrainStep, checkpoint_activations, prepared
+from torch_bridge import Checkpoints, TrainStep, cached_arrays, checkpoint_activations
 
 sys.path.append(str(Path(__file__).parents[1]))  # the trainings, whose models and data these are
 from bloom_filters import SURNAMES, compare, encode, positions
@@ -48,10 +48,10 @@ def kept(model: nn.Module, forward: Callable[[], object]) -> int:
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in parameters:
             storages[storage.data_ptr()] = storage.nbytes()
-        return tensor.detach()  # itself it would be a cycle
+        return tensor.detach()  # the tensor itself would make a cycle of references
 
     with saved_tensors_hooks(pack, lambda tensor: tensor):
-        result = forward()  # which holds them, so that no storage is another's afterwards
+        result = forward()  # holds the storages, so that none is freed and used again
     del result
     return sum(storages.values())
 
@@ -65,7 +65,7 @@ def activations(sizes: list[tuple[int, int, int, int]], rounds: int) -> None:
         of_block = kept(plain, partial(plain.blocks[0], inputs))
         checkpoint_activations(checkpointed, Block)
         memory = [kept(model, partial(loss_fn, model, text)) for model in (plain, checkpointed)]
-        memory[1] += of_block  # in the backward pass, as one block at a time runs again
+        memory[1] += of_block  # the backward pass runs one block at a time again
         updates = [
             TrainStep(model, adamw(model, DEVICE), loss_fn, CURVE, max_norm=MAX_NORM)
             for model in (plain, checkpointed)
@@ -87,7 +87,7 @@ def activations(sizes: list[tuple[int, int, int, int]], rounds: int) -> None:
 
 
 def peak_memory(update: Callable[[], object]) -> int:
-    """Bytes on the GPU that an update takes beyond what is there before."""
+    """Bytes on the GPU that an update takes beyond those that were taken before."""
     update()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
@@ -96,7 +96,7 @@ def peak_memory(update: Callable[[], object]) -> int:
 
 
 def saves(width: int, updates: int, rounds: int) -> None:
-    """The time of a save's call, and of some updates during which it goes on."""
+    """The time of the call that saves, and of some updates while the save goes on."""
     step = train_step(mlp(width), DEVICE)
     train = partial(repeat, updates, step, batch_for(DEVICE, 16, width))
     numbers = count()
@@ -140,7 +140,7 @@ def saves(width: int, updates: int, rounds: int) -> None:
     show(title, ["", "the call", "all of it", "more than without"], rows)
 
 
-def preparation(names: int, rounds: int) -> None:
+def encoding(names: int, rounds: int) -> None:
     sizes = {"bits": 64, "positions": positions(64, 8)}
     with tempfile.TemporaryDirectory() as folder:
         newest = Path()
@@ -149,31 +149,31 @@ def preparation(names: int, rounds: int) -> None:
             nonlocal newest
             if not again:
                 newest = Path(tempfile.mkdtemp(dir=folder))
-            prepared(encode, SURNAMES, newest, count=names, **sizes)
+            cached_arrays(encode, SURNAMES, newest, count=names, **sizes)
 
         times = medians(rounds, {"the first": partial(start, False), "the second": partial(start, True)})
     first = times["the first"]
-    title = f"Two starts of train_bloom.py's data, {names:,} names, with prepared: ms"
+    title = f"Two starts of train_bloom.py's data, {names:,} names, with cached_arrays: ms"
     rows = [[name, own * 1e3, first / own] for name, own in times.items()]
     show(title, ["start", "ms", "times as fast"], rows)
     few = min(names, 4000)
     slow, fast = compare(SURNAMES, few, *sizes.values())
     rows = [["row by row", slow * 1e3, 1.0], ["at once", fast * 1e3, slow / fast]]
-    show(f"Preparing {few:,} names: ms", ["", "ms", "times as fast"], rows)
+    show(f"Encoding {few:,} names: ms", ["", "ms", "times as fast"], rows)
 
 
 def estimate(parameters: float, compute: float, bandwidth: float, overlap: float) -> None:
     title = f"""An ESTIMATE, nothing of it measured: P = {parameters:.3g} parameters in fp32 on n devices,
-each with a batch of its own. An update takes c + m - min(o*m, c) seconds: c = {compute:g} of compute, m of
-messages, bytes / {bandwidth:.3g}, of which a share o = {overlap:g} can hide behind compute. Each device sends
+each with its own batch. An update takes c + m - min(o*m, c) seconds: c = {compute:g} of compute, m of
+communication, bytes / {bandwidth:.3g}; a share o = {overlap:g} of it can hide behind compute. A device sends
   DDP    2(n-1)/n * 4P bytes: an all-reduce of the gradients, by rings
   FSDP2  3(n-1)/n * 4P bytes: two all-gathers of the weights, a reduce-scatter of the gradients
 and holds weights, gradients and AdamW's two moments: 16P bytes, under FSDP2 16P/n. Latency is left out."""
     rows = []
     for n in (2**exponent for exponent in range(3, 11)):
         row: list[object] = [n]
-        for messages, memory in ((2, 16 * parameters), (3, 16 * parameters / n)):
-            sent = messages * (n - 1) / n * 4 * parameters
+        for collectives, memory in ((2, 16 * parameters), (3, 16 * parameters / n)):
+            sent = collectives * (n - 1) / n * 4 * parameters
             took = sent / bandwidth
             total = compute + took - min(overlap * took, compute)
             row += [sent / 1e9, total, f"{compute / total:.0%}", memory / 1e9]
@@ -204,7 +204,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     estimated.add_argument("--parameters", type=amount, default=1e9, help="of the model (1e9)")
     estimated.add_argument("--compute", type=amount, default=0.5, help="seconds of compute an update (0.5)")
     estimated.add_argument("--bandwidth", type=amount, default=25e9, help="bytes a second (25e9: 200 Gbit/s)")
-    estimated.add_argument("--overlap", type=share, default=0.8, help="messages behind compute (0.8)")
+    estimated.add_argument("--overlap", type=share, default=0.8, help="communication behind compute (0.8)")
     args = parser.parse_args(arguments)
     torch.set_num_threads(1)
     torch.manual_seed(0)
@@ -214,12 +214,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         run([Size("tiny", 16, 1, 4, 1)], 1)
         activations([(2, 32, 32, 4)], 1)
         saves(16, 1, 1)
-        preparation(100, 1)
+        encoding(100, 1)
     else:
         run([Size("tiny", 32, 2, 16, 40), Size("medium", 1024, 3, 16, 4)], args.rounds)
         activations([(3, 64, 64, 16), (8, 128, 128, 8)], args.rounds)
         saves(2048, 10, (args.rounds + 1) // 2)
-        preparation(88_799, (args.rounds + 1) // 2)
+        encoding(88_799, (args.rounds + 1) // 2)
     estimate(args.parameters, args.compute, args.bandwidth, args.overlap)
 
 

@@ -1,4 +1,4 @@
-"""Checkpoints on one process: what is saved when, which ones are kept, and all parts or none."""
+"""Checkpoints of one process: what a save holds, which checkpoints are kept, all parts or none."""
 
 import copy
 import pickle
@@ -15,8 +15,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from support.checkpoints import Part, Refusing, leftovers, same
-from support.data import WORKERS
 from support.examples import examples
+from support.loaders import WORKERS
 from support.training import CURVE, Net, batches, mean_loss, optimizer_of, step_of
 from torch import nn
 from torch.distributed.checkpoint import FileSystemWriter
@@ -28,14 +28,14 @@ pytestmark = WORKERS
 
 
 class Run:
-    """A training with everything that it needs to go on."""
+    """A training with all the parts that it needs to go on."""
 
     def __init__(self, seed: int) -> None:
         torch.manual_seed(seed)
         model = Net(seed, dropout=0.5)
         self.parts: dict[str, Any] = {
             "step": TrainStep(model, optimizer_of("adamw", model), mean_loss, CURVE),
-            "loader": make_loader(list(zip(*_rows(), strict=True)), 4, workers=0),
+            "loader": make_loader(list(zip(*_rows(), strict=True)), 4, num_workers=0),
             "log": MetricLog(every=3),
             "progress": {"epoch": 0, "best": [0.5]},
             "seen": [],
@@ -75,7 +75,7 @@ def test_a_run_that_is_resumed_equals_one_that_was_not(tmp_path: Path) -> None:
     assert same(run.go(4), expected)
 
 
-def test_what_is_saved_is_the_moment_of_the_call(tmp_path: Path) -> None:
+def test_a_save_holds_the_state_at_its_call(tmp_path: Path) -> None:
     model, values, part = nn.Linear(3, 2), {"a": [1]}, Part({"t": torch.zeros(4)})
     go, writing = Event(), FileSystemWriter.write_data
 
@@ -120,7 +120,7 @@ def test_the_newest_ones_are_kept(
 
 
 def test_two_on_one_folder(tmp_path: Path) -> None:
-    """They wait for each other, however the folder is called."""
+    """They wait for each other's saves, whatever path each was given."""
     (tmp_path / "link").symlink_to(tmp_path / "folder", target_is_directory=True)
     one, two = Checkpoints(tmp_path / "folder"), Checkpoints(tmp_path / "link")
     part = Part(torch.ones(1))
@@ -135,7 +135,7 @@ def test_two_on_one_folder(tmp_path: Path) -> None:
 
 
 def test_all_parts_or_none(tmp_path: Path) -> None:
-    """A module that misses a name has taken the others already when it says so."""
+    """A module has already taken the other tensors when it says that one is missing."""
     saved, checkpoints = nn.Sequential(nn.Linear(2, 2)), Checkpoints(tmp_path)
     checkpoints.save(1, first=Part(1), values={"a": 1}, items=[1], model=saved, last=Part(1))
     first, last, values, items = Part(2), Part(2), {"b": [2], "c": object()}, [2]
@@ -195,7 +195,7 @@ def test_nothing_there(tmp_path: Path) -> None:
 
 
 def test_inference_mode(tmp_path: Path) -> None:
-    """What is loaded there can be trained on."""
+    """What is loaded in inference mode can be trained on."""
     model, checkpoints = nn.Linear(2, 1), Checkpoints(tmp_path)
     optimizer = torch.optim.Adam(model.parameters())
     for _ in range(2):
@@ -315,7 +315,7 @@ def test_the_end_of_a_program_completes_a_save_and_prints_its_error(tmp_path: Pa
 _FORKED = """
 import os, sys, threading, warnings
 from torch_bridge.checkpointing.background import Background
-warnings.simplefilter("ignore", DeprecationWarning)  # of later Pythons: a process with threads is forked
+warnings.simplefilter("ignore", DeprecationWarning)  # of forking with threads, in later Pythons
 go = threading.Event()
 background = Background.of("")
 background.start(go.wait)
@@ -330,12 +330,12 @@ go.set()
 
 @pytest.mark.slow
 def test_a_forked_process_waits_for_nothing() -> None:
-    """What is pending is its parent's, at its end too."""
+    """The pending save is its parent's: neither a call nor the end of the child waits for it."""
     subprocess.run([sys.executable, "-c", _FORKED], check=True, timeout=120)
 
 
 def test_an_interrupt_while_waiting(tmp_path: Path) -> None:
-    """The save goes on; the next one waits for it."""
+    """The save goes on, and the next one waits for it."""
     checkpoints, part = Checkpoints(tmp_path), Part(torch.ones(2))
     with (
         patch("concurrent.futures.Future.exception", side_effect=KeyboardInterrupt),
@@ -346,13 +346,53 @@ def test_an_interrupt_while_waiting(tmp_path: Path) -> None:
     assert checkpoints.counts() == [1, 2]
 
 
-def test_refused_before_anything(tmp_path: Path) -> None:
-    checkpoints = Checkpoints(tmp_path)
-    checkpoints.save(1, one=Part(1), two=Part(1))
-    one, two = Part(0), Refusing(0)
+_KINDS: dict[str, Any] = {
+    "object": Part,
+    "dictionary": lambda state: {"a": state},
+    "list": lambda state: [state],
+}
+
+
+def _state_of(part: Any) -> Any:
+    return part.state if isinstance(part, Part) else copy.copy(part)
+
+
+@examples(15)
+@given(st.lists(st.sampled_from(list(_KINDS)), max_size=4), st.data())
+def test_a_part_that_refuses_leaves_all_as_they_were(
+    tmp_path_factory: pytest.TempPathFactory, kinds: list[str], data: st.DataObject
+) -> None:
+    """Wherever it stands among the parts, and though it has changed already; without it all are loaded."""
+    checkpoints = Checkpoints(tmp_path_factory.mktemp("refused"))
+
+    def parts(state: int) -> dict[str, Any]:
+        return {f"{kind}{number}": _KINDS[kind](state) for number, kind in enumerate(kinds)}
+
+    saved, here = {**parts(1), "refusing": Part(1)}, {**parts(0), "refusing": Refusing(0)}
+    checkpoints.save(1, **saved)
+    here = {name: here[name] for name in data.draw(st.permutations(list(here)))}
+    before = {name: _state_of(part) for name, part in here.items()}
     with pytest.raises(KeyError, match="another one"):
-        checkpoints.load(one=one, two=two)
-    assert (one.state, two.state) == (0, 0)
+        checkpoints.load(**here)  # type: ignore[arg-type]  (none of them is called count)
+    assert {name: _state_of(part) for name, part in here.items()} == before
+    here["refusing"] = Part(0)
+    assert checkpoints.load(**here) == 1  # type: ignore[arg-type]  (the same)
+    assert {name: _state_of(part) for name, part in here.items()} == {
+        name: _state_of(saved[name]) for name in here
+    }
+
+
+def test_a_part_that_could_not_be_put_back_is_named(tmp_path: Path) -> None:
+    """It had no state before, as a training step that broke off."""
+    checkpoints, without = Checkpoints(tmp_path), Part(0)
+    checkpoints.save(1, without=Part(1), refusing=Part(1))
+    with (
+        patch.object(without, "state_dict", side_effect=RuntimeError),
+        pytest.raises(KeyError, match="another one") as caught,
+    ):
+        checkpoints.load(without=without, refusing=Refusing(0))
+    *_, note = caught.value.__notes__  # the last: parts are put back in reverse order
+    assert note.startswith("without could not be put back: ")
 
 
 def _scheduler(curve: PlateauCurve, **options: bool) -> Any:
@@ -371,7 +411,7 @@ def _step(curve: PlateauCurve, **options: bool) -> Any:
     ("build", "name"), [(_scheduler, "lambda_lr"), (_follower, "follow"), (_step, "TrainStep")]
 )
 def test_another_plan_is_taken_where_that_was_said_before(tmp_path: Path, build: Any, name: str) -> None:
-    """What loads here is Checkpoints, which passes nothing on."""
+    """`Checkpoints` calls `load_state_dict` without `strict=`, so that it is said when the part is built."""
     other = PlateauCurve(CURVE.total_steps, warmup_steps=1)
     checkpoints, saved = Checkpoints(tmp_path), build(CURVE)
     for batch in batches(3):
@@ -394,7 +434,7 @@ def test_another_plan_is_taken_where_that_was_said_before(tmp_path: Path, build:
         part.load_state_dict(saved.state_dict(), strict=True)
 
 
-def test_a_log_is_looked_at_first() -> None:
+def test_the_state_of_a_log_has_all_its_rows() -> None:
     half, one = torch.tensor(0.5), torch.tensor(1)
     result = StepResult(half, half, torch.tensor([0.125, 0.25]), one, one, one)
     log, other = MetricLog(every=10), MetricLog(keep=1)

@@ -1,4 +1,4 @@
-"""Checkpoints that are broken: refused, by name, before anything is touched; and no code is run."""
+"""Damaged checkpoints: refused by name, before any part changes, and without running code from them."""
 
 import hashlib
 import json
@@ -39,7 +39,7 @@ _FILES = ["state.json", "manifest.json", ".metadata", "__0_0.distcp"]
 
 
 def _refused(directory: Path, message: str) -> None:
-    """The second is passed over, and refused where it is asked for."""
+    """Checkpoint 2 is refused where it is asked for, and passed over where it is not."""
     part = Part("as before")
     with pytest.raises(RuntimeError, match=rf"no sound checkpoint: 2: .*{message}"):
         Checkpoints(directory).load(2, part=part)
@@ -51,7 +51,7 @@ def _refused(directory: Path, message: str) -> None:
 
 
 def test_a_flipped_bit(saved: Path, tmp_path: Path) -> None:
-    """Any bit of any file: no other value, and no code, comes in by it."""
+    """A flipped bit in any file is found before the file is used."""
 
     @examples(40)
     @given(st.sampled_from(_FILES), st.floats(0, 1, exclude_max=True), st.integers(0, 7))
@@ -84,7 +84,7 @@ def test_a_manifest_of_another_checkpoint(copied: Path) -> None:
 
 
 def test_what_can_not_be_checked_is_not_loaded(copied: Path) -> None:
-    """An error without a text, as that of memory that has run out, is one too."""
+    """Any error in the check counts as damage, also one without a text."""
     checking = manifest.check
 
     def fails(path: Path, size: int, digest: str) -> None:
@@ -112,7 +112,7 @@ def test_a_warning_made_an_error_comes_before_anything_is_touched(copied: Path) 
 
 
 def test_what_others_have_put_there(copied: Path) -> None:
-    """Is neither loaded, nor counted, nor removed."""
+    """Other files and folders are neither loaded, nor counted, nor removed."""
     for name in ("notes", "01", "1.0", "-3", "٣", "best.1"):
         (copied / name).mkdir()
     (copied / "7").touch()
@@ -124,7 +124,7 @@ def test_what_others_have_put_there(copied: Path) -> None:
 
 
 class _Code:
-    """Makes a folder, where it is unpickled."""
+    """Makes a folder when it is unpickled."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -134,7 +134,7 @@ class _Code:
 
 
 def _sealed(folder: Path) -> None:
-    """Give a checkpoint that was changed the digests of what it is now."""
+    """Give a checkpoint that was changed the digests of its present files."""
     found = manifest.read(folder / "0")
     (folder / "0" / manifest.NAME).unlink()
     manifest.write(folder / "0", found["count"], found["processes"], found["parts"], found["own"])
@@ -147,7 +147,7 @@ def test_no_code_is_run_though_the_digests_fit(copied: Path, tmp_path: Path) -> 
     contents.write_bytes(pickle.dumps(_Code(ran)))
     _sealed(folder)
     _refused(copied, r"\.metadata can't be read: it names posix.mkdir")
-    # Within what a list of contents has, and by another name.
+    # The same code in a field of a sound list of contents, and under another name.
     metadata = pickle.loads(sound)
     metadata.planner_data = _Code(ran)
     contents.write_bytes(pickle.dumps(metadata))
@@ -163,7 +163,7 @@ def test_no_code_is_run_though_the_digests_fit(copied: Path, tmp_path: Path) -> 
 
 
 def test_no_code_is_run_from_what_tensors_are_in(copied: Path, tmp_path: Path) -> None:
-    """In place of a tensor: by `torch.load`, and as a byte value, which torch would unpickle."""
+    """Code in place of a tensor: as a file for `torch.load`, and as bytes, which torch would unpickle."""
     ran, folder = tmp_path / "ran", copied / "2"
     contents = pickle.loads((folder / "0" / ".metadata").read_bytes())
     (key,) = contents.state_dict_metadata
@@ -183,7 +183,7 @@ def test_no_code_is_run_from_what_tensors_are_in(copied: Path, tmp_path: Path) -
     assert not ran.exists()
 
 
-def test_a_tensor_that_is_not_there_whole(copied: Path) -> None:
+def test_a_tensor_of_which_a_part_is_missing(copied: Path) -> None:
     folder = copied / "2"
     contents = pickle.loads((folder / "0" / ".metadata").read_bytes())
     ((key, tensor),) = contents.state_dict_metadata.items()
@@ -194,7 +194,7 @@ def test_a_tensor_that_is_not_there_whole(copied: Path) -> None:
     assert key == "part['weights']"
 
 
-def test_a_tensor_outside_of_what_was_checked(copied: Path) -> None:
+def test_a_tensor_in_a_file_that_was_not_checked(copied: Path) -> None:
     folder = copied / "2"
     contents = pickle.loads((folder / "0" / ".metadata").read_bytes())
     (place,) = contents.storage_data.values()

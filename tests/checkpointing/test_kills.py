@@ -1,4 +1,4 @@
-"""A training that is killed again and again ends as one that never was, bit for bit."""
+"""A training that is killed again and again ends with the bits of one that was never killed."""
 
 import random
 import threading
@@ -20,7 +20,7 @@ FOLDER = "train_gpt_checkpoints"
 
 
 class Anything:
-    """A part that takes what it gets."""
+    """A part that keeps whatever state it gets."""
 
     def state_dict(self):
         return {}
@@ -53,7 +53,7 @@ def test_the_end_is_that_of_a_run_that_was_never_killed(tmp_path, way, kills, se
         for line in programs[0].lines():
             if line.startswith("update"):
                 break
-        threading.Event().wait(moments.uniform(0, 0.05))  # some time after a save has begun
+        threading.Event().wait(moments.uniform(0, 0.05))  # a moment of the save that has just begun
         moments.choice(programs).kill()
         for program in programs:
             program.kill()

@@ -1,4 +1,4 @@
-"""`prepared`: what comes back, when it is built again, and what is refused."""
+"""`cached_arrays`: what comes back, when it is built again, and what is refused."""
 
 import functools
 import inspect
@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.examples import examples
 
-from torch_bridge import prepared
+from torch_bridge import cached_arrays
 
 DTYPES = st.sampled_from(
     [
@@ -81,13 +81,13 @@ def define(folder, text, name="build"):
 
 
 def remains(cache):
-    """What a directory holds beside lock files."""
+    """What lies in a directory beside lock files."""
     return [path for path in cache.rglob("*") if path.suffix != ".lock"]
 
 
 @st.composite
 def batches(draw):
-    """Batches that fit together: arrays of one to three names, with any numbers of rows, in any layout."""
+    """Batches that fit together: one to three arrays each, with any number of rows, in any memory layout."""
     kinds = [
         (np.dtype(draw(DTYPES)), tuple(draw(st.lists(st.integers(0, 3), max_size=2))))
         for _ in range(draw(st.integers(1, 3)))
@@ -117,7 +117,7 @@ def test_batches_are_joined_along_the_first_axis(drawn, as_list):
         source = Path(folder, "source")
         source.touch()
         for _ in range(2):  # built, then found
-            found = prepared(build, source, Path(folder, "cache"))
+            found = cached_arrays(build, source, Path(folder, "cache"))
             assert list(found) == list(drawn[0])
             for name, array in found.items():
                 expected = np.concatenate([batch[name] for batch in drawn])
@@ -129,11 +129,11 @@ def test_batches_are_joined_along_the_first_axis(drawn, as_list):
                 assert array.tobytes() == expected.tobytes()
 
 
-def test_nothing_of_it_can_be_written_to(source, cache, counted):
-    found = prepared(counted.build, source, cache)
+def test_the_mapping_and_its_arrays_are_read_only(source, cache, counted):
+    found = cached_arrays(counted.build, source, cache)
     assert isinstance(found, Mapping)
     assert len(found) == 2
-    assert repr(found) == "prepared('x': int64[3, 2], 'y': <U2[3])"
+    assert repr(found) == "cached_arrays('x': int64[3, 2], 'y': <U2[3])"
     with pytest.raises(TypeError, match="item assignment"):
         found["x"] = np.zeros(1)
     for array in found.values():
@@ -148,12 +148,12 @@ def test_nothing_of_it_can_be_written_to(source, cache, counted):
 
 def test_later_calls_build_nothing_and_write_nothing(source, cache, counted):
     for lock in (True, False):
-        found = prepared(counted.build, str(source), str(cache), a=1, b={"c": [None, "d"], "e": 2.5})
+        found = cached_arrays(counted.build, str(source), str(cache), a=1, b={"c": [None, "d"], "e": 2.5})
         assert found["x"].sum() == 15
         assert bool(list(cache.glob("*.lock"))) is lock
         for path in cache.glob("*.lock"):
             path.unlink()
-    prepared(counted.build, source, cache, b={"c": [None, "d"], "e": 2.5}, a=1)
+    cached_arrays(counted.build, source, cache, b={"c": [None, "d"], "e": 2.5}, a=1)
     assert counted.calls == [{"a": 1, "b": {"c": [None, "d"], "e": 2.5}}]
 
 
@@ -182,7 +182,7 @@ def test_every_setting_has_arrays_of_its_own(source, cache, counted):
     values = [{}, *({"a": value} for value in values), {"b": 1}, {"a": 1, "b": 1}]
     for _ in range(2):
         for one in values:
-            prepared(counted.build, source, cache, **one)
+            cached_arrays(counted.build, source, cache, **one)
     assert [repr(one) for one in counted.calls] == [repr(one) for one in values]
 
 
@@ -196,7 +196,7 @@ def test_every_setting_has_arrays_of_its_own(source, cache, counted):
 )
 def test_a_setting_that_is_no_plain_json_is_refused_by_name(source, cache, counted, value):
     with pytest.raises(TypeError, match=r"^second = .* must be a plain JSON value"):
-        prepared(counted.build, source, cache, first=1, second=value)
+        cached_arrays(counted.build, source, cache, first=1, second=value)
     assert counted.calls == []
     assert not cache.exists()
 
@@ -205,7 +205,7 @@ def test_a_setting_that_holds_itself_is_refused_by_name(source, cache, counted):
     loop = []
     loop.append(loop)
     with pytest.raises(TypeError, match=r"^loop = "):
-        prepared(counted.build, source, cache, loop=loop)
+        cached_arrays(counted.build, source, cache, loop=loop)
 
 
 def write_tree(folder, files):
@@ -245,33 +245,33 @@ TREE = {"a.txt": b"one", "b.txt": b"two", "in/c.txt": b"three", "in/d.txt": b"fo
     ],
 )
 def test_the_contents_of_a_folder_count(tmp_path, cache, counted, files):
-    prepared(counted.build, write_tree(tmp_path / "tree", TREE), cache)
+    cached_arrays(counted.build, write_tree(tmp_path / "tree", TREE), cache)
     (tmp_path / "other").mkdir()
-    prepared(counted.build, write_tree(tmp_path / "other", files), cache)
+    cached_arrays(counted.build, write_tree(tmp_path / "other", files), cache)
     assert len(counted.calls) == 2
 
 
 def test_dates_and_names_do_not_count(tmp_path, source, cache, counted):
-    prepared(counted.build, source, cache)
+    cached_arrays(counted.build, source, cache)
     os.utime(source, (1, 1))
-    prepared(counted.build, source, cache)
-    prepared(counted.build, source.rename(tmp_path / "renamed.csv"), cache)
+    cached_arrays(counted.build, source, cache)
+    cached_arrays(counted.build, source.rename(tmp_path / "renamed.csv"), cache)
     assert len(counted.calls) == 1
 
     tree = write_tree(tmp_path / "tree", TREE)
-    prepared(counted.build, tree, cache)
+    cached_arrays(counted.build, tree, cache)
     os.utime(tree / "a.txt", (1, 1))
     (tree / "a.txt").chmod(0o600)
-    prepared(counted.build, tree.rename(tmp_path / "renamed"), cache)
+    cached_arrays(counted.build, tree.rename(tmp_path / "renamed"), cache)
     renamed = {"0": b"one", "1": b"two", "2/3": b"three", "2/4": b"four", "5/6": b""}
-    prepared(counted.build, write_tree(tmp_path / "again", dict(reversed(renamed.items()))), cache)
+    cached_arrays(counted.build, write_tree(tmp_path / "again", dict(reversed(renamed.items()))), cache)
     assert len(counted.calls) == 2
 
 
 def test_a_file_is_not_the_folder_that_holds_it(tmp_path, cache, counted):
     tree = write_tree(tmp_path / "tree", {"a.txt": b"one"})
-    prepared(counted.build, tree, cache)
-    prepared(counted.build, tree / "a.txt", cache)
+    cached_arrays(counted.build, tree, cache)
+    cached_arrays(counted.build, tree / "a.txt", cache)
     assert len(counted.calls) == 2
 
 
@@ -297,67 +297,70 @@ def plain(source):
 
 @twice
 def decorated(source):
-    yield {"x": np.arange(3)}
-
-@twice
-def decorated_too(source):
     yield {"x": np.arange(4)}
 
+@thrice
+def decorated_too(source):
+    yield {"x": np.arange(5)}
+
 doubled, tripled = twice(plain), thrice(plain)
-short = lambda source: [{"x": np.arange(5)}]
-call = [
-    lambda source:
-        [{"x": np.arange(6)}],
-]
-pair = [lambda source: [{"x": np.arange(7)}], lambda source: [{"x": np.arange(8)}]]
-named = call[0]
+short = lambda source: [{"x": np.arange(6)}]
+first, second = lambda source: [{"x": np.arange(7)}], lambda source: [{"x": np.arange(8)}]
+
+class Rows:
+    def __init__(self, count):
+        self.count = count
+
+    def method(self, source):
+        return [{"x": np.arange(self.count)}]
+
+nine, ten = Rows(9).method, Rows(10).method
 """
-NAMES = ["plain", "decorated", "decorated_too", "doubled", "tripled", "short", "named"]
+NAMES = [
+    "plain",
+    "decorated",
+    "decorated_too",
+    "doubled",
+    "tripled",
+    "short",
+    "first",
+    "second",
+    "nine",
+    "ten",
+]
 
 
-def test_every_source_text_has_arrays_of_its_own(tmp_path, source, cache):
-    for text in (TEXT, "\n\n# further down\n" + TEXT):  # where it is written does not count
-        for name in NAMES:
-            build = define(tmp_path, text, name)
-            expected = np.concatenate([batch["x"] for batch in build(source)])
-            assert prepared(build, source, cache)["x"].tolist() == expected.tolist()
-    assert len([path for path in cache.iterdir() if path.is_dir()]) == len(NAMES)
-    edited = define(tmp_path, TEXT.replace("arange(6)", "arange(9)"), "named")
-    assert len(prepared(edited, source, cache)["x"]) == 9
+@examples(30)
+@given(
+    st.lists(st.tuples(st.sampled_from(NAMES), st.booleans(), st.sampled_from(["", "1", "2"])), max_size=9)
+)
+def test_arrays_belong_to_a_source_text_and_a_version(asked):
+    """Two that `inspect` gives the same text for share their arrays, wherever they stand in a file."""
+    with tempfile.TemporaryDirectory() as name:
+        folder, built = Path(name), {}
+        (source := folder / "source").touch()
+        for build, is_further_down, version in asked:
+            build = define(folder, "\n\n# further down\n" * is_further_down + TEXT, build)
+            expected = np.concatenate([batch["x"] for batch in build(source)]).tolist()
+            expected = built.setdefault((inspect.getsource(build), version), expected)
+            found = cached_arrays(build, source, folder / "cache", version=version)
+            assert found["x"].tolist() == expected
 
 
-BATCH = "{'x': numpy.array([value is None])}"
+def test_an_edited_text_has_arrays_of_its_own(tmp_path, source, cache):
+    for rows in (3, 4):
+        build = define(tmp_path, TEXT.replace("arange(3)", f"arange({rows})"), "plain")
+        assert len(cached_arrays(build, source, cache)["x"]) == rows
 
 
-@pytest.mark.parametrize("new", ["1", "'a'", "sum(x for x in (1,))", "1 in {'a', 1}", "max"])
-def test_an_edit_after_the_import_is_not_taken_for_what_runs(tmp_path, source, cache, new):
-    """What the old code gives is not kept under the new code's text."""
-    path = tmp_path / "edited.py"
-
-    def imported(value):
-        path.write_text(f"import numpy\ndef build(source):\n    value = {value}\n    yield {BATCH}\n")
-        return runpy.run_path(str(path))["build"]
-
-    before, after = imported("None"), imported(new)
-    assert prepared(before, source, cache)["x"].tolist() == [True]
-    assert prepared(after, source, cache)["x"].tolist() == [False]
+@pytest.mark.parametrize("version", [None, 1, b"1", ["1"]])
+def test_a_version_is_a_str(source, cache, counted, version):
+    with pytest.raises(TypeError, match=r"^version = .* must be a str"):
+        cached_arrays(counted.build, source, cache, version=version)
+    assert not cache.exists()
 
 
-@pytest.mark.parametrize("star", ["", "*, "])
-def test_a_default_that_was_edited_after_the_import(tmp_path, source, cache, star):
-    path = tmp_path / "edited.py"
-
-    def imported(default):
-        signature = f"def build(source, {star}n={default}):"
-        path.write_text(f"import numpy\n{signature}\n    yield dict(x=numpy.arange(n))\n")
-        return runpy.run_path(str(path))["build"]
-
-    before, after = imported(1), imported(2)
-    assert len(prepared(before, source, cache)["x"]) == 1
-    assert len(prepared(after, source, cache)["x"]) == 2
-
-
-def test_what_torch_decorates_is_told_apart_too(source, cache):
+def test_functions_that_torch_decorates_have_arrays_of_their_own(source, cache):
     @torch.no_grad()
     def ones(source):
         return [{"x": torch.ones(2).numpy()}]
@@ -366,8 +369,8 @@ def test_what_torch_decorates_is_told_apart_too(source, cache):
     def zeros(source):
         return [{"x": torch.zeros(2).numpy()}]
 
-    assert prepared(ones, source, cache)["x"].tolist() == [1, 1]
-    assert prepared(zeros, source, cache)["x"].tolist() == [0, 0]
+    assert cached_arrays(ones, source, cache)["x"].tolist() == [1, 1]
+    assert cached_arrays(zeros, source, cache)["x"].tolist() == [0, 0]
 
 
 def test_a_function_may_call_itself_and_others(source, cache):
@@ -382,45 +385,29 @@ def test_a_function_may_call_itself_and_others(source, cache):
             never_set = None
             yield never_set
 
-    assert prepared(build, source, cache)["x"].shape == (7,)
+    assert cached_arrays(build, source, cache)["x"].shape == (7,)
 
 
 class Callable:
     def __call__(self, source):
         return [{"x": np.zeros(1)}]
 
-    def method(self, source):
-        return [{"x": np.zeros(1)}]
+
+def without_a_file():
+    scope = {}
+    exec("def build(source): return []", scope)
+    return scope["build"]
 
 
 @pytest.mark.parametrize(
     "build",
-    [
-        *(
-            functools.partial(lambda source, a: [], a=1),
-            Callable(),
-            Callable().method,
-            Callable,
-            np.frombuffer,
-            None,
-        ),
-        *("build", functools.lru_cache(Callable.method)),
-    ],
+    [functools.partial(without_a_file), Callable(), without_a_file(), np.frombuffer, dict, None, "build"],
     ids=lambda value: type(value).__name__,
 )
-def test_what_holds_more_than_its_text_is_refused(source, cache, build):
-    with pytest.raises(TypeError, match=r"^build = .* must be a function"):
-        prepared(build, source, cache)
-
-
-def test_a_function_without_a_text_is_refused(tmp_path, source, cache):
-    scope = {}
-    exec("def build(source): return []", scope)
-    first, second = define(tmp_path, TEXT, "pair")
-    wrapped = define(tmp_path, TEXT, "twice")(scope["build"])
-    for build in (scope["build"], first, second, wrapped):
-        with pytest.raises(TypeError, match=r"^build: (build|<lambda>) has no source text of its own"):
-            prepared(build, source, cache)
+def test_a_build_without_a_source_text_is_refused(source, cache, build):
+    with pytest.raises(TypeError, match=r"^build = .* has no source text: define it with def, in a file"):
+        cached_arrays(build, source, cache)
+    assert not cache.exists()
 
 
 ROWS = np.zeros((2, 3), np.float32)
@@ -481,12 +468,12 @@ MISFITS = {
 
 
 @pytest.mark.parametrize(("given", "error", "message"), MISFITS.values(), ids=MISFITS)
-def test_what_build_may_not_give(source, cache, given, error, message):
+def test_batches_that_are_refused(source, cache, given, error, message):
     def build(source):
         return given
 
     with pytest.raises(error, match=message):
-        prepared(build, source, cache)
+        cached_arrays(build, source, cache)
     assert remains(cache) == []
 
 
@@ -497,7 +484,7 @@ def test_bfloat16_is_refused(source, cache):
         yield {"x": np.zeros(2, dtype)}
 
     with pytest.raises(ValueError, match="'x' has dtype bfloat16"):
-        prepared(build, source, cache)
+        cached_arrays(build, source, cache)
 
 
 @pytest.mark.parametrize("error", [KeyError, KeyboardInterrupt, SystemExit, GeneratorExit])
@@ -511,10 +498,10 @@ def test_an_error_of_build_leaves_nothing(source, cache, error):
         yield {"x": ROWS}
 
     with pytest.raises(error, match="mine"):
-        prepared(build, source, cache)
+        cached_arrays(build, source, cache)
     assert remains(cache) == []
     fails = False
-    assert prepared(build, source, cache)["x"].shape == (4, 3)
+    assert cached_arrays(build, source, cache)["x"].shape == (4, 3)
 
 
 def _remove(path):
@@ -552,7 +539,7 @@ def _replace_by_a_folder(path):
     "breaking", [_remove, _cut, _lengthen, _empty, _damage, _retype, _replace_by_a_folder]
 )
 def test_what_is_broken_is_built_again(source, cache, counted, breaking):
-    whole = prepared(counted.build, source, cache)
+    whole = cached_arrays(counted.build, source, cache)
     expected = {name: array.tolist() for name, array in whole.items()}
     files = [path for path in remains(cache) if path.is_file()]
     assert len(files) == 3
@@ -560,22 +547,22 @@ def test_what_is_broken_is_built_again(source, cache, counted, breaking):
         before = len(counted.calls)
         breaking(path)
         for _ in range(2):
-            found = prepared(counted.build, source, cache)
+            found = cached_arrays(counted.build, source, cache)
             assert {name: array.tolist() for name, array in found.items()} == expected
         assert len(counted.calls) == before + 1
 
 
 def test_a_file_in_the_place_of_the_folder_is_replaced(source, cache, counted):
-    prepared(counted.build, source, cache)
+    cached_arrays(counted.build, source, cache)
     (folder,) = (path for path in remains(cache) if path.is_dir())
     shutil.rmtree(folder)
     folder.write_text("not a folder")
-    assert prepared(counted.build, source, cache)["x"].shape == (3, 2)
+    assert cached_arrays(counted.build, source, cache)["x"].shape == (3, 2)
 
 
 def test_a_source_that_is_not_there(tmp_path, cache, counted):
     with pytest.raises(FileNotFoundError, match=r"there is no .*missing"):
-        prepared(counted.build, tmp_path / "missing", cache)
+        cached_arrays(counted.build, tmp_path / "missing", cache)
     assert not cache.exists()
 
 
@@ -584,24 +571,24 @@ def test_a_source_that_is_neither_file_nor_folder(tmp_path, cache, counted):
     os.mkfifo(tree / "pipe")
     for path in (tree, tree / "pipe"):
         with pytest.raises(ValueError, match="pipe is neither a file nor a folder"):
-            prepared(counted.build, path, cache)
+            cached_arrays(counted.build, path, cache)
 
 
 def test_a_folder_that_links_to_itself(tmp_path, cache, counted):
     tree = write_tree(tmp_path / "tree", {"a": b"one"})
     (tree / "link").symlink_to(tree)
     with pytest.raises((OSError, ValueError), match="link"):
-        prepared(counted.build, tree, cache)
+        cached_arrays(counted.build, tree, cache)
 
 
 def test_links_are_followed(tmp_path, source, cache, counted):
     link = tmp_path / "link"
     link.symlink_to(source)
-    prepared(counted.build, source, cache)
-    prepared(counted.build, link, cache)
+    cached_arrays(counted.build, source, cache)
+    cached_arrays(counted.build, link, cache)
     assert len(counted.calls) == 1
     source.write_text("others")
-    prepared(counted.build, link, cache)
+    cached_arrays(counted.build, link, cache)
     assert len(counted.calls) == 2
 
 
@@ -610,14 +597,14 @@ def test_a_directory_in_the_source_is_refused(tmp_path, counted, inside):
     tree = write_tree(tmp_path / "tree", TREE)
     (tmp_path / "link").symlink_to(tree)
     with pytest.raises(ValueError, match="lies in the source"):
-        prepared(counted.build, tree, tmp_path / "link" / inside)
+        cached_arrays(counted.build, tree, tmp_path / "link" / inside)
     assert sorted(path.name for path in tree.iterdir()) == ["a.txt", "b.txt", "in", "on"]
 
 
 @pytest.mark.parametrize("inside", ["", "cache"])
 def test_a_directory_that_is_a_file(tmp_path, source, counted, inside):
     with pytest.raises(NotADirectoryError, match=r"source\.txt"):
-        prepared(counted.build, source, source / inside)
+        cached_arrays(counted.build, source, source / inside)
     assert source.read_text() == "some bytes"
 
 
@@ -626,19 +613,19 @@ def test_a_source_that_changes_meanwhile(source, cache):
         source.write_text("other bytes")
         yield {"x": ROWS}
 
-    with pytest.raises(RuntimeError, match=r"source\.txt changed while it was prepared"):
-        prepared(build, source, cache)
+    with pytest.raises(RuntimeError, match=r"source\.txt changed while build ran"):
+        cached_arrays(build, source, cache)
     assert remains(cache) == []
-    assert prepared(build, source, cache)["x"].shape == (2, 3)
+    assert cached_arrays(build, source, cache)["x"].shape == (2, 3)
 
 
-def test_a_build_may_prepare_what_it_needs(source, cache, counted):
+def test_a_build_may_cache_what_it_needs(source, cache, counted):
     def build(source):
         (cache / f"{'0' * 64}.partial").mkdir()
-        inner = prepared(counted.build, source, cache)
+        inner = cached_arrays(counted.build, source, cache)
         yield {"x": inner["x"] * 2}
 
-    assert prepared(build, source, cache)["x"].sum() == 30
+    assert cached_arrays(build, source, cache)["x"].sum() == 30
     assert not list(
         cache.glob("*.partial")
     )  # such as a killed builder leaves; the outer one's was left alone
@@ -648,7 +635,7 @@ def test_other_files_in_the_directory_are_left_alone(source, cache, counted):
     cache.mkdir(parents=True)
     (cache / "mine.partial").mkdir()
     (cache / "mine.txt").touch()
-    prepared(counted.build, source, cache)
+    cached_arrays(counted.build, source, cache)
     assert {"mine.partial", "mine.txt"} < {path.name for path in cache.iterdir()}
 
 
@@ -657,10 +644,10 @@ def test_no_more_than_a_batch_is_in_memory(source, cache):
         for number in range(32):
             yield {"x": np.full(1 << 17, number, np.float64)}
 
-    prepared(build, source, cache / "first")  # imports
+    cached_arrays(build, source, cache / "first")  # imports
     tracemalloc.start()
     try:
-        found = prepared(build, source, cache / "second")
+        found = cached_arrays(build, source, cache / "second")
         total = found["x"][:: 1 << 17].sum()
         _, peak = tracemalloc.get_traced_memory()
     finally:
@@ -669,11 +656,11 @@ def test_no_more_than_a_batch_is_in_memory(source, cache):
     assert peak < 4 * 8 * (1 << 17)  # of 32 batches
 
 
-def test_pickled_it_is_a_path(source, cache):
+def test_the_mapping_is_pickled_as_a_path(source, cache):
     def build(source):
         yield {"x": np.arange(100_000)}
 
-    found = prepared(build, source, cache)
+    found = cached_arrays(build, source, cache)
     saved = pickle.dumps(found)
     assert len(saved) < 1000
     again = pickle.loads(saved)
@@ -681,9 +668,10 @@ def test_pickled_it_is_a_path(source, cache):
     assert np.array_equal(again["x"], found["x"])
     shutil.rmtree(cache)
     assert found["x"][-1] == 99_999  # mapped in, whatever becomes of the name
-    with pytest.raises(FileNotFoundError, match="is gone, or no longer whole"):
+    with pytest.raises(FileNotFoundError, match="are gone, or no longer whole"):
         pickle.loads(saved)
 
 
 def test_its_signature():
-    assert list(inspect.signature(prepared).parameters) == ["build", "source", "directory", "settings"]
+    parameters = inspect.signature(cached_arrays).parameters
+    assert list(parameters) == ["build", "source", "directory", "version", "settings"]

@@ -9,8 +9,17 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from support.data import EPOCHS, WORKERS, Arguments, arguments, build, epoch, seeds, with_and_without_workers
 from support.examples import examples
+from support.loaders import (
+    EPOCHS,
+    WORKERS,
+    Arguments,
+    arguments,
+    build,
+    epoch,
+    seeds,
+    with_and_without_workers,
+)
 from torch.utils.data import IterableDataset, TensorDataset
 from torchdata.stateful_dataloader import StatefulDataLoader
 
@@ -23,11 +32,11 @@ pytestmark = WORKERS
 @given(arguments())
 @examples(200)
 def test_every_epoch_is_the_dataset(arguments: Arguments) -> None:
-    """In its order or in another, whole or but for the samples that fill no batch."""
+    """In its own order or another, whole or without the samples that don't fill a batch."""
     size, samples = arguments["batch_size"], len(arguments["dataset"])
     shuffle = arguments.get("shuffle", arguments["training"])
     drop_last = arguments.get("drop_last", arguments["training"])
-    loader = make_loader(**arguments, workers=0)
+    loader = make_loader(**arguments, num_workers=0)
     for _ in range(EPOCHS):
         batches = epoch(loader)
         seen = [index for batch in batches for index in batch]
@@ -41,9 +50,9 @@ def test_every_epoch_is_the_dataset(arguments: Arguments) -> None:
 
 @given(seeds, seeds, st.integers(0, 2**32))
 @examples(50)
-def test_orders_are_the_seeds_alone(seed: int, other: int, around: int) -> None:
+def test_orders_depend_on_the_seed_alone(seed: int, other: int, around: int) -> None:
     def orders(seed: int) -> list[Any]:
-        loader = make_loader(range(1000), 100, seed=seed, workers=0)
+        loader = make_loader(range(1000), 100, seed=seed, num_workers=0)
         return [epoch(loader) for _ in range(EPOCHS)]
 
     torch.manual_seed(around)
@@ -57,13 +66,13 @@ def test_orders_are_the_seeds_alone(seed: int, other: int, around: int) -> None:
 
 @with_and_without_workers
 @pytest.mark.parametrize("depth", [0, 2])
-def test_the_global_random_states_are_left_alone(workers: int, depth: int) -> None:
+def test_the_global_random_states_are_left_alone(num_workers: int, depth: int) -> None:
     def states() -> Any:
         of_numpy = repr(np.random.get_state())  # noqa: NPY002  the global one is what this is about
         return torch.get_rng_state().tolist(), of_numpy, random.getstate()
 
     before = states()
-    feed = build({"dataset": range(9), "batch_size": 2}, depth, workers=workers)
+    feed = build({"dataset": range(9), "batch_size": 2}, depth, num_workers=num_workers)
     epoch(feed)
     next(iter(feed))
     state = feed.state_dict()
@@ -74,7 +83,7 @@ def test_the_global_random_states_are_left_alone(workers: int, depth: int) -> No
 
 
 class Made:
-    """Samples that are made when they are asked for, on torch's default device."""
+    """Samples that are made on torch's default device, when they are asked for."""
 
     def __len__(self) -> int:
         return 7
@@ -86,11 +95,13 @@ class Made:
 @with_and_without_workers
 @pytest.mark.parametrize("depth", [0, 2])
 @pytest.mark.parametrize("dataset", [range(7), Made()], ids=["range", "made"])
-def test_a_default_device_changes_nothing(workers: int, depth: int, dataset: Any) -> None:
-    """Built, iterated, saved and resumed where tensors are made elsewhere: on "meta" they have no values."""
+def test_a_default_device_changes_nothing(num_workers: int, depth: int, dataset: Any) -> None:
+    """A loader is built, iterated, saved and resumed while tensors are made on "meta", without values."""
 
     def run() -> list[Any]:
-        loaders = [build({"dataset": dataset, "batch_size": 2}, depth, workers=workers) for _ in range(2)]
+        loaders = [
+            build({"dataset": dataset, "batch_size": 2}, depth, num_workers=num_workers) for _ in range(2)
+        ]
         first = next(iter(loaders[0]))
         assert first.device.type == "cpu"
         loaders[1].load_state_dict(loaders[0].state_dict())
@@ -146,7 +157,7 @@ def test_only_batches_for_cuda_are_pinned(
 def test_other_overrides_reach_the_loader() -> None:
     dataset = TensorDataset(torch.arange(6))
     loader = make_loader(
-        dataset, 2, workers=2, prefetch_factor=5, persistent_workers=False, timeout=9, drop_last=False
+        dataset, 2, num_workers=2, prefetch_factor=5, persistent_workers=False, timeout=9, drop_last=False
     )
     assert isinstance(loader, StatefulDataLoader)
     assert (loader.prefetch_factor, loader.persistent_workers, loader.timeout) == (5, False, 9)
@@ -174,26 +185,26 @@ class Stream(IterableDataset[int]):
         ({"batch_size": 0}, ValueError, "batch_size = 0 must be at least 1"),
         ({"batch_size": 2.0}, TypeError, "batch_size = 2.0 must be an integer"),
         ({"batch_size": None}, TypeError, "batch_size = None must be an integer"),
-        ({"workers": -1}, ValueError, "workers = -1 must be at least 0"),
-        ({"workers": True}, TypeError, "workers = True must be an integer"),
+        ({"num_workers": -1}, ValueError, "num_workers = -1 must be at least 0"),
+        ({"num_workers": True}, TypeError, "num_workers = True must be an integer"),
         ({"seed": -1}, ValueError, "seed = -1 must be at least 0"),
         ({"seed": 2**32}, ValueError, "seed = 4294967296 must be below"),
         ({"seed": None}, TypeError, "seed = None must be an integer"),
-        ({"workers": 0, "prefetch_factor": 2}, ValueError, "prefetch_factor = 2 needs workers > 0"),
+        ({"num_workers": 0, "prefetch_factor": 2}, ValueError, "prefetch_factor = 2 needs num_workers > 0"),
         (
-            {"workers": 0, "persistent_workers": True},
+            {"num_workers": 0, "persistent_workers": True},
             ValueError,
-            "persistent_workers = True needs workers > 0",
+            "persistent_workers = True needs num_workers > 0",
         ),
-        ({"workers": 0, "multiprocessing_context": "spawn"}, ValueError, "'spawn' needs workers > 0"),
-        ({"workers": 0, "timeout": 5}, ValueError, "timeout = 5 needs workers > 0"),
-        ({"workers": 1, "prefetch_factor": 0}, ValueError, "prefetch_factor = 0 must be at least 1"),
+        ({"num_workers": 0, "multiprocessing_context": "spawn"}, ValueError, "'spawn' needs num_workers > 0"),
+        ({"num_workers": 0, "timeout": 5}, ValueError, "timeout = 5 needs num_workers > 0"),
+        ({"num_workers": 1, "prefetch_factor": 0}, ValueError, "prefetch_factor = 0 must be at least 1"),
         ({"in_order": False}, ValueError, "in_order = False would lose the order"),
         ({"pin_memory": True}, ValueError, "pin_memory = True, but device = None"),
         ({"pin_memory": True, "device": "cpu"}, ValueError, "pin_memory = True, but device = 'cpu'"),
         ({"shuffle": True, "sampler": range(8)}, ValueError, "shuffle = True and a sampler"),
         ({"non_blocking": True}, TypeError, "non_blocking = True belongs to the copy.*prefetch"),
-        ({"num_workers": 2}, TypeError, "num_workers = 2 is given as workers="),
+        ({"workers": 2}, TypeError, "unexpected keyword argument .workers."),
         ({"generator": None}, TypeError, "generator = None is made from seed="),
         ({"batch_sampler": []}, TypeError, "batch_sampler = .* give sampler="),
         ({"pin_memory_device": "cuda"}, TypeError, "pin_memory_device = 'cuda' is deprecated"),

@@ -1,4 +1,4 @@
-"""The loader under several processes: their batches put side by side are those of one."""
+"""The loader on several ranks: their shares put side by side are the batches of one process."""
 
 from collections.abc import Callable, Iterator
 from itertools import chain
@@ -9,9 +9,9 @@ import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 from support import processes as real
-from support.data import WORKERS, Arguments, depths, epoch
+from support.batches_by_rank import expected, in_each, load_in_stages, process, shared, side_by_side, split
 from support.examples import examples
-from support.shares import expected, in_each, load_in_stages, process, shared, side_by_side, split
+from support.loaders import WORKERS, Arguments, depths, epoch
 from torch.utils.data import WeightedRandomSampler
 from torch.utils.data.distributed import DistributedSampler
 from torchdata.stateful_dataloader.sampler import RandomSampler, StatefulDistributedSampler
@@ -26,7 +26,7 @@ RAGGED: Arguments = {"dataset": range(9), "batch_size": 4, "training": False, "s
 
 
 def _epochs(arguments: Arguments) -> tuple[list[Any], int]:
-    loader = make_loader(**arguments, workers=0)
+    loader = make_loader(**arguments, num_workers=0)
     return [epoch(loader) for _ in range(2)], len(loader)
 
 
@@ -51,7 +51,7 @@ def test_shares_put_side_by_side_are_the_batches_of_one_process(case: Shared) ->
 
 def test_one_process_has_the_orders_that_it_had_in_version_0_1() -> None:
     generator = torch.Generator().manual_seed(7)
-    loader = make_loader(range(10), 3, seed=7, drop_last=False, workers=0)
+    loader = make_loader(range(10), 3, seed=7, drop_last=False, num_workers=0)
     for _ in range(3):
         assert list(chain.from_iterable(epoch(loader))) == torch.randperm(10, generator=generator).tolist()
 
@@ -73,15 +73,15 @@ def test_twice_resumed_in_one_epoch_on_other_numbers_of_processes(
     case: tuple[Arguments, list[tuple[int, int | None]]], depth: int
 ) -> None:
     arguments, cuts = case
-    seen, rest, after = load_in_stages({**arguments, "workers": 0}, cuts, in_each, depth)
+    seen, rest, after = load_in_stages({**arguments, "num_workers": 0}, cuts, in_each, depth)
     first, *others = expected(arguments, 3)
-    # At an epoch's end what is left of it is the next one.
+    # At an epoch's end the next epoch is left.
     assert seen + rest == first if len(seen) < len(first) else (seen, rest) == (first, others[0])
     assert after == others[0 if len(seen) < len(first) else 1]
 
 
 class Countdown:
-    """A sampler with a state of its own: every epoch another order, from where the state says."""
+    """A sampler with a state: every epoch has another order, and begins where the state says."""
 
     def __init__(self) -> None:
         self.now = {"epoch": 0, "given": 0}
@@ -120,7 +120,7 @@ def test_a_sampler_orders_the_samples_of_all_processes(kind: str, drop_last: boo
     sampler = SAMPLERS[kind]()
     orders = [list(sampler)[: 8 if drop_last else None] for _ in range(3)]
     epochs = [[order[first : first + 4] for first in range(0, len(order), 4)] for order in orders]
-    arguments = {"dataset": range(11), "batch_size": 4, "drop_last": drop_last, "workers": 0}
+    arguments = {"dataset": range(11), "batch_size": 4, "drop_last": drop_last, "num_workers": 0}
     for first, second in ((0, 0), (1, 1), (0, 2), (1, 0)):
         for depth in (0, 2):
             stages = [(2, first), (4, second), (1, None)]
@@ -135,12 +135,12 @@ def test_a_sampler_orders_the_samples_of_all_processes(kind: str, drop_last: boo
 
 @pytest.mark.slow
 def test_workers_change_nothing() -> None:
-    """Neither which samples, nor where a state goes on; they find torchrun's variables too."""
+    """Not the samples, nor where a state goes on, though torchrun's variables are set in workers too."""
     arguments: Arguments = {"dataset": range(23), "batch_size": 8, "training": True, "seed": 1}
 
     def run(function: Any, arguments: Arguments, *rest: Any, processes: int) -> list[Any]:
         workers = {1: 0, 2: 1, 4: 2}[processes]
-        return in_each(function, {**arguments, "workers": workers}, *rest, processes=processes)
+        return in_each(function, {**arguments, "num_workers": workers}, *rest, processes=processes)
 
     first, second = expected(arguments, 2)
     seen, rest, after = load_in_stages(arguments, [(2, 1), (1, 0), (4, None)], run)
@@ -150,7 +150,13 @@ def test_workers_change_nothing() -> None:
 
 @pytest.mark.slow
 def test_twice_resumed_in_one_epoch_in_processes_of_a_group() -> None:
-    arguments: Arguments = {"dataset": range(31), "batch_size": 6, "training": False, "workers": 0, "seed": 2}
+    arguments: Arguments = {
+        "dataset": range(31),
+        "batch_size": 6,
+        "training": False,
+        "num_workers": 0,
+        "seed": 2,
+    }
     arguments["shuffle"] = True
     first, second = expected(arguments, 2)
     seen, rest, after = load_in_stages(arguments, [(1, 1), (2, 2), (1, None)], real.run)
@@ -164,13 +170,13 @@ def test_twice_resumed_in_one_epoch_in_processes_of_a_group() -> None:
 def test_a_batch_without_rows_has_the_form_of_the_others() -> None:
     samples = [(torch.full((2,), index), {"name": str(index), "value": float(index)}) for index in range(5)]
     with process(1, 2):
-        *_, last = make_loader(samples, 2, drop_last=False, workers=0)
+        *_, last = make_loader(samples, 2, drop_last=False, num_workers=0)
     inputs, fields = last
     assert (inputs.shape, inputs.dtype) == ((0, 2), torch.int64)
     assert (fields["value"].shape, fields["value"].dtype) == ((0,), torch.float64)
 
 
-def test_a_state_belongs_to_the_batch_of_all_processes() -> None:
+def test_a_state_belongs_to_a_global_batch_size() -> None:
     with process(0, 2):
         state = make_loader(range(24), 4).state_dict()
     with process(1, 3), pytest.raises(ValueError, match=r"batch_size = 8 \(now 12\).* of all processes"):
@@ -181,8 +187,8 @@ def test_a_state_belongs_to_the_batch_of_all_processes() -> None:
     ("wrong", "says"),
     [
         ({"dataset": range(7)}, "7 samples give no batch of batch_size = 4 in each of 2 processes"),
-        ({"sampler": DistributedSampler(range(8), 2, 0)}, "DistributedSampler.* takes this process's share"),
-        ({"sampler": StatefulDistributedSampler(range(8), 2, 0)}, "takes this process's share"),
+        ({"sampler": DistributedSampler(range(8), 2, 0)}, "DistributedSampler.* takes this rank's share"),
+        ({"sampler": StatefulDistributedSampler(range(8), 2, 0)}, "takes this rank's share"),
         ({"sampler": WeightedRandomSampler([1.0] * 8, 8)}, "WeightedRandomSampler.* generator="),
         (
             {"dataset": range(9), "drop_last": False, "collate_fn": torch.tensor},
@@ -191,17 +197,17 @@ def test_a_state_belongs_to_the_batch_of_all_processes() -> None:
     ],
 )
 def test_what_does_not_fit_several_processes_is_refused(wrong: Arguments, says: str) -> None:
-    arguments = {"dataset": range(8), "batch_size": 4, "workers": 0, **wrong}
+    arguments = {"dataset": range(8), "batch_size": 4, "num_workers": 0, **wrong}
     with process(0, 2), pytest.raises(ValueError, match=says):
         make_loader(**arguments)
 
 
-def test_one_process_may_shard_by_itself() -> None:
+def test_one_process_may_give_a_distributed_sampler() -> None:
     sampler = DistributedSampler(range(8), 2, 1, shuffle=False)
-    assert epoch(make_loader(range(8), 2, sampler=sampler, workers=0)) == [[1, 3], [5, 7]]
+    assert epoch(make_loader(range(8), 2, sampler=sampler, num_workers=0)) == [[1, 3], [5, 7]]
 
 
 def test_a_loader_older_than_its_process_group_is_refused() -> None:
-    loader = make_loader(range(8), 2, workers=0)
+    loader = make_loader(range(8), 2, num_workers=0)
     with process(0, 2), pytest.raises(RuntimeError, match="built for one process, and there are 2 now"):
         next(iter(loader))

@@ -6,7 +6,8 @@ import pytest
 import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
-from support.data import (
+from support.examples import examples
+from support.loaders import (
     WORKERS,
     Arguments,
     arguments,
@@ -18,7 +19,6 @@ from support.data import (
     saved_after,
     with_and_without_workers,
 )
-from support.examples import examples
 from support.training import through_a_file
 from torchdata.stateful_dataloader.sampler import RandomSampler
 
@@ -39,7 +39,7 @@ pairs = st.tuples(depths, depths)
 def test_a_resumed_run_goes_on_with_the_first_batch_not_handed_out(
     cuts: Cuts, depths: tuple[int, int], see_end: bool
 ) -> None:
-    check_resume(*cuts, depths, see_end, workers=0)
+    check_resume(*cuts, depths, see_end, num_workers=0)
 
 
 @pytest.mark.slow
@@ -48,12 +48,12 @@ def test_a_resumed_run_goes_on_with_the_first_batch_not_handed_out(
 @example(({"dataset": range(7), "batch_size": 2}, 3, 3), (2, 1), True, False)
 @examples(4)
 def test_the_same_with_workers(cuts: Cuts, depths: tuple[int, int], see_end: bool, persistent: bool) -> None:
-    check_resume(*cuts, depths, see_end, workers=2, persistent_workers=persistent)
+    check_resume(*cuts, depths, see_end, num_workers=2, persistent_workers=persistent)
 
 
 @pytest.mark.slow
 def test_the_same_with_spawned_workers() -> None:
-    arguments = {"dataset": range(8), "batch_size": 2, "workers": 1, "multiprocessing_context": "spawn"}
+    arguments = {"dataset": range(8), "batch_size": 2, "num_workers": 1, "multiprocessing_context": "spawn"}
     whole, resumed = build(arguments), build(arguments, 1)
     batches = iter(whole)
     next(batches)
@@ -65,7 +65,7 @@ def test_the_same_with_spawned_workers() -> None:
 def test_the_same_with_a_sampler_that_has_a_state() -> None:
     def build_one() -> Any:
         sampler = RandomSampler(range(9), generator=torch.Generator().manual_seed(5))
-        return make_loader(range(9), 2, sampler=sampler, workers=0)
+        return make_loader(range(9), 2, sampler=sampler, num_workers=0)
 
     whole = build_one()
     epochs = [epoch(whole) for _ in range(3)]
@@ -79,12 +79,12 @@ def test_the_same_with_a_sampler_that_has_a_state() -> None:
 
 @given(arguments(), st.integers(0, 10), depths)
 @examples(100)
-def test_a_state_may_be_taken_back_to(arguments: Arguments, count: int, depth: int) -> None:
-    """Loading into the loader that saved, in the middle of another epoch, changes nothing of what follows."""
-    feed = build(arguments, depth, workers=0)
+def test_a_loader_may_go_back_to_its_own_state(arguments: Arguments, count: int, depth: int) -> None:
+    """A loader may load its own earlier state in mid-epoch: what follows is the same."""
+    feed = build(arguments, depth, num_workers=0)
     state = saved_after(feed, count)
     after = [epoch(feed) for _ in range(2)]
-    resumed = build(arguments, depth, workers=0)
+    resumed = build(arguments, depth, num_workers=0)
     resumed.load_state_dict(state)
     rest = [epoch(resumed) for _ in range(2)]
     for _ in zip(range(2), feed, strict=False):
@@ -99,9 +99,9 @@ def test_a_state_may_be_taken_back_to(arguments: Arguments, count: int, depth: i
 @with_and_without_workers
 @pytest.mark.parametrize("depth", [0, 1, 3])
 @pytest.mark.parametrize("load", [False, True])
-def test_what_begins_anew_ends_the_iteration_before(workers: int, depth: int, load: bool) -> None:
+def test_a_new_beginning_ends_the_iteration_before(num_workers: int, depth: int, load: bool) -> None:
     """With workers the old one would take batches away from the new one."""
-    arguments = {"dataset": range(10), "batch_size": 2, "workers": workers}
+    arguments = {"dataset": range(10), "batch_size": 2, "num_workers": num_workers}
     whole, feed = build(arguments), build(arguments, depth)
     first, second = epoch(whole), epoch(whole)
     old = iter(feed)
@@ -131,7 +131,7 @@ def test_after_an_error_a_resumed_loader_comes_to_the_same_sample(fails_at: int,
         "dataset": values,
         "batch_size": 1,
         "training": False,
-        "workers": 0,
+        "num_workers": 0,
         "collate_fn": torch.tensor,
     }
     feed, resumed = build(arguments, depth), build(arguments, depth)
@@ -155,7 +155,7 @@ def test_after_an_error_a_resumed_loader_comes_to_the_same_sample(fails_at: int,
     ],
 )
 def test_the_state_of_another_loader_is_refused_and_changes_nothing(other: Arguments, says: str) -> None:
-    ours: Arguments = {"dataset": range(8), "batch_size": 4, "workers": 0}
+    ours: Arguments = {"dataset": range(8), "batch_size": 4, "num_workers": 0}
     state = make_loader(**{**ours, **other}).state_dict()
     loader, untouched = make_loader(**ours), make_loader(**ours)
     with pytest.raises(ValueError, match=f"saved by a loader with {says}"):

@@ -1,4 +1,4 @@
-"""Copies that run ahead: the same batches, in their places, whatever a batch is made of."""
+"""`prefetch` on a CPU: the same batches and errors in the same places, whatever a batch is made of."""
 
 import gc
 import weakref
@@ -10,8 +10,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from support.data import Arguments, Counted, ahead, arguments, build, depths, epoch
 from support.examples import examples
+from support.loaders import Arguments, Counted, ahead, arguments, build, depths, epoch
 from torch import Tensor
 from torch.nn.utils.rnn import pack_sequence
 from torch.testing._internal.two_tensor import TwoTensor
@@ -24,8 +24,8 @@ from torch_bridge.data.prefetching import _memory
 @given(arguments(), st.integers(1, 3), st.lists(st.integers(1, 6), max_size=3))
 @examples(100)
 def test_prefetching_changes_no_batch(arguments: Arguments, depth: int, breaks: list[int]) -> None:
-    """Loops that break off included: each starts the epoch that it would start without."""
-    plain, feed = build(arguments, workers=0), build(arguments, depth, workers=0)
+    """Also after loops that break off: the next loop starts the same epoch with and without prefetch."""
+    plain, feed = build(arguments, num_workers=0), build(arguments, depth, num_workers=0)
     assert len(feed) == len(plain)
     for count in [*breaks, None]:
         assert epoch(islice(feed, count)) == epoch(islice(plain, count))
@@ -66,7 +66,7 @@ def test_an_interrupt_does_not_wait_and_loses_no_batch(fails_at: int, depth: int
 
 
 def test_an_error_leaves_nothing_behind() -> None:
-    """No cycle of references keeps the loader, and what it holds, for the garbage collector."""
+    """The loader is freed at once: no cycle of references is left for the garbage collector."""
     loader = Counted(6, 3)
     alive = weakref.ref(loader)
     gc.disable()
@@ -96,7 +96,7 @@ def test_batches_are_handed_through_on_a_cpu() -> None:
 
 
 def _storages(tree: Any) -> set[int]:
-    """Where the memory of a tree of tensors begins, by what its tensors are pickled as."""
+    """The addresses of the memory of all tensors in a tree; a sparse tensor is opened as pickle opens it."""
     found: set[int] = set()
     for leaf in pytree.tree_leaves(tree):
         if isinstance(leaf, Tensor) and leaf.layout == torch.strided:
@@ -112,7 +112,7 @@ LAYOUTS = [torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bs
 @pytest.mark.parametrize("layout", [torch.strided, *LAYOUTS])
 @pytest.mark.filterwarnings("ignore:Sparse [A-Z]+ tensor support is in beta state:UserWarning")
 def test_all_the_memory_of_a_tensor_is_known(layout: torch.layout) -> None:
-    """What is not known would be written again before the work on it is done."""
+    """Memory that is not known could be reused before the work on it is done."""
     dense = torch.eye(4)
     blocks = {"blocksize": (2, 2)} if layout in (torch.sparse_bsr, torch.sparse_bsc) else {}
     tensor = dense if layout == torch.strided else dense.to_sparse(layout=layout, **blocks)
@@ -125,7 +125,7 @@ def test_all_the_memory_of_a_tensor_is_known(layout: torch.layout) -> None:
 def test_all_the_memory_of_other_leaves_is_known() -> None:
     unsorted = pack_sequence([torch.ones(2), torch.ones(3)], enforce_sorted=False)
     for packed in (unsorted, pack_sequence([torch.ones(3), torch.ones(2)])):
-        # The sizes of its steps stay on the CPU.
+        # batch_sizes stays on the CPU.
         moved = packed.data, packed.sorted_indices, packed.unsorted_indices
         assert _storages(_memory(packed)) == _storages(moved)
     for leaf in ("text", 3, 0.5, None, b"bytes", range(3)):
@@ -133,7 +133,7 @@ def test_all_the_memory_of_other_leaves_is_known() -> None:
 
 
 class Encoding:
-    """What a library of models may hand out: tensors inside, and a method that moves them."""
+    """What a library of models may hand out: an object that holds tensors, and a method that moves them."""
 
     def to(self, device: Any) -> "Encoding":
         raise NotImplementedError

@@ -1,11 +1,11 @@
-"""Copies that run ahead on a GPU: they and the work wait for each other, and the host for neither."""
+"""`prefetch` on a GPU: copies and work wait for each other, and the host waits for neither."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
-from support.data import WORKERS, epoch, saved_after
+from support.loaders import WORKERS, epoch, saved_after
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence, pack_sequence
 
@@ -22,7 +22,7 @@ SIZE, COUNT = 1 << 18, 12
 
 
 def sparse(values: Tensor) -> Tensor:
-    """Every third place is filled."""
+    """A sparse tensor of which every third element is filled."""
     places = torch.arange(len(values))[None] * 3
     return torch.sparse_coo_tensor(places, values, (3 * len(values),))
 
@@ -31,7 +31,7 @@ def packed(values: Tensor) -> PackedSequence:
     return pack_sequence([*values.view(2, -1)], enforce_sorted=False)
 
 
-# How a batch is made of numbers, and the numbers in it.
+# For each kind of batch: how it is made from numbers, and how they are read back.
 KINDS: dict[str, tuple[Callable[[Tensor], Any], Callable[[Any], Tensor]]] = {
     "dense": (lambda values: values, lambda batch: batch),
     "subclass": (lambda values: values.as_subclass(torch.nn.Buffer), lambda batch: batch),
@@ -48,14 +48,14 @@ KINDS: dict[str, tuple[Callable[[Tensor], Any], Callable[[Any], Tensor]]] = {
 @pytest.mark.parametrize("late", ["copies", "work"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_copies_and_work_wait_for_each_other(kind: str, late: str, depth: int) -> None:
-    """Either stream is held up; what the work sees of each batch is nothing but that batch."""
+    """One of the streams is held up; the work on each batch still finds that batch and no other."""
     make, numbers = KINDS[kind]
     loader = make_loader(
         torch.arange(COUNT * SIZE).view(COUNT, SIZE),
         1,
         training=False,
         device="cuda",
-        workers=0,
+        num_workers=0,
         collate_fn=lambda samples: make(samples[0]),
     )
     expected = [numbers(batch).sum().item() for batch in loader]
@@ -72,14 +72,14 @@ def test_copies_and_work_wait_for_each_other(kind: str, late: str, depth: int) -
                 del batch
     finally:
         torch.cuda.set_sync_debug_mode("default")
-    # The stream that is not held up comes to its end first.
+    # The stream that is not held up ends first.
     for stream in (feed._stream, user) if late == "work" else (user, feed._stream):
         stream.synchronize()
     assert [total.item() for total in sums] == expected
 
 
 def test_what_lies_on_the_device_already_has_been_written() -> None:
-    """A loader's own work is done before its batch is used, on another stream too."""
+    """Work that a loader has queued on another stream is done before its batch is used."""
     streams = torch.cuda.Stream(), torch.cuda.Stream()
 
     def loader() -> Iterator[tuple[Tensor, Tensor]]:
@@ -87,7 +87,7 @@ def test_what_lies_on_the_device_already_has_been_written() -> None:
             torch.cuda._sleep(20_000_000)
             yield torch.full((SIZE,), number, device="cuda"), torch.tensor(number).pin_memory()
 
-    # A batch is asked for while the stream before is current.
+    # With depth 1, a batch is made on one stream and used on the other.
     feed, differences = iter(prefetch(loader(), "cuda", depth=1)), []
     for index in range(COUNT):
         with torch.cuda.stream(streams[index % 2]):
@@ -110,7 +110,7 @@ def test_what_cannot_be_copied_comes_up_in_its_place(place: int, depth: int) -> 
 
 
 def test_resuming_on_cuda_with_pinned_batches_and_workers() -> None:
-    arguments = {"dataset": range(20), "batch_size": 3, "device": "cuda", "workers": 2}
+    arguments = {"dataset": range(20), "batch_size": 3, "device": "cuda", "num_workers": 2}
     whole = make_loader(**arguments)
     epochs = [epoch(whole) for _ in range(3)]
     for count in (0, 2, 6, 7):
@@ -123,7 +123,7 @@ def test_resuming_on_cuda_with_pinned_batches_and_workers() -> None:
 
 def test_a_state_that_was_loaded_to_the_device_resumes() -> None:
     """`torch.load(..., map_location="cuda")` moves the generator's state, too."""
-    arguments = {"dataset": range(20), "batch_size": 3, "device": "cuda", "workers": 0}
+    arguments = {"dataset": range(20), "batch_size": 3, "device": "cuda", "num_workers": 0}
     whole = make_loader(**arguments)
     expected = epoch(whole)[2:]
     state = saved_after(make_loader(**arguments), 2)
@@ -132,9 +132,9 @@ def test_a_state_that_was_loaded_to_the_device_resumes() -> None:
     assert epoch(resumed) == expected
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_default_device_on_cuda_changes_nothing(workers: int) -> None:
-    arguments = {"dataset": range(20), "batch_size": 3, "device": "cuda", "workers": workers}
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_default_device_on_cuda_changes_nothing(num_workers: int) -> None:
+    arguments = {"dataset": range(20), "batch_size": 3, "device": "cuda", "num_workers": num_workers}
     whole = make_loader(**arguments)
     expected = [epoch(whole) for _ in range(2)]
     try:

@@ -1,7 +1,7 @@
 """A trial of one process: the others neither take part nor notice."""
 
 import pytest
-from support.lonely import updates_after_trials
+from support.local_trials import updates_after_trials
 from support.processes import run
 
 pytestmark = pytest.mark.slow

@@ -32,7 +32,7 @@ def test_it_prints_every_table(tmp_path):
         assert len(rows) == (3 + name.startswith("ddp") + 2 * name.endswith("4"))
         for row in rows:
             assert float(row.split()[-1]) > 0
-    for title in ("Activations", "A save of", "Two starts", "Preparing", "An ESTIMATE"):
+    for title in ("Activations", "A save of", "Two starts", "Encoding", "An ESTIMATE"):
         assert any(name.startswith(title) for name in tables)
     assert list(tmp_path.iterdir()) == []
 
@@ -63,7 +63,7 @@ def test_the_estimate_is_that_of_its_formula(benchmark, capsys):
     assert list(rows) == [8, 16, 32, 64, 128, 256, 512, 1024]
     # 7 GB in 0.28 s, of which 0.224 s hide; 10.5 GB in 0.42 s, of which 0.336 s hide.
     assert rows[8] == ["7", "0.556", "90%", "16", "10.5", "0.584", "86%", "2"]
-    # All messages that can hide take longer than the compute: 0.1 s of it.
+    # All communication that can hide takes longer than the compute: 0.1 s of it.
     benchmark["estimate"](1e9, 0.1, 25e9, 1)
     (row,) = re.findall(r"^ *8 .*", capsys.readouterr().out, re.MULTILINE)
     assert row.split()[2:4] == ["0.28", "36%"]

@@ -103,7 +103,7 @@ def test_it_measures_both_ways_and_draws_a_picture(trained):
     assert len(np.unique(pixels.sum(-1))) > 100
 
 
-def test_interrupted_and_resumed_is_as_uninterrupted_and_prepares_nothing_again(trained, tmp_path):
+def test_interrupted_and_resumed_is_as_uninterrupted_and_builds_nothing_again(trained, tmp_path):
     _, uninterrupted = trained
     program = start(tmp_path, *SETTINGS)
     for line in program.lines():
@@ -116,12 +116,12 @@ def test_interrupted_and_resumed_is_as_uninterrupted_and_prepares_nothing_again(
     assert 50 <= int(stopped[1]) < UPDATES
     assert not list(tmp_path.glob("*.partial"))
 
-    def prepared():
+    def cached():
         return {path: path.stat().st_ino for path in (tmp_path / "train_bloom_data").rglob("*")}
 
-    before = prepared()
+    before = cached()
     resumed = finish(start(tmp_path, "--resume"))
-    assert prepared() == before
+    assert cached() == before
     assert resumed[0] == f"resumed from train_bloom.pt after update {stopped[1]} of {UPDATES}"
     expected = of_training(uninterrupted)
     printed = of_training(resumed[1:])

@@ -110,6 +110,9 @@ CALLS: dict[str, Callable[[Path], partial[Any]]] = {
         synchronize="update",
     ),
     "torch_bridge.TrainStep.load_state_dict": lambda _: loading(step()),
+    "torch_bridge.cached_arrays": lambda path: partial(
+        tb.cached_arrays, build=build, source=__file__, directory=path, version="1", scale=2
+    ),
     "torch_bridge.checkpoint_activations": lambda _: partial(
         tb.checkpoint_activations, model=nn.Sequential(nn.Linear(2, 1)), blocks=nn.Linear
     ),
@@ -141,12 +144,9 @@ CALLS: dict[str, Callable[[Path], partial[Any]]] = {
         tb.lambda_lr, optimizer=optimizer(), curve=CURVE, last_epoch=-1, hold=RULE
     ),
     "torch_bridge.make_loader": lambda _: partial(
-        tb.make_loader, dataset=range(9), batch_size=2, device=None, workers=0, seed=0
+        tb.make_loader, dataset=range(9), batch_size=2, device=None, num_workers=0, seed=0
     ),
     "torch_bridge.prefetch": lambda _: partial(tb.prefetch, loader=[1], device="cpu", depth=2),
-    "torch_bridge.prepared": lambda path: partial(
-        tb.prepared, build=build, source=__file__, directory=path, scale=2
-    ),
     "torch_bridge.profile": lambda path: partial(
         tb.profile, step=torch.sum, batches=[torch.ones(2)] * 13, directory=path
     ),

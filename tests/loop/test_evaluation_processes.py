@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 from support import processes
+from support.batches_by_rank import process
 from support.evaluated import (
     FORMS,
     SPLITS,
@@ -15,7 +16,6 @@ from support.evaluated import (
     evaluate_loaded,
     evaluate_splits,
 )
-from support.shares import process
 from support.training import Net, Recurrent, batches, carried_loss, mean_loss
 from torch import nn
 

@@ -1,4 +1,4 @@
-"""Parts of checkpoints, and what processes do with them."""
+"""Parts of checkpoints, kills in the middle of a save, and what ranks save and load."""
 
 import os
 import signal
@@ -21,11 +21,11 @@ from torch.distributed.tensor import DTensor
 from torch.utils import _pytree as pytree
 
 from torch_bridge import Checkpoints, TrainStep
-from torch_bridge.checkpointing import folders
+from torch_bridge.checkpointing import files
 
 
 class Part:
-    """Has any state, and gives out what it was given."""
+    """Has any state, and takes any."""
 
     def __init__(self, state: Any = None) -> None:
         self.state = state
@@ -38,7 +38,7 @@ class Part:
 
 
 class Refusing(Part):
-    """Refuses what it does not like, when it has changed already."""
+    """Takes the state first, and then refuses it where it is not the one before."""
 
     def load_state_dict(self, state_dict: Any) -> None:
         before, self.state = self.state, state_dict
@@ -47,7 +47,7 @@ class Refusing(Part):
 
 
 def same(found: Any, expected: Any) -> bool:
-    """Of the same types, values, bits, order of keys, shapes, and layouts in memory."""
+    """Whether types, values, bits, the order of keys, shapes, and layouts in memory are the same."""
     if type(found) is not type(expected):
         return False
     if isinstance(expected, Tensor):
@@ -80,17 +80,18 @@ def _bits(tensor: Tensor) -> bytes:
 
 
 def leftovers(directory: Path, counts: Sequence[int]) -> list[str]:
-    """What is there beside complete checkpoints of these counts, one of each."""
+    """What lies in the folder beside one complete checkpoint of each count."""
     names = [path.name for path in directory.iterdir()]
     extra = [name for name in names if name.partition(".")[0] not in map(str, counts)]
     return extra if extra or len(names) == len(counts) else names
 
 
-# Kills.
-
-
 def killed(function: Callable[..., Any], *arguments: Any, at: int, rank: int = 0, number: int = 1) -> bool:
-    """Whether a process was killed, by SIGKILL, as it was about to touch the disk for the `at`-th time."""
+    """Run the function on some ranks, and kill one of them.
+
+    The kill, by SIGKILL, comes just before the rank touches the disk for the `at`-th time, from 0. Returns
+    whether it came: the rank may have ended before.
+    """
     directory = cast("Path", arguments[0])
     store = str(directory.with_suffix(f".{at}.{rank}.{number}.store"))
     workers = [
@@ -104,7 +105,7 @@ def killed(function: Callable[..., Any], *arguments: Any, at: int, rank: int = 0
     workers[rank].join()
     for worker in workers:
         if workers[rank].exitcode == -signal.SIGKILL:
-            worker.kill()  # it would wait for the one that was killed
+            worker.kill()  # it would wait for the killed one for ever
         worker.join()
     assert {worker.exitcode for worker in workers} <= {0, -signal.SIGKILL}
     return workers[rank].exitcode == -signal.SIGKILL
@@ -130,21 +131,18 @@ def _work(
 
     sys.addaudithook(count_down)
     function(*arguments)
-    os._exit(0)  # not by way of gloo's own end, which can abort a process
+    os._exit(0)  # skips gloo's own end, which can abort the process
 
 
 def state_of(count: int) -> dict[str, Any]:
     return {"weights": torch.full((50,), float(count)), "count": count, "none": {}}
 
 
-def save_two(directory: Path, counts: Sequence[int]) -> None:
-    """One of these checkpoints after the other, of a part that tells which one it is of."""
+def save_each(directory: Path, counts: Sequence[int]) -> None:
+    """Save these checkpoints one after the other. The part's state says of which count it is."""
     checkpoints = Checkpoints(directory, keep=2)
     for count in counts:
         checkpoints.save(count, part=Part(state_of(count)), wait=True)
-
-
-# What processes do together.
 
 
 def rank() -> int:
@@ -152,7 +150,7 @@ def rank() -> int:
 
 
 def sharded(seed: int) -> nn.Module:
-    """Two layers, uneven over two processes, that each process holds a part of."""
+    """Two layers under FSDP2. Two ranks hold shards of unequal size."""
     torch.manual_seed(seed)
     model = nn.Sequential(nn.Linear(3, 5), nn.Linear(5, 1))
     for module in (*model, model):
@@ -161,7 +159,7 @@ def sharded(seed: int) -> nn.Module:
 
 
 def full(state: Any) -> dict[str, np.ndarray[Any, Any]]:
-    """Every tensor of a state by its place, whole."""
+    """Every tensor of a state, whole, by its path."""
     found: dict[str, np.ndarray[Any, Any]] = {}
     for path, leaf in cast("list[tuple[Any, Any]]", pytree.tree_leaves_with_path(state)):
         if isinstance(leaf, Tensor):
@@ -171,7 +169,7 @@ def full(state: Any) -> dict[str, np.ndarray[Any, Any]]:
 
 
 def own_and_common(directory: Path) -> list[bool]:
-    """Each process gets its own back, of plain values and tensors, and of what is sharded."""
+    """Whether this rank gets back the state of a part, of plain values, of a sharded model and optimizer."""
     model, common = sharded(0), torch.arange(1000.0)
     optimizer = torch.optim.Adam(model.parameters())
     model(torch.ones(2, 3)).sum().backward()
@@ -201,7 +199,7 @@ def own_and_common(directory: Path) -> list[bool]:
 
 
 def trained(directory: Path, cases: Sequence[Case]) -> list[Any]:
-    """A checkpoint of some updates of each case; what is in it, whole."""
+    """Train and save each case; what each checkpoint then holds, whole."""
     found: list[Any] = []
     for number, case in enumerate(cases):
         step = step_of(case)
@@ -213,7 +211,7 @@ def trained(directory: Path, cases: Sequence[Case]) -> list[Any]:
 
 
 def loaded(directory: Path, cases: Sequence[tuple[int, Case]]) -> list[Any]:
-    """What fresh steps of each case are after loading the checkpoints of these numbers, and what was said."""
+    """Load the checkpoints of these numbers into fresh steps; what these then hold, and the warnings."""
     found: list[Any] = []
     for number, case in cases:
         step = step_of(case)
@@ -232,8 +230,11 @@ def content(step: TrainStep) -> tuple[dict[str, np.ndarray[Any, Any]], tuple[int
     return tensors, (state["applied"], state["clock"]), state["random"]["cpu"].numpy().tobytes()
 
 
-def take(directory: Path, how: str) -> Any:
-    """What is not well, in one process of several; what each of them then raises, and what comes after."""
+def fail(directory: Path, how: str) -> Any:
+    """Let one rank fail in a save or a load.
+
+    Returns what this rank raised, the states of its parts, the counts then, and those after another save.
+    """
     part, other = Part({"a": rank()}), Part(OrderedDict(b=1))
     checkpoints = Checkpoints(directory)
     checkpoints.save(1, part=part, other=other, wait=True)
@@ -250,7 +251,7 @@ def take(directory: Path, how: str) -> Any:
             writing = FileSystemWriter.write_data
             with (
                 patch.object(FileSystemWriter, "write_data", _fails if rank() == 1 else writing),
-                patch.object(folders, "write", _on_full_disk),
+                patch.object(files, "write_whole", _on_full_disk),
             ):
                 checkpoints.save(2, part=Part({"a": torch.ones(2) * rank()}), other=other, wait=True)
         elif how == "refusal":
@@ -268,7 +269,7 @@ def take(directory: Path, how: str) -> Any:
 
 
 def load_any(directory: Path) -> str:
-    """What a load of any checkpoint raises."""
+    """The message of the error that a load raises."""
     try:
         Checkpoints(directory).load(part=Part(), values={}, model=Part(), optimizer=Part())
     except RuntimeError as error:
@@ -276,11 +277,11 @@ def load_any(directory: Path) -> str:
     return ""
 
 
-_write = folders.write
+_write = files.write_whole
 
 
 def _on_full_disk(path: Path, content: bytes) -> None:
-    """A process that has failed finds no room but that of what it wrote."""
+    """A rank that has failed can write nothing more until its own files are removed."""
     if path.suffix == ".failed" and path.with_suffix("").exists():
         raise OSError("the disk is full")
     _write(path, content)
@@ -291,7 +292,7 @@ def _fails(*_: object) -> Any:
 
 
 def without_group(directory: Path) -> list[int]:
-    """A save goes on when its process group has gone."""
+    """Save, and destroy the process group at once; the counts of the checkpoints then."""
     checkpoints = Checkpoints(directory)
     checkpoints.save(1, model=sharded(0), part=Part(torch.full((3,), float(rank()))))
     distributed.destroy_process_group()

@@ -135,7 +135,7 @@ def evaluate_loaded(numbers: list[int], batch_size: int) -> list[float]:
     found: list[float] = []
     for rows in numbers:
         (samples,) = batches(1, rows)
-        loader = make_loader(TensorDataset(*samples), batch_size, training=False, workers=0)
+        loader = make_loader(TensorDataset(*samples), batch_size, training=False, num_workers=0)
         found.append(evaluate(Net(), loader, pair_loss))
     return found
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from support import dcp_trained
+from support import dcp_trainings
 from support.processes import run
 from support.trainers import CURVE, rates
 
@@ -19,7 +19,7 @@ def test_resumed_it_is_as_uninterrupted(wrapper, as_tensor, lost, tmp_path):
         exact = rates(curve, steps)
         return np.float32(exact).tolist() if as_tensor else exact
 
-    for report in run(dcp_trained.resumed, str(tmp_path), wrapper, as_tensor, BRANCH, lost):
+    for report in run(dcp_trainings.resumed, str(tmp_path), wrapper, as_tensor, BRANCH, lost):
         assert report["whole"] == wanted(CURVE, range(12))
         assert report["resumed"] == wanted(CURVE, range(5, 12))
         assert report["branch"] == wanted(BRANCH, range(5, 12))

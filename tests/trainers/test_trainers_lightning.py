@@ -59,7 +59,7 @@ def fit(module: Module, folder: Path, resume_from: Path | None = None, **options
         ],
         **options,
     )
-    loader = make_loader(trainers.dataset(56), 8, workers=0)
+    loader = make_loader(trainers.dataset(56), 8, num_workers=0)
     with rates_used() as used:
         trainer.fit(module, loader, ckpt_path=resume_from)
     return used, trainer

@@ -247,7 +247,7 @@ def test_all_at_once_in_the_middle_of_an_epoch(name: str) -> None:
 
     def build(seed: int) -> tuple[TrainStep, Any]:
         _seed(seed)
-        feed = prefetch(make_loader(dataset, 4, workers=0), "cpu")
+        feed = prefetch(make_loader(dataset, 4, num_workers=0), "cpu")
         feed._depth = 2  # fetching ahead, as on CUDA
         carry = torch.zeros(1, 4, 5)
         return step_of(name, _Everything(), loss_fn, carry=carry, precision="fp16", max_norm=0.5), feed

@@ -1,1 +1,1 @@
-"""Checkpoints of a whole run: saved in the background, complete or absent, checked when loaded."""
+"""Checkpoints of a whole run: saved in the background, complete or absent, checked before they are loaded."""

@@ -1,4 +1,4 @@
-"""One piece of work at a time beside the program, whose error is never lost."""
+"""Work in a thread beside the program, one piece at a time. Its error is never lost."""
 
 import atexit
 import os
@@ -8,11 +8,11 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from threading import Thread
 
-_all: "dict[str, Background]" = {}
+_by_name: "dict[str, Background]" = {}
 
 
 class Background:
-    """Work in a thread that the program waits for at its end.
+    """Work in a thread. At the program's end it is waited for.
 
     >>> background, done = Background.of("a folder"), []
     >>> background.start(lambda: done.append(1))
@@ -33,26 +33,26 @@ class Background:
 
     @classmethod
     def of(cls, name: str) -> "Background":
-        """The one for what has this name, in all of the program."""
-        return _all.setdefault(name, cls())
+        """The program's one background of this name."""
+        return _by_name.setdefault(name, cls())
 
     @property
     def is_idle(self) -> bool:
-        """Whether there is nothing to finish."""
+        """Whether `finish` has nothing to wait for and nothing to raise."""
         return self._pending is None
 
     def start(self, work: Callable[[], object]) -> None:
-        """Begin; what came before must be finished."""
+        """Start the work in a thread. Work that was started before must be finished."""
         self._pending = pending = Future[None]()
         try:
             Thread(target=_run, args=(pending, work)).start()
         except BaseException:
-            if pending.cancel():  # else it has begun, and an interrupt came in between
+            if pending.cancel():  # it fails where the thread runs, and an interrupt came after its start
                 self._pending = None
             raise
 
     def finish(self) -> None:
-        """Wait for what is pending, and raise its error; that once."""
+        """Wait for the work that was started, and raise its error, once."""
         if self._pending is not None:
             error = self._pending.exception()
             self._pending = None
@@ -70,20 +70,20 @@ def _run(pending: "Future[None]", work: Callable[[], object]) -> None:
             pending.set_result(None)
 
 
-def _forget() -> None:
-    """In a forked process: it has none of the threads, and would wait for them for ever."""
-    for background in _all.values():
+def _forget_pending() -> None:
+    """A forked process has none of its parent's threads: waiting for one would never end."""
+    for background in _by_name.values():
         background._pending = None
 
 
 if sys.platform != "win32":
-    os.register_at_fork(after_in_child=_forget)
+    os.register_at_fork(after_in_child=_forget_pending)
 
 
 @atexit.register
 def _print_errors() -> None:
-    """What no call was left to raise. The threads have ended by now."""
-    for background in _all.values():
+    """Print the errors that no later call was there to raise. All threads have ended by now."""
+    for background in _by_name.values():
         try:
             background.finish()
         except BaseException:

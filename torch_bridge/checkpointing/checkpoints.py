@@ -1,4 +1,4 @@
-"""Checkpoints: every part of a run, saved in the background, complete or absent, and checked when loaded."""
+"""`Checkpoints`: all parts of a run, saved in the background, checked and loaded again."""
 
 import os
 import warnings
@@ -6,49 +6,50 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Never
+from typing import Never
 
 import torch
 from torch import Tensor
 
 from torch_bridge.checkpointing import folders, parts
+from torch_bridge.checkpointing.agreement import on_all_ranks
 from torch_bridge.checkpointing.background import Background
-from torch_bridge.checkpointing.parts import Part
-from torch_bridge.checkpointing.together import together
+from torch_bridge.checkpointing.loading_parts import LoadingPart, load_all_or_none
+from torch_bridge.checkpointing.parts import Part, Snapshot
 from torch_bridge.core import checks
 from torch_bridge.distributed import processes
 
 
 class Checkpoints:
-    """The checkpoints of a run in a folder, by count: of updates, say.
+    """The checkpoints of a run in a folder. Each has a count: of updates, for instance.
 
-    A checkpoint holds parts, given by name: things that have `state_dict` and `load_state_dict` (a
-    `TrainStep`, a loader, a `MetricLog`, a module, an optimizer, a scheduler), and dictionaries and lists
-    of plain values, which `load` refills in place. Values may be whatever JSON has, and tuples, sets,
-    bytes, dictionaries with other keys, NumPy's arrays, tensors; they come back as they were.
+    A checkpoint holds parts, given by name. A part is an object with `state_dict` and `load_state_dict` (a
+    `TrainStep`, a loader, a `MetricLog`, a module, an optimizer, a scheduler), or a dictionary or a list of
+    plain values, which `load` refills in place. Values may be whatever JSON has, and tuples, sets, bytes,
+    dictionaries with other keys than strings, NumPy's arrays, tensors; they come back as they were.
 
-    `save` takes the state of the moment and returns; it is written in the background, by way of
+    `save` copies the state of the moment and returns; the copy is written in the background, by way of
     `torch.distributed.checkpoint`. A checkpoint is complete or absent: whenever a process is killed, the
-    last complete one is there, and what is left of an unfinished one is removed by a later save. A normal
-    end of the program completes what is pending. An error in the background is raised by the next call;
-    where none follows, it is printed at the end.
+    last complete one is there, and a later save removes what is left of an unfinished one. When a program
+    ends by itself, it first completes a pending save. An error in the background is raised by the next
+    call; where no call follows, it is printed at the end.
 
     `load` compares the SHA-256 of every file before anything else, and runs no code from a checkpoint.
 
     Under several processes each of them calls `save` and `load`, with the same arguments, on a folder
-    that they share. Sharded tensors are written by the processes that hold them, and come back in the form
-    that the part has now: on another number of processes, under DDP, FSDP2 or on one process. What is
-    the same in all processes is written once, anything else for each; random numbers, for instance. On
-    fewer processes what is a missing process's is dropped; on more, a `TrainStep` that has no random
-    numbers and carry there goes on with those that it has, and of all else the new processes get the
-    first one's. A warning says so.
+    that they share. The ranks that hold the shards of a tensor write them. When the tensor is loaded it
+    takes the form that the part has now: on another number of processes, under DDP, FSDP2 or on one
+    process. A value that is the same on all ranks is written once, any other value (random numbers, for
+    instance) once for each rank. When fewer processes load, the values of the missing ranks are dropped.
+    When more processes load, a `TrainStep` on a new rank keeps its own random numbers and carry, and every
+    other value there is rank 0's. A warning says so.
 
     Args:
         directory: The folder; it is made by the first save.
-        keep: How many checkpoints are kept: those with the highest counts, and the newest in any case.
+        keep: How many checkpoints are kept: the newest, and those with the highest counts.
 
     Raises:
-        NotADirectoryError: There is something else in the folder's place.
+        NotADirectoryError: The directory is a file.
         TypeError, ValueError: `keep` is not a positive integer.
 
     >>> import tempfile, torch
@@ -72,29 +73,30 @@ class Checkpoints:
         self._background = Background.of(os.path.realpath(self.directory))
 
     def counts(self) -> list[int]:
-        """Those that are complete, ascending; a save that is pending is waited for."""
+        """The counts of the complete checkpoints, ascending, once a pending save has ended."""
         self._background.finish()
         return sorted({found.count for found in folders.complete(self.directory)})
 
     def save(self, /, count: int, wait: bool = False, **parts_by_name: Part) -> None:
-        """Save the parts as they are now; a save that is still pending is waited for.
+        """Save the parts as they are now, once a pending save has ended.
 
         Args:
-            count: What the checkpoint is called, at least 0. One of this count that is there already is
-                replaced.
-            wait: Whether to return only when it is complete.
+            count: The checkpoint's count, at least 0. An older checkpoint of the same count is replaced.
+            wait: Whether to return only when the checkpoint is complete.
             **parts_by_name: The parts.
 
         Raises:
-            TypeError: A part has no state, or in it something that a checkpoint does not hold.
-            ValueError: No parts; a negative count; not the same count and names in all processes.
-            Exception: What a part or the system raises; or, in the other processes, RuntimeError.
+            TypeError: `count` is not an integer; a part has no state, or its state holds something that a
+                checkpoint does not hold.
+            ValueError: There are no parts; the count is negative; the count or the names are not the same
+                on all ranks.
+            Exception: What a part or the system raises. The other ranks then raise RuntimeError.
         """
-        # Imported when asked for: torch.distributed.checkpoint takes as long as half of torch.
-        from torch_bridge.checkpointing.saving import Save
+        # Here, since torch.distributed.checkpoint takes half as long to import as torch.
+        from torch_bridge.checkpointing.writing import CheckpointWriter
 
         unfinished: folders.Unfinished | None = None
-        snapshots: dict[str, parts.Snapshot] = {}
+        snapshots: dict[str, Snapshot] = {}
 
         def begin() -> tuple[int, list[str], str]:
             nonlocal unfinished
@@ -102,27 +104,27 @@ class Checkpoints:
             called = checks.at_least("count", count, 0)
             parts.check(parts_by_name)
             for name, part in parts_by_name.items():
-                snapshots[name] = parts.snapshot(name, part)
+                snapshots[name] = Snapshot.of(name, part)
             if processes.is_main():
                 unfinished = folders.Unfinished(self.directory, called)
             return called, list(parts_by_name), unfinished.path.name if unfinished else ""
 
         try:
             with _ordinary_mode():
-                told = together(begin)
-            _check_same([each[:2] for each in told])
-            (called, _, name), *_ = told
-            save = Save(
+                begun = on_all_ranks(begin)
+            _check_same([each[:2] for each in begun])
+            (called, _, name), *_ = begun
+            writer = CheckpointWriter(
                 path=self.directory / name,
                 unfinished=unfinished,
                 count=called,
                 rank=processes.rank(),
                 processes=processes.count(),
-                parts={name: each.structure for name, each in snapshots.items()},
+                parts={name: each.encoded for name, each in snapshots.items()},
                 tensors={key: tensor for each in snapshots.values() for key, tensor in each.tensors.items()},
                 keep=self.keep,
             )
-            self._background.start(save)
+            self._background.start(writer.write)
         except BaseException:
             if unfinished is not None and self._background.is_idle:
                 unfinished.discard()
@@ -135,21 +137,21 @@ class Checkpoints:
         """Give the parts back what they were saved with, all of them or none.
 
         Args:
-            count: Which checkpoint; by default the one with the highest count that is sound. A warning
-                says which ones were passed over.
-            **parts_by_name: The parts, or some of them, of the same names as when they were saved.
+            count: Which checkpoint; by default, of those that are not damaged, the one with the highest
+                count. A warning names the damaged ones that were passed over.
+            **parts_by_name: The parts, or some of them, under the names that they were saved by.
 
         Returns:
             The count of the checkpoint; None where there is none, and none was asked for.
 
         Raises:
-            TypeError: `count` is not an integer; a part has no state, or is none.
-            ValueError: There is no checkpoint of this count; it has no parts of these names, or ones of
-                another kind; the arguments are not the same in all processes.
-            RuntimeError: The checkpoint is damaged, or all are; or another process has failed.
-            Exception: What a part raises that refuses its state. In any case all parts are as before.
+            TypeError: `count` is not an integer; a part has no state.
+            ValueError: There are no parts; there is no checkpoint of this count; it has no parts of these
+                names, or parts of another kind; the arguments are not the same on all ranks.
+            RuntimeError: The checkpoint is damaged, or all are; or another rank has failed.
+            Exception: What a part raises that refuses its state. After any error all parts are as before.
         """
-        from torch_bridge.checkpointing import loading
+        from torch_bridge.checkpointing import reading  # here for the same reason as in save
 
         def begin() -> tuple[int | None, list[str], list[folders.Complete]]:
             self._background.finish()
@@ -157,9 +159,9 @@ class Checkpoints:
             parts.check(parts_by_name)
             return called, list(parts_by_name), folders.complete(self.directory)
 
-        told = together(begin)
-        _check_same([each[:2] for each in told])
-        called, names, there = told[0]
+        begun = on_all_ranks(begin)
+        _check_same([each[:2] for each in begun])
+        called, names, there = begun[0]  # rank 0 decides which checkpoints there are
         there = [replace(found, path=self.directory / found.path.name) for found in there]
         if called is not None:
             counts = sorted({found.count for found in there})
@@ -168,50 +170,50 @@ class Checkpoints:
                 raise ValueError(f"{self.directory} has no checkpoint {called}; it has {counts}")
         if not there:
             return None
-        saved, wrong = loading.newest_sound(there[::-1])
+        saved, wrong = reading.newest_sound(there[::-1])
         if saved is None:
             raise RuntimeError(f"{self.directory} has no sound checkpoint: {'; '.join(wrong)}")
         if unknown := sorted(set(names) - set(saved.parts)):
             raise ValueError(f"{saved.found.path} has the parts {saved.parts}, and not {unknown}")
-        now: dict[str, parts.Snapshot | None] = {}
-        states: dict[str, Any] = {}
+        is_new_rank = processes.rank() >= len(saved.manifests)
 
         def read() -> None:
             template: dict[str, Tensor] = {}
-            for name, part in parts_by_name.items():
-                now[name] = parts.snapshot_if_any(name, part)
-                template |= parts.template(name, part, now[name])
-            for name, state in loading.read(saved, names, template).items():
-                states[name] = parts.unpacked(name, parts_by_name[name], state)
-                if processes.rank() >= len(saved.manifests):
-                    parts.start_anew(parts_by_name[name], states[name], now[name])
+            for each in loading:
+                template |= each.template()
+            states = reading.read(saved, names, template)
+            for each in loading:
+                each.receive(states[each.name], is_new_rank)
 
         with _ordinary_mode():
-            together(read)
-            said = loading.other_processes(saved, names, parts.alone(parts_by_name, states))
+            loading = [LoadingPart(name, part) for name, part in parts_by_name.items()]
+            on_all_ranks(read)
+            kept = [value for each in loading for value in each.values_of_one_rank()]
+            messages = reading.other_count_of_processes(saved, names, kept)
             if wrong:
-                said.append(f"{saved.found.path} is loaded: newer ones are damaged: {'; '.join(wrong)}")
-            for message in said:
+                messages.append(f"{saved.found.path} is loaded: newer ones are damaged: {'; '.join(wrong)}")
+            for message in messages:
                 warnings.warn(message, UserWarning, stacklevel=2)
-            parts.load(parts_by_name, states, now)
+            load_all_or_none(loading)
         return saved.found.count
 
     def __reduce__(self) -> Never:
         raise TypeError("Checkpoints can't be copied or pickled: build others on the same folder")
 
 
-def _check_same(told: Sequence[tuple[int | None, list[str]]]) -> None:
-    for rank, each in enumerate(told):
-        if each != told[0]:
+def _check_same(asked: Sequence[tuple[int | None, list[str]]]) -> None:
+    """Raises ValueError where a rank asks for another count or other names than rank 0."""
+    for rank, (count, names) in enumerate(asked):
+        if (count, names) != asked[0]:
             raise ValueError(
-                f"process 0 asks for checkpoint {told[0][0]} of the parts {told[0][1]}, "
-                f"and process {rank} for {each[0]} of {each[1]}"
+                f"rank 0 asks for checkpoint {asked[0][0]} of the parts {asked[0][1]}, "
+                f"and rank {rank} for {count} of {names}"
             )
 
 
 @contextmanager
 def _ordinary_mode() -> Generator[None]:
-    """What is made here lasts: no tensors of inference mode, whatever mode the caller is in."""
+    """Leave inference mode: its tensors can't be trained on later. Gradients stay on or off as they are."""
     grad_mode = torch.set_grad_enabled(torch.is_grad_enabled())
     with torch.inference_mode(False), grad_mode:
         yield

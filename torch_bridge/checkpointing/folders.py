@@ -1,12 +1,12 @@
-"""Folders that are there whole or not at all, and what is left of those that were never finished.
+"""The folders of checkpoints: each is complete or has a name that says that it is not.
 
-A checkpoint is written under a name that begins with a dot, and renamed when it is complete: `30`, or
-`30.1` where a `30` was there already, which goes afterwards. Whoever writes holds a lock, which ends with
-its process.
+A checkpoint is written into a folder whose name begins with a dot. When it is complete the folder is
+renamed: to `30`, or to `30.1` where there is a `30` already, which is removed afterwards. The process that
+writes holds a lock, which the system releases when the process ends, however it ends. So a later save knows
+which folders nobody writes any more, and removes them.
 """
 
 import itertools
-import os
 import re
 import shutil
 import uuid
@@ -14,6 +14,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from torch_bridge.checkpointing import files
 
 if TYPE_CHECKING:
     from filelock import FileLock
@@ -24,20 +26,21 @@ _UNFINISHED = re.compile(r"\.[0-9]+\.[0-9a-f]{32}\.(partial|removed|lock)")
 
 @dataclass(frozen=True, order=True)
 class Complete:
-    """A complete checkpoint: which one, how many of this count came before it, and where it is."""
+    """The folder of a complete checkpoint."""
 
     count: int
     replaced: int
+    """How many checkpoints of this count it has replaced."""
     path: Path
 
 
 class Unfinished:
-    """A folder that is being written, locked by this process.
+    """A folder that this process is writing, under a lock.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as directory:
     ...     folder = Unfinished(Path(directory), 30)
-    ...     clear(Path(directory))  # not those that are being written
+    ...     clear(Path(directory))  # leaves what somebody is writing
     ...     folder.commit()
     ...     folder.unlock()
     ...     [found.count for found in complete(Path(directory))]
@@ -57,8 +60,8 @@ class Unfinished:
             raise
 
     def commit(self) -> None:
-        """It is complete: the rename is the moment."""
-        sync(self.path)
+        """Make the checkpoint complete, by a rename."""
+        files.sync_folder(self.path)
         directory = self.path.parent
         there = [found.replaced for found in complete(directory) if found.count == self._count]
         for number in itertools.count(there[-1] + 1 if there else 0):
@@ -66,21 +69,23 @@ class Unfinished:
             try:
                 self.path.rename(target)
                 break
-            except OSError:  # where another process was faster
+            except OSError:  # another process may have taken the name first
                 if not target.exists():
                     raise
-        sync(directory)
+        files.sync_folder(directory)
 
     def discard(self) -> None:
+        """Remove the folder."""
         shutil.rmtree(self.path, ignore_errors=True)
 
     def unlock(self) -> None:
+        """Release the lock, and remove its file."""
         self._lock.release()
         Path(self._lock.lock_file).unlink(missing_ok=True)
 
 
 def complete(directory: Path) -> list[Complete]:
-    """The oldest first."""
+    """The complete checkpoints in a directory: by count, of one count the oldest first."""
     if not directory.is_dir():
         return []
     names = [(path, _COMPLETE.fullmatch(path.name)) for path in directory.iterdir() if path.is_dir()]
@@ -88,7 +93,10 @@ def complete(directory: Path) -> list[Complete]:
 
 
 def prune(directory: Path, newest: int, keep: int) -> None:
-    """Remove what was replaced, and of the oldest counts what is beyond `keep`; never the `newest` one."""
+    """Keep the `newest` checkpoint and those of the highest counts, `keep` in all; remove the others.
+
+    A checkpoint that another one of its count has replaced is removed too.
+    """
     found = complete(directory)
     latest = {each.count: each for each in found}
     others = sorted(latest.keys() - {newest}, reverse=True)[: keep - 1]
@@ -96,20 +104,20 @@ def prune(directory: Path, newest: int, keep: int) -> None:
     for each in found:
         if each not in kept:
             remains = directory / f".{each.count}.{uuid.uuid4().hex}.removed"
-            with suppress(FileNotFoundError):  # another process was faster
+            with suppress(FileNotFoundError):  # another process has removed it
                 each.path.rename(remains)
             shutil.rmtree(remains, ignore_errors=True)
 
 
 def clear(directory: Path) -> None:
-    """Remove what saves and removals that were killed have left behind."""
+    """Remove what is left of saves and removals that were killed."""
     for path in directory.iterdir():
         if _UNFINISHED.fullmatch(path.name) and not (path.suffix != ".removed" and _is_locked(path)):
             shutil.rmtree(path, ignore_errors=True)
 
 
 def _is_locked(path: Path) -> bool:
-    """Whether a process is writing there; else the lock goes too."""
+    """Whether a process is writing this folder. Where none is, the lock's file is removed."""
     lock = _lock_beside(path)
     if Path(lock.lock_file).exists():
         try:
@@ -122,27 +130,7 @@ def _is_locked(path: Path) -> bool:
 
 
 def _lock_beside(path: Path) -> "FileLock":
-    """One that a process may take in one thread and give back in another."""
-    from filelock import FileLock  # imported when asked for
+    """A lock that one thread may acquire and another release."""
+    from filelock import FileLock  # optional: only checkpoints and cached arrays need it
 
     return FileLock(path.with_suffix(".lock"), thread_local=False)
-
-
-def write(path: Path, content: bytes) -> None:
-    """The whole file or none, on the disk when this returns."""
-    unfinished = path.with_name(f"{path.name}.tmp")
-    with unfinished.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    unfinished.rename(path)
-
-
-def sync(folder: Path) -> None:
-    """Put a folder's names on the disk, where the system opens folders."""
-    with suppress(PermissionError):
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)

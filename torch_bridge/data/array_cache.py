@@ -1,7 +1,7 @@
-"""Arrays that are made once from their source and mapped in ever after.
+"""`cached_arrays`: arrays that are made once from a source, and mapped into memory ever after.
 
-Files in NumPy's own format under filelock's lock: what comes back are plain arrays that any program reads,
-where Hugging Face datasets (Arrow) would bring its own table, and pyarrow and pandas with it.
+They are files in NumPy's own format, which any program reads, and filelock's lock decides who writes them.
+Hugging Face datasets (Arrow) would give a table of its own kind, and bring pyarrow and pandas along.
 """
 
 import os
@@ -12,58 +12,69 @@ from pathlib import Path
 from typing import Any
 
 from torch_bridge.core import checks
+from torch_bridge.data import cache_key
 from torch_bridge.data import folder_of_arrays as arrays
-from torch_bridge.data import identity
 from torch_bridge.data.folder_of_arrays import Array
 
 
-def prepared(
+def cached_arrays(
     build: Callable[..., Iterable[Mapping[str, Array]]],
     source: str | os.PathLike[str],
     directory: str | os.PathLike[str],
+    *,
+    version: str = "",
     **settings: Any,
 ) -> Mapping[str, Array]:
     """The arrays that `build(source, **settings)` yields, from files that are written once.
 
-    `build` gives batches: dictionaries of arrays, which are joined along the first axis, name by name.
-    Each is written as it comes, so that no more than a batch need be in memory. Later calls map the files
-    in and don't call `build`.
+    `build` gives batches: dictionaries of arrays. The arrays of one name are joined along the first axis.
+    Each batch is written when it comes, so that memory need not hold more than one. Later calls map the
+    files into memory and don't call `build`.
 
-    They are kept under a key of the source's bytes, the settings and the source text of `build`, with what
-    Python compiled it to: a file that was edited since says nothing of what runs. Dates and names don't
-    count: of a folder it is the contents of its files, in the order of their names, and which of them lie
-    together in a folder. What else `build` depends on does not count either: the
-    functions that it calls, values that it closes over or finds in its module, a name that it reads
-    something from. Give those as settings. Each call reads the source once, for the key.
+    The files have a key, a digest of four things:
 
-    Many processes may ask at once: one builds, the others wait for it. A builder that is killed, or
-    raises, leaves nothing that would be taken for whole. Files that are missing, of another size or with
-    another header are built again (the rest of their bytes is not compared). To forget all that was
-    prepared, delete the directory.
+    - the source's bytes. Names and dates don't count. A folder counts as the contents of its files, in the
+      order of their names, and of its folders.
+    - the settings.
+    - `version`.
+    - the source text of `build`, as `inspect.getsource` gives it.
+
+    **Nothing else counts.** Not the functions that `build` calls, nor the variables of its module; not what
+    it closes over, the default values that it computes, the object of a method; not what a decorator adds
+    where it is not part of that text. A decorator that does not use `functools.wraps` even puts its own text
+    in the place of `build`'s. And the text is that of the file now, whatever was imported before an edit.
+    When one of these changes what `build` gives, give another `version`, or make it a setting.
+
+    Each call reads the source once, for the key. Many processes may ask at once: one builds, the others
+    wait for it. A builder that is killed, or raises, leaves nothing that would be taken for whole. Files
+    that are missing, of another size or with another header are built again (the rest of their bytes is not
+    compared). To forget all cached arrays, delete the directory.
 
     Args:
-        build: A function with a source text. What it closes over may be functions like it, as a
-            decorator's is; their texts count too.
-        source: A file or a folder, handed to `build` as it is.
+        build: A function, defined with `def` in a file.
+        source: A file or a folder. `build` gets it as it is given here.
         directory: Where the files are kept; it is made if there is none. It may not lie in the source.
-        **settings: Keyword arguments of `build`: plain JSON values. The arguments' order does not
-            count; that of a dictionary among them does.
+        version: Names what `build` depends on beside its text, the source and the settings. `build` does
+            not get it, so that none of its own arguments can have this name.
+        **settings: Keyword arguments of `build`: plain JSON values. The order of the arguments does not
+            count; the order within a dictionary does.
 
     Returns:
-        A read-only mapping of read-only `numpy.memmap` arrays, in C order, under the names and with the
-        dtypes and byte orders of `build`, of the shape (rows of all batches, …). Pickled, as for a
-        worker process, it is the path alone: hand on the mapping, not the arrays in it, which are pickled
-        whole. `torch.from_numpy` warns of read-only arrays; what an index array picks is a copy, and is not.
+        A read-only mapping of read-only `numpy.memmap` arrays, in C order, with the names, the dtypes and
+        the byte orders that `build` gave, of the shape (rows of all batches, …). The mapping is pickled, for
+        a worker process, as no more than a path. An array in it would be pickled whole: hand on the mapping.
+        `torch.from_numpy` warns of read-only arrays, but not of what an index array picks from them, which
+        is a copy.
 
     Raises:
-        TypeError: A setting that is no plain JSON value, a `build` without a source text that says what
-            it is (a partial, a method, a callable object, a function typed at a prompt, one of two lambdas
-            on a line), or a `build` that gives something else than dictionaries of arrays.
+        TypeError: A setting that is no plain JSON value; a `version` that is no str; a `build` without a
+            source text (a partial, a callable object, a function from `exec` or a prompt), or one that gives
+            something else than dictionaries of arrays.
         ValueError: `build` gives no batch, or one without arrays; an array of no dimensions, or of a
             dtype that files of NumPy's format don't hold (objects, bfloat16); batches that differ in
             names, dtype or trailing shape. The directory lies in the source.
         FileNotFoundError, NotADirectoryError: There is no such source; the directory is a file.
-        RuntimeError: The source changed while it was prepared.
+        RuntimeError: The source changed while `build` ran.
         Whatever `build` raises. Nothing is kept then.
 
     >>> import tempfile
@@ -75,23 +86,25 @@ def prepared(
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     table = Path(folder, "table.txt")
     ...     _ = table.write_text("1 2 3")
-    ...     prepared(parse, table, f"{folder}/prepared", scale=10)["numbers"]
-    ...     prepared(parse, table, f"{folder}/prepared", scale=10)["numbers"]
+    ...     cached_arrays(parse, table, f"{folder}/cache", scale=10)["numbers"]
+    ...     cached_arrays(parse, table, f"{folder}/cache", scale=10)["numbers"]
     parsing
     memmap([10, 20, 30])
     memmap([10, 20, 30])
     """
     try:
-        from filelock import FileLock, Timeout
+        from filelock import FileLock, Timeout  # optional: only cached arrays and checkpoints need it
     except ModuleNotFoundError as error:
-        raise checks.missing("prepared", error, "torch") from None
+        raise checks.missing("cached_arrays", error, "torch") from None
 
     path, directory = Path(source), Path(directory).absolute()
     if path.is_dir() and directory.resolve().is_relative_to(path.resolve()):
         raise ValueError(f"directory = {str(directory)!r} lies in the source: it would change its key")
-    plain, code = identity.of_settings(settings), identity.of_code(build)
-    before = identity.of_source(path)
-    key = identity.combine(before, plain, code)
+    if not isinstance(version, str):
+        raise TypeError(f"version = {version!r} must be a str")
+    plain, code = cache_key.of_settings(settings), cache_key.of_code(build)
+    before = cache_key.of_source(path)
+    key = cache_key.combine(before, plain, version, code)
     folder, partial = directory / key, directory / f"{key}.partial"
     if (found := arrays.find(folder)) is not None:
         return found
@@ -100,7 +113,7 @@ def prepared(
     except FileExistsError:
         raise NotADirectoryError(f"directory = {str(directory)!r} is a file") from None
     for leftover in directory.glob(f"{'[0-9a-f]' * len(key)}.partial"):
-        # Of a builder that was killed, unless it still holds its lock.
+        # A builder that was killed has left it, unless one holds its lock still.
         with suppress(Timeout), FileLock(leftover.with_suffix(".lock"), blocking=False):
             _remove(leftover)
     with FileLock(f"{folder}.lock"):
@@ -110,8 +123,8 @@ def prepared(
             _remove(partial)
             partial.mkdir()
             arrays.write(build(source, **settings), partial)
-            if identity.of_source(path) != before:
-                raise RuntimeError(f"source: {path} changed while it was prepared")
+            if cache_key.of_source(path) != before:
+                raise RuntimeError(f"source: {path} changed while build ran")
             _remove(folder)
             partial.rename(folder)
         except BaseException:

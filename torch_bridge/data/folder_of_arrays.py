@@ -1,6 +1,5 @@
-"""A folder of arrays: written batch by batch, opened only if it is whole, mapped into memory."""
+"""A folder of arrays: written batch by batch, and mapped into memory if it is whole."""
 
-import hashlib
 import io
 import json
 import os
@@ -12,7 +11,9 @@ from typing import Any, BinaryIO, cast
 import numpy as np
 from numpy.lib import format as npy
 
-_CONTENTS = "contents"  # the name, the size and the header of each array, after a digest of these
+from torch_bridge.checkpointing import files
+
+_CONTENTS = "contents"  # a file with each array's name, its file's size and header, after a digest of these
 
 Array = np.ndarray[Any, Any]
 
@@ -34,34 +35,32 @@ class _Arrays(Mapping[str, Array]):
 
     def __repr__(self) -> str:
         arrays = (f"{name!r}: {array.dtype}{list(array.shape)}" for name, array in self.items())
-        return f"prepared({', '.join(arrays)})"
+        return f"cached_arrays({', '.join(arrays)})"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return reopen, (self._folder,)
 
 
 def reopen(folder: Path) -> Mapping[str, Array]:
-    """What lies there and is whole."""
+    """The arrays in a folder that was whole before."""
     if (found := find(folder)) is None:
-        raise FileNotFoundError(f"{folder}: what was prepared there is gone, or no longer whole")
+        raise FileNotFoundError(f"{folder}: the arrays that were cached there are gone, or no longer whole")
     return found
 
 
 def find(folder: Path) -> Mapping[str, Array] | None:
-    """What lies there, or None where it is not as it was written."""
+    """The arrays in a folder, or None where the folder is not as it was written."""
     arrays: dict[str, Array] = {}
     try:
-        digest, _, contents = (folder / _CONTENTS).read_bytes().partition(b"\n")
-        if hashlib.sha256(contents).hexdigest().encode() != digest:
-            return None
-        for number, (name, size, header) in enumerate(json.loads(contents)):
+        rows = json.loads(files.read_with_digest(folder / _CONTENTS))
+        for number, (name, size, header) in enumerate(rows):
             path = folder / f"{number}.npy"
             with path.open("rb") as file:
                 found = os.fstat(file.fileno()).st_size, file.read(len(header)).decode("latin-1")
             if found != (size, header):
                 return None
             arrays[name] = npy.open_memmap(path, mode="r", max_header_size=len(header))
-    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError, files.DamagedError):
         return None
     return _Arrays(folder, arrays)
 
@@ -70,14 +69,14 @@ def write(batches: object, folder: Path) -> None:
     """Fill an empty folder with the arrays of the batches, joined along the first axis."""
     if not isinstance(batches, Iterable) or isinstance(batches, Mapping):
         raise TypeError(f"build gave {_kind(batches)}, not an iterable of dictionaries of arrays")
-    with ExitStack() as files:
+    with ExitStack() as stack:
         columns: dict[str, _Column] = {}
         for number, batch in enumerate(cast("Iterable[object]", batches)):
             label = f"batch {number} of build"
             arrays = _checked(label, batch)
             if number == 0:
                 for name, array in arrays.items():
-                    file = files.enter_context((folder / f"{len(columns)}.npy").open("wb"))
+                    file = stack.enter_context((folder / f"{len(columns)}.npy").open("wb"))
                     columns[name] = _Column(f"{label}: {name!r}", file, array)
             if arrays.keys() != columns.keys():
                 raise ValueError(f"{label} has arrays {sorted(arrays)}, batch 0 {sorted(columns)}")
@@ -86,10 +85,7 @@ def write(batches: object, folder: Path) -> None:
         if not columns:
             raise ValueError("build gave no batch")
         rows = [(name, *column.finish()) for name, column in columns.items()]
-    contents = json.dumps(rows).encode()
-    with (folder / _CONTENTS).open("wb") as file:
-        file.write(hashlib.sha256(contents).hexdigest().encode() + b"\n" + contents)
-        _flush(file)
+    files.write_with_digest(folder / _CONTENTS, json.dumps(rows).encode())
 
 
 def _checked(label: str, batch: object) -> dict[str, Array]:
@@ -108,7 +104,7 @@ def _checked(label: str, batch: object) -> dict[str, Array]:
 
 
 class _Column:
-    """The arrays of one name, on their way to a file: rows are appended, and the header comes last."""
+    """The file of the arrays of one name: rows are appended, and the header is written last."""
 
     def __init__(self, label: str, file: BinaryIO, first: Array) -> None:
         if first.ndim == 0:
@@ -117,7 +113,8 @@ class _Column:
             raise ValueError(f"{label} has dtype {first.dtype}, which a file of NumPy's format does not hold")
         self._file, self._dtype, self._trailing = file, first.dtype, first.shape[1:]
         self._rows = 0
-        file.write(self._header())  # as long as the last one: NumPy leaves room for any number of rows
+        # It keeps the place of the last header: NumPy makes all as long, with room for any number of rows.
+        file.write(self._header())
 
     def append(self, label: str, array: Array) -> None:
         if array.ndim == 0 or (array.dtype, array.shape[1:]) != (self._dtype, self._trailing):
@@ -129,12 +126,12 @@ class _Column:
         self._rows += len(array)
 
     def finish(self) -> tuple[int, str]:
-        """The size of the file and its header, once both are on the disk."""
+        """Put the file on the disk, and return its size and its header."""
         header = self._header()
         size = self._file.tell()
         self._file.seek(0)
         self._file.write(header)
-        _flush(self._file)
+        files.sync_file(self._file)
         return size, header.decode("latin-1")
 
     def _header(self) -> bytes:
@@ -146,17 +143,11 @@ class _Column:
 
 
 def _is_storable(dtype: np.dtype[Any]) -> bool:
-    """Whether it comes back from a file as it was: bfloat16 would be two bytes of nothing."""
+    """Whether a file gives this dtype back: it would give bfloat16 back as two bytes without a meaning."""
     try:
         return not dtype.hasobject and npy.descr_to_dtype(npy.dtype_to_descr(dtype)) == dtype
     except ValueError:  # fields that overlap
         return False
-
-
-def _flush(file: BinaryIO) -> None:
-    """To the disk, before the folder gets the name that says that it is whole."""
-    file.flush()
-    os.fsync(file.fileno())
 
 
 def _kind(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""Which samples make up a batch of all processes together, and which of them are this process's."""
+"""Global batches: which samples all ranks load together, and which of them this rank loads."""
 
 from collections import deque
 from collections.abc import Iterator, Sized
@@ -9,7 +9,7 @@ from typing import Any, TypeVar, cast
 
 from torch.utils.data import BatchSampler
 
-from torch_bridge.data.prefetching import Stateful
+from torch_bridge.checkpointing.stateful import Stateful
 
 Items = TypeVar("Items", list[int], range)
 Place = dict[str, Any]
@@ -17,30 +17,30 @@ Place = dict[str, Any]
 
 @dataclass
 class Epoch:
-    """A run through the sampler that has come as far as `batch`."""
+    """One iteration through the sampler, of which `batch` batches have been drawn."""
 
     samples: Iterator[int]
     batch: int = 0
-    # For each batch that the loader has drawn and not handed out yet: the place after it, and whether
-    # this process has samples in it.
     drawn: deque[tuple[Place, bool]] = field(default_factory=deque[tuple[Place, bool]])
+    """For each batch that was drawn and not handed out yet: the place after it, and whether this rank has
+    samples in it."""
 
 
 class GlobalBatches(BatchSampler):
-    """This process's share of every batch that all processes get together.
+    """This rank's share of every global batch.
 
-    Batch i is the samples [i·B, (i + 1)·B) of the sampler's order, B = processes · `batch_size`. Of its r
-    samples, B but for a last batch that is incomplete, process k of n has [⌈k·r/n⌉, ⌈(k + 1)·r/n⌉).
+    With n ranks and B = n · `batch_size`, global batch i has the samples [i·B, (i + 1)·B) of the sampler's
+    order. Of its r samples (B, or fewer in an incomplete last batch) rank k has [⌈k·r/n⌉, ⌈(k + 1)·r/n⌉).
 
     Args:
-        sampler: The order of all samples, the same in every process. Where it has a state, or its
-            iterators have, that is part of a place; otherwise it gives the same order again.
-        batch_size: Samples that one process has in a batch.
+        sampler: The order of all samples, the same on every rank. If the sampler or its iterators have a
+            state, it is part of a place. A sampler without one must give the same order again.
+        batch_size: Samples that one rank has in a batch.
         drop_last: Whether to leave out a last batch that is incomplete.
         rank: k.
         processes: n.
-        equally_many: Whether a process without samples in the last batch gets one of them all the same:
-            what comes of it is to be emptied then.
+        equally_many: Whether all ranks get the same number of batches. A rank without samples in the last
+            batch then gets one sample of it, and the loader cuts the rows of that batch away.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class GlobalBatches(BatchSampler):
                 yield share or batch[:1]
 
     def open(self) -> Epoch:
-        """The epoch that the next iteration goes through: a new one, unless a place was gone to."""
+        """The epoch that the next iteration goes through: a new one, or the one that `go_to` has set."""
         if self._opened is None:
             self._opened = Epoch(iter(self.sampler))
         return self._opened
@@ -79,7 +79,7 @@ class GlobalBatches(BatchSampler):
         return {"batch": epoch.batch, "sampler": _state(self.sampler), "order": _state(epoch.samples)}
 
     def go_to(self, place: Place) -> None:
-        """Make the next iteration go on there; after an epoch's last batch, with the next epoch."""
+        """Make the next iteration begin at this place or, at an epoch's end, with the next epoch."""
         if isinstance(self.sampler, Stateful):
             self.sampler.load_state_dict(place["sampler"])
         samples, done = iter(self.sampler), place["batch"] * self._size
@@ -99,5 +99,5 @@ class GlobalBatches(BatchSampler):
 
 
 def _state(of: object) -> Any:
-    """A copy, for a sampler that shows its own variables."""
+    """A copy of the state: a sampler may return the dictionary that it goes on to change."""
     return deepcopy(of.state_dict()) if isinstance(of, Stateful) else None

@@ -1,4 +1,4 @@
-"""A data loader that fits the machine and resumes in mid-epoch."""
+"""`make_loader`: a data loader that fits the machine and resumes in mid-epoch."""
 
 import os
 import sys
@@ -16,14 +16,13 @@ from torchdata.stateful_dataloader.sampler import RandomSampler  # pyright: igno
 
 from torch_bridge.core import checks
 from torch_bridge.data.global_batches import GlobalBatches
-from torch_bridge.data.resumable import ResumableLoader, on_cpu
+from torch_bridge.data.resumable_loader import ResumableLoader, on_cpu
 from torch_bridge.distributed import processes
 
 # Each worker holds the dataset object once more, and a single device seldom needs more than this.
 MOST_WORKERS = 8
 
 _NOT_HERE = {
-    "num_workers": "is given as workers=",
     "generator": "is made from seed=",
     "batch_sampler": "has no place beside batch_size; give sampler=",
     "pin_memory_device": "is deprecated; give device=",
@@ -46,7 +45,7 @@ def make_loader(
     *,
     training: bool = True,
     device: torch.device | str | None = None,
-    workers: int | None = None,
+    num_workers: int | None = None,
     seed: int = 0,
     **overrides: Any,
 ) -> StatefulDataLoader[Any]:
@@ -57,35 +56,34 @@ def make_loader(
     and put together on the CPU, whatever torch's default device is. torch's, NumPy's and Python's random
     states are left alone.
 
-    Under several processes (of the process group or, before there is one, torchrun's) each loads its
-    share of every batch, in the order of ranks: batch i of all processes together is what one process
-    with their number times `batch_size` would load. A last batch that is incomplete is split as evenly as
-    it goes. Where it has fewer samples than there are processes, those that get none have one batch fewer
-    (see `evaluate`); in training, whose updates are made together, they get one without rows: the batch
-    of one sample, each of its tensors cut to none along the first dimension.
+    Under several processes (of the process group or, before there is one, torchrun's) each rank loads its
+    share of every batch. Put together in the order of ranks, the shares are the batch that one process would
+    load with `batch_size` times the number of processes. An incomplete last batch is split as evenly as
+    possible. If it has fewer samples than there are processes, some ranks have none of them: these ranks
+    get one batch fewer (see `evaluate`) or, in training, where every update needs all ranks, a batch
+    without rows: the batch of one sample, with every tensor cut to no rows along its first dimension.
 
     `load_state_dict(loader.state_dict())` on a loader built with the same arguments makes its next
     iteration begin with the first batch that had not been handed out: in mid-epoch the rest of that
-    epoch, after an epoch's last batch the next one. The state is the same in every process, and loads on
-    any number of them that gives the same batch in all, with any number of workers. A loader has one
-    place: a new iteration, or a loaded state, ends the iteration before. A dataset's own state and the
-    random states inside workers are not saved, so an augmentation that is to be the same after a resume
-    takes its randomness from (seed, epoch, index).
+    epoch, after an epoch's last batch the next one. The state is the same on every rank. Any number of
+    processes can load it, if all of them together have the same batch, with any number of workers. A
+    loader has one place: a new iteration, or a loaded state, ends the iteration before. A dataset's own
+    state and the random states inside workers are not saved, so an augmentation that is to be the same
+    after a resume has to take its random numbers from (seed, epoch, index).
 
     Args:
         dataset: Samples by index, with a length.
         batch_size: Samples in a batch of one process.
         training: Whether to shuffle and to drop the last incomplete batch.
         device: Where the batches will go (see `prefetch`); for CUDA they are put in pinned memory.
-        workers: Processes that load, each with its own copy of the dataset, through all epochs; by
-            default one fewer than its share of the cores that this process may use (torchrun's
-            `LOCAL_WORLD_SIZE` says with how many it shares them), at most 8. Where processes are
-            spawned, a script needs `if __name__ == "__main__":`.
+        num_workers: Processes that load, each with its own copy of the dataset, through all epochs. By
+            default one fewer than the cores that this process may use, at most 8; the processes on one
+            machine (torchrun's `LOCAL_WORLD_SIZE`) share its cores. Where workers are spawned, a script
+            needs `if __name__ == "__main__":`.
         seed: What the orders are drawn from: 0 to 2³² - 1.
         **overrides: Other keyword arguments of `torch.utils.data.DataLoader`, such as `shuffle`,
-            `drop_last`, `collate_fn` or `prefetch_factor`. A `sampler` replaces the order of all samples,
-            and has to give the same one in every process; to be resumable it has to have a state, or give
-            the same order again.
+            `drop_last`, `collate_fn` or `prefetch_factor`. A `sampler` gives the order of all samples, the
+            same on every rank. To resume, it must have a state, or give the same order again.
 
     Returns:
         A `torchdata.stateful_dataloader.StatefulDataLoader`.
@@ -93,19 +91,19 @@ def make_loader(
     Raises:
         TypeError: A dataset without length or index (an `IterableDataset` keeps its own place in its
             stream: build the loader yourself), or a keyword argument that has no place here.
-        ValueError: Settings that contradict each other (under several processes, a
-            `DistributedSampler` does, and a sampler whose `generator` is None); a dataset too small for a
-            single batch; a batch without rows that a `collate_fn` would have to make. From
-            `load_state_dict`: the state of a loader that was built otherwise.
-        RuntimeError: torch does not know the device. From an iteration: it was ended by another, or the
-            loader was built before the other processes were known.
+        ValueError: Settings that contradict each other; under several processes a `DistributedSampler`, or
+            a sampler whose `generator` is None; a dataset too small for a single batch; a batch without
+            rows that a `collate_fn` would have to make. From `load_state_dict`: the state of a loader that
+            was built with other arguments.
+        RuntimeError: torch does not know the device. From an iteration: another has ended it, or the
+            loader was built before the process group.
 
     >>> from torch_bridge import make_loader
-    >>> loader = make_loader(range(10), 4, workers=0)
+    >>> loader = make_loader(range(10), 4, num_workers=0)
     >>> batches = iter(loader)
     >>> first, state = next(batches), loader.state_dict()
     >>> rest = [batch.tolist() for batch in batches]
-    >>> resumed = make_loader(range(10), 4, workers=0)
+    >>> resumed = make_loader(range(10), 4, num_workers=0)
     >>> resumed.load_state_dict(state)
     >>> [batch.tolist() for batch in resumed] == rest
     True
@@ -116,18 +114,18 @@ def make_loader(
     seed = checks.at_least("seed", seed, 0)
     if seed >= 2**32:
         raise ValueError(f"seed = {seed} must be below 2**32: torch's generator would ignore the bits above")
-    settings = _settings(training, device, workers, overrides)
+    settings = _settings(training, device, num_workers, overrides)
     shuffle, sampler, drop_last = (settings.pop(name) for name in ("shuffle", "sampler", "drop_last"))
     count, rank = processes.count(), processes.rank()
     if count > 1 and isinstance(sampler, DistributedSampler):
         raise ValueError(
-            f"sampler = {sampler!r} takes this process's share of the samples, and so does the loader, of "
-            "every batch: give a sampler of all samples"
+            f"sampler = {sampler!r} takes this rank's share of the samples, and the loader takes this rank's "
+            "share of every batch: give a sampler of all samples"
         )
     if count > 1 and sampler is not None and getattr(sampler, "generator", sampler) is None:
         raise ValueError(
-            f"sampler = {sampler!r} draws from torch's global random numbers, and each process has others: "
-            "give it a generator= of the same seed in all"
+            f"sampler = {sampler!r} draws from torch's global random numbers, which differ from rank to "
+            "rank: give it a generator= of the same seed on all"
         )
     samples = len(dataset) if sampler is None else len(cast(Sized, sampler))
     whole = batch_size * count
@@ -154,7 +152,8 @@ def make_loader(
         "drop_last": drop_last,
         "seed": seed,
     }
-    # What seeds the workers must not draw from the sampler's generator; in each process it draws others.
+    # The workers' seeds are drawn from this generator: not from the sampler's, whose order they would
+    # change, and others on every rank.
     seeds = _generator(seed + rank)
     with on_cpu(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="'set_vital' is deprecated", category=UserWarning)
@@ -162,18 +161,18 @@ def make_loader(
 
 
 def _settings(
-    training: bool, device: torch.device | str | None, workers: int | None, overrides: dict[str, Any]
+    training: bool, device: torch.device | str | None, num_workers: int | None, overrides: dict[str, Any]
 ) -> dict[str, Any]:
-    """The keyword arguments of the loader, with `shuffle`; refused where they contradict each other."""
+    """The keyword arguments of the loader, and `shuffle`. Raises ValueError if they contradict each other."""
     for name in overrides.keys() & _NOT_HERE.keys():
         raise TypeError(f"{name} = {overrides[name]!r} {_NOT_HERE[name]}")
     for_workers = [name for name in _WORKERS_ONLY if overrides.get(name)]
-    if workers is None:
+    if num_workers is None:
         cores = _usable_cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-        workers = max(min(cores - 1, MOST_WORKERS), 1 if for_workers else 0)
-    workers = checks.at_least("workers", workers, 0)
-    if workers == 0 and for_workers:
-        raise ValueError(f"{for_workers[0]} = {overrides[for_workers[0]]!r} needs workers > 0")
+        num_workers = max(min(cores - 1, MOST_WORKERS), 1 if for_workers else 0)
+    num_workers = checks.at_least("num_workers", num_workers, 0)
+    if num_workers == 0 and for_workers:
+        raise ValueError(f"{for_workers[0]} = {overrides[for_workers[0]]!r} needs num_workers > 0")
     if overrides.get("prefetch_factor") is not None:
         checks.at_least("prefetch_factor", overrides["prefetch_factor"], 1)
     if not overrides.get("in_order", True):
@@ -186,13 +185,13 @@ def _settings(
         raise ValueError("shuffle = True and a sampler: give one of them")
     return {
         "pin_memory": on_cuda,
-        "persistent_workers": workers > 0,
-        "snapshot_every_n_steps": None,  # by torchdata: the loader's state is its own
+        "persistent_workers": num_workers > 0,
+        "snapshot_every_n_steps": None,  # ResumableLoader has a state of its own
         **overrides,
         "shuffle": bool(overrides.get("shuffle", training and sampler is None)),
         "sampler": sampler,
         "drop_last": bool(overrides.get("drop_last", training)),
-        "num_workers": workers,
+        "num_workers": num_workers,
     }
 
 

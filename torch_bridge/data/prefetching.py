@@ -1,8 +1,8 @@
-"""Copies to the device that run ahead of the training loop."""
+"""`prefetch`: copies of a loader's batches to the device, made ahead of the training loop."""
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sized
-from typing import Any, Generic, Protocol, TypeVar, cast, runtime_checkable
+from typing import Any, Generic, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -11,6 +11,7 @@ from torch.nn.utils.rnn import PackedSequence
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
+from torch_bridge.checkpointing.stateful import Stateful
 from torch_bridge.core import checks
 
 Item = TypeVar("Item")
@@ -18,48 +19,39 @@ Batch = TypeVar("Batch")
 State = dict[str, Any]
 
 
-@runtime_checkable
-class Stateful(Protocol):
-    """What a loader needs for its place to be saved."""
-
-    def state_dict(self) -> State: ...
-    def load_state_dict(self, state_dict: State, /) -> None: ...
-
-
 class prefetch(Generic[Batch]):
-    """A loader's batches on the device, copied ahead while the device is at work.
+    """A loader's batches on the device, copied while the device still works on earlier ones.
 
-    On CUDA the copies of the next `depth` batches run on a stream of their own, ordered with the one
-    that uses them in both directions: the user's waits for a batch's copy to arrive, and a batch's
-    memory is not written again before the work that was queued on it is done. Both waits are the
-    device's. The host waits for nothing, given pinned memory (`make_loader(..., device=device)`). The
-    user's stream is the one that is current when the batch is asked for. On a CPU the batches are
-    handed through.
+    On CUDA the copies of the next `depth` batches run on a stream of their own. The user's stream, the one
+    that is current when a batch is asked for, waits for the copy of that batch. And the memory of a batch
+    is not written again before the work that the user's stream has queued on it is done. The device does
+    both waits: with pinned memory (`make_loader(..., device=device)`) the host never synchronizes with it.
+    On a CPU the batches are handed through.
 
-    Each iteration iterates the loader once. An error in the loader comes up in its place, after the
+    Each iteration iterates the loader once. An error in the loader is raised in its place, after the
     batches before it.
 
-    `state_dict` and `load_state_dict` stand in the place of the loader's. The state is the loader's
-    after the last batch handed out, whatever has been fetched ahead. Such a loader has one place: a new
+    `state_dict` and `load_state_dict` replace the loader's. The state is the loader's state after the last
+    batch handed out, however many batches were fetched ahead. A loader with a state has one place: a new
     iteration, or a loaded state, ends the iteration before.
 
     Args:
         loader: Any iterable of batches. A batch is a pytree (tuples, lists, dicts, named tuples) of dense
-            or sparse tensors and packed sequences; other leaves are handed through. The loader writes
-            no more to a batch that it has handed out.
+            or sparse tensors and packed sequences; other leaves are handed through. Once the loader has
+            handed out a batch, it may not write to it.
         device: A CUDA device or the CPU.
-        depth: How many batches are copied ahead of the one that is handed out.
+        depth: How many further batches are on their way when a batch is handed out.
 
     Raises:
         TypeError: `depth` is not an integer. From `state_dict` and `load_state_dict`: the loader has
             no such methods. From `len`: the loader has no length. From an iteration, on CUDA: a batch
-            holds a tensor that is neither dense nor sparse (nested, quantized, one made of several), or an
-            object with tensors of its own.
+            holds a tensor that is neither dense nor sparse (nested, quantized, a wrapper of several), or an
+            object that holds tensors.
         ValueError: `depth` is below 1; the device is neither CUDA's nor the CPU, or there is no CUDA.
-        RuntimeError: torch does not know the device. From an iteration that was ended by another.
+        RuntimeError: torch does not know the device. From an iteration that another has ended.
 
     >>> from torch_bridge import make_loader, prefetch
-    >>> feed = prefetch(make_loader(range(6), 2, training=False, workers=0), "cpu")
+    >>> feed = prefetch(make_loader(range(6), 2, training=False, num_workers=0), "cpu")
     >>> for batch in feed:
     ...     break
     >>> feed.load_state_dict(feed.state_dict())
@@ -77,7 +69,7 @@ class prefetch(Generic[Batch]):
         self._stream = Stream(device) if kind == "cuda" else None
         self._depth = depth if kind == "cuda" else 0
         self._state: State | None = None
-        self._newest: object = None  # the iteration that the state is of
+        self._newest: object = None  # the iteration that the state belongs to
 
     def __len__(self) -> int:
         return len(cast(Sized, self.loader))
@@ -94,14 +86,14 @@ class prefetch(Generic[Batch]):
             self._state = state
             yield batch
         if self._newest is this:
-            self._state = self._loader_state()  # it may have moved when it saw its end
+            self._state = self._loader_state()  # at its end a loader may change its state
 
     def state_dict(self) -> State:
         """The loader's state after the last batch handed out."""
         return self._with_state().state_dict() if self._state is None else self._state
 
     def load_state_dict(self, state_dict: State) -> None:
-        """Make the next iteration go on where the state was saved.
+        """Make the next iteration begin at the place that the state says.
 
         Args:
             state_dict: What `state_dict` returned.
@@ -118,7 +110,7 @@ class prefetch(Generic[Batch]):
         return None if self._stateful is None else self._stateful.state_dict()
 
     def _fetch(self, batches: Iterator[Batch]) -> Iterator[tuple[Batch, Event | None, State | None]]:
-        """Each batch, under way to the device, with its arrival and the loader's state after it."""
+        """Each batch with the event of its arrival on the device, and the loader's state after it."""
         for batch in batches:
             if self._stream is None:
                 yield batch, None, self._loader_state()
@@ -129,7 +121,7 @@ class prefetch(Generic[Batch]):
 def _send(batch: Batch, stream: Stream) -> tuple[Batch, Event]:
     leaves, structure = pytree.tree_flatten(batch, _is_packed)
     if any(part.is_cuda for leaf in leaves for part in _memory(leaf)):
-        # What lies on a device already may still be written there.
+        # The batch lies on a device already, where queued work may still write to it.
         stream.wait_stream(torch.cuda.current_stream(stream.device))
     arrival = Event()
     with torch.cuda.stream(stream):
@@ -149,12 +141,12 @@ def _receive(batch: Any, arrival: Event) -> None:
     user.wait_event(arrival)
     for leaf in pytree.tree_leaves(batch, _is_packed):
         for part in _memory(leaf):
-            # It was allocated for the copying stream, which would write to it again once it is freed.
+            # Its memory belongs to the copying stream, which may reuse it as soon as it is freed.
             part.record_stream(user)
 
 
 def _is_packed(node: Any) -> bool:
-    # To pytree a named tuple; but its batch_sizes stay on the CPU.
+    # pytree would open it, as a named tuple, and its batch_sizes must stay on the CPU.
     return isinstance(node, PackedSequence)
 
 
@@ -183,7 +175,7 @@ def _memory(leaf: Any) -> list[Tensor]:
 
 
 def _run_ahead(items: Iterator[Item], depth: int) -> Iterator[Item]:
-    """The items, each when `depth` more have been drawn; an error after the items drawn before it."""
+    """The items, each once `depth` more are drawn. An error is raised after the items before it."""
     drawn: deque[Item] = deque()
     try:
         for item in items:

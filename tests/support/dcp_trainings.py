@@ -1,4 +1,4 @@
-"""Trainings over several processes, saved by `torch.distributed.checkpoint`, in each of the processes."""
+"""Trainings on several ranks that `torch.distributed.checkpoint` saves and loads; each rank runs these."""
 
 import json
 from pathlib import Path
@@ -47,7 +47,7 @@ class Run:
         }
 
     def train(self, first: int, last: int) -> list[list[float]]:
-        """Make these updates, and say which rates they used."""
+        """Make these updates, and return the rates that they used."""
         rank, processes = distributed.get_rank(), distributed.get_world_size()
         inputs, targets = trainers.dataset(96).tensors
         with rates_used() as used:
@@ -67,7 +67,7 @@ class Run:
         execute([STATE, SAVE], self.names)
 
     def load(self, lost: bool) -> None:
-        # The building of a state makes an update of its own, at a rate of 0, where there was none.
+        # Where there was no update yet, building a state makes one, at a rate of 0.
         execute([STATE, LOAD], self.names)
         if lost:
             for group in self.names["state"]["optimizer"]["param_groups"]:
@@ -76,7 +76,10 @@ class Run:
 
 
 def resumed(folder: str, wrapper: str, as_tensor: bool, branch: Curve, lost: bool) -> dict[str, Any]:
-    """Runs that never stopped, that went on after five updates, and that went on under another curve."""
+    """Three runs: one never stops, one is resumed after five updates, one is resumed then on another curve.
+
+    Returns the rates that each used, and whether the first two end with the same weights.
+    """
     rate = torch.tensor(PEAK) if as_tensor else PEAK
     path = str(Path(folder, "saved"))
 

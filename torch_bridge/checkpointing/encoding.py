@@ -1,4 +1,8 @@
-"""A state as JSON and tensors: whatever `json` would change has a tag, and comes back as it was."""
+"""A state as JSON and tensors, from which it comes back as it was.
+
+A value that `json` would change, a tuple for instance, is a dictionary with a tag that says what it is. A
+tensor is a dictionary with a key: the tensors themselves are kept apart, by key.
+"""
 
 import json
 import math
@@ -15,26 +19,31 @@ from torch_bridge.distributed import processes
 from torch_bridge.distributed.dtensors import mesh_of
 
 _TAG = "$"
-_SAFE = 2**63  # Python reads longer decimals, but not without end
+_SAFE = 2**63  # Python reads longer decimals, but none of more than some thousand digits
 _DICTIONARIES: dict[str, Any] = {kind.__name__: kind for kind in (dict, OrderedDict, Counter)}
 _SEQUENCES: dict[str, Any] = {kind.__name__: kind for kind in (tuple, torch.Size, set, frozenset)}
-_ARRAYS = "?biufcSUMm"  # NumPy's kinds whose values are their bytes
+_ARRAYS = "?biufcSUMm"  # the kinds of NumPy's dtypes whose values are their bytes
 
 MakeTensor = Callable[[str, torch.dtype, list[int], list[int] | None], Tensor]
-"""From a key, a dtype, a shape and, where it is not contiguous, the strides."""
+"""Makes a tensor from its key, its dtype, its shape and, where it is not contiguous, its strides."""
 
 
 def encode(
     name: str, state: Any, kept: Callable[[Tensor], Tensor] = lambda tensor: tensor
 ) -> tuple[Any, dict[str, Tensor]]:
-    """JSON that stands for the state, and what `kept` makes of its tensors by the keys that it names.
+    """The state as JSON, and its tensors by key.
 
-    None, booleans, integers, floats to the bit, complex numbers, strings, bytes; lists, tuples, sets,
-    dictionaries with any keys of these; dtypes, devices, sizes; NumPy's arrays and scalars; tensors that
-    are dense, and DTensors over all processes.
+    A state may hold: None, booleans, integers, floats (to the bit), complex numbers, strings, bytes; lists,
+    tuples, sets, and dictionaries with any of these as keys; dtypes, devices, sizes; NumPy's arrays and
+    scalars; dense tensors, and DTensors over all ranks.
+
+    Args:
+        name: What keys and errors begin with.
+        state: The state.
+        kept: What is kept of a tensor, a copy for instance.
 
     Raises:
-        TypeError: Anything else; it says where.
+        TypeError: The state holds something else; the message says where.
     """
     tensors: dict[str, Tensor] = {}
     try:
@@ -44,12 +53,12 @@ def encode(
 
 
 def decode(structure: Any, make: MakeTensor) -> Any:
-    """The state that the JSON stands for, with a tensor of `make`'s in place of each reference.
+    """The state that `encode` made this JSON of, with tensors from `make`.
 
-    Tensors may get their values later: arrays share their memory.
+    The tensors may get their values afterwards: NumPy's arrays share the memory of theirs.
 
     Raises:
-        ValueError: It is not what `encode` returned.
+        ValueError: `encode` does not make such JSON.
     """
     if isinstance(structure, list):
         return [decode(item, make) for item in cast("list[Any]", structure)]
@@ -65,6 +74,7 @@ def decode(structure: Any, make: MakeTensor) -> Any:
 
 
 def dumps(structure: Any) -> str:
+    """The text of what `encode` returned, without spaces."""
     return json.dumps(structure, allow_nan=False, separators=(",", ":"))
 
 
@@ -82,7 +92,7 @@ def _encode(path: str, value: Any, kept: Callable[[Tensor], Tensor], tensors: di
         return _encode_dictionary(path, value, kept, tensors)
     if kind in _SEQUENCES.values():
         items = [_encode(f"{path}[{index}]", item, kept, tensors) for index, item in enumerate(value)]
-        # A set's order is another one in each process.
+        # The order of a set differs from process to process.
         return {_TAG: kind.__name__, "items": items if isinstance(value, tuple) else sorted(items, key=dumps)}
     if isinstance(value, Tensor):
         return _encode_tensor(path, value, kept, tensors)
@@ -109,7 +119,7 @@ def _encode_dictionary(
     if in_keys:
         raise TypeError(f"{next(iter(in_keys))} is a tensor, and a checkpoint does not hold such keys")
     encoded: dict[str, Any] = {_TAG: kind.__name__, "items": list(map(list, zip(keys, values, strict=True)))}
-    # Where a module's state dict keeps the versions of its parts.
+    # Here a module's state dict has the versions of its submodules.
     if (versions := getattr(value, "_metadata", None)) is not None:
         encoded["_metadata"] = _encode(f"{path}._metadata", versions, kept, tensors)
     return encoded
@@ -123,7 +133,7 @@ def _encode_tensor(
         sharded = cast("Any", tensor)
         local = sharded.to_local()
         if mesh.size() != processes.count():
-            raise TypeError(f"{path} is a DTensor over {mesh}, not over all processes")
+            raise TypeError(f"{path} is a DTensor over {mesh}, not over all ranks")
         if any(placement.is_partial() for placement in sharded.placements):
             raise TypeError(f"{path} is a DTensor of partial sums, which a checkpoint does not hold")
     if (
@@ -148,7 +158,7 @@ def _encode_array(path: str, value: Any, tensors: dict[str, Tensor]) -> Any:
     content = array.tobytes()
     if isinstance(value, np.generic):
         return {_TAG: "scalar", "dtype": array.dtype.str, "hex": content.hex()}
-    # The empty buffer is one that torch refuses.
+    # torch refuses an empty buffer.
     values = torch.frombuffer(bytearray(content or b"-"), dtype=torch.uint8)
     _add(path, values[: len(content)], tensors)
     return {
@@ -160,7 +170,7 @@ def _encode_array(path: str, value: Any, tensors: dict[str, Tensor]) -> Any:
 
 
 def _add(path: str, tensor: Tensor, tensors: dict[str, Tensor]) -> Tensor:
-    if path in tensors:  # under two keys that are NaN
+    if path in tensors:  # a dictionary may have several keys that are NaN
         raise TypeError(f"{path} is there twice, which a checkpoint does not hold")
     tensors[path] = tensor
     return tensor

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 
 
 def test_each_process_gets_its_own_back(tmp_path: Path) -> None:
-    """And what is the same in all is written once."""
+    """And a value that is the same on all ranks is written once."""
     assert processes.run(support.own_and_common, tmp_path) == [[True] * 3, [True] * 3]
     sizes = [(tmp_path / "1" / rank / "__0_0.distcp").stat().st_size for rank in "01"]
     assert sizes[0] - sizes[1] > 1000 * 4
@@ -25,7 +25,7 @@ def test_each_process_gets_its_own_back(tmp_path: Path) -> None:
 
 _DDP, _FSDP, _HYBRID = Case(wrapper="ddp"), Case(wrapper="fsdp"), Case(wrapper="hybrid")
 _PLAIN = Case(wrapper="plain", processes=1)
-# By how many processes saved: how many load, and in which form.
+# For each number of processes that save: how many load, and under which wrappers.
 _LATER = {
     1: [(2, [_DDP, _FSDP])],
     2: [(1, [_PLAIN]), (2, [_DDP, _FSDP]), (3, [_FSDP])],
@@ -33,8 +33,8 @@ _LATER = {
 }
 
 
-def test_on_another_number_of_processes_and_otherwise_wrapped(tmp_path: Path) -> None:
-    """From every form to every other; random numbers are each process's own, where it had them."""
+def test_on_another_number_of_processes_and_under_another_wrapper(tmp_path: Path) -> None:
+    """From every wrapper to every other. A rank gets its own random numbers, if it has saved any."""
     kept = {
         1: support.trained(tmp_path / "1", [_PLAIN]),
         2: processes.run(support.trained, tmp_path / "2", [_DDP, _FSDP]),
@@ -64,10 +64,10 @@ def test_on_another_number_of_processes_and_otherwise_wrapped(tmp_path: Path) ->
                         assert numbers_of == trained[rank][number][2]
                     else:
                         assert is_kept
-                    _check_what_is_said(before, now, said)
+                    _check_warnings(before, now, said)
 
 
-def _check_what_is_said(before: int, now: int, said: list[str]) -> None:
+def _check_warnings(before: int, now: int, said: list[str]) -> None:
     if before == now:
         assert said == []
     elif now < before:
@@ -82,26 +82,24 @@ def _check_what_is_said(before: int, now: int, said: list[str]) -> None:
     ("how", "who", "message"),
     [
         ("state", 1, "OSError: none"),
-        ("count", None, "ValueError: process 0 asks for checkpoint 2"),
-        ("names", None, "ValueError: process 0 asks for checkpoint None of the parts"),
+        ("count", None, "ValueError: rank 0 asks for checkpoint 2"),
+        ("names", None, "ValueError: rank 0 asks for checkpoint None of the parts"),
         ("writing", 1, "OSError: the disk is full"),
         ("refusal", 1, "KeyError: 'another one'"),
     ],
 )
-def test_what_is_not_well_in_one_is_known_to_all(
-    tmp_path: Path, how: str, who: int | None, message: str
-) -> None:
-    """All raise, none waits for ever, all parts are as they were, and the next save is complete."""
-    for rank, (raised, state, counts, later) in enumerate(processes.run(support.take, tmp_path, how)):
+def test_what_fails_on_one_rank_fails_on_all(tmp_path: Path, how: str, who: int | None, message: str) -> None:
+    """All ranks raise, all parts are as they were, and the next save is complete."""
+    for rank, (raised, state, counts, later) in enumerate(processes.run(support.fail, tmp_path, how)):
         assert message in raised
-        assert raised.startswith("RuntimeError: process 1 failed") == (who is not None and who != rank)
+        assert raised.startswith("RuntimeError: rank 1 failed") == (who is not None and who != rank)
         assert state == (({"a": 7}, {"b": 7}) if how == "refusal" else ({"a": rank}, {"b": 1}))
         assert (counts, later) == ([1], [1, 3])
     assert support.leftovers(tmp_path, [1, 3]) == []
 
 
-def test_damage_is_seen_by_all(tmp_path: Path) -> None:
-    """Each looks at a share of the files."""
+def test_damage_is_known_to_all_ranks(tmp_path: Path) -> None:
+    """Each rank checks a share of the files."""
     processes.run(support.own_and_common, tmp_path)
     for path in sorted((tmp_path / "1").rglob("*.*")):
         content = path.read_bytes()

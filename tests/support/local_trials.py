@@ -1,4 +1,4 @@
-"""One process that tries an update while the others wait, and what all of them train afterwards."""
+"""One rank that tries an update while the others wait, and the updates that all make afterwards."""
 
 import operator
 from collections.abc import Callable, Sequence
@@ -12,6 +12,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
+from torch_bridge.distributed.dtensors import local_part
 from torch_bridge.distributed.local_trial import alone
 
 
@@ -20,7 +21,7 @@ def _exhaust(_: Tensor) -> None:
 
 
 class _Broken(nn.Module):
-    """Fails in the forward or the backward pass, once asked to."""
+    """Fails in the forward or the backward pass, when `fails` says so."""
 
     fails = ""
 
@@ -39,14 +40,14 @@ class _Model(nn.Module):
         super().__init__()
         with seeded(2):
             self.first, self.broken, self.last = Net(1), _Broken(), nn.Linear(2, 1)
-        self.register_buffer("shift", torch.zeros(1))  # which DistributedDataParallel would send
+        self.register_buffer("shift", torch.zeros(1))  # DistributedDataParallel sends buffers
 
     def forward(self, inputs: Tensor) -> Tensor:
         return self.last(self.broken(torch.tanh(self.first(inputs))))
 
 
 def _update(model: nn.Module, parameters: Sequence[Any], number: int, rank: int) -> list[Tensor]:
-    """One backward pass and step of plain descent; the loss and the gradients."""
+    """Make one update by plain gradient descent; return the loss and the gradients."""
     inputs = torch.randn(4, 3, generator=torch.Generator().manual_seed(8 * number + rank))
     loss = model(inputs).square().mean()
     loss.backward()
@@ -54,15 +55,15 @@ def _update(model: nn.Module, parameters: Sequence[Any], number: int, rank: int)
     for parameter in parameters:
         assert parameter.grad is not None
         assert parameter.grad.shape == parameter.shape
-        gradients.append(_local(parameter.grad).clone())
+        gradients.append(local_part(parameter.grad).clone())
         with torch.no_grad():
-            _local(parameter).sub_(gradients[-1], alpha=0.1)
+            local_part(parameter).sub_(gradients[-1], alpha=0.1)
         parameter.grad = None
     return [loss.detach(), *gradients]
 
 
 def updates_after_trials() -> list[Any]:
-    """In one of several processes: where updates after a trial of one of them are not what they would be."""
+    """The cases in which updates after a trial on rank 1 differ from updates without one."""
     rank = distributed.get_rank()
     wrong: list[Any] = []
     for (name, wrap), fails, first in product(_WRAPPERS.items(), ("", "forward", "backward"), (0, 1)):
@@ -85,7 +86,7 @@ def updates_after_trials() -> list[Any]:
 
 
 def _try(model: nn.Module, parameters: Sequence[Any], fails: str) -> None:
-    before = [_local(parameter).clone() for parameter in parameters]
+    before = [local_part(parameter).clone() for parameter in parameters]
     _Broken.fails = fails
     broken = False
     try:
@@ -99,11 +100,7 @@ def _try(model: nn.Module, parameters: Sequence[Any], fails: str) -> None:
     with torch.no_grad():
         for parameter, values in zip(parameters, before, strict=True):
             parameter.grad = None
-            _local(parameter).copy_(values)
-
-
-def _local(tensor: Any) -> Tensor:
-    return getattr(tensor, "_local_tensor", tensor)
+            local_part(parameter).copy_(values)
 
 
 def _sharded(shape: tuple[int, ...] = (2,), **options: Any) -> Callable[[nn.Module], nn.Module]:

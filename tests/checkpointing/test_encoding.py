@@ -1,4 +1,4 @@
-"""A state as JSON and tensors: what comes back is what was given, or it is refused by name."""
+"""A state as JSON and tensors: it comes back as it was, or is refused with the name of the value."""
 
 import json
 import math
@@ -14,7 +14,7 @@ from support.checkpoints import same
 from support.examples import examples
 from torch import Tensor, nn
 
-from torch_bridge.checkpointing import structure
+from torch_bridge.checkpointing import encoding
 
 _DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.uint8, torch.bool]
 _DTYPES += [torch.complex64, torch.uint16, torch.float8_e4m3fn]
@@ -64,8 +64,8 @@ _states = st.recursive(
 @examples(60)
 @given(_states)
 def test_a_state_comes_back_as_it_was(state: Any) -> None:
-    encoded, tensors = structure.encode("part", state)
-    read = json.loads(structure.dumps(encoded))
+    encoded, tensors = encoding.encode("part", state)
+    read = json.loads(encoding.dumps(encoded))
 
     def make(key: str, dtype: torch.dtype, shape: list[int], stride: list[int] | None) -> Tensor:
         saved = tensors[key]
@@ -73,13 +73,13 @@ def test_a_state_comes_back_as_it_was(state: Any) -> None:
         assert list(saved.stride()) == stride or (saved.is_contiguous() and stride is None)
         return saved
 
-    assert same(structure.decode(read, make), state)
+    assert same(encoding.decode(read, make), state)
 
 
 def test_a_module_keeps_the_versions_of_its_parts() -> None:
     state = nn.Sequential(nn.BatchNorm1d(2)).state_dict()
-    encoded, tensors = structure.encode("part", state)
-    decoded = structure.decode(encoded, lambda key, *_: tensors[key])
+    encoded, tensors = encoding.encode("part", state)
+    decoded = encoding.decode(encoded, lambda key, *_: tensors[key])
     assert decoded._metadata == {"": {"version": 1}, "0": {"version": 2}}
     assert same(decoded, state)
 
@@ -96,7 +96,7 @@ _nested.append(_nested)
     ("state", "message"),
     [
         ({"a": [object()]}, r"part\['a'\]\[0\] is of builtins.object,"),
-        (_Pair(1), r"part is of .*test_checkpoints_states._Pair,"),
+        (_Pair(1), r"part is of .*test_encoding._Pair,"),
         ({1: defaultdict(int)}, r"part\[1\] is of collections.defaultdict,"),
         ({"a": np.array([None])}, r"part\['a'\] is a NumPy array of object,"),
         ({"a": np.ma.masked_array([1], [True])}, r"part\['a'\] is of numpy.ma.*MaskedArray,"),
@@ -110,7 +110,7 @@ _nested.append(_nested)
 )
 def test_what_a_checkpoint_does_not_hold_is_named(state: Any, message: str) -> None:
     with pytest.raises(TypeError, match=message):
-        structure.encode("part", state)
+        encoding.encode("part", state)
 
 
 @pytest.mark.parametrize(
@@ -126,4 +126,4 @@ def test_what_a_checkpoint_does_not_hold_is_named(state: Any, message: str) -> N
 )
 def test_what_is_no_structure_is_refused(damaged: Any) -> None:
     with pytest.raises(ValueError, match=r"can't be read|no kind of value|no dtype"):
-        structure.decode([damaged], lambda *_: torch.empty(0))
+        encoding.decode([damaged], lambda *_: torch.empty(0))

@@ -1,4 +1,4 @@
-"""Loaders with everything that may be asked of them, and runs that are interrupted."""
+"""Generated arguments of loaders, and runs that are interrupted and resumed."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -11,16 +11,18 @@ from torch import Tensor
 
 from torch_bridge import make_loader, prefetch
 
-# For modules whose loaders have workers.
+# Marks for test modules whose loaders have workers.
 WORKERS = [
-    # Two are asked for on a machine that may have one core.
+    # The machine may have fewer cores than the tests ask for workers.
     pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning"),
-    # They are forked beside whatever threads other tests' libraries have left, and use none of those.
+    # Workers are forked while threads of other tests' libraries may run; they use none of those.
     pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning"),
     pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning"),
 ]
 
-with_and_without_workers = pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
+with_and_without_workers = pytest.mark.parametrize(
+    "num_workers", [0, pytest.param(2, marks=pytest.mark.slow)]
+)
 
 EPOCHS = 3
 Arguments = dict[str, Any]
@@ -30,7 +32,7 @@ depths = st.integers(0, 3)
 
 @st.composite
 def arguments(draw: st.DrawFn) -> Arguments:
-    """What make_loader may be given, with at least one batch an epoch."""
+    """Arguments of make_loader that give at least one batch an epoch."""
     samples = draw(st.integers(1, 30))
     given: Arguments = {"training": draw(st.booleans()), "seed": draw(seeds)}
     for name in draw(st.sets(st.sampled_from(["shuffle", "drop_last"]))):
@@ -41,16 +43,16 @@ def arguments(draw: st.DrawFn) -> Arguments:
 
 @st.composite
 def interruptions(draw: st.DrawFn) -> tuple[Arguments, int, int]:
-    """Arguments and two numbers of batches, often whole epochs, that leave something of the last epoch."""
+    """Arguments and two numbers of batches, often whole epochs, that end before the last epoch does."""
     given = draw(arguments())
-    length = len(make_loader(**given, workers=0))
+    length = len(make_loader(**given, num_workers=0))
     cuts = st.integers(0, EPOCHS - 1).map(lambda e: e * length) | st.integers(0, EPOCHS * length - 1)
     first, last = sorted([draw(cuts), draw(cuts)])
     return given, first, last - first
 
 
 def ahead(loader: Iterable[Any], depth: int) -> prefetch[Any]:
-    """Fetching ahead as on CUDA, on a CPU."""
+    """A prefetch on the CPU that fetches ahead as on CUDA."""
     feed = prefetch(loader, "cpu")
     feed._depth = depth
     return feed
@@ -67,7 +69,7 @@ def epoch(feed: Iterable[Any]) -> list[Any]:
 
 
 def saved_after(feed: Any, count: int, see_end: bool = False) -> Any:
-    """The state after `count` batches, asking for no batch more unless the epoch's end is to be seen."""
+    """The state after `count` batches. With `see_end` one batch more is asked for, at an epoch's end."""
     batches = iter(())
     for _ in range(count):
         try:
@@ -83,7 +85,7 @@ def saved_after(feed: Any, count: int, see_end: bool = False) -> Any:
 def check_resume(
     arguments: Arguments, first: int, second: int, depths: tuple[int, int], see_end: bool = False, **more: Any
 ) -> None:
-    """Interrupted after `first` batches and again `second` later, against a run without interruption."""
+    """Compare a run that is interrupted after `first` batches, and `second` later, with one that is not."""
     whole = build(arguments, **more)
     epochs = [epoch(whole) for _ in range(EPOCHS)]
     length = len(whole)

@@ -1,4 +1,4 @@
-"""What processes do that prepare data at the same time, or are killed over it."""
+"""What processes do that build cached arrays at the same time, or are killed while they build."""
 
 import os
 from collections.abc import Iterator
@@ -9,17 +9,17 @@ from typing import Any
 import numpy as np
 from torch import distributed
 
-from torch_bridge import prepared
+from torch_bridge import cached_arrays
 
 BATCHES = 6
 
 
 def between(number: int) -> None:
-    """Replaced in a process that is to stop before a batch."""
+    """Called before each batch; `stop_at` replaces it."""
 
 
 def build(source: Path) -> Iterator[dict[str, np.ndarray[Any, Any]]]:
-    """Batches of ten rows; what lies beside the source says how often it was begun, and by whom."""
+    """Batches of ten rows. A log beside the source gets a line for each build that begins."""
     with source.with_suffix(".log").open("a") as log:
         log.write(f"{os.getpid()}\n")
     for number in range(BATCHES):
@@ -34,11 +34,14 @@ def is_whole(found: Any) -> bool:
 
 def ask(source: Path, directory: Path) -> bool:
     distributed.barrier()
-    return is_whole(prepared(build, source, directory))
+    return is_whole(cached_arrays(build, source, directory))
 
 
 def stop_at(number: int, source: Path, directory: Path, connection: Connection, with_child: bool) -> None:
-    """Prepare, with a stop before this batch until something is sent; a child forked there lives on."""
+    """Build, but stop before this batch until something is sent.
+
+    With `with_child` a child process is forked at the stop, which outlives its parent.
+    """
 
     def wait(now: int) -> None:
         if now != number:
@@ -52,9 +55,9 @@ def stop_at(number: int, source: Path, directory: Path, connection: Connection, 
         connection.recv_bytes()
 
     globals()["between"] = wait
-    prepared(build, source, directory)
+    cached_arrays(build, source, directory)
 
 
-def look(found: Any, connection: Connection) -> None:
-    """Say whether what another process prepared is mapped in here too."""
+def tell_whole(found: Any, connection: Connection) -> None:
+    """Send whether arrays that another process cached are mapped into memory here too."""
     connection.send(isinstance(found["x"], np.memmap) and is_whole(found))

@@ -1,4 +1,4 @@
-"""A data loader whose state is a place in the batches of all processes."""
+"""A data loader whose state is a place in the sequence of global batches."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -16,10 +16,10 @@ from torch_bridge.distributed import processes
 
 
 class ResumableLoader(StatefulDataLoader[Any]):
-    """A StatefulDataLoader with another state: whose it is, and the place after the last batch handed out.
+    """A StatefulDataLoader with another state: its arguments, and the place after the last batch handed out.
 
-    torchdata's belongs to a number of workers and to one process, and counts a batch as done that failed
-    while it was loaded.
+    torchdata's own state fits one number of workers and one rank alone, and it counts a batch as handed out
+    that failed while it was loaded.
     """
 
     batch_sampler: GlobalBatches  # pyright: ignore[reportIncompatibleVariableOverride]  (torch's may be None)
@@ -30,11 +30,11 @@ class ResumableLoader(StatefulDataLoader[Any]):
         super().__init__(
             dataset, batches.batch_size, None, batches.sampler, drop_last=batches.drop_last, **settings
         )
-        # In place of one that torch made with the same settings; it allows no assignment.
+        # This replaces the one that torch has made; DataLoader refuses a plain assignment.
         object.__setattr__(self, "batch_sampler", batches)
         self._made_with = made_with
         self._place: Place | None = None
-        self._newest: object = None  # the iteration that the place is of
+        self._newest: object = None  # the iteration that the place belongs to
 
     def __iter__(self) -> Iterator[Any]:  # pyright: ignore[reportIncompatibleMethodOverride]  (torch names its class)
         if self.batch_sampler.processes == 1 < processes.count():
@@ -54,7 +54,7 @@ class ResumableLoader(StatefulDataLoader[Any]):
                 try:
                     batch = next(batches)
                 except StopIteration:
-                    if epoch.drawn:  # a last batch in which this process has no samples
+                    if epoch.drawn:  # the last batch, in which this rank has no samples
                         self._place, _ = epoch.drawn.popleft()
                     return
             self._place, has_samples = epoch.drawn.popleft()
@@ -77,8 +77,8 @@ class ResumableLoader(StatefulDataLoader[Any]):
         ]
         if changes:
             raise ValueError(
-                f"state_dict was saved by a loader with {', '.join(changes)}; batch_size is that of all "
-                "processes together, and make_loader takes one process's share of it"
+                f"state_dict was saved by a loader with {', '.join(changes)}; this batch_size is that of all "
+                "processes together, and make_loader takes that of one"
             )
         if "place" not in state_dict:
             raise ValueError(
@@ -92,5 +92,5 @@ class ResumableLoader(StatefulDataLoader[Any]):
 
 
 def on_cpu() -> AbstractContextManager[Any]:
-    """Tensors without a device are made on the CPU; where they are anyway, nothing slows their making."""
+    """Make tensors on the CPU where no device is given. It costs nothing where that is the default."""
     return nullcontext() if torch.get_default_device().type == "cpu" else torch.device("cpu")

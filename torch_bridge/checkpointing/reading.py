@@ -1,4 +1,4 @@
-"""A checkpoint as it is read: checked first, then what each process needs of it, in the place that it has."""
+"""Reading a checkpoint: its files are checked first, then each rank reads the state that it needs."""
 
 import json
 import os
@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 from torch.distributed.checkpoint import Metadata
 
-from torch_bridge.checkpointing import folders, manifest, shards, structure
+from torch_bridge.checkpointing import encoding, folders, manifest, tensor_files
 from torch_bridge.checkpointing.manifest import Manifest
-from torch_bridge.checkpointing.saving import STATE, own_key
+from torch_bridge.checkpointing.writing import STATE, key_of_rank
 from torch_bridge.distributed import processes
 from torch_bridge.distributed.dtensors import mesh_of
 
@@ -20,27 +20,31 @@ Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
-class Saved:
-    """A checkpoint that is sound."""
+class SavedCheckpoint:
+    """A checkpoint whose files are all as they were written."""
 
     found: folders.Complete
     manifests: list[Manifest]
-    """Of each process that saved it."""
+    """One of each rank that saved."""
     states: list[dict[str, Any]]
-    """The parts of the first of them as JSON, and those of this process's own."""
+    """The parts as JSON: those of rank 0, then those that this rank wrote, if it did."""
     contents: Metadata
+    """Where each tensor lies."""
 
     @property
     def parts(self) -> list[str]:
         return self.manifests[0]["parts"]
 
 
-def newest_sound(candidates: list[folders.Complete]) -> tuple[Saved | None, list[str]]:
-    """The first that is sound in the eyes of all processes, and what is wrong with those before."""
+def newest_sound(candidates: list[folders.Complete]) -> tuple[SavedCheckpoint | None, list[str]]:
+    """The first candidate in which no rank finds damage, and what is wrong with those before it.
+
+    A collective: every rank calls it.
+    """
     wrong: list[str] = []
     for found in candidates:
-        # Nothing is read before all of it was checked, by whichever process.
-        _, problem = _attempt(_check, found)
+        # No rank opens a checkpoint before all its files are checked, a share of them by each rank.
+        _, problem = _attempt(_check_share, found)
         saved, problem = _attempt(_open, found) if problem is None else (None, problem)
         if problem is None:
             return saved, wrong
@@ -51,7 +55,7 @@ def newest_sound(candidates: list[folders.Complete]) -> tuple[Saved | None, list
 def _attempt(
     work: Callable[[folders.Complete], Value], found: folders.Complete
 ) -> tuple[Value | None, str | None]:
-    """What it returns in this process, and what is wrong in the first process where it fails."""
+    """What the work returns on this rank, and what is wrong on the first rank where it fails."""
     value, problem = None, None
     try:
         value = work(found)
@@ -63,7 +67,7 @@ def _attempt(
 
 
 def _manifests(found: folders.Complete) -> dict[str, Manifest]:
-    """By the names of the processes' folders."""
+    """The manifests of all ranks, by the names of their folders."""
     first = manifest.read(found.path / "0")
     manifests = {str(rank): manifest.read(found.path / str(rank)) for rank in range(first["processes"])}
     for name, each in manifests.items():
@@ -72,8 +76,8 @@ def _manifests(found: folders.Complete) -> dict[str, Manifest]:
     return manifests
 
 
-def _check(found: folders.Complete) -> None:
-    """Look at this process's share of the files."""
+def _check_share(found: folders.Complete) -> None:
+    """Compare this rank's share of the files with their digests."""
     files = [
         (found.path / name / file, *expected)
         for name, each in _manifests(found).items()
@@ -83,8 +87,8 @@ def _check(found: folders.Complete) -> None:
         manifest.check(path, size, digest)
 
 
-def _open(found: folders.Complete) -> Saved:
-    """Read what every process needs."""
+def _open(found: folders.Complete) -> SavedCheckpoint:
+    """Read everything but the tensors."""
     manifests = _manifests(found)
     rank = str(processes.rank())
     states = [
@@ -92,22 +96,28 @@ def _open(found: folders.Complete) -> Saved:
         for name in ("0", rank)
         if name in manifests
     ]
-    listed = {name: each["files"] for name, each in manifests.items() if shards.CONTENTS in each["files"]}
-    return Saved(found, list(manifests.values()), states, shards.contents(found.path, listed))
+    listed = {
+        name: each["files"] for name, each in manifests.items() if tensor_files.CONTENTS in each["files"]
+    }
+    return SavedCheckpoint(found, list(manifests.values()), states, tensor_files.contents(found.path, listed))
 
 
-def read(saved: Saved, names: Sequence[str], template: Mapping[str, Tensor]) -> dict[str, Any]:
-    """The state of each of these parts for this process.
+def read(saved: SavedCheckpoint, names: Sequence[str], template: Mapping[str, Tensor]) -> dict[str, Any]:
+    """The encoded parts of these names with this rank's tensors.
 
-    Tensors come whole, in host memory; where the template, tensors by key, has a DTensor of that shape,
-    they come as it is, read by each process for its own part.
+    Args:
+        saved: The checkpoint.
+        names: The parts.
+        template: Tensors by key. Where one is a DTensor of the saved shape, the state gets a DTensor that is
+            sharded like it, and this rank reads its shard. Every other tensor is read whole, into host
+            memory.
     """
     rank, wanted = processes.rank(), dict[str, Tensor]()
     stored = saved.contents.state_dict_metadata
     parts = saved.states[0] | saved.states[-1]
 
     def make(key: str, dtype: torch.dtype, shape: Any, stride: Any) -> Tensor:
-        like, own = template.get(key), own_key(key, rank)
+        like, own = template.get(key), key_of_rank(key, rank)
         if like is not None and mesh_of(like) and list(like.shape) == shape:
             tensor = torch.empty_like(like, dtype=dtype, requires_grad=False)
         else:
@@ -118,36 +128,36 @@ def read(saved: Saved, names: Sequence[str], template: Mapping[str, Tensor]) -> 
         wanted[key] = tensor
         return tensor
 
-    states = {name: structure.decode(parts[name], make) for name in names}
-    shards.fill(saved.found.path, saved.contents, wanted)
+    states = {name: encoding.decode(parts[name], make) for name in names}
+    tensor_files.fill(saved.found.path, saved.contents, wanted)
     return states
 
 
-def other_processes(saved: Saved, names: Sequence[str], alone: list[str]) -> list[str]:
-    """A message where another number of processes saved this: what is dropped, and what was missing.
+def other_count_of_processes(saved: SavedCheckpoint, names: Sequence[str], kept: Sequence[str]) -> list[str]:
+    """What to warn of where another number of processes saved this; empty where nothing is lost or copied.
 
     Args:
         saved: The checkpoint.
         names: The parts that are loaded.
-        alone: What starts anew in a process that has none of its own.
+        kept: The values that a rank which did not save keeps as they are.
     """
     before, now = len(saved.manifests), processes.count()
     if before == now:
         return []
     own = [{_short(key) for key in each["own"] if key.partition("[")[0] in names} for each in saved.manifests]
-    lost, taken = set[str]().union(*own[now:]), set[str]().union(*own) - set(alone)
-    said: list[str] = []
+    lost, copied = set[str]().union(*own[now:]), set[str]().union(*own) - set(kept)
+    warnings: list[str] = []
     if lost:
-        said.append(f"what the others had of their own in {', '.join(sorted(lost))} is dropped")
-    if now > before and alone:
-        said.append(f"in the others {', '.join(alone)} start anew")
-    if now > before and taken:
-        said.append(f"in the others {', '.join(sorted(taken))} is the first one's")
+        warnings.append(f"what the others had of their own in {', '.join(sorted(lost))} is dropped")
+    if now > before and kept:
+        warnings.append(f"in the others {', '.join(kept)} start anew")
+    if now > before and copied:
+        warnings.append(f"in the others {', '.join(sorted(copied))} is the first one's")
     where = f"{saved.found.path} was saved by {before} processes, and now there are {now}: "
-    return [where + "; ".join(said)] if said else []
+    return [where + "; ".join(warnings)] if warnings else []
 
 
 def _short(key: str) -> str:
-    """The part, and the first key within it."""
+    """The name of the part and the first key within it."""
     head, bracket, _ = key.partition("]")
     return head + bracket

@@ -1,4 +1,4 @@
-"""What several processes load, from plain arithmetic on indices, and one process in the place of several."""
+"""The batches that ranks should load, by arithmetic on indices, and one process that plays all ranks."""
 
 import io
 import os
@@ -10,7 +10,7 @@ from unittest.mock import patch
 
 import torch
 from hypothesis import strategies as st
-from support.data import Arguments, build, epoch, seeds
+from support.loaders import Arguments, build, epoch, seeds
 from support.training import same
 
 Epoch = list[list[int]]  # indices of samples
@@ -18,13 +18,13 @@ Epoch = list[list[int]]  # indices of samples
 
 @contextmanager
 def process(rank: int, processes: int) -> Generator[None]:
-    """As torchrun starts one of several, before there is a process group."""
+    """Be one of several ranks, as torchrun starts them, before there is a process group."""
     with patch.dict(os.environ, {"RANK": str(rank), "WORLD_SIZE": str(processes)}):
         yield
 
 
 def in_each(function: Callable[..., Any], *arguments: Any, processes: int) -> list[Any]:
-    """What the function returns in each process."""
+    """What the function returns on each rank."""
     found: list[Any] = []
     for rank in range(processes):
         with process(rank, processes):
@@ -33,13 +33,13 @@ def in_each(function: Callable[..., Any], *arguments: Any, processes: int) -> li
 
 
 def side_by_side(epochs: list[Epoch]) -> Epoch:
-    """The batches of all processes together, from those of each."""
+    """The global batches, from each rank's batches."""
     return [[index for share in shares for index in share] for shares in zip_longest(*epochs, fillvalue=[])]
 
 
 @st.composite
 def shared(draw: st.DrawFn, numbers: int = 1) -> tuple[Arguments, list[int]]:
-    """Arguments with the batch size of all processes together, and numbers of processes that divide it."""
+    """Arguments with a global batch size, and numbers of processes that divide it."""
     whole = draw(st.sampled_from([1, 2, 3, 4, 6, 8, 12]))
     given: Arguments = {"training": draw(st.booleans()), "seed": draw(seeds), "batch_size": whole}
     for name in draw(st.sets(st.sampled_from(["shuffle", "drop_last"]))):
@@ -51,7 +51,7 @@ def shared(draw: st.DrawFn, numbers: int = 1) -> tuple[Arguments, list[int]]:
 
 
 def expected(arguments: Arguments, epochs: int) -> list[Epoch]:
-    """The batches of all processes together."""
+    """The global batches of each epoch."""
     samples, whole, training = len(arguments["dataset"]), arguments["batch_size"], arguments["training"]
     generator = torch.Generator().manual_seed(arguments["seed"])
     found: list[Epoch] = []
@@ -72,7 +72,7 @@ def split(arguments: Arguments, processes: int) -> Arguments:
 def load(
     arguments: Arguments, state: bytes | None = None, stop_after: int | None = None, depth: int = 0
 ) -> tuple[list[Epoch], bytes]:
-    """What this process loads from a state on, and the state then: so many batches, or two epochs."""
+    """What this rank loads from a state on, and the state afterwards: so many batches, or two epochs."""
     feed = build(arguments, depth)
     if state is not None:
         feed.load_state_dict(torch.load(io.BytesIO(state), weights_only=True))
@@ -89,15 +89,16 @@ def load(
 def load_in_stages(
     arguments: Arguments, stages: list[tuple[int, int | None]], run: Callable[..., list[Any]], depth: int = 0
 ) -> tuple[Epoch, Epoch, Epoch]:
-    """The batches of all processes together, each stage resumed from the one before.
-
-    Those of the stages but the last, and the two epochs of the last.
+    """The global batches of several stages, each resumed from the one before.
 
     Args:
-        arguments: With the batch size of all processes together.
-        stages: For each its number of processes and when it stops; see `load`.
-        run: `run(function, *arguments, processes=)` → what it returns in each process.
+        arguments: With the global batch size.
+        stages: For each stage the number of processes, and after how many batches it stops; see `load`.
+        run: `run(function, *arguments, processes=)` → what the function returns on each rank.
         depth: How far the batches are fetched ahead.
+
+    Returns:
+        The batches of all stages but the last, and the two epochs of the last.
     """
     state, found = None, list[Epoch]()
     for processes, stop_after in stages:

@@ -1,8 +1,8 @@
-"""Tensors in a folder by `torch.distributed.checkpoint`: each process writes what it holds of them.
+"""Files of tensors, in the format of `torch.distributed.checkpoint`: each rank writes its own shards.
 
-Without its collectives, so that writing goes on in the background whatever becomes of the process group:
-a process writes a checkpoint of its own, and a reader joins those of all. And without its pickles, but for
-the list of contents, which a restricted unpickler reads.
+Its collectives are not used, so that a save can go on in the background when the process group is gone.
+Instead each rank writes a checkpoint by itself, and the reader joins the lists of contents of all ranks.
+Its pickles are not used either, except for the lists of contents, which a restricted unpickler reads.
 """
 
 import dataclasses
@@ -24,8 +24,10 @@ from torch.distributed.checkpoint import (
 )
 from torch.distributed.tensor import DTensor
 
-CONTENTS = ".metadata"  # the name that FileSystemWriter gives to the list of contents
-_NAMES = {
+from torch_bridge.distributed.dtensors import local_part
+
+CONTENTS = ".metadata"  # FileSystemWriter's name for the list of contents
+_ALLOWED = {  # by module
     "torch": {"Size"},
     "torch.serialization": {"_get_layout"},
     "torch.distributed.checkpoint.filesystem": {"_StorageInfo"},
@@ -41,12 +43,15 @@ _NAMES = {
 
 
 def write(folder: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Write the tensors, and of DTensors what this process is the first to hold; nothing if that is none."""
-    held = {key: tensor for key, tensor in tensors.items() if _is_held(tensor)}
-    if not held:
+    """Write the tensors; of a DTensor this rank's shard. No file is made where there is nothing to write.
+
+    Of several ranks that hold the same shard, the first in each mesh dimension writes it.
+    """
+    own = {key: tensor for key, tensor in tensors.items() if _is_written_here(tensor)}
+    if not own:
         return
     planner, writer = DefaultSavePlanner(flatten_state_dict=False), _Writer(folder, per_thread_copy_ahead=0)
-    planner.set_up_planner(held, is_coordinator=True)
+    planner.set_up_planner(own, is_coordinator=True)
     writer.set_up_storage_writer(True)
     plan = writer.prepare_local_plan(planner.create_local_plan())
     plans, metadata = planner.create_global_plan([plan])
@@ -55,14 +60,15 @@ def write(folder: Path, tensors: Mapping[str, Tensor]) -> None:
 
 
 def contents(folder: Path, files: Mapping[str, Collection[str]]) -> Metadata:
-    """What the processes wrote into their folders, as one list.
+    """The lists of contents of all ranks, joined to one.
 
     Args:
-        folder: What these folders are in.
-        files: Those that were checked, by the name of the folder.
+        folder: The folder of the checkpoint, with a folder for each rank.
+        files: The names of the files that were checked, by the name of the rank's folder.
 
     Raises:
-        ValueError: A list of contents that says more than where in these files tensors are.
+        ValueError: A list of contents can't be read, names something else than tensors or another file, or
+            all lists together leave a part of a tensor out.
     """
     joined = Metadata({}, storage_data={})
     for name in files:
@@ -84,7 +90,7 @@ def contents(folder: Path, files: Mapping[str, Collection[str]]) -> Metadata:
 
 
 def fill(folder: Path, metadata: Metadata, tensors: Mapping[str, Tensor]) -> None:
-    """Read what was saved under these keys into the tensors; of a DTensor, what this process holds."""
+    """Read what was saved under these keys into the tensors; into a DTensor, this rank's shard."""
     wanted = {key: tensor for key, tensor in tensors.items() if tensor.numel()}
     planner, reader = _Planner(flatten_state_dict=False), FileSystemReader(folder)
     planner.set_up_planner(wanted, metadata, True)
@@ -94,13 +100,13 @@ def fill(folder: Path, metadata: Metadata, tensors: Mapping[str, Tensor]) -> Non
     reader.read_data(planner.finish_plan(plan), planner).wait()
 
 
-def _is_held(tensor: Tensor) -> bool:
+def _is_written_here(tensor: Tensor) -> bool:
     if not isinstance(tensor, DTensor):
         return tensor.numel() > 0
     coordinates = tensor.device_mesh.get_coordinate()
     return (
         coordinates is not None
-        and tensor.to_local().numel() > 0
+        and local_part(tensor).numel() > 0
         and not any(
             coordinate > 0 and placement.is_replicate()
             for coordinate, placement in zip(coordinates, tensor.placements, strict=True)
@@ -110,17 +116,17 @@ def _is_held(tensor: Tensor) -> bool:
 
 class _Writer(FileSystemWriter):
     def storage_meta(self) -> None:
-        """Nothing of this machine's paths."""
+        """Leave out the paths of this machine."""
 
 
 class _Planner(DefaultLoadPlanner):
     def load_bytes(self, read_item: Any, value: Any) -> Never:
-        """What is no tensor would be unpickled."""
+        """Refuse: torch would unpickle anything that is not a tensor."""
         raise ValueError(f"{read_item.dest_index.fqn} is not a tensor")
 
 
 class _Unpickler(pickle.Unpickler):
-    """Knows what lists of contents are made of, and nothing that could be run."""
+    """Knows the classes that a list of contents is made of, and none that could run code."""
 
     @classmethod
     def read(cls, path: Path) -> Metadata:
@@ -135,6 +141,6 @@ class _Unpickler(pickle.Unpickler):
 
     def find_class(self, module_name: str, global_name: str, /) -> Any:
         is_dtype = module_name == "torch" and isinstance(getattr(torch, global_name, None), torch.dtype)
-        if is_dtype or global_name in _NAMES.get(module_name, ()):
+        if is_dtype or global_name in _ALLOWED.get(module_name, ()):
             return super().find_class(module_name, global_name)
         raise pickle.UnpicklingError(f"it names {module_name}.{global_name}")

@@ -1,0 +1,113 @@
+"""Parts while a checkpoint is loaded: all get their saved state, or all keep the state that they had."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from torch import Tensor
+from torch.optim import Optimizer
+
+from torch_bridge.checkpointing import encoding, parts
+from torch_bridge.checkpointing.agreement import on_all_ranks
+from torch_bridge.checkpointing.parts import Part, Snapshot
+from torch_bridge.checkpointing.stateful import Stateful
+from torch_bridge.distributed.dtensors import mesh_of
+from torch_bridge.training.state_checks import add_new_states
+from torch_bridge.training.step import TrainStep
+
+_OF_ONE_RANK = ("random", "carry")  # in a training step's state; no other rank can use them
+
+
+class LoadingPart:
+    """One part, the state that it had before, and the state that it gets."""
+
+    def __init__(self, name: str, part: Part) -> None:
+        self.name, self._part = name, part
+        self._state: Any = None
+        try:
+            self._before = Snapshot.of(name, part)
+        except Exception:  # a training step that an error broke off in mid-update has no state
+            self._before = None
+        # A dictionary or a list gets the very objects back that it held, whatever they are.
+        self._items = None if isinstance(part, Stateful) else parts.state_of(part)
+
+    def template(self) -> dict[str, Tensor]:
+        """Tensors by key, placed as the part wants them. Only sharded ones matter.
+
+        The state of a sharded optimizer has to come sharded even before the first update makes it. A
+        training step has `_state_to_load()`, which adds what its optimizers will make.
+        """
+        part, tensors = self._part, {} if self._before is None else self._before.tensors
+        if isinstance(part, Optimizer) and any(
+            mesh_of(parameter) for group in part.param_groups for parameter in group["params"]
+        ):
+            state = part.state_dict()
+            add_new_states(part, state)
+            return encoding.encode(self.name, state)[1]
+        to_load: Callable[[], Any] | None = getattr(part, "_state_to_load", None)
+        if to_load is None or not (self._before is None or any(map(mesh_of, tensors.values()))):
+            return tensors
+        return encoding.encode(self.name, to_load())[1]
+
+    def receive(self, saved: Mapping[str, Any], is_new_rank: bool) -> None:
+        """Keep the saved state for `load`.
+
+        Args:
+            saved: The part as it was saved.
+            is_new_rank: Whether this rank did not save. The state is then rank 0's, of which a training step
+                takes no random numbers and no carry: it keeps its own.
+
+        Raises:
+            ValueError: The part was of another kind.
+        """
+        if saved["of"] != parts.kind(self._part):
+            raise ValueError(
+                f"{self.name} was saved as a {saved['of']}, and here it is a {parts.kind(self._part)}"
+            )
+        self._state = saved["state"]
+        if is_new_rank and self._before is not None and self._has_values_of_one_rank():
+            own = self._before.state()
+            self._state.update({key: own[key] for key in _OF_ONE_RANK})
+
+    def values_of_one_rank(self) -> list[str]:
+        """The values to load that a rank which did not save keeps instead as they are."""
+        if not self._has_values_of_one_rank():
+            return []
+        return [f"{self.name}[{key!r}]" for key in _OF_ONE_RANK if self._state.get(key) is not None]
+
+    def load(self) -> None:
+        parts.set_state(self._part, self._state)
+
+    def put_back(self) -> None:
+        """Give the part the state that it had before.
+
+        Raises:
+            RuntimeError: It had none to tell.
+        """
+        if self._items is not None:
+            parts.set_state(self._part, self._items)
+        elif self._before is not None:
+            parts.set_state(self._part, self._before.state())
+        else:
+            raise RuntimeError("it had no state to keep")
+
+    def _has_values_of_one_rank(self) -> bool:
+        return isinstance(self._part, TrainStep) and isinstance(self._state, dict)
+
+
+def load_all_or_none(loading: Sequence[LoadingPart]) -> None:
+    """Load every part on every rank. After an error on any rank, put back what was loaded.
+
+    A collective: every rank calls it.
+    """
+    touched: list[LoadingPart] = []
+    try:
+        for each in loading:
+            touched.append(each)
+            on_all_ranks(each.load)
+    except BaseException as error:
+        for each in reversed(touched):
+            try:
+                each.put_back()
+            except Exception as second:
+                error.add_note(f"{each.name} could not be put back: {type(second).__name__}: {second}")
+        raise
