@@ -24,6 +24,8 @@ from torch.distributed.checkpoint import (
 )
 from torch.distributed.tensor import DTensor
 
+from torch_bridge.distributed.dtensors import local_part
+
 CONTENTS = ".metadata"  # the name that FileSystemWriter gives to the list of contents
 _NAMES = {
     "torch": {"Size"},
@@ -100,7 +102,7 @@ def _is_held(tensor: Tensor) -> bool:
     coordinates = tensor.device_mesh.get_coordinate()
     return (
         coordinates is not None
-        and tensor.to_local().numel() > 0
+        and local_part(tensor).numel() > 0
         and not any(
             coordinate > 0 and placement.is_replicate()
             for coordinate, placement in zip(coordinates, tensor.placements, strict=True)
