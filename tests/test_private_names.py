@@ -1,10 +1,13 @@
-"""What the product uses of torch, NumPy and their neighbours without their promise, one test each.
+"""What the product uses of torch, NumPy and others beyond their public interfaces, one test each.
 
-None of these tests runs the product: where a new release breaks one, it says what has changed there.
+None of these tests runs the product: where a new release breaks one, it says what has changed there. The
+last tests compare the names in `_shows` with those that the product's files use.
 """
 
+import ast
 import io
 import pickle
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +17,7 @@ from unittest.mock import patch
 import pytest
 import torch
 from numpy.lib import format as npy
-from support import private_names
+from support import private_names, sources
 from support.loaders import WORKERS
 from support.processes import run
 from torch import Tensor, nn
@@ -22,11 +25,23 @@ from torch.distributed.checkpoint import DefaultSavePlanner, FileSystemWriter
 from torch.nn.utils import parametrizations, spectral_norm
 from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.optim.lr_scheduler import LambdaLR
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 optim = torch.optim
+
+_SHOWN: dict[str, Callable[..., None]] = {}
+"""Each private name that the product uses, and the test that shows what it does."""
+
+
+def _shows(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    def mark(test: Callable[..., None]) -> Callable[..., None]:
+        _SHOWN.update(dict.fromkeys(names, test))
+        return test
+
+    return mark
 
 
 def _trained(build: Callable[..., optim.Optimizer], options: dict[str, Any]) -> tuple[Tensor, Any]:
@@ -71,6 +86,7 @@ def test_the_header_of_a_npy_file_is_as_long_for_any_number_of_rows(trailing: tu
     assert len(lengths) == 1
 
 
+@_shows("_amp_update_scale_")
 def test_amp_update_scale() -> None:
     """Halved at an overflow; doubled after so many good updates in a row, which are counted."""
     scale, good = torch.tensor(8.0), torch.tensor(0, dtype=torch.int32)
@@ -79,6 +95,7 @@ def test_amp_update_scale() -> None:
         assert (int(scale), int(good)) == expected
 
 
+@_shows("_foreach_norm", "_foreach_mul_", "_foreach_copy_")
 def test_foreach() -> None:
     tensors = [torch.tensor([3.0, 4.0]), torch.tensor([[6.0], [8.0]])]
     norms = torch._foreach_norm(tensors, 2.0, dtype=torch.float64)
@@ -89,6 +106,7 @@ def test_foreach() -> None:
     assert [tensor.flatten().tolist() for tensor in tensors] == [[0, 0], [1, 1]]
 
 
+@_shows("_pytree")
 def test_pytree() -> None:
     tree = {"a": (torch.ones(2), 3), "b": [None]}
     leaves, structure = pytree.tree_flatten(tree)
@@ -101,13 +119,14 @@ def test_pytree() -> None:
     assert paths == ["['a'][0]", "['a'][1]", "['b'][0]"]
 
 
+@_shows("_python_dispatch")
 def test_tensors_that_wrap_others() -> None:
     assert not is_traceable_wrapper_subclass(torch.ones(2))
     assert is_traceable_wrapper_subclass(_Pair(torch.ones(2)))
 
 
 class _Pair(Tensor):
-    """As little as makes one."""
+    """The least that is one."""
 
     @staticmethod
     def __new__(cls, inner: Tensor) -> "_Pair":
@@ -128,8 +147,9 @@ class _Pair(Tensor):
         return _Pair(inner["inner"])
 
 
+@_shows("_get_layout", "_StorageInfo", "_MEM_FORMAT_ENCODING")
 def test_a_list_of_contents_names_nothing_else(tmp_path: Path) -> None:
-    """What a restricted unpickler has to know, of a folder that torch.distributed.checkpoint wrote."""
+    """The names that a restricted unpickler has to know, to read what torch.distributed.checkpoint wrote."""
     planner, writer = DefaultSavePlanner(flatten_state_dict=False), FileSystemWriter(tmp_path)
     planner.set_up_planner({"a": torch.ones(2, dtype=torch.bfloat16)}, is_coordinator=True)
     writer.set_up_storage_writer(True)
@@ -162,6 +182,7 @@ def test_a_list_of_contents_names_nothing_else(tmp_path: Path) -> None:
     }
 
 
+@_shows("_indices", "_values")
 def test_sparse_tensors_show_their_indices_and_values() -> None:
     sparse = torch.eye(2).to_sparse().coalesce()
     sparse._values().mul_(3)
@@ -169,6 +190,7 @@ def test_sparse_tensors_show_their_indices_and_values() -> None:
     assert sparse._indices().tolist() == [[0, 1], [0, 1]]
 
 
+@_shows("_SpectralNorm", "_forward_pre_hooks", "_version")
 def test_spectral_norm_is_a_module_or_a_hook() -> None:
     """And changes buffers in a forward pass."""
     parametrized, hooked = parametrizations.spectral_norm(nn.Linear(3, 3)), spectral_norm(nn.Linear(3, 3))
@@ -180,6 +202,7 @@ def test_spectral_norm_is_a_module_or_a_hook() -> None:
         assert [buffer._version for buffer in module.buffers()] != before
 
 
+@_shows("_parameters", "_buffers", "_modules")
 def test_modules_hold_their_parts_in_dictionaries() -> None:
     module = nn.BatchNorm1d(2)
     assert module._parameters.keys() == {"weight", "bias"}
@@ -203,11 +226,13 @@ def _scheduler(kind: type[LambdaLR] = LambdaLR) -> LambdaLR:
     return kind(optimizer, lambda step: 1 / (1 + step))
 
 
+@_shows("_wrapped_by_lr_sched")
 def test_a_scheduler_marks_the_step_of_its_optimizer() -> None:
     assert not hasattr(optim.SGD([nn.Parameter(torch.ones(1))], lr=1.0).step, "_wrapped_by_lr_sched")
     assert hasattr(_scheduler().optimizer.step, "_wrapped_by_lr_sched")
 
 
+@_shows("_step_count")
 def test_a_scheduler_counts_its_steps_and_keeps_its_first_rates() -> None:
     scheduler = _scheduler()
     scheduler.optimizer.step()
@@ -216,6 +241,7 @@ def test_a_scheduler_counts_its_steps_and_keeps_its_first_rates() -> None:
     assert scheduler.optimizer.param_groups[0]["initial_lr"] == scheduler.base_lrs[0] == 1.0
 
 
+@_shows("_optimizer_step_post_hooks")
 @pytest.mark.slow
 def test_an_optimizer_has_hooks_that_its_wrapper_by_accelerate_has_not() -> None:
     from accelerate import Accelerator
@@ -228,6 +254,7 @@ def test_an_optimizer_has_hooks_that_its_wrapper_by_accelerate_has_not() -> None
     assert wrapped.optimizer is inner
 
 
+@_shows("_update_lr", "_last_lr")
 def test_a_scheduler_moves_and_writes_its_rates_by_one_function() -> None:
     asked: list[int | None] = []
 
@@ -244,6 +271,7 @@ def test_a_scheduler_moves_and_writes_its_rates_by_one_function() -> None:
     assert asked == [None, None, 5]
 
 
+@_shows("_FabricModule", "_strategy")
 @pytest.mark.slow
 def test_a_model_of_fabric_names_its_precision() -> None:
     from lightning_fabric import Fabric
@@ -257,11 +285,130 @@ def test_a_model_of_fabric_names_its_precision() -> None:
     assert isinstance(optimizer.optimizer, optim.SGD)
 
 
+@_shows("_neg_view")
+def test_a_negative_view_shares_its_memory() -> None:
+    tensor = torch.tensor([1.0, -2.0])
+    view = torch._neg_view(tensor)
+    assert (view.is_neg(), view.tolist()) == (True, [-1, 2])
+    assert view.data_ptr() == tensor.data_ptr()
+
+
+@_shows("_metadata")
+def test_the_state_of_a_module_has_the_versions_of_its_parts() -> None:
+    module = nn.Sequential(nn.BatchNorm1d(2))
+    state: Any = module.state_dict()
+    assert state._metadata == {"": {"version": 1}, "0": {"version": 2}}
+    del state["0.num_batches_tracked"]  # which version 1 of BatchNorm did not have
+    with pytest.raises(RuntimeError, match="num_batches_tracked"):
+        module.load_state_dict(state)
+    state._metadata = {"0": {"version": 1}}
+    module.load_state_dict(state)
+
+
+@_shows("_extra_state")
+def test_the_extra_state_of_a_module_has_a_key_of_its_own() -> None:
+    class Extra(nn.Module):
+        def get_extra_state(self) -> int:
+            return 3
+
+    assert nn.Sequential(Extra()).state_dict() == {"0._extra_state": 3}
+
+
+@_shows("__wrapped__")
+def test_the_step_of_an_optimizer_wraps_one_without_hooks() -> None:
+    parameter = nn.Parameter(torch.ones(1))
+    optimizer = optim.SGD([parameter], lr=1.0)
+    parameter.grad = torch.ones(1)
+    called: list[Any] = []
+    hook = register_optimizer_step_pre_hook(lambda *_: called.append(None))
+    try:
+        type(optimizer).step.__wrapped__(optimizer)
+        assert (parameter.item(), called) == (0, [])
+        optimizer.step()
+        assert (parameter.item(), called) == (-1, [None])
+    finally:
+        hook.remove()
+
+
+@_shows("_orig_mod")
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")
+def test_a_compiled_module_holds_the_module() -> None:
+    module = nn.Linear(1, 1)
+    assert torch.compile(module)._orig_mod is module
+
+
+@_shows("__jax_array__")
+@pytest.mark.slow
+def test_what_stands_for_an_array_of_jax_gives_it() -> None:
+    import jax.numpy as jnp
+    from flax import nnx
+
+    array = jnp.ones(2)
+    variable = nnx.Param(array)
+    assert variable.__jax_array__() is array
+    assert jnp.add(variable, 1).tolist() == [2, 2]
+
+
+@_shows("_local_tensor")
+@pytest.mark.slow
+def test_dtensors_hold_their_local_part() -> None:
+    run(private_names.check_dtensors, processes=1)
+
+
+@_shows(
+    "_get_fsdp_state", *private_names.FSDP_BY_RELEASE.split(), *" ".join(private_names.FSDP.values()).split()
+)
 @pytest.mark.slow
 def test_sharded_modules_hold_their_state_and_their_communication() -> None:
     assert run(private_names.missing_under_fsdp, processes=1) == [[]]
 
 
+@_shows(*private_names.DDP)
 @pytest.mark.slow
 def test_ddp_says_what_it_averages_and_can_forget_a_backward_pass() -> None:
-    run(private_names.look_at_ddp, processes=1)
+    run(private_names.check_ddp, processes=1)
+
+
+# Of the messages of CUDA's libraries: no name of Python.
+_TEXTS = {"_STATUS_ALLOC_FAILED"}
+
+
+def test_every_private_name_has_its_test() -> None:
+    missing = {name: places for name, places in sources.private_names().items() if name not in _SHOWN}
+    assert missing.keys() == _TEXTS, "\n".join(
+        f"{name} needs a test with @_shows: {', '.join(places)}" for name, places in missing.items()
+    )
+
+
+def test_every_name_that_is_shown_is_used() -> None:
+    text = "\n".join(line for source in sources.sources() for line in source.lines)
+    assert [name for name in _SHOWN if not re.search(rf"\b{name}\b", text)] == []
+
+
+def test_a_name_is_seen_wherever_it_stands(tmp_path: Path) -> None:
+    uses = [
+        "x._hidden",
+        "getattr(x, '_hidden')",
+        "vars(x)['_hidden']",
+        "x._hidden = 3",
+        "call(_hidden=3)",
+        "from torch._hidden import name",
+        "from torch.more import _hidden as name",
+        "import torch._hidden.more",
+        "class C:\n    _hidden: int\n    def f(self): self._hidden = 3",
+    ]
+    ours = [
+        "class C:\n    def _hidden(self): ...\nC()._hidden",
+        "class C:\n    def f(self): self._hidden = 3\nC()._hidden",
+        "def f(_hidden): ...\nf(_hidden=3)",
+        "from plateau_jax import _hidden",
+        "'a sentence with _hidden in it'",
+        "x.hidden",
+    ]
+    for text in [*uses, *ours]:
+        path = tmp_path / "file.py"
+        source = sources.Source(path, "plateau_jax.file", ast.parse(text), text.splitlines())
+        with patch.object(sources, "sources", lambda source=source: [source]):
+            found = sources.private_names()
+        assert set(found) == ({"_hidden"} if text in uses else set()), text

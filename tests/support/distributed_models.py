@@ -1,16 +1,18 @@
 """`distribute` in every process, and the states of steps over what it returns."""
 
 import io
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 from support.training import CURVE, mean_loss, seeded
 from torch import Tensor, distributed, nn
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 from torch.utils import _pytree as pytree
 
 from torch_bridge import TrainStep, distribute, is_main
+from torch_bridge.distributed.dtensors import local_part, mesh_of, placed_as
 
 WRAPPERS = ("ddp", "fsdp", "blocks", "hybrid")
 
@@ -62,6 +64,34 @@ def whole(tree: Any) -> Any:
         return (tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor).numpy().copy()
 
     return pytree.tree_map_only(Tensor, array, tree)
+
+
+class _Derived(DTensor): ...
+
+
+def wrong_local_parts() -> list[str]:
+    """The kinds of DTensors whose local part or mesh is not what it should be."""
+    rank, mesh = distributed.get_rank(), init_device_mesh("cpu", (distributed.get_world_size(),))
+    rows = torch.arange(8.0).reshape(4, 2)
+    own, make = rows[2 * rank :][:2], cast("Any", _Derived)
+    tensor = distribute_tensor(rows, mesh, [Shard(0)])
+    parameter = nn.Parameter(tensor)
+    (parameter * tensor).sum().backward()
+    kinds: dict[str, Any] = {
+        "a tensor": tensor,
+        "a parameter": parameter,
+        "its gradient": parameter.grad,
+        "of a subclass": make(own, cast("Any", tensor)._spec, requires_grad=False),
+        "placed as another": placed_as(tensor, rows),
+        "placed before": placed_as(parameter, tensor),
+    }
+    wrong: list[str] = []
+    for name, each in kinds.items():
+        local = local_part(each)
+        is_right = type(local) is Tensor and torch.equal(local, own) and mesh_of(each) == mesh
+        if not (isinstance(each, DTensor) and is_right and local.data_ptr() == each.to_local().data_ptr()):
+            wrong.append(name)
+    return wrong
 
 
 def weights_of_main(wrapper: str) -> tuple[bool, dict[str, np.ndarray]]:

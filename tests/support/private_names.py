@@ -1,4 +1,4 @@
-"""What torch's wrappers have that it does not promise, looked at in a process that is a group of one."""
+"""What torch's wrappers and DTensors have beyond their public interface; for a group of one process."""
 
 from typing import Any, cast
 
@@ -6,15 +6,35 @@ import pytest
 import torch
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
+DDP = (
+    *("_module_parameters", "_get_ddp_logging_data", "_comm_hooks"),
+    *("_check_reducer_finalized", "_reset_state"),
+)
 
-def look_at_ddp() -> None:
-    """What it averages, and that it can forget a backward pass that was broken off.
+FSDP = {
+    "state": "_is_root _training_state _modules_to_run_forward _state_ctx _mp_policy",
+    "state context": "all_states",
+    "group": "_all_gather_comm _reduce_scatter_comm _all_reduce_hook _is_hsdp mesh_info fsdp_params "
+    "post_forward_mesh_info _training_state _all_gather_result _post_reduce_event _all_reduce_state "
+    "_reshard_after_forward_event _partial_reduce_output _post_forward_indices _to_sharded",
+    "parameter": "to_sharded _unsharded_param unsharded_accumulated_grad",
+}
+"""The attributes of FSDP2's objects, in all releases."""
 
-    In a process that ends without the group's own end: after a backward pass with a hook in Python that one
-    may wait for a thread of gloo which waits for the GIL (torch 2.13).
+FSDP_BY_RELEASE = "_fsdp_param_groups _fsdp_param_group _reset_iter_state _device_handle _comm_ctx"
+"""The attributes of a state in some releases: one of two for its groups; a method, or what it would use."""
+
+
+def check_ddp() -> None:
+    """What DistributedDataParallel averages, and that it can forget a broken backward pass.
+
+    Run it in a process that ends without destroying its group: after a backward pass with a hook in Python,
+    that may wait for a thread of gloo which waits for the GIL (torch 2.13).
     """
     module = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))
     module[0].requires_grad_(False)
@@ -27,11 +47,11 @@ def look_at_ddp() -> None:
     assert not model._comm_hooks
     model.register_comm_hook(None, fp16_compress_hook)
     assert model._comm_hooks
-    model(torch.ones(1, 2))  # a forward pass that no backward pass follows is none that was broken off
+    model(torch.ones(1, 2))  # a forward pass without a backward pass is not a broken one
     model._check_reducer_finalized()
     parameter: Any = module[1].bias
     model(torch.ones(1, 2))
-    torch.autograd.backward(parameter.sum())  # of its two parameters one has no gradient yet
+    torch.autograd.backward(parameter.sum())  # one of its two parameters has no gradient yet
     with pytest.raises(RuntimeError, match="finished reduction"):
         model._check_reducer_finalized()
     model.reducer._reset_state()
@@ -40,26 +60,49 @@ def look_at_ddp() -> None:
 
 
 def missing_under_fsdp() -> list[str]:
-    """What a module under `fully_shard` has no more of all that the product uses without torch's promise."""
+    """The attributes in `FSDP` that a module under `fully_shard` does not have."""
     model = nn.Linear(2, 2)
-    fully_shard(model)
+    fully_shard(model, mp_policy=MixedPrecisionPolicy(reduce_dtype=torch.float16))
     model(torch.ones(1, 2)).sum().backward()
     state = cast("Any", model)._get_fsdp_state()
+    assert state._mp_policy.param_dtype is None
+    assert state._mp_policy.reduce_dtype == torch.float16
     groups = getattr(state, "_fsdp_param_groups", None) or [state._fsdp_param_group]
-    used = {
-        state: "_is_root _training_state _modules_to_run_forward _state_ctx",
-        state._state_ctx: "all_states",
-        groups[0]: "_all_gather_comm _reduce_scatter_comm _all_reduce_hook _is_hsdp mesh_info fsdp_params "
-        "post_forward_mesh_info _training_state _all_gather_result _post_reduce_event _all_reduce_state "
-        "_reshard_after_forward_event _partial_reduce_output _post_forward_indices _to_sharded",
-        groups[0].fsdp_params[0]: "to_sharded _unsharded_param unsharded_accumulated_grad",
+    things: dict[str, Any] = {
+        "state": state,
+        "state context": state._state_ctx,
+        "group": groups[0],
+        "parameter": groups[0].fsdp_params[0],
     }
+    used = [(thing, FSDP[name]) for name, thing in things.items()]
     if not hasattr(state, "_reset_iter_state"):
-        used[state] += " _device_handle _comm_ctx"
-        used[state._state_ctx] += " iter_forward_root post_backward_final_callback_queued"
-        used[state._comm_ctx] = "all_gather_state reduce_scatter_state post_forward_order"
+        used += [
+            (state, "_device_handle _comm_ctx"),
+            (state._state_ctx, "iter_forward_root post_backward_final_callback_queued"),
+            (state._comm_ctx, "all_gather_state reduce_scatter_state post_forward_order"),
+        ]
     kinds = [kind.__name__ for kind in type(groups[0].mesh_info).__mro__]
     missing = [] if "FSDPMeshInfo" in kinds else ["FSDPMeshInfo"]
-    return missing + [
-        name for thing, names in used.items() for name in names.split() if not hasattr(thing, name)
-    ]
+    return missing + [name for thing, names in used for name in names.split() if not hasattr(thing, name)]
+
+
+class _Derived(DTensor): ...
+
+
+def check_dtensors() -> None:
+    """A DTensor's local part shares its memory: of tensors, parameters, gradients and derived classes."""
+    mesh = init_device_mesh("cpu", (1,))
+    tensor: Any = distribute_tensor(torch.ones(4), mesh, [Shard(0)])
+    parameter: Any = nn.Parameter(tensor)
+    (parameter * 2).sum().backward()
+    make: Any = _Derived
+    derived: Any = make(torch.ones(4), tensor._spec, requires_grad=False)
+    for each in (tensor, parameter.data, parameter.grad, derived):
+        assert isinstance(each, DTensor)
+        assert each.device_mesh is mesh
+        local: Any = each._local_tensor
+        assert type(local) is torch.Tensor
+        local.fill_(3)
+        assert each.full_tensor().tolist() == [3] * 4
+    assert type(parameter._local_tensor) is torch.Tensor
+    assert parameter._local_tensor.data_ptr() == tensor._local_tensor.data_ptr()

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from torch_bridge.distributed import processes
-from torch_bridge.distributed.dtensors import mesh_of
+from torch_bridge.distributed.dtensors import local_part, mesh_of
 
 _TAG = "$"
 _SAFE = 2**63  # Python reads longer decimals, but none of more than some thousand digits
@@ -128,10 +128,9 @@ def _encode_dictionary(
 def _encode_tensor(
     path: str, tensor: Tensor, kept: Callable[[Tensor], Tensor], tensors: dict[str, Tensor]
 ) -> Any:
-    local = tensor
+    local = local_part(tensor)
     if mesh := mesh_of(tensor):
         sharded = cast("Any", tensor)
-        local = sharded.to_local()
         if mesh.size() != processes.count():
             raise TypeError(f"{path} is a DTensor over {mesh}, not over all ranks")
         if any(placement.is_partial() for placement in sharded.placements):

@@ -1,4 +1,4 @@
-"""The short way to a model on every process."""
+"""A model wrapped for all ranks, in one call."""
 
 import inspect
 import os
@@ -32,33 +32,39 @@ def distribute(
     """The model on this process's device and, where there are several processes, wrapped for all of them.
 
     Under `torchrun` it starts the process group (NCCL for CUDA, gloo for a CPU) unless there is one, gives
-    every process the weights and buffers of rank 0, and wraps: the update of a `TrainStep` over the model
-    is then one over all processes. On one process, or with `mode=None`, it returns the model, moved; its
-    arguments are checked all the same.
+    every rank the weights and buffers of rank 0, and wraps the model. An update of a `TrainStep` over it is
+    then one update over all ranks:
 
-    A model that outgrows one device may come in host memory: under `"fsdp"` a block at a time is moved
-    and sharded. Build the optimizer afterwards, over `model.parameters()`: sharding replaces them.
+        gradient = Σ_rank (gradient of the rank's mean loss) / number of ranks
+
+    or, where `loss_fn` returns pairs `(sum, weight)`, the gradient of Σ sum / Σ weight over all ranks. With
+    one process, or with `mode=None`, the model is moved and returned; its arguments are checked all
+    the same.
+
+    A model that is too large for one device may come in host memory: `"fsdp"` moves and shards one block
+    at a time. Build the optimizer afterwards, over `model.parameters()`: sharding replaces them.
 
     Sources: DDP, Li et al. 2020 (arXiv:2006.15704); sharded parameters, gradients and optimizer states,
     ZeRO, Rajbhandari et al. 2020 (arXiv:1910.02054); FSDP, Zhao et al. 2023 (arXiv:2304.11277).
 
     Args:
         model: A module that is not wrapped yet.
-        mode: `"ddp"`: `torch.nn.parallel.DistributedDataParallel`, every process with all of the model.
-            `"fsdp"`: `torch.distributed.fsdp.fully_shard`, every process with a part of each parameter.
-        blocks: Module classes, a transformer's block for instance, each of whose modules is sharded for
-            itself, and is whole only while it computes. Without effect but for `"fsdp"`.
-        device: By default the CUDA device of this process's `LOCAL_RANK`, or the CPU where there is none.
-        **options: Keyword arguments of torch's wrapper: `find_unused_parameters=True`, say, or `mesh=` of
-            two dimensions for hybrid sharding.
+        mode: `"ddp"`: `torch.nn.parallel.DistributedDataParallel`, every rank holds the whole model.
+            `"fsdp"`: `torch.distributed.fsdp.fully_shard`, every rank holds a shard of each parameter.
+        blocks: Module classes, such as a transformer's block. `"fsdp"` shards each of their modules for
+            itself, and gathers it only while it computes. `"ddp"` ignores them.
+        device: By default the CUDA device of this process's `LOCAL_RANK`, or the CPU where there is no CUDA
+            device.
+        **options: Keyword arguments of torch's wrapper, such as `find_unused_parameters=True`, or `mesh=`
+            of two dimensions for hybrid sharding.
 
     Returns:
-        The model, as a `DistributedDataParallel` for `"ddp"`.
+        The model; for `"ddp"` a `DistributedDataParallel` around it.
 
     Raises:
-        TypeError: `model` is no module, a block no module class, or an option not one of torch's wrapper.
-        ValueError: An unknown mode; a block that the model has none of; a model that is wrapped already;
-            a device that is neither a CPU nor CUDA, or that is not there.
+        TypeError: `model` is no module, a block is no module class, or torch's wrapper has no such option.
+        ValueError: An unknown mode; a block class that no module of the model has; a model that is wrapped
+            already; a device that is neither a CPU nor CUDA, or that is not there.
         RuntimeError: torch does not know the device.
 
     >>> model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))
@@ -80,30 +86,30 @@ def distribute(
         distributed.init_process_group("nccl" if on_cuda else "gloo", device_id=chosen if on_cuda else None)
     if mode == "ddp":
         return cast("Model", DistributedDataParallel(model.to(chosen), **options))
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.device_mesh import init_device_mesh  # start-up: with the next, most of a second
+    from torch.distributed.fsdp import fully_shard  # start-up
 
     if options.get("mesh") is None:
         options["mesh"] = init_device_mesh(chosen.type, (processes.count(),))
-    for module in [*reversed(found), model]:  # what is inside of another comes first
+    for module in [*reversed(found), model]:  # inner modules first
         module.to(chosen)
-        _send_from_main(chain(module.parameters(), module.buffers()))
+        _broadcast_from_main(chain(module.parameters(), module.buffers()))
         fully_shard(module, **options)
     return model
 
 
 def modules_of(model: nn.Module, blocks: Any) -> list[nn.Module]:
-    """The modules of these classes, each before those inside of it; the model itself is not one of them."""
+    """The modules of these classes, each before those inside it, without the model itself."""
     classes = classes_of(model, blocks)
     return [module for module in model.modules() if module is not model and isinstance(module, classes)]
 
 
 def classes_of(model: nn.Module, blocks: Any) -> tuple[type[nn.Module], ...]:
-    """A class of blocks, or several, as a tuple.
+    """One class of blocks, or a sequence of them, as a tuple.
 
     Raises:
-        TypeError: Not a module class, or a sequence of them.
-        ValueError: A class that no module of the model is of.
+        TypeError: Neither a module class nor a sequence of module classes.
+        ValueError: No module of the model has one of the classes.
     """
     if not isinstance(blocks, type) and not checks.ordered(blocks):
         raise TypeError(f"blocks = {blocks!r} must be a class of modules, or several")
@@ -119,7 +125,7 @@ def classes_of(model: nn.Module, blocks: Any) -> tuple[type[nn.Module], ...]:
 def _check_options(mode: Mode | None, options: dict[str, Any]) -> None:
     if not options:
         return
-    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.fsdp import fully_shard  # start-up: most of a second
 
     known: dict[str, Any] = {"ddp": DistributedDataParallel.__init__, "fsdp": fully_shard}
     wrappers = [known[name] for name in known if mode in (None, name)]
@@ -129,7 +135,7 @@ def _check_options(mode: Mode | None, options: dict[str, Any]) -> None:
 
 
 def _device(device: torch.device | str | None) -> torch.device:
-    """This process's own, and for CUDA also torch's current one from here on."""
+    """The device of this process, checked; a CUDA device becomes torch's current one."""
     chosen = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     if chosen.type not in ("cpu", "cuda"):
         raise ValueError(f"device = {device!r} must be the CPU, or a CUDA device")
@@ -137,7 +143,7 @@ def _device(device: torch.device | str | None) -> torch.device:
         return chosen
     if not torch.cuda.is_available():
         raise ValueError(f"device = {device!r}, and torch sees no CUDA device")
-    if chosen.index is None:  # pyright: ignore[reportUnnecessaryComparison]  (of "cuda" it is None)
+    if chosen.index is None:  # pyright: ignore[reportUnnecessaryComparison]  (it is None for "cuda")
         local = int(os.environ.get("LOCAL_RANK", processes.rank() % torch.cuda.device_count()))
         chosen = torch.device("cuda", local)
     if chosen.index >= torch.cuda.device_count():
@@ -147,9 +153,9 @@ def _device(device: torch.device | str | None) -> torch.device:
 
 
 @torch.no_grad()
-def _send_from_main(tensors: Iterable[Tensor]) -> None:
+def _broadcast_from_main(tensors: Iterable[Tensor]) -> None:
     for tensor in tensors:
-        if not mesh_of(tensor):  # a part that was sharded before has been sent
+        if not mesh_of(tensor):  # what is a DTensor was sent before it was sharded
             whole = tensor.contiguous()
             distributed.broadcast(whole, 0)
             if whole is not tensor:

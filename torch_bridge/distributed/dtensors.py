@@ -1,4 +1,4 @@
-"""DTensors, which torch spreads over ranks: told apart from plain tensors, and taken apart."""
+"""DTensors: tensors that torch spreads over the ranks of a device mesh."""
 
 from typing import Any, cast
 
@@ -6,22 +6,23 @@ from torch import Tensor
 
 
 def mesh_of(tensor: Tensor) -> Any:
-    """The device mesh that a DTensor is spread over; None for a plain tensor."""
+    """The device mesh of a DTensor; None for a plain tensor."""
     return getattr(tensor, "device_mesh", None)
 
 
 def local_part(tensor: Tensor) -> Tensor:
-    """The part of a DTensor that this rank holds, which shares its memory; a plain tensor as it is.
+    """The part of a DTensor that this rank holds, in the same memory; a plain tensor as it is.
 
-    Not `to_local()`, which is an operator of autograd.
+    Not `to_local()`, which is an operator of autograd. One look-up of an attribute, since it runs for every
+    gradient of every update.
     """
-    return cast("Any", tensor)._local_tensor if mesh_of(tensor) else tensor
+    return getattr(tensor, "_local_tensor", tensor)
 
 
-def placed_as(own: Tensor, value: Tensor) -> Tensor:
-    """The value, sharded if `own` is. A whole tensor is cut without a collective."""
-    if not (mesh := mesh_of(own)) or mesh_of(value):
+def placed_as(like: Tensor, value: Tensor) -> Tensor:
+    """The value, sharded as `like` is. A plain tensor is cut without a collective; a DTensor stays."""
+    if not (mesh := mesh_of(like)) or mesh_of(value):
         return value
-    from torch.distributed.tensor import distribute_tensor  # a third of a second, for sharded models alone
+    from torch.distributed.tensor import distribute_tensor  # start-up: a third of a second
 
-    return distribute_tensor(value, mesh, cast("Any", own).placements, src_data_rank=None)
+    return distribute_tensor(value, mesh, cast("Any", like).placements, src_data_rank=None)

@@ -1,4 +1,4 @@
-"""As many batches in every process, so that a model that communicates is called as often everywhere."""
+"""Equally many batches on every rank, since a wrapped model must be called equally often everywhere."""
 
 from collections.abc import Iterable, Iterator
 from itertools import count
@@ -14,19 +14,19 @@ Batch = TypeVar("Batch")
 _NONE: Any = object()
 
 
-def in_step(batches: Iterable[Batch], device: torch.device) -> Iterator[tuple[Batch, bool]]:
-    """Each batch, with True; then one again, with False, until every process has been given as many.
+def in_lockstep(batches: Iterable[Batch], device: torch.device) -> Iterator[tuple[Batch, bool]]:
+    """Each batch with True; then filler batches with False, until every rank has got equally many.
 
-    That one is the last batch, or where there was none the first one of another process. The processes
-    agree once on the greatest length; from there on, and where an iterable has no length, on every batch.
-    Each of them iterates; nothing comes where no process has a batch.
+    The filler is this rank's last batch, repeated; on a rank without any batch it is the first batch of
+    another rank. The ranks agree once on the greatest length. From there on, and where an iterable has no
+    length, they agree before every batch. If no rank has a batch, nothing is yielded.
 
     Args:
-        batches: This process's own.
-        device: Where tensors of another process's batch go that it has not in host memory.
+        batches: This rank's batches.
+        device: Where the tensors of another rank's batch are put, if that rank had them on a device.
 
     Raises:
-        RuntimeError: Several processes without a process group.
+        RuntimeError: There are several processes and no process group.
     """
     if processes.count() == 1:
         for batch in batches:
@@ -62,7 +62,7 @@ def _length(batches: Iterable[Any]) -> int | None:
 
 
 def _broadcast(batch: Any, source: int, device: torch.device) -> Any:
-    """The source's batch, by way of host memory: what names its device there may name another here."""
+    """The batch of the rank `source`, sent through host memory: its device may have another name here."""
     sent: list[Any] = [None]
     if processes.rank() == source:
         on_host = [leaf.is_cpu for leaf in pytree.tree_leaves(batch) if isinstance(leaf, Tensor)]

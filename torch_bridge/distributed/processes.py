@@ -1,4 +1,4 @@
-"""The processes of a run: how many there are, which one this is, what they all say."""
+"""The processes of a run: how many there are, which one this is, a value gathered from all."""
 
 import os
 from typing import Any, TypeVar
@@ -9,17 +9,17 @@ Value = TypeVar("Value")
 
 
 def count() -> int:
-    """How many processes train together: those of the process group or, before there is one, torchrun's."""
+    """The number of ranks: of the process group or, before there is one, of torchrun."""
     return distributed.get_world_size() if _has_group() else int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def rank() -> int:
-    """Which of them this one is, from 0."""
+    """The rank of this process, from 0."""
     return distributed.get_rank() if _has_group() else int(os.environ.get("RANK", "0"))
 
 
 def is_main() -> bool:
-    """Whether this process is the one that prints, draws and writes files of its own: the first.
+    """Whether this process has rank 0: the one that should print, draw and write files.
 
     >>> if is_main():
     ...     print("once, however many processes there are")
@@ -29,10 +29,10 @@ def is_main() -> bool:
 
 
 def gather(value: Value) -> list[Value]:
-    """The value of every process, in the order of ranks; each of them calls it.
+    """The value of every rank, in the order of ranks. A collective: every rank calls it.
 
     Raises:
-        RuntimeError: Several processes without a process group.
+        RuntimeError: There are several processes and no process group.
     """
     if count() == 1:
         return [value]

@@ -1,18 +1,18 @@
-"""How a model is wrapped for several processes, and what one update over all of them needs of it."""
+"""How a model is wrapped for several ranks, and what an update needs of the wrapper."""
 
 from collections.abc import Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Protocol, cast
 
-import torch
 from torch import Tensor, distributed, nn
 from torch.distributed import ReduceOp
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from torch_bridge.distributed.dtensors import mesh_of
+from torch_bridge.distributed.fsdp_internals import forget_pass, is_sharded, may_reduce_fp16, sharded_modules
 
-# Of torch 2.13; each raises in the middle of an update.
+# Optimizers of torch 2.13 that raise in the middle of an update of DTensors.
 _NOT_SHARDED = ("Adafactor", "Muon", "Rprop")
 _NOT_SHARDED_FUSED = ("Adagrad", "SGD")
 
@@ -23,8 +23,8 @@ _LEFT_OUT = (
 
 _NOT_AVERAGED = (
     "DistributedDataParallel has not averaged the gradients: some of its parameters got none in the "
-    "micro-batch after which it does. Pass find_unused_parameters=True to it, or to distribute; or, where "
-    "they were frozen since, wrap the model as it is trained. Nothing was changed"
+    "micro-batch whose backward pass averages. Pass find_unused_parameters=True to it, or to distribute; or, "
+    "where they were frozen after it was built, wrap the model as it is trained. Nothing was changed"
 )
 
 
@@ -32,19 +32,19 @@ class Wrapper(Protocol):
     """What an update needs of a model's wrapper."""
 
     module: nn.Module
-    """The module whose names parameters and buffers are saved under."""
+    """The module under whose names parameters and buffers are saved."""
     size: int
-    """How many processes train it."""
+    """The number of ranks that train the model."""
     copies: int
-    """How many of them hold the same gradient."""
+    """The number of ranks that hold the same gradient."""
 
     @property
     def may_send_fp16(self) -> bool:
-        """Whether gradients may be fp16 on their way, where large ones overflow."""
+        """Whether a collective may get gradients as fp16, where large ones overflow."""
         ...
 
     def check(self, parameters: Sequence[nn.Parameter]) -> None:
-        """Refuse optimized parameters whose gradients are not averaged over processes.
+        """Refuse optimized parameters whose gradients are not averaged over the ranks.
 
         Raises:
             ValueError: There are some.
@@ -52,20 +52,20 @@ class Wrapper(Protocol):
         ...
 
     def micro_batch(self, is_last: bool) -> AbstractContextManager[Any]:
-        """The context of a micro-batch's forward and backward pass: averages gradients at its end, or not."""
+        """The context of a micro-batch's forward and backward pass, which may average the gradients."""
         ...
 
     def reduce(self, values: Tensor, operation: Any = ReduceOp.SUM) -> None:
-        """Put the sum over all processes, or another operation, into each one's tensor."""
+        """Replace the values by their sum over all ranks, or by another operation, in place."""
         ...
 
     def reset(self) -> None:
-        """Forget what an update that was broken off has left."""
+        """Forget what an error inside an update has left."""
         ...
 
 
 class Unwrapped:
-    """A module in one process."""
+    """A plain module, on one rank."""
 
     size = copies = 1
     may_send_fp16 = False
@@ -80,18 +80,18 @@ class Unwrapped:
         return nullcontext()
 
     def reduce(self, values: Tensor, operation: Any = ReduceOp.SUM) -> None:
-        """There is nothing to add."""
+        """There is one rank."""
 
     def reset(self) -> None:
-        """Nothing is left."""
+        """There is nothing to forget."""
 
 
 class Replicated:
-    """A `DistributedDataParallel`: every process has all parameters, and gets the same gradient."""
+    """A `DistributedDataParallel`: every rank holds all parameters, and gets the same gradient."""
 
     def __init__(self, model: DistributedDataParallel, every_micro_batch: bool) -> None:
         self._model = cast("Any", model)
-        # With static_graph torch cannot wait in the first backward pass.
+        # With static_graph torch cannot put off the averaging of the first backward pass.
         self._every_micro_batch = every_micro_batch or model.static_graph
         self.module = cast("nn.Module", model.module)
         self._group = cast("distributed.ProcessGroup", model.process_group)
@@ -101,7 +101,7 @@ class Replicated:
 
     @property
     def may_send_fp16(self) -> bool:
-        return bool(self._model._comm_hooks)  # what a hook compresses to, it alone knows
+        return bool(self._model._comm_hooks)  # only the hook knows what it compresses to
 
     def check(self, parameters: Sequence[nn.Parameter]) -> None:
         known_to_torch: list[nn.Parameter] = self._model._module_parameters
@@ -119,7 +119,7 @@ class Replicated:
     def micro_batch(self, is_last: bool) -> AbstractContextManager[Any]:
         self._check_left_out()
         if self._is_broken:
-            # What was sent before may come in still, into the memory that the next backward pass fills.
+            # A collective of the broken pass may still write into memory that the next backward pass fills.
             cuda = [self._model.device.index] if self._model.device.type == "cuda" else None
             distributed.barrier(self._group, device_ids=cuda)
             self._model.reducer._reset_state()
@@ -134,7 +134,7 @@ class Replicated:
     @contextmanager
     def _averaged(self) -> Generator[None]:
         yield
-        # torch itself says so in the next forward pass: an update later.
+        # torch itself would raise in the next forward pass: an update later.
         try:
             self._model._check_reducer_finalized()
         except RuntimeError as error:
@@ -151,29 +151,26 @@ class Replicated:
 
 
 class Sharded:
-    """A model under `fully_shard` (FSDP2): every process has a part of each parameter and gradient.
+    """A model under `fully_shard` (FSDP2): every rank holds a shard of each parameter and gradient.
 
-    Over two mesh dimensions these parts are replicated along the first.
+    Over two mesh dimensions the shards are replicated along the first.
     """
 
     def __init__(self, model: nn.Module, every_micro_batch: bool) -> None:
         self.module, self._model = model, cast("Any", model)
-        # A loop before may have left them off, for a part of the model too.
+        # An earlier training loop may have left them off, in parts of the model too.
         self._model.set_requires_gradient_sync(True)
         self._model.set_requires_all_reduce(True)
         mesh = mesh_of(next(model.parameters()))
         self._groups = mesh.get_all_groups()
         self.size: int = mesh.size()
         self.copies: int = mesh.size(0) if mesh.ndim == 2 else 1
-        # With one process there is nothing to send, and gradients are better where they can be seen.
+        # On one rank averaging costs nothing, and unaveraged gradients are not in `parameter.grad`.
         self._every_micro_batch = every_micro_batch or self.size == 1
-        policies = [module._get_fsdp_state()._mp_policy for module in _sharded_modules(model)]
-        self.may_send_fp16 = any(
-            torch.float16 in (policy.param_dtype, policy.reduce_dtype) for policy in policies
-        )
+        self.may_send_fp16 = may_reduce_fp16(model)
 
     def check(self, parameters: Sequence[nn.Parameter]) -> None:
-        """All are averaged: a model with parameters left out is refused."""
+        """All are averaged: `wrapper_of` refuses a model with parameters left out."""
 
     def micro_batch(self, is_last: bool) -> AbstractContextManager[Any]:
         return nullcontext() if is_last or self._every_micro_batch else self._unsynchronized()
@@ -191,27 +188,25 @@ class Sharded:
             distributed.all_reduce(values, operation, group=group)
 
     def reset(self) -> None:
-        from torch_bridge.distributed.local_trial import forget_pass
-
         forget_pass(self.module)
 
 
 def wrapper_of(model: nn.Module, every_micro_batch: bool) -> Wrapper:
-    """How the model is wrapped.
+    """The wrapper of a model.
 
     Args:
-        model: The module.
+        model: The module, compiled or not.
         every_micro_batch: Whether gradients are averaged after each micro-batch, or once an update.
 
     Raises:
         ValueError: A wrapper that is not torch's `DistributedDataParallel` or `fully_shard`, or not around
             the whole model.
     """
-    inner = getattr(model, "_orig_mod", model)  # of torch.compile
+    inner = getattr(model, "_orig_mod", model)  # what torch.compile wraps
     if isinstance(inner, DistributedDataParallel):
         check_unwrapped(cast("nn.Module", inner.module))
         return Replicated(inner, every_micro_batch)
-    if "FSDPModule" in _kinds(inner):
+    if is_sharded(inner):
         _check_sharded(inner)
         return Sharded(inner, every_micro_batch)
     check_unwrapped(model)
@@ -219,13 +214,13 @@ def wrapper_of(model: nn.Module, every_micro_batch: bool) -> Wrapper:
 
 
 def reshard(model: nn.Module) -> None:
-    """Put parts in the place of the whole parameters that a forward pass alone leaves in a sharded model."""
-    for module in _sharded_modules(model):
+    """Shard again the parameters that a forward pass without a backward pass leaves gathered."""
+    for module in sharded_modules(model):
         module.reshard()
 
 
 def check_unwrapped(model: nn.Module) -> None:
-    """Refuse a model of which a part is wrapped for several processes.
+    """Refuse a model that is wrapped for several ranks, or has a part that is.
 
     Raises:
         ValueError: It names the wrapper.
@@ -257,10 +252,6 @@ def check_shardable(optimizer: Optimizer) -> None:
 
 def _kinds(module: nn.Module) -> set[str]:
     return {kind.__name__ for kind in type(module).__mro__}
-
-
-def _sharded_modules(model: nn.Module) -> list[Any]:
-    return [module for module in model.modules() if "FSDPModule" in _kinds(module)]
 
 
 def _check_sharded(model: nn.Module) -> None:

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from torch_bridge.distributed import processes
-from torch_bridge.distributed.lockstep import in_step
+from torch_bridge.distributed.lockstep import in_lockstep
 from torch_bridge.distributed.wrappers import reshard
 from torch_bridge.training.carry import Carry
 from torch_bridge.training.loss import Loss, LossFunction, check_kind, forward
@@ -74,7 +74,7 @@ def evaluate(
     model.eval()
     try:
         with torch.no_grad():
-            for batch, counts in in_step(batches, device):
+            for batch, counts in in_lockstep(batches, device):
                 with context:
                     loss, after = forward(loss_fn, model, batch, state, leaves)
                 if not counts:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from torch_bridge.core import Curve, Rule, checks
-from torch_bridge.distributed.activation_checkpointing import is_checkpointed
+from torch_bridge.distributed.checkpointed_forward import is_checkpointed
 from torch_bridge.distributed.wrappers import Sharded, Unwrapped, check_shardable, wrapper_of
 from torch_bridge.schedulers.hold_state import from_plain, rules_for, to_plain
 from torch_bridge.schedulers.param_groups import peaks_of

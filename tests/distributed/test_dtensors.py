@@ -1,0 +1,25 @@
+"""The local part of DTensors, of parameters and subclasses too; a plain tensor is its own."""
+
+import pytest
+import torch
+from support.distributed_models import wrong_local_parts
+from support.processes import run
+from torch import Tensor, nn
+
+from torch_bridge.distributed.dtensors import local_part, mesh_of, placed_as
+
+
+class _Derived(Tensor): ...
+
+
+@pytest.mark.parametrize("kind", [torch.Tensor, nn.Parameter, nn.Buffer, _Derived])
+def test_a_plain_tensor_is_its_own_local_part(kind: type[Tensor]) -> None:
+    tensor = kind(torch.ones(3))
+    assert local_part(tensor) is tensor
+    assert mesh_of(tensor) is None
+    assert placed_as(torch.zeros(3), tensor) is tensor
+
+
+@pytest.mark.slow
+def test_the_local_part_of_a_dtensor() -> None:
+    assert run(wrong_local_parts) == [[], []]

@@ -1,0 +1,143 @@
+"""What is used of FSDP2 (`fully_shard`) beyond its public interface; a release of torch may change any of it.
+
+torch keeps a state for each module under `fully_shard`. A state has groups of parameters: the parameters of
+a group are gathered, and their gradients reduced, by one collective.
+"""
+
+import copy
+from collections.abc import Callable, Generator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.distributed import ProcessGroup
+
+from torch_bridge.distributed.attributes import replaced
+
+
+def is_sharded(module: nn.Module) -> bool:
+    """Whether `fully_shard` was called on this module itself."""
+    # By its class's name: to import torch.distributed.fsdp takes most of a second.
+    return any(kind.__name__ == "FSDPModule" for kind in type(module).__mro__)
+
+
+def sharded_modules(model: nn.Module) -> list[Any]:
+    """The modules of a model that `fully_shard` was called on."""
+    return [module for module in model.modules() if is_sharded(module)]
+
+
+def may_reduce_fp16(model: nn.Module) -> bool:
+    """Whether gradients of a sharded model may be fp16 when they are reduced."""
+    policies = [module._get_fsdp_state()._mp_policy for module in sharded_modules(model)]
+    return any(torch.float16 in (policy.param_dtype, policy.reduce_dtype) for policy in policies)
+
+
+def forget_pass(model: nn.Module) -> None:
+    """Restore a sharded model after an error inside a forward or backward pass.
+
+    What `FSDPModule.reset_iter_state` does from torch 2.13 on, and drops gradients that are not reduced yet.
+    """
+    for module in sharded_modules(model):
+        state = module._get_fsdp_state()
+        # torch chooses the root in the first pass; before it there is nothing to forget.
+        if state._is_root:
+            _forget(state)
+
+
+def _forget(root: Any) -> None:
+    if hasattr(root, "_reset_iter_state"):
+        root._reset_iter_state()
+    else:
+        root._device_handle.synchronize()
+        root._state_ctx.iter_forward_root = None
+        root._state_ctx.post_backward_final_callback_queued = False
+        root._comm_ctx.all_gather_state = root._comm_ctx.reduce_scatter_state = None
+        root._comm_ctx.post_forward_order.clear()
+    idle = cast("Any", type(root._training_state)).IDLE
+    for state in root._state_ctx.all_states:
+        state._training_state = idle
+        state._modules_to_run_forward.clear()
+        for group in _groups(state):
+            group._training_state = idle
+            group._all_gather_result = group._post_reduce_event = group._all_reduce_state = None
+            group._reshard_after_forward_event = group._partial_reduce_output = None
+            group._post_forward_indices.clear()
+            group._to_sharded()
+            for parameter in group.fsdp_params:
+                parameter.to_sharded()  # also where the error came halfway through a group
+                if hasattr(parameter, "_unsharded_param"):
+                    parameter._unsharded_param.grad = None
+                if parameter.unsharded_accumulated_grad is not None:  # from torch 2.15 on that is `grad`
+                    parameter.unsharded_accumulated_grad = None
+
+
+@contextmanager
+def without_collectives(module: Any) -> Generator[None]:
+    """A module that `fully_shard` was called on runs no collective inside.
+
+    A gathered parameter is this rank's shard, repeated once for each rank; a reduced gradient is the shard
+    of this rank's own gradient. torch allocates its buffers as always.
+    """
+    with ExitStack() as stack:
+        for group in _groups(module._get_fsdp_state()):
+            gather, reduce = _RepeatedShard(group._all_gather_comm), _OwnShard(group._reduce_scatter_comm)
+            stack.enter_context(replaced(group, _all_gather_comm=gather, _reduce_scatter_comm=reduce))
+            if group._all_reduce_hook is not None:
+                stack.enter_context(replaced(group, _all_reduce_hook=_do_nothing))
+            if group._is_hsdp:
+                # As if sharded along one dimension: the all-reduce along the other cannot be replaced.
+                hybrid, sharded = group.mesh_info, copy.copy(group.mesh_info)
+                kinds: Sequence[Any] = type(hybrid).__mro__
+                sharded.__class__ = next(kind for kind in kinds if kind.__name__ == "FSDPMeshInfo")
+                stack.callback(_exchange_mesh, group, sharded, hybrid)
+                _exchange_mesh(group, hybrid, sharded)
+        yield
+
+
+def _groups(state: Any) -> Sequence[Any]:
+    """A state's groups of parameters; until torch 2.13 there is at most one."""
+    if hasattr(state, "_fsdp_param_groups"):
+        return state._fsdp_param_groups
+    return [state._fsdp_param_group] if state._fsdp_param_group else []
+
+
+def _exchange_mesh(group: Any, old: Any, new: Any) -> None:
+    """Where the old one still stands: torch sets one of the two anew in its first pass."""
+    for name in ("mesh_info", "post_forward_mesh_info"):
+        if getattr(group, name) is old:
+            setattr(group, name, new)
+
+
+def _do_nothing(_: Tensor) -> None: ...
+
+
+class _RepeatedShard:
+    """In place of an all-gather: this rank's shard, once for each rank."""
+
+    def __init__(self, real: Any) -> None:
+        self.allocate: Callable[..., Tensor] = real.allocate
+
+    def __call__(
+        self, output_tensor: Tensor, input_tensor: Tensor, group: ProcessGroup, async_op: bool = False
+    ) -> None:
+        for part in output_tensor.chunk(group.size()):
+            if part.data_ptr() != input_tensor.data_ptr():
+                part.copy_(input_tensor)
+
+
+class _OwnShard:
+    """In place of a reduce-scatter: this rank's shard of its own gradient."""
+
+    def __init__(self, real: Any) -> None:
+        self.allocate: Callable[..., Tensor] = real.allocate
+
+    def __call__(
+        self,
+        output_tensor: Tensor,
+        input_tensor: Tensor,
+        group: ProcessGroup,
+        op: Any,
+        async_op: bool = False,
+    ) -> None:
+        output_tensor.copy_(input_tensor.chunk(group.size())[group.rank()])
