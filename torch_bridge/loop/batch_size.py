@@ -2,8 +2,9 @@
 
 import gc
 import math
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager, contextmanager
+from itertools import count
 from typing import Any, TypeVar
 
 import torch
@@ -139,27 +140,29 @@ def _fits(
     size: int,
     accumulation: int,
 ) -> bool:
-    fits = True
     try:
         with random_states_kept():
-            step: Any = make_step()
-            try:
-                with states_kept(getattr(step, "model", None), getattr(step, "optimizers", ())):
-                    fits = _runs(lambda: _update(step, make_batch, size, accumulation))
-            finally:
-                if isinstance(step, TrainStep):
-                    step._drivers.untie()
+            return _runs(make_step(), make_batch, size, accumulation)
     finally:
-        step = None
         gc.collect()
         if torch.cuda.is_initialized():
             torch.cuda.empty_cache()
-    return fits
 
 
-def _runs(trial: Callable[[], None]) -> bool:
+def _runs(step: Any, make_batch: Callable[[int], Any], size: int, accumulation: int) -> bool:
+    """Whether updates run with the memory that there is."""
+    kept = states_kept(getattr(step, "model", None), getattr(step, "optimizers", ()))
     try:
-        trial()
+        with step._trial(kept) if isinstance(step, TrainStep) else _trial_of_another(kept) as is_done:
+            for _ in range(_MOST_UPDATES):
+                batch = make_batch(size)
+                held = [
+                    batch,
+                    *(pytree.tree_map_only(Tensor, torch.clone, batch) for _ in range(accumulation - 1)),
+                ]
+                step(*held[:2])
+                if is_done():
+                    break
     except Exception as error:
         if not _is_out_of_memory(error):
             raise
@@ -167,21 +170,12 @@ def _runs(trial: Callable[[], None]) -> bool:
     return True
 
 
-def _update(step: Any, make_batch: Callable[[int], Any], size: int, accumulation: int) -> None:
-    is_own = isinstance(step, TrainStep)
-    before = step._clock.read()[0] if is_own else 0
-    alone: Callable[[], AbstractContextManager[Any]] = getattr(step, "_alone", nullcontext)
-    with alone():
-        for count in range(1, _MOST_UPDATES + 1):
-            batch = make_batch(size)
-            held = [
-                batch,
-                *(pytree.tree_map_only(Tensor, torch.clone, batch) for _ in range(accumulation - 1)),
-            ]
-            step(*held[:2])
-            applied = step._clock.read()[0] - before if is_own else count
-            if applied >= 2 and not (is_own and step._graphs is not None and not step._graphs.recorded):
-                return
+@contextmanager
+def _trial_of_another(kept: AbstractContextManager[Any]) -> Generator[Callable[[], bool]]:
+    """As `TrainStep._trial`, for another callable: done after two calls."""
+    calls = count(1)
+    with kept:
+        yield lambda: next(calls) == 2
 
 
 def _is_out_of_memory(error: BaseException | None) -> bool:

@@ -1,9 +1,9 @@
 """What a curve needs to know of an optimizer's parameter groups."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from torch_bridge.core import Curve, checks
@@ -18,6 +18,16 @@ def groups_of(optimizer: Optimizer) -> list[dict[str, Any]]:
     if not isinstance(optimizer, Optimizer):
         raise TypeError(f"optimizer = {optimizer!r} must be a torch.optim.Optimizer")
     return optimizer.param_groups
+
+
+def all_groups(optimizers: Iterable[Optimizer]) -> list[dict[str, Any]]:
+    """The parameter groups of several optimizers, one after the other."""
+    return [group for optimizer in optimizers for group in optimizer.param_groups]
+
+
+def all_parameters(optimizers: Iterable[Optimizer]) -> list[nn.Parameter]:
+    """The parameters of several optimizers, in the order of their groups."""
+    return [parameter for group in all_groups(optimizers) for parameter in group["params"]]
 
 
 def curves_of(optimizer: Optimizer, curve: Curve | Sequence[Curve]) -> list[Curve]:
