@@ -52,7 +52,7 @@ class Run:
                     break
             else:
                 progress["epoch"] += 1
-        log.look()
+        log.flush()
         return [log.rows, progress, seen, step.state_dict()]
 
 
@@ -394,7 +394,7 @@ def test_another_plan_is_taken_where_that_was_said_before(tmp_path: Path, build:
         part.load_state_dict(saved.state_dict(), strict=True)
 
 
-def test_a_log_is_looked_at_first() -> None:
+def test_a_log_is_flushed_first() -> None:
     half, one = torch.tensor(0.5), torch.tensor(1)
     result = StepResult(half, half, torch.tensor([0.125, 0.25]), one, one, one)
     log, other = MetricLog(every=10), MetricLog(keep=1)
@@ -405,7 +405,7 @@ def test_a_log_is_looked_at_first() -> None:
     assert len(log.rows) == 2
     other(result._replace(loss=one))
     other.load_state_dict(state)
-    assert other.look() == log.rows[-1]
+    assert other.flush() == log.rows[-1]
     assert other.rows == log.rows[-1:]
     other.rows[0]["loss"] = 7
     assert state["rows"][1]["loss"] == 0.5
