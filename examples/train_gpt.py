@@ -270,7 +270,7 @@ def main() -> None:
             bar.set_postfix(loss=f"{row['loss']:.3f}", rate=f"{result.lr[0]:.2e}", refresh=False)
             bar.update(done * size - bar.n)
         if done % args.every == 0:
-            log.look()
+            log.flush()
             losses = [row["loss"] for row in log.rows]
             mean, unseen_loss = sum(losses) / len(losses), loss_on_unseen()
             if is_main():

@@ -52,7 +52,7 @@ class Run:
                     break
             else:
                 progress["epoch"] += 1
-        log.look()
+        log.flush()
         return [log.rows, progress, seen, step.state_dict()]
 
 
@@ -445,7 +445,7 @@ def test_the_state_of_a_log_has_all_its_rows() -> None:
     assert len(log.rows) == 2
     other(result._replace(loss=one))
     other.load_state_dict(state)
-    assert other.look() == log.rows[-1]
+    assert other.flush() == log.rows[-1]
     assert other.rows == log.rows[-1:]
     other.rows[0]["loss"] = 7
     assert state["rows"][1]["loss"] == 0.5

@@ -243,7 +243,7 @@ def test_several_processes_agree(wrapper: str) -> None:
         ([8, 3], 24, (3, 4)),
         ([1, 8], 32, (1, 16)),
         ([9, 9], 24, (6, 2)),
-        ([8, 8], 9, ("ValueError", "global_batch = 9 can't be divided by the 2 processes")),
+        ([8, 8], 9, ("ValueError", "global_batch = 9 can't be divided by the 2 ranks")),
         ([0, 8], 8, "RuntimeError"),
         ([8, -1], 8, "KeyError"),
     ]
@@ -253,7 +253,7 @@ def test_several_processes_agree(wrapper: str) -> None:
         assert (same, too) == (True, True)  # training goes on as if there had been no trial
         if expected == "KeyError":
             assert second == ("KeyError", "'weights'")
-            assert first == ("RuntimeError", "find_batch_size failed in process 1: KeyError: 'weights'")
+            assert first == ("RuntimeError", "find_batch_size failed in rank 1: KeyError: 'weights'")
         elif expected == "RuntimeError":
             assert first == second
             assert first[0] == "RuntimeError"

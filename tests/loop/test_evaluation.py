@@ -1,4 +1,4 @@
-"""Evaluation: the loss over everything, in one look, and a model left as it was."""
+"""Evaluation: the loss over everything, in one read, and a model left as it was."""
 
 import math
 from collections.abc import Iterator
@@ -85,7 +85,7 @@ def test_every_module_gets_its_mode_back() -> None:
     assert torch.is_grad_enabled()
 
 
-def test_one_look() -> None:
+def test_one_read() -> None:
     for loss_fn in (mean_loss, pair_loss, device_pair_loss):
         for precision in ("fp32", "bf16", "fp16"):
             model, data = Net(), batches(7)

@@ -80,7 +80,7 @@ def test_no_batch_costs_a_read() -> None:
 
 def test_what_is_refused_is_refused_everywhere() -> None:
     empty = "ValueError: batches is empty"
-    mixed = "TypeError: loss_fn returned a mean in one process and a pair (sum, weight) in another"
+    mixed = "TypeError: loss_fn returned a mean in one rank and a pair (sum, weight) in another"
     assert processes.run(errors) == [[empty, empty, mixed]] * 2
 
 

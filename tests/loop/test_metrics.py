@@ -1,4 +1,4 @@
-"""The log of results: every value, one look every so many updates."""
+"""The log of results: every value, flushed every so many updates."""
 
 from typing import Any
 from unittest.mock import patch
@@ -48,31 +48,31 @@ def test_every_value_is_kept_and_the_newest_returned(rows: list[Any], every: int
         returned = log(_result(loss, norm, rates, *counts))
         assert returned == (expected[-1] if number % every == 0 else None)
         assert log.rows == expected[: number - number % every][kept]
-    assert log.look() == (expected[-1] if rows else None)
+    assert log.flush() == (expected[-1] if rows else None)
     assert log.rows == expected[kept]
-    assert log.look() == (expected[-1] if rows else None), "nothing new to look at"
+    assert log.flush() == (expected[-1] if rows else None), "nothing new to flush"
     assert log.rows == expected[kept]
 
 
-def test_one_read_a_look() -> None:
+def test_one_read_a_flush() -> None:
     step, log = step_of(), MetricLog(every=10)
     tolist = Tensor.tolist
-    looks = []
+    shapes = []
 
     def counted(tensor: Tensor) -> Any:
-        looks.append(tensor.shape)
+        shapes.append(tensor.shape)
         return tolist(tensor)
 
     (batch,) = batches(1)
     with patch.object(Tensor, "tolist", counted), Operators() as operators:
         shown = [log(step(batch)) for _ in range(35)]
     assert operators.reads == 0
-    assert len(looks) == 3
+    assert len(shapes) == 3
     assert [index for index, row in enumerate(shown, 1) if row is not None] == [10, 20, 30]
     assert [row["applied"] for row in log.rows] == list(range(1, 31))
 
 
-def test_a_look_costs_the_device_little() -> None:
+def test_a_flush_costs_the_device_little() -> None:
     """A handful of operators, however many updates it is for."""
     counts = []
     for every in (10, 100):

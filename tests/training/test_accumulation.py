@@ -13,7 +13,8 @@ from torch import Tensor
 
 from torch_bridge.training.accumulation import Accumulator
 from torch_bridge.training.gradients import gradients_of
-from torch_bridge.training.loss import Loss, read_loss
+from torch_bridge.training.local_division import LocalDivision
+from torch_bridge.training.loss import Loss, as_loss
 from torch_bridge.training.precision import LossScale
 
 _CPU = torch.device("cpu")
@@ -24,7 +25,7 @@ _weights = st.integers(0, 5000)
 def _accumulate(
     losses: Iterable[Loss], count: int, x: Any, scale: LossScale | None = None
 ) -> tuple[Tensor, Tensor]:
-    accumulator = Accumulator(count, [x], scale)
+    accumulator = Accumulator(count, [x], scale, LocalDivision(count, scale))
     for loss in losses:
         accumulator.add(loss)
     return accumulator.finish(gradients_of([x]), None)
@@ -72,7 +73,7 @@ def test_a_loss_comes_back_in_at_least_float32(dtype: torch.dtype) -> None:
     for weight in (None, 2, torch.tensor(2)):
         for count in (1, 2):
             x = torch.ones((), dtype=dtype, requires_grad=True)
-            losses = [read_loss(x * 3 if weight is None else (x * 3, weight)) for _ in range(count)]
+            losses = [as_loss(x * 3 if weight is None else (x * 3, weight)) for _ in range(count)]
             loss, _ = _accumulate(losses, count, x)
             assert loss.dtype.itemsize >= 4
             assert not loss.requires_grad
@@ -121,7 +122,7 @@ def test_weights_in_host_memory_and_on_the_device_side_by_side(scaled: bool) -> 
     for weights in ([2, torch.tensor(3.0)], [torch.tensor(2.0), 3], [2, torch.tensor(1.0), 2.0]):
         x = torch.ones((), requires_grad=True)
         scale = LossScale(_CPU) if scaled else None
-        losses = [read_loss((x * 6, weight)) for weight in weights]
+        losses = [as_loss((x * 6, weight)) for weight in weights]
         loss, _ = _accumulate(losses, len(losses), x, scale)
         expected = torch.tensor(6.0 * len(weights) / sum(map(float, weights)))
         torch.testing.assert_close(loss, expected)

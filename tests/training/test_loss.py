@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from torch_bridge.training.loss import read_loss
+from torch_bridge.training.loss import as_loss
 
 _CPU = torch.device("cpu")
 _x = torch.ones((), requires_grad=True)
@@ -32,7 +32,7 @@ _x = torch.ones((), requires_grad=True)
 )
 def test_what_is_neither_scalar_nor_pair(value: Any) -> None:
     with pytest.raises(TypeError, match="loss_fn returned"):
-        read_loss(value)
+        as_loss(value)
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_what_is_neither_scalar_nor_pair(value: Any) -> None:
 )
 def test_values_that_are_refused(value: Any, shown: str) -> None:
     with pytest.raises(ValueError, match=rf"loss_fn returned .*{re.escape(shown)}"):
-        read_loss(value)
+        as_loss(value)
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_values_that_are_refused(value: Any, shown: str) -> None:
 )
 @pytest.mark.parametrize("pair", [tuple, list])
 def test_weights_that_are_taken(weight: Any, pair: Any) -> None:
-    loss = read_loss(pair([_x, weight]))
+    loss = as_loss(pair([_x, weight]))
     assert loss.total is _x
     assert float(loss.weight) == float(weight)
 
@@ -69,7 +69,7 @@ def test_a_weight_in_host_memory_beside_a_sum_elsewhere() -> None:
     """The meta device stands for another one. A weight that autograd tracks is a number too."""
     total = torch.ones((), device="meta", requires_grad=True)
     for weight in (torch.tensor(3), torch.tensor(3.0, requires_grad=True), torch.tensor(3.0).bfloat16()):
-        read = read_loss((total, weight)).weight
+        read = as_loss((total, weight)).weight
         assert type(read) is float
         assert read == 3
 
@@ -77,13 +77,13 @@ def test_a_weight_in_host_memory_beside_a_sum_elsewhere() -> None:
 def test_a_weight_elsewhere() -> None:
     weight = torch.ones((), device="meta")
     with pytest.raises(ValueError, match="a weight on meta beside a sum on cpu"):
-        read_loss((_x, weight))
+        as_loss((_x, weight))
     for value in (float("nan"), float("inf"), -1.0):
         with pytest.raises(ValueError, match="finite and not negative"):
-            read_loss((torch.ones((), device="meta"), torch.tensor(value)))
+            as_loss((torch.ones((), device="meta"), torch.tensor(value)))
 
 
 def test_a_weight_on_the_device_is_as_exact_as_the_sum() -> None:
     for weight in (torch.tensor(1 / 3, dtype=torch.float64), torch.tensor(2**24 + 1)):
         total = torch.ones((), dtype=torch.float64)
-        assert read_loss((total, weight)).weight == weight.double()
+        assert as_loss((total, weight)).weight == weight.double()

@@ -2,8 +2,9 @@
 
 import gc
 import math
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager, contextmanager
+from itertools import count
 from typing import Any, TypeVar
 
 import torch
@@ -17,7 +18,7 @@ from torch_bridge.training.step import TrainStep
 
 Value = TypeVar("Value")
 
-# Two, and those that fp16 skips until its scale fits, or that come before a CUDA graph is captured.
+# Two; more are needed while fp16 skips until its scale fits, and before a CUDA graph is captured.
 _MOST_UPDATES = 20
 _SIGNS = (
     "DefaultCPUAllocator: can't allocate memory",
@@ -37,27 +38,27 @@ def find_batch_size(
 ) -> tuple[int, int]:
     """The largest micro-batch that runs, and how many make an update of the global batch.
 
-        micro_batch · accumulation · processes = global_batch
+        micro_batch · accumulation · ranks = global_batch
 
-    Of the divisors of global_batch/processes, by halving: about log₂ of their number of trials. What is
-    larger than a micro-batch that does not fit is taken not to fit either.
+    It bisects the divisors of global_batch/ranks, which takes about log₂ of their number of trials.
+    If a micro-batch does not fit, larger ones are taken not to fit either.
 
-    A trial is two updates, the second with the optimizer's states of the first; of the micro-batches of an
-    update all are held, and two are run, the second with the gradients of the first. Afterwards all is as
-    before: weights, buffers, gradients and modes of `step.model`, states and settings of `step.optimizers`,
-    the random states of torch, NumPy and Python. Copies of them are in host memory meanwhile, and memory
-    is given back after each trial.
+    A trial is two updates: in the second the optimizer has the states that the first made. All
+    micro-batches of an update are held in memory, and two of them are run: the second while the gradients
+    of the first are there. Afterwards all is as before: weights, buffers, gradients and modes of
+    `step.model`, states and settings of `step.optimizers`, the random states of torch, NumPy and Python.
+    Meanwhile copies of these are in host memory; memory is freed after each trial.
 
-    Under several processes each of them calls it. Their trials send nothing, and after each all agree on
-    the worst. What communication itself needs beyond its buffers, above all that of `fully_shard` as it
-    fetches blocks ahead, is not measured: leave some room by `limit`.
+    Every one of several ranks calls it. Trials run no collectives; after each one the ranks agree, and a
+    size that does not fit in one rank fits in none. The memory that communication needs beyond its buffers
+    is not measured, above all that of blocks which `fully_shard` fetches ahead: leave some room by `limit`.
 
     Args:
         make_step: Builds a `TrainStep` for a trial, a new one at each call, over the same model and optimizer
             or new ones. (Of another callable that takes micro-batches only what its attributes `model` and
             `optimizers` hold is put back.)
         make_batch: `make_batch(micro_batch)` returns a micro-batch as training passes them to the step.
-        global_batch: Samples an update, over all processes; 1 to 2³¹ - 1.
+        global_batch: Samples an update, over all ranks; 1 to 2³¹ - 1.
         limit: The largest micro-batch to try.
 
     Returns:
@@ -65,10 +66,10 @@ def find_batch_size(
 
     Raises:
         TypeError: A function that can't be called, or a number that is no integer.
-        ValueError: A number out of its range; a global batch that the processes don't divide.
-        RuntimeError: Not even one sample fits; an error of another process.
+        ValueError: A number out of its range; a global batch that can't be divided by the number of ranks.
+        RuntimeError: Not even one sample fits; an error in another rank.
 
-    Whatever `make_step` raises, and every error of step and batch but being out of memory, passes.
+    Every error of `make_step` is raised, and of `make_batch` and the step every one but "out of memory".
 
     >>> from plateau_jax import PlateauCurve
     >>> model = torch.nn.Linear(2, 1)
@@ -86,14 +87,14 @@ def find_batch_size(
         share, rest = divmod(checks.count("global_batch", global_batch), processes.count())
         if rest:
             raise ValueError(
-                f"global_batch = {global_batch} can't be divided by the {processes.count()} processes"
+                f"global_batch = {global_batch} can't be divided by the {processes.count()} ranks"
             )
         most = share if limit is None else checks.at_least("limit", limit, 1)
         return [size for size in _divisors(share) if size <= most]
 
     sizes, *others = _in_all(candidates)
     if any(other != sizes for other in others):
-        raise ValueError("global_batch and limit are not the same in all processes")
+        raise ValueError("global_batch and limit are not the same in all ranks")
     share = int(global_batch) // processes.count()  # of NumPy's integers too
     fitting, unfit = 0, len(sizes)  # so many fit; from there on none does
     while fitting < unfit:
@@ -114,7 +115,7 @@ def _divisors(number: int) -> list[int]:
 
 
 def _in_all(run: Callable[[], Value]) -> list[Value]:
-    """What a function returns in each process; where it raises in one, all raise."""
+    """What a function returns in each rank; if it raises in one, all raise."""
     value: Any = None
     error: Exception | None = None
     try:
@@ -129,7 +130,7 @@ def _in_all(run: Callable[[], Value]) -> list[Value]:
         del error  # whose traceback holds this frame
     for rank, (_, message) in enumerate(said):
         if message is not None:
-            raise RuntimeError(f"find_batch_size failed in process {rank}: {message}")
+            raise RuntimeError(f"find_batch_size failed in rank {rank}: {message}")
     return [value for value, _ in said]
 
 
@@ -139,27 +140,29 @@ def _fits(
     size: int,
     accumulation: int,
 ) -> bool:
-    fits = True
     try:
         with random_states_kept():
-            step: Any = make_step()
-            try:
-                with states_kept(getattr(step, "model", None), getattr(step, "optimizers", ())):
-                    fits = _runs(lambda: _update(step, make_batch, size, accumulation))
-            finally:
-                if isinstance(step, TrainStep):
-                    step._drivers.untie()
+            return _runs(make_step(), make_batch, size, accumulation)
     finally:
-        step = None
         gc.collect()
         if torch.cuda.is_initialized():
             torch.cuda.empty_cache()
-    return fits
 
 
-def _runs(trial: Callable[[], None]) -> bool:
+def _runs(step: Any, make_batch: Callable[[int], Any], size: int, accumulation: int) -> bool:
+    """Whether updates run with the memory that there is."""
+    kept = states_kept(getattr(step, "model", None), getattr(step, "optimizers", ()))
     try:
-        trial()
+        with step._trial(kept) if isinstance(step, TrainStep) else _trial_of_another(kept) as is_done:
+            for _ in range(_MOST_UPDATES):
+                batch = make_batch(size)
+                held = [
+                    batch,
+                    *(pytree.tree_map_only(Tensor, torch.clone, batch) for _ in range(accumulation - 1)),
+                ]
+                step(*held[:2])
+                if is_done():
+                    break
     except Exception as error:
         if not _is_out_of_memory(error):
             raise
@@ -167,21 +170,12 @@ def _runs(trial: Callable[[], None]) -> bool:
     return True
 
 
-def _update(step: Any, make_batch: Callable[[int], Any], size: int, accumulation: int) -> None:
-    is_own = isinstance(step, TrainStep)
-    before = step._clock.read()[0] if is_own else 0
-    alone: Callable[[], AbstractContextManager[Any]] = getattr(step, "_alone", nullcontext)
-    with alone():
-        for count in range(1, _MOST_UPDATES + 1):
-            batch = make_batch(size)
-            held = [
-                batch,
-                *(pytree.tree_map_only(Tensor, torch.clone, batch) for _ in range(accumulation - 1)),
-            ]
-            step(*held[:2])
-            applied = step._clock.read()[0] - before if is_own else count
-            if applied >= 2 and not (is_own and step._graphs is not None and not step._graphs.recorded):
-                return
+@contextmanager
+def _trial_of_another(kept: AbstractContextManager[Any]) -> Generator[Callable[[], bool]]:
+    """As `TrainStep._trial`, for another callable: done after two calls."""
+    calls = count(1)
+    with kept:
+        yield lambda: next(calls) == 2
 
 
 def _is_out_of_memory(error: BaseException | None) -> bool:

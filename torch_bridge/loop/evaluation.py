@@ -30,31 +30,31 @@ def evaluate(
 
     The sums are float64.
 
-    Without gradients and in evaluation mode, which ends with the call: every module's mode is then
-    what it was. The device is looked at once, at the end. `loss_fn` runs as it is given: a step built
-    with `compile=True` compiles its own copy.
+    The model runs without gradients and in evaluation mode; afterwards every module's mode is what it was
+    before. The host synchronizes with the device once, at the end. `loss_fn` runs as it is given: a step
+    built with `compile=True` compiles its own copy.
 
-    Under several processes the sums are those of all, and each process calls this with its own batches
-    (those of `make_loader(..., training=False)` hold every sample once) and gets the same loss. All run
-    the model equally often, as a sharded one needs: a process that has run out runs it on its last batch
-    again, or if it had none on another's, and leaves out what comes of it. How often is agreed on once
-    where all batches have a length, otherwise before every pass. An error in one process is raised there
-    alone: the others wait for it until it ends, or until the process group's timeout.
+    Every one of several ranks calls this with its own batches (those of `make_loader(..., training=False)`
+    hold every sample once), the sums run over all ranks, and each gets the same loss. All ranks run the
+    model equally often, as a sharded one needs: a rank that has no batch left runs it on its last batch
+    again, or on another rank's if it never had one, and ignores the result. How often is agreed on once if
+    every rank's `batches` has a length, otherwise before every pass. An error in one rank is raised there
+    alone: the others wait until it ends, or until the process group's timeout.
 
     Args:
-        model: The module that `loss_fn` is called with, under several processes as it is wrapped.
+        model: The module that `loss_fn` is called with; with several ranks, in its wrapper.
         batches: Any iterable of batches.
         loss_fn: As for `TrainStep`.
         precision: As for `TrainStep`.
-        carry: The initial recurrent state, as for `TrainStep`; it goes from batch to batch of one process.
+        carry: The initial recurrent state, as for `TrainStep`; it goes from batch to batch within a rank.
 
     Returns:
         The loss; not finite where the total weight is zero.
 
     Raises:
         TypeError, ValueError: What `TrainStep` raises for the same arguments and the same loss; no
-            batch at all, in any process.
-        RuntimeError: Several processes without a process group.
+            batch at all, in any rank.
+        RuntimeError: Several ranks without a process group.
 
     >>> model = nn.Linear(2, 1)
     >>> loss_fn = lambda model, batch: (model(batch).sum() * 0 + len(batch), len(batch))
@@ -89,12 +89,12 @@ def evaluate(
     finally:
         for module, mode in modes.items():
             module.training = mode
-        reshard(model)  # for whoever builds an optimizer over its parameters next
-    return _quotient(first, total, weight)
+        reshard(model)  # so that an optimizer can be built over its parameters
+    return _read_quotient(first, total, weight)
 
 
-def _quotient(first: Loss | None, total: Any, weight: Any) -> float:
-    """Σ sum / Σ weight over all processes, in the order of ranks, from the sums of this one."""
+def _read_quotient(first: Loss | None, total: Any, weight: Any) -> float:
+    """Σ sum / Σ weight over all ranks, in their order, from the sums of this one. Synchronizes."""
     sums: tuple[bool, float, float] | None = None
     if first is not None:
         weight = weight if isinstance(weight, torch.Tensor) else total.new_tensor(weight)
@@ -105,6 +105,6 @@ def _quotient(first: Loss | None, total: Any, weight: Any) -> float:
         raise ValueError("batches is empty")
     are_means, totals, weights = zip(*all_sums, strict=True)
     if len(set(are_means)) > 1:
-        raise TypeError("loss_fn returned a mean in one process and a pair (sum, weight) in another")
+        raise TypeError("loss_fn returned a mean in one rank and a pair (sum, weight) in another")
     total, weight = sum(totals), sum(weights)
     return total / weight if weight else total * math.inf  # Python's own division by zero raises

@@ -1,4 +1,4 @@
-"""A log of what updates report, read from the device once in a while."""
+"""A log of what updates report, which synchronizes with the device once in a while."""
 
 from collections.abc import Mapping
 from typing import Any, cast
@@ -10,19 +10,19 @@ from torch_bridge.training.result import StepResult
 
 
 class MetricLog:
-    """Keeps the results of updates, and reads them from the device every so many, in one go.
+    """Keeps the results of updates on the device, and turns them into rows of numbers every so many.
 
-    Made for a progress bar: a call returns the newest values when it looked, else None. `look` reads
-    what is kept at once; `every` counts from the last look. `state_dict` and `load_state_dict` are for
-    checkpoints.
+    Made for a progress bar: a call returns the newest row when it has made rows, else None. Rows are made
+    in one copy from the device, which synchronizes with it. `flush` makes them at once; `every` counts from
+    then on. `state_dict` and `load_state_dict` are for checkpoints.
 
     Args:
-        every: Updates between two looks.
+        every: Updates between two times that rows are made.
         keep: How many of the newest rows are kept; None for all, which grow without bound.
 
     Attributes:
-        rows: A dictionary for each update that was looked at, the newest last: "loss", "grad_norm", "lr"
-            (a float, or a list of one per parameter group), "applied", "skipped", "clock".
+        rows: A dictionary for each update, the newest last: "loss", "grad_norm", "lr" (a float, or a list
+            of one per parameter group), "applied", "skipped", "clock".
 
     Raises:
         TypeError, ValueError: `every` or `keep` is not a positive integer.
@@ -45,19 +45,23 @@ class MetricLog:
         self._kept: list[StepResult] = []
 
     def __call__(self, result: StepResult) -> dict[str, Any] | None:
-        """Keep a result; look at all that is kept if it is time.
+        """Keep a result; if it is time, make rows of all that is kept.
 
         Args:
             result: What an update returned.
 
         Returns:
-            The newest row, as `look` has it; None between two looks.
+            The newest row if rows were made, else None.
         """
         self._kept.append(result)
-        return self.look() if len(self._kept) >= self.every else None
+        return self.flush() if len(self._kept) >= self.every else None
 
-    def look(self) -> dict[str, Any] | None:
-        """Read what is kept, in one copy from the device; the newest values, or None if there are none."""
+    def flush(self) -> dict[str, Any] | None:
+        """Make rows of what is kept. Synchronizes with the device if there is anything.
+
+        Returns:
+            The newest row of all; None if there is none.
+        """
         if self._kept:
             # In float64, which holds every float32, and every count below 2⁵³.
             columns = [torch.stack(column).double() for column in zip(*self._kept, strict=True)]
@@ -80,12 +84,12 @@ class MetricLog:
         return self.rows[-1] if self.rows else None
 
     def state_dict(self) -> dict[str, Any]:
-        """The rows, after a look at what is kept."""
-        self.look()
+        """The rows, with those of what is kept. Synchronizes with the device as `flush` does."""
+        self.flush()
         return {"rows": [dict(row) for row in self.rows]}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Go on with the rows of `state_dict`; what this log has, looked at or not, is dropped.
+        """Go on with the rows of `state_dict`; rows and kept results of this log are dropped.
 
         Args:
             state_dict: What `state_dict` returned.

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from torch_bridge.schedulers.param_groups import all_groups
+
 
 class Foundation:
     """The settings that choose an optimizer's driver and, for a CUDA graph, all that is baked into one.
@@ -50,7 +52,7 @@ class Foundation:
         )
 
     def _settings(self) -> list[Any]:
-        groups = (group for optimizer in self._optimizers for group in optimizer.param_groups)
+        groups = all_groups(self._optimizers)
         return [_settings_of_graph(group) if self._captured else _settings(group) for group in groups]
 
     def _objects(self) -> Iterator[Any]:

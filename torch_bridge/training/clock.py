@@ -46,16 +46,27 @@ class Clock:
         self.peaks = list(peaks)
         self.rules = rules
         self._hold = Hold(rules, curves[0], device) if rules else None
-        # In one tensor, for one operator that moves them and one that copies them.
+        # In one tensor, for one operator that moves them and one that copies them. Views of its memory:
+        #
+        #     index       0       1         2         3      4
+        #     _numbers  [ now  | applied | skipped | used | position ]
+        #     now         ───
+        #     counts             ──────────────────────────
+        #     _used                                  ────
+        #     _position                                     ────────
+        #     _used_and_position                     ───────────────
+        #
+        # `used` is the step of the curve that `rates` are of, and `position` its column in the window.
         self._numbers = torch.zeros(5, dtype=torch.int64, device=device)
         self.now = self._numbers[0]
-        """The step of the curve where the clock stands."""
+        """The step of the curve where the clock stands, a scalar."""
         self.counts = self._numbers[1:4]
-        """Updates applied, updates skipped, and the step that the rates are of."""
-        self._now, self._used, self._position = (self._numbers[index : index + 1] for index in (0, 3, 4))
+        """Updates applied, updates skipped, and the step of the curve that the rates are of."""
+        self._used = self._numbers[3]
+        self._position = self._numbers[4:]  # torch.index_select takes no scalar
         self._used_and_position = self._numbers[3:]
-        self._if_applied = torch.tensor([1, 1, 0, 0, 0], device=device)
-        self._if_skipped = torch.tensor([0, 0, 1, 0, 0], device=device)
+        self._one_applied = torch.tensor([1, 1, 0, 0, 0], device=device)
+        self._one_skipped = torch.tensor([0, 0, 1, 0, 0], device=device)
         # A column, the shape that torch.index_select writes.
         self._column = torch.zeros(len(self.curves), 1, dtype=torch.float32, device=device)
         self.rates = self._column.view(-1)
@@ -96,14 +107,14 @@ class Clock:
         self._move_window()
         self._updates = 0
 
-    def read(self) -> tuple[int, int, int]:
-        """Updates applied, updates skipped, and where the clock stands, read from the device."""
+    def read_counts(self) -> tuple[int, int, int]:
+        """Updates applied, updates skipped, and where the clock stands. Synchronizes with the device."""
         now, applied, skipped, *_ = cast("list[int]", self._numbers.tolist())
         return applied, skipped, now
 
-    def states(self) -> States:
-        """What the rules remember, read from the device."""
-        return () if self._hold is None else self._hold.states()
+    def read_states(self) -> States:
+        """What the rules remember. Synchronizes with the device."""
+        return () if self._hold is None else self._hold.read_states()
 
     def rates_at(self, step: int) -> list[float]:
         """The rate of each parameter group at a step of the curve, computed on the host."""
@@ -118,15 +129,15 @@ class Clock:
 
     def fill_rates(self) -> None:
         """Write the rates of where the clock stands into `rates`."""
-        torch.sub(self._now, self._zero_and_low, out=self._used_and_position)
+        torch.sub(self.now, self._zero_and_low, out=self._used_and_position)
         torch.index_select(self._window, 1, self._position, out=self._column)
 
     def count_update(self, skip: Tensor, loss: Tensor) -> None:
         """Count an update as applied, or as skipped where `skip`, a bool scalar, is True; move the clock."""
-        self._numbers.add_(torch.where(skip, self._if_skipped, self._if_applied))
+        self._numbers.add_(torch.where(skip, self._one_skipped, self._one_applied))
         if self._hold is not None:
             held = self._hold.holds(self._used, loss, skip)
-            self._now.copy_(torch.where(held, self._used, self._now))
+            self.now.copy_(torch.where(held, self._used, self.now))
 
     def _wait_for_copies(self) -> None:
         if self._copied is not None:

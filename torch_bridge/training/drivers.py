@@ -1,7 +1,6 @@
 """How an update reaches its optimizers: decided on the device, or on the host."""
 
 from collections.abc import Sequence
-from functools import cached_property
 from itertools import islice
 from typing import Any, Protocol
 
@@ -9,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from torch_bridge.schedulers.param_groups import all_groups
 from torch_bridge.training.clock import Clock
 
 # Their fused kernels take a tensor `found_inf` and leave everything as it is where it is 1.
@@ -23,12 +23,16 @@ class Skip:
         self.on_device = loss.mul(0).add(norm, alpha=0).ne(0)
         self.found_inf = self.on_device.float()
         self._clock = clock
+        self._step: int | None = None
 
-    @cached_property
-    def clock(self) -> int | None:
-        """Where the clock stands for this update; None if it is skipped. One read of the device."""
-        step = int(torch.where(self.on_device, -1, self._clock).item())
-        return None if step < 0 else step
+    def read_clock(self) -> int | None:
+        """Where the clock stands for this update; None if it is skipped.
+
+        Synchronizes with the device once, however often it is called.
+        """
+        if self._step is None:
+            self._step = int(torch.where(self.on_device, -1, self._clock).item())
+        return None if self._step < 0 else self._step
 
 
 class Driver(Protocol):
@@ -60,7 +64,7 @@ class DeviceDriver:
         optimizer: Any = self._optimizer
         self.steady = _has_momentum(optimizer)
         if not self.steady:
-            if skip.clock is not None:
+            if skip.read_clock() is not None:
                 _complete_momentum(optimizer)
                 optimizer.step()
             return
@@ -84,9 +88,10 @@ class HostDriver:
         """Every step writes its rates."""
 
     def step(self, skip: Skip) -> None:
-        if skip.clock is None:
+        clock = skip.read_clock()
+        if clock is None:
             return
-        rates = self._clock.rates_at(skip.clock)[self._groups]
+        rates = self._clock.rates_at(clock)[self._groups]
         for group, rate in zip(self._optimizer.param_groups, rates, strict=True):
             group["lr"] = rate
         self._optimizer.step()
@@ -103,7 +108,7 @@ class Drivers:
     def __init__(self, optimizers: Sequence[Optimizer], clock: Clock) -> None:
         self._optimizers, self._clock = optimizers, clock
         self._parameters = self._present_parameters()
-        self._before = [(group, dict(group)) for optimizer in optimizers for group in optimizer.param_groups]
+        self._before = [(group, dict(group)) for group in all_groups(optimizers)]
         self.is_torn = self._has_stepped = False
         self.bind()
 
@@ -140,8 +145,7 @@ class Drivers:
             group.update(settings)
 
     def _present_parameters(self) -> list[list[int]]:
-        groups = (group for optimizer in self._optimizers for group in optimizer.param_groups)
-        return [list(map(id, group["params"])) for group in groups]
+        return [list(map(id, group["params"])) for group in all_groups(self._optimizers)]
 
     @property
     def steady(self) -> bool:
@@ -151,7 +155,7 @@ class Drivers:
     def step(self, skip: Skip) -> None:
         # Where one has to look it does so first: a wait is no time to have half of them moved.
         self._has_stepped = False
-        if any(isinstance(driver, HostDriver) for driver in self._drivers) and skip.clock is None:
+        if any(isinstance(driver, HostDriver) for driver in self._drivers) and skip.read_clock() is None:
             return
         for driver in self._drivers:
             driver.step(skip)

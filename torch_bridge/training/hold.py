@@ -49,8 +49,8 @@ class Hold:
                 memory.copy_(torch.where(skip, memory, torch.stack(values)))
         return held
 
-    def states(self) -> States:
-        """What they remember, read from the device."""
+    def read_states(self) -> States:
+        """What they remember. Synchronizes with the device."""
         return tuple(type(state)(*(value.item() for value in state)) for state in self._states)
 
     def set(self, states: States) -> None:

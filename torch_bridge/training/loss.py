@@ -85,7 +85,7 @@ class Loss(NamedTuple):
     weight: Tensor | float | None
 
 
-def read_loss(value: Any) -> Loss:
+def as_loss(value: Any) -> Loss:
     """The value that a loss function returned.
 
     Raises:
@@ -125,13 +125,13 @@ def forward(
 ) -> tuple[Loss, list[Tensor]]:
     """Call a loss function; with a carry, give it the state of these leaves and take its new ones."""
     if carry is None:
-        return read_loss(loss_fn(model, batch)), leaves
+        return as_loss(loss_fn(model, batch)), leaves
     returned = loss_fn(model, batch, carry.tree(leaves))
     if not _is_pair(returned):
         raise TypeError(
             f"loss_fn returned {type(returned).__name__}; with a carry it must return (loss, carry)"
         )
-    return read_loss(returned[0]), carry.detached(returned[1])
+    return as_loss(returned[0]), carry.detached(returned[1])
 
 
 def check_kind(loss: Loss, first: Loss) -> None:

@@ -9,7 +9,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from torch_bridge.core import Curve
-from torch_bridge.schedulers.param_groups import curves_of, groups_of
+from torch_bridge.schedulers.param_groups import all_parameters, curves_of, groups_of
 
 _TRAINERS = ("accelerate", "lightning", "lightning_fabric", "pytorch_lightning")
 
@@ -54,9 +54,9 @@ def optimizers_of(model: nn.Module, optimizer: Any) -> list[Optimizer]:
     own = set(map(id, model.parameters()))
     taken: set[int] = set()
     for item in found:
-        groups = groups_of(item)
+        groups_of(item)
         _check_step(item)
-        parameters = [id(parameter) for group in groups for parameter in group["params"]]
+        parameters = list(map(id, all_parameters([item])))
         if foreign := sum(parameter not in own for parameter in parameters):
             raise ValueError(
                 f"{foreign} of the optimizer's {len(parameters)} parameters are not the model's; "
@@ -118,7 +118,7 @@ def device_of(optimizers: Sequence[Optimizer]) -> torch.device:
     Raises:
         ValueError: Parameters on several devices, or made under `torch.inference_mode`.
     """
-    parameters = [p for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]]
+    parameters = all_parameters(optimizers)
     if any(parameter.is_inference() for parameter in parameters):
         raise ValueError("the model was made under torch.inference_mode(), and can't be trained")
     devices = {parameter.device for parameter in parameters}

@@ -31,8 +31,8 @@ class StepResult(NamedTuple):
     took place before this one."""
 
 
-def raise_if_nonfinite(result: StepResult, scaled: bool) -> None:
-    """Read a result, and refuse one that is not finite.
+def read_and_raise_if_nonfinite(result: StepResult, scaled: bool) -> None:
+    """Refuse a result that is not finite. Synchronizes with the device.
 
     Raises:
         FloatingPointError: The loss is not finite; or the norm, unless the loss was `scaled`: then it may

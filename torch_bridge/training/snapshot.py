@@ -54,12 +54,21 @@ class TrainStepState(TypedDict):
     """The states of torch's generators, uint8 of shape (bytes,): `"cpu"` and, on a GPU, `"cuda"`."""
 
 
-def states_of(optimizers: Sequence[Optimizer], clock: Clock) -> list[dict[str, Any]]:
-    """The optimizers' states, with the clock's peaks and the rates of its next update, as a scheduler has."""
+def one_or_list(items: list[Any]) -> Any:
+    """What a state has for the optimizers: the item of one alone, or a list of one for each of several."""
+    return items[0] if len(items) == 1 else items
+
+
+def as_list(saved: Any, optimizers: Sequence[Optimizer]) -> Any:
+    """The list that `one_or_list` was given for these optimizers, where the state is whole."""
+    return [saved] if len(optimizers) == 1 else saved
+
+
+def states_of(optimizers: Sequence[Optimizer], clock: Clock, now: int) -> list[dict[str, Any]]:
+    """The optimizers' states, with the clock's peaks and its rates at `now`, as beside a torch scheduler."""
     states = [optimizer.state_dict() for optimizer in optimizers]
     groups = chain.from_iterable(state["param_groups"] for state in states)
-    *_, now = clock.read()
-    # A group that came later has no rate: the next update refuses it.
+    # A group that was added since has no rate: the next update refuses it.
     for group, peak, rate in zip(groups, clock.peaks, clock.rates_at(now), strict=False):
         is_tensor = isinstance(group["lr"], Tensor)
         group["lr"] = torch.tensor(rate, dtype=torch.float32, device="cpu") if is_tensor else rate

@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 from torch_bridge.core import Curve, checks
 from torch_bridge.distributed.dtensors import mesh_of
 from torch_bridge.schedulers.resume import check_past, clock_in, curves_in
-from torch_bridge.training.snapshot import TrainStepState
+from torch_bridge.training.snapshot import TrainStepState, as_list
 
 _MOST_UPDATES = 2**53  # a double holds every count up to here
 _LATER_KEYS = {"clock", "hold"}  # which older states lack
@@ -63,7 +63,7 @@ def _check(own: TrainStepState, other: Any, optimizers: Sequence[Optimizer], dev
         torch.Generator("cpu").set_state(other["random"]["cpu"].cpu())
         if device.type == "cuda" and "cuda" in other["random"]:
             torch.Generator(device).set_state(other["random"]["cuda"].cpu())
-    states = other["optimizer"] if len(optimizers) > 1 else [other["optimizer"]]
+    states = as_list(other["optimizer"], optimizers)
     if not isinstance(states, list | tuple) or len(cast("Any", states)) != len(optimizers):
         raise ValueError(f"state_dict has no list of {len(optimizers)} states in its optimizer")
     for optimizer, state in zip(optimizers, cast("Sequence[Any]", states), strict=True):

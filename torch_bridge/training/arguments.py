@@ -1,0 +1,100 @@
+"""The arguments of a training step: checked, and what they are found to be."""
+
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple, get_args
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from torch_bridge.core import Curve, Rule, checks
+from torch_bridge.distributed.checkpointed_forward import is_checkpointed
+from torch_bridge.distributed.wrappers import Sharded, Unwrapped, Wrapper, check_shardable, wrapper_of
+from torch_bridge.schedulers.hold_state import rules_for
+from torch_bridge.schedulers.param_groups import all_parameters, peaks_of
+from torch_bridge.training.carry import Carry
+from torch_bridge.training.drivers import check_capturable
+from torch_bridge.training.optimizers import check_model, curves_by_group, device_of, optimizers_of
+from torch_bridge.training.precision import Precision, PrecisionName
+
+OnNonfinite = Literal["skip", "raise"]
+Synchronize = Literal["update", "micro"]
+
+
+class Arguments(NamedTuple):
+    """What the arguments of a training step are found to be."""
+
+    wrapper: Wrapper
+    optimizers: tuple[Optimizer, ...]
+    """Torch's own, out of their trainers' wrappers."""
+    parameters: list[nn.Parameter]
+    """Those that are optimized."""
+    device: torch.device
+    """Where these are."""
+    curves: list[Curve]
+    """One for each parameter group of all optimizers."""
+    peaks: list[float]
+    """The peak rate of each group."""
+    rules: tuple[Rule, ...]
+    """Those that may hold the clock."""
+    precision: Precision
+    carry: Carry | None
+
+
+def checked(
+    model: nn.Module,
+    optimizer: Any,
+    loss_fn: Any,
+    curve: Any,
+    *,
+    precision: PrecisionName,
+    max_norm: float | None,
+    on_nonfinite: OnNonfinite,
+    cuda_graph: bool,
+    carry: Any,
+    hold: Rule | Sequence[Rule] | None,
+    synchronize: Synchronize,
+) -> Arguments:
+    """Refuse what `TrainStep` can't take.
+
+    Raises:
+        TypeError, ValueError: As `TrainStep` says.
+    """
+    check_model(model)
+    checks.one_of("synchronize", synchronize, get_args(Synchronize))
+    wrapper = wrapper_of(model, every_micro_batch=synchronize == "micro")
+    optimizers = optimizers_of(model, optimizer)
+    device = device_of(optimizers)
+    curves = curves_by_group(optimizer, optimizers, curve)
+    rules = rules_for(hold, curves)
+    peaks = [peak for each in optimizers for peak in peaks_of(each)]
+    parameters = all_parameters(optimizers)
+    wrapper.check(parameters)
+    own_precision = Precision(precision, device, parameters)
+    if max_norm is not None and not checks.number("max_norm", max_norm) > 0:
+        raise ValueError(f"max_norm = {max_norm!r} must be positive, or None for no clipping")
+    checks.one_of("on_nonfinite", on_nonfinite, get_args(OnNonfinite))
+    if not callable(loss_fn):
+        raise TypeError(f"loss_fn = {loss_fn!r} must be callable")
+    if cuda_graph:
+        _check_graph(model, wrapper, optimizers, device)
+    if isinstance(wrapper, Sharded):
+        for each in optimizers:
+            check_shardable(each)
+    own_carry = None if carry is None else Carry(carry, device)
+    return Arguments(
+        wrapper, tuple(optimizers), parameters, device, curves, peaks, rules, own_precision, own_carry
+    )
+
+
+def _check_graph(
+    model: nn.Module, wrapper: Wrapper, optimizers: Sequence[Optimizer], device: torch.device
+) -> None:
+    if not isinstance(wrapper, Unwrapped):
+        raise ValueError("cuda_graph=True needs a model that is not wrapped for several processes")
+    if is_checkpointed(model):
+        raise ValueError("cuda_graph=True needs a model without checkpoint_activations")
+    if device.type != "cuda":
+        raise ValueError(f"cuda_graph=True needs parameters on a CUDA device; they are on {device}")
+    for each in optimizers:
+        check_capturable(each, each.param_groups)

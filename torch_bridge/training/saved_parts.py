@@ -1,0 +1,91 @@
+"""The parts of a training step that its state is made of."""
+
+from collections.abc import Mapping, Sequence
+from itertools import chain
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from torch_bridge.core import checks
+from torch_bridge.schedulers.hold_state import from_plain, to_plain
+from torch_bridge.schedulers.resume import clock_in
+from torch_bridge.training import snapshot
+from torch_bridge.training.carry import Carry
+from torch_bridge.training.clock import Clock
+from torch_bridge.training.drivers import check_capturable
+from torch_bridge.training.precision import Precision
+from torch_bridge.training.snapshot import TrainStepState
+from torch_bridge.training.state_checks import add_new_states, check
+
+
+class SavedParts(NamedTuple):
+    """They give their state, and take one that was saved."""
+
+    module: nn.Module
+    """The model inside its wrapper."""
+    optimizers: Sequence[Optimizer]
+    clock: Clock
+    precision: Precision
+    carry: Carry | None
+    device: torch.device
+    """Where the parameters are."""
+    captured: bool
+    """Whether updates are captured in CUDA graphs."""
+
+    def read_state(self) -> TrainStepState:
+        """The present state, whose tensors are the parts' own. Synchronizes with the device."""
+        applied, skipped, now = self.clock.read_counts()
+        scale = self.precision.scale
+        return {
+            "model": self.module.state_dict(),
+            "optimizer": snapshot.one_or_list(snapshot.states_of(self.optimizers, self.clock, now)),
+            "optimizer_type": snapshot.one_or_list([type(each).__name__ for each in self.optimizers]),
+            "precision": self.precision.name,
+            "curves": [curve.to_dict() for curve in self.clock.curves],
+            "applied": applied,
+            "skipped": skipped,
+            "clock": now,
+            "hold": to_plain(self.clock.rules, self.clock.read_states()),
+            "loss_scale": None if scale is None else scale.state(),
+            "carry": None if self.carry is None else self.carry.buffers,
+            "random": snapshot.random_states(self.device),
+        }
+
+    def read_state_to_load(self) -> TrainStepState:
+        """The same, with what the optimizers will make in their first update: the form of a saved state."""
+        state = self.read_state()
+        states = snapshot.as_list(state["optimizer"], self.optimizers)
+        for optimizer, own in zip(self.optimizers, states, strict=True):
+            add_new_states(optimizer, own)
+        return state
+
+    def load(self, state: TrainStepState | Mapping[str, Any], strict: bool) -> None:
+        """Take a copy of a state.
+
+        Raises:
+            ValueError: It doesn't fit, as `TrainStep.load_state_dict` says. Nothing was changed.
+        """
+        clock = self.clock
+        check(self.read_state(), state, self.optimizers, self.device, clock.curves if strict else None)
+        held = from_plain(state.get("hold"), clock.rules, strict, "TrainStep")
+        pairs = list(zip(self.optimizers, snapshot.as_list(state["optimizer"], self.optimizers), strict=True))
+        if self.captured:
+            for optimizer, saved in pairs:
+                check_capturable(optimizer, saved["param_groups"])
+        groups = chain.from_iterable(saved["param_groups"] for _, saved in pairs)
+        peaks = [float(checks.peak("initial_lr", group["initial_lr"])) for group in groups]
+        copies = [(optimizer, snapshot.copied_for(optimizer, saved)) for optimizer, saved in pairs]
+
+        self.module.load_state_dict(snapshot.placed(self.module.state_dict(), state["model"]))
+        for optimizer, copied in copies:
+            optimizer.load_state_dict(copied)
+            snapshot.restore_dtypes(optimizer, copied)
+        applied = state["applied"]
+        clock.set(applied, state["skipped"], clock_in(state, applied), peaks, held)
+        if self.precision.scale is not None:
+            self.precision.scale.set(state["loss_scale"] or [])
+        if self.carry is not None:
+            self.carry.set(state["carry"] or [])
+        snapshot.set_random_states(state["random"], self.device)
