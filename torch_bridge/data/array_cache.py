@@ -39,11 +39,12 @@ def cached_arrays(
     - `version`.
     - the source text of `build`, as `inspect.getsource` gives it.
 
-    **Nothing else counts.** Not the functions that `build` calls, nor the variables of its module; not what
-    it closes over, the default values that it computes, the object of a method; not what a decorator adds
-    where it is not part of that text. A decorator that does not use `functools.wraps` even puts its own text
-    in the place of `build`'s. And the text is that of the file now, whatever was imported before an edit.
-    When one of these changes what `build` gives, give another `version`, or make it a setting.
+    **Nothing else counts**: not the functions that `build` calls, the variables of its module, the values
+    that it closes over, or the object that a method belongs to. A decorator's code does not count, and a
+    decorator without `functools.wraps` even hides the text of `build`: its own text counts instead. All
+    lambdas on one line share that line. The text is read from the file at the call: an edit after the import
+    counts although it does not run yet. When something that does not count changes what `build` gives,
+    give another `version`, or pass it as a setting.
 
     Each call reads the source once, for the key. Many processes may ask at once: one builds, the others
     wait for it. A builder that is killed, or raises, leaves nothing that would be taken for whole. Files
