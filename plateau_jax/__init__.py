@@ -1,7 +1,7 @@
 """A learning-rate curve with warmup, cosine decay and plateaus: the same bits in every framework.
 
-`PlateauCurve` describes the curve and needs NumPy only; what needs JAX or matplotlib is imported when
-it is first asked for.
+`PlateauCurve` describes the curve and needs NumPy only. What needs JAX is imported when it is first asked
+for; `from plateau_jax import *` takes it along where JAX is installed.
 """
 
 from importlib import import_module
@@ -12,38 +12,36 @@ from plateau_jax.curve import Curve
 from plateau_jax.curve_warning import CurveWarning
 from plateau_jax.holds import HoldBelow, HoldUntilFlat
 from plateau_jax.plateau_curve import CurveArguments, PlateauCurve
+from plateau_jax.plotting import plot
 from plateau_jax.segments import Segments, stack
 from plateau_jax.staged import Stage, StagedCurve
 
 if TYPE_CHECKING:
-    from plateau_jax.plotting import plot
     from plateau_jax.schedule import cosine_plateau_schedule, multiplier, optax_schedule
     from plateau_jax.transformation import ScaleByCurveState, scale_by_curve
 
-__all__ = [
+__all__: list[str] = [
     "Curve",
     "CurveArguments",
     "CurveWarning",
     "HoldBelow",
     "HoldUntilFlat",
     "PlateauCurve",
-    "ScaleByCurveState",
     "Segments",
     "Stage",
     "StagedCurve",
-    "cosine_plateau_schedule",
-    "multiplier",
-    "optax_schedule",
     "plot",
-    "scale_by_curve",
     "stack",
 ]
+if checks.are_installed("jax", "jaxlib"):
+    __all__ += ["cosine_plateau_schedule", "multiplier", "optax_schedule"]
+if checks.are_installed("jax", "jaxlib", "optax"):
+    __all__ += ["ScaleByCurveState", "scale_by_curve"]
 
 _LAZY = {
     "cosine_plateau_schedule": "plateau_jax.schedule",
     "multiplier": "plateau_jax.schedule",
     "optax_schedule": "plateau_jax.schedule",
-    "plot": "plateau_jax.plotting",
     "ScaleByCurveState": "plateau_jax.transformation",
     "scale_by_curve": "plateau_jax.transformation",
 }

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from plateau_jax import checks
+from plateau_jax import checks, plotting
 from plateau_jax.curve import Curve
 from plateau_jax.plateau_curve import CurveArguments, PlateauCurve
 
@@ -129,14 +129,12 @@ def _read(file: str) -> Curve:
 
 def _write_picture(curves: list[Curve], peak: np.float32, path: Path) -> None:
     try:
-        from matplotlib.figure import Figure
+        from matplotlib.figure import Figure  # optional
     except ModuleNotFoundError as error:
         raise checks.missing("--plot", error, "plot") from None
 
-    from plateau_jax.plotting import plot
-
     figure: Any = Figure(figsize=(8, 4), layout="constrained")
-    plot(curves, peak_value=float(peak), ax=figure.subplots())
+    plotting.plot(curves, peak_value=float(peak), ax=figure.subplots())
     path = path if path.suffix or _is_stream(path) else path.with_name(f"{path.name}.png")
     with _whole(path) as beside, beside.open("wb") as file:
         figure.savefig(file, dpi=120, format=path.suffix.removeprefix(".") or "png")

@@ -5,12 +5,20 @@ import operator
 import reprlib
 import sys
 from collections.abc import Iterable, Mapping, MappingView, Set
+from importlib.util import find_spec
 from typing import Any, TypeVar, cast
 
 import numpy as np
 
 MAX_STEP = 2**31 - 1
 SMALLEST_PEAK = 2.0**-126
+
+_BROUGHT_BY = {
+    "jax": ("jax", "jaxlib", "optax"),
+    "torch": ("torch", "torchdata", "filelock"),
+    "plot": ("matplotlib",),
+}
+"""The packages that each extra brings."""
 
 _Choice = TypeVar("_Choice", bound=str)
 
@@ -176,9 +184,22 @@ def steps(step: Any) -> np.ndarray:
     return np.clip(array, 0, MAX_STEP).astype(np.int32)
 
 
+def are_installed(*packages: str) -> bool:
+    """Whether all these top-level packages can be found; none of them is imported."""
+    return all(
+        # A module of that name may have been put in place by hand, and then has no spec to be found.
+        bool(sys.modules[package]) if package in sys.modules else find_spec(package) is not None
+        for package in packages
+    )
+
+
 def missing(name: str, error: ModuleNotFoundError, extra: str) -> ModuleNotFoundError:
-    """The error of a package that is not installed, with what installs it."""
-    if error.name is None:  # jax's, which misses its jaxlib: the message says what to do
+    """What to raise where `name` could not be imported: advice, if a package of the extra is not installed.
+
+    Any other error is returned as it is. A module that is missing inside of an installed package, for
+    instance, is nothing that pip could bring.
+    """
+    package = (error.name or "").partition(".")[0]
+    if package not in _BROUGHT_BY[extra] or are_installed(package):
         return error
-    package = error.name.partition(".")[0]
     return ModuleNotFoundError(f"{name} needs {package}: pip install 'plateau-jax[{extra}]'", name=package)

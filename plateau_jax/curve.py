@@ -1,28 +1,25 @@
-"""What every curve is: rows in exact numbers, one table made of them, one evaluator."""
+"""What every curve is, and the curves that are made of others: a cooldown off one, one after another.
+
+They stand in one file, since each makes the other: a cooldown of a curve is a curve.
+"""
 
 import operator
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import KW_ONLY, dataclass
 from functools import cached_property, partial
-from typing import Any, Literal, Self, cast, overload
+from typing import Any, Literal, Self, get_args, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-from plateau_jax import checks, exact, fixed_point, levels, rows, segments
+from plateau_jax import checks, fixed_point, levels, notebook, plain_values, rows, segments
 from plateau_jax.checks import MAX_STEP
-from plateau_jax.curve_warning import silent
+from plateau_jax.exact import decimal, nearest_float32
 from plateau_jax.namespace import Namespace
-from plateau_jax.rows import Row
+from plateau_jax.plain_values import MAX_DEPTH, kind
+from plateau_jax.rows import Row, hold, row_at
 from plateau_jax.segments import Numbers, Segments
-
-CHUNK = 3072
-"""Steps that NumPy computes in one go. Temporaries are then of 24 KiB: from 32 KiB on the allocator was
-seen to give their pages back to the system and to fault them in again, at twice the time a step."""
-
-MAX_DEPTH = 64
-"""How deep cooldowns and continuations may be nested."""
 
 StageShape = Literal["linear", "cosine", "1-sqrt", "exponential"]
 
@@ -57,6 +54,10 @@ class Curve(ABC):
 
     depth: int
     """How deep cooldowns and continuations are nested in this curve."""
+
+    @abstractmethod
+    def __post_init__(self) -> None:
+        """Check the arguments, and `_freeze` them with the rows that they describe."""
 
     def _freeze(self, rows: Iterable[Row], *, depth: int = 0, **arguments: Any) -> None:
         """Set what a curve consists of, once its arguments are valid."""
@@ -106,13 +107,7 @@ class Curve(ABC):
         steps = checks.steps(step)
         if isinstance(step, int | np.integer):
             return self(int(steps))
-        flat = steps.ravel()
-        multipliers: Any = np.empty(flat.shape, np.float32)
-        for first in range(0, flat.size, CHUNK):
-            part = slice(first, first + CHUNK)
-            index = self.segments.begin.searchsorted(flat[part], side="right") - 1
-            multipliers[part] = fixed_point.evaluate(np, self.segments, index, flat[part])
-        return multipliers.reshape(steps.shape)[()]
+        return fixed_point.evaluate_many(self.segments, steps)[()]
 
     def cooldown(self, at: int, steps: int, *, to: float = 0.0, shape: StageShape = "1-sqrt") -> "Curve":
         """This curve before step `at`, bit for bit, then from its exact level there to `to`, within `steps`.
@@ -150,8 +145,6 @@ class Curve(ABC):
         >>> branch([3999, 4000, 4250, 5000]), branch.total_steps
         (array([1. , 1. , 0.5, 0. ], dtype=float32), 5000)
         """
-        from plateau_jax.branches import Cooldown  # it is a Curve
-
         return Cooldown(self, at, steps, to=to, shape=shape)
 
     def then(self, other: "Curve", *, scale: float = 1.0) -> "Curve":
@@ -181,8 +174,6 @@ class Curve(ABC):
         >>> restarted([10, 100, 110, 200]), restarted.total_steps
         (array([1. , 0. , 0.5, 0. ], dtype=float32), 200)
         """
-        from plateau_jax.branches import Then  # it is a Curve
-
         return Then(self, other, scale=scale)
 
     def same_until(self, other: "Curve", step: int) -> bool:
@@ -249,36 +240,29 @@ class Curve(ABC):
                730        999  cosine decay     0.308658           0
               1000          …  end                     0           0
         """
-        table = self._table()
-        width = max(13, *(len(kind) for _, _, kind, _, _ in table))
+        table = rows.described(self.rows)
+        width = max(13, *(len(what) for _, _, what, _, _ in table))
         return "\n".join(
-            f"{first:>10} {last:>10}  {kind:{width}} {start:>11} {end:>11}"
-            for first, last, kind, start, end in table
+            f"{first:>10} {last:>10}  {what:{width}} {start:>11} {end:>11}"
+            for first, last, what, start, end in table
         )
-
-    def _table(self) -> list[tuple[str, str, str, str, str]]:
-        """What `describe` shows: a header, and a row a segment that is not empty."""
-        found = [("first step", "last step", "kind", "from", "to")]
-        for row, after in rows.visible(self.rows):
-            kind = row.kind if row.shape is None else f"{row.shape} {row.kind}"
-            last = "…" if after is None else str(after - 1)
-            end = row.start if after is None else row.at(after)
-            found.append((str(row.begin), last, kind, _shown(row.start), _shown(end)))
-        return found
 
     def _repr_html_(self) -> str:
         """The curve as notebooks show it: a picture, and the table of `describe`. Needs no matplotlib."""
-        from plateau_jax.notebook import html  # it draws Curves
+        return notebook.html(self.rows, self, type(self).__name__, repr(self))
 
-        return html(self)
-
-    @abstractmethod
     def to_dict(self) -> Mapping[str, Any]:
-        """All arguments, as plain JSON values: numbers, strings, lists and dictionaries."""
+        """The kind and all arguments, as plain JSON values: numbers, strings, lists and dictionaries.
+
+        Fields that a derived dataclass adds stand in a mapping of their own, `"derived"`, as they are.
+        """
+        return plain_values.write(self)
 
     @classmethod
     def from_dict(cls, arguments: Mapping[str, Any]) -> Self:
-        """The curve that `to_dict` wrote, of its kind.
+        """The curve that `to_dict` wrote.
+
+        `Curve` reads every kind. A class that derives from a kind reads that kind, and returns its own.
 
         Args:
             arguments: What `to_dict` returned, or what JSON made of it.
@@ -293,28 +277,98 @@ class Curve(ABC):
         >>> Curve.from_dict(curve.to_dict()) == curve
         True
         """
-        from plateau_jax.kinds import from_dict  # they are Curves
-
-        with silent():
-            curve = from_dict(cls, arguments)
-        if not isinstance(curve, cls):
-            raise ValueError(f"these are the arguments of a {type(curve).__name__}, not of a {cls.__name__}")
-        return curve
+        return plain_values.read(cls, arguments)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Rows and tables are left out of pickles and copies: they follow from the arguments.
-        arguments = {field.name: getattr(self, field.name) for field in fields(cast("Any", self))}
-        return partial(_again, type(self), **arguments), ()
+        values = {name: value for name, value in vars(self).items() if name not in _FOLLOWING}
+        arguments = {name: getattr(self, name) for name in plain_values.names_of(type(self))}
+        return partial(plain_values.made, type(self), values | arguments), ()
 
 
-def _again(kind: type[Curve], /, **arguments: Any) -> Curve:
-    """A curve that was constructed before."""
-    with silent():
-        return kind(**arguments)
+_FOLLOWING = {"rows", "depth", "total_steps", "segments", "flat_starts", "_numbers"}
+"""The attributes that `_freeze` sets beside the arguments, and that are computed from them."""
 
 
-def _shown(level: levels.Level) -> str:
-    return f"{exact.nearest_float32(levels.bits(level)):.6g}"
+@kind("cooldown", curves=["curve"])
+@dataclass(frozen=True, repr=False)
+class Cooldown(Curve):
+    """What `Curve.cooldown` returns."""
+
+    curve: Curve
+    at: int
+    steps: int
+    _: KW_ONLY
+    to: float = 0.0
+    shape: StageShape = "1-sqrt"
+
+    def __post_init__(self) -> None:
+        curve = checked("curve", self.curve)
+        at = checks.at_least("at", self.at, 0)
+        steps = checks.at_least("steps", self.steps, 1)
+        if at + steps > MAX_STEP:
+            raise ValueError(f"at + steps = {at + steps} must be at most 2**31 - 1 = {MAX_STEP}")
+        to = checks.ratio("to", self.to)
+        shape = checks.one_of("shape", self.shape, get_args(StageShape))
+        start, end = row_at(curve.rows, at).at(at), decimal(to)
+        if levels.are_equal(start, end):
+            start = end
+        elif levels.is_above(end, start):
+            level = nearest_float32(levels.bits(start))
+            raise ValueError(f"to = {to!r} must not lie above the level at step {at}, {level}")
+        if shape == "exponential" and not end:
+            raise ValueError("an exponential cooldown to 0 is not defined")
+        self._freeze(
+            [
+                # As many rows wherever it starts. The row that it cuts keeps its length, hence its values.
+                *(row._replace(begin=min(row.begin, at)) for row in curve.rows[:-1]),
+                curve.rows[-1]._replace(begin=min(curve.total_steps, at), kind="hold"),
+                Row("cooldown", at, steps, start, end, shape),
+                hold("end", at + steps, 0, end),
+            ],
+            depth=_deeper(curve),
+            at=at,
+            steps=steps,
+            to=to,
+            shape=shape,
+        )
+
+    def __repr__(self) -> str:
+        return f"{self.curve!r}.cooldown({self.at}, {self.steps}, to={self.to!r}, shape={self.shape!r})"
+
+
+@kind("then", curves=["curve", "other"])
+@dataclass(frozen=True, repr=False)
+class Then(Curve):
+    """What `Curve.then` returns."""
+
+    curve: Curve
+    other: Curve
+    _: KW_ONLY
+    scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        curve, other = checked("curve", self.curve), checked("other", self.other)
+        scale = checks.number("scale", self.scale)
+        if not 0 < scale <= 1:
+            raise ValueError(f"scale = {scale!r} must lie in (0, 1]")
+        first = curve.total_steps
+        if first + other.total_steps > MAX_STEP:
+            raise ValueError(
+                f"total_steps = {first} + {other.total_steps} must be at most 2**31 - 1 = {MAX_STEP}"
+            )
+        rows = [*curve.rows[:-1], *(row.moved(first, decimal(scale)) for row in other.rows)]
+        self._freeze(rows, depth=_deeper(curve, other), scale=scale)
+
+    def __repr__(self) -> str:
+        return f"{self.curve!r}.then({self.other!r}, scale={self.scale!r})"
+
+
+def _deeper(*curves: Curve) -> int:
+    depth = 1 + max(curve.depth for curve in curves)
+    if depth > MAX_DEPTH:
+        raise ValueError(f"cooldowns and continuations are nested {depth} deep; at most {MAX_DEPTH} may be")
+    return depth
 
 
 def checked(name: str, value: Any) -> Curve:

@@ -38,7 +38,7 @@ def percent_of(whole: int, percentage: float) -> int:
 
 def from_fraction(number: Fraction) -> int:
     """The number in 224 bits."""
-    return (number.numerator << BITS + 1) // number.denominator + 1 >> 1
+    return ((number.numerator << (BITS + 1)) // number.denominator + 1) >> 1
 
 
 def half_cosine(numerator: int, denominator: int) -> int:
@@ -46,11 +46,11 @@ def half_cosine(numerator: int, denominator: int) -> int:
     if 2 * numerator > denominator:
         return ONE - half_cosine(denominator - numerator, denominator)
     angle = _PI * numerator // denominator
-    square = angle * angle >> BITS + _GUARD
-    term = total = 1 << BITS + _GUARD
+    square = (angle * angle) >> (BITS + _GUARD)
+    term = total = 1 << (BITS + _GUARD)
     order = 0
     while term:
-        term = (term * square >> BITS + _GUARD) // ((order + 1) * (order + 2))
+        term = ((term * square) >> (BITS + _GUARD)) // ((order + 1) * (order + 2))
         order += 2
         total += term if order % 4 == 0 else -term
     return (ONE + (total >> _GUARD)) // 2
@@ -58,7 +58,7 @@ def half_cosine(numerator: int, denominator: int) -> int:
 
 def square_root(number: Fraction) -> int:
     """The root of a number in [0, 1], rounded down."""
-    return isqrt((number.numerator << 2 * BITS) // number.denominator)
+    return isqrt((number.numerator << (2 * BITS)) // number.denominator)
 
 
 def digits(number: Fraction) -> Decimal:
@@ -99,6 +99,6 @@ def rounded(value: int, bits: int) -> float:
     smallest_exponent = 149
     dropped = max(value.bit_length() - 24, bits - smallest_exponent, 0)
     if dropped:
-        odd = value >> dropped & 1
-        value = value + (1 << dropped - 1) - 1 + odd >> dropped
+        odd = (value >> dropped) & 1
+        value = (value + (1 << (dropped - 1)) - 1 + odd) >> dropped
     return value * 2.0 ** (dropped - bits)

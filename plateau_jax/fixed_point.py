@@ -13,9 +13,14 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from plateau_jax import exact
 from plateau_jax.segments import FIXED_BITS, LIMB, LIMB_BITS, Numbers, Segments, joined
+
+CHUNK = 3072
+"""Steps that NumPy computes in one go. Temporaries are then of 24 KiB: from 32 KiB on the allocator was
+seen to give their pages back to the system and to fault them in again, at twice the time a step."""
 
 
 def _where(condition: bool, first: int, second: int) -> int:
@@ -31,8 +36,8 @@ def _sine_coefficients(count: int) -> tuple[int, ...]:
     power = half_pi
     coefficients: list[int] = []
     for k in range(count):
-        coefficients.append(power // 2 + (1 << dropped - 1) >> dropped)
-        power = (power * half_pi >> exact.BITS) * half_pi >> exact.BITS
+        coefficients.append((power // 2 + (1 << (dropped - 1))) >> dropped)
+        power = (((power * half_pi) >> exact.BITS) * half_pi) >> exact.BITS
         power //= (2 * k + 2) * (2 * k + 3)
     return tuple(coefficients)
 
@@ -44,7 +49,7 @@ _ONE = 1 << FIXED_BITS
 
 # 1/k!: up to ln 2 the first term left out is (ln 2)¹⁹/19! < 2⁻⁶⁶.
 _EXPONENTIAL = tuple(_ONE // factorial(k) for k in range(19))
-_LN_2 = exact.LN_2 >> exact.BITS - FIXED_BITS
+_LN_2 = exact.LN_2 >> (exact.BITS - FIXED_BITS)
 
 # 1/(2√y) on [1/4, 1] is (7/4 - y)·39/64 but for 9 %, the least that a straight line is off.
 _SLOPE = 39 * _ONE // 64
@@ -59,7 +64,7 @@ def _multiply(a: Any, b: Any) -> Any:
     """
     a_high, a_low = a >> LIMB_BITS, a & LIMB
     b_high, b_low = b >> LIMB_BITS, b & LIMB
-    return a_high * b_high + (a_high * b_low + a_low * b_high >> LIMB_BITS)
+    return a_high * b_high + ((a_high * b_low + a_low * b_high) >> LIMB_BITS)
 
 
 def _half_sine_squared(x: Any) -> Any:
@@ -90,16 +95,16 @@ def _root(xp: Any, gone: Any, numbers: Numbers) -> Any:
         h = _multiply(h, 3 * _ONE // 4 - _multiply(y, _multiply(h, h))) << 1
     root = _multiply(y, h) << 1
     rest = y - _multiply(root, root)
-    return root + (rest * (h >> LIMB_BITS) >> LIMB_BITS) >> k
+    return (root + ((rest * (h >> LIMB_BITS)) >> LIMB_BITS)) >> k
 
 
 def _power(xp: Any, steps: Any, numbers: Numbers) -> Any:
     """2^(-r·steps), at most 8 units of 2⁻⁶² off: e⁻ᵘ for the fraction, by its Taylor series, then a shift."""
-    low = steps * numbers.rate_low >> LIMB_BITS
+    low = (steps * numbers.rate_low) >> LIMB_BITS
     middle = steps * numbers.rate_middle + low
     high = steps * numbers.rate_high + (middle >> LIMB_BITS)
     whole = steps * numbers.rate_whole + (high >> LIMB_BITS)
-    u = _multiply((high & LIMB) << LIMB_BITS | middle & LIMB, _LN_2)
+    u = _multiply(((high & LIMB) << LIMB_BITS) | (middle & LIMB), _LN_2)
     series = _EXPONENTIAL[-1]
     for coefficient in reversed(_EXPONENTIAL[:-1]):
         series = coefficient - _multiply(series, u)
@@ -108,7 +113,7 @@ def _power(xp: Any, steps: Any, numbers: Numbers) -> Any:
 
 def _ratio(xp: Any, steps: Any, numbers: Numbers) -> Any:
     """steps/L."""
-    return steps * numbers.inverse_high + (steps * xp.int64(numbers.inverse_low) >> LIMB_BITS)
+    return steps * numbers.inverse_high + ((steps * xp.int64(numbers.inverse_low)) >> LIMB_BITS)
 
 
 def evaluate(xp: ModuleType, segments: Segments, index: Any, step: Any) -> Any:
@@ -131,6 +136,17 @@ def evaluate(xp: ModuleType, segments: Segments, index: Any, step: Any) -> Any:
     # int64 to float32 rounds to nearest even, and the power of two is exact.
     multiplier = value.astype("float32") * np.float32(2.0**-FIXED_BITS)
     return xp.where(x == 0, numbers.level, multiplier)
+
+
+def evaluate_many(table: Segments, steps: NDArray[np.int32]) -> NDArray[np.float32]:
+    """The multiplier at each step, in NumPy: steps in [0, 2³¹) and the result have one shape."""
+    flat = steps.ravel()
+    multipliers = np.empty(flat.shape, np.float32)
+    for first in range(0, flat.size, CHUNK):
+        part = slice(first, first + CHUNK)
+        index = table.begin.searchsorted(flat[part], side="right") - 1
+        multipliers[part] = evaluate(np, table, index, flat[part])
+    return multipliers.reshape(steps.shape)
 
 
 def evaluate_one(begins: Sequence[int], rows: Sequence[Numbers], step: int) -> float:

@@ -1,10 +1,11 @@
 """A curve in a notebook: an inline SVG and the table of its segments."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from html import escape
+from typing import Any
 
-from plateau_jax.curve import Curve
 from plateau_jax.picture import FILLS, OPACITY, spans, steps_to_draw
+from plateau_jax.rows import Row, described
 
 _WIDTH, _HEIGHT, _LEFT, _TOP = 620, 180, 50, 10
 _MOST_ROWS = 200
@@ -18,19 +19,27 @@ _TABLE = "text-align:right;border-spacing:1em 0;font-variant-numeric:tabular-num
 _SCROLLED = "display:inline-block;max-height:26em;overflow:auto"
 
 
-def html(curve: Curve) -> str:
-    """The picture with warmups and plateaus shaded, and the table under it."""
+def html(rows: Sequence[Row], values_at: Callable[[Any], Any], name: str, description: str) -> str:
+    """The picture with warmups and plateaus shaded, and the table under it.
+
+    Args:
+        rows: The segments.
+        values_at: The curve: an array of steps in, an array of multipliers out.
+        name: What the curve is, for a reader of the picture's title.
+        description: How it was written.
+    """
     return (
-        f"<div>{_svg(curve)}{_legend(curve)}<div><code>{escape(_short(repr(curve)))}</code></div>"
-        f"{_table(curve._table())}</div>"
+        f"<div>{_svg(rows, values_at, name)}{_legend(rows)}"
+        f"<div><code>{escape(_short(description))}</code></div>{_table(described(rows))}</div>"
     )
 
 
-def _svg(curve: Curve) -> str:
-    steps = steps_to_draw(curve)
-    values = curve(steps)
+def _svg(rows: Sequence[Row], values_at: Callable[[Any], Any], name: str) -> str:
+    total = rows[-1].begin
+    steps = steps_to_draw(rows)
+    values = values_at(steps)
     top = float(values.max()) or 1.0
-    x = _LEFT + steps * (_WIDTH / curve.total_steps)
+    x = _LEFT + steps * (_WIDTH / total)
     y = _TOP + (1 - values / top) * _HEIGHT
     # Of points that fall into one of the picture's, the first: more make the page long, not the line better.
     points: dict[tuple[float, float], tuple[float, float]] = {}
@@ -40,15 +49,15 @@ def _svg(curve: Curve) -> str:
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_LEFT + _WIDTH + 10} {_TOP + _HEIGHT + 25}" '
         f'style="width:100%;max-width:{_LEFT + _WIDTH + 10}px;height:auto" role="img" font-size="11">'
-        f"<title>{escape(type(curve).__name__)}, {curve.total_steps} steps</title>"
-        f"{''.join(_shades(curve))}{''.join(_axes(curve.total_steps, top))}"
+        f"<title>{escape(name)}, {total} steps</title>"
+        f"{''.join(_shades(rows))}{''.join(_axes(total, top))}"
         f'<polyline points="{drawn}" fill="none" stroke="{_LINE}" stroke-width="2"/></svg>'
     )
 
 
-def _shades(curve: Curve) -> Iterator[str]:
-    scale = _WIDTH / curve.total_steps
-    for name, begin, after in spans(curve):
+def _shades(rows: Sequence[Row]) -> Iterator[str]:
+    scale = _WIDTH / rows[-1].begin
+    for name, begin, after in spans(rows):
         fill = FILLS[name]
         # With an outline: one step of many, too narrow to be filled, is still seen.
         yield (
@@ -84,8 +93,8 @@ def _ticks(total: int) -> list[int]:
     return [*range(0, total - 3 * apart // 4, apart), total]
 
 
-def _legend(curve: Curve) -> str:
-    names = {name for name, *_ in spans(curve)}
+def _legend(rows: Sequence[Row]) -> str:
+    names = {name for name, *_ in spans(rows)}
     entries = (
         f'<span style="display:inline-block;width:2em;height:0.8em;margin-right:0.4em;'
         f'background:{_clear(fill, OPACITY)};border:1px solid {_clear(fill, 2 * OPACITY)}"></span>'
@@ -100,17 +109,17 @@ def _clear(colour: str, opacity: float) -> str:
     return f"{colour}{round(255 * opacity):02x}"
 
 
-def _table(rows: list[tuple[str, ...]]) -> str:
-    header, *body = rows
+def _table(lines: Sequence[tuple[str, ...]]) -> str:
+    header, *body = lines
     shown = body[:_MOST_ROWS]
     if len(shown) < len(body):
         shown = [*shown[:-1], ("…",) * len(header), body[-1]]
-    lines = [_cells("th", header), *(_cells("td", row) for row in shown)]
-    return f'<div style="{_SCROLLED}"><table style="{_TABLE}">{"".join(lines)}</table></div>'
+    cells = [_cells("th", header), *(_cells("td", line) for line in shown)]
+    return f'<div style="{_SCROLLED}"><table style="{_TABLE}">{"".join(cells)}</table></div>'
 
 
-def _cells(tag: str, row: tuple[str, ...]) -> str:
-    return f"<tr>{''.join(f'<{tag}>{escape(cell)}</{tag}>' for cell in row)}</tr>"
+def _cells(tag: str, line: tuple[str, ...]) -> str:
+    return f"<tr>{''.join(f'<{tag}>{escape(cell)}</{tag}>' for cell in line)}</tr>"
 
 
 def _short(text: str, most: int = 400) -> str:

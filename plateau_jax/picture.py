@@ -1,12 +1,11 @@
 """What every picture of a curve shows: its values at these steps, its warmup and its plateaus."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from plateau_jax.curve import Curve
 from plateau_jax.levels import is_above
-from plateau_jax.rows import visible
+from plateau_jax.rows import Row, visible
 
 FILLS = {"warmup": "#f59e0b", "plateau": "#10b981"}
 """The colour of each kind of span; OPACITY lets the ground, white or dark, shine through."""
@@ -14,10 +13,10 @@ FILLS = {"warmup": "#f59e0b", "plateau": "#10b981"}
 OPACITY = 0.25
 
 
-def steps_to_draw(curve: Curve) -> np.ndarray:
+def steps_to_draw(rows: Sequence[Row]) -> np.ndarray:
     """Both sides of every border, where a curve may jump, and enough steps between for a smooth line."""
-    found = [np.linspace(0, curve.total_steps, 1001)]
-    segments = list(visible(curve.rows))
+    found = [np.linspace(0, rows[-1].begin, 1001)]
+    segments = list(visible(rows))
     # Closer together at both ends: a square root is steep at its start, a rising exponential at its end.
     shares = (1 - np.cos(np.linspace(0, np.pi, max(50, 3000 // len(segments))))) / 2
     for row, after in segments:
@@ -26,9 +25,9 @@ def steps_to_draw(curve: Curve) -> np.ndarray:
     return np.unique(np.concatenate(found).astype(np.int64))
 
 
-def spans(curve: Curve) -> Iterator[tuple[str, int, int]]:
+def spans(rows: Sequence[Row]) -> Iterator[tuple[str, int, int]]:
     """(what it is, first step, first step after it) of each warmup and plateau."""
-    for row, after in visible(curve.rows):
+    for row, after in visible(rows):
         if after is None:
             return
         if row.kind == "warmup" or (row.begin == 0 and is_above(row.end, row.start)):

@@ -3,13 +3,14 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass
 from fractions import Fraction
-from typing import Literal, TypedDict, get_args
+from typing import Literal, TypedDict, cast, get_args
 
 from plateau_jax.checks import count, integer, one_of, ratio
 from plateau_jax.curve import Curve
 from plateau_jax.curve_warning import warn
 from plateau_jax.exact import decimal
 from plateau_jax.levels import Level, between
+from plateau_jax.plain_values import kind
 from plateau_jax.plateaus import percentages, placed, seldom_meant, step_counts
 from plateau_jax.rows import Row, hold
 
@@ -42,6 +43,7 @@ class CurveArguments(TypedDict):
     """The shape of the decay."""
 
 
+@kind(None, former_keys={"warmup": "warmup_shape", "decay": "decay_shape"})
 @dataclass(frozen=True)
 class PlateauCurve(Curve):
     """A learning-rate curve: warmup, cosine decay, plateaus. Called with a step, it is a multiplier.
@@ -158,16 +160,7 @@ class PlateauCurve(Curve):
         >>> PlateauCurve.from_dict(PlateauCurve(10).to_dict()) == PlateauCurve(10)
         True
         """
-        return {
-            "total_steps": self.total_steps,
-            "warmup_steps": self.warmup_steps,
-            "plateaus": [list(pair) for pair in self.plateaus],
-            "absolute_plateaus": [list(pair) for pair in self.absolute_plateaus],
-            "min_lr_ratio": self.min_lr_ratio,
-            "init_lr_ratio": self.init_lr_ratio,
-            "warmup_shape": self.warmup_shape,
-            "decay_shape": self.decay_shape,
-        }
+        return cast("CurveArguments", super().to_dict())
 
 
 def _rows(

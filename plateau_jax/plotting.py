@@ -1,15 +1,15 @@
 """The picture of a curve."""
 
 import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import cycle
 from typing import Any, cast
 
 from plateau_jax import checks
-from plateau_jax.branches import Cooldown, Then
-from plateau_jax.curve import Curve
+from plateau_jax.curve import Cooldown, Curve, Then
 from plateau_jax.picture import FILLS, OPACITY, spans, steps_to_draw
 from plateau_jax.plateau_curve import PlateauCurve
+from plateau_jax.rows import Row
 from plateau_jax.staged import Stage, StagedCurve
 
 # What tells lines and spans apart where there is no colour.
@@ -45,15 +45,14 @@ def plot(curves: Curve | Iterable[Curve], *, peak_value: float = 1.0, ax: Any = 
     peak = checks.peak("peak_value", peak_value)
 
     if ax is None:
-        # Not at the top: a figure that is passed in needs no pyplot, and no backend.
         try:
-            import matplotlib.pyplot as plt
+            import matplotlib.pyplot as plt  # optional; and Axes that are given need no backend
         except ModuleNotFoundError as error:
             raise checks.missing("plot", error, "plot") from None
         ax = plt.gca()
-    named = [*_shade(ax, found[0])] if len(found) == 1 and not ax.lines else []
+    named = [*_shade(ax, found[0].rows)] if len(found) == 1 and not ax.lines else []
     for curve, label, style in zip(found, _labels(found), cycle(_STYLES), strict=False):
-        steps = steps_to_draw(curve)
+        steps = steps_to_draw(curve.rows)
         named += ax.plot(steps, peak * curve(steps), label=label, linestyle=style)
     ax.set_xlabel("step")
     ax.set_ylabel("learning rate" if peak_value != 1.0 else "multiplier")
@@ -71,7 +70,7 @@ def plot(curves: Curve | Iterable[Curve], *, peak_value: float = 1.0, ax: Any = 
 
 def _write_numbers(ax: Any) -> None:
     """Ticks at whole steps, powers of ten beside the axes; what the user set in place of these stays."""
-    from matplotlib.ticker import MaxNLocator, ScalarFormatter
+    from matplotlib.ticker import MaxNLocator, ScalarFormatter  # optional
 
     if isinstance(ax.yaxis.get_major_formatter(), ScalarFormatter):
         ax.ticklabel_format(axis="y", scilimits=(-2, 4), useMathText=True)
@@ -81,10 +80,10 @@ def _write_numbers(ax: Any) -> None:
         ax.locator_params(axis="x", integer=True)
 
 
-def _shade(ax: Any, curve: Curve) -> Iterator[Any]:
+def _shade(ax: Any, rows: Sequence[Row]) -> Iterator[Any]:
     """Shade warmup and plateaus; the first of each, which names it."""
     named: set[str] = set()
-    for name, begin, after in spans(curve):
+    for name, begin, after in spans(rows):
         look = {"facecolor": (FILLS[name], OPACITY), "edgecolor": (FILLS[name], 2 * OPACITY)}
         span = ax.axvspan(begin, after, **look, hatch=_HATCHES[name], linewidth=0.5, zorder=0.5)
         if name not in named:

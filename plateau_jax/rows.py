@@ -5,7 +5,8 @@ from fractions import Fraction
 from itertools import pairwise
 from typing import NamedTuple
 
-from plateau_jax.levels import Level, between, scaled
+from plateau_jax.exact import nearest_float32
+from plateau_jax.levels import Level, between, bits, scaled
 
 
 class Row(NamedTuple):
@@ -46,6 +47,21 @@ def visible(rows: Sequence[Row]) -> Iterator[tuple[Row, int | None]]:
         if row.begin < after.begin:
             yield row, after.begin
     yield rows[-1], None
+
+
+def described(rows: Sequence[Row]) -> list[tuple[str, str, str, str, str]]:
+    """The segments as words: a header, and a line for each segment that a step lies in."""
+    found = [("first step", "last step", "kind", "from", "to")]
+    for row, after in visible(rows):
+        kind = row.kind if row.shape is None else f"{row.shape} {row.kind}"
+        last = "…" if after is None else str(after - 1)
+        end = row.start if after is None else row.at(after)
+        found.append((str(row.begin), last, kind, _shown(row.start), _shown(end)))
+    return found
+
+
+def _shown(level: Level) -> str:
+    return f"{nearest_float32(bits(level)):.6g}"
 
 
 def row_at(rows: Sequence[Row], step: int) -> Row:

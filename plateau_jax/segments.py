@@ -26,6 +26,7 @@ LIMB = (1 << LIMB_BITS) - 1
 """The bits of a limb, all set."""
 
 _WORD_BITS = 32
+_WORD = (1 << _WORD_BITS) - 1
 _DROP = exact.BITS - FIXED_BITS
 
 
@@ -155,21 +156,21 @@ def _rate(row: Row) -> tuple[int, ...]:
     rate = floor(exact.log2_ratio(high, low) * (1 << INVERSE_BITS) / row.length)
     return (
         rate >> INVERSE_BITS,
-        rate >> FIXED_BITS & LIMB,
-        rate >> LIMB_BITS & LIMB,
+        (rate >> FIXED_BITS) & LIMB,
+        (rate >> LIMB_BITS) & LIMB,
         rate & LIMB,
     )
 
 
 def split(value: int) -> tuple[int, int]:
     """An int64 as two int32: the high word and the low one."""
-    low = value & (1 << _WORD_BITS) - 1
-    return value >> _WORD_BITS, low - (1 << _WORD_BITS if low >> _WORD_BITS - 1 else 0)
+    low = value & _WORD
+    return value >> _WORD_BITS, low - ((1 << _WORD_BITS) if low >> (_WORD_BITS - 1) else 0)
 
 
 def join(high: Any, low: Any) -> Any:
     """Arrays of words as int64: `split` backwards."""
-    return (high.astype("int64") << _WORD_BITS) | (low.astype("int64") & (1 << _WORD_BITS) - 1)
+    return (high.astype("int64") << _WORD_BITS) | (low.astype("int64") & _WORD)
 
 
 def joined(table: Segments) -> Numbers:

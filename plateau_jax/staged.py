@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, get_args
 from plateau_jax.checks import MAX_STEP, at_least, one_of, ordered, ratio
 from plateau_jax.curve import Curve, StageShape
 from plateau_jax.exact import decimal
+from plateau_jax.plain_values import kind
 from plateau_jax.rows import Row, hold
 
 
@@ -26,6 +27,7 @@ class Stage(NamedTuple):
     """The way there."""
 
 
+@kind("staged")
 @dataclass(frozen=True)
 class StagedCurve(Curve):
     """A learning-rate curve made of stages, each from the level that the one before has reached.
@@ -76,10 +78,6 @@ class StagedCurve(Curve):
         if not 1 <= total <= MAX_STEP:
             raise ValueError(f"stages last {total} steps; they must last 1 … 2**31 - 1 = {MAX_STEP}")
         self._freeze(_rows(stages, decimal(start)), stages=stages, start=start)
-
-    def to_dict(self) -> dict[str, Any]:
-        """The kind and all arguments, as plain JSON values."""
-        return {"kind": "staged", "stages": [list(stage) for stage in self.stages], "start": self.start}
 
 
 def _stage(label: str, value: Any) -> Stage:

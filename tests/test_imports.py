@@ -1,12 +1,19 @@
 """What each package brings in with it: a user of one framework does not need the other."""
 
+import ast
 import subprocess
 import sys
+from graphlib import TopologicalSorter
+from pathlib import Path
+from unittest.mock import patch
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import plateau_jax
 import torch_bridge
+from plateau_jax import checks
 
 _PROGRAM = """
 import sys
@@ -29,6 +36,19 @@ scheduler.load_state_dict(scheduler.state_dict())
 assert optimizer.param_groups[0]["lr"] == 0.5 * float(PlateauCurve(4)(1))
 """
 
+_STARS = """
+from plateau_jax import *
+assert "multiplier" not in globals()
+assert PlateauCurve(9)(0) == 1.0 == HoldBelow(1.0, 3).value and len(stack([StagedCurve([(3,)])]).begin) == 1
+import plateau_jax
+assert set(plateau_jax.__all__) <= set(globals()) and "plot" in plateau_jax.__all__
+"""
+_STARS_WITH_JAX = """
+from plateau_jax import *
+assert multiplier(PlateauCurve(9).segments, 3) == PlateauCurve(9)(3)
+assert "scale_by_curve" not in globals()
+"""
+
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
@@ -49,6 +69,9 @@ assert optimizer.param_groups[0]["lr"] == 0.5 * float(PlateauCurve(4)(1))
         ),
         ("import plateau_jax.__main__, plateau_jax.plotting, plateau_jax.schedule", ["torch"]),
         ("import plateau_jax.plotting, plateau_jax.__main__", ["jax", "optax", "torch"]),
+        (_STARS, ["jax", "jaxlib", "optax", "matplotlib", "torch"]),
+        (_STARS, ["jaxlib", "torch"]),
+        (_STARS_WITH_JAX, ["optax", "matplotlib", "torch"]),
         (_A_SCHEDULER, ["jax", "optax", "matplotlib"]),
     ],
 )
@@ -103,9 +126,73 @@ def test_what_is_not_installed_has_a_name_and_a_way_to_install_it(messages, aske
     assert messages[asked] == f"{name} needs {absent}: pip install 'plateau-jax[{extra}]' {absent}"
 
 
+def test_with_jax_a_star_brings_its_names():
+    found = {}
+    exec("from plateau_jax import *", found)
+    assert {*_JAX_NAMES, "ScaleByCurveState", "PlateauCurve", "plot"} <= found.keys()
+
+
+def test_a_module_that_was_put_in_place_by_hand_is_installed(monkeypatch):
+    monkeypatch.setitem(sys.modules, "by_hand", type(sys)("by_hand"))
+    assert checks.are_installed("sys", "by_hand")
+    monkeypatch.setitem(sys.modules, "by_hand", None)
+    assert not checks.are_installed("sys", "by_hand")
+    assert not checks.are_installed("nowhere_to_be_found")
+
+
+_OPTIONAL = {
+    "jax": ["jax", "jaxlib", "optax"],
+    "torch": ["torch", "torchdata", "filelock"],
+    "plot": ["matplotlib"],
+}
+_parts = st.sampled_from(
+    [*(name for names in _OPTIONAL.values() for name in names), "plateau_jax", "torch_bridge", "gone"]
+)
+
+
+@given(
+    st.sampled_from(list(_OPTIONAL)),
+    st.none() | st.lists(_parts, min_size=1, max_size=3).map(".".join),
+    st.sets(_parts),
+)
+def test_only_a_package_of_the_extra_that_is_not_installed_is_advised(extra, name, absent):
+    error = ModuleNotFoundError("as it is", name=name)
+    with patch.dict(sys.modules, dict.fromkeys(absent)):
+        found = checks.missing("what", error, extra)
+    package = str(name).partition(".")[0]
+    if package in absent and package in _OPTIONAL[extra]:
+        assert str(found) == f"what needs {package}: pip install 'plateau-jax[{extra}]'"
+        assert found.name == package
+    else:
+        assert found is error
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("absent", ["plateau_jax.segments", "jax.core"])
+def test_what_is_missing_inside_of_a_package_is_told_as_it_is(absent):
+    program = f"import sys, jax, plateau_jax; sys.modules[{absent!r}] = None; plateau_jax.optax_schedule"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    last = done.stderr.splitlines()[-1]
+    assert last == f"ModuleNotFoundError: import of {absent} halted; None in sys.modules"
+
+
+def test_no_circle_of_imports_between_the_files_of_the_core():
+    folder = Path(plateau_jax.__file__).parent
+    imports = {}
+    for file in folder.glob("*.py"):
+        found = set()
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.ImportFrom) and node.module == "plateau_jax":
+                found |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module.startswith("plateau_jax."):
+                found.add(node.module.partition(".")[2])
+        imports[file.stem] = found
+    TopologicalSorter(imports).prepare()  # it raises CycleError
+
+
 def test_the_message_of_a_package_that_says_itself_what_it_misses_is_kept():
     error = ModuleNotFoundError("jax requires jaxlib to be installed")  # it has no name
-    assert plateau_jax.checks.missing("optax_schedule", error, "jax") is error
+    assert checks.missing("optax_schedule", error, "jax") is error
 
 
 def test_every_public_name_is_there():

@@ -31,7 +31,7 @@ from plateau_jax import (
     optax_schedule,
     scale_by_curve,
 )
-from plateau_jax.curve import CHUNK
+from plateau_jax.fixed_point import CHUNK
 from torch_bridge import lambda_lr
 
 TOTAL = 1_000_000

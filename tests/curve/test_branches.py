@@ -159,7 +159,7 @@ def test_json_nested_beyond_what_python_recurses_is_refused_too():
 @pytest.mark.parametrize("kind", ["plateau", "Staged", None, 5, ["staged"], {}], ids=str)
 def test_an_unknown_kind(kind):
     with pytest.raises(
-        ValueError, match=r"^kind = .* must be one of 'staged', 'cooldown', 'then', or left out"
+        ValueError, match=r"^kind = .* must be one of 'cooldown', 'staged', 'then', or left out"
     ):
         Curve.from_dict({"kind": kind, "stages": [], "start": 0})
 

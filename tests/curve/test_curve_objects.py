@@ -54,6 +54,44 @@ def test_what_was_written_before_there_were_other_kinds_still_loads(chosen):
     assert curve.to_dict().items() >= PlateauCurve.from_dict(written).to_dict().items()
 
 
+def _with_former_keys(written):
+    """What earlier versions wrote, as deep as it is nested."""
+    names = {"warmup_shape": "warmup", "decay_shape": "decay"}
+    return {
+        names.get(name, name): _with_former_keys(value) if isinstance(value, dict) else value
+        for name, value in written.items()
+    }
+
+
+@given(descriptions())
+def test_former_keys_are_read_and_no_longer_written(description):
+    curve = build(description)
+    written = json.dumps(curve.to_dict())
+    assert '"warmup"' not in written
+    assert '"decay"' not in written
+    former = _with_former_keys(json.loads(written))
+    assert ("total_steps" in written) == (former != json.loads(written))
+    assert Curve.from_dict(former) == type(curve).from_dict(former) == curve
+
+
+@pytest.mark.parametrize(("former", "now"), [("warmup", "warmup_shape"), ("decay", "decay_shape")])
+@pytest.mark.parametrize("value", ["linear", "cosine"])
+def test_a_key_under_both_its_names_is_refused(former, now, value):
+    written = {**PlateauCurve(9).to_dict(), former: value}
+    nested = {"kind": "then", "curve": written, "other": PlateauCurve(9).to_dict(), "scale": 1.0}
+    for both in (written, nested):
+        with pytest.raises(ValueError, match=f"^{former} is the former name of {now}: only one"):
+            Curve.from_dict(both)
+
+
+@pytest.mark.parametrize("former", ["warmup", "decay"])
+def test_no_other_kind_and_no_constructor_takes_a_former_key(former):
+    with pytest.raises(ValueError, match=rf"StagedCurve: missing keys \[\], unknown keys \['{former}'\]"):
+        Curve.from_dict({"kind": "staged", "stages": [[5, 1]], "start": 0, former: "linear"})
+    with pytest.raises(TypeError, match=former):
+        PlateauCurve(9, **{former: "linear"})
+
+
 @given(descriptions(), descriptions())
 def test_curves_are_equal_just_when_they_say_the_same(description, other):
     one, again, another = build(description), build(description), build(other)

@@ -280,7 +280,10 @@ def test_a_file_that_cannot_be_written(tmp_path, capsys, option, name):
 
 
 def test_without_matplotlib_a_picture_is_refused_and_the_rest_works(tmp_path, capsys, monkeypatch):
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    assert "matplotlib" in refused(capsys, ["100", "--plot", str(tmp_path / "curve.png")])
+    for name in ("matplotlib", "matplotlib.figure"):
+        monkeypatch.setitem(sys.modules, name, None)
+    assert "--plot needs matplotlib: pip install 'plateau-jax[plot]'" in refused(
+        capsys, ["100", "--plot", str(tmp_path / "curve.png")]
+    )
     assert main(["100"]) == 0
     assert capsys.readouterr().out == PlateauCurve(100).describe() + "\n"

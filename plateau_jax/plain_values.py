@@ -1,0 +1,130 @@
+"""Curves as plain JSON values and back, and the kinds of curves that can be read.
+
+A curve is a frozen dataclass: its fields are its arguments. The class of each kind registers here:
+
+    @kind("staged")
+    @dataclass(frozen=True)
+    class StagedCurve(Curve): ...
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, TypeVar, cast
+
+from plateau_jax.curve_warning import silent
+
+MAX_DEPTH = 64
+"""How deep cooldowns and continuations may be nested."""
+
+DERIVED = "derived"
+"""The key of the fields that a class adds to those of the kind that it derives from."""
+
+_Class = TypeVar("_Class", bound=type[Any])
+
+
+@dataclass(frozen=True)
+class _Kind:
+    name: str | None
+    cls: type[Any]
+    curves: tuple[str, ...]
+    former_keys: Mapping[str, str]
+
+
+_KINDS: dict[str | None, _Kind] = {}
+
+
+def kind(
+    name: str | None, *, curves: Sequence[str] = (), former_keys: Mapping[str, str] | None = None
+) -> Callable[[_Class], _Class]:
+    """Register a class as what a mapping with this `"kind"` describes.
+
+    Args:
+        name: The value of `"kind"`; None for mappings without one.
+        curves: The fields that hold curves.
+        former_keys: Keys that were written in earlier versions, each with the field that it stands for.
+    """
+
+    def register(cls: _Class) -> _Class:
+        _KINDS[name] = _Kind(name, cls, tuple(curves), former_keys or {})
+        return cls
+
+    return register
+
+
+def names_of(cls: type[Any]) -> list[str]:
+    return [field.name for field in fields(cls)]
+
+
+def write(curve: object) -> dict[str, Any]:
+    """The kind and all arguments of a curve."""
+    cls = type(curve)
+    found = next(kind for base in cls.__mro__ for kind in _KINDS.values() if kind.cls is base)
+    own = names_of(found.cls)
+    written = {} if found.name is None else {"kind": found.name}
+    written |= {name: _plain(getattr(curve, name)) for name in own}
+    # As they are, so that they are read back as they were: their class knows what they should be.
+    added = {name: getattr(curve, name) for name in names_of(cls) if name not in own}
+    return {**written, DERIVED: added} if added else written
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_plain(item) for item in cast("tuple[Any, ...]", value)]
+    return value.to_dict() if hasattr(value, "to_dict") else value
+
+
+def read(cls: type[Any], arguments: Any, depth: int = 0) -> Any:
+    """The curve that `write` wrote: a `cls` where that derives from the kind, else one of the kind itself."""
+    if not isinstance(arguments, Mapping):
+        raise TypeError(f"arguments = {arguments!r} must be a mapping, as to_dict returns it")
+    if depth > MAX_DEPTH:
+        raise ValueError(f"cooldowns and continuations are nested more than {MAX_DEPTH} deep")
+    values = dict(cast("Mapping[str, Any]", arguments))
+    found = _kind_in(values)
+    if not issubclass(cls, found.cls):
+        if not issubclass(found.cls, cls):
+            raise ValueError(f"these are the arguments of a {found.cls.__name__}, not of a {cls.__name__}")
+        cls = found.cls
+    names = names_of(cls)
+    derived = values.pop(DERIVED, {})
+    if not isinstance(derived, Mapping):
+        raise TypeError(f"{DERIVED} = {derived!r} must be a mapping, as to_dict returns it")
+    added = cast("Mapping[str, Any]", derived)
+    values = {name: added[name] for name in names if name in added} | values
+    for former, now in found.former_keys.items():
+        if former in values and former not in names:
+            if now in values:
+                raise ValueError(f"{former} is the former name of {now}: only one of them may be given")
+            values[now] = values.pop(former)
+    missing = [name for name in names if name not in values]
+    unknown = [name for name in values if name not in names]
+    if missing or unknown:
+        raise ValueError(
+            f"not the arguments of a {cls.__name__}: missing keys {missing}, unknown keys {unknown}"
+        )
+    values |= {name: read(object, values[name], depth + 1) for name in found.curves}
+    return made(cls, values)
+
+
+def _kind_in(values: dict[str, Any]) -> _Kind:
+    """The kind of a mapping, taken out of it."""
+    if "kind" not in values:
+        return _KINDS[None]
+    name = values.pop("kind")
+    if not isinstance(name, str) or name not in _KINDS:
+        names = sorted(repr(name) for name in _KINDS if name is not None)
+        raise ValueError(f"kind = {name!r} must be one of {', '.join(names)}, or left out")
+    return _KINDS[name]
+
+
+def made(cls: type[Any], values: Mapping[str, Any]) -> Any:
+    """A curve with these fields, checked as by the constructor; the user was warned of it before.
+
+    Its `__init__` is left out: in a derived class it may take other arguments than the fields.
+    """
+    curve = object.__new__(cls)
+    for name, value in values.items():
+        object.__setattr__(curve, name, value)
+    with silent():
+        curve.__post_init__()
+    return curve

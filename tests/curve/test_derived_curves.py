@@ -1,0 +1,207 @@
+"""Classes derived from each kind of curve: they read what they wrote, and copies are of the same class."""
+
+import copy
+import dataclasses
+import json
+import pickle
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.descriptions import KINDS, build, descriptions
+
+from plateau_jax import Curve, PlateauCurve, StagedCurve
+from plateau_jax.curve import Cooldown, Then
+
+
+class PlainPlateaus(PlateauCurve):
+    pass
+
+
+class PlainStages(StagedCurve):
+    pass
+
+
+class PlainCooldown(Cooldown):
+    pass
+
+
+class PlainThen(Then):
+    pass
+
+
+@dataclass(frozen=True, kw_only=True)
+class WithFields:
+    """What a derived dataclass may add; the names of fields say nothing to the kind."""
+
+    note: str = ""
+    warmup: float = 0.5
+    kind: str | None = None
+    runs: tuple[tuple[str, int], ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class NotedPlateaus(WithFields, PlateauCurve):
+    pass
+
+
+@dataclass(frozen=True, kw_only=True)
+class NotedStages(WithFields, StagedCurve):
+    pass
+
+
+@dataclass(frozen=True, kw_only=True)
+class NotedCooldown(WithFields, Cooldown):
+    def __post_init__(self):
+        if not isinstance(self.note, str):
+            raise TypeError(f"note = {self.note!r} must be a str")
+        super().__post_init__()
+
+
+@dataclass(frozen=True, kw_only=True)
+class NotedThen(WithFields, Then):
+    curve_before: str = ""  # read as it is: it is no curve
+
+
+class Recipe:
+    """Another constructor than the kind's, which takes a curve and remembers its place in a list."""
+
+    def __init__(self, curve, place):
+        object.__setattr__(self, "place", place)
+        super().__init__(**fields_of(curve))
+
+
+class PlateausRecipe(Recipe, PlateauCurve):
+    pass
+
+
+class StagesRecipe(Recipe, StagedCurve):
+    pass
+
+
+class CooldownRecipe(Recipe, Cooldown):
+    pass
+
+
+class ThenRecipe(Recipe, Then):
+    pass
+
+
+PLAIN = PlainPlateaus, PlainStages, PlainCooldown, PlainThen
+NOTED = NotedPlateaus, NotedStages, NotedCooldown, NotedThen
+RECIPES = PlateausRecipe, StagesRecipe, CooldownRecipe, ThenRecipe
+
+
+def fields_of(curve):
+    return {field.name: getattr(curve, field.name) for field in dataclasses.fields(curve)}
+
+
+def derived_of(classes, curve):
+    return next(cls for cls in classes if issubclass(cls, type(curve)))
+
+
+added = st.fixed_dictionaries(
+    {
+        "note": st.text(max_size=5),
+        "warmup": st.floats(0, 1),
+        "kind": st.none() | st.sampled_from(("staged", "mine")),
+        "runs": st.lists(st.tuples(st.text(max_size=3), st.integers()), max_size=2).map(tuple),
+    }
+)
+
+
+@pytest.mark.filterwarnings("ignore::plateau_jax.CurveWarning")
+@pytest.mark.parametrize("form", ["plain", "fields", "recipe"])
+@pytest.mark.parametrize("kind", KINDS)
+@given(data=st.data())
+def test_a_derived_class_reads_its_own_dict_and_is_copied(form, kind, data):
+    curve = build(data.draw(descriptions(range(4), kind=kind)))
+    match form:
+        case "plain":
+            mine = derived_of(PLAIN, curve)(**fields_of(curve))
+        case "fields":
+            mine = derived_of(NOTED, curve)(**fields_of(curve), **data.draw(added))
+        case _:
+            mine = derived_of(RECIPES, curve)(curve, 7)
+    written = json.loads(json.dumps(mine.to_dict(), allow_nan=False))
+
+    if form == "fields":  # JSON has no tuples
+        written["derived"]["runs"] = mine.runs
+    for arguments in (mine.to_dict(), written):
+        again = type(mine).from_dict(arguments)
+        assert type(again) is type(mine)
+        assert again == mine
+        assert hash(again) == hash(mine)
+        assert again.to_dict() == mine.to_dict() == written
+        np.testing.assert_array_equal(again(range(50)), curve(range(50)))
+
+    base = Curve.from_dict(written)
+    assert type(base) is type(curve)
+    assert base == type(curve).from_dict(written) == curve
+
+    for copied in (copy.copy(mine), copy.deepcopy(mine), pickle.loads(pickle.dumps(mine))):
+        assert type(copied) is type(mine)
+        assert copied == mine
+        assert copied.rows == mine.rows
+        assert vars(copied).keys() - {"segments", "flat_starts"} == vars(mine).keys() - {
+            "segments",
+            "flat_starts",
+        }
+
+
+@given(descriptions())
+def test_every_kind_reads_its_own_dict(description):
+    curve = build(description)
+    assert type(curve).from_dict(curve.to_dict()) == curve
+
+
+@pytest.mark.filterwarnings("ignore::plateau_jax.CurveWarning")
+@given(descriptions(range(4), depth=1), added)
+def test_inside_other_curves_it_is_read_as_its_kind(description, fields):
+    curve = build(description)
+    noted = derived_of(NOTED, curve)(**fields_of(curve), **fields)
+    end = StagedCurve([(5, 0.0)])
+    if curve.total_steps < 2**31 - 10:
+        for of in (lambda curve: curve.cooldown(3, 2), lambda curve: end.then(curve)):
+            assert Curve.from_dict(of(noted).to_dict()) == of(curve)
+
+
+def test_a_class_reads_no_kind_that_it_does_not_derive_from():
+    curve = PlateauCurve(100)
+    written = [curve.to_dict(), StagedCurve([(5, 1)]).to_dict(), curve.cooldown(5, 5).to_dict()]
+    for cls, arguments in zip((PlainStages, NotedCooldown, PlateausRecipe), written, strict=True):
+        with pytest.raises(ValueError, match=f"the arguments of a .*, not of a {cls.__name__}$"):
+            cls.from_dict(arguments)
+
+
+def test_fields_that_a_class_adds_are_its_arguments_too():
+    noted = NotedPlateaus(10, note="a")
+    assert noted.to_dict() == {
+        **PlateauCurve(10).to_dict(),
+        "derived": {"note": "a", "warmup": 0.5, "kind": None, "runs": ()},
+    }
+    written = noted.to_dict()
+    del written["derived"]["note"]
+    with pytest.raises(ValueError, match=r"NotedPlateaus: missing keys \['note'\], unknown keys \[\]"):
+        NotedPlateaus.from_dict(written)
+    # Beside the kind's own arguments, as a `to_dict` of the user's may write them.
+    assert NotedPlateaus.from_dict({**written, "note": "a", "runs": ()}) == noted
+    with pytest.raises(ValueError, match=r"PlateauCurve: missing keys \[\], unknown keys \['note'\]"):
+        Curve.from_dict({**written, "note": "a"})
+    cooled = NotedCooldown(noted, 5, 5).to_dict()
+    with pytest.raises(TypeError, match="note = 5 must be a str"):
+        NotedCooldown.from_dict({**cooled, "note": 5})
+
+
+@pytest.mark.parametrize("value", [None, 5, [], "note"], ids=repr)
+def test_derived_fields_that_are_no_mapping(value):
+    for cls in (Curve, PlateauCurve, NotedPlateaus):
+        with pytest.raises(TypeError, match=r"^derived = .* must be a mapping"):
+            cls.from_dict({**PlateauCurve(10).to_dict(), "derived": value})
+
+
+def test_a_copy_keeps_what_a_constructor_set_beside_the_fields():
+    recipe = PlateausRecipe(PlateauCurve(10), 3)
+    assert copy.copy(recipe).place == pickle.loads(pickle.dumps(recipe)).place == 3
