@@ -62,6 +62,9 @@ class CurveLR(LambdaLR):
         curve: One curve for all parameter groups, or a sequence of one each.
         last_epoch, strict: As in `lambda_lr`.
 
+    Attributes:
+        curves: The curve of each group.
+
     Raises:
         TypeError: `optimizer` or `curve` is something else; `last_epoch` is not an integer.
         ValueError: Another number of curves than of groups; `last_epoch` below -1; a rate that is negative,
@@ -149,7 +152,7 @@ class CurveLR(LambdaLR):
             self._last_lr.append(rate)
 
     def get_lr(self) -> list[float | Tensor]:
-        """Each group's rate at `last_epoch`: a product of two float32, exact in a Python float."""
+        """Each group's rate at `last_epoch`, a scalar: a product of two float32, exact in a Python float."""
         return list(map(operator.mul, self.base_lrs, self._factors[self.last_epoch]))
 
     # A TypedDict is a dict at run time, which is all that torch asks for.
