@@ -1,6 +1,7 @@
 """What each package brings in with it: a user of one framework does not need the other."""
 
 import ast
+import pickle
 import subprocess
 import sys
 from graphlib import TopologicalSorter
@@ -49,6 +50,11 @@ assert multiplier(PlateauCurve(9).segments, 3) == PlateauCurve(9)(3)
 assert "scale_by_curve" not in globals()
 """
 
+_A_STAR_OF_TORCH = """
+from torch_bridge import *
+assert "make_loader" not in globals() and lambda_lr.__name__ == "lambda_lr"
+"""
+
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
@@ -73,6 +79,8 @@ assert "scale_by_curve" not in globals()
         (_STARS, ["jaxlib", "torch"]),
         (_STARS_WITH_JAX, ["optax", "matplotlib", "torch"]),
         (_A_SCHEDULER, ["jax", "optax", "matplotlib"]),
+        ("import torch_bridge; assert torch_bridge.count_updates(10, 3) == 30", ["jax", "torch"]),
+        (_A_STAR_OF_TORCH, ["jax", "torchdata"]),
     ],
 )
 def test_imports_without(statements, absent):
@@ -80,17 +88,44 @@ def test_imports_without(statements, absent):
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
+_ALONE = """
+import sys
+import torch
+import torch.nn.utils.parametrizations
+del torch.nn.utils.parametrizations._SpectralNorm
+for name in ("torch.distributed.fsdp", "torch.distributed.checkpoint", "torchdata"):
+    assert name not in sys.modules
+    sys.modules[name] = None  # importing it raises ImportError
+optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.5)
+scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0)
+optimizer.step()
+scheduler.step()
+before = set(sys.modules)
+{a_scheduler}
+from torch_bridge import CurveLR, count_updates, follow
+new = {{name for name in sys.modules.keys() - before if name.partition(".")[0] == "torch"}}
+assert not new, new
+rooms = {{name.split(".")[1] for name in sys.modules if name.startswith("torch_bridge.")}}
+assert rooms == {{"core", "schedulers"}}, rooms
+"""
+
+
+@pytest.mark.slow
+def test_a_scheduler_loads_no_more_of_torch_than_a_lambda_lr_of_torch():
+    subprocess.run([sys.executable, "-c", _ALONE.format(a_scheduler=_A_SCHEDULER)], check=True)
+
+
 _JAX_NAMES = ["optax_schedule", "multiplier", "cosine_plateau_schedule", "scale_by_curve"]
+_TORCH_NAMES = ["lambda_lr", "CurveLR", "follow", "TrainStep", "evaluate", "Checkpoints", "make_loader"]
 # What is absent, what asks for it, the name that the message begins with, and the extra that brings it.
 _ASKED = [
     *(("jax", f"import plateau_jax; plateau_jax.{name}", name, "jax") for name in _JAX_NAMES),
     ("jax", "from plateau_jax import optax_schedule", "optax_schedule", "jax"),
     ("optax", "import plateau_jax; plateau_jax.scale_by_curve", "scale_by_curve", "jax"),
     ("matplotlib", "import plateau_jax as p; p.plot(p.PlateauCurve(9))", "plot", "plot"),
-    ("torch", "import torch_bridge", "torch_bridge", "torch"),
-    ("torch", "from torch_bridge.schedulers.factories import lambda_lr", "torch_bridge", "torch"),
+    *(("torch", f"import torch_bridge; torch_bridge.{name}", name, "torch") for name in _TORCH_NAMES),
+    ("torch", "from torch_bridge import count_updates, lambda_lr", "lambda_lr", "torch"),
     ("torchdata", "from torch_bridge import lambda_lr, prefetch, make_loader", "make_loader", "torch"),
-    ("torchdata", "from torch_bridge.data import make_loader", "make_loader", "torch"),
     (
         "filelock",
         "from torch_bridge import cached_arrays; cached_arrays(None, '', '')",
@@ -173,9 +208,17 @@ def test_only_a_package_of_the_extra_that_is_not_installed_is_advised(extra, nam
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("absent", ["plateau_jax.segments", "jax.core"])
-def test_what_is_missing_inside_of_a_package_is_told_as_it_is(absent):
-    program = f"import sys, jax, plateau_jax; sys.modules[{absent!r}] = None; plateau_jax.optax_schedule"
+@pytest.mark.parametrize(
+    ("absent", "imports", "asked"),
+    [
+        ("plateau_jax.segments", "jax, plateau_jax", "plateau_jax.optax_schedule"),
+        ("jax.core", "jax, plateau_jax", "plateau_jax.optax_schedule"),
+        ("torch_bridge.schedulers.multipliers", "torch_bridge", "torch_bridge.lambda_lr"),
+        ("torchdata.stateful_dataloader", "torchdata, torch_bridge", "torch_bridge.make_loader"),
+    ],
+)
+def test_what_is_missing_inside_of_a_package_is_told_as_it_is(absent, imports, asked):
+    program = f"import sys, {imports}; sys.modules[{absent!r}] = None; {asked}"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     last = done.stderr.splitlines()[-1]
     assert last == f"ModuleNotFoundError: import of {absent} halted; None in sys.modules"
@@ -207,8 +250,18 @@ def test_every_public_name_is_there():
     assert set(torch_bridge.__all__) <= set(dir(torch_bridge))
     for name in torch_bridge.__all__:
         assert getattr(torch_bridge, name).__name__ == name
+    assert {*_TORCH_NAMES, "prefetch"} <= set(torch_bridge.__all__)
+
+
+def test_public_classes_of_torch_bridge_are_pickled_by_the_name_of_their_module():
+    for name in torch_bridge.__all__:
+        found = getattr(torch_bridge, name)
+        assert pickle.loads(pickle.dumps(found)) is found
+        assert torch_bridge._LAZY[name] == found.__module__
 
 
 def test_other_names_are_not():
     with pytest.raises(AttributeError, match="no attribute 'PlateauCurves'"):
         plateau_jax.PlateauCurves  # noqa: B018 -- looking the name up is the test
+    with pytest.raises(AttributeError, match="no attribute 'lambda_lrs'"):
+        torch_bridge.lambda_lrs  # noqa: B018 -- the same

@@ -1,7 +1,8 @@
 """The PyTorch side of plateau-jax: the curve as a scheduler, and as the clock of a whole training step.
 
-Each public name is imported when it is first asked for: `lambda_lr` alone loads neither
-`torch.distributed`'s FSDP and checkpoints nor torchdata.
+Each public name is imported when it is first asked for, so that `lambda_lr` loads nothing of FSDP, of
+`torch.distributed.checkpoint` or of torchdata. `from torch_bridge import *` brings `make_loader` where
+torchdata is installed.
 """
 
 from importlib import import_module
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from torch_bridge.training.snapshot import TrainStepState
     from torch_bridge.training.step import TrainStep
 
-__all__ = [
+__all__: list[str] = [
     "CarriedLoss",
     "Checkpoints",
     "CurveLR",
@@ -53,10 +54,11 @@ __all__ = [
     "get_cosine_plateau_schedule_with_warmup",
     "is_main",
     "lambda_lr",
-    "make_loader",
     "prefetch",
     "profile",
 ]
+if checks.are_installed("torchdata"):
+    __all__ += ["make_loader"]
 
 _LAZY = {
     "CarriedLoss": "torch_bridge.training.loss",

@@ -1,4 +1,4 @@
-"""What this package takes from `plateau_jax`: everything passes through here."""
+"""All that this package takes from `plateau_jax`."""
 
 from plateau_jax import Curve, PlateauCurve, checks
 from plateau_jax.curve_warning import silent, warn

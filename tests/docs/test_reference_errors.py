@@ -91,7 +91,7 @@ CALLS: dict[str, Callable[[Path], partial[Any]]] = {
         tb.Checkpoints(path).save, count=3, wait=True, part={}
     ),
     "torch_bridge.CurveLR": lambda _: partial(
-        tb.CurveLR, optimizer=optimizer(), curves=[CURVE], last_epoch=-1
+        tb.CurveLR, optimizer=optimizer(), curve=[CURVE], last_epoch=-1
     ),
     "torch_bridge.CurveLR.load_state_dict": lambda _: loading(tb.lambda_lr(optimizer(), CURVE)),
     "torch_bridge.CurveLR.step": lambda _: stepping(),

@@ -1,4 +1,4 @@
-"""The number of updates of a training, against trainings that are gone through."""
+"""`count_updates` against loops that make the updates one by one."""
 
 import numpy as np
 import pytest

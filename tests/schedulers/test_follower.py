@@ -1,4 +1,4 @@
-"""Settings other than the rate that follow a curve: their values, their company, and what is refused."""
+"""Settings other than the rate under a curve: their values, several of them together, and what is refused."""
 
 from fractions import Fraction
 from typing import Any
@@ -175,7 +175,7 @@ def test_a_group_that_came_later_is_refused() -> None:
 @examples(5)
 @given(st.sets(st.integers(0, 39)))
 def test_beside_a_training_step(fused: bool, skips: set[int]) -> None:
-    """Each update uses the value that is in the group when it is called."""
+    """Each update uses the value that the group has at its call."""
 
     def optimizer_of(model: Net) -> torch.optim.Optimizer:
         return torch.optim.AdamW(model.parameters(), lr=0.01, weight_decay=0.5, fused=fused)

@@ -1,4 +1,4 @@
-"""The state of a setting that follows a curve: resumed in every way there is, and what is refused."""
+"""The state of a follower: resumed in every way there is, and what is refused."""
 
 import copy
 import pickle
@@ -106,7 +106,7 @@ def test_any_walk_of_steps_and_resumptions(key: Key, cases: list[Any], form: Any
             run.advance(move)
             step += move
         else:
-            # A follower that is built anew takes no smaller value as its base.
+            # A new follower refuses a smaller value as its base.
             assume(all(value == 0 or value >= SMALLEST_NORMAL for value in wanted(curves, bases, step)))
             getattr(run, move)()
         assert run.follower.last_epoch == step

@@ -1,4 +1,4 @@
-"""Multipliers computed ahead: what they are, and how many are kept."""
+"""Multipliers computed ahead: their values, and how many are kept."""
 
 import copy
 import pickle

@@ -43,7 +43,7 @@ def _scheduled(curve: Any, peaks: list[float], steps: int, form: Any = float) ->
 @examples(20)
 @given(at=st.integers(0, 60), more=st.integers(0, 20))
 def test_a_scheduler_goes_on_under_a_branch(branch: Callable[[int], Curve], at: int, more: int) -> None:
-    """Saved anywhere before the curves part, loaded optimizer first, it is as if it had always been there."""
+    """Saved before the curves differ, and loaded optimizer first: as if it had always had the new curve."""
     curve, saved_at = branch(at), max(at - more, 0)
     optimizer, scheduler = _scheduled(LONG, [0.1, 0.7], saved_at)
     states = through_a_file([optimizer.state_dict(), scheduler.state_dict()])
@@ -64,7 +64,7 @@ def test_a_scheduler_goes_on_under_a_branch(branch: Callable[[int], Curve], at: 
 def test_the_first_other_step_is_named(
     description: Description, other: Description, at: int, saved_at: int
 ) -> None:
-    """What is taken has the same past; what is refused says how far the pasts are the same."""
+    """A state with the same past is accepted; a refusal says up to which step the pasts are the same."""
     old = build(description)
     if old.total_steps > 2**30:
         old = old.cooldown(at, 20)
@@ -84,7 +84,7 @@ def test_the_first_other_step_is_named(
 
 
 def _is_the_last(new: Curve, old: Curve, step: int) -> bool:
-    """Whether `step` is the last one up to which both are the same, or the first one after it."""
+    """Whether `step` is the last step up to which both are the same, or the next one."""
     same = [new.same_until(old, max(step + shift, 0)) for shift in (-1, 0, 1)]
     return same in ([True, True, False], [True, False, False])
 
@@ -97,7 +97,7 @@ every_form = pytest.mark.parametrize(
 @every_form
 @pytest.mark.parametrize("strict", [True, False])
 def test_a_plan_that_is_another_from_the_saved_step_on(form: Any, strict: bool) -> None:
-    """The rate is the new one at once."""
+    """The rate is that of the new curve at once."""
     old, new = StagedCurve([(19,)], start=0.3), StagedCurve([(10,), (0, 0.5), (9,)], start=0.3)
     _, scheduler = _scheduled(old, [0.7], 10, form)
     resumed, again = _scheduled(new, [0.7], 0, form)
@@ -113,7 +113,7 @@ def test_a_plan_that_is_another_from_the_saved_step_on(form: Any, strict: bool) 
 @pytest.mark.filterwarnings("ignore:The epoch parameter")  # which SequentialLR passes
 @given(st.sampled_from((float, torch.tensor, _NARROW)), st.booleans(), st.integers(1, 40))
 def test_a_second_part_of_sequential_lr_under_another_plan(form: Any, strict: bool, saved_at: int) -> None:
-    """Whoever is in charge of the rates stays so."""
+    """The scheduler that wrote the rates before the load writes them afterwards."""
 
     def start(second: Curve) -> tuple[Any, Any]:
         optimizer = optimizer_with([form(0.5)])
@@ -137,7 +137,7 @@ def test_a_second_part_of_sequential_lr_under_another_plan(form: Any, strict: bo
 
 @pytest.mark.filterwarnings("ignore:The epoch parameter")  # which SequentialLR passes
 def test_a_second_part_that_waits_for_its_turn_is_not_in_charge() -> None:
-    """Also where the first part's rate is that with which it will begin."""
+    """Even if the first part's rate happens to equal its own first rate."""
 
     def start(second: Curve) -> tuple[Any, Any]:
         optimizer = optimizer_with([0.5])
@@ -204,7 +204,7 @@ def test_a_training_step_refuses_another_past_and_is_told_to_go_on(name: str) ->
 
 
 def _optimizer(step: Any) -> Any:
-    """Its state, with the rates of the new curve."""
+    """A step's state, with the rates of the new curve."""
     return step.state_dict()["optimizer"]
 
 

@@ -91,7 +91,7 @@ def test_rates_equal_those_of_optax(case, peak):
     with jax.enable_x64(False):
         narrow = np.asarray(schedule(np.array(steps)))
     assert narrow.dtype == np.float32
-    # Below the normal numbers of float32 nothing is promised of XLA.
+    # For subnormal float32 numbers XLA promises nothing.
     promised = (rates == 0) | (rates >= 2.0**-126)
     np.testing.assert_array_equal(narrow[promised], rates.astype(np.float32)[promised])
 
@@ -151,7 +151,7 @@ def test_an_epoch_that_is_no_integer_is_refused_and_changes_nothing(epoch, steps
         scheduler.step(epoch)
     assert scheduler.state_dict() == reference.state_dict()
     assert rates_of(optimizer) == rates_of(expected)
-    # The saved state is taken, and the next step is the one that would have come.
+    # The saved state can be loaded, and the next step is the one after the last good one.
     scheduler.load_state_dict(through_a_file(scheduler.state_dict()))
     advance(optimizer, scheduler)
     assert rates_of(optimizer) == [0.5 * CURVE(steps + 1)]

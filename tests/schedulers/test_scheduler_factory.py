@@ -30,7 +30,7 @@ def test_without_plateaus_it_is_the_schedule_of_transformers(total, data):
     scheduler = get_cosine_plateau_schedule_with_warmup(optimizer_with([0.1]), warmup, total)
     for step in data.draw(st.lists(st.integers(0, total), min_size=20, max_size=20)):
         (factor_at,) = scheduler.lr_lambdas
-        # float32's half unit in the last place below 1, and what double arithmetic may lose.
+        # Half a unit in the last place of float32 below 1, and the rounding errors of double arithmetic.
         assert abs(factor_at(step) - _transformers(step, warmup, total)) <= 2**-25 + 1e-15
 
 
@@ -55,7 +55,7 @@ def test_min_lr_is_the_last_rate_of_every_group(rates, share):
     optimizer = optimizer_with(rates)
     get_cosine_plateau_schedule_with_warmup(optimizer, 5, 50, min_lr=min_lr, last_epoch=49)
     for peak, rate in zip(rates, rates_of(optimizer), strict=True):
-        # As near as a float32 ratio comes; below the normal numbers it has fewer bits.
+        # To the precision of a float32 ratio; a subnormal one has fewer bits.
         lost = max(Fraction(min_lr) / 2**24, Fraction(peak) / 2**149)
         assert abs(Fraction(rate) - Fraction(min_lr)) <= lost * Fraction(9, 8)
 
@@ -64,7 +64,7 @@ def test_min_lr_is_the_last_rate_of_every_group(rates, share):
 def test_min_lr_may_be_the_peak_whichever_way_float32_rounds_it(peak, resumed):
     optimizer = optimizer_with([peak])
     if resumed:
-        # The group's initial_lr is the rounded peak by now.
+        # By now the group's initial_lr is the rounded peak.
         get_cosine_plateau_schedule_with_warmup(optimizer, 0, 10, min_lr=peak)
     (factor_at,) = get_cosine_plateau_schedule_with_warmup(optimizer, 0, 10, min_lr=peak).lr_lambdas
     assert [factor_at(step) for step in range(12)] == [1.0] * 12

@@ -42,7 +42,7 @@ def test_the_rate_is_that_of_the_clock(form: Any, curve: Curve, hold: Any, given
 
 
 def test_a_metric_is_rounded_to_float32() -> None:
-    """In float64 these would be another side of the border."""
+    """In float64 these would lie on the other side of the threshold."""
     rule = HoldBelow(0.1, 2)
     above = float(np.nextafter(np.float32(0.1), np.float32(1)))
     for metric, held in ((0.1, True), (0.1 + 2e-9, True), (above, False), (above - 1e-12, False)):

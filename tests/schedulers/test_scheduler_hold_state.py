@@ -1,4 +1,4 @@
-"""A held clock in a scheduler's state: resumed as if never stopped, and what is refused."""
+"""The state of a scheduler with a held clock: resumed as if never stopped, and what is refused."""
 
 import copy
 import pickle
@@ -20,9 +20,8 @@ from torch_bridge import lambda_lr
 SIZE = 40
 
 
-@pytest.mark.filterwarnings(
-    "ignore:Seems like `optimizer.step:UserWarning"
-)  # of a copy before the first step
+# torch warns of a copy made before the first step.
+@pytest.mark.filterwarnings("ignore:Seems like `optimizer.step:UserWarning")
 @examples(150)
 @given(
     curves,
@@ -54,7 +53,7 @@ _OTHERS: list[Any] = [None, HoldUntilFlat(4, limit=9), HoldBelow(0.5, 3), [PATIE
 @pytest.mark.parametrize("swapped", [False, True])
 @given(updates=st.integers(0, 20))
 def test_the_state_of_other_rules(other: Any, swapped: bool, updates: int) -> None:
-    """Refused; told to, the run goes on from the clock, and the rules begin."""
+    """It is refused; with strict=False the run goes on from the clock, and the rules start anew."""
     first, second = (other, PATIENT) if swapped else (PATIENT, other)
     saved, run = HeldRun(CURVE, first), HeldRun(CURVE, second)
     for _ in range(updates):
@@ -173,7 +172,7 @@ def test_beside_a_rule_the_updates_do_not_stand_for_the_clock(strict: bool) -> N
 
 
 def test_a_metric_is_read_whatever_torchs_own_count_was() -> None:
-    """Torch tells its first step, which has none, by that count."""
+    """The first step, which has no metric, is known by that count."""
     saved, run = HeldRun(CURVE, HoldBelow(0.7, 3)), HeldRun(CURVE, HoldBelow(0.7, 3))
     run.scheduler.load_state_dict(saved.scheduler.state_dict() | {"_step_count": 0})
     run.update(0.5)
@@ -185,7 +184,7 @@ LONG = StagedCurve([(3, 1.0), (40,), (10, 0.0)])
 
 @pytest.mark.parametrize("hold", [PATIENT, None], ids=["held", "let go"])
 def test_another_plan_is_asked_for_its_past_up_to_the_clock(hold: Any) -> None:
-    """Not up to the count of updates, which a hold makes larger."""
+    """Not up to the number of updates, which a hold makes greater than the clock."""
     saved = HeldRun(LONG, HoldUntilFlat(30, limit=1000))
     for _ in range(20):
         saved.update(0.5)

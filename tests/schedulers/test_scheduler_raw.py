@@ -1,4 +1,4 @@
-"""torch's own `LambdaLR(optimizer, curve)`: the curve stays out of its checkpoints, and as it was."""
+"""torch's own `LambdaLR(optimizer, curve)`: its checkpoints neither hold the curve nor change it."""
 
 import copy
 import pickle
@@ -55,7 +55,7 @@ def test_every_number_in_groups_and_state_is_pythons():
 
 
 def _old_state(curve):
-    """A state as torch took it when a curve was an object like any other."""
+    """A state as torch saves it for an object with attributes, which a curve once was."""
     attributes = {name: getattr(curve, name) for name in ("total_steps", "plateaus", "warmup_steps")}
     attributes |= {"segments": curve.segments, "rows": curve.rows, "anything": np.float32(1)}
     optimizer = optimizer_with([0.1])
@@ -106,7 +106,7 @@ def test_a_copied_scheduler_goes_on_alike():
     assert rates_of(optimizer) == [0.1 * CURVE(3)]
 
 
-# torch's compiler imports what torch has deprecated.
+# torch's compiler imports deprecated parts of torch.
 torch_deprecates = pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated")
 
 
@@ -115,7 +115,7 @@ torch_deprecates = pytest.mark.filterwarnings("ignore:`torch.jit.script_method` 
 @pytest.mark.parametrize("build", [LambdaLR, lambda_lr], ids=["LambdaLR", "lambda_lr"])
 @pytest.mark.parametrize("form", [float, torch.tensor], ids=["number", "tensor"])
 def test_optimizer_and_scheduler_compiled_together(build, form):
-    # torch's own recipe: its scheduler breaks the graph.
+    # As torch's documentation does it; its scheduler breaks the graph.
     optimizer = optimizer_with([form(0.5)])
     scheduler = build(optimizer, CURVE)
 
@@ -134,12 +134,12 @@ def test_optimizer_and_scheduler_compiled_together(build, form):
 @pytest.mark.parametrize("fullgraph", [False, True])
 def test_a_compiled_function_takes_the_number_and_may_call_the_curve(fullgraph):
     torch.compiler.reset()
-    # A curve that was never called is traced too.
+    # Tracing also works for a curve that was never called.
     curve = PlateauCurve.from_dict(CURVE.to_dict())
     with_number = torch.compile(lambda x, factor: x * factor, backend="eager", fullgraph=True)
     with_curve = torch.compile(lambda x, step: x * curve(step), backend="eager", fullgraph=fullgraph)
     one = torch.ones((), dtype=torch.float64)
-    # Each step is compiled on its own; past torch's limit of 8 the function runs as it is, in parts.
+    # torch compiles each step anew; past its limit of 8 the function runs uncompiled, in parts.
     for step in range(0, 110, 20 if fullgraph else 5):
         assert with_number(one, CURVE(step)).item() == CURVE(step)
         assert with_curve(one, step).item() == CURVE(step)

@@ -1,4 +1,4 @@
-"""A resumed run has the rates of the run that never stopped, however it was saved and loaded."""
+"""A resumed run has the rates of an uninterrupted run, however it was saved and loaded."""
 
 import pytest
 import torch

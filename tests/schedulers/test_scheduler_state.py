@@ -1,4 +1,4 @@
-"""What a scheduler's state is: plain, small, of one curve; and what is refused on loading."""
+"""A scheduler's state is plain, small and of one curve; and what is refused on loading."""
 
 import copy
 import io
@@ -23,7 +23,7 @@ OTHER = PlateauCurve(200, plateaus=[(10, 20)], decay_shape="linear")
 
 
 def _unchanged(run, load):
-    """Whether a load that must fail leaves everything as it was."""
+    """Check that a load fails and leaves everything as it was."""
     before = [dict(group) for group in run.optimizer.param_groups], copy.deepcopy(run.scheduler.state_dict())
     load()
     after = [dict(group) for group in run.optimizer.param_groups], run.scheduler.state_dict()
@@ -53,7 +53,7 @@ def test_the_state_of_a_curve_with_another_past_is_refused_by_name(description, 
     for step in range(saved_at, saved_at + 3):
         assert rates_of(run.optimizer) == expected_rates(run, [0.1, 0.2], step)
         run.advance(1)
-    # From here on it is the new curve's state.
+    # The next state is the new curve's.
     again = Run([new, new], [0.1, 0.2])
     again.scheduler.load_state_dict(through_a_file(run.scheduler.state_dict()))
     assert rates_of(again.optimizer) == rates_of(run.optimizer)
@@ -265,7 +265,7 @@ def test_the_factory_takes_the_standing_choice(floor):
 
 @given(st.integers(1, 19))
 def test_under_the_same_curve_a_standing_choice_changes_nothing(saved_at):
-    # The rate is then another scheduler's, which a load must not replace by the curve's.
+    # Another scheduler wrote the rate: a load must not replace it by the curve's.
     def start():
         optimizer = optimizer_with([0.5])
         parts = [ConstantLR(optimizer, 0.5, total_iters=100), lambda_lr(optimizer, CURVE, strict=False)]

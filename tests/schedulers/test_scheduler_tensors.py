@@ -1,4 +1,4 @@
-"""Rates that are tensors: the same tensor all along, and one a schedule."""
+"""Rates that are tensors: each stays the same tensor, and groups share one only under one schedule."""
 
 import numpy as np
 import pytest
@@ -54,7 +54,7 @@ def test_the_peak_is_the_number_in_the_tensor(dtype, requires_grad, rate):
     peak = float(np.float32(tensor.item()))
     tensor.requires_grad_(requires_grad)
     assert peaks_of(optimizer_with([tensor], torch.optim.AdamW)) == [peak]
-    # A clone, since no scheduler of torch fills a leaf of autograd.
+    # A clone, since torch's schedulers can't fill a leaf of autograd.
     optimizer = optimizer_with([tensor.clone()], torch.optim.AdamW)
     scheduler = lambda_lr(optimizer, CURVE, last_epoch=9)  # the end of the warmup
     assert scheduler.base_lrs == [peak]
@@ -79,7 +79,7 @@ def test_loading_fills_the_tensor_that_the_group_holds(peak, dtype, saved_at, lo
     assert optimizer.param_groups[0]["lr"] is tensor
     assert tensor.item() == _in_dtype(peak, CURVE, saved_at, dtype)
 
-    # The optimizer's load puts a tensor of its own there; from then on that one is filled.
+    # The optimizer's load puts another tensor there; from then on that one is filled.
     optimizer.load_state_dict(saved.state_dict())
     loaded = optimizer.param_groups[0]["lr"]
     advance(optimizer, scheduler)
@@ -94,7 +94,7 @@ def test_loading_fills_the_tensor_that_the_group_holds(peak, dtype, saved_at, lo
     st.integers(0, 20),
 )
 def test_groups_share_a_tensor_only_under_one_curve(peak, dtype, curves, steps):
-    # torch gives groups without a rate of their own one and the same tensor.
+    # torch gives all groups without their own rate the same tensor.
     shared = torch.tensor(peak, dtype=dtype)
     optimizer = optimizer_with([None] * len(curves), torch.optim.AdamW, lr=shared)
     assert all(rate is shared for rate in _held(optimizer))
@@ -147,7 +147,7 @@ def test_a_rate_on_the_device_stays_there(peak, steps):
 
 
 def test_a_tensor_of_integers_is_refused():
-    """Filled with a rate it would hold what is left of it before the point."""
+    """It would cut the decimals off each rate."""
     optimizer = optimizer_with([torch.tensor(1)])
     with pytest.raises(TypeError, match=r"learning rate of param_groups\[0\] .* floating-point tensor"):
         lambda_lr(optimizer, CURVE)

@@ -1,4 +1,4 @@
-"""A scheduler that is stepped once an epoch, or several times an update, says so; others say nothing."""
+"""A scheduler warns if it is stepped once an epoch or several times an update, and in no other case."""
 
 import _thread
 import copy
@@ -35,7 +35,7 @@ SEVERAL_TIMES = (
     r"Without accelerate, call it once after every optimizer\.step\(\)"
 )
 RULE = re.compile("((o{10,}s){3}|(oss+){2}oss)$")
-"""What warns: an s is a step of the scheduler, an o one of the optimizer."""
+"""Ends where the warning is due: an s is a step of the scheduler, an o one of the optimizer."""
 
 
 def _plain(optimizer):
@@ -90,7 +90,7 @@ _repeated = st.tuples(_run, _run, st.integers(1, 4)).map(lambda drawn: (drawn[0]
 @example(("o" * 10 + "ss") * 4)
 @example("s" * 40 + "os" * 4 + "s" * 40 + "os" * 4)
 def test_said_once_by_the_rule(kind, events):
-    """The rule begins anew where a state is loaded (l)."""
+    """Where a state is loaded (l), the count starts anew."""
     optimizer = optimizer_with([0.1])
     scheduler, step = kind(optimizer)
     stretch, expected = "", 0
@@ -115,7 +115,7 @@ def test_said_once_by_the_rule(kind, events):
 @example(["o", "s", 1] * 4)
 @example(["o", 5, "s"] * 4)
 def test_a_step_that_is_given_its_number_counts_where_it_is_the_next(events):
-    """A step to any other number begins the rule anew."""
+    """After a step to any other number, the count starts anew."""
     optimizer = optimizer_with([0.1])
     scheduler = lambda_lr(optimizer, CURVE)
     stretch, expected = "", 0
@@ -184,7 +184,7 @@ def test_copies_do_not_repeat_it(kind, wrong, copied, before):
         optimizer.step()
     done = scheduler.last_epoch
     with warnings.catch_warnings():
-        # torch says of every copy that its step has been overridden.
+        # torch warns of every copy that its step has been overridden.
         warnings.filterwarnings("ignore", "Seems like `optimizer.step", UserWarning)
         other, again = copied((optimizer, scheduler))
         repeat(5, wrong, other, lambda: again.step(0.5) if kind is _held else again.step())
@@ -204,12 +204,12 @@ def test_a_saved_run_that_was_told_is_not_told_again():
 
 
 def _draw(scheduler, steps=50):
-    """As for a picture, or on the way to the step of a run that is resumed."""
+    """Step the scheduler alone, as for a picture, or to bring a resumed run to its step."""
     return [rates_of(scheduler.optimizer) for _ in range(steps) if scheduler.step() is None]
 
 
 FIRST = "ignore:Detected call of `lr_scheduler.step:UserWarning"
-"""What torch says of a scheduler whose first step comes before the optimizer's."""
+"""torch's warning of a scheduler whose first step comes before the optimizer's."""
 
 
 @pytest.mark.filterwarnings(FIRST)
@@ -237,7 +237,7 @@ def test_an_optimizer_whose_steps_are_not_seen_is_as_none():
 @example({0, 1, 2, 3})
 @example({10, 12, 30, 31, 32, 50})
 def test_updates_that_fp16_skips_are_no_repeats(overflows):
-    """The scheduler is stepped all the same, as many do; overflows come alone or in a row."""
+    """The scheduler is stepped after skipped updates too, as many do; overflows come alone or in a row."""
     alternating = any({number, number + 2, number + 4} <= overflows for number in range(60))
     assume(not alternating)
     optimizer = optimizer_with([0.1])
@@ -304,11 +304,11 @@ def test_a_sequence_is_not_an_epoch(curve_first):
     optimizer = optimizer_with([0.1])
     scheduler = _in_sequence(optimizer, curve_first)
     advance(optimizer, scheduler, 25)
-    # Resumed again and again, before the curve's turn and after it.
+    # It is resumed several times, before the curve's turn and after it.
     for _ in range(5):
         saved = through_a_file([optimizer.state_dict(), scheduler.state_dict()])
         for _ in range(20):
-            optimizer.step()  # lost, as of a run that is killed
+            optimizer.step()  # these are lost, as when a run is killed
         resumed = optimizer_with([0.1])
         again = _in_sequence(resumed, curve_first)
         resumed.load_state_dict(saved[0])
@@ -443,7 +443,7 @@ def test_through_fabric():
 
 
 class _NoHooks(torch.optim.Optimizer):
-    """A wrapper that is an optimizer by name."""
+    """A wrapper that is an optimizer by its class alone."""
 
     def __init__(self, inner):
         self.optim, self.param_groups = inner, inner.param_groups
@@ -476,7 +476,7 @@ def test_a_compiled_optimizer_is_compiled_as_often_as_without_it():
         for _ in range(25):
             step()
             scheduler.step()
-            scheduler.step()  # of which nothing is said: compiled steps are not counted
+            scheduler.step()  # no warning, since compiled steps are not counted
         counts.append(counter.frame_count)
         assert rates_of(optimizer) == [0.5 * CURVE(50)]
     assert counts[0] == counts[1]

@@ -24,7 +24,7 @@ ACCUMULATION = 2
 
 class Run:
     def __init__(self, prepare_scheduler: bool = False, scaler: Any = None) -> None:
-        # As its launcher says it.
+        # As accelerate's launcher sets them.
         rank, processes = map(str, (distributed.get_rank(), distributed.get_world_size()))
         os.environ |= {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": processes}
         os.environ["LOCAL_WORLD_SIZE"] = processes
@@ -44,7 +44,7 @@ class Run:
             self.names["scheduler"] = self.accelerator.prepare(self.names["scheduler"])
 
     def train(self, first: int, last: int, overflow_at: int = -1) -> list[list[float]]:
-        """Make these updates, and say which rates they used."""
+        """Make these updates, and return the rates that they used."""
         accelerator, model, optimizer = (self.names[name] for name in ("accelerator", "model", "optimizer"))
         with rates_used() as used:
             for number, batch in enumerate(self.names["batches"]):
@@ -63,7 +63,7 @@ class Run:
 
 
 def resumed(folder: str) -> dict[str, Any]:
-    """A run, and another that was interrupted after five updates: what both used, and whether they agree."""
+    """The rates of a run, and of one interrupted after five updates; and whether their weights are equal."""
     path = str(Path(folder, "saved"))
     whole = Run()
     used = whole.train(0, 12)
@@ -81,7 +81,7 @@ def resumed(folder: str) -> dict[str, Any]:
 
 
 def prepared() -> tuple[list[list[float]], list[tuple[str, str]]]:
-    """What six updates used whose scheduler was prepared; and what was warned of: from where, and what."""
+    """The rates of six updates with a prepared scheduler; and of each warning, its folder and its text."""
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always", CurveWarning)
         used = Run(prepare_scheduler=True).train(0, 6)
@@ -89,5 +89,5 @@ def prepared() -> tuple[list[list[float]], list[tuple[str, str]]]:
 
 
 def overflowing(update: int) -> list[list[float]]:
-    """What six updates used of which one overflowed, with a scaler as of fp16, refused on a CPU."""
+    """The rates of six updates of which one overflows, with a gradient scaler (fp16 itself needs a GPU)."""
     return Run(scaler=torch.amp.GradScaler("cpu")).train(0, 6, update)

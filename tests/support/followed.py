@@ -1,4 +1,4 @@
-"""Settings of an optimizer's groups, read and put by their key; their values under a curve, by definition."""
+"""Settings of an optimizer's groups, read and written by key, and the values that a curve must give them."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""Clocks that may be held: small curves with flat parts, and the clocks of a run from the rules' words."""
+"""Clocks that may be held: small curves with flat parts, rules, and the clocks of a run by definition."""
 
 import copy
 import json
@@ -35,13 +35,13 @@ curves: st.SearchStrategy[Curve] = st.one_of(
         )
     ),
 )
-"""Each with a flat part."""
+"""Each has a flat part."""
 holds = st.one_of(rules, rules.map(lambda drawn: drawn[0]))
 """One rule, or a list."""
 
 
 def clocks_of(hold: Any, curve: Curve, metrics: Iterable[Any]) -> list[int]:
-    """The clock of each update, and the next one."""
+    """The clock of each update, and the clock after the last one."""
     given: Sequence[Any] = [hold] if isinstance(hold, HoldUntilFlat | HoldBelow) else hold
     return clocks(given, curve.flat_starts, metrics)
 
@@ -56,7 +56,7 @@ def told(model: nn.Module, batch: Tensor) -> Tensor:
 
 
 class HeldRun:
-    """A scheduler with a hold under two groups, which can be saved and loaded in every way there is."""
+    """A scheduler with a hold for two groups, which can be saved and loaded in every way there is."""
 
     def __init__(self, curve: Curve, hold: Any, rates: tuple[Any, ...] = (0.1, 0.7), **options: Any) -> None:
         self.build = lambda: optimizer_with(rates)

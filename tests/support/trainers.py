@@ -1,4 +1,4 @@
-"""What the tests of the trainers share: the README's lines, a small model and its data, and what was used."""
+"""Shared by the tests of the trainers: the README's lines, a small model and its data, and rates."""
 
 import re
 from collections.abc import Generator, Sequence
@@ -28,7 +28,7 @@ def readme(place: str) -> list[str]:
 
 
 def execute(lines: Sequence[str], namespace: dict[str, Any], header: str = "") -> None:
-    """Run lines of the README, as the body of the function of this header if there is one."""
+    """Run lines of the README; with a header, as the body of the function that it begins."""
     indent = "    " if header else ""
     source = "\n".join([*filter(None, [header]), *(indent + line for line in lines)])
     exec(compile(source, str(README), "exec"), namespace)
@@ -51,7 +51,7 @@ def loss_of(model: nn.Module, batch: Sequence[Tensor]) -> Tensor:
 
 @contextmanager
 def rates_used() -> Generator[list[list[float]], None, None]:
-    """The rates in the groups of whatever torch optimizer makes an update, at that moment."""
+    """A list that gets the rates in the groups at each step of any torch optimizer."""
     used: list[list[float]] = []
 
     def note(optimizer: Optimizer, *_: Any) -> None:
@@ -65,7 +65,7 @@ def rates_used() -> Generator[list[list[float]], None, None]:
 
 
 def rates(curve: Curve, steps: range, peak: float = PEAK, groups: int = 1) -> list[list[float]]:
-    """What an update at each of these steps is to use: exact, and so the same float32 too."""
+    """The rates that an update at each of these steps must use, as exact products."""
     return [[float(np.float32(peak)) * curve(step)] * groups for step in steps]
 
 

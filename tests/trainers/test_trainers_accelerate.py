@@ -1,4 +1,4 @@
-"""accelerate under a curve, by the README's lines: one process and two, accumulation, saved and loaded."""
+"""accelerate under a curve, with the README's lines: one and two processes, accumulation, resumed."""
 
 import pytest
 from support import accelerated

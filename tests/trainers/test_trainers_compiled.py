@@ -1,4 +1,4 @@
-"""A compiled optimizer under a curve, by the README's lines: no recompilation, and what a rate of 0 does."""
+"""A compiled optimizer under a curve, with the README's lines: no recompilation, and a rate of 0."""
 
 from dataclasses import replace
 
@@ -30,7 +30,7 @@ class Run:
         self.optimizer, self.scheduler, self.update = map(names.get, ("optimizer", "scheduler", "update"))
 
     def train(self, first, last):
-        """Make these updates, and say which rates they used."""
+        """Make these updates, and return the rates that they used."""
         inputs, targets = trainers.dataset(48).tensors
         inputs[:, 0] = 0
         used = []
@@ -67,7 +67,7 @@ def test_resumed_it_is_as_uninterrupted_and_never_compiled_again():
 
 
 def test_a_rate_of_zero_makes_nan_of_weights_without_gradient():
-    """pytorch/pytorch#126514: where that is healed, the README has a word too many."""
+    """pytorch/pytorch#126514: if this fails, torch has fixed it, and the README's warning can go."""
     run = Run(CURVE)
     assert run.train(0, 1) == [[0.0]]
     weights = run.model[0].weight

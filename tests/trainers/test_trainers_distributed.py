@@ -1,4 +1,4 @@
-"""DDP and FSDP2 under a curve, saved by `torch.distributed.checkpoint`, by the README's lines."""
+"""DDP and FSDP2 under a curve, saved by `torch.distributed.checkpoint`, with the README's lines."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Lightning Fabric under a curve, by the README's lines: accumulation, clipping, bf16, saved and loaded."""
+"""Lightning Fabric under a curve, with the README's lines: accumulation, clipping, bf16, saved and loaded."""
 
 import pytest
 from lightning.fabric import Fabric
@@ -26,7 +26,7 @@ class Run:
         execute([BUILD], self.names)
 
     def train(self, first, last):
-        """Make these updates, and say which rates they used."""
+        """Make these updates, and return the rates that they used."""
         fabric, model, optimizer = (self.names[name] for name in ("fabric", "model", "optimizer"))
         with rates_used() as used:
             for number, batch in enumerate(self.batches):

@@ -1,4 +1,4 @@
-"""flax under a curve, by the README's lines: nnx's optimizer and linen's `TrainState`, resumed."""
+"""flax under a curve, with the README's lines: nnx's optimizer and linen's `TrainState`, resumed."""
 
 import jax
 import jax.numpy as jnp

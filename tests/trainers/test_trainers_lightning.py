@@ -1,4 +1,4 @@
-"""PyTorch Lightning under a curve, by the README's lines: bf16, accumulation, clipping, resumed."""
+"""PyTorch Lightning under a curve, with the README's lines: bf16, accumulation, clipping, resumed."""
 
 from pathlib import Path
 
@@ -17,9 +17,9 @@ from torch_bridge import lambda_lr, make_loader
 
 pytestmark = [
     pytest.mark.slow,
-    # lightning 2.6 of torch 2.13.
+    # lightning 2.6 warns so under torch 2.13.
     pytest.mark.filterwarnings(r"ignore:`isinstance\(treespec, LeafSpec\)` is deprecated:FutureWarning"),
-    # Said where a run goes on in its folder; of another one Lightning says that it has changed.
+    # Lightning warns if a run goes on in its old folder, and of another folder that it has changed.
     pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty:UserWarning"),
 ]
 
@@ -54,7 +54,7 @@ def fit(module: Module, folder: Path, resume_from: Path | None = None, **options
         enable_model_summary=False,
         callbacks=[
             LearningRateMonitor(),
-            # The folder of the run that goes on is the one that it began in.
+            # The run goes on in the folder that it began in.
             ModelCheckpoint(folder, filename="{step}", every_n_train_steps=2, save_top_k=-1),
         ],
         **options,
@@ -71,7 +71,7 @@ def test_resumed_in_mid_epoch_it_is_as_uninterrupted(tmp_path):
     assert trainer.global_step == UPDATES
     assert used == rates(CURVE, range(UPDATES))
 
-    # It looks at the start of every batch.
+    # The monitor logs the rate at the start of every batch.
     logged = np.genfromtxt(tmp_path / "lightning_logs/version_0/metrics.csv", names=True, delimiter=",")
     assert len(logged) == 7 * EPOCHS
     assert set(zip(logged["step"], logged["lrAdamW"], strict=True)) == {
@@ -87,7 +87,7 @@ def test_resumed_in_mid_epoch_it_is_as_uninterrupted(tmp_path):
 
 
 def test_by_epochs_it_has_the_rates_and_loses_the_place_of_the_loader(tmp_path):
-    """Lightning-AI/pytorch-lightning#20550: where that is healed, the README has a word too many."""
+    """Lightning-AI/pytorch-lightning#20550: if this fails, it is fixed, and the README's warning can go."""
     whole, resumed = Module(), Module()
     used, _ = fit(whole, tmp_path, max_epochs=EPOCHS)
     assert used == rates(CURVE, range(UPDATES))

@@ -1,4 +1,4 @@
-"""Curves in optax's wrappers, by the README's lines: what these let through moves the curve on."""
+"""Curves in optax's wrappers, with the README's lines: an update that they let through moves the curve."""
 
 import jax
 import jax.numpy as jnp
@@ -20,12 +20,12 @@ LABELS = {"first": "matrices", "bias": "vectors", "last": "matrices"}
 
 
 def through_bytes(tree):
-    """Copies, as a file would give them back."""
+    """Copies of the arrays, as after saving and loading them."""
     return jax.tree.map(lambda leaf: jnp.array(np.array(leaf)), tree)
 
 
 class Run:
-    """Every second call is an update of the matrices, and every call one of the vectors."""
+    """The matrices are updated in every second call, the vectors in every call."""
 
     def __init__(self):
         self.watched = Watched()
@@ -68,7 +68,7 @@ def test_resumed_between_two_updates_it_is_as_uninterrupted():
 
 
 def moves(tx, gradients):
-    """By how much each of these gradients moves a parameter, in a program."""
+    """How far each of these gradients moves a parameter, computed by one compiled program."""
     update = jax.jit(tx.update)
     params = jnp.zeros(())
     state, moved = tx.init(params), []
@@ -79,7 +79,7 @@ def moves(tx, gradients):
 
 
 def descent(steps):
-    """What stochastic gradient descent makes of gradients of 1 at these steps."""
+    """The updates of stochastic gradient descent at these steps, for gradients of 1."""
     return -product(CURVE, PEAK, np.array(steps), False)
 
 
@@ -100,7 +100,7 @@ def test_apply_if_finite_leaves_the_curve_where_it_is():
 
 
 def test_multi_steps_goes_on_after_a_gradient_that_apply_if_finite_leaves_out():
-    """Within `MultiSteps` it would have come too late: 0 · NaN does not empty a sum."""
+    """Inside of `MultiSteps` it would come too late: a NaN in the sum stays, as 0 · NaN is NaN."""
     accumulated = optax.MultiSteps(SGD, every_k_schedule=2).gradient_transformation()
     gradients = np.where(np.isin(np.arange(27), (4, 11, 12)), np.nan, 1)
     moved = moves(optax.apply_if_finite(accumulated, 5), gradients)

@@ -1,4 +1,4 @@
-"""A training in JAX that orbax saves and restores with its curve, by the README's lines."""
+"""A training in JAX that orbax saves and restores with its curve, with the README's lines."""
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +19,7 @@ BRANCH = CURVE.cooldown(6, 4)
 
 
 def sharded(parts):
-    """Over so many devices, the rows of matrices."""
+    """A sharding of the rows of matrices over this number of devices."""
     mesh = jax.make_mesh((parts,), ("rows",), devices=jax.devices()[:parts])
 
     def place(leaf):
@@ -70,7 +70,7 @@ class Run:
 
 @pytest.fixture(scope="module")
 def manager(tmp_path_factory):
-    """Of a checkpoint after five updates on four devices."""
+    """The manager of a checkpoint that was saved after five updates on four devices."""
     with ocp.CheckpointManager(tmp_path_factory.mktemp("saved")) as manager:
         run = Run()
         run.train(0, 5)
@@ -90,7 +90,7 @@ def test_resumed_it_is_as_uninterrupted_in_another_sharding_too(manager, parts):
     for found, wanted in zip(*map(jax.tree.leaves, (resumed.state, whole.state)), strict=True):
         if parts == 4:
             np.testing.assert_array_equal(found, wanted)
-        else:  # sums over rows are made of other parts
+        else:  # sums over rows are added up in another order
             np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-7)
 
 

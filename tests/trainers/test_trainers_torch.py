@@ -19,7 +19,7 @@ OTHER = PlateauCurve(12, plateaus=[(50, 30)], decay_shape="linear")
 
 
 class Run:
-    """A model, the optimizers and schedulers of it, and which of these an update steps."""
+    """A model with its optimizers and schedulers; an update steps some of them."""
 
     def __init__(self, build):
         self.model = trainers.net()
@@ -27,7 +27,7 @@ class Run:
         self.parts = self.model, *self.optimizers, *self.schedulers
 
     def train(self, first, last):
-        """Make these updates, and say which rates they used."""
+        """Make these updates, and return the rates that they used."""
         inputs, targets = trainers.dataset(48).tensors
         with rates_used() as used:
             for update in range(first, last):
@@ -42,7 +42,7 @@ class Run:
 
 
 def used_and_resumed(build):
-    """The rates of twelve updates, which a run that is interrupted after five has too, and the weights."""
+    """The rates of twelve updates; a run that is interrupted after five has the same rates and weights."""
     whole, interrupted, resumed = (Run(build) for _ in range(3))
     used = whole.train(0, 12)
     before = interrupted.train(0, 5)
@@ -87,7 +87,7 @@ def before_averaging(optimizer, lambda_lr):
 
 
 def of_torch(optimizer, curve):
-    """What torch itself makes of the multipliers."""
+    """torch's own scheduler, with the curve's multipliers."""
     return LambdaLR(optimizer, lambda step: curve(step))
 
 

@@ -1,4 +1,4 @@
-"""Hugging Face's Trainer under a curve, by the README's lines: accumulation, resumed in mid-epoch."""
+"""Hugging Face's Trainer under a curve, with the README's lines: accumulation, resumed in mid-epoch."""
 
 import pytest
 import torch
@@ -60,7 +60,7 @@ def fit(build, curve, folder, resume_from=None, overflow_at=0):
     dataset = [{"inputs": inputs, "labels": labels} for inputs, labels in trainers.dataset(56)]
     names = {"model": Net(), "args": arguments(folder), "dataset": dataset, "curve": curve}
     trainer = build(names | {"Trainer": Trainer, "PlateauCurve": PlateauCurve, "lambda_lr": lambda_lr})
-    if overflow_at:  # in a scaler as of fp16, which accelerate refuses on a CPU
+    if overflow_at:  # with a gradient scaler; accelerate refuses fp16 itself on a CPU
         trainer.accelerator.scaler = torch.amp.GradScaler("cpu")
         trainer.model.overflow_at = overflow_at
     with rates_used() as used:

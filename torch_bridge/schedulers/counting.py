@@ -11,21 +11,21 @@ def count_updates(loader: Sized | int, epochs: int, *, accumulation: int = 1) ->
 
         updates = ⌈batches / accumulation⌉ · epochs
 
-    An update is made of `accumulation` batches; the last one of an epoch may be made of fewer. Over
-    several processes each counts the batches of its own loader, and all find the same number.
+    An update takes `accumulation` batches; the last update of an epoch may take fewer. Over several
+    processes each one counts the batches of its own loader, and all get the same number.
 
     Args:
-        loader: Anything that has a length in batches, as a `DataLoader`; or the number of batches of an
-            epoch in this process.
-        epochs: How often the loader is gone through.
+        loader: Anything whose length is its number of batches, such as a `DataLoader`; or this process's
+            number of batches in an epoch.
+        epochs: How many times the training goes through the loader.
         accumulation: Batches in an update.
 
     Returns:
         The number of updates.
 
     Raises:
-        TypeError: `loader` has no length and is no integer, as over an `IterableDataset`; an `epochs` or
-            `accumulation` that is not an integer.
+        TypeError: `loader` is no integer and has no length, as over an `IterableDataset`; `epochs` or
+            `accumulation` is not an integer.
         ValueError: One of the three numbers is below 1.
 
     >>> from torch_bridge import count_updates

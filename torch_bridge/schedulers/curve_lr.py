@@ -38,18 +38,18 @@ class CurveLRState(TypedDict):
     last_epoch: int
     """The updates so far."""
     clock: int
-    """The step of the curve that the rates are of."""
+    """The step of the curve that gives the rates."""
     _step_count: int
     base_lrs: list[float]
     """Each group's peak, in float32."""
     rates: list[float]
-    """The rates in the groups. Not always this curve's: another scheduler may be in charge."""
+    """The rates in the groups, which another scheduler may have written."""
     curves: list[Mapping[str, Any]]
-    """Each group's curve, as its `to_dict` has it."""
+    """Each group's curve, as its `to_dict` gives it."""
     hold: list[HoldState] | None
     """The rules that hold the clock, and what they remember."""
     warned: bool
-    """Whether it was said that the scheduler is not stepped once an update."""
+    """Whether the user was warned that the scheduler is not stepped once an update."""
 
 
 class CurveLR(LambdaLR):
@@ -61,6 +61,9 @@ class CurveLR(LambdaLR):
         optimizer: Any torch optimizer.
         curve: One curve for all parameter groups, or a sequence of one each.
         last_epoch, strict: As in `lambda_lr`.
+
+    Attributes:
+        curves: The curve of each group.
 
     Raises:
         TypeError: `optimizer` or `curve` is something else; `last_epoch` is not an integer.
@@ -98,22 +101,23 @@ class CurveLR(LambdaLR):
 
     @property
     def clock(self) -> int:
-        """The step of the curve that the rates are of: `last_epoch`, where no rule has held it."""
+        """The step of the curve that gives the rates: `last_epoch`, unless a rule has held the clock."""
         return self.last_epoch
 
     def step(self, epoch: int | None = None) -> None:
-        """The rates of the next step, or of step `epoch` (from before -1: of -1).
+        """Write the rates of the next step, or of step `epoch`, into the groups.
 
         Args:
-            epoch: The step to go to, as in torch; by default the next one.
+            epoch: The step to go to, as in torch; by default the next one. Below -1 it is taken as -1.
 
         Warns:
-            CurveWarning: Three times in a row this came after ten or more steps of the optimizer; or twice
-                or more after one step of the optimizer, as accelerate steps a prepared scheduler once for
-                each process. Without any step of the optimizer, as for a picture, it warns of nothing.
+            CurveWarning: Three times in a row, a call came after ten or more optimizer steps, or two or more
+                calls came after one optimizer step (accelerate steps a prepared scheduler once for each
+                process). Calls without an optimizer, as for a picture, bring no warning.
 
         Raises:
-            TypeError: An epoch that is not an integer. Nothing was changed.
+            TypeError: `epoch` is not an integer. Nothing was changed.
+            ValueError: The optimizer has other groups than it had at first. No rate was changed.
         """
         if epoch is None:
             self._watch.before_step()
@@ -153,7 +157,7 @@ class CurveLR(LambdaLR):
 
     # A TypedDict is a dict at run time, which is all that torch asks for.
     def state_dict(self) -> CurveLRState:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """The step, the peaks, the rates in the groups, and what is to be checked: curves and rules."""
+        """The step, the peaks, the rates in the groups; and the curves and rules, which a load compares."""
         return {
             "last_epoch": self.last_epoch,
             "clock": self.clock,
@@ -168,22 +172,22 @@ class CurveLR(LambdaLR):
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool | None = None) -> None:
         """Go on where the state was saved, and write the rates of that moment into the groups.
 
-        So the optimizer's own state may be loaded before or after.
+        The optimizer's own state may be loaded before or after.
 
-        The state of another curve is taken where the past is the same: both curves have the same values
-        at every step before the saved clock (`Curve.same_until`). The rates are then the new curve's
-        there, so load the optimizer's state first.
+        The state of another curve is accepted if both curves have the same past: the same values at every
+        step before the saved clock (`Curve.same_until`). The rates are then those of the new curve, and the
+        optimizer's state, which holds the old ones, must be loaded first.
 
         Args:
             state_dict: What `state_dict` returned.
-            strict: Whether the state of another plan is refused: of a curve with another past, or of
-                another hold. With False the run goes on under this scheduler's curve, from the saved
-                clock and peaks, whatever came before, and rules that are not the saved ones start anew;
-                the state of a plain `LambdaLR` is then taken too. By default as the scheduler was built.
+            strict: Whether to refuse the state of a curve with another past, or of another hold. With
+                False the run goes on under this scheduler's curve from the saved clock and peaks; rules
+                that differ from the saved ones start anew; and the state of a plain `LambdaLR` is accepted
+                too. By default the value that the scheduler was built with.
 
         Raises:
-            ValueError: The state of another plan (unless `strict` is False), or not a state, or one of
-                another number of groups. Nothing was changed.
+            ValueError: The state is that of a curve with another past or of another hold (unless `strict`
+                is False), or of another number of groups, or is no state. Nothing was changed.
         """
         strict = self.strict if strict is None else strict
         try:
@@ -208,14 +212,14 @@ class CurveLR(LambdaLR):
             Setting("lr").set(group, rate)
 
     def _go_to(self, last_epoch: int, clock: int, states: States) -> None:
-        self._update_lr(clock)  # without rules there is one count
+        self._update_lr(clock)  # without rules the clock is `last_epoch`
 
     def _saved_rates(
         self, state_dict: Mapping[str, Any], clock: int, peaks: Sequence[float], strict: bool
     ) -> list[float] | None:
-        """The rates in a state that are to be written; None where this scheduler's curve gives them.
+        """The saved rates, where they are to be kept; None where this scheduler's curve gives the rates.
 
-        They stay where the curve is the same one, or where another scheduler was in charge of them.
+        They are kept if the curve is the same, or if another scheduler had written them.
         """
         count = len(self.base_lrs)
         try:
@@ -232,12 +236,12 @@ class CurveLR(LambdaLR):
             return None
         if strict:
             check_past(curves, self.curves, clock, "lambda_lr")
-        if clock < 0:  # in a SequentialLR, it waits for its turn
+        if clock < 0:  # this scheduler waits for its turn in a SequentialLR
             return rates
-        # By their arguments: a curve of a subclass equals none of the class itself.
+        # Compared by their arguments, since a curve of a subclass never equals one of the class itself.
         if [curve.to_dict() for curve in curves] == [curve.to_dict() for curve in self.curves]:
             return rates
         own = [peak * curve(clock) for peak, curve in zip(peaks, curves, strict=True)]
-        # As near as the narrowest tensors of rates keep them, bfloat16's.
+        # To the precision of bfloat16, the narrowest type of a rate.
         in_charge = all(math.isclose(*pair, rel_tol=2**-8) for pair in zip(rates, own, strict=True))
         return None if in_charge else rates

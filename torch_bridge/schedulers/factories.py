@@ -1,4 +1,4 @@
-"""The PyTorch edge: a curve as a scheduler."""
+"""The functions that build a scheduler from a curve."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -50,28 +50,30 @@ def lambda_lr(
 
     A rate that is a tensor stays the same tensor and is filled.
 
-    With `hold` the curve's clock may stand still while updates go on: lr = peak · curve(clock). Call
-    `step(metric)` after each update with its metric, a float or a scalar tensor, which is read; the rule
-    then lets the clock go one on or holds it. Over several processes give all of them the same metric. A
-    scheduler that steps others without a metric, such as `SequentialLR`, can't hold.
+    With `hold` the curve's clock may stand still while updates go on: lr = peak · curve(clock). After each
+    update call `step(metric)` with its metric, a float or a scalar tensor (whose value is read, which
+    synchronizes with the device); the rule then moves the clock one on, or holds it. Over several processes
+    give the same metric in all of them. A scheduler that steps others without a metric, such as
+    `SequentialLR`, can't hold.
 
     Args:
         optimizer: Any torch optimizer.
         curve: One curve for all parameter groups, or a sequence of one each.
         last_epoch: Index of the last finished update, as in torch: after n scheduler steps, n - 1.
-        strict: Whether `load_state_dict(state)` refuses the state of a curve with another past, or goes
-            on under this one. For trainers, which call it themselves; its own argument `strict` comes first.
+        strict: Whether `load_state_dict(state)` refuses the state of a curve with another past. With False
+            the run goes on under this curve. This is for trainers, which call `load_state_dict` themselves;
+            where you call it, its own argument `strict` comes first.
         hold: A `HoldUntilFlat`, a `HoldBelow`, or a list of them, under one curve for all groups.
 
     Returns:
-        A `torch.optim.lr_scheduler.LambdaLR`. Its `state_dict` holds plain numbers and lists, and
-        survives `torch.load(weights_only=True)`; `clock` is the step of the curve that the rates are of.
+        A `torch.optim.lr_scheduler.LambdaLR`. Its state consists of plain numbers and lists, and survives
+        `torch.load(weights_only=True)`; its `clock` is the step of the curve that gives the rates.
 
     Raises:
         TypeError: `optimizer`, `curve` or `hold` is something else.
-        ValueError: Another number of curves than of groups; a rate that is negative, not finite, or
-            positive and below 2⁻¹²⁶; `last_epoch` below -1; several curves with `hold`, or one without
-            a flat part for `HoldUntilFlat`.
+        ValueError: Another number of curves than of groups; a rate is negative, not finite, or positive and
+            below 2⁻¹²⁶; `last_epoch` is below -1; several curves with `hold`, or a curve without a flat part
+            for `HoldUntilFlat`.
 
     >>> import torch
     >>> from plateau_jax import PlateauCurve
@@ -127,7 +129,7 @@ def get_cosine_plateau_schedule_with_warmup(
     strict: bool = True,
     hold: Rule | Sequence[Rule] | None = None,
 ) -> CurveLR:
-    """A scheduler in the convention of transformers' `get_cosine_schedule_with_warmup`, with plateaus.
+    """A scheduler with the arguments of transformers' `get_cosine_schedule_with_warmup`, and plateaus.
 
     With W = `num_warmup_steps`, N = `num_training_steps` - W, r = `min_lr_ratio` and no plateaus, the rate
     after n calls of `step()` is
@@ -137,8 +139,8 @@ def get_cosine_plateau_schedule_with_warmup(
 
     `plateau_jax.PlateauCurve` has the equations with plateaus, and the sources.
 
-    After `num_training_steps` it holds the final rate, where that of transformers climbs again. `min_lr` is
-    the final rate of every group, where transformers gives every group the same share of its own peak.
+    After `num_training_steps` the rate stays at its final value; in transformers it climbs again. `min_lr` is
+    the final rate of every group; in transformers each group ends at the same share of its own peak.
 
     Args:
         optimizer: Any torch optimizer.
@@ -149,14 +151,14 @@ def get_cosine_plateau_schedule_with_warmup(
         min_lr: The final rate itself, the same for every group. Not beside `min_lr_ratio`.
         last_epoch: As in `lambda_lr`.
         strict: As in `lambda_lr`.
-        hold: As in `lambda_lr`; beside `min_lr` it needs groups of one peak, so that they have one curve.
+        hold: As in `lambda_lr`. Beside `min_lr`, all groups must have the same peak, and so the same curve.
 
     Returns:
         The scheduler that `lambda_lr` builds.
 
     Raises:
-        TypeError, ValueError: As `PlateauCurve` and `lambda_lr`; both `min_lr_ratio` and `min_lr`
-            given; a `min_lr` above a group's peak, negative, or positive and below 2⁻¹²⁶.
+        TypeError, ValueError: As `PlateauCurve` and `lambda_lr`; both `min_lr_ratio` and `min_lr` are given;
+            `min_lr` is above a group's peak, negative, or positive and below 2⁻¹²⁶.
 
     >>> import torch
     >>> from torch_bridge import get_cosine_plateau_schedule_with_warmup
@@ -173,7 +175,7 @@ def get_cosine_plateau_schedule_with_warmup(
     if min_lr_ratio != 0.0:
         raise ValueError(f"min_lr_ratio = {min_lr_ratio!r} and min_lr = {min_lr!r}: give one of them")
     floor = checks.peak("min_lr", min_lr)
-    # The number that a peak was rounded from is the peak, not a little more or less.
+    # A `min_lr` that rounds to the peak is the peak, not a little more or less.
     ratios = [
         checks.ratio_to_peak("min_lr", peak if peak == floor else min_lr, peak)
         for peak in peaks_of(optimizer)

@@ -1,4 +1,4 @@
-"""A curve for another of an optimizer's settings than its rate: weight decay, momentum, a beta."""
+"""A curve for a setting of an optimizer other than the rate: weight decay, momentum, a beta."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict, cast
@@ -29,17 +29,17 @@ class FollowerState(TypedDict):
     """
 
     last_epoch: int
-    """The steps so far."""
+    """The number of steps so far."""
     key: str | list[str | int]
-    """The setting that follows; a pair as a list."""
+    """The setting that follows the curve; a pair is a list here."""
     base_values: list[float]
-    """What each group's multiplier is multiplied by, in float32."""
+    """Each group's base, in float32."""
     curves: list[Mapping[str, Any]]
-    """Each group's curve, as its `to_dict` has it."""
+    """Each group's curve, as its `to_dict` gives it."""
 
 
 class Follower:
-    """What `follow` builds. `step()` after each update; `state_dict` and `load_state_dict` as a scheduler.
+    """What `follow` builds. Call `step()` after each update; save and load it as you do a scheduler.
 
         group[key] = float32(base) · curve(last_epoch)
 
@@ -47,8 +47,8 @@ class Follower:
         optimizer, key, curve, strict: As in `follow`.
 
     Attributes:
-        last_epoch: How many steps were made; the value in the groups is the one there.
-        base_values: What each group's multiplier is multiplied by.
+        last_epoch: The number of steps so far; the groups have the curve's values at this step.
+        base_values: Each group's base.
         curves: The curve of each group.
 
     Raises:
@@ -82,7 +82,7 @@ class Follower:
         self._move_to(0)
 
     def step(self) -> None:
-        """The values of the next step.
+        """Write the values of the next step into the groups.
 
         Raises:
             ValueError: The optimizer has other groups than it had at first. Nothing was changed.
@@ -97,7 +97,7 @@ class Follower:
         self.last_epoch = step
 
     def state_dict(self) -> FollowerState:
-        """Plain numbers and lists: the step, the base values, and the key and the curves to check."""
+        """The step and the base values; and the key and the curves, which a load compares."""
         return {
             "last_epoch": self.last_epoch,
             "key": self._key,
@@ -108,17 +108,17 @@ class Follower:
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool | None = None) -> None:
         """Go on where the state was saved, and write the values of that moment into the groups.
 
-        So the optimizer's own state may be loaded before or after. The state of another curve is taken if
-        the steps so far are the same in both; load the optimizer's state first then.
+        The optimizer's own state may be loaded before or after. The state of another curve is accepted if
+        both have the same values at every step so far; then the optimizer's state must be loaded first.
 
         Args:
             state_dict: What `state_dict` returned.
-            strict: Whether the state of a curve with another past is refused. By default as the follower
-                was built.
+            strict: Whether to refuse the state of a curve with another past. By default the value that the
+                follower was built with.
 
         Raises:
-            ValueError: The state is another curve's (unless `strict` is False), another key's, or not a
-                state, or has another number of groups. Nothing was changed.
+            ValueError: The state is that of a curve with another past (unless `strict` is False), of another
+                key or of another number of groups, or is no state. Nothing was changed.
         """
         strict = self.strict if strict is None else strict
         count = len(self.base_values)
@@ -153,23 +153,23 @@ def follow(
     *,
     strict: bool = True,
 ) -> Follower:
-    """A curve for another of an optimizer's settings than its rate.
+    """A curve for a setting of an optimizer other than the rate.
 
     After n calls of `step()` each group has
 
         group[key] = float32(base) · curve(n)
 
-    The base is each group's present value, **rounded to float32** as a peak is, so that the product is
-    exact in a Python float, and its float32 is that of JAX. A value that is a tensor stays the same tensor
-    and is filled. Any number of followers, and a scheduler or a `TrainStep`, go together, one a setting:
-    each writes its own alone. A follower counts its own steps: neither a skipped update nor a hold stops it.
+    The base is the group's value when the follower is built, **rounded to float32** as a peak is. So the
+    product is exact in a Python float, and its float32 is that of JAX. A value that is a tensor stays the
+    same tensor and is filled. An optimizer may have any number of followers, one for each setting, beside a
+    scheduler or a `TrainStep`. A follower counts its own steps: neither a skipped update nor a hold stops it.
 
-    Build it while the groups hold the values that are meant, or load its state afterwards: the base is part
-    of the state, and is in no group.
+    The base is in the follower's state, not in the groups. So build the follower while the groups have their
+    first values, or load its state afterwards.
 
     A CUDA graph keeps the numbers that it was captured with. So under `TrainStep(cuda_graph=True)` an update
-    after a change runs eagerly, and is captured again once the value has stood for three updates: on a
-    plateau, or on a `StagedCurve` of stairs.
+    after a change runs eagerly, and is captured again once the value has stayed the same for three updates:
+    on a plateau, or on a `StagedCurve` of stairs.
 
     Args:
         optimizer: Any torch optimizer.
@@ -178,13 +178,13 @@ def follow(
         strict: As in `lambda_lr`.
 
     Returns:
-        A `Follower`: `step()`, `state_dict()`, `load_state_dict(state)`. Its state holds plain numbers and
-        lists, and survives `torch.load(weights_only=True)`.
+        A `Follower`, with `step()`, `state_dict()` and `load_state_dict(state)`. Its state consists of plain
+        numbers and lists, and survives `torch.load(weights_only=True)`.
 
     Raises:
-        TypeError: `optimizer`, `key` or `curve` is something else; a value that is no number.
-        ValueError: A key that a group lacks; the rate, which is for `lambda_lr`; another number of curves
-            than of groups; a value that is negative, not finite, or positive and below 2⁻¹²⁶.
+        TypeError: `optimizer`, `key` or `curve` is something else; a value is no number.
+        ValueError: A group lacks the key; the key is that of the rate, which is for `lambda_lr`; another
+            number of curves than of groups; a value is negative, not finite, or positive and below 2⁻¹²⁶.
 
     >>> import torch
     >>> from plateau_jax import PlateauCurve

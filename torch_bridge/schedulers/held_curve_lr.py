@@ -17,7 +17,7 @@ from torch_bridge.schedulers.param_groups import curves_of
 class HeldCurveLR(CurveLR):
     """What `lambda_lr` builds with `hold`: `step(metric)` moves the clock one on, unless a rule holds it.
 
-    `last_epoch` counts updates, `clock` is the step of the curve.
+    `last_epoch` counts the updates; `clock` is the step of the curve.
     """
 
     def __init__(
@@ -39,15 +39,15 @@ class HeldCurveLR(CurveLR):
     def clock(self) -> int:
         return self._clock
 
-    # As torch's ReduceLROnPlateau, which needs a metric too.
+    # torch's ReduceLROnPlateau takes a metric in the same place.
     def step(self, metric: float | Tensor | None = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """The rates of the next update, after one that had this metric.
+        """Write the rates of the next update, after an update with this metric.
 
         Warns:
             CurveWarning: As in `CurveLR.step`.
 
         Raises:
-            TypeError: No metric, or one that is no real scalar. Nothing was changed.
+            TypeError: `metric` is missing or no real scalar. Nothing was changed.
         """
         if metric is None and not self._step_count:  # the first step, which torch makes itself
             self._clock = self.last_epoch + 1

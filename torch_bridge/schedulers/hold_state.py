@@ -1,4 +1,4 @@
-"""Rules that hold the clock: the curve that they are for, and what they remember as plain values."""
+"""Rules that hold the clock: their check against the curves, and their states as plain values."""
 
 from collections.abc import Sequence
 from typing import Any, TypedDict, cast
@@ -9,22 +9,22 @@ from torch_bridge.core import Curve, Rule, checks, rules_of, start
 from torch_bridge.schedulers.resume import way_out
 
 States = tuple[Any, ...]
-"""What each rule remembers: a named tuple of NumPy's int32 and float32."""
+"""The state of each rule: a named tuple of NumPy's int32 and float32."""
 
 
 class HoldState(TypedDict):
-    """A rule, and what it remembers, in plain values."""
+    """A rule and its state, in plain values."""
 
     rule: dict[str, Any]
     state: dict[str, int | float]
 
 
 def rules_for(hold: Any, curves: Sequence[Curve]) -> tuple[Rule, ...]:
-    """The rules that the user gave for the curves of the parameter groups, which with one are all the same.
+    """The rules in the user's `hold`, after a check that all parameter groups have the same curve.
 
     Raises:
-        TypeError: Something that is no rule.
-        ValueError: Several curves; a rule that finds nothing to hold; an empty list.
+        TypeError: `hold` is no rule, or a list with something else in it.
+        ValueError: Curves that differ; a rule that finds nothing to hold; an empty list.
     """
     rules = rules_of(hold, curves[0])
     if rules and any(curve != curves[0] for curve in curves):
@@ -51,7 +51,9 @@ def to_plain(rules: Sequence[Rule], states: States) -> list[HoldState] | None:
 
 
 def from_plain(saved: Any, rules: Sequence[Rule], strict: bool, builder: str) -> States:
-    """What `to_plain` wrote for these rules. Unless `strict`, for others their start.
+    """The states of these rules from what `to_plain` wrote.
+
+    Unless `strict`, what was saved for other rules, or is damaged, is left out: the rules start anew.
 
     Raises:
         ValueError: The state of other rules, or of none, or a damaged one.
@@ -77,7 +79,7 @@ def from_plain(saved: Any, rules: Sequence[Rule], strict: bool, builder: str) ->
 
 
 def _read(saved: Any, like: Any) -> Any:
-    """A rule's state, in the form of its start, whose counts are the least that there can be."""
+    """A rule's state, checked against the rule's start `like`: no count may be below its start."""
     if set(saved) != set(like._fields):
         raise ValueError(f"state_dict has a hold's state of {sorted(saved)}; it must be of {like._fields}")
     values: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""A curve's multipliers as Python floats, one look-up a step."""
+"""The multipliers of curves as Python floats, computed many steps ahead."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,9 +9,9 @@ from torch_bridge.core import CHUNK, Curve, checks
 
 
 class Multipliers(dict[int, tuple[float, ...]]):
-    """Step → the multiplier of each curve; what is missing is computed with many steps after it.
+    """Step → the multiplier of each curve. For a missing step, many steps from there on are computed.
 
-    Python floats, since a NumPy scalar would find its way into `param_groups`, and from there into
+    They are Python floats, since NumPy scalars would get into `param_groups`, and from there into
     checkpoints.
     """
 
@@ -21,7 +21,7 @@ class Multipliers(dict[int, tuple[float, ...]]):
 
     def __missing__(self, step: int) -> tuple[float, ...]:
         steps = range(step, step + CHUNK)
-        # Past the last step the rate holds, and from 2⁶³ on NumPy has no ranges.
+        # Past the last step the value stays the same; from 2⁶³ on NumPy has no ranges.
         first = min(step, checks.MAX_STEP)
         array = np.arange(first, first + len(steps))
         multipliers = {curve: curve(array).tolist() for curve in set(self.curves)}

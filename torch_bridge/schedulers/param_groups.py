@@ -1,4 +1,4 @@
-"""What a curve needs to know of an optimizer's parameter groups."""
+"""The parameter groups of optimizers: which curve, which peak and which settings each one has."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
@@ -41,10 +41,10 @@ def check_number_of_groups(optimizer: Optimizer, count: int) -> None:
 
 
 def curves_of(optimizer: Optimizer, curve: Curve | Sequence[Curve]) -> list[Curve]:
-    """One curve per group: the one given for all, or those given, one each.
+    """A curve for each group: the given one for all, or the given ones in their order.
 
     Raises:
-        TypeError: Something that is not a `Curve`.
+        TypeError: `optimizer` is no torch optimizer, or something is not a `Curve`.
         ValueError: Another number of curves than of groups.
     """
     count = len(groups_of(optimizer))
@@ -68,11 +68,11 @@ def peaks_of(optimizer: Optimizer) -> list[float]:
 
 
 def base_of(name: str, value: Any) -> float:
-    """What multipliers are multiplied by: a setting's value, rounded to float32.
+    """A setting's value, rounded to float32, as the base that multipliers are multiplied by.
 
     Raises:
-        TypeError: No number, or a tensor of integers, which could not hold the products.
-        ValueError: One that is negative, not finite, or positive and below 2⁻¹²⁶.
+        TypeError: `value` is no number, or a tensor of integers, which could not hold the products.
+        ValueError: It is negative, not finite, or positive and below 2⁻¹²⁶.
     """
     if isinstance(value, Tensor) and not value.is_floating_point():
         raise TypeError(f"{name} = {value!r} must be a floating-point tensor")
@@ -80,7 +80,7 @@ def base_of(name: str, value: Any) -> float:
 
 
 def set_peaks(optimizer: Optimizer, peaks: Sequence[float], curves: Sequence[Curve]) -> None:
-    """Make these the groups' peaks, each with a rate that is its own."""
+    """Make these the groups' peaks; groups that differ in peak or curve get rates of their own."""
     for group, peak in zip(optimizer.param_groups, peaks, strict=True):
         group["initial_lr"] = peak
     separate(optimizer, Setting("lr"), peaks, curves)
@@ -99,7 +99,7 @@ class Setting(NamedTuple):
         return group[self.name] if self.item is None else group[self.name][self.item]
 
     def replace(self, group: dict[str, Any], value: Any) -> None:
-        """Put another value, or another tensor, there."""
+        """Put another value, or another tensor, in its place."""
         if self.item is not None:
             items = list(group[self.name])
             items[self.item] = value
@@ -107,7 +107,7 @@ class Setting(NamedTuple):
         group[self.name] = value
 
     def set(self, group: dict[str, Any], value: float) -> None:
-        """Set the value; one that is a tensor stays the same tensor and is filled."""
+        """Set the value; where it is a tensor, fill that tensor."""
         present = self.of(group)
         if isinstance(present, Tensor):
             present.fill_(value)
@@ -116,9 +116,9 @@ class Setting(NamedTuple):
 
 
 def separate(optimizer: Optimizer, setting: Setting, bases: Sequence[float], curves: Sequence[Curve]) -> None:
-    """Give a tensor of its own to each group that shares one, and differs in base or curve.
+    """Give groups that differ in base or curve a tensor each, where they share one.
 
-    Torch gives groups without a setting of their own one and the same tensor.
+    They do where torch gave them all the same default value.
     """
     holders: dict[int, tuple[float, Curve]] = {}
     for group, base, curve in zip(optimizer.param_groups, bases, curves, strict=True):
@@ -128,5 +128,5 @@ def separate(optimizer: Optimizer, setting: Setting, bases: Sequence[float], cur
 
 
 def number_of(value: Any) -> Any:
-    """The number in what may be a tensor: by `item`, which takes bfloat16 and autograd's too."""
+    """The value itself, or the number in a tensor: `item` reads bfloat16, and leaves of autograd, too."""
     return value.item() if isinstance(value, Tensor) else value

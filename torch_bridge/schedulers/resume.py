@@ -10,7 +10,7 @@ def curves_in(saved: Any, count: int) -> list[Curve]:
     """The curves in a state, one for each parameter group.
 
     Raises:
-        TypeError, ValueError: They are none, or another number of them.
+        TypeError, ValueError: They are no curves, or another number of them.
     """
     curves = [Curve.from_dict(arguments) for arguments in saved]
     if len(curves) != count:
@@ -19,10 +19,10 @@ def curves_in(saved: Any, count: int) -> list[Curve]:
 
 
 def bases_in(name: str, saved: Any, count: int) -> list[float]:
-    """What multipliers are multiplied by, as a state has it under this name, one for each parameter group.
+    """The bases (see `base_of`) that a state has under this name, one for each parameter group.
 
     Raises:
-        TypeError, ValueError: They are none, or another number of them.
+        TypeError, ValueError: They are no bases, or another number of them.
     """
     bases = [float(checks.peak(f"{name}[{index}]", base)) for index, base in enumerate(saved)]
     if len(bases) != count:
@@ -31,11 +31,13 @@ def bases_in(name: str, saved: Any, count: int) -> list[float]:
 
 
 def clock_in(state_dict: Mapping[str, Any], updates: int) -> int:
-    """The clock in a state after so many updates: their number in one from before there were rules.
+    """The clock in a state that was saved after so many updates.
+
+    A state without rules may lack it: then it is the number of updates.
 
     Raises:
-        KeyError: There is none beside a rule.
-        TypeError, ValueError: It is no count, or further than the updates can have moved it.
+        KeyError: A state with rules lacks it.
+        TypeError, ValueError: It is no count, or greater than the number of updates.
     """
     clock = state_dict["clock"] if state_dict.get("hold") else state_dict.get("clock", updates)
     found = checks.at_least("clock", clock, min(updates, 0))
@@ -45,15 +47,15 @@ def clock_in(state_dict: Mapping[str, Any], updates: int) -> int:
 
 
 def way_out(builder: str) -> str:
-    """What lets the state of another plan in."""
+    """The words that say how to load the state of another plan."""
     return f"pass strict=False, to load_state_dict or, where Checkpoints or a trainer loads, to {builder}"
 
 
 def check_past(saved: Sequence[Curve], own: Sequence[Curve], clock: int, builder: str) -> None:
-    """Refuse curves whose past, the steps before `clock`, is another.
+    """Refuse curves that differ from the saved ones at a step before `clock`.
 
     Raises:
-        ValueError: It names the first group whose curves differ, and where they do.
+        ValueError: It names the first group whose curves differ, and the step.
     """
     for index, (before, now) in enumerate(zip(saved, own, strict=True)):
         same = now.first_difference(before)
