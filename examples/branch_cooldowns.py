@@ -6,8 +6,8 @@ phase both save a checkpoint, from which three runs go on, each under a cooldown
 starts anew, holds its peak until the loss has stopped falling, and then cools down. At every update the
 two learning rates are the same float32, bit for bit.
 
-The losses of two frameworks differ in their last bits, on which a rule may decide: so both are told the
-loss of the JAX run, and hold for the same updates.
+The losses of two frameworks differ in their last bits, and a rule may decide on these. So both get the loss
+of the JAX run, and hold at the same updates.
 
     python examples/branch_cooldowns.py
     python examples/branch_cooldowns.py --stable 2000 --cooldowns 200 400 800 --output branches.png
@@ -35,8 +35,8 @@ from torch_bridge import lambda_lr
 matplotlib.use("Agg")  # A file, no window.
 
 CONTEXT = 8  # bytes
-LOOK = 20  # updates between two looks at the text held out
-# Of Okabe and Ito's colours, which colour-blind eyes tell apart; a mark of its own each, for black and white.
+LOOK = 20  # updates between two evaluations on the held-out text
+# Colours by Okabe and Ito, which colour-blind eyes tell apart; and marks, for black and white.
 LOOKS = ("#000000", "."), ("#0072B2", "^"), ("#009E73", "s"), ("#D55E00", "D"), ("#CC79A7", "v")
 
 
@@ -76,7 +76,7 @@ class Text:
         self.seed = seed
 
     def batch(self, update, size=64):
-        """The batch of an update, whichever run it belongs to."""
+        """The batch of an update; it is the same in every run."""
         random = np.random.default_rng([self.seed, update])
         return self._pairs(self.training[random.integers(len(self.training), size=size)])
 
@@ -85,7 +85,7 @@ class Text:
 
 
 class Run(NamedTuple):
-    """What was seen in a run, JAX first in each pair, and the checkpoint at its end."""
+    """The rates and losses of a run, JAX first in each pair, and the checkpoint at its end."""
 
     name: str
     curve: Curve
@@ -94,7 +94,7 @@ class Run(NamedTuple):
     """Of each update, float32."""
     looks: list[int]
     losses: np.ndarray
-    """On the text held out, after so many updates."""
+    """On the held-out text, at `looks`."""
     jax_state: tuple
     """Weights and the optimizer's state. Arrays of JAX never change: this is a checkpoint as it is."""
     torch_state: bytes
@@ -128,7 +128,7 @@ def train(name, curve, args, text, *, start=None, hold=None):
     first = 0
     if start:
         first = start.updates.stop
-        # In JAX the state knows no curve, so the question is asked here; torch's scheduler asks it itself.
+        # JAX's state holds no curve, so the past is compared here; torch's scheduler compares it itself.
         state = start.jax_state
         if not start.curve.same_until(curve, int(optax.tree_utils.tree_get(state, "clock"))):
             raise ValueError("the checkpoint has another past")
@@ -182,7 +182,7 @@ def picture(path, runs):
     above.set_title("Learning rate (lines: JAX, marks: PyTorch)", loc="left")
     below.set_title("Loss on the text held out, nats a byte", loc="left")
     below.set(xlabel="updates")
-    # Where it falls at first says little of what comes later.
+    # The fall at the start would hide the differences at the end.
     first, *_ = runs
     lowest = min(run.losses.min() for run in runs)
     below.set_ylim(lowest - 0.05, first.losses[0, len(first.looks) // 10] + 0.05)
@@ -211,13 +211,13 @@ def main() -> None:
     try:
         stable = StagedCurve([(args.warmup, 1.0), (args.stable - args.warmup,)])
         branches = [stable.cooldown(args.stable, steps) for steps in args.cooldowns]
-        # Its plateau is of one step, at which the clock stands until the loss is flat.
+        # Its plateau has one step; the clock stands there until the loss is flat.
         held = StagedCurve([(args.warmup, 1.0), (1,), (args.cooldowns[-1], 0.0, "1-sqrt")])
         rule = HoldUntilFlat(patience=4, threshold=0.005, every=args.every, limit=4 * args.stable)
     except ValueError as error:
         parser.error(str(error))
 
-    torch.set_num_threads(1)  # Matrices this small are not worth a second thread's wait.
+    torch.set_num_threads(1)  # Matrices this small gain nothing from a second thread.
     text = Text(args.seed)
     print("run               from    to  rates that differ  held-out loss in JAX  in PyTorch")
     trunk = train("stable phase", stable, args, text)

@@ -2,11 +2,11 @@
 
 Eight words → the ninth, of a vocabulary of 2048. The mesh of devices has two axes: over "data" each device
 takes a share of the batch, over "model" a share of the vocabulary's table and of the hidden layer, and of
-Adam's moments for them. The same run on one device takes the same rates, bit for bit, and comes to the
-same losses, as far as float32 can say. The yardstick is how often a word follows the one before.
+Adam's moments for them. The same run on one device has the same rates, bit for bit, and the same losses up to
+rounding in float32. The yardstick is how often a word follows the one before.
 
-The curve is a warmup, a stable phase and a cooldown. A checkpoint holds the curve beside the state: it goes
-on over another mesh, and under any plan that has the same past. Ctrl-C saves too.
+The curve is a warmup, a stable phase and a cooldown. A checkpoint holds the curve beside the state: a run can
+go on over another mesh, and under any curve with the same past. Ctrl-C saves too.
 
 The network is that of Bengio et al., 2003, "A Neural Probabilistic Language Model", cut up as in Shoeybi
 et al., 2019, "Megatron-LM", arXiv:1909.08053.
@@ -37,8 +37,8 @@ from orbax import checkpoint
 from plateau_jax import Curve, StagedCurve, optax_schedule
 
 VOCABULARY, CONTEXT, FEATURES, HELD_OUT = 2048, 8, 32, 4096
-FIXED = "batch_size", "width", "peak", "seed"  # No run goes on with others.
-OF_THE_MACHINE = "mesh", "checkpoint", "resume"  # They may differ when a run goes on.
+FIXED = "batch_size", "width", "peak", "seed"  # A resumed run has the same.
+OF_THE_MACHINE = "mesh", "checkpoint", "resume"  # A resumed run may have others.
 
 
 class Network(nnx.Module):
@@ -77,14 +77,14 @@ def update(network, optimizer, rows):
 
 
 class Text:
-    """Rows of eight words and the one that follows; every tenth file is held out."""
+    """Rows of eight words and the word that follows; every tenth file is held out."""
 
     def __init__(self, seed):
         files = sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))
         held_out = files[9::10]
         parts = [file for file in files if file not in held_out], held_out
         texts = ["".join(file.read_text("utf-8", "replace") for file in part) for part in parts]
-        # A line's end is a word too, with the indentation that follows.
+        # The end of a line, with the indentation that follows, is a word too.
         training, unseen = (re.findall(r"\n *|\w+|[^\w\s]", text) for text in texts)
         frequent = Counter(training).most_common(VOCABULARY - 1)
         number = {word: place for place, (word, _) in enumerate(frequent, 1)}  # 0: any other word
@@ -98,7 +98,7 @@ class Text:
         self.seed = seed
 
     def batch(self, update, size):
-        """The batch of an update, whichever run it belongs to: nothing to save."""
+        """The batch of an update; it is the same in every run, so a checkpoint need not hold it."""
         random = np.random.default_rng([self.seed, update])
         return self.training[random.integers(len(self.training), size=size)]
 
@@ -124,7 +124,7 @@ class Run:
         self.mesh = jax.make_mesh(shape, ("data", "model"), axis_types=automatic, devices=devices)
         self.rates, self.losses = [], []
 
-        @nnx.jit  # So that the whole need not fit on any device.
+        @nnx.jit  # So that no device has to hold all of it.
         def begin():
             network = Network(args.width, nnx.Rngs(args.seed))
             return network, nnx.Optimizer(network, adamw, wrt=nnx.Param)
@@ -145,14 +145,14 @@ class Run:
         return float(loss_fn(self.parts[0], self._placed(rows)))
 
     def save(self, checkpoints, settings, curve):
-        """Returns when the state is copied; it is written while the next updates run."""
+        """Start to save: it returns once the state is copied, and writes while the next updates run."""
         past = {"rates": np.array(self.rates).tolist(), "losses": np.array(self.losses).tolist()}
         about = checkpoint.args.JsonSave({"settings": settings, "curve": curve.to_dict(), **past})
         state = checkpoint.args.StandardSave(nnx.state(self.parts))
         checkpoints.save(len(self.rates), args=checkpoint.args.Composite(state=state, about=about))
 
     def load(self, checkpoints, about):
-        """Each device reads its share of this mesh, whichever the state was saved from."""
+        """Load a state that any mesh saved; each device reads its shard of this mesh."""
         state = checkpoint.args.StandardRestore(nnx.state(self.parts))
         saved = checkpoints.restore(len(about["rates"]), args=checkpoint.args.Composite(state=state))
         nnx.update(self.parts, saved.state)
@@ -160,7 +160,7 @@ class Run:
 
 
 def manager(folder):
-    """It keeps the last checkpoint, and clears away what a kill left half written."""
+    """Orbax's manager: keeps the last checkpoint, and removes what a kill left half written."""
     kept = checkpoint.checkpoint_managers.LatestN(1)
     options = checkpoint.CheckpointManagerOptions(preservation_policy=kept, cleanup_tmp_directories=True)
     return checkpoint.CheckpointManager(folder.absolute(), options=options)
@@ -192,7 +192,7 @@ def arguments():
     parser.add_argument("--checkpoint", type=Path, default=Path("train_flax"), metavar="FOLDER")
     parser.add_argument("--resume", action="store_true", help="go on from the last checkpoint")
     args, saved = parser.parse_args(), None
-    # Before JAX starts. They count where there are too few other devices.
+    # Before JAX starts: CPU devices, used where there are too few others.
     jax.config.update("jax_num_cpu_devices", math.prod(args.mesh))
     if args.resume:
         saved = last_saved(args.checkpoint)
@@ -240,7 +240,7 @@ def main() -> None:
 
     signal.signal(signal.SIGINT, stop_soon)
 
-    # The rate is kept in the state beside the moments, where it can be read.
+    # This keeps the rate in the state, where it can be read.
     adamw = optax.inject_hyperparams(optax.adamw)(optax_schedule(curve, args.peak))
     run = Run(args, adamw, devices, *args.mesh)
     with manager(args.checkpoint) as checkpoints:

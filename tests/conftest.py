@@ -34,7 +34,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Files of slow tests alone are not imported for nothing, nor the trainers that they import."""
+    """Files with only slow tests are not imported without need, nor the trainers that they import."""
     if not _leaves_slow_ones_out(config) or collection_path.suffix != ".py":
         return None
     return "\npytestmark = pytest.mark.slow\n" in collection_path.read_text(encoding="utf-8") or None
@@ -55,19 +55,19 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """What is imported stays to the end: the garbage collector need not look through it at every turn."""
+    """What is imported stays to the end: the garbage collector need not search it each time."""
     gc.freeze()
 
 
 @pytest.fixture(scope="module")
 def frozen() -> None:
-    """For a module whose tests let the garbage be collected many times: only theirs is looked through."""
+    """For a module whose tests collect garbage many times: only their own objects are searched."""
     gc.collect()
     gc.freeze()
 
 
 @pytest.fixture(scope="module")
 def short_windows() -> Iterator[None]:
-    """Schedulers compute 64 steps ahead, not thousands: less work, and more borders that a run crosses."""
+    """Schedulers compute 64 steps ahead, not thousands: less work, and a run crosses more borders."""
     with patch.object(import_module("torch_bridge.schedulers.multipliers"), "CHUNK", 64):
         yield

@@ -1,4 +1,4 @@
-"""An update over several processes, by `TrainStep` and by others; for scale.py."""
+"""An update over several processes, by `TrainStep` and by others; scale.py runs it."""
 
 import os
 import signal
@@ -46,7 +46,7 @@ def train_step(mode: str, model: nn.Module, device: str, synchronize: str) -> Up
 
 
 class ByHandTogether(ByHand):
-    """The operations and the messages of a `TrainStep` over several processes, written out."""
+    """The operations and the collectives of a `TrainStep` over several ranks, written out."""
 
     def __init__(self, mode: str, model: nn.Module, device: str, synchronize: str) -> None:
         super().__init__(distribute(model, mode, blocks=nn.Linear, device=device), device)
@@ -136,7 +136,7 @@ def accelerate(mode: str, model: nn.Module, device: str) -> Update:
 
 
 def contenders(mode: str, size: Size, count: int) -> dict[str, Update]:
-    """Each with a model of its own; on a CPU accelerate does not shard."""
+    """The updates to compare, each with a model of its own; on a CPU accelerate does not shard."""
 
     def make(kind: Callable[..., Update], *arguments: object) -> Update:
         return kind(mode, mlp(size.width, size.depth), DEVICE, *arguments)
@@ -155,7 +155,7 @@ def contenders(mode: str, size: Size, count: int) -> dict[str, Update]:
 
 
 def compare(mode: str, size: Size, count: int, rounds: int) -> None:
-    """Time updates of `count` micro-batches, in this process and in all others."""
+    """Time updates of `count` micro-batches; every rank calls it."""
     everyone, rank = distributed.get_world_size(), distributed.get_rank()
     updates = contenders(mode, size, count)
     whole = batch_for(DEVICE, everyone * count * size.rows, size.width)
@@ -166,7 +166,7 @@ def compare(mode: str, size: Size, count: int, rounds: int) -> None:
     for _ in range(5):
         for index, update in enumerate(updates.values()):
             losses[index] = update(own)
-    distributed.all_reduce(losses)  # of some the loss is that of all processes, of some each one's own
+    distributed.all_reduce(losses)  # some return the loss over all ranks, some the rank's own
     torch.testing.assert_close(losses, losses[:1].expand_as(losses), rtol=1e-4, atol=0)
 
     calls = {name: partial(repeat, size.calls, update, own) for name, update in updates.items()}
@@ -184,8 +184,8 @@ def settle() -> None:
 
 
 def work(rank: int, count: int, port: int, sizes: Sequence[Size], rounds: int) -> None:
-    """One of the processes."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # at a Ctrl-C it is gone, without a word
+    """What each process runs."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # a Ctrl-C ends it without a traceback
     names = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count}  # torchrun's
     os.environ |= {name: str(number) for name, number in names.items()} | {"OMP_NUM_THREADS": "1"}
     torch.set_num_threads(1)
@@ -195,7 +195,7 @@ def work(rank: int, count: int, port: int, sizes: Sequence[Size], rounds: int) -
     distributed.init_process_group(kind, store=store, rank=rank, world_size=count, device_id=device)
     for mode, size, micro_batches in product(("ddp", "fsdp"), sizes, (1, 4)):
         compare(mode, size, micro_batches, rounds)
-    # Gloo's own end can abort a process whose work is done: they leave together, without it.
+    # Destroying the group, gloo can abort a process: all ranks wait for each other, and leave without.
     store.set(f"done {rank}", "")
     store.wait([f"done {each}" for each in range(count)])
     sys.stdout.flush()
@@ -203,11 +203,11 @@ def work(rank: int, count: int, port: int, sizes: Sequence[Size], rounds: int) -
 
 
 def run(sizes: Sequence[Size], rounds: int) -> None:
-    """Start the processes, one a GPU, or two where there are not two GPUs, and wait for them."""
+    """Start one process a GPU, or two if there are fewer than two GPUs, and wait for them."""
     count = max(2, torch.cuda.device_count())
     store = distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     print(f"\n{count} processes", flush=True)
-    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)  # in them too, until they work
+    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)  # new processes inherit it, until `work` begins
     try:
         processes = multiprocessing.spawn(
             work, (count, store.port, sizes, rounds), nprocs=count, join=False, daemon=True

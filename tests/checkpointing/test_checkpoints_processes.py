@@ -8,7 +8,7 @@ import pytest
 import torch
 from support import checkpoints as support
 from support import processes
-from support.together import Case
+from support.distributed_updates import Case
 
 from torch_bridge import Checkpoints
 

@@ -1,4 +1,4 @@
-"""A checkpointed model trains as without, bit for bit, and keeps less."""
+"""A checkpointed model trains as the plain one, bit for bit, and keeps less memory."""
 
 import copy
 import inspect
@@ -44,7 +44,7 @@ def test_same_bits_over_several_processes() -> None:
 
 
 def _runs(model: nn.Module) -> list[str]:
-    """Counts how often mixers run: one entry a pass."""
+    """A list that gets an entry each time a mixer runs."""
     passes: list[str] = []
     for name, module in model.named_modules():
         if isinstance(module, Mixer):
@@ -106,7 +106,7 @@ def test_copies_are_checkpointed_too_and_stand_alone(copied: Callable[[nn.Module
     passes, others = _runs(twin), _runs(model)
     assert not differences(gradients_of(twin), gradients_of(Stack()))
     assert (len(passes), len(others)) == (12, 0)
-    checkpoint_activations(twin, Block)  # nothing more to do
+    checkpoint_activations(twin, Block)  # changes nothing
     assert not differences(gradients_of(model), gradients_of(Stack()))
 
 
@@ -179,7 +179,7 @@ def test_buffers_that_would_change_twice(layer: nn.Module) -> None:
         ValueError, "deep.1.extra", "inside a block", call=checkpoint_activations, model=model, blocks=Block
     )
     assert not vars(block).get("forward")
-    checkpoint_activations(model, Mixer)  # it may stand beside a block
+    checkpoint_activations(model, Mixer)  # the layer is in no block then
     refuses(
         ValueError,
         "the model (BatchNorm1d)",

@@ -1,4 +1,4 @@
-"""`distribute`: what it checks and moves in one process, what it wraps and sends in several; states."""
+"""`distribute`: checks, moves and wraps a model; states of steps over wrapped models."""
 
 import re
 from itertools import product
@@ -58,7 +58,7 @@ def _equal(one: Any, other: Any) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("wrapper", models.WRAPPERS)
-def test_every_process_gets_the_weights_of_the_first(wrapper: str) -> None:
+def test_every_rank_gets_the_weights_of_rank_0(wrapper: str) -> None:
     expected = models.whole(dict(models.Blocks(0).state_dict()))
     first, second = run(models.weights_of_main, wrapper)
     assert (first[0], second[0]) == (True, False)
@@ -77,14 +77,14 @@ def test_a_state_goes_on_bit_for_bit(wrapper: str) -> None:
 
 
 @pytest.mark.slow
-def test_parts_are_no_state_of_a_plain_model() -> None:
+def test_a_plain_model_refuses_shards() -> None:
     for said in run(models.shards_in_a_plain_step):
         assert re.search(r"parts of tensors, spread as .*Shard.*; save and load through Checkpoints", said)
 
 
 @pytest.mark.slow
-def test_parts_are_those_of_one_process() -> None:
-    first, second = run(models.parts_of_another_process)
+def test_a_rank_refuses_the_shards_of_another() -> None:
+    first, second = run(models.shards_of_another_rank)
     assert first == ""
     assert "each process loads its own state" in second
 

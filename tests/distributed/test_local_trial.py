@@ -1,4 +1,4 @@
-"""A trial of one process: the others neither take part nor notice."""
+"""A trial on one rank: the others take no part in it, and train on as if there had been none."""
 
 import pytest
 from support.local_trials import updates_after_trials
@@ -7,5 +7,5 @@ from support.processes import run
 pytestmark = pytest.mark.slow
 
 
-def test_a_process_tries_an_update_while_the_others_wait() -> None:
+def test_one_rank_tries_updates_while_the_others_wait() -> None:
     assert run(updates_after_trials) == [[], []]

@@ -1,8 +1,9 @@
-"""Wrapped models: in one process they change nothing; what a step can't take is refused."""
+"""Wrapped models: in a group of one process they change nothing; some are refused."""
 
 import pytest
 from support.processes import run
-from support.together_alone import (
+from support.training import FUSED, OPTIMIZERS, Net
+from support.wrapped_models import (
     MODELS,
     compiled_models,
     graphs_refused,
@@ -11,7 +12,6 @@ from support.together_alone import (
     other_bits,
     refusals,
 )
-from support.training import FUSED, OPTIMIZERS, Net
 
 pytestmark = pytest.mark.slow
 

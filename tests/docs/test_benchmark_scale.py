@@ -1,4 +1,4 @@
-"""The benchmark of training at scale runs, counts right, and leaves no process behind."""
+"""The benchmark of training at scale runs, counts correctly, and leaves no process behind."""
 
 import re
 import runpy
@@ -61,9 +61,9 @@ def test_the_estimate_is_that_of_its_formula(benchmark, capsys):
     lines = capsys.readouterr().out.splitlines()
     rows = {int(cells[0]): cells[1:] for line in lines if (cells := line.split())[:1] and cells[0].isdigit()}
     assert list(rows) == [8, 16, 32, 64, 128, 256, 512, 1024]
-    # 7 GB in 0.28 s, of which 0.224 s hide; 10.5 GB in 0.42 s, of which 0.336 s hide.
+    # 7 GB in 0.28 s, of which 0.224 s overlap; 10.5 GB in 0.42 s, of which 0.336 s overlap.
     assert rows[8] == ["7", "0.556", "90%", "16", "10.5", "0.584", "86%", "2"]
-    # All communication that can hide takes longer than the compute: 0.1 s of it.
+    # The collectives that can overlap take longer than the compute: 0.1 s of them is hidden.
     benchmark["estimate"](1e9, 0.1, 25e9, 1)
     (row,) = re.findall(r"^ *8 .*", capsys.readouterr().out, re.MULTILINE)
     assert row.split()[2:4] == ["0.28", "36%"]

@@ -28,13 +28,13 @@ def test_the_hand_written_loop_is_the_same_update(benchmark):
 
 @pytest.mark.gpu
 def test_the_captured_loop_keeps_what_its_graph_works_on(benchmark):
-    """Nothing else holds its model and its optimizer: freed, their memory would be another's."""
+    """Nothing else holds its model and its optimizer; if they were freed, others would get their memory."""
     batch = benchmark["batch_for"]("cuda", 16, 32)
     eager = benchmark["ByHand"](benchmark["mlp"](), "cuda")
     captured = benchmark["Captured"](benchmark["ByHand"](benchmark["mlp"](), "cuda"), batch)
     gc.collect()
     torch.cuda.empty_cache()
-    for _ in range(3):  # as many as come before the capture
+    for _ in range(3):  # the captured loop does three updates before it captures
         eager(batch)
     for _ in range(5):
         others = [torch.full_like(parameter, 7.0) for parameter in eager.parameters for _ in range(4)]

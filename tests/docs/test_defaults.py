@@ -1,4 +1,4 @@
-"""The README's table of defaults: each figure is the libraries' own, each line makes JAX as PyTorch."""
+"""The README's table of defaults: the libraries have these figures; its lines make JAX do as PyTorch."""
 
 import math
 from functools import partial
@@ -77,7 +77,7 @@ def test_clipping(random):
         return tx.update(gradients, tx.init(gradients))[0]
 
     def added(clipped):
-        """What was added to the norm before it divided."""
+        """What was added to the norm before the division by it."""
         return norm / 2 * gradients["bias"][0] / float(clipped["bias"][0]) - norm
 
     assert CLIPPING.torch == [figures(added(by_torch(norm / 2)))]
@@ -107,7 +107,7 @@ def test_micro_batches():
 
 def test_rmsprop():
     def roots(update):
-        """By a large and by a tiny gradient: what an update divided it by."""
+        """What an update divided the gradient by, for a large and for a tiny one."""
         return [-RATE * g / update(np.zeros(1), [np.full(1, g)])[0] for g in (1e6, 1e-9)]
 
     def torchs(weights, gradients, **settings):
@@ -120,7 +120,7 @@ def test_rmsprop():
     decay = 1 - (large / 1e6) ** 2
     assert RMSPROP.jax == figures([decay, tiny**2 - (1 - decay) * 1e-18])
 
-    # Momentum: alike while the rate stays, not under a curve.
+    # Momentum: both orders agree at a constant rate, but not under a curve.
     curve = PlateauCurve(len(GRADIENTS), warmup_steps=3)
     parameter = nn.Parameter(torch.tensor(WEIGHTS))
     optimizer = torch.optim.RMSprop([parameter], lr=RATE, momentum=0.9)

@@ -1,4 +1,4 @@
-"""The other examples run, say what they promise, and draw what they say."""
+"""The other examples run, print the figures that they promise, and draw their pictures."""
 
 import re
 
@@ -63,7 +63,7 @@ def test_sweep_trains_every_curve_at_once_and_in_turn(tmp_path):
 
 @pytest.fixture(scope="module")
 def branched(tmp_path_factory):
-    """The folder, the rows that are printed, and the rest, of a short run."""
+    """A short run: its folder, the rows that it prints, and its last line."""
     folder = tmp_path_factory.mktemp("branched")
     arguments = ["--warmup", 20, "--stable", 120, "--cooldowns", 10, 30, 60, "--every", 5]
     text = run(EXAMPLES / "branch_cooldowns.py", *arguments, "--output", "new/runs.png", folder=folder)

@@ -1,4 +1,4 @@
-"""The example that reads two-grams out of Bloom filters: its preparation, its figures, a Ctrl-C."""
+"""The example that reads two-grams out of Bloom filters: its data, its figures, a Ctrl-C."""
 
 import re
 import sys
@@ -34,19 +34,19 @@ def bloom_filters():
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """The folder and the lines of a run that nothing interrupts."""
+    """The folder and the output of an uninterrupted run."""
     folder = tmp_path_factory.mktemp("bloom")
     return folder, finish(start(folder, *SETTINGS))
 
 
 def figures(lines):
-    """Precision, recall and F1 by what they are of."""
+    """Precision, recall and F1, by the name of the model or rule."""
     rows = (re.fullmatch(r"  (.+?): +([\d.]+) +([\d.]+) +([\d.]+)", line) for line in lines)
     return {row[1]: tuple(float(number) for number in row.groups()[1:]) for row in rows if row}
 
 
 def of_training(lines):
-    """All lines but those that say how long something took."""
+    """All lines but those with a time."""
     return [line for line in lines if not re.search(r"\d m?s[,:]", line)]
 
 
@@ -76,7 +76,7 @@ def test_the_network_beats_the_linear_model_and_both_beat_the_most_frequent(trai
     network, linear, frequent, with_key = (f1 for _, _, f1 in found.values())
     assert network > linear + 0.01
     assert linear > 2 * with_key > 2 * frequent > 0
-    assert found["all bits, by the key"][1] == 1.0  # every two-gram that is there has set all of its bits
+    assert found["all bits, by the key"][1] == 1.0  # every two-gram of the name has set all of its bits
     for precision, recall, f1 in found.values():
         assert f1 == pytest.approx(2 * precision * recall / (precision + recall), abs=2e-3)
 

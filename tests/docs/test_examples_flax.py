@@ -28,21 +28,21 @@ def start(folder, *arguments):
 
 
 def last_saved(folder):
-    """After how many updates the only checkpoint was saved, and what it says beside the state."""
+    """The number of updates at the only checkpoint, and what it holds beside the state."""
     (last,) = (folder / "train_flax").glob("[0-9]*")
     return int(last.name), json.loads((last / "about" / "metadata").read_text())
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """The folder and the lines of a run that nothing interrupts."""
+    """The folder and the output of an uninterrupted run."""
     folder = tmp_path_factory.mktemp("whole")
     return folder, finish(start(folder, *SIZES, *PLAN))
 
 
 @pytest.fixture(scope="module")
 def stopped(tmp_path_factory):
-    """The folder of a run under a longer plan, and after how many updates a Ctrl-C ended it."""
+    """The folder of a run under a longer plan, and the number of updates when a Ctrl-C ended it."""
     folder = tmp_path_factory.mktemp("stopped")
     program = start(folder, *SIZES, "--stable", 1000)
     next(line for line in program.lines() if line.startswith("    20 "))
@@ -65,7 +65,7 @@ def test_over_four_devices_as_on_one(whole):
 
 
 def test_half_of_the_state_lies_on_a_device(whole):
-    """All that is cut lies there by half; biases and counters are whole everywhere."""
+    """Each device holds half of all that is sharded; biases and counters are whole on each."""
     _, lines = whole
     (line,) = (line for line in lines if line.startswith("weights and moments"))
     total, share = map(float, re.findall(r"([\d.]+) MB", line))

@@ -1,4 +1,4 @@
-"""The GPT: what it prints, on one process and on two; stopped, and resumed on either."""
+"""The GPT: what it prints with one process and with two; interrupted, and resumed with either number."""
 
 import math
 import shutil
@@ -30,7 +30,7 @@ if not torch.cuda.is_available():
 
 @pytest.fixture(scope="module")
 def gpt(tmp_path_factory):
-    """The folder and the lines of a run that nothing interrupts."""
+    """The folder and the output of an uninterrupted run."""
     folder = tmp_path_factory.mktemp("gpt")
     return folder, finish(start(folder, *GPT))
 
@@ -86,24 +86,23 @@ def test_it_refuses_to_resume_under_another_curve(gpt):
     assert errors.startswith("train_gpt.py: state_dict was saved under PlateauCurve(total_steps=200, ")
 
 
-def in_words(lines):
-    """What is printed of losses, without where they were computed."""
+def lines_with_losses(lines):
     return [line for line in lines if "loss" in line]
 
 
 def test_one_process_and_two_and_from_each_to_each(tmp_path):
-    """With the same losses, whatever it is saved by and goes on under."""
+    """The losses are the same, whatever number of processes saves and whatever number resumes."""
     ways = (None, "ddp", "fsdp")
     folders = {way: tmp_path / str(way) for way in ways}
 
     def run(way, folder, *arguments):
         folder.mkdir(exist_ok=True)
         if way is None:
-            return in_words(finish(start(folder, *arguments)))
+            return lines_with_losses(finish(start(folder, *arguments)))
         first, *others = torchrun(folder, *arguments, "--distribute", way, "--checkpoint-activations")
         lines = finish(first)
         assert [finish(other) for other in others] == [[]] * len(others)
-        return in_words(lines)
+        return lines_with_losses(lines)
 
     expected = run(None, folders[None], *FEW)
     assert len(expected) == 4

@@ -1,4 +1,4 @@
-"""The LSTM: what it prints, and that a Ctrl-C leaves no trace."""
+"""The LSTM: what it prints; a run that a Ctrl-C interrupts and that is resumed prints the same."""
 
 import matplotlib.image
 import numpy as np
@@ -23,7 +23,7 @@ if not torch.cuda.is_available():
 
 @pytest.fixture(scope="module")
 def lstm(tmp_path_factory):
-    """The folder and the lines of a run that nothing interrupts."""
+    """The folder and the output of an uninterrupted run."""
     folder = tmp_path_factory.mktemp("lstm")
     return folder, finish(start(folder, *LSTM))
 

@@ -1,4 +1,4 @@
-"""The notebook runs, its own assertions hold, and what is committed is what it printed."""
+"""The notebook runs, its own assertions hold, and the committed outputs are those that it gives."""
 
 import re
 
@@ -25,19 +25,19 @@ def _code(notebook):
 
 
 def _kinds(cell):
-    """What came out of a cell: streams by name, the rest by its formats."""
+    """The kinds of a cell's outputs: the names of streams, the formats of the rest."""
     return [output.get("name") or sorted(output.get("data", [output.output_type])) for output in cell.outputs]
 
 
 def _words(cell):
-    """What was printed, without its figures and its spaces."""
+    """The printed text, without figures and spaces."""
     printed = "".join(output.text for output in cell.outputs if output.output_type == "stream")
     return FIGURE.sub("", printed).split()
 
 
 @pytest.fixture(scope="module")
 def executed(tmp_path_factory):
-    """The notebook as it comes out of a fresh kernel that takes a warning for an error."""
+    """The notebook after a run in a fresh kernel, in which warnings are errors."""
     folder, settings = tmp_path_factory.mktemp("notebook"), tmp_path_factory.mktemp("settings")
     notebook = _read()
     for cell in _code(notebook):

@@ -8,7 +8,7 @@ from support.readme import README
 
 
 def test_blocks_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)  # where they save
+    monkeypatch.chdir(tmp_path)  # the blocks save files here
     blocks = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
     assert blocks
     namespace: dict[str, object] = {}

@@ -1,4 +1,4 @@
-"""What the docstrings of public names say, and that the built pages show it."""
+"""What the docstrings of public names must have, and that the built pages show it."""
 
 import doctest
 import inspect
@@ -44,7 +44,7 @@ WITHOUT_EQUATION = {
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Each element's name, and its HTML up to the next, of what CONTRIBUTING's command builds."""
+    """The pages that CONTRIBUTING's command builds: the name of each element, and its HTML up to the next."""
     root, folder = Path(__file__).parents[2], tmp_path_factory.mktemp("reference")
     (command,) = re.findall(r"^pdoc (.*?)(?:  #.*)?$", (root / "CONTRIBUTING.md").read_text(), re.MULTILINE)
     with pytest.MonkeyPatch.context() as patch:
@@ -68,7 +68,7 @@ def test_every_member_says_what_it_is() -> None:
     missing = [
         name
         for name, member, docstring in members()
-        # A NamedTuple has words of its own for a field.
+        # Python writes a docstring for each field of a NamedTuple.
         if not member.docstring.removeprefix("Alias for field number").strip(" 0123456789")
         and member.name != "__init__"
         and member.name not in entries(docstring, "Args", "Attributes")
@@ -87,7 +87,7 @@ def test_every_parameter_is_described() -> None:
 
 
 def test_arrays_have_a_shape_and_a_dtype() -> None:
-    """In the docstring, for arrays that are taken or kept; in `Returns`, if there is one, for those given."""
+    """In the docstring for arguments and attributes; in `Returns`, if there is one, for results."""
     words = r"\b(shapes?|scalars?|dimensions)\b", r"\b(u?int\d+|float\d+|floating-point|dtypes?)\b"
     missing: list[str] = []
     for name, member, docstring in members():
@@ -119,11 +119,11 @@ def test_pages_show_every_member_with_its_docstring(pages: dict[str, str]) -> No
 
 
 def test_no_markup_is_left_on_the_pages(pages: dict[str, str]) -> None:
-    """A list that was taken for text, a section that was not recognised, a star or a quote on its own."""
+    """Such as a list shown as text, a section that was not recognised, a lone star or quote."""
     left = []
     for name, body in pages.items():
         _, _, shown = body.partition('<div class="docstring">')
-        # Without examples and code in a sentence; with equations.
+        # The text without examples and inline code; with equations.
         code = r"<pre><span.*?</pre>|(?<!<pre>)<code.*?</code>|<h6.*?</h6>|<[^>]+>"
         text = re.sub(code, "", shown, flags=re.DOTALL)
         # A parameter's own stars stay: **settings.

@@ -1,4 +1,4 @@
-"""What a call with one wrong argument raises is among the `Raises` of its docstring."""
+"""A call with one wrong argument raises an error that the `Raises` of its docstring names."""
 
 import builtins
 from collections.abc import Callable, Iterator
@@ -55,7 +55,7 @@ def stepping() -> partial[Any]:
     return partial(scheduler.step, epoch=3)
 
 
-# A right call of each, made anew for every wrong one.
+# A valid call of each, built anew for every wrong argument.
 CALLS: dict[str, Callable[[Path], partial[Any]]] = {
     "plateau_jax.Curve.__call__": lambda _: partial(CURVE, step=3),
     "plateau_jax.Curve.cooldown": lambda _: partial(CURVE.cooldown, at=50, steps=9, to=0.0, shape="linear"),
@@ -152,7 +152,7 @@ CALLS: dict[str, Callable[[Path], partial[Any]]] = {
     ),
 }
 
-# What is handed on to something of the user's, whose errors they are.
+# Arguments that go to an object of the user's, which raises errors of its own.
 HANDED_ON = {
     "plateau_jax.CurveWarning",
     "torch_bridge.CarriedLoss.__call__",
@@ -165,7 +165,7 @@ HANDED_ON = {
 
 
 def with_arguments() -> dict[str, str]:
-    """Each callable that takes some, and its docstring."""
+    """Each callable that takes arguments, and its docstring."""
     return {
         name: member.docstring or docstring for name, member, docstring in members() if parameters(member)
     }

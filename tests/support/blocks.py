@@ -1,4 +1,4 @@
-"""A model of blocks within blocks, with dropout and a state that goes through; its gradients."""
+"""A model of nested blocks with dropout and a recurrent state, and its gradients."""
 
 from collections.abc import Callable
 from itertools import product
@@ -11,6 +11,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from torch_bridge import checkpoint_activations
+from torch_bridge.distributed.dtensors import local_part
 
 State = tuple[Tensor, Tensor]
 
@@ -26,7 +27,7 @@ class Mixer(nn.Module):
 
 
 class Block(nn.Module):
-    """Its keyword is one of torch's checkpoint too."""
+    """Torch's checkpoint has a keyword `debug` too."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -56,7 +57,7 @@ class Stack(nn.Module):
 
 
 class Gradients(NamedTuple):
-    """What passes through a model leave behind, on the host."""
+    """What a few passes through a model give, and the random state after them, in host memory."""
 
     losses: list[Tensor]
     gradients: list[Tensor]
@@ -66,7 +67,7 @@ class Gradients(NamedTuple):
 def gradients_of(
     model: nn.Module, call: Callable[..., Any] | None = None, precision: str = "fp32", updates: int = 2
 ) -> Gradients:
-    """Of `updates` steps of plain descent, the state going from one to the next."""
+    """The gradients of `updates` steps of gradient descent; the state goes from each step to the next."""
     found = Gradients([], [], torch.empty(0))
     state = torch.zeros(5, 4), torch.zeros(5, 4)
     with seeded(1):
@@ -80,15 +81,15 @@ def gradients_of(
             with torch.no_grad():
                 for parameter in model.parameters():
                     if (gradient := parameter.grad) is not None:
-                        gradient = getattr(gradient, "_local_tensor", gradient)
+                        gradient = local_part(gradient)
                         found.gradients.append(gradient.clone())
-                        getattr(parameter, "_local_tensor", parameter).sub_(gradient, alpha=0.1)
+                        local_part(parameter).sub_(gradient, alpha=0.1)
                     parameter.grad = None
         return found._replace(random=torch.get_rng_state())
 
 
 def differences(found: Gradients, expected: Gradients) -> list[str]:
-    """Which parts are not the same bits."""
+    """The fields that are not the same bits."""
     pairs = {
         "losses": (found.losses, expected.losses),
         "gradients": (found.gradients, expected.gradients),
@@ -102,7 +103,7 @@ def differences(found: Gradients, expected: Gradients) -> list[str]:
 
 
 def wrapped_differences() -> list[Any]:
-    """In one of several processes: wrappers, blocks and orders whose gradients are not those without."""
+    """On one of several ranks: wrappers, blocks and orders whose gradients checkpointing changes."""
     wrong: list[Any] = []
     for wrap, blocks in product(_WRAPPERS.values(), (Block, (Block, Mixer))):
         expected = gradients_of(wrap(Stack()))

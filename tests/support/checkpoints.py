@@ -12,8 +12,8 @@ from unittest.mock import patch
 
 import numpy as np
 import torch
+from support.distributed_updates import Case, batch_of, step_of
 from support.forkserver import FORKSERVER
-from support.together import Case, batch_of, step_of
 from torch import Tensor, distributed, nn
 from torch.distributed.checkpoint import FileSystemWriter
 from torch.distributed.fsdp import fully_shard

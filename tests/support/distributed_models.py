@@ -1,4 +1,4 @@
-"""`distribute` in every process, and the states of steps over what it returns."""
+"""Models that `distribute` has wrapped on every rank, and the states of steps over them."""
 
 import io
 from typing import Any, cast
@@ -18,7 +18,7 @@ WRAPPERS = ("ddp", "fsdp", "blocks", "hybrid")
 
 
 class Block(nn.Module):
-    """With a buffer, and a parameter of so few rows that a process has none of them."""
+    """Has a buffer, and a parameter with so few rows that some ranks have none."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ def build(wrapper: str, seed: int = 0) -> Any:
 
 
 def whole(tree: Any) -> Any:
-    """The tree with every tensor as an array, shards gathered."""
+    """The tree, with every tensor as an array; DTensors are gathered."""
 
     def array(tensor: Any) -> np.ndarray:
         tensor = tensor.detach()
@@ -95,7 +95,7 @@ def wrong_local_parts() -> list[str]:
 
 
 def weights_of_main(wrapper: str) -> tuple[bool, dict[str, np.ndarray]]:
-    """`is_main()`, and the weights and buffers of a model that each process has built from another seed."""
+    """`is_main()`, and the weights and buffers of a model that each rank built from another seed."""
     model = build(wrapper, seed=10 * distributed.get_rank())
     return is_main(), whole(dict(getattr(model, "module", model).state_dict()))
 
@@ -113,7 +113,7 @@ def _update(step: TrainStep, number: int) -> float:
 
 
 def saved_and_loaded(wrapper: str) -> Any:
-    """Losses and last states after a state was saved: of the same step, and of one that has loaded it."""
+    """The losses after a state was saved, and the last state: of that step, and of one that loaded it."""
     step = step_over(wrapper)
     for number in range(3):
         _update(step, number)
@@ -125,7 +125,7 @@ def saved_and_loaded(wrapper: str) -> Any:
 
 
 def from_whole_tensors(wrapper: str) -> tuple[Any, Any]:
-    """The last states of a step, and of one that has loaded its state with all shards gathered."""
+    """The last states of a step, and of one that loaded its state with all DTensors gathered."""
     step = step_over(wrapper)
     for number in range(3):
         _update(step, number)
@@ -152,8 +152,8 @@ def shards_in_a_plain_step() -> str:
     return ""
 
 
-def parts_of_another_process() -> str:
-    """What every process but the first is told when it loads that one's state, from a file."""
+def shards_of_another_rank() -> str:
+    """The error on every rank but 0, when it loads the state of rank 0 from a file."""
     step = step_over("fsdp")
     _update(step, 0)
     file = io.BytesIO()
@@ -171,7 +171,7 @@ def parts_of_another_process() -> str:
 
 
 def form_of_state_to_load(wrapper: str) -> tuple[Any, Any]:
-    """Kinds, dtypes and shapes of a state to be loaded before the first update, and of a state after it."""
+    """Kinds, dtypes and shapes of the state that a new step would load, and of its state after an update."""
     step = step_over(wrapper)
     before: Any = step._state_to_load()
     _update(step, 0)

@@ -1,6 +1,6 @@
-"""The one server that processes of tests are forked off, with what they import imported already.
+"""The server that tests fork their processes off; it has imported what these need.
 
-There is one for each process that runs tests, so all of them need one list.
+Python has one such server per process, so all tests share one list of imports.
 """
 
 import multiprocessing

@@ -1,4 +1,4 @@
-"""What goes wrong in a group of processes: parts without gradients, or not averaged; losses of two kinds."""
+"""Mistakes in a group of ranks: layers without gradients, averaging switched off, losses of two kinds."""
 
 from collections.abc import Callable
 from typing import Any
@@ -17,7 +17,7 @@ CURVE = PlateauCurve(20)  # the first update moves something
 
 
 class Net(nn.Module):
-    """With a layer that a batch may go around."""
+    """Has a layer that a batch may skip."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -50,7 +50,10 @@ def _weights(model: nn.Module) -> list[Any]:
 
 
 def refused_under_ddp(case: str) -> tuple[str, bool, list[Any], int]:
-    """What an update says of a layer without gradients; did it change nothing? What comes of another one."""
+    """The error of an update that leaves a layer without gradients, and whether it changed nothing.
+
+    Then weights and `applied`, after an update in which all layers get gradients.
+    """
     plain = Net()
     model = DistributedDataParallel(plain)
     if case == "frozen after wrapping":
@@ -67,14 +70,14 @@ def refused_under_ddp(case: str) -> tuple[str, bool, list[Any], int]:
     except RuntimeError as error:
         said = str(error)
     unchanged = _weights(plain) == before and step.state_dict()["applied"] == applied
-    if case != "frozen after wrapping":  # else it was not there for the step
+    if case != "frozen after wrapping":  # then the optimizer does not have it
         plain.around.requires_grad_(True)
         applied = int(step(_batch(2, 0, True), _batch(2, 1, True)).applied)
     return said, unchanged, _weights(plain), applied
 
 
 def two_kinds_of_losses(wrapper: str) -> tuple[float, int, int, bool]:
-    """Loss, counts, and whether nothing moved, where the first process has a mean and the others pairs."""
+    """Loss, counts, and whether no weight changed, where rank 0 returns a mean and the others pairs."""
     model: Any = Net()
 
     def loss_fn(model: nn.Module, batch: Any) -> Any:
@@ -93,7 +96,7 @@ _USES = ((True,), (True, False), (True, False))
 
 
 def weights_after(wrapper: str, left_off: str = "") -> list[Any]:
-    """Of three updates; the last micro-batch of two goes around a layer."""
+    """The weights after three updates; the last micro-batch of two of them skips a layer."""
     model: Any = Net()
     if wrapper == "ddp":
         step = _step_of(DistributedDataParallel(model, find_unused_parameters=True))
@@ -109,7 +112,7 @@ def weights_after(wrapper: str, left_off: str = "") -> list[Any]:
 
 
 def expected_after() -> list[Any]:
-    """The same, in one process over the batches of all, by hand."""
+    """The same by a loop in one process, over the batches of all ranks."""
     model = Net()
     for update, uses in enumerate(_USES):
         losses = [

@@ -1,4 +1,4 @@
-"""A function in several processes at once, joined in a gloo group."""
+"""A function run by several processes at once, which are the ranks of a gloo group."""
 
 import os
 import signal
@@ -15,16 +15,16 @@ from typing import Any
 
 from support.forkserver import FORKSERVER
 
-_LIMIT = 300  # seconds, for a test that would hang: before pytest ends this process
+_LIMIT = 300  # seconds; less than the time after which pytest ends its own process
 
 
 def run(function: Callable[..., Any], *arguments: Any, processes: int = 2) -> list[Any]:
-    """What `function(*arguments)` returns in each process, by rank.
+    """What `function(*arguments)` returns on each rank, in the order of ranks.
 
-    It belongs in a module of `support`, since each process imports it by name.
+    Each process imports the function by name: define it in a module of `support`.
 
     Raises:
-        AssertionError: A process raised, ended early, or took too long; all are ended then.
+        AssertionError: A process raised, ended early, or took too long. All are killed then.
     """
     with tempfile.TemporaryDirectory() as folder:
         store = Path(folder, "store")
@@ -37,7 +37,7 @@ def run(function: Callable[..., Any], *arguments: Any, processes: int = 2) -> li
             worker.start()
             theirs.close()
             running[ours] = rank, worker
-        everything = list(running.items())  # kept open: a process goes when its connection is closed
+        everything = list(running.items())  # kept open: a process ends when its connection is closed
         results: list[Any] = [None] * processes
         deadline = time.monotonic() + _LIMIT
         try:
@@ -75,7 +75,7 @@ def _work(
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     warnings.simplefilter("error")
-    # torch.compile, under that very one; as pyproject.toml has it.
+    # A warning of torch.compile under this very Python; pyproject.toml ignores it too.
     warnings.filterwarnings("ignore", "Guards may run slower on Python 3.13.0", RuntimeWarning)
     torch.set_num_threads(1)
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
@@ -92,8 +92,8 @@ def _work(
     except BaseException:
         error = traceback.format_exc()
     connection.send((result, error))
-    # Its work is done, and others may still be at theirs: it goes when the test does. Not by way of gloo's
-    # own end, which can abort a process.
+    # Other ranks may still need this one: wait for the test to end. Then leave without destroying the
+    # group, since gloo can abort the process there.
     with suppress(EOFError):
         connection.recv()
     os._exit(0)

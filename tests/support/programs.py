@@ -1,7 +1,7 @@
-"""The example programs, each run in a process of its own whose imports are done already.
+"""The example programs, each run in a process of its own.
 
-Importing torch, JAX and the rest takes longer than a short run; a forked process is as fresh as a new one in
-all else.
+The process is forked off one that has imported torch, JAX and the rest, which takes longer than a short run.
+In all else it is as fresh as a new process.
 """
 
 import os
@@ -41,13 +41,13 @@ def _run(
 
 
 class Program:
-    """A script that runs in a folder; what it prints can be read while it does.
+    """A script that runs in a folder; its output can be read while it runs.
 
     Args:
         script: The file.
         *arguments: On its command line.
         folder: Where it runs.
-        environment: What torchrun would add, for instance.
+        environment: Variables to add, such as those of torchrun.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Program:
         self._output, self._errors = (os.fdopen(os.dup(end.fileno())) for end in (output, errors))
 
     def lines(self) -> Iterator[str]:
-        """What it prints from here on, line by line."""
+        """The lines that it prints from here on."""
         return iter(self._output)
 
     @property
@@ -78,11 +78,11 @@ class Program:
         return self._process.pid
 
     def interrupt(self) -> None:
-        """A Ctrl-C."""
+        """Send a Ctrl-C."""
         os.kill(self.pid, signal.SIGINT)
 
     def kill(self) -> None:
-        """At once, whatever it is doing."""
+        """End it at once, whatever it is doing."""
         self._process.kill()
 
     def finish(self) -> tuple[int | None, str, str]:
@@ -94,14 +94,14 @@ class Program:
 
 
 def run(script: Path, *arguments: object, folder: Path) -> str:
-    """What a script prints that ends well."""
+    """What a script prints that ends without an error."""
     status, output, errors = Program(script, *arguments, folder=folder).finish()
     assert status == 0, errors
     return output
 
 
 def finish(program: Program, status: int = 0) -> list[str]:
-    """The lines that it printed, of those that were not read before."""
+    """Wait for its end; the lines that it printed and that were not read yet."""
     found, output, errors = program.finish()
     assert found == status, errors
     assert "Traceback" not in errors
@@ -109,7 +109,7 @@ def finish(program: Program, status: int = 0) -> list[str]:
 
 
 def number_after(label: str, lines: Iterable[str]) -> float:
-    """The first number after what just one line begins with."""
+    """The first number after the label, in the one line that begins with it."""
     (line,) = (line for line in lines if line.strip().startswith(label))
     number = re.search(r"[\d.]+(e[+-]\d+)?", line.partition(label)[2])
     assert number is not None
@@ -150,7 +150,7 @@ def torchrun(folder: Path, script: str, *arguments: object, processes: int = 2) 
 
 
 def interrupt(program: Program, line_before: str) -> int:
-    """Send a Ctrl-C once a line that begins so is printed; how many updates had taken place."""
+    """Send a Ctrl-C after a line that begins so; the number of updates that took place."""
     for line in program.lines():
         if line.startswith(line_before):
             program.interrupt()
@@ -162,7 +162,7 @@ def interrupt(program: Program, line_before: str) -> int:
 
 
 def later_lines(lines: Sequence[str], updates: int) -> list[str]:
-    """Those of a run's lines that come after so many updates, or are of none."""
+    """The lines about later updates, and those about no update."""
     numbers = [re.match(r"(?:update)? *(\d+)[: ]", line) for line in lines]
     pairs = zip(lines, numbers, strict=True)
     later = [line for line, number in pairs if number is None or int(number[1]) > updates]
@@ -171,7 +171,7 @@ def later_lines(lines: Sequence[str], updates: int) -> list[str]:
 
 
 def assert_refused(folder: Path, script: str, arguments: Sequence[str], status: int, message: str) -> None:
-    """It says in one line what cannot be, and leaves nothing."""
+    """Check that it names the wrong argument in one line, and leaves no file."""
     device = [] if "--device" in arguments else ["--device", "cpu"]
     found, output, errors = Program(EXAMPLES / script, *arguments, *device, folder=folder).finish()
     assert found == status, errors

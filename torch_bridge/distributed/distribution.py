@@ -33,13 +33,8 @@ def distribute(
 
     Under `torchrun` it starts the process group (NCCL for CUDA, gloo for a CPU) unless there is one, gives
     every rank the weights and buffers of rank 0, and wraps the model. An update of a `TrainStep` over it is
-    then one update over all ranks:
-
-        gradient = Σ_rank (gradient of the rank's mean loss) / number of ranks
-
-    or, where `loss_fn` returns pairs `(sum, weight)`, the gradient of Σ sum / Σ weight over all ranks. With
-    one process, or with `mode=None`, the model is moved and returned; its arguments are checked all
-    the same.
+    then one update over all ranks. With one process, or with `mode=None`, the model is moved and returned;
+    its arguments are checked all the same.
 
     A model that is too large for one device may come in host memory: `"fsdp"` moves and shards one block
     at a time. Build the optimizer afterwards, over `model.parameters()`: sharding replaces them.

@@ -1,11 +1,11 @@
-"""After an update that was broken off the next one is as if nothing had been; and none reads the device."""
+"""After an error inside an update the next update is right; and no update synchronizes with the device."""
 
 from itertools import product
 
 import pytest
+from support.broken_updates import Broken, all_go_on, all_reads
+from support.distributed_updates import Case
 from support.processes import run
-from support.together import Case
-from support.together_broken import Broken, all_go_on, all_reads
 
 pytestmark = pytest.mark.slow
 
@@ -24,7 +24,7 @@ def test_the_next_update_is_right(wrapper: str) -> None:
         assert [case for case, found in zip(cases, differences, strict=True) if found > 1e-7] == []
 
 
-def test_no_update_reads_the_device() -> None:
+def test_no_update_synchronizes_with_the_device() -> None:
     cases = [
         Case(wrapper, "adamw", loss, 2, 0.1, precision, synchronize, spoiled=((3, 1, float("nan")),))
         for wrapper, loss, precision, synchronize in product(

@@ -1,4 +1,4 @@
-"""Wrapped models in a single process, and what a step refuses there."""
+"""Wrapped models in a group of one process, and what a step over them refuses."""
 
 import warnings
 from itertools import product
@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from support.together import Case, train
+from support.distributed_updates import Case, train
 from support.training import CURVE, Net, mean_loss, step_of
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
@@ -47,7 +47,7 @@ def cases() -> list[Case]:
 
 
 def other_bits() -> list[Case]:
-    """The trainings that do not have the bits of those with the plain model."""
+    """The trainings that do not have the bits of the same training without a wrapper."""
     different: list[Case] = []
     for case in cases():
         found, plain = train(case), train(case._replace(wrapper="plain"))
@@ -116,7 +116,7 @@ MODELS: dict[str, Any] = {
 
 
 def refusals() -> dict[str, str]:
-    """What a step says to each of `MODELS`; empty if nothing."""
+    """The error of a step over each of `MODELS`; empty if there is none."""
     said: dict[str, str] = {}
     for name, build in MODELS.items():
         model = build()
@@ -130,7 +130,7 @@ def refusals() -> dict[str, str]:
 
 
 def not_averaged() -> list[str]:
-    """What a call says in `no_sync`, and to a parameter that was frozen until then."""
+    """The errors of a step inside `no_sync`, and after a frozen parameter is trained again."""
     said: list[str] = []
     model = Net()
     model.first.requires_grad_(False)
@@ -151,7 +151,7 @@ def not_averaged() -> list[str]:
 
 
 def graphs_refused() -> list[str]:
-    """What a step over each wrapper says to `cuda_graph=True`."""
+    """The error of a step with `cuda_graph=True`, for each wrapper."""
     said: list[str] = []
     for wrap in (DistributedDataParallel, sharded):
         try:
@@ -162,7 +162,7 @@ def graphs_refused() -> list[str]:
 
 
 def optimizers_run(names: list[str]) -> dict[str, str]:
-    """What a step over a sharded model says to each optimizer: an error, or "ran" after three updates."""
+    """The error of a step over a sharded model for each optimizer, or "ran" after three updates."""
     said: dict[str, str] = {}
     for name in names:
         model = sharded(nn.Sequential(nn.Linear(3, 2, bias=False)) if name == "muon" else Net())
@@ -177,7 +177,7 @@ def optimizers_run(names: list[str]) -> dict[str, str]:
 
 
 def compiled_models() -> list[set[str]]:
-    """The names in the states of steps over compiled wrappers, after an update."""
+    """The names in the model's state after an update by a step over each wrapper, compiled."""
     names: list[set[str]] = []
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "`torch.jit.script_method` is deprecated", DeprecationWarning)

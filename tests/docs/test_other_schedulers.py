@@ -1,6 +1,7 @@
-"""The README's table "Coming from another scheduler": the line there and the line here give the same rates.
+"""The README's table "Coming from another scheduler": both lines of a row give the same rates.
 
-Float32 costs 2⁻²⁴ of the peak and 2⁻²⁴ of the multiplier here. torch, transformers and the formulas of
+"There" is the other library, "here" this project. Float32 costs 2⁻²⁴ of the peak and 2⁻²⁴ of the multiplier
+here. torch, transformers and the formulas of
 `support.published` calculate in float64; torch's recursions drift by some 2⁻⁴⁹ of the peak in 300 steps,
 and by 2⁻⁴⁰ in 100 000. optax, in float32, was seen to be off by 3.7·2⁻²⁴ of the peak.
 """
@@ -12,7 +13,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from support.examples import examples
-from support.moving import pairs, run
+from support.other_schedulers import pairs, run
 from support.published import cosine_plateau
 from support.runs import advance, optimizer_with, rates_of
 from transformers import get_cosine_with_min_lr_schedule_with_warmup
@@ -31,7 +32,7 @@ STEPS = 4 * LONGEST + 1
 def plans(draw):
     """A value for each name in the table."""
     total = draw(st.integers(2, LONGEST))
-    # `optax.cosine_onecycle_schedule` takes w / total, of which it makes int(w / total * total).
+    # `optax.cosine_onecycle_schedule` takes w / total, and computes int(w / total * total).
     warmup = draw(st.integers(1, total - 1).filter(lambda steps: int(steps / total * total) == steps))
     first = draw(st.integers(1, total - 1))
     peak = draw(st.floats(1e-5, 10))
@@ -54,7 +55,7 @@ def plans(draw):
 
 
 def expected(after, here, end, plan):
-    """The rates there, from those here and the README's words, as far as these reach."""
+    """The rates there, computed from those here as the README says, as far as it does."""
     match after:
         case "":
             return here
@@ -71,7 +72,7 @@ def expected(after, here, end, plan):
 
 
 def lost_there(pair, plan):
-    """The share of the peak that rounding may cost there."""
+    """The greatest error by rounding there, as a share of the peak."""
     if not pair.of_optax:
         return 2.0**-48
     # The base of the exponential is rounded too, and then raised to a power.

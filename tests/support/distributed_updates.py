@@ -1,4 +1,4 @@
-"""Training over several processes, and the same updates in words, on one."""
+"""Training over several ranks, and the same updates by a loop in one process."""
 
 import math
 from collections.abc import Sequence
@@ -30,11 +30,11 @@ class Case(NamedTuple):
     synchronize: Any = "update"
     recurrent: bool = False
     spoiled: tuple[tuple[int, int, float], ...] = ()
-    """Updates, ranks and what their rows are multiplied by."""
+    """(update, rank, factor): the rank multiplies its rows by the factor."""
     empty: tuple[tuple[int, int], ...] = ()
-    """Updates and ranks without rows."""
+    """(update, rank): the rank has no rows."""
     growth: float = 1.0
-    """How much larger the weights of each micro-batch are than those of the one before."""
+    """By what the weights of each micro-batch are larger than those of the one before."""
     updates: int = 6
     seed: int = 0
     processes: int = 2
@@ -54,9 +54,9 @@ Batch = tuple[Tensor, Tensor, Tensor]
 
 
 def batch_of(case: Case, update: int, rank: int, number: int) -> Batch:
-    """Inputs, targets, and a weight a row: a micro-batch of one process."""
+    """A micro-batch of one rank: inputs, targets, and a weight for each row."""
     generator = torch.Generator().manual_seed(((case.seed * 50 + update) * 8 + rank) * 8 + number)
-    # Means are those of all rows only where micro-batches are of one size.
+    # The mean of means is the mean of all rows only where micro-batches have one size.
     rows = 4 if case.loss == "mean" or case.recurrent else int(torch.randint(1, 6, (), generator=generator))
     shape = (rows, 3) if case.recurrent else (rows,)
     inputs, targets = (torch.randn(*shape, width, generator=generator) for width in (3, 2))
@@ -134,12 +134,12 @@ def step_of(case: Case) -> TrainStep:
 
 
 def whole(step: TrainStep) -> list[np.ndarray]:
-    """The weights, gathered."""
+    """The weights; DTensors are gathered."""
     return distributed_models.whole(list(step.model.parameters()))
 
 
 def train(case: Case) -> Run:
-    """What this process sees of a training in company."""
+    """What this rank sees of a training over all ranks."""
     rank = distributed.get_rank()
     step = step_of(case)
     results = [
@@ -160,7 +160,7 @@ def train_all(cases: Sequence[Case]) -> list[Run]:
 
 
 class _Multiplications(TorchDispatchMode):
-    """The dtypes of what whole lists of gradients are multiplied by."""
+    """Records the dtypes of the factors that lists of gradients are multiplied by."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -173,7 +173,7 @@ class _Multiplications(TorchDispatchMode):
 
 
 def multiplications(cases: Sequence[Case]) -> list[list[torch.dtype]]:
-    """What an update multiplies the gradients by, in each case."""
+    """The dtypes of the factors that an update multiplies the gradients by, for each case."""
     found: list[list[torch.dtype]] = []
     for case in cases:
         step = step_of(case)
@@ -184,7 +184,7 @@ def multiplications(cases: Sequence[Case]) -> list[list[torch.dtype]]:
 
 
 def in_words(case: Case) -> Run:
-    """The same updates by one process, each from one loss over all rows."""
+    """The same updates in one process, each from one loss over the rows of all ranks."""
     model = model_of(case)
     optimizer = optimizer_of(case.optimizer, model, lr=torch.tensor(0.0))
     peak = OPTIMIZERS[case.optimizer][1]["lr"]

@@ -1,4 +1,4 @@
-"""Over several processes: layers without gradients, averaging that is off, losses of two kinds."""
+"""Over several ranks: layers without gradients, averaging switched off, losses of two kinds."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize(
-    "case", ["around it in the last micro-batch", "frozen after wrapping", "frozen while training"]
+    "case", ["skipped in the last micro-batch", "frozen after wrapping", "frozen while training"]
 )
 def test_what_ddp_does_not_average_is_no_update(case: str) -> None:
     (one, other) = run(refused_under_ddp, case)
@@ -23,14 +23,14 @@ def test_what_ddp_does_not_average_is_no_update(case: str) -> None:
 
 @pytest.mark.parametrize("how", [("ddp",), ("fsdp",), ("fsdp", "all"), ("fsdp", "a part")], ids=" ".join)
 def test_what_is_averaged_is_right(how: tuple[str, ...]) -> None:
-    """Also where a loop before has switched the averaging off."""
+    """Also where an earlier loop has switched the averaging off."""
     for found, expected in zip(run(weights_after, *how), run(expected_after), strict=True):
         for one, other in zip(found, expected, strict=True):
             np.testing.assert_allclose(one, other, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("wrapper", ["ddp", "fsdp"])
-def test_a_mean_in_one_process_and_a_pair_in_another_is_skipped_in_all(wrapper: str) -> None:
+def test_a_mean_on_one_rank_and_a_pair_on_another_is_skipped_on_all(wrapper: str) -> None:
     for loss, applied, skipped, unchanged in run(two_kinds_of_losses, wrapper):
         assert np.isnan(loss)
         assert (applied, skipped, unchanged) == (0, 1, True)

@@ -1,4 +1,4 @@
-"""Updates over several processes that are broken off, in all of them at one place, and what comes after."""
+"""Updates in which all ranks get an error at the same place, and the updates after them."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -6,15 +6,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from support.distributed_updates import Case, batch_of, step_of, train, whole
 from support.reads import Reads
-from support.together import Case, batch_of, step_of, train, whole
 from torch import Tensor, distributed, nn
 
 from torch_bridge import TrainStep
 
 
 class Broken(NamedTuple):
-    """Where the second update is broken off."""
+    """The place in the second update where the error comes."""
 
     case: Case
     place: str
@@ -22,7 +22,7 @@ class Broken(NamedTuple):
 
 
 class Break(BaseException):
-    """As an interrupt, it is no Exception."""
+    """The error. Like KeyboardInterrupt it is no Exception."""
 
 
 def _raise(*_: Any) -> Any:
@@ -40,7 +40,7 @@ def _breaking(loss_fn: Callable[..., Any], broken: Broken) -> Callable[..., Any]
             raise Break
         modules = list(model.modules())
         hook: Any = modules[-2].register_forward_pre_hook(_raise) if place == "forward" else None
-        if place == "within":  # when the gradients of the last layer are there, and may be under way
+        if place == "within":  # after the last layer's gradients, whose collective may have begun
             hook = modules[-3].register_forward_hook(
                 lambda _, __, output: output.register_hook(_raise) and None
             )
@@ -67,7 +67,7 @@ class _Removed:
 
 
 def go_on_after(broken: Broken) -> float:
-    """The greatest difference, in losses and weights, to the training that was not broken off."""
+    """The greatest difference in losses and weights to the same training without the error."""
     case, rank = broken.case, distributed.get_rank()
     expected = train(case)
     step: Any = step_of(case)
@@ -89,7 +89,7 @@ def _break_off(step: Any, broken: Broken, batches: Any) -> None:
     step._loss_fn = _breaking(own, broken)
     try:
         step(*batches)
-        raise AssertionError("it was not broken off")
+        raise AssertionError("there was no error")
     except (Break, TypeError):
         pass
     finally:
@@ -103,7 +103,7 @@ def all_go_on(cases: list[Broken]) -> list[float]:
 
 
 def reads(case: Case) -> list[str]:
-    """What the host looks at in the third to the last update."""
+    """What synchronizes with the device from the third update to the last."""
     step: TrainStep = step_of(case)
     names: list[str] = []
     for update in range(case.updates):
@@ -111,7 +111,7 @@ def reads(case: Case) -> list[str]:
         with Reads() as found:
             step(*batches)
         names += found.names if update > 1 else []
-    # FSDP2 gives memory back, and takes it again, by way of storages.
+    # FSDP2 frees memory, and allocates it again, through storages.
     return [name for name in names if name != "untyped_storage"]
 
 

@@ -1,4 +1,4 @@
-"""The lines of the README's table "Coming from another scheduler", and the rates that they make."""
+"""The lines of the README's table "Coming from another scheduler", and the rates that they give."""
 
 import re
 from collections.abc import Mapping
@@ -41,14 +41,14 @@ _NAMES: dict[str, Any] = {
 
 
 class Pair(NamedTuple):
-    """A line there, what it does after its end where that is another thing, and the line here."""
+    """A line of another library, the line here, and what that library does after the end if it differs."""
 
     there: str
     after: str
     here: str
 
     def read(self, settings: Settings) -> dict[str, Any]:
-        """The settings as the table's rule about absent names has them."""
+        """The settings for the line: some names that it does not have count as 0, as the table says."""
         named = re.findall(r"\w+", self.there)
         absent = {name for name in _ZERO_UNLESS_NAMED if name not in named}
         return {name: 0 if name in absent else value for name, value in settings.items()}
@@ -59,7 +59,7 @@ class Pair(NamedTuple):
 
 
 def pairs() -> list[Pair]:
-    """All lines of the table's left column; one line on the right is for all beside it."""
+    """All lines of the table's left column; one line on the right stands for all on its left."""
     found: list[Pair] = []
     for left, right in rows("Coming from another scheduler"):
         heres = [line.strip("`") for line in right.split("<br>")]
@@ -72,9 +72,9 @@ def pairs() -> list[Pair]:
 
 
 def run(line: str, settings: Settings, steps: int, *, optax_rates: bool) -> tuple[Any, Rates]:
-    """What the line makes, and the rates of updates 0, 1, …: of an optimizer that is stepped, or a schedule.
+    """What the line returns, and the rates of updates 0, 1, …: of a stepped optimizer, or of a schedule.
 
-    A curve goes into `lambda_lr`; for `optax_rates` they are the bits of `optax_schedule`.
+    A curve goes into `lambda_lr`; with `optax_rates` the rates are those of `optax_schedule`, bit for bit.
     """
     peak = settings["peak"]
     optimizer = SGD([torch.nn.Parameter(torch.ones(1))], peak, momentum=0.9)

@@ -1,17 +1,17 @@
-"""An update over several processes is the update of one process over all of their rows."""
+"""An update over several ranks is the update of one process over the rows of all ranks."""
 
 from itertools import product
 
 import numpy as np
 import pytest
 import torch
+from support.distributed_updates import Case, Run, in_words, multiplications, train_all
 from support.processes import run
-from support.together import Case, Run, in_words, multiplications, train_all
 
 pytestmark = pytest.mark.slow
 
 _WRAPPERS = ("ddp", "fsdp")
-_nan, _inf = float("nan"), float("inf")  # to the second the loss is finite, the gradient not
+_nan, _inf = float("nan"), float("inf")  # rows times inf have a finite loss, but not a finite gradient
 
 
 def _check(found: Run, expected: Run) -> None:
@@ -75,7 +75,7 @@ def test_carry() -> None:
         _check(_same_everywhere(runs), in_words(case))
 
 
-def test_what_is_not_finite_in_one_process_is_skipped_in_all() -> None:
+def test_what_is_not_finite_on_one_rank_is_skipped_on_all() -> None:
     cases = [
         Case(wrapper, optimizer, loss, accumulation, 0.1, synchronize=synchronize, spoiled=spoiled)
         for wrapper, optimizer, loss, accumulation, synchronize, spoiled in product(
@@ -94,7 +94,7 @@ def test_what_is_not_finite_in_one_process_is_skipped_in_all() -> None:
         _check_weights(found, expected)
 
 
-def test_a_process_without_rows_and_an_update_without_any() -> None:
+def test_a_rank_without_rows_and_an_update_without_rows() -> None:
     cases = [
         Case(wrapper, optimizer, loss, accumulation, 0.1, synchronize=synchronize, empty=empty)
         for wrapper, optimizer, loss, accumulation, synchronize, empty in product(
@@ -123,7 +123,7 @@ def test_fifty_updates() -> None:
 
 
 def test_gradients_are_multiplied_no_more_than_needed() -> None:
-    """By the clipping; for pairs and under fp16 once before. By their own dtype: on a GPU one operator."""
+    """Once to clip; for pairs and under fp16 once before. In their own dtype: on a GPU one operator."""
     cases = [
         Case(wrapper, "adamw", loss, accumulation, 0.1, precision)
         for wrapper, loss, accumulation, precision in product(
@@ -136,7 +136,7 @@ def test_gradients_are_multiplied_no_more_than_needed() -> None:
     assert run(multiplications, cases) == [expected, expected]
 
 
-def test_hybrid_sharding_over_four_processes() -> None:
+def test_hybrid_sharding_over_four_ranks() -> None:
     cases = [
         Case("hybrid", optimizer, "pair", 2, 0.05, "fp32", synchronize, spoiled=((3, 2, _nan),), processes=4)
         for optimizer, synchronize in product(("adamw", "rmsprop"), ("update", "micro"))
@@ -149,7 +149,7 @@ def test_hybrid_sharding_over_four_processes() -> None:
 
 
 def test_fp16() -> None:
-    """Where one process overflows all skip, and the scale comes down in all; averaged at either time."""
+    """Where one rank overflows, all skip and all lower the scale; averaged each micro-batch or update."""
     cases = [
         Case(wrapper, optimizer, loss, accumulation, 0.1, "fp16", synchronize, spoiled=spoiled, updates=8)
         for wrapper, optimizer, loss, accumulation, spoiled in product(
@@ -172,8 +172,8 @@ def test_fp16() -> None:
             assert one.counts[-1][1] > expected.counts[-1][1]
 
 
-def test_gradients_that_are_fp16_on_their_way() -> None:
-    """Sums that are too large for fp16 do not overflow: what is sent is of the size of means."""
+def test_gradients_that_a_collective_gets_as_fp16() -> None:
+    """Sums that are too large for fp16 do not overflow: the collective gets values of the size of means."""
     cases = [
         Case(wrapper, "adamw", loss, accumulation, 0.1, synchronize=synchronize, growth=growth)
         for wrapper, loss, synchronize, (accumulation, growth) in product(
