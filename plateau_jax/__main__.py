@@ -152,7 +152,7 @@ def _write_csv(curve: Curve, peak: np.float32, path: Path) -> None:
 
 @contextmanager
 def _whole(path: Path) -> Generator[Path]:
-    """Where to write, so that the file appears, or replaces what was there, when it is whole."""
+    """A path to write to. It replaces the file in one go, once all is written."""
     if _is_stream(path):
         yield path
         return
@@ -172,13 +172,13 @@ def _whole(path: Path) -> Generator[Path]:
 
 
 def _is_stream(path: Path) -> bool:
-    """Pipes and devices can only be written to, and so can the file that /dev/stdout stands for."""
+    """Whether the path must be written in place: a pipe, a device, or the file behind /dev/stdout."""
     streams = "/dev", "/dev/fd", "/proc/self/fd"
     return (path.exists() and not path.is_file()) or str(path.absolute().parent) in streams
 
 
 def _in_a_shell(message: Warning | str, *_: object, **__: object) -> str:
-    """A warning where there is no line of the user's to point at."""
+    """How a warning is printed where no line of a program can be pointed at."""
     return f"python -m plateau_jax: warning: {message}\n"
 
 
@@ -195,7 +195,7 @@ if __name__ == "__main__":
         status = main()
         sys.stdout.flush()
         sys.exit(status)
-    except OSError as error:  # a full disk, say, behind standard output, which the end would write to again
+    except OSError as error:  # such as a full disk behind standard output, which `sys.exit` would flush again
         print(f"python -m plateau_jax: error: {error.strerror}", file=sys.stderr)
         os._exit(2)
     except KeyboardInterrupt:

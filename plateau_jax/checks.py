@@ -1,4 +1,4 @@
-"""Arguments, checked at the door: each error names the argument, its value and what would be right."""
+"""Checks of arguments: each error names the argument, its value and what would be right."""
 
 import math
 import operator
@@ -50,15 +50,15 @@ def count(name: str, value: Any) -> int:
 
 
 def _scalar(value: Any) -> Any:
-    """An array of no dimensions, be it NumPy's or JAX's, as the NumPy scalar in it."""
+    """The NumPy scalar in an array of no dimensions, NumPy's or JAX's; any other value as it is."""
     return np.asarray(value)[()] if getattr(value, "ndim", None) == 0 else value
 
 
 def number(name: str, value: Any) -> int | float:
-    """The value as a Python int or float, NumPy's floats as the decimal that they print as."""
+    """The value as a Python int or float; a float of NumPy as the decimal that it prints as."""
     value = _scalar(value)
     if isinstance(value, np.integer | np.floating):
-        # By str: the 0.1 of float32 is not the double that it converts to.
+        # By way of str: float32's 0.1 itself would become 0.10000000149011612.
         value = (int if isinstance(value, np.integer) else float)(str(cast("Any", value)))
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f"{name} = {value!r} must be a number")
@@ -107,8 +107,8 @@ def pairs(name: str, value: Any, meaning: str) -> list[tuple[str, Any, Any]]:
 
 
 def ordered(value: Any) -> bool:
-    """Whether the value has items whose order was meant."""
-    if getattr(value, "ndim", 1) == 0:  # of an array of no dimensions `Iterable` is true too
+    """Whether the value has items in an order that the user can have meant."""
+    if getattr(value, "ndim", 1) == 0:  # an array of no dimensions counts as `Iterable` too
         return False
     return isinstance(value, Iterable) and not isinstance(
         value, str | bytes | bytearray | Set | Mapping | MappingView
@@ -136,12 +136,14 @@ def peak(name: str, value: Any) -> np.float32:
 
 
 def metric(name: str, value: Any) -> np.float32:
-    """A real number or an array of no dimensions, rounded to float32: infinite where that is too small."""
+    """A real number, or an array of no dimensions, rounded to float32; infinite where it is too large."""
     try:
         array: Any = np.asarray(value)
         if array.ndim or array.dtype.kind not in "iufV":  # V: bfloat16 and other types that JAX brings
             raise TypeError
-        if array.dtype.names or np.ma.is_masked(value):  # a masked number, as the mean of none, reads as 0
+        if array.dtype.names or np.ma.is_masked(
+            value
+        ):  # a masked number, such as the mean of none, reads as 0
             raise TypeError
         with np.errstate(over="ignore"):
             return array.astype(np.float32)[()]

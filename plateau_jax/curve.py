@@ -1,6 +1,6 @@
-"""What every curve is, and the curves that are made of others: a cooldown off one, one after another.
+"""What every curve is and can do, with the curves that are made of others: cooldowns and continuations.
 
-They stand in one file, since each makes the other: a cooldown of a curve is a curve.
+They stand in one file because each needs the other: `Curve.cooldown` returns a `Cooldown`, itself a `Curve`.
 """
 
 import operator
@@ -29,14 +29,14 @@ class Curve(ABC):
 
         rate(step) = peak · curve(step)
 
-    `PlateauCurve` and `StagedCurve` describe one; `cooldown` and `then` make another of it. Curves are
-    frozen; those of the same kind and arguments are equal, have the same hash, and a `repr` that
-    evaluates to the curve.
+    `PlateauCurve` and `StagedCurve` describe a curve; `cooldown` and `then` make a new one from it. Curves
+    are frozen. Curves of one class with the same arguments are equal and have the same hash. The `repr` of a
+    curve evaluates to it.
 
-    Every value is a float32 that lies within half a unit in the last place, plus 2⁻⁵⁸, of the exact
-    curve, and has the same bits in NumPy, JAX and PyTorch. Where a segment starts, and all along one
-    that holds its level, it is the float32 nearest to the exact level; within a segment it never moves
-    against the segment's direction.
+    Every value is a float32 with the same bits in NumPy, JAX and PyTorch. It differs from the exact curve by
+    at most half a unit in the last place plus 2⁻⁵⁸. At the first step of a segment, and all along a segment
+    that holds its level, it is the float32 nearest to the exact level. Within a segment that falls no value
+    is above an earlier one; within a segment that rises, none is below.
 
     >>> from plateau_jax import Curve, PlateauCurve
     >>> curve: Curve = PlateauCurve(1000, warmup_steps=100)
@@ -47,10 +47,10 @@ class Curve(ABC):
     """
 
     total_steps: int
-    """Steps of the whole curve. From there on the last level is held; before step 0, the first."""
+    """Steps of the whole curve. From this step on the last level is held; before step 0, the first."""
 
     rows: tuple[Row, ...]
-    """The segments in exact numbers, the end as the last."""
+    """The segments in exact numbers; the last one is the end."""
 
     depth: int
     """How deep cooldowns and continuations are nested in this curve."""
@@ -64,8 +64,8 @@ class Curve(ABC):
         rows = tuple(rows)
         values = {**arguments, "rows": rows, "depth": depth, "total_steps": rows[-1].begin}
         object.__setattr__(self, "__dict__", Namespace(vars(self) | values))
-        # Here and not in the first call: a compiler that traces the call, as torch's does, meets
-        # finished tables.
+        # The tables are made here and not in the first call, so that a compiler that traces a call, such as
+        # torch's, finds them finished.
         _ = self._numbers
 
     @cached_property
@@ -94,15 +94,15 @@ class Curve(ABC):
             step: An integer of any size, or an array of integers of any shape and dtype.
 
         Returns:
-            A value in [0, 1] of float32: for a single integer, Python's or NumPy's, as a Python float;
-            for anything else as an array of the same shape, or, of no dimensions, as a NumPy scalar.
+            Values in [0, 1] of dtype float32: a Python float for a single integer, Python's or NumPy's; a
+            NumPy scalar for an array of no dimensions; else an array of the same shape.
 
         Raises:
-            TypeError: A step that is not an integer: bool, float (3.0 too), str. An array of JAX: there
-                `optax_schedule` and `multiplier` evaluate the curve.
+            TypeError: A step is not an integer (a bool, a float such as 3.0, a str), or is an array of JAX:
+                in JAX `optax_schedule` and `multiplier` evaluate the curve.
         """
         if type(step) is int:
-            # torch's compiler gives an int a name that stands for many; its index is the number itself.
+            # torch's compiler may trace an int as a symbol for any number; its index is this very number.
             return fixed_point.evaluate_one(*self._numbers, min(max(operator.index(step), 0), MAX_STEP))
         steps = checks.steps(step)
         if isinstance(step, int | np.integer):
@@ -110,24 +110,24 @@ class Curve(ABC):
         return fixed_point.evaluate_many(self.segments, steps)[()]
 
     def cooldown(self, at: int, steps: int, *, to: float = 0.0, shape: StageShape = "1-sqrt") -> "Curve":
-        """This curve before step `at`, bit for bit, then from its exact level there to `to`, within `steps`.
+        """This curve before step `at`, bit for bit; then in `steps` steps from its level there to `to`.
 
-        With a the level at `at`, b = `to` and x = (step - at)/steps, the level is
+        With the exact level a at step `at`, b = `to` and x = (step - at)/steps, the cooldown's level is
 
             "1-sqrt"         a + (b - a)·√x
             "linear"         a + (b - a)·x
             "cosine"         a + (b - a)·(1 - cos πx)/2
             "exponential"    a^(1-x)·b^x
 
-        The past is the same, so the checkpoint of a run under this curve goes on under the new one: see
-        `same_until`.
+        Both curves have the same past, so a run under this curve can go on under the new one, from a
+        checkpoint: see `same_until`.
 
-        Sources: cooldowns off a constant rate, and 1-sqrt, Hägele et al. 2024 (arXiv:2405.18392); linear
+        Sources: cooldowns from a constant rate, and 1-sqrt, Hägele et al. 2024 (arXiv:2405.18392); linear
         to 0, Defazio et al. 2023 (arXiv:2310.07831).
 
         Args:
-            at: First step of the cooldown; it may lie anywhere, past `total_steps` too.
-            steps: Its steps, at least 1.
+            at: First step of the cooldown, at least 0; it may lie past `total_steps`.
+            steps: Steps of the cooldown, at least 1.
             to: Its last level, not above the level at `at`.
             shape: `"linear"`, `"cosine"`, `"1-sqrt"` or `"exponential"`.
 
@@ -158,7 +158,7 @@ class Curve(ABC):
 
         Args:
             other: The curve that follows.
-            scale: What its levels are multiplied by, above 0 and at most 1.
+            scale: Factor of its levels, above 0 and at most 1.
 
         Returns:
             A curve of the steps of both.
@@ -179,10 +179,10 @@ class Curve(ABC):
     def same_until(self, other: "Curve", step: int) -> bool:
         """Whether both curves give the same float32 at every step below `step`.
 
-        It is decided from the segments in exact numbers: True is a proof. Levels that differ count as
-        different, even where they have one float32. What holds one level is the same however it was
-        described; of segments that move, the same ones begin at the same step and have the same length,
-        shape and levels. For step 0 it is True.
+        The answer comes from the segments in exact numbers, so True is a proof. Exact levels that differ
+        count as different, even where both round to one float32. Segments that hold one level are the same,
+        however they were described. Segments that move are the same if they have the same first step, length,
+        shape and levels. For step 0 the answer is True.
 
         Args:
             other: The curve to compare with.
@@ -218,7 +218,7 @@ class Curve(ABC):
         """
         other = checked("other", other)
         for step, after in rows.differences(self.rows, other.rows):
-            # Segments of two kinds may meet in one point, as a cooldown meets the segment that it leaves.
+            # Different segments may share a level: a cooldown begins at one of the segment that it leaves.
             if self._level(step) != other._level(step) or self(step) != other(step):
                 return step
             if after != step + 1:
@@ -320,7 +320,8 @@ class Cooldown(Curve):
             raise ValueError("an exponential cooldown to 0 is not defined")
         self._freeze(
             [
-                # As many rows wherever it starts. The row that it cuts keeps its length, hence its values.
+                # The number of rows does not depend on `at`. The row that is cut short keeps its length, and
+                # with it its values.
                 *(row._replace(begin=min(row.begin, at)) for row in curve.rows[:-1]),
                 curve.rows[-1]._replace(begin=min(curve.total_steps, at), kind="hold"),
                 Row("cooldown", at, steps, start, end, shape),

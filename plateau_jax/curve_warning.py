@@ -1,4 +1,4 @@
-"""The warning for what is allowed, and seldom meant."""
+"""The warning about arguments that are allowed, but seldom meant."""
 
 import sys
 import warnings
@@ -8,16 +8,16 @@ from contextvars import ContextVar
 from types import FrameType
 
 _INSIDE = {"plateau_jax", "torch_bridge", "torch", "copy", "dataclasses"}
-"""The packages that a call passes through: the last two by `replace`."""
+"""Packages that may lie between the user's line and the warning; the last two by way of `replace`."""
 
 _silent = ContextVar("silent", default=False)
 
 
 class CurveWarning(UserWarning):
-    """What is allowed, and seldom meant: the message says what was seen, and what to write instead.
+    """Arguments that are allowed, but seldom meant. The message says what was found, and what to write.
 
-    It points at the line of the user's call; inside a trainer, at the trainer's. A curve, or a scheduler,
-    warns once. Python's own filters turn it off:
+    It points at the line of the user's call; inside a trainer, at the trainer's line. A curve, or a
+    scheduler, warns once. Python's own filters turn it off:
 
     >>> import warnings
     >>> from plateau_jax import CurveWarning, PlateauCurve
@@ -28,10 +28,10 @@ class CurveWarning(UserWarning):
 
 
 def warn(message: str) -> None:
-    """Warn at the first line outside of what is ours and torch's."""
+    """Warn at the innermost line outside of those packages."""
     if _silent.get():
         return
-    # What `skip_file_prefixes` would do, from Python 3.12 on.
+    # From Python 3.12 on `skip_file_prefixes` would do the same.
     frame, level = sys._getframe(1), 2
     while frame is not None and _is_inside(frame):
         frame, level = frame.f_back, level + 1
@@ -40,7 +40,7 @@ def warn(message: str) -> None:
 
 def _is_inside(frame: FrameType) -> bool:
     code = frame.f_code
-    # What `dataclass` writes for a subclass of the user's belongs to the user's module.
+    # The `__init__` that `dataclass` writes for a user's derived class has the user's module.
     is_generated = (code.co_filename, code.co_name) == ("<string>", "__init__")
     return is_generated or package_of(frame) in _INSIDE
 
@@ -51,7 +51,7 @@ def package_of(frame: FrameType) -> str:
 
 @contextmanager
 def silent() -> Generator[None]:
-    """For curves that the user constructed, and was warned of, before: copies, pickles, saved states."""
+    """No warnings inside: for curves that were constructed before, such as copies and saved states."""
     token = _silent.set(True)
     try:
         yield

@@ -1,6 +1,6 @@
 """Whether the clock is held: one body of comparisons and `where` for every framework.
 
-What a rule remembers is a tuple of scalars, int32 and float32. An edge begins with
+What a rule remembers is a tuple of scalars, int32 and float32. A framework's side begins with
 
     rules = rules_of(hold, curve)
     states = tuple(map(start, rules))
@@ -9,13 +9,13 @@ and calls, after every update that took place,
 
     states, held = decide(xp, rules, states, flat, metric)
 
-The clock then goes one on unless `held`. For an update that was skipped the edge does not call it, or
-drops what it returns: nothing else is kept. `states` keep their structure and dtypes, and `type(state)`
-and `state._fields` name their numbers, the integers first.
+The clock then goes one step on, unless `held`. For a skipped update it does not call `decide`, or drops the
+result: nothing else has changed. `states` keep their structure and dtypes. `type(state)` and `state._fields`
+name their numbers, the integers first.
 
-No value is read to choose a way, and nothing is divided. Where a product may come before a sum or a
-difference there is a `where` between them, and the other operand is not a constant: XLA contracts the
-two otherwise, an optimization barrier or not, and would decide as no other framework does.
+No branch of Python depends on a value, and nothing is divided. Between a product and a sum or difference that
+it goes into there is a `where`, and the other operand is not a constant. Else XLA contracts the two, even
+across an optimization barrier, and its decision would differ from that of the other frameworks.
 """
 
 import math
@@ -37,7 +37,7 @@ HOST = SimpleNamespace(where=_where, maximum=max)
 
 
 class FlatState(NamedTuple):
-    """What a `HoldUntilFlat` remembers; where it holds nothing, its start."""
+    """What a `HoldUntilFlat` remembers; when it holds nothing, its state at the start."""
 
     updates: Any
     """int32: updates at this clock so far; the rule's `limit` once it has released the part."""
@@ -57,7 +57,7 @@ class BelowState(NamedTuple):
     left: Any
     """int32: advances of the clock still to be left out."""
     promised: Any
-    """int32: all advances to be left out up to now, which tells the values that have fired."""
+    """int32: all advances to be left out up to now, which tells the values that were reached."""
     filled: Any
     """int32: metrics in the mean that is under way."""
     total: Any
@@ -84,8 +84,8 @@ def decide(
             under `numpy.errstate(all="ignore")`.
         rules: At least one.
         states: One of each rule.
-        flat: bool: whether the clock that this update's rate came from is one of `curve.flat_starts`.
-        metric: float32, already rounded: `checks.metric` rounds what is no array of a framework.
+        flat: bool: whether the clock that gave this update's rate is one of `curve.flat_starts`.
+        metric: float32, already rounded: `checks.metric` rounds what is not an array of a framework.
 
     Returns:
         (states, held), `held` a bool.
@@ -100,7 +100,8 @@ def decide(
     2
     """
     finite = abs(metric) < math.inf
-    # As zero, what is not finite changes no sum. And no sum is contracted with the metric's own product.
+    # Zero in place of what is not finite changes no sum. And this `where` keeps a sum from being contracted
+    # with a product that the metric may be.
     metric = xp.where(finite, metric, 0.0)
     found = [
         _until_flat(xp, rule, state, flat, metric, finite)
@@ -124,7 +125,7 @@ def _until_flat(
     if rule.threshold_mode == "rel":
         bound = state.best * float(np.float32(1 - rule.threshold))
     else:
-        # No constant: XLA would take it off before the `where` that `best`, once a product, comes from.
+        # Not a constant: XLA would subtract it before the `where` that stands behind the product in `best`.
         bound = state.best - xp.where(finite, float(np.float32(rule.threshold)), metric)
     better = whole & ((state.stale < 0) | (reading < bound))
     stale = xp.where(better, 0, xp.where(whole, state.stale + 1, state.stale))
@@ -135,7 +136,7 @@ def _until_flat(
 
 
 def _kept(xp: Any, state: FlatState, stays: Any) -> FlatState:
-    """The state, if the clock stays where a part begins; else its start."""
+    """The state, if the clock stays where a part begins; else the state at the start."""
     return state._replace(
         updates=xp.where(stays, state.updates, 0),
         stale=xp.where(stays, state.stale, -1),

@@ -1,9 +1,9 @@
 """Numbers computed once, on the host, to about 224 bits.
 
-A value v in [0, 1] is the integer nearest to v·2²²⁴. That is far below anything that float32, of
-which the smallest is 2⁻¹⁴⁹, or the 62-bit fixed point of the runtime can see: what is rounded from
-here is rounded once. An exponential that ends far below still passes through all that is above: the levels
-that it runs between are taken to 100 digits, however small they are.
+A value v in [0, 1] is the integer nearest to v·2²²⁴. That is far finer than float32, whose smallest number
+is 2⁻¹⁴⁹, and than the 62-bit fixed point of the runtime: rounded to these, a value has in effect been rounded
+once. The levels that an exponential runs between are taken to 100 digits, however small they are: even one
+that ends near 0 passes through all the levels above.
 """
 
 from decimal import Context, Decimal

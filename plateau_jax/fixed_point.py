@@ -3,8 +3,8 @@
 Floating point cannot give the same bits everywhere: compilers contract a·b + c, divisions and
 cosines differ between libraries. Integers can. A number v in [0, 1] is the int64 v·2⁶².
 
-One body serves NumPy, JAX and single Python ints: it takes the namespace that it runs on, and uses of
-it only what means the same in all.
+One body serves NumPy, JAX and single Python ints: it takes the namespace that it runs on, and uses only
+what means the same in all of them.
 """
 
 from collections.abc import Sequence
@@ -19,8 +19,8 @@ from plateau_jax import exact
 from plateau_jax.segments import FIXED_BITS, LIMB, LIMB_BITS, Numbers, Segments, joined
 
 CHUNK = 3072
-"""Steps that NumPy computes in one go. Temporaries are then of 24 KiB: from 32 KiB on the allocator was
-seen to give their pages back to the system and to fault them in again, at twice the time a step."""
+"""Steps that NumPy computes at once. A temporary array then takes 24 KiB. From 32 KiB on the allocator was
+seen to return its pages to the system and to fault them in again, which doubles the time."""
 
 
 def _where(condition: bool, first: int, second: int) -> int:
@@ -51,7 +51,7 @@ _ONE = 1 << FIXED_BITS
 _EXPONENTIAL = tuple(_ONE // factorial(k) for k in range(19))
 _LN_2 = exact.LN_2 >> (exact.BITS - FIXED_BITS)
 
-# 1/(2√y) on [1/4, 1] is (7/4 - y)·39/64 but for 9 %, the least that a straight line is off.
+# (7/4 - y)·39/64 is within 9 % of 1/(2√y) on [1/4, 1]: no straight line is nearer.
 _SLOPE = 39 * _ONE // 64
 _INTERCEPT = 7 * _SLOPE // 4
 
@@ -81,8 +81,8 @@ def _half_sine_squared(x: Any) -> Any:
 def _root(xp: Any, gone: Any, numbers: Numbers) -> Any:
     """√(j/L) for 0 <= j < L, at most 6 units of 2⁻⁶² off.
 
-    With y = j·4ᵏ/L in [1/4, 1) it is √y/2ᵏ. Newton's method for h = 1/(2√y) multiplies only; Heron's step,
-    s + (y - s²)·h, then takes the rounding out of s = 2yh.
+    With y = j·4ᵏ/L in [1/4, 1) it is √y/2ᵏ. Newton's method for h = 1/(2√y) needs no division. Heron's step,
+    s + (y - s²)·h, then removes most of the rounding error of s = 2yh.
     """
     length, k = xp.int64(numbers.length), 0
     for bits in (16, 8, 4, 2):
@@ -151,7 +151,7 @@ def evaluate_many(table: Segments, steps: NDArray[np.int32]) -> NDArray[np.float
 
 def evaluate_one(begins: Sequence[int], rows: Sequence[Numbers], step: int) -> float:
     """The multiplier at one step, given the rows as Python numbers: the value of a float32."""
-    # By hand, since torch's compiler cannot trace `bisect`.
+    # A binary search by hand, since torch's compiler cannot trace `bisect`.
     index, end = 0, len(begins)
     while end - index > 1:
         middle = (index + end) // 2
@@ -162,18 +162,18 @@ def evaluate_one(begins: Sequence[int], rows: Sequence[Numbers], step: int) -> f
 
 
 def _interpolate(xp: Any, numbers: Numbers, step: Any) -> tuple[Any, Any]:
-    """x = j/L to the nearer end, and the multiplier there, both in 62 bits.
+    """x = j/L, j counted from the nearer end, and the multiplier; both in 62 bits.
 
-    With j steps gone of a segment of L steps from a to b, and S(x) the share of the way that its
-    shape has gone at x = j/L:
+    After j of the L steps of a segment from a to b, where S(j/L) is the share of the way that its shape has
+    gone, the multiplier is
 
         m = a - (a - b)·S(j/L)         up to the middle, and all along a square root
         m = b + (a - b)·S((L - j)/L)   beyond it, for shapes with S(1 - x) = 1 - S(x)
         m = a·2^(-r·j)                 for an exponential, read backwards where it rises
 
-    Blending from the nearer end makes both ends exact, needs S on [0, 1/2] only, and cannot leave
-    the range between a and b. Levels far below one need more than 62 bits: where x = 0, which is
-    where a segment starts and all along a flat one, the table has them.
+    Counting from the nearer end makes both ends exact, needs S on [0, 1/2] only, and cannot leave the range
+    between a and b. Levels far below 1 need more than 62 bits: where x = 0, that is where a segment starts
+    and all along a flat one, the callers take the level as float32 from the table instead.
     """
     start, end = numbers.start, numbers.end
     gone = step - numbers.begin
@@ -186,8 +186,8 @@ def _interpolate(xp: Any, numbers: Numbers, step: Any) -> tuple[Any, Any]:
         share = xp.where(numbers.root != 0, _root(xp, xp.int64(gone), numbers), share)
         from_start = from_start | (numbers.root != 0)
 
-    # Without its sign, so that a product is rounded alike in both directions: rounded up in one of them,
-    # it would not always grow with its factors.
+    # The product of absolute values, so that it is rounded alike in both directions: rounded up in one of
+    # them, it would not always grow with its factors.
     way = _multiply(xp.abs(start - end), share)
     way = xp.where(start < end, -way, way)
     value = xp.where(from_start, start - way, end + way)

@@ -15,11 +15,11 @@ ThresholdMode = Literal["rel", "abs"]
 class HoldUntilFlat:
     """Hold the clock at the first step of each flat part until a metric stops improving.
 
-    A flat part is a plateau, or a stage that holds: a run of steps at one exact level. When the clock
-    stands at its first step, the clock stays there until a reading is the `patience`-th in a row
-    without improvement, or the update is the `limit`-th there. That update still has the rate of this
-    step, and the clock then goes on: the part's other steps follow as usual, and this part is not held
-    again. `limit=1` never holds.
+    A flat part is a run of steps at one exact level: a plateau, or a stage that holds. When the clock
+    reaches its first step, it stays there until a reading is the `patience`-th in a row without
+    improvement, or an update is the `limit`-th there. That update still has the rate of this step. Then
+    the clock goes on: the other steps of the part follow as usual, and this part is not held again.
+    `limit=1` never holds.
 
     A reading is the mean of `every` metrics, counted from the first update of the hold: their float32
     sum, in order, times float32(1/`every`). A metric is rounded to float32 first; one that is not
@@ -80,17 +80,16 @@ class HoldBelow:
 
         reading = float32(1/every) · Σ metrics ≤ value
 
-    The next `steps` advances of the clock are then left out, that update's own first. With several falling
-    values, `HoldBelow([(value, steps), …])`, each fires once, several may at one reading, and what is left
-    of earlier ones is added.
+    The clock then leaves out `steps` advances, beginning with the one of that update. Several values,
+    `HoldBelow([(value, steps), …])`, must fall from each to the next. Each value is reached once. One reading
+    may reach several; advances that are still to be left out add up.
 
     A reading is made of `every` metrics, counted from the first update of the training and summed in
     order. A metric is rounded to float32 first; one that is not finite is left out of the mean.
 
     Args:
         value: A number, or pairs (value, steps) with falling values.
-        steps: Advances to leave out, for a single `value`; together with those of other pairs 1 to
-            2³¹ - 1.
+        steps: Advances to leave out, for a single `value`. All pairs' steps together are 1 to 2³¹ - 1.
         every: Metrics in a reading; 1 to 2³¹ - 1.
 
     Raises:

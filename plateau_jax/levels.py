@@ -1,7 +1,7 @@
 """Levels of a curve in exact numbers, so that they can be compared.
 
-A level is a fraction where it is rational; else it says how it came about. Two levels count as equal
-where they are written alike.
+A rational level is a fraction; any other is a description of how it came about. Two levels are equal if
+their fractions or their descriptions are.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from plateau_jax import exact
 
 @dataclass(frozen=True)
 class Between:
-    """An irrational level: that at x, 0 < x < 1, of the way from `start` to `end` in a shape."""
+    """An irrational level: where a shape from `start` to `end` is at x, 0 < x < 1."""
 
     shape: str
     start: "Level"
@@ -42,12 +42,13 @@ _SHARES: dict[str, Callable[[Fraction], int]] = {
     "cosine": lambda x: exact.ONE - exact.half_cosine(x.numerator, x.denominator),
     "1-sqrt": exact.square_root,
 }
-"""How much of the way each shape has gone at x, but for the exponential one: that multiplies."""
+"""The share of the way that a shape has gone at x; not of an exponential, which multiplies."""
 
 _TOO_NEAR = 1 << 24
-"""In units of 2⁻²²⁴: far more than `bits` is off, and far less than a level written as a decimal can be."""
+"""Levels nearer than this count as equal, in units of 2⁻²²⁴: far more than the error of `bits`, far less than
+the usual difference of two levels that were written as decimals."""
 
-# The only rational ones, by Niven's theorem.
+# The only rational ones between the ends, by Niven's theorem.
 _RATIONAL_COSINES = {
     Fraction(1, 3): Fraction(1, 4),
     Fraction(1, 2): Fraction(1, 2),
@@ -66,7 +67,7 @@ def digits(level: Level) -> Decimal:
 
 
 def are_equal(level: Level, other: Level) -> bool:
-    """Whether the levels are equal, or too near to be told apart: a `Between` may be rational, unseen."""
+    """Whether the levels are equal, or too near to be told apart: a `Between` may be rational by chance."""
     return level == other or (
         isinstance(level, Between) != isinstance(other, Between)
         and abs(bits(level) - bits(other)) < _TOO_NEAR
@@ -102,7 +103,7 @@ def between(shape: str, start: Level, end: Level, x: Fraction) -> Level:
 
 
 def scaled(level: Level, factor: Fraction) -> Level:
-    """The level times a factor: what multiplies both ends of a shape multiplies all of it."""
+    """The level times a factor: multiplying both ends of a shape multiplies every level between them."""
     if isinstance(level, Fraction):
         return level * factor
     return Between(level.shape, scaled(level.start, factor), scaled(level.end, factor), level.x)
@@ -115,17 +116,17 @@ def _rational_share(shape: str, x: Fraction) -> Fraction | None:
 
 
 def _root(number: Fraction, degree: int) -> Fraction | None:
-    """The root of a fraction where it is one too."""
+    """The root of a fraction, if that is a fraction too."""
     numerator, denominator = (_integer_root(part, degree) for part in number.as_integer_ratio())
     return None if numerator is None or denominator is None else Fraction(numerator, denominator)
 
 
 def _integer_root(number: int, degree: int) -> int | None:
-    """The root of a positive integer where it is one too."""
+    """The root of a positive integer, if that is an integer too."""
     if degree == 2:
         root = isqrt(number)
     else:
-        # Newton's method from above; a degree beyond the number's bits has 1 at once.
+        # Newton's method from above. A degree beyond the number's bits can only have the root 1.
         root = 1 << -(-number.bit_length() // degree) if degree < number.bit_length() else 1
         while (smaller := ((degree - 1) * root + number // root ** (degree - 1)) // degree) < root:
             root = smaller

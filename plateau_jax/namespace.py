@@ -6,8 +6,9 @@ from typing import Any
 class Namespace(dict[str, Any]):
     """The `__dict__` of a curve.
 
-    `LambdaLR(optimizer, curve)` saves the `__dict__` of what it calls by `copy`, and loads it by `update`:
-    tables would go into checkpoints, and an old curve would be written over a frozen one.
+    torch's `LambdaLR(optimizer, curve)` saves `curve.__dict__.copy()`, and loads what it saved by
+    `curve.__dict__.update`. So tables would go into checkpoints, and a saved curve would be written over a
+    frozen one. Here `copy` returns nothing and `update` changes nothing.
     """
 
     def copy(self) -> dict[str, Any]:

@@ -10,8 +10,8 @@ from plateau_jax.rows import Row, described
 _WIDTH, _HEIGHT, _LEFT, _TOP = 620, 180, 50, 10
 _MOST_ROWS = 200
 
-# Text and axes take the notebook's own colour, light or dark; what is filled lets its ground through; the
-# line stands out from white (3.7 : 1) and from black (5.7 : 1).
+# Text and axes take the notebook's own colour, light or dark. Filled areas let the background through. The
+# line has a contrast of 3.7 : 1 to white and of 5.7 : 1 to black.
 _LINE = "#3b82f6"
 
 # For pages without a style of their own, and for tables longer than a screen.
@@ -41,7 +41,7 @@ def _svg(rows: Sequence[Row], values_at: Callable[[Any], Any], name: str) -> str
     top = float(values.max()) or 1.0
     x = _LEFT + steps * (_WIDTH / total)
     y = _TOP + (1 - values / top) * _HEIGHT
-    # Of points that fall into one of the picture's, the first: more make the page long, not the line better.
+    # Of the points that fall onto one pixel the first: more make the page longer, and the line no better.
     points: dict[tuple[float, float], tuple[float, float]] = {}
     for point in zip(x.tolist(), y.tolist(), strict=True):
         points.setdefault((round(point[0]), round(point[1], 1)), point)
@@ -59,7 +59,7 @@ def _shades(rows: Sequence[Row]) -> Iterator[str]:
     scale = _WIDTH / rows[-1].begin
     for name, begin, after in spans(rows):
         fill = FILLS[name]
-        # With an outline: one step of many, too narrow to be filled, is still seen.
+        # With an outline: a span that is too narrow to be filled is still seen.
         yield (
             f'<rect class="{name}" x="{_LEFT + begin * scale:.1f}" y="{_TOP}" '
             f'width="{(after - begin) * scale:.1f}" height="{_HEIGHT}" stroke-width="0.5" '
@@ -87,7 +87,7 @@ def _axes(total: int, top: float) -> Iterator[str]:
 
 
 def _ticks(total: int) -> list[int]:
-    """Round steps, about five, and the end, which the last of them leaves room."""
+    """About five round steps, and the end; the last round step leaves room for it."""
     size = 10 ** (len(str(total)) - 1)
     apart = next(step for step in (size // 5, size // 2, size, 2 * size) if 5 * step >= total)
     return [*range(0, total - 3 * apart // 4, apart), total]

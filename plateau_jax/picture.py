@@ -1,4 +1,4 @@
-"""What every picture of a curve shows: its values at these steps, its warmup and its plateaus."""
+"""What all pictures of a curve share: which steps they draw, and where its warmups and plateaus are."""
 
 from collections.abc import Iterator, Sequence
 
@@ -8,7 +8,7 @@ from plateau_jax.levels import is_above
 from plateau_jax.rows import Row, visible
 
 FILLS = {"warmup": "#f59e0b", "plateau": "#10b981"}
-"""The colour of each kind of span; OPACITY lets the ground, white or dark, shine through."""
+"""The colour of each kind of span; OPACITY lets the background, white or dark, shine through."""
 
 OPACITY = 0.25
 

@@ -1,6 +1,6 @@
-"""Curves as plain JSON values and back, and the kinds of curves that can be read.
+"""Curves as plain JSON values, and back.
 
-A curve is a frozen dataclass: its fields are its arguments. The class of each kind registers here:
+A curve is a frozen dataclass, and its fields are its arguments. The class of each kind registers itself:
 
     @kind("staged")
     @dataclass(frozen=True)
@@ -17,7 +17,7 @@ MAX_DEPTH = 64
 """How deep cooldowns and continuations may be nested."""
 
 DERIVED = "derived"
-"""The key of the fields that a class adds to those of the kind that it derives from."""
+"""The key of the fields that a derived class has beside those of its kind."""
 
 _Class = TypeVar("_Class", bound=type[Any])
 
@@ -62,7 +62,7 @@ def write(curve: object) -> dict[str, Any]:
     own = names_of(found.cls)
     written = {} if found.name is None else {"kind": found.name}
     written |= {name: _plain(getattr(curve, name)) for name in own}
-    # As they are, so that they are read back as they were: their class knows what they should be.
+    # As they are: only their own class knows how to turn them into plain values and back.
     added = {name: getattr(curve, name) for name in names_of(cls) if name not in own}
     return {**written, DERIVED: added} if added else written
 
@@ -74,7 +74,7 @@ def _plain(value: Any) -> Any:
 
 
 def read(cls: type[Any], arguments: Any, depth: int = 0) -> Any:
-    """The curve that `write` wrote: a `cls` where that derives from the kind, else one of the kind itself."""
+    """The curve that `write` wrote: a `cls` if that derives from the kind's class, else one of that class."""
     if not isinstance(arguments, Mapping):
         raise TypeError(f"arguments = {arguments!r} must be a mapping, as to_dict returns it")
     if depth > MAX_DEPTH:
@@ -118,9 +118,9 @@ def _kind_in(values: dict[str, Any]) -> _Kind:
 
 
 def made(cls: type[Any], values: Mapping[str, Any]) -> Any:
-    """A curve with these fields, checked as by the constructor; the user was warned of it before.
+    """A curve with these fields, checked as the constructor checks them, and without warnings.
 
-    Its `__init__` is left out: in a derived class it may take other arguments than the fields.
+    `__init__` is not called: that of a derived class may take other arguments than the fields.
     """
     curve = object.__new__(cls)
     for name, value in values.items():

@@ -1,4 +1,4 @@
-"""Warmup, decay and plateaus: validated, and as rows."""
+"""A curve of a warmup, a decay and plateaus."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass
@@ -55,18 +55,19 @@ class PlateauCurve(Curve):
         cosine    i + (1 - i)·(1 - cos(π·step/W))/2
 
     A plateau (p, d) starts s = floor(N·p/100) steps after the warmup and lasts l = floor(N·d/100) steps. The
-    n-th one's level is that of one cosine over the whole decay, taken at its start with the time of earlier
-    plateaus left out. With E = N - Σ l decaying steps it is
+    level of the n-th plateau is that of a single cosine over the whole decay, taken at the plateau's start
+    with the time of earlier plateaus left out. With E = N - Σ l decaying steps it is
 
         r + (1 - r)·(1 + cos(π·(sₙ - l₁ - … - lₙ₋₁)/E))/2
 
-    From one level a to the next one b, over L steps, leads an independent half cosine, at its j-th step
+    From one level a to the next level b the curve falls over L steps as a half cosine of its own; at the j-th
+    of them it is
 
         b + (a - b)·(1 + cos(π·j/L))/2
 
     From `total_steps` on the value is r; before step 0, the value at 0. With `decay_shape="linear"` the last
-    two equations have 1 - x in place of (1 + cos πx)/2, with `decay_shape="1-sqrt"` 1 - √x. Without warmup
-    `init_lr_ratio` has no effect. Warmup-stable-decay is a plateau at 0 %:
+    two equations have 1 - x in place of (1 + cos πx)/2; with `decay_shape="1-sqrt"` they have 1 - √x. Without
+    warmup `init_lr_ratio` has no effect. Warmup-stable-decay is a plateau at 0 %:
     `PlateauCurve(total, warmup_steps=w, plateaus=[(0, 80)])`.
 
     Sources: linear warmup, Goyal et al. 2017 (arXiv:1706.02677); half a cosine for the decay, SGDR,
@@ -83,8 +84,8 @@ class PlateauCurve(Curve):
             The first update is that of step 0: by default its rate is 0, and it moves no weight. For a
             warmup by (step + 1)/W write `PlateauCurve(total, warmup_steps=W - 1, init_lr_ratio=1 / W)`.
         plateaus: Pairs (start, duration) in percent, 0 to 100, of the steps after the warmup.
-        absolute_plateaus: Pairs (first step, number of steps), in the count of steps that the curve
-            is called with. May be given beside `plateaus`.
+        absolute_plateaus: Pairs (first step, number of steps), counted from step 0 of the curve. May be given
+            beside `plateaus`.
         min_lr_ratio: The value at the end, 0 to 1.
         init_lr_ratio: The value at step 0 if there is a warmup, 0 to 1.
         warmup_shape: `"linear"` or `"cosine"`.

@@ -1,4 +1,4 @@
-"""The plateaus that the user wrote: checked, and placed in the count of steps."""
+"""The plateaus that the user wrote: checked, and turned into steps."""
 
 import reprlib
 from collections.abc import Sequence
@@ -72,7 +72,7 @@ def placed(
 
 
 def seldom_meant(after_warmup: int, warmup_steps: int, plateaus: tuple[tuple[float, float], ...]) -> str:
-    """What is to be said of percentages that look like fractions, or that round to no step."""
+    """The warning about percentages that look like fractions or round to no step; else an empty string."""
     values = [value for pair in plateaus for value in pair]
     if max(values, default=2) <= 1 and any(0 < value < 1 for value in values):
         percent = [
@@ -102,7 +102,7 @@ def _fits(
     plateaus: Sequence[tuple[float, float]],
     absolute_plateaus: Sequence[tuple[int, int]],
 ) -> bool:
-    """Whether there is a curve with them: else they are no advice."""
+    """Whether a curve can have these plateaus, so that the warning may advise them."""
     try:
         placed(warmup_steps + after_warmup, warmup_steps, tuple(plateaus), tuple(absolute_plateaus))
     except ValueError:

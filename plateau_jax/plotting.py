@@ -12,7 +12,7 @@ from plateau_jax.plateau_curve import PlateauCurve
 from plateau_jax.rows import Row
 from plateau_jax.staged import Stage, StagedCurve
 
-# What tells lines and spans apart where there is no colour.
+# These tell lines and spans apart where there is no colour.
 _STYLES = "-", "--", "-.", ":", (0, (9, 2)), (0, (5, 1, 1, 1, 1, 1))
 _HATCHES = {"warmup": "////", "plateau": None}
 
@@ -20,8 +20,8 @@ _HATCHES = {"warmup": "////", "plateau": None}
 def plot(curves: Curve | Iterable[Curve], *, peak_value: float = 1.0, ax: Any = None) -> Any:
     """Draw learning rates against the step: peak_value · curve(step). Needs matplotlib.
 
-    One curve, in Axes without lines, has its warmup and its plateaus shaded. Of several, a legend says what
-    sets each apart. Both can be read in black and white.
+    A single curve, in Axes without lines, is drawn with its warmup and plateaus shaded. For several curves a
+    legend says what sets each apart. Both can be read in black and white.
 
     Args:
         curves: One curve or several.
@@ -81,7 +81,7 @@ def _write_numbers(ax: Any) -> None:
 
 
 def _shade(ax: Any, rows: Sequence[Row]) -> Iterator[Any]:
-    """Shade warmup and plateaus; the first of each, which names it."""
+    """Shade warmups and plateaus; yield the first of each, for the legend."""
     named: set[str] = set()
     for name, begin, after in spans(rows):
         look = {"facecolor": (FILLS[name], OPACITY), "edgecolor": (FILLS[name], 2 * OPACITY)}
@@ -120,7 +120,7 @@ def _checked(curves: Any) -> list[Curve]:
 
 
 def _labels(curves: list[Curve]) -> list[str]:
-    """Of each curve what sets it apart from the others; everything, where nothing does."""
+    """What sets each curve apart from the others; its whole description, where nothing does."""
     described = [_description(curve) for curve in curves]
     shared = set(described[0]).intersection(*described)
     labels = [", ".join([part for part in parts if part not in shared] or parts) for parts in described]
@@ -132,7 +132,7 @@ def _labels(curves: list[Curve]) -> list[str]:
 
 
 def _description(curve: Curve) -> list[str]:
-    """Whatever may set a curve apart."""
+    """The parts of a curve's description, which may set it apart."""
     match curve:
         case Cooldown():
             return [
@@ -150,7 +150,7 @@ def _description(curve: Curve) -> list[str]:
 
 
 def _before(curve: Curve) -> list[str]:
-    """The same, without the end that the next curve puts to it."""
+    """The same without the total steps, for a curve that another one follows."""
     if isinstance(curve, PlateauCurve):
         return _plateau_curve(curve)
     if isinstance(curve, StagedCurve):

@@ -10,7 +10,7 @@ from plateau_jax.levels import Level, between, bits, scaled
 
 
 class Row(NamedTuple):
-    """One segment: from `start` at step `begin` to `end`, `length` steps later; the next may cut it off."""
+    """A segment: from `start` at step `begin` to `end`, `length` steps later; the next may begin earlier."""
 
     kind: str
     begin: int
@@ -31,7 +31,7 @@ class Row(NamedTuple):
         return between(self.shape, self.start, self.end, Fraction(step - self.begin, self.length))
 
     def moved(self, steps: int, scale: Fraction) -> "Row":
-        """The segment so many steps later, its levels scaled."""
+        """The segment so many steps later, with its levels times `scale`."""
         levels = scaled(self.start, scale), scaled(self.end, scale)
         return Row(self.kind, self.begin + steps, self.length, *levels, self.shape)
 
@@ -42,7 +42,7 @@ def hold(kind: str, begin: int, length: int, level: Level) -> Row:
 
 
 def visible(rows: Sequence[Row]) -> Iterator[tuple[Row, int | None]]:
-    """Each segment that a step lies in, with the first step after it; None after the last."""
+    """Each segment that is not empty, with the first step after it; None after the last."""
     for row, after in pairwise(rows):
         if row.begin < after.begin:
             yield row, after.begin
@@ -50,7 +50,7 @@ def visible(rows: Sequence[Row]) -> Iterator[tuple[Row, int | None]]:
 
 
 def described(rows: Sequence[Row]) -> list[tuple[str, str, str, str, str]]:
-    """The segments as words: a header, and a line for each segment that a step lies in."""
+    """The segments in words: a header, and a line for each segment that is not empty."""
     found = [("first step", "last step", "kind", "from", "to")]
     for row, after in visible(rows):
         kind = row.kind if row.shape is None else f"{row.shape} {row.kind}"
@@ -70,7 +70,7 @@ def row_at(rows: Sequence[Row], step: int) -> Row:
 
 
 def flat_starts(rows: Sequence[Row]) -> Iterator[int]:
-    """The first step of each maximal run of segments at one level, but for the last segment."""
+    """The first step of each maximal run of segments at one level; the last segment, the end, is left out."""
     level: Level | None = None
     for row, after in visible(rows):
         if after is None:
@@ -81,7 +81,7 @@ def flat_starts(rows: Sequence[Row]) -> Iterator[int]:
 
 
 def differences(rows: Sequence[Row], others: Sequence[Row]) -> Iterator[tuple[int, int | None]]:
-    """Runs of steps, (first, first after it), that are not described alike in both."""
+    """Runs of steps, (first, first after it), that the two describe differently."""
     pieces, other_pieces = dict(_pieces(rows)), dict(_pieces(others))
     found = other_found = None
     begins = sorted(pieces.keys() | other_pieces.keys())
@@ -92,9 +92,10 @@ def differences(rows: Sequence[Row], others: Sequence[Row]) -> Iterator[tuple[in
 
 
 def _pieces(rows: Sequence[Row]) -> Iterator[tuple[int, Level | Row]]:
-    """(first step, what decides the values from there on): the level that is held, or a segment that moves.
+    """(first step, what decides the values from there on): a level that is held, or a segment that moves.
 
-    A segment that moves holds its first level for one step: its length and shape show from the next on.
+    At its first step a segment that moves is at its start level, whatever its length and shape: those count
+    from the next step on.
     """
     last: Level | Row | None = None
     for row, after in visible(rows):

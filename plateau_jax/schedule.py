@@ -1,4 +1,4 @@
-"""The JAX edge: a curve as a pure function of the step, and as an optax schedule."""
+"""A curve in JAX: as a pure function of the step, and as an optax schedule."""
 
 # jax.jit is not fully typed:
 # pyright: reportUnknownVariableType=false
@@ -18,12 +18,12 @@ from plateau_jax.segments import Segments
 
 
 def multiplier(segments: Segments, step: Any) -> jax.Array:
-    """The multiplier of a table at each step: the pure function under `optax_schedule`.
+    """The multiplier of a table at each step, as a pure function.
 
         multiplier(curve.segments, step) = curve(step)
 
-    The table may be a traced argument: plateaus move without a recompilation as long as their number
-    stays. `jax.vmap` over a table from `stack` evaluates many curves at once.
+    The table may be a traced argument: plateaus can then move without a recompilation as long as their
+    number stays. `jax.vmap` over a table from `stack` evaluates many curves at once.
 
     Args:
         segments: `curve.segments`, int32 arrays of shape (rows,).
@@ -64,7 +64,8 @@ def optax_schedule(curve: Curve, peak_value: Any = 1.0) -> Callable[[Any], jax.A
         has the step's shape and is float32, or float64 and exact when x64 is on.
 
     Raises:
-        TypeError: `peak_value` is not a real scalar; the schedule: a step that is not an integer.
+        TypeError: `curve` is not a curve, or `peak_value` not a real scalar. From the schedule: a step is not
+            an integer.
         ValueError: A peak that is negative, not finite, or positive and below 2⁻¹²⁶.
 
     >>> import optax
@@ -150,14 +151,14 @@ def _peak(value: Any) -> Any:
 
 
 def check_real_scalar(name: str, value: Any) -> None:
-    """Refuse an array that has dimensions, or of bools or complex numbers, by its type alone."""
+    """Refuse an array that has dimensions or holds no real numbers; it may be traced."""
     real = jnp.issubdtype(value.dtype, jnp.floating) or jnp.issubdtype(value.dtype, jnp.integer)
     if value.shape or not real:
         raise TypeError(f"{name} = {value!r} must be a real scalar")
 
 
 def array_of(value: Any) -> Any:
-    """What stands for an array, such as a variable of flax, as that array."""
+    """The array that a value stands for, as a variable of flax does; any other value as it is."""
     convert = getattr(value, "__jax_array__", None)
     return value if convert is None else convert()
 
@@ -172,8 +173,8 @@ def _steps(step: Any) -> Any:
 
 
 def _evaluate(segments: Segments, step: Any) -> jax.Array:
-    # Where shardings are part of the types, as in a mesh from `jax.make_mesh`, JAX asks every gather for
-    # its own; the compiler finds them.
+    # In a mesh with explicit axes, such as one from `jax.make_mesh`, JAX wants a sharding for every gather;
+    # `auto_axes` leaves that to the compiler.
     sharding = jax.typeof(step).sharding
     if explicit := sharding.mesh.explicit_axes:
         evaluate: Any = jax.sharding.auto_axes(_evaluate_in_integers, axes=explicit, out_sharding=sharding)
@@ -202,7 +203,7 @@ def _index(begin: Any, step: Any) -> jax.Array:
     index = jnp.zeros_like(step)
     for bit in reversed(range((len(begin) - 1).bit_length())):
         further = index + (1 << bit)
-        # Past the end the last row is read, as `evaluate` reads it: all rows of an end are alike.
+        # Past the end the last row is read, here and in `evaluate`: all rows of an end are alike.
         index = jnp.where(jnp.take(begin, further, mode="clip") <= step, further, index)
     return index
 

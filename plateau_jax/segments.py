@@ -1,4 +1,4 @@
-"""The table: what a curve is, precomputed, as int32 columns, and the only home of their format.
+"""The table: a curve precomputed as int32 columns, whose format is defined here and nowhere else.
 
 A level v in [0, 1] is v·2⁶², and the inverse of a length L is 2⁹³/L. JAX cuts arrays that come into a
 jitted function to 32 bits unless x64 is on, so wider numbers are split into words.
@@ -14,16 +14,16 @@ from plateau_jax import checks, exact, levels
 from plateau_jax.rows import Row
 
 FIXED_BITS = 62
-"""Fractional bits of a level at run time: the most that leave a product of limbs inside int64."""
+"""Fractional bits of a level at run time: the most for which a product of limbs fits into int64."""
 
 LIMB_BITS = FIXED_BITS // 2
-"""Bits of a limb: a product of two levels is made of products of these."""
+"""Bits of a limb, half a level: a product of two levels is made of products of their limbs."""
 
 INVERSE_BITS = FIXED_BITS + LIMB_BITS
-"""Bits of 1/L. Times a step below 2³¹ it still has 62 that are right."""
+"""Fractional bits of 1/L: multiplied by a step below 2³¹, it still has 62 correct ones."""
 
 LIMB = (1 << LIMB_BITS) - 1
-"""The bits of a limb, all set."""
+"""A mask: all bits of a limb."""
 
 _WORD_BITS = 32
 _WORD = (1 << _WORD_BITS) - 1
@@ -38,12 +38,12 @@ class Segments(NamedTuple):
         level      v · 2⁶²
         inverse    2⁹³ / L
 
-    A curve has as many rows wherever its segments lie: a `PlateauCurve` with k plateaus 2k + 3 (warmup,
-    decay, (plateau, decay) k times, end), a `StagedCurve` one a stage and the end. A row may be empty.
-    Moving a plateau changes numbers and no shape. `stack` puts axes in front.
+    The number of rows does not depend on where the segments lie: a `PlateauCurve` with k plateaus has 2k + 3
+    (warmup, decay, (plateau, decay) k times, end), a `StagedCurve` one for each stage and one for the end. A
+    row may be empty. So moving a plateau changes numbers and no array's shape. `stack` adds an axis in front.
 
-    A column that belongs to a shape is None where no row has the shape: what a curve does not need,
-    nobody computes.
+    A column that only one kind of segment needs is None in a table without such segments, and nothing is
+    computed for it.
 
     >>> from plateau_jax import PlateauCurve
     >>> table = PlateauCurve(100, warmup_steps=10, plateaus=[(50, 20)]).segments
@@ -74,9 +74,9 @@ class Segments(NamedTuple):
     cosine: Any = None
     """1 for a half cosine, else 0."""
     root: Any = None
-    """1 for a square root, else 0. What has no shape's column is a straight line."""
+    """1 for a square root, else 0. A row of none of the three shapes here is a straight line."""
     rate_whole: Any = None
-    """For an exponential, else 0: r = |log₂(end/start)|/L, the whole part."""
+    """r = |log₂(end/start)|/L for an exponential, else 0: the whole part."""
     rate_high: Any = None
     """r·2⁹³: bits 62 to 92."""
     rate_middle: Any = None
@@ -90,7 +90,7 @@ _COLUMNS_OF_SHAPES = {
     "1-sqrt": ("root",),
     "exponential": ("rate_whole", "rate_high", "rate_middle", "rate_low"),
 }
-"""By shape; a straight line needs none."""
+"""The columns that only this shape needs; a straight line needs none."""
 
 
 class Numbers(NamedTuple):
@@ -120,7 +120,7 @@ def table(rows: Sequence[Row]) -> Segments:
     """The rows as int32 columns."""
     words = np.array([_words(row) for row in rows], np.int32)
     columns: dict[str, Any] = dict(zip(Segments._fields, map(_frozen, words.T.copy()), strict=True))
-    # By what the rows were described as, so that a level can move without a column that comes or goes.
+    # By the shapes that were described, of flat rows too: when a level changes, no column comes or goes.
     shapes = {row.shape for row in rows}
     for shape, names in _COLUMNS_OF_SHAPES.items():
         if shape not in shapes:
@@ -132,7 +132,7 @@ def _words(row: Row) -> tuple[int, ...]:
     first, last = levels.bits(row.start), levels.bits(row.end)
     # Both levels in 62 bits, rounded towards each other. So no value between them passes the exact level
     # at either end: else a curve could climb by one unit in the last place where one segment hands over
-    # to the next. Where no number of 62 bits lies between them, nothing can move.
+    # to the next. If no number of 62 bits lies between them, the row is flat.
     low, high = -(-min(first, last) >> _DROP), max(first, last) >> _DROP
     moves = row.length > 0 and not row.holds and low <= high
     inverse = (1 << INVERSE_BITS) // row.length if moves else 0
@@ -194,7 +194,7 @@ def _wide(column: Any) -> Any:
 
 
 def python_numbers(table: Segments) -> tuple[list[int], list[Numbers]]:
-    """The first step of each row, and each row as Python numbers: of the shapes, only its own."""
+    """The first step of each row, and each row as Python numbers, with None for other shapes' columns."""
     columns: list[list[Any]] = [
         [None] * len(table.begin) if column is None else column.tolist() for column in joined(table)
     ]
@@ -217,8 +217,8 @@ def _frozen(array: np.ndarray) -> np.ndarray:
 def stack(curves: Iterable[Any]) -> Segments:
     """One table for several curves, for `vmap`: each column of shape (curves, rows).
 
-    Curves with fewer segments than others get more rows of their end, which change nothing; what no row
-    of a curve needs is zero there if another curve needs it.
+    For a curve with fewer segments than others the row of its end is repeated, which changes no value. A
+    column that one curve needs is zero for the curves that do not need it.
 
     Args:
         curves: `Curve`s, at least one.

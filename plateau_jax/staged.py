@@ -13,7 +13,7 @@ from plateau_jax.rows import Row, hold
 
 
 class Stage(NamedTuple):
-    """From the present level to the level `to` within `steps` steps; `StagedCurve` has the equations.
+    """From the current level to the level `to` within `steps` steps; `StagedCurve` has the equations.
 
     >>> Stage(100, 0.5)
     Stage(steps=100, to=0.5, shape='linear')
@@ -22,7 +22,7 @@ class Stage(NamedTuple):
     steps: int
     """Number of steps; with 0 the level jumps."""
     to: float | None = None
-    """The level at the end, 0 to 1; None holds the present one."""
+    """The level at the end, 0 to 1; None holds the current one."""
     shape: StageShape = "linear"
     """The way there."""
 
@@ -30,7 +30,7 @@ class Stage(NamedTuple):
 @kind("staged")
 @dataclass(frozen=True)
 class StagedCurve(Curve):
-    """A learning-rate curve made of stages, each from the level that the one before has reached.
+    """A learning-rate curve made of stages; each begins at the level that the stage before it has reached.
 
     With a stage's levels a → b over L steps, and x = j/L at its j-th step, the level is
 
@@ -39,8 +39,8 @@ class StagedCurve(Curve):
         "1-sqrt"         a + (b - a)·√x
         "exponential"    a^(1-x)·b^x, for levels above 0
 
-    A stage without `to` holds its level, one of no steps jumps; both check their shape and use none.
-    The last level is held past the end; before step 0, the first.
+    A stage without `to` holds its level; a stage of no steps jumps. The shape of both is checked, and has no
+    effect. The last level is held past the end; before step 0, the first.
 
     Sources: warmup-stable-decay, MiniCPM, Hu et al. 2024 (arXiv:2404.06395); 1-sqrt, Hägele et al. 2024
     (arXiv:2405.18392); restarts, SGDR, Loshchilov & Hutter 2017 (arXiv:1608.03983).
@@ -53,7 +53,7 @@ class StagedCurve(Curve):
         start: The level at step 0, 0 to 1.
 
     Raises:
-        TypeError: Stages that are none; a number of steps that is not an integer, a level that is not a
+        TypeError: `stages` is not a sequence of stages; a number of steps is not an integer, or a level not a
             number.
         ValueError: A value out of its range; an unknown shape; an exponential stage from or to 0.
 
@@ -93,7 +93,7 @@ def _stage(label: str, value: Any) -> Stage:
 
 
 def _rows(stages: Sequence[Stage], start: Fraction) -> Iterator[Row]:
-    """A row for each stage, which may be empty, and the end."""
+    """A row for each stage, empty ones included, and the end."""
     begin = 0
     level = start
     for index, (steps, to, shape) in enumerate(stages):

@@ -1,4 +1,4 @@
-"""The JAX edge inside an optimizer: updates times -rate, after a clock that rules may hold."""
+"""A curve inside an optimizer of optax: updates times -rate, at a clock that rules may hold."""
 
 # JAX is not fully typed, and optax has no stubs:
 # pyright: reportUnknownVariableType=false, reportMissingTypeStubs=false
@@ -28,9 +28,9 @@ class ScaleByCurveState(NamedTuple):
     clock: Any
     """int32: the step of the curve that the next update's rate is taken at."""
     hold: tuple[Any, ...]
-    """What each rule remembers, int32 and float32; empty without rules."""
+    """The state of each rule, int32 and float32; empty without rules."""
     learning_rate: Any
-    """The rate of the last update, before any that of step 0; float32, or float64 when x64 is on."""
+    """The rate of the last update, or of step 0 before the first; float32, or float64 when x64 is on."""
 
 
 def scale_by_curve(
@@ -40,7 +40,7 @@ def scale_by_curve(
 
         update ← -rate · update,    rate = float32(peak_value) · curve(clock)
 
-    The clock begins at 0. An update uses the rate at the clock; then the clock goes one on, up to
+    The clock begins at 0. An update uses the rate at the clock; then the clock goes one step on, up to
     2³¹ - 1, unless a rule holds it. With rules, `update` takes the metric that they read as `value=`, as
     `optax.contrib.reduce_on_plateau` does: a real scalar, traced or not, rounded to float32.
 

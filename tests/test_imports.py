@@ -1,4 +1,4 @@
-"""What each package brings in with it: a user of one framework does not need the other."""
+"""What importing each package needs and loads: a user of one framework does not need the other."""
 
 import ast
 import pickle

@@ -1,4 +1,4 @@
-"""Cooldowns and continuations: what is refused, how they are told, how deep they nest."""
+"""Cooldowns and continuations: what is refused, how they are described, how deep they nest."""
 
 import copy
 import json

@@ -1,4 +1,4 @@
-"""What is refused of a curve: one error, which names the argument and its value."""
+"""Wrong arguments of a `PlateauCurve`: each gives one error, which names the argument and its value."""
 
 import re
 from decimal import Decimal

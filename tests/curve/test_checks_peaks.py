@@ -1,4 +1,4 @@
-"""Peaks and ratios to them: rounded once, or refused by name."""
+"""Peaks and ratios to them: rounded once, or refused with an error that names them."""
 
 import numpy as np
 import pytest

@@ -42,7 +42,7 @@ def test_next_to_a_rounding_border_too_and_without_turning_back(shape, data):
 
 @given(st.floats(5e-324, 1e-30), st.floats(1e-3, 1), st.integers(2, 3000), st.booleans(), st.data())
 def test_an_exponential_far_down_or_up_is_as_exact(low, high, length, rises, data):
-    """As ExponentialLR with many steps; and a cooldown from somewhere within, still further down."""
+    """As ExponentialLR over many steps; and a cooldown that leaves it somewhere, further down still."""
     start, end = (low, high) if rises else (high, low)
     stage = {"stages": [(length, end, "exponential")], "start": start}
     at = data.draw(st.integers(1, length))
@@ -98,7 +98,7 @@ def _assert_one_way(values, part):
 def test_no_stage_turns_back_nor_leaves_0_to_1(description, random):
     curve, oracle = build(description), Oracle(description)
     for begin, end, part in oracle.spans():
-        # Unless the level jumps there or the stage is cut short, it ends where the next one starts.
+        # Unless the stage is cut short or the level jumps after it, it ends at the next stage's first level.
         whole = end == part.begin + part.length and same(oracle(end), part.end)
         last = end if whole else end - 1
         centres = begin, last, (begin + last) // 2, random.randint(begin, last), random.randint(begin, last)

@@ -1,4 +1,4 @@
-"""What a curve is called with: single integers, and arrays of JAX, which it passes on by name."""
+"""Steps that a curve is called with: single integers; arrays of JAX, whose error names what to call."""
 
 import pickle
 import subprocess

@@ -1,4 +1,4 @@
-"""A curve of any kind as an object: told, written, compared, copied and described."""
+"""A curve of any kind as an object: its repr, JSON, equality, copies and description."""
 
 import copy
 import dataclasses
@@ -93,7 +93,7 @@ def test_no_other_kind_and_no_constructor_takes_a_former_key(former):
 
 
 @given(descriptions(), descriptions())
-def test_curves_are_equal_just_when_they_say_the_same(description, other):
+def test_curves_are_equal_exactly_when_their_arguments_are(description, other):
     one, again, another = build(description), build(description), build(other)
     assert one == again
     assert hash(one) == hash(again)
@@ -122,7 +122,7 @@ def test_equal_whatever_the_order_and_the_kind_of_numbers(chosen, random):
     assert json.dumps(other.to_dict())
 
 
-def test_every_argument_tells_curves_apart():
+def test_every_argument_of_a_plateau_curve_tells_curves_apart():
     curve = PlateauCurve(100)
     changes = {
         "total_steps": 101,
@@ -148,7 +148,7 @@ CHANGES = (
 
 
 @pytest.mark.parametrize("kind", range(4), ids=KINDS.__getitem__)
-def test_so_does_all_that_a_description_says(kind):
+def test_every_argument_of_every_kind_tells_curves_apart(kind):
     description = ONE_OF_EACH_KIND[kind]
     others = {build({**description, name: value}) for name, value in CHANGES[kind].items()}
     assert len(others - {build(description)}) == len(CHANGES[kind])
@@ -198,6 +198,6 @@ def test_describe_names_the_parts_that_are_not_empty(description):
         assert f"{curve(begin):.6g}" == line.split()[-2]
 
 
-def test_a_curve_is_of_some_kind():
+def test_a_curve_without_a_kind_cannot_be_made():
     with pytest.raises(TypeError, match="abstract"):
         Curve()

@@ -39,7 +39,7 @@ _pairs = st.one_of(
 @example(1000, 0, [(0, 1)])
 @example(1000, 0, [(0, 1), (2, 0.5)])
 @example(10**6, 0, [(0, 0.5)])
-def test_of_fractions_and_of_lost_plateaus_and_of_nothing_else(decaying, warmup, plateaus):
+def test_fractions_and_lost_plateaus_are_warned_about_and_nothing_else(decaying, warmup, plateaus):
     lengths = [int(decaying * Fraction(str(duration)) / 100) for _, duration in plateaus]
     lost = any(length == 0 and duration > 0 for length, (_, duration) in zip(lengths, plateaus, strict=True))
     numbers = [number for pair in plateaus for number in pair]
@@ -122,7 +122,7 @@ def test_copies_pickles_and_saved_curves_do_not_repeat_it():
         assert all(other == each for other in (*again, Curve.from_dict(each.to_dict())))
     scheduler = lambda_lr(optimizer_with([0.1, 0.2]), [curve, branch])
     scheduler.load_state_dict(scheduler.state_dict())
-    with pytest.raises(CurveWarning):  # of a construction it is said as before
+    with pytest.raises(CurveWarning):  # a new construction warns as before
         PlateauCurve(100, plateaus=LIKE_FRACTIONS)
 
 
@@ -141,7 +141,7 @@ class _Named(PlateauCurve):
     name: str = ""
 
 
-def test_of_a_subclass_too_the_line_is_that_of_the_call():
+def test_the_line_is_that_of_the_call_for_a_derived_class_too():
     assert len(seen(_Named, 100, plateaus=LIKE_FRACTIONS, name="mine")) == 1
 
 
@@ -154,7 +154,7 @@ def test_the_command_line_says_it_too(capsys):
 @given(st.integers(1, 10**6), st.lists(st.integers(0, 10**6), max_size=9))
 @example(1, [0])
 def test_a_warmup_that_begins_above_zero(warmup, steps):
-    """The line of `warmup_steps`' docstring that gives (step + 1)/W."""
+    """What the docstring of `warmup_steps` says about a warmup by (step + 1)/W."""
     curve = PlateauCurve(warmup + 10, warmup_steps=warmup - 1, init_lr_ratio=1 / warmup)
     for step in [0, *(step % warmup for step in steps)]:
         exact = Fraction(step + 1, warmup)

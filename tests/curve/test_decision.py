@@ -1,4 +1,4 @@
-"""What hold rules decide, in NumPy and torch: as in words."""
+"""Hold rules decide in NumPy and torch what their words say."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ starts = st.sets(st.integers(0, 20), max_size=8)
 
 
 def run(xp, given_rules, flat_starts, given_metrics, to=lambda value: value):
-    """The clock of each update and of the next one, by the product."""
+    """The clock of each update, and the clock after the last one, as the product decides."""
     states = tuple(type(state)(*map(to, state)) for state in map(start, given_rules))
     clock, found = 0, [0]
     with np.errstate(all="ignore"):
@@ -39,7 +39,7 @@ def test_on_the_host_as_in_words(given_rules, flat_starts, given_metrics):
 @examples(100)
 @given(rules, starts, st.lists(metrics(SIZE), min_size=3, max_size=3))
 def test_numpys_arrays_as_in_words(given_rules, flat_starts, columns):
-    # Several trainings at once, each a place of the arrays.
+    # Several trainings at once, each with its own place in the arrays.
     states = tuple(type(state)(*(np.full(3, value) for value in state)) for state in map(start, given_rules))
     dtypes = [[value.dtype for value in state] for state in states]
     clock, found = np.zeros(3, int), [[0, 0, 0]]
@@ -63,7 +63,7 @@ def test_torchs_tensors_as_in_words(given_rules, flat_starts, given_metrics):
 
 @given(rules)
 def test_no_value_is_read_and_all_keep_their_dtype(given_rules):
-    # Tensors of the meta device have none.
+    # Tensors of the meta device have no values.
     states = tuple(
         type(state)(*(torch.as_tensor(value).to("meta") for value in state))
         for state in map(start, given_rules)
@@ -77,7 +77,7 @@ def test_no_value_is_read_and_all_keep_their_dtype(given_rules):
 
 
 def clocks_of(rule, flat_starts, *given_metrics):
-    """The product's clocks, which have to be the oracle's too."""
+    """The product's clocks, after a check that the oracle has the same."""
     given_rules = rule if isinstance(rule, list) else [rule]
     found = run(HOST, given_rules, flat_starts, given_metrics)
     assert found == clocks(given_rules, flat_starts, given_metrics)
@@ -85,8 +85,8 @@ def clocks_of(rule, flat_starts, *given_metrics):
 
 
 @given(rules, metrics(SIZE))
-def test_where_no_part_begins_nothing_is_counted_for_one(given_rules, given_metrics):
-    # Other rules may hold the clock there, and a run may go on under another plan, which begins one there.
+def test_nothing_is_counted_where_no_flat_part_begins(given_rules, given_metrics):
+    # Other rules may hold the clock there, and a run may go on under a plan with a part that begins there.
     states = tuple(map(start, given_rules))
     with np.errstate(all="ignore"):
         for metric in given_metrics:
@@ -100,13 +100,13 @@ def test_a_part_is_held_until_so_many_readings_in_a_row_do_not_improve():
     rule = HoldUntilFlat(2, limit=100)
     # At step 2 the first reading improves, whatever came before it; then two don't.
     assert clocks_of(rule, {2}, 0, 0, 1, 1, 1, 0, 0) == [0, 1, 2, 2, 2, 3, 4, 5]
-    # One that does improve begins the row anew.
+    # A reading that improves begins the row anew.
     assert clocks_of(rule, {2}, 0, 0, 1, 1, 0.9, 1, 1, 1) == [0, 1, 2, 2, 2, 2, 2, 3, 4]
 
 
-def test_each_part_is_held_for_itself():
+def test_each_part_is_held_on_its_own():
     rule = HoldUntilFlat(1, limit=100)
-    # The best of the first part is not the second one's.
+    # The best reading of the first part does not count in the second.
     assert clocks_of(rule, {0, 2}, 0, 0, 5, 5, 4, 5, 5) == [0, 0, 1, 2, 2, 2, 3, 4]
 
 
@@ -127,7 +127,7 @@ def test_a_reading_is_a_mean_from_the_start_of_the_hold():
     rule = HoldUntilFlat(1, every=2, limit=100)
     # From step 1 on: 4 and 2, then 2 and 4: no improvement. The 0 of step 0 is no part of it.
     assert clocks_of(rule, {1}, 0, 4, 2, 2, 4, 0) == [0, 1, 1, 1, 1, 2, 3]
-    # One that is not finite only makes the mean wait.
+    # A metric that is not finite only delays the mean.
     assert clocks_of(rule, {1}, 0, 4, float("nan"), 2, 2, 4, 0) == [0, 1, 1, 1, 1, 1, 2, 3]
 
 
@@ -141,7 +141,7 @@ def test_a_reading_is_a_mean_from_the_start_of_the_training():
         ("rel", 2.0, np.float32(2) * np.float32(1 - 0.3)),
         ("abs", 2.0, np.float32(2) - np.float32(0.3)),
         ("abs", -2.0, np.float32(-2) - np.float32(0.3)),
-        # Above: what the words say, and why "rel" is for metrics that are not negative.
+        # The border lies above `first`: this is why "rel" is for metrics that are not negative.
         ("rel", -2.0, np.float32(-2) * np.float32(1 - 0.3)),
     ],
 )

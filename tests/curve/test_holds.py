@@ -1,4 +1,4 @@
-"""Hold rules: values like numbers, and what is refused."""
+"""Hold rules as values: equal, hashed, copied and written; and what is refused."""
 
 import json
 import pickle
@@ -91,7 +91,7 @@ def test_bad_arguments_of_hold_below(kind, arguments, parts):
     refuses(kind, *parts, call=HoldBelow, **arguments)
 
 
-def test_the_rules_of_an_edge():
+def test_the_rules_that_a_user_gives():
     until, other = HoldUntilFlat(2, limit=9), HoldBelow(0.5, 3)
     curve, falling = PlateauCurve(10, plateaus=[(50, 20)]), PlateauCurve(10, plateaus=[(50, 0)])
     assert rules_of(None, falling) == ()
@@ -110,7 +110,7 @@ def test_the_rules_of_an_edge():
     [
         (0.1, np.float32(0.1)),
         (2**24 + 1, np.float32(2**24)),
-        # By way of a double it would be rounded down twice.
+        # By way of a double it would be rounded twice, and down.
         (2**62 + 2**38 + 1, np.float32(2**62 + 2**39)),
         (np.float64(-0.3), np.float32(-0.3)),
         (np.array(0.3), np.float32(0.3)),

@@ -1,4 +1,4 @@
-"""`python -m plateau_jax`: the table, the files, and how it fails."""
+"""`python -m plateau_jax`: its table, its files, and its errors."""
 
 import csv
 import json

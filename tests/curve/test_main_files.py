@@ -1,4 +1,4 @@
-"""`python -m plateau_jax --from`: curves that were written as JSON, and what is none."""
+"""`python -m plateau_jax --from`: curves that were written as JSON, and files that hold no curve."""
 
 import io
 import json
@@ -117,7 +117,7 @@ def test_a_file_without_a_curve_is_refused_in_one_line(tmp_path, capsys, text):
     assert NO_CURVE[text] in message
 
 
-def test_a_curve_nested_too_deep_isrefused(tmp_path, capsys):
+def test_a_curve_nested_too_deep_is_refused(tmp_path, capsys):
     nested = PlateauCurve(10).to_dict()
     for _ in range(65):
         nested = {"kind": "cooldown", "curve": nested, "at": 1, "steps": 1, "to": 0, "shape": "linear"}
@@ -155,7 +155,7 @@ def test_whatever_a_file_holds_no_traceback_is_seen(tmp_path, capsys, curve, dat
 
 
 @pytest.mark.parametrize("more", [[], ["--json"], ["--csv", "/dev/stdout"]], ids=str)
-def test_a_reader_that_has_gone_is_no_error_to_tell(more):
+def test_a_reader_that_has_gone_is_no_error(more):
     reader, writer = os.pipe()
     os.close(reader)
     command = [sys.executable, "-m", "plateau_jax", "100000", *more]
@@ -166,7 +166,7 @@ def test_a_reader_that_has_gone_is_no_error_to_tell(more):
 
 
 @pytest.mark.parametrize("more", [[], ["--json"]], ids=str)
-def test_a_full_disk_behind_the_output_is_told_in_one_line(more):
+def test_a_full_disk_behind_the_output_gives_an_error_of_one_line(more):
     with open("/dev/full", "w") as full:
         command = [sys.executable, "-m", "plateau_jax", "10", *more]
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
@@ -174,6 +174,6 @@ def test_a_full_disk_behind_the_output_is_told_in_one_line(more):
     assert done.returncode == 2
 
 
-def test_a_device_is_drawn_into_as_it_is_called(capsys):
+def test_a_picture_for_a_device_is_written_to_that_very_path(capsys):
     assert main(["10", "--plot", "/dev/null"]) == 0
     assert not Path("/dev/null.png").exists()

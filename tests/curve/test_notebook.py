@@ -1,4 +1,4 @@
-"""A curve in a notebook: well-formed, escaped, and true to the curve."""
+"""A curve in a notebook: the HTML is well-formed and escaped, and shows the curve."""
 
 import subprocess
 import sys

@@ -34,7 +34,7 @@ def _total(description):
 
 
 def _value(description, step):
-    """The curve by its definition, as the user was told it."""
+    """The curve by its definition in the documentation."""
     match description:
         case {"stages": stages, "start": level}:
             for steps, to, shape in map(stage_of, stages):

@@ -1,4 +1,4 @@
-"""The picture: what is drawn is the curve."""
+"""The picture shows the curve, and its legend says what sets curves apart."""
 
 import subprocess
 import sys

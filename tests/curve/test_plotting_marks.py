@@ -1,4 +1,4 @@
-"""What a picture says beside its lines: warmup and plateaus, in print too."""
+"""What a picture shows beside its lines: shaded warmups and plateaus, in black and white too."""
 
 import matplotlib as mpl
 import numpy as np
@@ -49,7 +49,7 @@ def test_where_a_span_holds_the_curve_rests_and_where_it_warms_up_it_climbs(desc
 def test_several_curves_are_not_shaded():
     ax = plot([CURVE, PlateauCurve(10, warmup_steps=5)], ax=_axes())
     assert not ax.patches
-    plot(CURVE, ax=ax)  # where other lines are, the spans could be those of any
+    plot(CURVE, ax=ax)  # beside other lines nobody could tell whose spans they are
     assert not ax.patches
 
 
@@ -62,7 +62,7 @@ def test_without_colour_lines_and_spans_can_be_told_apart():
     assert len({str(line._unscaled_dash_pattern) for line in many.lines}) == 6
     warmup, plateau = plot(CURVE, ax=_axes()).patches
     assert warmup.get_hatch() != plateau.get_hatch()
-    # On white, and under a line that stands out from them.
+    # Lighter than the line, and darker than a white page.
     (line,) = plot(CURVE, ax=_axes()).lines
     for span in (warmup, plateau):
         *colour, opacity = span.get_facecolor()

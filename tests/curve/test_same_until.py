@@ -1,4 +1,4 @@
-"""`same_until`: that it proves equal bits, and that it sees what is the same."""
+"""`same_until`: True is a proof of equal bits, and equal curves are recognized."""
 
 import numpy as np
 import pytest
@@ -32,7 +32,7 @@ def _otherwise(description, read):
             return {**description, "cooldown": _otherwise(parent, read)}
         case {"curve": first, "then": other}:
             return {**description, "curve": _otherwise(first, read), "then": _otherwise(other, read)}
-    # A plateau of some steps as two, the second of which may have none.
+    # Each plateau as two that touch, of which one may have no step.
     absolute = description["absolute_plateaus"]
     split = [(start, read.magnitude(0, length)) for start, length in absolute]
     rest = [(start + part, length - part) for (start, length), (_, part) in zip(absolute, split, strict=True)]
@@ -83,7 +83,7 @@ def test_true_is_a_proof(case, drawn):
     for step, later in zip(steps, answers[1:], strict=False):
         if later:
             assert one(step) == other(step)
-            # Nor do other levels count as one that have one float32.
+            # Exact levels that round to one float32 do not count as the same.
             assert same(exact(step), changed_exact(step))
 
 

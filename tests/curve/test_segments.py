@@ -19,7 +19,7 @@ def _count(chosen):
 
 
 @given(arguments())
-def test_two_rows_a_plateau_and_three_whatever_the_curve(chosen):
+def test_a_table_has_two_rows_for_each_plateau_and_three_more(chosen):
     table = build(chosen).segments
     assert isinstance(table, Segments)
     assert (table.cosine is None) == ("cosine" not in (chosen["warmup_shape"], chosen["decay_shape"]))
@@ -32,7 +32,7 @@ def test_two_rows_a_plateau_and_three_whatever_the_curve(chosen):
     assert table.begin.tolist() == Oracle(chosen).borders
 
 
-# At its plateau, 0.1 + 0.9 · 13/18 = 3/4: a level that 62 bits hold, and 224 bits come to from below.
+# The level of its plateau is 0.1 + 0.9 · 13/18 = 3/4, which 62 bits hold; the 224-bit value lies just below.
 LEVEL_OF_FEW_BITS = {
     "total_steps": 19,
     "absolute_plateaus": [(5, 1)],
@@ -56,11 +56,11 @@ def test_the_words_of_each_row(chosen):
         assert (row.cosine or 0) == (segment.shape == "cosine")
         assert is_nearest_float32(np.int32(row.start_float32).view(np.float32), segment.start)
         start, end = _joined(row.start_high, row.start_low), _joined(row.end_high, row.end_low)
-        # One unit, beside the last of the 224 bits that a level is computed to.
+        # One unit, and a little for the last of the 224 bits that a level is computed to.
         unit, least = exactly(Fraction(1, 2**62)), exactly(Fraction(1, 2**220))
         assert abs(start * unit - segment.start) < unit + least
         assert abs(end * unit - segment.end) < unit + least
-        # Rounded inwards: what lies between the words passes neither level, so nothing climbs out of it.
+        # Rounded inwards: no value between the two words lies beyond one of the levels.
         if moves:
             assert low - least <= min(start, end) * unit <= max(start, end) * unit <= high + least
 

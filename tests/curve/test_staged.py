@@ -1,4 +1,4 @@
-"""Stages: what is refused, what is read, and how the table keeps its form."""
+"""Stages: what is refused, how they are read, and what their table looks like."""
 
 import jax
 import numpy as np
@@ -93,7 +93,7 @@ def test_an_exponential_that_holds_or_jumps_is_none():
     assert curve.segments.rate_whole is None
 
 
-def test_stages_are_read_as_what_they_say():
+def test_stages_of_any_type_become_stages_of_plain_numbers():
     curve = StagedCurve([[np.int64(5), np.float32(0.1)], (5, None), Stage(0, 1), (3,)], start=np.float64(0.3))
     assert curve.stages == ((5, 0.1, "linear"), (5, None, "linear"), (0, 1, "linear"), (3, None, "linear"))
     assert all(type(stage) is Stage for stage in curve.stages)
@@ -122,7 +122,7 @@ def test_a_table_has_a_row_a_stage_and_only_the_columns_of_its_shapes():
         assert column.shape == (4,)
         assert column.dtype == np.int32
         assert not column.flags.writeable
-    # A stage whose levels come to be equal leaves the table its form.
+    # Where the levels of a stage are equal, the table has the same columns.
     flat = StagedCurve([(9, 1, "cosine"), (9, 1, "1-sqrt"), (9, 1, "exponential")], start=1)
     assert [column is None for column in flat.segments] == [column is None for column in every.segments]
 
@@ -173,7 +173,7 @@ def test_tiny_levels_never_turn_in_either_direction(shape, low, high, length):
 
 
 def test_slow_exponentials_never_turn():
-    # From one step to the next these move by about what the arithmetic is off.
+    # From one step to the next these move by about as much as the arithmetic is off.
     for low in (0.5, 0.75, 1 - 2.0**-23):
         for width in (1e-11, 1e-10, 1e-9, 1e-8, 1e-7):
             for start, end in ((low, low + width), (low + width, low)):

@@ -18,12 +18,12 @@ SHARE = np.float32(0.37)
 
 
 def drawn(updates: int, seed: int):
-    """For each update: metrics that are to be multiplied by `SHARE`, one for each place."""
+    """A row of metrics for each update, one for each lane; they are to be multiplied by `SHARE`."""
     return np.random.default_rng(seed).uniform(0.5, 1, (updates, LANES)).astype(np.float32)
 
 
 def unrolled(xp, rule, products, plain):
-    """All states after one update for each row: of the products first, then of what is taken as it is.
+    """The states after one update for each row: first the rows of products, then those taken as they are.
 
     The state that it starts from is a constant of the program.
     """
@@ -58,7 +58,7 @@ def test_states_have_the_bits_of_numpy(x64, rule):
 @x64_both_ways
 @pytest.mark.parametrize("rule", RULES[:4], ids=repr)
 def test_at_the_border_they_decide_as_numpy(x64, rule):
-    # The first reading, out of products, is the best; the second one lies at its border or next to it.
+    # The first reading, made of products, is the best; the second lies at the rule's border or next to it.
     every = rule.every
     products = drawn(every, 2)
     (state,), _ = unrolled(np, rule, products, [])[-1]

@@ -1,4 +1,4 @@
-"""Updates times -rate, after a clock that rules may hold: in every mode of JAX as in words."""
+"""Updates times -rate, at a clock that rules may hold: every mode of JAX does what the rules' words say."""
 
 from functools import partial
 
@@ -33,7 +33,7 @@ def rates_in_scan(optimizer, given_metrics, **how):
 @pytest.mark.slow
 @examples(12)
 @given(st.booleans(), rules, st.lists(metrics(SIZE), min_size=6, max_size=6))
-def test_as_in_words(x64, given_rules, columns):
+def test_rates_are_those_that_the_words_give(x64, given_rules, columns):
     with jax.enable_x64(x64):
         optimizer = scale_by_curve(STAIRS, PEAK, hold=given_rules)
         in_scan = jax.jit(jax.vmap(partial(rates_in_scan, optimizer)))
@@ -48,7 +48,7 @@ def test_as_in_words(x64, given_rules, columns):
 @pytest.mark.parametrize(
     "mode", ["eager", "jit", "strict", "scan", "unrolled scan", "unrolled", "uncompiled"]
 )
-def test_in_every_mode_as_in_words(x64, mode):
+def test_every_mode_gives_the_rates_of_the_words(x64, mode):
     given_rules = [UNTIL, BELOW]
     optimizer = scale_by_curve(STAIRS, PEAK, hold=given_rules)
     column = WORST[0]

@@ -1,4 +1,4 @@
-"""The clock of training over several devices: one decision, and on one device the same."""
+"""The clock of a training over several devices: one decision, the same as on one device."""
 
 import jax
 import jax.numpy as jnp

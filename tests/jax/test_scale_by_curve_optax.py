@@ -38,7 +38,7 @@ def test_inside_multi_steps_the_clock_counts_updates():
     update = jax.jit(optimizer.update)
     rates = []
     for metric in WORST[2]:
-        for value in (np.float32(0), metric):  # the metric is the one beside the last micro-batch
+        for value in (np.float32(0), metric):  # what counts is the metric given with the last micro-batch
             _, state = update(jnp.ones(2), state, jnp.ones(2), value=value)
         rates.append(state.inner_opt_state.learning_rate)
     assert_equal_bits(rates, rates_by_words([UNTIL], WORST[2]))

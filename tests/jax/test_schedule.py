@@ -1,4 +1,4 @@
-"""The JAX edge: the bits of NumPy in every mode of JAX."""
+"""`optax_schedule` and `multiplier`: the bits of NumPy in every mode of JAX."""
 
 from functools import partial
 
@@ -28,7 +28,7 @@ from plateau_jax import PlateauCurve, multiplier, optax_schedule, stack
 SIZE = 48
 LARGEST_PEAK = float(np.finfo(np.float32).max)
 
-# Few enough tables of different length to compile, on both sides of the change of search at 40 rows.
+# Few lengths of tables, since each is compiled; on both sides of 40 rows, where the search changes.
 counts = 0, 1, 2, 18, 19, 30
 cases = descriptions_and_steps(counts, SIZE)
 
@@ -45,7 +45,7 @@ def curve_and_steps(case):
 
 
 def every_mode(of_step, steps):
-    """The function of a step, in each way that JAX may run it over the steps."""
+    """Values of the function at the steps, in each way that JAX can run it."""
 
     def count(state):
         index, values = state
@@ -152,7 +152,7 @@ def test_a_rate_is_the_product_of_two_float32(x64, case, peak):
         @jax.jit
         def rates(steps_, peak_, weak_peak):
             return (
-                # Peak and table are constants for the compiler to fold.
+                # Peak and table are constants, which the compiler may fold.
                 schedule(steps_),
                 schedule(steps),
                 optax_schedule(curve, peak_)(steps_),
@@ -197,7 +197,7 @@ def of_each_table(tables, steps):
 @given(descriptions_and_steps(range(5)), st.lists(descriptions(range(5), depth=1), min_size=4, max_size=4))
 def test_a_stack_under_vmap_is_each_curve(case, others):
     first, steps = curve_and_steps(case)
-    # The last is the longest and has every shape, so that all stacks are of one form.
+    # The last is the longest and has every shape, so that all stacks have the same columns and lengths.
     curves = [first, *(build(description) for description in others), every_shape(39)]
     values = of_each_table(stack(curves), steps)
     assert_equal_bits(values, np.stack([curve(steps) for curve in curves]))

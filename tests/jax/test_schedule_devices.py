@@ -1,4 +1,4 @@
-"""The JAX edge over several devices."""
+"""`optax_schedule` and `multiplier` over several devices."""
 
 from functools import partial
 
@@ -27,7 +27,7 @@ def mesh_of(kind):
     return jax.make_mesh((4,), ("data",), axis_types=(kind,), devices=jax.devices("cpu")[:4])
 
 
-# Every two of the settings meet; all of their products would compile as much again.
+# Each pair of settings occurs; all combinations would compile twice as much.
 @pytest.mark.parametrize(
     ("spec", "kind", "x64"),
     [
@@ -44,7 +44,7 @@ def test_steps_over_several_devices(spec, kind, x64):
     steps = STEPS.reshape(256, 4)
     mesh = mesh_of(kind)
     sharded = jax.device_put(steps, NamedSharding(mesh, spec))
-    curves = NESTED, MANY  # whose rows are compared and searched
+    curves = NESTED, MANY  # one for each way to find a row
     with jax.enable_x64(x64):
         schedules = [optax_schedule(curve, 0.1) for curve in curves]
         wanted = [product(curve, 0.1, steps, x64) for curve in curves]

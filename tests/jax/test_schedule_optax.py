@@ -1,4 +1,4 @@
-"""The JAX edge inside optax, and in optax's own convention."""
+"""`optax_schedule` inside optax, and in optax's own convention."""
 
 import jax
 import jax.numpy as jnp

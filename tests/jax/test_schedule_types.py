@@ -1,4 +1,4 @@
-"""The JAX edge at its door: types of steps and peaks, wrong ones, and what is compiled how often."""
+"""`optax_schedule` and `multiplier`: types of steps and peaks, wrong ones, and how often they compile."""
 
 import itertools
 import logging
@@ -53,7 +53,7 @@ INTEGERS = [
 
 
 def steps_of(dtype):
-    """Twelve steps that it holds, its ends among them."""
+    """Twelve steps that this type can hold, with its smallest and largest."""
     limits = jnp.iinfo(dtype)
     wide = [int(limits.min), int(limits.max), -1, 0, 1, 100, 101, 500, 999, 1000, 2**31]
     fitting = [step for step in wide if limits.min <= step <= limits.max]
@@ -165,7 +165,7 @@ def test_strict_promotion_of_types_and_ranks(curve):
             for shape in ((100,), (4, 25), (4, 5, 5))
         ]
         rates = jax.jit(lambda several: [optax_schedule(curve)(steps) for steps in several])
-        jax.eval_shape(rates, several)  # promotion is a matter of tracing
+        jax.eval_shape(rates, several)  # tracing alone checks promotion
         each_once = several[::4]  # each type and each rank
         for found, steps in zip(rates(each_once), each_once, strict=True):
             assert_equal_bits(found, curve(np.asarray(steps)))

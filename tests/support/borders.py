@@ -1,8 +1,9 @@
 """Steps whose exact value lies next to a rounding border, the middle between two float32.
 
-Of the values at random steps one in 2³⁰ or so lies close enough to tell an error of 2⁻⁵⁸ from none. So
-a stage is made for its border: between the places where its shape is close to the border and too close,
-the simplest fraction j/L, the end of a continued fraction, says that it is step j of L.
+Of the values at random steps only about one in 2³⁰ lies so close to a border that an error of 2⁻⁵⁸ shows. So
+the stage is made to fit its border. The places x in the stage where its value is close enough to the border,
+but not closer than promised, are an interval; the simplest fraction j/L in it, found by continued fractions,
+gives the length L of the stage and the step j.
 """
 
 from collections.abc import Sequence
@@ -17,8 +18,8 @@ from support.oracle import Description, Oracle, Part, exactly, mp
 from support.strategies import MAX_STEP, Words, words
 
 PROMISED = Fraction(1, 2**58)
-"""How far a value may lie from the exact one, beside the rounding: what is closer to its border than
-this may be rounded either way, what is farther may not."""
+"""How far a value may lie from the exact one before it is rounded: an exact value that is closer to a border
+may be rounded to either side of it, one that is farther may not."""
 
 _BEFORE = 10**6
 _LONGEST = MAX_STEP - 2 * _BEFORE
@@ -58,7 +59,7 @@ def _border(value: Any) -> Fraction:
 
 
 def _levels(read: Words) -> tuple[float, float]:
-    """Any two levels, two far from each other, or two with a border between them and hardly any way."""
+    """Any two levels, two far from each other, or two very close ones with a border between them."""
     kind, one, other = read.below(4), read.ratio(), read.ratio()
     if kind == 1:
         border = float(_border(max(one, 0.1)))

@@ -38,7 +38,7 @@ def _promised(level: Any) -> bool:
 
 
 def _beside(read: Words, level: float) -> float:
-    """A level that may lie anywhere, or beside this one."""
+    """A level that lies anywhere, or close to this one."""
     near = level * read.one_of((1.0, 0.5, 2.0, 1.5, 15.0, 1 + 2.0**-52, 1 - 2.0**-53, 1 + 1e-7, 0.9))
     anywhere = read.ratio()
     return near if read.below(2) and _promised(near) else anywhere
@@ -123,7 +123,7 @@ _FEW = range(4)
 
 
 def _count(counts: Sequence[int], depth: int) -> int:
-    """How many words suffice for nearly every curve; zeros follow."""
+    """A number of words that is enough for nearly every curve; any further ones are zeros."""
     return max(7 + 3 * max(counts), 40 + 32 * depth)
 
 
@@ -140,7 +140,7 @@ def descriptions(
 
 
 def _step(word: int, oracle: Oracle) -> int:
-    """A step near the border of a part, inside of one, before the first or past the last."""
+    """A step near the border of a part, inside a part, before the first or past the last."""
     rest, kind = divmod(word, 6)
     spans = oracle.spans()
     place, which = divmod(rest, len(spans))
@@ -159,7 +159,7 @@ def _step(word: int, oracle: Oracle) -> int:
 
 
 def steps_of(description: Description, drawn: list[int]) -> list[int]:
-    """An int32 step worth looking at for each word."""
+    """An int32 step that is worth a test, for each word."""
     oracle = Oracle(description)
     return [_step(word, oracle) for word in drawn]
 
@@ -167,7 +167,7 @@ def steps_of(description: Description, drawn: list[int]) -> list[int]:
 def descriptions_and_steps(
     counts: Sequence[int] = range(31), size: int = 48, depth: int = 3, kind: str | None = None
 ) -> st.SearchStrategy[tuple[Description, list[int]]]:
-    """The same, each with `size` int32 steps worth looking at."""
+    """As `descriptions`, each with `size` int32 steps that are worth a test."""
 
     def read(drawn: list[int]) -> tuple[Description, list[int]]:
         description = _description(Words(drawn[size:]), counts, depth, kind=kind)

@@ -1,4 +1,4 @@
-"""Evaluations in several processes: batches split among them, and a model that notices a missing pass."""
+"""Evaluations in several processes: batches split among them, and a model with a collective in each pass."""
 
 from collections.abc import Callable, Iterable, Iterator
 from itertools import cycle, product
@@ -26,7 +26,7 @@ SPLITS = [
 
 
 class Sized:
-    """Batches that say how many they are."""
+    """Batches with a length, which may be wrong."""
 
     def __init__(self, batches: list[Batch], length: int) -> None:
         self.batches, self.length = batches, length
@@ -38,7 +38,7 @@ class Sized:
         return iter(self.batches)
 
 
-# How a process is given its batches, and how many passes that makes where the most are so many.
+# How a process is given its batches; and how many passes each makes, from the largest number of batches.
 FORMS: dict[str, tuple[Callable[[list[Batch]], Iterable[Batch]], Callable[[int], int]]] = {
     "list": (list, lambda most: most),
     "iterator": (iter, lambda most: most),
@@ -58,7 +58,7 @@ class Evaluation(NamedTuple):
 
 
 class Model(nn.Module):
-    """Communicates in every pass, and counts them."""
+    """Takes part in a collective in every forward pass, and counts the passes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -80,7 +80,7 @@ def _wrapped(kind: str, model: Model) -> nn.Module:
 
 
 def batches_of(split: list[list[int]]) -> list[list[Batch]]:
-    """Other numbers in each batch."""
+    """Batches of these sizes, each with other numbers in it."""
     return [
         [batches(1, rows, seed=10 * rank + index)[0] for index, rows in enumerate(own)]
         for rank, own in enumerate(split)
@@ -88,7 +88,7 @@ def batches_of(split: list[list[int]]) -> list[list[Batch]]:
 
 
 def _spoiled_after(count: int, loss_fn: Callable[..., Any]) -> Callable[..., Any]:
-    """After so many calls, which are a process's own batches, nothing that counts comes."""
+    """After `count` calls, as many as a process has batches, the loss is one that must not be counted."""
     calls = 0
 
     def wrapped(model: nn.Module, batch: Batch) -> Any:
@@ -107,7 +107,7 @@ def evaluate_splits(kind: str) -> list[Evaluation]:
     model = _wrapped(kind, inner)
     inner.norm.eval()
     found: list[Evaluation] = []
-    losses = cycle(LOSSES.items())  # of which there are two, and five forms: each gets each
+    losses = cycle(LOSSES.items())  # two losses and five forms: each form gets each loss
     for (index, split), (form, (given, _)) in product(enumerate(SPLITS), FORMS.items()):
         own = batches_of(split)[processes.rank()]
         name, loss_fn = next(losses)
@@ -141,7 +141,7 @@ def evaluate_loaded(numbers: list[int], batch_size: int) -> list[float]:
 
 
 def count_reads() -> list[int]:
-    """Reads of the device, for a few batches and for many."""
+    """How often an evaluation synchronizes with the device, for a few batches and for many."""
     found: list[int] = []
     for most in (2, 20):
         own = batches(most if processes.rank() else most // 2)
@@ -150,7 +150,7 @@ def count_reads() -> list[int]:
 
 
 def errors() -> list[str]:
-    """What every process is told, where it is all that are wrong together."""
+    """The errors of this process for batches or losses that are wrong in the group as a whole."""
     found: list[str] = []
     names = list(LOSSES)
     for given, loss_fn in (

@@ -1,4 +1,4 @@
-"""Rules, and metrics with everything that may be awkward about them: some to draw, some that stay."""
+"""Hold rules and awkward metrics: strategies that draw them, and fixed ones."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ from plateau_jax import HoldBelow, HoldUntilFlat, StagedCurve
 SIZE = 48
 PEAK = 0.3
 STAIRS = StagedCurve([(2, 1), (3,), (2, 0.7), (1,), (0, 0.5), (2,), (4, 0.9), (3,), (5, 0)])
-"""Warmup, and flat parts that begin at the steps below; one follows a jump down, one a rise."""
+"""A warmup, and flat parts that begin at `STARTS`; one follows a jump down, one a rise."""
 STARTS = {2, 7, 8, 14}
 
 UNTIL = HoldUntilFlat(2, threshold=0.1, every=2, limit=9)
@@ -21,10 +21,10 @@ BELOW = HoldBelow([(0.7, 3), (0.1, 6)], every=3)
 WORST = np.random.default_rng(7).choice(
     np.array([2, 1, 0.7, 0.1, 0.05, -0.5, 0.63, np.nan, np.inf, 3e38], np.float32), (6, SIZE)
 )
-"""Six trainings' metrics."""
+"""The metrics of six trainings."""
 
 VALUES = (2.0, 1.5, 1.0, 0.7, 0.25, 0.1, 0.0, -0.5, -2.0)
-"""Falling, and such that metrics meet them exactly, or miss them by the least."""
+"""Falling. Metrics are drawn that equal one of them, or differ from it by as little as possible."""
 
 _SMALL = np.float32(1e-30)
 _thresholds = st.sampled_from((0, 1e-4, 0.1, 0.3, 1 / 3, 0.5, 1, 1e-7))
@@ -49,7 +49,7 @@ rules = st.lists(st.one_of(until_flat, below), min_size=1, max_size=3)
 
 
 def metrics(count: int) -> st.SearchStrategy[list[Any]]:
-    """So many float32, of which many are equal, on a border of a rule or next to one, or not finite."""
+    """`count` float32: many are equal, on the border of a rule or next to it, or not finite."""
     return words(count).map(lambda drawn: [_metric(word) for word in drawn])
 
 
@@ -62,15 +62,15 @@ def _metric(word: int) -> Any:
         return np.float32(odd[rest % len(odd)])
     if kind < 8:
         return value
-    if kind < 12:  # as far from it as a threshold, or nearly so
+    if kind < 12:  # a threshold away from it, or nearly so
         share = (1e-4, 0.1, 0.3, 1 / 3, 0.5)[rest % 5]
         near = value * np.float32(1 - share) if kind < 10 else value - np.float32(share)
         near = np.nextafter(near, near + np.float32((-1, 0, 1)[rest // 5 % 3]))
-        # Far enough from the numbers that XLA flushes to zero.
+        # Not so small that XLA would flush it to zero.
         return near if near == 0 or abs(near) > _SMALL else np.copysign(_SMALL, near)
     return np.float32(rest % 2**24 / 2**23 - 0.5)
 
 
 def rates_by_words(given_rules: Any, given_metrics: Any, x64: bool = False) -> Any:
-    """The rates of `STAIRS` at the clocks that the rules, in words, lead to."""
+    """The rates of `STAIRS` at the clocks that the rules lead to by their words."""
     return product(STAIRS, PEAK, np.array(clocks(given_rules, STARTS, given_metrics)[:-1]), x64)

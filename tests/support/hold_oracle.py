@@ -1,4 +1,4 @@
-"""Hold rules straight from their words: a simulation over all metrics so far.
+"""Hold rules straight from their documentation: a simulation that keeps all metrics.
 
 It shares no code with the product, and is slow.
 """
@@ -12,7 +12,7 @@ from plateau_jax import HoldUntilFlat
 
 
 def clocks(rules: Sequence[Any], starts: Iterable[int], metrics: Iterable[Any]) -> list[int]:
-    """The clock that each update's rate comes from, and the one after the last of them.
+    """The clock that gives each update's rate, and the clock after the last update.
 
     `starts` are the first steps of the flat parts.
     """

@@ -1,4 +1,4 @@
-"""What the tests of the JAX edge share: some curves, both x64 modes, and equality to the last bit."""
+"""What the tests of curves in JAX share: some curves, both x64 modes, and equality to the last bit."""
 
 from typing import Any
 
@@ -29,12 +29,12 @@ both_searches = pytest.mark.parametrize("curve", [NESTED, MANY], ids=["compared"
 
 
 def every_shape(rows: int) -> StagedCurve:
-    """A curve of so many segments, of every shape: stacked with it all tables have one form."""
+    """A curve of so many segments, of every shape: tables that are stacked with it all get the same form."""
     return StagedCurve([(1, 0.5 + row % 2 / 4, SHAPES[row % 4]) for row in range(rows - 1)], start=0.5)
 
 
 def in_one_of_two_forms(curve: Curve) -> Segments:
-    """The table made longer, to one of two lengths, and given the columns of every shape."""
+    """The table made longer, to one of two lengths, and with the columns of every shape."""
     longer = every_shape(39 if len(curve.segments.begin) < 40 else 63)
     return Segments(*(column[0] for column in stack([curve, longer])))
 

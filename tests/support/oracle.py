@@ -1,7 +1,7 @@
 """Curves straight from their formulas, in exact rationals and numbers of 300 bits.
 
 It shares no code with the product, and is slow. A curve is described in plain data, which
-`support.descriptions` builds and draws:
+`support.descriptions` draws and turns into curves:
 
 - the arguments of a `PlateauCurve`: `{"total_steps": …, …}`;
 - stages: `{"stages": [(steps, to, shape), …], "start": level}`, `to` and `shape` left out at will;
@@ -24,7 +24,7 @@ Description = Mapping[str, Any]
 mp: Any = mpmath.MPContext()
 mp.prec = 300
 
-# Equal levels that were computed in two ways differ by less than this, other levels by more.
+# Equal levels that were computed in two ways differ by less than this, different levels by more.
 _SAME = mp.ldexp(1, -250)
 
 
@@ -41,7 +41,7 @@ def decimal(number: float) -> Any:
 
 
 def same(one: Any, other: Any) -> bool:
-    """Whether two exact levels are one."""
+    """Whether two exact levels are equal."""
     return abs(one - other) <= _SAME
 
 
@@ -93,7 +93,7 @@ class Oracle:
         return self.parts[bisect_right(self.borders, step) - 1].at(step)
 
     def spans(self) -> list[tuple[int, int, Part]]:
-        """Each part below `total_steps` that is not empty, behind its first step and the next part's."""
+        """(first step, first step after it, part) of each part below `total_steps` that is not empty."""
         ends = self.borders[1:]
         spans = zip(self.borders, ends, self.parts, strict=False)
         return [(begin, end, part) for begin, end, part in spans if begin < end]

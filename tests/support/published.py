@@ -1,8 +1,8 @@
-"""Three schedulers as formulas in Python's floats, called as the README's lines call theirs.
+"""Three published schedulers as formulas in Python's floats, called as in the README.
 
-Their packages are no test dependencies. timm brings torchvision, which cannot be imported beside a CPU build
-of torch, and then neither can transformers and Lightning, which look for it; torchtitan brings much more than
-a scheduler; CosinePlateauScheduler would be a package for a single row.
+Their packages are not test dependencies. timm needs torchvision, which cannot be imported beside a CPU build
+of torch; transformers and Lightning, which import it where it is installed, then fail too. torchtitan brings
+much more than a scheduler. CosinePlateauScheduler would be a package for a single row of a table.
 
 Each was compared by hand with the package's own code: under 300 random settings, stepped past the end, they
 differ by at most 4·10⁻¹⁶ of the peak.

@@ -1,7 +1,7 @@
-"""Hypothesis strategies: numbers with everything that may be awkward about them, and `PlateauCurve`s.
+"""Hypothesis strategies: awkward numbers of every size, and `PlateauCurve`s.
 
-A curve takes up to a hundred numbers. Drawn one by one they cost more than what is tested on them, so
-hypothesis draws them together, as words of 64 bits, which are read here as what is wanted.
+A curve takes up to a hundred numbers. To draw them one by one takes longer than to test what they make. So
+hypothesis draws all of them at once, as words of 64 bits, and `Words` turns each into what is wanted.
 """
 
 import struct
@@ -20,7 +20,7 @@ Option = TypeVar("Option")
 
 
 class Words:
-    """Reads words one after the other; when all are read, zeros."""
+    """Reads words one after the other, and zeros once all are read."""
 
     def __init__(self, words: Sequence[int]) -> None:
         self._left = iter(words)
@@ -38,7 +38,7 @@ class Words:
         return options[self.below(len(options))]
 
     def magnitude(self, low: int, high: int) -> int:
-        """An integer from `low` to `high`: both ends often, and every order of magnitude alike."""
+        """An integer from `low` to `high`: every order of magnitude is as likely, and so is `high`."""
         return magnitude(self(), low, high)
 
     def ratio(self) -> float:
@@ -88,14 +88,14 @@ def words(count: int) -> st.SearchStrategy[list[int]]:
 
 
 def magnitudes(low: int, high: int) -> st.SearchStrategy[int]:
-    """Integers from `low` to `high`, every order of magnitude alike, with both ends."""
+    """Integers from `low` to `high`: every order of magnitude is as likely, and both ends are often drawn."""
     width = high - low
     by_size = st.integers(0, width.bit_length()).flatmap(lambda bits: st.integers(0, 2**bits - 1))
     return st.one_of(by_size.map(lambda gap: low + min(gap, width)), st.sampled_from((low, high)))
 
 
 def _percentage(word: int) -> Decimal:
-    """As many digits as keep start + duration, in decimals, within what a float prints."""
+    """With so few digits that start + duration, in decimals, is what a float prints."""
     rest, kind = divmod(word, 3)
     parts = 10 ** (0, 1, 12)[kind]
     return Decimal(rest % (100 * parts + 1)) / parts
@@ -116,7 +116,7 @@ def read_arguments(read: Words, counts: Sequence[int], most_steps: int = MAX_STE
     warmup = read.magnitude(0, (total - 1) * (flags & 1))
     after_warmup = total - warmup
     count = read.one_of(counts)
-    # As many words for each curve: where their number changes, hypothesis goes back to zeros.
+    # The same number of words for each curve: where it changes, hypothesis begins again with zeros.
     most = max(counts)
     cuts = sorted(map(_percentage, read.take(2 * most)[: 2 * count]))
     if count and flags & 2:
