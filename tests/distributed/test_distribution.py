@@ -79,7 +79,7 @@ def test_a_state_goes_on_bit_for_bit(wrapper: str) -> None:
 @pytest.mark.slow
 def test_parts_are_no_state_of_a_plain_model() -> None:
     for said in run(models.shards_in_a_plain_step):
-        assert re.search(r"parts of tensors, spread as .*Shard.*; save and load through Checkpoints", said)
+        assert re.search(r"shards of tensors, placed as .*Shard.*; save and load through Checkpoints", said)
 
 
 @pytest.mark.slow
