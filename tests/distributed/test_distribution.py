@@ -86,7 +86,7 @@ def test_parts_are_no_state_of_a_plain_model() -> None:
 def test_parts_are_those_of_one_process() -> None:
     first, second = run(models.parts_of_another_process)
     assert first == ""
-    assert "each process loads its own state" in second
+    assert "each rank loads its own state" in second
 
 
 @pytest.mark.slow
