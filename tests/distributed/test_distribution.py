@@ -79,14 +79,14 @@ def test_a_state_goes_on_bit_for_bit(wrapper: str) -> None:
 @pytest.mark.slow
 def test_a_plain_model_refuses_shards() -> None:
     for said in run(models.shards_in_a_plain_step):
-        assert re.search(r"parts of tensors, spread as .*Shard.*; save and load through Checkpoints", said)
+        assert re.search(r"shards of tensors, placed as .*Shard.*; save and load through Checkpoints", said)
 
 
 @pytest.mark.slow
 def test_a_rank_refuses_the_shards_of_another() -> None:
     first, second = run(models.shards_of_another_rank)
     assert first == ""
-    assert "each process loads its own state" in second
+    assert "each rank loads its own state" in second
 
 
 @pytest.mark.slow

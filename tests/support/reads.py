@@ -12,7 +12,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-# Operators whose outcome, or its shape, the host waits for.
+# Operators whose result, or its shape, the host waits for.
 _OPERATORS = (
     "_local_scalar_dense",  # item, int, float, bool, index, many a slice
     "_unique",
@@ -25,7 +25,7 @@ _OPERATORS = (
     "nonzero",
     "unique_",
 )
-# Methods that never come to an operator where tensors are in host memory already.
+# Methods that call no operator when the tensor is in host memory already.
 _METHODS = ("__array__", "__dlpack__", "__repr__", "cpu", "numpy", "tolist", "untyped_storage")
 
 
@@ -33,8 +33,8 @@ class Reads:
     """While it is entered, `names` has an entry for each read.
 
     Args:
-        host: Tensors in host memory, such as page-locked buffers: to look at them is no read, and to
-            copy into them is none where it does not block.
+        host: Tensors in host memory, such as page-locked buffers: using them is no read, nor is a copy
+            into them that does not block.
     """
 
     def __init__(self, host: Iterable[Tensor] = ()) -> None:
@@ -66,7 +66,7 @@ class _Methods(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
-        # Torch's optimizers name the device of the parameters, which on a CPU looks like the host.
+        # Torch's optimizers name the device of the parameters, which on a CPU is the host's.
         of_torch = sys._getframe(1).f_globals["__name__"].startswith("torch.optim.")
         to_host = name == "to" and not of_torch and any(map(_names_host, [*args[1:], *kwargs.values()]))
         if (name in _METHODS or to_host) and self._reads.is_on_device(args[0]):

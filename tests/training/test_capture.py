@@ -86,7 +86,7 @@ def test_nothing_is_captured_before_the_steady_state(kept: list[Tensor]) -> None
 
 
 def test_the_steady_state_is_that_of_the_shape(kept: list[Tensor]) -> None:
-    """Warm-ups of one shape that looked at the device are none, whatever those of another did."""
+    """Warm-ups of one shape that synchronized do not count, whatever those of another shape did."""
     sums = Sums(kept)
     for _ in range(WARM_UPS + 1):
         sums.steady = False

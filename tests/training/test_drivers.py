@@ -158,8 +158,7 @@ def test_fused_or_not_between_two_updates(
                 rate = float(CURVE(applied)) * peak
                 each["lr"] = torch.tensor(rate, dtype=torch.float32) if on_device else rate
             optimizer.zero_grad()
-            with Precision(precision, torch.device("cpu")).autocast:
-                loss = mean_loss(model, batch)
+            loss = Precision(precision, torch.device("cpu")).run(mean_loss, model, batch)
             loss.backward()
             optimizer.step()
             applied += 1

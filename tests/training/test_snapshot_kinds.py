@@ -13,7 +13,7 @@ from torch_bridge import TrainStep
 
 
 @pytest.mark.parametrize("name", ["adamw", "momentum", "plain adam", "rmsprop"])
-def test_a_state_that_a_look_at_it_has_made_is_none(name: str) -> None:
+def test_an_empty_state_that_a_reader_has_created_is_none(name: str) -> None:
     """`optimizer.state[parameter]` makes an empty one for a parameter that never had a gradient."""
     model = Net()
     model.last.bias.requires_grad_(False)

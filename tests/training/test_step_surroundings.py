@@ -209,7 +209,7 @@ def test_an_interrupt_between_the_optimizer_and_the_count(name: str, monkeypatch
     assert same(train(step, data[2:]), train(straight, data[2:]))
 
 
-def test_the_device_is_looked_at_before_any_optimizer_moves(
+def test_the_decision_is_read_before_any_optimizer_moves(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     model, (batch,) = Net(), batches(1)

@@ -37,7 +37,7 @@ _LOSSES = {"mean": mean_loss, "pair": pair_loss, "device pair": device_pair_loss
 
 
 def _host_buffers(step: TrainStep) -> list[torch.Tensor]:
-    """The clock's, which the device is copied to; the host may look at them."""
+    """The clock's page-locked buffers: the host may read them."""
     return [step._clock._next_window, step._clock._seen_numbers]
 
 

@@ -65,7 +65,7 @@ def evaluate(
         raise TypeError(f"model = {model!r} must be a torch.nn.Module")
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
     state = None if carry is None else Carry(carry, device)
-    context = Precision(precision, device).autocast
+    run = Precision(precision, device).run
     leaves = [] if state is None else state.buffers
     modes = {module: module.training for module in model.modules()}
     total: Any = 0.0
@@ -75,8 +75,7 @@ def evaluate(
     try:
         with torch.no_grad():
             for batch, counts in in_lockstep(batches, device):
-                with context:
-                    loss, after = forward(loss_fn, model, batch, state, leaves)
+                loss, after = run(forward, loss_fn, model, batch, state, leaves)
                 if not counts:
                     continue
                 leaves = after

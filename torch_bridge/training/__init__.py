@@ -1,1 +1,1 @@
-"""A whole training step on the device, what it reports, and what is done around it."""
+"""A whole training step on the device, its parts, and what it reports."""

@@ -78,13 +78,17 @@ class Accumulator:
         """
         if self._first is None:
             self._first = loss
-        check_kind(loss, self._first)
+        else:
+            check_kind(loss, self._first)
         if loss.total.device != self._parameters[0].device:
             raise ValueError(
                 f"loss_fn returned a loss on {loss.total.device}; "
                 f"the parameters are on {self._parameters[0].device}"
             )
-        part = self._divided(loss)
+        if loss.weight is not None:
+            part = self._divided(loss.total, loss.weight)
+        else:
+            part = loss.total / self._count if self._count > 1 else loss.total
         if part.requires_grad:
             (part if self._scale is None else part * self._scale.factor).backward()
         else:
@@ -92,17 +96,15 @@ class Accumulator:
         part = part.detach() if part.dtype.itemsize >= 4 else part.detach().float()
         self._total = part if self._total is None else self._total + part
 
-    def _divided(self, loss: Loss) -> Tensor:
-        """What goes backward."""
-        if loss.weight is None:
-            return loss.total / self._count if self._count > 1 else loss.total
-        change = self._division.take(loss.weight)
+    def _divided(self, total: Tensor, weight: Tensor | float) -> Tensor:
+        """What goes backward of a pair."""
+        change = self._division.take(weight)
         if change is not None:
             self._total = self._total * change
             if gradients := gradients_of(self._parameters):
                 torch._foreach_mul_(gradients, change)
         divisor = self._division.divisor
-        return loss.total if divisor is None else loss.total / divisor
+        return total if divisor is None else total / divisor
 
     def finish(self, gradients: list[Tensor], norm_dtype: torch.dtype | None) -> tuple[Tensor, Tensor]:
         """Bring the gradients to their size; the loss of all micro-batches, and the total norm.

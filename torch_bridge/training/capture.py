@@ -42,7 +42,7 @@ class Graphs:
 
     Args:
         update: Takes the micro-batches and returns tensors; works on the same tensors at every call.
-        drivers: They say whether the last update ran without a look at the device.
+        drivers: They say whether the last update ran without synchronizing with the device.
         device: The CUDA device.
     """
 
@@ -76,7 +76,7 @@ class Graphs:
                 return self._update(micro_batches)
             if warm_ups < _WARM_UPS:
                 outputs = self._warm_up(micro_batches)
-                # An update that looked at the device is no warm-up: the next one would look again.
+                # An update that synchronized with the device does not count: the next one may do so again.
                 self._warm_ups[shape] = warm_ups + self._drivers.steady
                 return outputs
             recorded = self.recorded[shape] = self._record(flat)

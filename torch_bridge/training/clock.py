@@ -18,21 +18,22 @@ INTERVAL = 1024
 
 
 class Clock:
-    """Counts updates on the device and looks their rates up there; the host never waits for either.
+    """Counts updates on the device and finds their rates there, without synchronizing with it.
 
-    An update that took place moves the clock one on, unless a rule holds it.
+    An update that took place moves the clock on by one, unless a rule holds it.
 
-    The device holds a window of the rates of `2·INTERVAL + 1` steps from `low` on. Every `INTERVAL`
-    updates the host moves it to where the clock stood when it had asked one move earlier, and that has
-    long arrived: a lower bound, at most `2·INTERVAL` updates old, however many were skipped or held.
+    The device has a window of rates: those of `2·INTERVAL + 1` steps from `low` on. Every `INTERVAL`
+    updates the host moves the window's start to where the clock stood at the move before. It asked for that
+    number then, in a copy that has long arrived. The clock has not gone back since, and has moved on by at
+    most `2·INTERVAL` when the window moves next, fewer where updates were skipped or held.
 
-    All tensors stay the same for the clock's life, so that a captured graph can use them.
+    All tensors stay the same as long as the clock lives, so that a captured graph can use them.
 
     Args:
         curves: The curve of each parameter group.
         peaks: The peak of each group.
         device: Where the counts and the rates are.
-        rules: Those that may hold the clock; with any the curves are all the same.
+        rules: Those that may hold the clock; if there are any, the curves are all the same.
     """
 
     def __init__(
@@ -72,20 +73,20 @@ class Clock:
         self.rates = self._column.view(-1)
         """The rate of each parameter group at the present step: float32, of shape (groups,)."""
         self.group_rates = self.rates.unbind()
-        """The same memory, a scalar a group."""
+        """The same memory, as one scalar for each group."""
         self._window = torch.zeros(len(self.curves), 2 * INTERVAL + 1, dtype=torch.float32, device=device)
         self._zero_and_low = torch.zeros(2, dtype=torch.int64, device=device)
         self._low = self._zero_and_low[1]
         self._multipliers = Multipliers(self.curves)
-        # Page-locked, so that copies from and to the device need no waiting; on the CPU by name, since
-        # torch may have been given another default device.
+        # Page-locked, so that no copy from or to the device has to be waited for. The device is named, since
+        # the user may have set another default device.
         on_cuda = device.type == "cuda"
         self._copied = torch.cuda.Event() if on_cuda else None
         self._next_window, self._seen_numbers = (
             torch.zeros(like.shape, dtype=like.dtype, device="cpu", pin_memory=on_cuda)
             for like in (self._window, self._numbers)
         )
-        # The same memory, where the host writes the curve's values, which are NumPy's, and reads counts.
+        # The same memory as NumPy arrays: the host writes the curve's values there, and reads counts.
         self._rows, self._seen = self._next_window.numpy(), self._seen_numbers.numpy()
         self.set(0, 0, 0, self.peaks, starts(rules))
 

@@ -1,7 +1,6 @@
 """How an update reaches its optimizers: decided on the device, or on the host."""
 
 from collections.abc import Sequence
-from itertools import islice
 from typing import Any, Protocol
 
 import torch
@@ -20,10 +19,11 @@ class Skip:
 
     def __init__(self, loss: Tensor, norm: Tensor, clock: Tensor) -> None:
         # Zero times a finite number is zero: one comparison in place of two isfinite.
-        self.on_device = loss.mul(0).add(norm, alpha=0).ne(0)
+        self.on_device = loss.mul(0).add_(norm, alpha=0).ne(0)
         self.found_inf = self.on_device.float()
         self._clock = clock
-        self._step: int | None = None
+
+    _step: int | None = None
 
     def read_clock(self) -> int | None:
         """Where the clock stands for this update; None if it is skipped.
@@ -36,10 +36,10 @@ class Skip:
 
 
 class Driver(Protocol):
-    """Takes the gradients that are there, a decision and the clock's rates, and steps one optimizer."""
+    """Steps one optimizer, with the gradients that are there, a decision and the clock's rates."""
 
     steady: bool
-    """Whether the last update was run without a look at the device."""
+    """Whether the last update was run without synchronizing with the device."""
 
     def bind(self, groups: Sequence[dict[str, Any]]) -> None: ...
     def step(self, skip: Skip) -> None: ...
@@ -48,12 +48,14 @@ class Driver(Protocol):
 class DeviceDriver:
     """For fused optimizers: rates and decision are tensors, which their kernels read.
 
-    Fused SGD is looked at while it has momentum buffers to create: a skip would leave them uninitialized.
+    While fused SGD still has momentum buffers to create, the decision is read on the host: a skip on the
+    device would leave them uninitialized.
     """
 
     def __init__(self, optimizer: Optimizer, clock: Clock, groups: slice) -> None:
         self._optimizer = optimizer
         self._rates = clock.group_rates[groups]
+        self._is_sgd = type(optimizer) is torch.optim.SGD
         self.steady = False
 
     def bind(self, groups: Sequence[dict[str, Any]]) -> None:
@@ -62,7 +64,7 @@ class DeviceDriver:
 
     def step(self, skip: Skip) -> None:
         optimizer: Any = self._optimizer
-        self.steady = _has_momentum(optimizer)
+        self.steady = not self._is_sgd or _has_momentum(optimizer)
         if not self.steady:
             if skip.read_clock() is not None:
                 _complete_momentum(optimizer)
@@ -76,7 +78,10 @@ class DeviceDriver:
 
 
 class HostDriver:
-    """For all others, which keep counts on the host that a device could not take back: rates are floats."""
+    """For all others: they keep counts on the host, which a skip on the device could not undo.
+
+    Their rates are floats.
+    """
 
     steady = False
 
@@ -137,6 +142,7 @@ class Drivers:
             driver = kind(optimizer, self._clock, of_clock)
             driver.bind(groups)
             self._drivers.append(driver)
+        self._any_on_host = any(isinstance(driver, HostDriver) for driver in self._drivers)
 
     def untie(self) -> None:
         """Give the groups the settings back that they had at first."""
@@ -149,22 +155,23 @@ class Drivers:
 
     @property
     def steady(self) -> bool:
-        """Whether the last update was run without a look at the device."""
+        """Whether the last update was run without synchronizing with the device."""
         return all(driver.steady for driver in self._drivers)
 
     def step(self, skip: Skip) -> None:
-        # Where one has to look it does so first: a wait is no time to have half of them moved.
+        # A driver on the host waits for the decision. An interrupt while it waits must not come when another
+        # optimizer has moved already.
         self._has_stepped = False
-        if any(isinstance(driver, HostDriver) for driver in self._drivers) and skip.read_clock() is None:
+        if self._any_on_host and skip.read_clock() is None:
             return
         for driver in self._drivers:
             driver.step(skip)
             self._has_stepped = True
 
     def note_break(self, before: list[int]) -> None:
-        """Note, in an error's way out, whether an optimizer has moved since its `versions` were taken."""
-        # Torch counts no changes by fused SGD: an error of a hook after it is not noticed. A capture
-        # executes nothing.
+        """Note, when an error has come, whether an optimizer has moved since its `versions` were taken."""
+        # Torch does not count the changes that fused SGD makes: an error of a hook after it is not noticed.
+        # While an update is captured no optimizer moves.
         captured = torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
         self.is_torn = not captured and (self._has_stepped or self.versions() != before)
 
@@ -178,12 +185,17 @@ class Drivers:
 
     def versions(self) -> list[int]:
         """Torch's counts of changes to each optimizer's first parameter and first state."""
-        tensors: list[Any] = []
+        found: list[int] = []
         for optimizer in self._optimizers:
-            tensors += optimizer.param_groups[0]["params"][:1]
-            for state in islice(optimizer.state.values(), 1):
-                tensors += state.values()
-        return [tensor._version for tensor in tensors if isinstance(tensor, Tensor)]
+            for parameter in optimizer.param_groups[0]["params"]:
+                found.append(parameter._version)
+                break
+            for state in optimizer.state.values():
+                for value in state.values():
+                    if isinstance(value, Tensor):
+                        found.append(value._version)
+                break
+        return found
 
 
 def takes_found_inf(optimizer: Optimizer, groups: Sequence[dict[str, Any]]) -> bool:
@@ -212,7 +224,7 @@ def check_capturable(optimizer: Optimizer, groups: Sequence[dict[str, Any]]) -> 
 def _complete_momentum(optimizer: Optimizer) -> None:
     """Give zero as momentum to parameters that join a group of fused SGD later.
 
-    Its kernel takes buffers of all parameters with a gradient, or makes those of all.
+    Its kernel takes the buffers of all parameters with a gradient, or creates them all.
     """
     for group in optimizer.param_groups:
         trained = [parameter for parameter in group["params"] if parameter.grad is not None]
@@ -225,11 +237,9 @@ def _complete_momentum(optimizer: Optimizer) -> None:
 
 
 def _has_momentum(optimizer: Optimizer) -> bool:
-    """Whether no parameter with a gradient lacks a momentum buffer that SGD would make."""
-    if type(optimizer) is not torch.optim.SGD:
-        return True
+    """Whether every parameter with a gradient has the momentum buffer that SGD would create."""
     return not any(
-        group["momentum"]
+        group.get("momentum")
         and parameter.grad is not None
         and optimizer.state.get(parameter, {}).get("momentum_buffer") is None
         for group in optimizer.param_groups

@@ -12,7 +12,7 @@ from torch_bridge.distributed.dtensors import local_part
 def gradients_of(parameters: Iterable[nn.Parameter]) -> list[Tensor]:
     """The gradients that are there, to be changed in place.
 
-    Of a sparse one its values, of a DTensor the part of this process.
+    For a sparse gradient that is its values, for a DTensor the shard of this rank.
     """
     gradients: list[Tensor] = []
     for parameter in parameters:
@@ -22,7 +22,8 @@ def gradients_of(parameters: Iterable[nn.Parameter]) -> list[Tensor]:
         if gradient.is_sparse:
             gradient = parameter.grad = gradient.coalesce()
             gradient = gradient._values()
-        gradients.append(local_part(gradient))
+        # Most are plain tensors, for which an update should not pay a call each.
+        gradients.append(gradient if type(gradient) is Tensor else local_part(gradient))
     return gradients
 
 
@@ -42,4 +43,6 @@ def total_norm(gradients: list[Tensor], dtype: torch.dtype | None) -> Tensor:
 
 def clip(gradients: list[Tensor], norm: Tensor, max_norm: float) -> None:
     """Scale the gradients by min(1, max_norm/(norm + 1e-6)), in place."""
-    torch._foreach_mul_(gradients, torch.clamp(max_norm / (norm + 1e-6), max=1.0))
+    # As torch computes max_norm / (norm + 1e-6), without the functions in Python that it goes through.
+    factor = norm.add(1e-6).reciprocal_().mul_(max_norm).clamp_(max=1.0)
+    torch._foreach_mul_(gradients, factor)

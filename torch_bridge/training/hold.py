@@ -12,9 +12,9 @@ from torch_bridge.schedulers.hold_state import States, starts
 
 
 class Hold:
-    """What the rules remember, in tensors that stay the same, and their decision. Nothing is read.
+    """What the rules remember, in tensors that stay the same, and their decision, taken on the device.
 
-    It begins with `set`.
+    `set` comes first.
 
     Args:
         rules: At least one.
@@ -26,9 +26,9 @@ class Hold:
         self._rules = rules
         self._flat_starts = torch.tensor(curve.flat_starts, dtype=torch.int64, device=device)
         self._memory: list[tuple[Tensor, Tensor]] = []
-        """Of each rule the integers and the floats, which an update writes at once."""
+        """The integers and the floats of each rule, each in one tensor, which an update writes at once."""
         self._states: list[Any] = []
-        """The same memory, a scalar a number."""
+        """The same memory, as one scalar for each number."""
         for state in starts(rules):
             count = sum(value.dtype == np.int32 for value in state)
             integers = torch.zeros(count, dtype=torch.int32, device=device)
@@ -39,7 +39,7 @@ class Hold:
     def holds(self, clock: Tensor, metric: Tensor, skip: Tensor) -> Tensor:
         """Whether the clock is held after an update at `clock` that had this metric: a bool scalar.
 
-        Of an update that was skipped the rules remember nothing, and the answer means nothing.
+        Rules remember nothing of an update that was skipped, and the answer then means nothing.
         """
         flat = (self._flat_starts == clock).any()
         states, held = decide(torch, self._rules, self._states, flat, metric.float())

@@ -86,7 +86,7 @@ class Loss(NamedTuple):
 
 
 def as_loss(value: Any) -> Loss:
-    """The value that a loss function returned.
+    """What a loss function returned, as a `Loss`.
 
     Raises:
         TypeError: It is neither a tensor nor a pair (sum, weight).

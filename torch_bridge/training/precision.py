@@ -3,15 +3,15 @@
 Micikevicius et al., Mixed Precision Training, 2018, arXiv:1710.03740.
 """
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Literal, get_args
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, TypeVar, get_args
 
 import torch
 from torch import Tensor
 
 from torch_bridge.core import checks
 
+Value = TypeVar("Value")
 PrecisionName = Literal["fp32", "bf16", "fp16"]
 
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -36,18 +36,18 @@ class Precision:
                 'precision="fp16" needs parameters in fp32, which it casts itself; some are fp16'
             )
         dtype = _DTYPES.get(name)
-        self._autocast: AbstractContextManager[Any] = (
-            nullcontext() if dtype is None else torch.autocast(device.type, dtype=dtype)
-        )
+        self._autocast = None if dtype is None else torch.autocast(device.type, dtype=dtype)
         self.scale = LossScale(device) if name == "fp16" else None
         """What losses are multiplied by on their way back, or None."""
 
-    @property
-    def autocast(self) -> AbstractContextManager[Any]:
-        """The context of a forward pass, entered once."""
+    def run(self, function: Callable[..., Value], *arguments: Any) -> Value:
+        """Call a function, which runs forward passes, under autocast."""
         # Where the whole loop is under autocast, torch keeps the weights that it cast until the loop's end.
         torch.clear_autocast_cache()
-        return self._autocast
+        if self._autocast is None:
+            return function(*arguments)
+        with self._autocast:
+            return function(*arguments)
 
 
 class LossScale:
@@ -55,9 +55,9 @@ class LossScale:
 
     As `torch.amp.GradScaler` has it, whose update this calls; the decision to skip is the step's own.
 
-    It also remembers the largest weight of a micro-batch, where weights are on the device. A sum is
-    divided by it before it goes backward: the host does not know when a weight is so much larger than
-    the one before that the quotient would overflow.
+    It also remembers the largest weight of a micro-batch, where weights are on the device. Sums are
+    divided by it before they go backward: the host can't know when a weight is so much larger than the one
+    before that the quotient would overflow.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -72,15 +72,16 @@ class LossScale:
         return self._largest_weight if self._has_weights else None
 
     def keep_weights(self, weights: Sequence[Tensor]) -> None:
-        """Remember the largest weight, of an update that overflowed too: the next will not."""
+        """Remember the largest weight; after an overflow too, so that the next update does not overflow."""
         self._has_weights = True
         finite = torch.nan_to_num(torch.stack([self._largest_weight, *weights]), 0.0, posinf=0.0)
         self._largest_weight.copy_(finite.amax())
 
     def update(self, found_inf: Tensor, loss: Tensor) -> None:
         """`found_inf` is 1.0 where the update was skipped."""
-        # A loss that is not finite is no work of the scale, which many bad batches would bring to zero:
-        # it is no overflow, and no good update either, which the call below counts it for.
+        # The scale is not to blame for a loss that is not finite, and many bad batches would bring it to
+        # zero: such an update is not counted as an overflow, nor as the good update that the call below
+        # would then take it for.
         finite = loss.mul(0).eq(0)
         self.good_updates.add_(finite.int() - 1)
         torch._amp_update_scale_(self.factor, self.good_updates, found_inf * finite, 2.0, 0.5, 2000)

@@ -88,8 +88,8 @@ def on_host(state: TrainStepState) -> TrainStepState:
 def copied_for(optimizer: Optimizer, state: Any) -> Any:
     """A copy of an optimizer's state, its tensors placed, and laid out in memory, as their parameters are.
 
-    Fused kernels on a CPU go through both in the order of memory, whatever the strides: the moments of a
-    model in channels_last would be those of other elements.
+    Fused kernels on a CPU go through both in the order of memory, whatever the strides: with another layout,
+    as of a model in channels_last, an element would get the moments of another one.
     """
     copied = pytree.tree_map(_copy, state)
     for group, saved in zip(optimizer.param_groups, copied["param_groups"], strict=True):
@@ -119,7 +119,7 @@ def restore_dtypes(optimizer: Optimizer, state: Any) -> None:
         for parameter, number in zip(group["params"], saved["params"], strict=True):
             loaded = optimizer.state.get(parameter, {})
             for name, value in state["state"].get(number, {}).items():
-                # Of "step" torch knows by itself.
+                # Torch keeps the dtype of "step" by itself.
                 if isinstance(value, Tensor) and name != "step" and loaded[name].dtype != value.dtype:
                     loaded[name] = value.to(parameter.device)
 

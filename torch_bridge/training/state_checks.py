@@ -72,14 +72,14 @@ def _check(own: TrainStepState, other: Any, optimizers: Sequence[Optimizer], dev
 
 
 def _check_placement(own_model: Any, other: Any) -> None:
-    """Refuse parts of another process, or of another number of them. Whole tensors fit everywhere."""
+    """Refuse shards of another rank, or of another number of ranks. Whole tensors fit everywhere."""
     own = {_placement(leaf) for leaf in pytree.tree_leaves(own_model)}
     parts = (other["model"], other["optimizer"])
     if foreign := {_placement(leaf) for leaf in pytree.tree_leaves(parts)} - own - {None}:
         raise ValueError(
-            f"state_dict has parts of tensors, spread as {foreign.pop()}, and the model's are not spread so: "
-            "each process loads its own state; save and load through Checkpoints to go on with another "
-            "number of processes"
+            f"state_dict has shards of tensors, placed as {foreign.pop()}, and the model's are placed "
+            "differently: each rank loads its own state; save and load through Checkpoints to go on with "
+            "another number of ranks"
         )
 
 
@@ -90,7 +90,7 @@ def _placement(leaf: Any) -> str | None:
 
 @contextmanager
 def _refused(what: str) -> Generator[None]:
-    """Say what is missing, whatever a damaged state leads to."""
+    """Turn whatever error a damaged state leads to into one that names what is missing."""
     try:
         yield
     except ValueError:
@@ -111,7 +111,7 @@ def _check_scale(own: Any, other: Any) -> None:
 
 
 def _listed(value: Any) -> Any:
-    """A tuple as a list. A dictionary is none, though its paths are the same where its keys are 0, 1, ..."""
+    """A tuple as a list. A dictionary is not taken for one, though keys 0, 1, ... give the same paths."""
     if isinstance(value, tuple):
         return list(cast("tuple[Any, ...]", value))
     return {"not a list": cast("Any", value)} if isinstance(value, Mapping) else value
@@ -122,7 +122,7 @@ def _check_shapes(name: str, own: Any, other: Any) -> None:
         {
             key: _kind(leaf)
             for path, leaf in pytree.tree_leaves_with_path(tree)
-            # What a module saves of its own accord may change in shape.
+            # What a module saves by get_extra_state may change its shape.
             if "_extra_state" not in (key := pytree.keystr(path))
         }
         for tree in (own, other)
@@ -169,7 +169,7 @@ def _check_optimizer(optimizer: Optimizer, own: Mapping[str, Any], other: Mappin
                 expected, is_needed = made[key]
             else:
                 expected, is_needed = _kinds(own["state"].get(number, {})), False
-            # One that is empty is made anew, as one that is missing.
+            # Torch makes a state that is empty anew, like one that is missing.
             if (found := _kinds(states.get(number, {}))) or is_needed:
                 _check_state(number, expected, found)
                 if of_torch:
@@ -177,7 +177,7 @@ def _check_optimizer(optimizer: Optimizer, own: Mapping[str, Any], other: Mappin
 
 
 def add_new_states(optimizer: Optimizer, state: Any) -> None:
-    """Put what an optimizer of torch's makes in its first update where its own state lacks it."""
+    """Add to an optimizer's state what its first update will make, if it is one of torch's own."""
     if not is_of_torch(optimizer):
         return
     for group, settings in zip(optimizer.param_groups, state["param_groups"], strict=True):
@@ -193,9 +193,9 @@ def is_of_torch(optimizer: Optimizer) -> bool:
 def new_state(
     optimizer: Optimizer, parameter: nn.Parameter, settings: Mapping[str, Any]
 ) -> tuple[dict[str, Any], bool]:
-    """What such an optimizer of torch's, with these settings, keeps for such a parameter.
+    """What one of torch's own optimizers, with these settings, keeps for such a parameter.
 
-    And whether it does from when it is built on, so that it has to be in every state.
+    And whether it has that from the start, so that it must be in every state.
     """
     like = nn.Parameter(torch.zeros_like(parameter))
     like.grad = torch.zeros_like(parameter)
@@ -218,7 +218,7 @@ def _kinds(state: Any) -> dict[str, str]:
 
 
 def _check_state(number: int, expected: Mapping[str, str], found: Mapping[str, str]) -> None:
-    """What torch would miss or misread is refused; more than it asks for may come from earlier settings."""
+    """Refuse what torch would miss or misread. A state may have more, which earlier settings have left."""
     different = [
         f"{name}: {found.get(name, 'missing')} in the state, {kind} here"
         for name, kind in expected.items()
@@ -232,7 +232,7 @@ def _check_state(number: int, expected: Mapping[str, str], found: Mapping[str, s
 
 
 def _check_values(number: int, state: Mapping[str, Any]) -> None:
-    """What torch's own optimizers could not copy, or count on from."""
+    """Refuse values that torch's own optimizers could not copy, or could not count on from."""
     for name, value in state.items():
         if not isinstance(value, Tensor | int | float | None):
             raise ValueError(

@@ -292,8 +292,9 @@ class TrainStep:
         accumulator = Accumulator(count, self._optimized, scale, division)
         for number, batch in enumerate(micro_batches, 1):
             with self._wrapper.micro_batch(is_last=number == count):
-                with self._precision.autocast:
-                    loss, carry = forward(self._loss_fn, self.model, batch, self._carry, carry)
+                loss, carry = self._precision.run(
+                    forward, self._loss_fn, self.model, batch, self._carry, carry
+                )
                 accumulator.add(loss)
         return accumulator, carry
 
