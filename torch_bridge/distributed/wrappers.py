@@ -1,7 +1,7 @@
 """How a model is wrapped for several ranks, and what an update needs of the wrapper."""
 
 from collections.abc import Generator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol, cast
 
 from torch import Tensor, distributed, nn
@@ -51,8 +51,11 @@ class Wrapper(Protocol):
         """
         ...
 
-    def micro_batch(self, is_last: bool) -> AbstractContextManager[Any]:
-        """The context of a micro-batch's forward and backward pass, which may average the gradients."""
+    def micro_batch(self, is_last: bool) -> AbstractContextManager[Any] | None:
+        """The context of a micro-batch's forward and backward pass, which may average the gradients.
+
+        None where it would do nothing.
+        """
         ...
 
     def reduce(self, values: Tensor, operation: Any = ReduceOp.SUM) -> None:
@@ -76,8 +79,8 @@ class Unwrapped:
     def check(self, parameters: Sequence[nn.Parameter]) -> None:
         """There is nothing to average."""
 
-    def micro_batch(self, is_last: bool) -> AbstractContextManager[Any]:
-        return nullcontext()
+    def micro_batch(self, is_last: bool) -> None:
+        """There is nothing to average."""
 
     def reduce(self, values: Tensor, operation: Any = ReduceOp.SUM) -> None:
         """There is one rank."""
@@ -172,8 +175,8 @@ class Sharded:
     def check(self, parameters: Sequence[nn.Parameter]) -> None:
         """All are averaged: `wrapper_of` refuses a model with parameters left out."""
 
-    def micro_batch(self, is_last: bool) -> AbstractContextManager[Any]:
-        return nullcontext() if is_last or self._every_micro_batch else self._unsynchronized()
+    def micro_batch(self, is_last: bool) -> AbstractContextManager[Any] | None:
+        return None if is_last or self._every_micro_batch else self._unsynchronized()
 
     @contextmanager
     def _unsynchronized(self) -> Generator[None]:

@@ -115,6 +115,7 @@ class Drivers:
         self._parameters = self._present_parameters()
         self._before = [(group, dict(group)) for group in all_groups(optimizers)]
         self.is_torn = self._has_stepped = False
+        self._versions: list[int] = []
         self.bind()
 
     def bind(self) -> None:
@@ -159,6 +160,7 @@ class Drivers:
         return all(driver.steady for driver in self._drivers)
 
     def step(self, skip: Skip) -> None:
+        self._versions = self._read_versions()
         # A driver on the host waits for the decision. An interrupt while it waits must not come when another
         # optimizer has moved already.
         self._has_stepped = False
@@ -168,12 +170,12 @@ class Drivers:
             driver.step(skip)
             self._has_stepped = True
 
-    def note_break(self, before: list[int]) -> None:
-        """Note, when an error has come, whether an optimizer has moved since its `versions` were taken."""
+    def note_break(self) -> None:
+        """Note, when an error has come, whether an optimizer has moved in this update."""
         # Torch does not count the changes that fused SGD makes: an error of a hook after it is not noticed.
         # While an update is captured no optimizer moves.
         captured = torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
-        self.is_torn = not captured and (self._has_stepped or self.versions() != before)
+        self.is_torn = not captured and (self._has_stepped or self._read_versions() != self._versions)
 
     def check_whole(self) -> None:
         """Refuse to go on from a torn update."""
@@ -183,7 +185,7 @@ class Drivers:
                 "go on with load_state_dict"
             )
 
-    def versions(self) -> list[int]:
+    def _read_versions(self) -> list[int]:
         """Torch's counts of changes to each optimizer's first parameter and first state."""
         found: list[int] = []
         for optimizer in self._optimizers:
