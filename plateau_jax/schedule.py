@@ -46,7 +46,7 @@ def multiplier(segments: Segments, step: Any) -> jax.Array:
     return _multiplier(segments, _steps(step))
 
 
-def optax_schedule(curve: Curve, peak_value: Any = 1.0) -> Callable[[Any], jax.Array]:
+def optax_schedule(curve: Curve, peak_value: Any) -> Callable[[Any], jax.Array]:
     """The curve as an optax schedule.
 
         rate(step) = float32(peak_value) · curve(step)

@@ -138,7 +138,7 @@ def test_without_compiling(x64, curve):
 def test_every_step_of_a_curve(x64, curve):
     with jax.enable_x64(x64):
         assert_equal_bits(multiplier(curve.segments, STEPS), curve(STEPS))
-        assert_equal_bits(optax_schedule(curve)(STEPS).astype("float32"), curve(STEPS))
+        assert_equal_bits(optax_schedule(curve, 1.0)(STEPS).astype("float32"), curve(STEPS))
 
 
 @pytest.mark.slow
