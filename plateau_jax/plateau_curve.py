@@ -1,5 +1,6 @@
 """A curve of a warmup, a decay and plateaus."""
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass
 from fractions import Fraction
@@ -99,7 +100,8 @@ class PlateauCurve(Curve):
 
     Warns:
         CurveWarning: Percentages that look like fractions: all are at most 1, and one lies between 0 and 1.
-            A duration above 0 that rounds to no step.
+            A duration above 0 that rounds to no step. A `min_lr_ratio` above 0 and below 1e-4, which looks
+            like a rate.
 
     >>> curve = PlateauCurve(1000, warmup_steps=100, plateaus=[(50, 20)], min_lr_ratio=0.1)
     >>> curve(100), curve(1000)
@@ -154,6 +156,12 @@ class PlateauCurve(Curve):
         )
         if message := seldom_meant(total - warmup, warmup, plateaus):
             warn(message)
+        # 1e-5 / 0.1, say, may be rounded to a little below.
+        if 0 < min_lr_ratio < 1e-4 and not math.isclose(min_lr_ratio, 1e-4):
+            warn(
+                f"min_lr_ratio = {min_lr_ratio!r} looks like a rate, and is a share of the peak. For a final "
+                f"rate of {min_lr_ratio!r} write min_lr_ratio={min_lr_ratio!r} / peak"
+            )
 
     def to_dict(self) -> CurveArguments:
         """All arguments, as plain JSON values.

@@ -207,6 +207,7 @@ def test_a_stack_under_vmap_is_each_curve(case, others):
     )
 
 
+@pytest.mark.filterwarnings("ignore:min_lr_ratio:plateau_jax.CurveWarning")
 @pytest.mark.gpu("jax")
 @x64_both_ways
 @both_searches
