@@ -240,12 +240,7 @@ class Curve(ABC):
                730        999  cosine decay     0.308658           0
               1000          …  end                     0           0
         """
-        table = rows.described(self.rows)
-        width = max(13, *(len(what) for _, _, what, _, _ in table))
-        return "\n".join(
-            f"{first:>10} {last:>10}  {what:{width}} {start:>11} {end:>11}"
-            for first, last, what, start, end in table
-        )
+        return rows.as_text(self.rows)
 
     def _repr_html_(self) -> str:
         """The curve as notebooks show it: a picture, and the table of `describe`. Needs no matplotlib."""
