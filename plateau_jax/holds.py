@@ -1,5 +1,6 @@
 """Rules that hold the curve's clock: what the user wrote, checked once, frozen."""
 
+import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import KW_ONLY, asdict, dataclass
 from itertools import pairwise
@@ -167,5 +168,9 @@ def rules_of(hold: Any, curve: Curve) -> tuple[Rule, ...]:
         raise ValueError("hold holds no rule; without one it is None")
     for rule in rules:
         if isinstance(rule, HoldUntilFlat) and not curve.flat_starts:
-            raise ValueError(f"{rule!r} finds no flat part to hold at in {curve!r}")
+            shown = textwrap.shorten(repr(curve), 300, placeholder=" …")
+            raise ValueError(
+                f"{rule!r} finds no flat part to hold at in {shown}: "
+                "add plateaus=[(start %, duration %)], or to a StagedCurve a stage (steps,)"
+            )
     return rules

@@ -6,6 +6,7 @@ from dataclasses import KW_ONLY, dataclass
 from fractions import Fraction
 from typing import Literal, TypedDict, cast, get_args
 
+from plateau_jax import advice
 from plateau_jax.checks import count, integer, one_of, ratio
 from plateau_jax.curve import Curve
 from plateau_jax.curve_warning import warn
@@ -122,8 +123,8 @@ class PlateauCurve(Curve):
     decay_shape: DecayShape = "cosine"
 
     def __post_init__(self) -> None:
-        total = count("total_steps", self.total_steps)
-        warmup = integer("warmup_steps", self.warmup_steps)
+        total = count("total_steps", self.total_steps, advice.endless(self.total_steps))
+        warmup = integer("warmup_steps", self.warmup_steps, advice.share(self.warmup_steps, total))
         if not 0 <= warmup < total:
             raise ValueError(
                 f"warmup_steps = {warmup} must lie in 0 … total_steps - 1 = {total - 1}, "
@@ -133,7 +134,9 @@ class PlateauCurve(Curve):
         absolute_plateaus = step_counts(self.absolute_plateaus, warmup)
         min_lr_ratio = ratio("min_lr_ratio", self.min_lr_ratio)
         init_lr_ratio = ratio("init_lr_ratio", self.init_lr_ratio)
-        warmup_shape = one_of("warmup_shape", self.warmup_shape, get_args(WarmupShape))
+        warmup_shape = one_of(
+            "warmup_shape", self.warmup_shape, get_args(WarmupShape), advice.steps(self.warmup_shape)
+        )
         decay_shape = one_of("decay_shape", self.decay_shape, get_args(DecayShape))
         rows = _rows(
             total,
