@@ -17,7 +17,7 @@ class CurveWarning(UserWarning):
     """Arguments that are allowed, but seldom meant. The message says what was found, and what to write.
 
     It points at the line of the user's call; inside a trainer, at the trainer's line. A curve, or a
-    scheduler, warns once. Python's own filters turn it off:
+    scheduler, says each thing once. Python's own filters turn it off:
 
     >>> import warnings
     >>> from plateau_jax import CurveWarning, PlateauCurve
@@ -42,11 +42,7 @@ def _is_inside(frame: FrameType) -> bool:
     code = frame.f_code
     # The `__init__` that `dataclass` writes for a user's derived class has the user's module.
     is_generated = (code.co_filename, code.co_name) == ("<string>", "__init__")
-    return is_generated or package_of(frame) in _INSIDE
-
-
-def package_of(frame: FrameType) -> str:
-    return str(frame.f_globals.get("__name__")).partition(".")[0]
+    return is_generated or str(frame.f_globals.get("__name__")).partition(".")[0] in _INSIDE
 
 
 @contextmanager

@@ -59,6 +59,7 @@ def test_the_state_of_a_curve_with_another_past_is_refused_by_name(description, 
     assert rates_of(again.optimizer) == rates_of(run.optimizer)
 
 
+@pytest.mark.filterwarnings("ignore:min_lr_ratio:plateau_jax.CurveWarning")
 @given(
     st.sampled_from(("total_steps", "warmup_steps", "plateaus", "absolute_plateaus", "decay_shape")), ratios
 )
