@@ -20,7 +20,15 @@ from torch_bridge.schedulers.param_groups import (
     peaks_of,
     set_peaks,
 )
-from torch_bridge.schedulers.resume import bases_in, check_past, clock_in, curves_in, way_out
+from torch_bridge.schedulers.resume import (
+    bases_in,
+    check_loaded,
+    check_past,
+    clock_in,
+    curves_in,
+    shown,
+    way_out,
+)
 from torch_bridge.schedulers.step_watch import Watch
 
 
@@ -191,6 +199,7 @@ class CurveLR(LambdaLR):
         """
         strict = self.strict if strict is None else strict
         try:
+            check_loaded(state_dict)
             last_epoch = checks.at_least("last_epoch", state_dict["last_epoch"], -1)
             step_count = checks.integer("_step_count", state_dict.get("_step_count", last_epoch + 1))
             peaks = bases_in("base_lrs", state_dict["base_lrs"], len(self.base_lrs))
@@ -229,7 +238,7 @@ class CurveLR(LambdaLR):
             saved = state_dict["rates"]
             rates = [float(checks.number(f"rates[{i}]", rate)) for i, rate in enumerate(saved)]
             if len(rates) != count or min(rates, default=0.0) < 0:
-                raise ValueError(f"state_dict has the rates {rates} for {count} parameter groups")
+                raise ValueError(f"state_dict has the rates {shown(rates)} for {count} parameter groups")
         except (KeyError, OverflowError, TypeError, ValueError):
             if strict:
                 raise
