@@ -16,6 +16,9 @@ from torch.optim.lr_scheduler import LambdaLR
 from plateau_jax import Curve, HoldBelow, HoldUntilFlat, StagedCurve
 from torch_bridge import lambda_lr
 
+# Short curves, far past their ends.
+pytestmark = pytest.mark.filterwarnings("ignore:the curve has total_steps:plateau_jax.CurveWarning")
+
 SIZE = 40
 
 
