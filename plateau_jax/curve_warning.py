@@ -27,7 +27,7 @@ class CurveWarning(UserWarning):
     """
 
 
-def warn(message: str) -> None:
+def warn(message: str, category: type[Warning] = CurveWarning) -> None:
     """Warn at the innermost line outside of those packages."""
     if _silent.get():
         return
@@ -35,7 +35,7 @@ def warn(message: str) -> None:
     frame, level = sys._getframe(1), 2
     while frame is not None and _is_inside(frame):
         frame, level = frame.f_back, level + 1
-    warnings.warn(message, CurveWarning, stacklevel=level)
+    warnings.warn(message, category, stacklevel=level)
 
 
 def _is_inside(frame: FrameType) -> bool:
