@@ -16,6 +16,7 @@ from torch_bridge.checkpointing.agreement import on_all_ranks
 from torch_bridge.checkpointing.background import Background
 from torch_bridge.checkpointing.loading_parts import LoadingPart, load_all_or_none
 from torch_bridge.checkpointing.parts import Part, Snapshot
+from torch_bridge.checkpointing.writing_ranks import WritingRanks
 from torch_bridge.core import checks
 from torch_bridge.distributed import processes
 
@@ -46,7 +47,8 @@ class Checkpoints:
 
     Args:
         directory: The folder; it is made by the first save.
-        keep: How many checkpoints are kept: the newest, and those with the highest counts.
+        keep: How many checkpoints are kept: those that were saved last. What else lies in the folder, under
+            whatever name, is left alone.
 
     Raises:
         NotADirectoryError: The directory is a file.
@@ -92,13 +94,14 @@ class Checkpoints:
                 on all ranks.
             Exception: What a part or the system raises. The other ranks then raise RuntimeError.
         """
-        # Here, since torch.distributed.checkpoint takes half as long to import as torch.
+        # For the start-up: torch.distributed.checkpoint takes half as long to import as torch.
         from torch_bridge.checkpointing.writing import CheckpointWriter
 
         unfinished: folders.Unfinished | None = None
+        ranks: WritingRanks | None = None
         snapshots: dict[str, Snapshot] = {}
 
-        def begin() -> tuple[int, list[str], str]:
+        def begin() -> tuple[int, list[str], tuple[str, str, int]]:
             nonlocal unfinished
             self._background.finish()
             called = checks.at_least("count", count, 0)
@@ -107,17 +110,22 @@ class Checkpoints:
                 snapshots[name] = Snapshot.of(name, part)
             if processes.is_main():
                 unfinished = folders.Unfinished(self.directory, called)
-            return called, list(parts_by_name), unfinished.path.name if unfinished else ""
+            folder = (unfinished.path.name, unfinished.save, unfinished.number) if unfinished else ("", "", 0)
+            return called, list(parts_by_name), folder
 
         try:
             with _ordinary_mode():
                 begun = on_all_ranks(begin)
             _check_same([each[:2] for each in begun])
-            (called, _, name), *_ = begun
+            (called, _, (name, save, number)), *_ = begun
+            ranks = WritingRanks(self.directory / name, processes.rank())
             writer = CheckpointWriter(
                 path=self.directory / name,
                 unfinished=unfinished,
                 count=called,
+                save=save,
+                number=number,
+                ranks=ranks,
                 rank=processes.rank(),
                 processes=processes.count(),
                 parts={name: each.encoded for name, each in snapshots.items()},
@@ -126,9 +134,12 @@ class Checkpoints:
             )
             self._background.start(writer.write)
         except BaseException:
-            if unfinished is not None and self._background.is_idle:
-                unfinished.discard()
-                unfinished.unlock()
+            if self._background.is_idle:
+                if unfinished is not None:
+                    unfinished.discard()
+                    unfinished.unlock()
+                if ranks is not None:
+                    ranks.release()
             raise
         if wait:
             self._background.finish()
@@ -137,8 +148,9 @@ class Checkpoints:
         """Give the parts back what they were saved with, all of them or none.
 
         Args:
-            count: Which checkpoint; by default, of those that are not damaged, the one with the highest
-                count. A warning names the damaged ones that were passed over.
+            count: Which checkpoint; by default, of those that are not damaged, the one that was saved last.
+                In a run that never went back it has the highest count. A warning names the damaged ones that
+                were passed over.
             **parts_by_name: The parts, or some of them, under the names that they were saved by.
 
         Returns:
@@ -151,13 +163,13 @@ class Checkpoints:
             RuntimeError: The checkpoint is damaged, or all are; or another rank has failed.
             Exception: What a part raises that refuses its state. After any error all parts are as before.
         """
-        from torch_bridge.checkpointing import reading  # here for the same reason as in save
+        from torch_bridge.checkpointing import reading  # for the start-up, as in save
 
         def begin() -> tuple[int | None, list[str], list[folders.Complete]]:
             self._background.finish()
             called = None if count is None else checks.at_least("count", count, 0)
             parts.check(parts_by_name)
-            return called, list(parts_by_name), folders.complete(self.directory)
+            return called, list(parts_by_name), folders.with_damaged(self.directory)
 
         begun = on_all_ranks(begin)
         _check_same([each[:2] for each in begun])

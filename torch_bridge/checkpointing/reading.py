@@ -1,6 +1,7 @@
 """Reading a checkpoint: its files are checked first, then each rank reads the state that it needs."""
 
 import json
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,9 +11,10 @@ import torch
 from torch import Tensor
 from torch.distributed.checkpoint import Metadata
 
-from torch_bridge.checkpointing import encoding, folders, manifest, tensor_files
+from torch_bridge.checkpointing import contents, encoding, folders, manifest, tensor_files
+from torch_bridge.checkpointing.folders import STATE
 from torch_bridge.checkpointing.manifest import Manifest
-from torch_bridge.checkpointing.writing import STATE, key_of_rank
+from torch_bridge.checkpointing.writing import key_of_rank
 from torch_bridge.distributed import processes
 from torch_bridge.distributed.dtensors import mesh_of
 
@@ -73,6 +75,12 @@ def _manifests(found: folders.Complete) -> dict[str, Manifest]:
     for name, each in manifests.items():
         if (each["count"], each["processes"]) != (found.count, len(manifests)):
             raise ValueError(f"{name}/{manifest.NAME} is of another checkpoint")
+        if each["save"] != first["save"]:
+            raise ValueError(
+                f"{name}/{manifest.NAME} is of another save of {found.count} than that of rank 0"
+            )
+        if STATE not in each["files"]:
+            raise ValueError(f"{name}/{manifest.NAME} names no {STATE}")
     return manifests
 
 
@@ -96,10 +104,8 @@ def _open(found: folders.Complete) -> SavedCheckpoint:
         for name in ("0", rank)
         if name in manifests
     ]
-    listed = {
-        name: each["files"] for name, each in manifests.items() if tensor_files.CONTENTS in each["files"]
-    }
-    return SavedCheckpoint(found, list(manifests.values()), states, tensor_files.contents(found.path, listed))
+    listed = {name: each["files"] for name, each in manifests.items() if contents.CONTENTS in each["files"]}
+    return SavedCheckpoint(found, list(manifests.values()), states, contents.joined(found.path, listed))
 
 
 def read(saved: SavedCheckpoint, names: Sequence[str], template: Mapping[str, Tensor]) -> dict[str, Any]:
@@ -122,6 +128,7 @@ def read(saved: SavedCheckpoint, names: Sequence[str], template: Mapping[str, Te
             tensor = torch.empty_like(like, dtype=dtype, requires_grad=False)
         else:
             key = own if own in stored else key
+            _check_memory(key, stored.get(key), shape, stride)
             tensor = torch.empty(shape, dtype=dtype, device="cpu")
             if stride is not None:
                 tensor = torch.empty_strided(shape, stride, dtype=dtype, device="cpu")
@@ -131,6 +138,17 @@ def read(saved: SavedCheckpoint, names: Sequence[str], template: Mapping[str, Te
     states = {name: encoding.decode(parts[name], make) for name in names}
     tensor_files.fill(saved.found.path, saved.contents, wanted)
     return states
+
+
+def _check_memory(key: str, known: Any, shape: list[int], stride: list[int] | None) -> None:
+    """Raises ValueError where a tensor is not stored in this shape, or would take more memory than it has."""
+    size = None if known is None else list(known.size)
+    # What has no elements is not stored.
+    if size != shape and (size is not None or math.prod(shape) != 0):
+        raise ValueError(f"{key} is not there whole")
+    steps = zip(shape, stride or [0] * len(shape), strict=True)
+    if 1 + sum((length - 1) * step for length, step in steps if length) > max(1, math.prod(shape)):
+        raise ValueError(f"{key} has the strides {stride}, of more memory than its shape {shape} takes")
 
 
 def other_count_of_processes(saved: SavedCheckpoint, names: Sequence[str], kept: Sequence[str]) -> list[str]:
