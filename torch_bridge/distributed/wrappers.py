@@ -10,7 +10,13 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from torch_bridge.distributed.dtensors import mesh_of
-from torch_bridge.distributed.fsdp_internals import forget_pass, is_sharded, may_reduce_fp16, sharded_modules
+from torch_bridge.distributed.fsdp_internals import (
+    divide_factors,
+    forget_pass,
+    is_sharded,
+    may_reduce_fp16,
+    sharded_modules,
+)
 
 # Optimizers of torch 2.13 that raise in the middle of an update of DTensors.
 _NOT_SHARDED = ("Adafactor", "Muon", "Rprop")
@@ -277,4 +283,13 @@ def _check_sharded(model: nn.Module) -> None:
         raise ValueError(
             f"the model's parameters are kept on {device} beside a mesh on {mesh.device_type}: a training "
             "step needs fully_shard without an offload policy"
+        )
+    # Where ranks hold copies of whole parameters, torch may divide by the factor twice.
+    is_doubtful = mesh.ndim == 2 and mesh.size(1) == 1 < mesh.size()
+    if wrong := divide_factors(model) - ({None} if is_doubtful else {None, mesh.size()}):
+        raise ValueError(
+            f"set_gradient_divide_factor({wrong.pop()}) was called on the model or a part of it, and then "
+            f"gradients are not averages over the {mesh.size()} ranks, which a training step needs. Leave "
+            "that call out, or call set_gradient_divide_factor(None) wherever it was called; for a loss per "
+            "token of all ranks return (loss.sum(), number of tokens) from loss_fn"
         )
