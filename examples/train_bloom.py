@@ -207,7 +207,8 @@ def main() -> None:
             done = saved["done"]
             print(f"resumed from {args.checkpoint} after update {done} of {updates}")
     except ValueError as error:
-        sys.exit(f"train_bloom.py: {error}")
+        options = "without --epochs, --batch-size and --count, --resume goes on as planned"
+        sys.exit(f"train_bloom.py: {error}{f'; {options}' if 'saved under' in str(error) else ''}")
 
     stop = threading.Event()
 

@@ -219,7 +219,10 @@ def arguments():
         before, done = Curve.from_dict(saved["curve"]), len(saved["rates"])
         if not curve.same_until(before, done):
             parted = curve.first_difference(before)
-            parser.error(f"--resume: after {done} updates, but the curves part after step {parted}")
+            parser.error(
+                f"--resume: after {done} updates, but the curves part after step {parted}; without --warmup, "
+                "--stable and --cooldown it goes on as planned"
+            )
     return args, curve, saved
 
 

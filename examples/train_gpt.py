@@ -233,7 +233,8 @@ def main() -> None:
             settings.parent.mkdir(parents=True, exist_ok=True)
             settings.write_text(json.dumps(vars(args)))
     except (OSError, ValueError, RuntimeError) as error:
-        sys.exit(f"train_gpt.py: {error}")
+        way_out = "; without --steps, --resume goes on as planned" if "saved under" in str(error) else ""
+        sys.exit(f"train_gpt.py: {error}{way_out}")
 
     stop = threading.Event()
 

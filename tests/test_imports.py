@@ -1,11 +1,8 @@
 """What importing each package needs and loads: a user of one framework does not need the other."""
 
-import ast
 import pickle
 import subprocess
 import sys
-from graphlib import TopologicalSorter
-from pathlib import Path
 from unittest.mock import patch
 
 import pytest
@@ -222,20 +219,6 @@ def test_what_is_missing_inside_of_a_package_is_told_as_it_is(absent, imports, a
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     last = done.stderr.splitlines()[-1]
     assert last == f"ModuleNotFoundError: import of {absent} halted; None in sys.modules"
-
-
-def test_no_circle_of_imports_between_the_files_of_the_core():
-    folder = Path(plateau_jax.__file__).parent
-    imports = {}
-    for file in folder.glob("*.py"):
-        found = set()
-        for node in ast.walk(ast.parse(file.read_text())):
-            if isinstance(node, ast.ImportFrom) and node.module == "plateau_jax":
-                found |= {alias.name for alias in node.names}
-            elif isinstance(node, ast.ImportFrom) and node.module.startswith("plateau_jax."):
-                found.add(node.module.partition(".")[2])
-        imports[file.stem] = found
-    TopologicalSorter(imports).prepare()  # it raises CycleError
 
 
 def test_the_message_of_a_package_that_says_itself_what_it_misses_is_kept():

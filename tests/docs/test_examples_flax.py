@@ -95,7 +95,7 @@ def test_interrupted_and_resumed_under_a_plan_of_the_same_past_it_is_as_if_it_ha
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--resume", "--warmup", 6], "but the curves part after step 1"),
+        (["--resume", "--warmup", 6], "part after step 1; without --warmup, --stable"),
         (["--resume", "--peak", 1], "--resume: --batch-size, --width, --peak and --seed stay"),
         (["--resume", "--checkpoint", "nowhere"], "--resume: there is no checkpoint in nowhere"),
         (["--mesh", 3, 1], "--mesh: invalid choice: 3"),

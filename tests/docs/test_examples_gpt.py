@@ -84,6 +84,7 @@ def test_it_refuses_to_resume_under_another_curve(gpt):
     status, _, errors = start(folder, "train_gpt.py", "--resume", "--steps", "5").finish()
     assert status == 1
     assert errors.startswith("train_gpt.py: state_dict was saved under PlateauCurve(total_steps=200, ")
+    assert errors.endswith("; without --steps, --resume goes on as planned\n")
 
 
 def lines_with_losses(lines):

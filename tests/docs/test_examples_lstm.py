@@ -65,6 +65,9 @@ def test_what_cannot_be_is_refused_in_one_line(tmp_path, arguments, code, messag
 def test_lstm_resumes_with_the_settings_of_the_checkpoint(lstm, tmp_path):
     _, uninterrupted = lstm
     interrupt(start(tmp_path, *LSTM), "    50 ")
+    status, _, errors = start(tmp_path, "train_lstm.py", "--resume", "--epochs", "7").finish()
+    assert status == 1
+    assert errors.endswith("; without --epochs and --window, --resume goes on as planned\n")
     resumed = finish(start(tmp_path, "train_lstm.py", "--resume"))
     assert resumed[-1] == uninterrupted[-1]
     assert [line for line in resumed if line.startswith("  LSTM:")] == [
