@@ -12,7 +12,10 @@ from plateau_jax import PlateauCurve
 from torch_bridge import lambda_lr
 from torch_bridge.schedulers.param_groups import peaks_of
 
-pytestmark = pytest.mark.usefixtures("short_windows")
+pytestmark = [
+    pytest.mark.usefixtures("short_windows"),
+    pytest.mark.filterwarnings("ignore:the curve has total_steps:plateau_jax.CurveWarning"),
+]
 
 CURVE = PlateauCurve(100, warmup_steps=10, plateaus=[(50, 20)], min_lr_ratio=0.1)
 OTHER = PlateauCurve(200, plateaus=[(10, 20)], decay_shape="linear")

@@ -148,11 +148,12 @@ class CurveLR(LambdaLR):
     def _step_to(self, epoch: Any) -> None:
         try:
             if isinstance(epoch, Tensor):  # of integers, too
-                raise TypeError(f"epoch = {epoch!r} must be an integer")
+                raise TypeError
             epoch = max(checks.integer("epoch", epoch), -1)
-        except TypeError as error:
+        except TypeError:
             raise TypeError(
-                f"{error}: step() takes a loss only with hold=, as lambda_lr(optimizer, curve, hold=...)"
+                f"epoch = {epoch!r} must be an integer: step() takes a loss only with hold=, as "
+                "lambda_lr(optimizer, curve, hold=...)"
             ) from None
         if epoch == self.last_epoch + 1:
             if self.last_epoch >= self._end:
