@@ -232,6 +232,11 @@ def test_a_scheduler_marks_the_step_of_its_optimizer() -> None:
     assert hasattr(_scheduler().optimizer.step, "_wrapped_by_lr_sched")
 
 
+@_shows("_get_lr_called_within_step")
+def test_the_state_of_a_scheduler_of_torchs_has_a_key_that_a_curves_lacks() -> None:
+    assert "_get_lr_called_within_step" in _scheduler().state_dict()
+
+
 @_shows("_opt_called")
 def test_a_scheduler_makes_its_optimizer_note_that_it_was_stepped() -> None:
     optimizer = _scheduler().optimizer

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from torch_bridge.loop.metrics import MetricLog
     from torch_bridge.loop.profiling import profile
     from torch_bridge.schedulers.counting import count_updates
-    from torch_bridge.schedulers.curve_lr import CurveLR, CurveLRState
+    from torch_bridge.schedulers.curve_lr import CurveLR
+    from torch_bridge.schedulers.curve_lr_state import CurveLRState
     from torch_bridge.schedulers.factories import get_cosine_plateau_schedule_with_warmup, lambda_lr
     from torch_bridge.schedulers.follower import Follower, FollowerState, follow
     from torch_bridge.training.loss import CarriedLoss, MeanLoss, PairLoss
@@ -64,7 +65,7 @@ _LAZY = {
     "CarriedLoss": "torch_bridge.training.loss",
     "Checkpoints": "torch_bridge.checkpointing.checkpoints",
     "CurveLR": "torch_bridge.schedulers.curve_lr",
-    "CurveLRState": "torch_bridge.schedulers.curve_lr",
+    "CurveLRState": "torch_bridge.schedulers.curve_lr_state",
     "Follower": "torch_bridge.schedulers.follower",
     "FollowerState": "torch_bridge.schedulers.follower",
     "MeanLoss": "torch_bridge.training.loss",

@@ -94,6 +94,7 @@ CALLS: dict[str, Callable[[Path], partial[Any]]] = {
         tb.CurveLR, optimizer=optimizer(), curve=[CURVE], last_epoch=-1
     ),
     "torch_bridge.CurveLR.load_state_dict": lambda _: loading(tb.lambda_lr(optimizer(), CURVE)),
+    "torch_bridge.CurveLR.set_peak": lambda _: partial(tb.lambda_lr(optimizer(), CURVE).set_peak, peak=0.1),
     "torch_bridge.CurveLR.step": lambda _: stepping(),
     "torch_bridge.Follower": lambda _: partial(
         tb.Follower, optimizer=optimizer(), key="weight_decay", curve=CURVE

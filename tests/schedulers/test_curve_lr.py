@@ -63,9 +63,9 @@ def test_copies_go_on_alike(copied: Any, kind: type[CurveLR], curve: Any) -> Non
         assert again.state_dict() == scheduler.state_dict()
 
 
-def test_a_step_after_a_group_came_is_refused() -> None:
+def test_a_step_after_a_group_came_is_refused_under_a_curve_a_group() -> None:
     optimizer = optimizer_with([0.1])
-    scheduler = CurveLR(optimizer, CURVE)
+    scheduler = CurveLR(optimizer, [CURVE])
     advance(optimizer, scheduler, 3)
     optimizer.add_param_group({"params": [torch.nn.Parameter(torch.ones(1))]})
     before = str(optimizer.param_groups), scheduler.clock

@@ -159,9 +159,9 @@ def test_a_curve_that_is_refused(curve: Any) -> None:
         follow(torch.nn.Linear(1, 1), "momentum", curve)  # type: ignore[arg-type]  # what is refused
 
 
-def test_a_group_that_came_later_is_refused() -> None:
+def test_a_group_that_came_later_is_refused_under_a_curve_a_group() -> None:
     optimizer = optimizer_with([0.1], momentum=0.5)
-    follower = follow(optimizer, "momentum", CURVE)
+    follower = follow(optimizer, "momentum", [CURVE])
     optimizer.add_param_group({"params": [torch.nn.Parameter(torch.ones(1))]})
     before = str(optimizer.param_groups), follower.state_dict()
     state: Any = follower.state_dict() | {"base_values": [0.25]}

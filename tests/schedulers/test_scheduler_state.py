@@ -325,12 +325,20 @@ def test_under_the_same_curve_a_standing_choice_changes_nothing(saved_at):
     assert rates_of(resumed) == rates_of(optimizer) == [0.25]
 
 
-def test_a_group_that_came_later_is_refused():
+@pytest.mark.parametrize(
+    ("curve", "message"),
+    [
+        (CURVE, "1 base_lrs for 2 parameter groups"),
+        ([CURVE], "2 parameter groups; it had 1 when it got its curve"),
+    ],
+    ids=("one for all", "one a group"),
+)
+def test_the_state_of_fewer_groups_is_refused(curve, message):
     optimizer = optimizer_with([0.1])
-    scheduler = lambda_lr(optimizer, CURVE)
+    scheduler = lambda_lr(optimizer, curve)
     state = scheduler.state_dict() | {"base_lrs": [0.3]}
     optimizer.add_param_group({"params": [torch.nn.Parameter(torch.ones(1))], "lr": 0.2})
     before = str(optimizer.param_groups)
-    with pytest.raises(ValueError, match="2 parameter groups; it had 1 when it got its curve"):
+    with pytest.raises(ValueError, match=message):
         scheduler.load_state_dict(state)
     assert str(optimizer.param_groups) == before

@@ -3,22 +3,25 @@
 import math
 import operator
 from collections.abc import Mapping, Sequence
-from typing import Any, TypedDict
+from typing import Any, cast
 
 from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from torch_bridge.core import Curve, Rule, checks, warn
-from torch_bridge.schedulers.hold_state import HoldState, States, from_plain, to_plain
+from torch_bridge.schedulers.curve_lr_state import CurveLRState
+from torch_bridge.schedulers.hold_state import States, from_plain, to_plain
 from torch_bridge.schedulers.multipliers import Multipliers
 from torch_bridge.schedulers.param_groups import (
     Setting,
-    check_number_of_groups,
     curves_of,
+    given_peaks,
     number_of,
+    peak_of,
     peaks_of,
     set_peaks,
+    with_new_groups,
 )
 from torch_bridge.schedulers.resume import (
     bases_in,
@@ -31,34 +34,6 @@ from torch_bridge.schedulers.resume import (
 )
 from torch_bridge.schedulers.step_watch import Watch, stands_still
 from torch_bridge.schedulers.torch_warnings import warn_of_epoch, warn_of_order
-
-
-class CurveLRState(TypedDict):
-    """What `CurveLR.state_dict` returns: plain numbers, lists and dictionaries.
-
-    >>> import torch
-    >>> from plateau_jax import PlateauCurve
-    >>> optimizer = torch.optim.SGD(torch.nn.Linear(2, 1).parameters(), lr=0.5)
-    >>> state: CurveLRState = CurveLR(optimizer, PlateauCurve(100)).state_dict()
-    >>> state["clock"], state["base_lrs"], state["rates"]
-    (0, [0.5], [0.5])
-    """
-
-    last_epoch: int
-    """The updates so far."""
-    clock: int
-    """The step of the curve that gives the rates."""
-    _step_count: int
-    base_lrs: list[float]
-    """Each group's peak, in float32."""
-    rates: list[float]
-    """The rates in the groups, which another scheduler may have written."""
-    curves: list[Mapping[str, Any]]
-    """Each group's curve, as its `to_dict` gives it."""
-    hold: list[HoldState] | None
-    """The rules that hold the clock, and what they remember."""
-    warned: bool
-    """Whether the user was warned that the scheduler is not stepped once an update."""
 
 
 class CurveLR(LambdaLR):
@@ -101,9 +76,10 @@ class CurveLR(LambdaLR):
     ) -> None:
         last_epoch = checks.at_least("last_epoch", last_epoch, -1)
         self.curves = curves_of(optimizer, curve)
+        self._for_all = curve if isinstance(curve, Curve) else None
         self.strict = strict
         self._factors = Multipliers(self.curves)
-        set_peaks(optimizer, peaks_of(optimizer), self.curves)
+        set_peaks(optimizer, peaks_of(optimizer, last_epoch), self.curves)
         self._end = _end_of(self.curves)
         self._watch = Watch()
         self._watch.start(optimizer, self)
@@ -189,7 +165,7 @@ class CurveLR(LambdaLR):
         # group, and gives `zip` a keyword.
         groups = self.optimizer.param_groups
         if len(groups) != len(self.base_lrs):
-            check_number_of_groups(self.optimizer, len(self.base_lrs))
+            self._set_peaks(self._peaks())
         self.last_epoch = self.last_epoch + 1 if epoch is None else epoch
         self._last_lr: list[float | Tensor] = []
         for group, rate in zip(groups, self.get_lr()):  # noqa: B905 -- the lengths were compared
@@ -200,6 +176,45 @@ class CurveLR(LambdaLR):
                 group["lr"] = rate
             self._last_lr.append(rate)
 
+    def _peaks(self) -> list[float]:
+        """The peaks of all groups, those included that came since the last step."""
+        peaks = cast("list[float]", self.base_lrs)
+        return with_new_groups(self.optimizer, Setting("lr"), self._for_all, peaks, peak_of)
+
+    def _set_peaks(self, peaks: list[float]) -> None:
+        if self._for_all is not None and len(peaks) != len(self.curves):
+            self.curves = [self._for_all] * len(peaks)
+            self.lr_lambdas = list(self.curves)
+            self._factors = Multipliers(self.curves)
+        self.base_lrs = list(peaks)
+        set_peaks(self.optimizer, peaks, self.curves)
+
+    def set_peak(self, peak: float | Sequence[float]) -> None:
+        """Give the groups another peak, from the next update on. It is part of the state.
+
+        Every rate is a share of its group's peak, the last one too.
+
+        Args:
+            peak: The rate at multiplier 1: one number for all groups, or one each.
+
+        Raises:
+            TypeError: Something is no number.
+            ValueError: Another number of peaks than of groups; one is negative, not finite, or positive and
+                below 2⁻¹²⁶; a group came later under a curve a group. Nothing was changed.
+
+        >>> import torch
+        >>> from plateau_jax import PlateauCurve
+        >>> from torch_bridge import lambda_lr
+        >>> optimizer = torch.optim.SGD(torch.nn.Linear(2, 1).parameters(), lr=0.5)
+        >>> scheduler = lambda_lr(optimizer, PlateauCurve(100, plateaus=[(0, 50)]))
+        >>> scheduler.set_peak(0.25)
+        >>> scheduler.get_last_lr()
+        [0.25]
+        """
+        self._set_peaks(given_peaks(peak, len(self._peaks())))
+        if self.last_epoch >= 0:  # else it waits for its turn in a SequentialLR
+            self._move(self.last_epoch)
+
     def get_lr(self) -> list[float | Tensor]:
         """Each group's rate at `last_epoch`, a scalar: a product of two float32, exact in a Python float."""
         return list(map(operator.mul, self.base_lrs, self._factors[self.last_epoch]))
@@ -207,21 +222,27 @@ class CurveLR(LambdaLR):
     # A TypedDict is a dict at run time, which is all that torch asks for.
     def state_dict(self) -> CurveLRState:  # pyright: ignore[reportIncompatibleMethodOverride]
         """The step, the peaks, the rates in the groups; and the curves and rules, which a load compares."""
+        if self._for_all is not None and len(self.optimizer.param_groups) > len(self.base_lrs):
+            self._set_peaks(self._peaks())
+        rates = [float(number_of(group["lr"])) for group in self.optimizer.param_groups]
         return {
             "last_epoch": self.last_epoch,
             "clock": self.clock,
             "_step_count": self._step_count,
             "base_lrs": [float(number_of(peak)) for peak in self.base_lrs],
-            "rates": [float(number_of(group["lr"])) for group in self.optimizer.param_groups],
+            "rates": rates,
             "curves": [curve.to_dict() for curve in self.curves],
             "hold": to_plain(self._rules, self._states),
             "warned": self._watch.warned,
+            "_last_lr": list(rates),
+            "lr_lambdas": [None] * len(rates),
         }
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool | None = None) -> None:
         """Go on where the state was saved, and write the rates of that moment into the groups.
 
-        The optimizer's own state may be loaded before or after.
+        The optimizer's own state may be loaded before or after. The other way round, torch's own `LambdaLR`,
+        as in a trainer, loads the state of this one.
 
         The state of another curve is accepted if both curves have the same past: the same values at every
         step before the saved clock (`Curve.same_until`). The rates are then those of the new curve, and the
@@ -241,9 +262,13 @@ class CurveLR(LambdaLR):
         strict = self.strict if strict is None else strict
         try:
             check_loaded(state_dict)
+            if "_get_lr_called_within_step" in state_dict:
+                # torch's own LambdaLR saved it. What it had loaded from here, it has kept as it was then.
+                state_dict = {name: state_dict[name] for name in ("last_epoch", "_step_count", "base_lrs")}
+            own_peaks = self._peaks()
             last_epoch = checks.at_least("last_epoch", state_dict["last_epoch"], -1)
             step_count = checks.integer("_step_count", state_dict.get("_step_count", last_epoch + 1))
-            peaks = bases_in("base_lrs", state_dict["base_lrs"], len(self.base_lrs))
+            peaks = bases_in("base_lrs", state_dict["base_lrs"], len(own_peaks))
             clock = clock_in(state_dict, last_epoch)
             states = from_plain(state_dict.get("hold"), self._rules, strict, "lambda_lr")
             rates = self._saved_rates(state_dict, clock, peaks, strict)
@@ -251,9 +276,7 @@ class CurveLR(LambdaLR):
             raise ValueError(f"state_dict is not the state of a LambdaLR: it has no {error}") from None
         except (OverflowError, TypeError) as error:
             raise ValueError(f"state_dict is not the state of a LambdaLR: {error}") from None
-        check_number_of_groups(self.optimizer, len(self.base_lrs))
-        set_peaks(self.optimizer, peaks, self.curves)
-        self.base_lrs = list(peaks)
+        self._set_peaks(peaks)
         self._go_to(last_epoch, clock, states)
         self._step_count = step_count
         self._end = _end_of(self.curves)
@@ -274,7 +297,8 @@ class CurveLR(LambdaLR):
 
         They are kept if the curve is the same, or if another scheduler had written them.
         """
-        count = len(self.base_lrs)
+        count = len(peaks)
+        own_curves = self.curves if self._for_all is None else [self._for_all] * count
         try:
             if (saved := state_dict.get("curves")) is None:
                 raise ValueError(f"state_dict names no curve; to load it all the same {way_out('lambda_lr')}")
@@ -288,11 +312,11 @@ class CurveLR(LambdaLR):
                 raise
             return None
         if strict:
-            check_past(curves, self.curves, clock, "lambda_lr")
+            check_past(curves, own_curves, clock, "lambda_lr")
         if clock < 0:  # this scheduler waits for its turn in a SequentialLR
             return rates
         # Compared by their arguments, since a curve of a subclass never equals one of the class itself.
-        if [curve.to_dict() for curve in curves] == [curve.to_dict() for curve in self.curves]:
+        if [curve.to_dict() for curve in curves] == [curve.to_dict() for curve in own_curves]:
             return rates
         own = [peak * curve(clock) for peak, curve in zip(peaks, curves, strict=True)]
         # To the precision of bfloat16, the narrowest type of a rate.

@@ -50,6 +50,10 @@ def lambda_lr(
 
     A rate that is a tensor stays the same tensor and is filled.
 
+    A group that is added to the optimizer later joins one curve for all, at the next `step()` of the
+    scheduler, with its own rate as its peak. Under a curve a group it is refused. The scheduler's `set_peak`
+    gives another peak.
+
     With `hold` the curve's clock may stand still while updates go on: lr = peak · curve(clock). After each
     update call `step(metric)` with its metric, a float or a scalar tensor (whose value is read, which
     synchronizes with the device); the rule then moves the clock one on, or holds it. Over several processes
@@ -72,8 +76,9 @@ def lambda_lr(
     Raises:
         TypeError: `optimizer`, `curve` or `hold` is something else.
         ValueError: Another number of curves than of groups; a rate is negative, not finite, or positive and
-            below 2⁻¹²⁶; `last_epoch` is below -1; several curves with `hold`, or a curve without a flat part
-            for `HoldUntilFlat`.
+            below 2⁻¹²⁶; `last_epoch` is below -1, or at least 0 where an optimizer that was stepped, or
+            loaded, has a group without `initial_lr`, whose peak is unknown; several curves with `hold`, or a
+            curve without a flat part for `HoldUntilFlat`.
 
     >>> import torch
     >>> from plateau_jax import PlateauCurve
@@ -178,7 +183,7 @@ def get_cosine_plateau_schedule_with_warmup(
     # A `min_lr` that rounds to the peak is the peak, not a little more or less.
     ratios = [
         checks.ratio_to_peak("min_lr", peak if peak == floor else min_lr, peak)
-        for peak in peaks_of(optimizer)
+        for peak in peaks_of(optimizer, last_epoch)
     ]
     with silent():
         curves = [replace(curve, min_lr_ratio=ratio) for ratio in ratios]

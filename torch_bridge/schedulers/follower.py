@@ -10,9 +10,9 @@ from torch_bridge.schedulers.multipliers import Multipliers
 from torch_bridge.schedulers.param_groups import (
     Setting,
     base_of,
-    check_number_of_groups,
     curves_of,
     separate,
+    with_new_groups,
 )
 from torch_bridge.schedulers.resume import bases_in, check_loaded, check_past, curves_in, shown
 
@@ -72,6 +72,7 @@ class Follower:
         strict: bool = True,
     ) -> None:
         self.curves = curves_of(optimizer, curve)
+        self._for_all = curve if isinstance(curve, Curve) else None
         self.optimizer, self.strict = optimizer, strict
         self._setting = _setting(key)
         self.base_values = [
@@ -90,14 +91,34 @@ class Follower:
         self._move_to(self.last_epoch + 1)
 
     def _move_to(self, step: int) -> None:
-        check_number_of_groups(self.optimizer, len(self.base_values))
         groups = self.optimizer.param_groups
+        if len(groups) != len(self.base_values):
+            self._set_bases(self._bases())
         for group, base, factor in zip(groups, self.base_values, self._factors[step], strict=True):
             self._setting.set(group, base * factor)
         self.last_epoch = step
 
+    def _bases(self) -> list[float]:
+        """The bases of all groups, those included that came since the last step."""
+        return with_new_groups(
+            self.optimizer,
+            self._setting,
+            self._for_all,
+            self.base_values,
+            lambda index, group: _base(index, group, self._setting),
+        )
+
+    def _set_bases(self, bases: list[float]) -> None:
+        if self._for_all is not None and len(bases) != len(self.curves):
+            self.curves = [self._for_all] * len(bases)
+            self._factors = Multipliers(self.curves)
+        self.base_values = bases
+        separate(self.optimizer, self._setting, bases, self.curves)
+
     def state_dict(self) -> FollowerState:
         """The step and the base values; and the key and the curves, which a load compares."""
+        if self._for_all is not None and len(self.optimizer.param_groups) > len(self.base_values):
+            self._set_bases(self._bases())
         return {
             "last_epoch": self.last_epoch,
             "key": self._key,
@@ -121,9 +142,9 @@ class Follower:
                 key or of another number of groups, or is no state. Nothing was changed.
         """
         strict = self.strict if strict is None else strict
-        count = len(self.base_values)
         try:
             check_loaded(state_dict)
+            count = len(self._bases())
             step = checks.at_least("last_epoch", state_dict["last_epoch"], 0)
             saved_key: Any = state_dict["key"]
             bases = bases_in("base_values", state_dict["base_values"], count)
@@ -135,10 +156,9 @@ class Follower:
         if (list(cast("Any", saved_key)) if isinstance(saved_key, tuple) else saved_key) != self._key:
             raise ValueError(f"state_dict is of {shown(saved_key)}, and this follower sets {self._key!r}")
         if strict:
-            check_past(curves, self.curves, step, "follow")
-        check_number_of_groups(self.optimizer, count)
-        self.base_values = bases
-        separate(self.optimizer, self._setting, bases, self.curves)
+            own_curves = self.curves if self._for_all is None else [self._for_all] * count
+            check_past(curves, own_curves, step, "follow")
+        self._set_bases(bases)
         self._move_to(step)
 
     @property
@@ -163,7 +183,9 @@ def follow(
     The base is the group's value when the follower is built, **rounded to float32** as a peak is. So the
     product is exact in a Python float, and its float32 is that of JAX. A value that is a tensor stays the
     same tensor and is filled. An optimizer may have any number of followers, one for each setting, beside a
-    scheduler or a `TrainStep`. A follower counts its own steps: neither a skipped update nor a hold stops it.
+    scheduler or a `TrainStep`. A group that is added later joins one curve for all at the next `step()`, with
+    its own value as its base; under a curve a group it is refused. A follower counts its own steps: neither a
+    skipped update nor a hold stops it.
 
     The base is in the follower's state, not in the groups. So build the follower while the groups have their
     first values, or load its state afterwards.

@@ -33,7 +33,7 @@ class HeldCurveLR(CurveLR):
         self._rules = rules_for(hold, curves)
         self._states = starts(self._rules)
         self._flat_starts = frozenset(curves[0].flat_starts)
-        super().__init__(optimizer, curves, last_epoch, strict=strict)
+        super().__init__(optimizer, curve, last_epoch, strict=strict)
 
     @property
     def clock(self) -> int:

@@ -1,7 +1,7 @@
 """The parameter groups of optimizers: which curve, which peak and which settings each one has."""
 
-from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple, cast
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -37,7 +37,10 @@ def check_number_of_groups(optimizer: Optimizer, count: int) -> None:
         ValueError: It has another number.
     """
     if (found := len(optimizer.param_groups)) != count:
-        raise ValueError(f"the optimizer has {found} parameter groups; it had {count} when it got its curve")
+        raise ValueError(
+            f"the optimizer has {found} parameter groups; it had {count} when it got its curve. A new group "
+            "joins one curve that was given for all; under a curve a group build the scheduler anew"
+        )
 
 
 def curves_of(optimizer: Optimizer, curve: Curve | Sequence[Curve]) -> list[Curve]:
@@ -57,14 +60,87 @@ def curves_of(optimizer: Optimizer, curve: Curve | Sequence[Curve]) -> list[Curv
     return list(curve)
 
 
-def peaks_of(optimizer: Optimizer) -> list[float]:
+def peaks_of(optimizer: Optimizer, last_epoch: int = -1) -> list[float]:
     """Each group's peak rate, rounded to float32: its `initial_lr` where it has one, else its `lr`.
 
     Raises:
         TypeError, ValueError: As `base_of`.
+        ValueError: A curve goes on after `last_epoch`, and a group of an optimizer that was stepped, or
+            loaded, has no `initial_lr`: its `lr` is that of some update.
     """
-    rates = [group.get("initial_lr", group["lr"]) for group in groups_of(optimizer)]
-    return [base_of(f"learning rate of param_groups[{index}]", rate) for index, rate in enumerate(rates)]
+    groups = groups_of(optimizer)
+    for index, group in enumerate(groups):
+        if last_epoch >= 0 and "initial_lr" not in group and _was_stepped(optimizer):
+            raise ValueError(
+                f"last_epoch = {last_epoch}, and param_groups[{index}] of an optimizer that was stepped, or "
+                f"loaded, has no initial_lr: its lr = {number_of(group['lr'])!r} may be no peak. Write the "
+                f'peak first, as optimizer.param_groups[{index}]["initial_lr"] = 3e-4; or leave last_epoch '
+                "out, and call scheduler.load_state_dict(state)"
+            )
+    return [peak_of(index, group) for index, group in enumerate(groups)]
+
+
+def peak_of(index: int, group: dict[str, Any]) -> float:
+    """A group's peak rate, rounded to float32: its `initial_lr` where it has one, else its `lr`.
+
+    Raises:
+        TypeError, ValueError: As `base_of`.
+    """
+    return base_of(f"learning rate of param_groups[{index}]", group.get("initial_lr", group["lr"]))
+
+
+def _was_stepped(optimizer: Optimizer) -> bool:
+    """Whether the optimizer keeps something of a step; one without a state, such as plain SGD, never does."""
+    for kept in getattr(optimizer, "state", {}).values():
+        # Some, such as Adagrad, make their state when they are built, with a count of 0.
+        if isinstance(kept, dict) and kept and number_of(cast("dict[str, Any]", kept).get("step", 1)):
+            return True
+    return False
+
+
+def given_peaks(peak: Any, count: int) -> list[float]:
+    """The peaks that a user gives, one for all groups or one each, rounded to float32.
+
+    Raises:
+        TypeError: Something is no number.
+        ValueError: Another number of peaks than of groups; one is negative, not finite, or positive and below
+            2⁻¹²⁶.
+    """
+    if not isinstance(peak, Sequence) or isinstance(peak, str | bytes):
+        return [base_of("peak", peak)] * count
+    peaks = list(cast("Sequence[Any]", peak))
+    if len(peaks) != count:
+        raise ValueError(f"peak has {len(peaks)} numbers; the optimizer has {count} parameter groups")
+    return [base_of(f"peak[{index}]", each) for index, each in enumerate(peaks)]
+
+
+def with_new_groups(
+    optimizer: Optimizer,
+    setting: "Setting",
+    curve: Curve | None,
+    bases: Sequence[float],
+    base: Callable[[int, dict[str, Any]], float],
+) -> list[float]:
+    """The bases of all groups, those included that came later.
+
+    Under one curve for all, `curve`, a new group joins it. Its base is its own value, as `base` reads it; or,
+    where it has the very tensor of an older group, that group's base.
+
+    Raises:
+        ValueError: Groups have gone; or one came under a curve a group, where `curve` is None.
+        TypeError, ValueError: As `base`.
+    """
+    groups, found = optimizer.param_groups, list(bases)
+    if curve is None or len(groups) < len(found):
+        check_number_of_groups(optimizer, len(found))
+    for index in range(len(found), len(groups)):
+        new = base(index, groups[index])
+        value = setting.of(groups[index])
+        if isinstance(value, Tensor):
+            shared = (old for old, group in zip(found, groups, strict=False) if setting.of(group) is value)
+            new = next(shared, new)
+        found.append(new)
+    return found
 
 
 def base_of(name: str, value: Any) -> float:
