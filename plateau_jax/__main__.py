@@ -11,19 +11,31 @@ import warnings
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import numpy as np
 
-from plateau_jax import checks, plotting
+from plateau_jax import checks, plotting, rows
 from plateau_jax.curve import Curve
 from plateau_jax.plateau_curve import CurveArguments, PlateauCurve
+
+_EXAMPLES = """\
+examples:
+  python -m plateau_jax 10000 --warmup-steps 500 --plateau 50 30 --min-lr-ratio 0.1
+  python -m plateau_jax 10000 --plateau 0 80 --peak 3e-4 --plot curve.png
+  python -m plateau_jax 10000 --peak 3e-4 --csv - | tail
+  python -m plateau_jax 10000 --plateau 0 90 --json > curve.json
+  python -m plateau_jax --from curve.json --cooldown 6000 500
+"""
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m plateau_jax",
         description="Print the segments of a learning-rate curve; draw it or write its values.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,  # --min-lr 1e-5, a rate, must not be --min-lr-ratio, a share
     )
     described = parser.add_argument_group("a PlateauCurve")
     described.add_argument(
@@ -71,9 +83,15 @@ def _parser() -> argparse.ArgumentParser:
         type=int,
         help="the curve before step AT, then a 1-sqrt cooldown to 0 within so many steps",
     )
-    parser.add_argument("--peak", metavar="P", type=float, default=1.0, help="peak learning rate (1)")
+    parser.add_argument(
+        "--peak", metavar="P", type=float, help="peak learning rate (1); with it the table shows rates"
+    )
     parser.add_argument("--plot", metavar="FILE", type=Path, help="write a picture (needs matplotlib)")
-    parser.add_argument("--csv", metavar="FILE", type=Path, help="write step, learning_rate for every step")
+    parser.add_argument(
+        "--csv",
+        metavar="FILE",
+        help="write step, learning_rate for every step; - for standard output, without the table",
+    )
     parser.add_argument("--json", action="store_true", help="print the curve's arguments as JSON instead")
     return parser
 
@@ -83,19 +101,25 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         curves = _curves(options)
-        peak = checks.peak("peak", options.peak)
+        peak = checks.peak("peak", 1.0 if options.peak is None else options.peak)
         if len(curves) > 1 and (options.csv or options.json):
             raise ValueError(f"{'--csv' if options.csv else '--json'} takes one curve, not {len(curves)}")
+        if options.csv == "-" and options.json:
+            raise ValueError("--csv - and --json both write to standard output: give one of them")
         if options.plot:
             _write_picture(curves, peak, options.plot)
-        if options.csv:
-            _write_csv(curves[0], peak, options.csv)
+        if options.csv and options.csv != "-":
+            _write_csv(curves[0], peak, Path(options.csv))
     except (ModuleNotFoundError, OSError, ValueError) as error:
-        parser.error(str(error))
-    if options.json:
+        parser.error(_encodable(str(error), sys.stderr))
+    if options.csv == "-":
+        _write_values(curves[0], peak, sys.stdout)
+    elif options.json:
         print(json.dumps(curves[0].to_dict()))
     else:
-        print("\n\n".join(curve.describe() for curve in curves))
+        shown = None if options.peak is None else peak
+        tables = "\n\n".join(rows.as_text(curve.rows, shown) for curve in curves)
+        print(_encodable(tables, sys.stdout))
     return 0
 
 
@@ -136,18 +160,34 @@ def _write_picture(curves: list[Curve], peak: np.float32, path: Path) -> None:
     figure: Any = Figure(figsize=(8, 4), layout="constrained")
     plotting.plot(curves, peak_value=float(peak), ax=figure.subplots())
     path = path if path.suffix or _is_stream(path) else path.with_name(f"{path.name}.png")
-    with _whole(path) as beside, beside.open("wb") as file:
+    with _written(path) as beside, beside.open("wb") as file:
         figure.savefig(file, dpi=120, format=path.suffix.removeprefix(".") or "png")
 
 
 def _write_csv(curve: Curve, peak: np.float32, path: Path) -> None:
+    with _written(path) as beside, beside.open("w", newline="") as file:
+        _write_values(curve, peak, file)
+
+
+def _write_values(curve: Curve, peak: np.float32, file: TextIO) -> None:
     chunk = 1 << 16
-    with _whole(path) as beside, beside.open("w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(["step", "learning_rate"])
-        for first in range(0, curve.total_steps + 1, chunk):
-            steps = range(first, min(first + chunk, curve.total_steps + 1))
-            writer.writerows(zip(steps, map(str, peak * curve(steps)), strict=True))
+    writer = csv.writer(file)
+    writer.writerow(["step", "learning_rate"])
+    for first in range(0, curve.total_steps + 1, chunk):
+        steps = range(first, min(first + chunk, curve.total_steps + 1))
+        writer.writerows(zip(steps, map(str, peak * curve(steps)), strict=True))
+
+
+@contextmanager
+def _written(path: Path) -> Generator[Path]:
+    """A path to write to, as `_whole` gives it; what was written, or could not be, is said."""
+    try:
+        with _whole(path) as beside:
+            yield beside
+    except (OSError, ValueError) as error:  # matplotlib raises ValueError for a format that it does not know
+        raise OSError(f"{path} cannot be written: {getattr(error, 'strerror', None) or error}") from None
+    if not _is_stream(path):
+        print(f"wrote {path}", file=sys.stderr)  # standard output may be data
 
 
 @contextmanager
@@ -158,8 +198,8 @@ def _whole(path: Path) -> Generator[Path]:
         return
     target = path.resolve()  # a link stays a link
     if not target.parent.is_dir():
-        raise FileNotFoundError(f"{path} cannot be written: there is no folder {target.parent}")
-    beside = target.with_name(f"{target.name}.{os.getpid()}.part")
+        raise FileNotFoundError(f"there is no folder {target.parent}")
+    beside = target.with_name(f".plateau_jax.{os.getpid()}.part")  # the file's own name may be of full length
     try:
         if target.exists():
             target.open("ab").close()  # refused, where the file may not be written
@@ -175,6 +215,15 @@ def _is_stream(path: Path) -> bool:
     """Whether the path must be written in place: a pipe, a device, or the file behind /dev/stdout."""
     streams = "/dev", "/dev/fd", "/proc/self/fd"
     return (path.exists() and not path.is_file()) or str(path.absolute().parent) in streams
+
+
+def _encodable(text: str, stream: TextIO) -> str:
+    """The text with signs that the stream has; columns stay in line."""
+    try:
+        text.encode(stream.encoding or "utf-8")
+    except UnicodeEncodeError:
+        return text.replace("  …", "...").replace("…", "...").replace("–", "-")
+    return text
 
 
 def _in_a_shell(message: Warning | str, *_: object, **__: object) -> str:

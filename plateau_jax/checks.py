@@ -23,14 +23,23 @@ _BROUGHT_BY = {
 _Choice = TypeVar("_Choice", bound=str)
 
 
-def integer(name: str, value: Any) -> int:
-    """The value as a Python int; bool, float and str are refused."""
+def integer(name: str, value: Any, advice: str = "") -> int:
+    """The value as a Python int; bool, float and str are refused, with advice on what to write."""
     try:
         if isinstance(value, bool | np.bool_):
             raise TypeError
         return operator.index(value)
     except TypeError:
-        raise TypeError(f"{name} = {value!r} must be an integer") from None
+        advice = advice or _in_place_of(value)
+        raise TypeError(f"{name} = {value!r} must be an integer{advice and f': {advice}'}") from None
+
+
+def _in_place_of(value: Any) -> str:
+    """What to write where a number of steps came out as a float."""
+    found = float(cast("Any", value)) if isinstance(value, float | np.floating) else math.nan
+    if not math.isfinite(found):
+        return ""
+    return (f"write {int(found)}, or " if found.is_integer() else "write ") + "// in place of /"
 
 
 def at_least(name: str, value: Any, least: int) -> int:
@@ -41,9 +50,9 @@ def at_least(name: str, value: Any, least: int) -> int:
     return found
 
 
-def count(name: str, value: Any) -> int:
+def count(name: str, value: Any, advice: str = "") -> int:
     """An integer in 1 … 2³¹ - 1."""
-    found = integer(name, value)
+    found = integer(name, value, advice)
     if not 1 <= found <= MAX_STEP:
         raise ValueError(f"{name} = {found} must lie in 1 … 2**31 - 1 = {MAX_STEP}")
     return found
@@ -83,9 +92,10 @@ def ratio(name: str, value: Any) -> int | float:
     return value
 
 
-def one_of(name: str, value: Any, choices: tuple[_Choice, ...]) -> _Choice:
+def one_of(name: str, value: Any, choices: tuple[_Choice, ...], advice: str = "") -> _Choice:
     if not isinstance(value, str) or value not in choices:
-        raise ValueError(f"{name} = {value!r} must be one of {', '.join(map(repr, choices))}")
+        advice = advice and f"; {advice}"
+        raise ValueError(f"{name} = {value!r} must be one of {', '.join(map(repr, choices))}{advice}")
     return choices[choices.index(value)]
 
 
@@ -93,6 +103,7 @@ def pairs(name: str, value: Any, meaning: str) -> list[tuple[str, Any, Any]]:
     """(name of the pair, first, second) for each; `meaning` says what a pair is."""
     if not ordered(value):
         raise TypeError(f"{name} = {value!r} must be a sequence of pairs {meaning}")
+    value = list(value)
     found: list[tuple[str, Any, Any]] = []
     for index, pair in enumerate(value):
         label = f"{name}[{index}] = {pair!r}"
@@ -101,9 +112,20 @@ def pairs(name: str, value: Any, meaning: str) -> list[tuple[str, Any, Any]]:
                 raise TypeError
             first, second = pair
         except (TypeError, ValueError):
-            raise TypeError(f"{label} must be a pair {meaning}") from None
+            raise TypeError(f"{label} must be a pair {meaning}{_as_pairs(name, value)}") from None
         found.append((label, first, second))
     return found
+
+
+def _as_pairs(name: str, values: list[Any]) -> str:
+    """What to write in place of numbers that stand without the parentheses of their pairs."""
+    try:
+        numbers = [number(name, value) for value in values]
+    except (TypeError, ValueError):
+        return ""
+    if len(numbers) % 2:
+        return ""
+    return f": did you mean {name}={reprlib.repr(list(zip(numbers[::2], numbers[1::2], strict=True)))}"
 
 
 def ordered(value: Any) -> bool:

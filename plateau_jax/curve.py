@@ -240,12 +240,7 @@ class Curve(ABC):
                730        999  cosine decay     0.308658           0
               1000          …  end                     0           0
         """
-        table = rows.described(self.rows)
-        width = max(13, *(len(what) for _, _, what, _, _ in table))
-        return "\n".join(
-            f"{first:>10} {last:>10}  {what:{width}} {start:>11} {end:>11}"
-            for first, last, what, start, end in table
-        )
+        return rows.as_text(self.rows)
 
     def _repr_html_(self) -> str:
         """The curve as notebooks show it: a picture, and the table of `describe`. Needs no matplotlib."""
@@ -265,12 +260,14 @@ class Curve(ABC):
         `Curve` reads every kind. A class that derives from a kind reads that kind, and returns its own.
 
         Args:
-            arguments: What `to_dict` returned, or what JSON made of it.
+            arguments: What `to_dict` returned, or what JSON made of it. A key that is missing stands for the
+                argument's default.
 
         Raises:
             TypeError: `arguments` is not a mapping.
-            ValueError: An unknown kind, or one that is not this class's; a key that is missing or
-                unknown; cooldowns and continuations nested more than 64 deep; else as the constructor.
+            ValueError: An unknown kind, or one that is not this class's; a key that is unknown, or that is
+                missing where the argument has no default, as `total_steps` and what a derived class adds;
+                cooldowns and continuations nested more than 64 deep; else as the constructor.
 
         >>> from plateau_jax import Curve, PlateauCurve
         >>> curve = PlateauCurve(1000).cooldown(500, 100)

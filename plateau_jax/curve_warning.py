@@ -17,7 +17,7 @@ class CurveWarning(UserWarning):
     """Arguments that are allowed, but seldom meant. The message says what was found, and what to write.
 
     It points at the line of the user's call; inside a trainer, at the trainer's line. A curve, or a
-    scheduler, warns once. Python's own filters turn it off:
+    scheduler, says each thing once. Python's own filters turn it off:
 
     >>> import warnings
     >>> from plateau_jax import CurveWarning, PlateauCurve
@@ -27,7 +27,7 @@ class CurveWarning(UserWarning):
     """
 
 
-def warn(message: str) -> None:
+def warn(message: str, category: type[Warning] = CurveWarning) -> None:
     """Warn at the innermost line outside of those packages."""
     if _silent.get():
         return
@@ -35,18 +35,14 @@ def warn(message: str) -> None:
     frame, level = sys._getframe(1), 2
     while frame is not None and _is_inside(frame):
         frame, level = frame.f_back, level + 1
-    warnings.warn(message, CurveWarning, stacklevel=level)
+    warnings.warn(message, category, stacklevel=level)
 
 
 def _is_inside(frame: FrameType) -> bool:
     code = frame.f_code
     # The `__init__` that `dataclass` writes for a user's derived class has the user's module.
     is_generated = (code.co_filename, code.co_name) == ("<string>", "__init__")
-    return is_generated or package_of(frame) in _INSIDE
-
-
-def package_of(frame: FrameType) -> str:
-    return str(frame.f_globals.get("__name__")).partition(".")[0]
+    return is_generated or str(frame.f_globals.get("__name__")).partition(".")[0] in _INSIDE
 
 
 @contextmanager

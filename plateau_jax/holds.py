@@ -1,5 +1,6 @@
 """Rules that hold the curve's clock: what the user wrote, checked once, frozen."""
 
+import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import KW_ONLY, asdict, dataclass
 from itertools import pairwise
@@ -35,7 +36,7 @@ class HoldUntilFlat:
         patience: Readings in a row without improvement; 1 to 2³¹ - 1.
         threshold: What counts as an improvement, at least 0; for `"rel"` at most 1.
         threshold_mode: `"rel"` or `"abs"`.
-        every: Metrics in a reading; 1 to 2³¹ - 1.
+        every: Metrics in a reading; 1 to `limit`.
         limit: Updates at one clock at most; 1 to 2³¹ - 1.
 
     Raises:
@@ -61,11 +62,16 @@ class HoldUntilFlat:
         if mode == "rel" and threshold > 1:
             raise ValueError(f'threshold = {threshold!r} must be at most 1 for threshold_mode="rel"')
         checks.float32("threshold", threshold)
+        every, limit = checks.count("every", self.every), checks.count("limit", self.limit)
+        if every > limit:
+            raise ValueError(
+                f"every = {every} must be at most limit = {limit}: the hold would end with no reading"
+            )
         object.__setattr__(self, "patience", checks.count("patience", self.patience))
         object.__setattr__(self, "threshold", threshold)
         object.__setattr__(self, "threshold_mode", mode)
-        object.__setattr__(self, "every", checks.count("every", self.every))
-        object.__setattr__(self, "limit", checks.count("limit", self.limit))
+        object.__setattr__(self, "every", every)
+        object.__setattr__(self, "limit", limit)
 
     def to_dict(self) -> dict[str, Any]:
         """The kind and all arguments, as plain JSON values."""
@@ -162,5 +168,9 @@ def rules_of(hold: Any, curve: Curve) -> tuple[Rule, ...]:
         raise ValueError("hold holds no rule; without one it is None")
     for rule in rules:
         if isinstance(rule, HoldUntilFlat) and not curve.flat_starts:
-            raise ValueError(f"{rule!r} finds no flat part to hold at in {curve!r}")
+            shown = textwrap.shorten(repr(curve), 300, placeholder=" …")
+            raise ValueError(
+                f"{rule!r} finds no flat part to hold at in {shown}: "
+                "add plateaus=[(start %, duration %)], or to a StagedCurve a stage (steps,)"
+            )
     return rules

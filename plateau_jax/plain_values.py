@@ -8,7 +8,7 @@ A curve is a frozen dataclass, and its fields are its arguments. The class of ea
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from typing import Any, TypeVar, cast
 
 from plateau_jax.curve_warning import silent
@@ -96,6 +96,7 @@ def read(cls: type[Any], arguments: Any, depth: int = 0) -> Any:
             if now in values:
                 raise ValueError(f"{former} is the former name of {now}: only one of them may be given")
             values[now] = values.pop(former)
+    values = _defaults(cls, names_of(found.cls)) | values
     missing = [name for name in names if name not in values]
     unknown = [name for name in values if name not in names]
     if missing or unknown:
@@ -104,6 +105,13 @@ def read(cls: type[Any], arguments: Any, depth: int = 0) -> Any:
         )
     values |= {name: read(object, values[name], depth + 1) for name in found.curves}
     return made(cls, values)
+
+
+def _defaults(cls: type[Any], names: Sequence[str]) -> dict[str, Any]:
+    """The defaults of those fields that have one."""
+    # No kind has a default that is made by a factory.
+    found = {field.name: field.default for field in fields(cls) if field.name in names}
+    return {name: default for name, default in found.items() if default is not MISSING}
 
 
 def _kind_in(values: dict[str, Any]) -> _Kind:

@@ -1,10 +1,12 @@
 """A curve of a warmup, a decay and plateaus."""
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass
 from fractions import Fraction
 from typing import Literal, TypedDict, cast, get_args
 
+from plateau_jax import advice
 from plateau_jax.checks import count, integer, one_of, ratio
 from plateau_jax.curve import Curve
 from plateau_jax.curve_warning import warn
@@ -99,7 +101,8 @@ class PlateauCurve(Curve):
 
     Warns:
         CurveWarning: Percentages that look like fractions: all are at most 1, and one lies between 0 and 1.
-            A duration above 0 that rounds to no step.
+            A duration above 0 that rounds to no step. A `min_lr_ratio` above 0 and below 1e-4, which looks
+            like a rate.
 
     >>> curve = PlateauCurve(1000, warmup_steps=100, plateaus=[(50, 20)], min_lr_ratio=0.1)
     >>> curve(100), curve(1000)
@@ -120,8 +123,8 @@ class PlateauCurve(Curve):
     decay_shape: DecayShape = "cosine"
 
     def __post_init__(self) -> None:
-        total = count("total_steps", self.total_steps)
-        warmup = integer("warmup_steps", self.warmup_steps)
+        total = count("total_steps", self.total_steps, advice.endless(self.total_steps))
+        warmup = integer("warmup_steps", self.warmup_steps, advice.share(self.warmup_steps, total))
         if not 0 <= warmup < total:
             raise ValueError(
                 f"warmup_steps = {warmup} must lie in 0 … total_steps - 1 = {total - 1}, "
@@ -131,7 +134,9 @@ class PlateauCurve(Curve):
         absolute_plateaus = step_counts(self.absolute_plateaus, warmup)
         min_lr_ratio = ratio("min_lr_ratio", self.min_lr_ratio)
         init_lr_ratio = ratio("init_lr_ratio", self.init_lr_ratio)
-        warmup_shape = one_of("warmup_shape", self.warmup_shape, get_args(WarmupShape))
+        warmup_shape = one_of(
+            "warmup_shape", self.warmup_shape, get_args(WarmupShape), advice.steps(self.warmup_shape)
+        )
         decay_shape = one_of("decay_shape", self.decay_shape, get_args(DecayShape))
         rows = _rows(
             total,
@@ -154,6 +159,12 @@ class PlateauCurve(Curve):
         )
         if message := seldom_meant(total - warmup, warmup, plateaus):
             warn(message)
+        # 1e-5 / 0.1, say, may be rounded to a little below.
+        if 0 < min_lr_ratio < 1e-4 and not math.isclose(min_lr_ratio, 1e-4):
+            warn(
+                f"min_lr_ratio = {min_lr_ratio!r} looks like a rate, and is a share of the peak. For a final "
+                f"rate of {min_lr_ratio!r} write min_lr_ratio={min_lr_ratio!r} / peak"
+            )
 
     def to_dict(self) -> CurveArguments:
         """All arguments, as plain JSON values.

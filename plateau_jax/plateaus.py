@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
-from plateau_jax import exact
+from plateau_jax import advice, exact
 from plateau_jax.checks import integer, number, pairs
 
 
@@ -15,7 +15,7 @@ def percentages(plateaus: Any) -> tuple[tuple[float, float], ...]:
     for label, start, duration in pairs("plateaus", plateaus, "(start %, duration %)"):
         pair = number(f"{label}: start", start), number(f"{label}: duration", duration)
         if not all(0 <= percentage <= 100 for percentage in pair):
-            raise ValueError(f"{label}: start and duration must lie in 0 … 100 %")
+            raise ValueError(f"{label}: start and duration must lie in 0 … 100 %{advice.in_steps(*pair)}")
         found.append(pair)
     return tuple(sorted(found))
 
@@ -56,6 +56,7 @@ def placed(
             raise ValueError(
                 f"{name}: {pair} lasts from step {start} to step {start + length}, "
                 f"past total_steps = {total_steps}"
+                f"{advice.from_to(name, *pair, last=100 if name == 'plateaus' else total_steps)}"
             )
     for (start, length, name, pair), (next_start, _, next_name, next_pair) in pairwise(found):
         if start + length > next_start:

@@ -5,6 +5,8 @@ from fractions import Fraction
 from itertools import pairwise
 from typing import NamedTuple
 
+import numpy as np
+
 from plateau_jax.exact import nearest_float32
 from plateau_jax.levels import Level, between, bits, scaled
 
@@ -49,19 +51,35 @@ def visible(rows: Sequence[Row]) -> Iterator[tuple[Row, int | None]]:
     yield rows[-1], None
 
 
-def described(rows: Sequence[Row]) -> list[tuple[str, str, str, str, str]]:
-    """The segments in words: a header, and a line for each segment that is not empty."""
-    found = [("first step", "last step", "kind", "from", "to")]
+def described(rows: Sequence[Row], peak: np.float32 | None = None) -> list[tuple[str, str, str, str, str]]:
+    """The segments in words: a header, and a line for each segment that is not empty.
+
+    With a peak, levels are shown as rates.
+    """
+    start, end = ("from", "to") if peak is None else ("rate from", "rate to")
+    found = [("first step", "last step", "kind", start, end)]
     for row, after in visible(rows):
         kind = row.kind if row.shape is None else f"{row.shape} {row.kind}"
         last = "…" if after is None else str(after - 1)
-        end = row.start if after is None else row.at(after)
-        found.append((str(row.begin), last, kind, _shown(row.start), _shown(end)))
+        ends = row.start, row.start if after is None else row.at(after)
+        start, end = (_shown(level, peak) for level in ends)
+        found.append((str(row.begin), last, kind, start, end))
     return found
 
 
-def _shown(level: Level) -> str:
-    return f"{nearest_float32(bits(level)):.6g}"
+def _shown(level: Level, peak: np.float32 | None) -> str:
+    found = nearest_float32(bits(level))
+    return f"{found if peak is None else peak * found:.6g}"
+
+
+def as_text(rows: Sequence[Row], peak: np.float32 | None = None) -> str:
+    """The table of `described`, in columns."""
+    table = described(rows, peak)
+    width = max(13, *(len(what) for _, _, what, _, _ in table))
+    return "\n".join(
+        f"{first:>10} {last:>10}  {what:{width}} {start:>11} {end:>11}"
+        for first, last, what, start, end in table
+    )
 
 
 def row_at(rows: Sequence[Row], step: int) -> Row:

@@ -4,6 +4,7 @@
 # pyright: reportUnknownVariableType=false
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -13,6 +14,7 @@ from jax.core import Tracer
 from plateau_jax import checks, fixed_point
 from plateau_jax.checks import MAX_STEP
 from plateau_jax.curve import Curve, checked
+from plateau_jax.curve_warning import silent
 from plateau_jax.plateau_curve import PlateauCurve
 from plateau_jax.segments import Segments
 
@@ -46,7 +48,7 @@ def multiplier(segments: Segments, step: Any) -> jax.Array:
     return _multiplier(segments, _steps(step))
 
 
-def optax_schedule(curve: Curve, peak_value: Any = 1.0) -> Callable[[Any], jax.Array]:
+def optax_schedule(curve: Curve, peak_value: Any) -> Callable[[Any], jax.Array]:
     """The curve as an optax schedule.
 
         rate(step) = float32(peak_value) · curve(step)
@@ -132,13 +134,11 @@ def cosine_plateau_schedule(
     Array([0.    , 0.001 , 0.0005], dtype=float32)
     """
     checks.peak("peak_value", peak_value)
-    curve = PlateauCurve(
-        decay_steps,
-        warmup_steps=warmup_steps,
-        plateaus=plateaus,
-        min_lr_ratio=checks.ratio_to_peak("end_value", end_value, peak_value),
-        init_lr_ratio=checks.ratio_to_peak("init_value", init_value, peak_value),
-    )
+    end = checks.ratio_to_peak("end_value", end_value, peak_value)
+    init = checks.ratio_to_peak("init_value", init_value, peak_value)
+    curve = PlateauCurve(decay_steps, warmup_steps=warmup_steps, plateaus=plateaus, init_lr_ratio=init)
+    with silent():  # its plateaus have been told of, and `end` is no rate
+        curve = replace(curve, min_lr_ratio=end)
     return optax_schedule(curve, peak_value)
 
 

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, get_args
 
 from plateau_jax.checks import MAX_STEP, at_least, one_of, ordered, ratio
 from plateau_jax.curve import Curve, StageShape
+from plateau_jax.curve_warning import warn
 from plateau_jax.exact import decimal
 from plateau_jax.plain_values import kind
 from plateau_jax.rows import Row, hold
@@ -57,6 +58,9 @@ class StagedCurve(Curve):
             number.
         ValueError: A value out of its range; an unknown shape; an exponential stage from or to 0.
 
+    Warns:
+        CurveWarning: The highest level is above 0 and below 0.01: the levels look like rates.
+
     >>> curve = StagedCurve([(100, 1.0), (800,), Stage(100, 0.0, "1-sqrt")])
     >>> curve([0, 50, 100, 899, 925, 1000])
     array([0. , 0.5, 1. , 1. , 0.5, 0. ], dtype=float32)
@@ -78,6 +82,12 @@ class StagedCurve(Curve):
         if not 1 <= total <= MAX_STEP:
             raise ValueError(f"stages last {total} steps; they must last 1 … 2**31 - 1 = {MAX_STEP}")
         self._freeze(_rows(stages, decimal(start)), stages=stages, start=start)
+        highest = max(start, *(stage.to or 0 for stage in stages))
+        if 0 < highest < 0.01:
+            warn(
+                f"the levels look like rates, as the highest is {highest!r}, and are shares of the peak. "
+                "Write each as rate / peak"
+            )
 
 
 def _stage(label: str, value: Any) -> Stage:

@@ -34,7 +34,7 @@ class ScaleByCurveState(NamedTuple):
 
 
 def scale_by_curve(
-    curve: Curve, peak_value: Any = 1.0, *, hold: Rule | list[Rule] | None = None
+    curve: Curve, peak_value: Any, *, hold: Rule | list[Rule] | None = None
 ) -> optax.GradientTransformationExtraArgs:
     """Multiply updates by -rate, with the rate of `optax_schedule` at a clock that rules may hold.
 

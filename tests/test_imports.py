@@ -70,7 +70,7 @@ assert "make_loader" not in globals() and lambda_lr.__name__ == "lambda_lr"
             ["optax", "torch", "matplotlib"],
         ),
         (
-            "import plateau_jax; plateau_jax.optax_schedule(plateau_jax.PlateauCurve(9))(3)",
+            "import plateau_jax; plateau_jax.optax_schedule(plateau_jax.PlateauCurve(9), 0.1)(3)",
             ["torch", "matplotlib"],
         ),
         ("import plateau_jax.__main__, plateau_jax.plotting, plateau_jax.schedule", ["torch"]),

@@ -232,6 +232,14 @@ def test_a_scheduler_marks_the_step_of_its_optimizer() -> None:
     assert hasattr(_scheduler().optimizer.step, "_wrapped_by_lr_sched")
 
 
+@_shows("_opt_called")
+def test_a_scheduler_makes_its_optimizer_note_that_it_was_stepped() -> None:
+    optimizer = _scheduler().optimizer
+    assert not hasattr(optimizer, "_opt_called")
+    optimizer.step()
+    assert optimizer._opt_called is True
+
+
 @_shows("_step_count")
 def test_a_scheduler_counts_its_steps_and_keeps_its_first_rates() -> None:
     scheduler = _scheduler()

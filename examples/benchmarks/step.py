@@ -112,7 +112,8 @@ class ByHand:
         loss.backward()
         gradients = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
         norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients, 2.0)))
-        return self.finish(loss.detach(), norm, gradients)
+        # A copy, as a TrainStep's: the loss may be a view of what the next update overwrites.
+        return self.finish(loss.detach().clone(), norm, gradients)
 
     def finish(self, loss: Tensor, norm: Tensor, gradients: list[Tensor]) -> tuple[Tensor, ...]:
         """Clip, decide, step, count."""

@@ -1,5 +1,6 @@
 """Checkpoints of several processes."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +109,24 @@ def test_damage_is_known_to_all_ranks(tmp_path: Path) -> None:
             assert "no sound checkpoint: 1: " in raised
             assert f"{path.parent.name}/{path.name} is damaged" in raised
         path.write_bytes(content)
+
+
+def test_folders_of_ranks_from_two_saves(tmp_path: Path) -> None:
+    """An interrupted copy may leave a folder of one save beside that of another save of the same count."""
+    for run in ("one", "other"):
+        processes.run(support.own_and_common, tmp_path / run)
+    shutil.rmtree(tmp_path / "one" / "1" / "1")
+    shutil.copytree(tmp_path / "other" / "1" / "1", tmp_path / "one" / "1" / "1")
+    message = "1: 1/manifest.json is of another save of 1 than that of rank 0"
+    assert [message in raised for raised in processes.run(support.load_any, tmp_path / "one")] == [True] * 2
+
+
+def test_those_of_earlier_versions_are_loaded(tmp_path: Path) -> None:
+    """Their manifests name no save and no number."""
+    processes.run(support.trained, tmp_path, [_FSDP])
+    support.as_before(tmp_path / "0" / "3")
+    ((_, counts, *_),) = support.loaded(tmp_path, [(0, _PLAIN)])
+    assert counts == (3, 3)
 
 
 def test_a_save_outlives_its_process_group(tmp_path: Path) -> None:

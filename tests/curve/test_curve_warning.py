@@ -13,7 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from support.runs import optimizer_with
 
-from plateau_jax import Curve, CurveWarning, PlateauCurve, cosine_plateau_schedule
+from plateau_jax import Curve, CurveWarning, PlateauCurve, StagedCurve, cosine_plateau_schedule
 from plateau_jax.__main__ import main
 from torch_bridge import get_cosine_plateau_schedule_with_warmup, lambda_lr
 
@@ -81,6 +81,62 @@ def test_what_would_be_refused_is_no_advice(total, plateaus):
     assert not re.search(r"plateaus=\[\(\d", message)
 
 
+@given(st.floats(0, 1))
+@example(0.0)
+@example(1e-4)
+@example(9.99e-5)
+@example(5e-324)
+def test_a_final_ratio_that_looks_like_a_rate(ratio):
+    messages = seen(PlateauCurve, 100, min_lr_ratio=ratio)
+    assert len(messages) == (0 < ratio < 1e-4 * (1 - 1e-9))
+    for message in messages:
+        assert message.startswith(f"min_lr_ratio = {ratio!r} looks like a rate, and is a share of the peak")
+        assert message.endswith(f"write min_lr_ratio={ratio!r} / peak")
+
+
+_levels = st.one_of(st.none(), st.sampled_from((0, 0.01, 3e-4)), st.floats(0, 0.02), st.floats(0, 1))
+
+
+@given(_levels.map(lambda level: level or 0.0), st.lists(_levels, min_size=1, max_size=4))
+@example(0.0, [None])
+@example(0.0, [3e-4, None, 3e-5])
+@example(3e-4, [None])
+@example(0.0, [float(np.nextafter(0.01, 0))])
+@example(0.0, [1.0, None, 0.001])
+def test_stages_whose_levels_look_like_rates(start, levels):
+    highest = max([start, *(level for level in levels if level is not None)])
+    messages = seen(StagedCurve, [(5, level) for level in levels], start=start)
+    assert len(messages) == (0 < highest < 0.01)
+    for message in messages:
+        assert f"highest is {highest!r}" in message
+        assert "shares of the peak" in message
+        assert "rate / peak" in message
+
+
+@given(st.floats(1e-12, 10).map(np.float32).map(float))
+@example(0.1)
+def test_a_floor_of_a_ten_thousandth_is_meant(peak):
+    assert seen(PlateauCurve, 100, min_lr_ratio=1e-4 * peak / peak) == []
+
+
+def test_each_fault_is_told():
+    first, second = seen(PlateauCurve, 100, plateaus=LIKE_FRACTIONS, min_lr_ratio=1e-5)
+    assert "look like fractions" in first
+    assert "looks like a rate" in second
+
+
+def test_a_ratio_that_was_computed_from_rates_is_meant():
+    def by_rates():
+        cosine_plateau_schedule(0.0, 0.1, 10, 100, end_value=1e-7)
+        cosine_plateau_schedule(1e-7, 0.1, 10, 100, end_value=1e-7)
+        for min_lr in (1e-7, 1e-6):
+            optimizer = optimizer_with([0.1, 0.2])
+            get_cosine_plateau_schedule_with_warmup(optimizer, 0, 100, min_lr=min_lr)
+
+    assert seen(by_rates) == []
+    assert len(seen(get_cosine_plateau_schedule_with_warmup, optimizer_with([0.1]), 0, 9, (), 1e-5)) == 1
+
+
 def test_a_message_stays_short():
     many = [(index / 1000, 0.0001) for index in range(900)]
     (message,) = seen(PlateauCurve, 10**7, plateaus=many)
@@ -98,9 +154,20 @@ def _min_lr():
         lambda: PlateauCurve(100, plateaus=LIKE_FRACTIONS),
         lambda: PlateauCurve(100, plateaus=LIKE_FRACTIONS).cooldown(50, 10).then(PlateauCurve(9), scale=0.5),
         lambda: cosine_plateau_schedule(0.0, 0.1, 0, 100, plateaus=LIKE_FRACTIONS),
+        lambda: cosine_plateau_schedule(0.0, 0.1, 0, 100, end_value=1e-7, plateaus=LIKE_FRACTIONS),
+        lambda: PlateauCurve(100, min_lr_ratio=1e-5).cooldown(50, 10).then(PlateauCurve(9), scale=0.5),
+        lambda: StagedCurve([(9, 3e-4)]).cooldown(5, 10).then(PlateauCurve(9), scale=0.5),
         _min_lr,
     ],
-    ids=("PlateauCurve", "a branch of it", "cosine_plateau_schedule", "min_lr"),
+    ids=(
+        "PlateauCurve",
+        "a branch of it",
+        "cosine_plateau_schedule",
+        "end_value",
+        "a branch of a ratio",
+        "a branch of stages",
+        "min_lr",
+    ),
 )
 def test_a_construction_warns_once_at_the_users_line(construct):
     assert len(seen(construct)) == 1
@@ -115,9 +182,10 @@ def test_replace_constructs_anew():
 def test_copies_pickles_and_saved_curves_do_not_repeat_it():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", CurveWarning)
-        curve = PlateauCurve(100, plateaus=LIKE_FRACTIONS)
+        curve = PlateauCurve(100, plateaus=LIKE_FRACTIONS, min_lr_ratio=1e-5)
+        stages = StagedCurve([(9, 3e-4)])
     branch = curve.cooldown(50, 10).then(curve)
-    for each in (curve, branch):
+    for each in (curve, branch, stages, stages.then(curve)):
         again = (copy.copy(each), copy.deepcopy(each), pickle.loads(pickle.dumps(each)))
         assert all(other == each for other in (*again, Curve.from_dict(each.to_dict())))
     scheduler = lambda_lr(optimizer_with([0.1, 0.2]), [curve, branch])

@@ -23,13 +23,18 @@ def test_a_rule_is_a_value(rule):
     assert again == rule
     assert hash(again) == hash(rule)
     assert pickle.loads(pickle.dumps(rule)) == rule
-    assert replace(rule, every=7) != rule
+    limited = {"limit": 99} if isinstance(rule, HoldUntilFlat) else {}
+    assert replace(rule, every=7, **limited) != rule
     kind, arguments = (written := rule.to_dict())["kind"], {**written}
     assert json.loads(json.dumps(written)) == written
     del arguments["kind"]
     assert {"hold_until_flat": HoldUntilFlat, "hold_below": HoldBelow}[kind](**arguments) == rule
     with pytest.raises(FrozenInstanceError):
         rule.every = 2
+
+
+def test_limit_has_room_for_one_reading():
+    assert HoldUntilFlat(1, every=9, limit=9).every == 9
 
 
 def test_arguments_become_plain_numbers():
@@ -51,6 +56,8 @@ def test_arguments_become_plain_numbers():
         (ValueError, {"limit": 2**31}, ["limit = 2147483648"]),
         (TypeError, {"limit": None}, ["limit = None"]),
         (ValueError, {"every": 0}, ["every = 0"]),
+        (ValueError, {"every": 10}, ["every = 10 must be at most limit = 9", "no reading"]),
+        (ValueError, {"every": 2, "limit": 1}, ["every = 2 must be at most limit = 1"]),
         (ValueError, {"threshold": -1e-9}, ["threshold = -1e-09"]),
         (ValueError, {"threshold": 1.5}, ["threshold = 1.5", "rel"]),
         (ValueError, {"threshold": float("nan")}, ["threshold = nan"]),

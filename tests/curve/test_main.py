@@ -16,7 +16,7 @@ from support.refusals import refused
 from support.runs import peaks
 from support.strategies import arguments as curve_arguments
 
-from plateau_jax import Curve, PlateauCurve
+from plateau_jax import Curve, PlateauCurve, rows
 from plateau_jax.__main__ import main
 
 COMMAND = [sys.executable, "-m", "plateau_jax"]
@@ -204,7 +204,7 @@ def test_pictures_in_the_format_that_the_name_says(tmp_path, capsys):
     png, svg = tmp_path / "curve.png", tmp_path / "curve.svg"
     for path in (png, svg):
         assert main([*ARGUMENTS, "--peak", "3e-4", "--plot", str(path)]) == 0
-        assert capsys.readouterr().out == CURVE.describe() + "\n"
+        assert capsys.readouterr().out == rows.as_text(CURVE.rows, np.float32(3e-4)) + "\n"
     assert png.read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
     assert ElementTree.parse(svg).getroot().tag.endswith("svg")
 

@@ -96,7 +96,7 @@ NO_CURVE = {
     "\0\x01\udcff": "is not JSON: ",
     "[]": "arguments = [] must be a mapping",
     "null": "arguments = None must be a mapping",
-    "{}": "missing keys ['total_steps', ",
+    "{}": "missing keys ['total_steps']",
     '{"kind": "stairs"}': "kind = 'stairs' must be one of",
     '{"kind": {}}': "kind = {} must be one of",
     '{"kind": "staged", "start": 0}': "missing keys ['stages']",

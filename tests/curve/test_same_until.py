@@ -66,7 +66,7 @@ def _changed(description, read):
 
 
 def _hold(level):
-    return StagedCurve([(10,)], start=level)
+    return build({"stages": [(10,)], "start": level})
 
 
 @examples(200)

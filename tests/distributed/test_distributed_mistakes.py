@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from support.mistakes import expected_after, refused_under_ddp, two_kinds_of_losses, weights_after
+from support.mistakes import divided_by, expected_after, refused_under_ddp, two_kinds_of_losses, weights_after
 from support.processes import run
 
 pytestmark = pytest.mark.slow
@@ -34,3 +34,18 @@ def test_a_mean_on_one_rank_and_a_pair_on_another_is_skipped_on_all(wrapper: str
     for loss, applied, skipped, unchanged in run(two_kinds_of_losses, wrapper):
         assert np.isnan(loss)
         assert (applied, skipped, unchanged) == (0, 1, True)
+
+
+@pytest.mark.parametrize("part", [False, True], ids=["the model", "a part"])
+@pytest.mark.parametrize("shape", [(2,), (2, 1)], ids=str)
+def test_gradients_that_are_divided_by_another_number_are_refused(shape: tuple[int, ...], part: bool) -> None:
+    """Where they are averages, the way of the collectives changes nothing."""
+    ways = [(None, False), (None, True), (2.0, True), (1.0, True), (1.0, False), (4.0, True)]
+    for expected, *others in run(divided_by, ways, part, shape):
+        for (factor, _), found in zip(ways[1:], others, strict=True):
+            if factor is None or (factor == 2 and shape == (2,)):
+                for one, other in zip(found, expected, strict=True):
+                    np.testing.assert_allclose(one, other, rtol=0, atol=1e-7)
+            else:
+                assert f"set_gradient_divide_factor({factor})" in found
+                assert "averages over the 2 ranks" in found

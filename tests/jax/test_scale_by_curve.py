@@ -126,7 +126,7 @@ def test_a_state_keeps_structure_shapes_and_dtypes(x64, hold):
 
 
 def test_the_clock_stops_at_the_last_int32():
-    optimizer = scale_by_curve(STAIRS, hold=HoldBelow(0, 1))
+    optimizer = scale_by_curve(STAIRS, PEAK, hold=HoldBelow(0, 1))
     state = optimizer.init(None)._replace(clock=jnp.int32(2**31 - 2))
     for wanted in (2**31 - 1, 2**31 - 1):
         _, state = optimizer.update(jnp.ones(()), state, value=1.0)
@@ -158,7 +158,7 @@ def test_a_metric_of_any_real_kind(convert):
 
 def test_a_metric_that_float32_cannot_hold_is_not_finite():
     with jax.enable_x64(True):
-        optimizer = scale_by_curve(STAIRS, hold=HoldBelow(0, 9))
+        optimizer = scale_by_curve(STAIRS, PEAK, hold=HoldBelow(0, 9))
         for value in (-1e39, jnp.array(-1e39), -np.inf):
             assert optimizer.update(jnp.ones(()), optimizer.init(None), value=value)[1].clock == 1
 
@@ -179,7 +179,7 @@ def test_a_metric_that_float32_cannot_hold_is_not_finite():
     ids=str,
 )
 def test_what_is_no_metric(arguments, parts):
-    optimizer = scale_by_curve(STAIRS, hold=UNTIL)
+    optimizer = scale_by_curve(STAIRS, PEAK, hold=UNTIL)
     for update in (optimizer.update, optax.chain(optimizer).update):
         state = optimizer.init(None)
         with pytest.raises(TypeError) as caught:
@@ -194,7 +194,10 @@ OTHER_RULES = [None, UNTIL, BELOW, [UNTIL, BELOW], [BELOW, UNTIL], [UNTIL, UNTIL
 @pytest.mark.parametrize("hold", OTHER_RULES, ids=str)
 @pytest.mark.parametrize("other", OTHER_RULES, ids=str)
 def test_a_state_of_rules_of_other_kinds(hold, other):
-    optimizer, state = scale_by_curve(STAIRS, hold=hold), scale_by_curve(STAIRS, hold=other).init(None)
+    optimizer, state = (
+        scale_by_curve(STAIRS, PEAK, hold=hold),
+        scale_by_curve(STAIRS, PEAK, hold=other).init(None),
+    )
     update = partial(jax.eval_shape, lambda state: optimizer.update(jnp.ones(()), state, value=0.5))
     if hold is other:
         update(state)
@@ -216,4 +219,4 @@ def test_a_state_of_rules_of_other_kinds(hold, other):
 )
 def test_bad_arguments(kind, arguments, part):
     with pytest.raises(kind, match=part):
-        scale_by_curve(**{"curve": STAIRS, **arguments})
+        scale_by_curve(**{"curve": STAIRS, "peak_value": PEAK, **arguments})

@@ -138,7 +138,7 @@ def test_without_compiling(x64, curve):
 def test_every_step_of_a_curve(x64, curve):
     with jax.enable_x64(x64):
         assert_equal_bits(multiplier(curve.segments, STEPS), curve(STEPS))
-        assert_equal_bits(optax_schedule(curve)(STEPS).astype("float32"), curve(STEPS))
+        assert_equal_bits(optax_schedule(curve, 1.0)(STEPS).astype("float32"), curve(STEPS))
 
 
 @pytest.mark.slow
@@ -207,6 +207,7 @@ def test_a_stack_under_vmap_is_each_curve(case, others):
     )
 
 
+@pytest.mark.filterwarnings("ignore:min_lr_ratio:plateau_jax.CurveWarning")
 @pytest.mark.gpu("jax")
 @x64_both_ways
 @both_searches

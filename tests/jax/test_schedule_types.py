@@ -13,7 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from support.jax_cases import CURVE, STEPS, assert_equal_bits, both_searches, product, x64_both_ways
 
-from plateau_jax import PlateauCurve, multiplier, optax_schedule, stack
+from plateau_jax import PlateauCurve, multiplier, optax_schedule, scale_by_curve, stack
 
 
 @pytest.mark.slow
@@ -96,7 +96,7 @@ def test_integers_of_any_size_are_clamped_on_the_host(x64, steps):
     "step", [True, np.True_, 3.0, np.float32(3), "3", None, np.arange(3.0), [True, 2.0]], ids=repr
 )
 def test_steps_that_are_no_integers(step):
-    for call in (optax_schedule(CURVE), partial(multiplier, CURVE.segments)):
+    for call in (optax_schedule(CURVE, 1.0), partial(multiplier, CURVE.segments)):
         with pytest.raises(TypeError, match="step must be an integer"):
             call(step)
         with pytest.raises(TypeError, match="step must be an integer"):
@@ -108,7 +108,7 @@ def test_steps_that_are_no_integers(step):
 )
 def test_jax_arrays_that_are_no_integers(dtype):
     step = jax.random.key(0) if jnp.issubdtype(dtype, jax.dtypes.prng_key) else jnp.ones((), dtype)
-    for call in (optax_schedule(CURVE), partial(multiplier, CURVE.segments)):
+    for call in (optax_schedule(CURVE, 1.0), partial(multiplier, CURVE.segments)):
         for run in (call, jax.jit(call), jax.vmap(call, axis_size=1, in_axes=None)):
             with pytest.raises(TypeError, match="step must be an integer"):
                 run(step)
@@ -119,9 +119,15 @@ def test_peaks_that_are_not_real_scalars():
         with pytest.raises(TypeError, match="peak_value"):
             jax.jit(lambda peak: optax_schedule(CURVE, peak)(3))(peak)
     with pytest.raises(TypeError, match="curve = 5"):
-        optax_schedule(5)
+        optax_schedule(5, 1.0)
     with pytest.raises(ValueError, match="peak_value = -1"):
         optax_schedule(CURVE, -1)
+
+
+@pytest.mark.parametrize("call", [optax_schedule, scale_by_curve])
+def test_without_a_peak_nothing_trains(call):
+    with pytest.raises(TypeError, match="missing 1 required positional argument: 'peak_value'"):
+        call(CURVE)
 
 
 @pytest.mark.slow
@@ -143,7 +149,7 @@ def test_variables_of_flax_are_steps_and_peaks(x64, kind):
 
 def test_a_variable_of_flax_is_checked_as_its_array():
     with pytest.raises(TypeError, match="step must be an integer"):
-        optax_schedule(CURVE)(nnx.Variable(jnp.float32(3)))
+        optax_schedule(CURVE, 1.0)(nnx.Variable(jnp.float32(3)))
     with pytest.raises(ValueError, match="peak_value = "):
         optax_schedule(CURVE, nnx.Variable(jnp.float32(-1)))
 
@@ -164,7 +170,7 @@ def test_strict_promotion_of_types_and_ranks(curve):
             for dtype in ("int8", "uint32", "int32")
             for shape in ((100,), (4, 25), (4, 5, 5))
         ]
-        rates = jax.jit(lambda several: [optax_schedule(curve)(steps) for steps in several])
+        rates = jax.jit(lambda several: [optax_schedule(curve, 1.0)(steps) for steps in several])
         jax.eval_shape(rates, several)  # tracing alone checks promotion
         each_once = several[::4]  # each type and each rank
         for found, steps in zip(rates(each_once), each_once, strict=True):

@@ -6,6 +6,7 @@ from fractions import Fraction
 import jax
 import numpy as np
 import pytest
+import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 from support.descriptions import build, descriptions, descriptions_and_steps
@@ -96,6 +97,7 @@ def test_rates_equal_those_of_optax(case, peak):
     np.testing.assert_array_equal(narrow[promised], rates.astype(np.float32)[promised])
 
 
+@pytest.mark.filterwarnings("ignore:the curve has total_steps:plateau_jax.CurveWarning")
 def test_a_long_run_follows_the_curve_over_every_window():
     curves = [
         PlateauCurve(6000, warmup_steps=100, plateaus=[(20, 20)]),
@@ -155,6 +157,17 @@ def test_an_epoch_that_is_no_integer_is_refused_and_changes_nothing(epoch, steps
     scheduler.load_state_dict(through_a_file(scheduler.state_dict()))
     advance(optimizer, scheduler)
     assert rates_of(optimizer) == [0.5 * CURVE(steps + 1)]
+
+
+@pytest.mark.parametrize("loss", [0.5, torch.tensor(0.5), torch.tensor(3), torch.ones(()).requires_grad_()])
+def test_a_loss_without_a_hold_is_told_before_torch_warns(loss):
+    scheduler = lambda_lr(optimizer_with([0.5]), CURVE)  # of the order of steps, torch would warn too
+    before = scheduler.state_dict()
+    with pytest.raises(
+        TypeError, match=r"epoch = .* must be an integer: step\(\) takes a loss only with hold="
+    ):
+        scheduler.step(loss)
+    assert scheduler.state_dict() == before
 
 
 def test_a_step_whose_warning_is_an_error_changes_nothing():

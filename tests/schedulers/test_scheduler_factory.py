@@ -34,6 +34,7 @@ def test_without_plateaus_it_is_the_schedule_of_transformers(total, data):
         assert abs(factor_at(step) - _transformers(step, warmup, total)) <= 2**-25 + 1e-15
 
 
+@pytest.mark.filterwarnings("ignore:min_lr_ratio:plateau_jax.CurveWarning")
 @given(st.floats(0, 1).filter(lambda ratio: ratio == 0 or ratio > 1e-30), st.integers(0, 120))
 def test_it_is_lambda_lr_under_the_curve_with_these_arguments(ratio, step):
     curve = PlateauCurve(100, warmup_steps=20, plateaus=((10, 20), (50, 5)), min_lr_ratio=ratio)
@@ -70,6 +71,7 @@ def test_min_lr_may_be_the_peak_whichever_way_float32_rounds_it(peak, resumed):
     assert [factor_at(step) for step in range(12)] == [1.0] * 12
 
 
+@pytest.mark.filterwarnings("ignore:min_lr_ratio:plateau_jax.CurveWarning")
 @given(st.integers(1, 10**6).map(lambda parts: parts / 10**6))
 def test_under_a_peak_of_1_min_lr_is_the_ratio(floor):
     optimizer = optimizer_with([1.0])

@@ -15,7 +15,11 @@ from torch.optim.lr_scheduler import SequentialLR
 from plateau_jax import Curve, HoldBelow, PlateauCurve
 from torch_bridge import get_cosine_plateau_schedule_with_warmup, lambda_lr
 
-pytestmark = pytest.mark.usefixtures("short_windows")
+pytestmark = [
+    pytest.mark.usefixtures("short_windows"),
+    # Short curves, far past their ends.
+    pytest.mark.filterwarnings("ignore:the curve has total_steps:plateau_jax.CurveWarning"),
+]
 
 SIZE = 40
 

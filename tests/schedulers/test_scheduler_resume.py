@@ -14,7 +14,11 @@ from torch.optim.swa_utils import SWALR
 from plateau_jax import PlateauCurve
 from torch_bridge import lambda_lr
 
-pytestmark = pytest.mark.usefixtures("short_windows")
+pytestmark = [
+    pytest.mark.usefixtures("short_windows"),
+    # Short curves, far past their ends.
+    pytest.mark.filterwarnings("ignore:the curve has total_steps:plateau_jax.CurveWarning"),
+]
 
 
 def _narrow(rate):

@@ -4,6 +4,7 @@ import copy
 import io
 import pickle
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,8 +16,8 @@ from support.runs import Run, advance, expected_rates, modest_peaks, optimizer_w
 from support.strategies import ratios
 from torch.optim.lr_scheduler import ConstantLR, LambdaLR, SequentialLR
 
-from plateau_jax import PlateauCurve
-from torch_bridge import get_cosine_plateau_schedule_with_warmup, lambda_lr
+from plateau_jax import HoldUntilFlat, PlateauCurve, StagedCurve
+from torch_bridge import follow, get_cosine_plateau_schedule_with_warmup, lambda_lr
 
 CURVE = PlateauCurve(100, warmup_steps=10, plateaus=[(50, 20)], min_lr_ratio=0.1)
 OTHER = PlateauCurve(200, plateaus=[(10, 20)], decay_shape="linear")
@@ -45,8 +46,10 @@ def test_the_state_of_a_curve_with_another_past_is_refused_by_name(description, 
         def load():
             with pytest.raises(ValueError, match="saved under") as caught:
                 run.scheduler.load_state_dict(state)
-            assert repr(old) in str(caught.value)
-            assert repr(new) in str(caught.value)
+            message = str(caught.value)
+            assert repr(old)[:150] in message
+            assert repr(new)[:150] in message
+            assert f"the curves differ from step {new.first_difference(old)} on: resume with the" in message
 
         assert _unchanged(run, load)
         run.scheduler.load_state_dict(state, strict=False)
@@ -59,6 +62,7 @@ def test_the_state_of_a_curve_with_another_past_is_refused_by_name(description, 
     assert rates_of(again.optimizer) == rates_of(run.optimizer)
 
 
+@pytest.mark.filterwarnings("ignore:min_lr_ratio:plateau_jax.CurveWarning")
 @given(
     st.sampled_from(("total_steps", "warmup_steps", "plateaus", "absolute_plateaus", "decay_shape")), ratios
 )
@@ -165,6 +169,48 @@ def test_rates_that_are_missing_or_not_one_a_group_are_refused(rates):
     assert _unchanged(run, load)
     run.scheduler.load_state_dict(state, strict=False)
     assert rates_of(run.optimizer) == expected_rates(run, [0.1, 0.2], 0)
+
+
+def test_the_step_from_which_curves_differ_is_the_first_where_they_do():
+    old, new = (PlateauCurve(100, warmup_steps=warmup, decay_shape="linear") for warmup in (11, 12))
+    late, later = StagedCurve([(12, 1.0), (0, 0.5), (9,)]), StagedCurve([(13, 1.0), (0, 0.5), (9,)])
+    for before, now, first in ((old, new, 1), (late, later, 1), (PlateauCurve(100), OTHER, 1)):
+        assert before(range(first)).tolist() == now(range(first)).tolist()
+        assert before(first) != now(first)
+        state = lambda_lr(optimizer_with([0.1]), before, last_epoch=20).state_dict()
+        with pytest.raises(ValueError, match=f"the curves differ from step {first} on: resume with the old"):
+            lambda_lr(optimizer_with([0.1]), now).load_state_dict(state)
+
+
+@pytest.mark.parametrize("hold", [None, HoldUntilFlat(5, limit=20)], ids=("plain", "held"))
+def test_a_refusal_is_a_few_lines_whatever_the_curves(hold):
+    """A staircase of 300 stages prints as more than ten thousand characters."""
+    old, new = (
+        StagedCurve([stage for step in range(300) for stage in ((0, 1 - step / 301), (length,))])
+        for length in (7, 8)
+    )
+    saved = lambda_lr(optimizer_with([0.1]), old, last_epoch=900, hold=hold)
+    loaded = lambda_lr(optimizer_with([0.1]), new, hold=hold)
+    followed, follower = (follow(optimizer_with([0.1]), "momentum", curve) for curve in (old, new))
+    for _ in range(20):
+        followed.step()
+    for before, after in ((saved, loaded), (followed, follower)):
+        with pytest.raises(ValueError, match="the curves differ from step 7 on") as caught:
+            after.load_state_dict(through_a_file(before.state_dict()))
+        assert len(str(caught.value)) < 900
+
+
+@pytest.mark.parametrize("path", ["a/state.pt", b"state.pt", Path("state.pt")], ids=repr)
+@pytest.mark.parametrize("strict", [True, False])
+def test_a_path_in_place_of_a_state_is_told(path, strict):
+    optimizer = optimizer_with([0.1])
+    for scheduler in (
+        lambda_lr(optimizer, CURVE),
+        lambda_lr(optimizer, CURVE, hold=HoldUntilFlat(5, limit=20)),
+        follow(optimizer, "momentum", CURVE),
+    ):
+        with pytest.raises(ValueError, match=r"is a path; load the file first: load_state_dict\(torch\.load"):
+            scheduler.load_state_dict(path, strict=strict)
 
 
 @pytest.mark.parametrize("state", [None, {}, [], {"last_epoch": 3}, "state"], ids=repr)

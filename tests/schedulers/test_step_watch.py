@@ -25,9 +25,13 @@ from plateau_jax import CurveWarning, HoldUntilFlat, PlateauCurve
 from torch_bridge import lambda_lr
 
 CURVE = PlateauCurve(100, warmup_steps=10, plateaus=[(50, 20)], min_lr_ratio=0.1)
-ONCE_AN_EPOCH = (
-    r"10 or more optimizer steps, three times in a row.*after every optimizer\.step\(\).*count_updates"
+ADVICE = (
+    r'after every optimizer\.step\(\).*Lightning "interval": "step".*count_updates.*meant to count epochs, '
+    r'or something else, write warnings\.filterwarnings\("ignore", "scheduler\.step"\) before$'
 )
+ONCE_AN_EPOCH = rf"^scheduler\.step\(\) came after 10 or more optimizer steps, three times in a row.*{ADVICE}"
+LATE_AT_0 = rf"^scheduler\.step\(\) came after 12 optimizer steps, all at rate 0.*{ADVICE}"
+NEVER = rf"^scheduler\.step\(\) was not called in 20 optimizer steps, and every rate is 0.*{ADVICE}"
 
 SEVERAL_TIMES = (
     r"twice or more after one optimizer step, three times in a row.*accelerate.*Don't prepare it; write "
@@ -36,6 +40,12 @@ SEVERAL_TIMES = (
 )
 RULE = re.compile("((o{10,}s){3}|(oss+){2}oss)$")
 """Ends where the warning is due: an s is a step of the scheduler, an o one of the optimizer."""
+RULE_AT_0 = re.compile("o{10,}s$|^o{20}$")
+"""And where every rate was 0 before the last event."""
+
+
+def is_due(stretch, clock):
+    return bool(RULE.search(stretch)) or bool(clock == 0 and RULE_AT_0.search(stretch))
 
 
 def _plain(optimizer):
@@ -62,6 +72,12 @@ def epoch(optimizer, step, updates=10):
 def twice(optimizer, step):
     optimizer.step()
     step()
+    step()
+
+
+def begin(optimizer, step):
+    """From the first step on the rate is above 0."""
+    optimizer.step()
     step()
 
 
@@ -98,13 +114,14 @@ def test_said_once_by_the_rule(kind, events):
         warnings.simplefilter("ignore")  # torch's own warnings
         warnings.simplefilter("always", CurveWarning)
         for event in events:
+            clock = scheduler.clock
             if event == "l":
                 scheduler.load_state_dict(through_a_file(scheduler.state_dict()))
                 stretch = ""
             else:
                 (step if event == "s" else optimizer.step)()
                 stretch += event
-            if RULE.search(stretch):
+            if is_due(stretch, clock):
                 expected = 1
             assert len(caught) == expected
 
@@ -123,6 +140,7 @@ def test_a_step_that_is_given_its_number_counts_where_it_is_the_next(events):
         warnings.simplefilter("ignore")
         warnings.simplefilter("always", CurveWarning)
         for event in events:
+            clock = scheduler.clock
             if isinstance(event, int):
                 is_next = max(scheduler.last_epoch + event, -1) == scheduler.last_epoch + 1
                 scheduler.step(scheduler.last_epoch + event)
@@ -133,8 +151,10 @@ def test_a_step_that_is_given_its_number_counts_where_it_is_the_next(events):
             else:
                 for _ in event:
                     optimizer.step()
-                stretch += event
-            if RULE.search(stretch):
+                    stretch += "o"
+                    if is_due(stretch, clock):
+                        expected = 1
+            if is_due(stretch, clock):
                 expected = 1
             assert len(caught) == expected
 
@@ -144,6 +164,7 @@ def test_a_step_that_is_given_its_number_counts_where_it_is_the_next(events):
 def test_what_it_says_and_where(kind, wrong, said):
     optimizer = optimizer_with([0.1])
     _, step = kind(optimizer)
+    begin(optimizer, step)
     with pytest.warns(CurveWarning, match=said) as caught:
         repeat(9, wrong, optimizer, step)
     (warning,) = caught
@@ -155,6 +176,7 @@ def test_what_it_says_and_where(kind, wrong, said):
 def test_an_error_made_of_it_leaves_all_as_it_was(kind, wrong):
     optimizer = optimizer_with([0.1])
     scheduler, step = kind(optimizer)
+    begin(optimizer, step)
     before = []
 
     def noted():
@@ -165,7 +187,7 @@ def test_an_error_made_of_it_leaves_all_as_it_was(kind, wrong):
         repeat(3, wrong, optimizer, noted)
     assert (scheduler.state_dict() | {"warned": False}, rates_of(optimizer)) == before[-1]
     repeat(5, wrong, optimizer, noted)
-    assert scheduler.last_epoch == len(before) - 1
+    assert scheduler.last_epoch == len(before)
 
 
 @pytest.mark.parametrize(
@@ -201,6 +223,86 @@ def test_a_saved_run_that_was_told_is_not_told_again():
     again.load_state_dict(through_a_file(scheduler.state_dict()))
     for _ in range(5):
         epoch(resumed, again.step)
+
+
+@pytest.mark.parametrize("updates", [12, 20, 40])
+@kinds
+def test_where_every_rate_is_0_it_is_said_in_the_first_epoch(kind, updates):
+    """By the first late step of the scheduler, or before that by the twentieth step of the optimizer."""
+    optimizer = optimizer_with([0.1, 0.2])
+    _, step = kind(optimizer)
+    with pytest.warns(CurveWarning, match=LATE_AT_0 if updates < 20 else NEVER) as caught:
+        repeat(6, lambda *_: epoch(optimizer, step, updates), None, None)
+    assert [warning.filename for warning in caught] == [__file__]
+
+
+@pytest.mark.parametrize("form", [float, torch.tensor])
+def test_a_scheduler_that_is_never_stepped_is_told_where_no_weight_moves(form):
+    optimizer = optimizer_with([form(0.1), form(0.2)], torch.optim.AdamW)
+    scheduler = lambda_lr(optimizer, CURVE)
+    weights = [group["params"][0].clone() for group in optimizer.param_groups]
+    for _ in range(19):
+        optimizer.step()
+    with pytest.warns(CurveWarning, match=NEVER) as caught:
+        optimizer.step()
+    assert [warning.filename for warning in caught] == [__file__]
+    for _ in range(60):
+        optimizer.step()
+    assert all(
+        torch.equal(*pair)
+        for pair in zip(weights, (group["params"][0] for group in optimizer.param_groups), strict=True)
+    )
+    assert scheduler.state_dict()["warned"]
+
+
+def _no_warmup(optimizer):
+    return lambda_lr(optimizer, PlateauCurve(100))
+
+
+def _frozen(optimizer):
+    for group in optimizer.param_groups:
+        group["lr"] = 0.0
+    return lambda_lr(optimizer, CURVE)
+
+
+def _one_group_without_warmup(optimizer):
+    return lambda_lr(optimizer, [CURVE, PlateauCurve(100)])
+
+
+def _rate_by_hand(optimizer):
+    scheduler = lambda_lr(optimizer, CURVE)
+    optimizer.param_groups[0]["lr"] = 0.05
+    return scheduler
+
+
+def _waits_for_its_turn(optimizer):
+    fading = LinearLR(optimizer, 1.0, 0.0, total_iters=1)
+    scheduler = SequentialLR(optimizer, [fading, lambda_lr(optimizer, CURVE)], [3])
+    advance(optimizer, scheduler)
+    optimizer.scheduler = scheduler
+    return scheduler
+
+
+@pytest.mark.parametrize(
+    "build", [_no_warmup, _frozen, _one_group_without_warmup, _rate_by_hand, _waits_for_its_turn]
+)
+def test_where_a_rate_is_not_0_or_another_is_in_charge_nothing_is_said(build):
+    optimizer = optimizer_with([0.1, 0.1])
+    scheduler = build(optimizer)
+    for _ in range(2):
+        epoch(optimizer, scheduler.step, 30)
+
+
+@pytest.mark.parametrize("updates", [12, 30])
+def test_a_curve_that_is_meant_to_count_epochs_says_so_as_the_message_has_it(updates):
+    optimizer = optimizer_with([0.1])
+    scheduler = lambda_lr(optimizer, CURVE)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warnings.filterwarnings("ignore", "scheduler.step")
+        for _ in range(5):
+            epoch(optimizer, scheduler.step, updates)
+    assert rates_of(optimizer) == [pytest.approx(0.1 * CURVE(5))]
 
 
 def _draw(scheduler, steps=50):
@@ -272,6 +374,7 @@ def test_a_scheduler_that_is_stepped_with_every_accumulated_batch_is_told():
 def test_each_of_several_schedulers_counts_its_own_steps():
     optimizer = optimizer_with([0.1])
     once, late = lambda_lr(optimizer, CURVE), lambda_lr(optimizer, CURVE)
+    advance(optimizer, ChainedScheduler([once, late]))
     for _ in range(2):
         for _ in range(10):
             advance(optimizer, once)
@@ -332,7 +435,26 @@ def test_torchs_own_warning_of_the_wrong_order_is_kept():
     scheduler = lambda_lr(optimizer_with([0.1]), CURVE)
     with pytest.warns(UserWarning, match=r"Detected call of `lr_scheduler.step\(\)` before") as caught:
         scheduler.step()
-    assert [warning.category for warning in caught] == [UserWarning]
+    assert [(warning.category, warning.filename) for warning in caught] == [(UserWarning, __file__)]
+
+
+@pytest.mark.parametrize("kind", [_plain, _held], ids=("plain", "held"))
+def test_torchs_own_warnings_point_at_the_users_line(kind):
+    _, step = kind(optimizer_with([0.1]))
+    with pytest.warns(UserWarning, match=r"Detected call of") as caught:
+        step()
+    assert [warning.filename for warning in caught] == [__file__]
+    optimizer = optimizer_with([0.1])
+    _, scheduler = copy.deepcopy((optimizer, lambda_lr(optimizer, CURVE)))
+    with pytest.warns(UserWarning, match=r"Seems like `optimizer.step\(\)` has been overridden") as caught:
+        scheduler.step()
+    assert [warning.filename for warning in caught] == [__file__]
+    optimizer = optimizer_with([0.1])
+    scheduler = lambda_lr(optimizer, CURVE)
+    optimizer.step()
+    with pytest.warns(UserWarning, match="epoch parameter") as caught:
+        scheduler.step(7)
+    assert [warning.filename for warning in caught] == [__file__]
 
 
 def _hooks(optimizer):
@@ -416,6 +538,7 @@ def test_whatever_accelerate_steps_once_a_process_says_so(build, metric, monkeyp
 def test_a_thread_that_does_nothing_but_step_it():
     optimizer = optimizer_with([0.1])
     scheduler = lambda_lr(optimizer, CURVE)
+    begin(optimizer, scheduler.step)
     repeat(2, epoch, optimizer, scheduler.step)
     done = threading.Lock()
     done.acquire()
@@ -426,7 +549,7 @@ def test_a_thread_that_does_nothing_but_step_it():
         _thread.start_new_thread(deque, (map(operator.call, (scheduler.step, done.release)), 0))
         assert done.acquire(timeout=10)
     assert [warning.category for warning in caught] == [CurveWarning]
-    assert scheduler.last_epoch == 3
+    assert scheduler.last_epoch == 4
 
 
 @pytest.mark.slow

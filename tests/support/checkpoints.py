@@ -1,5 +1,6 @@
 """Parts of checkpoints, kills in the middle of a save, and what ranks save and load."""
 
+import json
 import os
 import signal
 import sys
@@ -84,6 +85,14 @@ def leftovers(directory: Path, counts: Sequence[int]) -> list[str]:
     names = [path.name for path in directory.iterdir()]
     extra = [name for name in names if name.partition(".")[0] not in map(str, counts)]
     return extra if extra or len(names) == len(counts) else names
+
+
+def as_before(folder: Path) -> None:
+    """Make the manifests of a checkpoint those of an earlier version, which had fewer entries."""
+    for path in folder.glob("*/manifest.json"):
+        found = json.loads(path.read_text().partition("\n")[2])
+        del found["save"], found["number"]
+        files.write_with_digest(path, json.dumps(found, indent=1).encode())
 
 
 def killed(function: Callable[..., Any], *arguments: Any, at: int, rank: int = 0, number: int = 1) -> bool:

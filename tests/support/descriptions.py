@@ -21,14 +21,17 @@ def build(description: Description) -> Curve:
         case {"stages": stages, "start": start}:
             # A stage may be written as a tuple too.
             both = [stage if index % 2 else Stage(*stage) for index, stage in enumerate(stages)]
-            return StagedCurve(both, start=start)
+            with warnings.catch_warnings():
+                # Levels that are drawn may look like rates.
+                warnings.simplefilter("ignore", CurveWarning)
+                return StagedCurve(both, start=start)
         case {"cooldown": parent, "at": at, "steps": steps, "to": to, "shape": shape}:
             return build(parent).cooldown(at, steps, to=to, shape=shape)
         case {"curve": first, "then": other, "scale": scale}:
             return build(first).then(build(other), scale=scale)
         case _:
             with warnings.catch_warnings():
-                # Percentages that are drawn may look like fractions, or round to no step.
+                # Percentages that are drawn may look like fractions or round to no step, a ratio like a rate.
                 warnings.simplefilter("ignore", CurveWarning)
                 return PlateauCurve(**description)
 

@@ -30,13 +30,18 @@ _SMALL = np.float32(1e-30)
 _thresholds = st.sampled_from((0, 1e-4, 0.1, 0.3, 1 / 3, 0.5, 1, 1e-7))
 _every = st.sampled_from((1, 1, 2, 3, 5))
 
+
+def _until_flat(every: int, more: int, **arguments: Any) -> HoldUntilFlat:
+    return HoldUntilFlat(every=every, limit=min(every + more, 2**31 - 1), **arguments)
+
+
 until_flat = st.builds(
-    HoldUntilFlat,
-    st.integers(1, 4),
+    _until_flat,
+    _every,
+    st.one_of(st.integers(0, 11), st.just(2**31 - 1)),
+    patience=st.integers(1, 4),
     threshold=_thresholds,
     threshold_mode=st.sampled_from(("rel", "abs")),
-    every=_every,
-    limit=st.one_of(st.integers(1, 12), st.just(2**31 - 1)),
 )
 below = st.builds(
     HoldBelow,

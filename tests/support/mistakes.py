@@ -1,12 +1,13 @@
 """Mistakes in a group of ranks: layers without gradients, averaging switched off, losses of two kinds."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from support.distributed_models import whole
 from support.training import seeded
 from torch import Tensor, distributed, nn
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
@@ -90,6 +91,30 @@ def two_kinds_of_losses(wrapper: str) -> tuple[float, int, int, bool]:
     before = _weights(model)
     result = step(_batch(0, 0, True))
     return float(result.loss), int(result.applied), int(result.skipped), _weights(model) == before
+
+
+def divided_by(ways: Sequence[tuple[float | None, bool]], part: bool, shape: tuple[int, ...]) -> list[Any]:
+    """The error of a step over a sharded model, or the weights after an update, for each way to divide.
+
+    A way is a factor, and whether sums are forced in the collectives. With `part` the factor is that of one
+    layer alone.
+    """
+    return [_divided_by(*way, part, shape) for way in ways]
+
+
+def _divided_by(factor: float | None, sums: bool, part: bool, shape: tuple[int, ...]) -> str | list[Any]:
+    model: Any = Net()
+    mesh = init_device_mesh("cpu", shape, mesh_dim_names=("copies", "parts")[-len(shape) :])
+    for module in (model.around, model):
+        fully_shard(module, mesh=mesh)
+        module.set_force_sum_reduction_for_comms(sums)
+    (model.around if part else model).set_gradient_divide_factor(factor)
+    try:
+        step = _step_of(model)
+    except ValueError as error:
+        return str(error)
+    step(_batch(0, 0, True))
+    return _weights(model)
 
 
 _USES = ((True,), (True, False), (True, False))

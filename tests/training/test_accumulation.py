@@ -16,6 +16,7 @@ from torch_bridge.training.gradients import gradients_of
 from torch_bridge.training.local_division import LocalDivision
 from torch_bridge.training.loss import Loss, as_loss
 from torch_bridge.training.precision import LossScale
+from torch_bridge.training.single_micro_batch import SingleMicroBatch
 
 _CPU = torch.device("cpu")
 _small = st.integers(-(2**10), 2**10).map(lambda number: number / 2**5)
@@ -25,7 +26,9 @@ _weights = st.integers(0, 5000)
 def _accumulate(
     losses: Iterable[Loss], count: int, x: Any, scale: LossScale | None = None
 ) -> tuple[Tensor, Tensor]:
-    accumulator = Accumulator(count, [x], scale, LocalDivision(count, scale))
+    accumulator = (
+        SingleMicroBatch(_CPU, scale) if count == 1 else Accumulator(count, [x], scale, LocalDivision(scale))
+    )
     for loss in losses:
         accumulator.add(loss)
     return accumulator.finish(gradients_of([x]), None)

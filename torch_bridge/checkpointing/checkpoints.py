@@ -2,22 +2,25 @@
 
 import os
 import warnings
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Never
+from typing import Any, Never
 
 import torch
-from torch import Tensor
+from torch import nn
 
 from torch_bridge.checkpointing import folders, parts
 from torch_bridge.checkpointing.agreement import on_all_ranks
 from torch_bridge.checkpointing.background import Background
-from torch_bridge.checkpointing.loading_parts import LoadingPart, load_all_or_none
+from torch_bridge.checkpointing.loading_parts import LoadingModel, LoadingPart, load_all_or_none
 from torch_bridge.checkpointing.parts import Part, Snapshot
+from torch_bridge.checkpointing.writing_ranks import WritingRanks
 from torch_bridge.core import checks
 from torch_bridge.distributed import processes
+
+_MOST_READS = 100  # attempts to read a checkpoint before it is removed
 
 
 class Checkpoints:
@@ -46,7 +49,8 @@ class Checkpoints:
 
     Args:
         directory: The folder; it is made by the first save.
-        keep: How many checkpoints are kept: the newest, and those with the highest counts.
+        keep: How many checkpoints are kept: those that were saved last. What else lies in the folder, under
+            whatever name, is left alone.
 
     Raises:
         NotADirectoryError: The directory is a file.
@@ -92,13 +96,14 @@ class Checkpoints:
                 on all ranks.
             Exception: What a part or the system raises. The other ranks then raise RuntimeError.
         """
-        # Here, since torch.distributed.checkpoint takes half as long to import as torch.
+        # For the start-up: torch.distributed.checkpoint takes half as long to import as torch.
         from torch_bridge.checkpointing.writing import CheckpointWriter
 
         unfinished: folders.Unfinished | None = None
+        ranks: WritingRanks | None = None
         snapshots: dict[str, Snapshot] = {}
 
-        def begin() -> tuple[int, list[str], str]:
+        def begin() -> tuple[int, list[str], tuple[str, str, int]]:
             nonlocal unfinished
             self._background.finish()
             called = checks.at_least("count", count, 0)
@@ -107,17 +112,22 @@ class Checkpoints:
                 snapshots[name] = Snapshot.of(name, part)
             if processes.is_main():
                 unfinished = folders.Unfinished(self.directory, called)
-            return called, list(parts_by_name), unfinished.path.name if unfinished else ""
+            folder = (unfinished.path.name, unfinished.save, unfinished.number) if unfinished else ("", "", 0)
+            return called, list(parts_by_name), folder
 
         try:
             with _ordinary_mode():
                 begun = on_all_ranks(begin)
             _check_same([each[:2] for each in begun])
-            (called, _, name), *_ = begun
+            (called, _, (name, save, number)), *_ = begun
+            ranks = WritingRanks(self.directory / name, processes.rank())
             writer = CheckpointWriter(
                 path=self.directory / name,
                 unfinished=unfinished,
                 count=called,
+                save=save,
+                number=number,
+                ranks=ranks,
                 rank=processes.rank(),
                 processes=processes.count(),
                 parts={name: each.encoded for name, each in snapshots.items()},
@@ -126,9 +136,12 @@ class Checkpoints:
             )
             self._background.start(writer.write)
         except BaseException:
-            if unfinished is not None and self._background.is_idle:
-                unfinished.discard()
-                unfinished.unlock()
+            if self._background.is_idle:
+                if unfinished is not None:
+                    unfinished.discard()
+                    unfinished.unlock()
+                if ranks is not None:
+                    ranks.release()
             raise
         if wait:
             self._background.finish()
@@ -137,8 +150,9 @@ class Checkpoints:
         """Give the parts back what they were saved with, all of them or none.
 
         Args:
-            count: Which checkpoint; by default, of those that are not damaged, the one with the highest
-                count. A warning names the damaged ones that were passed over.
+            count: Which checkpoint; by default, of those that are not damaged, the one that was saved last.
+                In a run that never went back it has the highest count. A warning names the damaged ones that
+                were passed over.
             **parts_by_name: The parts, or some of them, under the names that they were saved by.
 
         Returns:
@@ -151,51 +165,123 @@ class Checkpoints:
             RuntimeError: The checkpoint is damaged, or all are; or another rank has failed.
             Exception: What a part raises that refuses its state. After any error all parts are as before.
         """
-        from torch_bridge.checkpointing import reading  # here for the same reason as in save
+        return self._load(count, parts.check, parts_by_name, LoadingPart)
 
-        def begin() -> tuple[int | None, list[str], list[folders.Complete]]:
+    def load_model(self, model: nn.Module, count: int | None = None, *, part: str = "step") -> int | None:
+        """Give a model its weights and buffers out of a checkpoint, without an optimizer or a training step.
+
+        The model may be plain or wrapped, on any number of ranks, whatever it was when it was saved. Where
+        ranks had buffers of their own (running statistics under DDP, for instance), all get those of rank 0.
+
+        Args:
+            model: The module; its names and shapes are those of the saved one, its dtypes may be others.
+            count: Which checkpoint; by default the one that `load` takes.
+            part: The name of the part: a `TrainStep`, or a module.
+
+        Returns:
+            The count of the checkpoint; None where there is none, and none was asked for.
+
+        Raises:
+            TypeError: `model` is not a module; `count` is not an integer.
+            ValueError: There is no checkpoint of this count; it has no such part; the part is neither a
+                `TrainStep` nor a module, or of another model; the model has no memory; the arguments are not
+                the same on all ranks. The model is as before.
+            RuntimeError: The checkpoint is damaged, or all are; or another rank has failed.
+
+        >>> import tempfile, torch
+        >>> from torch_bridge import Checkpoints
+        >>> folder = tempfile.TemporaryDirectory()
+        >>> trained, model = torch.nn.Linear(2, 1), torch.nn.Linear(2, 1)
+        >>> Checkpoints(folder.name).save(10, model=trained, wait=True)
+        >>> Checkpoints(folder.name).load_model(model, part="model")
+        10
+        >>> torch.equal(model.weight, trained.weight)
+        True
+        >>> folder.cleanup()
+        """
+        return self._load(count, parts.check_model, {part: model}, LoadingModel)
+
+    def _load(
+        self,
+        count: int | None,
+        check: Callable[[Mapping[str, Any]], None],
+        parts_by_name: Mapping[str, Part],
+        kind: Callable[[str, Part], LoadingPart],
+    ) -> int | None:
+        def begin() -> tuple[int | None, list[str]]:
             self._background.finish()
             called = None if count is None else checks.at_least("count", count, 0)
-            parts.check(parts_by_name)
-            return called, list(parts_by_name), folders.complete(self.directory)
+            check(parts_by_name)
+            return called, list(parts_by_name)
 
         begun = on_all_ranks(begin)
-        _check_same([each[:2] for each in begun])
-        called, names, there = begun[0]  # rank 0 decides which checkpoints there are
-        there = [replace(found, path=self.directory / found.path.name) for found in there]
+        _check_same(begun)
+        called, _ = begun[0]
+        # For the start-up, as in save.
+        from torch_bridge.checkpointing.reading import RemovedError
+
+        for _ in range(_MOST_READS):
+            try:
+                with _ordinary_mode(), ExitStack() as held:
+                    loading = [kind(name, part) for name, part in parts_by_name.items()]
+                    found, messages = self._read(called, loading, held)
+                    if found is not None:
+                        for message in messages:
+                            warnings.warn(message, UserWarning, stacklevel=3)
+                        load_all_or_none(loading)
+                return found
+            except RemovedError:
+                continue
+        raise RuntimeError(f"the checkpoints in {self.directory} are removed faster than they are read")
+
+    def _read(
+        self, called: int | None, loading: Sequence[LoadingPart], held: ExitStack
+    ) -> tuple[int | None, list[str]]:
+        """Read what the parts get. Returns the checkpoint's count, and what to warn of.
+
+        Raises:
+            RemovedError: A checkpoint was removed meanwhile: there may be a newer one.
+        """
+        from torch_bridge.checkpointing import reading  # for the start-up, as in save
+
+        listed = on_all_ranks(lambda: folders.with_damaged(self.directory))[0]  # rank 0 decides
+        there = [replace(found, path=self.directory / found.path.name) for found in listed]
         if called is not None:
             counts = sorted({found.count for found in there})
             there = [found for found in there if found.count == called][-1:]
             if not there:
                 raise ValueError(f"{self.directory} has no checkpoint {called}; it has {counts}")
         if not there:
-            return None
-        saved, wrong = reading.newest_sound(there[::-1])
+            return None, []
+        saved, wrong = reading.newest_sound(there[::-1], held)
         if saved is None:
             raise RuntimeError(f"{self.directory} has no sound checkpoint: {'; '.join(wrong)}")
-        if unknown := sorted(set(names) - set(saved.parts)):
+        if unknown := sorted({each.name for each in loading} - set(saved.parts)):
             raise ValueError(f"{saved.found.path} has the parts {saved.parts}, and not {unknown}")
-        is_new_rank = processes.rank() >= len(saved.manifests)
+        rank = processes.rank()
 
-        def read() -> None:
-            template: dict[str, Tensor] = {}
-            for each in loading:
-                template |= each.template()
-            states = reading.read(saved, names, template)
-            for each in loading:
-                each.receive(states[each.name], is_new_rank)
+        def read() -> bool:
+            """Whether the checkpoint was there."""
+            try:
+                for each in loading:
+                    structure = {each.name: each.structure(saved.states)}
+                    of_rank = rank if each.is_of_each_rank else 0
+                    state = reading.read(saved, structure, each.template(), of_rank)[each.name]
+                    each.receive(state, rank >= len(saved.manifests))
+            except FileNotFoundError:
+                if saved.found.path.is_dir():
+                    raise
+                return False
+            return True
 
-        with _ordinary_mode():
-            loading = [LoadingPart(name, part) for name, part in parts_by_name.items()]
-            on_all_ranks(read)
-            kept = [value for each in loading for value in each.values_of_one_rank()]
-            messages = reading.other_count_of_processes(saved, names, kept)
-            if wrong:
-                messages.append(f"{saved.found.path} is loaded: newer ones are damaged: {'; '.join(wrong)}")
-            for message in messages:
-                warnings.warn(message, UserWarning, stacklevel=2)
-            load_all_or_none(loading)
-        return saved.found.count
+        if not all(on_all_ranks(read)):
+            raise reading.RemovedError
+        names = [each.name for each in loading if each.is_of_each_rank]
+        kept = [value for each in loading for value in each.values_of_one_rank()]
+        messages = reading.other_count_of_processes(saved, names, kept)
+        if wrong:
+            messages.append(f"{saved.found.path} is loaded: newer ones are damaged: {'; '.join(wrong)}")
+        return saved.found.count, messages
 
     def __reduce__(self) -> Never:
         raise TypeError("Checkpoints can't be copied or pickled: build others on the same folder")

@@ -2,7 +2,8 @@
 
 import hashlib
 import os
-from contextlib import suppress
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -14,7 +15,7 @@ class DamagedError(ValueError):
 def write_whole(path: Path, content: bytes) -> None:
     """Write the whole file or, where the program ends in between, none. On return it is on the disk."""
     unfinished = path.with_name(f"{path.name}.tmp")
-    with unfinished.open("wb") as file:
+    with naming(path), unfinished.open("wb") as file:
         file.write(content)
         sync_file(file)
     unfinished.rename(path)
@@ -32,10 +33,36 @@ def read_with_digest(path: Path) -> bytes:
         DamagedError: The first line is not the digest of the rest.
         OSError: The file can't be read.
     """
-    digest, _, body = path.read_bytes().partition(b"\n")
+    return body_of(path, path.read_bytes())
+
+
+def body_of(path: Path, content: bytes) -> bytes:
+    """The same, of a content that was read already.
+
+    Raises:
+        DamagedError: The first line is not the digest of the rest.
+    """
+    digest, _, body = content.partition(b"\n")
     if digest != hashlib.sha256(body).hexdigest().encode():
         raise DamagedError(f"{path.parent.name}/{path.name} is damaged")
     return body
+
+
+@contextmanager
+def naming(path: Path) -> Generator[None]:
+    """Name the file in an error of the system: on a full disk, for instance, it has no name of its own.
+
+    torch, which writes through a stream, raises an error of its own after the system's.
+    """
+    try:
+        yield
+    except (OSError, RuntimeError) as error:
+        cause: BaseException | None = error
+        while cause is not None and not isinstance(cause, OSError):
+            cause = cause.__cause__ or cause.__context__
+        if cause is None or cause.errno is None or cause.filename is not None:
+            raise
+        raise OSError(cause.errno, cause.strerror, str(path)) from error
 
 
 def sha256_of(path: Path) -> str:

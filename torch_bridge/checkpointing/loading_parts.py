@@ -1,7 +1,7 @@
 """Parts while a checkpoint is loaded: all get their saved state, or all keep the state that they had."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from torch import Tensor
 from torch.optim import Optimizer
@@ -11,6 +11,7 @@ from torch_bridge.checkpointing.agreement import on_all_ranks
 from torch_bridge.checkpointing.parts import Part, Snapshot
 from torch_bridge.checkpointing.stateful import Stateful
 from torch_bridge.distributed.dtensors import mesh_of
+from torch_bridge.distributed.plain_names import with_plain_names
 from torch_bridge.training.state_checks import add_new_states
 from torch_bridge.training.step import TrainStep
 
@@ -19,6 +20,9 @@ _OF_ONE_RANK = ("random", "carry")  # in a training step's state; no other rank 
 
 class LoadingPart:
     """One part, the state that it had before, and the state that it gets."""
+
+    is_of_each_rank = True
+    """Whether each rank gets what it has saved itself, where that differs from rank 0's."""
 
     def __init__(self, name: str, part: Part) -> None:
         self.name, self._part = name, part
@@ -47,6 +51,14 @@ class LoadingPart:
         if to_load is None or not (self._before is None or any(map(mesh_of, tensors.values()))):
             return tensors
         return encoding.encode(self.name, to_load())[1]
+
+    def structure(self, states: Sequence[Mapping[str, Any]]) -> Any:
+        """What to read: the part as JSON.
+
+        Args:
+            states: All parts as rank 0 wrote them; then those that this rank wrote, if it did.
+        """
+        return states[-1].get(self.name, states[0][self.name])
 
     def receive(self, saved: Mapping[str, Any], is_new_rank: bool) -> None:
         """Keep the saved state for `load`.
@@ -92,6 +104,47 @@ class LoadingPart:
 
     def _has_values_of_one_rank(self) -> bool:
         return isinstance(self._part, TrainStep) and isinstance(self._state, dict)
+
+
+class LoadingModel(LoadingPart):
+    """A module that gets its state alone, out of a training step's or of a module's.
+
+    On all ranks it is the state of rank 0.
+    """
+
+    is_of_each_rank = False
+
+    def template(self) -> dict[str, Tensor]:
+        own = parts.state_of(self._part)
+        keys = self.name, f"{self.name}['model']"
+        return {key: tensor for name in keys for key, tensor in encoding.encode(name, own)[1].items()}
+
+    def structure(self, states: Sequence[Mapping[str, Any]]) -> Any:
+        saved = states[0][self.name]
+        state = saved["state"]
+        if isinstance(state, dict) and {"model", "optimizer", "applied"} <= state.keys():
+            state = cast("dict[str, Any]", state)["model"]
+        found: dict[str, Any] = {"of": saved["of"], "state": state}
+        return found
+
+    def receive(self, saved: Mapping[str, Any], is_new_rank: bool) -> None:
+        state, own = saved["state"], parts.state_of(self._part)
+        if saved["of"] != "state" or not isinstance(state, Mapping):
+            raise ValueError(f"{self.name} is neither of a TrainStep nor of a module")
+        self._state = found = with_plain_names(cast("Mapping[str, Any]", state), own)
+        different = [
+            f"{name}: {_shape(found, name)} in the checkpoint, {_shape(own, name)} here"
+            for name in own | dict(found)
+            if _shape(found, name) != _shape(own, name)
+        ]
+        if different:
+            raise ValueError(f"{self.name} was saved with another model: {'; '.join(different[:5])}")
+
+
+def _shape(state: Mapping[str, Any], name: str) -> str:
+    if name not in state:
+        return "missing"
+    return str(tuple(state[name].shape)) if isinstance(state[name], Tensor) else "no tensor"
 
 
 def load_all_or_none(loading: Sequence[LoadingPart]) -> None:

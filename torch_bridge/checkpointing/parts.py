@@ -4,10 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from torch_bridge.checkpointing import encoding
 from torch_bridge.checkpointing.stateful import Stateful
+from torch_bridge.distributed.plain_names import plain_state, set_plain_state
 from torch_bridge.training.step import TrainStep
 
 Part = Stateful | dict[str, Any] | list[Any]
@@ -33,14 +34,29 @@ def kind(part: Part) -> str:
     return "dict" if isinstance(part, dict) else "list"
 
 
+def check_model(parts: Mapping[str, Any]) -> None:
+    """Raises TypeError where the one part is no module, ValueError where it has no memory to load into."""
+    ((name, model),) = parts.items()
+    if not isinstance(name, str) or not name.isidentifier():
+        raise ValueError(f"part = {name!r} must be a name such as those of variables")
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model = {model!r} must be a module: a whole part is loaded by load({name}=...)")
+    if any(each.is_meta for each in (*model.parameters(), *model.buffers())):
+        raise ValueError("model is on the meta device, without memory: call model.to_empty(device=...) first")
+
+
 def state_of(part: Part) -> Any:
+    if isinstance(part, nn.Module):
+        return plain_state(part)
     if isinstance(part, Stateful):
         return part.state_dict()
     return dict(part) if isinstance(part, dict) else list(part)
 
 
 def set_state(part: Part, state: Any) -> None:
-    if isinstance(part, Stateful):
+    if isinstance(part, nn.Module):
+        set_plain_state(part, state)
+    elif isinstance(part, Stateful):
         part.load_state_dict(state)
     elif isinstance(part, dict):
         part.clear()

@@ -1,8 +1,10 @@
 """Reading a checkpoint: its files are checked first, then each rank reads the state that it needs."""
 
 import json
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -10,9 +12,10 @@ import torch
 from torch import Tensor
 from torch.distributed.checkpoint import Metadata
 
-from torch_bridge.checkpointing import encoding, folders, manifest, tensor_files
+from torch_bridge.checkpointing import contents, encoding, folders, manifest, tensor_files
+from torch_bridge.checkpointing.folders import STATE
 from torch_bridge.checkpointing.manifest import Manifest
-from torch_bridge.checkpointing.writing import STATE, key_of_rank
+from torch_bridge.checkpointing.writing import key_of_rank
 from torch_bridge.distributed import processes
 from torch_bridge.distributed.dtensors import mesh_of
 
@@ -36,18 +39,35 @@ class SavedCheckpoint:
         return self.manifests[0]["parts"]
 
 
-def newest_sound(candidates: list[folders.Complete]) -> tuple[SavedCheckpoint | None, list[str]]:
+class RemovedError(Exception):
+    """A checkpoint was removed while it was read, as a run does that keeps its newest ones."""
+
+
+def newest_sound(
+    candidates: list[folders.Complete], held: ExitStack
+) -> tuple[SavedCheckpoint | None, list[str]]:
     """The first candidate in which no rank finds damage, and what is wrong with those before it.
 
     A collective: every rank calls it.
+
+    Args:
+        candidates: The newest first.
+        held: Until it is closed, the checkpoint is not removed.
+
+    Raises:
+        RemovedError: One of them is gone.
     """
     wrong: list[str] = []
     for found in candidates:
-        # No rank opens a checkpoint before all its files are checked, a share of them by each rank.
-        _, problem = _attempt(_check_share, found)
-        saved, problem = _attempt(_open, found) if problem is None else (None, problem)
-        if problem is None:
-            return saved, wrong
+        with ExitStack() as mark:
+            if processes.is_main():
+                mark.enter_context(folders.reading(found.path))
+            # No rank opens a checkpoint before all its files are checked, a share of them by each rank.
+            _, problem = _attempt(_check_share, found)
+            saved, problem = _attempt(_open, found) if problem is None else (None, problem)
+            if problem is None:
+                held.enter_context(mark.pop_all())
+                return saved, wrong
         wrong.append(f"{found.path.name}: {problem}")
     return None, wrong
 
@@ -63,7 +83,11 @@ def _attempt(
         problem = f"{os.path.relpath(str(error.filename), found.path)} is missing"
     except Exception as error:
         problem = str(error) or type(error).__name__
-    return value, next((other for other in processes.gather(problem) if other is not None), None)
+    is_removed = problem is not None and not found.path.is_dir()
+    gathered = processes.gather((problem, is_removed))
+    if any(removed for _, removed in gathered):
+        raise RemovedError
+    return value, next((other for other, _ in gathered if other is not None), None)
 
 
 def _manifests(found: folders.Complete) -> dict[str, Manifest]:
@@ -73,6 +97,12 @@ def _manifests(found: folders.Complete) -> dict[str, Manifest]:
     for name, each in manifests.items():
         if (each["count"], each["processes"]) != (found.count, len(manifests)):
             raise ValueError(f"{name}/{manifest.NAME} is of another checkpoint")
+        if each["save"] != first["save"]:
+            raise ValueError(
+                f"{name}/{manifest.NAME} is of another save of {found.count} than that of rank 0"
+            )
+        if STATE not in each["files"]:
+            raise ValueError(f"{name}/{manifest.NAME} names no {STATE}")
     return manifests
 
 
@@ -96,25 +126,24 @@ def _open(found: folders.Complete) -> SavedCheckpoint:
         for name in ("0", rank)
         if name in manifests
     ]
-    listed = {
-        name: each["files"] for name, each in manifests.items() if tensor_files.CONTENTS in each["files"]
-    }
-    return SavedCheckpoint(found, list(manifests.values()), states, tensor_files.contents(found.path, listed))
+    listed = {name: each["files"] for name, each in manifests.items() if contents.CONTENTS in each["files"]}
+    return SavedCheckpoint(found, list(manifests.values()), states, contents.joined(found.path, listed))
 
 
-def read(saved: SavedCheckpoint, names: Sequence[str], template: Mapping[str, Tensor]) -> dict[str, Any]:
-    """The encoded parts of these names with this rank's tensors.
+def read(
+    saved: SavedCheckpoint, structures: Mapping[str, Any], template: Mapping[str, Tensor], rank: int
+) -> dict[str, Any]:
+    """The encoded parts with a rank's tensors.
 
     Args:
         saved: The checkpoint.
-        names: The parts.
+        structures: The parts as JSON, by name.
+        rank: The rank.
         template: Tensors by key. Where one is a DTensor of the saved shape, the state gets a DTensor that is
             sharded like it, and this rank reads its shard. Every other tensor is read whole, into host
             memory.
     """
-    rank, wanted = processes.rank(), dict[str, Tensor]()
-    stored = saved.contents.state_dict_metadata
-    parts = saved.states[0] | saved.states[-1]
+    wanted, stored = dict[str, Tensor](), saved.contents.state_dict_metadata
 
     def make(key: str, dtype: torch.dtype, shape: Any, stride: Any) -> Tensor:
         like, own = template.get(key), key_of_rank(key, rank)
@@ -122,15 +151,27 @@ def read(saved: SavedCheckpoint, names: Sequence[str], template: Mapping[str, Te
             tensor = torch.empty_like(like, dtype=dtype, requires_grad=False)
         else:
             key = own if own in stored else key
+            _check_memory(key, stored.get(key), shape, stride)
             tensor = torch.empty(shape, dtype=dtype, device="cpu")
             if stride is not None:
                 tensor = torch.empty_strided(shape, stride, dtype=dtype, device="cpu")
         wanted[key] = tensor
         return tensor
 
-    states = {name: encoding.decode(parts[name], make) for name in names}
+    states = {name: encoding.decode(structure, make) for name, structure in structures.items()}
     tensor_files.fill(saved.found.path, saved.contents, wanted)
     return states
+
+
+def _check_memory(key: str, known: Any, shape: list[int], stride: list[int] | None) -> None:
+    """Raises ValueError where a tensor is not stored in this shape, or would take more memory than it has."""
+    size = None if known is None else list(known.size)
+    # What has no elements is not stored.
+    if size != shape and (size is not None or math.prod(shape) != 0):
+        raise ValueError(f"{key} is not there whole")
+    steps = zip(shape, stride or [0] * len(shape), strict=True)
+    if 1 + sum((length - 1) * step for length, step in steps if length) > max(1, math.prod(shape)):
+        raise ValueError(f"{key} has the strides {stride}, of more memory than its shape {shape} takes")
 
 
 def other_count_of_processes(saved: SavedCheckpoint, names: Sequence[str], kept: Sequence[str]) -> list[str]:

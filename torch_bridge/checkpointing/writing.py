@@ -6,14 +6,14 @@ when it is destroyed.
 Rank 0 writes every value that is not sharded, and the digests of these tensors. The other ranks wait for
 them, and write only the values that differ from rank 0's. Sharded tensors are written by the ranks that hold
 the shards. Each rank writes its manifest last. When rank 0 finds all manifests, it makes the checkpoint
-complete.
+complete. While a rank writes it holds a lock, by which the others notice that its process has ended.
 """
 
 import hashlib
 import json
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,9 +23,10 @@ import torch
 from torch import Tensor
 
 from torch_bridge.checkpointing import encoding, files, folders, manifest, tensor_files
+from torch_bridge.checkpointing.folders import STATE
+from torch_bridge.checkpointing.writing_ranks import WritingRanks
 from torch_bridge.distributed.dtensors import mesh_of
 
-STATE = "state.json"
 _FOLDER_TIMEOUT = 60.0  # seconds until every rank sees a folder that rank 0 has made
 _FILES_TIMEOUT = 3600.0  # seconds that a rank waits for the files of the others
 _LONGEST_PAUSE = 0.5  # seconds between two looks into the folder
@@ -38,6 +39,9 @@ class CheckpointWriter:
     Attributes:
         path: The folder, which rank 0 has made.
         unfinished: The same folder on rank 0, None on the others.
+        save: Names this save, on all ranks.
+        number: Which save into the directory this is.
+        ranks: The locks of all ranks.
         parts: Each part as JSON, which names tensors by key.
         tensors: The tensors by key.
     """
@@ -45,6 +49,9 @@ class CheckpointWriter:
     path: Path
     unfinished: folders.Unfinished | None
     count: int
+    save: str
+    number: int
+    ranks: WritingRanks
     rank: int
     processes: int
     parts: Mapping[str, Any]
@@ -70,6 +77,7 @@ class CheckpointWriter:
                 if self.processes == 1:  # with several, the others still read there why it failed
                     self.unfinished.discard()
                 self.unfinished.unlock()
+            self.ranks.release()
 
     def _write_all(self, unfinished: folders.Unfinished) -> None:
         """What rank 0 does."""
@@ -81,17 +89,25 @@ class CheckpointWriter:
         content = encoding.dumps({"parts": self.parts, "digests": digests})
         files.write_whole(own / STATE, content.encode())
         self._write_tensors(own, self.tensors, [])
-        others = [self.path / str(rank) / manifest.NAME for rank in range(1, self.processes)]
-        self._wait(lambda: all(path.exists() for path in others))
+        missing = set(range(1, self.processes))
+
+        def are_there() -> bool:
+            missing.difference_update(
+                [rank for rank in missing if (self.path / str(rank) / manifest.NAME).exists()]
+            )
+            return not missing
+
+        self._wait(are_there, missing)
         unfinished.commit()
-        folders.prune(directory, self.count, self.keep)
+        folders.prune(directory, self.keep)
 
     def _write_differences(self) -> None:
         """What every other rank does."""
         digests = self._digests()
         of_first, own = self.path / "0" / STATE, self.path / str(self.rank)
-        self._wait(self.path.is_dir, f"{self.path.parent} is not a folder that all processes share")
-        self._wait(of_first.exists)
+        unshared = f"{self.path.parent} is not a folder that all processes share"
+        self._wait(self.path.is_dir, {0}, unshared)
+        self._wait(of_first.exists, {0})
         first = json.loads(of_first.read_bytes())
         own.mkdir()
         parts = {
@@ -104,25 +120,27 @@ class CheckpointWriter:
         files.write_whole(own / STATE, encoding.dumps({"parts": parts}).encode())
         named = {key_of_rank(key, self.rank): self.tensors[key] for key in different}
         self._write_tensors(own, sharded | named, [*parts, *different])
-        self._wait(lambda: not self.path.exists())
+        self._wait(lambda: not self.path.exists(), {0})
 
     def _write_tensors(self, own: Path, tensors: Mapping[str, Tensor], different: list[str]) -> None:
         tensor_files.write(own, tensors)
-        manifest.write(own, self.count, self.processes, list(self.parts), different)
+        parts = list(self.parts)
+        manifest.write(own, self.count, self.processes, parts, different, self.save, self.number)
 
     def _digests(self) -> dict[str, str]:
         """The digest of every tensor that is not sharded, by key."""
         return {key: _digest(tensor) for key, tensor in self.tensors.items() if not mesh_of(tensor)}
 
-    def _wait(self, is_done: Callable[[], bool], missing: str = "") -> None:
-        """Wait for another rank.
+    def _wait(self, is_done: Callable[[], bool], ranks: Collection[int], missing: str = "") -> None:
+        """Wait for other ranks.
 
         Args:
-            is_done: Whether it has done what is waited for.
+            is_done: Whether they have done what is waited for.
+            ranks: Which ones; `is_done` may change it.
             missing: What a missing folder means, where it may still come into sight.
 
         Raises:
-            RuntimeError: The other rank has failed.
+            RuntimeError: Another rank has failed, or its process has ended.
             FileNotFoundError, TimeoutError: It has ended.
         """
         began, pause = time.monotonic(), 0.001
@@ -136,6 +154,11 @@ class CheckpointWriter:
                     raise RuntimeError(f"rank {failed.stem} failed to save {self.count}: {text}")
             if not is_there and not missing:
                 raise FileNotFoundError(f"{self.path} was removed while it was written")
+            if (ended := self.ranks.ended(ranks)) is not None:
+                raise RuntimeError(
+                    f"rank {ended} ended before its part of checkpoint {self.count} was written: the "
+                    "checkpoint is not complete"
+                )
             if time.monotonic() - began > (_FOLDER_TIMEOUT if missing else _FILES_TIMEOUT):
                 raise TimeoutError(missing or f"the other processes did not write their files in {self.path}")
             time.sleep(pause)

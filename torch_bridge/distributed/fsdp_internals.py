@@ -33,6 +33,15 @@ def may_reduce_fp16(model: nn.Module) -> bool:
     return any(torch.float16 in (policy.param_dtype, policy.reduce_dtype) for policy in policies)
 
 
+def divide_factors(model: nn.Module) -> set[float | None]:
+    """What the gradients of a sharded model are divided by after they are summed; None for torch's choice.
+
+    That is the number of ranks. `set_gradient_divide_factor` sets another.
+    """
+    states = [module._get_fsdp_state() for module in sharded_modules(model)]
+    return {group.gradient_divide_factor for state in states for group in _groups(state)}
+
+
 def forget_pass(model: nn.Module) -> None:
     """Restore a sharded model after an error inside a forward or backward pass.
 

@@ -1,7 +1,7 @@
 """How a model is wrapped for several ranks, and what an update needs of the wrapper."""
 
 from collections.abc import Generator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol, cast
 
 from torch import Tensor, distributed, nn
@@ -10,7 +10,13 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from torch_bridge.distributed.dtensors import mesh_of
-from torch_bridge.distributed.fsdp_internals import forget_pass, is_sharded, may_reduce_fp16, sharded_modules
+from torch_bridge.distributed.fsdp_internals import (
+    divide_factors,
+    forget_pass,
+    is_sharded,
+    may_reduce_fp16,
+    sharded_modules,
+)
 
 # Optimizers of torch 2.13 that raise in the middle of an update of DTensors.
 _NOT_SHARDED = ("Adafactor", "Muon", "Rprop")
@@ -51,8 +57,11 @@ class Wrapper(Protocol):
         """
         ...
 
-    def micro_batch(self, is_last: bool) -> AbstractContextManager[Any]:
-        """The context of a micro-batch's forward and backward pass, which may average the gradients."""
+    def micro_batch(self, is_last: bool) -> AbstractContextManager[Any] | None:
+        """The context of a micro-batch's forward and backward pass, which may average the gradients.
+
+        None where it would do nothing.
+        """
         ...
 
     def reduce(self, values: Tensor, operation: Any = ReduceOp.SUM) -> None:
@@ -76,8 +85,8 @@ class Unwrapped:
     def check(self, parameters: Sequence[nn.Parameter]) -> None:
         """There is nothing to average."""
 
-    def micro_batch(self, is_last: bool) -> AbstractContextManager[Any]:
-        return nullcontext()
+    def micro_batch(self, is_last: bool) -> None:
+        """There is nothing to average."""
 
     def reduce(self, values: Tensor, operation: Any = ReduceOp.SUM) -> None:
         """There is one rank."""
@@ -172,8 +181,8 @@ class Sharded:
     def check(self, parameters: Sequence[nn.Parameter]) -> None:
         """All are averaged: `wrapper_of` refuses a model with parameters left out."""
 
-    def micro_batch(self, is_last: bool) -> AbstractContextManager[Any]:
-        return nullcontext() if is_last or self._every_micro_batch else self._unsynchronized()
+    def micro_batch(self, is_last: bool) -> AbstractContextManager[Any] | None:
+        return None if is_last or self._every_micro_batch else self._unsynchronized()
 
     @contextmanager
     def _unsynchronized(self) -> Generator[None]:
@@ -274,4 +283,13 @@ def _check_sharded(model: nn.Module) -> None:
         raise ValueError(
             f"the model's parameters are kept on {device} beside a mesh on {mesh.device_type}: a training "
             "step needs fully_shard without an offload policy"
+        )
+    # Where ranks hold copies of whole parameters, torch may divide by the factor twice.
+    is_doubtful = mesh.ndim == 2 and mesh.size(1) == 1 < mesh.size()
+    if wrong := divide_factors(model) - ({None} if is_doubtful else {None, mesh.size()}):
+        raise ValueError(
+            f"set_gradient_divide_factor({wrong.pop()}) was called on the model or a part of it, and then "
+            f"gradients are not averages over the {mesh.size()} ranks, which a training step needs. Leave "
+            "that call out, or call set_gradient_divide_factor(None) wherever it was called; for a loss per "
+            "token of all ranks return (loss.sum(), number of tokens) from loss_fn"
         )

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
-from torch_bridge.core import Curve, Rule, checks
+from torch_bridge.core import Curve, Rule, checks, warn
 from torch_bridge.schedulers.hold_state import HoldState, States, from_plain, to_plain
 from torch_bridge.schedulers.multipliers import Multipliers
 from torch_bridge.schedulers.param_groups import (
@@ -20,8 +20,17 @@ from torch_bridge.schedulers.param_groups import (
     peaks_of,
     set_peaks,
 )
-from torch_bridge.schedulers.resume import bases_in, check_past, clock_in, curves_in, way_out
-from torch_bridge.schedulers.step_watch import Watch
+from torch_bridge.schedulers.resume import (
+    bases_in,
+    check_loaded,
+    check_past,
+    clock_in,
+    curves_in,
+    shown,
+    way_out,
+)
+from torch_bridge.schedulers.step_watch import Watch, stands_still
+from torch_bridge.schedulers.torch_warnings import warn_of_epoch, warn_of_order
 
 
 class CurveLRState(TypedDict):
@@ -95,6 +104,7 @@ class CurveLR(LambdaLR):
         self.strict = strict
         self._factors = Multipliers(self.curves)
         set_peaks(optimizer, peaks_of(optimizer), self.curves)
+        self._end = _end_of(self.curves)
         self._watch = Watch()
         self._watch.start(optimizer, self)
         super().__init__(optimizer, list(self.curves), last_epoch)
@@ -113,31 +123,69 @@ class CurveLR(LambdaLR):
         Warns:
             CurveWarning: Three times in a row, a call came after ten or more optimizer steps, or two or more
                 calls came after one optimizer step (accelerate steps a prepared scheduler once for each
-                process). Calls without an optimizer, as for a picture, bring no warning.
+                process). Where every rate was 0, the first call after ten or more optimizer steps brings it,
+                and so do twenty optimizer steps without a call. It comes too where the training goes on at
+                rate 0 after the curve's end, by more than a hundredth of its steps and more than ten. Calls
+                without an optimizer, as for a picture, bring no warning.
+            UserWarning: As torch's own: the first call came before `optimizer.step()`; `epoch` is given.
 
         Raises:
             TypeError: `epoch` is not an integer. Nothing was changed.
             ValueError: The optimizer has other groups than it had at first. No rate was changed.
         """
-        if epoch is None:
-            self._watch.before_step()
-            LambdaLR.step(self)  # not by super(), which would cost 5 % of a step
+        if epoch is not None:
+            self._step_to(epoch)
             return
-        epoch = max(checks.integer("epoch", epoch), -1)
-        before = self.last_epoch, self._step_count
+        if self.last_epoch >= self._end:
+            self._past_end()
+        self._watch.before_step()
+        # What follows is torch's own `step`, whose warnings would point at this line.
+        if self._step_count == 1:
+            warn_of_order(self.optimizer)
+        self._move()
+        self._step_count += 1
+
+    def _step_to(self, epoch: Any) -> None:
+        try:
+            if isinstance(epoch, Tensor):  # of integers, too
+                raise TypeError(f"epoch = {epoch!r} must be an integer")
+            epoch = max(checks.integer("epoch", epoch), -1)
+        except TypeError as error:
+            raise TypeError(
+                f"{error}: step() takes a loss only with hold=, as lambda_lr(optimizer, curve, hold=...)"
+            ) from None
         if epoch == self.last_epoch + 1:
+            if self.last_epoch >= self._end:
+                self._past_end()
             self._watch.before_step()
         else:
             self._watch.restart()
-        try:
-            super().step(epoch)
-        except BaseException:  # a warning that is an error too
-            self.last_epoch, self._step_count = before
-            raise
+        if self._step_count == 1:
+            warn_of_order(self.optimizer)
+        warn_of_epoch()
+        self._move(epoch)
+        self._step_count += 1
+
+    def _past_end(self) -> None:
+        """Say once that the curve has ended, where the training goes on and no weight moves."""
+        if self._watch.has_trained and stands_still(self):
+            self._end = math.inf
+            total = max(curve.total_steps for curve in self.curves)
+            warn(
+                f"the curve has total_steps = {total}, and the training goes on at step {self.clock + 1}, "
+                "with every rate at 0, so that no weight moves. Give the curve as many steps as the training "
+                "has updates: total_steps = count_updates(loader, epochs); or end it above 0 (min_lr_ratio)"
+            )
 
     def _update_lr(self, epoch: int | None = None) -> None:
-        # What torch calls to move on and to write the rates. Its own does the same in twice the time: it
-        # guards `get_lr`, asks Tensor's metaclass for each group, and gives `zip` a keyword.
+        # torch's name for it. Its `SequentialLR` calls it, not `step`, where this scheduler's turn comes.
+        self._watch.restart()
+        self._move(epoch)
+
+    def _move(self, epoch: int | None = None) -> None:
+        """Move on and write the rates."""
+        # torch's own does the same in twice the time: it guards `get_lr`, asks Tensor's metaclass for each
+        # group, and gives `zip` a keyword.
         groups = self.optimizer.param_groups
         if len(groups) != len(self.base_lrs):
             check_number_of_groups(self.optimizer, len(self.base_lrs))
@@ -191,6 +239,7 @@ class CurveLR(LambdaLR):
         """
         strict = self.strict if strict is None else strict
         try:
+            check_loaded(state_dict)
             last_epoch = checks.at_least("last_epoch", state_dict["last_epoch"], -1)
             step_count = checks.integer("_step_count", state_dict.get("_step_count", last_epoch + 1))
             peaks = bases_in("base_lrs", state_dict["base_lrs"], len(self.base_lrs))
@@ -206,13 +255,16 @@ class CurveLR(LambdaLR):
         self.base_lrs = list(peaks)
         self._go_to(last_epoch, clock, states)
         self._step_count = step_count
+        self._end = _end_of(self.curves)
+        if self.clock > self._end:  # it was said in the saved run
+            self._end = math.inf
         self._watch.restart()
         self._watch.warned = bool(state_dict.get("warned"))
         for group, rate in zip(self.optimizer.param_groups, rates or (), strict=bool(rates)):
             Setting("lr").set(group, rate)
 
     def _go_to(self, last_epoch: int, clock: int, states: States) -> None:
-        self._update_lr(clock)  # without rules the clock is `last_epoch`
+        self._move(clock)  # without rules the clock is `last_epoch`
 
     def _saved_rates(
         self, state_dict: Mapping[str, Any], clock: int, peaks: Sequence[float], strict: bool
@@ -229,7 +281,7 @@ class CurveLR(LambdaLR):
             saved = state_dict["rates"]
             rates = [float(checks.number(f"rates[{i}]", rate)) for i, rate in enumerate(saved)]
             if len(rates) != count or min(rates, default=0.0) < 0:
-                raise ValueError(f"state_dict has the rates {rates} for {count} parameter groups")
+                raise ValueError(f"state_dict has the rates {shown(rates)} for {count} parameter groups")
         except (KeyError, OverflowError, TypeError, ValueError):
             if strict:
                 raise
@@ -245,3 +297,10 @@ class CurveLR(LambdaLR):
         # To the precision of bfloat16, the narrowest type of a rate.
         in_charge = all(math.isclose(*pair, rel_tol=2**-8) for pair in zip(rates, own, strict=True))
         return None if in_charge else rates
+
+
+def _end_of(curves: Sequence[Curve]) -> float:
+    """The last step past the end of the curves that needs no word; infinity where a rate stays above 0."""
+    total = max(curve.total_steps for curve in curves)
+    stays = any(curve(curve.total_steps) for curve in set(curves))
+    return math.inf if stays else total + max(10, total // 100)

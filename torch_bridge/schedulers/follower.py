@@ -14,7 +14,7 @@ from torch_bridge.schedulers.param_groups import (
     curves_of,
     separate,
 )
-from torch_bridge.schedulers.resume import bases_in, check_past, curves_in
+from torch_bridge.schedulers.resume import bases_in, check_loaded, check_past, curves_in, shown
 
 
 class FollowerState(TypedDict):
@@ -123,6 +123,7 @@ class Follower:
         strict = self.strict if strict is None else strict
         count = len(self.base_values)
         try:
+            check_loaded(state_dict)
             step = checks.at_least("last_epoch", state_dict["last_epoch"], 0)
             saved_key: Any = state_dict["key"]
             bases = bases_in("base_values", state_dict["base_values"], count)
@@ -132,7 +133,7 @@ class Follower:
         except (OverflowError, TypeError) as error:
             raise ValueError(f"state_dict is not the state of a follower: {error}") from None
         if (list(cast("Any", saved_key)) if isinstance(saved_key, tuple) else saved_key) != self._key:
-            raise ValueError(f"state_dict is of {saved_key!r}, and this follower sets {self._key!r}")
+            raise ValueError(f"state_dict is of {shown(saved_key)}, and this follower sets {self._key!r}")
         if strict:
             check_past(curves, self.curves, step, "follow")
         check_number_of_groups(self.optimizer, count)

@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LambdaLR
 
 from torch_bridge.core import HOST, Curve, Rule, checks, decide
 from torch_bridge.schedulers.curve_lr import CurveLR
 from torch_bridge.schedulers.hold_state import States, rules_for, starts
 from torch_bridge.schedulers.param_groups import curves_of
+from torch_bridge.schedulers.torch_warnings import warn_of_order
 
 
 class HeldCurveLR(CurveLR):
@@ -51,8 +51,10 @@ class HeldCurveLR(CurveLR):
         """
         if metric is None and not self._step_count:  # the first step, which torch makes itself
             self._clock = self.last_epoch + 1
-            LambdaLR.step(self)
+            super().step()
             return
+        if self._clock >= self._end:
+            self._past_end()
         self._watch.before_step()
         before: Any = self._clock, self._states, self.last_epoch, self._step_count
         try:
@@ -61,7 +63,10 @@ class HeldCurveLR(CurveLR):
                     HOST, self._rules, self._states, self._clock in self._flat_starts, _number(metric)
                 )
             self._clock += not held
-            LambdaLR.step(self)
+            if self._step_count == 1:
+                warn_of_order(self.optimizer)
+            self._move()
+            self._step_count += 1
         except BaseException:  # a warning that is an error too
             self._clock, self._states, self.last_epoch, self._step_count = before
             raise
@@ -72,7 +77,7 @@ class HeldCurveLR(CurveLR):
 
     def _go_to(self, last_epoch: int, clock: int, states: States) -> None:
         self._clock, self._states = clock, states
-        self._update_lr(last_epoch)
+        self._move(last_epoch)
 
 
 def _number(metric: float | Tensor | None) -> np.float32:

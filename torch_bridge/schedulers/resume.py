@@ -1,9 +1,28 @@
 """Whether a run may go on under other curves than those that it was saved under."""
 
 from collections.abc import Mapping, Sequence
+from os import PathLike
 from typing import Any
 
 from torch_bridge.core import Curve, checks
+
+
+def check_loaded(state_dict: Any) -> None:
+    """Refuse the path of a file in place of the state in it.
+
+    Raises:
+        TypeError: It is a path.
+    """
+    if isinstance(state_dict, str | bytes | PathLike):
+        raise TypeError(
+            f"{shown(state_dict)} is a path; load the file first: load_state_dict(torch.load(path))"
+        )
+
+
+def shown(value: Any) -> str:
+    """The value as an error shows it: what is long is cut."""
+    text = repr(value)
+    return text if len(text) <= 200 else f"{text[:197]}..."
 
 
 def curves_in(saved: Any, count: int) -> list[Curve]:
@@ -61,7 +80,7 @@ def check_past(saved: Sequence[Curve], own: Sequence[Curve], clock: int, builder
         same = now.first_difference(before)
         if same is not None and clock > same:
             raise ValueError(
-                f"state_dict was saved under {before!r} at step {clock}, and here param_groups[{index}] "
-                f"follows {now!r}, whose past is another: same_until is True up to step {same}, and no "
-                f"longer from step {same + 1} on; if the change is meant, {way_out(builder)}"
+                f"state_dict was saved under {shown(before)} at step {clock}, and here "
+                f"param_groups[{index}] follows {shown(now)}, whose past is another: the curves differ from "
+                f"step {same} on: resume with the old curve, or {way_out(builder)}"
             )

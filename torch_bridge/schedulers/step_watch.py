@@ -9,15 +9,27 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from torch_bridge.core import warn
+from torch_bridge.schedulers.param_groups import number_of
 
 MANY = 10
 """So many optimizer steps before one scheduler step are not taken for one update."""
+
+NEVER = 20
+"""After so many optimizer steps at rate 0 without a scheduler step it is taken for forgotten."""
+
+_ADVICE = (
+    "the curve counts updates. Call it after every optimizer.step() (in Lightning "
+    '"interval": "step"), with total_steps = count_updates(loader, epochs). If the curve is meant to count '
+    'epochs, or something else, write warnings.filterwarnings("ignore", "scheduler.step") before'
+)
 
 
 class Watch:
     """Counts an optimizer's steps and its scheduler's, and warns once where they clearly differ.
 
-    That is where, three times in a row,
+    Where every rate is 0, so that no weight moves, that is where `NEVER` optimizer steps came and no
+    scheduler step, or where one scheduler step comes after `MANY` or more. Else it is where, three times in a
+    row,
 
     - a scheduler step comes after `MANY` or more optimizer steps; or
     - an optimizer step is followed by two or more scheduler steps before the next optimizer step.
@@ -34,6 +46,8 @@ class Watch:
         self.warned = False
         self._updates = 0
         """The optimizer's steps."""
+        self._started = 0
+        """How many of them came before the scheduler was built, was moved, or got a saved state."""
         self._seen = 0
         """How many of them came before the last scheduler step."""
         self._late = 0
@@ -63,6 +77,25 @@ class Watch:
         """After a step of the optimizer."""
         if not is_dynamo_compiling():
             self._updates += 1
+            if self._updates - self._seen == NEVER and self._seen == self._started and self._stands_still():
+                self._warn(
+                    f"scheduler.step() was not called in {NEVER} optimizer steps, and every rate is 0, so "
+                    f"that no weight moves: {_ADVICE}"
+                )
+
+    @property
+    def has_trained(self) -> bool:
+        """Whether the optimizer has made a step since the last scheduler step."""
+        return self._updates > self._seen
+
+    def _stands_still(self) -> bool:
+        """Whether every rate is 0, and further steps of the scheduler would change that."""
+        scheduler: Any = self._scheduler()
+        return (
+            scheduler is not None
+            and any(scheduler.clock < curve.total_steps for curve in scheduler.curves)
+            and stands_still(scheduler)
+        )
 
     def before_step(self) -> None:
         """Before a scheduler step that moves the curve one on."""
@@ -73,9 +106,12 @@ class Watch:
             if self._late == 3:
                 self._warn(
                     f"scheduler.step() came after {MANY} or more optimizer steps, three times in a row: it "
-                    "is called once an epoch, and the curve counts updates. Call it after every "
-                    'optimizer.step() (in Lightning "interval": "step"), with '
-                    "total_steps = count_updates(loader, epochs)"
+                    f"is called once an epoch, and {_ADVICE}"
+                )
+            elif not self.warned and self._stands_still():
+                self._warn(
+                    f"scheduler.step() came after {since} optimizer steps, all at rate 0, so that no weight "
+                    f"moved: it is called once an epoch, and {_ADVICE}"
                 )
             return
         self._late = 0
@@ -93,7 +129,7 @@ class Watch:
 
     def restart(self) -> None:
         """Forget the steps so far: the scheduler was moved to another step, or got a saved state."""
-        self._seen = self._repeated_at = self._updates
+        self._seen = self._started = self._repeated_at = self._updates
         self._late = self._repeated = 0
 
     def _warn(self, message: str) -> None:
@@ -103,3 +139,16 @@ class Watch:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Watch, ()
+
+
+def stands_still(scheduler: LRScheduler) -> bool:
+    """Whether every rate is 0, of a scheduler that has its turn and a peak above 0.
+
+    The rates in the groups are looked at only where the scheduler's own are 0: on a device they are read.
+    """
+    return (
+        scheduler.last_epoch >= 0
+        and any(scheduler.base_lrs)
+        and not any(scheduler.get_lr())
+        and not any(number_of(group["lr"]) for group in scheduler.optimizer.param_groups)
+    )

@@ -34,7 +34,13 @@ class Foundation:
     def settle(self) -> None:
         """Compare with the present state from now on."""
         self._settled_groups = [
-            [(group.get("fused"), _tied(group), list(group["params"])) for group in optimizer.param_groups]
+            (
+                optimizer,
+                [
+                    (group.get("fused"), _tied(group), list(group["params"]))
+                    for group in optimizer.param_groups
+                ],
+            )
             for optimizer in self._optimizers
         ]
         if self._captured:
@@ -47,18 +53,18 @@ class Foundation:
 
     def changed(self) -> bool:
         """Whether something differs from when it was settled. Does not synchronize with the device."""
-        # Each update pays for these loops: written out they take half the time.
-        for optimizer, settled in zip(self._optimizers, self._settled_groups, strict=True):
+        # Each update pays for these loops: written out they take a third of the time.
+        for optimizer, settled in self._settled_groups:
             groups = optimizer.param_groups
             if len(groups) != len(settled):
                 return True
-            for group, (fused, rate, parameters) in zip(groups, settled, strict=True):
-                present = group["lr"]
-                if (
-                    group.get("fused") != fused
-                    or (present if isinstance(present, Tensor) else None) is not rate
-                    or not _identical(group["params"], parameters)
-                ):
+            for group, (fused, rate, parameters) in zip(groups, settled):  # noqa: B905 -- just compared
+                lr, present = group["lr"], group["params"]
+                if lr is not rate and (rate is not None or isinstance(lr, Tensor)):
+                    return True
+                if group.get("fused") is not fused or len(present) != len(parameters):
+                    return True
+                if not all(map(_is, present, parameters)):
                     return True
         return self._captured and not (
             self._settings() == self._settled_settings
@@ -87,6 +93,7 @@ class Foundation:
         ]
 
 
+_is = operator.is_
 _contents = operator.methodcaller("values")
 _requires_grad = operator.attrgetter("requires_grad")
 _training = operator.attrgetter("training")
@@ -97,7 +104,7 @@ def _has_memory(value: Any) -> bool:
 
 
 def _identical(one: list[Any], other: list[Any]) -> bool:
-    return len(one) == len(other) and all(map(operator.is_, one, other))
+    return len(one) == len(other) and all(map(_is, one, other))
 
 
 def _tied(group: dict[str, Any]) -> Tensor | None:

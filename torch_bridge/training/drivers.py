@@ -116,6 +116,7 @@ class Drivers:
         self._parameters = self._present_parameters()
         self._before = [(group, dict(group)) for group in all_groups(optimizers)]
         self.is_torn = self._has_stepped = False
+        self._versions: list[int] = []
         self.bind()
 
     def bind(self) -> None:
@@ -164,6 +165,7 @@ class Drivers:
         return all(driver.steady for driver in self._drivers)
 
     def step(self, skip: Skip) -> None:
+        self._versions = versions(self._optimizers)
         # A driver on the host waits for the decision. An interrupt while it waits must not come when another
         # optimizer has moved already.
         self._has_stepped = False
@@ -173,13 +175,13 @@ class Drivers:
             driver.step(skip)
             self._has_stepped = True
 
-    def note_break(self, error: BaseException, before: list[int]) -> None:
-        """Note, when an error has come, whether an optimizer has moved since the `versions` before."""
+    def note_break(self, error: BaseException) -> None:
+        """Note, when an error has come, whether an optimizer has moved in this update."""
         # While an update is captured no optimizer moves.
         captured = torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
         self.is_torn = not captured and (
             self._has_stepped
-            or versions(self._optimizers) != before
+            or versions(self._optimizers) != self._versions
             or any(shows_a_move(error, optimizer) for optimizer in self._optimizers)
         )
 

@@ -1,4 +1,4 @@
-"""What the sums of an update are divided by where one rank runs all of its micro-batches."""
+"""What the sums of an update are divided by where one rank runs its micro-batches, two or more."""
 
 from typing import Any
 
@@ -8,6 +8,7 @@ from torch import Tensor
 from torch_bridge.training.accumulation import nonzero
 from torch_bridge.training.gradients import total_norm
 from torch_bridge.training.precision import LossScale
+from torch_bridge.training.single_micro_batch import nonzero_on_host
 
 
 class LocalDivision:
@@ -16,21 +17,18 @@ class LocalDivision:
     Under fp16, where large sums would overflow, it divides by the largest weight so far.
 
     Args:
-        count: How many micro-batches will come.
         scale: The scale of the losses under fp16.
     """
 
-    def __init__(self, count: int, scale: LossScale | None) -> None:
-        self._count, self._scale = count, scale
+    def __init__(self, scale: LossScale | None) -> None:
+        self._scale = scale
         self.divisor: Any = None
         self.weights: list[Tensor | float] = []
 
     def take(self, weight: Tensor | float) -> Tensor | float | None:
         self.weights.append(weight)
         before, largest = self.divisor, self._scale and self._scale.largest_weight
-        if self._count == 1:
-            self.divisor = _checked(weight)
-        elif before is None:
+        if before is None:
             if isinstance(weight, Tensor) and largest is not None:
                 weight = torch.maximum(weight, largest)
             self.divisor = nonzero(weight)
@@ -48,24 +46,12 @@ class LocalDivision:
         self, total: Tensor, is_pair: bool, gradients: list[Tensor], norm_dtype: torch.dtype | None
     ) -> tuple[Tensor, Tensor]:
         factor: Any = None if self._scale is None else self._scale.factor.reciprocal()
-        if self._count == 1:
-            # The loss may be a view of what a later update overwrites.
-            loss = total if is_pair else total.clone()
-        elif is_pair:
-            share = self.divisor / _checked(sum(self.weights))
-            loss, factor = total * share, share if factor is None else share * factor
-        else:
-            loss = total
+        if is_pair:
+            share = self.divisor / nonzero_on_host(sum(self.weights))
+            total, factor = total * share, share if factor is None else share * factor
         if factor is not None:
             torch._foreach_mul_(gradients, factor)
-        return loss, total_norm(gradients, norm_dtype)
-
-
-def _checked(total_weight: Tensor | float) -> Tensor | float:
-    """A total weight, refused where it is a zero known on the host; on the device the loss is not finite."""
-    if not isinstance(total_weight, Tensor) and total_weight == 0:
-        raise ValueError("the total weight of the micro-batches is zero")
-    return total_weight
+        return total, total_norm(gradients, norm_dtype)
 
 
 def _larger(one: Tensor | float, other: Tensor | float) -> Tensor | float:

@@ -125,8 +125,6 @@ class Loss(NamedTuple):
 
     total: Tensor
     weight: Tensor | float | None
-    aux: Any = None
-    """What else the loss function returned, detached."""
 
 
 def as_loss(value: Any) -> Loss:
@@ -136,8 +134,10 @@ def as_loss(value: Any) -> Loss:
         TypeError: It is neither a tensor nor a pair (sum, weight).
         ValueError: The loss is not a scalar, or the weight is negative, not a scalar, or requires grad.
     """
+    if isinstance(value, Tensor) and value.dim() == 0 and value.is_floating_point():
+        return Loss(value, None)
     if isinstance(value, Tensor):
-        return Loss(_scalar("loss", value), None)
+        _check_scalar("loss", value)
     if not is_pair(value):
         raise TypeError(
             f"loss_fn returned {shown(value)}; it must return a scalar tensor or a pair (sum, weight)"
@@ -145,7 +145,7 @@ def as_loss(value: Any) -> Loss:
     total, weight = value
     if not isinstance(total, Tensor):
         raise TypeError(f"loss_fn returned the sum {shown(total)}; it must be a scalar tensor")
-    total = _scalar("sum", total)
+    _check_scalar("sum", total)
     if isinstance(weight, Tensor):
         if weight.dim() != 0:
             raise ValueError(f"loss_fn returned a weight of shape {tuple(weight.shape)}; it must be a scalar")
@@ -203,13 +203,12 @@ def is_pair(value: Any) -> bool:
     return isinstance(value, tuple | list) and len(cast("Sequence[Any]", value)) == 2
 
 
-def _scalar(name: str, tensor: Tensor) -> Tensor:
+def _check_scalar(name: str, tensor: Tensor) -> None:
     if tensor.dim() != 0 or not tensor.is_floating_point():
         raise ValueError(
             f"loss_fn returned a {name} of shape {tuple(tensor.shape)} and {tensor.dtype}; "
             "it must be a floating-point scalar: reduce it with .mean(), or return (loss.sum(), weight)"
         )
-    return tensor
 
 
 def shown(value: Any) -> str:

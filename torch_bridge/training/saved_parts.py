@@ -2,13 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
 
 from torch_bridge.core import checks
+from torch_bridge.distributed.plain_names import plain_state, set_plain_state, with_plain_names
 from torch_bridge.schedulers.hold_state import from_plain, to_plain
 from torch_bridge.schedulers.resume import clock_in
 from torch_bridge.training import snapshot
@@ -39,7 +40,7 @@ class SavedParts(NamedTuple):
         applied, skipped, now = self.clock.read_counts()
         scale = self.precision.scale
         return {
-            "model": self.module.state_dict(),
+            "model": plain_state(self.module),
             "optimizer": snapshot.one_or_list(snapshot.states_of(self.optimizers, self.clock, now)),
             "optimizer_type": snapshot.one_or_list([type(each).__name__ for each in self.optimizers]),
             "precision": self.precision.name,
@@ -67,7 +68,9 @@ class SavedParts(NamedTuple):
         Raises:
             ValueError: It doesn't fit, as `TrainStep.load_state_dict` says. Nothing was changed.
         """
-        clock = self.clock
+        clock, own = self.clock, plain_state(self.module)
+        if isinstance(state, Mapping) and isinstance(model := state.get("model"), Mapping):
+            state = {**state, "model": with_plain_names(cast("Mapping[str, Any]", model), own)}
         check(self.read_state(), state, self.optimizers, self.device, clock.curves if strict else None)
         held = from_plain(state.get("hold"), clock.rules, strict, "TrainStep")
         pairs = list(zip(self.optimizers, snapshot.as_list(state["optimizer"], self.optimizers), strict=True))
@@ -78,7 +81,7 @@ class SavedParts(NamedTuple):
         peaks = [float(checks.peak("initial_lr", group["initial_lr"])) for group in groups]
         copies = [(optimizer, snapshot.copied_for(optimizer, saved)) for optimizer, saved in pairs]
 
-        self.module.load_state_dict(snapshot.placed(self.module.state_dict(), state["model"]))
+        set_plain_state(self.module, snapshot.placed(own, state["model"]))
         for optimizer, copied in copies:
             optimizer.load_state_dict(copied)
             snapshot.restore_dtypes(optimizer, copied)

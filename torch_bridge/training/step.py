@@ -12,8 +12,7 @@ from torch_bridge.core import Curve, Rule
 from torch_bridge.training import snapshot
 from torch_bridge.training.accumulation import Accumulator
 from torch_bridge.training.arguments import OnNonfinite, Synchronize, checked
-from torch_bridge.training.aux import as_loss_with_aux, flat, tree
-from torch_bridge.training.breaks import versions
+from torch_bridge.training.aux import Aux, tree
 from torch_bridge.training.capture import Graphs
 from torch_bridge.training.changes import Foundation
 from torch_bridge.training.clock import Clock
@@ -28,6 +27,7 @@ from torch_bridge.training.precision import PrecisionName
 from torch_bridge.training.result import ResultWithAux, StepResult, read_and_raise_if_nonfinite
 from torch_bridge.training.saved_parts import SavedParts
 from torch_bridge.training.shared_division import SharedDivision
+from torch_bridge.training.single_micro_batch import SingleMicroBatch
 from torch_bridge.training.snapshot import TrainStepState
 
 CurvesOfGroups = Curve | Sequence[Curve]
@@ -189,11 +189,12 @@ class TrainStep:
         self.optimizers: tuple[Optimizer, ...] = found.optimizers
         self.strict = strict
         self._loss_fn = torch.compile(loss_fn) if compile else loss_fn
-        self._read_loss = as_loss_with_aux if has_aux else as_loss
+        self._aux = Aux() if has_aux else None
+        self._read_loss = as_loss if self._aux is None else self._aux.read
         self._wrapper, self._precision, self._carry = found.wrapper, found.precision, found.carry
         self._max_norm, self._raises = max_norm, on_nonfinite == "raise"
         self._optimized, self._all_parameters = found.parameters, list(model.parameters())
-        self._norm_dtype = norm_dtype(found.parameters)
+        self._device, self._norm_dtype = found.device, norm_dtype(found.parameters)
         self._clock = Clock(
             found.curves, found.peaks, found.device, found.rules, found.applied, End(found.curves)
         )
@@ -233,7 +234,8 @@ class TrainStep:
             RuntimeError: An update before was broken off between the optimizer's step and its count; or
                 `DistributedDataParallel` did not average the gradients, since parameters got none.
         """
-        self._drivers.check_whole()
+        if self._drivers.is_torn:
+            self._drivers.check_whole()
         if self._foundation.changed():
             self._rebuild()
         self._clock.move_window_if_due()
@@ -293,9 +295,12 @@ class TrainStep:
 
     def _update(self, micro_batches: Sequence[Any]) -> tuple[Any, ...]:
         """Forward, backward, unscale, clip, decide, step, count."""
-        self._clear_gradients()
+        # Between torch's operators a call of a Python function takes most of a microsecond, since the caches
+        # hold torch's code by then. So the smallest pieces are written out, here and in what this calls.
+        for parameter in self._all_parameters:
+            parameter.grad = None
         try:
-            accumulator, carry, aux = self._forward_and_backward(micro_batches)
+            accumulator, carry = self._forward_and_backward(micro_batches)
             gradients = gradients_of(self._optimized)
             if not gradients:
                 raise ValueError("the loss has no gradient with respect to any parameter of the optimizer")
@@ -306,7 +311,6 @@ class TrainStep:
             # Before the optimizer moves a parameter that a leaf may be a view of.
             kept = [] if self._carry is None else self._carry.chosen(carry, skip.on_device)
             self._clock.fill_rates()
-            before = versions(self.optimizers)
             try:
                 self._drivers.step(skip)
                 self._clock.count_update(skip.on_device, loss)
@@ -316,42 +320,52 @@ class TrainStep:
                 if self._carry is not None:
                     self._carry.set(kept)
             except BaseException as error:
-                self._drivers.note_break(error, before)
+                self._drivers.note_break(error)
                 raise
         except BaseException as error:
             self._wrapper.reset()
+            if self._aux is not None:
+                self._aux.clear()
             explain(error, micro_batches)
             raise
         finally:
-            self._clear_gradients()
-        return loss, norm, self._clock.rates.clone(), self._clock.counts.clone(), *flat(aux)
+            for parameter in self._all_parameters:
+                parameter.grad = None
+        outputs = loss, norm, self._clock.rates.clone(), self._clock.counts.clone()
+        return outputs if self._aux is None else (*outputs, *self._aux.take())
 
     def _forward_and_backward(
         self, micro_batches: Sequence[Any]
-    ) -> tuple[Accumulator, list[Tensor], list[Any]]:
+    ) -> tuple[Accumulator | SingleMicroBatch, list[Tensor]]:
         # Clones, since loss_fn may change them in place before the update turns out to be skipped.
         carry = [] if self._carry is None else [buffer.clone() for buffer in self._carry.buffers]
         count, scale = len(micro_batches), self._precision.scale
-        division = (
-            LocalDivision(count, scale)
-            if self._wrapper.size == 1
-            else SharedDivision(self._optimized, scale, self._wrapper)
-        )
-        accumulator = Accumulator(count, self._optimized, scale, division)
-        aux: list[Any] = []
+        if self._wrapper.size > 1:
+            division = SharedDivision(self._optimized, scale, self._wrapper)
+            accumulator = Accumulator(count, self._optimized, scale, division)
+        elif count > 1:
+            accumulator = Accumulator(count, self._optimized, scale, LocalDivision(scale))
+        else:
+            accumulator = SingleMicroBatch(self._device, scale)
         for number, batch in enumerate(micro_batches, 1):
-            with self._wrapper.micro_batch(is_last=number == count):
-                loss, carry = self._precision.run(
-                    forward, self._loss_fn, self.model, batch, self._carry, carry, self._read_loss
-                )
-                accumulator.add(loss)
-                if self._read_loss is as_loss_with_aux:
-                    aux.append(loss.aux)
-        return accumulator, carry, aux
+            # None where there is nothing to average: a context that does nothing would be three calls.
+            context = self._wrapper.micro_batch(is_last=number == count)
+            if context is None:
+                carry = self._run(batch, carry, accumulator)
+            else:
+                with context:
+                    carry = self._run(batch, carry, accumulator)
+        return accumulator, carry
 
-    def _clear_gradients(self) -> None:
-        for parameter in self._all_parameters:
-            parameter.grad = None
+    def _run(
+        self, batch: Any, carry: list[Tensor], accumulator: Accumulator | SingleMicroBatch
+    ) -> list[Tensor]:
+        """One micro-batch forward and backward; the carry after it."""
+        loss, carry = self._precision.run(
+            forward, self._loss_fn, self.model, batch, self._carry, carry, self._read_loss
+        )
+        accumulator.add(loss)
+        return carry
 
     @contextmanager
     def _trial(self, kept: AbstractContextManager[Any]) -> Generator[Callable[[], bool]]:

@@ -1,0 +1,79 @@
+"""What this project has not written, under whatever name, is not listed, loaded, replaced or removed."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.checkpoints import Part
+from support.examples import examples
+
+from torch_bridge import Checkpoints
+
+
+def _foreign(path: Path, kind: str) -> None:
+    """A folder of somebody else's."""
+    path.mkdir()
+    if kind == "images":
+        (path / "0").mkdir()
+        (path / "0" / "cat.png").write_bytes(b"\x89PNG")
+    elif kind == "another library":
+        (path / "state.json").write_text('{"step": 3}')
+        (path / "0").mkdir()
+        (path / "0" / ".metadata").write_bytes(b"\x80\x04N.")
+        (path / "0" / "manifest.json").write_text(json.dumps({"files": [], "count": 3}))
+    elif kind == "a folder for a manifest":
+        (path / "0" / "manifest.json").mkdir(parents=True)
+
+
+_KINDS = ["empty", "images", "another library", "a folder for a manifest"]
+
+
+def _content(path: Path) -> dict[str, bytes | None]:
+    return {
+        str(each.relative_to(path)): each.read_bytes() if each.is_file() else None for each in path.rglob("*")
+    }
+
+
+@examples(20)
+@given(
+    st.dictionaries(st.integers(0, 9), st.sampled_from(_KINDS), max_size=5),
+    st.lists(st.integers(0, 9), min_size=1, max_size=4),
+    st.integers(1, 3),
+)
+def test_other_folders_with_numbers_are_left_alone(
+    tmp_path_factory: pytest.TempPathFactory, foreign: dict[int, str], saved: list[int], keep: int
+) -> None:
+    directory = tmp_path_factory.mktemp("classes")
+    for number, kind in foreign.items():
+        _foreign(directory / str(number), kind)
+    before = {number: _content(directory / str(number)) for number in foreign}
+    checkpoints, part = Checkpoints(directory, keep=keep), Part()
+    assert checkpoints.counts() == []
+    assert checkpoints.load(part=part) is None
+    for number in foreign:
+        with pytest.raises(ValueError, match=rf"no checkpoint {number}; it has \[\]"):
+            checkpoints.load(number, part=part)
+    for count in saved:
+        checkpoints.save(count, part=Part(count))
+    kept = list(dict.fromkeys(saved[::-1]))[:keep]
+    assert checkpoints.counts() == sorted(kept)
+    for count in kept:
+        assert checkpoints.load(count, part=part) == count
+        assert part.state == count
+    assert {number: _content(directory / str(number)) for number in foreign} == before
+    assert sum(1 for _ in directory.iterdir()) == len(foreign) + len(kept)
+    shutil.rmtree(directory)
+
+
+def test_a_link_is_loaded_and_never_removed(tmp_path: Path) -> None:
+    Checkpoints(tmp_path / "other").save(5, part=Part("linked"), wait=True)
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "5").symlink_to(tmp_path / "other" / "5", target_is_directory=True)
+    checkpoints, part = Checkpoints(tmp_path / "run", keep=1), Part()
+    assert checkpoints.load(part=part) == 5
+    checkpoints.save(6, part=part, wait=True)
+    assert (tmp_path / "run" / "5").is_symlink()
+    assert Checkpoints(tmp_path / "other").load(part=part) == 5

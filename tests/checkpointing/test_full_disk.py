@@ -1,0 +1,46 @@
+"""A save that the system stops says which file it was, and what the system says."""
+
+import resource
+import signal
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support.checkpoints import Part, leftovers
+
+from torch_bridge import Checkpoints
+
+
+@contextmanager
+def _files_of_at_most(size: int) -> Generator[None]:
+    """The system refuses to write behind this place of a file, as it does on a full disk."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, handler)
+
+
+@pytest.mark.parametrize(
+    ("size", "state", "name"),
+    [
+        (0, 1, "state.json"),
+        (500, torch.ones(4), "__0_0.distcp"),
+        (3000, torch.ones(100_000), "__0_0.distcp"),
+        (900, list(range(10_000)), "state.json"),
+    ],
+)
+def test_the_file_and_the_error_of_the_system(tmp_path: Path, size: int, state: Any, name: str) -> None:
+    checkpoints, part = Checkpoints(tmp_path), Part("small")
+    checkpoints.save(1, part=part, wait=True)
+    with _files_of_at_most(size), pytest.raises(OSError, match=rf"File too large: .*/0/{name}'"):
+        checkpoints.save(2, part=Part(state), wait=True)
+    assert checkpoints.counts() == [1]
+    assert leftovers(tmp_path, [1]) == []
+    assert checkpoints.load(part=part) == 1

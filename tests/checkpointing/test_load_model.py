@@ -1,0 +1,90 @@
+"""Weights and buffers alone, out of a checkpoint of a training step or of a module."""
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support.checkpoints import Part, same
+from support.training import Net, batches, step_of
+from torch import nn
+
+from torch_bridge import Checkpoints
+
+
+def _normed(seed: int) -> nn.Module:
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    model = _normed(1)
+    model(torch.ones(4, 3))
+    step = step_of(model=Net(1))
+    for batch in batches(2):
+        step(batch)
+    step.state_dict()
+    Checkpoints(tmp_path).save(
+        7, step=step, net=model, optimizer=torch.optim.SGD(model.parameters()), values=[1], wait=True
+    )
+    return tmp_path
+
+
+def test_out_of_a_step_and_out_of_a_module(saved: Path) -> None:
+    step, model, other = step_of(model=Net(2)), Net(3), _normed(2)
+    expected = _normed(2)
+    checkpoints = Checkpoints(saved)
+    checkpoints.load(step=step, net=expected)
+    random = torch.get_rng_state()
+    assert checkpoints.load_model(model) == 7
+    assert same(dict(model.state_dict()), dict(step.state_dict()["model"]))
+    assert checkpoints.load_model(other, 7, part="net") == 7
+    assert same(dict(other.state_dict()), dict(expected.state_dict()))
+    assert torch.equal(torch.get_rng_state(), random)
+    half = Net(3).to(torch.bfloat16)
+    checkpoints.load_model(half)
+    assert next(half.parameters()).dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "message"),
+    [
+        (nn.Linear(3, 3), {"part": "net"}, r"net was saved with another model: weight: missing in the check"),
+        (
+            nn.Sequential(nn.Linear(4, 2), nn.BatchNorm1d(2)),
+            {"part": "net"},
+            r"0.weight: \(2, 3\) in the checkpoint, \(2, 4\) here",
+        ),
+        (_normed(1), {}, "step was saved with another model"),
+        (_normed(1), {"part": "optimizer"}, "optimizer was saved with another model"),
+        (_normed(1), {"part": "values"}, "values is neither of a TrainStep nor of a module"),
+        (_normed(1), {"part": "none"}, r"has the parts .*, and not \['none'\]"),
+        (_normed(1), {"part": "a b"}, "part = 'a b' must be a name"),
+        (_normed(1), {"count": 8, "part": "net"}, r"no checkpoint 8; it has \[7\]"),
+        (nn.Linear(3, 2, device="meta"), {"part": "net"}, r"model is on the meta device, .*to_empty"),
+    ],
+)
+def test_what_does_not_fit_changes_nothing(
+    saved: Path, model: nn.Module, options: dict[str, Any], message: str
+) -> None:
+    before = copy.deepcopy(model.state_dict())
+    with pytest.raises(ValueError, match=message):
+        Checkpoints(saved).load_model(model, **options)
+    if not next(model.parameters()).is_meta:
+        assert same(dict(model.state_dict()), dict(before))
+
+
+def test_damage_is_found_first_and_a_step_is_not_a_model(saved: Path) -> None:
+    model: Any = Net(2)
+    before = copy.deepcopy(model.state_dict())
+    path = saved / "7" / "0" / "__0_0.distcp"
+    path.write_bytes(path.read_bytes()[:-1] + b"?")
+    with pytest.raises(RuntimeError, match=r"no sound checkpoint: 7: 0/__0_0\.distcp is damaged"):
+        Checkpoints(saved).load_model(model)
+    assert same(dict(model.state_dict()), dict(before))
+    for wrong in (step_of(), Part(), None):
+        with pytest.raises(TypeError, match=r"must be a module: a whole part is loaded by load\(step=...\)"):
+            Checkpoints(saved).load_model(wrong)  # type: ignore[arg-type]  (that is what is tested)
+    assert Checkpoints(saved / "none").load_model(model) is None

@@ -1,0 +1,96 @@
+"""The states of modules have plain names under any wrapper, and those saved before still load."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support.checkpoints import same
+from support.processes import run
+from support.training import batches, step_of
+from support.wrapped_names import WRAPPERS, loads_everywhere
+from torch import nn
+
+from torch_bridge import Checkpoints
+from torch_bridge.distributed.plain_names import plain_state, set_plain_state
+
+pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")
+
+
+class _Odd(nn.Module):
+    """Has a part called as a wrapper's."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        torch.manual_seed(seed)
+        self.module = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+        self.last = nn.Linear(2, 1)
+
+
+def _inner_compiled(seed: int) -> nn.Module:
+    odd: Any = _Odd(seed)
+    odd.module[0] = torch.compile(odd.module[0])
+    return odd
+
+
+_BUILDS: dict[str, Callable[[int], Any]] = {
+    "plain": _Odd,
+    "compiled": lambda seed: torch.compile(_Odd(seed)),
+    "a part compiled": _inner_compiled,
+    "parallel": lambda seed: nn.DataParallel(_Odd(seed)),
+    "both": lambda seed: torch.compile(nn.DataParallel(_Odd(seed))),
+    "the other way": lambda seed: nn.DataParallel(torch.compile(_Odd(seed))),  # type: ignore[arg-type]  (it is a module)
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("before", _BUILDS)
+def test_states_go_all_ways(tmp_path: Path, before: str) -> None:
+    """As a part of its own, saved now, and saved before under the wrapper's names."""
+    expected = _Odd(1).state_dict()
+    saved = _BUILDS[before](1)
+    assert same(dict(plain_state(saved)), dict(expected))
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(1, model=saved)
+    for build in _BUILDS.values():
+        model = build(2)
+        assert checkpoints.load(model=model) == 1
+        assert same(dict(plain_state(model)), dict(expected))
+        model = build(2)
+        assert checkpoints.load_model(model, part="model") == 1
+        assert same(dict(plain_state(model)), dict(expected))
+        model = build(2)
+        set_plain_state(model, saved.state_dict())  # as an earlier version had saved it
+        assert same(dict(plain_state(model)), dict(expected))
+
+
+def test_a_plain_module_keeps_its_own_state() -> None:
+    """The names, their order and the versions of its parts."""
+    model = _Odd(1)
+    assert same(plain_state(model), model.state_dict())
+    other = {name: torch.zeros_like(value) for name, value in model.state_dict().items()}
+    with pytest.raises(RuntimeError, match="Unexpected key"):
+        set_plain_state(model, other | {"more": torch.ones(1)})
+
+
+@pytest.mark.slow
+def test_a_training_step_of_a_compiled_model() -> None:
+    plain, compiled = nn.Linear(3, 2), torch.compile(nn.Linear(3, 2), backend="eager")
+    step, other = step_of(model=plain), step_of(model=compiled)
+    for batch in batches(2):
+        step(batch)
+    state = step.state_dict()
+    other.load_state_dict(state)
+    assert list(other.state_dict()["model"]) == ["weight", "bias"]
+    assert same(dict(other.state_dict()["model"]), dict(state["model"]))
+    before: Any = {**state, "model": {f"_orig_mod.{name}": value for name, value in state["model"].items()}}
+    for each in (step_of(model=nn.Linear(3, 2)), other):
+        each.load_state_dict(before)
+        assert same(dict(each.state_dict()["model"]), dict(state["model"]))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+def test_on_several_ranks(tmp_path: Path, wrapper: str) -> None:
+    assert run(loads_everywhere, tmp_path, wrapper) == [[], []]

@@ -1,0 +1,115 @@
+"""What the message of a wrong argument says to write: that very thing, in place of it, is right."""
+
+import numpy as np
+import pytest
+from support.refusals import refuses
+
+from plateau_jax import Curve, HoldBelow, HoldUntilFlat, PlateauCurve, StagedCurve
+from plateau_jax.holds import rules_of
+
+INF = float("inf")
+
+
+@pytest.mark.parametrize(
+    ("kind", "arguments", "parts"),
+    [
+        (TypeError, {"total_steps": 1e4}, ["total_steps = 10000.0 must be an integer: write 10000, or //"]),
+        (TypeError, {"total_steps": np.float32(8)}, ["must be an integer: write 8, or // in place of /"]),
+        (TypeError, {"total_steps": 10.5}, ["must be an integer: write // in place of /"]),
+        (TypeError, {"total_steps": INF}, ["total_steps = inf must be", "give the Trainer max_steps"]),
+        (TypeError, {"warmup_steps": 0.1}, ["a share of the total: 10 % of 1000 steps is warmup_steps=100"]),
+        (TypeError, {"warmup_steps": np.float32(0.323)}, ["32.3 % of 1000 steps is warmup_steps=323"]),
+        (TypeError, {"warmup_steps": 1.0}, ["write 1, or // in place of /"]),
+        (ValueError, {"warmup_shape": 100}, ["warmup_shape = 100 must be", "steps go into warmup_steps"]),
+        (TypeError, {"plateaus": (50, 30)}, ["plateaus[0] = 50 must be a pair", "mean plateaus=[(50, 30)]"]),
+        (TypeError, {"plateaus": [50.5, 30, 90, 5]}, ["did you mean plateaus=[(50.5, 30), (90, 5)]"]),
+        (TypeError, {"plateaus": np.array([50, 30])}, ["did you mean plateaus=[(50, 30)]"]),
+        (TypeError, {"absolute_plateaus": [50, 30]}, ["did you mean absolute_plateaus=[(50, 30)]"]),
+        (ValueError, {"plateaus": [(500, 300)]}, ["0 … 100 %", "in steps: absolute_plateaus=[(500, 300)]"]),
+        (ValueError, {"plateaus": [(50, 300.0)]}, ["in steps: absolute_plateaus=[(50, 300)]"]),
+        (ValueError, {"plateaus": [(50, 80)]}, ["duration: 50–80 % is (50, 30)"]),
+        (ValueError, {"plateaus": [(32.3, 80)]}, ["duration: 32.3–80 % is (32.3, 47.7)"]),
+        (ValueError, {"absolute_plateaus": [(500, 800)]}, ["number of steps: 500–800 is (500, 300)"]),
+    ],
+    ids=str,
+)
+def test_what_to_write_instead(kind, arguments, parts):
+    refuses(kind, *parts, call=PlateauCurve, **{"total_steps": 1000, **arguments})
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"plateaus": [50, "30"]},
+        {"plateaus": [50, 30, 90]},
+        {"plateaus": [(-5, 300)]},
+        {"plateaus": [(50.5, 300)]},
+        {"plateaus": [(80, 50)]},
+        {"absolute_plateaus": [(500, 5000)]},
+        {"warmup_steps": -0.1},
+        {"warmup_shape": "steps"},
+        {"warmup_shape": True},
+        {"warmup_steps": INF},
+        {"total_steps": float("nan")},
+    ],
+    ids=str,
+)
+def test_where_nothing_is_known_nothing_is_advised(arguments):
+    with pytest.raises((TypeError, ValueError)) as caught:
+        PlateauCurve(**{"total_steps": 1000, **arguments})
+    for advice in (
+        "did you mean",
+        "in steps:",
+        "duration:",
+        "number of steps:",
+        " % of",
+        "go into",
+        "max_steps",
+    ):
+        assert advice not in str(caught.value)
+
+
+def test_values_of_a_rule_as_pairs():
+    refuses(TypeError, "did you mean value=[(0.5, 3)]", call=HoldBelow, value=[0.5, 3])
+
+
+@pytest.mark.parametrize("curve", [PlateauCurve(9), StagedCurve([(9, 1.0)])])
+def test_no_flat_part_to_hold_at(curve):
+    parts = "finds no flat part", "add plateaus=[(start %, duration %)]", "(steps,)"
+    refuses(ValueError, *parts, call=rules_of, hold=HoldUntilFlat(2, limit=9), curve=curve)
+
+
+def test_a_long_curve_is_cut_short_in_a_message():
+    with pytest.raises(ValueError, match="no flat part") as caught:
+        rules_of(HoldUntilFlat(2, limit=9), StagedCurve([(9, 1.0 - i / 1000) for i in range(900)]))
+    assert len(str(caught.value)) < 700
+
+
+@pytest.mark.parametrize(
+    ("written", "curve"),
+    [
+        ({"total_steps": 9}, PlateauCurve(9)),
+        ({"total_steps": 9, "warmup": "cosine"}, PlateauCurve(9, warmup_shape="cosine")),
+        ({"kind": "staged", "stages": [[5, 1.0]]}, StagedCurve([(5, 1.0)])),
+        (
+            {"kind": "cooldown", "curve": {"total_steps": 9}, "at": 3, "steps": 2},
+            PlateauCurve(9).cooldown(3, 2),
+        ),
+        (
+            {"kind": "then", "curve": {"total_steps": 9}, "other": {"total_steps": 5}},
+            PlateauCurve(9).then(PlateauCurve(5)),
+        ),
+    ],
+    ids=str,
+)
+def test_defaults_are_filled_in_where_a_key_is_missing(written, curve):
+    assert Curve.from_dict(written) == type(curve).from_dict(written) == curve
+    needed = written.keys() & {"total_steps", "stages", "curve", "other", "at", "steps"}
+    for name in needed:
+        rest = {key: value for key, value in written.items() if key != name}
+        refuses(ValueError, f"missing keys ['{name}']", call=type(curve).from_dict, arguments=rest)
+
+
+def test_a_misspelt_key_is_not_taken_for_a_missing_one():
+    written = {"total_steps": 9, "min_lr": 0.1}
+    refuses(ValueError, "unknown keys ['min_lr']", call=Curve.from_dict, arguments=written)

@@ -1,0 +1,132 @@
+"""`python -m plateau_jax`: where its output goes, in which encoding, and what its help says."""
+
+import os
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given
+from support.descriptions import build, descriptions
+from support.examples import examples
+from support.refusals import refused
+from support.runs import peaks
+
+from plateau_jax import PlateauCurve
+from plateau_jax.__main__ import main
+
+COMMAND = [sys.executable, "-m", "plateau_jax"]
+CURVE = PlateauCurve(1000, warmup_steps=100, plateaus=[(50, 20)], min_lr_ratio=0.1)
+ARGUMENTS = ["1000", "--warmup-steps", "100", "--plateau", "50", "20", "--min-lr-ratio", "0.1"]
+
+
+def _run(*arguments, **environment):
+    return subprocess.run([*COMMAND, *arguments], capture_output=True, env={**os.environ, **environment})
+
+
+NUMBERS = "warmup-steps warmup-shape init-lr-ratio plateau absolute-plateau decay-shape min-lr-ratio"
+
+
+@pytest.mark.parametrize("option", [*NUMBERS.split(), "from", "cooldown", "peak", "plot", "csv", "json"])
+def test_no_option_is_abbreviated(capsys, option):
+    for short in {option[:-1], option[:2], option.rpartition("-")[0]} - {""}:
+        assert f"unrecognized arguments: --{short}" in refused(capsys, ["100", f"--{short}", "5"])
+
+
+@examples(30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(descriptions(), peaks)
+def test_with_a_peak_the_table_has_rates(tmp_path, capsys, description, peak):
+    curve, file = build(description), tmp_path / "curve.json"
+    file.write_text(re.sub("'", '"', repr(curve.to_dict()).replace("None", "null")))
+    assert main(["--from", str(file), "--peak", repr(peak)]) == 0
+    head, *lines = capsys.readouterr().out.splitlines()
+    bare_head, *bare = curve.describe().splitlines()
+    assert bare_head.split() == ["first", "step", "last", "step", "kind", "from", "to"]
+    assert head.split() == ["first", "step", "last", "step", "kind", "rate", "from", "rate", "to"]
+    assert len(lines) == len(bare)
+    for line, its_bare in zip(lines, bare, strict=True):
+        assert line.split()[:-2] == its_bare.split()[:-2]
+        first = int(line.split()[0])
+        assert line.split()[-2] == f"{np.float32(peak) * np.float32(curve(first)):.6g}"
+        assert len(line) == len(head)
+
+
+def test_a_peak_of_one_is_a_rate_too(capsys):
+    assert main([*ARGUMENTS, "--peak", "1"]) == 0
+    assert "rate from" in capsys.readouterr().out
+
+
+def test_values_go_to_standard_output_and_nothing_else_does(tmp_path):
+    file = tmp_path / "rates.csv"
+    to_file, to_output = (_run(*ARGUMENTS, "--peak", "3e-4", "--csv", name) for name in (str(file), "-"))
+    assert to_output.stdout == file.read_bytes()
+    assert to_output.stderr == b""
+    assert to_file.stdout.startswith(b"first step")
+    assert not os.path.exists("-")
+
+
+def test_beside_values_on_standard_output_a_picture_is_said_elsewhere(tmp_path):
+    done = _run("2", "--csv", "-", "--plot", str(tmp_path / "curve"))
+    assert done.stdout.split() == [b"step,learning_rate", b"0,1.0", b"1,0.5", b"2,0.0"]
+    assert done.stderr.decode() == f"wrote {tmp_path / 'curve.png'}\n"
+
+
+def test_two_kinds_of_data_don_t_mix(capsys):
+    assert "--json" in refused(capsys, ["100", "--csv", "-", "--json"])
+
+
+@pytest.mark.parametrize("data", [[], ["--json"]])
+def test_what_was_written_is_said(tmp_path, capsys, data):
+    names = [str(tmp_path / name) for name in ("curve.svg", "rates.csv")]
+    assert main(["100", *data, "--plot", names[0], "--csv", names[1]]) == 0
+    assert capsys.readouterr().err == "".join(f"wrote {name}\n" for name in names)
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8", "cp1252"])
+def test_the_table_in_any_terminal(encoding):
+    done = _run(*ARGUMENTS, PYTHONIOENCODING=encoding)
+    table = CURVE.describe() + "\n"
+    if encoding in ("ascii", "latin-1"):
+        table = table.replace("  …", "...")
+    assert (done.returncode, done.stderr, done.stdout.decode(encoding)) == (0, b"", table)
+    wrong = _run("0", PYTHONIOENCODING=encoding)
+    assert wrong.returncode == 2
+    assert "must lie in 1 ... 2**31" in wrong.stderr.decode(encoding).replace("…", "...")
+
+
+def test_the_table_in_the_locale_c():
+    done = _run(*ARGUMENTS, LC_ALL="C", LANG="C", PYTHONUTF8="0", PYTHONCOERCECLOCALE="0")
+    assert (done.returncode, done.stdout.decode()) == (0, CURVE.describe().replace("  …", "...") + "\n")
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "utf-8"])
+def test_a_file_of_any_name_is_said_in_any_terminal(tmp_path, encoding):
+    done = _run("9", "--csv", str(tmp_path / "Größe\udcff.csv"), PYTHONIOENCODING=encoding)
+    assert (done.returncode, done.stderr.count(b"wrote ")) == (0, 1)
+
+
+def test_the_examples_of_the_help_run(tmp_path):
+    shown = _run("--help", PYTHONIOENCODING="ascii").stdout.decode("ascii")
+    lines = re.findall(r"^  python (-m plateau_jax .*)$", shown.partition("examples:")[2], re.MULTILINE)
+    assert len(lines) >= 4
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    for line in lines:
+        command = f"{sys.executable} {line}"
+        done = subprocess.run(command, shell=True, cwd=tmp_path, capture_output=True, env=environment)
+        assert done.returncode == 0, done.stderr
+    assert {path.name for path in tmp_path.iterdir()} == {"curve.png", "curve.json"}
+
+
+@pytest.mark.parametrize("option", ["--csv", "--plot"])
+def test_a_file_that_cannot_be_written_has_its_own_name(tmp_path, capsys, option):
+    long = tmp_path / f"{'n' * 300}.png"
+    message = refused(capsys, ["9", option, str(long)])
+    assert f"{long} cannot be written: File name too long\n" in message
+    assert "/dev/full cannot be written: No space left" in refused(capsys, ["9", option, "/dev/full"])
+    assert main(["9", option, str(tmp_path / f"{'n' * 251}.png")]) == 0  # as long as a name may be
+
+
+def test_a_picture_of_an_unknown_format_is_named(tmp_path, capsys):
+    path = tmp_path / "curve.xyz"
+    assert f"{path} cannot be written: Format 'xyz'" in refused(capsys, ["100", "--plot", str(path)])

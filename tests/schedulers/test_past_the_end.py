@@ -1,0 +1,118 @@
+"""A training that goes on past its curve's end at rate 0 is told so, once; others are not."""
+
+import warnings
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from support.examples import examples
+from support.runs import advance, optimizer_with, rates_of, through_a_file
+
+from plateau_jax import CurveWarning, HoldBelow, PlateauCurve
+from torch_bridge import lambda_lr
+
+PAST = (
+    r"^the curve has total_steps = {}, and the training goes on at step {}, with every rate at 0.*count_upd"
+)
+
+
+def _steps_until_told(optimizer, step, most):
+    """The number of updates after which it was said, and how often it was."""
+    told = []
+    for number in range(1, most + 1):
+        optimizer.step()
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            step()
+        assert all(warning.filename == __file__ for warning in caught)
+        told += [(number, str(warning.message)) for warning in caught]
+    return told
+
+
+@examples(20)
+@given(
+    st.one_of(st.integers(1, 50), st.integers(900, 2500)),
+    st.booleans(),
+    st.sampled_from((float, torch.tensor)),
+)
+def test_it_is_said_once_past_ten_steps_and_a_hundredth(total, held, form):
+    optimizer = optimizer_with([form(0.1), form(0.2)])
+    first = max(0, total - 5)
+    hold = HoldBelow(-1.0, 1) if held else None
+    scheduler = lambda_lr(optimizer, PlateauCurve(total), first - 1, hold=hold)
+    told = _steps_until_told(optimizer, lambda: scheduler.step(*[0.5] * held), 80)
+    at = next(
+        step for step in range(total, 2 * total + 20) if step - total > 10 and step - total > total / 100
+    )
+    assert [first + number for number, _ in told] == [at]
+    assert f"total_steps = {total}," in told[0][1]
+    assert f"at step {at}," in told[0][1]
+
+
+def test_what_it_says():
+    optimizer = optimizer_with([0.1])
+    scheduler = lambda_lr(optimizer, PlateauCurve(100))
+    with pytest.warns(CurveWarning, match=PAST.format(100, 111)):
+        advance(optimizer, scheduler, 150)
+
+
+def test_of_several_curves_the_last_end_counts():
+    optimizer = optimizer_with([0.1, 0.1])
+    scheduler = lambda_lr(optimizer, [PlateauCurve(10), PlateauCurve(40)])
+    advance(optimizer, scheduler, 50)
+    with pytest.warns(CurveWarning, match=PAST.format(40, 51)):
+        advance(optimizer, scheduler)
+
+
+@pytest.mark.parametrize(
+    ("curves", "rates"),
+    [
+        (PlateauCurve(10, min_lr_ratio=0.1), [0.1, 0.1]),
+        ([PlateauCurve(10), PlateauCurve(10, min_lr_ratio=0.1)], [0.1, 0.1]),
+        (PlateauCurve(10), [0.0, 0.0]),
+    ],
+)
+def test_nothing_is_said_where_a_rate_stays_or_every_peak_is_0(curves, rates):
+    optimizer = optimizer_with(rates)
+    advance(optimizer, lambda_lr(optimizer, curves), 100)
+
+
+@pytest.mark.parametrize("before", [0, 5])
+def test_nothing_is_said_of_a_picture_and_after_it_of_the_training(before):
+    optimizer = optimizer_with([0.1])
+    scheduler = lambda_lr(optimizer, PlateauCurve(10))
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Detected call of", UserWarning)
+        advance(optimizer, scheduler, before)
+        for _ in range(60):
+            scheduler.step()
+    with pytest.warns(CurveWarning, match="total_steps = 10,"):
+        advance(optimizer, scheduler)
+
+
+def test_an_error_made_of_it_leaves_all_as_it_was():
+    optimizer = optimizer_with([0.1])
+    scheduler = lambda_lr(optimizer, PlateauCurve(10))
+    advance(optimizer, scheduler, 20)
+    optimizer.step()
+    before = scheduler.state_dict(), rates_of(optimizer)
+    with pytest.raises(CurveWarning):
+        scheduler.step()
+    assert (scheduler.state_dict(), rates_of(optimizer)) == before
+    advance(optimizer, scheduler, 9)
+    assert scheduler.last_epoch == 29
+
+
+def test_a_run_that_was_told_is_not_told_again_and_one_that_was_not_is():
+    for updates, expected in ((15, 6), (30, None)):
+        optimizer = optimizer_with([0.1])
+        scheduler = lambda_lr(optimizer, PlateauCurve(10))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", CurveWarning)
+            advance(optimizer, scheduler, updates)
+        resumed = optimizer_with([0.1])
+        again = lambda_lr(resumed, PlateauCurve(10))
+        again.load_state_dict(through_a_file(scheduler.state_dict()))
+        told = _steps_until_told(resumed, again.step, 30)
+        assert [number for number, _ in told] == ([expected] if expected else [])

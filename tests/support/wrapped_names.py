@@ -1,0 +1,73 @@
+"""Models under compositions of wrappers on several ranks, which load each other's checkpoints."""
+
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from support.checkpoints import full
+from support.training import CURVE, mean_loss
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+from torch_bridge import Checkpoints, TrainStep
+from torch_bridge.distributed.plain_names import plain_state
+
+
+def _model(seed: int) -> nn.Module:
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
+
+
+def _compiled(model: nn.Module) -> Any:
+    return torch.compile(model, backend="eager")
+
+
+def _sharded(model: nn.Module) -> nn.Module:
+    fully_shard(model)
+    return model
+
+
+WRAPPERS: dict[str, Callable[[nn.Module], nn.Module]] = {
+    "ddp": DistributedDataParallel,
+    "ddp of compiled": lambda model: DistributedDataParallel(_compiled(model)),
+    "compiled ddp": lambda model: _compiled(DistributedDataParallel(model)),
+    "sharded": _sharded,
+    "compiled sharded": lambda model: _compiled(_sharded(model)),
+}
+
+
+def _step(model: nn.Module) -> TrainStep:
+    return TrainStep(model, torch.optim.AdamW(model.parameters(), lr=0.1), mean_loss, CURVE)
+
+
+def _differs(model: nn.Module, expected: dict[str, Any]) -> bool:
+    found = full(dict(plain_state(model)))
+    return found.keys() != expected.keys() or any((found[key] != expected[key]).any() for key in expected)
+
+
+def loads_everywhere(directory: Path, wrapper: str) -> list[str]:
+    """Which loads under other wrappers differ from what this one has saved."""
+    warnings.filterwarnings("ignore", "`torch.jit.script_method` is deprecated", DeprecationWarning)
+    trained = WRAPPERS[wrapper](_model(1))
+    step = _step(trained)
+    step((torch.ones(4, 3), torch.ones(4, 2)))
+    checkpoints = Checkpoints(directory)
+    checkpoints.save(1, step=step, model=trained, wait=True)
+    expected, wrong = full(dict(plain_state(trained))), list[str]()
+    for name, wrap in WRAPPERS.items():
+        for part in ("step", "model"):
+            model = wrap(_model(2))
+            checkpoints.load_model(model, part=part)
+            wrong += [f"{part} alone, {name}"] * _differs(model, expected)
+        model = wrap(_model(2))
+        checkpoints.load(model=model)
+        wrong += [f"model, {name}"] * _differs(model, expected)
+        model = wrap(_model(2))
+        checkpoints.load(step=_step(model))
+        wrong += [f"step, {name}"] * _differs(model, expected)
+    model = _model(2)
+    checkpoints.load_model(model)
+    return wrong + ["plain"] * _differs(model, expected)
