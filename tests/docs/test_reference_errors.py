@@ -111,6 +111,7 @@ CALLS: dict[str, Callable[[Path], partial[Any]]] = {
         synchronize="update",
     ),
     "torch_bridge.TrainStep.load_state_dict": lambda _: loading(step()),
+    "torch_bridge.TrainStep.set_peak": lambda _: partial(step().set_peak, peak=0.1),
     "torch_bridge.cached_arrays": lambda path: partial(
         tb.cached_arrays, build=build, source=__file__, directory=path, version="1", scale=2
     ),

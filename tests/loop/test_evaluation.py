@@ -137,3 +137,47 @@ def test_a_total_weight_of_zero_is_no_number() -> None:
     (batch,) = batches(1)
     for zero in (0, 0.0, torch.tensor(0)):
         assert evaluate(Net(), [batch], lambda m, b: (mean_loss(m, b), zero)) == math.inf  # noqa: B023 - called before the next turn
+
+
+def test_several_means_at_once() -> None:
+    model, data = Net(), [*batches(3), *batches(1, rows=2, seed=1)]
+
+    def measures(model: nn.Module, batch: Any) -> dict[str, Any]:
+        right = model(batch[0]).argmax(-1) == batch[1].argmax(-1)
+        return {
+            "mean": mean_loss(model, batch),
+            "pair": pair_loss(model, batch),
+            "right": (right.sum(), len(right)),
+        }
+
+    found = evaluate(model, data, measures)
+    assert list(found) == ["mean", "pair", "right"]
+    assert found["mean"] == evaluate(model, data, mean_loss)
+    assert found["pair"] == evaluate(model, data, pair_loss)
+    with torch.no_grad():
+        right = [(model(x).argmax(-1) == y.argmax(-1)).sum().item() for x, y in data]
+    assert found["right"] == sum(right) / 14
+    assert all(type(value) is float for value in found.values())
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [{"a": 1.0}, {"b": 1.0}],
+        [{"a": 1.0}, torch.tensor(1.0)],
+        [{"a": 1.0}, {"a": (1.0, 2)}],
+        [{}],
+        [{1: 1.0}],
+        [{"a": "1"}],
+        [{"a": (1.0, "2")}],
+    ],
+    ids=str,
+)
+def test_dictionaries_that_are_refused(values: Any) -> None:
+    with pytest.raises(TypeError, match="loss_fn returned"):
+        evaluate(Net(), values, lambda model, batch: batch)
+
+
+def test_a_criterion_is_refused() -> None:
+    with pytest.raises(TypeError, match="wrap the criterion"):
+        evaluate(Net(), batches(1), nn.MSELoss())

@@ -1,5 +1,7 @@
 """The log of results: every value, flushed every so many updates."""
 
+import gc
+import weakref
 from typing import Any
 from unittest.mock import patch
 
@@ -11,6 +13,7 @@ from support.training import CURVE, Net, Operators, batches, mean_loss, spoiled,
 from torch import Tensor, nn
 
 from torch_bridge import MetricLog, StepResult, TrainStep
+from torch_bridge.training.result import ResultWithAux
 
 _floats = st.floats(width=32, allow_nan=False)
 _counts = st.integers(0, 2**53)
@@ -52,6 +55,35 @@ def test_every_value_is_kept_and_the_newest_returned(rows: list[Any], every: int
     assert log.rows == expected[kept]
     assert log.flush() == (expected[-1] if rows else None), "nothing new to flush"
     assert log.rows == expected[kept]
+
+
+@given(st.integers(1, 7), st.lists(st.booleans(), max_size=30))
+def test_saving_changes_nothing_of_when_rows_come(every: int, saves: list[bool]) -> None:
+    log, straight = MetricLog(every), MetricLog(every)
+    for number, saved in enumerate(saves):
+        result = _result(float(number), 1.0, [0.5], number, 0, number)
+        assert log(result) == straight(result)
+        if saved:
+            assert [row["applied"] for row in log.state_dict()["rows"]] == list(range(number + 1))
+    assert log.flush() == straight.flush()
+    assert log.rows == straight.rows
+
+
+def test_a_log_is_bounded_and_keeps_no_aux() -> None:
+    log = MetricLog(every=10)
+    kept = weakref.ref(aux := torch.ones(3))
+    for number in range(1500):
+        log(ResultWithAux(*_result(0.5, 0.5, [0.5], number, 0, number)).add((aux,)))
+    assert [row["applied"] for row in log.rows] == list(range(500, 1500))
+    log(ResultWithAux(*_result(0.5, 0.5, [0.5], 0, 0, 0)).add((aux,)))
+    del aux
+    gc.collect()
+    assert kept() is None
+
+
+def test_a_path_is_no_state() -> None:
+    with pytest.raises(ValueError, match="load the file first"):
+        MetricLog().load_state_dict("log.pt")  # type: ignore[arg-type]  (that is what is tested)
 
 
 def test_one_read_a_flush() -> None:

@@ -1,20 +1,20 @@
 """The loss of a model over a data set, without gradients."""
 
-import math
 from collections.abc import Iterable
-from typing import Any, cast
+from typing import Any, overload
 
 import torch
 from torch import nn
 
-from torch_bridge.distributed import processes
 from torch_bridge.distributed.lockstep import in_lockstep
 from torch_bridge.distributed.wrappers import reshard
+from torch_bridge.loop.measures import Measures, Sums, measured, read_means
 from torch_bridge.training.carry import Carry
-from torch_bridge.training.loss import Loss, LossFunction, check_kind, forward
+from torch_bridge.training.loss import LossFunction, check_loss_fn, forward
 from torch_bridge.training.precision import Precision, PrecisionName
 
 
+@overload
 def evaluate(
     model: nn.Module,
     batches: Iterable[Any],
@@ -22,8 +22,25 @@ def evaluate(
     *,
     precision: PrecisionName = "fp32",
     carry: Any = None,
-) -> float:
-    """The mean loss over all batches.
+) -> float: ...
+@overload
+def evaluate(
+    model: nn.Module,
+    batches: Iterable[Any],
+    loss_fn: Measures,
+    *,
+    precision: PrecisionName = "fp32",
+    carry: Any = None,
+) -> dict[str, float]: ...
+def evaluate(
+    model: nn.Module,
+    batches: Iterable[Any],
+    loss_fn: LossFunction | Measures,
+    *,
+    precision: PrecisionName = "fp32",
+    carry: Any = None,
+) -> float | dict[str, float]:
+    """The mean loss over all batches, or each of several means.
 
         Σ sum / Σ weight    where loss_fn returns pairs
         Σ mean / batches    where it returns means
@@ -44,16 +61,18 @@ def evaluate(
     Args:
         model: The module that `loss_fn` is called with; with several ranks, in its wrapper.
         batches: Any iterable of batches.
-        loss_fn: As for `TrainStep`.
+        loss_fn: As for `TrainStep`; or one that returns a dictionary of losses, accuracies and the like,
+            each a mean or a pair (sum, weight), the same names for every batch. (Of a `loss_fn` for
+            `has_aux=True` give `lambda model, batch: loss_fn(model, batch)[0]`.)
         precision: As for `TrainStep`.
         carry: The initial recurrent state, as for `TrainStep`; it goes from batch to batch within a rank.
 
     Returns:
-        The loss; not finite where the total weight is zero.
+        The loss, or a dictionary of numbers; not finite where the total weight is zero.
 
     Raises:
         TypeError, ValueError: What `TrainStep` raises for the same arguments and the same loss; no
-            batch at all, in any rank.
+            batch at all, in any rank; a dictionary with other names than that of the batch before.
         RuntimeError: Several ranks without a process group.
 
     >>> model = nn.Linear(2, 1)
@@ -63,47 +82,25 @@ def evaluate(
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"model = {model!r} must be a torch.nn.Module")
+    check_loss_fn(loss_fn)
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
     state = None if carry is None else Carry(carry, device)
     run = Precision(precision, device).run
     leaves = [] if state is None else state.buffers
     modes = {module: module.training for module in model.modules()}
-    total: Any = 0.0
-    weight: Any = 0.0
-    first: Loss | None = None
+    sums: Sums | None = None
     model.eval()
     try:
         with torch.no_grad():
             for batch, counts in in_lockstep(batches, device):
-                loss, after = run(forward, loss_fn, model, batch, state, leaves)
+                found, after = run(forward, loss_fn, model, batch, state, leaves, measured)
                 if not counts:
                     continue
                 leaves = after
-                first = first or loss
-                check_kind(loss, first)
-                # float64: sums over a whole data set.
-                total = total + loss.total.double()
-                part = 1.0 if loss.weight is None else loss.weight
-                weight = weight + (part.double() if isinstance(part, torch.Tensor) else part)
+                sums = sums or Sums(found)
+                sums.add(found)
     finally:
         for module, mode in modes.items():
             module.training = mode
         reshard(model)  # so that an optimizer can be built over its parameters
-    return _read_quotient(first, total, weight)
-
-
-def _read_quotient(first: Loss | None, total: Any, weight: Any) -> float:
-    """Σ sum / Σ weight over all ranks, in their order, from the sums of this one. Synchronizes."""
-    sums: tuple[bool, float, float] | None = None
-    if first is not None:
-        weight = weight if isinstance(weight, torch.Tensor) else total.new_tensor(weight)
-        total, weight = cast("list[float]", torch.stack([total, weight]).tolist())
-        sums = first.weight is None, total, weight
-    all_sums = [sums for sums in processes.gather(sums) if sums is not None]
-    if not all_sums:
-        raise ValueError("batches is empty")
-    are_means, totals, weights = zip(*all_sums, strict=True)
-    if len(set(are_means)) > 1:
-        raise TypeError("loss_fn returned a mean in one rank and a pair (sum, weight) in another")
-    total, weight = sum(totals), sum(weights)
-    return total / weight if weight else total * math.inf  # Python's own division by zero raises
+    return read_means(sums)

@@ -4,9 +4,11 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 import torch
+from torch import Tensor
 
 from torch_bridge.core import checks
 from torch_bridge.training.result import StepResult
+from torch_bridge.training.state_checks import check_no_path
 
 
 class MetricLog:
@@ -14,11 +16,12 @@ class MetricLog:
 
     Made for a progress bar: a call returns the newest row when it has made rows, else None. Rows are made
     in one copy from the device, which synchronizes with it. `flush` makes them at once; `every` counts from
-    then on. `state_dict` and `load_state_dict` are for checkpoints.
+    then on. `state_dict` and `load_state_dict` are for checkpoints; a save makes rows too, and changes
+    nothing of when calls return one.
 
     Args:
         every: Updates between two times that rows are made.
-        keep: How many of the newest rows are kept; None for all, which grow without bound.
+        keep: How many of the newest rows are kept, and saved; None for all, which grow without bound.
 
     Attributes:
         rows: A dictionary for each update, the newest last: "loss", "grad_norm", "lr" (a float, or a list
@@ -38,11 +41,13 @@ class MetricLog:
     {'loss': 0.5, 'grad_norm': 0.5, 'lr': 0.125, 'applied': 1, 'skipped': 0, 'clock': 0}
     """
 
-    def __init__(self, every: int = 100, keep: int | None = None) -> None:
+    def __init__(self, every: int = 100, keep: int | None = 1000) -> None:
         self.every = checks.at_least("every", every, 1)
         self.keep = None if keep is None else checks.at_least("keep", keep, 1)
         self.rows: list[dict[str, Any]] = []
-        self._kept: list[StepResult] = []
+        self._kept: list[tuple[Tensor, ...]] = []
+        self._early = 0
+        """Results since the newest row was returned of which a save has made rows."""
 
     def __call__(self, result: StepResult) -> dict[str, Any] | None:
         """Keep a result; if it is time, make rows of all that is kept.
@@ -53,8 +58,8 @@ class MetricLog:
         Returns:
             The newest row if rows were made, else None.
         """
-        self._kept.append(result)
-        return self.flush() if len(self._kept) >= self.every else None
+        self._kept.append(tuple(result))  # without aux, which may be large
+        return self.flush() if self._early + len(self._kept) >= self.every else None
 
     def flush(self) -> dict[str, Any] | None:
         """Make rows of what is kept. Synchronizes with the device if there is anything.
@@ -62,6 +67,11 @@ class MetricLog:
         Returns:
             The newest row of all; None if there is none.
         """
+        self._early = 0
+        self._make_rows()
+        return self.rows[-1] if self.rows else None
+
+    def _make_rows(self) -> None:
         if self._kept:
             # In float64, which holds every float32, and every count below 2⁵³.
             columns = [torch.stack(column).double() for column in zip(*self._kept, strict=True)]
@@ -81,11 +91,11 @@ class MetricLog:
                 )
             if self.keep is not None:
                 del self.rows[: -self.keep]
-        return self.rows[-1] if self.rows else None
 
     def state_dict(self) -> dict[str, Any]:
         """The rows, with those of what is kept. Synchronizes with the device as `flush` does."""
-        self.flush()
+        self._early += len(self._kept)
+        self._make_rows()
         return {"rows": [dict(row) for row in self.rows]}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
@@ -97,9 +107,11 @@ class MetricLog:
         Raises:
             ValueError: Not the state of a log. Nothing was changed.
         """
+        check_no_path(state_dict)
         rows = state_dict.get("rows") if isinstance(state_dict, Mapping) else None
         if not isinstance(rows, list) or not all(isinstance(row, dict) for row in cast("list[Any]", rows)):
             raise ValueError("state_dict is not the state of a MetricLog")
         rows = cast("list[dict[str, Any]]", rows)
         self.rows[:] = [dict(row) for row in (rows if self.keep is None else rows[-self.keep :])]
         self._kept.clear()
+        self._early = 0

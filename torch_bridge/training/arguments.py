@@ -14,7 +14,9 @@ from torch_bridge.schedulers.hold_state import rules_for
 from torch_bridge.schedulers.param_groups import all_parameters, peaks_of
 from torch_bridge.training.carry import Carry
 from torch_bridge.training.drivers import check_capturable
+from torch_bridge.training.loss import check_loss_fn
 from torch_bridge.training.optimizers import check_model, curves_by_group, device_of, optimizers_of
+from torch_bridge.training.peaks import check_peaks_are_known
 from torch_bridge.training.precision import Precision, PrecisionName
 
 OnNonfinite = Literal["skip", "raise"]
@@ -39,6 +41,8 @@ class Arguments(NamedTuple):
     """Those that may hold the clock."""
     precision: Precision
     carry: Carry | None
+    applied: int
+    """How many updates took place before."""
 
 
 def checked(
@@ -54,6 +58,7 @@ def checked(
     carry: Any,
     hold: Rule | Sequence[Rule] | None,
     synchronize: Synchronize,
+    applied: int,
 ) -> Arguments:
     """Refuse what `TrainStep` can't take.
 
@@ -74,16 +79,27 @@ def checked(
     if max_norm is not None and not checks.number("max_norm", max_norm) > 0:
         raise ValueError(f"max_norm = {max_norm!r} must be positive, or None for no clipping")
     checks.one_of("on_nonfinite", on_nonfinite, get_args(OnNonfinite))
-    if not callable(loss_fn):
-        raise TypeError(f"loss_fn = {loss_fn!r} must be callable")
+    check_loss_fn(loss_fn)
     if cuda_graph:
         _check_graph(model, wrapper, optimizers, device)
     if isinstance(wrapper, Sharded):
         for each in optimizers:
             check_shardable(each)
+    own_applied = checks.at_least("applied", applied, 0)
+    if own_applied:
+        check_peaks_are_known(optimizers, own_applied)
     own_carry = None if carry is None else Carry(carry, device)
     return Arguments(
-        wrapper, tuple(optimizers), parameters, device, curves, peaks, rules, own_precision, own_carry
+        wrapper,
+        tuple(optimizers),
+        parameters,
+        device,
+        curves,
+        peaks,
+        rules,
+        own_precision,
+        own_carry,
+        own_applied,
     )
 
 

@@ -31,7 +31,7 @@ _NOTE_BEFORE_2_13 = (
 class _Recorded(NamedTuple):
     graph: torch.cuda.CUDAGraph
     inputs: list[Tensor]
-    outputs: tuple[Tensor, ...]
+    outputs: tuple[Any, ...]
 
 
 class Graphs:
@@ -41,14 +41,15 @@ class Graphs:
     executes nothing. Past a few shapes further ones run eagerly.
 
     Args:
-        update: Takes the micro-batches and returns tensors; works on the same tensors at every call.
+        update: Takes the micro-batches and returns tensors, and things that are the same for each batch of a
+            shape; works on the same tensors at every call.
         drivers: They say whether the last update ran without synchronizing with the device.
         device: The CUDA device.
     """
 
     def __init__(
         self,
-        update: Callable[[Sequence[Any]], tuple[Tensor, ...]],
+        update: Callable[[Sequence[Any]], tuple[Any, ...]],
         drivers: Drivers,
         device: torch.device,
     ) -> None:
@@ -63,7 +64,7 @@ class Graphs:
         self._warm_ups: dict[Any, int] = {}
         self._pool = torch.cuda.graph_pool_handle()
 
-    def __call__(self, micro_batches: Sequence[Any]) -> tuple[Tensor, ...]:
+    def __call__(self, micro_batches: Sequence[Any]) -> tuple[Any, ...]:
         flat = [pytree.tree_flatten(batch) for batch in micro_batches]
         for leaf in chain.from_iterable(leaves for leaves, _ in flat):
             _check(leaf, self._stream.device)
@@ -85,9 +86,9 @@ class Graphs:
             torch._foreach_copy_(recorded.inputs, list(map(_memory, tensors)))
         recorded.graph.replay()
         # The next replay overwrites the graph's own outputs.
-        return tuple(output.clone() for output in recorded.outputs)
+        return tuple(map(_copied, recorded.outputs))
 
-    def _warm_up(self, micro_batches: Sequence[Any]) -> tuple[Tensor, ...]:
+    def _warm_up(self, micro_batches: Sequence[Any]) -> tuple[Any, ...]:
         present = torch.cuda.current_stream(self._stream.device)
         self._stream.wait_stream(present)
         try:
@@ -96,7 +97,8 @@ class Graphs:
         finally:
             present.wait_stream(self._stream)
         for output in outputs:
-            output.record_stream(present)
+            if isinstance(output, Tensor):
+                output.record_stream(present)
         return outputs
 
     def _record(self, flat: list[tuple[list[Any], Any]]) -> _Recorded:
@@ -107,7 +109,7 @@ class Graphs:
             inputs += map(_memory, own.values())
             batches.append(pytree.tree_unflatten([own.get(id(leaf), leaf) for leaf in leaves], structure))
         graph = torch.cuda.CUDAGraph()
-        outputs: tuple[Tensor, ...] = ()
+        outputs: tuple[Any, ...] = ()
         failure: Exception | None = None
         try:
             # Other threads stay free to use CUDA meanwhile: a loader's, which pins memory.
@@ -135,6 +137,10 @@ class Graphs:
             finally:
                 del failure  # its traceback holds this frame, and all that was captured
         return _Recorded(graph, inputs, outputs)
+
+
+def _copied(output: Any) -> Any:
+    return output.clone() if isinstance(output, Tensor) else output
 
 
 def _check(leaf: Any, device: torch.device) -> None:

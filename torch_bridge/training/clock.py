@@ -1,7 +1,7 @@
 """The schedule's clock, on the device: how many updates took place, the step of the curve, its rates."""
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import cast
 
 import numpy as np
@@ -34,6 +34,8 @@ class Clock:
         peaks: The peak of each group.
         device: Where the counts and the rates are.
         rules: Those that may hold the clock; if there are any, the curves are all the same.
+        applied: How many updates took place before.
+        seen: Is told where the clock stood, whenever the host learns it.
     """
 
     def __init__(
@@ -42,6 +44,8 @@ class Clock:
         peaks: Sequence[float],
         device: torch.device,
         rules: Sequence[Rule] = (),
+        applied: int = 0,
+        seen: Callable[[int], None] = lambda clock: None,
     ) -> None:
         self.curves = list(curves)
         self.peaks = list(peaks)
@@ -88,7 +92,8 @@ class Clock:
         )
         # The same memory as NumPy arrays: the host writes the curve's values there, and reads counts.
         self._rows, self._seen = self._next_window.numpy(), self._seen_numbers.numpy()
-        self.set(0, 0, 0, self.peaks, starts(rules))
+        self._tell = seen
+        self.set(applied, 0, applied, self.peaks, starts(rules))
 
     def set(
         self,
@@ -108,9 +113,16 @@ class Clock:
         self._move_window()
         self._updates = 0
 
+    def set_peaks(self, peaks: Sequence[float]) -> None:
+        """Take other peaks from the next update on, in the same tensors."""
+        self.peaks = list(peaks)
+        self._move_window()
+        self._updates = 0
+
     def read_counts(self) -> tuple[int, int, int]:
         """Updates applied, updates skipped, and where the clock stands. Synchronizes with the device."""
         now, applied, skipped, *_ = cast("list[int]", self._numbers.tolist())
+        self._tell(now)
         return applied, skipped, now
 
     def read_states(self) -> States:
@@ -126,6 +138,7 @@ class Clock:
         if self._updates == INTERVAL:
             self._move_window()
             self._updates = 0  # last, so that a move that was interrupted is made again
+            self._tell(self._lowest)
         self._updates += 1
 
     def fill_rates(self) -> None:
@@ -153,6 +166,7 @@ class Clock:
             np.multiply(multipliers[curve], np.float32(peak), out=row)
         self._window.copy_(self._next_window, non_blocking=True)
         self._low.fill_(low)
+        self._lowest = low
         self._seen_numbers.copy_(self._numbers, non_blocking=True)
         if self._copied is not None:
             self._copied.record(torch.cuda.current_stream(self._window.device))

@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from torch_bridge.schedulers.param_groups import all_groups
+from torch_bridge.training.breaks import shows_a_move, versions
 from torch_bridge.training.clock import Clock
 
 # Their fused kernels take a tensor `found_inf` and leave everything as it is where it is 1.
@@ -137,13 +138,17 @@ class Drivers:
         for optimizer in self._optimizers:
             groups = optimizer.param_groups
             of_clock = slice(first, first := first + len(groups))
-            for group, peak in zip(groups, self._clock.peaks[of_clock], strict=True):
-                group["initial_lr"] = peak
             kind = DeviceDriver if takes_found_inf(optimizer, groups) else HostDriver
             driver = kind(optimizer, self._clock, of_clock)
             driver.bind(groups)
             self._drivers.append(driver)
+        self.write_peaks()
         self._any_on_host = any(isinstance(driver, HostDriver) for driver in self._drivers)
+
+    def write_peaks(self) -> None:
+        """Let the groups say what their peaks are, as beside a torch scheduler."""
+        for group, peak in zip(all_groups(self._optimizers), self._clock.peaks, strict=True):
+            group["initial_lr"] = peak
 
     def untie(self) -> None:
         """Give the groups the settings back that they had at first."""
@@ -160,7 +165,7 @@ class Drivers:
         return all(driver.steady for driver in self._drivers)
 
     def step(self, skip: Skip) -> None:
-        self._versions = self._read_versions()
+        self._versions = versions(self._optimizers)
         # A driver on the host waits for the decision. An interrupt while it waits must not come when another
         # optimizer has moved already.
         self._has_stepped = False
@@ -170,12 +175,15 @@ class Drivers:
             driver.step(skip)
             self._has_stepped = True
 
-    def note_break(self) -> None:
+    def note_break(self, error: BaseException) -> None:
         """Note, when an error has come, whether an optimizer has moved in this update."""
-        # Torch does not count the changes that fused SGD makes: an error of a hook after it is not noticed.
         # While an update is captured no optimizer moves.
         captured = torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
-        self.is_torn = not captured and (self._has_stepped or self._read_versions() != self._versions)
+        self.is_torn = not captured and (
+            self._has_stepped
+            or versions(self._optimizers) != self._versions
+            or any(shows_a_move(error, optimizer) for optimizer in self._optimizers)
+        )
 
     def check_whole(self) -> None:
         """Refuse to go on from a torn update."""
@@ -184,20 +192,6 @@ class Drivers:
                 "an update was broken off when its optimizer had moved already, and was not counted: "
                 "go on with load_state_dict"
             )
-
-    def _read_versions(self) -> list[int]:
-        """Torch's counts of changes to each optimizer's first parameter and first state."""
-        found: list[int] = []
-        for optimizer in self._optimizers:
-            for parameter in optimizer.param_groups[0]["params"]:
-                found.append(parameter._version)
-                break
-            for state in optimizer.state.values():
-                for value in state.values():
-                    if isinstance(value, Tensor):
-                        found.append(value._version)
-                break
-        return found
 
 
 def takes_found_inf(optimizer: Optimizer, groups: Sequence[dict[str, Any]]) -> bool:

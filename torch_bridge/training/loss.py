@@ -1,6 +1,6 @@
 """What a loss function is, and what it may return: a mean, or a sum and its weight."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from numbers import Real
 from typing import Any, NamedTuple, Protocol, cast
 
@@ -34,7 +34,9 @@ class PairLoss(Protocol):
 
         loss = Σ sum / Σ weight
 
-    The sums run over the micro-batches of an update, or the batches of `evaluate`.
+    The weight is what the sum is divided by, such as a number of samples or tokens; never an accuracy or
+    another metric: those are returned with `has_aux=True`. The sums run over the micro-batches of an update,
+    or the batches of `evaluate`.
 
     >>> def loss_fn(model, batch):
     ...     inputs, targets = batch
@@ -62,10 +64,8 @@ class CarriedLoss(Protocol):
     >>> kind: CarriedLoss = loss_fn
     """
 
-    def __call__(
-        self, model: Any, batch: Any, carry: Any, /
-    ) -> tuple[Tensor | tuple[Tensor, Tensor | float], Any]:
-        """The loss and the new carry of a batch.
+    def __call__(self, model: Any, batch: Any, carry: Any, /) -> tuple[Tensor | tuple[Any, Any], Any]:
+        """The loss, with `has_aux=True` (loss, aux), and the new carry of a batch.
 
         Args:
             model: The module, as the step has it.
@@ -75,7 +75,49 @@ class CarriedLoss(Protocol):
         ...
 
 
-LossFunction = MeanLoss | PairLoss | CarriedLoss
+class AuxLoss(Protocol):
+    """`loss_fn(model, batch)` → (mean or pair, aux), for `has_aux=True`: aux is any pytree of tensors.
+
+    >>> def loss_fn(model, batch):
+    ...     inputs, targets = batch
+    ...     logits = model(inputs)
+    ...     loss = nn.functional.cross_entropy(logits, targets)
+    ...     return loss, {"accuracy": (logits.argmax(-1) == targets).float().mean()}
+    >>> kind: AuxLoss = loss_fn
+    """
+
+    def __call__(self, model: Any, batch: Any, /) -> tuple[Tensor | tuple[Tensor, Tensor | float], Any]:
+        """The loss of a batch, and what else was computed.
+
+        Args:
+            model: The module, as the step has it.
+            batch: A batch or a micro-batch, as the step was given it.
+        """
+        ...
+
+
+LossFunction = MeanLoss | PairLoss | CarriedLoss | AuxLoss
+
+_OF_TORCH = ("torch.nn.modules.loss", "torch.nn.functional")
+
+
+def check_loss_fn(loss_fn: Any) -> None:
+    """Refuse what can't be called, and torch's own criteria, which take outputs and targets.
+
+    Raises:
+        TypeError: It is one of these.
+    """
+    if not callable(loss_fn):
+        raise TypeError(f"loss_fn = {loss_fn!r} must be callable")
+    # A user's class derived from a criterion may have a `forward` that takes a model.
+    function = type(loss_fn).forward if isinstance(loss_fn, nn.Module) else loss_fn
+    if getattr(function, "__module__", None) in _OF_TORCH:
+        name = getattr(loss_fn, "__name__", None)
+        criterion = f"torch.nn.functional.{name}" if name else f"nn.{loss_fn!r}"
+        raise TypeError(
+            f"loss_fn = {loss_fn!r} takes outputs and targets, and is called as loss_fn(model, batch): wrap "
+            f"the criterion, lambda model, batch: {criterion}(model(batch[0]), batch[1])"
+        )
 
 
 class Loss(NamedTuple):
@@ -90,23 +132,30 @@ def as_loss(value: Any) -> Loss:
 
     Raises:
         TypeError: It is neither a tensor nor a pair (sum, weight).
-        ValueError: The loss is not a scalar, or the weight is negative or not a scalar.
+        ValueError: The loss is not a scalar, or the weight is negative, not a scalar, or requires grad.
     """
     if isinstance(value, Tensor) and value.dim() == 0 and value.is_floating_point():
         return Loss(value, None)
     if isinstance(value, Tensor):
         _check_scalar("loss", value)
-    if not _is_pair(value):
+    if not is_pair(value):
         raise TypeError(
-            f"loss_fn returned {_shown(value)}; it must return a scalar tensor or a pair (sum, weight)"
+            f"loss_fn returned {shown(value)}; it must return a scalar tensor or a pair (sum, weight)"
         )
     total, weight = value
     if not isinstance(total, Tensor):
-        raise TypeError(f"loss_fn returned the sum {_shown(total)}; it must be a scalar tensor")
+        raise TypeError(f"loss_fn returned the sum {shown(total)}; it must be a scalar tensor")
     _check_scalar("sum", total)
     if isinstance(weight, Tensor):
         if weight.dim() != 0:
             raise ValueError(f"loss_fn returned a weight of shape {tuple(weight.shape)}; it must be a scalar")
+        if weight.requires_grad:
+            raise ValueError(
+                "loss_fn returned a weight that requires grad; a pair is (sum, weight), whose quotient is "
+                "the loss, and the weight is a count of samples or tokens. To return more than the loss, "
+                "build the step with has_aux=True and return (loss, aux); a weight that was computed from "
+                "outputs needs weight.detach()"
+            )
         if weight.device == total.device:
             return Loss(total, weight.detach().to(torch.promote_types(total.dtype, torch.float32)))
         if weight.device.type != "cpu":
@@ -114,7 +163,7 @@ def as_loss(value: Any) -> Loss:
         weight = weight.item()  # in host memory: nothing waits
     if isinstance(weight, bool) or not isinstance(weight, Real):
         raise TypeError(
-            f"loss_fn returned the weight {_shown(weight)}; it must be a number or a scalar tensor"
+            f"loss_fn returned the weight {shown(weight)}; it must be a number or a scalar tensor"
         )
     number = float(cast("float", weight))
     if not 0 <= number < float("inf"):
@@ -123,17 +172,25 @@ def as_loss(value: Any) -> Loss:
 
 
 def forward(
-    loss_fn: Any, model: nn.Module, batch: Any, carry: Carry | None, leaves: list[Tensor]
-) -> tuple[Loss, list[Tensor]]:
-    """Call a loss function; with a carry, give it the state of these leaves and take its new ones."""
+    loss_fn: Any,
+    model: nn.Module,
+    batch: Any,
+    carry: Carry | None,
+    leaves: list[Tensor],
+    read: Callable[[Any], Any] = as_loss,
+) -> tuple[Any, list[Tensor]]:
+    """Call a loss function; with a carry, give it the state of these leaves and take its new ones.
+
+    `read` makes a `Loss`, or what else the caller expects, of what was returned beside the carry.
+    """
     if carry is None:
-        return as_loss(loss_fn(model, batch)), leaves
+        return read(loss_fn(model, batch)), leaves
     returned = loss_fn(model, batch, carry.tree(leaves))
-    if not _is_pair(returned):
+    if not is_pair(returned):
         raise TypeError(
             f"loss_fn returned {type(returned).__name__}; with a carry it must return (loss, carry)"
         )
-    return as_loss(returned[0]), carry.detached(returned[1])
+    return read(returned[0]), carry.detached(returned[1])
 
 
 def check_kind(loss: Loss, first: Loss) -> None:
@@ -142,7 +199,7 @@ def check_kind(loss: Loss, first: Loss) -> None:
         raise TypeError("loss_fn returned a mean for one batch and a pair (sum, weight) for another")
 
 
-def _is_pair(value: Any) -> bool:
+def is_pair(value: Any) -> bool:
     return isinstance(value, tuple | list) and len(cast("Sequence[Any]", value)) == 2
 
 
@@ -154,5 +211,5 @@ def _check_scalar(name: str, tensor: Tensor) -> None:
         )
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
     return f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)

@@ -44,8 +44,8 @@ def optimizers_of(model: nn.Module, optimizer: Any) -> list[Optimizer]:
 
     Raises:
         TypeError: Not an optimizer, or one whose `step` needs a closure.
-        ValueError: No optimizer; parameters that are not the model's, or of several optimizers; a
-            scheduler that is attached; a `state_dict` of a form of its own.
+        ValueError: No optimizer; parameters that are not the model's, that are there twice, or of several
+            optimizers; a scheduler that is attached; a `state_dict` of a form of its own.
     """
     given = list(cast("Sequence[Any]", optimizer)) if isinstance(optimizer, list | tuple) else [optimizer]
     if not given:
@@ -61,6 +61,11 @@ def optimizers_of(model: nn.Module, optimizer: Any) -> list[Optimizer]:
             raise ValueError(
                 f"{foreign} of the optimizer's {len(parameters)} parameters are not the model's; "
                 "after fully_shard a model has other parameters than before"
+            )
+        if repeated := len(parameters) - len(set(parameters)):
+            raise ValueError(
+                f"{repeated} parameters are in the optimizer's groups more than once, and would be scaled, "
+                "clipped and stepped as often: give each one once, as model.parameters() does"
             )
         if shared := len(taken.intersection(parameters)):
             raise ValueError(f"{shared} parameters belong to several optimizers; each needs one of its own")

@@ -1,7 +1,7 @@
 """What an update reports."""
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple, Self
 
 from torch import Tensor
 
@@ -29,6 +29,29 @@ class StepResult(NamedTuple):
     clock: Tensor
     """The step of the curve that `lr` is of, an int64 scalar: without a rule that holds it, how many updates
     took place before this one."""
+
+    @property
+    def aux(self) -> tuple[Any, ...]:
+        """With `has_aux=True` what `loss_fn` returned beside the loss, a pytree of tensors a micro-batch.
+
+        They are detached, of this rank alone, and of skipped updates too. Without a CUDA graph they are not
+        copied: a parameter or a buffer among them goes on changing. An attribute, not an item of the tuple.
+        """
+        return ()
+
+
+class ResultWithAux(StepResult):
+    """A result with an `aux` of its own."""
+
+    _aux: tuple[Any, ...] = ()
+
+    @property
+    def aux(self) -> tuple[Any, ...]:
+        return self._aux
+
+    def add(self, aux: tuple[Any, ...]) -> Self:
+        self._aux = aux
+        return self
 
 
 def read_and_raise_if_nonfinite(result: StepResult, scaled: bool) -> None:

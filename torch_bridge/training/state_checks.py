@@ -3,6 +3,7 @@
 import inspect
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
+from os import PathLike
 from typing import Any, cast
 
 import torch
@@ -40,6 +41,7 @@ def check(
 
 
 def _check(own: TrainStepState, other: Any, optimizers: Sequence[Optimizer], device: torch.device) -> None:
+    check_no_path(other)
     if not isinstance(other, Mapping) or own.keys() - _LATER_KEYS != other.keys() - _LATER_KEYS:
         raise ValueError(f"state_dict is not a state of a TrainStep, which has the keys {list(own)}")
     other = cast("Mapping[str, Any]", other)
@@ -69,6 +71,20 @@ def _check(own: TrainStepState, other: Any, optimizers: Sequence[Optimizer], dev
     for optimizer, state in zip(optimizers, cast("Sequence[Any]", states), strict=True):
         with _refused("state of an optimizer"):
             _check_optimizer(optimizer, optimizer.state_dict(), state)
+
+
+def check_no_path(state: Any) -> None:
+    """Refuse the name of a file in place of what is in it.
+
+    Raises:
+        ValueError: It is one.
+    """
+    if isinstance(state, str | PathLike):
+        raise ValueError(
+            f"state_dict = {state!r} is a path, and not a state: load the file first, "
+            "load_state_dict(torch.load(path, weights_only=True)); Checkpoints(folder).load(...) loads "
+            "what Checkpoints saved"
+        )
 
 
 def _check_placement(own_model: Any, other: Any) -> None:

@@ -12,15 +12,19 @@ from torch_bridge.core import Curve, Rule
 from torch_bridge.training import snapshot
 from torch_bridge.training.accumulation import Accumulator
 from torch_bridge.training.arguments import OnNonfinite, Synchronize, checked
+from torch_bridge.training.aux import Aux, tree
 from torch_bridge.training.capture import Graphs
 from torch_bridge.training.changes import Foundation
 from torch_bridge.training.clock import Clock
 from torch_bridge.training.drivers import Drivers, Skip, check_capturable
+from torch_bridge.training.end import End
+from torch_bridge.training.explanation import explain
 from torch_bridge.training.gradients import clip, gradients_of, norm_dtype
 from torch_bridge.training.local_division import LocalDivision
-from torch_bridge.training.loss import LossFunction, forward
+from torch_bridge.training.loss import LossFunction, as_loss, forward
+from torch_bridge.training.peaks import given_peaks
 from torch_bridge.training.precision import PrecisionName
-from torch_bridge.training.result import StepResult, read_and_raise_if_nonfinite
+from torch_bridge.training.result import ResultWithAux, StepResult, read_and_raise_if_nonfinite
 from torch_bridge.training.saved_parts import SavedParts
 from torch_bridge.training.shared_division import SharedDivision
 from torch_bridge.training.single_micro_batch import SingleMicroBatch
@@ -41,6 +45,9 @@ class TrainStep:
         loss = Σ sum / Σ weight,  or the mean of the means
         g ← g · min(1, max_norm / (‖g‖ + 10⁻⁶))
         lr = float32(peak) · curve(clock)
+
+    A pair is always (sum, weight), such as (loss.sum(), number of tokens): never (loss, accuracy), for which
+    there is `has_aux`. `step(x, y)` is an update of two micro-batches, `step((x, y))` of one with two parts.
 
     Loss, norm, rate and counts are returned as device tensors, so that the host runs ahead of the device.
     With fused Adam, AdamW, SGD and Adagrad an update does not synchronize with the device, not even one
@@ -77,7 +84,8 @@ class TrainStep:
         loss_fn: `loss_fn(model, batch)` returns a mean loss (a scalar) or a pair (sum, weight). The
             means of the micro-batches are averaged; pairs give Σ sum / Σ weight over the whole
             update, however a batch is split. With `carry`: `loss_fn(model, batch, carry)` returns
-            (loss or pair, new carry).
+            (loss or pair, new carry). With `has_aux`: (loss or pair, aux) where there would be a loss or
+            pair, with `carry` thus ((loss or pair, aux), new carry).
         curve: One curve, or a sequence of one per parameter group. For a sequence of optimizers: one
             curve for all, or a sequence with an entry per optimizer, itself a curve or a sequence.
         precision: `"fp32"`, `"bf16"`, or `"fp16"` with dynamic loss scaling (Micikevicius et al. 2018,
@@ -103,6 +111,10 @@ class TrainStep:
             whole until they are averaged. (With DDP's `static_graph` it is always the latter.) The numbers
             are the same, but for rounding.
         strict: The default of `load_state_dict`'s `strict`, which `Checkpoints` uses.
+        applied: So many updates took place before, in a loop of one's own: the clock starts there. Where the
+            optimizer has made steps already, its groups need their peaks in `initial_lr`.
+        has_aux: `loss_fn` returns aux beside the loss, any pytree of tensors: metrics, outputs.
+            `result.aux` has one for each micro-batch.
 
     Attributes:
         model: The module.
@@ -114,10 +126,11 @@ class TrainStep:
         ValueError: An unknown `precision`, `on_nonfinite` or `synchronize`; a `max_norm` that is not
             positive; a model that is wrapped in part, or by Fabric for mixed precision; parameters to be
             trained that `DistributedDataParallel` leaves out; what is refused above; an optimizer with
-            parameters that are not the model's or that another optimizer has too, with a scheduler attached,
-            or with a `state_dict` of a form of its own; fp16 parameters with `precision="fp16"`;
-            `cuda_graph=True` where an update cannot be captured; several curves with `hold`, or a curve
-            without a flat part for `HoldUntilFlat`.
+            parameters that are not the model's, that it has twice or that another optimizer has too, with a
+            scheduler attached, or with a `state_dict` of a form of its own; fp16 parameters with
+            `precision="fp16"`; `cuda_graph=True` where an update cannot be captured; several curves with
+            `hold`, or a curve without a flat part for `HoldUntilFlat`; an `applied` that is negative, or that
+            comes with optimizers whose peaks are not known.
 
     A call refuses a loss that is neither scalar nor pair, a total weight of zero that is known on the host,
     and a carry of another shape; the step stays usable. After an error or a Ctrl-C between an optimizer's
@@ -155,6 +168,8 @@ class TrainStep:
         hold: Rule | Sequence[Rule] | None = None,
         synchronize: Synchronize = "update",
         strict: bool = True,
+        applied: int = 0,
+        has_aux: bool = False,
     ) -> None:
         found = checked(
             model,
@@ -168,16 +183,21 @@ class TrainStep:
             carry=carry,
             hold=hold,
             synchronize=synchronize,
+            applied=applied,
         )
         self.model = model
         self.optimizers: tuple[Optimizer, ...] = found.optimizers
         self.strict = strict
         self._loss_fn = torch.compile(loss_fn) if compile else loss_fn
+        self._aux = Aux() if has_aux else None
+        self._read_loss = as_loss if self._aux is None else self._aux.read
         self._wrapper, self._precision, self._carry = found.wrapper, found.precision, found.carry
         self._max_norm, self._raises = max_norm, on_nonfinite == "raise"
         self._optimized, self._all_parameters = found.parameters, list(model.parameters())
         self._device, self._norm_dtype = found.device, norm_dtype(found.parameters)
-        self._clock = Clock(found.curves, found.peaks, found.device, found.rules)
+        self._clock = Clock(
+            found.curves, found.peaks, found.device, found.rules, found.applied, End(found.curves)
+        )
         self._drivers = Drivers(self.optimizers, self._clock)
         self._graphs = Graphs(self._update, self._drivers, found.device) if cuda_graph else None
         self._foundation = Foundation(model, self.optimizers, captured=cuda_graph)
@@ -220,10 +240,12 @@ class TrainStep:
             self._rebuild()
         self._clock.move_window_if_due()
         run = self._graphs or self._update
-        loss, norm, rates, counts = run((batch, *more_micro_batches))
+        loss, norm, rates, counts, *aux = run((batch, *more_micro_batches))
         if self._graphs is not None and not self._graphs.recorded:
             self._foundation.settle()  # optimizers make their states in their first updates
         result = StepResult(loss, norm, rates, *counts.unbind())
+        if aux:
+            result = ResultWithAux(*result).add(tree(aux))
         if self._raises:
             read_and_raise_if_nonfinite(result, scaled=self._precision.scale is not None)
         return result
@@ -238,6 +260,29 @@ class TrainStep:
             raise ValueError("this step was built without a carry")
         self._carry.reset()
 
+    @torch.inference_mode(False)
+    def set_peak(self, peak: float | Sequence[float]) -> None:
+        """From the next update on the rates are peak · curve(clock) with another peak.
+
+        The peak is part of the state. A rate that is written into a group is overwritten by each update; this
+        is the way to change it.
+
+        Args:
+            peak: One for all parameter groups, or a sequence of one for each, those of several optimizers
+                one after the other. Rounded to float32.
+
+        Raises:
+            TypeError: Not a number, or a sequence of them.
+            ValueError: Negative, not finite, or positive and below 2⁻¹²⁶; another number of peaks than of
+                groups. Nothing was changed.
+        """
+        peaks = given_peaks(peak, len(self._clock.peaks))
+        if self._foundation.changed():
+            self._rebuild()
+        self._clock.set_peaks(peaks)
+        self._drivers.write_peaks()
+        self._foundation.settle()  # the groups' initial_lr is no reason to capture anew
+
     def _rebuild(self) -> None:
         """Choose what depends on settings and memory anew, since something else changed them."""
         if self._graphs is not None:
@@ -248,7 +293,7 @@ class TrainStep:
             self._graphs.drop()
         self._foundation.settle()
 
-    def _update(self, micro_batches: Sequence[Any]) -> tuple[Tensor, ...]:
+    def _update(self, micro_batches: Sequence[Any]) -> tuple[Any, ...]:
         """Forward, backward, unscale, clip, decide, step, count."""
         # Between torch's operators a call of a Python function takes most of a microsecond, since the caches
         # hold torch's code by then. So the smallest pieces are written out, here and in what this calls.
@@ -274,16 +319,20 @@ class TrainStep:
                     accumulator.keep_weights()
                 if self._carry is not None:
                     self._carry.set(kept)
-            except BaseException:
-                self._drivers.note_break()
+            except BaseException as error:
+                self._drivers.note_break(error)
                 raise
-        except BaseException:
+        except BaseException as error:
             self._wrapper.reset()
+            if self._aux is not None:
+                self._aux.clear()
+            explain(error, micro_batches)
             raise
         finally:
             for parameter in self._all_parameters:
                 parameter.grad = None
-        return loss, norm, self._clock.rates.clone(), self._clock.counts.clone()
+        outputs = loss, norm, self._clock.rates.clone(), self._clock.counts.clone()
+        return outputs if self._aux is None else (*outputs, *self._aux.take())
 
     def _forward_and_backward(
         self, micro_batches: Sequence[Any]
@@ -312,7 +361,9 @@ class TrainStep:
         self, batch: Any, carry: list[Tensor], accumulator: Accumulator | SingleMicroBatch
     ) -> list[Tensor]:
         """One micro-batch forward and backward; the carry after it."""
-        loss, carry = self._precision.run(forward, self._loss_fn, self.model, batch, self._carry, carry)
+        loss, carry = self._precision.run(
+            forward, self._loss_fn, self.model, batch, self._carry, carry, self._read_loss
+        )
         accumulator.add(loss)
         return carry
 

@@ -1,0 +1,85 @@
+"""What a loss function returns beside the loss."""
+
+from typing import Any
+
+import pytest
+import torch
+from support.training import (
+    Recurrent,
+    batches,
+    carried_loss,
+    mean_loss,
+    pair_loss,
+    same,
+    spoiled,
+    step_of,
+)
+from torch import nn
+
+
+def _aux(model: nn.Module, batch: Any) -> dict[str, Any]:
+    outputs = model(batch[0])
+    return {"outputs": outputs, "parts": [outputs.mean(), (outputs > 0).sum()]}
+
+
+def _with_aux(loss_fn: Any) -> Any:
+    return lambda model, batch: (loss_fn(model, batch), _aux(model, batch))
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+@pytest.mark.parametrize("loss_fn", [mean_loss, pair_loss])
+@pytest.mark.parametrize("pieces", [1, 3])
+def test_the_update_is_the_same_and_aux_comes_out(precision: Any, loss_fn: Any, pieces: int) -> None:
+    data = batches(6)
+    step = step_of(loss_fn=_with_aux(loss_fn), has_aux=True, precision=precision)
+    straight = step_of(loss_fn=loss_fn, precision=precision)
+    for number in range(0, 6, pieces):
+        micro = data[number : number + pieces]
+        with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=False):
+            expected = [_aux(step.model, batch) for batch in micro]
+        result = step(*micro)
+        assert same(tuple(result), tuple(straight(*micro)))
+        assert isinstance(result.aux, tuple)
+        assert len(result.aux) == pieces
+        assert not any(aux["outputs"].requires_grad for aux in result.aux)
+        if precision == "fp32":
+            assert same(list(result.aux), expected)
+    assert same(step.state_dict()["model"], straight.state_dict()["model"])
+
+
+def test_with_a_carry() -> None:
+    def loss_fn(model: Any, batch: Any, carry: Any) -> Any:
+        loss, carry = carried_loss(model, batch, carry)
+        return (loss, {"loss": loss}), carry
+
+    model = Recurrent()
+    data = batches(4, time=3)
+    step = step_of(model=model, loss_fn=loss_fn, carry=model.initial(), has_aux=True)
+    straight = step_of(model=Recurrent(), loss_fn=carried_loss, carry=model.initial())
+    for batch in data:
+        result, expected = step(batch), straight(batch)
+        assert same(tuple(result), tuple(expected))
+        assert same(result.aux[0]["loss"], expected.loss)
+
+
+def test_without_it_and_of_a_skipped_update() -> None:
+    (batch,) = batches(1)
+    assert step_of()(batch).aux == ()
+    result = step_of(loss_fn=_with_aux(mean_loss), has_aux=True)(spoiled(batch))
+    assert result.skipped == 1
+    assert result.aux[0]["outputs"].isnan().all()
+
+
+@pytest.mark.parametrize(
+    "value",
+    [lambda loss: loss, lambda loss: (loss, {"n": 3}), lambda loss: (loss, 1, 2), lambda loss: (None, loss)],
+)
+def test_what_is_refused(value: Any) -> None:
+    step, (batch,) = (
+        step_of(loss_fn=lambda model, batch: value(mean_loss(model, batch)), has_aux=True),
+        batches(1),
+    )
+    before = step.state_dict()
+    with pytest.raises(TypeError, match="loss_fn returned"):
+        step(batch)
+    assert same(step.state_dict(), before)

@@ -1,0 +1,133 @@
+"""Mistakes in how a training step is built and called: each is told, with what to write."""
+
+import warnings
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+import torch
+from support import training
+from support.training import CURVE, Net, batches, mean_loss, optimizer_of, same, step_of, train
+from torch import Tensor, nn
+
+from plateau_jax import CurveWarning, PlateauCurve
+from torch_bridge import TrainStep
+from torch_bridge.training import clock
+
+
+@pytest.mark.parametrize("criterion", [nn.MSELoss(), nn.functional.mse_loss, nn.CrossEntropyLoss()], ids=str)
+def test_a_criterion_as_loss_fn(criterion: Any) -> None:
+    with pytest.raises(TypeError, match=r"loss_fn\(model, batch\): wrap the criterion"):
+        step_of(loss_fn=criterion)
+
+
+def test_a_module_of_ones_own_as_loss_fn() -> None:
+    class Own(nn.MSELoss):
+        def forward(self, model: Any, batch: Any) -> Tensor:  # type: ignore[override]  (a module and a batch)
+            return mean_loss(model, batch)
+
+    data = batches(2)
+    assert same(train(step_of(loss_fn=Own()), data), train(step_of(), data))
+
+
+def test_two_arguments_are_two_micro_batches() -> None:
+    def unpacking(model: nn.Module, batch: Any) -> Tensor:
+        inputs, targets = batch
+        return nn.functional.mse_loss(model(inputs), targets)
+
+    step, (batch,) = step_of(loss_fn=unpacking), batches(1)
+    with pytest.raises(
+        ValueError, match=r"values to unpack.*two? .*micro-batches.*step\(\(x, y\)\)|2 arguments"
+    ):
+        step(*batch)
+    assert step(batch).applied == 1
+    with pytest.raises(ValueError, match="values to unpack") as caught:
+        step((*batch, 1))
+    assert "micro-batches" not in str(caught.value)
+
+
+def test_a_path_is_no_state(tmp_path: Path) -> None:
+    for path in (tmp_path / "state.pt", "state.pt"):
+        with pytest.raises(ValueError, match="load the file first"):
+            step_of().load_state_dict(path)  # type: ignore[arg-type]  (that is what is tested)
+
+
+@pytest.mark.parametrize("name", ["adamw", "rmsprop"])
+def test_a_clock_far_past_the_end(name: str) -> None:
+    with patch.object(clock, "INTERVAL", 8):
+        step, (batch,) = step_of(name, curve=PlateauCurve(20)), batches(1)
+        for _ in range(75):
+            step(batch)
+        with pytest.warns(CurveWarning, match="its curve has 20 steps") as caught:
+            train(step, [batch] * 30)
+    assert len(caught) == 1
+    assert caught[0].filename == training.__file__, "the line of the call"
+
+
+@pytest.mark.parametrize("curve", [PlateauCurve(20, min_lr_ratio=0.1), PlateauCurve(200)])
+def test_nothing_is_said_of_other_ends(curve: PlateauCurve) -> None:
+    with patch.object(clock, "INTERVAL", 8), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        step, (batch,) = step_of(curve=curve), batches(1)
+        for _ in range(120):
+            step(batch)
+        step.state_dict()
+
+
+def test_a_parameter_that_is_there_twice() -> None:
+    model = Net()
+    with pytest.warns(UserWarning, match="duplicate parameters"):
+        optimizer = torch.optim.SGD([*model.parameters(), model.last.bias], lr=0.1)
+    with pytest.raises(ValueError, match="1 parameters are in the optimizer's groups more than once"):
+        TrainStep(model, optimizer, mean_loss, CURVE)
+    assert "initial_lr" not in optimizer.param_groups[0]
+
+
+def test_a_weight_that_requires_grad() -> None:
+    step, (batch,) = (
+        step_of(loss_fn=lambda model, batch: (mean_loss(model, batch), model(batch[0]).mean())),
+        batches(1),
+    )
+    before = step.state_dict()
+    with pytest.raises(ValueError, match=r"a pair is \(sum, weight\).*has_aux=True"):
+        step(batch)
+    assert same(step.state_dict(), before)
+
+
+@pytest.mark.parametrize(
+    "name", ["adamw", "sgd", "momentum", "adagrad", "plain adam", "rmsprop", "plain sgd"]
+)
+@pytest.mark.parametrize("frozen", [True, False])
+@pytest.mark.parametrize("at", [0, 2])
+def test_a_broken_update_beside_a_first_parameter_without_a_gradient(
+    name: str, frozen: bool, at: int
+) -> None:
+    class Part(Net):
+        def forward(self, inputs: Tensor) -> Tensor:
+            with torch.set_grad_enabled(False):
+                hidden = torch.tanh(self.first(inputs))
+            return self.last(hidden)
+
+    def fail(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    model = Part()
+    model.first.requires_grad_(not frozen)
+    plain = torch.optim.SGD(model.parameters(), lr=0.1) if name == "plain sgd" else optimizer_of(name, model)
+    step, data = TrainStep(model, plain, mean_loss, CURVE), batches(4)
+    train(step, data[:at])
+    state = step.state_dict()
+    hook = step.optimizer.register_step_post_hook(fail)
+    with pytest.raises(KeyboardInterrupt):
+        step(data[2])
+    hook.remove()
+    for call in (step.state_dict, lambda: step(data[2])):
+        with pytest.raises(RuntimeError, match="broken off"):
+            call()
+    step.load_state_dict(state)
+    hook = step.optimizer.register_step_pre_hook(fail)
+    with pytest.raises(KeyboardInterrupt):
+        step(data[2])
+    hook.remove()
+    assert step(data[2]).applied == at + 1, "nothing had moved"

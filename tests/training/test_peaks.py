@@ -1,0 +1,90 @@
+"""Another peak in mid-run, and a clock that starts in mid-run."""
+
+from typing import Any
+
+import pytest
+import torch
+from support.training import (
+    CURVE,
+    Net,
+    batches,
+    mean_loss,
+    optimizer_of,
+    same,
+    step_of,
+    through_a_file,
+    train,
+)
+
+from plateau_jax import HoldBelow
+from torch_bridge import TrainStep
+
+NAMES = ["adamw", "momentum", "rmsprop"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_another_peak_from_the_next_update_on(name: str) -> None:
+    step, data = step_of(name), batches(12)
+    train(step, data[:3])
+    step.set_peak(0.25)
+    found = step(data[3])
+    assert found.lr.item() == torch.tensor(CURVE(3) * 0.25).item()
+    assert step.optimizer.param_groups[0]["initial_lr"] == 0.25
+    other = step_of(name)
+    other.load_state_dict(through_a_file(step.state_dict()))
+    assert same(train(other, data[4:]), train(step, data[4:]))
+
+
+def test_a_peak_a_group() -> None:
+    model = Net()
+    groups = [{"params": module.parameters()} for module in (model.first, model.last)]
+    step = TrainStep(model, torch.optim.AdamW(groups, lr=0.01, fused=True), mean_loss, CURVE)
+    (batch,) = batches(1)
+    step.set_peak([0.5, 0.125])
+    assert step(batch).lr.tolist() == [CURVE(0) * 0.5, CURVE(0) * 0.125]
+    for wrong in ([0.5], [0.5, 0.1, 0.1], -1.0, [0.5, float("nan")], 1e-39):
+        with pytest.raises(ValueError, match="peak"):
+            step.set_peak(wrong)
+    for wrong in ("1", None, [0.5, "1"]):
+        with pytest.raises(TypeError, match="peak"):
+            step.set_peak(wrong)  # type: ignore[arg-type]  (that is what is tested)
+    assert step(batch).lr.tolist() == [CURVE(1) * 0.5, CURVE(1) * 0.125]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_clock_that_starts_in_mid_run(name: str) -> None:
+    """A loop of one's own, and then the step, is the step all along."""
+    straight, data = step_of(name), batches(8)
+    expected = train(straight, data)
+    model = Net()
+    optimizer = optimizer_of(name, model)
+    first = TrainStep(model, optimizer, mean_loss, CURVE)
+    train(first, data[:5])
+    step = TrainStep(model, optimizer, mean_loss, CURVE, applied=5)
+    assert same(train(step, data[5:]), expected[5:])
+    assert same(step.state_dict()["applied"], 8)
+
+
+def test_a_clock_of_before_under_a_rule() -> None:
+    step, (batch,) = step_of(applied=7, hold=HoldBelow(1e9, steps=3)), batches(1)
+    assert step(batch).lr.item() == pytest.approx(CURVE(7) * 0.01)
+
+
+def test_a_decayed_rate_is_not_taken_as_the_peak() -> None:
+    model, (batch,) = Net(), batches(1)
+    optimizer = optimizer_of("plain adam", model)
+    for step in range(3):
+        optimizer.param_groups[0]["lr"] = 0.01 * CURVE(step)
+        mean_loss(model, batch).backward()
+        optimizer.step()
+    with pytest.raises(ValueError, match=r'applied = 3.*"initial_lr"'):
+        TrainStep(model, optimizer, mean_loss, CURVE, applied=3)
+    optimizer.param_groups[0]["initial_lr"] = 0.01
+    result = TrainStep(model, optimizer, mean_loss, CURVE, applied=3)(batch)
+    assert result.lr.item() == pytest.approx(CURVE(3) * 0.01)
+
+
+@pytest.mark.parametrize(("applied", "error"), [(-1, ValueError), (1.5, TypeError), ("2", TypeError)])
+def test_a_bad_count(applied: Any, error: type[Exception]) -> None:
+    with pytest.raises(error, match="applied"):
+        step_of(applied=applied)

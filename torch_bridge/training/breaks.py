@@ -1,0 +1,51 @@
+"""Whether an optimizer had moved its parameters when an error broke its step off."""
+
+import inspect
+import traceback
+from collections.abc import Sequence
+from typing import Any, cast
+
+from torch import Tensor
+from torch.optim import SGD, Optimizer
+
+
+def versions(optimizers: Sequence[Optimizer]) -> list[int]:
+    """Torch's counts of changes to the first parameter of each optimizer that has a gradient, and its state.
+
+    A parameter without one, which is frozen or was not used, stays where it is.
+    """
+    found: list[int] = []
+    for optimizer in optimizers:
+        parameter = _first_with_gradient(optimizer)
+        if parameter is not None:
+            found.append(parameter._version)
+            for value in optimizer.state.get(parameter, {}).values():
+                if isinstance(value, Tensor):
+                    found.append(value._version)
+    return found
+
+
+def _first_with_gradient(optimizer: Optimizer) -> Tensor | None:
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            if parameter.grad is not None:
+                return cast("Tensor", parameter)
+    return None
+
+
+def shows_a_move(error: BaseException, optimizer: Optimizer) -> bool:
+    """Whether an error's traceback says that the optimizer has moved, whatever torch counts.
+
+    Torch does not count the changes that fused SGD makes. An error that comes out of its own `step` is taken
+    to have come after them.
+    """
+    step: Any = type(optimizer).step
+    uncounted = type(optimizer) is SGD and any(group.get("fused") for group in optimizer.param_groups)
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        if frame.f_code is step.__code__:
+            # Torch's wrapper: it calls the hooks before a step, the step, and the hooks after it.
+            if frame.f_locals.get("self") is optimizer and "out" in frame.f_locals:
+                return True
+        elif uncounted and frame.f_code is inspect.unwrap(step).__code__:
+            return True
+    return False
