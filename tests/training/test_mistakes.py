@@ -16,7 +16,9 @@ from torch_bridge import TrainStep
 from torch_bridge.training import clock
 
 
-@pytest.mark.parametrize("criterion", [nn.MSELoss(), nn.functional.mse_loss, nn.CrossEntropyLoss()], ids=str)
+@pytest.mark.parametrize(
+    "criterion", [nn.MSELoss(), nn.functional.mse_loss, nn.CrossEntropyLoss()], ids=range(3)
+)
 def test_a_criterion_as_loss_fn(criterion: Any) -> None:
     with pytest.raises(TypeError, match=r"loss_fn\(model, batch\): wrap the criterion"):
         step_of(loss_fn=criterion)

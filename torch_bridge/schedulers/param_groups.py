@@ -106,11 +106,13 @@ def given_peaks(peak: Any, count: int) -> list[float]:
         ValueError: Another number of peaks than of groups; one is negative, not finite, or positive and below
             2⁻¹²⁶.
     """
-    if not isinstance(peak, Sequence) or isinstance(peak, str | bytes):
+    if isinstance(peak, Tensor) and peak.dim() > 0:
+        peak = cast("list[float]", peak.tolist())
+    if not checks.ordered(peak):
         return [base_of("peak", peak)] * count
     peaks = list(cast("Sequence[Any]", peak))
     if len(peaks) != count:
-        raise ValueError(f"peak has {len(peaks)} numbers; the optimizer has {count} parameter groups")
+        raise ValueError(f"peak has {len(peaks)} numbers; there are {count} parameter groups")
     return [base_of(f"peak[{index}]", each) for index, each in enumerate(peaks)]
 
 

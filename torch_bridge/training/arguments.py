@@ -11,12 +11,11 @@ from torch_bridge.core import Curve, Rule, checks
 from torch_bridge.distributed.checkpointed_forward import is_checkpointed
 from torch_bridge.distributed.wrappers import Sharded, Unwrapped, Wrapper, check_shardable, wrapper_of
 from torch_bridge.schedulers.hold_state import rules_for
-from torch_bridge.schedulers.param_groups import all_parameters, peaks_of
+from torch_bridge.schedulers.param_groups import all_parameters, number_of, peaks_of
 from torch_bridge.training.carry import Carry
 from torch_bridge.training.drivers import check_capturable
 from torch_bridge.training.loss import check_loss_fn
 from torch_bridge.training.optimizers import check_model, curves_by_group, device_of, optimizers_of
-from torch_bridge.training.peaks import check_peaks_are_known
 from torch_bridge.training.precision import Precision, PrecisionName
 
 OnNonfinite = Literal["skip", "raise"]
@@ -87,7 +86,7 @@ def checked(
             check_shardable(each)
     own_applied = checks.at_least("applied", applied, 0)
     if own_applied:
-        check_peaks_are_known(optimizers, own_applied)
+        _check_peaks_are_known(optimizers, own_applied)
     own_carry = None if carry is None else Carry(carry, device)
     return Arguments(
         wrapper,
@@ -114,3 +113,22 @@ def _check_graph(
         raise ValueError(f"cuda_graph=True needs parameters on a CUDA device; they are on {device}")
     for each in optimizers:
         check_capturable(each, each.param_groups)
+
+
+def _check_peaks_are_known(optimizers: Sequence[Optimizer], applied: int) -> None:
+    """Refuse optimizers in mid-run whose groups may hold a decayed rate, which would be taken as the peak.
+
+    Raises:
+        ValueError: An optimizer has made steps, and has a group without `initial_lr` whose `lr` is not the
+            one that the optimizer was built with.
+    """
+    for optimizer in optimizers:
+        built = number_of(optimizer.defaults.get("lr"))
+        for group in optimizer.param_groups if optimizer.state else ():
+            if "initial_lr" in group or number_of(group["lr"]) == built:
+                continue
+            raise ValueError(
+                f"applied = {applied}, and the optimizer was stepped or loaded: its lr = "
+                f"{number_of(group['lr'])} may be a rate in mid-run, and is not taken as the peak. Write "
+                'group["initial_lr"] = peak into each of its param_groups before'
+            )

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from torch_bridge.core import Curve, Rule
+from torch_bridge.schedulers.param_groups import given_peaks
 from torch_bridge.training import snapshot
 from torch_bridge.training.accumulation import Accumulator
 from torch_bridge.training.arguments import OnNonfinite, Synchronize, checked
@@ -22,7 +23,6 @@ from torch_bridge.training.explanation import explain
 from torch_bridge.training.gradients import clip, gradients_of, norm_dtype
 from torch_bridge.training.local_division import LocalDivision
 from torch_bridge.training.loss import LossFunction, as_loss, forward
-from torch_bridge.training.peaks import given_peaks
 from torch_bridge.training.precision import PrecisionName
 from torch_bridge.training.result import ResultWithAux, StepResult, read_and_raise_if_nonfinite
 from torch_bridge.training.saved_parts import SavedParts
