@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from torch_bridge.core import Curve, Rule
+from torch_bridge.distributed.local_trial import TrialWrapper, without_collectives
 from torch_bridge.training import snapshot
 from torch_bridge.training.accumulation import Accumulator
 from torch_bridge.training.arguments import OnNonfinite, Synchronize, checked
@@ -248,6 +249,7 @@ class TrainStep:
 
     def _update(self, micro_batches: Sequence[Any]) -> tuple[Tensor, ...]:
         """Forward, backward, unscale, clip, decide, step, count."""
+        self._wrapper.start()
         self._clear_gradients()
         try:
             accumulator, carry = self._forward_and_backward(micro_batches)
@@ -315,17 +317,15 @@ class TrainStep:
             A function that says whether an update has been run in every form that it takes: two took place,
             and with `cuda_graph` one was captured. It synchronizes with the device.
         """
-        from torch_bridge.distributed.local_trial import Trial, alone  # loads FSDP's modules
-
         before, _, _ = self._clock.read_counts()
 
         def is_done() -> bool:
             applied, _, _ = self._clock.read_counts()
             return applied - before >= 2 and (self._graphs is None or bool(self._graphs.recorded))
 
-        whole, self._wrapper = self._wrapper, Trial(self._wrapper)
+        whole, self._wrapper = self._wrapper, TrialWrapper(self._wrapper)
         try:
-            with kept, alone(self.model):
+            with kept, without_collectives(self.model):
                 yield is_done
         finally:
             self._wrapper = whole
