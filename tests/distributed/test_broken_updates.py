@@ -1,9 +1,9 @@
 """After an error inside an update the next update is right; and no update synchronizes with the device."""
 
-from itertools import product
+from itertools import permutations, product
 
 import pytest
-from support.broken_updates import Broken, all_go_on, all_reads
+from support.broken_updates import Broken, Unused, all_go_on, all_go_on_apart, all_reads, error_on_rank_1
 from support.distributed_updates import Case
 from support.processes import run
 
@@ -22,6 +22,24 @@ def test_the_next_update_is_right(wrapper: str) -> None:
     ]
     for differences in run(all_go_on, cases):
         assert [case for case, found in zip(cases, differences, strict=True) if found > 1e-7] == []
+
+
+def test_after_errors_in_different_micro_batches_and_with_layers_unused() -> None:
+    """Errors before a backward pass averages; then nothing has been sent."""
+    uses = (True, True), (False, False), (True, False), (False, True)
+    same = [(place, place) for place in product((0, 1), ("before", "after", "backward"))]
+    cases = [Unused(places, *used) for places, *used in product(same, uses, uses)]
+    apart = list(permutations(product((0, 1), ("before", "after")), 2))
+    cases += [Unused(places, finds_unused=finds_unused) for places in apart for finds_unused in (False, True)]
+    for differences in run(all_go_on_apart, cases):
+        assert [case for case, found in zip(cases, differences, strict=True) if found > 1e-7] == []
+
+
+def test_a_rank_alone_with_an_error_says_that_it_cannot_go_on() -> None:
+    first, second = run(error_on_rank_1)[1]
+    assert first == second
+    assert "an error broke off an update on rank 1, and the ranks [0] did not" in first
+    assert "start again from a checkpoint" in first
 
 
 def test_no_update_synchronizes_with_the_device() -> None:

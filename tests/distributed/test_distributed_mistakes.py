@@ -2,7 +2,15 @@
 
 import numpy as np
 import pytest
-from support.mistakes import divided_by, expected_after, refused_under_ddp, two_kinds_of_losses, weights_after
+from support.mistakes import (
+    all_kinds_of_losses,
+    divided_by,
+    expected_after,
+    refused_under_ddp,
+    unwrapped,
+    updates_without_an_average,
+    weights_after,
+)
 from support.processes import run
 
 pytestmark = pytest.mark.slow
@@ -29,11 +37,37 @@ def test_what_is_averaged_is_right(how: tuple[str, ...]) -> None:
             np.testing.assert_allclose(one, other, rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("wrapper", ["ddp", "fsdp"])
-def test_a_mean_on_one_rank_and_a_pair_on_another_is_skipped_on_all(wrapper: str) -> None:
-    for loss, applied, skipped, unchanged in run(two_kinds_of_losses, wrapper):
-        assert np.isnan(loss)
-        assert (applied, skipped, unchanged) == (0, 1, True)
+def test_a_mean_on_one_rank_and_a_pair_on_another_is_skipped_on_all() -> None:
+    """Also where large sums could overflow, for which ranks with pairs communicate once more."""
+    ways = [("ddp", "fp32"), ("fsdp", "fp32"), ("ddp", "fp16"), ("fsdp", "fp16")]
+    ways += [("ddp by fp16", "fp32"), ("fsdp by fp16", "fp32")]
+    cases = [(*way, first) for way in ways for first in ("", "mean", "pair")]
+    for results in run(all_kinds_of_losses, cases):
+        for case, (loss, *others) in zip(cases, results, strict=True):
+            assert np.isnan(loss), case
+            assert others == [0, 2, True], case
+
+
+@pytest.mark.parametrize("is_compiled", [False, True], ids=["eager", "compiled"])
+@pytest.mark.parametrize("wrong", ["module", "closed over", "no_grad"])
+def test_an_update_that_passes_by_ddp_is_refused(wrong: str, is_compiled: bool) -> None:
+    for said, unchanged, is_next_right in run(updates_without_an_average, wrong, is_compiled):
+        assert "has not averaged the gradients: loss_fn did not call it" in said
+        assert "model(inputs)" in said
+        assert unchanged
+        assert is_next_right
+
+
+@pytest.mark.parametrize("how", ["plain", "inner", "meant"])
+def test_a_model_for_each_rank_is_told_unless_it_is_meant(how: str) -> None:
+    for found in run(unwrapped, how):
+        if how == "meant":
+            assert found == []
+        else:
+            (said,) = found
+            assert said.startswith("CurveWarning")
+            assert "mistakes.py" in said
+            assert "distribute(model, None)" in said
 
 
 @pytest.mark.parametrize("part", [False, True], ids=["the model", "a part"])

@@ -1,16 +1,21 @@
-"""Updates in which all ranks get an error at the same place, and the updates after them."""
+"""Updates in which ranks get an error, at the same place or not, and the updates after them."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from datetime import timedelta
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from support.distributed_updates import Case, batch_of, step_of, train, whole
 from support.reads import Reads
+from support.training import seeded
 from torch import Tensor, distributed, nn
+from torch.nn.parallel import DistributedDataParallel
 
+from plateau_jax import PlateauCurve
 from torch_bridge import TrainStep
+from torch_bridge.distributed import recovery
 
 
 class Broken(NamedTuple):
@@ -117,3 +122,105 @@ def reads(case: Case) -> list[str]:
 
 def all_reads(cases: list[Case]) -> list[list[str]]:
     return [reads(case) for case in cases]
+
+
+class _Skipping(nn.Module):
+    """Has a layer that a batch may skip, and places where it fails."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        with seeded(3):
+            self.first, self.around, self.last = nn.Linear(3, 4), nn.Linear(4, 4), nn.Linear(4, 1)
+
+    def forward(self, inputs: Tensor, uses_all: bool) -> Tensor:
+        hidden = torch.tanh(self.first(inputs))
+        return self.last(self.around(hidden) if uses_all else hidden)
+
+
+class Unused(NamedTuple):
+    """An error of every rank in its own place, and the layers that micro-batches use."""
+
+    places: tuple[tuple[int, str], ...]
+    """For each rank the micro-batch, and the place in it: "before", "after" or "backward" its passes."""
+    in_broken: tuple[bool, bool] = (True, True)
+    """Whether the micro-batches of the broken update use all layers."""
+    in_next: tuple[bool, bool] = (True, True)
+    """The same of the next update."""
+    finds_unused: bool = True
+
+
+def all_go_on_apart(cases: list[Unused]) -> list[float]:
+    return [go_on_apart(case) for case in cases]
+
+
+def go_on_apart(case: Unused) -> float:
+    """The greatest difference in losses and weights to the same training without the errors."""
+    return float((_skipping(case, True) - _skipping(case, False)).abs().max())
+
+
+def _skipping(case: Unused, is_broken: bool) -> Tensor:
+    model = DistributedDataParallel(_Skipping(), find_unused_parameters=case.finds_unused)
+    turn, fails = 0, False
+
+    def loss_fn(model: nn.Module, batch: Any) -> Tensor:
+        nonlocal turn
+        number, place = case.places[distributed.get_rank()]
+        at = place if fails and turn == number else ""
+        turn += 1
+        if at == "before":
+            raise Break
+        loss = model(*batch).square().mean()
+        if at == "after":
+            raise Break
+        if at == "backward":
+            loss.register_hook(_raise)
+        return loss
+
+    # Where a gradient is zero in place of none, it decays the weights.
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, weight_decay=0.5)
+    step = TrainStep(model, optimizer, loss_fn, PlateauCurve(20))
+    losses: list[Tensor] = []
+    for update in range(4):
+        uses = case.in_next if update == 1 else (True, True)
+        generator = torch.Generator().manual_seed(10 * update + distributed.get_rank())
+        rows = torch.randn(2, 4, 3, generator=generator)
+        if is_broken and update == 1:
+            turn, fails = 0, True
+            try:
+                step(*zip(rows, case.in_broken, strict=True))
+                raise AssertionError("there was no error")
+            except Break:
+                fails = False
+        losses.append(step(*zip(rows, uses, strict=True)).loss)
+    return torch.cat(
+        [torch.stack(losses), *(parameter.detach().flatten() for parameter in model.parameters())]
+    )
+
+
+def error_on_rank_1() -> list[str]:
+    """What rank 1 says in the next two calls, after an error that it alone got."""
+    recovery._PATIENCE = timedelta(seconds=1)
+    rank = distributed.get_rank()
+    model = DistributedDataParallel(nn.Linear(2, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    step = TrainStep(model, optimizer, _mean_of, PlateauCurve(20))
+    step(torch.ones(1, 2))
+    if rank == 0:
+        step(torch.ones(1, 2))
+        return []
+    said: list[str] = []
+    hook = optimizer.register_step_pre_hook(_raise)
+    try:
+        step(torch.ones(1, 2))
+    except Break:
+        hook.remove()
+    for _ in range(2):
+        try:
+            step(torch.ones(1, 2))
+        except RuntimeError as error:
+            said.append(str(error))
+    return said
+
+
+def _mean_of(model: nn.Module, batch: Tensor) -> Tensor:
+    return model(batch).mean()

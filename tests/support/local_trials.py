@@ -13,7 +13,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from torch_bridge.distributed.dtensors import local_part
-from torch_bridge.distributed.local_trial import alone
+from torch_bridge.distributed.local_trial import without_collectives
 
 
 def _exhaust(_: Tensor) -> None:
@@ -90,7 +90,7 @@ def _try(model: nn.Module, parameters: Sequence[Any], fails: str) -> None:
     _Broken.fails = fails
     broken = False
     try:
-        with alone(model):
+        with without_collectives(model):
             for _ in range(2):
                 _update(model, parameters, 99, 1)
     except RuntimeError as error:

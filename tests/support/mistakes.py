@@ -1,10 +1,13 @@
 """Mistakes in a group of ranks: layers without gradients, averaging switched off, losses of two kinds."""
 
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from support import distributed_updates
 from support.distributed_models import whole
+from support.distributed_updates import Case
 from support.training import seeded
 from torch import Tensor, distributed, nn
 from torch.distributed.device_mesh import init_device_mesh
@@ -12,7 +15,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from plateau_jax import PlateauCurve
-from torch_bridge import TrainStep
+from torch_bridge import TrainStep, distribute
 
 CURVE = PlateauCurve(20)  # the first update moves something
 
@@ -77,20 +80,94 @@ def refused_under_ddp(case: str) -> tuple[str, bool, list[Any], int]:
     return said, unchanged, _weights(plain), applied
 
 
-def two_kinds_of_losses(wrapper: str) -> tuple[float, int, int, bool]:
-    """Loss, counts, and whether no weight changed, where rank 0 returns a mean and the others pairs."""
+def all_kinds_of_losses(cases: Sequence[tuple[str, str, str]]) -> list[tuple[float, int, int, bool]]:
+    return [two_kinds_of_losses(*case) for case in cases]
+
+
+def two_kinds_of_losses(wrapper: str, precision: Any, first: str) -> tuple[float, int, int, bool]:
+    """Two updates in which rank 0 returns means, and the others pairs.
+
+    The loss, how many took place and were skipped, and whether no weight changed. With `first` all ranks
+    return that in one update before.
+    """
     model: Any = Net()
+    turn = 0
 
     def loss_fn(model: nn.Module, batch: Any) -> Any:
         squares = model(*batch).square()
-        return squares.mean() if distributed.get_rank() == 0 else (squares.sum(), len(squares))
+        is_mean = distributed.get_rank() == 0 if turn or not first else first == "mean"
+        return squares.mean() if is_mean else (squares.sum(), len(squares))
 
-    if wrapper == "fsdp":
-        fully_shard(model)
-    step = _step_of(model if wrapper == "fsdp" else DistributedDataParallel(model), loss_fn)
-    before = _weights(model)
-    result = step(_batch(0, 0, True))
-    return float(result.loss), int(result.applied), int(result.skipped), _weights(model) == before
+    wrapped = distributed_updates.wrapped(Case(wrapper), model)
+    optimizer = torch.optim.SGD(wrapped.parameters(), lr=0.5)
+    step = TrainStep(wrapped, optimizer, loss_fn, CURVE, precision=precision)
+    if first:
+        step(_batch(9, 0, True))
+    turn, before, counts = 1, _weights(model), step.state_dict()
+    step(_batch(0, 0, True), _batch(0, 1, True))
+    result = step(_batch(1, 0, True), _batch(1, 1, True))
+    applied, skipped = result.applied - counts["applied"], result.skipped - counts["skipped"]
+    return float(result.loss), int(applied), int(skipped), _weights(model) == before
+
+
+def updates_without_an_average(wrong: str, is_compiled: bool) -> tuple[str, bool, bool]:
+    """The error of an update whose loss passes by DistributedDataParallel.
+
+    Then whether it changed nothing, and whether the next update, in which loss_fn calls it, leaves the same
+    weights on all ranks.
+    """
+    plain = Net()
+    model: Any = DistributedDataParallel(plain)
+    is_right = True
+
+    def loss_fn(model: Any, batch: Any) -> Tensor:
+        called = model.forward if is_right else plain if wrong == "closed over" else model.module
+        if wrong == "no_grad":
+            with torch.no_grad():
+                model(*batch)
+        loss = called(*batch).square().mean()
+        if is_right:
+            with torch.no_grad():
+                model(*batch)  # another look is no mistake
+        return loss
+
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    # Warnings of torch.compile where it comes upon DistributedDataParallel.
+    warnings.filterwarnings("ignore", "`torch.jit.script_method` is deprecated", DeprecationWarning)
+    warnings.filterwarnings("ignore", "The .grad attribute of a Tensor that is not a leaf", UserWarning)
+    called: Any = torch.compile(loss_fn, backend="eager") if is_compiled else loss_fn
+    step = TrainStep(model, optimizer, called, CURVE)
+    step(_batch(0, 0, True))
+    before, said, is_right = _weights(plain), "", False
+    try:
+        step(_batch(1, 0, True), _batch(1, 1, True))
+    except RuntimeError as error:
+        said = str(error)
+    unchanged, is_right = _weights(plain) == before and int(step.state_dict()["applied"]) == 1, True
+    step(_batch(1, 0, True), _batch(1, 1, True))
+    everywhere: list[Any] = [None] * distributed.get_world_size()
+    distributed.all_gather_object(everywhere, _weights(plain))
+    return said, unchanged, everywhere[0] == everywhere[1] != before
+
+
+def _mean_of(model: nn.Module, batch: Tensor) -> Tensor:
+    return model(batch).mean()
+
+
+def unwrapped(how: str) -> list[str]:
+    """The warnings of a step over a model that is not wrapped, and of an update."""
+    model = nn.Sequential(nn.Sequential(nn.Linear(3, 1)))
+    if how == "meant":
+        assert distribute(model, None, device="cpu") is model
+    if how == "inner":
+        assert distribute(model, device="cpu") is not model
+    trained: Any = model[0] if how == "meant" else model
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        step = _step_of(trained, _mean_of)
+        if how != "inner":
+            step(torch.ones(2, 3))
+    return [f"{warning.category.__name__}: {warning.filename}: {warning.message}" for warning in found]
 
 
 def divided_by(ways: Sequence[tuple[float | None, bool]], part: bool, shape: tuple[int, ...]) -> list[Any]:

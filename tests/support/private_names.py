@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 DDP = (
     *("_module_parameters", "_get_ddp_logging_data", "_comm_hooks"),
-    *("_check_reducer_finalized", "_reset_state"),
+    *("_check_reducer_finalized", "_reset_state", "_post_forward", "_rebuild_buckets"),
 )
 
 FSDP = {

@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch_bridge.core import checks
 from torch_bridge.distributed import processes
 from torch_bridge.distributed.dtensors import mesh_of
-from torch_bridge.distributed.wrappers import check_unwrapped
+from torch_bridge.distributed.wrappers import check_unwrapped, mean_unwrapped
 
 Mode = Literal["ddp", "fsdp"]
 Model = TypeVar("Model", bound=nn.Module)
@@ -46,6 +46,7 @@ def distribute(
         model: A module that is not wrapped yet.
         mode: `"ddp"`: `torch.nn.parallel.DistributedDataParallel`, every rank holds the whole model.
             `"fsdp"`: `torch.distributed.fsdp.fully_shard`, every rank holds a shard of each parameter.
+            None: every rank trains a model of its own, and a `TrainStep` over it does not warn of that.
         blocks: Module classes, such as a transformer's block. `"fsdp"` shards each of their modules for
             itself, and gathers it only while it computes. `"ddp"` ignores them.
         device: By default the CUDA device of this process's `LOCAL_RANK`, or the CPU where there is no CUDA
@@ -74,6 +75,8 @@ def distribute(
     found = modules_of(model, blocks)
     _check_options(mode, options)
     chosen = _device(device)
+    if mode is None:
+        mean_unwrapped(model)
     if mode is None or processes.count() == 1:
         return model.to(chosen)
     if not distributed.is_initialized():

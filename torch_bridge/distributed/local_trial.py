@@ -10,13 +10,13 @@ from torch.distributed import ReduceOp
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils import _pytree as pytree
 
+from torch_bridge.distributed import fsdp_internals
 from torch_bridge.distributed.attributes import replaced
-from torch_bridge.distributed.fsdp_internals import forget_pass, sharded_modules, without_collectives
 from torch_bridge.distributed.wrappers import Wrapper
 
 
 @contextmanager
-def alone(model: nn.Module) -> Generator[None]:
+def without_collectives(model: nn.Module) -> Generator[None]:
     """Passes through the model inside run no collective, and wait for no other rank.
 
     A `DistributedDataParallel` runs the module that it wraps. Under `fully_shard` this rank's shard takes
@@ -26,31 +26,36 @@ def alone(model: nn.Module) -> Generator[None]:
     with ExitStack() as stack:
         for module in model.modules():
             if isinstance(module, DistributedDataParallel):
-                stack.enter_context(replaced(module, forward=_forward_of_wrapped(module)))
+                changed = {"forward": _forward_of_wrapped(module), "_post_forward": _unchanged}
+                stack.enter_context(replaced(module, **changed))
                 _replace_leaves(stack, module)
-        for module in sharded_modules(model):
-            stack.enter_context(without_collectives(module))
+        for module in fsdp_internals.sharded_modules(model):
+            stack.enter_context(fsdp_internals.without_collectives(module))
         try:
             yield
         except BaseException:
-            forget_pass(model)
+            fsdp_internals.forget_pass(model)
             raise
 
 
-class Trial:
-    """The wrapper of a model during `alone`: accumulates as the model's own wrapper, and reduces nothing."""
+class TrialWrapper:
+    """The wrapper of a model inside `without_collectives`: accumulates as its own, and reduces nothing."""
 
     size = copies = 1
     may_send_fp16 = False
 
     def __init__(self, wrapper: Wrapper) -> None:
         self.module, self.check, self.micro_batch = wrapper.module, wrapper.check, wrapper.micro_batch
+        self.has_means_alone: bool | None = None
 
     def reduce(self, values: Tensor, operation: Any = ReduceOp.SUM) -> None:
         """There is one rank."""
 
+    def start(self) -> None:
+        """There is nothing to begin."""
+
     def reset(self) -> None:
-        """`alone` does that."""
+        """`without_collectives` does that."""
 
 
 def _forward_of_wrapped(model: Any) -> Callable[..., Any]:
@@ -58,9 +63,13 @@ def _forward_of_wrapped(model: Any) -> Callable[..., Any]:
         if model.device_ids:  # then DistributedDataParallel moves its inputs
             device = torch.device(model.device_type, model.device_ids[0])
             args, kwargs = pytree.tree_map_only(Tensor, lambda tensor: tensor.to(device), (args, kwargs))
-        return model.module(*args, **kwargs)
+        return model._post_forward(model.module(*args, **kwargs))  # where an update notices the call
 
     return forward
+
+
+def _unchanged(output: Any) -> Any:
+    return output
 
 
 def _replace_leaves(stack: ExitStack, model: DistributedDataParallel) -> None:

@@ -10,12 +10,12 @@ Value = TypeVar("Value")
 
 def count() -> int:
     """The number of ranks: of the process group or, before there is one, of torchrun."""
-    return distributed.get_world_size() if _has_group() else int(os.environ.get("WORLD_SIZE", "1"))
+    return distributed.get_world_size() if has_group() else int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def rank() -> int:
     """The rank of this process, from 0."""
-    return distributed.get_rank() if _has_group() else int(os.environ.get("RANK", "0"))
+    return distributed.get_rank() if has_group() else int(os.environ.get("RANK", "0"))
 
 
 def is_main() -> bool:
@@ -36,7 +36,7 @@ def gather(value: Value) -> list[Value]:
     """
     if count() == 1:
         return [value]
-    if not _has_group():
+    if not has_group():
         raise RuntimeError(
             f"WORLD_SIZE = {count()}, but there is no process group: call distribute(model), or "
             "torch.distributed.init_process_group(), first"
@@ -46,5 +46,6 @@ def gather(value: Value) -> list[Value]:
     return values
 
 
-def _has_group() -> bool:
+def has_group() -> bool:
+    """Whether there is a process group."""
     return distributed.is_available() and distributed.is_initialized()

@@ -3,12 +3,15 @@
 from collections.abc import Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol, cast
+from weakref import WeakSet
 
 from torch import Tensor, distributed, nn
 from torch.distributed import ReduceOp
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
+from torch_bridge.core import warn
+from torch_bridge.distributed import processes
 from torch_bridge.distributed.dtensors import mesh_of
 from torch_bridge.distributed.fsdp_internals import (
     divide_factors,
@@ -17,21 +20,14 @@ from torch_bridge.distributed.fsdp_internals import (
     may_reduce_fp16,
     sharded_modules,
 )
+from torch_bridge.distributed.recovery import Recovery
+from torch_bridge.distributed.replicated import Replicated
 
 # Optimizers of torch 2.13 that raise in the middle of an update of DTensors.
 _NOT_SHARDED = ("Adafactor", "Muon", "Rprop")
 _NOT_SHARDED_FUSED = ("Adagrad", "SGD")
 
-_LEFT_OUT = (
-    "DistributedDataParallel does not average the gradients of some of the optimizer's parameters: they were "
-    "frozen, or not there, when it was built, or it was told to ignore them. Wrap the model as it is trained"
-)
-
-_NOT_AVERAGED = (
-    "DistributedDataParallel has not averaged the gradients: some of its parameters got none in the "
-    "micro-batch whose backward pass averages. Pass find_unused_parameters=True to it, or to distribute; or, "
-    "where they were frozen after it was built, wrap the model as it is trained. Nothing was changed"
-)
+_MEANT_UNWRAPPED: WeakSet[nn.Module] = WeakSet()
 
 
 class Wrapper(Protocol):
@@ -43,6 +39,8 @@ class Wrapper(Protocol):
     """The number of ranks that train the model."""
     copies: int
     """The number of ranks that hold the same gradient."""
+    has_means_alone: bool | None
+    """Whether all ranks had means, not pairs, in their first update; None before it, or where nobody asks."""
 
     @property
     def may_send_fp16(self) -> bool:
@@ -54,6 +52,14 @@ class Wrapper(Protocol):
 
         Raises:
             ValueError: There are some.
+        """
+        ...
+
+    def start(self) -> None:
+        """Begin an update.
+
+        Raises:
+            RuntimeError: An error broke off the one before, and the ranks can't go on together.
         """
         ...
 
@@ -69,7 +75,7 @@ class Wrapper(Protocol):
         ...
 
     def reset(self) -> None:
-        """Forget what an error inside an update has left."""
+        """Note an error inside an update, and forget what it has left."""
         ...
 
 
@@ -81,9 +87,13 @@ class Unwrapped:
 
     def __init__(self, model: nn.Module) -> None:
         self.module = model
+        self.has_means_alone: bool | None = None
 
     def check(self, parameters: Sequence[nn.Parameter]) -> None:
         """There is nothing to average."""
+
+    def start(self) -> None:
+        """There is nothing to begin."""
 
     def micro_batch(self, is_last: bool) -> None:
         """There is nothing to average."""
@@ -93,70 +103,6 @@ class Unwrapped:
 
     def reset(self) -> None:
         """There is nothing to forget."""
-
-
-class Replicated:
-    """A `DistributedDataParallel`: every rank holds all parameters, and gets the same gradient."""
-
-    def __init__(self, model: DistributedDataParallel, every_micro_batch: bool) -> None:
-        self._model = cast("Any", model)
-        # With static_graph torch cannot put off the averaging of the first backward pass.
-        self._every_micro_batch = every_micro_batch or model.static_graph
-        self.module = cast("nn.Module", model.module)
-        self._group = cast("distributed.ProcessGroup", model.process_group)
-        self.size = self.copies = self._group.size()
-        self._left_out: list[nn.Parameter] = []
-        self._is_broken = False
-
-    @property
-    def may_send_fp16(self) -> bool:
-        return bool(self._model._comm_hooks)  # only the hook knows what it compresses to
-
-    def check(self, parameters: Sequence[nn.Parameter]) -> None:
-        known_to_torch: list[nn.Parameter] = self._model._module_parameters
-        trained = [parameter for parameter in known_to_torch if parameter.requires_grad]
-        known = set(map(id, trained))
-        self._left_out = [parameter for parameter in parameters if id(parameter) not in known]
-        self._check_left_out()
-        if len(trained) > self._model._get_ddp_logging_data()["num_parameter_tensors"]:
-            raise ValueError(_LEFT_OUT)
-
-    def _check_left_out(self) -> None:
-        if any(parameter.requires_grad for parameter in self._left_out):
-            raise ValueError(_LEFT_OUT)
-
-    def micro_batch(self, is_last: bool) -> AbstractContextManager[Any]:
-        self._check_left_out()
-        if self._is_broken:
-            # A collective of the broken pass may still write into memory that the next backward pass fills.
-            cuda = [self._model.device.index] if self._model.device.type == "cuda" else None
-            distributed.barrier(self._group, device_ids=cuda)
-            self._model.reducer._reset_state()
-            self._is_broken = False
-        if not self._model.require_backward_grad_sync:
-            raise RuntimeError(
-                "the step was called inside of no_sync(): it takes all micro-batches of an update in one "
-                "call, and decides itself when gradients are averaged"
-            )
-        return self._averaged() if is_last or self._every_micro_batch else self._model.no_sync()
-
-    @contextmanager
-    def _averaged(self) -> Generator[None]:
-        yield
-        # torch itself would raise in the next forward pass: an update later.
-        try:
-            self._model._check_reducer_finalized()
-        except RuntimeError as error:
-            raise RuntimeError(_NOT_AVERAGED) from error
-
-    def reduce(self, values: Tensor, operation: Any = ReduceOp.SUM) -> None:
-        distributed.all_reduce(values, operation, group=self._group)
-
-    def reset(self) -> None:
-        try:
-            self._model._check_reducer_finalized()
-        except RuntimeError:  # a backward pass that averages was broken off
-            self._is_broken = True
 
 
 class Sharded:
@@ -177,9 +123,15 @@ class Sharded:
         # On one rank averaging costs nothing, and unaveraged gradients are not in `parameter.grad`.
         self._every_micro_batch = every_micro_batch or self.size == 1
         self.may_send_fp16 = may_reduce_fp16(model)
+        self.has_means_alone: bool | None = None
+        device = next(model.parameters()).device
+        self._recovery = Recovery(self._groups, mesh.mesh.flatten().tolist(), device)
 
     def check(self, parameters: Sequence[nn.Parameter]) -> None:
         """All are averaged: `wrapper_of` refuses a model with parameters left out."""
+
+    def start(self) -> None:
+        self._recovery.start()
 
     def micro_batch(self, is_last: bool) -> AbstractContextManager[Any] | None:
         return None if is_last or self._every_micro_batch else self._unsynchronized()
@@ -197,6 +149,7 @@ class Sharded:
             distributed.all_reduce(values, operation, group=group)
 
     def reset(self) -> None:
+        self._recovery.note_error()
         forget_pass(self.module)
 
 
@@ -206,6 +159,9 @@ def wrapper_of(model: nn.Module, every_micro_batch: bool) -> Wrapper:
     Args:
         model: The module, compiled or not.
         every_micro_batch: Whether gradients are averaged after each micro-batch, or once an update.
+
+    Warns:
+        CurveWarning: A module without a wrapper, in a group of several ranks.
 
     Raises:
         ValueError: A wrapper that is not torch's `DistributedDataParallel` or `fully_shard`, or not around
@@ -219,7 +175,18 @@ def wrapper_of(model: nn.Module, every_micro_batch: bool) -> Wrapper:
         _check_sharded(inner)
         return Sharded(inner, every_micro_batch)
     check_unwrapped(model)
+    if inner not in _MEANT_UNWRAPPED and processes.has_group() and distributed.get_world_size() > 1:
+        warn(
+            f"the model is not wrapped, and {distributed.get_world_size()} ranks run: each trains a model of "
+            "its own. Give the step what distribute(model) returns; if a model for each rank is meant, write "
+            "distribute(model, None)"
+        )
     return Unwrapped(model)
+
+
+def mean_unwrapped(model: nn.Module) -> None:
+    """Take it as meant that each rank trains this model, or a part of it, for itself."""
+    _MEANT_UNWRAPPED.update(model.modules())
 
 
 def reshard(model: nn.Module) -> None:

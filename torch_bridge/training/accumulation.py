@@ -28,6 +28,10 @@ class Division(Protocol):
         """
         ...
 
+    def take_mean(self) -> None:
+        """Note that a loss is a mean, which is not divided."""
+        ...
+
     def check_constant(self, is_pair: bool) -> None:
         """Refuse a loss without a gradient, where the update could not go on with it.
 
@@ -88,6 +92,7 @@ class Accumulator:
         if loss.weight is not None:
             part = self._divided(loss.total, loss.weight)
         else:
+            self._division.take_mean()
             part = loss.total / self._count if self._count > 1 else loss.total
         if part.requires_grad:
             (part if self._scale is None else part * self._scale.factor).backward()

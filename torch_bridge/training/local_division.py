@@ -38,6 +38,9 @@ class LocalDivision:
                 return before / self.divisor
         return None
 
+    def take_mean(self) -> None:
+        """Nothing depends on it."""
+
     def check_constant(self, is_pair: bool) -> None:
         if not is_pair:  # the sum of an empty micro-batch may depend on no parameter; a mean may not
             raise ValueError("the loss has no gradient with respect to any parameter")

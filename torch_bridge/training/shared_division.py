@@ -22,7 +22,8 @@ class SharedDivision:
 
     Beside the wrapper's own collectives there is one for total, weight, norm and kind together. Where the
     gradient of a sum can overflow, in fp16 here or in what the wrapper sends, one more agrees on c: the
-    largest first weight, or the largest so far. Otherwise c is 1.
+    largest first weight, or the largest so far. Otherwise c is 1. Ranks with means take part, unless all
+    ranks had means in the first update: then nobody agrees on c.
 
     Args:
         parameters: Those that are optimized.
@@ -39,17 +40,29 @@ class SharedDivision:
         )
         self._device = parameters[0].device
         self._weight: Any = 0.0
+        self._has_agreed = False
         self.divisor: Any = None
         self.weights: list[Tensor | float] = []
 
     def take(self, weight: Tensor | float) -> None:
         self._weight = self._weight + weight
-        if not self._can_overflow:
+        if not self._can_overflow or self._wrapper.has_means_alone:
             return
+        self._wrapper.has_means_alone = False
         # The scale is to remember weights of the host too: the host knows those of its own rank alone.
         self.weights.append(self._on_device(weight))
         if self.divisor is None:
             self.divisor = nonzero(self._agreed(weight))
+
+    def take_mean(self) -> None:
+        """Take part in what ranks with pairs agree on. In the first update the host waits for it."""
+        if not self._can_overflow or self._wrapper.has_means_alone or self._has_agreed:
+            return
+        self._has_agreed = True
+        largest = self._on_device(-1.0).float()  # less than any weight
+        self._wrapper.reduce(largest, ReduceOp.MAX)
+        if self._wrapper.has_means_alone is None:
+            self._wrapper.has_means_alone = largest.item() < 0
 
     def _agreed(self, weight: Tensor | float) -> Tensor:
         """The largest of all ranks' weights and those that the scale remembers."""

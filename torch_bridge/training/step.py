@@ -9,6 +9,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from torch_bridge.core import Curve, Rule
+from torch_bridge.distributed.local_trial import TrialWrapper, without_collectives
+from torch_bridge.distributed.wrappers import Unwrapped
 from torch_bridge.schedulers.param_groups import given_peaks
 from torch_bridge.training import snapshot
 from torch_bridge.training.accumulation import Accumulator
@@ -192,6 +194,7 @@ class TrainStep:
         self._aux = Aux() if has_aux else None
         self._read_loss = as_loss if self._aux is None else self._aux.read
         self._wrapper, self._precision, self._carry = found.wrapper, found.precision, found.carry
+        self._is_wrapped = not isinstance(found.wrapper, Unwrapped)
         self._max_norm, self._raises = max_norm, on_nonfinite == "raise"
         self._optimized, self._all_parameters = found.parameters, list(model.parameters())
         self._device, self._norm_dtype = found.device, norm_dtype(found.parameters)
@@ -297,6 +300,8 @@ class TrainStep:
         """Forward, backward, unscale, clip, decide, step, count."""
         # Between torch's operators a call of a Python function takes most of a microsecond, since the caches
         # hold torch's code by then. So the smallest pieces are written out, here and in what this calls.
+        if self._is_wrapped:
+            self._wrapper.start()
         for parameter in self._all_parameters:
             parameter.grad = None
         try:
@@ -380,17 +385,15 @@ class TrainStep:
             A function that says whether an update has been run in every form that it takes: two took place,
             and with `cuda_graph` one was captured. It synchronizes with the device.
         """
-        from torch_bridge.distributed.local_trial import Trial, alone  # loads FSDP's modules
-
         before, _, _ = self._clock.read_counts()
 
         def is_done() -> bool:
             applied, _, _ = self._clock.read_counts()
             return applied - before >= 2 and (self._graphs is None or bool(self._graphs.recorded))
 
-        whole, self._wrapper = self._wrapper, Trial(self._wrapper)
+        whole, self._wrapper = self._wrapper, TrialWrapper(self._wrapper)
         try:
-            with kept, alone(self.model):
+            with kept, without_collectives(self.model):
                 yield is_done
         finally:
             self._wrapper = whole

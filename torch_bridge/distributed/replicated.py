@@ -1,0 +1,111 @@
+"""`DistributedDataParallel` in an update: what it averages, and how it goes on after an error."""
+
+from collections.abc import Generator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, cast
+
+import torch
+from torch import Tensor, distributed, nn
+from torch.distributed import ReduceOp
+from torch.nn.parallel import DistributedDataParallel
+
+from torch_bridge.distributed.attributes import replaced
+from torch_bridge.distributed.recovery import Recovery
+
+_LEFT_OUT = (
+    "DistributedDataParallel does not average the gradients of some of the optimizer's parameters: they were "
+    "frozen, or not there, when it was built, or it was told to ignore them. Wrap the model as it is trained"
+)
+
+_NOT_AVERAGED = (
+    "DistributedDataParallel has not averaged the gradients: some of its parameters got none in the "
+    "micro-batch whose backward pass averages. Pass find_unused_parameters=True to it, or to distribute; or, "
+    "where they were frozen after it was built, wrap the model as it is trained. Nothing was changed"
+)
+
+_NOT_CALLED = (
+    "DistributedDataParallel has not averaged the gradients: loss_fn did not call it in the micro-batch "
+    "whose backward pass averages. Call the model that loss_fn gets, as model(inputs); not model.module, no "
+    "module from outside, and not under torch.no_grad() or no_sync(). Nothing was changed"
+)
+
+
+class Replicated:
+    """A `DistributedDataParallel`: every rank holds all parameters, and gets the same gradient."""
+
+    def __init__(self, model: DistributedDataParallel, every_micro_batch: bool) -> None:
+        self._model = cast("Any", model)
+        # With static_graph torch cannot put off the averaging of the first backward pass.
+        self._every_micro_batch = every_micro_batch or model.static_graph
+        self.module = cast("nn.Module", model.module)
+        self._group = cast("distributed.ProcessGroup", model.process_group)
+        self.size = self.copies = self._group.size()
+        self.has_means_alone: bool | None = None
+        self._left_out: list[nn.Parameter] = []
+        ranks, device = distributed.get_process_group_ranks(self._group), self._model.device
+        self._recovery = Recovery([self._group], ranks, device)
+        self._was_called = False
+        # torch.compile leaves torch's own alone too.
+        self._noted_post_forward: Any = torch.compiler.disable(self._post_forward)
+
+    @property
+    def may_send_fp16(self) -> bool:
+        return bool(self._model._comm_hooks)  # only the hook knows what it compresses to
+
+    def check(self, parameters: Sequence[nn.Parameter]) -> None:
+        known_to_torch: list[nn.Parameter] = self._model._module_parameters
+        trained = [parameter for parameter in known_to_torch if parameter.requires_grad]
+        known = set(map(id, trained))
+        self._left_out = [parameter for parameter in parameters if id(parameter) not in known]
+        self._check_left_out()
+        if len(trained) > self._model._get_ddp_logging_data()["num_parameter_tensors"]:
+            raise ValueError(_LEFT_OUT)
+
+    def _check_left_out(self) -> None:
+        if any(parameter.requires_grad for parameter in self._left_out):
+            raise ValueError(_LEFT_OUT)
+
+    def start(self) -> None:
+        if self._recovery.start():
+            # A collective of the broken pass may still write into memory that the next backward pass fills.
+            cuda = [self._model.device.index] if self._model.device.type == "cuda" else None
+            distributed.barrier(self._group, device_ids=cuda)
+            # Also what was used in passes that do not average, and what the last forward pass has prepared.
+            self._model.reducer._reset_state()
+
+    def micro_batch(self, is_last: bool) -> AbstractContextManager[Any]:
+        self._check_left_out()
+        if not self._model.require_backward_grad_sync:
+            raise RuntimeError(
+                "the step was called inside of no_sync(): it takes all micro-batches of an update in one "
+                "call, and decides itself when gradients are averaged"
+            )
+        return self._averaged() if is_last or self._every_micro_batch else self._model.no_sync()
+
+    @contextmanager
+    def _averaged(self) -> Generator[None]:
+        self._own_post_forward, self._was_called = self._model._post_forward, False
+        with replaced(self._model, _post_forward=self._noted_post_forward):
+            yield
+        if not self._was_called:
+            raise RuntimeError(_NOT_CALLED)
+        # torch itself would raise in the next forward pass: an update later.
+        try:
+            self._model._check_reducer_finalized()
+        except RuntimeError as error:
+            raise RuntimeError(_NOT_AVERAGED) from error
+        # Once in a training, a collective. Here every rank takes part; in the next forward pass, where torch
+        # does it, a rank could wait for another that has an error first.
+        self._model.reducer._rebuild_buckets()
+
+    def _post_forward(self, output: Any) -> Any:
+        # What torch looks at, too, to prepare for the backward pass.
+        if torch.is_grad_enabled() and self._model.require_backward_grad_sync:
+            self._was_called = True
+        return self._own_post_forward(output)
+
+    def reduce(self, values: Tensor, operation: Any = ReduceOp.SUM) -> None:
+        distributed.all_reduce(values, operation, group=self._group)
+
+    def reset(self) -> None:
+        self._recovery.note_error()
