@@ -2,13 +2,17 @@
 
 import sys
 import warnings
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from types import FrameType
+from typing import Any
 
 _INSIDE = {"plateau_jax", "torch_bridge", "torch", "copy", "dataclasses"}
 """Packages that may lie between the user's line and the warning; the last two by way of `replace`."""
+
+_said: dict[Any, Any] = {}
+"""Where Python keeps what was said from other threads, so that it says it once."""
 
 _silent = ContextVar("silent", default=False)
 
@@ -53,3 +57,17 @@ def silent() -> Generator[None]:
         yield
     finally:
         _silent.reset(token)
+
+
+def at_this_line() -> Callable[[str], None]:
+    """What `warn` does, from another thread: its warning points at the line where this was called."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and _is_inside(frame):
+        frame = frame.f_back
+    name, line = frame.f_code.co_filename, frame.f_lineno
+    module = frame.f_globals.get("__name__")
+
+    def warn_there(message: str) -> None:
+        warnings.warn_explicit(message, CurveWarning, name, line, module, _said)
+
+    return warn_there

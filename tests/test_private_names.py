@@ -21,6 +21,7 @@ from support import private_names, sources
 from support.loaders import WORKERS
 from support.processes import run
 from torch import Tensor, nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.distributed.checkpoint import DefaultSavePlanner, FileSystemWriter
 from torch.nn.utils import parametrizations, spectral_norm
 from torch.nn.utils.spectral_norm import SpectralNorm
@@ -349,6 +350,20 @@ def test_the_step_of_an_optimizer_wraps_one_without_hooks() -> None:
 def test_a_compiled_module_holds_the_module() -> None:
     module = nn.Linear(1, 1)
     assert torch.compile(module)._orig_mod is module
+
+
+@_shows("_checkpoint_wrapped_module", "_modules")
+def test_a_module_under_activation_checkpointing_keeps_its_names() -> None:
+    module: Any = nn.Sequential(checkpoint_wrapper(nn.Linear(1, 1)))
+    assert list(module.state_dict()) == ["0.weight", "0.bias"]
+    assert list(module._modules) == ["0"]
+    assert list(module[0]._modules) == ["_checkpoint_wrapped_module"]
+
+
+@_shows("_get_default_store")
+@pytest.mark.slow
+def test_the_store_that_all_ranks_reach() -> None:
+    assert run(private_names.share_a_value, processes=2) == ["1", "0"]
 
 
 @_shows("__jax_array__")

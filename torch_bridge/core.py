@@ -1,7 +1,7 @@
 """All that this package takes from `plateau_jax`."""
 
 from plateau_jax import Curve, PlateauCurve, checks
-from plateau_jax.curve_warning import silent, warn
+from plateau_jax.curve_warning import at_this_line, silent, warn
 from plateau_jax.decision import HOST, decide, start
 from plateau_jax.fixed_point import CHUNK
 from plateau_jax.holds import Rule, rules_of
@@ -12,6 +12,7 @@ __all__ = [
     "Curve",
     "PlateauCurve",
     "Rule",
+    "at_this_line",
     "checks",
     "decide",
     "rules_of",

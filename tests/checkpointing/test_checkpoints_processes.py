@@ -129,6 +129,21 @@ def test_those_of_earlier_versions_are_loaded(tmp_path: Path) -> None:
     assert counts == (3, 3)
 
 
+@pytest.mark.parametrize("call", ["save", "load"])
+def test_a_call_of_one_rank_alone_names_the_others(tmp_path: Path, call: str) -> None:
+    first, second = processes.run(support.alone, tmp_path, call)
+    message = f"Checkpoints.{call} waits on rank 0 for rank 1: every rank must call it"
+    assert [(text.startswith(message), *more) for text, *more in first] == [(True, "CurveWarning", True)]
+    assert second == []
+
+
+@pytest.mark.parametrize("who", [0, 1])
+def test_a_rank_that_dies_during_a_save_is_noticed(tmp_path: Path, who: int) -> None:
+    assert support.survivor_of(tmp_path / "run", who) == (
+        f"rank {who} ended before its part of checkpoint 2 was written: the checkpoint is not complete; [1]"
+    )
+
+
 def test_a_save_outlives_its_process_group(tmp_path: Path) -> None:
     assert processes.run(support.without_group, tmp_path) == [[1], [1]]
     assert Checkpoints(tmp_path).counts() == [1]

@@ -1,6 +1,11 @@
 """A resumed run goes on with the first batch not handed out, and a loader has one place."""
 
-from typing import Any
+import itertools
+import random
+from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any, cast
 
 import pytest
 import torch
@@ -20,9 +25,11 @@ from support.loaders import (
     with_and_without_workers,
 )
 from support.training import through_a_file
-from torchdata.stateful_dataloader.sampler import RandomSampler
+from torch.utils.data import Sampler
+from torchdata.stateful_dataloader.sampler import RandomSampler, StatefulDistributedSampler
 
 from torch_bridge import make_loader, prefetch
+from torch_bridge.checkpointing.loading_parts import LoadingPart
 
 pytestmark = WORKERS
 
@@ -62,19 +69,102 @@ def test_the_same_with_spawned_workers() -> None:
     assert epoch(resumed) == epoch(whole)
 
 
-def test_the_same_with_a_sampler_that_has_a_state() -> None:
+class _Epochs(Sampler[int]):
+    """Another order in each epoch; the state, of the sampler alone, is that of the next epoch at an end."""
+
+    def __init__(self, length: int) -> None:
+        self.length, self.epoch, self.position = length, 0, 0
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __iter__(self) -> Iterator[int]:
+        order = random.Random(self.epoch).sample(range(self.length), self.length)
+        while self.position < self.length:
+            self.position += 1
+            yield order[self.position - 1]
+        self.epoch, self.position = self.epoch + 1, 0
+
+    def state_dict(self) -> dict[str, int]:
+        return {"epoch": self.epoch, "position": self.position}
+
+    def load_state_dict(self, state_dict: dict[str, int]) -> None:
+        self.epoch, self.position = state_dict["epoch"], state_dict["position"]
+
+
+_SAMPLERS: dict[str, Callable[[int], Any]] = {
+    "in its iterators": lambda length: RandomSampler(
+        range(length), generator=torch.Generator().manual_seed(5)
+    ),
+    "of its own": _Epochs,
+    "none": lambda length: list(range(length)),
+    "a place alone": lambda length: StatefulDistributedSampler(
+        cast("Any", range(length)), num_replicas=1, rank=0
+    ),
+}
+
+
+@pytest.mark.parametrize("sampler", _SAMPLERS)
+@pytest.mark.parametrize("length", [8, 9, 1])
+@pytest.mark.parametrize("training", [True, False])
+def test_the_same_with_a_sampler_that_has_a_state(sampler: str, length: int, training: bool) -> None:
+    """At every place, the end of an epoch with an incomplete last batch too."""
+
     def build_one() -> Any:
-        sampler = RandomSampler(range(9), generator=torch.Generator().manual_seed(5))
-        return make_loader(range(9), 2, sampler=sampler, num_workers=0)
+        of = {
+            "sampler": _SAMPLERS[sampler](length),
+            "training": training,
+            "drop_last": length > 8 and training,
+        }
+        return make_loader(range(length), 2, num_workers=0, **of)
 
     whole = build_one()
-    epochs = [epoch(whole) for _ in range(3)]
-    for count in range(2 * len(whole)):
+    epochs = [epoch(whole) for _ in range(4)]
+    for count, see_end in itertools.product(range(2 * len(whole) + 1), (False, True)):
         resumed = build_one()
-        resumed.load_state_dict(saved_after(build_one(), count))
+        at_end = see_end and count > 0 and count % len(whole) == 0
+        resumed.load_state_dict(saved_after(build_one(), count, at_end))
         index, start = divmod(count, len(whole))
         assert epoch(resumed) == epochs[index][start:]
         assert epoch(resumed) == epochs[index + 1]
+
+
+@pytest.mark.parametrize("sampler", [*_SAMPLERS, None])
+@given(st.integers(0, 9), st.integers(0, 9), depths)
+@examples(15)
+def test_a_load_that_is_undone_ends_no_iteration(
+    sampler: str | None, seen: int, loaded: int, depth: int
+) -> None:
+    """Another part refuses its state after the loader has taken its own: all is as before."""
+
+    def build_one() -> Any:
+        of = {} if sampler is None else {"sampler": _SAMPLERS[sampler](7)}
+        return build({"dataset": range(7), "batch_size": 2, "drop_last": False, **of}, depth, num_workers=0)
+
+    def take(batches: Any, count: int) -> list[Any]:
+        return [batch.tolist() for batch in islice(batches, count)]
+
+    other, whole, feed = build_one(), build_one(), build_one()
+    state = saved_after(other, loaded)
+    expected = [epoch(whole) for _ in range(3)]
+    before, now = divmod(seen, 4)
+    for each in range(before):
+        assert epoch(feed) == expected[each]
+    batches = iter(feed)
+    assert take(batches, now) == expected[before][:now]
+    part = LoadingPart("loader", feed)
+    part.receive({"of": "state", "state": state}, False)
+    part.load()
+    part.put_back()
+    assert take(batches, 9) == expected[before][now:]
+    if before < 2:
+        assert epoch(feed) == expected[before + 1]
+
+
+def test_a_path_is_not_a_state() -> None:
+    for path in ("loader.pt", Path("loader.pt")):
+        with pytest.raises(TypeError, match=r"is a path: load the file first, .*torch\.load\(path\)"):
+            make_loader(range(4), 2, num_workers=0).load_state_dict(path)  # type: ignore[arg-type]  (that is what is tested)
 
 
 @given(arguments(), st.integers(0, 10), depths)

@@ -87,6 +87,9 @@ CALLS: dict[str, Callable[[Path], partial[Any]]] = {
     "plateau_jax.stack": lambda _: partial(pj.stack, curves=[CURVE]),
     "torch_bridge.Checkpoints": lambda path: partial(tb.Checkpoints, directory=path, keep=2),
     "torch_bridge.Checkpoints.load": lambda path: partial(tb.Checkpoints(path).load, count=None, part={}),
+    "torch_bridge.Checkpoints.load_model": lambda path: partial(
+        tb.Checkpoints(path).load_model, model=nn.Linear(1, 1), count=None, part="step"
+    ),
     "torch_bridge.Checkpoints.save": lambda path: partial(
         tb.Checkpoints(path).save, count=3, wait=True, part={}
     ),

@@ -22,7 +22,7 @@ from torch.distributed.tensor import DTensor
 from torch.utils import _pytree as pytree
 
 from torch_bridge import Checkpoints, TrainStep
-from torch_bridge.checkpointing import files
+from torch_bridge.checkpointing import files, missing_ranks, writing_ranks
 
 
 class Part:
@@ -306,3 +306,61 @@ def without_group(directory: Path) -> list[int]:
     checkpoints.save(1, model=sharded(0), part=Part(torch.full((3,), float(rank()))))
     distributed.destroy_process_group()
     return checkpoints.counts()
+
+
+def alone(directory: Path, call: str) -> list[tuple[str, str, bool]]:
+    """Rank 0 calls first, and rank 1 when rank 0 was warned: messages, kinds, whether they name this file."""
+    checkpoints, part = Checkpoints(directory), Part(1)
+    checkpoints.save(1, part=part, wait=True)
+    store = distributed.distributed_c10d._get_default_store()
+    with warnings.catch_warnings(record=True) as said, patch.object(missing_ranks, "_SECONDS", 0.01):
+        warnings.simplefilter("always")
+        if rank() == 1:
+            store.wait(["warned"])
+            getattr(checkpoints, call)(1, part=part)
+        else:
+            there = warnings.warn_explicit
+
+            def tell(*arguments: Any) -> None:
+                there(*arguments)
+                store.set("warned", "")
+
+            with patch.object(warnings, "warn_explicit", tell):
+                getattr(checkpoints, call)(1, part=part)
+        checkpoints.counts()
+    return [(str(each.message), each.category.__name__, each.filename == __file__) for each in said]
+
+
+def dies_while_saving(directory: Path, who: int) -> None:
+    """One rank is killed while its tensors are written; the other notes what it raises, and what is there."""
+    checkpoints = Checkpoints(directory)
+    checkpoints.save(1, part=Part(rank()), wait=True)
+    write: Any = _is_killed if rank() == who else FileSystemWriter.write_data
+    with patch.object(writing_ranks, "_FREE_FOR", 0.0), patch.object(FileSystemWriter, "write_data", write):
+        try:
+            checkpoints.save(2, part=Part(torch.full((3,), float(rank()))), wait=True)
+        except RuntimeError as error:
+            directory.with_suffix(".raised").write_text(f"{error}; {checkpoints.counts()}")
+
+
+def _is_killed(*_: object) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def survivor_of(directory: Path, who: int) -> str:
+    """What the rank that was not killed has raised."""
+    store = str(directory.with_suffix(".store"))
+    workers = [
+        FORKSERVER.Process(target=_work, args=(dies_while_saving, (directory, who), store, None, each, 2))
+        for each in range(2)
+    ]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(120)
+        worker.kill()
+        worker.join()
+    assert [worker.exitcode for worker in workers] == [
+        -signal.SIGKILL if each == who else 0 for each in range(2)
+    ]
+    return directory.with_suffix(".raised").read_text()

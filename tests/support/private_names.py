@@ -4,7 +4,7 @@ from typing import Any, cast
 
 import pytest
 import torch
-from torch import nn
+from torch import distributed, nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
@@ -109,3 +109,13 @@ def check_dtensors() -> None:
         assert each.full_tensor().tolist() == [3] * 4
     assert type(parameter._local_tensor) is torch.Tensor
     assert parameter._local_tensor.data_ptr() == tensor._local_tensor.data_ptr()
+
+
+def share_a_value() -> str:
+    """Give this rank's number to the other one by way of the group's store; what that one gave."""
+    store, rank = distributed.distributed_c10d._get_default_store(), distributed.get_rank()
+    store.set(f"value of {rank}", str(rank))
+    store.wait([f"value of {1 - rank}"])
+    assert store.check([f"value of {rank}"])
+    assert not store.check(["value of none"])
+    return store.get(f"value of {1 - rank}").decode()

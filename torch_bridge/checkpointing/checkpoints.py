@@ -15,9 +15,10 @@ from torch_bridge.checkpointing import folders, parts
 from torch_bridge.checkpointing.agreement import on_all_ranks
 from torch_bridge.checkpointing.background import Background
 from torch_bridge.checkpointing.loading_parts import LoadingModel, LoadingPart, load_all_or_none
+from torch_bridge.checkpointing.missing_ranks import named_when_missing
 from torch_bridge.checkpointing.parts import Part, Snapshot
 from torch_bridge.checkpointing.writing_ranks import WritingRanks
-from torch_bridge.core import checks
+from torch_bridge.core import at_this_line, checks
 from torch_bridge.distributed import processes
 
 _MOST_READS = 100  # attempts to read a checkpoint before it is removed
@@ -116,7 +117,7 @@ class Checkpoints:
             return called, list(parts_by_name), folder
 
         try:
-            with _ordinary_mode():
+            with _ordinary_mode(), named_when_missing("Checkpoints.save", at_this_line()):
                 begun = on_all_ranks(begin)
             _check_same([each[:2] for each in begun])
             (called, _, (name, save, number)), *_ = begun
@@ -214,7 +215,9 @@ class Checkpoints:
             check(parts_by_name)
             return called, list(parts_by_name)
 
-        begun = on_all_ranks(begin)
+        call = f"Checkpoints.{'load' if kind is LoadingPart else 'load_model'}"
+        with named_when_missing(call, at_this_line()):
+            begun = on_all_ranks(begin)
         _check_same(begun)
         called, _ = begun[0]
         # For the start-up, as in save.

@@ -1,12 +1,13 @@
 """Global batches: which samples all ranks load together, and which of them this rank loads."""
 
 from collections import deque
-from collections.abc import Iterator, Sized
+from collections.abc import Callable, Iterator, Sized
 from copy import deepcopy
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, TypeVar, cast
 
+import torch
 from torch.utils.data import BatchSampler
 
 from torch_bridge.checkpointing.stateful import Stateful
@@ -60,7 +61,13 @@ class GlobalBatches(BatchSampler):
     def __iter__(self) -> Iterator[list[int]]:
         epoch = self.open()
         self._opened = None
-        while batch := list(islice(epoch.samples, self._size)):
+        length = len(cast(Sized, self.sampler))
+        while True:
+            # A last batch ends before the sampler does: after its end a state may be that of the next epoch.
+            left = length - epoch.batch * self._size
+            is_last = 0 < left < self._size and not self.drop_last
+            if not (batch := list(islice(epoch.samples, left if is_last else self._size))):
+                return
             if len(batch) < self._size and self.drop_last:
                 return
             epoch.batch += 1
@@ -92,6 +99,26 @@ class GlobalBatches(BatchSampler):
         if left < (self._size if self.drop_last else 1):
             deque(samples, maxlen=0)
             self._opened = None
+
+    def kept(self) -> Callable[[], None]:
+        """What puts the sampler, and the epoch that is open, back to where they are now."""
+        sampler, opened, state = cast("Any", self.sampler), self._opened, _state(self.sampler)
+        attributes: dict[str, Any] = getattr(sampler, "__dict__", {}).copy()
+        generator = getattr(sampler, "generator", None)
+        random = generator.get_state() if isinstance(generator, torch.Generator) else None
+
+        def put_back() -> None:
+            if isinstance(sampler, Stateful):
+                sampler.load_state_dict(state)
+                # Some take a state as an order for their next iteration only.
+                if attributes:
+                    vars(sampler).clear()
+                    vars(sampler).update(attributes)
+            if random is not None:
+                cast("torch.Generator", generator).set_state(random)
+            self._opened = opened
+
+        return put_back
 
     def _share(self, batch: Items) -> Items:
         first, end = (-(-k * len(batch) // self.processes) for k in (self.rank, self.rank + 1))

@@ -1,7 +1,7 @@
 """`prefetch`: copies of a loader's batches to the device, made ahead of the training loop."""
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sized
+from collections.abc import Callable, Iterable, Iterator, Sized
 from typing import Any, Generic, TypeVar, cast
 
 import torch
@@ -100,6 +100,19 @@ class prefetch(Generic[Batch]):
         """
         self._with_state().load_state_dict(state_dict)
         self._state = self._newest = None
+
+    def _kept_place(self) -> Callable[[], None] | None:
+        """What undoes a later `load_state_dict`, where the loader has such a method too."""
+        keep = getattr(self._stateful, "_kept_place", None)
+        if keep is None:
+            return None
+        undo, state, newest = keep(), self._state, self._newest
+
+        def undo_both() -> None:
+            undo()
+            self._state, self._newest = state, newest
+
+        return undo_both
 
     def _with_state(self) -> Stateful:
         if self._stateful is None:

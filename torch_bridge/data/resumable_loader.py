@@ -1,7 +1,8 @@
 """A data loader whose state is a place in the sequence of global batches."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from os import PathLike
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from torch.utils import _pytree as pytree
 # torchdata has its types in its source and no marker that says so.
 from torchdata.stateful_dataloader import StatefulDataLoader  # pyright: ignore[reportMissingTypeStubs]
 
+from torch_bridge.data.cut_batches import without_rows
 from torch_bridge.data.global_batches import GlobalBatches, Place
 from torch_bridge.distributed import processes
 
@@ -58,7 +60,7 @@ class ResumableLoader(StatefulDataLoader[Any]):
                         self._place, _ = epoch.drawn.popleft()
                     return
             self._place, has_samples = epoch.drawn.popleft()
-            yield batch if has_samples else pytree.tree_map_only(Tensor, lambda rows: rows[:0], batch)
+            yield batch if has_samples else without_rows(batch)
 
     def state_dict(self) -> dict[str, Any]:
         if self._place is None:
@@ -67,6 +69,11 @@ class ResumableLoader(StatefulDataLoader[Any]):
         return {"made_with": dict(self._made_with), "place": self._place}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        if isinstance(state_dict, str | PathLike):
+            raise TypeError(
+                f"state_dict = {state_dict!r} is a path: load the file first, "
+                "loader.load_state_dict(torch.load(path))"
+            )
         saved = state_dict.get("made_with") if isinstance(state_dict, Mapping) else None
         if saved is None:
             raise ValueError("state_dict is not the state of a loader that make_loader built")
@@ -89,6 +96,17 @@ class ResumableLoader(StatefulDataLoader[Any]):
         with on_cpu():
             self.batch_sampler.go_to(place)
         self._place, self._newest = place, None
+
+    def _kept_place(self) -> Callable[[], None]:
+        """What undoes a later `load_state_dict`: the iteration that is under way then goes on."""
+        place, newest, put_back = self._place, self._newest, self.batch_sampler.kept()
+
+        def undo() -> None:
+            with on_cpu():
+                put_back()
+            self._place, self._newest = place, newest
+
+        return undo
 
 
 def on_cpu() -> AbstractContextManager[Any]:
