@@ -238,3 +238,15 @@ def test_how_an_optimizer_computes_is_its_own(one: str, other: dict[str, Any]) -
         after, expected = train(steps[1], data[2:]), train(steps[0], data[2:])
         assert after[-1].applied == 4
         assert all(abs(a.loss - b.loss) < 1e-5 for a, b in zip(after, expected, strict=True))
+
+
+def test_a_state_of_a_capturable_optimizer() -> None:
+    """Which torch runs on a GPU alone; here the optimizer stays as it was built."""
+    step, (batch,) = step_of("plain adam"), batches(1)
+    step(batch)
+    state = step.state_dict()
+    state["optimizer"]["param_groups"][0].update(capturable=True, foreach=True)
+    other = step_of("plain adam")
+    other.load_state_dict(state)
+    assert not other.optimizer.param_groups[0]["capturable"]
+    assert same(other(batch), step(batch))
