@@ -183,7 +183,6 @@ def _setting(**settings: Any) -> Callable[[Any], None]:
         _setting(betas=(2.0, 0.9)),
         _setting(betas=(0.9,)),
         _setting(weight_decay="x"),
-        _setting(capturable=True, fused=False),  # only for CUDA
         _setting(unknown=1),
     ],
 )

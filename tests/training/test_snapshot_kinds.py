@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.training import OPTIMIZERS, Net, batches, mean_loss, same, step_of, train
+from support.training import CURVE, OPTIMIZERS, Net, batches, mean_loss, same, step_of, through_a_file, train
 from torch import Tensor, nn
 
 from torch_bridge import TrainStep
@@ -177,3 +177,76 @@ def test_a_load_under_another_default_device_and_in_inference_mode(name: str) ->
         other.load_state_dict(step.state_dict())
     assert same(train(other, data[3:]), results[3:])
     assert same(other.state_dict(), straight.state_dict())
+
+
+class _Named(torch.optim.Optimizer):
+    """Keeps a count under a name, as MADGRAD does, and tensors of other dtypes in a list and a dictionary."""
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, {"lr": 0.1})
+        self.state["k"] = torch.zeros(1, dtype=torch.int64)  # type: ignore[index]  (as MADGRAD does)
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        self.state["k"] += 1  # type: ignore[index]
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is None:
+                    continue
+                state = self.state[parameter]
+                if not state:
+                    state["sums"] = [torch.zeros_like(parameter, dtype=torch.float64)]
+                    state["more"] = {"least": torch.zeros_like(parameter, dtype=torch.float64)}
+                state["sums"][0] += parameter.grad.double() / 3
+                state["more"]["least"].copy_(torch.minimum(state["more"]["least"], state["sums"][0]))
+                change = (state["sums"][0] + state["more"]["least"]) / self.state["k"]  # type: ignore[index]
+                parameter.sub_(group["lr"] * change.float())
+
+
+def test_an_optimizer_with_something_under_a_name_and_dtypes_of_its_own() -> None:
+    def step() -> TrainStep:
+        model = Net()
+        return TrainStep(model, _Named(model.parameters()), mean_loss, CURVE)
+
+    data, straight, first = batches(6), step(), step()
+    expected = train(straight, data)
+    train(first, data[:3])
+    second = step()
+    second.load_state_dict(through_a_file(first.state_dict()))
+    assert second.optimizer.state["k"].item() == 3  # type: ignore[index]
+    assert same(train(second, data[3:]), expected[3:])
+    assert same(second.state_dict(), straight.state_dict())
+
+
+@pytest.mark.parametrize(("one", "other"), [("adamw", {}), ("adamw", {"foreach": True}), ("momentum", {})])
+def test_how_an_optimizer_computes_is_its_own(one: str, other: dict[str, Any]) -> None:
+    """A state of a fused optimizer in a step that has another one, and the other way round."""
+    kind, options = OPTIMIZERS[one]
+    data = batches(4)
+    for saved, loading in (
+        (options, options | {"fused": None} | other),
+        (options | {"fused": None} | other, options),
+    ):
+        steps = []
+        for each in (saved, loading):
+            model = Net()
+            steps.append(TrainStep(model, kind(model.parameters(), **each), mean_loss, CURVE))
+        train(steps[0], data[:2])
+        steps[1].load_state_dict(through_a_file(steps[0].state_dict()))
+        for name in ("fused", "foreach"):
+            assert steps[1].optimizer.param_groups[0][name] == loading.get(name)
+        after, expected = train(steps[1], data[2:]), train(steps[0], data[2:])
+        assert after[-1].applied == 4
+        assert all(abs(a.loss - b.loss) < 1e-5 for a, b in zip(after, expected, strict=True))
+
+
+def test_a_state_of_a_capturable_optimizer() -> None:
+    """Which torch runs on a GPU alone; here the optimizer stays as it was built."""
+    step, (batch,) = step_of("plain adam"), batches(1)
+    step(batch)
+    state = step.state_dict()
+    state["optimizer"]["param_groups"][0].update(capturable=True, foreach=True)
+    other = step_of("plain adam")
+    other.load_state_dict(state)
+    assert not other.optimizer.param_groups[0]["capturable"]
+    assert same(other(batch), step(batch))

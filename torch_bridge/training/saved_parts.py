@@ -15,7 +15,6 @@ from torch_bridge.schedulers.resume import clock_in
 from torch_bridge.training import snapshot
 from torch_bridge.training.carry import Carry
 from torch_bridge.training.clock import Clock
-from torch_bridge.training.drivers import check_capturable
 from torch_bridge.training.precision import Precision
 from torch_bridge.training.snapshot import TrainStepState
 from torch_bridge.training.state_checks import add_new_states, check
@@ -32,8 +31,6 @@ class SavedParts(NamedTuple):
     carry: Carry | None
     device: torch.device
     """Where the parameters are."""
-    captured: bool
-    """Whether updates are captured in CUDA graphs."""
 
     def read_state(self) -> TrainStepState:
         """The present state, whose tensors are the parts' own. Synchronizes with the device."""
@@ -74,9 +71,6 @@ class SavedParts(NamedTuple):
         check(self.read_state(), state, self.optimizers, self.device, clock.curves if strict else None)
         held = from_plain(state.get("hold"), clock.rules, strict, "TrainStep")
         pairs = list(zip(self.optimizers, snapshot.as_list(state["optimizer"], self.optimizers), strict=True))
-        if self.captured:
-            for optimizer, saved in pairs:
-                check_capturable(optimizer, saved["param_groups"])
         groups = chain.from_iterable(saved["param_groups"] for _, saved in pairs)
         peaks = [float(checks.peak("initial_lr", group["initial_lr"])) for group in groups]
         copies = [(optimizer, snapshot.copied_for(optimizer, saved)) for optimizer, saved in pairs]

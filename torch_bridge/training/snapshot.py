@@ -14,6 +14,8 @@ from torch_bridge.distributed.dtensors import placed_as
 from torch_bridge.schedulers.hold_state import HoldState
 from torch_bridge.training.clock import Clock
 
+_IMPLEMENTATION = ("fused", "foreach", "capturable", "differentiable")
+
 
 class TrainStepState(TypedDict):
     """What `TrainStep.state_dict` returns: tensors in host memory and plain values.
@@ -93,6 +95,7 @@ def copied_for(optimizer: Optimizer, state: Any) -> Any:
     """
     copied = pytree.tree_map(_copy, state)
     for group, saved in zip(optimizer.param_groups, copied["param_groups"], strict=True):
+        saved.update(own_implementation(group))
         for parameter, number in zip(group["params"], saved["params"], strict=True):
             of_parameter = copied["state"].get(number, {})
             for name, value in of_parameter.items():
@@ -102,6 +105,14 @@ def copied_for(optimizer: Optimizer, state: Any) -> Any:
                     if like.stride() != value.stride():
                         of_parameter[name] = like.copy_(value)
     return copied
+
+
+def own_implementation(group: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a group that choose how an optimizer computes, and change no number.
+
+    They are never taken from a state: what it was saved with may not run here.
+    """
+    return {name: group[name] for name in _IMPLEMENTATION if name in group}
 
 
 def placed(own: Mapping[str, Any], state: Any) -> Any:
@@ -120,8 +131,15 @@ def restore_dtypes(optimizer: Optimizer, state: Any) -> None:
             loaded = optimizer.state.get(parameter, {})
             for name, value in state["state"].get(number, {}).items():
                 # Torch keeps the dtype of "step" by itself.
-                if isinstance(value, Tensor) and name != "step" and loaded[name].dtype != value.dtype:
+                if not isinstance(value, Tensor):
+                    loaded[name] = _on(parameter.device, value)
+                elif name != "step" and loaded[name].dtype != value.dtype:
                     loaded[name] = value.to(parameter.device)
+
+
+def _on(device: torch.device, value: Any) -> Any:
+    """A list or dictionary with its tensors on a device, in their own dtypes; any other value as it is."""
+    return pytree.tree_map_only(Tensor, lambda tensor: tensor.to(device), value)
 
 
 def _copy(leaf: Any) -> Any:

@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 from torch_bridge.core import Curve, checks
 from torch_bridge.distributed.dtensors import mesh_of
 from torch_bridge.schedulers.resume import check_past, clock_in, curves_in
-from torch_bridge.training.snapshot import TrainStepState, as_list
+from torch_bridge.training.snapshot import TrainStepState, as_list, own_implementation
 
 _MOST_UPDATES = 2**53  # a double holds every count up to here
 _LATER_KEYS = {"clock", "hold"}  # which older states lack
@@ -171,7 +171,11 @@ def _check_optimizer(optimizer: Optimizer, own: Mapping[str, Any], other: Mappin
     for group in other["param_groups"]:
         checks.peak("initial_lr", group["initial_lr"])
     states: Mapping[Any, Any] = other["state"]
-    if unknown := states.keys() - {number for each in numbers for number in each}:
+    # An optimizer of another library may keep something under a name, which is no parameter's.
+    known: set[Any] = {number for each in numbers for number in each}
+    if not is_of_torch(optimizer):
+        known.update(key for key in states if isinstance(key, str))
+    if unknown := states.keys() - known:
         raise ValueError(f"state_dict has an optimizer's state for unknown parameters: {unknown}")
     made: dict[Any, tuple[dict[str, str], bool]] = {}
     for index, (group, saved_group) in enumerate(zip(groups, other["param_groups"], strict=True)):
@@ -180,7 +184,8 @@ def _check_optimizer(optimizer: Optimizer, own: Mapping[str, Any], other: Mappin
             if of_torch:
                 key = index, parameter.shape, parameter.dtype
                 if key not in made:
-                    state, from_the_start = new_state(optimizer, parameter, saved_group)
+                    settings = saved_group | own_implementation(group)
+                    state, from_the_start = new_state(optimizer, parameter, settings)
                     made[key] = _kinds(state), from_the_start
                 expected, is_needed = made[key]
             else:

@@ -211,7 +211,6 @@ class TrainStep:
             self._precision,
             self._carry,
             found.device,
-            captured=cuda_graph,
         )
 
     @property
@@ -422,8 +421,9 @@ class TrainStep:
     ) -> None:
         """Go on, bit for bit, where a snapshot was taken. What is loaded is copied.
 
-        The peaks of the rates and the optimizers' settings become the saved ones. For an optimizer that is
-        not torch's own, states are compared where this step has them already.
+        The peaks of the rates and the optimizers' settings become the saved ones, but for those that choose
+        how an optimizer computes (`fused`, `foreach`, `capturable`, `differentiable`). For an optimizer that
+        is not torch's own, states are compared where this step has them already.
 
         Args:
             state_dict: What `state_dict` returned. Where this step's parameters are sharded, the saved
