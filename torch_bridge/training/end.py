@@ -17,7 +17,7 @@ class End:
         self._steps = steps
         # A run may go a little further on purpose, or to a round number of updates. More than ten steps would
         # do; the host learns of the clock so late that a few more make no difference.
-        self._last = steps + max(50, steps // 100)
+        self._last = steps + max(10, steps // 100)
         self._is_zero = all(curve(steps) == 0 for curve in curves)
 
     def __call__(self, clock: int) -> None:
