@@ -398,6 +398,12 @@ def test_ddp_says_what_it_averages_and_can_forget_a_backward_pass() -> None:
     run(private_names.check_ddp, processes=1)
 
 
+@_shows("_get_backend", "_get_sequence_number_for_group", "_get_default_store")
+@pytest.mark.slow
+def test_groups_count_what_they_began_and_have_a_store() -> None:
+    run(private_names.check_groups, processes=1)
+
+
 # Of the messages of CUDA's libraries: no name of Python.
 _TEXTS = {"_STATUS_ALLOC_FAILED"}
 

@@ -1,6 +1,8 @@
 """What torch's wrappers and DTensors have beyond their public interface; for a group of one process."""
 
+from datetime import timedelta
 from typing import Any, cast
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -55,8 +57,35 @@ def check_ddp() -> None:
     with pytest.raises(RuntimeError, match="finished reduction"):
         model._check_reducer_finalized()
     model.reducer._reset_state()
+    with patch.object(model, "_post_forward", wraps=model._post_forward) as called:
+        model.forward(torch.ones(1, 2))
+    called.assert_called_once()
     model(torch.ones(1, 2)).sum().backward()
     model._check_reducer_finalized()
+    assert [model.reducer._rebuild_buckets() for _ in range(2)] == [True, False]
+    model(torch.ones(1, 2)).sum().backward()
+
+
+def check_groups() -> None:
+    """A group counts the collectives that it began, DistributedDataParallel's too; a store has values."""
+    group: Any = distributed.group.WORLD
+    backend = group._get_backend(torch.device("cpu"))
+    begun = [backend._get_sequence_number_for_group()]
+    distributed.all_reduce(torch.ones(1), group=group)
+    begun.append(backend._get_sequence_number_for_group())
+    model = DistributedDataParallel(nn.Linear(2, 2))
+    begun.append(backend._get_sequence_number_for_group())
+    model(torch.ones(1, 2)).sum().backward()
+    begun.append(backend._get_sequence_number_for_group())
+    assert begun[1] == begun[0] + 1
+    assert begun[3] == begun[2] + 1
+    store = distributed.distributed_c10d._get_default_store()
+    store.set("a", "1")
+    store.wait(["a"], timedelta(seconds=1))
+    assert store.get("a") == b"1"
+    assert not store.check(["b"])
+    with pytest.raises(RuntimeError):
+        store.wait(["a", "b"], timedelta(seconds=0.01))
 
 
 def missing_under_fsdp() -> list[str]:

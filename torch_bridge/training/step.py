@@ -68,13 +68,16 @@ class TrainStep:
     Σ sum / Σ weight, or the mean, over the micro-batches of all, and each rank returns the same, decides the
     same and has the same clock. Every rank passes the same number of micro-batches. With pairs a micro-batch
     may have no weight or no rows; its rank runs the model on it nevertheless. If some ranks return pairs and
-    others means, the loss is NaN. Under `fully_shard` every rank runs the same modules. After an error in
-    one rank alone the others wait, until torchrun or the group's timeout ends them.
+    others means, the loss is NaN. Under `fully_shard` every rank runs the same modules. After an error
+    that all ranks get in the same update they go on, if they began equally many collectives in it. Otherwise
+    the next call raises RuntimeError, after a minute at most. After an error in one rank alone the others
+    wait, until torchrun or the group's timeout ends them.
 
     **Composes**: both wrappers with every precision, `carry`, `hold`, `compile`, several optimizers and
     `checkpoint_activations`. Refused: `cuda_graph` with a wrapper or `checkpoint_activations`;
     `fully_shard` with fused SGD and Adagrad, Muon, Adafactor and Rprop, which torch cannot run on shards,
-    with an offload policy, with parameters left out, or beside tensor parallelism.
+    with an offload policy, with parameters left out, beside tensor parallelism, or where
+    `set_gradient_divide_factor` has set another number than that of the ranks.
 
     Args:
         model: The module that `loss_fn` is called with: plain, or in one of these wrappers.
@@ -133,6 +136,10 @@ class TrainStep:
             `precision="fp16"`; `cuda_graph=True` where an update cannot be captured; several curves with
             `hold`, or a curve without a flat part for `HoldUntilFlat`; an `applied` that is negative, or that
             comes with optimizers whose peaks are not known.
+
+    Warns:
+        CurveWarning: The model is not wrapped, and a process group of several ranks runs: each rank trains
+            for itself. `distribute(model, None)` says that it is meant.
 
     A call refuses a loss that is neither scalar nor pair, a total weight of zero that is known on the host,
     and a carry of another shape; the step stays usable. After an error or a Ctrl-C between an optimizer's
@@ -234,7 +241,8 @@ class TrainStep:
             FloatingPointError: `on_nonfinite="raise"`, and loss or gradient norm is not finite.
             TypeError, ValueError: `loss_fn` returned no loss, or another carry; the step stays usable.
             RuntimeError: An update before was broken off between the optimizer's step and its count; or
-                `DistributedDataParallel` did not average the gradients, since parameters got none.
+                `DistributedDataParallel` did not average the gradients, since parameters got none or
+                `loss_fn` did not call it; or the ranks can't go on together after an error.
         """
         if self._drivers.is_torn:
             self._drivers.check_whole()
