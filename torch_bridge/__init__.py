@@ -90,15 +90,17 @@ _LAZY = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _LAZY:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    try:
-        value = getattr(import_module(_LAZY[name]), name)
-    except ModuleNotFoundError as error:
-        raise checks.missing(name, error, "torch") from None
-    globals()[name] = value
-    return value
+if not TYPE_CHECKING:  # type checkers see the imports above, and every wrong name
+
+    def __getattr__(name: str) -> Any:
+        if name not in _LAZY:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        try:
+            value = getattr(import_module(_LAZY[name]), name)
+        except ModuleNotFoundError as error:
+            raise checks.missing(name, error, "torch") from None
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:

@@ -401,7 +401,16 @@ def without_a_file():
 
 @pytest.mark.parametrize(
     "build",
-    [functools.partial(without_a_file), Callable(), without_a_file(), np.frombuffer, dict, None, "build"],
+    [
+        functools.partial(without_a_file),
+        functools.update_wrapper(functools.partial(without_a_file), without_a_file),
+        Callable(),
+        without_a_file(),
+        np.frombuffer,
+        dict,
+        None,
+        "build",
+    ],
     ids=lambda value: type(value).__name__,
 )
 def test_a_build_without_a_source_text_is_refused(source, cache, build):

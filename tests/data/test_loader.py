@@ -204,7 +204,7 @@ class Stream(IterableDataset[int]):
         ({"pin_memory": True, "device": "cpu"}, ValueError, "pin_memory = True, but device = 'cpu'"),
         ({"shuffle": True, "sampler": range(8)}, ValueError, "shuffle = True and a sampler"),
         ({"non_blocking": True}, TypeError, "non_blocking = True belongs to the copy.*prefetch"),
-        ({"workers": 2}, TypeError, "unexpected keyword argument .workers."),
+        ({"workers": 2}, TypeError, "workers = 2 is given as num_workers="),
         ({"generator": None}, TypeError, "generator = None is made from seed="),
         ({"batch_sampler": []}, TypeError, "batch_sampler = .* give sampler="),
         ({"pin_memory_device": "cuda"}, TypeError, "pin_memory_device = 'cuda' is deprecated"),

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from support.descriptions import build, descriptions
 from support.examples import examples
 from support.runs import advance, modest_peaks, optimizer_with, rates_of
+from torch.optim.lr_scheduler import _warn_get_lr_called_within_step
 
 from plateau_jax import PlateauCurve
 from torch_bridge import CurveLR, lambda_lr
@@ -72,3 +73,24 @@ def test_a_step_after_a_group_came_is_refused_under_a_curve_a_group() -> None:
     with pytest.raises(ValueError, match="2 parameter groups; it had 1 when it got its curve"):
         scheduler.step()
     assert (str(optimizer.param_groups), scheduler.clock) == before
+
+
+class _TooFew(CurveLR):
+    def get_lr(self) -> Any:
+        return super().get_lr()[:1]
+
+
+def test_a_derived_class_that_gives_too_few_rates_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"1 rates for 2 parameter groups"):
+        _TooFew(optimizer_with([0.1, 0.2]), CURVE)
+
+
+class _AsTorchs(CurveLR):
+    def get_lr(self) -> Any:
+        _warn_get_lr_called_within_step(self)
+        return super().get_lr()
+
+
+def test_a_derived_class_after_torchs_pattern_brings_no_warning() -> None:
+    optimizer = optimizer_with([0.1])
+    advance(optimizer, _AsTorchs(optimizer, CURVE), 3)

@@ -4,6 +4,7 @@ import hashlib
 import inspect
 import json
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,8 @@ def of_settings(settings: Mapping[str, Any]) -> str:
 def of_code(build: Callable[..., Any]) -> str:
     """The source text of `build`, as `inspect.getsource` gives it."""
     try:
+        if isinstance(build, partial):  # with `__wrapped__` it would have the text of what it wraps
+            raise TypeError
         return inspect.getsource(build)
     except (TypeError, OSError):  # a partial, a callable object; code from `exec` or a prompt
         raise TypeError(f"build = {build!r} has no source text: define it with def, in a file") from None

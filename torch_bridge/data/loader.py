@@ -23,6 +23,7 @@ from torch_bridge.distributed import processes
 MOST_WORKERS = 8
 
 _NOT_HERE = {
+    "workers": "is given as num_workers=",
     "generator": "is made from seed=",
     "batch_sampler": "has no place beside batch_size; give sampler=",
     "pin_memory_device": "is deprecated; give device=",

@@ -45,7 +45,8 @@ def divide_factors(model: nn.Module) -> set[float | None]:
 def forget_pass(model: nn.Module) -> None:
     """Restore a sharded model after an error inside a forward or backward pass.
 
-    What `FSDPModule.reset_iter_state` does from torch 2.13 on, and drops gradients that are not reduced yet.
+    It does what `FSDPModule.reset_iter_state` does from torch 2.13 on, and drops gradients that are not
+    reduced yet.
     """
     for module in sharded_modules(model):
         state = module._get_fsdp_state()

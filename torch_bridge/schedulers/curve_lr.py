@@ -63,6 +63,8 @@ class CurveLR(LambdaLR):
     (0, [0.0])
     """
 
+    _get_lr_called_within_step = True
+    """Or torch warns of a `get_lr` that a derived class has, after torch's own pattern."""
     _rules: tuple[Rule, ...] = ()
     _states: States = ()
 
@@ -161,14 +163,17 @@ class CurveLR(LambdaLR):
 
     def _move(self, epoch: int | None = None) -> None:
         """Move on and write the rates."""
-        # torch's own does the same in twice the time: it guards `get_lr`, asks Tensor's metaclass for each
-        # group, and gives `zip` a keyword.
+        # torch's own does the same in twice the time: it guards `get_lr`, and asks Tensor's metaclass for
+        # each group.
         groups = self.optimizer.param_groups
         if len(groups) != len(self.base_lrs):
             self._set_peaks(self._peaks())
         self.last_epoch = self.last_epoch + 1 if epoch is None else epoch
         self._last_lr: list[float | Tensor] = []
-        for group, rate in zip(groups, self.get_lr()):  # noqa: B905 -- the lengths were compared
+        rates = self.get_lr()
+        if len(rates) != len(groups):  # of a derived class
+            raise ValueError(f"get_lr() gave {len(rates)} rates for {len(groups)} parameter groups")
+        for group, rate in zip(groups, rates):  # noqa: B905 -- the lengths were compared
             present = group["lr"]
             if type(present) is not float and isinstance(present, Tensor):
                 rate = present.fill_(rate).clone()

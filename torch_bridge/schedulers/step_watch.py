@@ -34,9 +34,10 @@ class Watch:
     - a scheduler step comes after `MANY` or more optimizer steps; or
     - an optimizer step is followed by two or more scheduler steps before the next optimizer step.
 
-    However many scheduler steps follow each other, they count as one time. So nothing is said of a picture
-    that is drawn by stepping, of a run that is stepped forward to its place, or of an update that fp16 skips
-    while its scheduler is stepped. Before the first optimizer step nothing counts.
+    Scheduler steps that follow each other without a step of the optimizer count as one time, however many
+    they are. So a picture that is drawn by stepping brings no warning, nor does a run that is stepped forward
+    to its place, nor an update now and then that fp16 skips while its scheduler is stepped. (Three such
+    updates, each right after a single good one, do.) Before the first optimizer step nothing counts.
 
     The steps of a compiled optimizer are not counted, since the count would be compiled in; nor are those of
     an optimizer without hooks. A copy of a watch counts nothing, and so repeats no warning.

@@ -78,7 +78,7 @@ class Accumulator:
         Raises:
             TypeError: A mean after pairs, or a pair after means.
             ValueError: A mean that depends on no parameter; a loss on another device than the
-                parameters; a weight that is zero, known on the host and the only one.
+                parameters.
         """
         if self._first is None:
             self._first = loss

@@ -53,11 +53,11 @@ class SingleMicroBatch:
         return self._loss, total_norm(gradients, norm_dtype)
 
     def keep_weights(self) -> None:
-        """The scale remembers the weights of several micro-batches alone."""
+        """Nothing is kept: the scale needs weights only for updates of several micro-batches."""
 
 
 def nonzero_on_host(total_weight: Tensor | float) -> Tensor | float:
-    """A total weight, refused where it is a zero known on the host; on the device the loss is not finite."""
+    """The total weight. A zero is refused if the host knows it; on the device it makes the loss NaN."""
     if not isinstance(total_weight, Tensor) and total_weight == 0:
         raise ValueError("the total weight of the micro-batches is zero")
     return total_weight
