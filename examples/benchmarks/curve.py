@@ -108,7 +108,7 @@ def in_jax(counts: list[int], rounds: int) -> None:
         table = []
         for count in counts:
             curve = curve_with(count)
-            ours, values = measured(partial(optax_schedule, curve))
+            ours, values = measured(partial(optax_schedule, curve, 1.0))
             theirs, _ = measured(partial(joined, curve))
             seconds = medians(rounds_here, {"ours": ours, "theirs": theirs})
             ours, theirs = (seconds[who] / values * unit for who in ("ours", "theirs"))
@@ -142,7 +142,7 @@ def in_jax_by_kind(rounds: int) -> None:
     curves = of_other_kinds()
     columns = []
     for measured in (in_a_loop, vectorised):
-        timed = {name: measured(partial(optax_schedule, curve)) for name, curve in curves.items()}
+        timed = {name: measured(partial(optax_schedule, curve, 1.0)) for name, curve in curves.items()}
         seconds = medians(rounds, {name: call for name, (call, _) in timed.items()})
         columns.append({name: seconds[name] / timed[name][1] * 1e9 for name in curves})
     for name in curves:

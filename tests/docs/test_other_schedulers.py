@@ -80,8 +80,9 @@ def lost_there(pair, plan):
     return (4 + power) * 2.0**-24
 
 
-# On short runs; the warning has its own tests.
+# On short runs, and past their ends; the warnings have their own tests.
 @pytest.mark.filterwarnings("ignore:plateaus:plateau_jax.CurveWarning")
+@pytest.mark.filterwarnings("ignore:the curve has total_steps:plateau_jax.CurveWarning")
 @pytest.mark.parametrize("pair", pairs(), ids=lambda pair: pair.there.partition("(")[0])
 @examples(15)
 @given(plans())

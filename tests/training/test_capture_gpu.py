@@ -23,7 +23,11 @@ from torch import nn
 
 from torch_bridge.training import clock
 
-pytestmark = pytest.mark.gpu
+pytestmark = [
+    pytest.mark.gpu,
+    # Runs may go on past the end of a curve; the warning has its own tests.
+    pytest.mark.filterwarnings("ignore:the clock of this TrainStep:plateau_jax.CurveWarning"),
+]
 
 
 _LOSSES = {"mean": mean_loss, "pair": pair_loss}

@@ -59,7 +59,7 @@ def test_a_path_is_no_state(tmp_path: Path) -> None:
 def test_a_clock_far_past_the_end(name: str) -> None:
     with patch.object(clock, "INTERVAL", 8):
         step, (batch,) = step_of(name, curve=PlateauCurve(20)), batches(1)
-        for _ in range(75):
+        for _ in range(25):
             step(batch)
         with pytest.warns(CurveWarning, match="its curve has 20 steps") as caught:
             train(step, [batch] * 30)

@@ -34,6 +34,9 @@ from plateau_jax import PlateauCurve
 from torch_bridge import TrainStep, make_loader, prefetch
 from torch_bridge.training import clock
 
+# Runs may go on past the end of a curve; the warning has its own tests.
+pytestmark = pytest.mark.filterwarnings("ignore:the clock of this TrainStep:plateau_jax.CurveWarning")
+
 
 def _seed(seed: int) -> None:
     torch.default_generator.manual_seed(seed)  # torch.manual_seed writes a traceback down each time

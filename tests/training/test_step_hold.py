@@ -30,6 +30,9 @@ from plateau_jax import Curve, HoldBelow, PlateauCurve
 from torch_bridge import MetricLog, TrainStep, lambda_lr
 from torch_bridge.training import clock
 
+# Runs may go on past the end of a curve; the warning has its own tests.
+pytestmark = pytest.mark.filterwarnings("ignore:the clock of this TrainStep:plateau_jax.CurveWarning")
+
 SIZE = 40
 
 

@@ -21,6 +21,9 @@ from support.training import (
 from plateau_jax import Curve, HoldBelow
 from torch_bridge.training import clock
 
+# Short curves, and runs past their ends; the warning has its own tests.
+pytestmark = pytest.mark.filterwarnings("ignore:the clock of this TrainStep:plateau_jax.CurveWarning")
+
 SIZE = 40
 
 

@@ -33,6 +33,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch_bridge import MetricLog, TrainStep
 from torch_bridge.training import clock
 
+# Runs may go on past the end of a curve; the warning has its own tests.
+pytestmark = pytest.mark.filterwarnings("ignore:the clock of this TrainStep:plateau_jax.CurveWarning")
+
 _LOSSES = {"mean": mean_loss, "pair": pair_loss, "device pair": device_pair_loss}
 
 
