@@ -170,6 +170,8 @@ def _check_optimizer(optimizer: Optimizer, own: Mapping[str, Any], other: Mappin
         raise ValueError("state_dict was saved with another optimizer, or with other parameter groups")
     for group in other["param_groups"]:
         checks.peak("initial_lr", group["initial_lr"])
+        if any(isinstance(leaf, Tensor) and leaf.is_meta for leaf in pytree.tree_leaves(group)):
+            raise ValueError("state_dict has a setting of an optimizer that is a tensor without memory")
     states: Mapping[Any, Any] = other["state"]
     # An optimizer of another library may keep something under a name, which is no parameter's.
     known: set[Any] = {number for each in numbers for number in each}
