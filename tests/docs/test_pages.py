@@ -1,0 +1,40 @@
+"""Every section of the README and of the pages in `docs/` runs, as a program of its own.
+
+A section is what stands under a heading with two signs. Its Python blocks run from top to bottom, after those
+that stand before the page's first such heading.
+"""
+
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+from support.pages import PAGES, ROOT, sections
+
+pytestmark = pytest.mark.slow
+
+
+def programs():
+    for page in PAGES:
+        first, *others = sections(page)
+        for section in others or [first]:
+            if code := section.python():
+                before = "" if section is first else first.python()
+                yield pytest.param(f"{before}\n{code}", id=f"{page.stem}-{section.heading or 'whole'}")
+
+
+@pytest.mark.parametrize("program", list(programs()))
+def test_sections_run(program: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # programs save files here
+    file = tmp_path / "program.py"
+    file.write_text(program, encoding="utf-8")
+    runpy.run_path(str(file), run_name="__main__")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_scripts_and_links_exist(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    for script in re.findall(r"(examples/[\w/]+\.\w+)", text):
+        assert (ROOT / script).exists(), script
+    for target in re.findall(r"\]\((?!https?:)([^)#\s]+)", text):
+        assert (page.parent / target).exists(), target
