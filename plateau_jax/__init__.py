@@ -7,6 +7,7 @@ for; `from plateau_jax import *` takes it along where JAX is installed.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from plateau_jax import branches as branches  # its kinds of curve register themselves
 from plateau_jax import checks
 from plateau_jax.curve import Curve
 from plateau_jax.curve_warning import CurveWarning
@@ -17,6 +18,7 @@ from plateau_jax.segments import Segments, stack
 from plateau_jax.staged import Stage, StagedCurve
 
 if TYPE_CHECKING:
+    __version__: str
     from plateau_jax.schedule import cosine_plateau_schedule, multiplier, optax_schedule
     from plateau_jax.transformation import ScaleByCurveState, scale_by_curve
 
@@ -46,10 +48,43 @@ _LAZY = {
     "scale_by_curve": "plateau_jax.transformation",
 }
 
+# This package may not import that one, so its names stand here too. A test compares them.
+_IN_TORCH_BRIDGE = {
+    "CarriedLoss",
+    "Checkpoints",
+    "CurveLR",
+    "CurveLRState",
+    "Follower",
+    "FollowerState",
+    "MeanLoss",
+    "MetricLog",
+    "PairLoss",
+    "StepResult",
+    "TrainStep",
+    "TrainStepState",
+    "cached_arrays",
+    "checkpoint_activations",
+    "count_updates",
+    "distribute",
+    "evaluate",
+    "find_batch_size",
+    "follow",
+    "get_cosine_plateau_schedule_with_warmup",
+    "is_main",
+    "lambda_lr",
+    "make_loader",
+    "prefetch",
+    "profile",
+}
+
 
 if not TYPE_CHECKING:  # type checkers see the imports above, and every wrong name
 
     def __getattr__(name: str) -> Any:
+        if name == "__version__":
+            return checks.installed_version()
+        if name in _IN_TORCH_BRIDGE:
+            raise checks.elsewhere(__name__, name, "torch_bridge")
         if name not in _LAZY:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         try:

@@ -5,6 +5,7 @@ import operator
 import reprlib
 import sys
 from collections.abc import Iterable, Mapping, MappingView, Set
+from importlib import metadata
 from importlib.util import find_spec
 from typing import Any, TypeVar, cast
 
@@ -227,3 +228,19 @@ def missing(name: str, error: ModuleNotFoundError, extra: str) -> ModuleNotFound
     if package not in _BROUGHT_BY[extra] or are_installed(package):
         return error
     return ModuleNotFoundError(f"{name} needs {package}: pip install 'plateau-jax[{extra}]'", name=package)
+
+
+def elsewhere(module: str, name: str, package: str) -> ImportError:
+    """What to raise where a module is asked for a public name of another package.
+
+    It is no AttributeError: `from module import name` would replace its message by Python's own.
+    """
+    return ImportError(f"{name} is not in {module}: write from {package} import {name}", name=module)
+
+
+def installed_version() -> str:
+    """The version of the installed distribution; "0+unknown" in a checkout that was not installed."""
+    try:
+        return metadata.version("plateau-jax")
+    except metadata.PackageNotFoundError:
+        return "0+unknown"

@@ -1,24 +1,18 @@
-"""What every curve is and can do, with the curves that are made of others: cooldowns and continuations.
-
-They stand in one file because each needs the other: `Curve.cooldown` returns a `Cooldown`, itself a `Curve`.
-"""
+"""What every curve is and can do."""
 
 import operator
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
 from functools import cached_property, partial
-from typing import Any, Literal, Self, get_args, overload
+from typing import Any, Literal, Self, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-from plateau_jax import checks, fixed_point, levels, notebook, plain_values, rows, segments
+from plateau_jax import checks, fixed_point, levels, notebook, plain_values, plotting, rows, segments
 from plateau_jax.checks import MAX_STEP
-from plateau_jax.exact import decimal, nearest_float32
 from plateau_jax.namespace import Namespace
-from plateau_jax.plain_values import MAX_DEPTH, kind
-from plateau_jax.rows import Row, hold, row_at
+from plateau_jax.rows import Row
 from plateau_jax.segments import Numbers, Segments
 
 StageShape = Literal["linear", "cosine", "1-sqrt", "exponential"]
@@ -145,7 +139,7 @@ class Curve(ABC):
         >>> branch([3999, 4000, 4250, 5000]), branch.total_steps
         (array([1. , 1. , 0.5, 0. ], dtype=float32), 5000)
         """
-        return Cooldown(self, at, steps, to=to, shape=shape)
+        return plain_values.class_of("cooldown")(self, at, steps, to=to, shape=shape)
 
     def then(self, other: "Curve", *, scale: float = 1.0) -> "Curve":
         """This curve for its `total_steps`, then `other` from its step 0 on, all its levels times `scale`.
@@ -174,7 +168,7 @@ class Curve(ABC):
         >>> restarted([10, 100, 110, 200]), restarted.total_steps
         (array([1. , 0. , 0.5, 0. ], dtype=float32), 200)
         """
-        return Then(self, other, scale=scale)
+        return plain_values.class_of("then")(self, other, scale=scale)
 
     def same_until(self, other: "Curve", step: int) -> bool:
         """Whether both curves give the same float32 at every step below `step`.
@@ -242,6 +236,35 @@ class Curve(ABC):
         """
         return rows.as_text(self.rows)
 
+    def plot(self, *, peak_value: float = 1.0, ax: Any = None) -> Any:
+        """Draw the learning rates, peak_value · curve(step), against the step. Needs matplotlib.
+
+        Warmup and plateaus are shaded. `plateau_jax.plot` draws several curves into one picture. In a script
+        `matplotlib.pyplot.show()` opens the window.
+
+        Args:
+            peak_value: The peak learning rate that the curve is multiplied by.
+            ax: The matplotlib Axes to draw into; the current ones by default. Limits that were set stay.
+
+        Returns:
+            The Axes.
+
+        Raises:
+            ModuleNotFoundError: matplotlib is not installed, and no Axes were given.
+            TypeError: `peak_value` is not a number.
+            ValueError: A `peak_value` that is negative, not finite, or positive and below 2⁻¹²⁶.
+
+        >>> from plateau_jax import PlateauCurve
+        >>> ax = PlateauCurve(1000, warmup_steps=100).plot(peak_value=3e-4)
+        >>> ax.get_xlabel(), ax.get_ylabel()
+        ('step', 'learning rate')
+        """
+        return plotting.plot(self, peak_value=peak_value, ax=ax)
+
+    def _phrases(self) -> list[str]:
+        """What the legend of a picture says of this curve, in parts, without its number of steps."""
+        return [type(self).__name__]
+
     def _repr_html_(self) -> str:
         """The curve as notebooks show it: a picture, and the table of `describe`. Needs no matplotlib."""
         return notebook.html(self.rows, self, type(self).__name__, repr(self))
@@ -285,88 +308,6 @@ class Curve(ABC):
 
 _FOLLOWING = {"rows", "depth", "total_steps", "segments", "flat_starts", "_numbers"}
 """The attributes that `_freeze` sets beside the arguments, and that are computed from them."""
-
-
-@kind("cooldown", curves=["curve"])
-@dataclass(frozen=True, repr=False)
-class Cooldown(Curve):
-    """What `Curve.cooldown` returns."""
-
-    curve: Curve
-    at: int
-    steps: int
-    _: KW_ONLY
-    to: float = 0.0
-    shape: StageShape = "1-sqrt"
-
-    def __post_init__(self) -> None:
-        curve = checked("curve", self.curve)
-        at = checks.at_least("at", self.at, 0)
-        steps = checks.at_least("steps", self.steps, 1)
-        if at + steps > MAX_STEP:
-            raise ValueError(f"at + steps = {at + steps} must be at most 2**31 - 1 = {MAX_STEP}")
-        to = checks.ratio("to", self.to)
-        shape = checks.one_of("shape", self.shape, get_args(StageShape))
-        start, end = row_at(curve.rows, at).at(at), decimal(to)
-        if levels.are_equal(start, end):
-            start = end
-        elif levels.is_above(end, start):
-            level = nearest_float32(levels.bits(start))
-            raise ValueError(f"to = {to!r} must not lie above the level at step {at}, {level}")
-        if shape == "exponential" and not end:
-            raise ValueError("an exponential cooldown to 0 is not defined")
-        self._freeze(
-            [
-                # The number of rows does not depend on `at`. The row that is cut short keeps its length, and
-                # with it its values.
-                *(row._replace(begin=min(row.begin, at)) for row in curve.rows[:-1]),
-                curve.rows[-1]._replace(begin=min(curve.total_steps, at), kind="hold"),
-                Row("cooldown", at, steps, start, end, shape),
-                hold("end", at + steps, 0, end),
-            ],
-            depth=_deeper(curve),
-            at=at,
-            steps=steps,
-            to=to,
-            shape=shape,
-        )
-
-    def __repr__(self) -> str:
-        return f"{self.curve!r}.cooldown({self.at}, {self.steps}, to={self.to!r}, shape={self.shape!r})"
-
-
-@kind("then", curves=["curve", "other"])
-@dataclass(frozen=True, repr=False)
-class Then(Curve):
-    """What `Curve.then` returns."""
-
-    curve: Curve
-    other: Curve
-    _: KW_ONLY
-    scale: float = 1.0
-
-    def __post_init__(self) -> None:
-        curve, other = checked("curve", self.curve), checked("other", self.other)
-        scale = checks.number("scale", self.scale)
-        if not 0 < scale <= 1:
-            raise ValueError(f"scale = {scale!r} must lie in (0, 1]")
-        first = curve.total_steps
-        if first + other.total_steps > MAX_STEP:
-            raise ValueError(
-                f"total_steps = {first} + {other.total_steps} must be at most 2**31 - 1 = {MAX_STEP}"
-            )
-        rows = [*curve.rows[:-1], *(row.moved(first, decimal(scale)) for row in other.rows)]
-        self._freeze(rows, depth=_deeper(curve, other), scale=scale)
-
-    def __repr__(self) -> str:
-        return f"{self.curve!r}.then({self.other!r}, scale={self.scale!r})"
-
-
-def _deeper(*curves: Curve) -> int:
-    depth = 1 + max(curve.depth for curve in curves)
-    if depth > MAX_DEPTH:
-        raise ValueError(f"cooldowns and continuations are nested {depth} deep; at most {MAX_DEPTH} may be")
-    return depth
 
 
 def checked(name: str, value: Any) -> Curve:

@@ -51,6 +51,11 @@ def kind(
     return register
 
 
+def class_of(name: str) -> type[Any]:
+    """The class of a kind. A file that may not import the class, since the class imports it, asks here."""
+    return _KINDS[name].cls
+
+
 def names_of(cls: type[Any]) -> list[str]:
     return [field.name for field in fields(cls)]
 

@@ -174,6 +174,18 @@ class PlateauCurve(Curve):
         """
         return cast("CurveArguments", super().to_dict())
 
+    def _phrases(self) -> list[str]:
+        warmup = f"{self.warmup_shape} warmup from {self.init_lr_ratio:g} over {self.warmup_steps} steps"
+        plateaus = [f"plateau {start:g}–{start + duration:g} %" for start, duration in self.plateaus]
+        plateaus += [f"plateau {start}–{start + length}" for start, length in self.absolute_plateaus]
+        if len(plateaus) > 2:
+            plateaus = [f"{len(plateaus)} plateaus"]
+        return [
+            warmup if self.warmup_steps else "no warmup",
+            f"{self.decay_shape} decay to {self.min_lr_ratio:g}",
+            *(plateaus or ["no plateau"]),
+        ]
+
 
 def _rows(
     total_steps: int,

@@ -3,21 +3,22 @@
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import cycle
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from plateau_jax import checks
-from plateau_jax.curve import Cooldown, Curve, Then
 from plateau_jax.picture import FILLS, OPACITY, spans, steps_to_draw
-from plateau_jax.plateau_curve import PlateauCurve
 from plateau_jax.rows import Row
-from plateau_jax.staged import Stage, StagedCurve
+from plateau_jax.segments import Segments
+
+if TYPE_CHECKING:
+    from plateau_jax.curve import Curve
 
 # These tell lines and spans apart where there is no colour.
 _STYLES = "-", "--", "-.", ":", (0, (9, 2)), (0, (5, 1, 1, 1, 1, 1))
 _HATCHES = {"warmup": "////", "plateau": None}
 
 
-def plot(curves: Curve | Iterable[Curve], *, peak_value: float = 1.0, ax: Any = None) -> Any:
+def plot(curves: "Curve | Iterable[Curve]", *, peak_value: float = 1.0, ax: Any = None) -> Any:
     """Draw learning rates against the step: peak_value · curve(step). Needs matplotlib.
 
     A single curve, in Axes without lines, is drawn with its warmup and plateaus shaded. For several curves a
@@ -107,21 +108,23 @@ def _room(ax: Any) -> float:
     return 0.05 + min(1.1 * height, 0.5)
 
 
-def _checked(curves: Any) -> list[Curve]:
-    if isinstance(curves, Curve):
-        return [curves]
+def _checked(curves: Any) -> "list[Curve]":
     items: list[Any] = list(cast("Iterable[Any]", curves)) if isinstance(curves, Iterable) else [curves]
     for item in items:
-        if not isinstance(item, Curve):
+        if not isinstance(getattr(item, "segments", None), Segments):
             raise TypeError(f"curves holds {item!r}; it must be one Curve or several")
     if not items:
         raise ValueError("curves is empty; it must be one Curve or several")
     return items
 
 
-def _labels(curves: list[Curve]) -> list[str]:
+def _labels(curves: "list[Curve]") -> list[str]:
     """What sets each curve apart from the others; its whole description, where nothing does."""
-    described = [_description(curve) for curve in curves]
+    described = [
+        # The other phrases of a cooldown, or of a continuation, say where it ends.
+        [*([] if curve.depth else [f"{curve.total_steps} steps"]), *curve._phrases()]
+        for curve in curves
+    ]
     shared = set(described[0]).intersection(*described)
     labels = [", ".join([part for part in parts if part not in shared] or parts) for parts in described]
     labels = [textwrap.shorten(label, 80, placeholder=" …") for label in labels]
@@ -129,50 +132,3 @@ def _labels(curves: list[Curve]) -> list[str]:
         f"{number}: {label}" if labels.count(label) > 1 else label
         for number, label in enumerate(labels, start=1)
     ]
-
-
-def _description(curve: Curve) -> list[str]:
-    """The parts of a curve's description, which may set it apart."""
-    match curve:
-        case Cooldown():
-            return [
-                *_before(curve.curve),
-                f"{curve.shape} cooldown {curve.at}–{curve.total_steps} to {curve.to:g}",
-            ]
-        case Then():
-            before = _before(curve.curve)
-            new = [part for part in _before(curve.other) if part not in before]
-            then = f"then {curve.curve.total_steps}–{curve.total_steps}"
-            then += f" × {curve.scale:g}" if curve.scale != 1 else ""
-            return [*before, f"{then}: {', '.join(new)}" if new else then]
-        case _:
-            return [f"{curve.total_steps} steps", *_before(curve)]
-
-
-def _before(curve: Curve) -> list[str]:
-    """The same without the total steps, for a curve that another one follows."""
-    if isinstance(curve, PlateauCurve):
-        return _plateau_curve(curve)
-    if isinstance(curve, StagedCurve):
-        return [f"from {curve.start:g}", *map(_stage, curve.stages)]
-    return _description(curve)
-
-
-def _plateau_curve(curve: PlateauCurve) -> list[str]:
-    plateaus = [f"plateau {start:g}–{start + duration:g} %" for start, duration in curve.plateaus]
-    plateaus += [f"plateau {start}–{start + length}" for start, length in curve.absolute_plateaus]
-    if len(plateaus) > 2:
-        plateaus = [f"{len(plateaus)} plateaus"]
-    warmup = f"{curve.warmup_shape} warmup from {curve.init_lr_ratio:g} over {curve.warmup_steps} steps"
-    return [
-        warmup if curve.warmup_steps else "no warmup",
-        f"{curve.decay_shape} decay to {curve.min_lr_ratio:g}",
-        *(plateaus or ["no plateau"]),
-    ]
-
-
-def _stage(stage: Stage | tuple[Any, ...]) -> str:
-    steps, to, shape = stage
-    if to is None:
-        return f"hold {steps}"
-    return f"{shape} to {to:g} in {steps}" if steps else f"jump to {to:g}"

@@ -89,6 +89,9 @@ class StagedCurve(Curve):
                 "Write each as rate / peak"
             )
 
+    def _phrases(self) -> list[str]:
+        return [f"from {self.start:g}", *map(_phrase, self.stages)]
+
 
 def _stage(label: str, value: Any) -> Stage:
     label = f"{label} = {value!r}"
@@ -118,3 +121,10 @@ def _rows(stages: Sequence[Stage], start: Fraction) -> Iterator[Row]:
             yield Row("stage", begin, steps, level, target, shape)
         begin, level = begin + steps, target
     yield hold("end", begin, 0, level)
+
+
+def _phrase(stage: Stage | tuple[Any, ...]) -> str:
+    steps, to, shape = stage
+    if to is None:
+        return f"hold {steps}"
+    return f"{shape} to {to:g} in {steps}" if steps else f"jump to {to:g}"

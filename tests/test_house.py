@@ -17,7 +17,7 @@ _FLOORS = [
     ("plateau_jax.segments",),
     ("plateau_jax.fixed_point",),
     ("plateau_jax.curve",),
-    ("plateau_jax.plateau_curve", "plateau_jax.staged"),
+    ("plateau_jax.branches", "plateau_jax.plateau_curve", "plateau_jax.staged"),
     ("torch_bridge.core",),
     ("torch_bridge.schedulers",),
     ("torch_bridge.distributed",),

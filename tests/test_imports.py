@@ -3,11 +3,13 @@
 import pickle
 import subprocess
 import sys
+from importlib import metadata
 from unittest.mock import patch
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from packaging.version import Version
 
 import plateau_jax
 import torch_bridge
@@ -120,6 +122,7 @@ _ASKED = [
     ("jax", "from plateau_jax import optax_schedule", "optax_schedule", "jax"),
     ("optax", "import plateau_jax; plateau_jax.scale_by_curve", "scale_by_curve", "jax"),
     ("matplotlib", "import plateau_jax as p; p.plot(p.PlateauCurve(9))", "plot", "plot"),
+    ("matplotlib", "import plateau_jax as p; p.StagedCurve([(9, 1)]).plot()", "plot", "plot"),
     *(("torch", f"import torch_bridge; torch_bridge.{name}", name, "torch") for name in _TORCH_NAMES),
     ("torch", "from torch_bridge import count_updates, lambda_lr", "lambda_lr", "torch"),
     ("torchdata", "from torch_bridge import lambda_lr, prefetch, make_loader", "make_loader", "torch"),
@@ -236,8 +239,45 @@ def test_every_public_name_is_there():
     assert {*_TORCH_NAMES, "prefetch"} <= set(torch_bridge.__all__)
 
 
+_HANDED_ON = {"Curve", "PlateauCurve", "StagedCurve"}
+
+
+def test_torch_bridge_hands_on_the_curves():
+    assert set(torch_bridge.__all__) & set(plateau_jax.__all__) == _HANDED_ON
+    for name in _HANDED_ON:
+        assert getattr(torch_bridge, name) is getattr(plateau_jax, name)
+
+
+_ELSEWHERE = [
+    *((plateau_jax, name, torch_bridge) for name in torch_bridge._LAZY),
+    *((torch_bridge, name, plateau_jax) for name in {*plateau_jax.__all__, *_JAX_NAMES} - _HANDED_ON),
+]
+
+
+@pytest.mark.parametrize(("module", "name", "other"), _ELSEWHERE, ids=lambda part: str(part))
+def test_a_name_of_the_other_package_says_so(module, name, other):
+    message = f"^{name} is not in {module.__name__}: write from {other.__name__} import {name}$"
+    with pytest.raises(ImportError, match=message):
+        exec(f"from {module.__name__} import {name}")
+    with pytest.raises(ImportError, match=message):
+        getattr(module, name)
+    exec(f"from {other.__name__} import {name}")
+
+
+def test_the_version_is_that_of_the_installed_package():
+    installed = metadata.version("plateau-jax")
+    assert plateau_jax.__version__ == torch_bridge.__version__ == installed
+    assert str(Version(installed)) == installed
+
+
+def test_the_version_of_a_checkout_that_was_not_installed():
+    with patch.object(metadata, "distribution", side_effect=metadata.PackageNotFoundError("plateau-jax")):
+        assert plateau_jax.__version__ == torch_bridge.__version__ == "0+unknown"
+    assert Version("0+unknown") < Version("0.0.1")
+
+
 def test_public_classes_of_torch_bridge_are_pickled_by_the_name_of_their_module():
-    for name in torch_bridge.__all__:
+    for name in torch_bridge._LAZY:
         found = getattr(torch_bridge, name)
         assert pickle.loads(pickle.dumps(found)) is found
         assert torch_bridge._LAZY[name] == found.__module__

@@ -2,15 +2,16 @@
 
 Each public name is imported when it is first asked for, so that `lambda_lr` loads nothing of FSDP, of
 `torch.distributed.checkpoint` or of torchdata. `from torch_bridge import *` brings `make_loader` where
-torchdata is installed.
+torchdata is installed. The curves are those of `plateau_jax`.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from torch_bridge.core import checks
+from torch_bridge.core import NAMES_OF_PLATEAU_JAX, Curve, PlateauCurve, StagedCurve, checks
 
 if TYPE_CHECKING:
+    __version__: str
     from torch_bridge.checkpointing.checkpoints import Checkpoints
     from torch_bridge.data.array_cache import cached_arrays
     from torch_bridge.data.loader import make_loader
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 __all__: list[str] = [
     "CarriedLoss",
     "Checkpoints",
+    "Curve",
     "CurveLR",
     "CurveLRState",
     "Follower",
@@ -42,6 +44,8 @@ __all__: list[str] = [
     "MeanLoss",
     "MetricLog",
     "PairLoss",
+    "PlateauCurve",
+    "StagedCurve",
     "StepResult",
     "TrainStep",
     "TrainStepState",
@@ -93,6 +97,10 @@ _LAZY = {
 if not TYPE_CHECKING:  # type checkers see the imports above, and every wrong name
 
     def __getattr__(name: str) -> Any:
+        if name == "__version__":
+            return checks.installed_version()
+        if name in NAMES_OF_PLATEAU_JAX:
+            raise checks.elsewhere(__name__, name, "plateau_jax")
         if name not in _LAZY:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         try:

@@ -1,6 +1,7 @@
 """All that this package takes from `plateau_jax`."""
 
-from plateau_jax import Curve, PlateauCurve, checks
+import plateau_jax
+from plateau_jax import Curve, PlateauCurve, StagedCurve, checks
 from plateau_jax.curve_warning import at_this_line, silent, warn
 from plateau_jax.decision import HOST, decide, start
 from plateau_jax.fixed_point import CHUNK
@@ -9,9 +10,11 @@ from plateau_jax.holds import Rule, rules_of
 __all__ = [
     "CHUNK",
     "HOST",
+    "NAMES_OF_PLATEAU_JAX",
     "Curve",
     "PlateauCurve",
     "Rule",
+    "StagedCurve",
     "at_this_line",
     "checks",
     "decide",
@@ -20,3 +23,6 @@ __all__ = [
     "start",
     "warn",
 ]
+
+NAMES_OF_PLATEAU_JAX = {*plateau_jax.__all__, *plateau_jax._LAZY}
+"""Its public names; those that need JAX too, whether JAX is installed or not."""

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from support.descriptions import KINDS, build, descriptions
 
 from plateau_jax import Curve, PlateauCurve, StagedCurve
-from plateau_jax.curve import Cooldown, Then
+from plateau_jax.branches import Cooldown, Then
 
 
 class PlainPlateaus(PlateauCurve):

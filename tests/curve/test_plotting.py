@@ -1,5 +1,6 @@
 """The picture shows the curve, and its legend says what sets curves apart."""
 
+import inspect
 import subprocess
 import sys
 import warnings
@@ -14,7 +15,7 @@ from matplotlib.ticker import MultipleLocator
 from support.descriptions import build, descriptions
 from support.examples import examples
 
-from plateau_jax import PlateauCurve, StagedCurve, plot
+from plateau_jax import Curve, PlateauCurve, StagedCurve, plot
 
 mpl.use("Agg")
 
@@ -65,6 +66,25 @@ def test_without_axes_it_draws_into_the_current_ones():
         assert ax.get_ylabel() == "learning rate"
     finally:
         plt.close(figure)
+
+
+@examples(20)
+@given(descriptions(), st.sampled_from((1.0, 3e-4)))
+def test_the_method_draws_what_the_function_draws(description, peak):
+    curve = build(description)
+    ax, other = _axes(), _axes()
+    assert curve.plot(peak_value=peak, ax=ax) is ax
+    plot(curve, peak_value=peak, ax=other)
+    for line, same in zip(ax.lines, other.lines, strict=True):
+        np.testing.assert_array_equal(_points(line), _points(same))
+        assert line.get_label() == same.get_label()
+    assert len(ax.patches) == len(other.patches)
+    assert (ax.get_ylabel(), ax.get_ylim()) == (other.get_ylabel(), other.get_ylim())
+
+
+def test_the_method_takes_the_arguments_of_the_function():
+    function, method = inspect.signature(plot), inspect.signature(Curve.plot)
+    assert list(function.parameters.values())[1:] == list(method.parameters.values())[1:]
 
 
 @pytest.mark.parametrize("of", [list, tuple, iter])
@@ -250,7 +270,7 @@ def test_axes_that_are_given_need_no_pyplot():
     code = """
 import sys
 from matplotlib.figure import Figure
-from plateau_jax import PlateauCurve, StagedCurve, plot
+from plateau_jax import Curve, PlateauCurve, StagedCurve, plot
 plot(PlateauCurve(10), ax=Figure().subplots())
 assert "matplotlib.pyplot" not in sys.modules
 assert "jax" not in sys.modules and "torch" not in sys.modules

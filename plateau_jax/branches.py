@@ -1,0 +1,104 @@
+"""Curves that are made of other curves: cooldowns and continuations."""
+
+from dataclasses import KW_ONLY, dataclass
+from typing import get_args
+
+from plateau_jax import checks, levels
+from plateau_jax.checks import MAX_STEP
+from plateau_jax.curve import Curve, StageShape, checked
+from plateau_jax.exact import decimal, nearest_float32
+from plateau_jax.plain_values import MAX_DEPTH, kind
+from plateau_jax.rows import Row, hold, row_at
+
+
+@kind("cooldown", curves=["curve"])
+@dataclass(frozen=True, repr=False)
+class Cooldown(Curve):
+    """What `Curve.cooldown` returns."""
+
+    curve: Curve
+    at: int
+    steps: int
+    _: KW_ONLY
+    to: float = 0.0
+    shape: StageShape = "1-sqrt"
+
+    def __post_init__(self) -> None:
+        curve = checked("curve", self.curve)
+        at = checks.at_least("at", self.at, 0)
+        steps = checks.at_least("steps", self.steps, 1)
+        if at + steps > MAX_STEP:
+            raise ValueError(f"at + steps = {at + steps} must be at most 2**31 - 1 = {MAX_STEP}")
+        to = checks.ratio("to", self.to)
+        shape = checks.one_of("shape", self.shape, get_args(StageShape))
+        start, end = row_at(curve.rows, at).at(at), decimal(to)
+        if levels.are_equal(start, end):
+            start = end
+        elif levels.is_above(end, start):
+            level = nearest_float32(levels.bits(start))
+            raise ValueError(f"to = {to!r} must not lie above the level at step {at}, {level}")
+        if shape == "exponential" and not end:
+            raise ValueError("an exponential cooldown to 0 is not defined")
+        self._freeze(
+            [
+                # The number of rows does not depend on `at`. The row that is cut short keeps its length, and
+                # with it its values.
+                *(row._replace(begin=min(row.begin, at)) for row in curve.rows[:-1]),
+                curve.rows[-1]._replace(begin=min(curve.total_steps, at), kind="hold"),
+                Row("cooldown", at, steps, start, end, shape),
+                hold("end", at + steps, 0, end),
+            ],
+            depth=_deeper(curve),
+            at=at,
+            steps=steps,
+            to=to,
+            shape=shape,
+        )
+
+    def _phrases(self) -> list[str]:
+        cooldown = f"{self.shape} cooldown {self.at}–{self.total_steps} to {self.to:g}"
+        return [*self.curve._phrases(), cooldown]
+
+    def __repr__(self) -> str:
+        return f"{self.curve!r}.cooldown({self.at}, {self.steps}, to={self.to!r}, shape={self.shape!r})"
+
+
+@kind("then", curves=["curve", "other"])
+@dataclass(frozen=True, repr=False)
+class Then(Curve):
+    """What `Curve.then` returns."""
+
+    curve: Curve
+    other: Curve
+    _: KW_ONLY
+    scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        curve, other = checked("curve", self.curve), checked("other", self.other)
+        scale = checks.number("scale", self.scale)
+        if not 0 < scale <= 1:
+            raise ValueError(f"scale = {scale!r} must lie in (0, 1]")
+        first = curve.total_steps
+        if first + other.total_steps > MAX_STEP:
+            raise ValueError(
+                f"total_steps = {first} + {other.total_steps} must be at most 2**31 - 1 = {MAX_STEP}"
+            )
+        rows = [*curve.rows[:-1], *(row.moved(first, decimal(scale)) for row in other.rows)]
+        self._freeze(rows, depth=_deeper(curve, other), scale=scale)
+
+    def _phrases(self) -> list[str]:
+        before = self.curve._phrases()
+        new = [phrase for phrase in self.other._phrases() if phrase not in before]
+        then = f"then {self.curve.total_steps}–{self.total_steps}"
+        then += f" × {self.scale:g}" if self.scale != 1 else ""
+        return [*before, f"{then}: {', '.join(new)}" if new else then]
+
+    def __repr__(self) -> str:
+        return f"{self.curve!r}.then({self.other!r}, scale={self.scale!r})"
+
+
+def _deeper(*curves: Curve) -> int:
+    depth = 1 + max(curve.depth for curve in curves)
+    if depth > MAX_DEPTH:
+        raise ValueError(f"cooldowns and continuations are nested {depth} deep; at most {MAX_DEPTH} may be")
+    return depth
