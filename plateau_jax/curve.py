@@ -57,7 +57,9 @@ class Curve(ABC):
         """Set what a curve consists of, once its arguments are valid."""
         rows = tuple(rows)
         values = {**arguments, "rows": rows, "depth": depth, "total_steps": rows[-1].begin}
-        object.__setattr__(self, "__dict__", Namespace(vars(self) | values))
+        object.__setattr__(self, "__dict__", Namespace(vars(self)))
+        for name, value in values.items():  # a derived class may have slots for them
+            object.__setattr__(self, name, value)
         # The tables are made here and not in the first call, so that a compiler that traces a call, such as
         # torch's, finds them finished.
         _ = self._numbers
@@ -303,7 +305,7 @@ class Curve(ABC):
         # Rows and tables are left out of pickles and copies: they follow from the arguments.
         values = {name: value for name, value in vars(self).items() if name not in _FOLLOWING}
         arguments = {name: getattr(self, name) for name in plain_values.names_of(type(self))}
-        return partial(plain_values.made, type(self), values | arguments), ()
+        return partial(plain_values.copied, type(self), values | arguments), ()
 
 
 _FOLLOWING = {"rows", "depth", "total_steps", "segments", "flat_starts", "_numbers"}

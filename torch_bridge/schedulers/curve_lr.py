@@ -307,7 +307,7 @@ class CurveLR(LambdaLR):
         try:
             if (saved := state_dict.get("curves")) is None:
                 raise ValueError(f"state_dict names no curve; to load it all the same {way_out('lambda_lr')}")
-            curves = curves_in(saved, count)
+            curves = curves_in(saved, own_curves)
             saved = state_dict["rates"]
             rates = [float(checks.number(f"rates[{i}]", rate)) for i, rate in enumerate(saved)]
             if len(rates) != count or min(rates, default=0.0) < 0:
@@ -332,5 +332,5 @@ class CurveLR(LambdaLR):
 def _end_of(curves: Sequence[Curve]) -> float:
     """The last step past the end of the curves that needs no word; infinity where a rate stays above 0."""
     total = max(curve.total_steps for curve in curves)
-    stays = any(curve(curve.total_steps) for curve in set(curves))
+    stays = any(curve(curve.total_steps) for curve in curves)
     return math.inf if stays else total + max(10, total // 100)

@@ -145,10 +145,11 @@ class Follower:
         try:
             check_loaded(state_dict)
             count = len(self._bases())
+            own_curves = self.curves if self._for_all is None else [self._for_all] * count
             step = checks.at_least("last_epoch", state_dict["last_epoch"], 0)
             saved_key: Any = state_dict["key"]
             bases = bases_in("base_values", state_dict["base_values"], count)
-            curves = curves_in(state_dict["curves"], count) if strict else []
+            curves = curves_in(state_dict["curves"], own_curves) if strict else []
         except KeyError as error:
             raise ValueError(f"state_dict is not the state of a follower: it has no {error}") from None
         except (OverflowError, TypeError) as error:
@@ -156,7 +157,6 @@ class Follower:
         if (list(cast("Any", saved_key)) if isinstance(saved_key, tuple) else saved_key) != self._key:
             raise ValueError(f"state_dict is of {shown(saved_key)}, and this follower sets {self._key!r}")
         if strict:
-            own_curves = self.curves if self._for_all is None else [self._for_all] * count
             check_past(curves, own_curves, step, "follow")
         self._set_bases(bases)
         self._move_to(step)

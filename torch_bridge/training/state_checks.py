@@ -36,7 +36,7 @@ def check(
         _check(own, other, optimizers, device)
         if curves is not None:
             with _refused("list of curves"):
-                saved = curves_in(other["curves"], len(curves))
+                saved = curves_in(other["curves"], curves)
             check_past(saved, curves, clock_in(other, other["applied"]), "TrainStep")
 
 
