@@ -90,13 +90,16 @@ class CurveLR(LambdaLR):
             epoch: The step to go to, as in torch; by default the next one. Below -1 it is taken as -1.
 
         Warns:
-            CurveWarning: Three times in a row, a call came after ten or more optimizer steps, or two or more
-                calls came after one optimizer step (accelerate steps a prepared scheduler once for each
-                process). Where every rate was 0, the first call after ten or more optimizer steps brings it,
-                and so do twenty optimizer steps without a call. It comes too where the training goes on at
-                rate 0 after the curve's end, by more than a hundredth of its steps and more than ten. Calls
-                without an optimizer, as for a picture, bring no warning.
-            UserWarning: As torch's own: the first call came before `optimizer.step()`; `epoch` is given.
+            CurveWarning: Once, in these cases:
+
+                - Three times in a row, a call came after ten or more optimizer steps.
+                - Three times in a row, two or more calls came after one optimizer step. (accelerate steps a
+                  prepared scheduler once for each process.)
+                - A call came after ten or more optimizer steps, or no call in twenty, and every rate was 0.
+
+                And once where the training goes on at rate 0 after the curve's end, by more than a hundredth
+                of its steps and more than ten. Without optimizer steps, as for a picture, no warning comes.
+            UserWarning: As torch's own: the first call came before `optimizer.step()`, or `epoch` is given.
 
         Raises:
             TypeError: `epoch` is not an integer. Nothing was changed.

@@ -43,7 +43,7 @@ class CurveLRState(TypedDict):
     hold: list[HoldState] | None
     """The rules that hold the clock, and what they remember."""
     warned: bool
-    """Whether the user has been warned about when the scheduler is stepped; the warning comes once a run."""
+    """Whether the warning about too few or too many scheduler steps was given; it comes once."""
     _last_lr: list[float]
     """The rates once more, for a `LambdaLR` of torch's that loads this state."""
     lr_lambdas: list[None]

@@ -180,19 +180,20 @@ def follow(
 
         group[key] = float32(base) · curve(n)
 
-    The base is the group's value when the follower is built, **rounded to float32** as a peak is. So the
-    product is exact in a Python float, and its float32 is that of JAX. A value that is a tensor stays the
-    same tensor and is filled. An optimizer may have any number of followers, one for each setting, beside a
-    scheduler or a `TrainStep`. A group that is added later joins one curve for all at the next `step()`, with
-    its own value as its base; under a curve a group it is refused. A follower counts its own steps: neither a
-    skipped update nor a hold stops it.
+    The base is the group's value when the follower is built, **rounded to float32**. So the product is exact
+    in a Python float, and rounded to float32 it is the value that JAX computes. Where the value is a tensor,
+    the follower writes into that tensor. An optimizer may have any number of followers, one for each setting,
+    beside a scheduler or a `TrainStep`. If one curve was given for all groups, a group that is added later
+    follows it from the next `step()` on, with its own value as its base; if one curve was given for each
+    group, an added group is refused. A follower counts its own `step()` calls: a hold of the scheduler, or an
+    update that was skipped, does not stop it.
 
     The base is in the follower's state, not in the groups. So build the follower while the groups have their
     first values, or load its state afterwards.
 
-    A CUDA graph keeps the numbers that it was captured with. So under `TrainStep(cuda_graph=True)` an update
-    after a change runs eagerly, and is captured again once the value has stayed the same for three updates:
-    on a plateau, or on a `StagedCurve` of stairs.
+    A CUDA graph keeps the numbers that it was captured with. So under `TrainStep(cuda_graph=True)` updates
+    run eagerly while the value changes. They are captured again once the value has stayed the same for three
+    updates, as on a plateau.
 
     Args:
         optimizer: Any torch optimizer.
