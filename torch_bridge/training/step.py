@@ -210,7 +210,7 @@ class TrainStep:
         )
         self._drivers = Drivers(self.optimizers, self._clock)
         self._graphs = Graphs(self._update, self._drivers, found.device) if cuda_graph else None
-        self._foundation = Foundation(model, self.optimizers, captured=cuda_graph)
+        self._foundation = Foundation(model, self.optimizers, found.with_wrappers, captured=cuda_graph)
         self._saved_parts = SavedParts(
             found.wrapper.module,
             self.optimizers,
@@ -240,6 +240,8 @@ class TrainStep:
         Raises:
             FloatingPointError: `on_nonfinite="raise"`, and loss or gradient norm is not finite.
             TypeError, ValueError: `loss_fn` returned no loss, or another carry; the step stays usable.
+            ValueError: A scheduler was attached to the optimizer, which has two clocks then; or it has other
+                parameters than it had. Nothing was changed.
             RuntimeError: An update before was broken off between the optimizer's step and its count; or
                 `DistributedDataParallel` did not average the gradients, since parameters got none or
                 `loss_fn` did not call it; or the ranks can't go on together after an error.
@@ -294,7 +296,12 @@ class TrainStep:
         self._foundation.settle()  # the groups' initial_lr is no reason to capture anew
 
     def _rebuild(self) -> None:
-        """Choose what depends on settings and memory anew, since something else changed them."""
+        """Choose what depends on settings and memory anew, since something else changed them.
+
+        Raises:
+            ValueError: The step can't go on with what was changed.
+        """
+        self._foundation.check_no_scheduler()
         if self._graphs is not None:
             for optimizer in self.optimizers:
                 check_capturable(optimizer, optimizer.param_groups)
@@ -443,9 +450,11 @@ class TrainStep:
 
         Raises:
             ValueError: The state of another plan (unless `strict` is False), of another model, optimizer,
-                precision or carry, or not a state. Nothing was changed. (What a `load_state_dict` of a
-                module's or an optimizer's own raises comes later: `Checkpoints` puts all back then.)
+                precision or carry, or not a state; a scheduler was attached to the optimizer. Nothing was
+                changed. (What a `load_state_dict` of a module's or an optimizer's own raises comes later:
+                `Checkpoints` puts all back then.)
         """
+        self._foundation.check_no_scheduler()
         self._saved_parts.load(state_dict, self.strict if strict is None else strict)
         self._rebuild()
         self._drivers.is_torn = False
