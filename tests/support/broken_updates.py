@@ -89,16 +89,16 @@ def go_on_after(broken: Broken) -> float:
 
 
 def _break_off(step: Any, broken: Broken, batches: Any) -> None:
-    own = step._loss_fn
+    own = step._update._loss_fn
     hook = step.optimizer.register_step_pre_hook(_raise) if broken.place == "optimizer" else None
-    step._loss_fn = _breaking(own, broken)
+    step._update._loss_fn = _breaking(own, broken)
     try:
         step(*batches)
         raise AssertionError("there was no error")
     except (Break, TypeError):
         pass
     finally:
-        step._loss_fn = own
+        step._update._loss_fn = own
         if hook is not None:
             hook.remove()
 

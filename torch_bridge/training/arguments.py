@@ -15,7 +15,13 @@ from torch_bridge.schedulers.param_groups import all_parameters, number_of, peak
 from torch_bridge.training.carry import Carry
 from torch_bridge.training.drivers import check_capturable
 from torch_bridge.training.loss import check_loss_fn
-from torch_bridge.training.optimizers import check_model, curves_by_group, device_of, optimizers_of
+from torch_bridge.training.optimizers import (
+    check_model,
+    curves_by_group,
+    device_of,
+    optimizers_of,
+    with_wrappers,
+)
 from torch_bridge.training.precision import Precision, PrecisionName
 
 OnNonfinite = Literal["skip", "raise"]
@@ -28,6 +34,8 @@ class Arguments(NamedTuple):
     wrapper: Wrapper
     optimizers: tuple[Optimizer, ...]
     """Torch's own, out of their trainers' wrappers."""
+    with_wrappers: list[Any]
+    """The same, and the wrappers."""
     parameters: list[nn.Parameter]
     """Those that are optimized."""
     device: torch.device
@@ -91,6 +99,7 @@ def checked(
     return Arguments(
         wrapper,
         tuple(optimizers),
+        with_wrappers(optimizer),
         parameters,
         device,
         curves,
