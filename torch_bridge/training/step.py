@@ -85,7 +85,9 @@ class TrainStep:
             several over disjoint ones, which then share the clipping, the decision and the clock.
             A group's peak rate is its `initial_lr` where it has one, else its `lr`, rounded to
             float32. With a fused optimizer `group["lr"]` becomes a tensor that every update fills.
-            The wrappers of Lightning, Fabric and accelerate are taken off.
+            The wrappers of Lightning, Fabric and accelerate are taken off. Under Lightning's manual
+            optimization give it `self.optimizers()`: an update then counts once in `trainer.global_step`,
+            a skipped one too. Build the step in `on_fit_start`, since each `fit` has new optimizers.
         loss_fn: `loss_fn(model, batch)` returns a mean loss (a scalar) or a pair (sum, weight). The
             means of the micro-batches are averaged; pairs give Σ sum / Σ weight over the whole
             update, however a batch is split. With `carry`: `loss_fn(model, batch, carry)` returns
@@ -198,6 +200,7 @@ class TrainStep:
         self.optimizers: tuple[Optimizer, ...] = found.optimizers
         self.strict = strict
         self._loss_fn = torch.compile(loss_fn) if compile else loss_fn
+        self._count_in_trainer = found.count_in_trainer
         self._aux = Aux() if has_aux else None
         self._read_loss = as_loss if self._aux is None else self._aux.read
         self._wrapper, self._precision, self._carry = found.wrapper, found.precision, found.carry
@@ -256,6 +259,8 @@ class TrainStep:
         result = StepResult(loss, norm, rates, *counts.unbind())
         if aux:
             result = ResultWithAux(*result).add(tree(aux))
+        if self._count_in_trainer is not None:
+            self._count_in_trainer()
         if self._raises:
             read_and_raise_if_nonfinite(result, scaled=self._precision.scale is not None)
         return result
@@ -399,11 +404,12 @@ class TrainStep:
             return applied - before >= 2 and (self._graphs is None or bool(self._graphs.recorded))
 
         whole, self._wrapper = self._wrapper, TrialWrapper(self._wrapper)
+        count, self._count_in_trainer = self._count_in_trainer, None
         try:
             with kept, without_collectives(self.model):
                 yield is_done
         finally:
-            self._wrapper = whole
+            self._wrapper, self._count_in_trainer = whole, count
             self._drivers.untie()
 
     def state_dict(self) -> TrainStepState:
