@@ -1,6 +1,6 @@
 """The arguments of a training step: checked, and what they are found to be."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple, get_args
 
 import torch
@@ -16,13 +16,14 @@ from torch_bridge.training.carry import Carry
 from torch_bridge.training.drivers import check_capturable
 from torch_bridge.training.loss import check_loss_fn
 from torch_bridge.training.optimizers import (
+    as_sequence,
     check_model,
     curves_by_group,
     device_of,
     optimizers_of,
-    with_wrappers,
 )
 from torch_bridge.training.precision import Precision, PrecisionName
+from torch_bridge.training.trainers import trainer_count, with_wrappers
 
 OnNonfinite = Literal["skip", "raise"]
 Synchronize = Literal["update", "micro"]
@@ -50,6 +51,8 @@ class Arguments(NamedTuple):
     carry: Carry | None
     applied: int
     """How many updates took place before."""
+    count_in_trainer: Callable[[], None] | None
+    """Counts an update in Lightning's Trainer, where one has wrapped an optimizer."""
 
 
 def checked(
@@ -99,7 +102,7 @@ def checked(
     return Arguments(
         wrapper,
         tuple(optimizers),
-        with_wrappers(optimizer),
+        with_wrappers(as_sequence(optimizer)),
         parameters,
         device,
         curves,
@@ -108,6 +111,7 @@ def checked(
         own_precision,
         own_carry,
         own_applied,
+        trainer_count(as_sequence(optimizer)),
     )
 
 

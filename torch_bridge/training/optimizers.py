@@ -10,8 +10,7 @@ from torch.optim import Optimizer
 
 from torch_bridge.core import Curve
 from torch_bridge.schedulers.param_groups import all_parameters, curves_of, groups_of
-
-_TRAINERS = ("accelerate", "lightning", "lightning_fabric", "pytorch_lightning")
+from torch_bridge.training.trainers import unwrapped, with_wrappers
 
 
 def check_model(model: nn.Module) -> None:
@@ -39,6 +38,11 @@ def _has_own_backward(precision: Any) -> bool:
     return type(precision).backward is not base.backward
 
 
+def as_sequence(optimizer: Any) -> Sequence[Any]:
+    """One optimizer, or a sequence of several, as a sequence."""
+    return cast("Sequence[Any]", optimizer) if isinstance(optimizer, list | tuple) else [optimizer]
+
+
 def optimizers_of(model: nn.Module, optimizer: Any) -> list[Optimizer]:
     """The torch optimizers in one optimizer, or in a sequence of several, out of their trainers' wrappers.
 
@@ -47,10 +51,10 @@ def optimizers_of(model: nn.Module, optimizer: Any) -> list[Optimizer]:
         ValueError: No optimizer; parameters that are not the model's, that are there twice, or of several
             optimizers; a scheduler that is attached; a `state_dict` of a form of its own.
     """
-    given = _as_list(optimizer)
+    given = as_sequence(optimizer)
     if not given:
         raise ValueError("optimizer is empty; it must be a torch.optim.Optimizer or several")
-    found = [_layers(item)[-1] for item in given]
+    found = [unwrapped(item) for item in given]
     own = set(map(id, model.parameters()))
     taken: set[int] = set()
     for item in found:
@@ -71,31 +75,8 @@ def optimizers_of(model: nn.Module, optimizer: Any) -> list[Optimizer]:
             raise ValueError(f"{shared} parameters belong to several optimizers; each needs one of its own")
         taken.update(parameters)
         _check_state(item)
-    check_no_scheduler(with_wrappers(optimizer))
+    check_no_scheduler(with_wrappers(given))
     return found
-
-
-def with_wrappers(optimizer: Any) -> list[Any]:
-    """The torch optimizers in one optimizer, or in a sequence of several, and their trainers' wrappers."""
-    return [layer for item in _as_list(optimizer) for layer in _layers(item)]
-
-
-def _as_list(optimizer: Any) -> list[Any]:
-    return list(cast("Sequence[Any]", optimizer)) if isinstance(optimizer, list | tuple) else [optimizer]
-
-
-def _layers(optimizer: Any) -> list[Any]:
-    """The wrappers around an optimizer, the outermost first, and the torch optimizer itself at the end.
-
-    Lightning's, Fabric's and accelerate's wrappers hold the optimizer in `optimizer`. Only theirs count:
-    another optimizer with that attribute may do more with what it holds, as Lookahead does.
-    """
-    kinds = type(optimizer).__mro__
-    if any(kind.__module__.partition(".")[0] in _TRAINERS for kind in kinds):
-        inner = getattr(optimizer, "optimizer", None)
-        if isinstance(inner, Optimizer):
-            return [optimizer, *_layers(inner)]
-    return [optimizer]
 
 
 def check_no_scheduler(optimizers: Iterable[Any]) -> None:

@@ -79,7 +79,9 @@ class TrainStep:
             several over disjoint ones, which then share the clipping, the decision and the clock.
             A group's peak rate is its `initial_lr` where it has one, else its `lr`, rounded to
             float32. With a fused optimizer `group["lr"]` becomes a tensor that every update fills.
-            The wrappers of Lightning, Fabric and accelerate are taken off.
+            The wrappers of Lightning, Fabric and accelerate are taken off. Under Lightning's manual
+            optimization give it `self.optimizers()`: an update then counts once in `trainer.global_step`,
+            a skipped one too. Build the step in `on_fit_start`, since each `fit` has new optimizers.
         loss_fn: `loss_fn(model, batch)` returns a mean loss (a scalar) or a pair (sum, weight). The
             means of the micro-batches are averaged; pairs give Σ sum / Σ weight over the whole
             update, however a batch is split. With `carry`: `loss_fn(model, batch, carry)` returns
@@ -193,6 +195,7 @@ class TrainStep:
         self.strict = strict
         self._precision, self._carry = found.precision, found.carry
         self._raises = on_nonfinite == "raise"
+        self._count_in_trainer = found.count_in_trainer
         self._clock = Clock(
             found.curves, found.peaks, found.device, found.rules, found.applied, End(found.curves)
         )
@@ -255,6 +258,8 @@ class TrainStep:
         result = StepResult(loss, norm, rates, *counts.unbind())
         if aux:
             result = ResultWithAux(*result).add(tree(aux))
+        if self._count_in_trainer is not None:
+            self._count_in_trainer()
         if self._raises:
             read_and_raise_if_nonfinite(result, scaled=self._precision.scale is not None)
         return result
@@ -328,11 +333,13 @@ class TrainStep:
 
         whole = self._update.wrapper
         self._update.wrapper = TrialWrapper(whole)
+        count, self._count_in_trainer = self._count_in_trainer, None
         try:
             with kept, without_collectives(self.model):
                 yield is_done
         finally:
             self._update.wrapper = whole
+            self._count_in_trainer = count
             self._drivers.untie()
 
     def state_dict(self) -> TrainStepState:
