@@ -68,7 +68,9 @@ def prepared(folder: str) -> tuple[Used, list[tuple[str, str]]]:
     """The rates with a prepared scheduler; and of each warning, its folder and its text."""
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always", CurveWarning)
-        used = _first_updates(folder, {_BUILD: "scheduler = accelerator.prepare(lambda_lr(optimizer, curve))"})
+        used = _first_updates(
+            folder, {_BUILD: "scheduler = accelerator.prepare(lambda_lr(optimizer, curve))"}
+        )
     return used, [(Path(warning.filename).parent.name, str(warning.message)) for warning in said]
 
 

@@ -63,9 +63,7 @@ class Run:
         return [tensor.full_tensor() if isinstance(tensor, DTensor) else tensor for tensor in states.values()]
 
     def save(self) -> None:
-        dcp.save(
-            self.page["state_of"](self.model, self.optimizer, self.scheduler), checkpoint_id=self.path
-        )
+        dcp.save(self.page["state_of"](self.model, self.optimizer, self.scheduler), checkpoint_id=self.path)
 
     def load(self, lost: bool) -> None:
         # Where there was no update yet, building a state makes one, at a rate of 0.

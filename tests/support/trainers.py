@@ -1,4 +1,4 @@
-"""Shared by the tests of the trainers: the programs of `docs/trainers.md`, a small model and its data, rates."""
+"""Shared by the tests of the trainers: the programs of `docs/trainers.md`, a small model, data and rates."""
 
 import os
 import re

@@ -22,7 +22,7 @@ HEADING = "A compiled optimizer"
 
 @contextmanager
 def rates_used():
-    """A list that gets the rates before each compiled step; torch would compile a hook of the optimizer too."""
+    """A list that gets the rates before each compiled step. A hook of the optimizer would be compiled too."""
     torch._dynamo.reset()
     compile, optimizers, used = torch.compile, [], []
 
