@@ -41,8 +41,12 @@ def _launched(run: Callable[[], Any]) -> Any:
     rank, processes = map(str, (distributed.get_rank(), distributed.get_world_size()))
     os.environ |= {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": processes}
     os.environ |= {"LOCAL_WORLD_SIZE": processes, "ACCELERATE_USE_CPU": "true"}
-    with patch.object(Accelerator, "print", lambda _, *texts: print(*texts)):
+    with patch.object(Accelerator, "print", _print):
         return run()
+
+
+def _print(_: Accelerator, text: str) -> None:
+    print(text)
 
 
 def resumed(folder: str) -> tuple[Used, Used, bool]:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, cast
 from unittest.mock import patch
 
 import torch
@@ -20,16 +20,14 @@ from torch.optim import AdamW
 from plateau_jax import Curve
 from torch_bridge import lambda_lr
 
+_load = cast("Callable[..., None]", dcp.load)
 
-def _losing_rates(load: Callable[..., None]) -> Callable[..., None]:
+
+def _losing_rates(state: dict[str, Any], **options: Any) -> None:
     """A load after which the groups of the state have another rate."""
-
-    def loading(state: dict[str, Any], **options: Any) -> None:
-        load(state, **options)
-        for group in state["optimizer"]["param_groups"]:
-            group["lr"] = torch.tensor(0.5) if isinstance(group["lr"], Tensor) else 0.5
-
-    return loading
+    _load(state, **options)
+    for group in state["optimizer"]["param_groups"]:
+        group["lr"] = torch.tensor(0.5) if isinstance(group["lr"], Tensor) else 0.5
 
 
 class Run:
@@ -67,7 +65,7 @@ class Run:
 
     def load(self, lost: bool) -> None:
         # Where there was no update yet, building a state makes one, at a rate of 0.
-        with patch.object(dcp, "load", _losing_rates(dcp.load) if lost else dcp.load):
+        with patch.object(dcp, "load", _losing_rates if lost else _load):
             self.page["load"](self.path, self.model, self.optimizer, self.scheduler)
 
 

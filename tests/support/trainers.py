@@ -61,13 +61,17 @@ def train(
     """Run a program of the page in a folder; with a number, up to a Ctrl-C after so many lines."""
     file = folder / f"program_{os.getpid()}.py"  # ranks may share the folder
     file.write_text(program(heading, changes), encoding="utf-8")
-    lines = [""]
+    lines, line = list[str](), ""
 
     def note(*texts: object, end: str = "\n", **_: object) -> None:
-        lines[-1] += " ".join(map(str, texts))
+        nonlocal line
+        line += " ".join(map(str, texts)) + end
         if end == "\n":
-            lines.append("")
-        if interrupt_after is not None and len(lines) > interrupt_after:
+            # Trainers print other things too, and at last a loss beside the seconds that all took.
+            if "loss" in line and "runtime" not in line:
+                lines.append(line)
+            line = ""
+        if len(lines) == interrupt_after:
             raise KeyboardInterrupt
 
     names: dict[str, Any] = {}
@@ -79,7 +83,7 @@ def train(
         assert interrupt_after is not None
     finally:
         signal.signal(signal.SIGINT, handler)  # Lightning takes it away
-    return Training([line for line in lines if "loss" in line and "runtime" not in line], names)
+    return Training(lines, names)
 
 
 def losses(lines: Sequence[str]) -> list[float]:
