@@ -12,10 +12,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from support import published
+from support.jax_cases import product
 from support.pages import ROOT, sections
 from support.runs import advance, rates_of
 from torch.optim import SGD, Optimizer
 from torch.optim.lr_scheduler import LRScheduler
+
+from plateau_jax import Curve
 
 Settings = Mapping[str, Any]
 Rates = NDArray[np.floating[Any]]
@@ -71,10 +74,11 @@ def run(code: str, settings: Settings, steps: int) -> tuple[dict[str, Any], Rate
     """What the block sets, and the rates of updates 0, 1, …: of a stepped optimizer, or of a schedule."""
     optimizer = SGD([torch.nn.Parameter(torch.ones(1))], settings["peak"], momentum=0.9)
     made: dict[str, Any] = {**settings, "optimizer": optimizer}
-    with patch.dict("sys.modules", _stand_ins(settings)):
+    with patch.dict("sys.modules", _stand_ins(settings)), patch("plateau_jax.optax_schedule", _uncompiled):
         exec(code, made)
     if schedule := made.get("schedule"):
-        return made, np.asarray(jax.vmap(schedule)(np.arange(steps)))
+        every = schedule if "curve" in made else jax.vmap(schedule)
+        return made, np.asarray(every(np.arange(steps)))
     scheduler = made["scheduler"] if "scheduler" in made else made["lr_scheduler"]
     if not isinstance(scheduler, LRScheduler):
         return made, np.array([scheduler(step) for step in range(steps)])
@@ -83,6 +87,11 @@ def run(code: str, settings: Settings, steps: int) -> tuple[dict[str, Any], Rate
         rates += rates_of(optimizer)
         advance(optimizer, scheduler)
     return made, np.array(rates)
+
+
+def _uncompiled(curve: Curve, peak: float) -> Callable[[NDArray[Any]], Rates]:
+    """The bits of `optax_schedule`, as its own tests show, without compiling for every generated curve."""
+    return lambda steps: product(curve, peak, steps, x64=False)
 
 
 def _stand_ins(settings: Settings) -> dict[str, ModuleType]:
