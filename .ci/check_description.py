@@ -21,7 +21,8 @@ with ZipFile(sys.argv[1]) as wheel:
 WHOLE = re.compile(r'(?:href|src)="(?:https?:|#)')
 FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 readme = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
-lost = [tag for tag in re.findall(r"<(?:a|img)\b[^>]*>", markdown.render(description)) if not WHOLE.search(tag)]
+tags = re.findall(r"<(?:a|img)\b[^>]*>", markdown.render(description))
+lost = [tag for tag in tags if not WHOLE.search(tag)]
 changed = [code for code in FENCE.findall(readme) if code not in description]
 for wrong in lost + changed:
     print(wrong)
