@@ -26,9 +26,7 @@ axes.plot(branched, PEAK * BRANCH(branched), color=ORANGE, linewidth=2.4, linest
 
 def name(text, curve, step, beside, align="left"):
     """Write beside a curve, in points from its value at a step."""
-    axes.annotate(
-        text, (step, PEAK * curve(step)), beside, textcoords="offset points", ha=align, va="center"
-    )
+    axes.annotate(text, (step, PEAK * curve(step)), beside, textcoords="offset points", ha=align, va="center")
 
 
 axes.get_legend().remove()  # The names stand beside the curves.

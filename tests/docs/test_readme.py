@@ -23,9 +23,7 @@ def test_it_is_short() -> None:
 def test_no_table_cell_holds_code() -> None:
     tokens = MarkdownIt().enable("table").parse(TEXT)
     cells = [
-        following.content
-        for token, following in pairwise(tokens)
-        if token.type in ("th_open", "td_open")
+        following.content for token, following in pairwise(tokens) if token.type in ("th_open", "td_open")
     ]
     assert cells
     assert not [cell for cell in cells if "`" in cell]
