@@ -42,9 +42,11 @@ def shows_a_move(error: BaseException, optimizer: Optimizer) -> bool:
     uncounted = type(optimizer) is SGD and any(group.get("fused") for group in optimizer.param_groups)
     inner = [function.__code__ for function in _wrapped_in(step)] if uncounted else []
     for frame, _ in traceback.walk_tb(error.__traceback__):
+        if frame.f_locals.get("self") is not optimizer:
+            continue
         if frame.f_code is step.__code__:
             # Torch's wrapper: it calls the hooks before a step, the step, and the hooks after it.
-            if frame.f_locals.get("self") is optimizer and "out" in frame.f_locals:
+            if "out" in frame.f_locals:
                 return True
         elif frame.f_code in inner:
             return True
