@@ -46,9 +46,9 @@ def test_every_value_is_kept_and_the_newest_returned(rows: list[Any], every: int
     expected = []
     for number, (loss, norm, rates, *counts) in enumerate(rows, 1):
         lr = rates[0] if len(rates) == 1 else rates
-        names = ("applied", "skipped", "clock")
+        names, counts = ("applied", "skipped", "clock", "consumed"), [*counts, counts[0]]
         expected.append({"loss": loss, "grad_norm": norm, "lr": lr} | dict(zip(names, counts, strict=True)))
-        returned = log(_result(loss, norm, rates, *counts))
+        returned = log(_result(loss, norm, rates, *counts[:3]))
         assert returned == (expected[-1] if number % every == 0 else None)
         assert log.rows == expected[: number - number % every][kept]
     assert log.flush() == (expected[-1] if rows else None)

@@ -17,7 +17,8 @@ from support.training import skip_patterns
 
 from plateau_jax import Curve, PlateauCurve
 from torch_bridge.training import clock as clock_module
-from torch_bridge.training.clock import Clock
+from torch_bridge.training.clock import Counts
+from torch_bridge.training.update_clock import UpdateClock
 
 # Runs may go on past the end of a curve; the warning has its own tests.
 pytestmark = pytest.mark.filterwarnings("ignore:the clock of this TrainStep:plateau_jax.CurveWarning")
@@ -34,9 +35,9 @@ def _expected(curves: list[Curve], peaks: list[float], applied: int) -> list[flo
     ]
 
 
-def _run(clock: Clock, skips: list[bool], applied: int) -> int:
+def _run(clock: UpdateClock, skips: list[bool], applied: int) -> int:
     for skip in skips:
-        clock.move_window_if_due()
+        clock.prepare()
         clock.fill_rates()
         assert clock.rates.tolist() == _expected(clock.curves, clock.peaks, applied)
         clock.count_update(torch.tensor(skip), _LOSS)
@@ -56,39 +57,39 @@ def test_the_rate_is_that_of_the_count(
 ) -> None:
     curves = [build(description) for description, _ in groups]
     with patch.object(clock_module, "INTERVAL", interval):
-        clock = Clock(curves, [peak for _, peak in groups], _CPU)
+        clock = UpdateClock(curves, [peak for _, peak in groups], _CPU)
         applied = _run(clock, skips, 0)
-        assert clock.read_counts() == (applied, len(skips) - applied, applied)
-        clock.set(begin, 7, begin, clock.peaks)
+        assert clock.read_counts() == (applied, len(skips) - applied, applied, applied)
+        clock.set(Counts(begin, 7, begin, begin), clock.peaks)
         applied = _run(clock, skips, begin)
-    assert clock.read_counts() == (applied, 7 + begin + len(skips) - applied, applied)
+    assert clock.read_counts() == (applied, 7 + begin + len(skips) - applied, applied, applied)
 
 
 def test_many_windows_of_the_real_length() -> None:
     curve = PlateauCurve(6000, warmup_steps=300, plateaus=[(10, 20)])
-    clock = Clock([curve], [0.1], _CPU)
+    clock = UpdateClock([curve], [0.1], _CPU)
     skips = (np.random.default_rng(0).random(7 * clock_module.INTERVAL) < 0.4).tolist()
     assert _run(clock, skips, 0) > 4 * clock_module.INTERVAL
 
 
-def _run_quietly(clock: Clock, updates: int = 9) -> None:
+def _run_quietly(clock: UpdateClock, updates: int = 9) -> None:
     skip = torch.tensor(False)
     for _ in range(updates):
-        clock.move_window_if_due()
+        clock.prepare()
         clock.fill_rates()
         clock.count_update(skip, _LOSS)
 
 
-def _host_buffers(clock: Clock) -> list[torch.Tensor]:
+def _host_buffers(clock: UpdateClock) -> list[torch.Tensor]:
     return [clock._next_window, clock._seen_numbers]
 
 
 def test_it_reads_nothing_and_keeps_its_tensors() -> None:
     with patch.object(clock_module, "INTERVAL", 2):
-        clock = Clock([PlateauCurve(9)], [1.0], _CPU)
+        clock = UpdateClock([PlateauCurve(9)], [1.0], _CPU)
         places = [value.data_ptr() for value in vars(clock).values() if isinstance(value, torch.Tensor)]
         assert reads_of(lambda: _run_quietly(clock), _host_buffers(clock)) == 0
-        clock.set(3, 1, 3, clock.peaks)
+        clock.set(Counts(3, 1, 3, 3), clock.peaks)
     assert places == [value.data_ptr() for value in vars(clock).values() if isinstance(value, torch.Tensor)]
 
 
@@ -106,10 +107,10 @@ _WAYS_TO_READ: dict[str, Callable[[torch.Tensor], Any]] = {
 
 @pytest.mark.parametrize("way", _WAYS_TO_READ.values(), ids=_WAYS_TO_READ)
 def test_a_clock_that_read_at_its_moves_alone_would_be_seen(way: Callable[[torch.Tensor], Any]) -> None:
-    class Blocking(Clock):
-        def _move_window(self) -> None:
+    class Blocking(UpdateClock):
+        def _look(self) -> None:
             way(self._numbers)
-            super()._move_window()
+            super()._look()
 
     with patch.object(clock_module, "INTERVAL", 4):
         clock = Blocking([PlateauCurve(9)], [1.0], _CPU)
@@ -118,9 +119,9 @@ def test_a_clock_that_read_at_its_moves_alone_would_be_seen(way: Callable[[torch
 
 
 def test_a_clock_whose_copy_blocked_would_be_seen() -> None:
-    class Blocking(Clock):
-        def _move_window(self) -> None:
-            super()._move_window()
+    class Blocking(UpdateClock):
+        def _look(self) -> None:
+            super()._look()
             self._seen_numbers.copy_(self._numbers)
 
     with patch.object(clock_module, "INTERVAL", 4):
@@ -133,15 +134,15 @@ def test_the_window_begins_at_the_count_asked_for_a_move_before(
     skips: list[bool], interval: int, begin: int
 ) -> None:
     with patch.object(clock_module, "INTERVAL", interval):
-        clock = Clock([PlateauCurve(50)], [1.0], _CPU)
-        clock.set(begin, 0, begin, clock.peaks)
+        clock = UpdateClock([PlateauCurve(50)], [1.0], _CPU)
+        clock.set(Counts(begin, 0, begin, begin), clock.peaks)
         asked, applied = begin, begin
         for number, skip in enumerate(skips):
             if number and number % interval == 0:
                 expected, asked = asked, applied
             else:
                 expected = int(clock._low)
-            clock.move_window_if_due()
+            clock.prepare()
             assert clock._low == expected
             assert 0 <= applied - expected <= 2 * interval
             clock.fill_rates()
@@ -155,11 +156,11 @@ def test_a_move_of_the_window_that_is_interrupted_is_made_again(
 ) -> None:
     curve = PlateauCurve(60, warmup_steps=5)
     with patch.object(clock_module, "INTERVAL", 4):
-        clock = Clock([curve], [0.1], _CPU)
+        clock = UpdateClock([curve], [0.1], _CPU)
         applied = _run(clock, [False] * 12, 0)
         for _ in range(3):  # the next move is made at the first of these, and interrupted
             with monkeypatch.context() as patched:
                 patched.delattr(clock, at)
                 with pytest.raises(AttributeError):
-                    clock.move_window_if_due()
+                    clock.prepare()
         assert _run(clock, [False] * 30, applied) == 42

@@ -3,12 +3,16 @@
 from collections.abc import Mapping
 from typing import Any, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from torch_bridge.core import checks
 from torch_bridge.training.result import StepResult
 from torch_bridge.training.state_checks import check_no_path
+
+_NAMES_OF_COUNTS = "applied", "skipped", "clock", "consumed"
+_COUNTS = len(_NAMES_OF_COUNTS)
 
 
 class MetricLog:
@@ -25,7 +29,8 @@ class MetricLog:
 
     Attributes:
         rows: A dictionary for each update, the newest last: "loss", "grad_norm", "lr" (a float, or a list
-            of one per parameter group), "applied", "skipped", "clock".
+            of one per parameter group), "applied", "skipped", "clock",
+            "consumed".
 
     Raises:
         TypeError, ValueError: `every` or `keep` is not a positive integer.
@@ -38,7 +43,7 @@ class MetricLog:
     >>> log(result) is None
     True
     >>> log(result)
-    {'loss': 0.5, 'grad_norm': 0.5, 'lr': 0.125, 'applied': 1, 'skipped': 0, 'clock': 0}
+    {'loss': 0.5, 'grad_norm': 0.5, 'lr': 0.125, 'applied': 1, 'skipped': 0, 'clock': 0, 'consumed': 1}
     """
 
     def __init__(self, every: int = 100, keep: int | None = 1000) -> None:
@@ -58,7 +63,7 @@ class MetricLog:
         Returns:
             The newest row if rows were made, else None.
         """
-        self._kept.append(tuple(result))  # without aux, which may be large
+        self._kept.append((*result, result.consumed))  # without aux, which may be large
         return self.flush() if self._early + len(self._kept) >= self.every else None
 
     def flush(self) -> dict[str, Any] | None:
@@ -73,22 +78,17 @@ class MetricLog:
 
     def _make_rows(self) -> None:
         if self._kept:
-            # In float64, which holds every float32, and every count below 2⁵³.
-            columns = [torch.stack(column).double() for column in zip(*self._kept, strict=True)]
-            rows = torch.hstack([column.view(len(self._kept), -1) for column in columns])
-            table = cast("list[list[float]]", rows.tolist())
+            columns = map(torch.stack, zip(*self._kept, strict=True))
+            columns = [column.view(len(self._kept), -1) for column in columns]
+            # float64 holds every float32, and its bits go beside the counts, for one copy to the host.
+            bits = torch.hstack(columns[:-_COUNTS]).double().view(torch.int64)
+            table = cast("list[list[int]]", torch.hstack([bits, *columns[-_COUNTS:]]).tolist())
             self._kept.clear()
-            for loss, norm, *rates, applied, skipped, clock in table:
-                self.rows.append(
-                    {
-                        "loss": loss,
-                        "grad_norm": norm,
-                        "lr": rates[0] if len(rates) == 1 else rates,
-                        "applied": int(applied),
-                        "skipped": int(skipped),
-                        "clock": int(clock),
-                    }
-                )
+            floats = np.array([row[:-_COUNTS] for row in table]).view(np.float64).tolist()
+            for (loss, norm, *rates), counts in zip(floats, table, strict=True):
+                row = {"loss": loss, "grad_norm": norm, "lr": rates[0] if len(rates) == 1 else rates}
+                row.update(zip(_NAMES_OF_COUNTS, counts[-_COUNTS:], strict=True))
+                self.rows.append(row)
             if self.keep is not None:
                 del self.rows[: -self.keep]
 

@@ -12,7 +12,9 @@ from torch_bridge.distributed.checkpointed_forward import is_checkpointed
 from torch_bridge.distributed.wrappers import Sharded, Unwrapped, Wrapper, check_shardable, wrapper_of
 from torch_bridge.schedulers.hold_state import rules_for
 from torch_bridge.schedulers.param_groups import all_parameters, number_of, peaks_of
+from torch_bridge.training.batch_counts import BatchCounts, CountFunction
 from torch_bridge.training.carry import Carry
+from torch_bridge.training.clock import MOST_CONSUMED
 from torch_bridge.training.drivers import check_capturable
 from torch_bridge.training.loss import check_loss_fn
 from torch_bridge.training.optimizers import (
@@ -51,6 +53,10 @@ class Arguments(NamedTuple):
     carry: Carry | None
     applied: int
     """How many updates took place before."""
+    unit: int | None
+    """How many samples or tokens make one step of the curve; None where an update is one."""
+    batch_counts: BatchCounts | None
+    """What an update consumes, where that is counted."""
     count_in_trainer: Callable[[], None] | None
     """Counts an update in Lightning's Trainer, where one has wrapped an optimizer."""
 
@@ -69,6 +75,8 @@ def checked(
     hold: Rule | Sequence[Rule] | None,
     synchronize: Synchronize,
     applied: int,
+    unit: int | None,
+    count: CountFunction | None,
 ) -> Arguments:
     """Refuse what `TrainStep` can't take.
 
@@ -98,6 +106,7 @@ def checked(
     own_applied = checks.at_least("applied", applied, 0)
     if own_applied:
         _check_peaks_are_known(optimizers, own_applied)
+    own_unit = _checked_unit(unit, count, rules, own_applied)
     own_carry = None if carry is None else Carry(carry, device)
     return Arguments(
         wrapper,
@@ -111,8 +120,32 @@ def checked(
         own_precision,
         own_carry,
         own_applied,
+        own_unit,
+        None if count is None else BatchCounts(count, device),
         trainer_count(as_sequence(optimizer)),
     )
+
+
+def _checked_unit(
+    unit: int | None, count: CountFunction | None, rules: Sequence[Rule], applied: int
+) -> int | None:
+    if unit is None and count is None:
+        return None
+    if unit is None:
+        raise TypeError("count= needs unit=: how many of what it counts make one step of the curve")
+    found = checks.at_least("unit", unit, 1)
+    if found > MOST_CONSUMED:
+        raise ValueError(f"unit = {found} must not be more than 2**62")
+    if not callable(count):
+        raise TypeError(f"unit = {found} needs count=, a function of a batch; it is {count!r}")
+    if rules:
+        raise ValueError(f"unit = {found} beside hold: a rule holds a clock of updates alone")
+    if applied:
+        raise ValueError(
+            f"unit = {found} beside applied = {applied}, which does not say what they consumed: "
+            "go on by load_state_dict"
+        )
+    return found
 
 
 def _check_graph(

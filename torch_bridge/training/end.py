@@ -10,11 +10,13 @@ class End:
 
     Args:
         curves: The curve of each parameter group.
+        unit: How many samples or tokens make one step; None where an update is one.
     """
 
-    def __init__(self, curves: Sequence[Curve]) -> None:
+    def __init__(self, curves: Sequence[Curve], unit: int | None = None) -> None:
         steps = max(curve.total_steps for curve in curves)
         self._steps = steps
+        self._length = "number of updates" if unit is None else f"number of samples or tokens, // {unit},"
         # A run may go a little further on purpose, or to a round number of updates. More than ten steps would
         # do; the host learns of the clock so late that a few more make no difference.
         self._last = steps + max(10, steps // 100)
@@ -26,6 +28,6 @@ class End:
             self._is_zero = False  # once
             warn(
                 f"the clock of this TrainStep is at step {clock}, and its curve has {self._steps} steps: "
-                "all rates have been 0 since, and nothing is learnt. Build the curve with total_steps = the "
-                "number of updates of the whole run, or stop at its end"
+                f"all rates have been 0 since, and nothing is learnt. Build the curve with total_steps = the "
+                f"{self._length} of the whole run, or stop at its end"
             )

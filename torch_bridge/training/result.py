@@ -31,6 +31,14 @@ class StepResult(NamedTuple):
     took place before this one."""
 
     @property
+    def consumed(self) -> Tensor:
+        """What the updates so far have consumed, an int64 scalar: samples or tokens under `unit`, or updates.
+
+        Skipped updates do not count. An attribute, not an item of the tuple.
+        """
+        return self.applied
+
+    @property
     def aux(self) -> tuple[Any, ...]:
         """With `has_aux=True` what `loss_fn` returned beside the loss, a pytree of tensors a micro-batch.
 
@@ -52,6 +60,29 @@ class ResultWithAux(StepResult):
     def add(self, aux: tuple[Any, ...]) -> Self:
         self._aux = aux
         return self
+
+
+class CountedResult(ResultWithAux):
+    """A result with a `consumed` of its own, and maybe an `aux`."""
+
+    _consumed: Tensor
+
+    @property
+    def consumed(self) -> Tensor:
+        return self._consumed
+
+    def with_consumed(self, consumed: Tensor) -> Self:
+        self._consumed = consumed
+        return self
+
+
+def result_of(loss: Tensor, norm: Tensor, rates: Tensor, counts: Tensor, aux: tuple[Any, ...]) -> StepResult:
+    """What an update did, from the clock's counts."""
+    applied, skipped, clock, *consumed = counts.unbind()
+    items = loss, norm, rates, applied, skipped, clock
+    if consumed:
+        return CountedResult(*items).add(aux).with_consumed(*consumed)
+    return ResultWithAux(*items).add(aux) if aux else StepResult(*items)
 
 
 def read_and_raise_if_nonfinite(result: StepResult, scaled: bool) -> None:

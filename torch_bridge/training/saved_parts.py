@@ -11,11 +11,11 @@ from torch.optim import Optimizer
 from torch_bridge.core import checks
 from torch_bridge.distributed.plain_names import plain_state, set_plain_state, with_plain_names
 from torch_bridge.schedulers.hold_state import from_plain, to_plain
-from torch_bridge.schedulers.resume import clock_in
 from torch_bridge.training import snapshot
 from torch_bridge.training.carry import Carry
 from torch_bridge.training.clock import Clock
 from torch_bridge.training.precision import Precision
+from torch_bridge.training.saved_counts import counts_in
 from torch_bridge.training.snapshot import TrainStepState
 from torch_bridge.training.state_checks import add_new_states, check
 
@@ -34,17 +34,19 @@ class SavedParts(NamedTuple):
 
     def read_state(self) -> TrainStepState:
         """The present state, whose tensors are the parts' own. Synchronizes with the device."""
-        applied, skipped, now = self.clock.read_counts()
+        counts = self.clock.read_counts()
         scale = self.precision.scale
         return {
             "model": plain_state(self.module),
-            "optimizer": snapshot.one_or_list(snapshot.states_of(self.optimizers, self.clock, now)),
+            "optimizer": snapshot.one_or_list(snapshot.states_of(self.optimizers, self.clock, counts.clock)),
             "optimizer_type": snapshot.one_or_list([type(each).__name__ for each in self.optimizers]),
             "precision": self.precision.name,
             "curves": [curve.to_dict() for curve in self.clock.curves],
-            "applied": applied,
-            "skipped": skipped,
-            "clock": now,
+            "applied": counts.applied,
+            "skipped": counts.skipped,
+            "clock": counts.clock,
+            "consumed": counts.consumed,
+            "unit": self.clock.unit,
             "hold": to_plain(self.clock.rules, self.clock.read_states()),
             "loss_scale": None if scale is None else scale.state(),
             "carry": None if self.carry is None else self.carry.buffers,
@@ -69,6 +71,7 @@ class SavedParts(NamedTuple):
         if isinstance(state, Mapping) and isinstance(model := state.get("model"), Mapping):
             state = {**state, "model": with_plain_names(cast("Mapping[str, Any]", model), own)}
         check(self.read_state(), state, self.optimizers, self.device, clock.curves if strict else None)
+        counts = counts_in(state, clock.unit, strict)
         held = from_plain(state.get("hold"), clock.rules, strict, "TrainStep")
         pairs = list(zip(self.optimizers, snapshot.as_list(state["optimizer"], self.optimizers), strict=True))
         groups = chain.from_iterable(saved["param_groups"] for _, saved in pairs)
@@ -79,8 +82,7 @@ class SavedParts(NamedTuple):
         for optimizer, copied in copies:
             optimizer.load_state_dict(copied)
             snapshot.restore_dtypes(optimizer, copied)
-        applied = state["applied"]
-        clock.set(applied, state["skipped"], clock_in(state, applied), peaks, held)
+        clock.set(counts, peaks, held)
         if self.precision.scale is not None:
             self.precision.scale.set(state["loss_scale"] or [])
         if self.carry is not None:

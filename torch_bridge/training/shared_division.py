@@ -10,6 +10,7 @@ from torch.distributed import ReduceOp
 
 from torch_bridge.distributed.wrappers import Wrapper
 from torch_bridge.training.accumulation import nonzero
+from torch_bridge.training.batch_counts import from_words, words
 from torch_bridge.training.gradients import total_norm
 from torch_bridge.training.precision import LossScale
 
@@ -29,10 +30,18 @@ class SharedDivision:
         parameters: Those that are optimized.
         scale: The scale of the losses under fp16.
         wrapper: The model's, over more than one rank.
+        consumed: What this rank's micro-batches consume, where it is counted: the sum of all ranks in the
+            end.
     """
 
-    def __init__(self, parameters: Sequence[nn.Parameter], scale: LossScale | None, wrapper: Wrapper) -> None:
-        self._scale, self._wrapper = scale, wrapper
+    def __init__(
+        self,
+        parameters: Sequence[nn.Parameter],
+        scale: LossScale | None,
+        wrapper: Wrapper,
+        consumed: Tensor | None = None,
+    ) -> None:
+        self._scale, self._wrapper, self._consumed = scale, wrapper, consumed
         self._can_overflow = (
             scale is not None
             or wrapper.may_send_fp16
@@ -87,8 +96,12 @@ class SharedDivision:
         squares = norm.double().square() / self._wrapper.copies
         kind = self._on_device(float(is_pair))
         sums = torch.stack([total.double(), self._on_device(self._weight).double(), squares, kind])
+        if self._consumed is not None:
+            sums = torch.cat([sums, words(self._consumed)])
         self._wrapper.reduce(sums)
-        total_of_all, weight, squares, pairs = sums
+        total_of_all, weight, squares, pairs = sums[:4]
+        if self._consumed is not None:
+            self._consumed.copy_(from_words(sums[4:]))
         size, norm_of_all = self._wrapper.size, squares.sqrt()
         # Where some ranks have means and others pairs there is no loss: all skip.
         total_of_all = torch.where(pairs % size == 0, total_of_all, math.nan)

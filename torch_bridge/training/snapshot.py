@@ -46,6 +46,10 @@ class TrainStepState(TypedDict):
     """How many were skipped."""
     clock: int
     """The step of the curve that the next update's rates are of."""
+    consumed: int
+    """With `unit` how many samples or tokens the updates have consumed; else `applied`."""
+    unit: int | None
+    """How many samples or tokens make one step of the curve; None where an update is one."""
     hold: list[HoldState] | None
     """The rules that hold the clock, and what they remember."""
     loss_scale: Sequence[Tensor] | None

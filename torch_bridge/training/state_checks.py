@@ -13,11 +13,13 @@ from torch.utils import _pytree as pytree
 
 from torch_bridge.core import Curve, checks
 from torch_bridge.distributed.dtensors import is_of_this_rank, mesh_of
-from torch_bridge.schedulers.resume import check_past, clock_in, curves_in
+from torch_bridge.schedulers.resume import check_past, curves_in
+from torch_bridge.training.clock import MOST_CONSUMED
+from torch_bridge.training.saved_counts import counts_in
 from torch_bridge.training.snapshot import TrainStepState, as_list, own_implementation
 
-_MOST_UPDATES = 2**53  # a double holds every count up to here
-_LATER_KEYS = {"clock", "hold"}  # which older states lack
+_MOST_STEPS = 2**53  # a double holds every count up to here
+_LATER_KEYS = {"clock", "hold", "consumed", "unit"}  # which older states lack
 
 
 def check(
@@ -33,14 +35,16 @@ def check(
         ValueError: It names what is different.
     """
     with _refused("state of this step"):
-        _check(own, other, optimizers, device)
+        _check(own, other, optimizers, device, strict=curves is not None)
         if curves is not None:
             with _refused("list of curves"):
                 saved = curves_in(other["curves"], curves)
-            check_past(saved, curves, clock_in(other, other["applied"]), "TrainStep")
+            check_past(saved, curves, counts_in(other, own["unit"]).clock, "TrainStep")
 
 
-def _check(own: TrainStepState, other: Any, optimizers: Sequence[Optimizer], device: torch.device) -> None:
+def _check(
+    own: TrainStepState, other: Any, optimizers: Sequence[Optimizer], device: torch.device, strict: bool
+) -> None:
     check_no_path(other)
     if not isinstance(other, Mapping) or own.keys() - _LATER_KEYS != other.keys() - _LATER_KEYS:
         raise ValueError(f"state_dict is not a state of a TrainStep, which has the keys {list(own)}")
@@ -57,9 +61,9 @@ def _check(own: TrainStepState, other: Any, optimizers: Sequence[Optimizer], dev
     _check_scale(own["loss_scale"], other["loss_scale"])
     for name in ("applied", "skipped", "clock"):
         count = other.get(name, 0)
-        if type(count) is not int or not 0 <= count < _MOST_UPDATES:
+        if type(count) is not int or not 0 <= count <= MOST_CONSUMED:
             raise ValueError(f"state_dict has {name} = {count!r}; it must be a count")
-    clock_in(other, other["applied"])
+    counts_in(other, own["unit"], strict)
     _check_placement(own["model"], other, optimizers)
     with _refused("state of torch's random numbers"):
         torch.Generator("cpu").set_state(other["random"]["cpu"].cpu())
@@ -267,5 +271,5 @@ def _check_values(number: int, state: Mapping[str, Any]) -> None:
                 f"state_dict has {name} = {value!r} in an optimizer's state for parameter {number}; "
                 "it must be a tensor or a number"
             )
-    if not 0 <= (step := state.get("step", 0)) < _MOST_UPDATES:
+    if not 0 <= (step := state.get("step", 0)) < _MOST_STEPS:
         raise ValueError(f"state_dict has step = {step} for parameter {number}; it must be a count")

@@ -12,19 +12,22 @@ from torch_bridge.core import Curve, Rule
 from torch_bridge.distributed.local_trial import TrialWrapper, without_collectives
 from torch_bridge.schedulers.param_groups import given_peaks
 from torch_bridge.training import snapshot
-from torch_bridge.training.arguments import OnNonfinite, Synchronize, checked
+from torch_bridge.training.arguments import Arguments, OnNonfinite, Synchronize, checked
 from torch_bridge.training.aux import tree
+from torch_bridge.training.batch_counts import CountFunction
 from torch_bridge.training.capture import Graphs
 from torch_bridge.training.changes import Foundation
 from torch_bridge.training.clock import Clock
+from torch_bridge.training.counted_clock import CountedClock
 from torch_bridge.training.drivers import Drivers, check_capturable
 from torch_bridge.training.end import End
 from torch_bridge.training.loss import LossFunction
 from torch_bridge.training.precision import PrecisionName
-from torch_bridge.training.result import ResultWithAux, StepResult, read_and_raise_if_nonfinite
+from torch_bridge.training.result import StepResult, read_and_raise_if_nonfinite, result_of
 from torch_bridge.training.saved_parts import SavedParts
 from torch_bridge.training.snapshot import TrainStepState
 from torch_bridge.training.update import Update
+from torch_bridge.training.update_clock import UpdateClock
 
 CurvesOfGroups = Curve | Sequence[Curve]
 
@@ -116,6 +119,11 @@ class TrainStep:
             optimizer has made steps already, its groups need their peaks in `initial_lr`.
         has_aux: `loss_fn` returns aux beside the loss, any pytree of tensors: metrics, outputs.
             `result.aux` has one for each micro-batch.
+        unit: How many samples or tokens make one step of the curve, beside `count`; up to 2⁶². The clock is
+            then `consumed // unit`, where `consumed` is the sum of the counts of all updates that took
+            place. None: an update makes a step.
+        count: `count(batch)` gives the number of samples or tokens of a micro-batch: an int, or an integer
+            scalar on the device, where a negative one counts as 0. Micro-batches and ranks are added up.
 
     Attributes:
         model: The module.
@@ -175,6 +183,8 @@ class TrainStep:
         strict: bool = True,
         applied: int = 0,
         has_aux: bool = False,
+        unit: int | None = None,
+        count: CountFunction | None = None,
     ) -> None:
         found = checked(
             model,
@@ -189,6 +199,8 @@ class TrainStep:
             hold=hold,
             synchronize=synchronize,
             applied=applied,
+            unit=unit,
+            count=count,
         )
         self.model = model
         self.optimizers: tuple[Optimizer, ...] = found.optimizers
@@ -196,9 +208,7 @@ class TrainStep:
         self._precision, self._carry = found.precision, found.carry
         self._raises = on_nonfinite == "raise"
         self._count_in_trainer = found.count_in_trainer
-        self._clock = Clock(
-            found.curves, found.peaks, found.device, found.rules, found.applied, End(found.curves)
-        )
+        self._clock = _clock_for(found)
         self._drivers = Drivers(self.optimizers, self._clock)
         self._update = Update(
             model,
@@ -250,14 +260,12 @@ class TrainStep:
             self._drivers.check_whole()
         if self._foundation.changed():
             self._rebuild()
-        self._clock.move_window_if_due()
+        self._clock.prepare()
         run = self._graphs or self._update
         loss, norm, rates, counts, *aux = run((batch, *more_micro_batches))
         if self._graphs is not None and not self._graphs.recorded:
             self._foundation.settle()  # optimizers make their states in their first updates
-        result = StepResult(loss, norm, rates, *counts.unbind())
-        if aux:
-            result = ResultWithAux(*result).add(tree(aux))
+        result = result_of(loss, norm, rates, counts, tree(aux) if aux else ())
         if self._count_in_trainer is not None:
             self._count_in_trainer()
         if self._raises:
@@ -325,10 +333,10 @@ class TrainStep:
             A function that says whether an update has been run in every form that it takes: two took place,
             and with `cuda_graph` one was captured. It synchronizes with the device.
         """
-        before, _, _ = self._clock.read_counts()
+        before = self._clock.read_counts().applied
 
         def is_done() -> bool:
-            applied, _, _ = self._clock.read_counts()
+            applied = self._clock.read_counts().applied
             return applied - before >= 2 and (self._graphs is None or bool(self._graphs.recorded))
 
         whole = self._update.wrapper
@@ -392,3 +400,10 @@ class TrainStep:
         raise TypeError(
             "a TrainStep can't be copied or pickled: build another one, and load this one's state there"
         )
+
+
+def _clock_for(found: Arguments) -> Clock:
+    end = End(found.curves, found.unit)
+    if found.unit is not None:
+        return CountedClock(found.curves, found.peaks, found.device, found.unit, end)
+    return UpdateClock(found.curves, found.peaks, found.device, found.rules, found.applied, end)

@@ -45,7 +45,7 @@ class Update:
         self.wrapper = found.wrapper
         """What the update needs of the model's wrapper."""
         self._model, self._loss_fn = model, loss_fn
-        self._precision, self._carry = found.precision, found.carry
+        self._precision, self._carry, self._batch_counts = found.precision, found.carry, found.batch_counts
         self._clock, self._drivers, self._max_norm = clock, drivers, max_norm
         self._aux = Aux() if has_aux else None
         self._read_loss = as_loss if self._aux is None else self._aux.read
@@ -62,7 +62,8 @@ class Update:
         for parameter in self._all_parameters:
             parameter.grad = None
         try:
-            accumulator, carry = self._forward_and_backward(micro_batches)
+            consumed = None if self._batch_counts is None else self._batch_counts(micro_batches)
+            accumulator, carry = self._forward_and_backward(micro_batches, consumed)
             gradients = gradients_of(self._optimized)
             if not gradients:
                 raise ValueError("the loss has no gradient with respect to any parameter of the optimizer")
@@ -75,7 +76,7 @@ class Update:
             self._clock.fill_rates()
             try:
                 self._drivers.step(skip)
-                self._clock.count_update(skip.on_device, loss)
+                self._clock.count_update(skip.on_device, loss, consumed)
                 if self._precision.scale is not None:
                     self._precision.scale.update(skip.found_inf, loss)
                     accumulator.keep_weights()
@@ -97,13 +98,13 @@ class Update:
         return outputs if self._aux is None else (*outputs, *self._aux.take())
 
     def _forward_and_backward(
-        self, micro_batches: Sequence[Any]
+        self, micro_batches: Sequence[Any], consumed: Tensor | None
     ) -> tuple[Accumulator | SingleMicroBatch, list[Tensor]]:
         # Clones, since loss_fn may change them in place before the update turns out to be skipped.
         carry = [] if self._carry is None else [buffer.clone() for buffer in self._carry.buffers]
         count, scale = len(micro_batches), self._precision.scale
         if self.wrapper.size > 1:
-            division = SharedDivision(self._optimized, scale, self.wrapper)
+            division = SharedDivision(self._optimized, scale, self.wrapper, consumed)
             accumulator = Accumulator(count, self._optimized, scale, division)
         elif count > 1:
             accumulator = Accumulator(count, self._optimized, scale, LocalDivision(scale))

@@ -1,0 +1,51 @@
+"""Updates on several ranks whose counts differ by rank."""
+
+from typing import Any
+
+import torch
+from support.distributed_models import build
+from support.training import CURVE, batches, mean_loss, pair_loss, spoiled
+from torch import Tensor, distributed
+
+from torch_bridge import TrainStep
+
+_PIECES = 2
+_LARGE = 2**53 + 1
+"""More than a float64 holds exactly."""
+
+
+def counts_of(update: int, ranks: int = 2) -> list[int]:
+    """What the micro-batches of all ranks consume in an update."""
+    return [_count(rank, update, piece) for rank in range(ranks) for piece in range(_PIECES)]
+
+
+def _count(rank: int, update: int, piece: int) -> int:
+    return _LARGE + rank if update == 1 else 7 * rank + 3 * update + piece
+
+
+def counted_on_ranks(wrapper: str, loss: str) -> list[tuple[int, int, float]]:
+    """(consumed, clock, rate) of each update; the fourth is skipped, since one rank's loss is not finite."""
+    rank, model = distributed.get_rank(), build(wrapper)
+    numbers: list[int] = []
+
+    def count(batch: Any) -> int | Tensor:
+        number = numbers.pop(0)
+        return torch.tensor(number) if rank else number
+
+    step = TrainStep(
+        model,
+        torch.optim.AdamW(model.parameters(), lr=0.01),
+        {"mean": mean_loss, "pair": pair_loss}[loss],
+        CURVE,
+        unit=5,
+        count=count,
+    )
+    rows: list[tuple[int, int, float]] = []
+    for update in range(6):
+        numbers[:] = [_count(rank, update, piece) for piece in range(_PIECES)]
+        micro = batches(_PIECES, rows=2 + rank, seed=update)
+        if update == 3 and rank == 1:
+            micro[-1] = spoiled(micro[-1])
+        result = step(*micro)
+        rows.append((int(result.consumed), int(result.clock), result.lr.item()))
+    return rows

@@ -1,0 +1,404 @@
+"""A step with a unit: consumed and clock are Python's sums, and the rates those of the curve there."""
+
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from support.consumption import counted_on_ranks, counts_of
+from support.descriptions import build, descriptions
+from support.examples import examples
+from support.processes import run
+from support.reads import reads_of
+from support.training import (
+    CURVE,
+    Net,
+    batches,
+    device_pair_loss,
+    mean_loss,
+    pair_loss,
+    same,
+    spoiled,
+    step_of,
+    through_a_file,
+)
+from torch import Tensor
+
+from plateau_jax import Curve, StagedCurve
+from torch_bridge import Checkpoints, MetricLog
+from torch_bridge.training import clock as clock_module
+from torch_bridge.training.batch_counts import from_words, words
+from torch_bridge.training.clock import MOST_CONSUMED, Counts
+from torch_bridge.training.counted_clock import CountedClock
+
+# Runs may go on past the end of a curve; the warning has its own tests.
+pytestmark = pytest.mark.filterwarnings("ignore:the clock of this TrainStep:plateau_jax.CurveWarning")
+
+_CPU = torch.device("cpu")
+_NO = torch.tensor(False)
+
+
+def _rates(curves: list[Curve], peaks: list[float], clock: int) -> list[np.float32]:
+    return [np.float32(curve(clock)) * np.float32(peak) for curve, peak in zip(curves, peaks, strict=True)]
+
+
+@examples(60)
+@given(
+    st.lists(st.tuples(descriptions(range(5)), st.floats(1e-6, 10, width=32)), min_size=1, max_size=3),
+    st.lists(st.tuples(st.integers(0, 2**40), st.booleans()), max_size=30),
+    st.integers(1, 2**40),
+)
+def test_the_rate_is_that_of_what_was_consumed(
+    groups: list[Any], updates: list[tuple[int, bool]], unit: int
+) -> None:
+    curves, peaks = [build(description) for description, _ in groups], [peak for _, peak in groups]
+    clock, consumed, applied = CountedClock(curves, peaks, _CPU, unit), 0, 0
+    for count, skip in updates:
+        clock.prepare()
+        clock.fill_rates()
+        assert clock.rates.tolist() == _rates(curves, peaks, consumed // unit)
+        assert clock.rates_at(consumed // unit) == [
+            peak * float(curve(consumed // unit)) for curve, peak in zip(curves, peaks, strict=True)
+        ]
+        clock.count_update(torch.tensor(skip), torch.tensor(0.5), torch.tensor(count))
+        consumed, applied = consumed + count * (not skip), applied + (not skip)
+        assert clock.read_counts() == (applied, len(updates[: applied]) * 0 + clock.read_counts().skipped, consumed // unit, consumed)
+    assert clock.read_counts().skipped == sum(skip for _, skip in updates)
+
+
+def test_a_hundred_thousand_counts() -> None:
+    curve = StagedCurve([(1000, 1.0), (3000,), (7000, 0.1, "1-sqrt"), (1000, 0.0)])
+    counts = np.random.default_rng(0).integers(0, 2**21, size=100_000)
+    unit = int(counts.sum()) // curve.total_steps
+    clock = CountedClock([curve], [3e-4], _CPU, unit)
+    rates, clocks = torch.empty(len(counts)), torch.empty(len(counts), dtype=torch.int64)
+    for number, count in enumerate(torch.from_numpy(counts)):
+        clock.prepare()
+        clock.fill_rates()
+        rates[number], clocks[number] = clock.rates[0], clock.now
+        clock.count_update(_NO, _NO, count)
+    consumed = [0, *accumulate(counts.tolist())]
+    expected = np.array([before // unit for before in consumed[:-1]])
+    np.testing.assert_array_equal(clocks.numpy(), expected)
+    np.testing.assert_array_equal(rates.numpy(), curve(expected) * np.float32(3e-4))
+    assert clock.read_counts().consumed == consumed[-1]
+
+
+@given(st.lists(st.integers(0, MOST_CONSUMED - 1), min_size=1, max_size=6), st.integers(1, MOST_CONSUMED))
+def test_it_is_exact_up_to_its_end_and_stops_there(counts: list[int], unit: int) -> None:
+    clock = CountedClock([CURVE], [1.0], _CPU, unit)
+    for count in counts:
+        clock.count_update(_NO, _NO, torch.tensor(count))
+    consumed = min(sum(counts), MOST_CONSUMED)
+    assert clock.read_counts() == (len(counts), 0, consumed // unit, consumed)
+
+
+@given(st.lists(st.integers(0, MOST_CONSUMED - 1), min_size=1, max_size=9))
+def test_counts_of_ranks_add_up_in_float64(counts: list[int]) -> None:
+    sums = torch.stack([words(torch.tensor(count)) for count in counts]).sum(0)
+    assert int(from_words(sums)) == min(sum(counts), MOST_CONSUMED - 1)
+
+
+def _of_rows(batch: Any) -> int:
+    return len(batch[0])
+
+
+def _of_values(batch: Any) -> Tensor:
+    return (batch[1] > 0).sum()
+
+
+def _of_small(batch: Any) -> Tensor:
+    return torch.tensor(len(batch[0]), dtype=torch.int16)
+
+
+@pytest.mark.parametrize("count", [_of_rows, _of_values, _of_small])
+@pytest.mark.parametrize("loss_fn", [mean_loss, pair_loss, device_pair_loss])
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+@pytest.mark.parametrize("name", ["adamw", "momentum", "plain adam", "two"])
+def test_updates_count_what_they_consumed(name: str, precision: Any, loss_fn: Any, count: Any) -> None:
+    step = _step(name, loss_fn=loss_fn, precision=precision, unit=7, count=count)
+    log, consumed = MetricLog(every=1), 0
+    for number in range(12):
+        micro = [batch for size in range(number % 3 + 1) for batch in batches(1, 2 + size, seed=number)]
+        if number % 5 == 4:
+            micro[-1] = spoiled(micro[-1])
+        result = step(*micro)
+        row = log(result)
+        assert row is not None
+        assert int(result.clock) == consumed // 7
+        assert result.lr.tolist() == _rates([CURVE] * len(result.lr), step._clock.peaks, consumed // 7)
+        if number % 5 != 4:
+            consumed += sum(int(count(batch)) for batch in micro)
+        assert int(result.consumed) == row["consumed"] == consumed
+    state = step.state_dict()
+    assert (state["consumed"], state["clock"], state["unit"]) == (consumed, consumed // 7, 7)
+
+
+def _step(name: str, **options: Any) -> Any:
+    if name != "two":
+        return step_of(name, **options)
+    model = Net()
+    optimizers = [
+        torch.optim.AdamW(model.first.parameters(), lr=0.1, fused=True),
+        torch.optim.SGD(model.last.parameters(), lr=0.2),
+    ]
+    return step_of(model=model, optimizer=optimizers, **options)
+
+
+def test_another_cut_of_the_same_samples_is_the_same_clock() -> None:
+    rows = 48
+    found = []
+    for size, pieces in ((2, 1), (4, 1), (2, 2), (8, 3), (6, 1)):
+        step = step_of(unit=3, count=_of_rows)
+        data = batches(rows // size, size)
+        clocks = {}
+        for first in range(0, len(data), pieces):
+            result = step(*data[first : first + pieces])
+            clocks[int(result.consumed)] = step.state_dict()["clock"]
+        found.append(clocks)
+    for clocks in found:
+        assert clocks[rows] == rows // 3
+        assert all(clock == consumed // 3 for consumed, clock in clocks.items())
+
+
+def test_without_a_unit_consumed_is_applied() -> None:
+    step, log = step_of(), MetricLog(every=1)
+    for number, batch in enumerate(batches(5)):
+        result = step(spoiled(batch) if number == 2 else batch)
+        row = log(result)
+        assert row is not None
+        assert result.consumed is result.applied
+        assert row["consumed"] == row["applied"] == number + (number < 2)
+    state = step.state_dict()
+    assert (state["consumed"], state["unit"]) == (4, None)
+
+
+def test_a_log_holds_large_counts_exactly() -> None:
+    step, log = step_of(unit=1, count=lambda batch: 2**61 + 1), MetricLog(every=2)
+    rows = [log(step(batch)) for batch in batches(2)]
+    assert [row["consumed"] for row in log.rows] == [2**61 + 1, 2**62]
+    assert rows[1] is log.rows[1]
+
+
+@pytest.mark.parametrize("count", [_of_rows, _of_values])
+def test_nothing_waits_for_the_device(count: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clock_module, "INTERVAL", 3)
+    step, (batch,) = step_of(unit=3, count=count), batches(1)
+    step(batch)
+
+    def updates() -> None:
+        for _ in range(8):
+            step(batch, batch)
+
+    assert reads_of(updates, [step._clock._seen_numbers]) == 0
+
+
+def test_with_aux_and_carry_and_another_peak() -> None:
+    def loss_fn(model: Any, batch: Any, carry: Tensor) -> Any:
+        loss = mean_loss(model, batch)
+        return (loss, {"loss": loss}), carry + 1
+
+    step = step_of(loss_fn=loss_fn, has_aux=True, carry=torch.zeros(()), unit=4, count=_of_rows)
+    for number, batch in enumerate(batches(6, 5)):
+        if number == 3:
+            step.set_peak(0.25)
+        result = step(batch)
+        peak = np.float32(0.25 if number >= 3 else 0.01)
+        assert result.lr.item() == np.float32(CURVE(number * 5 // 4)) * peak
+        assert same(result.aux[0]["loss"], result.loss)
+        assert int(result.consumed) == 5 * number + 5
+
+
+@pytest.mark.parametrize("saved_after", [0, 1, 5, 9])
+@pytest.mark.parametrize("by_file", [False, True])
+def test_a_resumed_run_is_the_same(saved_after: int, by_file: bool, tmp_path: Any) -> None:
+    data = batches(14, 5)
+    whole, first, second = (step_of("adamw", unit=4, count=_of_values) for _ in range(3))
+    results = [whole(batch) for batch in data]
+    for batch in data[:saved_after]:
+        first(batch)
+    if by_file:
+        Checkpoints(tmp_path).save(saved_after, step=first)
+        assert Checkpoints(tmp_path).load(step=second) == saved_after
+    else:
+        second.load_state_dict(through_a_file(first.state_dict()))
+    for batch, expected in zip(data[saved_after:], results[saved_after:], strict=True):
+        result = second(batch)
+        assert same(result, expected)
+        assert same(result.consumed, expected.consumed)
+
+
+@given(
+    st.sampled_from((None, 1, 3, 64)), st.sampled_from((None, 1, 3, 64)), st.integers(0, 6), st.booleans()
+)
+def test_the_state_of_another_unit_is_refused_or_goes_on_at_its_clock(
+    saved_unit: int | None, unit: int | None, updates: int, strict: bool
+) -> None:
+    def built(own: int | None) -> Any:
+        return step_of(unit=own, count=own and _of_rows)
+
+    saved = built(saved_unit)
+    for batch in batches(updates, 9):
+        saved(batch)
+    state, step = saved.state_dict(), built(unit)
+    before = step.state_dict()
+    if strict and unit != saved_unit:
+        with pytest.raises(ValueError, match=f"unit = {saved_unit}, and this step has unit = {unit}: .*strict=False"):
+            step.load_state_dict(state)
+        assert same(step.state_dict(), before)
+        return
+    step.load_state_dict(state, strict=strict)
+    found = step.state_dict()
+    assert found["clock"] == state["clock"]
+    if unit != saved_unit:
+        assert found["consumed"] == state["clock"] * (unit or 1)
+        assert found["applied"] == (state["clock"] if unit is None else updates)
+    else:
+        assert (found["consumed"], found["applied"]) == (state["consumed"], updates)
+    (batch,) = batches(1)
+    assert int(step(batch).clock) == state["clock"]
+
+
+def test_another_plan_is_asked_for_its_past_up_to_the_clock() -> None:
+    old, new = (StagedCurve([(10, 1.0), (20,), (length, 0.0)]) for length in (10, 5))
+    for updates, is_refused in ((10, False), (11, True)):
+        saved = step_of(curve=old, unit=2, count=_of_rows)
+        for batch in batches(updates, 6):
+            saved(batch)
+        step = step_of(curve=new, unit=2, count=_of_rows)
+        if is_refused:
+            with pytest.raises(ValueError, match="whose past is another"):
+                step.load_state_dict(saved.state_dict())
+        else:
+            step.load_state_dict(saved.state_dict())
+            assert step.state_dict()["clock"] == 30
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"consumed": -1},
+        {"consumed": 2**62 + 1},
+        {"consumed": 1.5},
+        {"consumed": 100},
+        {"clock": 3},
+        {"unit": 0},
+        {"unit": True},
+        {"unit": "4"},
+    ],
+)
+@pytest.mark.parametrize("strict", [True, False])
+def test_a_damaged_state_changes_nothing(damage: dict[str, Any], strict: bool) -> None:
+    step = step_of(unit=4, count=_of_rows)
+    for batch in batches(2, 5):
+        step(batch)
+    state = step.state_dict()
+    with pytest.raises(ValueError, match="state_dict|clock|consumed|unit"):
+        step.load_state_dict({**state, **damage}, strict=strict)
+    assert same(step.state_dict(), state)
+
+
+_CASES: list[tuple[type[Exception], str, dict[str, Any]]] = [
+    (TypeError, "needs unit=", {"count": _of_rows}),
+    (TypeError, "needs count=", {"unit": 3}),
+    (TypeError, "needs count=", {"unit": 3, "count": 4}),
+    (ValueError, "unit = 0 must be at least 1", {"unit": 0, "count": _of_rows}),
+    (TypeError, "unit = True must be an integer", {"unit": True, "count": _of_rows}),
+    (TypeError, "unit = 2.0 must be an integer", {"unit": 2.0, "count": _of_rows}),
+    (ValueError, "2\\*\\*62", {"unit": 2**62 + 1, "count": _of_rows}),
+    (ValueError, "beside applied = 4", {"unit": 3, "count": _of_rows, "applied": 4}),
+]
+
+
+@pytest.mark.parametrize(("error", "message", "options"), _CASES)
+def test_wrong_arguments(error: type[Exception], message: str, options: dict[str, Any]) -> None:
+    with pytest.raises(error, match=message):
+        step_of(**options)
+
+
+def test_a_rule_beside_a_unit_is_refused() -> None:
+    from plateau_jax import HoldUntilFlat
+
+    with pytest.raises(ValueError, match="unit = 3 beside hold"):
+        step_of(unit=3, count=_of_rows, hold=HoldUntilFlat(patience=2))
+
+
+_COUNTS: list[tuple[type[Exception], str, Any]] = [
+    (TypeError, "must be an integer", lambda batch: 2.0),
+    (TypeError, "must be an integer", lambda batch: True),
+    (TypeError, "must be an integer", lambda batch: None),
+    (ValueError, "must be at least 0", lambda batch: -1),
+    (ValueError, r"less than 2\*\*62", lambda batch: 2**62),
+    (TypeError, "torch.float32; it must be of integers", lambda batch: batch[0].sum()),
+    (TypeError, "torch.bool; it must be of integers", lambda batch: (batch[0] > 0).any()),
+    (ValueError, r"shape \(1,\); it must be a scalar", lambda batch: torch.ones(1, dtype=torch.int64)),
+    (ZeroDivisionError, "", lambda batch: 1 // 0),
+]
+
+
+@pytest.mark.parametrize(("error", "message", "count"), _COUNTS)
+@pytest.mark.parametrize("pieces", [1, 2])
+def test_wrong_counts_change_nothing(error: type[Exception], message: str, count: Any, pieces: int) -> None:
+    bad = False
+    step = step_of(unit=3, count=lambda batch: count(batch) if bad else 5)
+    data = batches(6)
+    for batch in data[:3]:
+        step(batch)
+    state, bad = step.state_dict(), True
+    with pytest.raises(error, match=message):
+        step(*data[3 : 3 + pieces])
+    assert same(step.state_dict(), state)
+    bad = False
+    step(data[4])
+    assert step.state_dict()["consumed"] == 20
+
+
+def test_a_negative_count_on_the_device_is_none() -> None:
+    step = step_of(unit=2, count=lambda batch: torch.tensor(-7))
+    results = [step(batch) for batch in batches(3)]
+    assert [int(result.consumed) for result in results] == [0, 0, 0]
+
+
+def test_the_end_of_the_curve_is_told() -> None:
+    curve = StagedCurve([(10, 1.0), (10, 0.0)])
+    step = step_of(curve=curve, unit=4, count=_of_rows)
+    with pytest.warns(UserWarning, match=r"at step 40, .*number of samples or tokens, // 4"):
+        for batch in batches(40, 4):
+            step(batch)
+        step.state_dict()
+
+
+def test_the_count_is_asked_once_for_each_micro_batch_without_a_gradient() -> None:
+    seen: list[tuple[int, bool]] = []
+
+    def count(batch: Any) -> int:
+        seen.append((id(batch), torch.is_grad_enabled()))
+        return 1
+
+    data = batches(3)
+    step = step_of(unit=1, count=count)
+    step(*data)
+    assert seen == [(id(batch), False) for batch in data]
+
+
+def test_a_set_clock_goes_on_from_there() -> None:
+    clock = CountedClock([CURVE], [1.0], _CPU, 10)
+    clock.set(Counts(5, 2, 12, 123), [0.5])
+    clock.fill_rates()
+    assert clock.read_counts() == (5, 2, 12, 123)
+    assert clock.rates.tolist() == _rates([CURVE], [0.5], 12)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("wrapper", ["ddp", "fsdp"])
+@pytest.mark.parametrize("loss", ["mean", "pair"])
+def test_two_ranks_count_together(wrapper: str, loss: str) -> None:
+    one, other = run(counted_on_ranks, wrapper, loss)
+    assert one == other
+    consumed = [0, *accumulate(sum(counts_of(update)) for update in range(6))]
+    consumed = [count - (sum(counts_of(3)) if update > 3 else 0) for update, count in enumerate(consumed)]
+    assert [row[0] for row in one] == consumed[1:]
+    assert [row[1] for row in one] == [before // 5 for before in consumed[:-1]]
