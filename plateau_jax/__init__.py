@@ -75,6 +75,7 @@ _IN_TORCH_BRIDGE = {
     "make_loader",
     "prefetch",
     "profile",
+    "tensors",
 }
 
 

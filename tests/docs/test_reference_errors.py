@@ -135,6 +135,10 @@ CALLS: dict[str, Callable[[Path], partial[Any]]] = {
     "torch_bridge.follow": lambda _: partial(
         tb.follow, optimizer=optimizer(), key="weight_decay", curve=CURVE
     ),
+    "torch_bridge.multiplier": lambda _: partial(
+        tb.multiplier, segments=CURVE.segments, step=torch.tensor(3)
+    ),
+    "torch_bridge.tensors": lambda _: partial(tb.tensors, segments=CURVE.segments),
     "torch_bridge.get_cosine_plateau_schedule_with_warmup": lambda _: partial(
         tb.get_cosine_plateau_schedule_with_warmup,
         optimizer=optimizer(),
