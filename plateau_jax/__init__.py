@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from plateau_jax import branches as branches  # its kinds of curve register themselves
 from plateau_jax import checks
+from plateau_jax.batch_plan import BatchPlan
 from plateau_jax.curve import Curve
 from plateau_jax.curve_warning import CurveWarning
 from plateau_jax.holds import HoldBelow, HoldUntilFlat
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from plateau_jax.transformation import ScaleByCurveState, scale_by_curve
 
 __all__: list[str] = [
+    "BatchPlan",
     "Curve",
     "CurveArguments",
     "CurveWarning",
@@ -75,6 +77,7 @@ _IN_TORCH_BRIDGE = {
     "make_loader",
     "prefetch",
     "profile",
+    "tensors",
 }
 
 

@@ -3,13 +3,13 @@
 Floating point cannot give the same bits everywhere: compilers contract a·b + c, divisions and
 cosines differ between libraries. Integers can. A number v in [0, 1] is the int64 v·2⁶².
 
-One body serves NumPy, JAX and single Python ints: it takes the namespace that it runs on, and uses only
-what means the same in all of them.
+One body serves NumPy, JAX, torch and single Python ints: it takes the namespace that it runs on, and uses
+only what means the same in all of them.
 """
 
 from collections.abc import Sequence
 from math import factorial
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -116,25 +116,26 @@ def _ratio(xp: Any, steps: Any, numbers: Numbers) -> Any:
     return steps * numbers.inverse_high + ((steps * xp.int64(numbers.inverse_low)) >> LIMB_BITS)
 
 
-def evaluate(xp: ModuleType, segments: Segments, index: Any, step: Any) -> Any:
+def evaluate(xp: Any, segments: Segments, index: Any, step: Any) -> Any:
     """The multiplier at each step, given the index of the row that the step lies in.
 
     Args:
-        xp: `numpy`, or `jax.numpy` with 64-bit integers on.
+        xp: `numpy`; `jax.numpy` with 64-bit integers on; or what has their `int64`, `float32`, `asarray`,
+            `take`, `where`, `abs`, `minimum` and `maximum`.
         segments: One table, int32.
         index: Of a row of the table, any shape.
-        step: int32 in [0, 2³¹), the same shape.
+        step: int32 or int64 in [0, 2³¹), the same shape.
 
     Returns:
         float32, the same shape.
     """
     # Column by column: a gather of whole rows is several times slower in XLA.
     numbers = Numbers(
-        *(None if column is None else xp.take(column, index, mode="clip") for column in joined(segments))
+        *(None if column is None else xp.take(column, index, mode="clip") for column in joined(xp, segments))
     )
     x, value = _interpolate(xp, numbers, step)
     # int64 to float32 rounds to nearest even, and the power of two is exact.
-    multiplier = value.astype("float32") * np.float32(2.0**-FIXED_BITS)
+    multiplier = xp.asarray(value, dtype=xp.float32) * 2.0**-FIXED_BITS
     return xp.where(x == 0, numbers.level, multiplier)
 
 

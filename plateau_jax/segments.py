@@ -168,35 +168,35 @@ def split(value: int) -> tuple[int, int]:
     return value >> _WORD_BITS, low - ((1 << _WORD_BITS) if low >> (_WORD_BITS - 1) else 0)
 
 
-def join(high: Any, low: Any) -> Any:
+def join(xp: Any, high: Any, low: Any) -> Any:
     """Arrays of words as int64: `split` backwards."""
-    return (high.astype("int64") << _WORD_BITS) | (low.astype("int64") & _WORD)
+    return (xp.int64(high) << _WORD_BITS) | (xp.int64(low) & _WORD)
 
 
-def joined(table: Segments) -> Numbers:
+def joined(xp: Any, table: Segments) -> Numbers:
     """The columns of numbers that a table's words stand for; 64-bit integers must be on."""
     return Numbers(
         begin=table.begin,
         length=table.length,
-        inverse_high=join(table.inverse_high, table.inverse_middle),
+        inverse_high=join(xp, table.inverse_high, table.inverse_middle),
         inverse_low=table.inverse_low,
-        start=join(table.start_high, table.start_low),
-        end=join(table.end_high, table.end_low),
-        level=table.start_float32.view("float32"),
+        start=join(xp, table.start_high, table.start_low),
+        end=join(xp, table.end_high, table.end_low),
+        level=table.start_float32.view(xp.float32),
         cosine=table.cosine,
         root=table.root,
-        **{name: _wide(getattr(table, name)) for name in _COLUMNS_OF_SHAPES["exponential"]},
+        **{name: _wide(xp, getattr(table, name)) for name in _COLUMNS_OF_SHAPES["exponential"]},
     )
 
 
-def _wide(column: Any) -> Any:
-    return None if column is None else column.astype("int64")
+def _wide(xp: Any, column: Any) -> Any:
+    return None if column is None else xp.int64(column)
 
 
 def python_numbers(table: Segments) -> tuple[list[int], list[Numbers]]:
     """The first step of each row, and each row as Python numbers, with None for other shapes' columns."""
     columns: list[list[Any]] = [
-        [None] * len(table.begin) if column is None else column.tolist() for column in joined(table)
+        [None] * len(table.begin) if column is None else column.tolist() for column in joined(np, table)
     ]
     rows = [Numbers(*values) for values in zip(*columns, strict=True)]
     return columns[0], [

@@ -19,6 +19,7 @@ _FLOORS = [
     ("plateau_jax.curve",),
     ("plateau_jax.branches", "plateau_jax.plateau_curve", "plateau_jax.staged"),
     ("torch_bridge.core",),
+    ("torch_bridge.table",),
     ("torch_bridge.schedulers",),
     ("torch_bridge.distributed",),
     ("torch_bridge.training",),

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from torch_bridge.schedulers.curve_lr_state import CurveLRState
     from torch_bridge.schedulers.factories import get_cosine_plateau_schedule_with_warmup, lambda_lr
     from torch_bridge.schedulers.follower import Follower, FollowerState, follow
+    from torch_bridge.table import multiplier, tensors
     from torch_bridge.training.loss import CarriedLoss, MeanLoss, PairLoss
     from torch_bridge.training.result import StepResult
     from torch_bridge.training.snapshot import TrainStepState
@@ -59,8 +60,10 @@ __all__: list[str] = [
     "get_cosine_plateau_schedule_with_warmup",
     "is_main",
     "lambda_lr",
+    "multiplier",
     "prefetch",
     "profile",
+    "tensors",
 ]
 if checks.are_installed("torchdata"):
     __all__ += ["make_loader"]
@@ -89,8 +92,10 @@ _LAZY = {
     "is_main": "torch_bridge.distributed.processes",
     "lambda_lr": "torch_bridge.schedulers.factories",
     "make_loader": "torch_bridge.data.loader",
+    "multiplier": "torch_bridge.table",
     "prefetch": "torch_bridge.data.prefetching",
     "profile": "torch_bridge.loop.profiling",
+    "tensors": "torch_bridge.table",
 }
 
 
@@ -99,7 +104,7 @@ if not TYPE_CHECKING:  # type checkers see the imports above, and every wrong na
     def __getattr__(name: str) -> Any:
         if name == "__version__":
             return checks.installed_version()
-        if name in NAMES_OF_PLATEAU_JAX:
+        if name in NAMES_OF_PLATEAU_JAX and name not in _LAZY:
             raise checks.elsewhere(__name__, name, "plateau_jax")
         if name not in _LAZY:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,10 +1,11 @@
 """All that this package takes from `plateau_jax`."""
 
 import plateau_jax
-from plateau_jax import Curve, PlateauCurve, StagedCurve, checks
+from plateau_jax import Curve, PlateauCurve, Segments, StagedCurve, checks
 from plateau_jax.curve_warning import at_this_line, silent, warn
 from plateau_jax.decision import HOST, decide, start
 from plateau_jax.fixed_point import CHUNK
+from plateau_jax.fixed_point import evaluate as evaluate_table
 from plateau_jax.holds import Rule, rules_of
 
 __all__ = [
@@ -14,10 +15,12 @@ __all__ = [
     "Curve",
     "PlateauCurve",
     "Rule",
+    "Segments",
     "StagedCurve",
     "at_this_line",
     "checks",
     "decide",
+    "evaluate_table",
     "rules_of",
     "silent",
     "start",

@@ -68,7 +68,7 @@ def test_the_words_of_each_row(chosen):
 @given(st.integers(-(2**63), 2**63 - 1))
 def test_words_are_int32_and_join_to_what_was_split(value):
     high, low = (np.array([word], np.int32) for word in split(value))
-    assert join(high, low).tolist() == [value] == [_joined(*split(value))]
+    assert join(np, high, low).tolist() == [value] == [_joined(*split(value))]
 
 
 def _joined(high, low):

@@ -18,6 +18,7 @@ import torch_bridge as tb
 WRONG = [None, object(), "no", -1, 2.5, float("nan"), 10**40, True, [], [object()], {}, {"no": 1}, nn.Linear]
 
 CURVE = pj.PlateauCurve(100, warmup_steps=10, plateaus=[(50, 20)])
+PLAN = pj.BatchPlan([(0, 8), (160, 16)])
 RULE = pj.HoldUntilFlat(patience=3, limit=9)
 
 
@@ -57,6 +58,15 @@ def stepping() -> partial[Any]:
 
 # A valid call of each, built anew for every wrong argument.
 CALLS: dict[str, Callable[[Path], partial[Any]]] = {
+    "plateau_jax.BatchPlan": lambda _: partial(pj.BatchPlan, pairs=PLAN.pairs),
+    "plateau_jax.BatchPlan.__call__": lambda _: partial(PLAN, consumed=3),
+    "plateau_jax.BatchPlan.check": lambda _: partial(PLAN.check, micro_batch=2, processes=2),
+    "plateau_jax.BatchPlan.consumed": lambda _: partial(PLAN.consumed, updates=3),
+    "plateau_jax.BatchPlan.from_dict": lambda _: partial(pj.BatchPlan.from_dict, arguments=PLAN.to_dict()),
+    "plateau_jax.BatchPlan.micro_batches": lambda _: partial(
+        PLAN.micro_batches, consumed=3, micro_batch=2, processes=2
+    ),
+    "plateau_jax.BatchPlan.updates": lambda _: partial(PLAN.updates, total=3),
     "plateau_jax.Curve.__call__": lambda _: partial(CURVE, step=3),
     "plateau_jax.Curve.cooldown": lambda _: partial(CURVE.cooldown, at=50, steps=9, to=0.0, shape="linear"),
     "plateau_jax.Curve.first_difference": lambda _: partial(CURVE.first_difference, other=CURVE),
@@ -135,6 +145,10 @@ CALLS: dict[str, Callable[[Path], partial[Any]]] = {
     "torch_bridge.follow": lambda _: partial(
         tb.follow, optimizer=optimizer(), key="weight_decay", curve=CURVE
     ),
+    "torch_bridge.multiplier": lambda _: partial(
+        tb.multiplier, segments=CURVE.segments, step=torch.tensor(3)
+    ),
+    "torch_bridge.tensors": lambda _: partial(tb.tensors, segments=CURVE.segments),
     "torch_bridge.get_cosine_plateau_schedule_with_warmup": lambda _: partial(
         tb.get_cosine_plateau_schedule_with_warmup,
         optimizer=optimizer(),

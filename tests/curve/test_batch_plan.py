@@ -1,0 +1,201 @@
+"""`BatchPlan` against a loop over updates."""
+
+import json
+import math
+import pickle
+from dataclasses import FrozenInstanceError
+from fractions import Fraction
+from itertools import accumulate
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from plateau_jax import BatchPlan, Curve, PlateauCurve, StagedCurve
+
+RAMP = BatchPlan([(0, 8), (160, 16)])
+_gaps = st.lists(st.tuples(st.integers(1, 90), st.integers(1, 40)), max_size=6)
+
+
+@st.composite
+def all_pairs(draw):
+    gaps = draw(_gaps)
+    thresholds = [0, *accumulate(gap for gap, _ in gaps)]
+    return list(zip(thresholds, [draw(st.integers(1, 40)), *(batch for _, batch in gaps)], strict=True))
+
+
+def clocks_of(pairs, updates):
+    """What was consumed before each update, by a loop, and the batch of each."""
+    consumed, found = 0, []
+    for _ in range(updates):
+        batch = [batch for threshold, batch in pairs if threshold <= consumed][-1]
+        found.append((consumed, batch))
+        consumed += batch
+    return found
+
+
+@given(all_pairs())
+def test_it_does_what_a_loop_over_updates_does(pairs):
+    plan, run = BatchPlan(pairs), clocks_of(pairs, 400)
+    for updates, (consumed, batch) in enumerate(run):
+        assert plan(consumed) == batch
+        assert plan.consumed(updates) == consumed
+        assert plan.updates(consumed) == updates
+    for total in range(300):
+        assert plan.updates(total) == next(
+            updates for updates, (consumed, _) in enumerate(run) if consumed >= total
+        )
+
+
+@given(all_pairs(), st.integers(0, 10**40), st.integers(1, 10**30))
+def test_it_is_exact_for_any_counts(pairs, total, scale):
+    plan = BatchPlan([(threshold * scale, batch * scale) for threshold, batch in pairs])
+    updates = plan.updates(total)
+    assert type(updates) is type(plan.consumed(updates)) is int
+    assert plan.consumed(updates) >= total
+    assert updates == 0 or plan.consumed(updates - 1) < total
+    assert plan.consumed(updates) == scale * BatchPlan(pairs).consumed(updates)
+    assert plan(plan.consumed(updates)) == plan.consumed(updates + 1) - plan.consumed(updates)
+
+
+def test_a_threshold_that_a_batch_jumps_over_is_left_out():
+    plan = BatchPlan([(0, 100), (10, 1), (50, 7)])
+    assert [plan.consumed(updates) for updates in range(4)] == [0, 100, 107, 114]
+    assert plan.updates(101) == 2
+
+
+def test_a_plan_is_a_frozen_value():
+    other = BatchPlan(((np.int64(0), np.int8(8)), [160, 16]))
+    assert (other, hash(other)) == (RAMP, hash(RAMP))
+    assert repr(other) == "BatchPlan(pairs=((0, 8), (160, 16)))"
+    assert BatchPlan([(0, 8)]) != RAMP
+    with pytest.raises(FrozenInstanceError):
+        RAMP.pairs = ()
+    assert pickle.loads(pickle.dumps(RAMP)) == RAMP
+    for found in (RAMP(np.int64(160)), RAMP.updates(np.uint8(200)), RAMP.consumed(np.int16(3))):
+        assert type(found) is int
+
+
+@given(all_pairs())
+def test_json_both_ways(pairs):
+    plan = BatchPlan(pairs)
+    assert BatchPlan.from_dict(json.loads(json.dumps(plan.to_dict()))) == plan
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ([(0, 8)], TypeError),
+        (None, TypeError),
+        ({}, ValueError),
+        ({"pairs": [[0, 8]], "unit": 3}, ValueError),
+    ],
+    ids=repr,
+)
+def test_arguments_that_are_none(arguments, error):
+    with pytest.raises(error, match=r"arguments = .* as to_dict returns it"):
+        BatchPlan.from_dict(arguments)
+
+
+@given(all_pairs(), st.integers(1, 8), st.integers(1, 4))
+def test_micro_batches_make_a_batch_or_are_refused(pairs, micro_batch, processes):
+    plan, whole = BatchPlan(pairs), True
+    for threshold, batch in pairs:
+        if batch % (micro_batch * processes):
+            whole = False
+            with pytest.raises(ValueError, match=f"batch at consumed = {threshold} is {batch}"):
+                plan.micro_batches(threshold, micro_batch, processes)
+        else:
+            count = plan.micro_batches(threshold, micro_batch, processes)
+            assert count * micro_batch * processes == batch
+    if whole:
+        plan.check(micro_batch, processes)
+    else:
+        with pytest.raises(ValueError, match=r"of pairs\[\d\] = \(\d+, \d+\) is .* does not divide"):
+            plan.check(micro_batch, processes)
+
+
+def test_one_process_is_meant_unless_said():
+    assert RAMP.micro_batches(0, 4) == RAMP.micro_batches(160, 4, 2) == 2
+    RAMP.check(8)
+    with pytest.raises(ValueError, match=r"pairs\[0\] = \(0, 8\) is 8, .* = 16 · 1 = 16 does not divide"):
+        RAMP.check(16)
+
+
+@pytest.mark.parametrize(
+    ("pairs", "error", "message"),
+    [
+        ([], ValueError, "holds no pair"),
+        ([(1, 8)], ValueError, "threshold 0"),
+        ([(-1, 8), (0, 9)], ValueError, "threshold 0"),
+        ([(0, 8), (160, 16), (160, 32)], ValueError, "rising thresholds; 160 follows 160"),
+        ([(0, 8), (160, 16), (20, 32)], ValueError, "rising thresholds; 20 follows 160"),
+        ([(0, 0)], ValueError, "batch = 0 must be at least 1"),
+        ([(0, 8), (160, -16)], ValueError, "batch = -16 must be at least 1"),
+        ([(0, 8.0)], TypeError, "batch = 8.0 must be an integer: write 8"),
+        ([(0.0, 8)], TypeError, "threshold = 0.0 must be an integer"),
+        ([(False, 8)], TypeError, "threshold = False must be an integer"),
+        ([(0, True)], TypeError, "batch = True must be an integer"),
+        ([(0, 8), (math.nan, 16)], TypeError, "threshold = nan must be an integer"),
+        ([0, 8], TypeError, r"did you mean pairs=\[\(0, 8\)\]"),
+        ({0: 8}, TypeError, "sequence of pairs"),
+        (8, TypeError, "sequence of pairs"),
+    ],
+    ids=repr,
+)
+def test_pairs_that_are_no_plan(pairs, error, message):
+    with pytest.raises(error, match=message):
+        BatchPlan(pairs)
+
+
+@pytest.mark.parametrize(
+    "value", [math.nan, 3.0, math.inf, True, "3", None, Fraction(3), np.float32(3)], ids=repr
+)
+def test_numbers_that_are_no_integers(value):
+    calls = {
+        "consumed": RAMP,
+        "total": RAMP.updates,
+        "updates": RAMP.consumed,
+        "micro_batch": RAMP.check,
+        "processes": lambda processes: RAMP.check(1, processes),
+    }
+    for name, call in calls.items():
+        with pytest.raises(TypeError, match=f"{name} = .* must be an integer"):
+            call(value)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: RAMP(-1), "consumed = -1 must be at least 0"),
+        (lambda: RAMP.updates(-1), "total = -1 must be at least 0"),
+        (lambda: RAMP.consumed(-1), "updates = -1 must be at least 0"),
+        (lambda: RAMP.check(0), "micro_batch = 0 must be at least 1"),
+        (lambda: RAMP.micro_batches(0, 1, 0), "processes = 0 must be at least 1"),
+    ],
+)
+def test_numbers_below_the_least(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+_UNIT = 8
+_RAMPED: list[Curve] = [
+    StagedCurve([(10, 1.0, "linear"), (130,), (40, 0.0, "linear")], start=0.0),
+    PlateauCurve(180, warmup_steps=10, absolute_plateaus=[(10, 130)], decay_shape="linear"),
+]
+
+
+@pytest.mark.parametrize("curve", _RAMPED, ids=["staged", "plateau"])
+def test_a_ramp_of_the_batch_keeps_the_length_of_every_phase(curve):
+    """100 updates: batch 8 for 160 samples, then 16; 10 of warmup, then constant, 20 of linear decay."""
+    total = 160 + 80 * 16
+    assert RAMP.updates(total) == 100
+    assert RAMP.consumed(100) == total == curve.total_steps * _UNIT
+    clocks = [RAMP.consumed(updates) // _UNIT for updates in range(101)]
+    rates = np.array([curve(clock) for clock in clocks])
+    np.testing.assert_array_equal(rates[:11], (np.arange(11) / np.float32(10)).astype(np.float32))
+    assert (rates[10:81] == 1).all()
+    np.testing.assert_array_equal(rates[80:], (np.arange(20, -1, -1) / np.float32(20)).astype(np.float32))
+    assert (np.diff(rates[80:]) < 0).all()

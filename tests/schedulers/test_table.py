@@ -1,0 +1,292 @@
+"""`multiplier` in torch: the bits of NumPy in every mode, types of steps, and how often it compiles."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import example, given
+from hypothesis import strategies as st
+from support.borders import steps_at_borders
+from support.descriptions import build, descriptions, descriptions_and_steps
+from support.examples import examples
+from support.jax_cases import CURVE, MANY, NESTED, STEPS, assert_equal_bits, every_shape, in_one_of_two_forms
+from support.strategies import MAX_STEP
+
+from plateau_jax import Curve, PlateauCurve, Segments, StagedCurve, stack
+from torch_bridge import multiplier, table, tensors
+
+SIZE = 48
+cases = descriptions_and_steps((0, 1, 2, 18, 19, 30), SIZE)
+_each = pytest.mark.parametrize("curve", [CURVE, MANY, NESTED], ids=["curve", "many", "nested"])
+_both_tables = pytest.mark.parametrize(
+    "table_of", [lambda table: table, tensors], ids=["constant", "tensors"]
+)
+
+
+def curve_and_steps(case):
+    description, steps = case
+    return build(description), np.array(steps, np.int32)
+
+
+def every_mode(of_step, steps):
+    """Values of the function at the steps, in each way that torch runs it without compiling."""
+    steps = torch.from_numpy(steps)
+    rows = steps.reshape(6, -1)
+    return {
+        "whole": of_step(steps),
+        "shaped": of_step(rows.reshape(2, 3, -1)).ravel(),
+        "transposed": of_step(rows.T).T.ravel(),
+        "one by one": torch.stack([of_step(step) for step in steps]),
+        "vmap": torch.func.vmap(of_step)(steps),
+        "vmap twice": torch.func.vmap(torch.func.vmap(of_step))(rows).ravel(),
+        "vmap over columns": torch.func.vmap(of_step, in_dims=1, out_dims=1)(rows).ravel(),
+        "inference": torch.inference_mode()(of_step)(steps),
+    }
+
+
+@_both_tables
+@examples(40)
+@given(cases)
+def test_a_table_has_the_bits_of_numpy_in_every_mode(table_of, case):
+    curve, steps = curve_and_steps(case)
+    for values in every_mode(partial(multiplier, table_of(curve.segments)), steps).values():
+        assert_equal_bits(values, curve(steps))
+
+
+@examples(100)
+@given(steps_at_borders())
+def test_next_to_a_rounding_border_it_has_the_bits_of_numpy(case):
+    description, step = case
+    curve, steps = build(description), np.clip(step + np.arange(SIZE) - SIZE // 2, 0, MAX_STEP)
+    assert_equal_bits(multiplier(curve.segments, torch.from_numpy(steps)), curve(steps))
+
+
+@_both_tables
+@_each
+def test_every_step_of_a_curve(table_of, curve):
+    steps = torch.from_numpy(STEPS)
+    assert_equal_bits(multiplier(table_of(curve.segments), steps), curve(STEPS))
+    nothing = multiplier(table_of(curve.segments), steps[:0].reshape(0, 3))
+    assert (nothing.shape, nothing.dtype) == ((0, 3), torch.float32)
+
+
+@examples(20)
+@given(
+    descriptions_and_steps(range(5)),
+    st.lists(descriptions(range(5), depth=1), max_size=4),
+    st.sampled_from((30, 60)),
+    st.sampled_from(((), (1,), (3, 2))),
+)
+def test_a_stack_is_each_curve_in_front(case, others, rows, shape):
+    first, steps = curve_and_steps(case)
+    curves = [first, *map(build, others), every_shape(rows)]
+    steps = np.resize(steps, shape)
+    wanted = np.stack([curve(steps) for curve in curves])
+    of_tensors = tensors(stack(curves))
+    for one in (stack(curves), of_tensors):
+        assert_equal_bits(multiplier(one, torch.from_numpy(steps)), wanted)
+    in_front = Segments(*(None if column is None else 0 for column in of_tensors))
+    over_curves = torch.func.vmap(multiplier, in_dims=(in_front, None))
+    assert_equal_bits(over_curves(of_tensors, torch.from_numpy(steps)), wanted)
+
+
+INTEGERS = ["uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64"]
+
+
+@pytest.mark.parametrize("dtype", INTEGERS)
+def test_every_integer_type(dtype):
+    limits = np.iinfo(dtype)
+    wide = [limits.min, limits.max, -1, 0, 1, 100, 101, 500, 999, 1000, MAX_STEP - 1, 2**31, 2**32 + 5, 2**63]
+    steps = np.array([step for step in wide if limits.min <= step <= limits.max], dtype)
+    for curve in (CURVE, PlateauCurve(MAX_STEP)):
+        assert_equal_bits(multiplier(curve.segments, torch.from_numpy(steps)), curve(steps))
+        for step, tensor in zip(steps, torch.from_numpy(steps), strict=True):
+            assert_equal_bits(multiplier(curve.segments, tensor), np.float32(curve(int(step))))
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.float32, torch.bfloat16, torch.float64, torch.complex64])
+def test_steps_that_are_no_integers(dtype):
+    with pytest.raises(TypeError, match=f"step must be a tensor of integers, not of {dtype}"):
+        multiplier(CURVE.segments, torch.ones(3, dtype=dtype))
+
+
+@pytest.mark.parametrize("step", [3, True, 3.0, np.arange(3), [1, 2], None], ids=repr)
+def test_steps_that_are_no_tensors(step):
+    with pytest.raises(TypeError, match="must be a tensor of integers; write"):
+        multiplier(CURVE.segments, step)
+
+
+@pytest.mark.parametrize("segments", [CURVE, CURVE.segments.begin, None, tuple(CURVE.segments)], ids=type)
+def test_what_is_no_table(segments):
+    for call in (tensors, partial(multiplier, step=torch.tensor(3))):
+        with pytest.raises(TypeError, match="must be a table"):
+            call(segments)
+
+
+def test_tensors_are_new_and_of_the_same_columns():
+    for segments in (CURVE.segments, stack([CURVE, NESTED])):
+        found = tensors(segments)
+        for one, other in zip(found, segments, strict=True):
+            assert (one is None) == (other is None)
+            if one is not None:
+                assert one.dtype == torch.int32
+                np.testing.assert_array_equal(one.numpy(), other)
+                one.zero_()
+        assert segments.length.any()
+        again = tensors(found)
+        assert again.begin.data_ptr() != found.begin.data_ptr()
+    assert tensors(CURVE.segments, "meta").begin.device.type == "meta"
+
+
+def test_a_table_is_moved_once():
+    curve = StagedCurve([(123, 0.5, "cosine"), (77,)])
+    before = len(table._MOVED)
+    for step in range(3):
+        multiplier(curve.segments, torch.tensor(step))
+        multiplier(StagedCurve([(123, 0.5, "cosine"), (77,)]).segments, torch.tensor(step))
+        multiplier(stack([curve, CURVE]), torch.tensor(step))
+    assert len(table._MOVED) == before + 2
+
+
+def test_a_table_is_not_kept_from_a_trace_of_fake_tensors():
+    from torch._subclasses import FakeTensorMode
+
+    curve = StagedCurve([(321, 0.5, "cosine"), (77,)])
+    with FakeTensorMode():
+        assert multiplier(curve.segments, torch.zeros(5, dtype=torch.int32)).shape == (5,)
+    assert_equal_bits(multiplier(curve.segments, torch.from_numpy(STEPS)), curve(STEPS))
+
+
+_below_64_bits = st.integers(0, 2**62)
+_borders = st.builds(
+    lambda digits, order, beside: min(max(((2 * digits + 1) << order) + beside, 0), 2**62),
+    st.integers(2**23, 2**24 - 1),
+    st.integers(0, 37),
+    st.integers(-2, 2),
+)
+
+
+@given(st.lists(_below_64_bits | _borders, min_size=1))
+@example([0, 1, 2**53 - 1, 2**53, 2**53 + 1, 2**61 + 2**37 + 1, 2**62])
+def test_a_level_is_rounded_once_even_by_way_of_float64(values):
+    """As compiled code does it on a CPU of 256 bits. A sum that float64 rounds would show in float32."""
+    levels = torch.tensor(values)
+    wanted = np.array(values, np.int64).astype(np.float32)
+    assert_equal_bits(table._as(levels, torch.float32), wanted)
+    assert_equal_bits(table._as(levels, torch.float64).to(torch.float32), wanted)
+
+
+@pytest.fixture
+def compilations():
+    """The graphs that were compiled; each is run as it is traced."""
+    torch.compiler.reset()
+    graphs = []
+
+    def backend(graph, _):
+        graphs.append(graph)
+        return graph
+
+    yield graphs, backend
+    torch.compiler.reset()
+
+
+def moved(shift):
+    """Curves of one form, whatever the shift."""
+    return StagedCurve([(10 + shift, 0.5, "cosine"), (20,), (9 * shift, 0.1, "1-sqrt")])
+
+
+def test_another_step_and_another_table_of_tensors_compile_nothing(compilations):
+    graphs, backend = compilations
+    of_table = torch.compile(multiplier, fullgraph=True, backend=backend)
+    for shift in range(1, 5):
+        curve = moved(shift)
+        assert_equal_bits(of_table(tensors(curve.segments), torch.from_numpy(STEPS)), curve(STEPS))
+        assert_equal_bits(of_table(tensors(curve.segments), torch.from_numpy(STEPS + 3)), curve(STEPS + 3))
+    assert len(graphs) == 1
+
+
+def test_a_constant_table_is_compiled_once_and_is_no_input(compilations):
+    graphs, backend = compilations
+    curve = moved(3)
+    of_step = torch.compile(lambda step: multiplier(curve.segments, step), fullgraph=True, backend=backend)
+    for shift in range(4):
+        assert_equal_bits(of_step(torch.from_numpy(STEPS + shift)), curve(STEPS + shift))
+    (graph,) = graphs
+    assert len(graph.graph.find_nodes(op="placeholder")) == 1
+
+
+def test_another_constant_table_is_never_taken_for_the_first(compilations):
+    graphs, backend = compilations
+    of_table = torch.compile(multiplier, fullgraph=True, backend=backend)
+    for shift in range(1, 5):
+        curve: Curve = moved(shift)  # the one before is dropped, and its id may be given away
+        assert_equal_bits(of_table(curve.segments, torch.from_numpy(STEPS)), curve(STEPS))
+    assert len(graphs) == 4
+
+
+def test_a_curve_that_takes_the_place_of_another_is_compiled_again(compilations):
+    _, backend = compilations
+    holder = {"curve": moved(1)}
+    of_step = torch.compile(
+        lambda step: multiplier(holder["curve"].segments, step), fullgraph=True, backend=backend
+    )
+    for shift in (1, 2, 3):
+        holder["curve"] = curve = moved(shift)
+        assert_equal_bits(of_step(torch.from_numpy(STEPS)), curve(STEPS))
+
+
+@pytest.fixture(scope="module")
+def compiled():
+    """`multiplier` as torch's own compiler makes it for this machine."""
+    torch.compiler.reset()
+    yield torch.compile(multiplier, fullgraph=True, dynamic=False)
+    torch.compiler.reset()
+
+
+@pytest.mark.slow
+@examples(200)
+@given(descriptions_and_steps((0, 1, 2, 16), SIZE))
+def test_compiled_it_has_the_bits_of_numpy(compiled, case):
+    curve, steps = curve_and_steps(case)
+    if len(curve.segments.begin) < 40:
+        found = compiled(tensors(in_one_of_two_forms(curve)), torch.from_numpy(steps))
+        assert_equal_bits(found, curve(steps))
+
+
+@pytest.mark.slow
+@examples(200)
+@given(steps_at_borders())
+def test_compiled_it_has_the_bits_of_numpy_next_to_a_rounding_border(compiled, case):
+    description, step = case
+    curve = build(description)
+    steps = np.clip(step + np.arange(SIZE, dtype=np.int32) - SIZE // 2, 0, MAX_STEP)
+    if len(curve.segments.begin) < 40:
+        found = compiled(tensors(in_one_of_two_forms(curve)), torch.from_numpy(steps))
+        assert_equal_bits(found, curve(steps))
+
+
+@pytest.mark.slow
+def test_compiled_with_vectors_of_256_bits_at_rounding_borders(monkeypatch):
+    """They have no conversion of int64 to float32: torch goes by way of float64."""
+    from torch._inductor import config
+
+    monkeypatch.setattr(config.cpp, "simdlen", 256)
+    torch.compiler.reset()
+    orders = np.arange(38, dtype=np.int64)[:, None]
+    digits = (2 * np.linspace(2**23, 2**24 - 1, 500).astype(np.int64) + 1)[None]
+    values = np.minimum((digits << orders) + np.arange(-2, 3)[:, None, None], 2**62)
+    as_float32 = torch.compile(lambda levels: table._as(levels + 1 - 1, torch.float32), fullgraph=True)
+    assert_equal_bits(as_float32(torch.from_numpy(values)), values.astype(np.float32))
+    torch.compiler.reset()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("curve", [MANY, stack([CURVE, MANY])], ids=["searched", "stack"])
+def test_compiled_constant_tables(curve):
+    torch.compiler.reset()
+    segments = curve if isinstance(curve, Segments) else curve.segments
+    of_step = torch.compile(lambda step: multiplier(segments, step), fullgraph=True)
+    steps = torch.from_numpy(STEPS)
+    assert_equal_bits(of_step(steps), multiplier(segments, steps).numpy())
+    torch.compiler.reset()
