@@ -7,6 +7,9 @@ import numpy as np
 
 from torch_bridge.core import CHUNK, Curve, checks
 
+NEAR = 50
+"""A step alone takes as long as this many steps of a window, roughly."""
+
 _Value = TypeVar("_Value")
 
 
@@ -24,14 +27,20 @@ class Multipliers(dict[int, tuple[float, ...]]):
 
     The computed steps are the one that was looked up and those after it; earlier ones are dropped. The values
     are Python floats: NumPy's would get into `param_groups`, and from there into checkpoints.
+
+    Where the looked-up step lies more than `NEAR` past the last computed one, it alone is computed: a clock
+    of samples may leap, and would use few steps of a window.
     """
 
     def __init__(self, curves: Sequence[Curve]) -> None:
         super().__init__()
         self.curves = curves
+        self._end = 0
+        """One past the last computed step."""
 
     def __missing__(self, step: int) -> tuple[float, ...]:
-        steps = range(step, step + CHUNK)
+        steps = range(step, step + (CHUNK if step - self._end <= NEAR else 1))
+        self._end = steps.stop
         # Past the last step the value stays the same; from 2⁶³ on NumPy has no ranges.
         first = min(step, checks.MAX_STEP)
         array = np.arange(first, first + len(steps))
