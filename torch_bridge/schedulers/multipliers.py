@@ -39,14 +39,17 @@ class Multipliers(dict[int, tuple[float, ...]]):
         """One past the last computed step."""
 
     def __missing__(self, step: int) -> tuple[float, ...]:
-        steps = range(step, step + (CHUNK if step - self._end <= NEAR else 1))
-        self._end = steps.stop
-        # Past the last step the value stays the same; from 2⁶³ on NumPy has no ranges.
-        first = min(step, checks.MAX_STEP)
-        array = np.arange(first, first + len(steps))
-        columns = of_each(self.curves, lambda curve: curve(array).tolist())
         self.clear()
-        self.update(zip(steps, zip(*columns, strict=True), strict=True))
+        leaps = step - self._end > NEAR
+        self._end = step + (1 if leaps else CHUNK)
+        if leaps:
+            self[step] = tuple(of_each(self.curves, lambda curve: float(curve(step))))
+        else:
+            # Past the last step the value stays the same; from 2⁶³ on NumPy has no ranges.
+            first = min(step, checks.MAX_STEP)
+            array = np.arange(first, first + CHUNK)
+            columns = of_each(self.curves, lambda curve: curve(array).tolist())
+            self.update(zip(range(step, self._end), zip(*columns, strict=True), strict=True))
         return self[step]
 
     def __reduce__(self) -> tuple[Any, ...]:
