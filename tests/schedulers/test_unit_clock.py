@@ -49,7 +49,14 @@ def test_the_values_are_those_of_the_clock(
 
 
 @kinds
-@pytest.mark.parametrize(("unit", "most"), [(1, 30), (256, 512), (7, 10_000), (65_536, 4_000_000)])
+@pytest.mark.parametrize(
+    ("unit", "most"),
+    [
+        (256, 512),
+        pytest.param(7, 10_000, marks=pytest.mark.slow),
+        pytest.param(65_536, 4_000_000, marks=pytest.mark.slow),
+    ],
+)
 def test_a_hundred_thousand_random_counts(kind: str, unit: int, most: int) -> None:
     draw = random.Random(unit)
     given_counts = [draw.randint(0, most) for _ in range(100_000)]

@@ -53,7 +53,7 @@ class CountedRun:
     def start(self) -> None:
         self.present = Present()
         count: Callable[[], Any] | None = self.present if self.asked else None
-        arguments = self.options | {"unit": self.unit, "count": count}
+        arguments: Any = self.options | {"unit": self.unit, "count": count}
         if self.kind == "scheduler":
             self.optimizer = optimizer_with(self.BASES)
             self.part: Any = lambda_lr(self.optimizer, self.curve, **arguments)
