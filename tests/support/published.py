@@ -181,8 +181,8 @@ def olmo(
         peak                                             for "ConstantWithWarmup", and for "WSD" until T - D
         last + (peak - last)·(T - tokens)/D              after that
 
-    Source: https://github.com/allenai/OLMo-core, src/olmo_core/optim/scheduler.py; and train/trainer.py, which
-    adds the tokens of a batch before its update.
+    Source: https://github.com/allenai/OLMo-core, src/olmo_core/optim/scheduler.py; train/trainer.py
+    there adds the tokens of a batch before its update.
     """
 
     def rate(tokens: int) -> float:
