@@ -202,10 +202,14 @@ def in_torch(counts: list[int], rounds: int) -> None:
         for count in counts:
             schedulers[f"lambda_lr, {count} plateaus"] = lambda_lr(sgd(), curve_with(count))
         held = lambda_lr(sgd(), curve_with(2), hold=HoldUntilFlat(10, every=100, limit=100_000))
-        for scheduler in (*schedulers.values(), held):
+        counted, leaping = (lambda_lr(sgd(), curve_with(2), unit=4096) for _ in range(2))
+        for scheduler in (*schedulers.values(), held, counted, leaping):
             scheduler.optimizer.step()  # torch warns of a scheduler that steps first.
         steps = {name: partial(repeat, calls, scheduler.step) for name, scheduler in schedulers.items()}
         steps["lambda_lr, 2 plateaus that a loss may hold"] = partial(repeat, calls, held.step, 0.5)
+        name = "lambda_lr, 2 plateaus, unit=4096, step(count={})"
+        steps[name.format(4096)] = partial(repeat, calls, partial(counted.step, count=4096))
+        steps[name.format(10**6)] = partial(repeat, calls, partial(leaping.step, count=10**6))
         seconds = medians(2 * rounds, steps)
         constant = seconds["LambdaLR, constant lambda"]
         show(

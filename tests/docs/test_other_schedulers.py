@@ -15,7 +15,7 @@ import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from support.examples import examples
-from support.other_schedulers import PAGE, names, pairs, run
+from support.other_schedulers import PAGE, names, pairs, run, run_counted
 from support.pages import sections
 from support.published import cosine_plateau
 from support.runs import advance, optimizer_with, rates_of
@@ -57,6 +57,7 @@ def plans(draw):
         "shape": draw(st.sampled_from(("linear", "cosine", "1-sqrt"))),
         "plateaus": [(start, end - start) for start, end in zip(cuts[::2], cuts[1::2], strict=False)],
         "batch": draw(st.integers(1, 4096)),
+        "length": draw(st.integers(1, 8192)),
     }
 
 
@@ -89,7 +90,11 @@ def lost_there(pair, plan):
 # On short runs, and past their ends; the warnings have their own tests.
 @pytest.mark.filterwarnings("ignore:plateaus:plateau_jax.CurveWarning")
 @pytest.mark.filterwarnings("ignore:the curve has total_steps:plateau_jax.CurveWarning")
-@pytest.mark.parametrize("pair", pairs(), ids=lambda pair: pair.heading)
+@pytest.mark.parametrize(
+    "pair",
+    [pair.by_updates() if pair.of_megatron else pair for pair in pairs() if not pair.of_olmo],
+    ids=lambda pair: pair.heading,
+)
 @examples(15)
 @given(plans())
 def test_both_blocks_give_the_same_rates(pair, plan):
@@ -106,6 +111,29 @@ def test_both_blocks_give_the_same_rates(pair, plan):
     if pair.after == "raises":
         with pytest.raises(ValueError, match="Tried to step"):
             run(pair.there, plan, STEPS)
+
+
+@pytest.mark.filterwarnings("ignore:the curve has total_steps:plateau_jax.CurveWarning")
+@pytest.mark.filterwarnings("ignore:Detected call of .lr_scheduler.step:UserWarning")  # as the page says
+@pytest.mark.parametrize(
+    "pair", [pair for pair in pairs() if pair.of_megatron or pair.of_olmo], ids=lambda pair: pair.heading
+)
+@examples(25)
+@given(plans(), st.randoms(use_true_random=False))
+def test_both_blocks_give_the_same_rates_whatever_the_batches(pair, plan, draw):
+    """Batches of every size; Megatron-LM's updates go past the end, and OLMo-core's run ends there."""
+    whole = plan["batch"] * plan["total"]
+    most = max(1, 3 * whole // draw.randint(3, 90))
+    counts = []
+    while sum(counts) < (whole if pair.of_olmo else whole + plan["batch"]):
+        counts.append(draw.randint(1, most))
+    if pair.of_olmo:
+        counts[-1] -= sum(counts) - whole
+        counts = [samples * plan["length"] for samples in counts]
+    there, here, last = run_counted(pair, plan, counts)
+    np.testing.assert_allclose(here, there, rtol=2**-23, atol=2**-48 * plan["peak"])
+    if pair.heading != "ConstantWithWarmup" and "constant" not in pair.heading:
+        np.testing.assert_allclose(last, plan["floor"], rtol=2**-23, atol=2**-48 * plan["peak"])
 
 
 @pytest.mark.filterwarnings("ignore:the curve has total_steps:plateau_jax.CurveWarning")
@@ -141,7 +169,15 @@ def test_links_at_the_top_lead_to_every_section():
     links = re.findall(r"\]\(#([^)]+)\)", text.partition("```")[0])
     assert len(set(slugs)) == len(slugs)
     assert len(set(links)) == len(links)
-    chapters = {"pytorch", "hugging-face-transformers", "optax", "timm", "torchtitan", "megatron-lm"}
+    chapters = {
+        "pytorch",
+        "hugging-face-transformers",
+        "optax",
+        "timm",
+        "torchtitan",
+        "megatron-lm",
+        "olmo-core",
+    }
     assert set(slugs) - set(links) == chapters | {"cosine-plateau-scheduler"}
     assert set(links) <= set(slugs)
 

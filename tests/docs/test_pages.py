@@ -13,9 +13,12 @@ from support.pages import PAGES, ROOT, sections
 
 pytestmark = pytest.mark.slow
 
+_OF_LIGHTNING = (
+    r"ignore:`isinstance\(treespec, LeafSpec\)` is deprecated:FutureWarning"  # 2.6 under torch 2.13
+)
 WARNINGS_OF_OTHERS = {
-    # lightning 2.6 under torch 2.13.
-    "PyTorch Lightning": r"ignore:`isinstance\(treespec, LeafSpec\)` is deprecated:FutureWarning",
+    "PyTorch Lightning": _OF_LIGHTNING,
+    "PyTorch Lightning, counting tokens": _OF_LIGHTNING,
     # torch's compiler, of torch itself.
     "A compiled optimizer": "ignore:`torch.jit.script_method` is deprecated:DeprecationWarning",
 }

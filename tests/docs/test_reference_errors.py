@@ -105,15 +105,18 @@ CALLS: dict[str, Callable[[Path], partial[Any]]] = {
         tb.Checkpoints(path).save, count=3, wait=True, part={}
     ),
     "torch_bridge.CurveLR": lambda _: partial(
-        tb.CurveLR, optimizer=optimizer(), curve=[CURVE], last_epoch=-1
+        tb.CurveLR, optimizer=optimizer(), curve=[CURVE], last_epoch=-1, unit=8, count=lambda: 3
     ),
     "torch_bridge.CurveLR.load_state_dict": lambda _: loading(tb.lambda_lr(optimizer(), CURVE)),
     "torch_bridge.CurveLR.set_peak": lambda _: partial(tb.lambda_lr(optimizer(), CURVE).set_peak, peak=0.1),
     "torch_bridge.CurveLR.step": lambda _: stepping(),
     "torch_bridge.Follower": lambda _: partial(
-        tb.Follower, optimizer=optimizer(), key="weight_decay", curve=CURVE
+        tb.Follower, optimizer=optimizer(), key="weight_decay", curve=CURVE, unit=8, count=lambda: 3
     ),
     "torch_bridge.Follower.load_state_dict": lambda _: loading(tb.follow(optimizer(), "weight_decay", CURVE)),
+    "torch_bridge.Follower.step": lambda _: partial(
+        tb.follow(optimizer(), "weight_decay", CURVE, unit=8).step, count=3
+    ),
     "torch_bridge.MetricLog": lambda _: partial(tb.MetricLog, every=3, keep=4),
     "torch_bridge.MetricLog.load_state_dict": lambda _: loading(tb.MetricLog()),
     "torch_bridge.TrainStep": lambda _: partial(
@@ -143,7 +146,7 @@ CALLS: dict[str, Callable[[Path], partial[Any]]] = {
         tb.find_batch_size, make_step=step, make_batch=lambda n: torch.ones(n, 2), global_batch=4, limit=2
     ),
     "torch_bridge.follow": lambda _: partial(
-        tb.follow, optimizer=optimizer(), key="weight_decay", curve=CURVE
+        tb.follow, optimizer=optimizer(), key="weight_decay", curve=CURVE, unit=8, count=lambda: 3
     ),
     "torch_bridge.multiplier": lambda _: partial(
         tb.multiplier, segments=CURVE.segments, step=torch.tensor(3)

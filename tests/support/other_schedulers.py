@@ -1,7 +1,7 @@
 """The sections of docs/other_schedulers.md: both sides of each, and the rates that they give."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import ModuleType, SimpleNamespace
 from typing import Any, NamedTuple
@@ -15,7 +15,7 @@ from support import published
 from support.jax_cases import product
 from support.pages import ROOT, sections
 from support.runs import advance, rates_of
-from torch.optim import SGD, Optimizer
+from torch.optim import SGD
 from torch.optim.lr_scheduler import LRScheduler
 
 from plateau_jax import Curve
@@ -24,6 +24,7 @@ Settings = Mapping[str, Any]
 Rates = NDArray[np.floating[Any]]
 
 PAGE = ROOT / "docs" / "other_schedulers.md"
+OF_OLMO = "CosWithWarmup", "LinearWithWarmup", "ConstantWithWarmup", "WSD"
 PAST_THE_END = "climbs again", "restarts again", "falls on", "raises"
 """What a section's words say of the other library's rates past the end; else they are equal there too."""
 
@@ -43,6 +44,21 @@ class Pair(NamedTuple):
     @property
     def of_optax(self) -> bool:
         return self.heading.startswith("optax.")
+
+    @property
+    def of_megatron(self) -> bool:
+        return self.heading.startswith("--lr-decay-style")
+
+    @property
+    def of_olmo(self) -> bool:
+        return self.heading in OF_OLMO
+
+    def by_updates(self) -> "Pair":
+        """As the page says, for a constant batch: what counts samples there and here counts updates."""
+        return self._replace(
+            there=self.there.replace("batch * ", ""),
+            here=self.here.replace("batch * ", "").replace(", unit=1", ""),
+        )
 
     @property
     def after(self) -> str:
@@ -89,19 +105,49 @@ def run(code: str, settings: Settings, steps: int) -> tuple[dict[str, Any], Rate
     return made, np.array(rates)
 
 
+def run_counted(
+    pair: Pair, settings: Settings, counts: Sequence[int]
+) -> tuple[list[float], list[float], list[float]]:
+    """The rates there and here of updates of these counts, and here the rate after the last one."""
+    optimizer = SGD([torch.nn.Parameter(torch.ones(1))], settings["peak"], momentum=0.9)
+    made: list[dict[str, Any]] = []
+    with patch.dict("sys.modules", _stand_ins(settings)):
+        for code in (pair.there, pair.here):
+            made.append({**settings, "optimizer": optimizer})
+            exec(code, made[-1])
+    rate, scheduler = (names["scheduler"] for names in made)
+    there: list[float] = []
+    here: list[float] = []
+    used = 0
+    for count in counts:
+        if pair.of_olmo:
+            scheduler.step(count=count)
+            there.append(rate(used + count))
+        else:
+            there.append(rate(used))
+        here += rates_of(optimizer)
+        optimizer.step()
+        used += count
+        if not pair.of_olmo:
+            scheduler.step(count=count)
+    return there, here, rates_of(optimizer)
+
+
 def _uncompiled(curve: Curve, peak: float) -> Callable[[NDArray[Any]], Rates]:
     """The bits of `optax_schedule`, as its own tests show, without compiling for every generated curve."""
     return lambda steps: product(curve, peak, steps, x64=False)
 
 
+def _olmo(kind: str, peak: float, max_tokens: int, *, units: str, **settings: Any) -> published.Rate:
+    assert units == "tokens"
+    settings.pop("decay_fraction", None)
+    return published.olmo(kind, peak, max_tokens, **settings)
+
+
 def _stand_ins(settings: Settings) -> dict[str, ModuleType]:
     """The modules that are not installed, with the formulas in place of their schedulers."""
     peak, batch = settings["peak"], settings["batch"]
-
-    def megatron(optimizer: Optimizer, **settings: Any) -> Callable[[int], float]:
-        rate = published.megatron(optimizer, **settings)
-        return lambda update: rate(update * batch)
-
+    tokens = settings["length"] * batch * settings["total"]
     found: dict[str, ModuleType] = {}
     for path, scheduler in {
         "cosine_plateau_scheduler.CosinePlateauScheduler": published.cosine_plateau,
@@ -109,12 +155,14 @@ def _stand_ins(settings: Settings) -> dict[str, ModuleType]:
         "torchtitan.components.optimizer.lr_scheduler.LRSchedulersContainer": SimpleNamespace(
             Config=partial(published.torchtitan, peak)
         ),
-        "megatron.core.optimizer_param_scheduler.OptimizerParamScheduler": megatron,
+        "megatron.core.optimizer_param_scheduler.OptimizerParamScheduler": published.megatron,
+        "olmo_core.optim.scheduler.SchedulerUnits": SimpleNamespace(tokens="tokens"),
+        **{f"olmo_core.optim.scheduler.{kind}": partial(_olmo, kind, peak, tokens) for kind in OF_OLMO},
     }.items():
         module, _, name = path.rpartition(".")
         packages = module.split(".")
         for depth in range(1, len(packages) + 1):
             full = ".".join(packages[:depth])
-            found[full] = ModuleType(full)
+            found.setdefault(full, ModuleType(full))
         setattr(found[module], name, scheduler)
     return found

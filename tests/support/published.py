@@ -1,8 +1,9 @@
-"""Four published schedulers as formulas in Python's floats, called as in docs/other_schedulers.md.
+"""Published schedulers as formulas in Python's floats, called as in docs/other_schedulers.md.
 
 Their packages are not test dependencies. timm needs torchvision, which cannot be imported beside a CPU build
-of torch; transformers and Lightning, which import it where it is installed, then fail too. torchtitan and
-Megatron-LM bring much more than a scheduler. CosinePlateauScheduler would be a package for a single section.
+of torch; transformers and Lightning, which import it where it is installed, then fail too. torchtitan,
+Megatron-LM and OLMo-core bring much more than a scheduler. CosinePlateauScheduler would be a package for a
+single section.
 
 Each was compared by hand with the package's own code: under 300 random settings, stepped past the end, they
 differ by at most 4·10⁻¹⁶ of the peak.
@@ -156,5 +157,43 @@ def megatron(
             return min_lr
         share = _LEFT[lr_wsd_decay_style if wsd else lr_decay_style]((samples - begin) / decay)
         return min_lr + (max_lr - min_lr) * share
+
+    return rate
+
+
+def olmo(
+    kind: str,
+    peak: float,
+    max_tokens: int,
+    *,
+    warmup: int,
+    warmup_min_lr: float,
+    alpha_f: float = 0.0,
+    decay: int = 0,
+    decay_min_lr: float = 0.0,
+) -> Rate:
+    """A scheduler of OLMo-core 2.5.0, by the tokens that were used, those of the present update included.
+
+    With warmup W, length T and x = (tokens - W)/(T - W) the rate is
+
+        min + (peak - min)·tokens/W                      before W
+        alpha·peak + (peak - alpha·peak)·S(x)            until T, for "CosWithWarmup", "LinearWithWarmup"
+        peak                                             for "ConstantWithWarmup", and for "WSD" until T - D
+        last + (peak - last)·(T - tokens)/D              after that
+
+    Source: https://github.com/allenai/OLMo-core, src/olmo_core/optim/scheduler.py; train/trainer.py
+    there adds the tokens of a batch before its update.
+    """
+
+    def rate(tokens: int) -> float:
+        if tokens < warmup:
+            return warmup_min_lr + (peak - warmup_min_lr) * tokens / warmup
+        if kind == "ConstantWithWarmup":
+            return peak
+        if kind == "WSD":
+            return decay_min_lr + (peak - decay_min_lr) * min(max_tokens - tokens, decay) / decay
+        left = _LEFT[{"CosWithWarmup": "cosine", "LinearWithWarmup": "linear"}[kind]]
+        share = left((tokens - warmup) / (max_tokens - warmup)) if tokens < max_tokens else 0.0
+        return peak * alpha_f + (peak - peak * alpha_f) * share
 
     return rate

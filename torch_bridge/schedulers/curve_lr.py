@@ -2,15 +2,15 @@
 
 import math
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
-from torch_bridge.core import Curve, Rule, checks, warn
-from torch_bridge.schedulers.curve_lr_state import CurveLRState, read
+from torch_bridge.core import Curve, Rule, checks
+from torch_bridge.schedulers.curve_lr_state import CurveLRState, Loaded, read
 from torch_bridge.schedulers.hold_state import States, to_plain
 from torch_bridge.schedulers.multipliers import Multipliers
 from torch_bridge.schedulers.param_groups import (
@@ -23,8 +23,10 @@ from torch_bridge.schedulers.param_groups import (
     set_peaks,
     with_new_groups,
 )
+from torch_bridge.schedulers.past_the_end import end_of, warn_past_the_end
 from torch_bridge.schedulers.step_watch import Watch, stands_still
 from torch_bridge.schedulers.torch_warnings import warn_of_epoch, warn_of_order
+from torch_bridge.schedulers.unit_clocks import UnitClock, refuse_count, unit_clock
 
 
 class CurveLR(LambdaLR):
@@ -35,15 +37,16 @@ class CurveLR(LambdaLR):
     Args:
         optimizer: Any torch optimizer.
         curve: One curve for all parameter groups, or a sequence of one each.
-        last_epoch, strict: As in `lambda_lr`.
+        last_epoch, strict, unit, count: As in `lambda_lr`.
 
     Attributes:
         curves: The curve of each group.
 
     Raises:
-        TypeError: `optimizer` or `curve` is something else; `last_epoch` is not an integer.
-        ValueError: Another number of curves than of groups; `last_epoch` below -1; a rate that is negative,
-            not finite, or positive and below 2⁻¹²⁶.
+        TypeError: `optimizer` or `curve` is something else; `last_epoch` or `unit` is not an integer;
+            `count` is no function, or is given without `unit`.
+        ValueError: Another number of curves than of groups; `last_epoch` below -1, or above it beside `unit`;
+            a `unit` below 1; a rate that is negative, not finite, or positive and below 2⁻¹²⁶.
 
     >>> import torch
     >>> from plateau_jax import PlateauCurve
@@ -58,6 +61,7 @@ class CurveLR(LambdaLR):
     """Or torch warns of a `get_lr` that a derived class has, after torch's own pattern."""
     _rules: tuple[Rule, ...] = ()
     _states: States = ()
+    _units: UnitClock | None = None
 
     def __init__(
         self,
@@ -66,28 +70,51 @@ class CurveLR(LambdaLR):
         last_epoch: int = -1,
         *,
         strict: bool = True,
+        unit: int | None = None,
+        count: Callable[[], int] | None = None,
     ) -> None:
         last_epoch = checks.at_least("last_epoch", last_epoch, -1)
+        self._units = unit_clock(unit, count)
+        if self._units is not None and last_epoch >= 0:
+            raise ValueError(
+                f"last_epoch = {last_epoch} beside unit = {unit}: a number of updates does not tell what "
+                "they consumed. Leave last_epoch out, and call scheduler.load_state_dict(state)"
+            )
         self.curves = curves_of(optimizer, curve)
         self._for_all = curve if isinstance(curve, Curve) else None
         self.strict = strict
         self._factors = Multipliers(self.curves)
         set_peaks(optimizer, peaks_of(optimizer, last_epoch), self.curves)
-        self._end = _end_of(self.curves)
+        self._end = end_of(self.curves)
         self._watch = Watch()
         self._watch.start(optimizer, self)
         super().__init__(optimizer, list(self.curves), last_epoch)
 
     @property
     def clock(self) -> int:
-        """The step of the curve that gives the rates: `last_epoch`, unless a rule has held the clock."""
-        return self.last_epoch
+        """The step of the curve that gives the rates.
 
-    def step(self, epoch: int | None = None) -> None:
+        It is `last_epoch`, unless a rule has held the clock; with `unit` it is `consumed // unit`.
+        """
+        return self.last_epoch if self._units is None else self._units.clock
+
+    @property
+    def consumed(self) -> int:
+        """The sum of the counts of all updates; without `unit` the number of updates."""
+        return max(self.last_epoch, 0) if self._units is None else self._units.consumed
+
+    @property
+    def unit(self) -> int | None:
+        """How many samples or tokens make one step of the curve; None where a step is an update."""
+        return None if self._units is None else self._units.unit
+
+    def step(self, epoch: int | None = None, *, count: int | None = None) -> None:
         """Write the rates of the next step, or of step `epoch`, into the groups.
 
         Args:
             epoch: The step to go to, as in torch; by default the next one. Below -1 it is taken as -1.
+            count: With `unit`, the samples or tokens of the update that took place. By default the function
+                that the scheduler was built with is asked.
 
         Warns:
             CurveWarning: Once, where calls and optimizer steps don't go one to one: three times in a row a
@@ -99,22 +126,44 @@ class CurveLR(LambdaLR):
             UserWarning: As torch's own: the first call came before `optimizer.step()`, or `epoch` is given.
 
         Raises:
-            TypeError: `epoch` is not an integer. Nothing was changed.
-            ValueError: The optimizer has other groups than it had at first. No rate was changed.
+            TypeError: `epoch` or `count` is not an integer; `epoch` is given beside `unit`, or `count`
+                without it; with `unit` there is neither a count nor a function to ask. Nothing was changed.
+            ValueError: `count` is negative, or above 2⁶² together with what was consumed: nothing was
+                changed. The optimizer has other groups than it had at first: no rate was changed.
         """
         if epoch is not None:
             self._step_to(epoch)
             return
-        if self.last_epoch >= self._end:
-            self._past_end()
+        if self._units is None and count is None:
+            consumed = None
+            if self.last_epoch >= self._end:
+                self._past_end(self.clock + 1)
+        else:
+            consumed = self._after(count)
         self._watch.before_step()
         # What follows is torch's own `step`, whose warnings would point at this line.
         if self._step_count == 1:
             warn_of_order(self.optimizer)
-        self._move()
+        self._move(consumed=consumed)
         self._step_count += 1
 
+    def _after(self, count: int | None) -> int:
+        """What is consumed after an update of this count."""
+        if self._units is None:
+            raise refuse_count(count, "lambda_lr")
+        if count is None and self.last_epoch < 0:  # the first step, which torch makes itself
+            return self._units.consumed
+        consumed = self._units.after(count)
+        if (clock := consumed // self._units.unit) > self._end:
+            self._past_end(clock)
+        return consumed
+
     def _step_to(self, epoch: Any) -> None:
+        if self._units is not None:
+            raise TypeError(
+                f"step({epoch!r}) beside unit = {self.unit}: write step(count=n), with what the update "
+                "consumed; to go elsewhere, call load_state_dict(state)"
+            )
         try:
             if isinstance(epoch, Tensor):  # of integers, too
                 raise TypeError
@@ -126,7 +175,7 @@ class CurveLR(LambdaLR):
             ) from None
         if epoch == self.last_epoch + 1:
             if self.last_epoch >= self._end:
-                self._past_end()
+                self._past_end(epoch)
             self._watch.before_step()
         else:
             self._watch.restart()
@@ -136,29 +185,26 @@ class CurveLR(LambdaLR):
         self._move(epoch)
         self._step_count += 1
 
-    def _past_end(self) -> None:
+    def _past_end(self, step: int) -> None:
         """Say once that the curve has ended, where the training goes on and no weight moves."""
         if self._watch.has_trained and stands_still(self):
             self._end = math.inf
-            total = max(curve.total_steps for curve in self.curves)
-            warn(
-                f"the curve has total_steps = {total}, and the training goes on at step {self.clock + 1}, "
-                "with every rate at 0, so that no weight moves. Give the curve as many steps as the training "
-                "has updates: total_steps = count_updates(loader, epochs); or end it above 0 (min_lr_ratio)"
-            )
+            warn_past_the_end(self.curves, step, self.unit)
 
     def _update_lr(self, epoch: int | None = None) -> None:
         # torch's name for it. Its `SequentialLR` calls it, not `step`, where this scheduler's turn comes.
         self._watch.restart()
-        self._move(epoch)
+        self._move(epoch, None if self._units is None else 0)
 
-    def _move(self, epoch: int | None = None) -> None:
+    def _move(self, epoch: int | None = None, consumed: int | None = None) -> None:
         """Move on and write the rates."""
         # torch's own does the same in twice the time: it guards `get_lr`, and asks Tensor's metaclass for
         # each group.
         groups = self.optimizer.param_groups
         if len(groups) != len(self.base_lrs):
             self._set_peaks(self._peaks())
+        if self._units is not None and consumed is not None:
+            self._units.consumed = consumed
         self.last_epoch = self.last_epoch + 1 if epoch is None else epoch
         self._last_lr: list[float | Tensor] = []
         rates = self.get_lr()
@@ -212,18 +258,21 @@ class CurveLR(LambdaLR):
             self._move(self.last_epoch)
 
     def get_lr(self) -> list[float | Tensor]:
-        """Each group's rate at `last_epoch`, a scalar: a product of two float32, exact in a Python float."""
-        return list(map(operator.mul, self.base_lrs, self._factors[self.last_epoch]))
+        """Each group's rate at `clock`, a scalar: a product of two float32, exact in a Python float."""
+        step = self.last_epoch if self._units is None else self._units.clock
+        return list(map(operator.mul, self.base_lrs, self._factors[step]))
 
     # A TypedDict is a dict at run time, which is all that torch asks for.
     def state_dict(self) -> CurveLRState:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """The step, the peaks, the rates in the groups; and the curves and rules, which a load compares."""
+        """The clock, the peaks, the rates in the groups; and what a load compares: curves, rules, unit."""
         if self._for_all is not None and len(self.optimizer.param_groups) > len(self.base_lrs):
             self._set_peaks(self._peaks())
         rates = [float(number_of(group["lr"])) for group in self.optimizer.param_groups]
         return {
             "last_epoch": self.last_epoch,
             "clock": self.clock,
+            "consumed": self.consumed,
+            "unit": self.unit,
             "_step_count": self._step_count,
             "base_lrs": [float(number_of(peak)) for peak in self.base_lrs],
             "rates": rates,
@@ -246,22 +295,25 @@ class CurveLR(LambdaLR):
 
         Args:
             state_dict: What `state_dict` returned.
-            strict: Whether to refuse the state of a curve with another past, or of another hold. With
-                False the run goes on under this scheduler's curve from the saved clock and peaks; rules
-                that differ from the saved ones start anew; and the state of a plain `LambdaLR` is accepted
-                too. By default the value that the scheduler was built with.
+            strict: Whether to refuse the state of a curve with another past, of another hold or of another
+                unit. With False the run goes on under this scheduler's curve from the saved clock and
+                peaks; rules that differ from the saved ones start anew; with another unit `consumed` is
+                clock · unit, and without one the number of updates is the clock; and the state of a plain
+                `LambdaLR` is accepted too. By default the value that the scheduler was built with.
 
         Raises:
-            ValueError: The state is that of a curve with another past or of another hold (unless `strict`
-                is False), or of another number of groups, or is no state. Nothing was changed.
+            ValueError: The state is that of a curve with another past, of another hold or of another unit
+                (unless `strict` is False), or of another number of groups, or is no state. Nothing was
+                changed.
         """
         count = len(self._peaks())
         curves = self.curves if self._for_all is None else [self._for_all] * count
-        found = read(state_dict, curves, self._rules, self.strict if strict is None else strict)
+        strict = self.strict if strict is None else strict
+        found = read(state_dict, curves, self._rules, self._units, strict)
         self._set_peaks(found.peaks)
-        self._go_to(found.last_epoch, found.clock, found.states)
+        self._go_to(found)
         self._step_count = found.step_count
-        self._end = _end_of(self.curves)
+        self._end = end_of(self.curves)
         if self.clock > self._end:  # it was said in the saved run
             self._end = math.inf
         self._watch.restart()
@@ -269,12 +321,5 @@ class CurveLR(LambdaLR):
         for group, rate in zip(self.optimizer.param_groups, found.rates or (), strict=bool(found.rates)):
             Setting("lr").set(group, rate)
 
-    def _go_to(self, last_epoch: int, clock: int, states: States) -> None:
-        self._move(clock)  # without rules the clock is `last_epoch`
-
-
-def _end_of(curves: Sequence[Curve]) -> float:
-    """The last step past the end of the curves that needs no word; infinity where a rate stays above 0."""
-    total = max(curve.total_steps for curve in curves)
-    stays = any(curve(curve.total_steps) for curve in curves)
-    return math.inf if stays else total + max(10, total // 100)
+    def _go_to(self, found: Loaded) -> None:
+        self._move(found.place.last_epoch, found.place.consumed)

@@ -10,11 +10,11 @@ from torch_bridge.schedulers.resume import (
     bases_in,
     check_loaded,
     check_past,
-    clock_in,
     curves_in,
     shown,
     way_out,
 )
+from torch_bridge.schedulers.unit_clocks import Place, UnitClock, place_in
 
 
 class CurveLRState(TypedDict):
@@ -30,9 +30,13 @@ class CurveLRState(TypedDict):
     """
 
     last_epoch: int
-    """The updates so far."""
+    """The updates so far, that is the calls of `step`."""
     clock: int
     """The step of the curve that gives the rates."""
+    consumed: int
+    """What all updates consumed, in samples or tokens; without a unit the number of updates."""
+    unit: int | None
+    """How many samples or tokens make one step of the curve."""
     _step_count: int
     base_lrs: list[float]
     """Each group's peak, in float32."""
@@ -53,9 +57,8 @@ class CurveLRState(TypedDict):
 class Loaded(NamedTuple):
     """A state that was checked."""
 
-    last_epoch: int
+    place: Place
     step_count: int
-    clock: int
     peaks: list[float]
     states: States
     rates: list[float] | None
@@ -64,9 +67,13 @@ class Loaded(NamedTuple):
 
 
 def read(
-    state_dict: Mapping[str, Any], curves: Sequence[Curve], rules: Sequence[Rule], strict: bool
+    state_dict: Mapping[str, Any],
+    curves: Sequence[Curve],
+    rules: Sequence[Rule],
+    units: UnitClock | None,
+    strict: bool,
 ) -> Loaded:
-    """The state of a scheduler, checked against the curve of each group and the rules that it has now.
+    """The state of a scheduler, checked against the curve of each group, the rules and the unit of now.
 
     Raises:
         ValueError: As `CurveLR.load_state_dict`.
@@ -76,16 +83,14 @@ def read(
         if "_get_lr_called_within_step" in state_dict:
             # torch's own LambdaLR saved it. What it had loaded from here, it has kept as it was then.
             state_dict = {name: state_dict[name] for name in ("last_epoch", "_step_count", "base_lrs")}
-        last_epoch = checks.at_least("last_epoch", state_dict["last_epoch"], -1)
-        clock = clock_in(state_dict, last_epoch)
+        place = place_in(state_dict, units, not rules, strict, "lambda_lr")
         peaks = bases_in("base_lrs", state_dict["base_lrs"], len(curves))
         return Loaded(
-            last_epoch,
-            checks.integer("_step_count", state_dict.get("_step_count", last_epoch + 1)),
-            clock,
+            place,
+            checks.integer("_step_count", state_dict.get("_step_count", place.last_epoch + 1)),
             peaks,
             from_plain(state_dict.get("hold"), rules, strict, "lambda_lr"),
-            _rates_in(state_dict, clock, peaks, curves, strict),
+            _rates_in(state_dict, place, peaks, curves, strict),
             bool(state_dict.get("warned")),
         )
     except KeyError as error:
@@ -95,7 +100,7 @@ def read(
 
 
 def _rates_in(
-    state_dict: Mapping[str, Any], clock: int, peaks: Sequence[float], own: Sequence[Curve], strict: bool
+    state_dict: Mapping[str, Any], place: Place, peaks: Sequence[float], own: Sequence[Curve], strict: bool
 ) -> list[float] | None:
     """The saved rates, where they are to be kept; None where this scheduler's curve gives the rates.
 
@@ -114,13 +119,13 @@ def _rates_in(
             raise
         return None
     if strict:
-        check_past(curves, own, clock, "lambda_lr")
-    if clock < 0:  # this scheduler waits for its turn in a SequentialLR
+        check_past(curves, own, place.clock, "lambda_lr")
+    if place.last_epoch < 0:  # this scheduler waits for its turn in a SequentialLR
         return rates
     # Compared by their arguments, since a curve of a subclass never equals one of the class itself.
     if [curve.to_dict() for curve in curves] == [curve.to_dict() for curve in own]:
         return rates
-    by_curve = [peak * curve(clock) for peak, curve in zip(peaks, curves, strict=True)]
+    by_curve = [peak * curve(place.clock) for peak, curve in zip(peaks, curves, strict=True)]
     # To the precision of bfloat16, the narrowest type of a rate.
     by_another = not all(math.isclose(*pair, rel_tol=2**-8) for pair in zip(rates, by_curve, strict=True))
     return rates if by_another else None

@@ -1,6 +1,6 @@
 """The functions that build a scheduler from a curve."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import overload
 
@@ -20,6 +20,8 @@ def lambda_lr(
     *,
     strict: bool = True,
     hold: None = None,
+    unit: int | None = None,
+    count: Callable[[], int] | None = None,
 ) -> CurveLR: ...
 @overload
 def lambda_lr(
@@ -29,6 +31,8 @@ def lambda_lr(
     *,
     strict: bool = True,
     hold: Rule | Sequence[Rule],
+    unit: None = None,
+    count: None = None,
 ) -> HeldCurveLR: ...
 def lambda_lr(
     optimizer: Optimizer,
@@ -37,6 +41,8 @@ def lambda_lr(
     *,
     strict: bool = True,
     hold: Rule | Sequence[Rule] | None = None,
+    unit: int | None = None,
+    count: Callable[[], int] | None = None,
 ) -> CurveLR:
     """The curve as a PyTorch scheduler.
 
@@ -60,6 +66,18 @@ def lambda_lr(
     metric in each. `hold` does not work inside a scheduler that steps others without a metric, such as
     `SequentialLR`.
 
+    With `unit` a step of the curve is not an update, but so many samples or tokens:
+
+        consumed = Σ counts of all updates so far
+        clock    = consumed // unit
+        lr       = float32(peak) · curve(clock)
+
+    So the rate depends on what was consumed, however it is cut into updates, and an update has the rate at
+    the clock before it. After each update call `step(count=n)`, with the samples or tokens of that update,
+    over all processes. Where a trainer calls `step()` bare, or a scheduler of torch's such as `SequentialLR`,
+    pass `count`, a function that returns n; a part of a `SequentialLR` counts from its turn on. Let a unit be
+    no more than an update consumes: the rate stays the same until a unit is full.
+
     Args:
         optimizer: Any torch optimizer.
         curve: One curve for all parameter groups, or a sequence of one each.
@@ -67,18 +85,25 @@ def lambda_lr(
         strict: Whether `load_state_dict(state)` refuses the state of a curve with another past, that is with
             other values at the steps so far. With False the run goes on under this curve. This argument is
             for trainers, which call `load_state_dict` themselves; your own calls may pass `strict` there.
-        hold: A `HoldUntilFlat`, a `HoldBelow`, or a list of them, under one curve for all groups.
+        hold: A `HoldUntilFlat`, a `HoldBelow`, or a list of them, under one curve for all groups. Not beside
+            `unit`.
+        unit: How many samples or tokens make one step of the curve, 1 … 2⁶². By default a step is an update.
+        count: With `unit`, a function without arguments: the samples or tokens of the update that took place,
+            an integer. `step()` asks it where it is called without a count.
 
     Returns:
         A `torch.optim.lr_scheduler.LambdaLR`. Its state consists of plain numbers and lists, and survives
-        `torch.load(weights_only=True)`; its `clock` is the step of the curve that gives the rates.
+        `torch.load(weights_only=True)`; its `clock` is the step of the curve that gives the rates. Its
+        `consumed` is exact, up to 2⁶²; its `last_epoch` counts the calls of `step`.
 
     Raises:
-        TypeError: `optimizer`, `curve` or `hold` is something else.
+        TypeError: `optimizer`, `curve` or `hold` is something else; `unit` is not an integer; `count` is no
+            function, or is given without `unit`.
         ValueError: Another number of curves than of groups; a rate is negative, not finite, or positive and
             below 2⁻¹²⁶; `last_epoch` is below -1, or at least 0 where an optimizer that was stepped, or
             loaded, has a group without `initial_lr`, whose peak is unknown; several curves with `hold`, or a
-            curve without a flat part for `HoldUntilFlat`.
+            curve without a flat part for `HoldUntilFlat`; `unit` is below 1, or is given beside `hold` or
+            beside a `last_epoch` above -1.
 
     >>> import torch
     >>> from plateau_jax import PlateauCurve
@@ -90,9 +115,21 @@ def lambda_lr(
     ...     scheduler.step()
     >>> round(optimizer.param_groups[0]["lr"], 9)
     0.00015
+
+    The same curve on a clock of tokens, 4096 a step:
+
+    >>> optimizer = torch.optim.AdamW(torch.nn.Linear(2, 1).parameters(), lr=3e-4)
+    >>> scheduler = lambda_lr(optimizer, PlateauCurve(1000, warmup_steps=100), unit=4096)
+    >>> for tokens in (150_000, 54_800):
+    ...     optimizer.step()
+    ...     scheduler.step(count=tokens)
+    >>> scheduler.consumed, scheduler.clock, round(optimizer.param_groups[0]["lr"], 9)
+    (204800, 50, 0.00015)
     """
     if hold is None:
-        return CurveLR(optimizer, curve, last_epoch, strict=strict)
+        return CurveLR(optimizer, curve, last_epoch, strict=strict, unit=unit, count=count)
+    if unit is not None or count is not None:
+        raise ValueError("hold= and unit= (with its count=) don't go together: give one of them")
     return HeldCurveLR(optimizer, curve, hold, last_epoch, strict=strict)
 
 

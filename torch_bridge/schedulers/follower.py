@@ -1,6 +1,6 @@
 """A curve for a setting of an optimizer other than the rate: weight decay, momentum, a beta."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypedDict, cast
 
 from torch.optim import Optimizer
@@ -15,6 +15,7 @@ from torch_bridge.schedulers.param_groups import (
     with_new_groups,
 )
 from torch_bridge.schedulers.resume import bases_in, check_loaded, check_past, curves_in, shown
+from torch_bridge.schedulers.unit_clocks import place_in, refuse_count, unit_clock
 
 
 class FollowerState(TypedDict):
@@ -30,6 +31,12 @@ class FollowerState(TypedDict):
 
     last_epoch: int
     """The number of steps so far."""
+    clock: int
+    """The step of the curve that gives the values."""
+    consumed: int
+    """What all updates consumed, in samples or tokens; without a unit the number of steps."""
+    unit: int | None
+    """How many samples or tokens make one step of the curve."""
     key: str | list[str | int]
     """The setting that follows the curve; a pair is a list here."""
     base_values: list[float]
@@ -41,13 +48,13 @@ class FollowerState(TypedDict):
 class Follower:
     """What `follow` builds. Call `step()` after each update; save and load it as you do a scheduler.
 
-        group[key] = float32(base) · curve(last_epoch)
+        group[key] = float32(base) · curve(clock)
 
     Args:
-        optimizer, key, curve, strict: As in `follow`.
+        optimizer, key, curve, strict, unit, count: As in `follow`.
 
     Attributes:
-        last_epoch: The number of steps so far; the groups have the curve's values at this step.
+        last_epoch: The number of steps so far.
         base_values: Each group's base.
         curves: The curve of each group.
 
@@ -70,7 +77,10 @@ class Follower:
         curve: Curve | Sequence[Curve],
         *,
         strict: bool = True,
+        unit: int | None = None,
+        count: Callable[[], int] | None = None,
     ) -> None:
+        self._units = unit_clock(unit, count)
         self.curves = curves_of(optimizer, curve)
         self._for_all = curve if isinstance(curve, Curve) else None
         self.optimizer, self.strict = optimizer, strict
@@ -80,23 +90,53 @@ class Follower:
         ]
         self._factors = Multipliers(self.curves)
         separate(optimizer, self._setting, self.base_values, self.curves)
-        self._move_to(0)
+        self._move_to(0, 0)
 
-    def step(self) -> None:
+    @property
+    def clock(self) -> int:
+        """The step of the curve: `last_epoch`, or with `unit` `consumed // unit`."""
+        return self.last_epoch if self._units is None else self._units.clock
+
+    @property
+    def consumed(self) -> int:
+        """The sum of the counts of all updates; without `unit` the number of steps."""
+        return self.last_epoch if self._units is None else self._units.consumed
+
+    @property
+    def unit(self) -> int | None:
+        """How many samples or tokens make one step of the curve; None where a step is an update."""
+        return None if self._units is None else self._units.unit
+
+    def step(self, *, count: int | None = None) -> None:
         """Write the values of the next step into the groups.
 
-        Raises:
-            ValueError: The optimizer has other groups than it had at first. Nothing was changed.
-        """
-        self._move_to(self.last_epoch + 1)
+        Args:
+            count: With `unit`, the samples or tokens of the update that took place. By default the function
+                that the follower was built with is asked.
 
-    def _move_to(self, step: int) -> None:
+        Raises:
+            TypeError: `count` is not an integer, or is given without `unit`; with `unit` there is neither a
+                count nor a function to ask. Nothing was changed.
+            ValueError: `count` is negative, or above 2⁶² together with what was consumed; the optimizer has
+                other groups than it had at first. Nothing was changed.
+        """
+        if self._units is not None:
+            self._move_to(self.last_epoch + 1, self._units.after(count))
+        elif count is None:
+            self._move_to(self.last_epoch + 1, 0)
+        else:
+            raise refuse_count(count, "follow")
+
+    def _move_to(self, updates: int, consumed: int) -> None:
         groups = self.optimizer.param_groups
         if len(groups) != len(self.base_values):
             self._set_bases(self._bases())
-        for group, base, factor in zip(groups, self.base_values, self._factors[step], strict=True):
+        clock = updates if self._units is None else consumed // self._units.unit
+        for group, base, factor in zip(groups, self.base_values, self._factors[clock], strict=True):
             self._setting.set(group, base * factor)
-        self.last_epoch = step
+        self.last_epoch = updates
+        if self._units is not None:
+            self._units.consumed = consumed
 
     def _bases(self) -> list[float]:
         """The bases of all groups, those included that came since the last step."""
@@ -116,11 +156,14 @@ class Follower:
         separate(self.optimizer, self._setting, bases, self.curves)
 
     def state_dict(self) -> FollowerState:
-        """The step and the base values; and the key and the curves, which a load compares."""
+        """The step and the base values; and the key, the curves and the unit, which a load compares."""
         if self._for_all is not None and len(self.optimizer.param_groups) > len(self.base_values):
             self._set_bases(self._bases())
         return {
             "last_epoch": self.last_epoch,
+            "clock": self.clock,
+            "consumed": self.consumed,
+            "unit": self.unit,
             "key": self._key,
             "base_values": list(self.base_values),
             "curves": [curve.to_dict() for curve in self.curves],
@@ -134,19 +177,21 @@ class Follower:
 
         Args:
             state_dict: What `state_dict` returned.
-            strict: Whether to refuse the state of a curve with another past. By default the value that the
-                follower was built with.
+            strict: Whether to refuse the state of a curve with another past, or of another unit. With False
+                the follower goes on from the saved clock, as `CurveLR.load_state_dict` says. By default the
+                value that the follower was built with.
 
         Raises:
-            ValueError: The state is that of a curve with another past (unless `strict` is False), of another
-                key or of another number of groups, or is no state. Nothing was changed.
+            ValueError: The state is that of a curve with another past or of another unit (unless `strict` is
+                False), of another key or of another number of groups, or is no state. Nothing was changed.
         """
         strict = self.strict if strict is None else strict
         try:
             check_loaded(state_dict)
             count = len(self._bases())
             own_curves = self.curves if self._for_all is None else [self._for_all] * count
-            step = checks.at_least("last_epoch", state_dict["last_epoch"], 0)
+            checks.at_least("last_epoch", state_dict["last_epoch"], 0)
+            place = place_in(state_dict, self._units, True, strict, "follow")
             saved_key: Any = state_dict["key"]
             bases = bases_in("base_values", state_dict["base_values"], count)
             curves = curves_in(state_dict["curves"], own_curves) if strict else []
@@ -157,9 +202,9 @@ class Follower:
         if (list(cast("Any", saved_key)) if isinstance(saved_key, tuple) else saved_key) != self._key:
             raise ValueError(f"state_dict is of {shown(saved_key)}, and this follower sets {self._key!r}")
         if strict:
-            check_past(curves, own_curves, step, "follow")
+            check_past(curves, own_curves, place.clock, "follow")
         self._set_bases(bases)
-        self._move_to(step)
+        self._move_to(place.last_epoch, place.consumed)
 
     @property
     def _key(self) -> str | list[str | int]:
@@ -173,6 +218,8 @@ def follow(
     curve: Curve | Sequence[Curve],
     *,
     strict: bool = True,
+    unit: int | None = None,
+    count: Callable[[], int] | None = None,
 ) -> Follower:
     """A curve for a setting of an optimizer other than the rate.
 
@@ -188,6 +235,9 @@ def follow(
     group, an added group is refused. A follower counts its own `step()` calls: a hold of the scheduler, or an
     update that was skipped, does not stop it.
 
+    With `unit` a step of the curve is so many samples or tokens, as in `lambda_lr`: after each update call
+    `step(count=n)`, and each group has `float32(base) · curve(consumed // unit)`.
+
     The base is in the follower's state, not in the groups. So build the follower while the groups have their
     first values, or load its state afterwards.
 
@@ -200,15 +250,19 @@ def follow(
         key: A key of the parameter groups, or a pair of a key and an index: `("betas", 0)`.
         curve: One curve for all parameter groups, or a sequence of one each.
         strict: As in `lambda_lr`.
+        unit: As in `lambda_lr`.
+        count: As in `lambda_lr`.
 
     Returns:
         A `Follower`, with `step()`, `state_dict()` and `load_state_dict(state)`. Its state consists of plain
         numbers and lists, and survives `torch.load(weights_only=True)`.
 
     Raises:
-        TypeError: `optimizer`, `key` or `curve` is something else; a value is no number.
+        TypeError: `optimizer`, `key` or `curve` is something else; a value is no number; `unit` is not an
+            integer; `count` is no function, or is given without `unit`.
         ValueError: A group lacks the key; the key is that of the rate, which is for `lambda_lr`; another
-            number of curves than of groups; a value is negative, not finite, or positive and below 2⁻¹²⁶.
+            number of curves than of groups; a value is negative, not finite, or positive and below 2⁻¹²⁶;
+            `unit` is below 1.
 
     >>> import torch
     >>> from plateau_jax import PlateauCurve
@@ -221,7 +275,7 @@ def follow(
     >>> optimizer.param_groups[0]["weight_decay"]
     0.25
     """
-    return Follower(optimizer, key, curve, strict=strict)
+    return Follower(optimizer, key, curve, strict=strict, unit=unit, count=count)
 
 
 def _setting(key: Any) -> Setting:

@@ -9,7 +9,8 @@ from torch.optim import Optimizer
 
 from torch_bridge.core import HOST, Curve, Rule, checks, decide
 from torch_bridge.schedulers.curve_lr import CurveLR
-from torch_bridge.schedulers.hold_state import States, rules_for, starts
+from torch_bridge.schedulers.curve_lr_state import Loaded
+from torch_bridge.schedulers.hold_state import rules_for, starts
 from torch_bridge.schedulers.param_groups import curves_of
 from torch_bridge.schedulers.torch_warnings import warn_of_order
 
@@ -54,7 +55,7 @@ class HeldCurveLR(CurveLR):
             super().step()
             return
         if self._clock >= self._end:
-            self._past_end()
+            self._past_end(self._clock + 1)
         self._watch.before_step()
         before: Any = self._clock, self._states, self.last_epoch, self._step_count
         try:
@@ -75,9 +76,9 @@ class HeldCurveLR(CurveLR):
         """Each group's rate at `clock`."""
         return [peak * factor for peak, factor in zip(self.base_lrs, self._factors[self._clock], strict=True)]
 
-    def _go_to(self, last_epoch: int, clock: int, states: States) -> None:
-        self._clock, self._states = clock, states
-        self._move(last_epoch)
+    def _go_to(self, found: Loaded) -> None:
+        self._clock, self._states = found.place.clock, found.states
+        self._move(found.place.last_epoch)
 
 
 def _number(metric: float | Tensor | None) -> np.float32:

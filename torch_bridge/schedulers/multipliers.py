@@ -7,6 +7,9 @@ import numpy as np
 
 from torch_bridge.core import CHUNK, Curve, checks
 
+NEAR = 50
+"""A step alone takes as long as this many steps of a window, roughly."""
+
 _Value = TypeVar("_Value")
 
 
@@ -24,20 +27,29 @@ class Multipliers(dict[int, tuple[float, ...]]):
 
     The computed steps are the one that was looked up and those after it; earlier ones are dropped. The values
     are Python floats: NumPy's would get into `param_groups`, and from there into checkpoints.
+
+    Where the looked-up step lies more than `NEAR` past the last computed one, it alone is computed: a clock
+    of samples may leap, and would use few steps of a window.
     """
 
     def __init__(self, curves: Sequence[Curve]) -> None:
         super().__init__()
         self.curves = curves
+        self._end = 0
+        """One past the last computed step."""
 
     def __missing__(self, step: int) -> tuple[float, ...]:
-        steps = range(step, step + CHUNK)
-        # Past the last step the value stays the same; from 2⁶³ on NumPy has no ranges.
-        first = min(step, checks.MAX_STEP)
-        array = np.arange(first, first + len(steps))
-        columns = of_each(self.curves, lambda curve: curve(array).tolist())
         self.clear()
-        self.update(zip(steps, zip(*columns, strict=True), strict=True))
+        leaps = step - self._end > NEAR
+        self._end = step + (1 if leaps else CHUNK)
+        if leaps:
+            self[step] = tuple(of_each(self.curves, lambda curve: float(curve(step))))
+        else:
+            # Past the last step the value stays the same; from 2⁶³ on NumPy has no ranges.
+            first = min(step, checks.MAX_STEP)
+            array = np.arange(first, first + CHUNK)
+            columns = of_each(self.curves, lambda curve: curve(array).tolist())
+            self.update(zip(range(step, self._end), zip(*columns, strict=True), strict=True))
         return self[step]
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -22,6 +22,11 @@ _ADVICE = (
     '"interval": "step"), with total_steps = count_updates(loader, epochs). If the curve is meant to count '
     'epochs, or something else, write warnings.filterwarnings("ignore", "scheduler.step") before'
 )
+_ADVICE_WITH_UNIT = (
+    "an update has the rate at the clock before it. Call it after every optimizer.step() (in Lightning "
+    '"interval": "step"), with the count of that update. If this is meant, write '
+    'warnings.filterwarnings("ignore", "scheduler.step") before'
+)
 
 
 class Watch:
@@ -81,7 +86,7 @@ class Watch:
             if self._updates - self._seen == NEVER and self._seen == self._started and self._stands_still():
                 self._warn(
                     f"scheduler.step() was not called in {NEVER} optimizer steps, and every rate is 0, so "
-                    f"that no weight moves: {_ADVICE}"
+                    f"that no weight moves: {self._advice()}"
                 )
 
     @property
@@ -98,6 +103,12 @@ class Watch:
             and stands_still(scheduler)
         )
 
+    def _counts_updates(self) -> bool:
+        return getattr(self._scheduler(), "unit", None) is None
+
+    def _advice(self) -> str:
+        return _ADVICE if self._counts_updates() else _ADVICE_WITH_UNIT
+
     def before_step(self) -> None:
         """Before a scheduler step that moves the curve one on."""
         updates = self._updates
@@ -107,12 +118,12 @@ class Watch:
             if self._late == 3:
                 self._warn(
                     f"scheduler.step() came after {MANY} or more optimizer steps, three times in a row: it "
-                    f"is called once an epoch, and {_ADVICE}"
+                    f"is called once an epoch, and {self._advice()}"
                 )
             elif not self.warned and self._stands_still():
                 self._warn(
                     f"scheduler.step() came after {since} optimizer steps, all at rate 0, so that no weight "
-                    f"moved: it is called once an epoch, and {_ADVICE}"
+                    f"moved: it is called once an epoch, and {self._advice()}"
                 )
             return
         self._late = 0
@@ -120,9 +131,10 @@ class Watch:
             self._repeated = self._repeated + 1 if updates == self._repeated_at + 1 else 1
             self._repeated_at = updates
             if self._repeated == 3:
+                counts = "the curve counts updates" if self._counts_updates() else "each call adds a count"
                 self._warn(
                     "scheduler.step() came twice or more after one optimizer step, three times in a row, "
-                    "and the curve counts updates. Most often accelerate does this: it steps a prepared "
+                    f"and {counts}. Most often accelerate does this: it steps a prepared "
                     "scheduler once for each process. Don't prepare it; write "
                     "if accelerator.sync_gradients and not accelerator.optimizer_step_was_skipped: "
                     "scheduler.step(). Without accelerate, call it once after every optimizer.step()"

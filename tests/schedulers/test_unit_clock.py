@@ -1,0 +1,394 @@
+"""A scheduler or a follower on a clock of samples: its values, and what is refused."""
+
+import random
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from support.counted import CountedRun, clocks_of, counts, units
+from support.descriptions import build, descriptions
+from support.examples import examples
+from support.oracle import Description
+from support.runs import advance, optimizer_with, rates_of, through_a_file
+from torch.optim import lr_scheduler
+
+from plateau_jax import Curve, CurveWarning, HoldBelow, PlateauCurve, StagedCurve
+from torch_bridge import CurveLR, follow, lambda_lr
+
+# Short curves, far past their ends.
+pytestmark = pytest.mark.filterwarnings("ignore:the curve has total_steps:plateau_jax.CurveWarning")
+
+CURVE = PlateauCurve(100, warmup_steps=10, plateaus=[(50, 20)], min_lr_ratio=0.1)
+
+kinds = pytest.mark.parametrize("kind", ["scheduler", "follower"])
+_FORMS: dict[str, Any] = {
+    "int": int,
+    "numpy": np.int64,
+    "array": np.array,
+    "tensor": torch.tensor,
+}
+
+
+@kinds
+@pytest.mark.parametrize("form", _FORMS.values(), ids=_FORMS)
+@examples(60)
+@given(descriptions(range(4)), units, counts, st.booleans())
+def test_the_values_are_those_of_the_clock(
+    kind: str, form: Any, description: Description, unit: int, given_counts: list[int], asked: bool
+) -> None:
+    run = CountedRun(kind, build(description), unit, asked)
+    for updates, (count, clock) in enumerate(zip(given_counts, clocks_of(unit, given_counts), strict=False)):
+        assert run.part.clock == clock
+        run.check(sum(given_counts[:updates]), updates)
+        run.update(form(count))
+    run.check(sum(given_counts), len(given_counts))
+
+
+@kinds
+@pytest.mark.parametrize(
+    ("unit", "most"),
+    [
+        (256, 512),
+        pytest.param(7, 10_000, marks=pytest.mark.slow),
+        pytest.param(65_536, 4_000_000, marks=pytest.mark.slow),
+    ],
+)
+def test_a_hundred_thousand_random_counts(kind: str, unit: int, most: int) -> None:
+    draw = random.Random(unit)
+    given_counts = [draw.randint(0, most) for _ in range(100_000)]
+    clocks = clocks_of(unit, given_counts)
+    curve = PlateauCurve(clocks[-1] * 9 // 10 + 1, warmup_steps=clocks[-1] // 20, plateaus=[(40, 30)])
+    run = CountedRun(kind, curve, unit)
+    found: list[tuple[int, float]] = []
+    run.optimizer.step()
+    for count in given_counts:
+        found.append((run.part.clock, run.values()[0]))
+        run.part.step(count=count)
+    assert found == list(zip(clocks, (0.25 * curve(np.array(clocks[:-1]))).tolist(), strict=False))
+    assert run.part.consumed == sum(given_counts)
+
+
+@kinds
+@examples(60)
+@given(units, counts, st.randoms(use_true_random=False))
+def test_another_cut_changes_nothing(kind: str, unit: int, given_counts: list[int], draw: Any) -> None:
+    curve = PlateauCurve(2**31 - 1, warmup_steps=1000, decay_shape="linear")
+    whole, cut = (CountedRun(kind, curve, unit) for _ in range(2))
+    for count in given_counts:
+        whole.update(count)
+        borders = sorted(draw.randint(0, count) for _ in range(3))
+        for low, high in zip([0, *borders], [*borders, count], strict=True):
+            cut.update(high - low)
+        assert (cut.part.consumed, cut.part.clock) == (whole.part.consumed, whole.part.clock)
+        assert cut.values() == whole.values()
+
+
+@kinds
+def test_it_is_exact_up_to_the_62nd_power_of_two(kind: str) -> None:
+    run = CountedRun(kind, CURVE, 2**61 // 30 + 1)
+    for updates in range(2**4):
+        run.check(updates * (2**58 - 1), updates)
+        run.update(2**58 - 1)
+    run.update(16)
+    run.check(2**62, 17)
+    before = run.shown()
+    with pytest.raises(ValueError, match=rf"count = 1 after consumed = {2**62} is more than 2\*\*62 in all"):
+        run.part.step(count=1)
+    assert run.shown() == before
+    run.by_file()
+    run.check(2**62, 17)
+
+
+@kinds
+def test_without_a_unit_an_update_is_a_step(kind: str) -> None:
+    run = CountedRun(kind, CURVE, None)
+    for updates in range(3):
+        run.check(updates, updates)
+        run.optimizer.step()
+        run.part.step()
+    assert run.part.state_dict()["consumed"] == 3
+    assert run.part.state_dict()["unit"] is None
+
+
+_NO_COUNTS: list[tuple[Any, type[Exception]]] = [
+    (-1, ValueError),
+    (True, TypeError),
+    (np.True_, TypeError),
+    (torch.tensor(True), TypeError),
+    (2.0, TypeError),
+    (np.float32(2), TypeError),
+    (torch.tensor(2.0), TypeError),
+    (torch.tensor(-2), ValueError),
+    (torch.ones(2, dtype=torch.int64), TypeError),
+    ("2", TypeError),
+    ([2], TypeError),
+    (2**62 + 1, ValueError),
+]
+
+
+@kinds
+@pytest.mark.parametrize(("count", "error"), _NO_COUNTS, ids=repr)
+@pytest.mark.parametrize("asked", [False, True])
+@pytest.mark.parametrize("updates", [0, 3])
+def test_a_count_that_is_none_changes_nothing(
+    kind: str, count: Any, error: type[Exception], asked: bool, updates: int
+) -> None:
+    run = CountedRun(kind, CURVE, 8, asked)
+    for _ in range(updates):
+        run.update(20)
+    before = run.shown()
+    with pytest.raises(error, match=r"^count\(\) = " if asked else "^count = "):
+        run.update(count)
+    assert run.shown() == before
+    run.update(20)
+    run.check(20 * (updates + 1), updates + 1)
+
+
+@kinds
+def test_a_step_without_a_count_names_both_ways(kind: str) -> None:
+    run = CountedRun(kind, CURVE, 8)
+    run.update(20)
+    before = run.shown()
+    run.optimizer.step()
+    with pytest.raises(TypeError, match=r"with unit = 8, .*step\(count=n\).*pass count=, a function"):
+        run.part.step()
+    assert run.shown() == before
+
+
+@kinds
+def test_an_error_in_the_function_changes_nothing(kind: str) -> None:
+    run = CountedRun(kind, CURVE, 8, asked=True)
+    run.update(20)
+    before = run.shown()
+    with pytest.raises(KeyError, match="no batch"):
+        run.update(KeyError("no batch"))
+    assert run.shown() == before
+    run.update(4)
+    run.check(24, 2)
+
+
+@kinds
+def test_a_given_count_comes_before_the_function(kind: str) -> None:
+    run = CountedRun(kind, CURVE, 8, asked=True)
+    run.optimizer.step()
+    run.part.step(count=np.uint8(200))
+    run.check(200, 1)
+
+
+@pytest.mark.parametrize("unit", [None, 8])
+@kinds
+def test_a_count_goes_by_its_name(kind: str, unit: int | None) -> None:
+    run = CountedRun(kind, CURVE, unit)
+    if unit is None:
+        with pytest.raises(TypeError, match=r"step\(count=8\), and the curve counts updates.*unit=n"):
+            run.part.step(count=8)
+    elif kind == "scheduler":
+        for epoch in (0, 1, 8):
+            with pytest.raises(TypeError, match=rf"step\({epoch}\) beside unit = 8: write step\(count=n\)"):
+                run.part.step(epoch)
+    else:
+        with pytest.raises(TypeError, match="positional"):
+            run.part.step(8)
+    run.check(0, 0)
+
+
+_REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
+    ({"unit": 0}, ValueError, "unit = 0 must lie in 1"),
+    ({"unit": -8}, ValueError, "unit = -8 must lie in 1"),
+    ({"unit": 2**62 + 1}, ValueError, "must lie in 1"),
+    ({"unit": True}, TypeError, "unit = True must be an integer"),
+    ({"unit": 8.0}, TypeError, "unit = 8.0 must be an integer"),
+    ({"unit": "8"}, TypeError, "unit = '8' must be an integer"),
+    ({"unit": 8, "count": 3}, TypeError, "count = 3 must be a function without arguments"),
+    ({"count": lambda: 3}, TypeError, "needs unit="),
+    ({"count": 3}, TypeError, "must be a function"),
+]
+
+
+@kinds
+@pytest.mark.parametrize(("arguments", "error", "message"), _REFUSED)
+def test_what_is_refused(kind: str, arguments: Any, error: type[Exception], message: str) -> None:
+    optimizer = optimizer_with([0.1], weight_decay=0.5)
+    before = str(optimizer.param_groups)
+    first = (optimizer,) if kind == "scheduler" else (optimizer, "weight_decay")
+    build: Any = {"scheduler": lambda_lr, "follower": follow}[kind]
+    with pytest.raises(error, match=message):
+        build(*first, CURVE, **arguments)
+    assert str(optimizer.param_groups) == before
+
+
+@pytest.mark.parametrize("arguments", [{"unit": 8}, {"unit": 8, "count": lambda: 3}])
+def test_what_does_not_go_beside_a_unit(arguments: Any) -> None:
+    optimizer = optimizer_with([0.1])
+    before = str(optimizer.param_groups)
+    for last_epoch in (0, 7):
+        with pytest.raises(ValueError, match=rf"last_epoch = {last_epoch} beside unit = 8.*load_state_dict"):
+            lambda_lr(optimizer, CURVE, last_epoch, **arguments)
+    with pytest.raises(ValueError, match=r"^hold= and unit= .*: give one of them$"):
+        lambda_lr(optimizer, CURVE, hold=HoldBelow(0.5, 3), **arguments)
+    assert str(optimizer.param_groups) == before
+
+
+def test_a_unit_of_numpy_and_a_derived_class() -> None:
+    class Own(CurveLR):
+        def get_lr(self) -> Any:
+            return [2 * rate for rate in super().get_lr()]
+
+    optimizer = optimizer_with([0.5])
+    scheduler = Own(optimizer, CURVE, unit=np.int32(8), count=lambda: 12)  # type: ignore[arg-type]  # NumPy's
+    assert type(scheduler.unit) is int
+    for clock in (0, 1, 3, 4, 6):
+        assert rates_of(optimizer) == [CURVE(clock)]
+        optimizer.step()
+        scheduler.step()
+
+
+@kinds
+def test_a_group_that_comes_later_follows_the_clock(kind: str) -> None:
+    run = CountedRun(kind, CURVE, 8)
+    run.update(100)
+    group: dict[str, Any] = {"params": [torch.nn.Parameter(torch.ones(1))]}
+    run.optimizer.add_param_group(group | {"lr": 0.5, "weight_decay": 0.5})
+    run.update(100)
+    assert run.values() == [*run.wanted(25), 0.5 * CURVE(25)]
+    run.part.load_state_dict(through_a_file(run.part.state_dict()))
+    assert run.values() == [*run.wanted(25), 0.5 * CURVE(25)]
+
+
+def test_another_peak_leaves_the_clock_alone() -> None:
+    run = CountedRun("scheduler", CURVE, 8)
+    run.update(100)
+    run.part.set_peak(0.5)
+    assert (run.part.consumed, run.part.last_epoch) == (100, 1)
+    assert run.values() == [0.5 * CURVE(12)] * 2
+
+
+_composed: dict[str, Any] = {
+    "first": lambda optimizer, ours: lr_scheduler.SequentialLR(
+        optimizer, [ours, lr_scheduler.ConstantLR(optimizer, 0.5, 99)], [20]
+    ),
+    "second": lambda optimizer, ours: lr_scheduler.SequentialLR(
+        optimizer, [lr_scheduler.ConstantLR(optimizer, 0.5, 99), ours], [20]
+    ),
+    "chained": lambda optimizer, ours: lr_scheduler.ChainedScheduler([ours], optimizer),
+}
+
+
+@pytest.mark.parametrize("place", _composed)
+@examples(20)
+@given(st.lists(st.integers(0, 60), min_size=41, max_size=41), st.integers(0, 39), st.booleans())
+def test_inside_of_torchs_own_schedulers(
+    place: str, given_counts: list[int], saved_at: int, optimizer_first: bool
+) -> None:
+    def start() -> tuple[Any, Any, Any]:
+        optimizer = optimizer_with([0.5])
+        present = iter(given_counts)
+        ours = lambda_lr(optimizer, CURVE, unit=8, count=lambda: next(present))
+        return optimizer, ours, _composed[place](optimizer, ours)
+
+    def clock(update: int) -> int | None:
+        """The clock of our scheduler after so many updates, if it is its turn; it counts from its turn on."""
+        if place == "second":
+            return sum(given_counts[: update - 20]) // 8 if update >= 20 else None
+        return sum(given_counts[:update]) // 8 if update < 20 or place == "chained" else None
+
+    optimizer, ours, scheduler = start()
+    for update in range(41):
+        expected = clock(update)
+        assert rates_of(optimizer) == [0.25 if expected is None else 0.5 * CURVE(expected)]
+        assert expected is None or ours.clock == expected
+        if update == saved_at:
+            saved = through_a_file([optimizer.state_dict(), scheduler.state_dict()])
+            asked = 0 if place == "second" and update < 20 else update - 20 * (place == "second")
+            resumed, again, composed = start()
+            pairs = list(zip((resumed, composed), saved, strict=True))
+            for part, state in pairs if optimizer_first else pairs[::-1]:
+                part.load_state_dict(state)
+            assert rates_of(resumed) == rates_of(optimizer)
+            assert (again.consumed, again.last_epoch) == (ours.consumed, ours.last_epoch)
+            assert expected is None or again.consumed == sum(given_counts[:asked])
+        optimizer.step()
+        scheduler.step()
+
+
+@pytest.mark.parametrize("place", _composed)
+def test_inside_of_torchs_own_schedulers_it_needs_a_function(place: str) -> None:
+    optimizer = optimizer_with([0.5])
+    scheduler = _composed[place](optimizer, lambda_lr(optimizer, CURVE, unit=8))
+    with pytest.raises(TypeError, match=r"with unit = 8, .*count=, a function without arguments"):
+        advance(optimizer, scheduler, 22)
+
+
+def _told(run: CountedRun, pattern: list[tuple[int, int]]) -> list[str]:
+    """What is said where so many optimizer steps are followed by so many scheduler steps."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for updates, calls in pattern:
+            for _ in range(updates):
+                run.optimizer.step()
+            for _ in range(calls):
+                run.part.step(count=10)
+    assert all(warning.filename == __file__ for warning in caught)
+    assert all(warning.category is CurveWarning for warning in caught)
+    return [str(warning.message) for warning in caught]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "said"),
+    [
+        ([(1, 1)] * 60, None),
+        ([(1, 1)] + [(12, 1)] * 5, "came after 10 or more optimizer steps, three times in a row"),
+        ([(1, 1)] + [(1, 2)] * 5, "came twice or more after one optimizer step, three times in a row"),
+        ([(12, 1)], "came after 12 optimizer steps, all at rate 0"),
+        ([(20, 0)], "was not called in 20 optimizer steps, and every rate is 0"),
+    ],
+)
+def test_calls_that_do_not_go_with_updates_are_told(pattern: list[tuple[int, int]], said: str | None) -> None:
+    told = _told(CountedRun("scheduler", CURVE, 8), pattern)
+    if said is None:
+        assert not told
+        return
+    (message,) = told
+    assert said in message
+    assert "counts updates" not in message
+    assert "count_updates" not in message
+
+
+def test_a_unit_that_takes_long_to_fill_is_no_scheduler_that_stands_still() -> None:
+    assert not _told(CountedRun("scheduler", CURVE, 10**6), [(1, 1)] * 60)
+
+
+@pytest.mark.parametrize("unit", [1, 3, 10, 40])
+def test_past_the_end_it_is_said_once_with_the_clock(unit: int) -> None:
+    """Where an update at a rate of 0 comes more than ten steps past the end."""
+    run = CountedRun("scheduler", PlateauCurve(20), unit)
+    run.update(10)
+    clocks = clocks_of(unit, [10] * 241)[1:]
+    told: dict[int, str] = {}
+    for update in range(240):
+        for message in _told(run, [(1, 1)]):
+            told[update] = message
+    first = next(update for update in range(240) if clocks[update] >= 20 and clocks[update + 1] > 30)
+    assert list(told) == [first]
+    assert f" total_steps = 20, and the training goes on at step {clocks[first + 1]}," in told[first]
+    assert f"as the training consumes, in units of {unit};" in told[first]
+
+
+_STAIRS: Curve = StagedCurve([(10, 1.0), (0, 0.5), (10,)])
+
+
+@kinds
+@examples(40)
+@given(st.integers(1, 20), st.lists(st.integers(0, 60), max_size=9))
+def test_a_count_of_nothing_stays(kind: str, unit: int, given_counts: list[int]) -> None:
+    run, other = (CountedRun(kind, _STAIRS, unit) for _ in range(2))
+    for count in given_counts:
+        run.update(count)
+        run.update(0)
+        other.update(count)
+        assert run.values() == other.values()
+        assert run.part.consumed == other.part.consumed

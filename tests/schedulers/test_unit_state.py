@@ -1,0 +1,238 @@
+"""The state of a scheduler or a follower on a clock of samples: resumed in every way, and what is refused."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.counted import ROUTES, CountedRun, counts, units
+from support.descriptions import build, descriptions
+from support.examples import examples
+from support.oracle import Description
+from support.runs import advance, optimizer_with, rates_of, through_a_file
+from torch.optim.lr_scheduler import LambdaLR
+
+from plateau_jax import HoldBelow, PlateauCurve
+from torch_bridge import Checkpoints, follow, lambda_lr
+
+pytestmark = [
+    # Short curves, far past their ends.
+    pytest.mark.filterwarnings("ignore:the curve has total_steps:plateau_jax.CurveWarning"),
+    # torch, of a copy that was made before the first step.
+    pytest.mark.filterwarnings("ignore:Seems like `optimizer.step:UserWarning"),
+]
+
+CURVE = PlateauCurve(100, warmup_steps=10, plateaus=[(50, 20)], min_lr_ratio=0.1)
+
+kinds = pytest.mark.parametrize("kind", ["scheduler", "follower"])
+
+
+@kinds
+@examples(100)
+@given(
+    descriptions(range(4)),
+    units,
+    st.booleans(),
+    st.lists(st.tuples(counts, st.sampled_from(ROUTES)), max_size=4),
+)
+def test_resumed_is_as_if_it_had_never_stopped(
+    kind: str, description: Description, unit: int, asked: bool, walk: list[tuple[list[int], str]]
+) -> None:
+    run = CountedRun(kind, build(description), unit, asked)
+    consumed = updates = 0
+    for given_counts, route in walk:
+        for count in given_counts:
+            run.update(count)
+            consumed, updates = consumed + count, updates + 1
+        getattr(run, route)()
+        run.check(consumed, updates)
+    run.update(5)
+    run.check(consumed + 5, updates + 1)
+
+
+@kinds
+def test_by_checkpoints(kind: str, tmp_path: Any) -> None:
+    run, again = (CountedRun(kind, CURVE, 2**40) for _ in range(2))
+    run.update(2**61 + 1)
+    run.update(3)
+    Checkpoints(tmp_path).save(2, wait=True, part=run.part)
+    assert Checkpoints(tmp_path).load(part=again.part) == 2
+    again.check(2**61 + 4, 2)
+
+
+def _refused(run: CountedRun, state: Any, message: str, **options: Any) -> None:
+    before = run.shown()
+    with pytest.raises(ValueError, match=message):
+        run.part.load_state_dict(state, **options)
+    assert run.shown() == before
+
+
+@kinds
+@examples(60)
+@given(
+    st.none() | st.integers(1, 9),
+    st.none() | st.integers(1, 9),
+    st.lists(st.integers(0, 30), max_size=9),
+    st.booleans(),
+)
+def test_the_state_of_another_unit(
+    kind: str, saved_unit: int | None, unit: int | None, given_counts: list[int], standing: bool
+) -> None:
+    saved = CountedRun(kind, CURVE, saved_unit)
+    for count in given_counts:
+        saved.update(count) if saved_unit else advance(saved.optimizer, saved.part)
+    run = CountedRun(kind, CURVE, unit, strict=not standing)
+    advance(run.optimizer, run.part, 2) if unit is None else run.update(20)
+    state = through_a_file(saved.part.state_dict())
+    clock, updates = saved.part.clock, len(given_counts)
+    if saved_unit != unit:
+        _refused(
+            run,
+            state,
+            rf"was saved with unit = {saved_unit}, and here it is {unit}; to go on at its clock, {clock}, "
+            r"pass strict=False, to load_state_dict or, .*, to (lambda_lr|follow)$",
+            strict=True,
+        )
+    run.part.load_state_dict(state, **({} if standing else {"strict": saved_unit == unit}))
+    if saved_unit == unit:
+        consumed = saved.part.consumed
+    elif unit is None:
+        consumed = updates = clock
+    else:
+        consumed = clock * unit
+    run.check(consumed, updates)
+    # The next state is one of this unit.
+    again = CountedRun(kind, CURVE, unit)
+    again.part.load_state_dict(through_a_file(run.part.state_dict()))
+    again.check(consumed, updates)
+
+
+def test_between_a_hold_and_a_unit() -> None:
+    """A run under a hold goes on by units, and the other way round, at the saved clock."""
+    held = lambda_lr(optimizer_with([0.5]), CURVE, hold=HoldBelow(0.5, 3))
+    for _ in range(8):
+        held.optimizer.step()
+        held.step(0.3)
+    counted = lambda_lr(optimizer_with([0.5]), CURVE, unit=8, strict=False)
+    with pytest.raises(ValueError, match="saved with"):
+        counted.load_state_dict(held.state_dict(), strict=True)
+    counted.load_state_dict(through_a_file(held.state_dict()))
+    assert held.clock < 8
+    assert (counted.clock, counted.consumed, counted.last_epoch) == (held.clock, held.clock * 8, 8)
+    counted.optimizer.step()
+    counted.step(count=400)
+    for _ in range(2):  # what was loaded is saved, and loaded again
+        state = through_a_file(counted.state_dict())
+        held = lambda_lr(optimizer_with([0.5]), CURVE, hold=HoldBelow(0.5, 3))
+        held.load_state_dict(state, strict=False)
+        assert held.clock == counted.clock == held.last_epoch
+        again = lambda_lr(optimizer_with([0.5]), CURVE, hold=HoldBelow(0.5, 3))
+        again.load_state_dict(through_a_file(held.state_dict()))
+        assert rates_of(again.optimizer) == rates_of(held.optimizer) == rates_of(counted.optimizer)
+
+
+@kinds
+@examples(60)
+@given(descriptions(range(3)), descriptions(range(3)), st.integers(1, 20), st.integers(0, 300))
+def test_another_curve_is_asked_for_its_past_up_to_the_clock(
+    kind: str, description: Description, other: Description, unit: int, consumed: int
+) -> None:
+    old, new = build(description), build(other)
+    saved, run = CountedRun(kind, old, unit), CountedRun(kind, new, unit)
+    saved.update(consumed)
+    state = through_a_file(saved.part.state_dict())
+    if not new.same_until(old, consumed // unit):
+        _refused(run, state, "saved under .* the curves differ from step")
+        run.part.load_state_dict(state, strict=False)
+    else:
+        run.part.load_state_dict(state)
+    run.check(consumed, 1)
+
+
+@kinds
+@pytest.mark.parametrize("strict", [True, False])
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"consumed": -1},
+        {"consumed": 2.0},
+        {"consumed": None},
+        {"consumed": True},
+        {"consumed": ...},
+        {"consumed": 99},
+        {"consumed": 2**62 + 8, "clock": 2**59 + 1},
+        {"unit": 0},
+        {"unit": 8.0},
+        {"unit": "8"},
+        {"unit": 5},
+        {"clock": 3},
+        {"clock": 2.0},
+        {"clock": ...},
+    ],
+    ids=str,
+)
+def test_a_damaged_state_is_refused(kind: str, change: dict[str, Any], strict: bool) -> None:
+    run = CountedRun(kind, CURVE, 8)
+    run.update(20)
+    state = {**run.part.state_dict(), **change}
+    state = {name: value for name, value in state.items() if value is not ...}
+    run.update(20)
+    _refused(run, state, r"state_dict|consumed|unit|clock", strict=strict)
+
+
+@kinds
+def test_a_clock_that_would_be_too_much_in_the_other_unit_is_refused(kind: str) -> None:
+    saved, run = CountedRun(kind, CURVE, 1), CountedRun(kind, CURVE, 8)
+    saved.update(2**60)
+    _refused(run, saved.part.state_dict(), r"more than 2\*\*62", strict=False)
+
+
+@kinds
+def test_a_state_from_before_there_were_units(kind: str) -> None:
+    saved, run = (CountedRun(kind, CURVE, None) for _ in range(2))
+    advance(saved.optimizer, saved.part, 7)
+    state = {
+        name: value for name, value in saved.part.state_dict().items() if name not in ("consumed", "unit")
+    }
+    if kind == "follower":
+        del state["clock"]
+    run.part.load_state_dict(state)
+    run.check(7, 7)
+    counted = CountedRun(kind, CURVE, 8)
+    _refused(counted, state, "saved with unit = None, and here it is 8")
+    counted.part.load_state_dict(state, strict=False)
+    counted.check(56, 7)
+
+
+def test_a_plain_lambda_lr_can_be_taken_over() -> None:
+    optimizer = optimizer_with([0.5])
+    plain = LambdaLR(optimizer, lambda step: 1.0)
+    advance(optimizer, plain, 7)
+    scheduler = lambda_lr(optimizer_with([0.5]), CURVE, unit=8)
+    scheduler.load_state_dict(through_a_file(plain.state_dict()), strict=False)
+    assert (scheduler.clock, scheduler.consumed, scheduler.last_epoch) == (7, 56, 7)
+    assert rates_of(scheduler.optimizer) == [0.5 * CURVE(7)]
+
+
+def test_a_saved_function_is_the_one_of_the_new_run() -> None:
+    """The state holds numbers: a scheduler that is loaded asks its own function."""
+    saved = lambda_lr(optimizer_with([0.5]), CURVE, unit=8, count=lambda: 16)
+    advance(saved.optimizer, saved)
+    scheduler = lambda_lr(optimizer_with([0.5]), CURVE, unit=8, count=lambda: 80)
+    scheduler.load_state_dict(through_a_file(saved.state_dict()))
+    advance(scheduler.optimizer, scheduler)
+    assert (scheduler.consumed, scheduler.clock) == (96, 12)
+
+
+def test_a_follower_beside_a_scheduler() -> None:
+    optimizer = optimizer_with([0.5], weight_decay=0.25)
+    parts: list[Any] = [
+        lambda_lr(optimizer, CURVE, unit=8),
+        follow(optimizer, "weight_decay", CURVE, unit=8),
+    ]
+    for count in (20, 0, 333):
+        optimizer.step()
+        for part in parts:
+            part.step(count=count)
+    (group,) = optimizer.param_groups
+    assert group["lr"] == 2 * group["weight_decay"] == 0.5 * CURVE(353 // 8)

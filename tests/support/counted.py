@@ -1,0 +1,121 @@
+"""Schedulers and followers on a clock of samples: stepped by counts, and saved and loaded in every way."""
+
+import copy
+import json
+import pickle
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from hypothesis import strategies as st
+from support.runs import optimizer_with, rates_of, through_a_file
+from support.strategies import magnitudes
+
+from plateau_jax import Curve
+from torch_bridge import follow, lambda_lr
+
+units = magnitudes(1, 2**40)
+counts = st.lists(st.one_of(magnitudes(0, 2**45), st.integers(0, 300)), max_size=12)
+
+
+def clocks_of(unit: int, given: Sequence[int]) -> list[int]:
+    """The clock of each update, and the clock after the last one."""
+    sums = [0]
+    for count in given:
+        sums.append(sums[-1] + count)
+    return [consumed // unit for consumed in sums]
+
+
+class Present:
+    """A function that a trainer's scheduler asks: the count of the update that took place."""
+
+    def __init__(self) -> None:
+        self.count: Any = None
+
+    def __call__(self) -> Any:
+        if isinstance(self.count, Exception):
+            raise self.count
+        return self.count
+
+
+class CountedRun:
+    """One of the two kinds, with two groups."""
+
+    BASES = 0.25, 0.7
+
+    def __init__(
+        self, kind: str, curve: Curve, unit: int | None, asked: bool = False, **options: Any
+    ) -> None:
+        self.kind, self.curve, self.unit, self.asked, self.options = kind, curve, unit, asked, options
+        self.start()
+
+    def start(self) -> None:
+        self.present = Present()
+        count: Callable[[], Any] | None = self.present if self.asked else None
+        arguments: Any = self.options | {"unit": self.unit, "count": count}
+        if self.kind == "scheduler":
+            self.optimizer = optimizer_with(self.BASES)
+            self.part: Any = lambda_lr(self.optimizer, self.curve, **arguments)
+        else:
+            self.optimizer = optimizer_with([0.1, 0.1], torch.optim.AdamW)
+            for group, base in zip(self.optimizer.param_groups, self.BASES, strict=True):
+                group["weight_decay"] = base
+            self.part = follow(self.optimizer, "weight_decay", self.curve, **arguments)
+
+    def update(self, count: Any) -> None:
+        self.optimizer.step()
+        if self.asked:
+            self.present.count = count
+            self.part.step()
+        else:
+            self.part.step(count=count)
+
+    def values(self) -> list[float]:
+        if self.kind == "scheduler":
+            return rates_of(self.optimizer)
+        return [group["weight_decay"] for group in self.optimizer.param_groups]
+
+    def wanted(self, clock: int) -> list[float]:
+        return [float(np.float32(base)) * self.curve(clock) for base in self.BASES]
+
+    def check(self, consumed: int, updates: int) -> None:
+        clock = consumed // self.unit if self.unit else consumed
+        assert (self.part.consumed, self.part.clock, self.part.unit) == (consumed, clock, self.unit)
+        assert type(self.part.consumed) is int
+        assert self.part.last_epoch == updates
+        assert self.values() == self.wanted(clock)
+
+    def shown(self) -> str:
+        """All that an error must leave as it was."""
+        groups = [{**group, "params": None} for group in self.optimizer.param_groups]
+        return str((self.part.state_dict(), groups))
+
+    def by_file(self) -> None:
+        saved = through_a_file([self.optimizer.state_dict(), self.part.state_dict()])
+        self.start()
+        self.optimizer.load_state_dict(saved[0])
+        self.part.load_state_dict(saved[1])
+
+    def by_json(self) -> None:
+        saved = json.loads(json.dumps(self.part.state_dict()))
+        self.start()
+        self.part.load_state_dict(saved)
+
+    def into_itself_later(self) -> None:
+        saved = through_a_file([self.optimizer.state_dict(), self.part.state_dict()])
+        for count in (3, 0, 2**20):
+            self.update(count)
+        self.optimizer.load_state_dict(saved[0])
+        self.part.load_state_dict(saved[1])
+
+    def by_copy(self) -> None:
+        self.optimizer, self.part, self.present = copy.deepcopy((self.optimizer, self.part, self.present))
+
+    def by_pickle(self) -> None:
+        self.optimizer, self.part, self.present = pickle.loads(
+            pickle.dumps((self.optimizer, self.part, self.present))
+        )
+
+
+ROUTES = [name for name in vars(CountedRun) if name.startswith(("by_", "into_"))]
