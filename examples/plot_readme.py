@@ -1,4 +1,4 @@
-"""Draw the README's picture: its curve, with the names of its parts.
+"""Draw the README's picture: one curve with a plateau at its peak, and a shorter run that branches off it.
 
 python examples/plot_readme.py
 """
@@ -8,32 +8,33 @@ from pathlib import Path
 import matplotlib
 import matplotlib.pyplot as plt
 
-from plateau_jax import PlateauCurve, plot
+from plateau_jax import PlateauCurve
 
 matplotlib.use("Agg")  # A file, no window.
 
 PEAK = 3e-4
-CURVE = PlateauCurve(total_steps=10_000, warmup_steps=500, plateaus=[(50, 30), (85, 10)], min_lr_ratio=0.1)
-COLOUR = "#0072B2"  # of Okabe and Ito's colours, which colour-blind eyes tell apart
+CURVE = PlateauCurve(10_000, warmup_steps=500, plateaus=[(0, 70)], decay_shape="1-sqrt")
+BRANCH = CURVE.cooldown(3_500, 1_500)
+BLUE, ORANGE = "#0072B2", "#D55E00"  # of Okabe and Ito's colours, which colour-blind eyes tell apart
 
-figure, axes = plt.subplots(figsize=(8.5, 4), layout="constrained")
-plot(CURVE, peak_value=PEAK, ax=axes)
-axes.lines[0].set(color=COLOUR, linewidth=2.4)
-
-
-def name(text, step, beside, align="left"):
-    """Write beside the curve, in points from its value at a step."""
-    axes.annotate(text, (step, PEAK * CURVE(step)), beside, textcoords="offset points", ha=align, va="center")
+figure, axes = plt.subplots(figsize=(8.5, 3.2), layout="constrained")
+CURVE.plot(peak_value=PEAK, ax=axes)
+axes.lines[0].set(color=BLUE, linewidth=2.4)
+branched = range(BRANCH.at, BRANCH.total_steps + 1)
+axes.plot(branched, PEAK * BRANCH(branched), color=ORANGE, linewidth=2.4, linestyle="--")
 
 
-first, second = (row.begin + row.length // 2 for row in CURVE.rows if row.kind == "plateau")
-axes.get_legend().remove()  # The names stand beside the curve.
-name("warmup: 500 steps", 250, (22, -10))
-name("half cosine", 2_600, (10, 6))
-name("plateau (50, 30):\nat 50 %, for 30 %", first, (0, 22), "center")
-name("plateau (85, 10):\nat 85 %, for 10 %", second, (0, 31), "center")
-name("end: min_lr_ratio = 0.1", 10_000, (0, -14), "right")
-axes.set(xlim=(0, 10_100), ylim=(0, 3.15e-4))
+def name(text, curve, step, beside, align="left"):
+    """Write beside a curve, in points from its value at a step."""
+    axes.annotate(text, (step, PEAK * curve(step)), beside, textcoords="offset points", ha=align, va="center")
+
+
+axes.get_legend().remove()  # The names stand beside the curves.
+name("warmup", CURVE, 250, (14, -18))
+name("plateau at the peak, from the start", CURVE, 3_800, (0, 11), "center")
+name("a branch: stop early,\nwith a cooldown of its own", BRANCH, 4_200, (10, 10))
+name("cooldown", CURVE, 8_200, (10, 8))
+axes.set(xlim=(0, 10_100), ylim=(0, 3.5e-4))
 axes.set_yticks([0, 1e-4, 2e-4, 3e-4], ["0", "1e-4", "2e-4", "3e-4"])
 axes.spines[["top", "right"]].set_visible(False)
 figure.savefig(Path(__file__).with_name("curves.png"), dpi=110)
