@@ -13,9 +13,11 @@ of the JAX run, and hold at the same updates.
     python examples/branch_cooldowns.py --stable 2000 --cooldowns 200 400 800 --output branches.png
 """
 
+import program
+
+# isort: split
 import argparse
 import io
-import sys
 import sysconfig
 from pathlib import Path
 from typing import NamedTuple
@@ -28,6 +30,7 @@ import numpy as np
 import optax
 import torch
 from torch import nn
+from tqdm import tqdm
 
 from plateau_jax import Curve, HoldUntilFlat, StagedCurve, scale_by_curve
 from torch_bridge import lambda_lr
@@ -143,6 +146,8 @@ def train(name, curve, args, text, *, start=None, hold=None):
         looks.append(done)
         losses.append((jax_loss(state[0], *text.held_out), torch_loss(model, *text.held_out).item()))
 
+    # A run that is held takes some updates more than its curve has steps.
+    bar = tqdm(desc=name, total=curve.total_steps, initial=first, unit=" updates", leave=False)
     while scheduler.clock < curve.total_steps:
         if done % LOOK == 0:
             look()
@@ -151,6 +156,8 @@ def train(name, curve, args, text, *, start=None, hold=None):
         rates.append((jax_rate, torch_update(*batch)))
         scheduler.step(*([float(loss)] if hold else []))
         done += 1
+        bar.update()
+    bar.close()
     look()
 
     saved = io.BytesIO()
@@ -206,8 +213,7 @@ def main() -> None:
     args = parser.parse_args()
     if not 1e-9 <= args.peak <= 1 or args.seed < 0:
         parser.error(f"--peak {args.peak} must lie between 1e-9 and 1, and --seed {args.seed} be at least 0")
-    if args.output.suffix[1:] not in plt.Figure().canvas.get_supported_filetypes():
-        parser.error(f"--output {args.output} must end in .png, or another format of matplotlib's")
+    program.check_picture(parser, args.output)
     try:
         stable = StagedCurve([(args.warmup, 1.0), (args.stable - args.warmup,)])
         branches = [stable.cooldown(args.stable, steps) for steps in args.cooldowns]
@@ -230,8 +236,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except KeyboardInterrupt:
-        print("\nstopped")
-        sys.exit(130)
+    main()

@@ -9,9 +9,11 @@ once too, since a table is an argument.
     python examples/sweep.py --steps 1000 --peak 0.003 --output sweep.png
 """
 
+import program
+
+# isort: split
 import argparse
 import statistics
-import sys
 import time
 from operator import itemgetter
 from pathlib import Path
@@ -22,6 +24,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import optax
 from sklearn.datasets import load_digits
+from tqdm import tqdm
 
 from plateau_jax import PlateauCurve, multiplier, plot, stack
 
@@ -120,8 +123,7 @@ def main() -> None:
         parser.error("--batch-size and --rounds must be at least 1, --seed at least 0")
     if not 1e-9 <= args.peak <= 1:
         parser.error(f"--peak {args.peak} must lie between 1e-9 and 1")
-    if args.output.suffix[1:] not in plt.Figure().canvas.get_supported_filetypes():
-        parser.error(f"--output {args.output} must end in .png, or another format of matplotlib's")
+    program.check_picture(parser, args.output)
     plateaus = [[(start, length)] for length in LENGTHS for start in STARTS]
     try:
         curves = [
@@ -147,14 +149,20 @@ def main() -> None:
     stacked = stack(curves)
     rows = [jax.tree.map(itemgetter(index), stacked) for index in range(len(curves))]
     table, *tables = jax.device_put([stacked, *rows])
+    print("compiling", flush=True)
     together, compiling = timed(lambda: jax.jit(jax.vmap(train)).lower(table).compile())
     alone, compiling_one = timed(lambda: jax.jit(train).lower(tables[0]).compile())
     seconds = {together: [], alone: []}
-    for _ in range(1 + args.rounds):  # the first warms up
-        (losses, rates), taken = timed(lambda: together(table))
-        seconds[together].append(taken)
-        runs, taken = timed(lambda: [alone(one) for one in tables])
-        seconds[alone].append(taken)
+    with tqdm(
+        desc="training", total=(1 + args.rounds) * 2 * len(curves), unit=" networks", leave=False
+    ) as bar:
+        for _ in range(1 + args.rounds):  # the first warms up
+            (losses, rates), taken = timed(lambda: together(table))
+            seconds[together].append(taken)
+            bar.update(len(curves))
+            runs, taken = timed(lambda: [alone(one) for one in tables])
+            seconds[alone].append(taken)
+            bar.update(len(curves))
     at_once, in_turn = (statistics.median(seconds[way][1:]) for way in (together, alone))
 
     losses, rates = np.asarray(losses), np.asarray(rates)
@@ -178,8 +186,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except KeyboardInterrupt:
-        print("\nstopped")
-        sys.exit(130)
+    main()

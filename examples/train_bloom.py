@@ -15,11 +15,12 @@ a linear model trained the same way (trained three times as long it gains 0.01),
     python examples/train_bloom.py --resume        (after a Ctrl-C: with the settings of the checkpoint)
 """
 
+import program
+
+# isort: split
 import argparse
 import os
-import signal
 import sys
-import threading
 import time
 from pathlib import Path
 
@@ -158,10 +159,9 @@ def arguments():
     if min(getattr(args, name) for name in sizes) < 1:
         options = ", ".join(f"--{name.replace('_', '-')}" for name in sizes)
         parser.error(f"{options} must be at least 1")
-    if args.output.suffix[1:] not in plt.Figure().canvas.get_supported_filetypes():
-        parser.error(f"--output {args.output} must end in .png, or another format of matplotlib's")
-    if not args.checkpoint.parent.is_dir():
-        parser.error(f"--checkpoint {args.checkpoint}: there is no folder {args.checkpoint.parent}")
+    program.check_picture(parser, args.output)
+    program.check_writable(parser, "--checkpoint", args.checkpoint)
+    program.check_writable(parser, "--data", args.data)
     try:
         torch.empty(0, device=args.device)
     except (AssertionError, RuntimeError) as error:
@@ -210,13 +210,7 @@ def main() -> None:
         options = "without --epochs, --batch-size and --count, --resume goes on as planned"
         sys.exit(f"train_bloom.py: {error}{f'; {options}' if 'saved under' in str(error) else ''}")
 
-    stop = threading.Event()
-
-    def stop_soon(*_):  # not in the middle of an update; a second Ctrl-C does not wait
-        stop.set()
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-
-    signal.signal(signal.SIGINT, stop_soon)
+    stop = program.stop_between_updates()
 
     print(
         f"{len(shuffled):,} names ready after {seconds:.2f} s, {grams.float().mean():.1%} of two-grams there"
@@ -233,6 +227,7 @@ def main() -> None:
             rate = result.lr.item() / args.linear_peak
             print(f"{done:6d}  {rate:13.4f}  {losses[0]:9.3f}  {losses[1]:12.3f}", flush=True)
     if done < updates:
+        args.checkpoint.parent.mkdir(parents=True, exist_ok=True)
         partial = args.checkpoint.with_suffix(".partial")
         # Paths as text: torch loads plain values alone.
         settings = {
@@ -243,6 +238,7 @@ def main() -> None:
         os.replace(partial, args.checkpoint)
         print(f"stopped after update {done}; {args.checkpoint} goes on with --resume")
         sys.exit(130)
+    program.leave_on_ctrl_c()
 
     (tuning, tuned), (filters, truth) = (part[:] for part in rows[1:])
     tuned, truth = tuned.bool(), truth.bool()
@@ -281,8 +277,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except KeyboardInterrupt:
-        print("\nstopped")
-        sys.exit(130)
+    main()

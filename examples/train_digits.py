@@ -8,10 +8,10 @@ float32, bit for bit; the losses differ only by how each framework rounds its su
     python examples/train_digits.py --steps 2000 --plateau 50 30 --output digits.png
 """
 
+import program
+
+# isort: split
 import argparse
-import signal
-import sys
-import threading
 from pathlib import Path
 
 import matplotlib
@@ -130,8 +130,7 @@ def main() -> None:
     args = parser.parse_args()
     if args.batch_size < 1 or args.seed < 0:
         parser.error(f"--batch-size {args.batch_size} must be at least 1, --seed {args.seed} at least 0")
-    if args.output.suffix[1:] not in plt.Figure().canvas.get_supported_filetypes():
-        parser.error(f"--output {args.output} must end in .png, or another format of matplotlib's")
+    program.check_picture(parser, args.output)
     try:
         curve = PlateauCurve(
             args.steps,
@@ -161,19 +160,9 @@ def main() -> None:
     torch_optimizer = torch.optim.AdamW(torch_network.parameters(), lr=args.peak, weight_decay=WEIGHT_DECAY)
     torch_scheduler = lambda_lr(torch_optimizer, curve)
 
-    stop = threading.Event()
-
-    def stop_soon(*_):  # not in the middle of an update; a second Ctrl-C does not wait
-        stop.set()
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-
-    signal.signal(signal.SIGINT, stop_soon)
-
     losses, rates = np.empty((2, args.steps)), np.empty((2, args.steps), np.float32)
     print("   step  learning rate  loss in JAX  loss in PyTorch")
     for step, batch in enumerate(batches):
-        if stop.is_set():
-            raise KeyboardInterrupt
         x, y = images[batch], labels[batch]
         losses[0, step], rates[0, step] = jax_update(jax_network, jax_optimizer, x, y)
         losses[1, step], rates[1, step] = torch_update(
@@ -197,8 +186,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except KeyboardInterrupt:
-        print("\nstopped")
-        sys.exit(130)
+    main()

@@ -17,13 +17,14 @@ et al., 2019, "Megatron-LM", arXiv:1909.08053.
     python examples/train_flax.py --resume --mesh 1 1 --stable 1500 --cooldown 500
 """
 
+import program
+
+# isort: split
 import argparse
 import math
 import re
-import signal
 import sys
 import sysconfig
-import threading
 from collections import Counter
 from pathlib import Path
 
@@ -223,6 +224,7 @@ def arguments():
                 f"--resume: after {done} updates, but the curves part after step {parted}; without --warmup, "
                 "--stable and --cooldown it goes on as planned"
             )
+    program.check_writable(parser, "--checkpoint", args.checkpoint)
     return args, curve, saved
 
 
@@ -235,13 +237,7 @@ def main() -> None:
     if len(devices) < math.prod(args.mesh):
         devices = jax.devices("cpu")
 
-    stop = threading.Event()
-
-    def stop_soon(*_):  # not in the middle of an update; a second Ctrl-C does not wait
-        stop.set()
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-
-    signal.signal(signal.SIGINT, stop_soon)
+    stop = program.stop_between_updates()
 
     # This keeps the rate in the state, where it can be read.
     adamw = optax.inject_hyperparams(optax.adamw)(optax_schedule(curve, args.peak))
@@ -271,7 +267,7 @@ def main() -> None:
     if done < updates:
         print(f"stopped after update {done}; {args.checkpoint} goes on with --resume")
         sys.exit(130)
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # Nothing is saved from here on.
+    program.leave_on_ctrl_c()
 
     alone = Run(args, adamw, devices, 1, 1)
     for done in range(updates):
@@ -289,8 +285,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except KeyboardInterrupt:
-        print("\nstopped")
-        sys.exit(130)
+    main()

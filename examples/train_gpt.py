@@ -18,13 +18,15 @@ with the names of https://github.com/karpathy/nanoGPT.
     torchrun --nproc-per-node 2 examples/train_gpt.py --distribute ddp --global-batch 64
 """
 
+import program
+
+# isort: split
 import argparse
 import json
 import os
 import signal
 import sys
 import sysconfig
-import threading
 from pathlib import Path
 
 import torch
@@ -187,6 +189,7 @@ def arguments():
         torch.empty(0, device=args.device)
     except (AssertionError, RuntimeError) as error:
         parser.error(f"--device {args.device}: {str(error).splitlines()[0]}")
+    program.check_writable(parser, "--checkpoints", settings.parent)
     return args, settings, processes
 
 
@@ -236,14 +239,7 @@ def main() -> None:
         way_out = "; without --steps, --resume goes on as planned" if "saved under" in str(error) else ""
         sys.exit(f"train_gpt.py: {error}{way_out}")
 
-    stop = threading.Event()
-
-    def stop_soon(signal_number, _):  # not in the middle of an update; a second Ctrl-C does not wait
-        stop.set()
-        signal.signal(signal_number, signal.default_int_handler)
-
-    signal.signal(signal.SIGINT, stop_soon)
-    signal.signal(signal.SIGTERM, stop_soon)  # which torchrun sends
+    stop = program.stop_between_updates(signal.SIGTERM)  # which torchrun sends
 
     def stopped():
         """Whether any rank was told to stop. All ranks call it, and end after the same update."""
@@ -285,6 +281,7 @@ def main() -> None:
     if done < args.steps:
         say(f"stopped after update {done}; {args.checkpoints} goes on with --resume")
         sys.exit(130)
+    program.leave_on_ctrl_c()
 
     written, loss = sample(model, "def ", 200, args.context, device), loss_on_unseen()
     say(f"\nwritten by the model:\n{written}\n")
@@ -298,8 +295,4 @@ def say(text):
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except KeyboardInterrupt:
-        print("\nstopped")
-        sys.exit(130)
+    main()

@@ -12,11 +12,12 @@ need no model: the last value, and last year's changes once more.
     python examples/train_lstm.py --resume        (after a Ctrl-C: with the settings of the checkpoint)
 """
 
+import program
+
+# isort: split
 import argparse
 import os
-import signal
 import sys
-import threading
 from pathlib import Path
 
 import matplotlib
@@ -118,10 +119,8 @@ def arguments():
         parser.error("--epochs, --window, --hidden and --every must be at least 1")
     if args.precision == "fp16" and args.device == "cpu":
         parser.error("--precision fp16 needs a GPU: torch has no such LSTM for a CPU")
-    if args.output.suffix[1:] not in plt.Figure().canvas.get_supported_filetypes():
-        parser.error(f"--output {args.output} must end in .png, or another format of matplotlib's")
-    if not args.checkpoint.parent.is_dir():
-        parser.error(f"--checkpoint {args.checkpoint}: there is no folder {args.checkpoint.parent}")
+    program.check_picture(parser, args.output)
+    program.check_writable(parser, "--checkpoint", args.checkpoint)
     try:
         torch.empty(0, device=args.device)
     except (AssertionError, RuntimeError) as error:
@@ -164,13 +163,7 @@ def main() -> None:
         options = "without --epochs and --window, --resume goes on as planned"
         sys.exit(f"train_lstm.py: {error}{f'; {options}' if 'saved under' in str(error) else ''}")
 
-    stop = threading.Event()
-
-    def stop_soon(*_):  # not in the middle of an update; a second Ctrl-C does not wait
-        stop.set()
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-
-    signal.signal(signal.SIGINT, stop_soon)
+    stop = program.stop_between_updates()
 
     def rmse(batches):
         return evaluate(model, batches, loss_fn, precision=args.precision, carry=carry) ** 0.5
@@ -186,6 +179,7 @@ def main() -> None:
             rate, errors = result.lr.item(), (rmse(training), rmse(validation))
             print(f"{done:6d}  {rate:13.3e}  {errors[0]:14.4f}  {errors[1]:14.4f}", flush=True)
     if done < updates:
+        args.checkpoint.parent.mkdir(parents=True, exist_ok=True)
         partial = args.checkpoint.with_suffix(".partial")
         # Paths as text: torch loads plain values alone.
         settings = {
@@ -195,6 +189,7 @@ def main() -> None:
         os.replace(partial, args.checkpoint)
         print(f"stopped after update {done}; {args.checkpoint} goes on with --resume")
         sys.exit(130)
+    program.leave_on_ctrl_c()
 
     with torch.no_grad():
         forecast = model(series[0].unsqueeze(1), None)[0].squeeze(1).cpu()[held_out]
@@ -216,8 +211,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except KeyboardInterrupt:
-        print("\nstopped")
-        sys.exit(130)
+    main()

@@ -100,15 +100,19 @@ def main(arguments: list[str] | None = None) -> int:
     parser = _parser()
     options = parser.parse_args(arguments)
     try:
+        if sys.stdout is None:
+            raise ValueError("standard output is closed")
         curves = _curves(options)
         peak = checks.peak("peak", 1.0 if options.peak is None else options.peak)
-        if len(curves) > 1 and (options.csv or options.json):
-            raise ValueError(f"{'--csv' if options.csv else '--json'} takes one curve, not {len(curves)}")
+        if len(curves) > 1 and (options.csv is not None or options.json):
+            raise ValueError(
+                f"{'--json' if options.csv is None else '--csv'} takes one curve, not {len(curves)}"
+            )
         if options.csv == "-" and options.json:
             raise ValueError("--csv - and --json both write to standard output: give one of them")
-        if options.plot:
+        if options.plot is not None:
             _write_picture(curves, peak, options.plot)
-        if options.csv and options.csv != "-":
+        if options.csv not in (None, "-"):
             _write_csv(curves[0], peak, Path(options.csv))
     except (ModuleNotFoundError, OSError, ValueError) as error:
         parser.error(_encodable(str(error), sys.stderr))
@@ -137,6 +141,8 @@ def _curves(options: argparse.Namespace) -> list[Curve]:
 
 
 def _read(file: str) -> Curve:
+    if file == "-" and sys.stdin is None:
+        raise ValueError("--from -: standard input is closed")
     try:
         arguments = json.loads(sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes())
     except OSError as error:

@@ -5,6 +5,8 @@ import operator
 import reprlib
 import sys
 from collections.abc import Iterable, Mapping, MappingView, Set
+from decimal import Decimal
+from fractions import Fraction
 from importlib import metadata
 from importlib.util import find_spec
 from typing import Any, TypeVar, cast
@@ -61,7 +63,9 @@ def count(name: str, value: Any, advice: str = "") -> int:
 
 def _scalar(value: Any) -> Any:
     """The NumPy scalar in an array of no dimensions, NumPy's or JAX's; any other value as it is."""
-    return np.asarray(value)[()] if getattr(value, "ndim", None) == 0 else value
+    # A masked number, such as the mean of none, would read as 0.
+    is_array = getattr(value, "ndim", None) == 0 and not np.ma.is_masked(value)
+    return np.asarray(value)[()] if is_array else value
 
 
 def number(name: str, value: Any) -> int | float:
@@ -71,7 +75,8 @@ def number(name: str, value: Any) -> int | float:
         # By way of str: float32's 0.1 itself would become 0.10000000149011612.
         value = (int if isinstance(value, np.integer) else float)(str(cast("Any", value)))
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"{name} = {value!r} must be a number")
+        advice = f": write float({value!r})" if isinstance(value, Fraction | Decimal) else ""
+        raise TypeError(f"{name} = {value!r} must be a number{advice}")
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError(f"{name} = {value!r} must be finite")
     return value + 0  # no -0.0, no subclass
@@ -142,7 +147,7 @@ def peak(name: str, value: Any) -> np.float32:
     """A peak learning rate, rounded to float32: zero, or from 2⁻¹²⁶ up to float32's largest."""
     value = _scalar(value)
     try:
-        if isinstance(value, bool | np.bool_ | str | bytes):
+        if isinstance(value, bool | np.bool_ | str | bytes) or np.ma.is_masked(value):
             raise TypeError
         rate = float(value)
     except (TypeError, ValueError):
@@ -164,9 +169,7 @@ def metric(name: str, value: Any) -> np.float32:
         array: Any = np.asarray(value)
         if array.ndim or array.dtype.kind not in "iufV":  # V: bfloat16 and other types that JAX brings
             raise TypeError
-        if array.dtype.names or np.ma.is_masked(
-            value
-        ):  # a masked number, such as the mean of none, reads as 0
+        if array.dtype.names or np.ma.is_masked(value):  # which would read as 0
             raise TypeError
         with np.errstate(over="ignore"):
             return array.astype(np.float32)[()]

@@ -23,14 +23,14 @@ class Curve(ABC):
 
         rate(step) = peak · curve(step)
 
-    `PlateauCurve` and `StagedCurve` describe a curve; `cooldown` and `then` make a new one from it. Curves
-    are frozen. Curves of one class with the same arguments are equal and have the same hash. The `repr` of a
-    curve evaluates to it.
+    Write a curve as a `PlateauCurve` or a `StagedCurve`; `cooldown` and `then` make a new curve from it.
+    Curves are frozen. Curves of one class with the same arguments are equal and have the same hash. The
+    `repr` of a curve is the Python expression that makes it.
 
     Every value is a float32 with the same bits in NumPy, JAX and PyTorch. It differs from the exact curve by
     at most half a unit in the last place plus 2⁻⁵⁸. At the first step of a segment, and all along a segment
-    that holds its level, it is the float32 nearest to the exact level. Within a segment that falls no value
-    is above an earlier one; within a segment that rises, none is below.
+    that holds its level, it is the float32 nearest to the exact level. Within a falling segment no value is
+    higher than an earlier one; within a rising segment none is lower.
 
     >>> from plateau_jax import Curve, PlateauCurve
     >>> curve: Curve = PlateauCurve(1000, warmup_steps=100)
@@ -57,7 +57,9 @@ class Curve(ABC):
         """Set what a curve consists of, once its arguments are valid."""
         rows = tuple(rows)
         values = {**arguments, "rows": rows, "depth": depth, "total_steps": rows[-1].begin}
-        object.__setattr__(self, "__dict__", Namespace(vars(self) | values))
+        object.__setattr__(self, "__dict__", Namespace(vars(self)))
+        for name, value in values.items():  # a derived class may have slots for them
+            object.__setattr__(self, name, value)
         # The tables are made here and not in the first call, so that a compiler that traces a call, such as
         # torch's, finds them finished.
         _ = self._numbers
@@ -104,7 +106,11 @@ class Curve(ABC):
         return fixed_point.evaluate_many(self.segments, steps)[()]
 
     def cooldown(self, at: int, steps: int, *, to: float = 0.0, shape: StageShape = "1-sqrt") -> "Curve":
-        """This curve before step `at`, bit for bit; then in `steps` steps from its level there to `to`.
+        """This curve before step `at`; from there on it goes to the level `to` within `steps` steps.
+
+        Use it to end a long run early, or to branch finished models off a run that goes on. Before step `at`
+        both curves have the same bits. So save a checkpoint at or before step `at`, and load it under the new
+        curve (`same_until` is the check).
 
         With the exact level a at step `at`, b = `to` and x = (step - at)/steps, the cooldown's level is
 
@@ -113,16 +119,13 @@ class Curve(ABC):
             "cosine"         a + (b - a)·(1 - cos πx)/2
             "exponential"    a^(1-x)·b^x
 
-        Both curves have the same past, so a run under this curve can go on under the new one, from a
-        checkpoint: see `same_until`.
-
         Sources: cooldowns from a constant rate, and 1-sqrt, Hägele et al. 2024 (arXiv:2405.18392); linear
         to 0, Defazio et al. 2023 (arXiv:2310.07831).
 
         Args:
             at: First step of the cooldown, at least 0; it may lie past `total_steps`.
             steps: Steps of the cooldown, at least 1.
-            to: Its last level, not above the level at `at`.
+            to: The level at the end of the cooldown, not above the level at step `at`.
             shape: `"linear"`, `"cosine"`, `"1-sqrt"` or `"exponential"`.
 
         Returns:
@@ -142,20 +145,20 @@ class Curve(ABC):
         return plain_values.class_of("cooldown")(self, at, steps, to=to, shape=shape)
 
     def then(self, other: "Curve", *, scale: float = 1.0) -> "Curve":
-        """This curve for its `total_steps`, then `other` from its step 0 on, all its levels times `scale`.
+        """A curve that follows this one to its end, and then `other` from its step 0, times `scale`.
 
             curve(step)                          for step < total_steps
             scale · other(step - total_steps)    after that
 
-        For restarts, extensions, a second phase of training. Source of restarts: SGDR, Loshchilov & Hutter
-        2017 (arXiv:1608.03983).
+        Use it for restarts, for a longer run, or for a second phase of training. Source of restarts: SGDR,
+        Loshchilov & Hutter 2017 (arXiv:1608.03983).
 
         Args:
             other: The curve that follows.
-            scale: Factor of its levels, above 0 and at most 1.
+            scale: What the levels of `other` are multiplied by, above 0 and at most 1.
 
         Returns:
-            A curve of the steps of both.
+            A curve of `self.total_steps + other.total_steps` steps.
 
         Raises:
             TypeError: `other` is not a curve, `scale` not a number.
@@ -173,8 +176,10 @@ class Curve(ABC):
     def same_until(self, other: "Curve", step: int) -> bool:
         """Whether both curves give the same float32 at every step below `step`.
 
-        The answer comes from the segments in exact numbers, so True is a proof. Exact levels that differ
-        count as different, even where both round to one float32. Segments that hold one level are the same,
+        If they do, a run that was saved under one of them, up to `step`, can go on under the other.
+
+        The segments are compared in exact numbers, so True is a proof. Levels that differ exactly count as
+        different, even where both round to one float32. Segments that hold one level are the same,
         however they were described. Segments that move are the same if they have the same first step, length,
         shape and levels. For step 0 the answer is True.
 
@@ -197,7 +202,7 @@ class Curve(ABC):
         return difference is None or step <= difference
 
     def first_difference(self, other: "Curve") -> int | None:
-        """The largest step up to which `same_until` is True; None where it is for every step.
+        """The largest step for which `same_until` is True; None if it is True for every step.
 
         Args:
             other: The curve to compare with.
@@ -280,17 +285,19 @@ class Curve(ABC):
     def from_dict(cls, arguments: Mapping[str, Any]) -> Self:
         """The curve that `to_dict` wrote.
 
-        `Curve` reads every kind. A class that derives from a kind reads that kind, and returns its own.
+        `Curve.from_dict` reads what any curve wrote. `PlateauCurve.from_dict` reads a `PlateauCurve` only,
+        and `StagedCurve.from_dict` a `StagedCurve` only. A class that you derive from one of them reads the
+        same, and returns an object of your class.
 
         Args:
-            arguments: What `to_dict` returned, or what JSON made of it. A key that is missing stands for the
-                argument's default.
+            arguments: What `to_dict` returned, also after a way through JSON. An argument that is left out
+                has its default.
 
         Raises:
             TypeError: `arguments` is not a mapping.
-            ValueError: An unknown kind, or one that is not this class's; a key that is unknown, or that is
-                missing where the argument has no default, as `total_steps` and what a derived class adds;
-                cooldowns and continuations nested more than 64 deep; else as the constructor.
+            ValueError: The kind is unknown, or is not the kind of this class. A key is unknown. A key without
+                a default is missing, such as `total_steps`, or a field that a derived class adds. Cooldowns
+                and continuations are nested more than 64 deep. What the constructor refuses.
 
         >>> from plateau_jax import Curve, PlateauCurve
         >>> curve = PlateauCurve(1000).cooldown(500, 100)
@@ -303,7 +310,7 @@ class Curve(ABC):
         # Rows and tables are left out of pickles and copies: they follow from the arguments.
         values = {name: value for name, value in vars(self).items() if name not in _FOLLOWING}
         arguments = {name: getattr(self, name) for name in plain_values.names_of(type(self))}
-        return partial(plain_values.made, type(self), values | arguments), ()
+        return partial(plain_values.copied, type(self), values | arguments), ()
 
 
 _FOLLOWING = {"rows", "depth", "total_steps", "segments", "flat_starts", "_numbers"}

@@ -16,11 +16,11 @@ ThresholdMode = Literal["rel", "abs"]
 class HoldUntilFlat:
     """Hold the clock at the first step of each flat part until a metric stops improving.
 
-    A flat part is a run of steps at one exact level: a plateau, or a stage that holds. When the clock
-    reaches its first step, it stays there until a reading is the `patience`-th in a row without
-    improvement, or an update is the `limit`-th there. That update still has the rate of this step. Then
-    the clock goes on: the other steps of the part follow as usual, and this part is not held again.
-    `limit=1` never holds.
+    The clock is the step of the curve that gives the rate. A flat part is a run of steps at one exact level:
+    a plateau, or a stage that stays at its level. The clock stops at the first step of the flat part. It goes
+    on after `patience` readings in a row without improvement, and at the latest after `limit` updates at that
+    step. The other steps of the flat part then follow as usual, without another stop. With `limit=1` the
+    clock never stops.
 
     A reading is the mean of `every` metrics, counted from the first update of the hold: their float32
     sum, in order, times float32(1/`every`). A metric is rounded to float32 first; one that is not
@@ -80,22 +80,24 @@ class HoldUntilFlat:
 
 @dataclass(frozen=True)
 class HoldBelow:
-    """Hold the clock for some steps once a metric has fallen to a value.
+    """Hold the clock for some updates once a metric has fallen to a value.
 
     A value is reached at the first update with, in float32,
 
         reading = float32(1/every) · Σ metrics ≤ value
 
-    The clock then leaves out `steps` advances, beginning with the one of that update. Several values,
-    `HoldBelow([(value, steps), …])`, must fall from each to the next. Each value is reached once. One reading
-    may reach several; advances that are still to be left out add up.
+    After this update, and after the next `steps` - 1 updates, the clock stays where it is. (The clock is the
+    step of the curve that gives the rate; without a rule it moves one on after every update.) For several
+    values write `HoldBelow([(value, steps), …])`, from the highest value down. Each value is reached once. If
+    a value is reached during a hold, or several at once, their steps are added.
 
     A reading is made of `every` metrics, counted from the first update of the training and summed in
     order. A metric is rounded to float32 first; one that is not finite is left out of the mean.
 
     Args:
         value: A number, or pairs (value, steps) with falling values.
-        steps: Advances to leave out, for a single `value`. All pairs' steps together are 1 to 2³¹ - 1.
+        steps: For a single `value`, how many updates the hold lasts. The steps of all pairs together are 1 to
+            2³¹ - 1.
         every: Metrics in a reading; 1 to 2³¹ - 1.
 
     Raises:

@@ -63,13 +63,18 @@ def names_of(cls: type[Any]) -> list[str]:
 def write(curve: object) -> dict[str, Any]:
     """The kind and all arguments of a curve."""
     cls = type(curve)
-    found = next(kind for base in cls.__mro__ for kind in _KINDS.values() if kind.cls is base)
+    found = _kind_of(cls)
     own = names_of(found.cls)
     written = {} if found.name is None else {"kind": found.name}
     written |= {name: _plain(getattr(curve, name)) for name in own}
     # As they are: only their own class knows how to turn them into plain values and back.
     added = {name: getattr(curve, name) for name in names_of(cls) if name not in own}
     return {**written, DERIVED: added} if added else written
+
+
+def _kind_of(cls: type[Any]) -> _Kind:
+    """The kind that a class is, or derives from."""
+    return next(kind for base in cls.__mro__ for kind in _KINDS.values() if kind.cls is base)
 
 
 def _plain(value: Any) -> Any:
@@ -135,9 +140,25 @@ def made(cls: type[Any], values: Mapping[str, Any]) -> Any:
 
     `__init__` is not called: that of a derived class may take other arguments than the fields.
     """
+    curve = _with_values(cls, values)
+    with silent():
+        curve.__post_init__()
+    return curve
+
+
+def copied(cls: type[Any], values: Mapping[str, Any]) -> Any:
+    """A curve with the attributes of another one, without warnings.
+
+    The `__post_init__` of a derived class is not called: it has run, and may change a field each time.
+    """
+    curve = _with_values(cls, values)
+    with silent():
+        _kind_of(cls).cls.__post_init__(curve)
+    return curve
+
+
+def _with_values(cls: type[Any], values: Mapping[str, Any]) -> Any:
     curve = object.__new__(cls)
     for name, value in values.items():
         object.__setattr__(curve, name, value)
-    with silent():
-        curve.__post_init__()
     return curve

@@ -50,26 +50,29 @@ class CurveArguments(TypedDict):
 class PlateauCurve(Curve):
     """A learning-rate curve: warmup, cosine decay, plateaus. Called with a step, it is a multiplier.
 
+    The multiplier rises to 1 during the warmup, then falls to `min_lr_ratio` at `total_steps`. On a plateau
+    it stays at the level that it has reached; the decay goes on after the plateau. The learning rate is the
+    peak times the multiplier.
+
     With W = `warmup_steps`, N = `total_steps` - W, r = `min_lr_ratio` and i = `init_lr_ratio`, a warmup, for
     step < W, is one of
 
         linear    i + (1 - i)·step/W
         cosine    i + (1 - i)·(1 - cos(π·step/W))/2
 
-    A plateau (p, d) starts s = floor(N·p/100) steps after the warmup and lasts l = floor(N·d/100) steps. The
-    level of the n-th plateau is that of a single cosine over the whole decay, taken at the plateau's start
-    with the time of earlier plateaus left out. With E = N - Σ l decaying steps it is
+    A plateau (p, d) starts s = floor(N·p/100) steps after the warmup and lasts l = floor(N·d/100) steps. Its
+    level is the one that a single cosine over all decaying steps has reached there; steps on earlier plateaus
+    don't count. With E = N - Σ l decaying steps, the level of the n-th plateau is
 
         r + (1 - r)·(1 + cos(π·(sₙ - l₁ - … - lₙ₋₁)/E))/2
 
-    From one level a to the next level b the curve falls over L steps as a half cosine of its own; at the j-th
-    of them it is
+    Between two levels a and b the curve falls along a half cosine from a to b. After j of its L steps it is
 
         b + (a - b)·(1 + cos(π·j/L))/2
 
-    From `total_steps` on the value is r; before step 0, the value at 0. With `decay_shape="linear"` the last
-    two equations have 1 - x in place of (1 + cos πx)/2; with `decay_shape="1-sqrt"` they have 1 - √x. Without
-    warmup `init_lr_ratio` has no effect. Warmup-stable-decay is a plateau at 0 %:
+    From `total_steps` on the value is r; before step 0 it is the value at step 0. With `decay_shape="linear"`
+    the last two equations have 1 - x in place of (1 + cos πx)/2; with `decay_shape="1-sqrt"` they have
+    1 - √x. Without warmup `init_lr_ratio` has no effect. For warmup-stable-decay put the plateau at 0 %:
     `PlateauCurve(total, warmup_steps=w, plateaus=[(0, 80)])`.
 
     Sources: linear warmup, Goyal et al. 2017 (arXiv:1706.02677); half a cosine for the decay, SGDR,
@@ -78,12 +81,13 @@ class PlateauCurve(Curve):
     warmup-stable-decay, MiniCPM, Hu et al. 2024 (arXiv:2404.06395); 1-sqrt, Hägele et al. 2024
     (arXiv:2405.18392).
 
-    Every percentage and ratio is read as the decimal that it prints as: 32.3 % of 1000 is 323.
+    Every percentage and ratio is read as the decimal that you write: 32.3 % of 1000 is 323, and not 322 as
+    in floating point.
 
     Args:
         total_steps: Number of steps of the whole curve, warmup included; 1 to 2³¹ - 1.
         warmup_steps: Steps from `init_lr_ratio` to 1, below `total_steps`. Step `warmup_steps` is the peak.
-            The first update is that of step 0: by default its rate is 0, and it moves no weight. For a
+            The first update uses step 0: by default its rate is 0, and it changes no weight. For a
             warmup by (step + 1)/W write `PlateauCurve(total, warmup_steps=W - 1, init_lr_ratio=1 / W)`.
         plateaus: Pairs (start, duration) in percent, 0 to 100, of the steps after the warmup.
         absolute_plateaus: Pairs (first step, number of steps), counted from step 0 of the curve. May be given

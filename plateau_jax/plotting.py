@@ -109,7 +109,9 @@ def _room(ax: Any) -> float:
 
 
 def _checked(curves: Any) -> "list[Curve]":
-    items: list[Any] = list(cast("Iterable[Any]", curves)) if isinstance(curves, Iterable) else [curves]
+    no_dimensions = getattr(curves, "ndim", 1) == 0  # such an array counts as `Iterable` too
+    several = isinstance(curves, Iterable) and not no_dimensions
+    items: list[Any] = list(cast("Iterable[Any]", curves)) if several else [curves]
     for item in items:
         if not isinstance(getattr(item, "segments", None), Segments):
             raise TypeError(f"curves holds {item!r}; it must be one Curve or several")

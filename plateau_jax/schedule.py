@@ -49,17 +49,17 @@ def multiplier(segments: Segments, step: Any) -> jax.Array:
 
 
 def optax_schedule(curve: Curve, peak_value: Any) -> Callable[[Any], jax.Array]:
-    """The curve as an optax schedule.
+    """The curve as an optax schedule: what optax takes as `learning_rate`.
 
         rate(step) = float32(peak_value) · curve(step)
 
-    The schedule is pure and works under every JAX transformation, eagerly (one jitted call), and
-    wherever optax takes a schedule.
+    The schedule is a pure function. It works under every JAX transformation, such as `jit`, `vmap` and
+    `scan`; called eagerly, it is one jitted call.
 
     Args:
         curve: The curve.
         peak_value: The peak learning rate, rounded to float32: 0, or at least 2⁻¹²⁶. A traced scalar is
-            rounded too, and not checked.
+            rounded too, but its range is not checked.
 
     Returns:
         A callable. Its step is an integer or an integer array of any shape and dtype; its result

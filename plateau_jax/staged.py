@@ -14,43 +14,45 @@ from plateau_jax.rows import Row, hold
 
 
 class Stage(NamedTuple):
-    """From the current level to the level `to` within `steps` steps; `StagedCurve` has the equations.
+    """One stage of a `StagedCurve`: from the level before it to the level `to`, within `steps` steps.
 
     >>> Stage(100, 0.5)
     Stage(steps=100, to=0.5, shape='linear')
     """
 
     steps: int
-    """Number of steps; with 0 the level jumps."""
+    """Number of steps; 0 for a jump to the level `to`."""
     to: float | None = None
-    """The level at the end, 0 to 1; None holds the current one."""
+    """The level at the end, 0 to 1; None to stay at the level before."""
     shape: StageShape = "linear"
-    """The way there."""
+    """`"linear"`, `"cosine"`, `"1-sqrt"` or `"exponential"`; `StagedCurve` has the equations."""
 
 
 @kind("staged")
 @dataclass(frozen=True)
 class StagedCurve(Curve):
-    """A learning-rate curve made of stages; each begins at the level that the stage before it has reached.
+    """A learning-rate curve made of stages. Each stage begins at the level where the one before it ended.
 
-    With a stage's levels a → b over L steps, and x = j/L at its j-th step, the level is
+    The levels are shares of the peak. In a stage from level a to level b over L steps, the level after j
+    steps is, with x = j/L,
 
         "linear"         a + (b - a)·x
         "cosine"         a + (b - a)·(1 - cos πx)/2
         "1-sqrt"         a + (b - a)·√x
         "exponential"    a^(1-x)·b^x, for levels above 0
 
-    A stage without `to` holds its level; a stage of no steps jumps. The shape of both is checked, and has no
-    effect. The last level is held past the end; before step 0, the first.
+    A stage without `to` stays at its level. A stage of 0 steps jumps to `to` at once. For both, `shape` has
+    no effect. After the last stage the curve stays at the last level; before step 0 it has its value at step
+    0.
 
     Sources: warmup-stable-decay, MiniCPM, Hu et al. 2024 (arXiv:2404.06395); 1-sqrt, Hägele et al. 2024
     (arXiv:2405.18392); restarts, SGDR, Loshchilov & Hutter 2017 (arXiv:1608.03983).
 
-    Every level is read as the decimal that it prints as.
+    Every level is read as the decimal that you write.
 
     Args:
         stages: `Stage`s, or tuples (steps, to, shape) of which the last ones may be left out. Levels lie in
-            [0, 1]; the steps sum up to 1 to 2³¹ - 1.
+            [0, 1]; all steps together are 1 to 2³¹ - 1.
         start: The level at step 0, 0 to 1.
 
     Raises:

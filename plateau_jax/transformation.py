@@ -36,21 +36,22 @@ class ScaleByCurveState(NamedTuple):
 def scale_by_curve(
     curve: Curve, peak_value: Any, *, hold: Rule | list[Rule] | None = None
 ) -> optax.GradientTransformationExtraArgs:
-    """Multiply updates by -rate, with the rate of `optax_schedule` at a clock that rules may hold.
+    """The last transformation of an optax chain: it multiplies updates by minus the curve's learning rate.
 
         update ← -rate · update,    rate = float32(peak_value) · curve(clock)
 
-    The clock begins at 0. An update uses the rate at the clock; then the clock goes one step on, up to
-    2³¹ - 1, unless a rule holds it. With rules, `update` takes the metric that they read as `value=`, as
-    `optax.contrib.reduce_on_plateau` does: a real scalar, traced or not, rounded to float32.
+    It takes the place of `optax.scale_by_learning_rate`. The clock is the step of the curve that gives the
+    rate. It begins at 0, and after each update it moves one step on, up to 2³¹ - 1, unless a rule in `hold`
+    holds it. With rules, pass the metric that they read, such as the loss, to `update` as `value=`, as for
+    `optax.contrib.reduce_on_plateau`: a real scalar, traced or not. It is rounded to float32.
 
-    An update keeps its dtype. Like `optax.scale_by_learning_rate`, it stands at the end of a chain.
+    Updates keep their dtype.
 
     Args:
         curve: The curve.
         peak_value: As in `optax_schedule`.
-        hold: A `HoldUntilFlat` or `HoldBelow`, or a list of them: each sees every update and counts
-            alone, and the clock goes on when none of them holds it.
+        hold: A `HoldUntilFlat` or `HoldBelow`, or a list of them. Each rule sees every update and counts for
+            itself; the clock moves on when no rule holds it.
 
     Returns:
         The transformation; its state is a `ScaleByCurveState`.

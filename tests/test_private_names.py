@@ -299,6 +299,33 @@ def test_a_model_of_fabric_names_its_precision() -> None:
     assert isinstance(optimizer.optimizer, optim.SGD)
 
 
+@_shows("_on_before_step", "_on_after_step")
+@pytest.mark.slow
+@pytest.mark.filterwarnings(r"ignore:`isinstance\(treespec, LeafSpec\)` is deprecated:FutureWarning")
+def test_lightning_counts_by_what_it_calls_around_a_step() -> None:
+    import lightning
+
+    counts: list[int] = []
+
+    class Module(lightning.LightningModule):
+        automatic_optimization = False
+
+        def configure_optimizers(self) -> Any:
+            return optim.SGD([nn.Parameter(torch.ones(1))], lr=1.0)
+
+        def training_step(self, batch: Any, batch_idx: int) -> None:
+            optimizer: Any = self.optimizers()
+            optimizer._on_before_step()
+            counts.append(self.trainer.global_step)
+            optimizer._on_after_step()
+            counts.append(self.trainer.global_step)
+
+    options: Any = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
+    trainer = lightning.Trainer(accelerator="cpu", max_epochs=1, enable_model_summary=False, **options)
+    trainer.fit(Module(), train_dataloaders=[0, 1])
+    assert counts == [0, 1, 1, 2]
+
+
 @_shows("_neg_view")
 def test_a_negative_view_shares_its_memory() -> None:
     tensor = torch.tensor([1.0, -2.0])

@@ -1,5 +1,6 @@
-"""The versions that pyproject.toml names are those that the tests run on."""
+"""What pyproject.toml lets in: ranges that replace nothing without a reason, and that tests have run on."""
 
+import re
 import tomllib
 from pathlib import Path
 
@@ -8,33 +9,52 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 
 ROOT = Path(__file__).parents[1]
+PYPROJECT = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+PROJECT = tomllib.loads(PYPROJECT)["project"]
+EXTRAS = {"numpy": PROJECT["dependencies"], **PROJECT["optional-dependencies"]}
+TOOLS = ("docs", "dev")
+"""Extras with tools alone, of which any release will do: .ci/versions does not install them."""
 
 
 def _pins(name: str) -> dict[str, Version]:
-    lines = (ROOT / "tests" / "versions" / f"{name}.txt").read_text().splitlines()
+    lines = (ROOT / "tests" / "versions" / f"{name}.txt").read_text(encoding="utf-8").splitlines()
     pins = [line.partition("#")[0].split("==") for line in lines if not line.startswith("#")]
     return {package: Version(version.strip()) for package, version in pins}
 
 
-def _requirements(*extras: str) -> list[Requirement]:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    lists = [project["dependencies"], *(project["optional-dependencies"][extra] for extra in extras)]
-    found = [Requirement(line) for lines in lists for line in lines]
-    return [one for one in found if one.name != "plateau-jax"]
+def _requirements(*, tools: bool = True) -> list[str]:
+    lists = [lines for extra, lines in EXTRAS.items() if tools or extra not in TOOLS]
+    return [line for lines in lists for line in lines if not line.startswith("plateau-jax[")]
 
 
-@pytest.mark.parametrize("requirement", _requirements("jax", "torch", "plot"), ids=str)
-def test_the_oldest_are_the_floors_and_the_newest_are_allowed(requirement: Requirement) -> None:
+@pytest.mark.parametrize("line", _requirements())
+def test_what_ci_installs_is_exact_and_allowed(line: str) -> None:
+    requirement = Requirement(line)
+    assert requirement.specifier.contains(_pins("ci")[requirement.name])
+
+
+@pytest.mark.parametrize("line", _requirements(tools=False))
+def test_the_oldest_are_the_floors_and_the_newest_are_allowed(line: str) -> None:
+    requirement = Requirement(line)
     (floor,) = (Version(one.version) for one in requirement.specifier if one.operator == ">=")
     assert _pins("oldest")[requirement.name] == floor
     assert requirement.specifier.contains(_pins("newest")[requirement.name])
 
 
-@pytest.mark.parametrize("requirement", _requirements("examples", "test"), ids=str)
-def test_what_tests_need_is_pinned_too(requirement: Requirement) -> None:
-    specifier = str(requirement.specifier)
-    for name in ("oldest", "newest"):
-        pin = _pins(name)[requirement.name]
-        assert specifier.startswith("==") or requirement.specifier.contains(pin)
-    if specifier.startswith(">="):
-        assert _pins("oldest")[requirement.name] == Version(specifier[2:])
+@pytest.mark.parametrize("line", _requirements())
+def test_a_version_that_a_user_has_is_kept_but_for_a_reason_in_a_comment(line: str) -> None:
+    operators = {one.operator for one in Requirement(line).specifier}
+    assert operators <= {">=", "<"}
+    if "<" in operators:
+        assert re.search(rf'"{re.escape(line)}"\]?,? *#', PYPROJECT), f"{line} has no comment in its line"
+
+
+def test_a_package_has_its_range_in_one_place() -> None:
+    names = [Requirement(line).name for line in _requirements()]
+    assert sorted(names) == sorted(set(names))
+
+
+def test_the_version_stands_in_pyproject_and_its_changes_in_the_changelog() -> None:
+    changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert re.findall(r"^## (\S+)", changelog, re.MULTILINE)[0] == PROJECT["version"]
+    assert "\nversion:" not in (ROOT / "CITATION.cff").read_text(encoding="utf-8")

@@ -67,8 +67,11 @@ def test_a_state_comes_back_as_it_was(state: Any) -> None:
     encoded, tensors = encoding.encode("part", state)
     read = json.loads(encoding.dumps(encoded))
 
-    def make(key: str, dtype: torch.dtype, shape: list[int], stride: list[int] | None) -> Tensor:
+    def make(
+        key: str, dtype: torch.dtype, shape: list[int], stride: list[int] | None, placements: Any
+    ) -> Tensor:
         saved = tensors[key]
+        assert placements is None
         assert (saved.dtype, list(saved.shape)) == (dtype, shape)
         assert list(saved.stride()) == stride or (saved.is_contiguous() and stride is None)
         return saved

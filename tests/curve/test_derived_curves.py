@@ -205,3 +205,70 @@ def test_derived_fields_that_are_no_mapping(value):
 def test_a_copy_keeps_what_a_constructor_set_beside_the_fields():
     recipe = PlateausRecipe(PlateauCurve(10), 3)
     assert copy.copy(recipe).place == pickle.loads(pickle.dumps(recipe)).place == 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Halved(PlateauCurve):
+    """Its `__post_init__` changes a field, and would change it again if it ran again."""
+
+    place: dataclasses.InitVar[int] = 0
+
+    def __post_init__(self, place):
+        object.__setattr__(self, "min_lr_ratio", self.min_lr_ratio / 2)
+        super().__post_init__()
+        object.__setattr__(self, "note", [place])
+
+
+def test_a_copy_does_not_run_what_a_class_adds_to_the_constructor():
+    curve = Halved(10, min_lr_ratio=0.5, place=3)
+    for copied in (copy.copy(curve), copy.deepcopy(curve), pickle.loads(pickle.dumps(curve))):
+        assert type(copied) is Halved
+        assert copied == curve
+        assert copied.min_lr_ratio == 0.25
+        assert copied.note == [3]
+        np.testing.assert_array_equal(copied(range(12)), curve(range(12)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotPlateaus(PlateauCurve):
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SlotStages(StagedCurve):
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class SlotCooldown(Cooldown):
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class SlotThen(Then):
+    pass
+
+
+SLOTS = SlotPlateaus, SlotStages, SlotCooldown, SlotThen
+
+
+@pytest.mark.filterwarnings("ignore::plateau_jax.CurveWarning")
+@given(descriptions(range(4)))
+def test_a_class_with_slots_has_the_checked_arguments(description):
+    curve = build(description)
+    written = {
+        name: list(value) if isinstance(value, tuple) else value for name, value in fields_of(curve).items()
+    }
+    mine = derived_of(SLOTS, curve)(**written)
+    assert {name: getattr(mine, name) for name in written} == fields_of(curve)
+    assert mine.total_steps == curve.total_steps
+    assert hash(mine) == hash(type(mine)(**fields_of(curve)))
+    np.testing.assert_array_equal(mine(range(50)), curve(range(50)))
+    for copied in (
+        type(mine).from_dict(json.loads(json.dumps(mine.to_dict()))),
+        copy.copy(mine),
+        copy.deepcopy(mine),
+        pickle.loads(pickle.dumps(mine)),
+    ):
+        assert type(copied) is type(mine)
+        assert copied == mine

@@ -130,3 +130,29 @@ def test_a_file_that_cannot_be_written_has_its_own_name(tmp_path, capsys, option
 def test_a_picture_of_an_unknown_format_is_named(tmp_path, capsys):
     path = tmp_path / "curve.xyz"
     assert f"{path} cannot be written: Format 'xyz'" in refused(capsys, ["100", "--plot", str(path)])
+
+
+@pytest.mark.skipif(os.name != "posix", reason="a shell closes the streams")
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("2 >&-", "standard output is closed"),
+        ("2 --csv - >&-", "standard output is closed"),
+        ("2 --json >&-", "standard output is closed"),
+        ("--from - <&-", "--from -: standard input is closed"),
+    ],
+)
+def test_a_closed_stream_is_told(line, message):
+    done = subprocess.run(
+        f'"$PYTHON" -m plateau_jax {line}',
+        shell=True,
+        capture_output=True,
+        env={**os.environ, "PYTHON": sys.executable},
+    )
+    assert done.stderr.decode().splitlines()[-1] == f"python -m plateau_jax: error: {message}"
+    assert done.returncode == 2
+
+
+def test_an_empty_name_of_a_file_is_refused(capsys):
+    for option in ("--csv", "--plot"):
+        assert ". cannot be written" in refused(capsys, ["100", option, ""])

@@ -276,3 +276,8 @@ assert "matplotlib.pyplot" not in sys.modules
 assert "jax" not in sys.modules and "torch" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_an_array_of_no_dimensions_is_no_curve():
+    with pytest.raises(TypeError, match=r"^curves holds array\(3\); it must be one Curve or several$"):
+        plot(np.array(3), ax=_axes())

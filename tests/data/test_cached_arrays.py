@@ -583,11 +583,25 @@ def test_a_source_that_is_neither_file_nor_folder(tmp_path, cache, counted):
             cached_arrays(counted.build, path, cache)
 
 
-def test_a_folder_that_links_to_itself(tmp_path, cache, counted):
-    tree = write_tree(tmp_path / "tree", {"a": b"one"})
-    (tree / "link").symlink_to(tree)
-    with pytest.raises((OSError, ValueError), match="link"):
+@pytest.mark.parametrize("links", [{"link": ""}, {"in/one": "in", "in/two": "", "on": "in"}])
+def test_a_folder_that_links_to_itself(tmp_path, cache, counted, links):
+    """Two such links in one folder give more paths than could ever be read."""
+    tree = write_tree(tmp_path / "tree", {"a": b"one", "in/b": b"two"})
+    for name, to in links.items():
+        (tree / name).symlink_to(tree / to)
+    with pytest.raises(ValueError, match=r"is a link to .*, the folder that it lies in, and has no end"):
         cached_arrays(counted.build, tree, cache)
+    assert not cache.exists()
+
+
+def test_a_folder_that_is_there_twice(tmp_path, cache, counted):
+    """By a link beside it: it counts twice, and no path is without end."""
+    tree = write_tree(tmp_path / "tree", {"in/b": b"two"})
+    copy = write_tree(tmp_path / "copy", {"in/b": b"two", "on/b": b"two"})
+    (tree / "on").symlink_to(tree / "in")
+    for each in (tree, copy):
+        cached_arrays(counted.build, each, cache)
+    assert len(counted.calls) == 1
 
 
 def test_links_are_followed(tmp_path, source, cache, counted):

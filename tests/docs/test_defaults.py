@@ -1,4 +1,4 @@
-"""The README's table of defaults: the libraries have these figures; its lines make JAX do as PyTorch."""
+"""docs/pytorch_and_jax.md: the libraries have these figures, and its blocks make JAX do as PyTorch."""
 
 import math
 from functools import partial
@@ -10,7 +10,7 @@ import optax
 import pytest
 import torch
 from flax import linen, nnx
-from support.defaults import ACCUMULATES_IN_FLOAT32, by_optax, by_torch, table
+from support.defaults import ACCUMULATES_IN_FLOAT32, by_optax, by_torch, differences
 from torch import nn
 from torch.nn import functional
 
@@ -19,7 +19,9 @@ from torch_bridge import lambda_lr
 
 pytestmark = pytest.mark.slow
 
-DECAY, CLIPPING, MICRO_BATCHES, RMSPROP, NORMS, BATCH_NORM, GELU, LAYERS, MASKS, LOSSES = table()
+DECAY, CLIPPING, MICRO_BATCHES, RMSPROP, NORMS, BATCH_NORM, GELU, LAYERS, MASKS, LOSSES = (
+    differences().values()
+)
 RATE = 0.01
 WEIGHTS, *GRADIENTS = np.random.default_rng(0).normal(size=(9, 50)) * np.logspace(1, -9, 50)
 
@@ -51,13 +53,12 @@ def test_weight_decay():
     assert DECAY.torch == [figures(decay(by_torch(partial(torch.optim.AdamW, lr=RATE), np.ones(1), still)))]
     assert DECAY.jax == [figures(decay(by_optax(optax.adamw(RATE), np.ones(1), still)))]
     same(
-        by_optax(DECAY.line(rate=RATE), WEIGHTS, GRADIENTS),
+        by_optax(DECAY.run(rate=RATE)["tx"], WEIGHTS, GRADIENTS),
         by_torch(partial(torch.optim.AdamW, lr=RATE), WEIGHTS, GRADIENTS),
     )
-    adam = optax.chain(optax.add_decayed_weights(0.1), optax.adam(RATE))
-    for kind, tx in (torch.optim.SGD, DECAY.line(1, rate=RATE, decay=0.1)), (torch.optim.Adam, adam):
+    for index, kind in enumerate((torch.optim.SGD, torch.optim.Adam), start=1):
         same(
-            by_optax(tx, WEIGHTS, GRADIENTS),
+            by_optax(DECAY.run(index, rate=RATE, decay=0.1)["tx"], WEIGHTS, GRADIENTS),
             by_torch(partial(kind, lr=RATE, weight_decay=0.1), WEIGHTS, GRADIENTS),
         )
 
@@ -84,7 +85,7 @@ def test_clipping(random):
     assert CLIPPING.jax == []
     assert abs(added(by_optax(optax.clip_by_global_norm(norm / 2)))) < 1e-12
     for most in norm / 2, norm * (1 - 1e-9), norm, norm + 5e-7, 2 * norm:
-        jax.tree.map(same, by_optax(CLIPPING.line(c=most)), by_torch(most))
+        jax.tree.map(same, by_optax(CLIPPING.run()["clip_as_torch"](most)), by_torch(most))
 
 
 def test_micro_batches():
@@ -98,8 +99,11 @@ def test_micro_batches():
         return by_optax(tx, np.zeros(50), GRADIENTS[:k])
 
     tx = optax.sgd(-1.0)
-    line = 0 if ACCUMULATES_IN_FLOAT32 else 1
-    same(accumulated(MICRO_BATCHES.line(line, tx=tx, k=k, dtype="float64")), total)
+    dtype = ["float64"] if ACCUMULATES_IN_FLOAT32 else []
+    summed = MICRO_BATCHES.run(1 if dtype else 0)["sum_of_micro_batches"]
+    same(accumulated(summed(tx, k, *dtype)), total)
+    in_float32 = MICRO_BATCHES.run()["sum_of_micro_batches"]
+    np.testing.assert_allclose(accumulated(in_float32(tx, k)), total, rtol=1e-6, atol=1e-6)
     by_default = accumulated(optax.MultiSteps(tx, k))
     np.testing.assert_allclose(by_default, total / k, rtol=1e-6, atol=1e-6)
     assert differs(by_default, total / k) == ACCUMULATES_IN_FLOAT32
@@ -130,7 +134,7 @@ def test_rmsprop():
         optimizer.step()
         scheduler.step()
     under_the_curve, schedule = parameter.detach().numpy(), optax_schedule(curve, RATE)
-    same(by_optax(RMSPROP.line(rate=schedule, momentum=0.9), WEIGHTS, GRADIENTS), under_the_curve)
+    same(by_optax(RMSPROP.run(rate=schedule, momentum=0.9)["tx"], WEIGHTS, GRADIENTS), under_the_curve)
     other_order = partial(optax.rmsprop, decay=0.99, eps_in_sqrt=False, momentum=0.9)
     assert differs(by_optax(other_order(schedule), WEIGHTS, GRADIENTS), under_the_curve)
     same(by_optax(other_order(RATE), WEIGHTS, GRADIENTS), torchs(WEIGHTS, GRADIENTS, momentum=0.9))
@@ -151,9 +155,9 @@ def test_norms():
     for layer in linen.LayerNorm(), linen.GroupNorm(2), linen.RMSNorm():
         outputs, _ = layer.init_with_output(jax.random.key(0), inputs)
         assert NORMS.jax[0] == pytest.approx(epsilon(outputs), rel=0.02)
-    for index, outputs in enumerate(expected):
-        layer = NORMS.line(index, width=8, groups=2, dtype="float32", rngs=rngs)
-        np.testing.assert_allclose(layer(inputs), outputs, rtol=1e-5)
+    made = NORMS.run(width=8, groups=2, rngs=rngs)
+    for name, outputs in zip(("layer_norm", "group_norm", "rms_norm"), expected, strict=True):
+        np.testing.assert_allclose(made[name](inputs), outputs, rtol=1e-5)
 
 
 def test_batch_norm(random):
@@ -161,7 +165,7 @@ def test_batch_norm(random):
     torchs, default, layer = (
         nn.BatchNorm1d(3),
         nnx.BatchNorm(3, rngs=rngs),
-        BATCH_NORM.line(width=3, rngs=rngs),
+        BATCH_NORM.run(width=3, rngs=rngs)["batch_norm"],
     )
     torchs(torch.tensor(inputs))
     layer(inputs)
@@ -181,7 +185,7 @@ def test_gelu():
     exact = [value * (1 + math.erf(value / math.sqrt(2))) / 2 for value in x]
     tanh = x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))) / 2
     same(functional.gelu(torch.tensor(x)).numpy(), exact)
-    same(GELU.line(x=x), exact)
+    same(GELU.run()["gelu"](x), exact)
     for by_default in jax.nn.gelu, linen.gelu, nnx.gelu:
         same(by_default(x), tanh)
 
@@ -189,9 +193,8 @@ def test_gelu():
 def test_layers():
     rngs, bound, close = nnx.Rngs(0), 400**-0.5, partial(pytest.approx, rel=0.01)
     torch.manual_seed(0)
-    within = LAYERS.line(fan_in=400)
     torchs, default = nn.Linear(400, 500), nnx.Linear(400, 500, rngs=rngs)
-    alike = nnx.Linear(400, 500, kernel_init=within, bias_init=within, rngs=rngs)
+    alike = LAYERS.run(width=400, rows=500, rngs=rngs)["linear"]
     weight, bias = torchs.weight.detach().numpy(), torchs.bias.detach().numpy()
     assert weight.shape == (500, 400)
     assert default.kernel[...].shape == alike.kernel[...].shape == (400, 500)
@@ -201,7 +204,7 @@ def test_layers():
     assert np.std(default.kernel[...]) == close(bound)
     assert not default.bias[...].any()
 
-    embedding = LAYERS.line(1, rows=300, width=500, rngs=rngs)
+    embedding = LAYERS.run(rows=300, width=500, rngs=rngs)["embedding"]
     assert nn.Embedding(300, 500).weight.std().item() == close(1)
     assert np.std(nnx.Embed(300, 500, rngs=rngs).embedding[...]) == close(500**-0.5)
     assert np.std(embedding.embedding[...]) == close(1)
@@ -222,19 +225,19 @@ def test_masks(random):
     query, key, value = map(jnp.asarray, (query, key, value))
     same(linen.dot_product_attention(query, key, value, mask=~mask), expected)
     # jax.nn.dot_product_attention, which nnx calls, takes the softmax in float32, with x64 too.
-    by_line = MASKS.line(query=query, key=key, value=value, mask=mask)
-    np.testing.assert_allclose(by_line, expected, rtol=1e-5, atol=1e-6)
+    by_block = MASKS.run()["attention"](query, key, value, mask)
+    np.testing.assert_allclose(by_block, expected, rtol=1e-5, atol=1e-6)
 
 
 def test_losses(random):
     outputs, targets, logits = random.normal(size=(3, 6, 5))
     classes = random.integers(5, size=6)
     squared = functional.mse_loss(torch.tensor(outputs), torch.tensor(targets)).item()
-    same(LOSSES.line(outputs=outputs, targets=targets), squared)
+    same(LOSSES.run()["mse_loss"](outputs, targets), squared)
     same(optax.l2_loss(outputs, targets).mean(), squared / 2)
     assert optax.softmax_cross_entropy_with_integer_labels(logits, classes).shape == (6,)
     entropy = functional.cross_entropy(torch.tensor(logits), torch.tensor(classes)).item()
-    same(LOSSES.line(1, logits=logits, classes=classes), entropy)
+    same(LOSSES.run()["cross_entropy"](logits, classes), entropy)
 
 
 def test_what_is_equal_as_it_is(random):

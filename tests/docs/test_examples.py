@@ -114,6 +114,13 @@ def test_branch_cooldowns_lowers_the_loss_and_draws_it(branched):
         ("branch_cooldowns.py", ["--peak", "nan"], "--peak nan"),
         ("branch_cooldowns.py", ["--seed", "-1"], "--seed -1"),
         ("branch_cooldowns.py", ["--output", "runs.xyz"], "--output runs.xyz"),
+        ("branch_cooldowns.py", ["--output", "/dev/null/a.png"], "a.png can't be written: Not a directory"),
+        ("train_digits.py", ["--output", "/dev/null/a.png"], "a.png can't be written: Not a directory"),
+        ("sweep.py", ["--output", "/dev/null/a.png"], "a.png can't be written: Not a directory"),
+        ("train_lstm.py", ["--output", "/dev/null/a.png"], "a.png can't be written: Not a directory"),
+        ("train_bloom.py", ["--data", "/dev/null/a"], "--data /dev/null/a can't be written: Not a directory"),
+        ("train_gpt.py", ["--checkpoints", "/dev/null/a"], "--checkpoints /dev/null/a can't be written"),
+        ("train_flax.py", ["--checkpoint", "/dev/null/a"], "--checkpoint /dev/null/a can't be written"),
     ],
 )
 def test_a_bad_argument_is_named_in_one_line(tmp_path, script, arguments, message):

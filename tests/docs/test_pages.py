@@ -24,11 +24,14 @@ def programs():
 
 
 @pytest.mark.parametrize("program", list(programs()))
-def test_sections_run(program: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sections_run(program, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)  # programs save files here
     file = tmp_path / "program.py"
     file.write_text(program, encoding="utf-8")
     runpy.run_path(str(file), run_name="__main__")
+    printed = iter(capsys.readouterr().out.splitlines())
+    for shown in re.findall(r"^print\(.*\)  # (.+)$", program, re.MULTILINE):
+        assert shown in printed, shown  # after the line that was found before
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)

@@ -61,6 +61,7 @@ CALLS: dict[str, Callable[[Path], partial[Any]]] = {
     "plateau_jax.Curve.cooldown": lambda _: partial(CURVE.cooldown, at=50, steps=9, to=0.0, shape="linear"),
     "plateau_jax.Curve.first_difference": lambda _: partial(CURVE.first_difference, other=CURVE),
     "plateau_jax.Curve.from_dict": lambda _: partial(pj.Curve.from_dict, arguments=CURVE.to_dict()),
+    "plateau_jax.Curve.plot": lambda _: partial(CURVE.plot, peak_value=0.1),
     "plateau_jax.Curve.same_until": lambda _: partial(CURVE.same_until, other=CURVE, step=3),
     "plateau_jax.Curve.then": lambda _: partial(CURVE.then, other=CURVE, scale=0.5),
     "plateau_jax.HoldBelow": lambda _: partial(pj.HoldBelow, value=0.5, steps=9, every=1),

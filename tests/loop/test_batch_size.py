@@ -253,7 +253,7 @@ def test_several_processes_agree(wrapper: str) -> None:
         assert (same, too) == (True, True)  # training goes on as if there had been no trial
         if expected == "KeyError":
             assert second == ("KeyError", "'weights'")
-            assert first == ("RuntimeError", "find_batch_size failed in rank 1: KeyError: 'weights'")
+            assert first == ("RuntimeError", "rank 1 failed: KeyError: 'weights'")
         elif expected == "RuntimeError":
             assert first == second
             assert first[0] == "RuntimeError"

@@ -14,7 +14,9 @@ from support.evaluated import (
     errors,
     evaluate_carried,
     evaluate_loaded,
+    evaluate_named,
     evaluate_splits,
+    named_loss,
 )
 from support.training import Net, Recurrent, batches, carried_loss, mean_loss
 from torch import nn
@@ -45,6 +47,18 @@ def test_every_sample_counts_once_whatever_is_passed_again(kind: str) -> None:
         assert found.value == pytest.approx(_exact(split, found.loss), rel=1e-6)
         assert found.passes == FORMS[found.form][1](max(map(len, split)))
         assert found.as_before
+
+
+def test_each_of_several_means_is_over_the_batches_of_all_ranks() -> None:
+    """Pairs by their weights, means by batch; a rank may have no batch at all."""
+    first, *others = processes.run(evaluate_named, processes=3)
+    assert all(other == first for other in others)
+    for found, split in zip(first, SPLITS, strict=True):
+        each = [named_loss(Net(), batch) for own in batches_of(split) for batch in own]
+        expected = {"mean": sum(one["mean"].item() for one in each) / len(each)}
+        for name in ("pair", "large"):
+            expected[name] = sum(one[name][0].item() for one in each) / sum(one[name][1] for one in each)
+        assert found == pytest.approx(expected, rel=1e-6)
 
 
 def test_a_carry_goes_through_the_batches_of_its_process() -> None:
@@ -81,7 +95,8 @@ def test_no_batch_costs_a_read() -> None:
 def test_what_is_refused_is_refused_everywhere() -> None:
     empty = "ValueError: batches is empty"
     mixed = "TypeError: loss_fn returned a mean in one rank and a pair (sum, weight) in another"
-    assert processes.run(errors) == [[empty, empty, mixed]] * 2
+    names = "TypeError: loss_fn returned other names in one rank than in another"
+    assert processes.run(errors) == [[empty, empty, mixed, names, names]] * 2
 
 
 def test_several_processes_need_their_group() -> None:

@@ -1,15 +1,15 @@
 """Updates in which ranks get an error, at the same place or not, and the updates after them."""
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from datetime import timedelta
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from support.distributed_models import Skipping
 from support.distributed_updates import Case, batch_of, step_of, train, whole
 from support.reads import Reads
-from support.training import seeded
 from torch import Tensor, distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -19,10 +19,11 @@ from torch_bridge.distributed import recovery
 
 
 class Broken(NamedTuple):
-    """The place in the second update where the error comes."""
+    """Where in the second update the error comes."""
 
     case: Case
     place: str
+    """ "before", "forward", "within", "after", "backward", "refused": see `_breaking`; or "optimizer"."""
     micro_batch: int
 
 
@@ -35,6 +36,7 @@ def _raise(*_: Any) -> Any:
 
 
 def _breaking(loss_fn: Callable[..., Any], broken: Broken) -> Callable[..., Any]:
+    """The `loss_fn`, which fails in one micro-batch: at a place in its passes, or by no loss ("refused")."""
     number = -1
 
     def called(model: nn.Module, batch: Any) -> Any:
@@ -49,8 +51,7 @@ def _breaking(loss_fn: Callable[..., Any], broken: Broken) -> Callable[..., Any]
             hook = modules[-3].register_forward_hook(
                 lambda _, __, output: output.register_hook(_raise) and None
             )
-        context: AbstractContextManager[Any] = nullcontext() if hook is None else _Removed(hook)
-        with context:
+        with hook or nullcontext():  # which removes the hook at its end
             total, weight = loss_fn(model, batch)
         if place == "after":
             raise Break
@@ -59,16 +60,6 @@ def _breaking(loss_fn: Callable[..., Any], broken: Broken) -> Callable[..., Any]
         return ("no loss" if place == "refused" else total), weight
 
     return called
-
-
-class _Removed:
-    def __init__(self, hook: Any) -> None:
-        self._hook = hook
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, *_: object) -> None:
-        self._hook.remove()
 
 
 def go_on_after(broken: Broken) -> float:
@@ -89,16 +80,16 @@ def go_on_after(broken: Broken) -> float:
 
 
 def _break_off(step: Any, broken: Broken, batches: Any) -> None:
-    own = step._loss_fn
+    own = step._update._loss_fn
     hook = step.optimizer.register_step_pre_hook(_raise) if broken.place == "optimizer" else None
-    step._loss_fn = _breaking(own, broken)
+    step._update._loss_fn = _breaking(own, broken)
     try:
         step(*batches)
         raise AssertionError("there was no error")
     except (Break, TypeError):
         pass
     finally:
-        step._loss_fn = own
+        step._update._loss_fn = own
         if hook is not None:
             hook.remove()
 
@@ -124,19 +115,6 @@ def all_reads(cases: list[Case]) -> list[list[str]]:
     return [reads(case) for case in cases]
 
 
-class _Skipping(nn.Module):
-    """Has a layer that a batch may skip, and places where it fails."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        with seeded(3):
-            self.first, self.around, self.last = nn.Linear(3, 4), nn.Linear(4, 4), nn.Linear(4, 1)
-
-    def forward(self, inputs: Tensor, uses_all: bool) -> Tensor:
-        hidden = torch.tanh(self.first(inputs))
-        return self.last(self.around(hidden) if uses_all else hidden)
-
-
 class Unused(NamedTuple):
     """An error of every rank in its own place, and the layers that micro-batches use."""
 
@@ -159,7 +137,7 @@ def go_on_apart(case: Unused) -> float:
 
 
 def _skipping(case: Unused, is_broken: bool) -> Tensor:
-    model = DistributedDataParallel(_Skipping(), find_unused_parameters=case.finds_unused)
+    model = DistributedDataParallel(Skipping(), find_unused_parameters=case.finds_unused)
     turn, fails = 0, False
 
     def loss_fn(model: nn.Module, batch: Any) -> Tensor:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import sys
 import warnings
@@ -88,10 +89,13 @@ def leftovers(directory: Path, counts: Sequence[int]) -> list[str]:
 
 
 def as_before(folder: Path) -> None:
-    """Make the manifests of a checkpoint those of an earlier version, which had fewer entries."""
+    """Make a checkpoint one of an earlier version, which noted less: no save, no number, no placements."""
     for path in folder.glob("*/manifest.json"):
         found = json.loads(path.read_text().partition("\n")[2])
         del found["save"], found["number"]
+        state = path.with_name("state.json")
+        state.write_text(re.sub(r',"placements":\[[^]]*\]', "", state.read_text()))
+        found["files"]["state.json"] = state.stat().st_size, files.sha256_of(state)
         files.write_with_digest(path, json.dumps(found, indent=1).encode())
 
 

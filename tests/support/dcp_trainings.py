@@ -1,19 +1,17 @@
 """Trainings on several ranks that `torch.distributed.checkpoint` saves and loads; each rank runs these."""
 
-import json
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryDirectory
+from typing import Any, cast
+from unittest.mock import patch
 
 import torch
 import torch.distributed.checkpoint as dcp
 from support import trainers
-from support.trainers import CURVE, PEAK, execute, rates_used, readme
+from support.trainers import CURVE, PEAK, rates_used, train
 from torch import Tensor, distributed, nn
-from torch.distributed.checkpoint.state_dict import (
-    get_model_state_dict,
-    get_optimizer_state_dict,
-    set_state_dict,
-)
+from torch.distributed.checkpoint.state_dict import get_model_state_dict
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
@@ -22,7 +20,14 @@ from torch.optim import AdamW
 from plateau_jax import Curve
 from torch_bridge import lambda_lr
 
-STATE, SAVE, LOAD, SET = readme("DDP and FSDP2")
+_load = cast("Callable[..., None]", dcp.load)
+
+
+def _losing_rates(state: dict[str, Any], **options: Any) -> None:
+    """A load after which the groups of the state have another rate."""
+    _load(state, **options)
+    for group in state["optimizer"]["param_groups"]:
+        group["lr"] = torch.tensor(0.5) if isinstance(group["lr"], Tensor) else 0.5
 
 
 class Run:
@@ -34,17 +39,9 @@ class Run:
             fully_shard(self.model)
         self.optimizer = AdamW(self.model.parameters(), rate)
         self.scheduler = lambda_lr(self.optimizer, curve)
-        self.names: dict[str, Any] = {
-            "dcp": dcp,
-            "json": json,
-            "get_model_state_dict": get_model_state_dict,
-            "get_optimizer_state_dict": get_optimizer_state_dict,
-            "set_state_dict": set_state_dict,
-            "model": self.model,
-            "optimizer": self.optimizer,
-            "scheduler": self.scheduler,
-            "path": path,
-        }
+        self.path = path
+        with TemporaryDirectory() as folder:
+            self.page = train("DDP and FSDP2", Path(folder), run_name="page").names
 
     def train(self, first: int, last: int) -> list[list[float]]:
         """Make these updates, and return the rates that they used."""
@@ -64,15 +61,12 @@ class Run:
         return [tensor.full_tensor() if isinstance(tensor, DTensor) else tensor for tensor in states.values()]
 
     def save(self) -> None:
-        execute([STATE, SAVE], self.names)
+        dcp.save(self.page["state_of"](self.model, self.optimizer, self.scheduler), checkpoint_id=self.path)
 
     def load(self, lost: bool) -> None:
         # Where there was no update yet, building a state makes one, at a rate of 0.
-        execute([STATE, LOAD], self.names)
-        if lost:
-            for group in self.names["state"]["optimizer"]["param_groups"]:
-                group["lr"] = torch.tensor(0.5) if isinstance(group["lr"], Tensor) else 0.5
-        execute([SET], self.names)
+        with patch.object(dcp, "load", _losing_rates if lost else _load):
+            self.page["load"](self.path, self.model, self.optimizer, self.scheduler)
 
 
 def resumed(folder: str, wrapper: str, as_tensor: bool, branch: Curve, lost: bool) -> dict[str, Any]:

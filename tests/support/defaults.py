@@ -1,4 +1,4 @@
-"""The README's table of defaults, and one optimizer's updates in torch and in optax."""
+"""The sections of docs/pytorch_and_jax.md, and one optimizer's updates in torch and in optax."""
 
 # pyright: reportMissingTypeStubs=false
 
@@ -7,46 +7,53 @@ from collections.abc import Callable, Sequence
 from inspect import signature
 from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 import torch
-from flax import nnx
 from numpy.typing import NDArray
-from support.readme import README, rows
+from support.pages import ROOT, sections
 from torch import nn
 from torch.optim import Optimizer
 
+PAGE = ROOT / "docs" / "pytorch_and_jax.md"
 ACCUMULATES_IN_FLOAT32 = "accumulator_dtype" in signature(optax.MultiSteps).parameters
 """From optax 0.2.8 on; before, in the gradients' own dtype."""
 Array = NDArray[np.float64]
 
 
-class Row(NamedTuple):
-    """A row of the table: the figures of both frameworks, and the lines that make JAX as PyTorch."""
+class Difference(NamedTuple):
+    """A section of the page: the figures of both frameworks, and the blocks that make JAX as PyTorch."""
 
     torch: list[float]
     jax: list[float]
-    lines: list[str]
+    blocks: list[str]
 
-    def line(self, index: int = 0, **names: Any) -> Any:
-        """What a line gives where optax, flax, JAX and these names are known."""
-        known = {"jax": jax, "jnp": jnp, "nnx": nnx, "optax": optax}
-        return eval(compile(self.lines[index], str(README), "eval"), known | names)
-
-
-def table() -> list[Row]:
-    """The rows of the table, from top to bottom."""
-    return [
-        Row(_figures(of_torch), _figures(of_jax), re.findall(r"`(.*?)`", same))
-        for _, of_torch, of_jax, same in rows("Moving a recipe between PyTorch and JAX")
-    ]
+    def run(self, index: int = 0, **names: Any) -> dict[str, Any]:
+        """What a block sets, with these values for names of the page's first block."""
+        found: dict[str, Any] = {}
+        exec(next(sections(PAGE)).python(), found)
+        assert names.keys() <= found.keys()
+        found |= names
+        exec(self.blocks[index], found)
+        return found
 
 
-def _figures(cell: str) -> list[float]:
-    """The numbers of a cell that are written with a point or an exponent."""
-    return [float(figure) for figure in re.findall(r"\d+e-\d+|\d+\.\d+(?:e-\d+)?", cell)]
+def differences() -> dict[str, Difference]:
+    """The sections of the page by their headings, without the first, of what is equal."""
+    _, _, *parts = PAGE.read_text(encoding="utf-8").split("\n## ")
+    return {heading: _difference(body) for heading, _, body in (part.partition("\n") for part in parts)}
+
+
+def _difference(body: str) -> Difference:
+    of_torch, of_jax = re.findall(r"^- \*\*(?:PyTorch|JAX)\*\*: (.+)$", body, re.MULTILINE)
+    blocks = re.findall(r"^```py\w*\n(.+?)^```", body, re.DOTALL | re.MULTILINE)
+    return Difference(_figures(of_torch), _figures(of_jax), blocks)
+
+
+def _figures(words: str) -> list[float]:
+    """The numbers that are written with a point or an exponent, but those in code, and versions."""
+    words = re.sub(r"`.*?`|optax [\d.]+", "", words)
+    return [float(figure) for figure in re.findall(r"\d+e-\d+|\d+\.\d+(?:e-\d+)?", words)]
 
 
 def by_torch(

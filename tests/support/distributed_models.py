@@ -1,4 +1,4 @@
-"""Models that `distribute` has wrapped on every rank, and the states of steps over them."""
+"""Models for several ranks, wrapped by `distribute`, and the states of steps over them."""
 
 import io
 from typing import Any, cast
@@ -41,6 +41,19 @@ class Blocks(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         return self.last(self.blocks(inputs))
+
+
+class Skipping(nn.Module):
+    """Has a layer that a batch may skip."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        with seeded(3):
+            self.first, self.around, self.last = nn.Linear(3, 4), nn.Linear(4, 4), nn.Linear(4, 1)
+
+    def forward(self, inputs: Tensor, uses_all: bool) -> Tensor:
+        hidden = torch.tanh(self.first(inputs))
+        return self.last(self.around(hidden) if uses_all else hidden)
 
 
 def build(wrapper: str, seed: int = 0) -> Any:

@@ -125,6 +125,24 @@ def evaluate_splits(kind: str) -> list[Evaluation]:
     return found
 
 
+def named_loss(model: nn.Module, batch: Batch) -> dict[str, Any]:
+    """A pair, a mean, and a number of rows in which the first output is too large."""
+    inputs, targets = batch
+    outputs = model(inputs)
+    errors = (outputs - targets).square()
+    return {
+        "pair": (errors.sum(), errors.numel()),
+        "mean": errors.mean(),
+        "large": ((outputs[:, 0] > targets[:, 0]).sum(), len(inputs)),
+    }
+
+
+def evaluate_named() -> list[dict[str, float]]:
+    """Several means at once, of batches split among the ranks."""
+    own = [batches_of(split)[processes.rank()] for split in SPLITS]
+    return [evaluate(Net(), each, named_loss) for each in own]
+
+
 def evaluate_carried(pieces: list[list[Batch]]) -> float:
     model = Recurrent()
     return evaluate(model, pieces[processes.rank()], carried_loss, carry=model.initial())
@@ -149,6 +167,10 @@ def count_reads() -> list[int]:
     return found
 
 
+def _named_by_rank(model: nn.Module, batch: Batch) -> dict[str, Any]:
+    return {f"loss of {processes.rank()}": mean_loss(model, batch)}
+
+
 def errors() -> list[str]:
     """The errors of this process for batches or losses that are wrong in the group as a whole."""
     found: list[str] = []
@@ -157,6 +179,8 @@ def errors() -> list[str]:
         (list[Batch](), pair_loss),
         (iter(list[Batch]()), pair_loss),
         (batches(2), LOSSES[names[processes.rank() % 2]]),
+        (batches(2), _named_by_rank),
+        (batches(2), named_loss if processes.rank() else pair_loss),
     ):
         try:
             evaluate(Net(), given, loss_fn)

@@ -1,13 +1,16 @@
 """What the tests of trainings in JAX share: batches, and what a schedule gave to a running program."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from typing import Any
+from unittest.mock import patch
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from support.jax_cases import assert_equal_bits, product
 
+import plateau_jax
 from plateau_jax import Curve, optax_schedule
 
 _drawn = np.random.default_rng(1).normal(size=(36, 8, 5)).astype(np.float32)
@@ -20,9 +23,9 @@ class Watched:
     def __init__(self) -> None:
         self.given: dict[tuple[Curve, float], dict[int, Any]] = {}
 
-    def __call__(self, curve: Curve, peak: float) -> Callable[[Any], jax.Array]:
-        schedule = optax_schedule(curve, peak)
-        given = self.given.setdefault((curve, peak), {})
+    def __call__(self, curve: Curve, peak_value: float) -> Callable[[Any], jax.Array]:
+        schedule = optax_schedule(curve, peak_value)
+        given = self.given.setdefault((curve, peak_value), {})
 
         def note(count: Any, rate: Any) -> None:
             given[int(count)] = np.asarray(rate)
@@ -42,3 +45,11 @@ class Watched:
         assert_equal_bits(
             np.stack([given[count] for count in counts]), product(curve, peak, np.array(counts), False)
         )
+
+
+@contextmanager
+def watched() -> Generator[Watched, None, None]:
+    """What `optax_schedule` gives to the programs that import it here."""
+    watched = Watched()
+    with patch.object(plateau_jax, "optax_schedule", watched):
+        yield watched

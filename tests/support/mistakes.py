@@ -6,9 +6,8 @@ from typing import Any
 
 import torch
 from support import distributed_updates
-from support.distributed_models import whole
+from support.distributed_models import Skipping, whole
 from support.distributed_updates import Case
-from support.training import seeded
 from torch import Tensor, distributed, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -18,19 +17,6 @@ from plateau_jax import PlateauCurve
 from torch_bridge import TrainStep, distribute
 
 CURVE = PlateauCurve(20)  # the first update moves something
-
-
-class Net(nn.Module):
-    """Has a layer that a batch may skip."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        with seeded(3):
-            self.first, self.around, self.last = nn.Linear(3, 4), nn.Linear(4, 4), nn.Linear(4, 1)
-
-    def forward(self, inputs: Tensor, uses_all: bool) -> Tensor:
-        hidden = torch.tanh(self.first(inputs))
-        return self.last(self.around(hidden) if uses_all else hidden)
 
 
 def _loss_fn(model: nn.Module, batch: Any) -> Tensor:
@@ -58,7 +44,7 @@ def refused_under_ddp(case: str) -> tuple[str, bool, list[Any], int]:
 
     Then weights and `applied`, after an update in which all layers get gradients.
     """
-    plain = Net()
+    plain = Skipping()
     model = DistributedDataParallel(plain)
     if case == "frozen after wrapping":
         plain.around.requires_grad_(False)
@@ -90,7 +76,7 @@ def two_kinds_of_losses(wrapper: str, precision: Any, first: str) -> tuple[float
     The loss, how many took place and were skipped, and whether no weight changed. With `first` all ranks
     return that in one update before.
     """
-    model: Any = Net()
+    model: Any = Skipping()
     turn = 0
 
     def loss_fn(model: nn.Module, batch: Any) -> Any:
@@ -116,7 +102,7 @@ def updates_without_an_average(wrong: str, is_compiled: bool) -> tuple[str, bool
     Then whether it changed nothing, and whether the next update, in which loss_fn calls it, leaves the same
     weights on all ranks.
     """
-    plain = Net()
+    plain = Skipping()
     model: Any = DistributedDataParallel(plain)
     is_right = True
 
@@ -180,7 +166,7 @@ def divided_by(ways: Sequence[tuple[float | None, bool]], part: bool, shape: tup
 
 
 def _divided_by(factor: float | None, sums: bool, part: bool, shape: tuple[int, ...]) -> str | list[Any]:
-    model: Any = Net()
+    model: Any = Skipping()
     mesh = init_device_mesh("cpu", shape, mesh_dim_names=("copies", "parts")[-len(shape) :])
     for module in (model.around, model):
         fully_shard(module, mesh=mesh)
@@ -199,7 +185,7 @@ _USES = ((True,), (True, False), (True, False))
 
 def weights_after(wrapper: str, left_off: str = "") -> list[Any]:
     """The weights after three updates; the last micro-batch of two of them skips a layer."""
-    model: Any = Net()
+    model: Any = Skipping()
     if wrapper == "ddp":
         step = _step_of(DistributedDataParallel(model, find_unused_parameters=True))
     else:
@@ -215,7 +201,7 @@ def weights_after(wrapper: str, left_off: str = "") -> list[Any]:
 
 def expected_after() -> list[Any]:
     """The same by a loop in one process, over the batches of all ranks."""
-    model = Net()
+    model = Skipping()
     for update, uses in enumerate(_USES):
         losses = [
             _loss_fn(model, (_rows(update, number, rank), uses_all))

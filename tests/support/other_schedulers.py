@@ -1,94 +1,120 @@
-"""The lines of the README's table "Coming from another scheduler", and the rates that they give."""
+"""The sections of docs/other_schedulers.md: both sides of each, and the rates that they give."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import jax
 import numpy as np
-import optax  # pyright: ignore[reportMissingTypeStubs]  (it has none)
 import torch
 from numpy.typing import NDArray
 from support import published
 from support.jax_cases import product
-from support.readme import rows
+from support.pages import ROOT, sections
 from support.runs import advance, rates_of
-from torch.optim import SGD, lr_scheduler
+from torch.optim import SGD, Optimizer
 from torch.optim.lr_scheduler import LRScheduler
-from transformers import optimization
 
-import plateau_jax
-import torch_bridge
 from plateau_jax import Curve
-from torch_bridge import lambda_lr
 
 Settings = Mapping[str, Any]
 Rates = NDArray[np.floating[Any]]
 
-_ZERO_UNLESS_NAMED = "w", "start", "floor"
+PAGE = ROOT / "docs" / "other_schedulers.md"
+PAST_THE_END = "climbs again", "restarts again", "falls on", "raises"
+"""What a section's words say of the other library's rates past the end; else they are equal there too."""
 
-_NAMES: dict[str, Any] = {
-    **{name: getattr(plateau_jax, name) for name in plateau_jax.__all__},
-    **{name: getattr(torch_bridge, name) for name in torch_bridge.__all__},
-    **vars(lr_scheduler),
-    **{name: value for name, value in vars(optimization).items() if name.startswith("get_")},
-    "optax": optax,
-    "CosinePlateauScheduler": published.cosine_plateau,
-    "CosineLRScheduler": published.timm_cosine,
-}
+_SECTION = re.compile(
+    r"(.+?)\n\n(.+?)\n\nThere:\n\n```py(?:thon)?\n(.+?)```\n\nHere:\n\n```python\n(.+?)```\n*", re.DOTALL
+)
 
 
 class Pair(NamedTuple):
-    """A line of another library, the line here, and what that library does after the end if it differs."""
+    """A section of the page: a scheduler of another library, and the same rates here."""
 
+    heading: str
+    words: str
     there: str
-    after: str
     here: str
-
-    def read(self, settings: Settings) -> dict[str, Any]:
-        """The settings for the line: some names that it does not have count as 0, as the table says."""
-        named = re.findall(r"\w+", self.there)
-        absent = {name for name in _ZERO_UNLESS_NAMED if name not in named}
-        return {name: 0 if name in absent else value for name, value in settings.items()}
 
     @property
     def of_optax(self) -> bool:
-        return self.there.startswith("optax.")
+        return self.heading.startswith("optax.")
+
+    @property
+    def after(self) -> str:
+        found = [after for after in PAST_THE_END if after in self.words]
+        assert len(found) <= 1, self.heading
+        return found[0] if found else ""
 
 
 def pairs() -> list[Pair]:
-    """All lines of the table's left column; one line on the right stands for all on its left."""
+    """Every section with three signs."""
+    _, *parts = PAGE.read_text(encoding="utf-8").split("\n### ")
     found: list[Pair] = []
-    for left, right in rows("Coming from another scheduler"):
-        heres = [line.strip("`") for line in right.split("<br>")]
-        theres = left.split("<br>")
-        for line, here in zip(theres, heres * len(theres) if len(heres) == 1 else heres, strict=True):
-            there = re.fullmatch(r"(?:\w+: )?`(.+)`(?:, (.+))?", line)
-            assert there, line
-            found.append(Pair(there[1], there[2] or "", here))
+    for part in parts:
+        section = _SECTION.fullmatch(part.partition("\n## ")[0])
+        assert section, part
+        found.append(Pair(*section.groups()))
     return found
 
 
-def run(line: str, settings: Settings, steps: int, *, optax_rates: bool) -> tuple[Any, Rates]:
-    """What the line returns, and the rates of updates 0, 1, …: of a stepped optimizer, or of a schedule.
+def names() -> dict[str, Any]:
+    """What the page's first block sets."""
+    found: dict[str, Any] = {}
+    exec(next(sections(PAGE)).python(), found)
+    del found["__builtins__"]
+    return found
 
-    A curve goes into `lambda_lr`; with `optax_rates` the rates are those of `optax_schedule`, bit for bit.
-    """
-    peak = settings["peak"]
-    optimizer = SGD([torch.nn.Parameter(torch.ones(1))], peak, momentum=0.9)
-    config = SimpleNamespace(Config=partial(published.torchtitan, peak))
-    names = {**_NAMES, **settings, "optimizer": optimizer, "LRSchedulersContainer": config}
-    made: Any = eval(line, names)
-    counts = np.arange(steps)
-    if optax_rates:
-        return made, product(made, peak, counts, False) if isinstance(made, Curve) else jax.vmap(made)(counts)
-    scheduler = lambda_lr(optimizer, made) if isinstance(made, Curve) else made
+
+def run(code: str, settings: Settings, steps: int) -> tuple[dict[str, Any], Rates]:
+    """What the block sets, and the rates of updates 0, 1, …: of a stepped optimizer, or of a schedule."""
+    optimizer = SGD([torch.nn.Parameter(torch.ones(1))], settings["peak"], momentum=0.9)
+    made: dict[str, Any] = {**settings, "optimizer": optimizer}
+    with patch.dict("sys.modules", _stand_ins(settings)), patch("plateau_jax.optax_schedule", _uncompiled):
+        exec(code, made)
+    if schedule := made.get("schedule"):
+        every = schedule if "curve" in made else jax.vmap(schedule)
+        return made, np.asarray(every(np.arange(steps)))
+    scheduler = made["scheduler"] if "scheduler" in made else made["lr_scheduler"]
     if not isinstance(scheduler, LRScheduler):
         return made, np.array([scheduler(step) for step in range(steps)])
     rates: list[float] = []
-    for _ in counts:
+    for _ in range(steps):
         rates += rates_of(optimizer)
         advance(optimizer, scheduler)
     return made, np.array(rates)
+
+
+def _uncompiled(curve: Curve, peak: float) -> Callable[[NDArray[Any]], Rates]:
+    """The bits of `optax_schedule`, as its own tests show, without compiling for every generated curve."""
+    return lambda steps: product(curve, peak, steps, x64=False)
+
+
+def _stand_ins(settings: Settings) -> dict[str, ModuleType]:
+    """The modules that are not installed, with the formulas in place of their schedulers."""
+    peak, batch = settings["peak"], settings["batch"]
+
+    def megatron(optimizer: Optimizer, **settings: Any) -> Callable[[int], float]:
+        rate = published.megatron(optimizer, **settings)
+        return lambda update: rate(update * batch)
+
+    found: dict[str, ModuleType] = {}
+    for path, scheduler in {
+        "cosine_plateau_scheduler.CosinePlateauScheduler": published.cosine_plateau,
+        "timm.scheduler.CosineLRScheduler": published.timm_cosine,
+        "torchtitan.components.optimizer.lr_scheduler.LRSchedulersContainer": SimpleNamespace(
+            Config=partial(published.torchtitan, peak)
+        ),
+        "megatron.core.optimizer_param_scheduler.OptimizerParamScheduler": megatron,
+    }.items():
+        module, _, name = path.rpartition(".")
+        packages = module.split(".")
+        for depth in range(1, len(packages) + 1):
+            full = ".".join(packages[:depth])
+            found[full] = ModuleType(full)
+        setattr(found[module], name, scheduler)
+    return found

@@ -35,7 +35,7 @@ def _run(
     os.environ.update(environment)
     # As at a terminal: a process started in the background inherits an ignored SIGINT.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    sys.argv = [script.name, *arguments]
+    sys.argv = [str(script), *arguments]
     sys.path.insert(0, str(script.parent))
     runpy.run_path(str(script), run_name="__main__")
 

@@ -1,8 +1,8 @@
-"""Three published schedulers as formulas in Python's floats, called as in the README.
+"""Four published schedulers as formulas in Python's floats, called as in docs/other_schedulers.md.
 
 Their packages are not test dependencies. timm needs torchvision, which cannot be imported beside a CPU build
-of torch; transformers and Lightning, which import it where it is installed, then fail too. torchtitan brings
-much more than a scheduler. CosinePlateauScheduler would be a package for a single row of a table.
+of torch; transformers and Lightning, which import it where it is installed, then fail too. torchtitan and
+Megatron-LM bring much more than a scheduler. CosinePlateauScheduler would be a package for a single section.
 
 Each was compared by hand with the package's own code: under 300 random settings, stepped past the end, they
 differ by at most 4·10⁻¹⁶ of the peak.
@@ -19,6 +19,15 @@ Rate = Callable[[int], float]
 def _fall(level: float, end: float, x: float) -> float:
     """Half a cosine."""
     return end + (level - end) * (1 + math.cos(math.pi * x)) / 2
+
+
+_LEFT: dict[str, Callable[[float], float]] = {
+    "linear": lambda x: 1 - x,
+    "cosine": lambda x: _fall(1.0, 0.0, x),
+    "sqrt": lambda x: 1 - math.sqrt(x),
+    "minus_sqrt": lambda x: 1 - math.sqrt(x),
+}
+"""The share of a decay's way that is left at x, by torchtitan's and Megatron-LM's names."""
 
 
 def cosine_plateau(
@@ -94,17 +103,58 @@ def torchtitan(
     decay_type: str,
     min_lr_factor: float,
 ) -> Rate:
-    """The `LRSchedulersContainer` of torchtitan 0.3.0, decaying as 1 - √x.
+    """The `LRSchedulersContainer` of torchtitan 0.3.0.
 
     Source: https://github.com/pytorch/torchtitan, torchtitan/components/optimizer/lr_scheduler.py.
     """
-    assert decay_type == "sqrt"
+    left = _LEFT[decay_type]
     decay = round(total_steps * decay_ratio)
 
     def rate(step: int) -> float:
         if step < warmup_steps:
             return peak * (step + 1) / warmup_steps
         x = max(0, step - (total_steps - decay)) / decay
-        return peak * (min_lr_factor + (1 - min_lr_factor) * (1 - math.sqrt(x)))
+        return peak * (min_lr_factor + (1 - min_lr_factor) * left(x))
+
+    return rate
+
+
+def megatron(
+    optimizer: Optimizer,
+    *,
+    init_lr: float,
+    max_lr: float,
+    min_lr: float,
+    lr_warmup_steps: int,
+    lr_decay_steps: int,
+    lr_decay_style: str,
+    wsd_decay_steps: int = 0,
+    lr_wsd_decay_style: str = "",
+    **of_weight_decay: float | str,
+) -> Rate:
+    """The `OptimizerParamScheduler` of Megatron-LM at commit 00caa53, by the samples that updates have used.
+
+    With warmup W, length T and x, the share of the decay that is gone, the rate is
+
+        init + (max - init)·samples/W    up to W
+        max                              after that, for ever if "constant", else until the decay begins
+        min + (max - min)·S(x)           until T, x = (samples - W)/(T - W), or counted from T - D for "WSD"
+        min                              past T
+
+    Source: https://github.com/NVIDIA/Megatron-LM, megatron/core/optimizer_param_scheduler.py.
+    """
+    wsd = lr_decay_style == "WSD"
+    decay = wsd_decay_steps if wsd else lr_decay_steps - lr_warmup_steps
+    begin = lr_decay_steps - decay
+
+    def rate(samples: int) -> float:
+        if lr_warmup_steps and samples <= lr_warmup_steps:
+            return init_lr + (max_lr - init_lr) * samples / lr_warmup_steps
+        if lr_decay_style == "constant" or samples <= begin:
+            return max_lr
+        if samples > lr_decay_steps:
+            return min_lr
+        share = _LEFT[lr_wsd_decay_style if wsd else lr_decay_style]((samples - begin) / decay)
+        return min_lr + (max_lr - min_lr) * share
 
     return rate

@@ -21,6 +21,8 @@ NAMES = {
     f"{package.__name__}.{name}": _read(package.__name__, name, getattr(package, name))
     for package in PACKAGES
     for name in package.__all__
+    # `torch_bridge` hands on the curves of `plateau_jax`.
+    if getattr(package, name).__module__.startswith(f"{package.__name__}.")
 }
 
 

@@ -1,14 +1,15 @@
-"""A compiled optimizer under a curve, with the README's lines: no recompilation, and a rate of 0."""
+"""A compiled optimizer under a curve, by the page's program: no recompilation, and a rate of 0."""
 
+from contextlib import contextmanager
 from dataclasses import replace
+from unittest.mock import patch
 
 import numpy as np
 import pytest
 import torch
-from support import trainers
-from support.runs import through_a_file
-from support.trainers import CURVE, execute, rates, readme, same_weights
+from support.trainers import OF_PAGE, PEAK_OF_PAGE, rates, same_weights, train, whole_and_resumed
 
+import torch_bridge
 from torch_bridge import lambda_lr
 
 pytestmark = [
@@ -16,60 +17,56 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning"),
 ]
 
-ABOVE_ZERO = replace(CURVE, init_lr_ratio=0.25)
+HEADING = "A compiled optimizer"
 
 
-class Run:
-    """A model with an input that is always 0: the gradient of its weights is 0."""
+@contextmanager
+def rates_used():
+    """A list that gets the rates before each compiled step. A hook of the optimizer would be compiled too."""
+    torch._dynamo.reset()
+    compile, optimizers, used = torch.compile, [], []
 
-    def __init__(self, curve):
-        torch._dynamo.reset()
-        self.model = trainers.net()
-        names = {"torch": torch, "model": self.model, "curve": curve, "lambda_lr": lambda_lr}
-        execute(readme("`torch.compile`"), names)
-        self.optimizer, self.scheduler, self.update = map(names.get, ("optimizer", "scheduler", "update"))
+    def noting_the_optimizer(optimizer, curve):
+        optimizers[:] = [optimizer]
+        return lambda_lr(optimizer, curve)
 
-    def train(self, first, last):
-        """Make these updates, and return the rates that they used."""
-        inputs, targets = trainers.dataset(48).tensors
-        inputs[:, 0] = 0
-        used = []
-        for update in range(first, last):
-            rows = slice(update * 4, update * 4 + 4)
-            trainers.loss_of(self.model, (inputs[rows], targets[rows])).backward()
-            used.append([group["lr"].item() for group in self.optimizer.param_groups])
-            self.update()
-            self.scheduler.step()
-            self.model.zero_grad()
-        return used
+    def noting_the_rates(step):
+        compiled = compile(step)
 
-    def parts(self):
-        return self.model, self.optimizer, self.scheduler
+        def noted():
+            used.append([group["lr"].item() for group in optimizers[0].param_groups])
+            compiled()
 
+        return noted
 
-def as_float32(rates):
-    return np.float32(rates).tolist()
+    with (
+        patch.object(torch_bridge, "lambda_lr", noting_the_optimizer),
+        patch.object(torch, "compile", noting_the_rates),
+    ):
+        yield used
 
 
 @torch._dynamo.config.patch(error_on_recompile=True)
-def test_resumed_it_is_as_uninterrupted_and_never_compiled_again():
-    whole = Run(ABOVE_ZERO)
-    assert whole.train(0, 12) == as_float32(rates(ABOVE_ZERO, range(12)))
-    interrupted = Run(ABOVE_ZERO)
-    interrupted.train(0, 5)
-    resumed = Run(ABOVE_ZERO)
-    for part, state in zip(
-        resumed.parts(), through_a_file([part.state_dict() for part in interrupted.parts()]), strict=True
-    ):
-        part.load_state_dict(state)
-    assert resumed.train(5, 12) == as_float32(rates(ABOVE_ZERO, range(5, 12)))
-    assert same_weights(resumed.model, whole.model)
+def test_resumed_it_is_as_uninterrupted_and_never_compiled_again(tmp_path):
+    (whole, used), (resumed, used_later) = whole_and_resumed(HEADING, tmp_path, rates_used)
+    wanted = np.float32(rates(replace(OF_PAGE, init_lr_ratio=0.05), range(200), PEAK_OF_PAGE)).tolist()
+    assert used == wanted
+    assert used_later == wanted[100:]
+    assert same_weights(resumed.names["model"], whole.names["model"])
 
 
-def test_a_rate_of_zero_makes_nan_of_weights_without_gradient():
-    """pytorch/pytorch#126514: if this fails, torch has fixed it, and the README's warning can go."""
-    run = Run(CURVE)
-    assert run.train(0, 1) == [[0.0]]
-    weights = run.model[0].weight
+def test_a_rate_of_zero_makes_nan_of_weights_without_gradient(tmp_path):
+    """pytorch/pytorch#126514: if this fails, torch has fixed it, and the page's warning can go.
+
+    The program makes one update, with an input that is 0: the gradient of its weights is 0.
+    """
+    once = {
+        ", init_lr_ratio=0.05": "",
+        "range(done + 1, UPDATES + 1)": "[1]",
+        "    loss = ": "    inputs[:, 0] = 0\n    loss = ",
+    }
+    with rates_used() as used:
+        weights = train(HEADING, tmp_path, changes=once).names["model"][0].weight
+    assert used == [[0.0]]
     assert weights[:, 0].isnan().all()
     assert weights[:, 1:].isfinite().all()

@@ -1,6 +1,8 @@
-"""PyTorch Lightning under a curve, with the README's lines: bf16, accumulation, clipping, resumed."""
+"""PyTorch Lightning under a curve, by the page's program: bf16, accumulation, clipping, resumed."""
 
+from functools import partial
 from pathlib import Path
+from unittest.mock import patch
 
 import lightning
 import numpy as np
@@ -10,10 +12,17 @@ from lightning.pytorch.callbacks import LearningRateMonitor, ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.plugins import MixedPrecision
 from support import trainers
-from support.trainers import rates, rates_used, same_weights
+from support.trainers import (
+    OF_PAGE,
+    PEAK_OF_PAGE,
+    rates_used,
+    same_weights,
+    train,
+    whole_and_resumed,
+)
 
 from plateau_jax import PlateauCurve
-from torch_bridge import lambda_lr, make_loader
+from torch_bridge import make_loader
 
 pytestmark = [
     pytest.mark.slow,
@@ -23,11 +32,19 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty:UserWarning"),
 ]
 
+HEADING = "PyTorch Lightning"
 EPOCHS, UPDATES = 3, 12  # an epoch has 7 batches: three updates of two, and one of the last
-CURVE = PlateauCurve(UPDATES, plateaus=[(50, 30)])
+CURVE = PlateauCurve(UPDATES, warmup_steps=UPDATES // 10, plateaus=[(0, 60)])
 
-_names = {"torch": torch, "PlateauCurve": PlateauCurve, "lambda_lr": lambda_lr}
-trainers.execute(trainers.readme("PyTorch Lightning"), _names, "def configure_optimizers(self):")
+rates = partial(trainers.rates, peak=PEAK_OF_PAGE)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def of_the_page(tmp_path_factory):
+    """The tests' modules configure their optimizers as the page's does."""
+    names = train(HEADING, tmp_path_factory.mktemp("page"), changes={"trainer.fit(": "print("}).names
+    with patch.object(Module, "configure_optimizers", names["Regression"].configure_optimizers):
+        yield
 
 
 class Module(lightning.LightningModule):
@@ -38,8 +55,6 @@ class Module(lightning.LightningModule):
     def training_step(self, batch, batch_idx):
         self.batches.append(batch[0].tolist())
         return trainers.loss_of(self.net, batch)
-
-    configure_optimizers = _names["configure_optimizers"]
 
 
 def fit(module: Module, folder: Path, resume_from: Path | None = None, **options):
@@ -65,6 +80,13 @@ def fit(module: Module, folder: Path, resume_from: Path | None = None, **options
     return used, trainer
 
 
+def test_the_program_resumed_is_as_uninterrupted(tmp_path):
+    (whole, used), (resumed, used_later) = whole_and_resumed(HEADING, tmp_path, rates_used)
+    assert used == rates(OF_PAGE, range(200))
+    assert used_later == used[100:]
+    assert same_weights(resumed.names["model"], whole.names["model"])
+
+
 def test_resumed_in_mid_epoch_it_is_as_uninterrupted(tmp_path):
     whole, resumed = Module(), Module()
     used, trainer = fit(whole, tmp_path, max_steps=UPDATES, precision="bf16-mixed")
@@ -87,7 +109,7 @@ def test_resumed_in_mid_epoch_it_is_as_uninterrupted(tmp_path):
 
 
 def test_by_epochs_it_has_the_rates_and_loses_the_place_of_the_loader(tmp_path):
-    """Lightning-AI/pytorch-lightning#20550: if this fails, it is fixed, and the README's warning can go."""
+    """Lightning-AI/pytorch-lightning#20550: if this fails, it is fixed, and the page's warning can go."""
     whole, resumed = Module(), Module()
     used, _ = fit(whole, tmp_path, max_epochs=EPOCHS)
     assert used == rates(CURVE, range(UPDATES))

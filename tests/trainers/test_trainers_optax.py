@@ -1,4 +1,4 @@
-"""Curves in optax's wrappers, with the README's lines: an update that they let through moves the curve."""
+"""Curves in optax's wrappers, by the page's programs: an update that they let through moves the curve."""
 
 import jax
 import jax.numpy as jnp
@@ -6,17 +6,16 @@ import numpy as np
 import optax
 import pytest
 from support.jax_cases import assert_equal_bits, product
-from support.jax_trainers import BATCHES, Watched
-from support.trainers import CURVE, PEAK, execute, readme
+from support.jax_trainers import watched
+from support.trainers import CURVE, OF_PAGE, PEAK, PEAK_OF_PAGE, whole_and_resumed
 
 from plateau_jax import PlateauCurve, StagedCurve, optax_schedule
 
 pytestmark = pytest.mark.slow
 
-CHAIN, WRAPPED, PARTITION, AVERAGE = readme("optax")
 OTHER = PlateauCurve(24, plateaus=[(50, 30)], decay_shape="linear")
-RAMP = StagedCurve([(8, 1.0)])
-LABELS = {"first": "matrices", "bias": "vectors", "last": "matrices"}
+RAMP = StagedCurve([(50, 1.0)])
+"""That of the page."""
 
 
 def through_bytes(tree):
@@ -24,47 +23,37 @@ def through_bytes(tree):
     return jax.tree.map(lambda leaf: jnp.array(np.array(leaf)), tree)
 
 
-class Run:
-    """The matrices are updated in every second call, the vectors in every call."""
-
-    def __init__(self):
-        self.watched = Watched()
-        names = {"optax": optax, "curve": CURVE, "other": OTHER, "labels": LABELS}
-        names["optax_schedule"] = self.watched
-        execute([CHAIN, WRAPPED, PARTITION], names)
-        self.tx = tx = names["tx"]
-        first, last = jnp.linspace(-1, 1, 32).reshape(4, 8), jnp.linspace(1, -1, 8).reshape(8, 1)
-        params = {"first": first, "bias": jnp.zeros(8), "last": last}
-        self.state = params, tx.init(params)
-
-        @jax.jit
-        def step(state, inputs, targets):
-            def loss(params):
-                hidden = jnp.tanh(inputs @ params["first"] + params["bias"])
-                return jnp.mean((hidden @ params["last"] - targets) ** 2)
-
-            params, opt_state = state
-            updates, opt_state = tx.update(jax.grad(loss)(params), opt_state, params)
-            return optax.apply_updates(params, updates), opt_state
-
-        self.step = step
-
-    def train(self, first, last):
-        for batch in BATCHES[first:last]:
-            self.state = self.step(self.state, *batch)
+def test_resumed_it_is_as_uninterrupted(tmp_path):
+    heading = "optax: MultiSteps and apply_if_finite"
+    (whole, given), (resumed, given_later) = whole_and_resumed(heading, tmp_path, watched)
+    given.assert_given(OF_PAGE, PEAK_OF_PAGE, range(200))
+    # Saved after 200 micro-batches, of which one was left out: between two updates.
+    given_later.assert_given(OF_PAGE, PEAK_OF_PAGE, range(99, 200))
+    states = [[end.names["params"], end.names["opt_state"]] for end in (resumed, whole)]
+    jax.tree.map(np.testing.assert_array_equal, *states)
+    assert int(whole.names["opt_state"].total_notfinite) == 1
 
 
-def test_resumed_between_two_updates_it_is_as_uninterrupted():
-    whole, interrupted, resumed = Run(), Run(), Run()
-    whole.train(0, 24)
-    whole.watched.assert_given(CURVE, PEAK, range(12))
-    whole.watched.assert_given(OTHER, PEAK, range(24))
-    interrupted.train(0, 9)
-    resumed.state = through_bytes(interrupted.state)
-    resumed.train(9, 24)
-    resumed.watched.assert_given(CURVE, PEAK, range(4, 12))
-    resumed.watched.assert_given(OTHER, PEAK, range(9, 24))
-    jax.tree.map(np.testing.assert_array_equal, resumed.state, whole.state)
+def test_with_two_curves_and_an_average_of_the_weights_it_is_as_uninterrupted(tmp_path):
+    heading = "optax: partition and an average of the weights"
+    linear = PlateauCurve(200, warmup_steps=20, decay_shape="linear")
+    (whole, given), (resumed, given_later) = whole_and_resumed(heading, tmp_path, watched)
+    for each, counts in ((given, range(200)), (given_later, range(100, 200))):
+        each.assert_given(OF_PAGE, 2e-2, counts)
+        each.assert_given(linear, 1e-2, counts)
+        each.assert_given(RAMP, 0.95, counts)
+    jax.tree.map(np.testing.assert_array_equal, resumed.names["state"], whole.names["state"])
+
+    # Its average, from its first weights, which are 0, by the definition.
+    params, _, opt_state = whole.names["state"]
+    params = jax.tree.map(jnp.zeros_like, params)
+    state, wanted = (params, params, jax.tree.map(jnp.zeros_like, opt_state)), 0.0
+    for count in range(12):
+        inputs = np.random.default_rng(count).normal(size=(256, 8)).astype(np.float32)
+        state, _ = whole.names["train"](*state, inputs, count)
+        decay = float(product(RAMP, 0.95, np.array([count]), False)[0])
+        wanted = decay * wanted + (1 - decay) * np.asarray(state[0]["weights"])
+        np.testing.assert_allclose(state[1]["weights"], wanted, rtol=1e-5)
 
 
 def moves(tx, gradients):
@@ -139,19 +128,6 @@ def test_injected_settings_follow_their_curves_and_come_back():
         params = optax.apply_updates(params, updates)
         for name, curve, peak in (("learning_rate", CURVE, PEAK), ("weight_decay", OTHER, 0.1)):
             assert_equal_bits(state.hyperparams[name][None], product(curve, peak, np.array([step]), False))
-
-
-def test_an_average_of_weights_whose_decay_is_a_curve():
-    params, average, wanted = jnp.float32(1), jnp.float32(0), 0.0
-    names = {"optax": optax, "optax_schedule": optax_schedule, "ramp": RAMP}
-    for count in range(12):
-        names |= {"params": params, "average": average, "count": count}
-        execute([AVERAGE], names)
-        average = names["average"]
-        decay = product(RAMP, 0.999, np.array([count]), False)[0]
-        assert_equal_bits(optax_schedule(RAMP, 0.999)(count)[None], decay[None])
-        wanted = float(decay) * wanted + (1 - float(decay)) * float(params)
-        np.testing.assert_allclose(average, wanted, rtol=1e-6)
 
 
 def test_a_moving_average_of_gradients_whose_decay_is_a_curve():

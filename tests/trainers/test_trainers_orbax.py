@@ -1,4 +1,4 @@
-"""A training in JAX that orbax saves and restores with its curve, with the README's lines."""
+"""A training in JAX that orbax saves and restores with its curve, by the page's program."""
 
 import jax
 import jax.numpy as jnp
@@ -7,14 +7,13 @@ import optax
 import orbax.checkpoint as ocp
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
-from support.jax_trainers import BATCHES, Watched
-from support.trainers import CURVE, PEAK, execute, readme
+from support.jax_trainers import BATCHES, Watched, watched
+from support.trainers import CURVE, OF_PAGE, PEAK, PEAK_OF_PAGE, train, whole_and_resumed
 
-from plateau_jax import Curve, PlateauCurve
+from plateau_jax import PlateauCurve
 
 pytestmark = pytest.mark.slow
 
-SAVE, RESTORE, ASK = readme("orbax")
 BRANCH = CURVE.cooldown(6, 4)
 
 
@@ -54,37 +53,41 @@ class Run:
         for batch in BATCHES[first:last]:
             self.state = self.step(self.state, *batch)
 
-    def names(self, manager):
-        return {"ocp": ocp, "Curve": Curve, "manager": manager, "count": 5, "state": self.state} | {
-            "curve": self.curve
-        }
-
-    def load(self, manager):
-        names = self.names(manager)
-        execute([RESTORE, ASK], names)
-        assert names["back"].curve == CURVE.to_dict()
+    def load(self, page, manager):
         shardings = [leaf.sharding for leaf in jax.tree.leaves(self.state)]
-        self.state = names["back"].state
+        self.state = page["restore"](manager, 5, self.state, self.curve)
         assert [leaf.sharding for leaf in jax.tree.leaves(self.state)] == shardings
 
 
 @pytest.fixture(scope="module")
-def manager(tmp_path_factory):
+def page(tmp_path_factory):
+    return train("orbax", tmp_path_factory.mktemp("page")).names
+
+
+@pytest.fixture(scope="module")
+def manager(page, tmp_path_factory):
     """The manager of a checkpoint that was saved after five updates on four devices."""
     with ocp.CheckpointManager(tmp_path_factory.mktemp("saved")) as manager:
         run = Run()
         run.train(0, 5)
-        execute([SAVE], run.names(manager))
+        page["save"](manager, 5, run.state, run.curve)
         manager.wait_until_finished()
         yield manager
 
 
+def test_the_program_resumed_is_as_uninterrupted(tmp_path):
+    (whole, given), (resumed, given_later) = whole_and_resumed("orbax", tmp_path, watched)
+    given.assert_given(OF_PAGE, PEAK_OF_PAGE, range(200))
+    given_later.assert_given(OF_PAGE, PEAK_OF_PAGE, range(100, 200))
+    jax.tree.map(np.testing.assert_array_equal, resumed.names["state"], whole.names["state"])
+
+
 @pytest.mark.parametrize("parts", [4, 2])
-def test_resumed_it_is_as_uninterrupted_in_another_sharding_too(manager, parts):
+def test_resumed_it_is_as_uninterrupted_in_another_sharding_too(page, manager, parts):
     whole, resumed = Run(), Run(parts=parts)
     whole.train(0, 12)
     whole.watched.assert_given(CURVE, PEAK, range(12))
-    resumed.load(manager)
+    resumed.load(page, manager)
     resumed.train(5, 12)
     resumed.watched.assert_given(CURVE, PEAK, range(5, 12))
     for found, wanted in zip(*map(jax.tree.leaves, (resumed.state, whole.state)), strict=True):
@@ -94,10 +97,10 @@ def test_resumed_it_is_as_uninterrupted_in_another_sharding_too(manager, parts):
             np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-7)
 
 
-def test_it_goes_on_under_a_curve_of_the_same_past_and_under_no_other(manager):
+def test_it_goes_on_under_a_curve_of_the_same_past_and_under_no_other(page, manager):
     run = Run(BRANCH)
-    run.load(manager)
+    run.load(page, manager)
     run.train(5, 12)
     run.watched.assert_given(BRANCH, PEAK, range(5, 12))
     with pytest.raises(ValueError, match="another past"):
-        Run(PlateauCurve(12)).load(manager)
+        Run(PlateauCurve(12)).load(page, manager)

@@ -1,21 +1,72 @@
-"""Plain PyTorch under a curve: several optimizers, and other schedulers beside it."""
+"""Plain PyTorch under a curve, by the page's programs; and other schedulers beside it."""
+
+from unittest.mock import patch
 
 import numpy as np
 import pytest
 from support import trainers
 from support.runs import through_a_file
-from support.trainers import CURVE, PEAK, execute, rates, rates_used, readme, same_weights
-from torch.optim import AdamW, Muon
-from torch.optim.lr_scheduler import ChainedScheduler, ConstantLR, ExponentialLR, LambdaLR, SequentialLR
+from support.trainers import (
+    CURVE,
+    OF_PAGE,
+    PEAK,
+    PEAK_OF_PAGE,
+    rates,
+    rates_used,
+    same_weights,
+    train,
+    whole_and_resumed,
+)
+from torch.optim import AdamW
+from torch.optim.lr_scheduler import ChainedScheduler, ExponentialLR, LambdaLR
 from torch.optim.swa_utils import SWALR
 
+import torch_bridge
 from plateau_jax import PlateauCurve
 from torch_bridge import lambda_lr
 
 pytestmark = pytest.mark.slow
 
-SEVERAL, SEQUENTIAL = readme("Plain PyTorch")
-OTHER = PlateauCurve(12, plateaus=[(50, 30)], decay_shape="linear")
+SEVERAL, SEQUENTIAL = "Plain PyTorch, several optimizers", "Plain PyTorch, beside torch's own schedulers"
+LINEAR = PlateauCurve(200, warmup_steps=20, decay_shape="linear")
+LATER = PlateauCurve(160, warmup_steps=20, plateaus=[(0, 60)], init_lr_ratio=0.1)
+
+
+def of_torch(optimizer, curve):
+    """torch's own scheduler, with the curve's multipliers."""
+    return LambdaLR(optimizer, lambda step: curve(step))
+
+
+def alternating(*parts):
+    return [used for both in zip(*parts, strict=True) for used in both]
+
+
+@pytest.mark.parametrize(
+    ("heading", "wanted"),
+    [
+        ("Plain PyTorch", rates(OF_PAGE, range(200), PEAK_OF_PAGE)),
+        (SEVERAL, alternating(rates(OF_PAGE, range(200), 0.02), rates(LINEAR, range(200), PEAK_OF_PAGE))),
+        (
+            SEQUENTIAL,
+            [[0.1 * float(np.float32(PEAK_OF_PAGE))]] * 40 + rates(LATER, range(160), PEAK_OF_PAGE),
+        ),
+    ],
+)
+def test_resumed_it_is_as_uninterrupted(heading, wanted, tmp_path):
+    (whole, used), (resumed, used_later) = whole_and_resumed(heading, tmp_path, rates_used)
+    assert used == wanted
+    assert used_later == wanted[len(wanted) // 2 :]
+    assert same_weights(resumed.names["model"], whole.names["model"])
+
+
+def test_in_a_sequence_it_is_as_a_scheduler_of_torch(tmp_path):
+    used = {}
+    for name, scheduler in (("ours", lambda_lr), ("torch's", of_torch)):
+        (tmp_path / name).mkdir()
+        with rates_used() as used[name], patch.object(torch_bridge, "lambda_lr", scheduler):
+            train(SEQUENTIAL, tmp_path / name, changes={"lr=1e-2": f"lr={float(np.float32(PEAK_OF_PAGE))}"})
+    assert len(used["ours"]) == 200
+    assert used["ours"] == used["torch's"]
 
 
 class Run:
@@ -55,27 +106,6 @@ def used_and_resumed(build):
     return used
 
 
-def test_several_optimizers_under_a_curve_each():
-    def build(model):
-        matrices = [parameter for parameter in model.parameters() if parameter.dim() == 2]
-        others = [parameter for parameter in model.parameters() if parameter.dim() < 2]
-        names = {"muon": Muon(matrices, 0.02), "adamw": AdamW(others, PEAK), "curve": CURVE, "other": OTHER}
-        names["lambda_lr"] = lambda_lr
-        execute([SEVERAL], names)
-        return [names["muon"], names["adamw"]], names["schedulers"], lambda _: names["schedulers"]
-
-    used = used_and_resumed(build)
-    assert used[0::2] == rates(CURVE, range(12), 0.02)
-    assert used[1::2] == rates(OTHER, range(12))
-
-
-def after_a_constant(optimizer, lambda_lr):
-    names = {"SequentialLR": SequentialLR, "ConstantLR": ConstantLR, "lambda_lr": lambda_lr}
-    names |= {"optimizer": optimizer, "curve": CURVE}
-    execute([SEQUENTIAL], names)
-    return [names["scheduler"]], lambda _: [names["scheduler"]]
-
-
 def chained(optimizer, lambda_lr):
     chain = ChainedScheduler([lambda_lr(optimizer, CURVE), ExponentialLR(optimizer, 0.9)], optimizer)
     return [chain], lambda _: [chain]
@@ -86,12 +116,7 @@ def before_averaging(optimizer, lambda_lr):
     return schedulers, lambda update: schedulers[update >= 8 :][:1]
 
 
-def of_torch(optimizer, curve):
-    """torch's own scheduler, with the curve's multipliers."""
-    return LambdaLR(optimizer, lambda step: curve(step))
-
-
-@pytest.mark.parametrize("combine", [after_a_constant, chained, before_averaging])
+@pytest.mark.parametrize("combine", [chained, before_averaging])
 def test_beside_other_schedulers(combine):
     def build(scheduler):
         def of(model):
@@ -103,7 +128,5 @@ def test_beside_other_schedulers(combine):
 
     used = used_and_resumed(build(lambda_lr))
     assert used == Run(build(of_torch)).train(0, 12)
-    if combine is after_a_constant:
-        assert used == [[0.5 * float(np.float32(PEAK))]] * 4 + rates(CURVE, range(8))
     if combine is before_averaging:
         assert used[:9] == rates(CURVE, range(9))

@@ -1,19 +1,33 @@
-"""Hugging Face's Trainer under a curve, with the README's lines: accumulation, resumed in mid-epoch."""
+"""Hugging Face's Trainer under a curve, by the page's program: accumulation, resumed in mid-epoch."""
+
+import re
+from dataclasses import replace
 
 import pytest
 import torch
 from support import trainers
-from support.trainers import CURVE, PEAK, execute, rates, rates_used, readme, same_weights
+from support.trainers import (
+    CURVE,
+    OF_PAGE,
+    PAGE,
+    PEAK,
+    PEAK_OF_PAGE,
+    rates,
+    rates_used,
+    same_weights,
+    train,
+    whole_and_resumed,
+)
 from torch import nn
 from torch.optim import AdamW
 from transformers import Trainer, TrainingArguments
 
-from plateau_jax import PlateauCurve
 from torch_bridge import lambda_lr
 
 pytestmark = pytest.mark.slow
 
-*SUBCLASS, AS_IT_IS = readme("Hugging Face Trainer")
+HEADING = "Hugging Face Trainer"
+(AS_IT_IS,) = re.findall(r"`(Trainer\(.+?)`", PAGE.read_text(encoding="utf-8"))
 EPOCHS, UPDATES = 3, 12  # an epoch has 14 batches: three updates of four, and one of the last two
 
 
@@ -44,22 +58,16 @@ def arguments(folder):
     )
 
 
-def as_a_subclass(names):
-    execute(SUBCLASS, names)
-    return names["CurveTrainer"](names["model"], names["args"], train_dataset=names["dataset"])
-
-
-def as_it_is(names):
-    names["optimizer"] = AdamW(names["model"].parameters(), PEAK)
-    execute([AS_IT_IS], names)
-    return names["trainer"]
-
-
-def fit(build, curve, folder, resume_from=None, overflow_at=0):
+def fit(curve, folder, resume_from=None, overflow_at=0, trainer_class=None):
     """The trainer after its training, and the rates that its updates used."""
     dataset = [{"inputs": inputs, "labels": labels} for inputs, labels in trainers.dataset(56)]
-    names = {"model": Net(), "args": arguments(folder), "dataset": dataset, "curve": curve}
-    trainer = build(names | {"Trainer": Trainer, "PlateauCurve": PlateauCurve, "lambda_lr": lambda_lr})
+    model, settings = Net(), arguments(folder)
+    if trainer_class:
+        trainer = trainer_class(model, settings, train_dataset=dataset)
+    else:
+        names = {"Trainer": Trainer, "model": model, "arguments": settings, "dataset": dataset}
+        names |= {"optimizer": AdamW(model.parameters(), PEAK), "lambda_lr": lambda_lr, "curve": curve}
+        trainer = eval(AS_IT_IS, names)
     if overflow_at:  # with a gradient scaler; accelerate refuses fp16 itself on a CPU
         trainer.accelerator.scaler = torch.amp.GradScaler("cpu")
         trainer.model.overflow_at = overflow_at
@@ -68,22 +76,33 @@ def fit(build, curve, folder, resume_from=None, overflow_at=0):
     return trainer, used
 
 
-@pytest.mark.parametrize(
-    ("build", "curve"), [(as_a_subclass, PlateauCurve(UPDATES)), (as_it_is, CURVE)], ids=["subclass", "as is"]
-)
-def test_resumed_in_mid_epoch_it_is_as_uninterrupted(build, curve, tmp_path):
-    whole, used = fit(build, curve, tmp_path / "whole")
+def test_the_program_resumed_is_as_uninterrupted(tmp_path):
+    (whole, used), (resumed, used_later) = whole_and_resumed(HEADING, tmp_path, rates_used)
+    assert used == rates(OF_PAGE, range(200), PEAK_OF_PAGE, groups=2)
+    assert used_later == used[100:]
+    assert same_weights(resumed.names["model"], whole.names["model"])
+
+
+@pytest.mark.parametrize("subclass", [True, False], ids=["subclass", "as is"])
+def test_resumed_in_mid_epoch_it_is_as_uninterrupted(subclass, tmp_path):
+    curve, chosen = CURVE, None
+    if subclass:
+        curve = replace(OF_PAGE, total_steps=UPDATES, warmup_steps=UPDATES // 10)
+        chosen = train(HEADING, tmp_path, changes={"trainer.train(": "print("}).names["CurveTrainer"]
+    whole, used = fit(curve, tmp_path / "whole", trainer_class=chosen)
     groups = len(whole.optimizer.param_groups)
     assert used == rates(curve, range(UPDATES), groups=groups)
     logged = [entry["learning_rate"] for entry in whole.state.log_history if "learning_rate" in entry]
     assert logged == [rate for rate, *_ in used]
 
-    resumed, used = fit(build, curve, tmp_path / "resumed", str(tmp_path / "whole" / "checkpoint-5"))
+    resumed, used = fit(
+        curve, tmp_path / "resumed", str(tmp_path / "whole" / "checkpoint-5"), trainer_class=chosen
+    )
     assert used == rates(curve, range(5, UPDATES), groups=groups)
     assert same_weights(resumed.model, whole.model)
 
 
 def test_an_update_that_fp16_skips_leaves_the_curve_where_it_is(tmp_path):
-    trainer, used = fit(as_it_is, CURVE, tmp_path, overflow_at=10)  # in the third update
+    trainer, used = fit(CURVE, tmp_path, overflow_at=10)  # in the third update
     assert trainer.state.global_step == UPDATES
     assert used == rates(CURVE, range(UPDATES - 1))

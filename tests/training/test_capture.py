@@ -178,7 +178,7 @@ def test_a_whole_training_step(kept: list[Tensor]) -> None:
 
     captured, eager = build(), build()
     captured._graphs = Graphs(captured._update, captured._drivers, CPU)
-    captured._foundation = Foundation(captured.model, captured.optimizers, captured=True)
+    captured._foundation = Foundation(captured.model, captured.optimizers, captured.optimizers, captured=True)
     data = [*batches(20), *batches(20, rows=7, seed=1)]
     for number, batch in enumerate(data):
         if number == 2:

@@ -66,7 +66,7 @@ def test_every_layout_gives_the_bits_of_eager(layout: Any) -> None:
 def test_every_layout_compiled(layout: Any) -> None:
     torch._dynamo.reset()
     both, eager = captured_and_eager()
-    both._loss_fn = torch.compile(mean_loss)
+    both._update._loss_fn = torch.compile(mean_loss)
     for number in range(6):
         batch, _ = _batch(layout, number)
         torch.testing.assert_close(both(batch), eager(batch), rtol=1e-5, atol=1e-6)

@@ -177,7 +177,7 @@ def test_settings_that_no_graph_can_have_change_nothing(kept: list[Tensor]) -> N
     step, eager = step_of(), step_of()
     assert same(train(step, batches(2)), train(eager, batches(2)))
     step._graphs = Graphs(step._update, step._drivers, CPU)
-    step._foundation = Foundation(step.model, step.optimizers, captured=True)
+    step._foundation = Foundation(step.model, step.optimizers, step.optimizers, captured=True)
     group = step.optimizer.param_groups[0]
     for _ in range(2):
         group["fused"] = False

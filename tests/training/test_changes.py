@@ -28,7 +28,7 @@ def _built(captured: bool, *, trained: bool = True) -> tuple[_Parts, Optimizer, 
         mean_loss(model, batches(1)[0]).backward()
         optimizer.step()
         optimizer.zero_grad()
-    return model, optimizer, Foundation(model, [optimizer], captured)
+    return model, optimizer, Foundation(model, [optimizer], [optimizer], captured)
 
 
 def _group(optimizer: Optimizer) -> dict[str, Any]:
@@ -62,6 +62,7 @@ _ALWAYS: dict[str, Callable[[Any, Any], Any]] = {
     "a parameter less": lambda model, optimizer: _group(optimizer)["params"].pop(),
     "another order": lambda model, optimizer: _group(optimizer)["params"].reverse(),
     "a group more": lambda model, optimizer: optimizer.add_param_group({"params": [_new()]}),
+    "another step": lambda model, optimizer: setattr(optimizer, "step", lambda: None),
     "a load": lambda model, optimizer: optimizer.load_state_dict(optimizer.state_dict()),
 }
 _CAPTURED: dict[str, Callable[[Any, Any], Any]] = {
@@ -157,7 +158,7 @@ def test_states_that_a_first_update_makes_are_seen() -> None:
 def test_a_rate_that_is_a_number_is_no_setting() -> None:
     model = Net()
     optimizer = optimizer_of("plain adam", model)
-    foundation = Foundation(model, [optimizer], captured=False)
+    foundation = Foundation(model, [optimizer], [optimizer], captured=False)
     for rate in (0.1, 0.2):
         _group(optimizer)["lr"] = rate
         assert not foundation.changed()

@@ -5,10 +5,9 @@ from typing import Any
 
 import pytest
 import torch
-from support.training import CURVE, Net, mean_loss, optimizer_of
+from support.training import Net, mean_loss, optimizer_of
 from torch import nn
 
-from torch_bridge import lambda_lr
 from torch_bridge.training.optimizers import check_model, device_of, optimizers_of
 
 _ALL = {
@@ -51,27 +50,3 @@ def test_what_is_refused() -> None:
     more = [*model.parameters(), nn.Parameter(torch.ones(1))]
     with pytest.raises(ValueError, match="1 of the optimizer's 5 parameters are not the model's"):
         optimizers_of(model, torch.optim.SGD(more))
-
-
-@pytest.mark.parametrize(
-    "attach",
-    [
-        lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 10),
-        lambda optimizer: torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 10),
-        lambda optimizer: torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, 10),
-    ],
-)
-def test_a_scheduler_is_a_second_clock(attach: Any) -> None:
-    model = Net()
-    optimizer = optimizer_of("adamw", model)
-    attach(optimizer)
-    with pytest.raises(ValueError, match="scheduler is attached"):
-        optimizers_of(model, optimizer)
-
-
-def test_a_scheduler_of_this_project_is_one_too() -> None:
-    model = Net()
-    optimizer = optimizer_of("sgd", model)
-    lambda_lr(optimizer, CURVE)
-    with pytest.raises(ValueError, match="scheduler is attached"):
-        optimizers_of(model, optimizer)

@@ -7,7 +7,7 @@ import numpy as np
 import optax
 import pytest
 import torch
-from support.defaults import ACCUMULATES_IN_FLOAT32, table
+from support.defaults import ACCUMULATES_IN_FLOAT32, differences
 from support.trainers import rates_used
 from support.twins import TWINS, batches, distance, flax_weights
 from torch.nn.functional import cross_entropy
@@ -19,7 +19,7 @@ from torch_bridge import TrainStep, lambda_lr
 UPDATES, MICRO_BATCHES = 200, 3
 CURVE = PlateauCurve(UPDATES, warmup_steps=20, plateaus=[(30, 20), (70, 15)], min_lr_ratio=0.1)
 PEAK, DECAY, MAX_NORM = 1e-3, 0.1, 0.65
-CLIPPING = table()[1]
+CLIPPING = differences()["Clipping gradients"].run()["clip_as_torch"](MAX_NORM)
 BOUNDS = {"float64": 1e-12, "float32": 5e-6}
 
 pytestmark = pytest.mark.slow
@@ -74,7 +74,7 @@ def in_jax(name, dtype):
     with jax.enable_x64(dtype == "float64"):
         # The other hyperparameters stay Python floats, as torch's are.
         adamw = optax.inject_hyperparams(optax.adamw, static_args=("b1", "b2", "eps", "eps_root"))
-        tx = optax.chain(CLIPPING.line(c=MAX_NORM), adamw(optax_schedule(CURVE, PEAK), weight_decay=DECAY))
+        tx = optax.chain(CLIPPING, adamw(optax_schedule(CURVE, PEAK), weight_decay=DECAY))
         accumulator = {"accumulator_dtype": dtype} if ACCUMULATES_IN_FLOAT32 else {}
         tx = optax.MultiSteps(tx, MICRO_BATCHES, **accumulator)
 

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import torch
 from support.training import CURVE, OPTIMIZERS, Net, batches, mean_loss, same, step_of, through_a_file, train
 from torch import Tensor, nn
 
-from torch_bridge import TrainStep
+from torch_bridge import Checkpoints, TrainStep
 
 
 @pytest.mark.parametrize("name", ["adamw", "momentum", "plain adam", "rmsprop"])
@@ -203,7 +204,7 @@ class _Named(torch.optim.Optimizer):
                 parameter.sub_(group["lr"] * change.float())
 
 
-def test_an_optimizer_with_something_under_a_name_and_dtypes_of_its_own() -> None:
+def test_an_optimizer_with_something_under_a_name_and_dtypes_of_its_own(tmp_path: Path) -> None:
     def step() -> TrainStep:
         model = Net()
         return TrainStep(model, _Named(model.parameters()), mean_loss, CURVE)
@@ -211,11 +212,14 @@ def test_an_optimizer_with_something_under_a_name_and_dtypes_of_its_own() -> Non
     data, straight, first = batches(6), step(), step()
     expected = train(straight, data)
     train(first, data[:3])
-    second = step()
+    second, third = step(), step()
     second.load_state_dict(through_a_file(first.state_dict()))
-    assert second.optimizer.state["k"].item() == 3  # type: ignore[index]
-    assert same(train(second, data[3:]), expected[3:])
-    assert same(second.state_dict(), straight.state_dict())
+    Checkpoints(tmp_path).save(3, wait=True, step=first)
+    assert Checkpoints(tmp_path).load(step=third) == 3
+    for resumed in (second, third):
+        assert resumed.optimizer.state["k"].item() == 3  # type: ignore[index]
+        assert same(train(resumed, data[3:]), expected[3:])
+        assert same(resumed.state_dict(), straight.state_dict())
 
 
 @pytest.mark.parametrize(("one", "other"), [("adamw", {}), ("adamw", {"foreach": True}), ("momentum", {})])

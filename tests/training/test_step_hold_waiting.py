@@ -98,7 +98,7 @@ def test_captured_equals_eager(hold: Any, monkeypatch: pytest.MonkeyPatch) -> No
     without_cuda(monkeypatch, kept)
     captured, eager = (step_of("momentum", curve=CURVE, hold=hold, max_norm=0.5) for _ in range(2))
     captured._graphs = Graphs(captured._update, captured._drivers, CPU)
-    captured._foundation = Foundation(captured.model, captured.optimizers, captured=True)
+    captured._foundation = Foundation(captured.model, captured.optimizers, captured.optimizers, captured=True)
     for number, batch in enumerate(batches(40)):
         if number == 2:
             state = captured.optimizer.state_dict()["state"].values()

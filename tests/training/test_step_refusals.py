@@ -83,16 +83,6 @@ def test_an_optimizer_of_another_model_and_a_closure() -> None:
         TrainStep(model, torch.optim.LBFGS(model.parameters()), mean_loss, CURVE)
 
 
-def test_a_scheduler_beside_the_curve() -> None:
-    model = Net()
-    optimizer = optimizer_of("adamw", model)
-    torch.optim.lr_scheduler.ConstantLR(optimizer)
-    group = dict(optimizer.param_groups[0])
-    with pytest.raises(ValueError, match="scheduler"):
-        TrainStep(model, optimizer, mean_loss, CURVE)
-    assert optimizer.param_groups[0] == group
-
-
 @pytest.mark.parametrize(
     ("value", "error"),
     [

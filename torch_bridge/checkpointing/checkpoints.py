@@ -12,7 +12,6 @@ import torch
 from torch import nn
 
 from torch_bridge.checkpointing import folders, parts
-from torch_bridge.checkpointing.agreement import on_all_ranks
 from torch_bridge.checkpointing.background import Background
 from torch_bridge.checkpointing.loading_parts import LoadingModel, LoadingPart, load_all_or_none
 from torch_bridge.checkpointing.missing_ranks import named_when_missing
@@ -20,6 +19,7 @@ from torch_bridge.checkpointing.parts import Part, Snapshot
 from torch_bridge.checkpointing.writing_ranks import WritingRanks
 from torch_bridge.core import at_this_line, checks
 from torch_bridge.distributed import processes
+from torch_bridge.distributed.agreement import on_all_ranks
 
 _MOST_READS = 100  # attempts to read a checkpoint before it is removed
 
@@ -43,7 +43,8 @@ class Checkpoints:
     Under several processes each of them calls `save` and `load`, with the same arguments, on a folder
     that they share. The ranks that hold the shards of a tensor write them. When the tensor is loaded it
     takes the form that the part has now: on another number of processes, under DDP, FSDP2 or on one
-    process. A value that is the same on all ranks is written once, any other value (random numbers, for
+    process. DTensors that an optimizer keeps in another form than its parameters are placed under FSDP2 as
+    they were. A value that is the same on all ranks is written once, any other value (random numbers, for
     instance) once for each rank. When fewer processes load, the values of the missing ranks are dropped.
     When more processes load, a `TrainStep` on a new rank keeps its own random numbers and carry, and every
     other value there is rank 0's. A warning says so.
@@ -269,7 +270,8 @@ class Checkpoints:
                 for each in loading:
                     structure = {each.name: each.structure(saved.states)}
                     of_rank = rank if each.is_of_each_rank else 0
-                    state = reading.read(saved, structure, each.template(), of_rank)[each.name]
+                    template, sharded = each.template(), each.sharded_parameters()
+                    state = reading.read(saved, structure, template, sharded, of_rank)[each.name]
                     each.receive(state, rank >= len(saved.manifests))
             except FileNotFoundError:
                 if saved.found.path.is_dir():

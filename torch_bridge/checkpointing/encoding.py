@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from torch_bridge.distributed import processes
-from torch_bridge.distributed.dtensors import local_part, mesh_of
+from torch_bridge.distributed.dtensors import local_part, mesh_of, placements_of
 
 _TAG = "$"
 _SAFE = 2**63  # Python reads longer decimals, but none of more than some thousand digits
@@ -24,8 +24,9 @@ _DICTIONARIES: dict[str, Any] = {kind.__name__: kind for kind in (dict, OrderedD
 _SEQUENCES: dict[str, Any] = {kind.__name__: kind for kind in (tuple, torch.Size, set, frozenset)}
 _ARRAYS = "?biufcSUMm"  # the kinds of NumPy's dtypes whose values are their bytes
 
-MakeTensor = Callable[[str, torch.dtype, list[int], list[int] | None], Tensor]
-"""Makes a tensor from its key, its dtype, its shape and, where it is not contiguous, its strides."""
+MakeTensor = Callable[[str, torch.dtype, list[int], list[int] | None, list[int | None] | None], Tensor]
+"""Makes a tensor from its key, its dtype and its shape; then come its strides, where it is not contiguous,
+and what `placements_of` told of it, where it was a DTensor."""
 
 
 def encode(
@@ -147,6 +148,8 @@ def _encode_tensor(
     encoded = _reference(path, str(held.dtype).removeprefix("torch."), list(held.shape))
     if not mesh and not held.is_contiguous():
         encoded["stride"] = list(held.stride())
+    if (placements := placements_of(tensor)) is not None:
+        encoded["placements"] = placements
     return encoded
 
 
@@ -182,7 +185,12 @@ def _reference(key: str, dtype: str, shape: list[int]) -> dict[str, Any]:
 def _decode_tagged(found: dict[str, Any], make: MakeTensor) -> Any:
     tag = found[_TAG]
     if tag == "tensor":
-        return make(found["key"], _dtype(found["dtype"]), found["shape"], found.get("stride"))
+        shape, placements = found["shape"], found.get("placements")
+        if placements is not None and not all(
+            each is None or (type(each) is int and 0 <= each < len(shape)) for each in placements
+        ):
+            raise ValueError(f"{found['key']} has the placements {placements}")
+        return make(found["key"], _dtype(found["dtype"]), shape, found.get("stride"), placements)
     if tag in _SEQUENCES:
         return _SEQUENCES[tag](decode(found["items"], make))
     if tag in _DICTIONARIES:

@@ -7,11 +7,12 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from torch_bridge.checkpointing import encoding, parts
-from torch_bridge.checkpointing.agreement import on_all_ranks
 from torch_bridge.checkpointing.parts import Part, Snapshot
 from torch_bridge.checkpointing.stateful import Stateful
+from torch_bridge.distributed.agreement import on_all_ranks
 from torch_bridge.distributed.dtensors import mesh_of
 from torch_bridge.distributed.plain_names import with_plain_names
+from torch_bridge.schedulers.param_groups import all_parameters
 from torch_bridge.training.state_checks import add_new_states
 from torch_bridge.training.step import TrainStep
 
@@ -54,6 +55,25 @@ class LoadingPart:
         if to_load is None or not (self._before is None or any(map(mesh_of, tensors.values()))):
             return tensors
         return encoding.encode(self.name, to_load())[1]
+
+    def sharded_parameters(self) -> dict[str, Tensor]:
+        """The sharded parameters of an optimizer or a training step.
+
+        Each stands under the key that the keys of its state begin with. Under that of all states stands the
+        first one, for what an optimizer keeps for no single parameter.
+        """
+        part, keys = self._part, [self.name]
+        optimizers: Sequence[Optimizer] = [part] if isinstance(part, Optimizer) else []
+        if isinstance(part, TrainStep):
+            optimizers, key = part.optimizers, f"{self.name}['optimizer']"
+            keys = [key] if len(optimizers) == 1 else [f"{key}[{index}]" for index in range(len(optimizers))]
+        found: dict[str, Tensor] = {}
+        for key, optimizer in zip(keys, optimizers, strict=False):
+            for number, parameter in enumerate(all_parameters([optimizer])):
+                if mesh_of(parameter):
+                    found.setdefault(f"{key}['state']", parameter)
+                    found[f"{key}['state'][{number}]"] = parameter
+        return found
 
     def structure(self, states: Sequence[Mapping[str, Any]]) -> Any:
         """What to read: the part as JSON.

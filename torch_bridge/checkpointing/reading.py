@@ -17,7 +17,7 @@ from torch_bridge.checkpointing.folders import STATE
 from torch_bridge.checkpointing.manifest import Manifest
 from torch_bridge.checkpointing.writing import key_of_rank
 from torch_bridge.distributed import processes
-from torch_bridge.distributed.dtensors import mesh_of
+from torch_bridge.distributed.dtensors import empty_beside, mesh_of
 
 Value = TypeVar("Value")
 
@@ -131,24 +131,33 @@ def _open(found: folders.Complete) -> SavedCheckpoint:
 
 
 def read(
-    saved: SavedCheckpoint, structures: Mapping[str, Any], template: Mapping[str, Tensor], rank: int
+    saved: SavedCheckpoint,
+    structures: Mapping[str, Any],
+    template: Mapping[str, Tensor],
+    parameters: Mapping[str, Tensor],
+    rank: int,
 ) -> dict[str, Any]:
     """The encoded parts with a rank's tensors.
 
     Args:
         saved: The checkpoint.
         structures: The parts as JSON, by name.
-        rank: The rank.
         template: Tensors by key. Where one is a DTensor of the saved shape, the state gets a DTensor that is
-            sharded like it, and this rank reads its shard. Every other tensor is read whole, into host
-            memory.
+            sharded like it, and this rank reads its shard.
+        parameters: Sharded parameters, by the keys that the keys of their states begin with. A tensor of such
+            a state that was a DTensor, and is none in the template, becomes one over the parameter's mesh.
+            Every other tensor is read whole, into host memory.
+        rank: The rank.
     """
     wanted, stored = dict[str, Tensor](), saved.contents.state_dict_metadata
 
-    def make(key: str, dtype: torch.dtype, shape: Any, stride: Any) -> Tensor:
+    def make(key: str, dtype: torch.dtype, shape: Any, stride: Any, placements: Any) -> Tensor:
         like, own = template.get(key), key_of_rank(key, rank)
         if like is not None and mesh_of(like) and list(like.shape) == shape:
             tensor = torch.empty_like(like, dtype=dtype, requires_grad=False)
+        elif placements is not None and (parameter := _parameter_of(key, parameters)) is not None:
+            _check_memory(key, stored.get(key), shape, None)
+            tensor = empty_beside(parameter, shape, dtype, placements)
         else:
             key = own if own in stored else key
             _check_memory(key, stored.get(key), shape, stride)
@@ -161,6 +170,15 @@ def read(
     states = {name: encoding.decode(structure, make) for name, structure in structures.items()}
     tensor_files.fill(saved.found.path, saved.contents, wanted)
     return states
+
+
+def _parameter_of(key: str, parameters: Mapping[str, Tensor]) -> Tensor | None:
+    """The sharded parameter that a key of an optimizer's state belongs to."""
+    while key:
+        key = key.rpartition("[")[0]
+        if key in parameters:
+            return parameters[key]
+    return None
 
 
 def _check_memory(key: str, known: Any, shape: list[int], stride: list[int] | None) -> None:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from torch_bridge.checkpointing import files
@@ -17,15 +18,28 @@ def combine(source: str, settings: str, version: str, code: str) -> str:
     return hashlib.sha256(json.dumps([_FORMAT, source, settings, version, code]).encode()).hexdigest()
 
 
-def of_source(path: Path) -> str:
+def of_source(path: Path, inside: Mapping[tuple[int, int], Path] = MappingProxyType({})) -> str:
     """The digest of a file's bytes, or of what a folder holds, in the order of the names.
 
-    The names themselves, dates and permissions don't count.
+    The names themselves, dates and permissions don't count. Links are followed.
+
+    Args:
+        path: The file or folder.
+        inside: The folders that it lies in, by device and inode: a link back to one of them has no end.
     """
     if path.is_file():
         return "file " + files.sha256_of(path)
     if path.is_dir():
-        held = [of_source(each) for each in sorted(path.iterdir(), key=lambda each: each.name)]
+        own = path.stat().st_dev, path.stat().st_ino
+        if own in inside:
+            raise ValueError(
+                f"source: {path} is a link to {inside[own]}, the folder that it lies in, and has no end: "
+                "remove the link"
+            )
+        held = [
+            of_source(each, {**inside, own: path})
+            for each in sorted(path.iterdir(), key=lambda each: each.name)
+        ]
         return "folder " + hashlib.sha256("\n".join(held).encode()).hexdigest()
     if not path.exists():
         raise FileNotFoundError(f"source: there is no {path}")

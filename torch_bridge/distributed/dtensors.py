@@ -1,8 +1,12 @@
 """DTensors: tensors that torch spreads over the ranks of a device mesh."""
 
+from collections.abc import Sequence
 from typing import Any, cast
 
+import torch
 from torch import Tensor
+
+from torch_bridge.distributed import processes
 
 
 def mesh_of(tensor: Tensor) -> Any:
@@ -26,3 +30,44 @@ def placed_as(like: Tensor, value: Tensor) -> Tensor:
     from torch.distributed.tensor import distribute_tensor  # start-up: a third of a second
 
     return distribute_tensor(value, mesh, cast("Any", like).placements, src_data_rank=None)
+
+
+def placements_of(tensor: Tensor) -> list[int | None] | None:
+    """For each mesh dimension the tensor dimension that a DTensor is sharded along, None if it is replicated.
+
+    None for a plain tensor, and for a DTensor with another kind of placement.
+    """
+    if not mesh_of(tensor):
+        return None
+    found: list[int | None] = []
+    for placement in cast("Any", tensor).placements:
+        if type(placement).__name__ not in ("Shard", "Replicate"):
+            return None
+        found.append(placement.dim if placement.is_shard() else None)
+    return found
+
+
+def empty_beside(
+    parameter: Tensor, shape: Sequence[int], dtype: torch.dtype, placements: Sequence[int | None]
+) -> Tensor:
+    """A DTensor in host memory over the mesh of a parameter, with what `placements_of` told of another one.
+
+    Where that one's mesh had another number of dimensions, the tensor is sharded over the mesh dimensions
+    that the parameter is sharded over.
+    """
+    from torch.distributed import tensor  # start-up: a third of a second
+
+    own = placements_of(parameter) or []
+    if len(own) != len(placements):
+        dim = next((each for each in placements if each is not None), None)
+        placements = [None if each is None else dim for each in own]
+    chosen = [tensor.Replicate() if each is None else tensor.Shard(each) for each in placements]
+    make = cast("Any", tensor).empty
+    return make(shape, dtype=dtype, device_mesh=mesh_of(parameter), placements=chosen).to("cpu")
+
+
+def is_of_this_rank(value: Any) -> bool:
+    """Whether it is a DTensor whose local part belongs to this rank."""
+    if (mesh := mesh_of(value)) is None or (place := mesh.get_coordinate()) is None:
+        return False
+    return int(mesh.mesh[tuple(place)]) == processes.rank()

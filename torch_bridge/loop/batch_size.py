@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, contextmanager
 from itertools import count
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,10 +13,9 @@ from torch.utils import _pytree as pytree
 
 from torch_bridge.core import checks
 from torch_bridge.distributed import processes
+from torch_bridge.distributed.agreement import on_all_ranks
 from torch_bridge.loop.preserved_state import random_states_kept, states_kept
 from torch_bridge.training.step import TrainStep
-
-Value = TypeVar("Value")
 
 # Two; more are needed while fp16 skips until its scale fits, and before a CUDA graph is captured.
 _MOST_UPDATES = 20
@@ -92,7 +91,7 @@ def find_batch_size(
         most = share if limit is None else checks.at_least("limit", limit, 1)
         return [size for size in _divisors(share) if size <= most]
 
-    sizes, *others = _in_all(candidates)
+    sizes, *others = on_all_ranks(candidates)
     if any(other != sizes for other in others):
         raise ValueError("global_batch and limit are not the same in all ranks")
     share = int(global_batch) // processes.count()  # of NumPy's integers too
@@ -100,7 +99,7 @@ def find_batch_size(
     while fitting < unfit:
         middle = (fitting + unfit) // 2
         size = sizes[middle]
-        fits = all(_in_all(lambda size=size: _fits(make_step, make_batch, size, share // size)))
+        fits = all(on_all_ranks(lambda size=size: _fits(make_step, make_batch, size, share // size)))
         fitting, unfit = (middle + 1, unfit) if fits else (fitting, middle)
     if not fitting:
         raise RuntimeError(
@@ -112,26 +111,6 @@ def find_batch_size(
 def _divisors(number: int) -> list[int]:
     small = [size for size in range(1, math.isqrt(number) + 1) if number % size == 0]
     return sorted({*small, *(number // size for size in small)})
-
-
-def _in_all(run: Callable[[], Value]) -> list[Value]:
-    """What a function returns in each rank; if it raises in one, all raise."""
-    value: Any = None
-    error: Exception | None = None
-    try:
-        value = run()
-    except Exception as caught:
-        error = caught
-    try:
-        said = processes.gather((value, error and f"{type(error).__name__}: {error}"))
-        if error is not None:
-            raise error
-    finally:
-        del error  # whose traceback holds this frame
-    for rank, (_, message) in enumerate(said):
-        if message is not None:
-            raise RuntimeError(f"find_batch_size failed in rank {rank}: {message}")
-    return [value for value, _ in said]
 
 
 def _fits(

@@ -10,8 +10,8 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from torch_bridge.core import Curve, Rule, checks, warn
-from torch_bridge.schedulers.curve_lr_state import CurveLRState
-from torch_bridge.schedulers.hold_state import States, from_plain, to_plain
+from torch_bridge.schedulers.curve_lr_state import CurveLRState, read
+from torch_bridge.schedulers.hold_state import States, to_plain
 from torch_bridge.schedulers.multipliers import Multipliers
 from torch_bridge.schedulers.param_groups import (
     Setting,
@@ -22,15 +22,6 @@ from torch_bridge.schedulers.param_groups import (
     peaks_of,
     set_peaks,
     with_new_groups,
-)
-from torch_bridge.schedulers.resume import (
-    bases_in,
-    check_loaded,
-    check_past,
-    clock_in,
-    curves_in,
-    shown,
-    way_out,
 )
 from torch_bridge.schedulers.step_watch import Watch, stands_still
 from torch_bridge.schedulers.torch_warnings import warn_of_epoch, warn_of_order
@@ -99,13 +90,16 @@ class CurveLR(LambdaLR):
             epoch: The step to go to, as in torch; by default the next one. Below -1 it is taken as -1.
 
         Warns:
-            CurveWarning: Three times in a row, a call came after ten or more optimizer steps, or two or more
-                calls came after one optimizer step (accelerate steps a prepared scheduler once for each
-                process). Where every rate was 0, the first call after ten or more optimizer steps brings it,
-                and so do twenty optimizer steps without a call. It comes too where the training goes on at
-                rate 0 after the curve's end, by more than a hundredth of its steps and more than ten. Calls
-                without an optimizer, as for a picture, bring no warning.
-            UserWarning: As torch's own: the first call came before `optimizer.step()`; `epoch` is given.
+            CurveWarning: Once, in these cases:
+
+                - Three times in a row, a call came after ten or more optimizer steps.
+                - Three times in a row, two or more calls came after one optimizer step. (accelerate steps a
+                  prepared scheduler once for each process.)
+                - A call came after ten or more optimizer steps, or no call in twenty, and every rate was 0.
+
+                And once where the training goes on at rate 0 after the curve's end, by more than a hundredth
+                of its steps and more than ten. Without optimizer steps, as for a picture, no warning comes.
+            UserWarning: As torch's own: the first call came before `optimizer.step()`, or `epoch` is given.
 
         Raises:
             TypeError: `epoch` is not an integer. Nothing was changed.
@@ -264,73 +258,26 @@ class CurveLR(LambdaLR):
             ValueError: The state is that of a curve with another past or of another hold (unless `strict`
                 is False), or of another number of groups, or is no state. Nothing was changed.
         """
-        strict = self.strict if strict is None else strict
-        try:
-            check_loaded(state_dict)
-            if "_get_lr_called_within_step" in state_dict:
-                # torch's own LambdaLR saved it. What it had loaded from here, it has kept as it was then.
-                state_dict = {name: state_dict[name] for name in ("last_epoch", "_step_count", "base_lrs")}
-            own_peaks = self._peaks()
-            last_epoch = checks.at_least("last_epoch", state_dict["last_epoch"], -1)
-            step_count = checks.integer("_step_count", state_dict.get("_step_count", last_epoch + 1))
-            peaks = bases_in("base_lrs", state_dict["base_lrs"], len(own_peaks))
-            clock = clock_in(state_dict, last_epoch)
-            states = from_plain(state_dict.get("hold"), self._rules, strict, "lambda_lr")
-            rates = self._saved_rates(state_dict, clock, peaks, strict)
-        except KeyError as error:
-            raise ValueError(f"state_dict is not the state of a LambdaLR: it has no {error}") from None
-        except (OverflowError, TypeError) as error:
-            raise ValueError(f"state_dict is not the state of a LambdaLR: {error}") from None
-        self._set_peaks(peaks)
-        self._go_to(last_epoch, clock, states)
-        self._step_count = step_count
+        count = len(self._peaks())
+        curves = self.curves if self._for_all is None else [self._for_all] * count
+        found = read(state_dict, curves, self._rules, self.strict if strict is None else strict)
+        self._set_peaks(found.peaks)
+        self._go_to(found.last_epoch, found.clock, found.states)
+        self._step_count = found.step_count
         self._end = _end_of(self.curves)
         if self.clock > self._end:  # it was said in the saved run
             self._end = math.inf
         self._watch.restart()
-        self._watch.warned = bool(state_dict.get("warned"))
-        for group, rate in zip(self.optimizer.param_groups, rates or (), strict=bool(rates)):
+        self._watch.warned = found.warned
+        for group, rate in zip(self.optimizer.param_groups, found.rates or (), strict=bool(found.rates)):
             Setting("lr").set(group, rate)
 
     def _go_to(self, last_epoch: int, clock: int, states: States) -> None:
         self._move(clock)  # without rules the clock is `last_epoch`
 
-    def _saved_rates(
-        self, state_dict: Mapping[str, Any], clock: int, peaks: Sequence[float], strict: bool
-    ) -> list[float] | None:
-        """The saved rates, where they are to be kept; None where this scheduler's curve gives the rates.
-
-        They are kept if the curve is the same, or if another scheduler had written them.
-        """
-        count = len(peaks)
-        own_curves = self.curves if self._for_all is None else [self._for_all] * count
-        try:
-            if (saved := state_dict.get("curves")) is None:
-                raise ValueError(f"state_dict names no curve; to load it all the same {way_out('lambda_lr')}")
-            curves = curves_in(saved, count)
-            saved = state_dict["rates"]
-            rates = [float(checks.number(f"rates[{i}]", rate)) for i, rate in enumerate(saved)]
-            if len(rates) != count or min(rates, default=0.0) < 0:
-                raise ValueError(f"state_dict has the rates {shown(rates)} for {count} parameter groups")
-        except (KeyError, OverflowError, TypeError, ValueError):
-            if strict:
-                raise
-            return None
-        if strict:
-            check_past(curves, own_curves, clock, "lambda_lr")
-        if clock < 0:  # this scheduler waits for its turn in a SequentialLR
-            return rates
-        # Compared by their arguments, since a curve of a subclass never equals one of the class itself.
-        if [curve.to_dict() for curve in curves] == [curve.to_dict() for curve in own_curves]:
-            return rates
-        own = [peak * curve(clock) for peak, curve in zip(peaks, curves, strict=True)]
-        # To the precision of bfloat16, the narrowest type of a rate.
-        in_charge = all(math.isclose(*pair, rel_tol=2**-8) for pair in zip(rates, own, strict=True))
-        return None if in_charge else rates
-
 
 def _end_of(curves: Sequence[Curve]) -> float:
     """The last step past the end of the curves that needs no word; infinity where a rate stays above 0."""
     total = max(curve.total_steps for curve in curves)
-    stays = any(curve(curve.total_steps) for curve in set(curves))
+    stays = any(curve(curve.total_steps) for curve in curves)
     return math.inf if stays else total + max(10, total // 100)

@@ -48,25 +48,25 @@ def lambda_lr(
     the product with a float32 multiplier is exact in a Python float, and its float32 value is the
     learning rate that `plateau_jax.optax_schedule` gives for the same peak.
 
-    A rate that is a tensor stays the same tensor and is filled.
+    Where `group["lr"]` is a tensor, the scheduler writes the rate into that tensor.
 
-    A group that is added to the optimizer later joins one curve for all, at the next `step()` of the
-    scheduler, with its own rate as its peak. Under a curve a group it is refused. The scheduler's `set_peak`
-    gives another peak.
+    If one curve was given for all groups, a group that is added to the optimizer later follows it too, from
+    the next `step()` of the scheduler on, with its own rate as its peak. If one curve was given for each
+    group, an added group is refused. `scheduler.set_peak(...)` gives another peak.
 
-    With `hold` the curve's clock may stand still while updates go on: lr = peak · curve(clock). After each
-    update call `step(metric)` with its metric, a float or a scalar tensor (whose value is read, which
-    synchronizes with the device); the rule then moves the clock one on, or holds it. Over several processes
-    give the same metric in all of them. A scheduler that steps others without a metric, such as
-    `SequentialLR`, can't hold.
+    With `hold` the rate is peak · curve(clock), and rules may hold the clock while updates go on. After each
+    update call `step(metric)`, with a float or a scalar tensor; reading the tensor synchronizes with the
+    device. The clock then moves one step on, unless a rule holds it. Over several processes pass the same
+    metric in each. `hold` does not work inside a scheduler that steps others without a metric, such as
+    `SequentialLR`.
 
     Args:
         optimizer: Any torch optimizer.
         curve: One curve for all parameter groups, or a sequence of one each.
         last_epoch: Index of the last finished update, as in torch: after n scheduler steps, n - 1.
-        strict: Whether `load_state_dict(state)` refuses the state of a curve with another past. With False
-            the run goes on under this curve. This is for trainers, which call `load_state_dict` themselves;
-            where you call it, its own argument `strict` comes first.
+        strict: Whether `load_state_dict(state)` refuses the state of a curve with another past, that is with
+            other values at the steps so far. With False the run goes on under this curve. This argument is
+            for trainers, which call `load_state_dict` themselves; your own calls may pass `strict` there.
         hold: A `HoldUntilFlat`, a `HoldBelow`, or a list of them, under one curve for all groups.
 
     Returns:

@@ -145,10 +145,11 @@ class Follower:
         try:
             check_loaded(state_dict)
             count = len(self._bases())
+            own_curves = self.curves if self._for_all is None else [self._for_all] * count
             step = checks.at_least("last_epoch", state_dict["last_epoch"], 0)
             saved_key: Any = state_dict["key"]
             bases = bases_in("base_values", state_dict["base_values"], count)
-            curves = curves_in(state_dict["curves"], count) if strict else []
+            curves = curves_in(state_dict["curves"], own_curves) if strict else []
         except KeyError as error:
             raise ValueError(f"state_dict is not the state of a follower: it has no {error}") from None
         except (OverflowError, TypeError) as error:
@@ -156,7 +157,6 @@ class Follower:
         if (list(cast("Any", saved_key)) if isinstance(saved_key, tuple) else saved_key) != self._key:
             raise ValueError(f"state_dict is of {shown(saved_key)}, and this follower sets {self._key!r}")
         if strict:
-            own_curves = self.curves if self._for_all is None else [self._for_all] * count
             check_past(curves, own_curves, step, "follow")
         self._set_bases(bases)
         self._move_to(step)
@@ -180,19 +180,20 @@ def follow(
 
         group[key] = float32(base) · curve(n)
 
-    The base is the group's value when the follower is built, **rounded to float32** as a peak is. So the
-    product is exact in a Python float, and its float32 is that of JAX. A value that is a tensor stays the
-    same tensor and is filled. An optimizer may have any number of followers, one for each setting, beside a
-    scheduler or a `TrainStep`. A group that is added later joins one curve for all at the next `step()`, with
-    its own value as its base; under a curve a group it is refused. A follower counts its own steps: neither a
-    skipped update nor a hold stops it.
+    The base is the group's value when the follower is built, **rounded to float32**. So the product is exact
+    in a Python float, and rounded to float32 it is the value that JAX computes. Where the value is a tensor,
+    the follower writes into that tensor. An optimizer may have any number of followers, one for each setting,
+    beside a scheduler or a `TrainStep`. If one curve was given for all groups, a group that is added later
+    follows it from the next `step()` on, with its own value as its base; if one curve was given for each
+    group, an added group is refused. A follower counts its own `step()` calls: a hold of the scheduler, or an
+    update that was skipped, does not stop it.
 
     The base is in the follower's state, not in the groups. So build the follower while the groups have their
     first values, or load its state afterwards.
 
-    A CUDA graph keeps the numbers that it was captured with. So under `TrainStep(cuda_graph=True)` an update
-    after a change runs eagerly, and is captured again once the value has stayed the same for three updates:
-    on a plateau, or on a `StagedCurve` of stairs.
+    A CUDA graph keeps the numbers that it was captured with. So under `TrainStep(cuda_graph=True)` updates
+    run eagerly while the value changes. They are captured again once the value has stayed the same for three
+    updates, as on a plateau.
 
     Args:
         optimizer: Any torch optimizer.

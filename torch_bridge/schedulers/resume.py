@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from os import PathLike
 from typing import Any
 
-from torch_bridge.core import Curve, checks
+from torch_bridge.core import Curve, checks, silent
 
 
 def check_loaded(state_dict: Any) -> None:
@@ -25,16 +25,29 @@ def shown(value: Any) -> str:
     return text if len(text) <= 200 else f"{text[:197]}..."
 
 
-def curves_in(saved: Any, count: int) -> list[Curve]:
+def curves_in(saved: Any, own: Sequence[Curve]) -> list[Curve]:
     """The curves in a state, one for each parameter group.
+
+    Args:
+        saved: What each curve's `to_dict` gave.
+        own: The curve that each group follows now. The saved one is first read as one of its class, which may
+            have a `to_dict` and `from_dict` of its own.
 
     Raises:
         TypeError, ValueError: They are no curves, or another number of them.
     """
-    curves = [Curve.from_dict(arguments) for arguments in saved]
-    if len(curves) != count:
-        raise ValueError(f"state_dict has {len(curves)} curves for {count} parameter groups")
-    return curves
+    saved = list(saved)
+    if len(saved) != len(own):
+        raise ValueError(f"state_dict has {len(saved)} curves for {len(own)} parameter groups")
+    with silent():
+        return [_read(type(curve), arguments) for curve, arguments in zip(own, saved, strict=True)]
+
+
+def _read(cls: type[Curve], arguments: Any) -> Curve:
+    try:
+        return cls.from_dict(arguments)
+    except Exception:  # a `from_dict` of the user's may raise anything
+        return Curve.from_dict(arguments)
 
 
 def bases_in(name: str, saved: Any, count: int) -> list[float]:

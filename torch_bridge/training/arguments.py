@@ -1,6 +1,6 @@
 """The arguments of a training step: checked, and what they are found to be."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple, get_args
 
 import torch
@@ -15,8 +15,15 @@ from torch_bridge.schedulers.param_groups import all_parameters, number_of, peak
 from torch_bridge.training.carry import Carry
 from torch_bridge.training.drivers import check_capturable
 from torch_bridge.training.loss import check_loss_fn
-from torch_bridge.training.optimizers import check_model, curves_by_group, device_of, optimizers_of
+from torch_bridge.training.optimizers import (
+    as_sequence,
+    check_model,
+    curves_by_group,
+    device_of,
+    optimizers_of,
+)
 from torch_bridge.training.precision import Precision, PrecisionName
+from torch_bridge.training.trainers import trainer_count, with_wrappers
 
 OnNonfinite = Literal["skip", "raise"]
 Synchronize = Literal["update", "micro"]
@@ -28,6 +35,8 @@ class Arguments(NamedTuple):
     wrapper: Wrapper
     optimizers: tuple[Optimizer, ...]
     """Torch's own, out of their trainers' wrappers."""
+    with_wrappers: list[Any]
+    """The same, and the wrappers."""
     parameters: list[nn.Parameter]
     """Those that are optimized."""
     device: torch.device
@@ -42,6 +51,8 @@ class Arguments(NamedTuple):
     carry: Carry | None
     applied: int
     """How many updates took place before."""
+    count_in_trainer: Callable[[], None] | None
+    """Counts an update in Lightning's Trainer, where one has wrapped an optimizer."""
 
 
 def checked(
@@ -91,6 +102,7 @@ def checked(
     return Arguments(
         wrapper,
         tuple(optimizers),
+        with_wrappers(as_sequence(optimizer)),
         parameters,
         device,
         curves,
@@ -99,6 +111,7 @@ def checked(
         own_precision,
         own_carry,
         own_applied,
+        trainer_count(as_sequence(optimizer)),
     )
 
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from torch_bridge.schedulers.param_groups import all_groups
+from torch_bridge.training.optimizers import check_no_scheduler
 
 
 class Foundation:
@@ -24,15 +25,25 @@ class Foundation:
     Args:
         model: The module that the update trains.
         optimizers: Its optimizers.
+        with_wrappers: The same, and what trainers have wrapped them in.
         captured: Whether to compare what a graph depends on, too.
     """
 
-    def __init__(self, model: nn.Module, optimizers: Sequence[Optimizer], captured: bool) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizers: Sequence[Optimizer],
+        with_wrappers: Sequence[Any],
+        captured: bool,
+    ) -> None:
         self._model, self._optimizers, self._captured = model, optimizers, captured
+        self._with_wrappers = with_wrappers
         self.settle()
 
     def settle(self) -> None:
         """Compare with the present state from now on."""
+        attributes: list[dict[str, Any]] = list(map(vars, self._with_wrappers))
+        self._settled_steps = [(each, each.get("step")) for each in attributes]
         self._settled_groups = [
             (
                 optimizer,
@@ -51,9 +62,20 @@ class Foundation:
             self._tensors = [tensor for tensor in self._settled_objects if _has_memory(tensor)]
             self._settled_values = self._values()
 
+    def check_no_scheduler(self) -> None:
+        """Refuse a scheduler that was attached to an optimizer since.
+
+        Raises:
+            ValueError: There is one.
+        """
+        check_no_scheduler(self._with_wrappers)
+
     def changed(self) -> bool:
         """Whether something differs from when it was settled. Does not synchronize with the device."""
         # Each update pays for these loops: written out they take a third of the time.
+        for attributes, step in self._settled_steps:
+            if attributes.get("step") is not step:
+                return True
         for optimizer, settled in self._settled_groups:
             groups = optimizer.param_groups
             if len(groups) != len(settled):

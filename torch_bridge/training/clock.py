@@ -10,7 +10,7 @@ from torch import Tensor
 
 from torch_bridge.core import Curve, Rule
 from torch_bridge.schedulers.hold_state import States, starts
-from torch_bridge.schedulers.multipliers import Multipliers
+from torch_bridge.schedulers.multipliers import Multipliers, of_each
 from torch_bridge.training.hold import Hold
 
 INTERVAL = 1024
@@ -161,9 +161,9 @@ class Clock:
         self._wait_for_copies()
         low = int(self._seen[0])
         steps = np.arange(low, low + self._window.shape[1])
-        multipliers = {curve: curve(steps) for curve in set(self.curves)}
-        for row, curve, peak in zip(self._rows, self.curves, self.peaks, strict=True):
-            np.multiply(multipliers[curve], np.float32(peak), out=row)
+        multipliers = of_each(self.curves, lambda curve: curve(steps))
+        for row, values, peak in zip(self._rows, multipliers, self.peaks, strict=True):
+            np.multiply(values, np.float32(peak), out=row)
         self._window.copy_(self._next_window, non_blocking=True)
         self._low.fill_(low)
         self._lowest = low

@@ -1,7 +1,7 @@
 """Which models and optimizers a training step takes, and in which form."""
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
 import torch
@@ -10,8 +10,7 @@ from torch.optim import Optimizer
 
 from torch_bridge.core import Curve
 from torch_bridge.schedulers.param_groups import all_parameters, curves_of, groups_of
-
-_TRAINERS = ("accelerate", "lightning", "lightning_fabric", "pytorch_lightning")
+from torch_bridge.training.trainers import unwrapped, with_wrappers
 
 
 def check_model(model: nn.Module) -> None:
@@ -39,6 +38,11 @@ def _has_own_backward(precision: Any) -> bool:
     return type(precision).backward is not base.backward
 
 
+def as_sequence(optimizer: Any) -> Sequence[Any]:
+    """One optimizer, or a sequence of several, as a sequence."""
+    return cast("Sequence[Any]", optimizer) if isinstance(optimizer, list | tuple) else [optimizer]
+
+
 def optimizers_of(model: nn.Module, optimizer: Any) -> list[Optimizer]:
     """The torch optimizers in one optimizer, or in a sequence of several, out of their trainers' wrappers.
 
@@ -47,10 +51,10 @@ def optimizers_of(model: nn.Module, optimizer: Any) -> list[Optimizer]:
         ValueError: No optimizer; parameters that are not the model's, that are there twice, or of several
             optimizers; a scheduler that is attached; a `state_dict` of a form of its own.
     """
-    given = list(cast("Sequence[Any]", optimizer)) if isinstance(optimizer, list | tuple) else [optimizer]
+    given = as_sequence(optimizer)
     if not given:
         raise ValueError("optimizer is empty; it must be a torch.optim.Optimizer or several")
-    found = [_unwrapped(item) for item in given]
+    found = [unwrapped(item) for item in given]
     own = set(map(id, model.parameters()))
     taken: set[int] = set()
     for item in found:
@@ -71,20 +75,24 @@ def optimizers_of(model: nn.Module, optimizer: Any) -> list[Optimizer]:
             raise ValueError(f"{shared} parameters belong to several optimizers; each needs one of its own")
         taken.update(parameters)
         _check_state(item)
+    check_no_scheduler(with_wrappers(given))
     return found
 
 
-def _unwrapped(optimizer: Any) -> Any:
-    """Lightning's, Fabric's and accelerate's wrappers hold the optimizer in `optimizer`.
+def check_no_scheduler(optimizers: Iterable[Any]) -> None:
+    """Refuse optimizers, or wrappers of them, with a scheduler attached.
 
-    Only theirs: another optimizer with that attribute may do more with what it holds, as Lookahead does.
+    Raises:
+        ValueError: One has; the message says what to write.
     """
-    kinds = type(optimizer).__mro__
-    if any(kind.__module__.partition(".")[0] in _TRAINERS for kind in kinds):
-        inner = getattr(optimizer, "optimizer", None)
-        if isinstance(inner, Optimizer):
-            return _unwrapped(inner)
-    return optimizer
+    # Torch replaces `step` in the attributes of an optimizer that a scheduler is built over.
+    attributes: list[dict[str, Any]] = list(map(vars, optimizers))
+    if any(hasattr(each.get("step"), "_wrapped_by_lr_sched") for each in attributes):
+        raise ValueError(
+            "a scheduler is attached to the optimizer, and the curve of the training step would be a second "
+            "clock: each update sets the rates by itself. Leave the scheduler out; to go on with this very "
+            "optimizer, write `del optimizer.step`, which torch has put there for the scheduler"
+        )
 
 
 def _check_step(optimizer: Optimizer) -> None:
@@ -93,11 +101,6 @@ def _check_step(optimizer: Optimizer) -> None:
         raise TypeError(
             f"{type(optimizer).__name__} needs a closure, which an update in one piece cannot give; "
             "use another optimizer"
-        )
-    if hasattr(optimizer.step, "_wrapped_by_lr_sched"):
-        raise ValueError(
-            "a scheduler is attached to the optimizer, and the curve given here would be a second clock; "
-            "build the optimizer anew, without the scheduler"
         )
 
 

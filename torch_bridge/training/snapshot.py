@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
 
-from torch_bridge.distributed.dtensors import placed_as
+from torch_bridge.distributed.dtensors import placed_as, placements_of
 from torch_bridge.schedulers.hold_state import HoldState
 from torch_bridge.training.clock import Clock
 
@@ -101,6 +101,8 @@ def copied_for(optimizer: Optimizer, state: Any) -> Any:
             for name, value in of_parameter.items():
                 if isinstance(value, Tensor) and value.shape == parameter.shape:
                     value = of_parameter[name] = placed_as(parameter, value)
+                    if placements_of(value) != placements_of(parameter):
+                        continue
                     like = torch.empty_like(parameter.detach(), dtype=value.dtype, device=value.device)
                     if like.stride() != value.stride():
                         of_parameter[name] = like.copy_(value)

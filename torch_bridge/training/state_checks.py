@@ -12,7 +12,7 @@ from torch.optim import Optimizer, SparseAdam
 from torch.utils import _pytree as pytree
 
 from torch_bridge.core import Curve, checks
-from torch_bridge.distributed.dtensors import mesh_of
+from torch_bridge.distributed.dtensors import is_of_this_rank, mesh_of
 from torch_bridge.schedulers.resume import check_past, clock_in, curves_in
 from torch_bridge.training.snapshot import TrainStepState, as_list, own_implementation
 
@@ -36,7 +36,7 @@ def check(
         _check(own, other, optimizers, device)
         if curves is not None:
             with _refused("list of curves"):
-                saved = curves_in(other["curves"], len(curves))
+                saved = curves_in(other["curves"], curves)
             check_past(saved, curves, clock_in(other, other["applied"]), "TrainStep")
 
 
@@ -60,7 +60,7 @@ def _check(own: TrainStepState, other: Any, optimizers: Sequence[Optimizer], dev
         if type(count) is not int or not 0 <= count < _MOST_UPDATES:
             raise ValueError(f"state_dict has {name} = {count!r}; it must be a count")
     clock_in(other, other["applied"])
-    _check_placement(own["model"], other)
+    _check_placement(own["model"], other, optimizers)
     with _refused("state of torch's random numbers"):
         torch.Generator("cpu").set_state(other["random"]["cpu"].cpu())
         if device.type == "cuda" and "cuda" in other["random"]:
@@ -87,11 +87,16 @@ def check_no_path(state: Any) -> None:
         )
 
 
-def _check_placement(own_model: Any, other: Any) -> None:
-    """Refuse shards of another rank, or of another number of ranks. Whole tensors fit everywhere."""
-    own = {_placement(leaf) for leaf in pytree.tree_leaves(own_model)}
-    parts = (other["model"], other["optimizer"])
-    if foreign := {_placement(leaf) for leaf in pytree.tree_leaves(parts)} - own - {None}:
+def _check_placement(own_model: Any, other: Any, optimizers: Sequence[Optimizer]) -> None:
+    """Refuse shards of another rank, or of another number of ranks. Whole tensors fit everywhere.
+
+    An optimizer of another library may keep DTensors that are placed otherwise than the parameters.
+    """
+    own = {_placement(leaf) for leaf in pytree.tree_leaves(own_model)} | {None}
+    states = pytree.tree_leaves(other["optimizer"])
+    if not all(map(is_of_torch, optimizers)):
+        states = [leaf for leaf in states if not is_of_this_rank(leaf)]
+    if foreign := {_placement(leaf) for leaf in [*pytree.tree_leaves(other["model"]), *states]} - own:
         raise ValueError(
             f"state_dict has shards of tensors, placed as {foreign.pop()}, and the model's are placed "
             "differently: each rank loads its own state; save and load through Checkpoints to go on with "

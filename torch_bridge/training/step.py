@@ -1,36 +1,30 @@
-"""One whole update on the device: forward, backward, unscale, clip, decide, step, count."""
+"""`TrainStep`: a training update as a call, and its state."""
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Never
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Optimizer
 
 from torch_bridge.core import Curve, Rule
 from torch_bridge.distributed.local_trial import TrialWrapper, without_collectives
-from torch_bridge.distributed.wrappers import Unwrapped
 from torch_bridge.schedulers.param_groups import given_peaks
 from torch_bridge.training import snapshot
-from torch_bridge.training.accumulation import Accumulator
 from torch_bridge.training.arguments import OnNonfinite, Synchronize, checked
-from torch_bridge.training.aux import Aux, tree
+from torch_bridge.training.aux import tree
 from torch_bridge.training.capture import Graphs
 from torch_bridge.training.changes import Foundation
 from torch_bridge.training.clock import Clock
-from torch_bridge.training.drivers import Drivers, Skip, check_capturable
+from torch_bridge.training.drivers import Drivers, check_capturable
 from torch_bridge.training.end import End
-from torch_bridge.training.explanation import explain
-from torch_bridge.training.gradients import clip, gradients_of, norm_dtype
-from torch_bridge.training.local_division import LocalDivision
-from torch_bridge.training.loss import LossFunction, as_loss, forward
+from torch_bridge.training.loss import LossFunction
 from torch_bridge.training.precision import PrecisionName
 from torch_bridge.training.result import ResultWithAux, StepResult, read_and_raise_if_nonfinite
 from torch_bridge.training.saved_parts import SavedParts
-from torch_bridge.training.shared_division import SharedDivision
-from torch_bridge.training.single_micro_batch import SingleMicroBatch
 from torch_bridge.training.snapshot import TrainStepState
+from torch_bridge.training.update import Update
 
 CurvesOfGroups = Curve | Sequence[Curve]
 
@@ -85,7 +79,9 @@ class TrainStep:
             several over disjoint ones, which then share the clipping, the decision and the clock.
             A group's peak rate is its `initial_lr` where it has one, else its `lr`, rounded to
             float32. With a fused optimizer `group["lr"]` becomes a tensor that every update fills.
-            The wrappers of Lightning, Fabric and accelerate are taken off.
+            The wrappers of Lightning, Fabric and accelerate are taken off. Under Lightning's manual
+            optimization give it `self.optimizers()`: an update then counts once in `trainer.global_step`,
+            a skipped one too. Build the step in `on_fit_start`, since each `fit` has new optimizers.
         loss_fn: `loss_fn(model, batch)` returns a mean loss (a scalar) or a pair (sum, weight). The
             means of the micro-batches are averaged; pairs give Σ sum / Σ weight over the whole
             update, however a batch is split. With `carry`: `loss_fn(model, batch, carry)` returns
@@ -197,26 +193,30 @@ class TrainStep:
         self.model = model
         self.optimizers: tuple[Optimizer, ...] = found.optimizers
         self.strict = strict
-        self._loss_fn = torch.compile(loss_fn) if compile else loss_fn
-        self._aux = Aux() if has_aux else None
-        self._read_loss = as_loss if self._aux is None else self._aux.read
-        self._wrapper, self._precision, self._carry = found.wrapper, found.precision, found.carry
-        self._is_wrapped = not isinstance(found.wrapper, Unwrapped)
-        self._max_norm, self._raises = max_norm, on_nonfinite == "raise"
-        self._optimized, self._all_parameters = found.parameters, list(model.parameters())
-        self._device, self._norm_dtype = found.device, norm_dtype(found.parameters)
+        self._precision, self._carry = found.precision, found.carry
+        self._raises = on_nonfinite == "raise"
+        self._count_in_trainer = found.count_in_trainer
         self._clock = Clock(
             found.curves, found.peaks, found.device, found.rules, found.applied, End(found.curves)
         )
         self._drivers = Drivers(self.optimizers, self._clock)
+        self._update = Update(
+            model,
+            torch.compile(loss_fn) if compile else loss_fn,
+            found,
+            self._clock,
+            self._drivers,
+            max_norm,
+            has_aux,
+        )
         self._graphs = Graphs(self._update, self._drivers, found.device) if cuda_graph else None
-        self._foundation = Foundation(model, self.optimizers, captured=cuda_graph)
+        self._foundation = Foundation(model, self.optimizers, found.with_wrappers, captured=cuda_graph)
         self._saved_parts = SavedParts(
             found.wrapper.module,
             self.optimizers,
             self._clock,
-            self._precision,
-            self._carry,
+            found.precision,
+            found.carry,
             found.device,
         )
 
@@ -240,6 +240,8 @@ class TrainStep:
         Raises:
             FloatingPointError: `on_nonfinite="raise"`, and loss or gradient norm is not finite.
             TypeError, ValueError: `loss_fn` returned no loss, or another carry; the step stays usable.
+            ValueError: A scheduler was attached to the optimizer, which has two clocks then; or it has other
+                parameters than it had. Nothing was changed.
             RuntimeError: An update before was broken off between the optimizer's step and its count; or
                 `DistributedDataParallel` did not average the gradients, since parameters got none or
                 `loss_fn` did not call it; or the ranks can't go on together after an error.
@@ -256,6 +258,8 @@ class TrainStep:
         result = StepResult(loss, norm, rates, *counts.unbind())
         if aux:
             result = ResultWithAux(*result).add(tree(aux))
+        if self._count_in_trainer is not None:
+            self._count_in_trainer()
         if self._raises:
             read_and_raise_if_nonfinite(result, scaled=self._precision.scale is not None)
         return result
@@ -294,7 +298,12 @@ class TrainStep:
         self._foundation.settle()  # the groups' initial_lr is no reason to capture anew
 
     def _rebuild(self) -> None:
-        """Choose what depends on settings and memory anew, since something else changed them."""
+        """Choose what depends on settings and memory anew, since something else changed them.
+
+        Raises:
+            ValueError: The step can't go on with what was changed.
+        """
+        self._foundation.check_no_scheduler()
         if self._graphs is not None:
             for optimizer in self.optimizers:
                 check_capturable(optimizer, optimizer.param_groups)
@@ -302,82 +311,6 @@ class TrainStep:
         if self._graphs is not None:
             self._graphs.drop()
         self._foundation.settle()
-
-    def _update(self, micro_batches: Sequence[Any]) -> tuple[Any, ...]:
-        """Forward, backward, unscale, clip, decide, step, count."""
-        # Between torch's operators a call of a Python function takes most of a microsecond, since the caches
-        # hold torch's code by then. So the smallest pieces are written out, here and in what this calls.
-        if self._is_wrapped:
-            self._wrapper.start()
-        for parameter in self._all_parameters:
-            parameter.grad = None
-        try:
-            accumulator, carry = self._forward_and_backward(micro_batches)
-            gradients = gradients_of(self._optimized)
-            if not gradients:
-                raise ValueError("the loss has no gradient with respect to any parameter of the optimizer")
-            loss, norm = accumulator.finish(gradients, self._norm_dtype)
-            if self._max_norm is not None:
-                clip(gradients, norm, self._max_norm)
-            skip = Skip(loss, norm, self._clock.now)
-            # Before the optimizer moves a parameter that a leaf may be a view of.
-            kept = [] if self._carry is None else self._carry.chosen(carry, skip.on_device)
-            self._clock.fill_rates()
-            try:
-                self._drivers.step(skip)
-                self._clock.count_update(skip.on_device, loss)
-                if self._precision.scale is not None:
-                    self._precision.scale.update(skip.found_inf, loss)
-                    accumulator.keep_weights()
-                if self._carry is not None:
-                    self._carry.set(kept)
-            except BaseException as error:
-                self._drivers.note_break(error)
-                raise
-        except BaseException as error:
-            self._wrapper.reset()
-            if self._aux is not None:
-                self._aux.clear()
-            explain(error, micro_batches)
-            raise
-        finally:
-            for parameter in self._all_parameters:
-                parameter.grad = None
-        outputs = loss, norm, self._clock.rates.clone(), self._clock.counts.clone()
-        return outputs if self._aux is None else (*outputs, *self._aux.take())
-
-    def _forward_and_backward(
-        self, micro_batches: Sequence[Any]
-    ) -> tuple[Accumulator | SingleMicroBatch, list[Tensor]]:
-        # Clones, since loss_fn may change them in place before the update turns out to be skipped.
-        carry = [] if self._carry is None else [buffer.clone() for buffer in self._carry.buffers]
-        count, scale = len(micro_batches), self._precision.scale
-        if self._wrapper.size > 1:
-            division = SharedDivision(self._optimized, scale, self._wrapper)
-            accumulator = Accumulator(count, self._optimized, scale, division)
-        elif count > 1:
-            accumulator = Accumulator(count, self._optimized, scale, LocalDivision(scale))
-        else:
-            accumulator = SingleMicroBatch(self._device, scale)
-        for number, batch in enumerate(micro_batches, 1):
-            # None where there is nothing to average: a context that does nothing would be three calls.
-            context = self._wrapper.micro_batch(is_last=number == count)
-            if context is None:
-                carry = self._run(batch, carry, accumulator)
-            else:
-                with context:
-                    carry = self._run(batch, carry, accumulator)
-        return accumulator, carry
-
-    def _run(
-        self, batch: Any, carry: list[Tensor], accumulator: Accumulator | SingleMicroBatch
-    ) -> list[Tensor]:
-        """One micro-batch forward and backward; the carry after it."""
-        loss, carry = self._precision.run(
-            forward, self._loss_fn, self.model, batch, self._carry, carry, self._read_loss
-        )
-        accumulator.add(loss)
-        return carry
 
     @contextmanager
     def _trial(self, kept: AbstractContextManager[Any]) -> Generator[Callable[[], bool]]:
@@ -398,12 +331,15 @@ class TrainStep:
             applied, _, _ = self._clock.read_counts()
             return applied - before >= 2 and (self._graphs is None or bool(self._graphs.recorded))
 
-        whole, self._wrapper = self._wrapper, TrialWrapper(self._wrapper)
+        whole = self._update.wrapper
+        self._update.wrapper = TrialWrapper(whole)
+        count, self._count_in_trainer = self._count_in_trainer, None
         try:
             with kept, without_collectives(self.model):
                 yield is_done
         finally:
-            self._wrapper = whole
+            self._update.wrapper = whole
+            self._count_in_trainer = count
             self._drivers.untie()
 
     def state_dict(self) -> TrainStepState:
@@ -443,9 +379,11 @@ class TrainStep:
 
         Raises:
             ValueError: The state of another plan (unless `strict` is False), of another model, optimizer,
-                precision or carry, or not a state. Nothing was changed. (What a `load_state_dict` of a
-                module's or an optimizer's own raises comes later: `Checkpoints` puts all back then.)
+                precision or carry, or not a state; a scheduler was attached to the optimizer. Nothing was
+                changed. (What a `load_state_dict` of a module's or an optimizer's own raises comes later:
+                `Checkpoints` puts all back then.)
         """
+        self._foundation.check_no_scheduler()
         self._saved_parts.load(state_dict, self.strict if strict is None else strict)
         self._rebuild()
         self._drivers.is_torn = False

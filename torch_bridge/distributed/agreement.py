@@ -17,15 +17,18 @@ def on_all_ranks(work: Callable[[], Value]) -> list[Value]:
         Exception: What the work raised on this rank.
         RuntimeError: It raised on another rank.
     """
-    value, error = None, None
+    value: Any = None
+    error: Exception | None = None
     try:
         value = work()
     except Exception as caught:
         error = caught
-    gathered: list[tuple[Any, str | None]]
-    gathered = processes.gather((value, None if error is None else f"{type(error).__name__}: {error}"))
-    if error is not None:
-        raise error
+    try:
+        gathered = processes.gather((value, error and f"{type(error).__name__}: {error}"))
+        if error is not None:
+            raise error
+    finally:
+        del error  # its traceback holds this frame, and with it what the work has in memory
     for rank, (_, other) in enumerate(gathered):
         if other is not None:
             raise RuntimeError(f"rank {rank} failed: {other}")

@@ -1,0 +1,71 @@
+"""What the examples share: where they may write, and how they end on Ctrl-C or without a package.
+
+An example imports it first, before what takes long to import: from then on a Ctrl-C ends it with one line,
+and a missing package with the command that installs it.
+"""
+
+import os
+import signal
+import sys
+import tempfile
+import threading
+from argparse import ArgumentParser
+from pathlib import Path
+
+
+def leave_on_ctrl_c() -> None:
+    """From now on a Ctrl-C ends the program at once: nothing has to be saved."""
+    signal.signal(signal.SIGINT, _leave)
+
+
+def stop_between_updates(*signals: signal.Signals) -> threading.Event:
+    """An event that a Ctrl-C, or another signal, sets. A second one ends the program at once."""
+    stop = threading.Event()
+
+    def stop_soon(number, _):
+        stop.set()
+        signal.signal(number, _leave)
+
+    for each in (signal.SIGINT, *signals):
+        signal.signal(each, stop_soon)
+    return stop
+
+
+def check_writable(parser: ArgumentParser, option: str, path: Path) -> None:
+    """Refuse a file or a folder that could not be written, before the training and not after it."""
+    nearest = next(each for each in (path, *path.absolute().parents) if each.exists())
+    try:
+        if path.is_file():
+            path.open("ab").close()
+        else:
+            tempfile.TemporaryFile(dir=nearest).close()
+    except OSError as error:
+        parser.error(f"{option} {path} can't be written: {error.strerror}")
+
+
+def check_picture(parser: ArgumentParser, file: Path) -> None:
+    """The same for a picture, whose name says its format."""
+    import matplotlib.pyplot as plt  # seconds of start-up, that only pictures need
+
+    if file.suffix[1:] not in plt.Figure().canvas.get_supported_filetypes():
+        parser.error(f"--output {file} must end in .png, or another format of matplotlib's")
+    check_writable(parser, "--output", file)
+
+
+def _leave(*_: object) -> None:
+    print("\nstopped", flush=True)
+    os._exit(130)  # not by an exception, which the import of a package may swallow
+
+
+def _explain(kind, error, traceback) -> None:
+    if issubclass(kind, ImportError):
+        missing = f"needs {error.name}" if issubclass(kind, ModuleNotFoundError) else error
+        print(f"{Path(sys.argv[0]).name}: {missing}; pip install -e '.[examples]'", file=sys.stderr)
+    else:
+        sys.__excepthook__(kind, error, traceback)
+
+
+# Not where a benchmark or a test imports an example.
+if Path(sys.argv[0]).resolve().parent == Path(__file__).resolve().parent:
+    leave_on_ctrl_c()
+    sys.excepthook = _explain

@@ -1,0 +1,55 @@
+"""DTensors of an optimizer's own, in lists and dictionaries or of another shape than the parameter."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support import own_shards, processes
+
+pytestmark = pytest.mark.slow
+
+
+def _check(found: Any, expected: Any, plain: bool = False, is_exact: bool = True) -> None:
+    """A resumed training is the one that did not stop.
+
+    All its tensors may be `plain`. On another number of ranks its gradients, and what follows from them, are
+    not exact.
+    """
+    tolerance = 0.0 if is_exact else 1e-4
+    for one, other, limit in ((found.before, expected.before, 0.0), (found.after, expected.after, tolerance)):
+        assert one.forms == {
+            name: (dtype, shape, "plain" if plain else where)
+            for name, (dtype, shape, where) in other.forms.items()
+        }
+        assert one.tensors.keys() == other.tensors.keys()
+        for name, value in other.tensors.items():
+            np.testing.assert_allclose(one.tensors[name], value, rtol=limit, atol=limit)
+    np.testing.assert_allclose(found.losses, expected.losses, rtol=tolerance)
+
+
+def test_they_come_back_from_a_state_dict(tmp_path: Path) -> None:
+    """As it is, and from a file in the same process and in another one."""
+    first = processes.run(own_shards.by_state_dict, tmp_path)
+    for (straight, *resumed), later in zip(first, processes.run(own_shards.from_file, tmp_path), strict=True):
+        assert {where for *_, where in straight.before.forms.values()} == {
+            "plain",
+            "replicated",
+            "sharded along 0",
+            "sharded along 1",
+        }
+        for each in (*resumed, later):
+            _check(each, straight)
+
+
+@pytest.mark.parametrize(("wrapper", "ranks"), [("fsdp", 2), ("hybrid", 4)])
+def test_they_come_back_from_a_checkpoint(tmp_path: Path, wrapper: str, ranks: int) -> None:
+    """On as many ranks, on fewer, and, where parameters are plain, as plain tensors."""
+    straight = processes.run(own_shards.saved, tmp_path, wrapper, processes=ranks)[0]
+    expected = {name: where for name, (*_, where) in straight.before.forms.items()}
+    for now, other in ((ranks, wrapper), (ranks // 2, "fsdp")):
+        for resumed, alone in processes.run(own_shards.loaded, tmp_path, other, processes=now):
+            _check(resumed, straight, is_exact=now == ranks)
+            assert alone == expected
+    resumed, _ = own_shards.loaded(tmp_path, "plain")
+    _check(resumed, straight, plain=True, is_exact=False)

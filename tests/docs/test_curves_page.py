@@ -1,0 +1,72 @@
+"""docs/curves.md: programs print what it says, the notebook has its figures, an example its pictures."""
+
+import contextlib
+import io
+import json
+import re
+import shutil
+import subprocess
+import sys
+
+import matplotlib.image
+import numpy as np
+import pytest
+from support.pages import ROOT, sections
+from support.programs import EXAMPLES, run
+
+pytestmark = pytest.mark.slow
+
+PAGE = ROOT / "docs" / "curves.md"
+PICTURES = ROOT / "docs" / "pictures"
+FIRST, *SECTIONS = sections(PAGE)
+
+
+@pytest.mark.parametrize("section", SECTIONS, ids=lambda section: section.heading)
+def test_programs_print_what_the_page_says(section, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("PYTHONUTF8", "1")
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output):
+        exec(f"{FIRST.python()}\n{section.python()}", {})
+    printed = output.getvalue()
+    for block in section.blocks:
+        if block.language == "sh":
+            commands = block.code.replace("python -m", f"{sys.executable} -m")
+            printed += subprocess.run(
+                commands, shell=True, check=True, capture_output=True, encoding="utf-8"
+            ).stdout
+    assert printed == "".join(block.code for block in section.blocks if block.language == "text")
+
+
+def test_figures_of_the_table_are_those_of_the_notebook():
+    notebook = json.loads((EXAMPLES / "choosing_a_curve.ipynb").read_text(encoding="utf-8"))
+    outputs = [output for cell in notebook["cells"] for output in cell.get("outputs", [])]
+    lines = "".join(line for output in outputs for line in output.get("text", [])).splitlines()
+    table = re.findall(r"^\| (\w+ plateau) \|(.+)\|$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    assert len(table) == 3
+    for name, cells in table:
+        at_one_peak, apart, best, best_apart = cells.replace("−", "-").split("|")
+        loss, peak = best.strip().split(", at ")
+        for start, figures in (
+            (f"{name} ", f"{at_one_peak} {apart}"),
+            (f"{name}, {peak} ", f"{loss} {best_apart}"),
+        ):
+            (line,) = [line for line in lines if line.startswith(start)]
+            found = line.removeprefix(start).split("lower")[0]
+            assert found.split() == figures.split()
+
+
+def test_pictures_are_drawn_by_the_example_and_shown(tmp_path):
+    script = tmp_path / "examples" / "plot_docs.py"
+    script.parent.mkdir()
+    shutil.copy(EXAMPLES / "plot_docs.py", script)
+    run(script, folder=tmp_path)
+    drawn = {path.name: path for path in (tmp_path / "docs" / "pictures").iterdir()}
+    assert drawn.keys() == set(re.findall(r"\(pictures/(.+?)\)", PAGE.read_text(encoding="utf-8")))
+    for name, path in drawn.items():
+        assert path.stat().st_size < 50_000
+        pixels = matplotlib.image.imread(path)
+        colours = (pixels[..., :3] * 255).round().astype(int) @ (1, 2**8, 2**16)
+        assert len(np.unique(colours)) > 20
+        assert pixels.shape == matplotlib.image.imread(PICTURES / name).shape

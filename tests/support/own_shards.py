@@ -1,0 +1,183 @@
+"""An optimizer that keeps DTensors of its own, and trainings with it that are saved and resumed."""
+
+import warnings
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+import torch
+from support.checkpoints import full
+from support.training import CURVE, seeded
+from torch import Tensor, distributed, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
+from torch.utils import _pytree as pytree
+
+from torch_bridge import Checkpoints, TrainStep
+
+_RANKS = 4  # an update is of so many micro-batches, over all ranks
+_BEFORE, _AFTER = 3, 3  # updates
+
+
+def _placed(tensor: Tensor, like: Tensor, dim: int | None) -> Tensor:
+    """Under `fully_shard` a DTensor that is sharded along this dimension, or whole on every rank."""
+    if not isinstance(like, DTensor):
+        return tensor
+    where: Placement = Replicate() if dim is None else Shard(dim)
+    placements = [where if each.is_shard() else Replicate() for each in like.placements]
+    return cast("DTensor", tensor).redistribute(placements=placements)
+
+
+class OwnShards(torch.optim.Optimizer):
+    """Keeps, for a parameter of shape (rows, columns), tensors in lists, dictionaries and by themselves.
+
+    They are of its shape and of others, of its dtype and of others, sharded as it is and otherwise, and one
+    is plain. All take part in the update.
+    """
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, {"lr": 0.25})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                state, gradient = self.state[parameter], parameter.grad.double()
+                if not state:
+                    zero = torch.zeros_like(parameter, dtype=torch.float64)
+                    rows = torch.zeros_like(parameter[:, 0])
+                    state["sums"] = [zero, [rows.to(torch.bfloat16)]]
+                    state["more"] = {
+                        "whole": _placed(zero.clone(), parameter, None),
+                        "across": (_placed(zero.clone(), parameter, 1),),
+                        "columns": _placed(torch.zeros_like(parameter[0], dtype=torch.float64), parameter, 0),
+                    }
+                    state["rows"] = rows
+                    state["turned"] = _placed(zero.float(), parameter, 1)
+                    state["plain"] = [torch.zeros(2, dtype=torch.int64)]
+                more = state["more"]
+                state["sums"][0] += gradient / 3
+                state["sums"][1][0].add_(state["sums"][0].sum(1).to(torch.bfloat16))
+                state["rows"] += gradient.square().sum(1).float()
+                more["whole"] += _placed(gradient, parameter, None)
+                across = _placed(gradient, parameter, 1)
+                more["across"][0].mul_(0.5).add_(across)
+                state["turned"] += across.float()
+                more["columns"] += _placed(across.sum(0), parameter, 0)
+                state["plain"][0] += 1
+                change = state["sums"][0] / (1 + state["rows"].double().unsqueeze(1))
+                change = change + state["sums"][1][0].double().unsqueeze(1) / 64
+                for each in (more["whole"], more["across"][0], state["turned"].double()):
+                    change = change + _placed(each, parameter, 0) / (2 + state["plain"][0][0])
+                change = change + _placed(more["columns"], parameter, None) / 16
+                parameter.sub_((group["lr"] * change).float())
+
+
+def _loss(model: nn.Module, batch: Tensor) -> Tensor:
+    return model(batch).sum()
+
+
+def _step(wrapper: str) -> TrainStep:
+    with seeded(0):
+        model = nn.Sequential(nn.Linear(3, 5, bias=False), nn.Linear(5, 3, bias=False))
+    if wrapper != "plain":
+        size = distributed.get_world_size()
+        shape = (2, size // 2) if wrapper == "hybrid" else (size,)
+        mesh = init_device_mesh("cpu", shape, mesh_dim_names=("copy", "shard")[-len(shape) :])
+        for module in (*model, model):
+            fully_shard(module, mesh=mesh)
+    return TrainStep(model, OwnShards(model.parameters()), _loss, CURVE)
+
+
+def _update(step: TrainStep, number: int) -> float:
+    rank, ranks = (
+        (distributed.get_rank(), distributed.get_world_size()) if distributed.is_initialized() else (0, 1)
+    )
+    with seeded(number):
+        batches = torch.randint(-4, 5, (_RANKS, 2, 3)).float()
+    return step(*batches[rank::ranks]).loss.item()
+
+
+class Kept(NamedTuple):
+    """Everything that a state holds, whole, and how each of the optimizer's tensors is placed."""
+
+    tensors: dict[str, np.ndarray[Any, Any]]
+    forms: dict[str, tuple[str, tuple[int, ...], str]]
+
+
+class Resumed(NamedTuple):
+    """What a training had, the losses of later updates, and what it has after them."""
+
+    before: Kept
+    losses: list[float]
+    after: Kept
+
+
+def _kept(step: TrainStep) -> Kept:
+    state: Any = step.state_dict()
+    # NumPy has no bfloat16.
+    whole = pytree.tree_map_only(Tensor, Tensor.double, [dict(state["model"]), state["optimizer"]])
+    return Kept(full(whole), _forms(state["optimizer"]))
+
+
+def _forms(state: Any) -> dict[str, tuple[str, tuple[int, ...], str]]:
+    return {
+        pytree.keystr(path): (str(leaf.dtype), tuple(leaf.shape), _where(leaf))
+        for path, leaf in pytree.tree_leaves_with_path(state["state"])
+        if isinstance(leaf, Tensor)
+    }
+
+
+def _where(tensor: Tensor) -> str:
+    if not isinstance(tensor, DTensor):
+        return "plain"
+    found = [f"sharded along {each.dim}" for each in tensor.placements if isinstance(each, Shard)]
+    return next(iter(found), "replicated")
+
+
+def _resumed(step: TrainStep) -> Resumed:
+    before = _kept(step)
+    return Resumed(before, [_update(step, _BEFORE + number) for number in range(_AFTER)], _kept(step))
+
+
+def _trained(wrapper: str) -> TrainStep:
+    step = _step(wrapper)
+    for number in range(_BEFORE):
+        _update(step, number)
+    return step
+
+
+def saved(directory: Path, wrapper: str) -> Resumed:
+    """A training that saves a checkpoint and goes on."""
+    step = _trained(wrapper)
+    Checkpoints(directory).save(_BEFORE, step=step, optimizer=step.optimizer, wait=True)
+    return _resumed(step)
+
+
+def loaded(directory: Path, wrapper: str) -> tuple[Resumed, Any]:
+    """A training that loads it; and how tensors are placed in an optimizer that loads it alone."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".* was saved by ", UserWarning)
+        step, alone = _step(wrapper), _step(wrapper).optimizer
+        Checkpoints(directory).load(step=step)
+        Checkpoints(directory).load(optimizer=alone)
+    return _resumed(step), {name: where for name, (*_, where) in _forms(alone.state_dict()).items()}
+
+
+def by_state_dict(directory: Path) -> list[Resumed]:
+    """A training, and two that load its `state_dict`, as it is and from a file."""
+    step, path = _trained("fsdp"), directory / f"{distributed.get_rank()}.pt"
+    state = step.state_dict()
+    torch.save(state, path)
+    others = [_step("fsdp"), _step("fsdp")]
+    others[0].load_state_dict(state)
+    others[1].load_state_dict(torch.load(path, weights_only=True))
+    return [_resumed(each) for each in (step, *others)]
+
+
+def from_file(directory: Path) -> Resumed:
+    """A training of another process that loads this file."""
+    step = _step("fsdp")
+    step.load_state_dict(torch.load(directory / f"{distributed.get_rank()}.pt", weights_only=True))
+    return _resumed(step)

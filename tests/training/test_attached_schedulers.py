@@ -1,0 +1,119 @@
+"""A scheduler that is attached to a training step's optimizer, before or after: refused, nothing moves."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from accelerate import Accelerator
+from lightning.pytorch.core.optimizer import LightningOptimizer
+from lightning_fabric import Fabric
+from support.training import CURVE, Net, batches, contents, mean_loss, optimizer_of, same, step_of, train
+from torch.optim import Optimizer, lr_scheduler
+
+from torch_bridge import TrainStep, follow, lambda_lr
+
+pytestmark = pytest.mark.slow
+
+_ATTACH: dict[str, Callable[[Any], Any]] = {
+    "step": lambda optimizer: lr_scheduler.StepLR(optimizer, 10),
+    "constant": lr_scheduler.ConstantLR,
+    "cosine": lambda optimizer: lr_scheduler.CosineAnnealingLR(optimizer, 10),
+    "one cycle": lambda optimizer: lr_scheduler.OneCycleLR(optimizer, 0.1, 10, cycle_momentum=False),
+    "of this project": lambda optimizer: lambda_lr(optimizer, CURVE),
+}
+_WRAP: dict[str, Callable[[Optimizer], Any]] = {
+    "plain": lambda optimizer: optimizer,
+    "Lightning's": LightningOptimizer,
+    "Fabric's": lambda optimizer: Fabric(accelerator="cpu", devices=1).setup_optimizers(optimizer),
+    "accelerate's": lambda optimizer: Accelerator(cpu=True).prepare(optimizer),
+    "two": lambda optimizer: LightningOptimizer(Accelerator(cpu=True).prepare(optimizer)),
+}
+
+
+# One of them under each wrapper, and each of them without one.
+_CASES = [(attach, "plain") for attach in _ATTACH] + [("step", wrap) for wrap in _WRAP if wrap != "plain"]
+
+
+@pytest.mark.parametrize(("attach", "wrap"), _CASES)
+@pytest.mark.parametrize("outside", [True, False])
+def test_before(attach: str, wrap: str, outside: bool) -> None:
+    model = Net()
+    optimizer = optimizer_of("adamw", model)
+    wrapped = _WRAP[wrap](optimizer)
+    _ATTACH[attach](wrapped if outside else optimizer)
+    group = dict(optimizer.param_groups[0])
+    with pytest.raises(
+        ValueError, match=r"a scheduler is attached to the optimizer.* Leave the scheduler out"
+    ):
+        TrainStep(model, wrapped, mean_loss, CURVE)
+    assert optimizer.param_groups[0] == group
+
+
+@pytest.mark.parametrize(("attach", "wrap"), _CASES)
+@pytest.mark.parametrize("outside", [True, False])
+@pytest.mark.parametrize("name", ["adamw", "rmsprop"])
+def test_after(attach: str, wrap: str, name: str, outside: bool) -> None:
+    model = Net()
+    optimizer = optimizer_of(name, model)
+    wrapped = _WRAP[wrap](optimizer)
+    step, data = TrainStep(model, wrapped, mean_loss, CURVE), batches(4)
+    expected = train(step_of(name), data)
+    for number in (0, 2):  # before the first update, and in mid-run
+        given = wrapped if outside else optimizer
+        _ATTACH[attach](given)
+        before = contents(step)
+        for call in (lambda: step(data[0]), lambda: step(*data), lambda: step.set_peak(0.5)):
+            with pytest.raises(ValueError, match=r"a scheduler is attached .* `del optimizer\.step`"):
+                call()
+        assert same(contents(step), before)
+        del given.step  # as the message says
+        assert same(train(step, data[number : number + 2]), expected[number : number + 2])
+
+
+def test_after_to_the_last_of_several() -> None:
+    model = Net()
+    optimizers = [torch.optim.AdamW(part.parameters(), fused=True) for part in (model.first, model.last)]
+    step, (batch,) = step_of(model=model, optimizer=optimizers), batches(1)
+    step(batch)
+    before = contents(step)
+    lr_scheduler.ConstantLR(optimizers[1])
+    with pytest.raises(ValueError, match="a scheduler is attached"):
+        step(batch)
+    assert same(contents(step), before)
+
+
+@pytest.mark.parametrize("attached_first", [True, False])
+def test_around_a_load(attached_first: bool) -> None:
+    step, data = step_of(), batches(2)
+    step(data[0])
+    state = step.state_dict()
+    other = step_of()
+    before = contents(other)
+    if attached_first:
+        lr_scheduler.ConstantLR(other.optimizer)
+        with pytest.raises(ValueError, match="a scheduler is attached"):
+            other.load_state_dict(state)
+        assert same(contents(other), before)
+        return
+    other.load_state_dict(state)
+    lr_scheduler.ConstantLR(other.optimizer)
+    with pytest.raises(ValueError, match="a scheduler is attached"):
+        other(data[1])
+
+
+def test_what_is_no_scheduler_of_rates_is_taken() -> None:
+    """Another `step` of the user's own, and a curve for another setting."""
+    step, data = step_of(), batches(3)
+    calls: list[int] = []
+    inner: Any = step.optimizer.step
+
+    def counted(*arguments: Any) -> None:
+        calls.append(1)
+        inner(*arguments)
+
+    step(data[0])
+    step.optimizer.step = counted  # type: ignore[method-assign]  (as profilers do it)
+    follow(step.optimizer, "weight_decay", CURVE)
+    train(step, data[1:])
+    assert len(calls) == 2
