@@ -51,7 +51,7 @@ class StagedCurve(Curve):
     Every level is read as the decimal that you write.
 
     Args:
-        stages: `Stage`s, or tuples (steps, to, shape) of which the last ones may be left out. Levels lie in
+        stages: Each a `Stage`, or a tuple (steps, to, shape) whose last ones may be left out. Levels lie in
             [0, 1]; all steps together are 1 to 2³¹ - 1.
         start: The level at step 0, 0 to 1.
 
