@@ -3,7 +3,7 @@
 import plateau_jax
 
 project = "plateau-jax"
-copyright = "The plateau-jax developers"
+project_copyright = "The plateau-jax developers"
 release = version = plateau_jax.__version__
 
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
