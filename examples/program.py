@@ -4,6 +4,7 @@ An example imports it first, before what takes long to import: from then on a Ct
 and a missing package with the command that installs it.
 """
 
+import contextlib
 import os
 import signal
 import sys
@@ -53,7 +54,9 @@ def check_picture(parser: ArgumentParser, file: Path) -> None:
 
 
 def _leave(*_: object) -> None:
-    print("\nstopped", flush=True)
+    with contextlib.suppress(RuntimeError):  # It came in the middle of a write.
+        sys.stdout.flush()
+    os.write(1, b"\nstopped\n")
     os._exit(130)  # not by an exception, which the import of a package may swallow
 
 

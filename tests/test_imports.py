@@ -250,7 +250,7 @@ def test_torch_bridge_hands_on_the_curves():
 
 _ELSEWHERE = [
     *((plateau_jax, name, torch_bridge) for name in torch_bridge._LAZY),
-    *((torch_bridge, name, plateau_jax) for name in {*plateau_jax.__all__, *_JAX_NAMES} - _HANDED_ON),
+    *((torch_bridge, name, plateau_jax) for name in sorted({*plateau_jax.__all__, *_JAX_NAMES} - _HANDED_ON)),
 ]
 
 

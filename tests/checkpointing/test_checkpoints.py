@@ -236,6 +236,9 @@ def test_wrong_arguments(tmp_path: Path) -> None:
                 call(odd=part)
         with pytest.raises(ValueError, match=r"'\.\./up' must be a name"):
             call(**{"../up": []})
+    for part in (Part(1), {"a": 1}, [1]):
+        with pytest.raises(TypeError, match=r"wait = .* must be True or False: pass parts by name"):
+            checkpoints.save(1, part, values=[1])
     assert not (tmp_path / "folder").exists()
     checkpoints.save(1, one=[1], two={"a": 1})
     with pytest.raises(ValueError, match=r"has the parts \['one', 'two'\], and not \['three'\]"):

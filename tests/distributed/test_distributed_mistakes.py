@@ -10,6 +10,7 @@ from support.mistakes import (
     unwrapped,
     updates_without_an_average,
     weights_after,
+    with_unknown_factor,
 )
 from support.processes import run
 
@@ -83,3 +84,10 @@ def test_gradients_that_are_divided_by_another_number_are_refused(shape: tuple[i
             else:
                 assert f"set_gradient_divide_factor({factor})" in found
                 assert "averages over the 2 ranks" in found
+
+
+def test_a_release_of_torch_that_does_not_tell_what_gradients_are_divided_by_is_named() -> None:
+    ((said,),) = run(with_unknown_factor, processes=1)
+    assert said.startswith(
+        "CurveWarning: this release of torch does not tell whether set_gradient_divide_factor"
+    )

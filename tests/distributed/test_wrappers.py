@@ -45,7 +45,7 @@ def test_calls_without_an_average_are_refused() -> None:
 
 
 def test_a_graph_holds_no_wrapper() -> None:
-    message = "cuda_graph=True needs a model that is not wrapped for several processes"
+    message = "cuda_graph=True needs a model that is not wrapped for several ranks"
     assert run(graphs_refused, processes=1) == [[message] * 2]
 
 

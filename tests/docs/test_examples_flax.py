@@ -122,7 +122,8 @@ def assert_same_state(run, other):
         np.testing.assert_array_equal(np.asarray(one), np.asarray(another), strict=True)
 
 
-def test_a_checkpoint_of_four_devices_goes_on_with_one_and_the_other_way(tmp_path):
+def test_a_checkpoint_of_four_devices_goes_on_with_one_and_the_other_way(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(EXAMPLES)  # as where it is the program
     example = runpy.run_path(str(SCRIPT))
     args = SimpleNamespace(width=32, seed=0)
     curve = StagedCurve([(3, 1.0), (27,)])

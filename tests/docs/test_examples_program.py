@@ -1,4 +1,4 @@
-"""An example ends with one line on a Ctrl-C while it still imports, and where a package is missing."""
+"""An example ends with one line on a Ctrl-C, while it imports or prints, and where a package is missing."""
 
 import subprocess
 import sys
@@ -8,13 +8,27 @@ from support.programs import EXAMPLES
 
 SCRIPTS = sorted(file.name for file in EXAMPLES.glob("*.py") if "import program" in file.read_text("utf-8"))
 INTERRUPTED = "import os, signal; os.kill(os.getpid(), signal.SIGINT)"
+PRINTING = """
+import io, os, signal, sys
+
+class Pipe(io.RawIOBase):
+    def writable(self):
+        return True
+
+    def write(self, data):
+        os.kill(os.getpid(), signal.SIGINT)
+        return len(data)
+
+sys.stdout = io.TextIOWrapper(io.BufferedWriter(Pipe()))
+print("a row", flush=True)
+"""
 MISSING = "raise ModuleNotFoundError(\"No module named 'numpy'\", name='numpy')"
 
 
-def run_with(folder, script, first_line):
-    """Run an example whose first import, in the place of NumPy, torch or JAX, is this line."""
+def run_with(folder, script, first_import):
+    """Run an example whose first import, of NumPy, torch or JAX, is this program."""
     for name in ("numpy", "torch", "jax", "matplotlib"):
-        (folder / f"{name}.py").write_text(first_line, encoding="utf-8")
+        (folder / f"{name}.py").write_text(first_import, encoding="utf-8")
     command = [sys.executable, EXAMPLES / script]
     return subprocess.run(
         command, cwd=folder, env={"PYTHONPATH": str(folder)}, capture_output=True, text=True, check=False
@@ -25,9 +39,10 @@ def test_there_are_scripts():
     assert len(SCRIPTS) >= 7
 
 
+@pytest.mark.parametrize("first_import", [INTERRUPTED, PRINTING])
 @pytest.mark.parametrize("script", SCRIPTS)
-def test_a_ctrl_c_during_imports_ends_with_one_line(script, tmp_path):
-    ended = run_with(tmp_path, script, INTERRUPTED)
+def test_a_ctrl_c_ends_with_one_line(script, first_import, tmp_path):
+    ended = run_with(tmp_path, script, first_import)
     assert (ended.returncode, ended.stdout, ended.stderr) == (130, "\nstopped\n", "")
 
 

@@ -11,10 +11,12 @@ import re
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from support.examples import examples
 from support.other_schedulers import PAGE, names, pairs, run
+from support.pages import sections
 from support.published import cosine_plateau
 from support.runs import advance, optimizer_with, rates_of
 from transformers import get_cosine_with_min_lr_schedule_with_warmup
@@ -106,6 +108,27 @@ def test_both_blocks_give_the_same_rates(pair, plan):
             run(pair.there, plan, STEPS)
 
 
+@pytest.mark.filterwarnings("ignore:the curve has total_steps:plateau_jax.CurveWarning")
+@examples(15)
+@given(plans())
+def test_the_momentum_is_that_of_one_cycle(plan):
+    assume(plan["warmup"] > 1)
+    (there,) = [pair.there for pair in pairs() if pair.heading == "OneCycleLR"]
+    page = next(section for section in sections(PAGE) if section.heading == "From a curve to rates")
+    (here,) = [block.code for block in page.blocks if "follow(" in block.code]
+    found = []
+    for code, stepped in (there, "scheduler"), (here, "momentum"):
+        made = {**plan, "torch": torch, "model": torch.nn.Linear(1, 1), "optimizer": optimizer_with([1.0])}
+        made["optimizer"].param_groups[0]["momentum"] = 0.95
+        exec(code, made)
+        found.append([])
+        for _ in range(plan["total"]):
+            found[-1].append(made["optimizer"].param_groups[0]["momentum"])
+            made["optimizer"].step()
+            made[stepped].step()
+    np.testing.assert_allclose(*found, rtol=2**-23)
+
+
 @given(plans())
 def test_every_name_of_the_page_is_generated(plan):
     assert names().keys() == plan.keys()
@@ -115,7 +138,7 @@ def test_links_at_the_top_lead_to_every_section():
     text = PAGE.read_text(encoding="utf-8")
     headings = re.findall(r"^###? (.+)$", text, re.MULTILINE)
     slugs = [re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings]
-    links = re.findall(r"\]\(#([^)]+)\)", text)
+    links = re.findall(r"\]\(#([^)]+)\)", text.partition("```")[0])
     assert len(set(slugs)) == len(slugs)
     assert len(set(links)) == len(links)
     chapters = {"pytorch", "hugging-face-transformers", "optax", "timm", "torchtitan", "megatron-lm"}

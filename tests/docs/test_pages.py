@@ -13,6 +13,14 @@ from support.pages import PAGES, ROOT, sections
 
 pytestmark = pytest.mark.slow
 
+WARNINGS_OF_OTHERS = {
+    # lightning 2.6 under torch 2.13.
+    "PyTorch Lightning": r"ignore:`isinstance\(treespec, LeafSpec\)` is deprecated:FutureWarning",
+    # torch's compiler, of torch itself.
+    "A compiled optimizer": "ignore:`torch.jit.script_method` is deprecated:DeprecationWarning",
+}
+"""By heading: what a library says of itself."""
+
 
 def programs():
     for page in PAGES:
@@ -20,7 +28,10 @@ def programs():
         for section in others or [first]:
             if code := section.python():
                 before = "" if section is first else first.python()
-                yield pytest.param(f"{before}\n{code}", id=f"{page.stem}-{section.heading or 'whole'}")
+                known = WARNINGS_OF_OTHERS.get(section.heading)
+                marks = [pytest.mark.filterwarnings(known)] if known else []
+                name = f"{page.stem}-{section.heading or 'whole'}"
+                yield pytest.param(f"{before}\n{code}", id=name, marks=marks)
 
 
 @pytest.mark.parametrize("program", list(programs()))
@@ -41,3 +52,11 @@ def test_scripts_and_links_exist(page: Path) -> None:
         assert (ROOT / script).exists(), script
     for target in re.findall(r"\]\((?!https?:)([^)#\s]+)", text):
         assert (page.parent / target).exists(), target
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_links_within_a_page_lead_to_headings(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    headings = re.findall(r"^##+ (.+)$", text, re.MULTILINE)
+    anchors = {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+    assert set(re.findall(r"\]\(#([^)]+)\)", text)) <= anchors

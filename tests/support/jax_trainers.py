@@ -21,14 +21,15 @@ class Watched:
     """In place of `optax_schedule`: it notes what its schedules give to a running program, by their count."""
 
     def __init__(self) -> None:
-        self.given: dict[tuple[Curve, float], dict[int, Any]] = {}
+        self.given: dict[tuple[Curve, float], list[tuple[Any, Any]]] = {}
 
     def __call__(self, curve: Curve, peak_value: float) -> Callable[[Any], jax.Array]:
         schedule = optax_schedule(curve, peak_value)
-        given = self.given.setdefault((curve, peak_value), {})
+        given = self.given.setdefault((curve, peak_value), [])
 
         def note(count: Any, rate: Any) -> None:
-            given[int(count)] = np.asarray(rate)
+            # Read later: with few threads, reading here may wait for the thread that runs this.
+            given.append((count, rate))
 
         def watched(count: Any) -> jax.Array:
             rate = schedule(count)
@@ -40,7 +41,7 @@ class Watched:
     def assert_given(self, curve: Curve, peak: float, counts: range) -> None:
         """At these counts, and no others, the bits of peak times curve."""
         jax.effects_barrier()
-        given = self.given[curve, peak]
+        given = {int(count): np.asarray(rate) for count, rate in self.given[curve, peak]}
         assert sorted(given) == list(counts)
         assert_equal_bits(
             np.stack([given[count] for count in counts]), product(curve, peak, np.array(counts), False)

@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from support import distributed_updates
@@ -15,6 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from plateau_jax import PlateauCurve
 from torch_bridge import TrainStep, distribute
+from torch_bridge.distributed import fsdp_internals
 
 CURVE = PlateauCurve(20)  # the first update moves something
 
@@ -178,6 +180,20 @@ def _divided_by(factor: float | None, sums: bool, part: bool, shape: tuple[int, 
         return str(error)
     step(_batch(0, 0, True))
     return _weights(model)
+
+
+def with_unknown_factor() -> list[str]:
+    """The warnings of a step over a sharded model whose groups of parameters have other names in torch."""
+    model: Any = Skipping()
+    fully_shard(model)
+    with (
+        patch.object(fsdp_internals, "_groups", return_value=[object()]),
+        warnings.catch_warnings(record=True) as found,
+    ):
+        warnings.simplefilter("always")
+        step = _step_of(model)
+    step(_batch(0, 0, True))
+    return [f"{warning.category.__name__}: {warning.message}" for warning in found]
 
 
 _USES = ((True,), (True, False), (True, False))

@@ -4,6 +4,8 @@ from typing import Any
 
 import pytest
 import torch
+from support.aux_by_rank import aux_of_updates
+from support.processes import run
 from support.training import (
     Recurrent,
     batches,
@@ -83,3 +85,11 @@ def test_what_is_refused(value: Any) -> None:
     with pytest.raises(TypeError, match="loss_fn returned"):
         step(batch)
     assert same(step.state_dict(), before)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("wrapper", ["ddp", "fsdp"])
+@pytest.mark.parametrize("loss", ["mean", "pair"])
+def test_on_two_ranks_each_has_its_own(wrapper: str, loss: str) -> None:
+    for pieces in (1, 3):
+        assert run(aux_of_updates, wrapper, loss, pieces) == [[], []]

@@ -1,4 +1,4 @@
-"""Models and optimizers in the wrappers of trainers, and models for several processes."""
+"""Models and optimizers in the wrappers of trainers, and models in those of Fabric."""
 
 from typing import Any
 

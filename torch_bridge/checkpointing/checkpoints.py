@@ -4,7 +4,6 @@ import os
 import warnings
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Never
 
@@ -92,8 +91,8 @@ class Checkpoints:
             **parts_by_name: The parts.
 
         Raises:
-            TypeError: `count` is not an integer; a part has no state, or its state holds something that a
-                checkpoint does not hold.
+            TypeError: `count` is not an integer; a part was passed without its name; a part has no state, or
+                its state holds something that a checkpoint does not hold.
             ValueError: There are no parts; the count is negative; the count or the names are not the same
                 on all ranks.
             Exception: What a part or the system raises. The other ranks then raise RuntimeError.
@@ -109,6 +108,7 @@ class Checkpoints:
             nonlocal unfinished
             self._background.finish()
             called = checks.at_least("count", count, 0)
+            parts.check_flag("wait", wait)
             parts.check(parts_by_name)
             for name, part in parts_by_name.items():
                 snapshots[name] = Snapshot.of(name, part)
@@ -222,13 +222,13 @@ class Checkpoints:
         _check_same(begun)
         called, _ = begun[0]
         # For the start-up, as in save.
-        from torch_bridge.checkpointing.reading import RemovedError
+        from torch_bridge.checkpointing.loading import RemovedError, read
 
         for _ in range(_MOST_READS):
             try:
                 with _ordinary_mode(), ExitStack() as held:
                     loading = [kind(name, part) for name, part in parts_by_name.items()]
-                    found, messages = self._read(called, loading, held)
+                    found, messages = read(self.directory, called, loading, held)
                     if found is not None:
                         for message in messages:
                             warnings.warn(message, UserWarning, stacklevel=3)
@@ -237,56 +237,6 @@ class Checkpoints:
             except RemovedError:
                 continue
         raise RuntimeError(f"the checkpoints in {self.directory} are removed faster than they are read")
-
-    def _read(
-        self, called: int | None, loading: Sequence[LoadingPart], held: ExitStack
-    ) -> tuple[int | None, list[str]]:
-        """Read what the parts get. Returns the checkpoint's count, and what to warn of.
-
-        Raises:
-            RemovedError: A checkpoint was removed meanwhile: there may be a newer one.
-        """
-        from torch_bridge.checkpointing import reading  # for the start-up, as in save
-
-        listed = on_all_ranks(lambda: folders.with_damaged(self.directory))[0]  # rank 0 decides
-        there = [replace(found, path=self.directory / found.path.name) for found in listed]
-        if called is not None:
-            counts = sorted({found.count for found in there})
-            there = [found for found in there if found.count == called][-1:]
-            if not there:
-                raise ValueError(f"{self.directory} has no checkpoint {called}; it has {counts}")
-        if not there:
-            return None, []
-        saved, wrong = reading.newest_sound(there[::-1], held)
-        if saved is None:
-            raise RuntimeError(f"{self.directory} has no sound checkpoint: {'; '.join(wrong)}")
-        if unknown := sorted({each.name for each in loading} - set(saved.parts)):
-            raise ValueError(f"{saved.found.path} has the parts {saved.parts}, and not {unknown}")
-        rank = processes.rank()
-
-        def read() -> bool:
-            """Whether the checkpoint was there."""
-            try:
-                for each in loading:
-                    structure = {each.name: each.structure(saved.states)}
-                    of_rank = rank if each.is_of_each_rank else 0
-                    template, sharded = each.template(), each.sharded_parameters()
-                    state = reading.read(saved, structure, template, sharded, of_rank)[each.name]
-                    each.receive(state, rank >= len(saved.manifests))
-            except FileNotFoundError:
-                if saved.found.path.is_dir():
-                    raise
-                return False
-            return True
-
-        if not all(on_all_ranks(read)):
-            raise reading.RemovedError
-        names = [each.name for each in loading if each.is_of_each_rank]
-        kept = [value for each in loading for value in each.values_of_one_rank()]
-        messages = reading.other_count_of_processes(saved, names, kept)
-        if wrong:
-            messages.append(f"{saved.found.path} is loaded: newer ones are damaged: {'; '.join(wrong)}")
-        return saved.found.count, messages
 
     def __reduce__(self) -> Never:
         raise TypeError("Checkpoints can't be copied or pickled: build others on the same folder")

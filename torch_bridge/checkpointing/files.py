@@ -50,7 +50,7 @@ def body_of(path: Path, content: bytes) -> bytes:
 
 @contextmanager
 def naming(path: Path) -> Generator[None]:
-    """Name the file in an error of the system: on a full disk, for instance, it has no name of its own.
+    """Name the file in an error of the system that names none, as that of a full disk.
 
     torch, which writes through a stream, raises an error of its own after the system's.
     """

@@ -108,9 +108,9 @@ def complete(directory: Path) -> list[Complete]:
 
 
 def with_damaged(directory: Path) -> list[Complete]:
-    """The same, and folders of this project that have lost their manifest: it is told, and never removed.
+    """The same, and folders of this project that have lost their manifest. These are never removed.
 
-    One that does not tell its number stands where its count does.
+    A folder whose manifest does not tell its number is put in order by its count.
     """
     if not directory.is_dir():
         return []

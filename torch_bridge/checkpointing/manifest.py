@@ -27,8 +27,8 @@ class Manifest(TypedDict):
     """Names the save: it is the same on all its ranks, and another one in every other save. Empty in those
     of earlier versions."""
     number: int
-    """How many saves into this folder there were before, and 1: the order of saves. 0 in those of earlier
-    versions."""
+    """The number of this save, by which saves are ordered: one more than the highest in the directory before.
+    0 in those of earlier versions."""
 
 
 def write(

@@ -1,4 +1,4 @@
-"""A call that every rank has to make, and that some have not made: it waits, and says for whom."""
+"""A call that every rank has to make: while it waits for ranks that have not made it, it names them."""
 
 from collections.abc import Callable, Generator
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""The parts that a checkpoint holds: objects with a state, and dictionaries and lists, which are one."""
+"""The parts that a checkpoint holds: objects that have a state; dictionaries and lists, which are a state."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,6 +25,12 @@ def check(parts: Mapping[str, Any]) -> None:
             raise TypeError(
                 f"{name} = {part!r} must have state_dict and load_state_dict, or be a dictionary or a list"
             )
+
+
+def check_flag(name: str, value: Any) -> None:
+    """Raises TypeError where a part stands in the place of a flag: without a name, it would not be saved."""
+    if isinstance(value, Stateful | dict | list):
+        raise TypeError(f"{name} = {value!r} must be True or False: pass parts by name, such as step=step")
 
 
 def kind(part: Part) -> str:

@@ -1,4 +1,4 @@
-"""Writing a checkpoint: all ranks write, each at its own pace, and meet in the folder alone.
+"""Writing a checkpoint: each rank writes its own files, and sees by files in the folder what others wrote.
 
 No rank calls a collective. So a save in the background goes on whatever happens to the process group, even
 when it is destroyed.
@@ -137,11 +137,13 @@ class CheckpointWriter:
         Args:
             is_done: Whether they have done what is waited for.
             ranks: Which ones; `is_done` may change it.
-            missing: What a missing folder means, where it may still come into sight.
+            missing: What to say where the folder has not come into sight after a minute. Without this a
+                folder that is not there has been removed.
 
         Raises:
             RuntimeError: Another rank has failed, or its process has ended.
-            FileNotFoundError, TimeoutError: It has ended.
+            FileNotFoundError: The folder was removed.
+            TimeoutError: The other ranks took too long.
         """
         began, pause = time.monotonic(), 0.001
         while True:

@@ -20,7 +20,7 @@ class WritingRanks:
 
     Where the folder lies on a file system that several machines share, a lock may be seen on its own
     machine alone. There the lock of rank 0 looks free to others, though rank 0 lives. A rank that sees it so
-    takes no lock and watches none; for rank 0 it has then not ended either.
+    takes no lock and watches none. Rank 0 then never takes that rank as ended.
 
     Args:
         folder: The unfinished folder. Rank 0 holds its lock already.
@@ -50,7 +50,7 @@ class WritingRanks:
             locks.release(own)
 
     def ended(self, ranks: Collection[int]) -> int | None:
-        """One of these ranks whose process has ended, if there is one. Most calls look at nothing."""
+        """One of these ranks whose process has ended, if there is one. Locks are tried every two seconds."""
         now = time.monotonic()
         if not self._is_watching or now < self._next_look:
             return None
@@ -60,7 +60,7 @@ class WritingRanks:
             if locks.is_held(path):
                 self._seen.add(rank)
                 self._free_since.pop(rank, None)
-            # A rank that has made the file may not hold its lock yet; one that has not may have no locks.
+            # A rank whose file is there may be about to take the lock; one without a file may use no locks.
             elif (rank in self._seen or path.exists()) and now - self._free_since.setdefault(
                 rank, now
             ) >= _FREE_FOR:

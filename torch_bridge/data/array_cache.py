@@ -47,9 +47,9 @@ def cached_arrays(
     give another `version`, or pass it as a setting.
 
     Each call reads the source once, for the key. Many processes may ask at once: one builds, the others
-    wait for it. A builder that is killed, or raises, leaves nothing that would be taken for whole. Files
-    that are missing, of another size or with another header are built again (the rest of their bytes is not
-    compared). To forget all cached arrays, delete the directory.
+    wait for it. Where `build` is killed or raises, the files that it began are never used, and are removed
+    later. Files that are missing, of another size or with another header are built again (the rest of their
+    bytes is not compared). To forget all cached arrays, delete the directory.
 
     Args:
         build: A function, defined with `def` in a file.

@@ -33,13 +33,17 @@ def may_reduce_fp16(model: nn.Module) -> bool:
     return any(torch.float16 in (policy.param_dtype, policy.reduce_dtype) for policy in policies)
 
 
-def divide_factors(model: nn.Module) -> set[float | None]:
-    """What the gradients of a sharded model are divided by after they are summed; None for torch's choice.
+def divide_factors(model: nn.Module) -> set[float | None] | None:
+    """What torch divides the gradients of a sharded model by after it has summed them.
 
-    That is the number of ranks. `set_gradient_divide_factor` sets another.
+    In the set None stands for torch's own choice, the number of ranks. `set_gradient_divide_factor` sets
+    another number. Where this release of torch does not tell, there is no set.
     """
-    states = [module._get_fsdp_state() for module in sharded_modules(model)]
-    return {group.gradient_divide_factor for state in states for group in _groups(state)}
+    try:
+        states = [module._get_fsdp_state() for module in sharded_modules(model)]
+        return {group.gradient_divide_factor for state in states for group in _groups(state)}
+    except AttributeError:
+        return None
 
 
 def forget_pass(model: nn.Module) -> None:

@@ -251,9 +251,15 @@ def _check_sharded(model: nn.Module) -> None:
             f"the model's parameters are kept on {device} beside a mesh on {mesh.device_type}: a training "
             "step needs fully_shard without an offload policy"
         )
+    if (factors := divide_factors(model)) is None:
+        warn(
+            "this release of torch does not tell whether set_gradient_divide_factor was called on the model. "
+            f"A training step needs averages of gradients over the {mesh.size()} ranks: leave that call out"
+        )
+        return
     # Where ranks hold copies of whole parameters, torch may divide by the factor twice.
     is_doubtful = mesh.ndim == 2 and mesh.size(1) == 1 < mesh.size()
-    if wrong := divide_factors(model) - ({None} if is_doubtful else {None, mesh.size()}):
+    if wrong := factors - ({None} if is_doubtful else {None, mesh.size()}):
         raise ValueError(
             f"set_gradient_divide_factor({wrong.pop()}) was called on the model or a part of it, and then "
             f"gradients are not averages over the {mesh.size()} ranks, which a training step needs. Leave "

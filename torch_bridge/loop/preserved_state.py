@@ -1,4 +1,4 @@
-"""What a trial changes, to be put back: random states, weights, buffers, optimizers' states and settings."""
+"""Keeps what a trial changes and puts it back: random states, weights, buffers, optimizers' states."""
 
 import copy
 import random
@@ -35,7 +35,7 @@ def random_states_kept() -> Generator[None]:
 def states_kept(model: nn.Module | None, optimizers: Sequence[Optimizer]) -> Generator[None]:
     """The model's weights, buffers, gradients and modes stay as they are, and all of its optimizers.
 
-    Copies are in host memory, and leave a device's as it is.
+    The copies are in host memory: they take none of a device's memory.
     """
     put_back = [_gradients(model), _modes(model), _buffers(model), *map(_state, optimizers)]
     tensors: list[Any] = [] if model is None else [*model.parameters(), *model.buffers()]
@@ -57,7 +57,7 @@ def _gradients(model: nn.Module | None) -> Callable[[], None]:
     parameters = [] if model is None else list(model.parameters())
     found = [(parameter, parameter.requires_grad, parameter.grad) for parameter in parameters]
     for parameter in parameters:
-        parameter.grad = None  # else a trial would add to it in place
+        parameter.grad = None  # a trial would add to it in place
 
     def restore() -> None:
         for parameter, requires_grad, gradient in found:
@@ -107,7 +107,7 @@ def _state(optimizer: Optimizer) -> Callable[[], None]:
 
 
 def _is_own(tensor: Tensor) -> bool:
-    """Whether each element has its own place in memory; one that was expanded can't be written to."""
+    """Whether each element has its own place in memory: an expanded tensor can't be written to."""
     if tensor.layout != torch.strided:
         return True
     return all(stride or size < 2 for size, stride in zip(tensor.shape, tensor.stride(), strict=True))

@@ -20,18 +20,18 @@ _WAITS = (
 def profile(step: Callable[[Any], Any], batches: Iterable[Any], directory: str | os.PathLike[str]) -> str:
     """Trace a few steady updates with `torch.profiler`.
 
-    Eight updates come first, untraced, in which compilation and capture take place. The trace is
-    written to `directory/trace.json`, for Perfetto or chrome://tracing.
+    The first eight updates are not traced: in them compilation and capture take place. The trace of the
+    next five is written to `directory/trace.json`, for Perfetto or chrome://tracing.
 
     Args:
         step: A `TrainStep`, or anything that is called with a batch.
-        batches: At least 13 batches; all are used for training.
-        directory: Where the trace goes; made if need be.
+        batches: At least 13 batches. The step is called with the first 13.
+        directory: The folder for the trace. It is made if there is none.
 
     Returns:
-        A short table, per update: wall time; the host's time in the step; the device's busy time; copies
-        from, to and on the device; waits of the host for the device; waiting for data. On a CPU
-        there is no device apart from the host, and its time, copies and waits are zero.
+        A short table of averages per update: wall time; the host's time in the step; the time that the
+        device works; copies from, to and on the device; waits of the host for the device; the time that the
+        host waits for data. Without a GPU the rows of the device are zero.
 
     Raises:
         TypeError: `step` can't be called, `batches` not be iterated; `directory` is no path.
@@ -55,7 +55,7 @@ def profile(step: Callable[[Any], Any], batches: Iterable[Any], directory: str |
     try:
         for _ in range(_WARM_UPS):
             step(next(iterator))
-        # acc_events: else torch 2.11 warns that it would clear the events of a schedule, which is not used.
+        # Without acc_events torch 2.11 warns that a schedule would clear events, though there is no schedule.
         with (
             torch.profiler.profile(activities=activities, acc_events=True) as profiler,
             record_function("all updates"),
@@ -75,14 +75,14 @@ def profile(step: Callable[[Any], Any], batches: Iterable[Any], directory: str |
 
 
 def _table(profiler: Any) -> str:
-    """Average times in milliseconds and counts, of one update."""
+    """Counts and times in milliseconds, averages over the traced updates."""
     cpu = torch.autograd.DeviceType.CPU
     on_host = {event.key: event for event in profiler.key_averages() if event.device_type == cpu}
-    # Ranges that programs name appear on the device too, around its work.
+    # A range that `record_function` names appears on the device too, around the work inside it.
     on_device = [e for e in profiler.events() if e.device_type != cpu and not e.is_user_annotation]
     copies = [event for event in on_device if event.name.startswith("Memcpy")]
     updates = [e.time_range for e in profiler.events() if e.name == "update" and e.device_type == cpu]
-    # Inside of updates: the profiler itself waits too, at its end.
+    # Only those inside updates count: at its end the profiler itself waits too.
     waits = [
         event
         for event in profiler.events()

@@ -90,15 +90,12 @@ class CurveLR(LambdaLR):
             epoch: The step to go to, as in torch; by default the next one. Below -1 it is taken as -1.
 
         Warns:
-            CurveWarning: Once, in these cases:
-
-                - Three times in a row, a call came after ten or more optimizer steps.
-                - Three times in a row, two or more calls came after one optimizer step. (accelerate steps a
-                  prepared scheduler once for each process.)
-                - A call came after ten or more optimizer steps, or no call in twenty, and every rate was 0.
-
-                And once where the training goes on at rate 0 after the curve's end, by more than a hundredth
-                of its steps and more than ten. Without optimizer steps, as for a picture, no warning comes.
+            CurveWarning: Once, where calls and optimizer steps don't go one to one: three times in a row a
+                call came after ten or more optimizer steps, or two or more calls came after one.
+                (accelerate steps a prepared scheduler once for each process.) Once, where a call came after
+                ten or more optimizer steps, or no call in twenty, and every rate was 0. Once, where the
+                training goes on at rate 0 after the curve's end, by more than a hundredth of its steps and
+                more than ten. Without optimizer steps, as for a picture, no warning comes.
             UserWarning: As torch's own: the first call came before `optimizer.step()`, or `epoch` is given.
 
         Raises:

@@ -119,7 +119,7 @@ def _check_graph(
     model: nn.Module, wrapper: Wrapper, optimizers: Sequence[Optimizer], device: torch.device
 ) -> None:
     if not isinstance(wrapper, Unwrapped):
-        raise ValueError("cuda_graph=True needs a model that is not wrapped for several processes")
+        raise ValueError("cuda_graph=True needs a model that is not wrapped for several ranks")
     if is_checkpointed(model):
         raise ValueError("cuda_graph=True needs a model without checkpoint_activations")
     if device.type != "cuda":

@@ -1,8 +1,7 @@
 """Whether an optimizer had moved its parameters when an error broke its step off."""
 
-import inspect
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
 from torch import Tensor
@@ -36,16 +35,25 @@ def _first_with_gradient(optimizer: Optimizer) -> Tensor | None:
 def shows_a_move(error: BaseException, optimizer: Optimizer) -> bool:
     """Whether an error's traceback says that the optimizer has moved, whatever torch counts.
 
-    Torch does not count the changes that fused SGD makes. An error that comes out of its own `step` is taken
-    to have come after them.
+    Torch does not count the changes that fused SGD makes. An error that comes out of its own `step`, or
+    out of what torch wraps closely around it, is taken to have come after them.
     """
     step: Any = type(optimizer).step
     uncounted = type(optimizer) is SGD and any(group.get("fused") for group in optimizer.param_groups)
+    inner = [function.__code__ for function in _wrapped_in(step)] if uncounted else []
     for frame, _ in traceback.walk_tb(error.__traceback__):
+        if frame.f_locals.get("self") is not optimizer:
+            continue
         if frame.f_code is step.__code__:
             # Torch's wrapper: it calls the hooks before a step, the step, and the hooks after it.
-            if frame.f_locals.get("self") is optimizer and "out" in frame.f_locals:
+            if "out" in frame.f_locals:
                 return True
-        elif uncounted and frame.f_code is inspect.unwrap(step).__code__:
+        elif frame.f_code in inner:
             return True
     return False
+
+
+def _wrapped_in(function: Any) -> Iterator[Any]:
+    """What a function wraps, what that wraps, and so on."""
+    while (function := getattr(function, "__wrapped__", None)) is not None:
+        yield function

@@ -22,10 +22,11 @@ class Clock:
 
     An update that took place moves the clock on by one, unless a rule holds it.
 
-    The device has a window of rates: those of `2·INTERVAL + 1` steps from `low` on. Every `INTERVAL`
-    updates the host moves the window's start to where the clock stood at the move before. It asked for that
-    number then, in a copy that has long arrived. The clock has not gone back since, and has moved on by at
-    most `2·INTERVAL` when the window moves next, fewer where updates were skipped or held.
+    The device has a window of rates: those of the `2·INTERVAL + 1` steps from `low` on. The host moves it
+    every `INTERVAL` updates, and starts a copy of the clock to the host then. It does not wait for the copy:
+    at the next move the copy has arrived, and its number becomes `low`. So `low` is where the clock stood
+    `INTERVAL` updates before the move, and the window is used for `INTERVAL` updates more. An update moves
+    the clock by one step at most, and never back: all rates that are needed lie in the window.
 
     All tensors stay the same as long as the clock lives, so that a captured graph can use them.
 

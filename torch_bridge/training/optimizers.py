@@ -29,7 +29,7 @@ def check_model(model: nn.Module) -> None:
             raise ValueError(
                 f"the model was set up by Fabric with {type(precision).__name__}, whose backward pass only "
                 "Fabric can run. Give model.module to the training step, with precision= of its own, and "
-                "under several processes distribute(model.module)"
+                "on several ranks distribute(model.module)"
             )
 
 

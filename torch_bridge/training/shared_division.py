@@ -75,7 +75,7 @@ class SharedDivision:
 
     def check_constant(self, is_pair: bool) -> None:
         raise ValueError(
-            "the loss has no gradient with respect to any parameter, and the other processes wait for one: "
+            "the loss has no gradient with respect to any parameter, and the other ranks wait for one: "
             "run the model on a micro-batch without rows, too, and return (loss.sum(), 0)"
         )
 

@@ -1,0 +1,63 @@
+"""Updates with aux on every rank, beside updates without."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from support.distributed_models import build, whole
+from support.training import CURVE, batches, same, spoiled
+from torch import Tensor, distributed, nn
+
+from torch_bridge import TrainStep
+
+
+def _mean(outputs: Tensor, targets: Tensor) -> Any:
+    return nn.functional.mse_loss(outputs, targets)
+
+
+def _pair(outputs: Tensor, targets: Tensor) -> Any:
+    return (outputs - targets).square().sum(), targets.numel()
+
+
+_LOSSES: dict[str, Callable[[Tensor, Tensor], Any]] = {"mean": _mean, "pair": _pair}
+
+
+def aux_of_updates(wrapper: str, loss: str, pieces: int) -> list[str]:
+    """What differs from updates without aux, and from the outputs for this rank's own rows."""
+
+    def without_aux(model: nn.Module, batch: Any) -> Any:
+        return _LOSSES[loss](model(batch[0]), batch[1])
+
+    def with_aux(model: nn.Module, batch: Any) -> Any:
+        outputs = model(batch[0])
+        return _LOSSES[loss](outputs, batch[1]), {"outputs": outputs, "inputs": [batch[0]]}
+
+    def step_of(loss_fn: Any, has_aux: bool) -> TrainStep:
+        model = build(wrapper)
+        optimizer = torch.optim.AdamW(model.parameters())
+        return TrainStep(model, optimizer, loss_fn, CURVE, has_aux=has_aux)
+
+    step, straight = step_of(with_aux, True), step_of(without_aux, False)
+    wrong: list[str] = []
+    rank = distributed.get_rank()
+    for update in range(4):
+        micro = batches(pieces, rows=2 + rank, seed=10 * update + rank)
+        if update == 2 and rank == 1:  # not finite in one rank, skipped in both
+            micro[-1] = spoiled(micro[-1])
+        with torch.no_grad():
+            expected = [{"outputs": step.model(inputs), "inputs": [inputs]} for inputs, _ in micro]
+        result = step(*micro)
+        if not same(tuple(result), tuple(straight(*micro))):
+            wrong.append(f"update {update}: {result}")
+        if not same(list(result.aux), expected):
+            wrong.append(f"update {update}: aux {result.aux}, not {expected}")
+        if any(aux["outputs"].requires_grad for aux in result.aux):
+            wrong.append(f"update {update}: aux is not detached")
+        if int(result.skipped) != (update >= 2):
+            wrong.append(f"update {update}: {result.skipped} skipped")
+    own, other = (
+        [array.tolist() for array in whole(list(each.model.parameters()))] for each in (step, straight)
+    )
+    if own != other:
+        wrong.append(f"weights {own}, not {other}")
+    return wrong

@@ -1,0 +1,102 @@
+"""Aux, another peak, and a clock that starts in mid-run, in CUDA graphs: as eager."""
+
+from typing import Any
+
+import pytest
+import torch
+from support.gpu import assert_same_state, captured_and_eager, graphs_of, no_waiting, on_gpu
+from support.training import CURVE, batches, mean_loss, pair_loss, same, spoiled, through_a_file, train
+from torch import nn
+
+pytestmark = pytest.mark.gpu
+
+_NAMES = ["adamw", "momentum"]
+
+
+def _with_aux(loss_fn: Any) -> Any:
+    def with_aux(model: nn.Module, batch: Any) -> Any:
+        outputs = model(batch[0])
+        return loss_fn(model, batch), {"outputs": outputs, "parts": [outputs.mean(), model.last.bias]}
+
+    return with_aux
+
+
+@pytest.mark.parametrize("loss_fn", [mean_loss, pair_loss])
+@pytest.mark.parametrize("pieces", [1, 3])
+def test_aux(loss_fn: Any, pieces: int) -> None:
+    captured, eager = captured_and_eager(loss_fn=_with_aux(loss_fn), has_aux=True, max_norm=0.5)
+    data, kept = on_gpu(batches(36)), []
+    for number in range(0, 36, pieces):
+        micro = data[number : number + pieces]
+        if number % 4 == 3:
+            micro[0] = spoiled(micro[0])
+        with torch.no_grad():
+            bias = captured.model.last.bias.clone()
+        result, expected = captured(*micro), eager(*micro)
+        assert same(result, expected)
+        assert len(result.aux) == pieces
+        for own, other in zip(result.aux, expected.aux, strict=True):
+            assert same(own["outputs"], other["outputs"])
+            assert same(own["parts"][0], other["parts"][0])
+            assert own["parts"][1].shape == bias.shape
+            assert not own["outputs"].requires_grad
+        kept.append((result.aux[0]["outputs"], expected.aux[0]["outputs"].clone()))
+    assert len(graphs_of(captured).recorded) == 1
+    assert all(same(*pair) for pair in kept), "no later replay writes there"
+    assert_same_state(captured, eager)
+
+
+def test_aux_of_another_structure_for_another_shape() -> None:
+    def loss_fn(model: nn.Module, batch: Any) -> Any:
+        loss = mean_loss(model, batch)
+        return loss, {"few": loss} if len(batch[0]) < 4 else [loss, loss * 2]
+
+    captured, eager = captured_and_eager(loss_fn=loss_fn, has_aux=True)
+    for number in range(16):
+        (batch,) = on_gpu(batches(1, rows=3 + number % 2, seed=number))
+        result, expected = captured(batch), eager(batch)
+        assert same(result.aux, expected.aux)
+        assert isinstance(result.aux[0], list if number % 2 else dict)
+    assert len(graphs_of(captured).recorded) == 2
+
+
+def test_aux_waits_for_nothing() -> None:
+    (batch,) = on_gpu(batches(1))
+    for step in captured_and_eager(loss_fn=_with_aux(mean_loss), has_aux=True):
+        train(step, [batch] * 6)
+        with no_waiting():
+            train(step, [batch] * 6)
+
+
+@pytest.mark.parametrize("name", _NAMES)
+def test_another_peak(name: str) -> None:
+    steps, data = captured_and_eager(name, max_norm=0.5), on_gpu(batches(24))
+    for number, batch in enumerate(data):
+        if number in (2, 10, 11):  # while it warms up, and twice after the graph was captured
+            graphs = dict(graphs_of(steps[0]).recorded)
+            for step in steps:
+                step.set_peak(0.5 / number)
+            assert graphs_of(steps[0]).recorded == graphs, "a peak is no reason to capture anew"
+        results = [step(batch) for step in steps]
+        assert same(*results)
+        if number >= 10:
+            peak = torch.tensor(0.5 / min(number, 11)).item()
+            assert results[0].lr.item() == torch.tensor(CURVE(number) * peak).item()
+        if number == 15:
+            for step in steps:
+                step.load_state_dict(through_a_file(step.state_dict()))
+    assert len(graphs_of(steps[0]).recorded) == 1
+    assert_same_state(*steps)
+
+
+@pytest.mark.parametrize("name", _NAMES)
+def test_a_clock_that_starts_in_mid_run(name: str) -> None:
+    steps, data = captured_and_eager(name, applied=7), on_gpu(batches(12))
+    for number, batch in enumerate(data):
+        results = [step(batch) for step in steps]
+        assert same(*results)
+        (group,) = steps[0].optimizer.param_groups
+        assert int(results[0].applied) == number + 8
+        assert results[0].lr.item() == torch.tensor(CURVE(number + 7) * group["initial_lr"]).item()
+    assert len(graphs_of(steps[0]).recorded) == 1
+    assert_same_state(*steps)
