@@ -4,7 +4,8 @@ import inspect
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
+from typing import Any, cast
 
 from sphinx.pycode import ModuleAnalyzer
 
@@ -34,6 +35,11 @@ class Member:
     """What is called; None for an attribute."""
     annotation: str = ""
 
+    @property
+    def described(self) -> str:
+        """The docstrings that may describe it."""
+        return f"{self.docstring}\n\n{self.its_class}"
+
 
 def _function(found: Any) -> Callable[..., Any] | None:
     found = getattr(found, "__func__", found)  # of a classmethod or a staticmethod
@@ -46,7 +52,8 @@ def _own(kind: type[Any]) -> Iterator[tuple[str, Any, str, str]]:
     annotations = inspect.get_annotations(kind)
     for name in dict.fromkeys([*annotations, *vars(kind)]):
         found = vars(kind).get(name)
-        docstring = inspect.getdoc(found) if isinstance(found, property) or _function(found) else None
+        is_code = isinstance(found, property | cached_property) or _function(found) is not None
+        docstring = inspect.getdoc(cast(object, found)) if is_code else None
         docstring = docstring or "\n".join(written.get((kind.__name__, name), ()))
         yield name, found, docstring, str(annotations.get(name, ""))
 
