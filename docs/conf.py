@@ -26,7 +26,7 @@ autodoc_member_order = "bysource"
 autodoc_default_options = {"members": True, "special-members": "__call__"}
 autodoc_class_signature = "mixed"
 napoleon_numpy_docstring = False
-napoleon_use_ivar = True
+napoleon_custom_sections = [("Attributes", "params_style")]  # listed as the arguments are
 
 
 def mark_equations(app, what, name, obj, options, lines):
@@ -41,7 +41,8 @@ def mark_equations(app, what, name, obj, options, lines):
         elif line:
             before = line
         found.append(line)
-    lines[:] = found
+    # napoleon takes the first line of an attribute up to a colon for its type: here, an empty comment.
+    lines[:] = ["..", "", *found] if what in ("attribute", "property") else found
 
 
 def stay_on_the_site(app, name, source):

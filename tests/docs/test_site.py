@@ -150,6 +150,14 @@ def test_what_computes_a_number_shows_its_equation(reference: dict[str, Tag]) ->
     assert not missing, "\n".join(sorted(missing))
 
 
+def test_no_part_of_a_sentence_is_taken_for_a_type(reference: dict[str, Tag]) -> None:
+    """Types stand beside the name; Sphinx can take what comes before a colon for another one."""
+    wrong = [
+        name for name, body in reference.items() for tag in body.select("dt") if tag.get_text() == "Type:"
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
 def test_no_markup_is_left_in_the_reference(reference: dict[str, Tag]) -> None:
     """Such as a list shown as text, a section that was not recognised, a lone star or quote."""
     left = list[str]()
