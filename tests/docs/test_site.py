@@ -2,11 +2,14 @@
 
 import json
 import re
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
 from bs4 import BeautifulSoup, Tag
+from playwright.sync_api import Page, sync_playwright
 from support.reference import NAMES, PACKAGES, entries, members
 from support.site import ROOT, build, described, pages
 
@@ -58,6 +61,18 @@ def reference(html: dict[str, BeautifulSoup]) -> dict[str, Tag]:
     listed = html["reference/index.html"].select("article section > ul > li > p > a")
     files = dict.fromkeys(str(link["href"]).partition("#")[0] for link in listed)
     return {name: body for file in files for name, body in described(html[f"reference/{file}"]).items()}
+
+
+@pytest.fixture(scope="module")
+def phone() -> Iterator[Page]:
+    """A tab that is as wide as a phone."""
+    browser = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if browser is None:
+        pytest.skip("no chromium on this system")
+    with sync_playwright() as tools:
+        window = tools.chromium.launch(executable_path=browser, args=["--no-sandbox"])  # for root, in CI
+        yield window.new_page(viewport={"width": 390, "height": 844})
+        window.close()
 
 
 def test_every_document_is_a_page(html: dict[str, BeautifulSoup]) -> None:
@@ -170,3 +185,22 @@ def test_no_markup_is_left_in_the_reference(reference: dict[str, Tag]) -> None:
         wrong = re.compile(r"`|\*(?!\*?\w+( |$))|^ *- |^ *>|::|^[A-Z]\w+:$")
         left += [f"{name}: {line}" for line in shown.get_text().splitlines() if wrong.search(line)]
     assert not left, "\n".join(left)
+
+
+def test_no_page_scrolls_sideways_on_a_phone(site: Path, html: dict[str, BeautifulSoup], phone: Page) -> None:
+    wide = list[str]()
+    for file in html:
+        phone.goto((site / file).as_uri())
+        needed, there = phone.evaluate(
+            "(({scrollWidth: n, clientWidth: t}) => [n, t])(document.documentElement)"
+        )
+        if needed > there:
+            wide.append(f"{file}: {needed} pixels")
+    assert not wide, "\n".join(wide)
+
+
+def test_the_search_finds_a_name_without_a_server(site: Path, phone: Page) -> None:
+    phone.goto(f"{(site / 'search.html').as_uri()}?q=find_batch_size")
+    found = phone.locator("#search-results li a").first
+    found.wait_for()
+    assert "find_batch_size" in str(found.get_attribute("href"))

@@ -48,7 +48,7 @@ class TrainStep:
     >>> import torch
     >>> from torch_bridge import PlateauCurve, TrainStep
     >>> model = torch.nn.Linear(2, 1)
-    >>> optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, fused=True)  # lr is the peak
+    >>> optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, fused=True)
     >>> def loss_fn(model, batch):
     ...     inputs, targets = batch
     ...     return torch.nn.functional.mse_loss(model(inputs), targets)
