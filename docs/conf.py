@@ -15,6 +15,7 @@ nb_execution_mode = "off"  # the notebook is committed with what it prints
 html_theme = "furo"
 html_title = "plateau-jax"
 html_copy_source = False
+html_use_index = False  # reference/index.md is ordered by use
 html_css_files = ["site.css"]
 html_static_path = ["static"]
 
