@@ -13,6 +13,7 @@ myst_heading_anchors = 3
 nb_execution_mode = "off"  # the notebook is committed with what it prints
 
 html_theme = "furo"
+pygments_dark_style = "a11y-dark"  # the default underlines modules, as links are
 html_title = "plateau-jax"
 html_copy_source = False
 html_use_index = False  # reference/index.md is ordered by use
