@@ -87,7 +87,7 @@ class StagedCurve(Curve):
         highest = max(start, *(stage.to or 0 for stage in stages))
         if 0 < highest < 0.01:
             warn(
-                f"the levels look like rates, as the highest is {highest!r}, and are shares of the peak. "
+                f"the levels look like rates, as the highest is {highest!r}, but are shares of the peak. "
                 "Write each as rate / peak"
             )
 

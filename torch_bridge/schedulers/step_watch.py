@@ -20,7 +20,7 @@ NEVER = 20
 _ADVICE = (
     "the curve counts updates. Call it after every optimizer.step() (in Lightning "
     '"interval": "step"), with total_steps = count_updates(loader, epochs). If the curve is meant to count '
-    'epochs, or something else, write warnings.filterwarnings("ignore", "scheduler.step") before'
+    'epochs, or something else, turn this warning off: warnings.filterwarnings("ignore", "scheduler.step")'
 )
 
 
@@ -81,7 +81,7 @@ class Watch:
             if self._updates - self._seen == NEVER and self._seen == self._started and self._stands_still():
                 self._warn(
                     f"scheduler.step() was not called in {NEVER} optimizer steps, and every rate is 0, so "
-                    f"that no weight moves: {_ADVICE}"
+                    f"no weight changes: {_ADVICE}"
                 )
 
     @property
@@ -107,12 +107,12 @@ class Watch:
             if self._late == 3:
                 self._warn(
                     f"scheduler.step() came after {MANY} or more optimizer steps, three times in a row: it "
-                    f"is called once an epoch, and {_ADVICE}"
+                    f"seems to be called once an epoch, but {_ADVICE}"
                 )
             elif not self.warned and self._stands_still():
                 self._warn(
-                    f"scheduler.step() came after {since} optimizer steps, all at rate 0, so that no weight "
-                    f"moved: it is called once an epoch, and {_ADVICE}"
+                    f"scheduler.step() came after {since} optimizer steps, all at rate 0, so no weight "
+                    f"changed: it seems to be called once an epoch, but {_ADVICE}"
                 )
             return
         self._late = 0
@@ -122,7 +122,7 @@ class Watch:
             if self._repeated == 3:
                 self._warn(
                     "scheduler.step() came twice or more after one optimizer step, three times in a row, "
-                    "and the curve counts updates. Most often accelerate does this: it steps a prepared "
+                    "but the curve counts updates. Most often accelerate does this: it steps a prepared "
                     "scheduler once for each process. Don't prepare it; write "
                     "if accelerator.sync_gradients and not accelerator.optimizer_step_was_skipped: "
                     "scheduler.step(). Without accelerate, call it once after every optimizer.step()"
