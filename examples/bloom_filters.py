@@ -1,4 +1,4 @@
-"""Bloom filters of names, which registries compare that may not exchange the names; for train_bloom.py.
+"""Bloom filters of names, for train_bloom.py: registries compare them when they may not exchange names.
 
 Every two-gram of a name, its ends marked (_S SM MI IT TH H_), sets some bits of the name's filter. Hash
 functions with a key say which: Schnell, Bachteler and Reiher, 2009, "Privacy-preserving record linkage using

@@ -207,7 +207,7 @@ def main() -> None:
     parser.add_argument("--stable", type=int, default=1000, help="updates before the cooldowns (1000)")
     parser.add_argument("--cooldowns", type=int, nargs=3, default=(100, 200, 400), metavar="STEPS")
     parser.add_argument("--peak", type=float, default=1e-2, help="peak learning rate (0.01)")
-    parser.add_argument("--every", type=int, default=50, help="updates of which the rule sees the mean (50)")
+    parser.add_argument("--every", type=int, default=50, help="updates in a reading of the hold (50)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--output", type=Path, default=Path("branch_cooldowns.png"), metavar="FILE")
     args = parser.parse_args()

@@ -30,7 +30,7 @@ def name(text, curve, step, beside, align="left"):
 
 
 axes.get_legend().remove()  # The names stand beside the curves.
-name("warmup", CURVE, 250, (14, -18))
+name("warmup", CURVE, 250, (22, -18))
 name("plateau at the peak, from the start", CURVE, 3_800, (0, 11), "center")
 name("a branch: stop early,\nwith a cooldown of its own", BRANCH, 4_200, (10, 10))
 name("cooldown", CURVE, 8_200, (10, 8))

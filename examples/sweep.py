@@ -115,7 +115,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--peak", type=float, default=1e-2, help="peak learning rate (0.01)")
-    parser.add_argument("--rounds", type=int, default=5, help="times that each way is timed (5)")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds of timing (5)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--output", type=Path, default=Path("sweep.png"), metavar="FILE")
     args = parser.parse_args()

@@ -133,21 +133,21 @@ def picture(path, curves, scores, groups, by_group):
 
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--count", type=int, default=88_799, help="the most common so many surnames (all)")
-    parser.add_argument("--bits", type=int, default=64, help="of a filter (64)")
+    parser.add_argument("--count", type=int, default=88_799, help="use only the most common surnames (all)")
+    parser.add_argument("--bits", type=int, default=64, help="bits of a filter (64)")
     parser.add_argument("--hashes", type=int, default=8, help="bits that a two-gram sets (8)")
     parser.add_argument("--epochs", type=int, default=8)
     parser.add_argument("--batch-size", type=int, default=512)
     parser.add_argument("--hidden", type=int, default=512)
     parser.add_argument("--peak", type=float, default=1e-2, help="the network's peak learning rate (0.01)")
-    parser.add_argument("--linear-peak", type=float, default=0.5, help="the linear model's (0.5)")
+    parser.add_argument("--linear-peak", type=float, default=0.5, help="the linear model's peak (0.5)")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--every", type=int, default=138, help="updates between two lines (138, an epoch)")
+    parser.add_argument("--every", type=int, default=138, help="print once in so many updates (138)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--data", type=Path, default=Path("train_bloom_data"), metavar="FOLDER")
     parser.add_argument("--output", type=Path, default=Path("train_bloom.png"), metavar="FILE")
     parser.add_argument("--checkpoint", type=Path, default=Path("train_bloom.pt"), metavar="FILE")
-    parser.add_argument("--resume", action="store_true", help="go on from the checkpoint of a Ctrl-C")
+    parser.add_argument("--resume", action="store_true", help="continue from the checkpoint of a Ctrl-C")
     args, saved = parser.parse_args(), None
     if args.resume:
         if not args.checkpoint.exists():

@@ -116,14 +116,14 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--peak", type=float, default=3e-3, help="peak learning rate (0.003)")
-    parser.add_argument("--warmup", type=int, help="steps (a tenth of all)")
+    parser.add_argument("--warmup", type=int, help="warmup steps (a tenth of all)")
     parser.add_argument(
         "--plateau",
         type=float,
         nargs=2,
         action="append",
         metavar=("START", "DURATION"),
-        help="in percent of the steps after the warmup; may be repeated (30 20, 70 15)",
+        help="a plateau, in percent of the steps after the warmup; may be repeated (30 20, 70 15)",
     )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--output", type=Path, default=Path("train_digits.png"), metavar="FILE")

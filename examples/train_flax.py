@@ -185,13 +185,13 @@ def arguments():
     parser.add_argument("--warmup", type=int, default=50)
     parser.add_argument("--stable", type=int, default=700, help="updates at the peak (700)")
     parser.add_argument("--cooldown", type=int, default=250)
-    parser.add_argument("--batch-size", type=int, default=256, help="rows over all devices (256)")
-    parser.add_argument("--width", type=int, default=256, help="of the hidden layer (256)")
+    parser.add_argument("--batch-size", type=int, default=256, help="rows in a batch, over all devices (256)")
+    parser.add_argument("--width", type=int, default=256, help="width of the hidden layer (256)")
     parser.add_argument("--peak", type=float, default=5e-3, help="peak learning rate (0.005)")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--every", type=int, default=100, help="updates between two checkpoints (100)")
+    parser.add_argument("--every", type=int, default=100, help="save once in so many updates (100)")
     parser.add_argument("--checkpoint", type=Path, default=Path("train_flax"), metavar="FOLDER")
-    parser.add_argument("--resume", action="store_true", help="go on from the last checkpoint")
+    parser.add_argument("--resume", action="store_true", help="continue from the last checkpoint")
     args, saved = parser.parse_args(), None
     # Before JAX starts: CPU devices, used where there are too few others.
     jax.config.update("jax_num_cpu_devices", math.prod(args.mesh))

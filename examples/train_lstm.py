@@ -1,10 +1,10 @@
 """Forecast the carbon dioxide over Mauna Loa a year ahead with an LSTM, by truncated backpropagation.
 
 The monthly means of 1958-2001 that ship with statsmodels. From the change since the month before, and
-from what the LSTM remembers, it forecasts the next twelve months; how the seasons go it finds out by
-itself. The series is cut into windows of two years; the state goes from each to the next, gradients
-do not (Williams and Peng, 1990, "An Efficient Gradient-Based Algorithm for On-Line Training of Recurrent
-Network Trajectories"). The last fifth of the months is held out, and compared with two forecasts that
+from what the LSTM remembers, it forecasts the next twelve months; it learns the seasons by itself. The
+series is cut into windows of two years; the state goes from each to the next, gradients do not (Williams
+and Peng, 1990, "An Efficient Gradient-Based Algorithm for On-Line Training of Recurrent Network
+Trajectories"). The last fifth of the months is held out, and compared with two forecasts that
 need no model: the last value, and last year's changes once more.
 
     python examples/train_lstm.py
@@ -98,16 +98,16 @@ def picture(path, dates, level, origins, forecasts, errors):
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--epochs", type=int, default=40)
-    parser.add_argument("--window", type=int, default=24, help="months that gradients go back (24)")
+    parser.add_argument("--window", type=int, default=24, help="months of backpropagation (24)")
     parser.add_argument("--hidden", type=int, default=32)
     parser.add_argument("--peak", type=float, default=1e-2, help="peak learning rate (0.01)")
     parser.add_argument("--precision", choices=("fp32", "bf16", "fp16"), default="fp32")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--every", type=int, default=85, help="updates between two lines (85, five epochs)")
+    parser.add_argument("--every", type=int, default=85, help="print once in so many updates (85)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--output", type=Path, default=Path("train_lstm.png"), metavar="FILE")
     parser.add_argument("--checkpoint", type=Path, default=Path("train_lstm.pt"), metavar="FILE")
-    parser.add_argument("--resume", action="store_true", help="go on from the checkpoint of a Ctrl-C")
+    parser.add_argument("--resume", action="store_true", help="continue from the checkpoint of a Ctrl-C")
     args, saved = parser.parse_args(), None
     if args.resume:
         if not args.checkpoint.exists():

@@ -1,7 +1,7 @@
 """A learning-rate curve with warmup, cosine decay and plateaus: the same bits in every framework.
 
-`PlateauCurve` describes the curve and needs NumPy only. What needs JAX is imported when it is first asked
-for; `from plateau_jax import *` takes it along where JAX is installed.
+`PlateauCurve` describes the curve and needs only NumPy. Names that need JAX import it on first use;
+`from plateau_jax import *` includes them if JAX is installed.
 """
 
 from importlib import import_module

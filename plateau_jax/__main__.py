@@ -74,14 +74,14 @@ def _parser() -> argparse.ArgumentParser:
         action="append",
         default=[],
         dest="files",
-        help="instead of TOTAL: a curve that --json or to_dict wrote, - for standard input; may be repeated",
+        help="instead of TOTAL: a curve that --json or to_dict wrote; - is standard input; may be repeated",
     )
     parser.add_argument(
         "--cooldown",
         metavar=("AT", "STEPS"),
         nargs=2,
         type=int,
-        help="the curve before step AT, then a 1-sqrt cooldown to 0 within so many steps",
+        help="end the curve at step AT with a 1-sqrt cooldown to 0 in STEPS steps",
     )
     parser.add_argument(
         "--peak", metavar="P", type=float, help="peak learning rate (1); with it the table shows rates"

@@ -192,8 +192,8 @@ def steps(step: Any) -> np.ndarray:
     jax = sys.modules.get("jax")
     if isinstance(step, getattr(jax, "Array", ())) or hasattr(step, "__jax_array__"):
         raise TypeError(
-            "step is an array of JAX, which a curve does not take: where optax wants a schedule, write "
-            "optax_schedule(curve, peak_value), or multiplier(curve.segments, step) in a function of your own"
+            "step is a JAX array, which a curve does not take: write optax_schedule(curve, peak_value), or "
+            "multiplier(curve.segments, step) in your own function"
         )
     # As objects, since NumPy makes integers of [True, 2], and floats of [-1, 2**63] and of [].
     array = np.asarray(step, None if hasattr(step, "dtype") or isinstance(step, range) else object)

@@ -18,10 +18,10 @@ _silent = ContextVar("silent", default=False)
 
 
 class CurveWarning(UserWarning):
-    """Arguments that are allowed, but seldom meant. The message says what was found, and what to write.
+    """A warning of likely mistakes: the message says what was found, and what to write instead.
 
-    It points at the line of the user's call; inside a trainer, at the trainer's line. A curve, or a
-    scheduler, says each thing once. Python's own filters turn it off:
+    It points at the line of the user's call; inside a trainer, at the trainer's line. Each curve or scheduler
+    gives a warning once. Python's own filters turn it off:
 
     >>> import warnings
     >>> from plateau_jax import CurveWarning, PlateauCurve

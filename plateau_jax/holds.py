@@ -167,12 +167,12 @@ def rules_of(hold: Any, curve: Curve) -> tuple[Rule, ...]:
     if not all(isinstance(rule, Rule) for rule in rules):
         raise TypeError(f"hold = {hold!r} must be a HoldUntilFlat, a HoldBelow, or a list of them")
     if not rules:
-        raise ValueError("hold holds no rule; without one it is None")
+        raise ValueError("hold is an empty list; write None for no rule")
     for rule in rules:
         if isinstance(rule, HoldUntilFlat) and not curve.flat_starts:
             shown = textwrap.shorten(repr(curve), 300, placeholder=" …")
             raise ValueError(
-                f"{rule!r} finds no flat part to hold at in {shown}: "
+                f"{rule!r} needs a flat part to hold at, and {shown} has none: "
                 "add plateaus=[(start %, duration %)], or to a StagedCurve a stage (steps,)"
             )
     return rules

@@ -166,7 +166,7 @@ class PlateauCurve(Curve):
         # 1e-5 / 0.1, say, may be rounded to a little below.
         if 0 < min_lr_ratio < 1e-4 and not math.isclose(min_lr_ratio, 1e-4):
             warn(
-                f"min_lr_ratio = {min_lr_ratio!r} looks like a rate, and is a share of the peak. For a final "
+                f"min_lr_ratio = {min_lr_ratio!r} looks like a rate, but is a share of the peak. For a final "
                 f"rate of {min_lr_ratio!r} write min_lr_ratio={min_lr_ratio!r} / peak"
             )
 

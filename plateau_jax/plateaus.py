@@ -82,7 +82,7 @@ def seldom_meant(after_warmup: int, warmup_steps: int, plateaus: tuple[tuple[flo
         ]
         fits = _fits(after_warmup, warmup_steps, percent, [])
         return (
-            f"plateaus = {reprlib.repr(list(plateaus))} look like fractions of 1, and are percentages: "
+            f"plateaus = {reprlib.repr(list(plateaus))} look like fractions of 1, but are percentages: "
             f"{_in_steps(plateaus[0], after_warmup)}"
         ) + (f". For fractions write plateaus={_shown(percent)}" if fits else "")
     lost = [pair for pair in plateaus if pair[1] > 0 and not exact.percent_of(after_warmup, pair[1])]
@@ -91,7 +91,7 @@ def seldom_meant(after_warmup: int, warmup_steps: int, plateaus: tuple[tuple[flo
         others = [pair for pair in plateaus if pair not in lost]
         fits = _fits(after_warmup, warmup_steps, others, in_steps)
         return (
-            f"plateaus has durations that round to no step: {_in_steps(lost[0], after_warmup)}. Write longer "
+            f"plateaus has durations that round to 0 steps: {_in_steps(lost[0], after_warmup)}. Write longer "
             f"ones, or a number of steps: absolute_plateaus={_shown(in_steps) if fits else '[(start, 1)]'}"
         )
     return ""

@@ -76,7 +76,7 @@ class Segments(NamedTuple):
     root: Any = None
     """1 for a square root, else 0. A row of none of the three shapes here is a straight line."""
     rate_whole: Any = None
-    """r = |log₂(end/start)|/L for an exponential, else 0: the whole part."""
+    """r = ∣log₂(end/start)∣/L for an exponential, else 0: the whole part."""
     rate_high: Any = None
     """r·2⁹³: bits 62 to 92."""
     rate_middle: Any = None
@@ -221,7 +221,7 @@ def stack(curves: Iterable[Any]) -> Segments:
     column that one curve needs is zero for the curves that do not need it.
 
     Args:
-        curves: `Curve`s, at least one.
+        curves: At least one curve.
 
     Returns:
         A `Segments` of int32 arrays.

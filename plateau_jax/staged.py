@@ -51,7 +51,7 @@ class StagedCurve(Curve):
     Every level is read as the decimal that you write.
 
     Args:
-        stages: `Stage`s, or tuples (steps, to, shape) of which the last ones may be left out. Levels lie in
+        stages: Each a `Stage`, or a tuple (steps, to, shape) whose last ones may be left out. Levels lie in
             [0, 1]; all steps together are 1 to 2³¹ - 1.
         start: The level at step 0, 0 to 1.
 
@@ -87,7 +87,7 @@ class StagedCurve(Curve):
         highest = max(start, *(stage.to or 0 for stage in stages))
         if 0 < highest < 0.01:
             warn(
-                f"the levels look like rates, as the highest is {highest!r}, and are shares of the peak. "
+                f"the levels look like rates, as the highest is {highest!r}, but are shares of the peak. "
                 "Write each as rate / peak"
             )
 

@@ -95,7 +95,7 @@ def scale_by_curve(
         updates: optax.Updates, state: Any, params: Any = None, *, value: Any = None, **_: Any
     ) -> tuple[Any, ScaleByCurveState]:
         if tuple(map(type, state.hold)) != kinds:
-            raise ValueError(f"state.hold = {state.hold!r} is not of the rules {hold!r}")
+            raise ValueError(f"state.hold = {state.hold!r} does not fit the rules {hold!r}")
         metric = _metric(value) if rules else None
         rate = schedule(state.clock)
         clock, states = after(state.clock, state.hold, metric)

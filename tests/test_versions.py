@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[1]
 PYPROJECT = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
 PROJECT = tomllib.loads(PYPROJECT)["project"]
 EXTRAS = {"numpy": PROJECT["dependencies"], **PROJECT["optional-dependencies"]}
-TOOLS = ("docs", "dev")
+TOOLS = ("dev",)
 """Extras with tools alone, of which any release will do: .ci/versions does not install them."""
 
 

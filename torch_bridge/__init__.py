@@ -1,7 +1,7 @@
 """The PyTorch side of plateau-jax: the curve as a scheduler, and as the clock of a whole training step.
 
-Each public name is imported when it is first asked for, so that `lambda_lr` loads nothing of FSDP, of
-`torch.distributed.checkpoint` or of torchdata. `from torch_bridge import *` brings `make_loader` where
+Each public name is imported on first use, so `lambda_lr` does not import FSDP,
+`torch.distributed.checkpoint` or torchdata. `from torch_bridge import *` includes `make_loader` if
 torchdata is installed. The curves are those of `plateau_jax`.
 """
 

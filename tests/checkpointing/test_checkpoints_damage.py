@@ -41,7 +41,7 @@ _FILES = ["state.json", "manifest.json", ".metadata", "__0_0.distcp"]
 def _refused(directory: Path, message: str) -> None:
     """Checkpoint 2 is refused where it is asked for, and passed over where it is not."""
     part = Part("as before")
-    with pytest.raises(RuntimeError, match=rf"no sound checkpoint: 2: .*{message}"):
+    with pytest.raises(RuntimeError, match=rf"only damaged checkpoints: 2: .*{message}"):
         Checkpoints(directory).load(2, part=part)
     assert part.state == "as before"
     with pytest.warns(UserWarning, match=rf"1 is loaded: newer ones are damaged: 2: .*{message}") as said:
@@ -99,7 +99,7 @@ def test_what_can_not_be_checked_is_not_loaded(copied: Path) -> None:
 def test_where_all_are_broken(copied: Path) -> None:
     for count in (1, 2):
         (copied / str(count) / "0" / "state.json").unlink()
-    with pytest.raises(RuntimeError, match=r"no sound checkpoint: 2: .*is missing; 1: .*is missing"):
+    with pytest.raises(RuntimeError, match=r"only damaged checkpoints: 2: .*is missing; 1: .*is missing"):
         Checkpoints(copied).load(part=Part())
 
 

@@ -27,7 +27,7 @@ def folder(tmp_path: Path) -> Path:
 
 def _refused(folder: Path, message: str) -> None:
     part = Part("as before")
-    with pytest.raises(RuntimeError, match=f"no sound checkpoint: 2: {message}"):
+    with pytest.raises(RuntimeError, match=f"only damaged checkpoints: 2: {message}"):
         Checkpoints(folder.parent).load(2, part=part)
     assert part.state == "as before"
 

@@ -75,7 +75,7 @@ def test_values_of_a_rule_as_pairs():
 
 @pytest.mark.parametrize("curve", [PlateauCurve(9), StagedCurve([(9, 1.0)])])
 def test_no_flat_part_to_hold_at(curve):
-    parts = "finds no flat part", "add plateaus=[(start %, duration %)]", "(steps,)"
+    parts = "needs a flat part", "add plateaus=[(start %, duration %)]", "(steps,)"
     refuses(ValueError, *parts, call=rules_of, hold=HoldUntilFlat(2, limit=9), curve=curve)
 
 

@@ -51,7 +51,7 @@ def test_fractions_and_lost_plateaus_are_warned_about_and_nothing_else(decaying,
     assert len(messages) == (fractions or lost)
     if messages:
         assert ("look like fractions" in messages[0]) == fractions
-        assert ("round to no step" in messages[0]) == (not fractions)
+        assert ("round to 0 steps" in messages[0]) == (not fractions)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_a_final_ratio_that_looks_like_a_rate(ratio):
     messages = seen(PlateauCurve, 100, min_lr_ratio=ratio)
     assert len(messages) == (0 < ratio < 1e-4 * (1 - 1e-9))
     for message in messages:
-        assert message.startswith(f"min_lr_ratio = {ratio!r} looks like a rate, and is a share of the peak")
+        assert message.startswith(f"min_lr_ratio = {ratio!r} looks like a rate, but is a share of the peak")
         assert message.endswith(f"write min_lr_ratio={ratio!r} / peak")
 
 

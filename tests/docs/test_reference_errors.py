@@ -189,9 +189,7 @@ HANDED_ON = {
 
 def with_arguments() -> dict[str, str]:
     """Each callable that takes arguments, and its docstring."""
-    return {
-        name: member.docstring or docstring for name, member, docstring in members() if parameters(member)
-    }
+    return {member.name: member.docstring or member.its_class for member in members() if parameters(member)}
 
 
 def test_no_call_is_missing() -> None:

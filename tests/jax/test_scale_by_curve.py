@@ -202,7 +202,7 @@ def test_a_state_of_rules_of_other_kinds(hold, other):
     if hold is other:
         update(state)
         return
-    with pytest.raises(ValueError, match=r"^state\.hold = .* is not of the rules"):
+    with pytest.raises(ValueError, match=r"^state\.hold = .* does not fit the rules"):
         update(state)
 
 
@@ -213,7 +213,7 @@ def test_a_state_of_rules_of_other_kinds(hold, other):
         (ValueError, {"peak_value": -1.0}, "peak_value = -1.0"),
         (TypeError, {"hold": 3}, "hold = 3"),
         (ValueError, {"hold": []}, "hold"),
-        (ValueError, {"curve": StagedCurve([(5, 1)]), "hold": UNTIL}, "no flat part"),
+        (ValueError, {"curve": StagedCurve([(5, 1)]), "hold": UNTIL}, "needs a flat part"),
     ],
     ids=str,
 )

@@ -129,7 +129,7 @@ def test_the_state_of_another_curve(
     state = through_a_file(first.state_dict())
     if strict and not new.same_until(old, steps):
         before = values_of(optimizer, "momentum"), follower.state_dict()
-        with pytest.raises(ValueError, match=r"saved under .*, and here .* pass strict=False"):
+        with pytest.raises(ValueError, match=r"saved under .*, but .* pass strict=False"):
             follower.load_state_dict(state)
         assert (values_of(optimizer, "momentum"), follower.state_dict()) == before
         follower.load_state_dict(state, strict=False)

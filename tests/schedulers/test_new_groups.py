@@ -89,7 +89,7 @@ def test_under_a_curve_a_group_it_is_refused_before_anything_moves(held: bool) -
     before = scheduler.clock, scheduler.last_epoch, scheduler._step_count, str(optimizer.param_groups)
     for call in (lambda: scheduler.step(*[0.5] * held), lambda: scheduler.set_peak(0.2)):
         with pytest.raises(
-            ValueError, match=r"2 parameter groups; it had 1 .*joins one curve that was given"
+            ValueError, match=r"2 parameter groups; it had 1 .*follows a curve that was given"
         ):
             call()
     assert (

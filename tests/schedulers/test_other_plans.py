@@ -78,7 +78,7 @@ def test_the_first_other_step_is_named(
             scheduler.load_state_dict(state)
             continue
         before = scheduler.state_dict()
-        with pytest.raises(ValueError, match=r"pass strict=False, to load_state_dict or") as caught:
+        with pytest.raises(ValueError, match=r"pass strict=False to load_state_dict, or") as caught:
             scheduler.load_state_dict(state)
         assert scheduler.state_dict() == before
         same, _ = (step for step in range(saved_at + 1) if _is_the_last(new, old, step))
@@ -235,7 +235,7 @@ def test_a_group_of_several_under_another_plan() -> None:
     again.load_state_dict(scheduler.state_dict())
     assert rates_of(resumed) == rates_of(optimizer)
     advance(optimizer, scheduler, 2)
-    with pytest.raises(ValueError, match=r"here param_groups\[1\] follows"):
+    with pytest.raises(ValueError, match=r"but param_groups\[1\] now follows"):
         again.load_state_dict(scheduler.state_dict())
 
 

@@ -13,7 +13,7 @@ from plateau_jax import CurveWarning, HoldBelow, PlateauCurve
 from torch_bridge import lambda_lr
 
 PAST = (
-    r"^the curve has total_steps = {}, and the training goes on at step {}, with every rate at 0.*count_upd"
+    r"^the curve has total_steps = {}, but the training continues at step {}, with every rate at 0.*count_upd"
 )
 
 

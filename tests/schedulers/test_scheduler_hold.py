@@ -143,7 +143,7 @@ def test_a_step_whose_warning_is_an_error_changes_nothing() -> None:
     ("curve", "hold", "error", "message"),
     [
         ([CURVE, PlateauCurve(30)], PATIENT, ValueError, "the same curve"),
-        (PlateauCurve(30), PATIENT, ValueError, "finds no flat part to hold at"),
+        (PlateauCurve(30), PATIENT, ValueError, "needs a flat part to hold at"),
         (CURVE, [PATIENT, "wait"], TypeError, "must be a HoldUntilFlat, a HoldBelow"),
         (CURVE, 3, TypeError, "hold = 3 must be"),
         (CURVE, True, TypeError, "hold = True must be"),

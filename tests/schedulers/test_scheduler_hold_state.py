@@ -61,7 +61,7 @@ def test_the_state_of_other_rules(other: Any, swapped: bool, updates: int) -> No
     for _ in range(updates):
         saved.update(None if first is None else 0.5)
     state, before = through_a_file(saved.scheduler.state_dict()), run.scheduler.state_dict()
-    with pytest.raises(ValueError, match=r"saved with hold = .*, and here it is .* pass strict=False"):
+    with pytest.raises(ValueError, match=r"saved with hold = .*, but here it is .* pass strict=False"):
         run.scheduler.load_state_dict(state)
     assert run.scheduler.state_dict() == before
     run.scheduler.load_state_dict(state, strict=False)

@@ -83,7 +83,7 @@ def test_each_argument_makes_another_curve(name, ratio):
 
 def test_one_group_of_several_under_another_curve_is_refused():
     state = lambda_lr(optimizer_with([0.1, 0.2]), [CURVE, OTHER], last_epoch=9).state_dict()
-    with pytest.raises(ValueError, match=r"saved under .*, and here param_groups\[1\] follows") as caught:
+    with pytest.raises(ValueError, match=r"saved under .*, but param_groups\[1\] now follows") as caught:
         lambda_lr(optimizer_with([0.1, 0.2]), [CURVE, CURVE]).load_state_dict(state)
     assert repr(OTHER) in str(caught.value)
     assert repr(CURVE) in str(caught.value)
@@ -99,7 +99,7 @@ def test_a_curve_of_a_subclass_takes_its_own_state_and_no_others():
     run.scheduler.load_state_dict(through_a_file(saved.scheduler.state_dict()))
     assert run.scheduler.last_epoch == 7
     assert rates_of(run.optimizer) == rates_of(saved.optimizer)
-    with pytest.raises(ValueError, match="past is another"):
+    with pytest.raises(ValueError, match="the curves differ from step"):
         Run([OTHER], [0.1]).scheduler.load_state_dict(saved.scheduler.state_dict())
 
 
@@ -112,7 +112,7 @@ def test_a_plain_lambda_lr_can_be_taken_over(steps, peak):
     run = Run([CURVE], [0.3])
 
     def load():
-        with pytest.raises(ValueError, match=r"names no curve.* strict=False"):
+        with pytest.raises(ValueError, match=r"has no curve.* strict=False"):
             run.scheduler.load_state_dict(state)
 
     assert _unchanged(run, load)
@@ -286,7 +286,7 @@ def test_a_standing_choice_is_what_a_trainer_loads_by(copied, saved_at):
         scheduler.load_state_dict(state, strict=True)
 
     strict = Run([OTHER], [0.1])
-    with pytest.raises(ValueError, match=r"strict=False, to load_state_dict or, .*, to lambda_lr"):
+    with pytest.raises(ValueError, match=r"strict=False to load_state_dict, or to lambda_lr if .* loads"):
         _as_a_trainer_loads(strict.scheduler, state)
     strict.scheduler.load_state_dict(state, strict=False)
     assert strict.scheduler.last_epoch == saved_at

@@ -28,7 +28,7 @@ from torch_bridge import lambda_lr
 CURVE = PlateauCurve(100, warmup_steps=10, plateaus=[(50, 20)], min_lr_ratio=0.1)
 ADVICE = (
     r'after every optimizer\.step\(\).*Lightning "interval": "step".*count_updates.*meant to count epochs, '
-    r'or something else, write warnings\.filterwarnings\("ignore", "scheduler\.step"\) before$'
+    r'or something else, turn this warning off: warnings\.filterwarnings\("ignore", "scheduler\.step"\)$'
 )
 ONCE_AN_EPOCH = rf"^scheduler\.step\(\) came after 10 or more optimizer steps, three times in a row.*{ADVICE}"
 LATE_AT_0 = rf"^scheduler\.step\(\) came after 12 optimizer steps, all at rate 0.*{ADVICE}"

@@ -62,7 +62,7 @@ def test_what_torchs_own_keeps_of_a_curves_state_is_not_taken_for_its_own() -> N
     back = optimizer_with([0.5])
     again = lambda_lr(back, CURVE)
     state = through_a_file(own.state_dict())
-    with pytest.raises(ValueError, match=r"names no curve.* strict=False"):
+    with pytest.raises(ValueError, match=r"has no curve.* strict=False"):
         again.load_state_dict(state)
     again.load_state_dict(state, strict=False)
     assert (again.clock, again.last_epoch) == (12, 12)

@@ -8,7 +8,7 @@ from markdown_it import MarkdownIt
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
-PAGES = (README, *sorted((ROOT / "docs").glob("*.md")))
+PAGES = (README, *sorted((ROOT / "docs").rglob("*.md")))
 
 
 @dataclass(frozen=True)

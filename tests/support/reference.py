@@ -1,24 +1,21 @@
 """The public names, and what their docstrings have entries for."""
 
+import inspect
 import re
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, cast
 
-import pdoc.doc
+from sphinx.pycode import ModuleAnalyzer
 
 import plateau_jax
 import torch_bridge
 
 PACKAGES = (plateau_jax, torch_bridge)
 
-
-def _read(package: str, name: str, found: Any) -> pdoc.doc.Class | pdoc.doc.Function:
-    kind: Any = pdoc.doc.Class if isinstance(found, type) else pdoc.doc.Function
-    return kind(package, name, found, (found.__module__, name))
-
-
-NAMES = {
-    f"{package.__name__}.{name}": _read(package.__name__, name, getattr(package, name))
+NAMES: dict[str, Any] = {
+    f"{package.__name__}.{name}": getattr(package, name)
     for package in PACKAGES
     for name in package.__all__
     # `torch_bridge` hands on the curves of `plateau_jax`.
@@ -26,27 +23,65 @@ NAMES = {
 }
 
 
-def members() -> Iterator[tuple[str, pdoc.doc.Doc[Any], str]]:
-    """(name, what is there, the docstrings that may describe it) of all that pages show.
+@dataclass(frozen=True)
+class Member:
+    """A public name, or a method or an attribute of one."""
 
-    A constructor has the name and the docstring of its class. What a Protocol or a NamedTuple is made with
-    are its members.
+    name: str
+    docstring: str
+    its_class: str = ""
+    """The docstring of the class that it belongs to, which may describe it too."""
+    function: Callable[..., Any] | None = None
+    """What is called; None for an attribute."""
+    annotation: str = ""
+
+    @property
+    def described(self) -> str:
+        """The docstrings that may describe it."""
+        return f"{self.docstring}\n\n{self.its_class}"
+
+
+def _function(found: Any) -> Callable[..., Any] | None:
+    found = getattr(found, "__func__", found)  # of a classmethod or a staticmethod
+    return found if inspect.isfunction(found) else None
+
+
+def _own(kind: type[Any]) -> Iterator[tuple[str, Any, str, str]]:
+    """(name, what it is, docstring, annotation) of what a class defines itself."""
+    written = ModuleAnalyzer.for_module(kind.__module__).find_attr_docs()
+    annotations = inspect.get_annotations(kind)
+    for name in dict.fromkeys([*annotations, *vars(kind)]):
+        found = vars(kind).get(name)
+        is_code = isinstance(found, property | cached_property) or _function(found) is not None
+        docstring = inspect.getdoc(cast(object, found)) if is_code else None
+        docstring = docstring or "\n".join(written.get((kind.__name__, name), ()))
+        yield name, found, docstring, str(annotations.get(name, ""))
+
+
+def members() -> Iterator[Member]:
+    """All that pages show.
+
+    A constructor has the name and the docstring of its class. What a Protocol, a NamedTuple or a TypedDict is
+    made with are its members.
     """
     for name, found in NAMES.items():
-        yield name, found, found.docstring
-        own: Any = getattr(found, "own_members", ())
-        for member in own:
-            if member.name == "__call__" or not member.name.startswith("_"):
-                yield f"{name}.{member.name}", member, f"{member.docstring}\n\n{found.docstring}"
-            elif member.name == "__init__" and not {"_is_protocol", "_fields"} & vars(found.obj).keys():
-                yield name, member, found.docstring
+        docstring = inspect.getdoc(found) or ""
+        yield Member(name, docstring, function=_function(found))
+        if not isinstance(found, type):
+            continue
+        for own, value, written, annotation in _own(found):
+            is_field = bool(annotation)
+            if own == "__call__" or (not own.startswith("_") and (is_field or value is not None)):
+                yield Member(f"{name}.{own}", written, docstring, _function(value), annotation)
+            elif own == "__init__" and not {"_is_protocol", "_fields"} & vars(found).keys():
+                yield Member(name, docstring, function=_function(value))
 
 
-def parameters(member: pdoc.doc.Doc[Any]) -> set[str]:
+def parameters(member: Member) -> set[str]:
     """What a function or a constructor takes; none for anything else."""
-    return (
-        set(member.signature.parameters) - {"self", "cls"} if isinstance(member, pdoc.doc.Function) else set()
-    )
+    if member.function is None:
+        return set()
+    return set(inspect.signature(member.function).parameters) - {"self", "cls"}
 
 
 def entries(docstring: str, *sections: str) -> set[str]:

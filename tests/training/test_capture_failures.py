@@ -112,7 +112,7 @@ def test_the_note_says_what_torch_breaks(
         sums.graphs(_batch())
     with pytest.raises(RuntimeError, match="previous error") as raised:
         sums.graphs(_batch())
-    assert ("start the process anew" in "".join(raised.value.__notes__)) == damaged
+    assert ("restart the process" in "".join(raised.value.__notes__)) == damaged
 
 
 def test_a_stop_from_the_keyboard_goes_through(kept: list[Tensor]) -> None:

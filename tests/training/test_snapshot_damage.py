@@ -106,6 +106,24 @@ def _sound(name: str, precision: str) -> Any:
     return other.state_dict()
 
 
+@pytest.mark.parametrize("key", _sound("sgd", "fp16"))
+def test_each_entry_is_refused_or_usable(key: str) -> None:
+    sound = _sound("sgd", "fp16")
+    for change in [*_CHANGES, *(lambda _, other=other: other for other in _OTHERS)]:
+        step = step_of("sgd", Net(), precision="fp16")
+        try:
+            state = {**sound, key: change(copy.deepcopy(sound[key]))}
+        except (AttributeError, LookupError, TypeError, ValueError, RuntimeError):
+            continue  # it does not apply here
+        before = step.state_dict()
+        try:
+            step.load_state_dict(state)
+        except ValueError:
+            assert same(step.state_dict(), before)
+        step(*batches(1))
+        step.state_dict()
+
+
 @pytest.mark.parametrize("name", OPTIMIZERS)
 @examples(25)
 @given(data=st.data())

@@ -17,8 +17,8 @@ def _half() -> TrainStep:
 
 
 _OTHER_STATES: dict[str, tuple[Callable[[], TrainStep], str]] = {
-    "curve": (lambda: step_of(curve=PlateauCurve(41)), "past is another"),
-    "plateau": (lambda: step_of(curve=PlateauCurve(40, warmup_steps=4)), "past is another"),
+    "curve": (lambda: step_of(curve=PlateauCurve(41)), "the curves differ from step"),
+    "plateau": (lambda: step_of(curve=PlateauCurve(40, warmup_steps=4)), "the curves differ from step"),
     "precision": (lambda: step_of(precision="bf16"), "precision"),
     "fp16": (lambda: step_of(precision="fp16"), "precision"),
     "model": (lambda: step_of(model=nn.Sequential(nn.Linear(3, 8), nn.Linear(8, 2))), "model"),

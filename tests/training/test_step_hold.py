@@ -196,7 +196,7 @@ def test_several_optimizers_have_one_clock() -> None:
     ("curve", "hold", "error", "message"),
     [
         ([CURVE, PlateauCurve(30)], PATIENT, ValueError, "the same curve"),
-        (PlateauCurve(30), PATIENT, ValueError, "finds no flat part"),
+        (PlateauCurve(30), PATIENT, ValueError, "needs a flat part"),
         (CURVE, "wait", TypeError, "hold = 'wait' must be"),
         (CURVE, [], ValueError, "no rule"),
     ],

@@ -31,13 +31,13 @@ class Checkpoints:
     plain values, which `load` refills in place. Values may be whatever JSON has, and tuples, sets, bytes,
     dictionaries with other keys than strings, NumPy's arrays, tensors; they come back as they were.
 
-    `save` copies the state of the moment and returns; the copy is written in the background, by way of
-    `torch.distributed.checkpoint`. A checkpoint is complete or absent: whenever a process is killed, the
-    last complete one is there, and a later save removes what is left of an unfinished one. When a program
-    ends by itself, it first completes a pending save. An error in the background is raised by the next
-    call; where no call follows, it is printed at the end.
+    `save` copies the current state and returns; the copy is written in the background, with
+    `torch.distributed.checkpoint`. If a process is killed, the last complete checkpoint is still there, and a
+    later save removes the files of the unfinished one. When a program ends by itself, it first completes a
+    pending save. The next call raises an error that came in the background; without a next call, it is
+    printed at the end.
 
-    `load` compares the SHA-256 of every file before anything else, and runs no code from a checkpoint.
+    `load` first compares the SHA-256 of every file, and runs no code from a checkpoint.
 
     Under several processes each of them calls `save` and `load`, with the same arguments, on a folder
     that they share. The ranks that hold the shards of a tensor write them. When the tensor is loaded it
@@ -149,12 +149,11 @@ class Checkpoints:
             self._background.finish()
 
     def load(self, /, count: int | None = None, **parts_by_name: Part) -> int | None:
-        """Give the parts back what they were saved with, all of them or none.
+        """Load the saved states into the parts, into all of them or none.
 
         Args:
-            count: Which checkpoint; by default, of those that are not damaged, the one that was saved last.
-                In a run that never went back it has the highest count. A warning names the damaged ones that
-                were passed over.
+            count: Which checkpoint; by default the one that was saved last and is not damaged. A warning
+                names the damaged ones that were skipped.
             **parts_by_name: The parts, or some of them, under the names that they were saved by.
 
         Returns:
@@ -170,7 +169,7 @@ class Checkpoints:
         return self._load(count, parts.check, parts_by_name, LoadingPart)
 
     def load_model(self, model: nn.Module, count: int | None = None, *, part: str = "step") -> int | None:
-        """Give a model its weights and buffers out of a checkpoint, without an optimizer or a training step.
+        """Load a model's weights and buffers from a checkpoint, without an optimizer or a training step.
 
         The model may be plain or wrapped, on any number of ranks, whatever it was when it was saved. Where
         ranks had buffers of their own (running statistics under DDP, for instance), all get those of rank 0.

@@ -38,7 +38,7 @@ def read(
         return None, []
     saved, wrong = reading.newest_sound(there[::-1], held)
     if saved is None:
-        raise RuntimeError(f"{directory} has no sound checkpoint: {'; '.join(wrong)}")
+        raise RuntimeError(f"{directory} has only damaged checkpoints: {'; '.join(wrong)}")
     if unknown := sorted({each.name for each in loading} - set(saved.parts)):
         raise ValueError(f"{saved.found.path} has the parts {saved.parts}, and not {unknown}")
     rank = processes.rank()

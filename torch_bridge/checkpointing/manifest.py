@@ -98,7 +98,7 @@ def check(path: Path, size: int, digest: str) -> None:
     if found.st_size != size:
         raise files.DamagedError(f"{name} has {found.st_size} bytes in place of {size}")
     if files.sha256_of(path) != digest:
-        raise files.DamagedError(f"{name} is damaged: its SHA-256 is another one")
+        raise files.DamagedError(f"{name} is damaged: its SHA-256 differs")
 
 
 def _content(path: Path) -> bytes:

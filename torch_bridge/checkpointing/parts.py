@@ -20,7 +20,7 @@ def check(parts: Mapping[str, Any]) -> None:
         raise ValueError("there are no parts: pass them by name, such as step=step, loader=loader")
     for name, part in parts.items():
         if not name.isidentifier():
-            raise ValueError(f"{name!r} must be a name such as those of variables")
+            raise ValueError(f"{name!r} must be a valid variable name")
         if isinstance(part, type) or not isinstance(part, Stateful | dict | list):
             raise TypeError(
                 f"{name} = {part!r} must have state_dict and load_state_dict, or be a dictionary or a list"
@@ -44,7 +44,7 @@ def check_model(parts: Mapping[str, Any]) -> None:
     """Raises TypeError where the one part is no module, ValueError where it has no memory to load into."""
     ((name, model),) = parts.items()
     if not isinstance(name, str) or not name.isidentifier():
-        raise ValueError(f"part = {name!r} must be a name such as those of variables")
+        raise ValueError(f"part = {name!r} must be a valid variable name")
     if not isinstance(model, nn.Module):
         raise TypeError(f"model = {model!r} must be a module: a whole part is loaded by load({name}=...)")
     if any(each.is_meta for each in (*model.parameters(), *model.buffers())):

@@ -207,11 +207,11 @@ def other_count_of_processes(saved: SavedCheckpoint, names: Sequence[str], kept:
     lost, copied = set[str]().union(*own[now:]), set[str]().union(*own) - set(kept)
     warnings: list[str] = []
     if lost:
-        warnings.append(f"what the others had of their own in {', '.join(sorted(lost))} is dropped")
+        warnings.append(f"the values of the missing processes in {', '.join(sorted(lost))} are dropped")
     if now > before and kept:
-        warnings.append(f"in the others {', '.join(kept)} start anew")
+        warnings.append(f"the new processes keep their own {', '.join(kept)}")
     if now > before and copied:
-        warnings.append(f"in the others {', '.join(sorted(copied))} is the first one's")
+        warnings.append(f"the new processes get process 0's {', '.join(sorted(copied))}")
     where = f"{saved.found.path} was saved by {before} processes, and now there are {now}: "
     return [where + "; ".join(warnings)] if warnings else []
 

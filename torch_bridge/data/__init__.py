@@ -1,1 +1,1 @@
-"""Arrays that are made once, a loader that resumes in mid-epoch, and copies to the device that run ahead."""
+"""Cached arrays, a loader that resumes in the middle of an epoch, and prefetching to the device."""

@@ -33,8 +33,7 @@ def of_source(path: Path, inside: Mapping[tuple[int, int], Path] = MappingProxyT
         own = path.stat().st_dev, path.stat().st_ino
         if own in inside:
             raise ValueError(
-                f"source: {path} is a link to {inside[own]}, the folder that it lies in, and has no end: "
-                "remove the link"
+                f"source: {path} is a link to {inside[own]}, a folder that it lies in: remove the link"
             )
         held = [
             of_source(each, {**inside, own: path})

@@ -25,8 +25,8 @@ def without_rows(batch: Any) -> Any:
         return batch
     if pytree.tree_structure(batch).is_leaf():
         raise ValueError(
-            f"a batch holds a {type(batch).__qualname__}, of which this process can make none without rows: "
-            "give drop_last = True, or another batch_size"
+            f"a batch holds a {type(batch).__qualname__}, but this process needs a batch without rows, and "
+            "can't cut it: give drop_last = True, or another batch_size"
         )
     # The parts of one node: a mapping in them that pytree knows is no leaf here either.
     leaves, structure = pytree.tree_flatten(batch, lambda part: part is not batch)

@@ -50,19 +50,20 @@ def make_loader(
     seed: int = 0,
     **overrides: Any,
 ) -> StatefulDataLoader[Any]:
-    """A loader whose settings fit together and fit the machine, reproducible and resumable in mid-epoch.
+    """A reproducible data loader that resumes in the middle of an epoch, with settings for this machine.
 
-    Every iteration is an epoch. For training each has another order, drawn from `seed`, and the last
-    incomplete batch is dropped; otherwise the dataset comes in its own order, whole. Samples are loaded
-    and put together on the CPU, whatever torch's default device is. torch's, NumPy's and Python's random
-    states are left alone.
+    Every iteration is an epoch. For training each epoch has a new order, drawn from `seed`, and an incomplete
+    last batch is dropped; otherwise the whole dataset comes in its own order. Samples are loaded and collated
+    on the CPU, whatever torch's default device is. The random states of torch, NumPy and Python are not
+    changed.
 
     Under several processes (of the process group or, before there is one, torchrun's) each rank loads its
     share of every batch. Put together in the order of ranks, the shares are the batch that one process would
     load with `batch_size` times the number of processes. An incomplete last batch is split as evenly as
-    possible. If it has fewer samples than there are processes, some ranks have none of them: these ranks
-    get one batch fewer (see `evaluate`) or, in training, where every update needs all ranks, a batch
-    without rows: the batch of one sample, with every tensor cut to no rows along its first dimension.
+    possible. If it has fewer samples than there are processes, some ranks get none of them. In evaluation
+    these ranks have one batch fewer (see `evaluate`). In training, where every update needs all ranks, they
+    get a batch without rows: a batch of one sample, with every tensor cut to no rows along its first
+    dimension.
 
     `load_state_dict(loader.state_dict())` on a loader built with the same arguments makes its next
     iteration begin with the first batch that had not been handed out: in mid-epoch the rest of that
@@ -120,13 +121,13 @@ def make_loader(
     count, rank = processes.count(), processes.rank()
     if count > 1 and isinstance(sampler, DistributedSampler):
         raise ValueError(
-            f"sampler = {sampler!r} takes this rank's share of the samples, and the loader takes this rank's "
-            "share of every batch: give a sampler of all samples"
+            f"sampler = {sampler!r} gives this rank's share of the samples, but the loader itself takes this "
+            "rank's share of every batch: give a sampler of all samples"
         )
     if count > 1 and sampler is not None and getattr(sampler, "generator", sampler) is None:
         raise ValueError(
             f"sampler = {sampler!r} draws from torch's global random numbers, which differ from rank to "
-            "rank: give it a generator= of the same seed on all"
+            "rank: give it a generator= with the same seed on all ranks"
         )
     samples = len(dataset) if sampler is None else len(cast(Sized, sampler))
     whole = batch_size * count
@@ -138,8 +139,8 @@ def make_loader(
     without_rows = training and not drop_last and 0 < samples % whole < count
     if without_rows and overrides.get("collate_fn") is not None:
         raise ValueError(
-            f"{samples} samples leave {samples % whole} for {count} processes in the last batch, and a "
-            "collate_fn of your own makes none without rows: give drop_last = True, or another batch_size"
+            f"{samples} samples leave {samples % whole} for {count} processes in the last batch, but your "
+            "collate_fn can't make a batch without rows: give drop_last = True, or another batch_size"
         )
     if sampler is None:
         sampler = (

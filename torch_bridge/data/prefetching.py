@@ -22,11 +22,11 @@ State = dict[str, Any]
 class prefetch(Generic[Batch]):
     """A loader's batches on the device, copied while the device still works on earlier ones.
 
-    On CUDA the copies of the next `depth` batches run on a stream of their own. The user's stream, the one
-    that is current when a batch is asked for, waits for the copy of that batch. And the memory of a batch
-    is not written again before the work that the user's stream has queued on it is done. The device does
-    both waits: with pinned memory (`make_loader(..., device=device)`) the host never synchronizes with it.
-    On a CPU the batches are handed through.
+    On CUDA the copies of the next `depth` batches run on a separate stream. The user's stream, which is
+    current when a batch is requested, waits for the copy of that batch. The memory of a batch is reused only
+    after the work that the user's stream has queued on it. The device does both waits: with pinned memory
+    (`make_loader(..., device=device)`) the host never synchronizes with it. On a CPU the batches are returned
+    as they are.
 
     Each iteration iterates the loader once. An error in the loader is raised in its place, after the
     batches before it.
@@ -40,7 +40,7 @@ class prefetch(Generic[Batch]):
             or sparse tensors and packed sequences; other leaves are handed through. Once the loader has
             handed out a batch, it may not write to it.
         device: A CUDA device or the CPU.
-        depth: How many further batches are on their way when a batch is handed out.
+        depth: How many batches are copied ahead.
 
     Raises:
         TypeError: `depth` is not an integer. From `state_dict` and `load_state_dict`: the loader has

@@ -14,7 +14,7 @@ Model = TypeVar("Model", bound=nn.Module)
 
 
 def checkpoint_activations(model: Model, blocks: type[nn.Module] | Sequence[type[nn.Module]]) -> Model:
-    """Let each module of these classes keep only its inputs for the backward pass, and run again there.
+    """Let each module of these classes keep only its inputs, and run again in the backward pass.
 
     With n blocks, each with a bytes of activations and i bytes of inputs, and a backward pass that needs
     one block at a time, one more forward pass reduces the memory of activations

@@ -29,7 +29,7 @@ def distribute(
     device: torch.device | str | None = None,
     **options: Any,
 ) -> Model:
-    """The model on this process's device and, where there are several processes, wrapped for all of them.
+    """Move the model to this process's device and, with several processes, wrap it for all of them.
 
     Under `torchrun` it starts the process group (NCCL for CUDA, gloo for a CPU) unless there is one, gives
     every rank the weights and buffers of rank 0, and wraps the model. An update of a `TrainStep` over it is

@@ -50,6 +50,8 @@ def with_plain_names(state: Mapping[str, Any], own: Collection[str]) -> Mapping[
     def without_any(name: str) -> str:
         return _without(uncompiled(name), "module")
 
+    if not all(isinstance(name, str) for name in state):
+        return state  # no module's: whoever loads it refuses it
     names = set(own)
     for change in (str, uncompiled, unwrapped, without_any):
         if set(map(change, state)) == names:

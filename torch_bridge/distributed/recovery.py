@@ -77,19 +77,19 @@ class Recovery:
             store.wait(list(keys.values()), _PATIENCE)
         except RuntimeError as error:  # too late
             missing = [rank for rank, key in keys.items() if not store.check([key])]
-            reason = f"did not break off theirs within {_PATIENCE.seconds} seconds"
+            reason = f"did not have one within {_PATIENCE.seconds} seconds"
             self._lose(missing or self._ranks, reason, store, keys[own], error)
         others = {rank: store.get(key).decode() for rank, key in keys.items()}
         if different := [rank for rank, found in others.items() if found != repr(begun)]:
-            self._lose(different, "broke off theirs after other collectives", store, keys[own])
+            self._lose(different, "had one after other collectives", store, keys[own])
 
     def _lose(
         self, ranks: list[int], reason: str, store: Any, key: str, cause: Exception | None = None
     ) -> None:
         self._lost = (
-            f"an error broke off an update on rank {distributed.get_rank()}, and the ranks {ranks} {reason}: "
-            "the ranks can't go on together. End all of them, and start again from a checkpoint; to leave "
-            "out a bad batch, let every rank leave it out"
+            f"rank {distributed.get_rank()} had an error in an update, and the ranks {ranks} {reason}: "
+            "the ranks can't continue together. Stop all of them, and restart from a checkpoint; to skip a "
+            "bad batch, skip it on every rank"
         )
         store.set(key, "lost")  # for a rank that comes later
         raise RuntimeError(self._lost) from cause

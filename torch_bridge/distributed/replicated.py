@@ -13,20 +13,20 @@ from torch_bridge.distributed.attributes import replaced
 from torch_bridge.distributed.recovery import Recovery
 
 _LEFT_OUT = (
-    "DistributedDataParallel does not average the gradients of some of the optimizer's parameters: they were "
-    "frozen, or not there, when it was built, or it was told to ignore them. Wrap the model as it is trained"
+    "DistributedDataParallel does not average the gradients of some of the optimizer's parameters: when it "
+    "was built they were frozen, missing, or to be ignored. Wrap the model after you freeze or add parameters"
 )
 
 _NOT_AVERAGED = (
     "DistributedDataParallel has not averaged the gradients: some of its parameters got none in the "
     "micro-batch whose backward pass averages. Pass find_unused_parameters=True to it, or to distribute; or, "
-    "where they were frozen after it was built, wrap the model as it is trained. Nothing was changed"
+    "if parameters were frozen after it was built, freeze them before. Nothing was changed"
 )
 
 _NOT_CALLED = (
     "DistributedDataParallel has not averaged the gradients: loss_fn did not call it in the micro-batch "
-    "whose backward pass averages. Call the model that loss_fn gets, as model(inputs); not model.module, no "
-    "module from outside, and not under torch.no_grad() or no_sync(). Nothing was changed"
+    "whose backward pass averages. In loss_fn call its argument, model(inputs); not model.module, no other "
+    "module, and not under torch.no_grad() or no_sync(). Nothing was changed"
 )
 
 
@@ -77,8 +77,8 @@ class Replicated:
         self._check_left_out()
         if not self._model.require_backward_grad_sync:
             raise RuntimeError(
-                "the step was called inside of no_sync(): it takes all micro-batches of an update in one "
-                "call, and decides itself when gradients are averaged"
+                "the step was called under no_sync(): leave it out, and pass all micro-batches of an update "
+                "in one call; the step decides when gradients are averaged"
             )
         return self._averaged() if is_last or self._every_micro_batch else self._model.no_sync()
 

@@ -177,9 +177,9 @@ def wrapper_of(model: nn.Module, every_micro_batch: bool) -> Wrapper:
     check_unwrapped(model)
     if inner not in _MEANT_UNWRAPPED and processes.has_group() and distributed.get_world_size() > 1:
         warn(
-            f"the model is not wrapped, and {distributed.get_world_size()} ranks run: each trains a model of "
-            "its own. Give the step what distribute(model) returns; if a model for each rank is meant, write "
-            "distribute(model, None)"
+            f"the model is not wrapped, but {distributed.get_world_size()} ranks run: each rank trains its "
+            "own model. Pass what distribute(model) returns to the step; if you want one model per rank, "
+            "write distribute(model, None)"
         )
     return Unwrapped(model)
 
@@ -204,12 +204,12 @@ def check_unwrapped(model: nn.Module) -> None:
     for module in model.modules():
         if found := _kinds(module) & {"DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule"}:
             raise ValueError(
-                f"the model, or a part of it, is wrapped for several processes ({found.pop()}). A training "
-                "step takes one that is wrapped whole: by DistributedDataParallel(model), or by fully_shard "
-                "of its blocks and then of the model; distribute does either to a plain model"
+                f"the model, or a part of it, is wrapped for several processes ({found.pop()}). A TrainStep "
+                "takes a model that is wrapped as a whole: by DistributedDataParallel(model), or by "
+                "fully_shard of its blocks and then of the model; distribute does either to a plain model"
             )
     if any(map(mesh_of, model.parameters())):
-        raise ValueError("parameters of the model are DTensors, and it is not under fully_shard")
+        raise ValueError("parameters of the model are DTensors, but it is not under fully_shard")
 
 
 def check_shardable(optimizer: Optimizer) -> None:

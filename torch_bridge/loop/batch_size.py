@@ -42,20 +42,20 @@ def find_batch_size(
     It bisects the divisors of global_batch/ranks, which takes about log₂ of their number of trials.
     If a micro-batch does not fit, larger ones are taken not to fit either.
 
-    A trial is two updates: in the second the optimizer has the states that the first made. All
-    micro-batches of an update are held in memory, and two of them are run: the second while the gradients
-    of the first are there. Afterwards all is as before: weights, buffers, gradients and modes of
+    A trial makes two updates, since the optimizer makes its states in the first. An update holds all of its
+    micro-batches in memory and runs two of them, the second with the gradients of the first in memory.
+    Afterwards everything is restored: weights, buffers, gradients and modes of
     `step.model`, states and settings of `step.optimizers`, the random states of torch, NumPy and Python.
-    Meanwhile copies of these are in host memory; memory is freed after each trial.
+    During the search, copies of these are in host memory. Memory is freed after each trial.
 
-    Every one of several ranks calls it. Trials run no collectives; after each one the ranks agree, and a
-    size that does not fit in one rank fits in none. The memory that communication needs beyond its buffers
-    is not measured, above all that of blocks which `fully_shard` fetches ahead: leave some room by `limit`.
+    With several ranks, every rank calls it. Trials run no collectives; after each trial the ranks agree, and
+    a size must fit on every rank. Memory that communication needs beyond its buffers is not measured, above
+    all that of blocks which `fully_shard` gathers ahead: set `limit` to leave some room.
 
     Args:
-        make_step: Builds a `TrainStep` for a trial, a new one at each call, over the same model and optimizer
-            or new ones. (Of another callable that takes micro-batches only what its attributes `model` and
-            `optimizers` hold is put back.)
+        make_step: Builds a new `TrainStep` at each call, over the same model and optimizer or new ones. (It
+            may build another callable that takes micro-batches; then only what its attributes `model` and
+            `optimizers` hold is restored.)
         make_batch: `make_batch(micro_batch)` returns a micro-batch as training passes them to the step.
         global_batch: Samples an update, over all ranks; 1 to 2³¹ - 1.
         limit: The largest micro-batch to try.
@@ -68,7 +68,7 @@ def find_batch_size(
         ValueError: A number out of its range; a global batch that can't be divided by the number of ranks.
         RuntimeError: Not even one sample fits; an error in another rank.
 
-    Every error of `make_step` is raised, and of `make_batch` and the step every one but "out of memory".
+    All errors of `make_step` are raised, and all errors of `make_batch` and the step but "out of memory".
 
     >>> from plateau_jax import PlateauCurve
     >>> model = torch.nn.Linear(2, 1)

@@ -47,23 +47,24 @@ def evaluate(
 
     The sums are float64.
 
-    The model runs without gradients and in evaluation mode; afterwards every module's mode is what it was
-    before. The host synchronizes with the device once, at the end. `loss_fn` runs as it is given: a step
-    built with `compile=True` compiles its own copy.
+    The model runs without gradients and in evaluation mode; afterwards every module's mode is restored. The
+    host synchronizes with the device once, at the end. `loss_fn` is not compiled: a step built with
+    `compile=True` compiles its own copy.
 
-    Every one of several ranks calls this with its own batches (those of `make_loader(..., training=False)`
-    hold every sample once), the sums run over all ranks, and each gets the same loss. All ranks run the
-    model equally often, as a sharded one needs: a rank that has no batch left runs it on its last batch
-    again, or on another rank's if it never had one, and ignores the result. How often is agreed on once if
-    every rank's `batches` has a length, otherwise before every pass. An error in one rank is raised there
-    alone: the others wait until it ends, or until the process group's timeout.
+    With several ranks, every rank calls this with its own batches (those of
+    `make_loader(..., training=False)` hold every sample once). The sums run over all ranks, and every rank
+    gets the same loss. All ranks run the model equally often, as a sharded model needs. A rank without
+    another batch runs the model on its last batch again, or on another rank's batch if it had none, and
+    ignores the result. If `batches` has a length on every rank, the ranks agree once on the number of passes,
+    otherwise before every pass. An error on one rank is raised only there: the others wait until that rank
+    ends, or until the timeout of the process group.
 
     Args:
         model: The module that `loss_fn` is called with; with several ranks, in its wrapper.
         batches: Any iterable of batches.
         loss_fn: As for `TrainStep`; or one that returns a dictionary of losses, accuracies and the like,
-            each a mean or a pair (sum, weight), the same names for every batch. (Of a `loss_fn` for
-            `has_aux=True` give `lambda model, batch: loss_fn(model, batch)[0]`.)
+            each a mean or a pair (sum, weight), the same names for every batch. (For a `loss_fn` that
+            returns aux pass `lambda model, batch: loss_fn(model, batch)[0]`.)
         precision: As for `TrainStep`.
         carry: The initial recurrent state, as for `TrainStep`; it goes from batch to batch within a rank.
 

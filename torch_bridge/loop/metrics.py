@@ -16,16 +16,16 @@ _COUNTS = len(_NAMES_OF_COUNTS)
 
 
 class MetricLog:
-    """Keeps the results of updates on the device, and turns them into rows of numbers every so many.
+    """Keeps the results of updates on the device, and makes rows of numbers once in many updates.
 
-    Made for a progress bar: a call returns the newest row when it has made rows, else None. Rows are made
-    in one copy from the device, which synchronizes with it. `flush` makes them at once; `every` counts from
-    then on. `state_dict` and `load_state_dict` are for checkpoints; a save makes rows too, and changes
-    nothing of when calls return one.
+    A call returns the newest row if it has made rows, else None: print it, or show it in a progress bar. To
+    make rows, the log copies all results from the device at once, which synchronizes with it. `flush` makes
+    rows immediately; `every` counts from then on. `state_dict` and `load_state_dict` are for checkpoints.
+    `state_dict` makes rows too, but does not change when calls return one.
 
     Args:
-        every: Updates between two times that rows are made.
-        keep: How many of the newest rows are kept, and saved; None for all, which grow without bound.
+        every: Rows are made once in so many updates.
+        keep: How many of the newest rows are kept and saved; None for all, without bound.
 
     Attributes:
         rows: A dictionary for each update, the newest last: "loss", "grad_norm", "lr" (a float, or a list
@@ -99,7 +99,7 @@ class MetricLog:
         return {"rows": [dict(row) for row in self.rows]}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Go on with the rows of `state_dict`; rows and kept results of this log are dropped.
+        """Continue with the rows of `state_dict`; rows and kept results of this log are dropped.
 
         Args:
             state_dict: What `state_dict` returned.

@@ -117,13 +117,13 @@ class CurveLR(LambdaLR):
                 that the scheduler was built with is asked.
 
         Warns:
-            CurveWarning: Once, where calls and optimizer steps don't go one to one: three times in a row a
-                call came after ten or more optimizer steps, or two or more calls came after one.
-                (accelerate steps a prepared scheduler once for each process.) Once, where a call came after
-                ten or more optimizer steps, or no call in twenty, and every rate was 0. Once, where the
-                training goes on at rate 0 after the curve's end, by more than a hundredth of its steps and
-                more than ten. Without optimizer steps, as for a picture, no warning comes.
-            UserWarning: As torch's own: the first call came before `optimizer.step()`, or `epoch` is given.
+            CurveWarning: Once, if calls and optimizer steps don't alternate: three times in a row a call came
+                after ten or more optimizer steps, or two or more calls came after one. (accelerate steps a
+                prepared scheduler once for each process.) Once, if every rate was 0 and a call came after ten
+                or more optimizer steps, or no call came in twenty. Once, if the training continues at rate 0
+                after the curve's end, for more than ten steps and more than a hundredth of the curve's steps.
+                Without optimizer steps, as when you draw a picture, there is no warning.
+            UserWarning: As in torch: the first call came before `optimizer.step()`, or `epoch` is given.
 
         Raises:
             TypeError: `epoch` or `count` is not an integer; `epoch` is given beside `unit`, or `count`
@@ -264,7 +264,7 @@ class CurveLR(LambdaLR):
 
     # A TypedDict is a dict at run time, which is all that torch asks for.
     def state_dict(self) -> CurveLRState:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """The clock, the peaks, the rates in the groups; and what a load compares: curves, rules, unit."""
+        """The clock, the peaks and the rates; and the curves, rules and unit, which `load_state_dict` compares."""
         if self._for_all is not None and len(self.optimizer.param_groups) > len(self.base_lrs):
             self._set_peaks(self._peaks())
         rates = [float(number_of(group["lr"])) for group in self.optimizer.param_groups]
@@ -284,7 +284,7 @@ class CurveLR(LambdaLR):
         }
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool | None = None) -> None:
-        """Go on where the state was saved, and write the rates of that moment into the groups.
+        """Continue from the saved step, and write the saved rates into the groups.
 
         The optimizer's own state may be loaded before or after. The other way round, torch's own `LambdaLR`,
         as in a trainer, loads the state of this one.

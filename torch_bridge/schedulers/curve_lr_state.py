@@ -108,7 +108,7 @@ def _rates_in(
     """
     try:
         if (saved := state_dict.get("curves")) is None:
-            raise ValueError(f"state_dict names no curve; to load it all the same {way_out('lambda_lr')}")
+            raise ValueError(f"state_dict has no curve; to load it anyway, {way_out('lambda_lr')}")
         curves = curves_in(saved, own)
         saved = state_dict["rates"]
         rates = [float(checks.number(f"rates[{i}]", rate)) for i, rate in enumerate(saved)]

@@ -170,7 +170,7 @@ class Follower:
         }
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool | None = None) -> None:
-        """Go on where the state was saved, and write the values of that moment into the groups.
+        """Continue from the saved step, and write the saved values into the groups.
 
         The optimizer's own state may be loaded before or after. The state of another curve is accepted if
         both have the same values at every step so far; then the optimizer's state must be loaded first.

@@ -28,7 +28,7 @@ def rules_for(hold: Any, curves: Sequence[Curve]) -> tuple[Rule, ...]:
     """
     rules = rules_of(hold, curves[0])
     if rules and any(curve != curves[0] for curve in curves):
-        raise ValueError("hold stops one clock: with it all parameter groups must follow the same curve")
+        raise ValueError("with hold, all parameter groups must follow the same curve")
     return rules
 
 
@@ -66,7 +66,7 @@ def from_plain(saved: Any, rules: Sequence[Rule], strict: bool, builder: str) ->
         own, other = [rule.to_dict() for rule in rules], [item["rule"] for item in items]
         if own != other:
             raise ValueError(
-                f"state_dict was saved with hold = {shown(other or None)}, and here it is "
+                f"state_dict was saved with hold = {shown(other or None)}, but here it is "
                 f"{shown(own or None)}; to keep the clock and drop what the rule remembers, "
                 f"{way_out(builder)}"
             )

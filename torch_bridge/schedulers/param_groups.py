@@ -39,7 +39,7 @@ def check_number_of_groups(optimizer: Optimizer, count: int) -> None:
     if (found := len(optimizer.param_groups)) != count:
         raise ValueError(
             f"the optimizer has {found} parameter groups; it had {count} when it got its curve. A new group "
-            "joins one curve that was given for all; under a curve a group build the scheduler anew"
+            "follows a curve that was given for all groups; with a curve a group, build a new scheduler"
         )
 
 
@@ -72,10 +72,10 @@ def peaks_of(optimizer: Optimizer, last_epoch: int = -1) -> list[float]:
     for index, group in enumerate(groups):
         if last_epoch >= 0 and "initial_lr" not in group and _was_stepped(optimizer):
             raise ValueError(
-                f"last_epoch = {last_epoch}, and param_groups[{index}] of an optimizer that was stepped, or "
-                f"loaded, has no initial_lr: its lr = {number_of(group['lr'])!r} may be no peak. Write the "
-                f'peak first, as optimizer.param_groups[{index}]["initial_lr"] = 3e-4; or leave last_epoch '
-                "out, and call scheduler.load_state_dict(state)"
+                f"last_epoch = {last_epoch}, but param_groups[{index}] of an optimizer that was stepped, or "
+                f"loaded, has no initial_lr: its lr = {number_of(group['lr'])!r} may be decayed. First "
+                f'set optimizer.param_groups[{index}]["initial_lr"] = peak; or leave out last_epoch, and '
+                "call scheduler.load_state_dict(state)"
             )
     return [peak_of(index, group) for index, group in enumerate(groups)]
 

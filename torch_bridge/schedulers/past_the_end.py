@@ -24,7 +24,7 @@ def warn_past_the_end(curves: Sequence[Curve], step: int, unit: int | None) -> N
     if unit is not None:
         needed = f"consumes, in units of {unit}"
     warn(
-        f"the curve has total_steps = {total}, and the training goes on at step {step}, with every rate at "
-        "0, so that no weight moves. Give the curve as many steps as the training "
+        f"the curve has total_steps = {total}, but the training continues at step {step}, with every rate at "
+        "0, so no weight changes. Give the curve as many steps as the training "
         f"{needed}; or end it above 0 (min_lr_ratio)"
     )

@@ -80,7 +80,7 @@ def clock_in(state_dict: Mapping[str, Any], updates: int) -> int:
 
 def way_out(builder: str) -> str:
     """The words that say how to load the state of another plan."""
-    return f"pass strict=False, to load_state_dict or, where Checkpoints or a trainer loads, to {builder}"
+    return f"pass strict=False to load_state_dict, or to {builder} if Checkpoints or a trainer loads"
 
 
 def check_past(saved: Sequence[Curve], own: Sequence[Curve], clock: int, builder: str) -> None:
@@ -93,7 +93,7 @@ def check_past(saved: Sequence[Curve], own: Sequence[Curve], clock: int, builder
         same = now.first_difference(before)
         if same is not None and clock > same:
             raise ValueError(
-                f"state_dict was saved under {shown(before)} at step {clock}, and here "
-                f"param_groups[{index}] follows {shown(now)}, whose past is another: the curves differ from "
-                f"step {same} on: resume with the old curve, or {way_out(builder)}"
+                f"state_dict was saved under {shown(before)} at step {clock}, but param_groups[{index}] now "
+                f"follows {shown(now)}; the curves differ from step {same} on: resume with the old curve, or "
+                f"{way_out(builder)}"
             )

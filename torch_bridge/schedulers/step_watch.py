@@ -20,7 +20,7 @@ NEVER = 20
 _ADVICE = (
     "the curve counts updates. Call it after every optimizer.step() (in Lightning "
     '"interval": "step"), with total_steps = count_updates(loader, epochs). If the curve is meant to count '
-    'epochs, or something else, write warnings.filterwarnings("ignore", "scheduler.step") before'
+    'epochs, or something else, turn this warning off: warnings.filterwarnings("ignore", "scheduler.step")'
 )
 _ADVICE_WITH_UNIT = (
     "an update has the rate at the clock before it. Call it after every optimizer.step() (in Lightning "
@@ -86,7 +86,7 @@ class Watch:
             if self._updates - self._seen == NEVER and self._seen == self._started and self._stands_still():
                 self._warn(
                     f"scheduler.step() was not called in {NEVER} optimizer steps, and every rate is 0, so "
-                    f"that no weight moves: {self._advice()}"
+                    f"no weight changes: {self._advice()}"
                 )
 
     @property
@@ -118,12 +118,12 @@ class Watch:
             if self._late == 3:
                 self._warn(
                     f"scheduler.step() came after {MANY} or more optimizer steps, three times in a row: it "
-                    f"is called once an epoch, and {self._advice()}"
+                    f"seems to be called once an epoch, but {self._advice()}"
                 )
             elif not self.warned and self._stands_still():
                 self._warn(
-                    f"scheduler.step() came after {since} optimizer steps, all at rate 0, so that no weight "
-                    f"moved: it is called once an epoch, and {self._advice()}"
+                    f"scheduler.step() came after {since} optimizer steps, all at rate 0, so no weight "
+                    f"changed: it seems to be called once an epoch, but {self._advice()}"
                 )
             return
         self._late = 0
@@ -134,7 +134,7 @@ class Watch:
                 counts = "the curve counts updates" if self._counts_updates() else "each call adds a count"
                 self._warn(
                     "scheduler.step() came twice or more after one optimizer step, three times in a row, "
-                    f"and {counts}. Most often accelerate does this: it steps a prepared "
+                    f"but {counts}. Most often accelerate does this: it steps a prepared "
                     "scheduler once for each process. Don't prepare it; write "
                     "if accelerator.sync_gradients and not accelerator.optimizer_step_was_skipped: "
                     "scheduler.step(). Without accelerate, call it once after every optimizer.step()"

@@ -175,6 +175,6 @@ def _check_peaks_are_known(optimizers: Sequence[Optimizer], applied: int) -> Non
                 continue
             raise ValueError(
                 f"applied = {applied}, and the optimizer was stepped or loaded: its lr = "
-                f"{number_of(group['lr'])} may be a rate in mid-run, and is not taken as the peak. Write "
-                'group["initial_lr"] = peak into each of its param_groups before'
+                f"{number_of(group['lr'])} may be a decayed rate, not the peak. First set "
+                'group["initial_lr"] = peak in each of its param_groups'
             )

@@ -16,15 +16,15 @@ _MOST_GRAPHS = 8
 _MOST_SHAPES = 64  # met at all: a number in the batch that always changes is one each time
 _PLAIN = (int, float, bool, str, bytes, type(None))
 _NOTE = (
-    "This came up while the update was captured in a CUDA graph. There loss_fn must not read the device "
-    "(.item(), boolean masks), nor move data between host and device; build the step with "
-    "cuda_graph=False to run it all the same. A 'stale reference', before torch 2.13 'the legacy stream', "
-    "is a loss, or another result of the model, that was computed outside of the step and is kept: delete "
-    "it, or compute it under torch.no_grad()."
+    "This error came while the update was captured in a CUDA graph. During capture loss_fn must not read "
+    "the device (.item(), boolean masks) or move data between host and device; to run it anyway, build the "
+    "step with cuda_graph=False. A 'stale reference' (before torch 2.13: 'the legacy stream') is a loss, or "
+    "another result of the model, that was computed outside of the step and still exists: delete it, or "
+    "compute it under torch.no_grad()."
 )
 _NOTE_BEFORE_2_13 = (
-    "Before torch 2.13 a capture that CUDA breaks off leaves torch's random numbers and memory pools "
-    "damaged: start the process anew, from the last checkpoint."
+    "Before torch 2.13 a failed capture damages torch's random numbers and memory pools: restart the "
+    "process from the last checkpoint."
 )
 
 
@@ -148,21 +148,21 @@ def _check(leaf: Any, device: torch.device) -> None:
     if not isinstance(leaf, Tensor):
         if not isinstance(leaf, _PLAIN):
             raise TypeError(
-                f"a batch holds a {type(leaf).__name__}, of which a CUDA graph would keep the first value; "
-                "with cuda_graph=True it may hold tensors and plain values"
+                f"a batch holds a {type(leaf).__name__}, and a CUDA graph would use its first value in every "
+                "replay; with cuda_graph=True a batch may hold tensors and plain values"
             )
         return
     if leaf.device != device:
         raise ValueError(
-            f"a batch has a tensor on {leaf.device}, of which a CUDA graph would keep the first "
-            f"value; with cuda_graph=True all of a batch has to be on {device}"
+            f"a batch has a tensor on {leaf.device}, and a CUDA graph would use its first value in every "
+            f"replay; with cuda_graph=True all tensors of a batch must be on {device}"
         )
     if leaf.layout != torch.strided:
         raise ValueError(f"a batch has a tensor of layout {leaf.layout}; cuda_graph=True needs dense ones")
     if leaf.grad_fn is not None:
         raise ValueError(
-            "a batch has a tensor that comes out of another model, to which a CUDA graph would not go back; "
-            "with cuda_graph=True detach it, or make both one model"
+            "a batch has a tensor that another model computed, and a CUDA graph would give that model no "
+            "gradients; with cuda_graph=True detach the tensor, or make both models one"
         )
 
 

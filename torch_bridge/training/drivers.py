@@ -189,8 +189,8 @@ class Drivers:
         """Refuse to go on from a torn update."""
         if self.is_torn:
             raise RuntimeError(
-                "an update was broken off when its optimizer had moved already, and was not counted: "
-                "go on with load_state_dict"
+                "an update was interrupted after its optimizer had changed weights, and was not counted: "
+                "call load_state_dict before the next update"
             )
 
 

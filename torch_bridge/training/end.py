@@ -27,7 +27,7 @@ class End:
         if self._is_zero and clock > self._last:
             self._is_zero = False  # once
             warn(
-                f"the clock of this TrainStep is at step {clock}, and its curve has {self._steps} steps: "
-                f"all rates have been 0 since, and nothing is learnt. Build the curve with total_steps = the "
-                f"{self._length} of the whole run, or stop at its end"
+                f"the clock of this TrainStep is at step {clock}, but its curve has {self._steps} steps: "
+                "since its end all rates are 0, and no weight changes. Build the curve with total_steps = "
+                f"the {self._length} of the whole run, or stop the training at its end"
             )

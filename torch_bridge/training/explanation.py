@@ -15,8 +15,8 @@ def explain(error: BaseException, micro_batches: Sequence[Any]) -> None:
     if len(micro_batches) < 2 or not all(isinstance(batch, Tensor) for batch in micro_batches):
         return
     meaning = (
-        f"{len(micro_batches)} arguments are {len(micro_batches)} micro-batches, each of which loss_fn gets "
-        "by itself: a batch of several tensors is one argument, step((x, y))"
+        f"{len(micro_batches)} arguments are {len(micro_batches)} micro-batches, and loss_fn gets one at a "
+        "time: pass a batch of several tensors as one argument, step((x, y))"
     )
     if isinstance(error, ValueError) and "values to unpack" in str(error):
         raise ValueError(f"{error}: {meaning}") from error

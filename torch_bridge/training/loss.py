@@ -151,8 +151,8 @@ def as_loss(value: Any) -> Loss:
             raise ValueError(f"loss_fn returned a weight of shape {tuple(weight.shape)}; it must be a scalar")
         if weight.requires_grad:
             raise ValueError(
-                "loss_fn returned a weight that requires grad; a pair is (sum, weight), whose quotient is "
-                "the loss, and the weight is a count of samples or tokens. To return more than the loss, "
+                "loss_fn returned a weight that requires grad; a pair is (sum, weight), the loss is "
+                "sum/weight, and the weight is a count of samples or tokens. To return more than the loss, "
                 "build the step with has_aux=True and return (loss, aux); a weight that was computed from "
                 "outputs needs weight.detach()"
             )

@@ -89,9 +89,9 @@ def check_no_scheduler(optimizers: Iterable[Any]) -> None:
     attributes: list[dict[str, Any]] = list(map(vars, optimizers))
     if any(hasattr(each.get("step"), "_wrapped_by_lr_sched") for each in attributes):
         raise ValueError(
-            "a scheduler is attached to the optimizer, and the curve of the training step would be a second "
-            "clock: each update sets the rates by itself. Leave the scheduler out; to go on with this very "
-            "optimizer, write `del optimizer.step`, which torch has put there for the scheduler"
+            "a scheduler is attached to the optimizer, but a TrainStep sets the rates itself, from its own "
+            "curve. Leave the scheduler out; to keep this optimizer, write `del optimizer.step`, which "
+            "removes what torch has put there for the scheduler"
         )
 
 
@@ -99,7 +99,7 @@ def _check_step(optimizer: Optimizer) -> None:
     closure = inspect.signature(type(optimizer).step).parameters.get("closure")
     if closure is not None and closure.default is inspect.Parameter.empty:
         raise TypeError(
-            f"{type(optimizer).__name__} needs a closure, which an update in one piece cannot give; "
+            f"{type(optimizer).__name__} needs a closure, which a TrainStep cannot give; "
             "use another optimizer"
         )
 
@@ -115,8 +115,8 @@ def _check_state(optimizer: Optimizer) -> None:
         reason = ""
     if not usual or counts != [len(group["params"]) for group in optimizer.param_groups]:
         raise ValueError(
-            f"{type(optimizer).__name__}.state_dict() has a form of its own{reason}, which a training step "
-            "could save and not load. Give it the torch optimizer that is inside"
+            f"{type(optimizer).__name__}.state_dict() has a form of its own{reason}, which a TrainStep "
+            "could save but not load. Give it the torch optimizer that is inside"
         )
 
 
@@ -132,7 +132,7 @@ def device_of(optimizers: Sequence[Optimizer]) -> torch.device:
     devices = {parameter.device for parameter in parameters}
     if len(devices) != 1:
         raise ValueError(
-            f"the optimizer's parameters are on {sorted(map(str, devices))}; it must be one device"
+            f"the optimizer's parameters are on {sorted(map(str, devices))}; they must be on one device"
         )
     return devices.pop()
 

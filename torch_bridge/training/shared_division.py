@@ -84,8 +84,8 @@ class SharedDivision:
 
     def check_constant(self, is_pair: bool) -> None:
         raise ValueError(
-            "the loss has no gradient with respect to any parameter, and the other ranks wait for one: "
-            "run the model on a micro-batch without rows, too, and return (loss.sum(), 0)"
+            "the loss has no gradient with respect to any parameter, but the other ranks wait for one: "
+            "run the model also on a micro-batch without rows, and return (loss.sum(), 0)"
         )
 
     def finish(

@@ -56,7 +56,7 @@ def _check(
             )
     _check_shapes("model", own["model"], other["model"])
     if other["model"].keys() != own["model"].keys():  # among them those of extra states
-        raise ValueError("state_dict was saved with another model: its names are others")
+        raise ValueError("state_dict was saved with another model: its names differ")
     _check_shapes("carry", _listed(own["carry"]), _listed(other["carry"]))
     _check_scale(own["loss_scale"], other["loss_scale"])
     for name in ("applied", "skipped", "clock"):
@@ -102,9 +102,9 @@ def _check_placement(own_model: Any, other: Any, optimizers: Sequence[Optimizer]
         states = [leaf for leaf in states if not is_of_this_rank(leaf)]
     if foreign := {_placement(leaf) for leaf in [*pytree.tree_leaves(other["model"]), *states]} - own:
         raise ValueError(
-            f"state_dict has shards of tensors, placed as {foreign.pop()}, and the model's are placed "
-            "differently: each rank loads its own state; save and load through Checkpoints to go on with "
-            "another number of ranks"
+            f"state_dict has shards of tensors, placed as {foreign.pop()}, but the model's are placed "
+            "differently: each rank must load its own state; save and load through Checkpoints to resume "
+            "with another number of ranks"
         )
 
 

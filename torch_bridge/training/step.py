@@ -48,36 +48,22 @@ class TrainStep:
     A pair is always (sum, weight), such as (loss.sum(), number of tokens): never (loss, accuracy), for which
     there is `has_aux`. `step(x, y)` is an update of two micro-batches, `step((x, y))` of one with two parts.
 
-    Loss, norm, rate and counts are returned as device tensors, so that the host runs ahead of the device.
-    With fused Adam, AdamW, SGD and Adagrad an update does not synchronize with the device, not even one
-    that is skipped. (With fused SGD and momentum it does until the first update that takes place.) With any
-    other torch optimizer it synchronizes once, to decide whether to skip, beside what the optimizer itself
-    does; the rate is then a Python float. Optimizers that need a closure are refused.
-
-    A skipped update leaves parameters, optimizer state, carry and the curve's clock as they were. Module
-    buffers that a forward pass changes, such as BatchNorm's statistics, are not restored. Before and after
-    an update the gradients of all of the model's parameters are cleared, also of those that no optimizer
-    has.
-
-    **Over several ranks** the model is wrapped by torch, by hand or by `distribute`: in
-    `DistributedDataParallel`, or with `fully_shard` (FSDP2) applied to blocks and then to the model, over
-    one mesh dimension, or two for hybrid sharding. The update is then one over all ranks: the loss is
-    Σ sum / Σ weight, or the mean, over the micro-batches of all, and each rank returns the same, decides the
-    same and has the same clock. Every rank passes the same number of micro-batches. With pairs a micro-batch
-    may have no weight or no rows; its rank runs the model on it nevertheless. If some ranks return pairs and
-    others means, the loss is NaN. Under `fully_shard` every rank runs the same modules. After an error
-    that all ranks get in the same update they go on, if they began equally many collectives in it. Otherwise
-    the next call raises RuntimeError, after a minute at most. After an error in one rank alone the others
-    wait, until torchrun or the group's timeout ends them.
-
-    **Composes**: both wrappers with every precision, `carry`, `hold`, `compile`, several optimizers and
-    `checkpoint_activations`. Refused: `cuda_graph` with a wrapper or `checkpoint_activations`;
-    `fully_shard` with fused SGD and Adagrad, Muon, Adafactor and Rprop, which torch cannot run on shards,
-    with an offload policy, with parameters left out, beside tensor parallelism, or where
-    `set_gradient_divide_factor` has set another number than that of the ranks.
+    >>> import torch
+    >>> from torch_bridge import PlateauCurve, TrainStep
+    >>> model = torch.nn.Linear(2, 1)
+    >>> optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, fused=True)
+    >>> def loss_fn(model, batch):
+    ...     inputs, targets = batch
+    ...     return torch.nn.functional.mse_loss(model(inputs), targets)
+    >>> curve = PlateauCurve(100, warmup_steps=10)
+    >>> step = TrainStep(model, optimizer, loss_fn, curve, max_norm=1.0)
+    >>> for _ in range(5):
+    ...     result = step((torch.ones(8, 2), torch.ones(8, 1)))
+    >>> result.applied, result.lr
+    (tensor(5), tensor([0.0400]))
 
     Args:
-        model: The module that `loss_fn` is called with: plain, or in one of these wrappers.
+        model: The module that `loss_fn` is called with: plain, or in a wrapper of torch (below).
         optimizer: A torch optimizer over some or all of the model's parameters, or a sequence of
             several over disjoint ones, which then share the clipping, the decision and the clock.
             A group's peak rate is its `initial_lr` where it has one, else its `lr`, rounded to
@@ -134,7 +120,7 @@ class TrainStep:
         TypeError: An argument of another kind; an optimizer that needs a closure.
         ValueError: An unknown `precision`, `on_nonfinite` or `synchronize`; a `max_norm` that is not
             positive; a model that is wrapped in part, or by Fabric for mixed precision; parameters to be
-            trained that `DistributedDataParallel` leaves out; what is refused above; an optimizer with
+            trained that `DistributedDataParallel` leaves out; what is refused below; an optimizer with
             parameters that are not the model's, that it has twice or that another optimizer has too, with a
             scheduler attached, or with a `state_dict` of a form of its own; fp16 parameters with
             `precision="fp16"`; `cuda_graph=True` where an update cannot be captured; several curves with
@@ -145,22 +131,38 @@ class TrainStep:
         CurveWarning: The model is not wrapped, and a process group of several ranks runs: each rank trains
             for itself. `distribute(model, None)` says that it is meant.
 
-    A call refuses a loss that is neither scalar nor pair, a total weight of zero that is known on the host,
-    and a carry of another shape; the step stays usable. After an error or a Ctrl-C between an optimizer's
-    step and its count, calls and `state_dict` raise RuntimeError until a state is loaded. A step is for one
-    thread, and can't be copied or pickled: build another one, and give it `state_dict()`.
+    **No synchronization.** Loss, norm, rate and counts are returned as device tensors, so that the host runs
+    ahead of the device. With fused Adam, AdamW, SGD and Adagrad an update does not synchronize with the
+    device, not even one that is skipped. (With fused SGD and momentum it does until the first update that
+    takes place.) With any other torch optimizer it synchronizes once, to decide whether to skip, beside what
+    the optimizer itself does; the rate is then a Python float. Optimizers that need a closure are refused.
 
-    >>> from plateau_jax import PlateauCurve
-    >>> model = nn.Linear(2, 1)
-    >>> optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, fused=True)
-    >>> def loss_fn(model, batch):
-    ...     inputs, targets = batch
-    ...     return nn.functional.mse_loss(model(inputs), targets)
-    >>> step = TrainStep(model, optimizer, loss_fn, PlateauCurve(100, warmup_steps=10), max_norm=1.0)
-    >>> for _ in range(5):
-    ...     result = step((torch.ones(8, 2), torch.ones(8, 1)))
-    >>> result.applied, result.lr
-    (tensor(5), tensor([0.0400]))
+    **Skipped updates.** A skipped update leaves parameters, optimizer state, carry and the curve's clock as
+    they were. Module buffers that a forward pass changes, such as BatchNorm's statistics, are not restored.
+    Before and after an update the gradients of all of the model's parameters are cleared, also of those that
+    no optimizer has.
+
+    **Several ranks.** The model is wrapped by torch, by hand or by `distribute`: in
+    `DistributedDataParallel`, or with `fully_shard` (FSDP2) applied to blocks and then to the model, over
+    one mesh dimension, or two for hybrid sharding. The update is then one over all ranks: the loss is Σ sum
+    / Σ weight, or the mean, over the micro-batches of all, and each rank returns the same, decides the same
+    and has the same clock. Every rank passes the same number of micro-batches. With pairs a micro-batch may
+    have no weight or no rows; its rank runs the model on it nevertheless. If some ranks return pairs and
+    others means, the loss is NaN. Under `fully_shard` every rank runs the same modules. After an error that
+    all ranks get in the same update they go on, if they began equally many collectives in it. Otherwise the
+    next call raises RuntimeError, after a minute at most. After an error in one rank alone the others wait,
+    until torchrun or the group's timeout ends them.
+
+    **What goes together.** Both wrappers go with every precision, `carry`, `hold`, `compile`, several
+    optimizers and `checkpoint_activations`. Refused: `cuda_graph` with a wrapper or
+    `checkpoint_activations`; `fully_shard` with fused SGD and Adagrad, Muon, Adafactor and Rprop, which
+    torch cannot run on shards, with an offload policy, with parameters left out, beside tensor parallelism,
+    or where `set_gradient_divide_factor` has set another number than that of the ranks.
+
+    **Errors.** A call refuses a loss that is neither scalar nor pair, a total weight of zero that is known
+    on the host, and a carry of another shape; the step stays usable. After an error or a Ctrl-C between an
+    optimizer's step and its count, calls and `state_dict` raise RuntimeError until a state is loaded. A step
+    is for one thread, and can't be copied or pickled: build another one, and give it `state_dict()`.
     """
 
     # Under torch.inference_mode() the tensors made here could not be written to outside of it.

@@ -1,0 +1,58 @@
+"""The site: `python -m sphinx -W docs build/site`."""
+
+import plateau_jax
+
+project = "plateau-jax"
+project_copyright = "The plateau-jax developers"
+release = version = plateau_jax.__version__
+
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+exclude_patterns = ["pictures"]
+default_role = "code"  # docstrings write `name`, as Markdown does
+myst_heading_anchors = 3
+nb_execution_mode = "off"  # the notebook is committed with what it prints
+
+html_theme = "furo"
+pygments_dark_style = "a11y-dark"  # the default underlines modules, as links are
+html_title = "plateau-jax"
+html_copy_source = False
+html_use_index = False  # reference/index.md is ordered by use
+html_css_files = ["site.css"]
+html_static_path = ["static"]
+
+add_module_names = False
+python_use_unqualified_type_names = True
+python_maximum_signature_line_length = 70
+autodoc_typehints_format = "short"
+autodoc_member_order = "bysource"
+autodoc_default_options = {"members": True, "special-members": "__call__"}
+autodoc_class_signature = "mixed"
+napoleon_numpy_docstring = False
+napoleon_custom_sections = [("Attributes", "params_style")]  # listed as the arguments are
+
+
+def mark_equations(app, what, name, obj, options, lines):
+    """Make a literal block of each indented block after an empty line: the docstrings' equations."""
+    found, before = [], ""
+    for index, line in enumerate(lines):
+        indent = len(line) - len(line.lstrip())
+        margin = len(before) - len(before.lstrip())
+        if line and not lines[index - 1] and before and indent >= margin + 4:
+            found += [" " * margin + ".. code-block:: text", ""]
+            before = " " * indent + "."
+        elif line:
+            before = line
+        found.append(line)
+    # napoleon takes the first line of an attribute up to a colon for its type: here, an empty comment.
+    lines[:] = ["..", "", *found] if what in ("attribute", "property") else found
+
+
+def stay_on_the_site(app, name, source):
+    """Lead links to the notebook and to the changelog to their pages."""
+    source[0] = source[0].replace("](../examples/choosing_a_curve.ipynb)", "](choosing_a_curve)")
+    source[0] = source[0].replace("](../CHANGELOG.md)", "](changelog)")
+
+
+def setup(app):
+    app.connect("autodoc-process-docstring", mark_equations, priority=400)  # before napoleon
+    app.connect("source-read", stay_on_the_site)
