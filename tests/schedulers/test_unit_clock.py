@@ -203,10 +203,15 @@ def test_a_count_goes_by_its_name(kind: str, unit: int | None) -> None:
     if unit is None:
         with pytest.raises(TypeError, match=r"step\(count=8\), and the curve counts updates.*unit=n"):
             run.part.step(count=8)
+        if kind == "scheduler":
+            with pytest.raises(TypeError, match=r"step\(count=8\), and the curve counts updates"):
+                run.part.step(3, count=8)
     elif kind == "scheduler":
         for epoch in (0, 1, 8):
             with pytest.raises(TypeError, match=rf"step\({epoch}\) beside unit = 8: write step\(count=n\)"):
                 run.part.step(epoch)
+            with pytest.raises(TypeError, match=rf"step\({epoch}\) beside unit = 8: write step\(count=n\)"):
+                run.part.step(epoch, count=8)
     else:
         with pytest.raises(TypeError, match="positional"):
             run.part.step(8)
