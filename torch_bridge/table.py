@@ -31,7 +31,7 @@ def multiplier(segments: Segments, step: Tensor) -> Tensor:
         step: A tensor of integers, of any shape and dtype. Below 0 it counts as 0.
 
     Returns:
-        float32 in [0, 1], of the shape of `step`; for a table from `stack`, of shape (curves, *step.shape).
+        float32 in [0, 1], of the shape of `step`; for a table from `stack`, of shape (curves,) + step.shape.
 
     Raises:
         TypeError: A step that is no tensor of integers (bool, float, an int of Python); a `segments` that is

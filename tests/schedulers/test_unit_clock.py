@@ -396,7 +396,7 @@ def test_past_the_end_it_is_said_once_with_the_clock(unit: int) -> None:
             told[update] = message
     first = next(update for update in range(240) if clocks[update] >= 20 and clocks[update + 1] > 30)
     assert list(told) == [first]
-    assert f" total_steps = 20, and the training goes on at step {clocks[first + 1]}," in told[first]
+    assert f" total_steps = 20, but the training continues at step {clocks[first + 1]}," in told[first]
     assert f"as the training consumes, in units of {unit};" in told[first]
 
 
