@@ -75,6 +75,10 @@ def loss_fn(model: nn.Module, batch: Any) -> Tensor:
     return nn.functional.cross_entropy(model(inputs), targets)
 
 
+def rows_of(batch: Any) -> int:
+    return len(batch[0])
+
+
 def adamw(model: nn.Module, device: str, rate: Any = PEAK) -> torch.optim.Optimizer:
     return torch.optim.AdamW(model.parameters(), lr=rate, fused=True, capturable=device == "cuda")
 
@@ -205,6 +209,7 @@ def on_cpu(rounds: int, calls: int) -> None:
         {
             "TrainStep": train_step(mlp(), "cpu"),
             "TrainStep, a clock that may be held": train_step(mlp(), "cpu", hold=HOLD),
+            "TrainStep, a clock of samples": train_step(mlp(), "cpu", unit=64, count=rows_of),
             "hand-written, the same operations": ByHand(mlp(), "cpu"),
             "Lightning Fabric, LambdaLR": fabric(),
             "accelerate, LambdaLR": accelerate(),
@@ -249,6 +254,11 @@ def on_gpu(rounds: int, calls: int) -> None:
             "TrainStep, a clock that may be held": train_step(
                 mlp(256, 3), "cuda", cuda_graph=True, hold=HOLD
             ),
+            "TrainStep, a clock of samples": train_step(
+                mlp(256, 3), "cuda", cuda_graph=True, unit=64, count=rows_of
+            ),
+            "TrainStep, eager": train_step(mlp(256, 3), "cuda"),
+            "TrainStep, eager, a clock of samples": train_step(mlp(256, 3), "cuda", unit=64, count=rows_of),
             "hand-written": Captured(ByHand(mlp(256, 3), "cuda"), batch),
             "hand-written, constant rate": Captured(ByHand(mlp(256, 3), "cuda", follow_curve=False), batch),
         },

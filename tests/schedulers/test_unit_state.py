@@ -92,7 +92,8 @@ def test_the_state_of_another_unit(
             run,
             state,
             rf"was saved with unit = {saved_unit}, and here it is {unit}; to go on at its clock, {clock}, "
-            r"pass strict=False to load_state_dict, or to (lambda_lr|follow) if Checkpoints or a trainer loads$",
+            r"pass strict=False to load_state_dict, or to (lambda_lr|follow) if Checkpoints or a trainer "
+            r"loads$",
             strict=True,
         )
     run.part.load_state_dict(state, **({} if standing else {"strict": saved_unit == unit}))
