@@ -2,6 +2,7 @@
 
 from itertools import accumulate
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -30,6 +31,7 @@ from plateau_jax import Curve, HoldUntilFlat, PlateauCurve, StagedCurve
 from torch_bridge import Checkpoints, MetricLog
 from torch_bridge.schedulers.unit_clocks import MOST_CONSUMED
 from torch_bridge.training import clock as clock_module
+from torch_bridge.training import counted_clock
 from torch_bridge.training.batch_counts import from_words, words
 from torch_bridge.training.clock import Counts
 from torch_bridge.training.counted_clock import CountedClock
@@ -45,6 +47,11 @@ def _rates(curves: list[Curve], peaks: list[float], clock: int) -> list[np.float
     return [np.float32(curve(clock)) * np.float32(peak) for curve, peak in zip(curves, peaks, strict=True)]
 
 
+_WAYS = pytest.mark.parametrize("most", [0, 2**20], ids=["table", "values"])
+"""How many values of a curve the device may keep."""
+
+
+@_WAYS
 @examples(60)
 @given(
     st.lists(st.tuples(descriptions(range(5)), st.floats(2**-20, 10, width=32)), min_size=1, max_size=3),
@@ -52,10 +59,11 @@ def _rates(curves: list[Curve], peaks: list[float], clock: int) -> list[np.float
     st.integers(1, 2**40),
 )
 def test_the_rate_is_that_of_what_was_consumed(
-    groups: list[Any], updates: list[tuple[int, bool]], unit: int
+    most: int, groups: list[Any], updates: list[tuple[int, bool]], unit: int
 ) -> None:
     curves, peaks = [build(description) for description, _ in groups], [peak for _, peak in groups]
-    clock, consumed, applied = CountedClock(curves, peaks, _CPU, unit), 0, 0
+    with patch.object(counted_clock, "MOST_VALUES", most):
+        clock, consumed, applied = CountedClock(curves, peaks, _CPU, unit), 0, 0
     for number, (count, skip) in enumerate(updates, 1):
         clock.prepare()
         clock.fill_rates()
@@ -68,12 +76,14 @@ def test_the_rate_is_that_of_what_was_consumed(
         assert clock.read_counts() == (applied, number - applied, consumed // unit, consumed)
 
 
+@_WAYS
 @pytest.mark.slow
-def test_a_hundred_thousand_counts() -> None:
+def test_a_hundred_thousand_counts(most: int) -> None:
     curve = StagedCurve([(1000, 1.0), (3000,), (7000, 0.1, "1-sqrt"), (1000, 0.0)])
     counts = np.random.default_rng(0).integers(0, 2**21, size=100_000)
     unit = int(counts.sum()) // curve.total_steps
-    clock = CountedClock([curve], [3e-4], _CPU, unit)
+    with patch.object(counted_clock, "MOST_VALUES", most):
+        clock = CountedClock([curve], [3e-4], _CPU, unit)
     rates, clocks = torch.empty(len(counts)), torch.empty(len(counts), dtype=torch.int64)
     for number, count in enumerate(torch.from_numpy(counts)):
         clock.prepare()
@@ -187,8 +197,10 @@ def test_a_log_holds_large_counts_exactly() -> None:
 
 
 @pytest.mark.parametrize("count", [_of_rows, _of_values])
-def test_nothing_waits_for_the_device(count: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@_WAYS
+def test_nothing_waits_for_the_device(count: Any, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clock_module, "INTERVAL", 3)
+    monkeypatch.setattr(counted_clock, "MOST_VALUES", most)
     step, (batch,) = step_of(unit=3, count=count), batches(1)
     step(batch)
 
