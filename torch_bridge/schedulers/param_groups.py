@@ -1,6 +1,7 @@
 """The parameter groups of optimizers: which curve, which peak and which settings each one has."""
 
 from collections.abc import Callable, Iterable, Sequence
+from inspect import signature
 from typing import Any, NamedTuple, cast
 
 from torch import Tensor, nn
@@ -70,7 +71,7 @@ def peaks_of(optimizer: Optimizer, last_epoch: int = -1) -> list[float]:
     """
     groups = groups_of(optimizer)
     for index, group in enumerate(groups):
-        if last_epoch >= 0 and "initial_lr" not in group and _was_stepped(optimizer):
+        if last_epoch >= 0 and "initial_lr" not in group and _may_have_decayed(optimizer):
             raise ValueError(
                 f"last_epoch = {last_epoch}, but param_groups[{index}] of an optimizer that was stepped, or "
                 f"loaded, has no initial_lr: its lr = {number_of(group['lr'])!r} may be decayed. First "
@@ -87,6 +88,19 @@ def peak_of(index: int, group: dict[str, Any]) -> float:
         TypeError, ValueError: As `base_of`.
     """
     return base_of(f"learning rate of param_groups[{index}]", group.get("initial_lr", group["lr"]))
+
+
+def _may_have_decayed(optimizer: Optimizer) -> bool:
+    """Whether the groups may hold the rates of some update.
+
+    An optimizer without a state, such as plain SGD, keeps nothing of a step. There the sign is one rate in
+    all groups that is not the `lr` that the optimizer was built with.
+    """
+    built = number_of(getattr(optimizer, "defaults", {}).get("lr"))
+    by_itself = signature(type(optimizer)).parameters.get("lr")
+    was_given = built is not None and by_itself is not None and built != by_itself.default
+    rates = {number_of(group.get("lr")) for group in optimizer.param_groups}
+    return _was_stepped(optimizer) or (was_given and len(rates) == 1 and rates != {built})
 
 
 def _was_stepped(optimizer: Optimizer) -> bool:
