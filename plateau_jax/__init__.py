@@ -21,7 +21,7 @@ from plateau_jax.staged import Stage, StagedCurve
 if TYPE_CHECKING:
     __version__: str
     from plateau_jax.schedule import cosine_plateau_schedule, multiplier, optax_schedule
-    from plateau_jax.transformation import ScaleByCurveState, scale_by_curve
+    from plateau_jax.transformation import CountedCurveState, ScaleByCurveState, scale_by_curve
 
 __all__: list[str] = [
     "BatchPlan",
@@ -40,12 +40,13 @@ __all__: list[str] = [
 if checks.are_installed("jax", "jaxlib"):
     __all__ += ["cosine_plateau_schedule", "multiplier", "optax_schedule"]
 if checks.are_installed("jax", "jaxlib", "optax"):
-    __all__ += ["ScaleByCurveState", "scale_by_curve"]
+    __all__ += ["CountedCurveState", "ScaleByCurveState", "scale_by_curve"]
 
 _LAZY = {
     "cosine_plateau_schedule": "plateau_jax.schedule",
     "multiplier": "plateau_jax.schedule",
     "optax_schedule": "plateau_jax.schedule",
+    "CountedCurveState": "plateau_jax.transformation",
     "ScaleByCurveState": "plateau_jax.transformation",
     "scale_by_curve": "plateau_jax.transformation",
 }

@@ -1,8 +1,9 @@
-"""A curve inside an optimizer of optax: updates times -rate, at a clock that rules may hold."""
+"""A curve inside an optimizer of optax: updates times -rate, at a clock of updates or of samples."""
 
 # JAX is not fully typed, and optax has no stubs:
 # pyright: reportUnknownVariableType=false, reportMissingTypeStubs=false
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -11,10 +12,14 @@ import numpy as np
 import optax
 
 from plateau_jax import checks
+from plateau_jax.checks import MAX_STEP
 from plateau_jax.curve import Curve
 from plateau_jax.decision import decide, start
 from plateau_jax.holds import Rule, rules_of
 from plateau_jax.schedule import array_of, check_real_scalar, optax_schedule
+
+MAX_COUNT = 2**30
+"""The largest unit and the largest count: with a rest below the unit, their sum fits into int32."""
 
 
 class ScaleByCurveState(NamedTuple):
@@ -33,8 +38,28 @@ class ScaleByCurveState(NamedTuple):
     """The rate of the last update, or of step 0 before the first; float32, or float64 when x64 is on."""
 
 
+class CountedCurveState(NamedTuple):
+    """The state of `scale_by_curve` with `unit`: arrays of no dimensions.
+
+        consumed = clock · unit + rest
+
+    >>> from plateau_jax import PlateauCurve
+    >>> curve = PlateauCurve(10, init_lr_ratio=1.0)
+    >>> scale_by_curve(curve, 0.5, unit=8).init({})  # doctest: +NORMALIZE_WHITESPACE
+    CountedCurveState(clock=Array(0, dtype=int32), rest=Array(0, dtype=int32),
+                      learning_rate=Array(0.5, dtype=float32))
+    """
+
+    clock: Any
+    """int32: the step of the curve that the next update's rate is taken at."""
+    rest: Any
+    """int32: what was consumed since the clock moved, below the unit."""
+    learning_rate: Any
+    """The rate of the last update, or of step 0 before the first; float32, or float64 when x64 is on."""
+
+
 def scale_by_curve(
-    curve: Curve, peak_value: Any, *, hold: Rule | list[Rule] | None = None
+    curve: Curve, peak_value: Any, *, hold: Rule | list[Rule] | None = None, unit: int | None = None
 ) -> optax.GradientTransformationExtraArgs:
     """The last transformation of an optax chain: it multiplies updates by minus the curve's learning rate.
 
@@ -45,6 +70,16 @@ def scale_by_curve(
     holds it. With rules, pass the metric that they read, such as the loss, to `update` as `value=`, as for
     `optax.contrib.reduce_on_plateau`: a real scalar, traced or not. It is rounded to float32.
 
+    With `unit` the clock counts samples or tokens:
+
+        clock = consumed // unit,    consumed = the sum of the counts of all updates before
+
+    Pass the count of each update to `update` as `count=`: an integer from 0 to 2³⁰, traced or not. An array
+    is not read on the host, so one below 0 counts as 0, and one above 2³⁰ as 2³⁰. The clock depends only on
+    what was consumed, not on how that was cut into updates; it stops at 2³¹ - 1. Nothing needs x64. Inside of
+    `optax.MultiSteps` the count that is given with the last micro-batch is taken alone: give the sum of all
+    micro-batches of the update there. Without `unit` a `count` is left alone.
+
     Updates keep their dtype.
 
     Args:
@@ -52,15 +87,18 @@ def scale_by_curve(
         peak_value: As in `optax_schedule`.
         hold: A `HoldUntilFlat` or `HoldBelow`, or a list of them. Each rule sees every update and counts for
             itself; the clock moves on when no rule holds it.
+        unit: How many samples or tokens make one step of the curve, 1 to 2³⁰; None for a clock of updates.
 
     Returns:
-        The transformation; its state is a `ScaleByCurveState`.
+        The transformation; its state is a `ScaleByCurveState`, or with `unit` a `CountedCurveState`.
 
     Raises:
-        TypeError: As `optax_schedule`; `hold` is no rule. `update`: with rules, a `value` that is missing or
-            not a real scalar.
-        ValueError: As `optax_schedule`; a `HoldUntilFlat` for a curve without a flat part. `update`: a state
-            of rules of other kinds, or of none.
+        TypeError: As `optax_schedule`; `hold` is no rule; `unit` is no integer. `update`: with rules, a
+            `value` that is missing or not a real scalar; with `unit`, a `count` that is missing or not a
+            single integer.
+        ValueError: As `optax_schedule`; a `HoldUntilFlat` for a curve without a flat part; a `unit` out of
+            its range, or beside `hold`. `update`: a state of rules of other kinds, or of none; the state of
+            another clock; a `count` out of its range that is no array.
 
     >>> import optax
     >>> from plateau_jax import HoldUntilFlat, PlateauCurve, scale_by_curve
@@ -73,8 +111,21 @@ def scale_by_curve(
     ...     updates, state = optimizer.update(params, state, params, value=0.7)
     >>> state[1].clock, state[1].learning_rate
     (Array(6, dtype=int32), Array(0.0375, dtype=float32))
+
+    A step of this curve is 8 samples:
+
+    >>> transformation = scale_by_curve(PlateauCurve(10, warmup_steps=4), 0.1, unit=8)
+    >>> state = transformation.init(params)
+    >>> for samples in (5, 8, 8):
+    ...     updates, state = transformation.update(params, state, count=samples)
+    >>> state.clock, state.rest, state.learning_rate
+    (Array(2, dtype=int32), Array(5, dtype=int32), Array(0.025, dtype=float32))
     """
     schedule = optax_schedule(curve, peak_value)
+    if unit is not None:
+        if hold is not None:
+            raise ValueError(f"hold = {hold!r} counts updates, and cannot stand beside unit = {unit!r}")
+        return _counted(schedule, _up_to_most("unit", unit, 1))
     rules = rules_of(hold, curve)
     kinds = tuple(type(start(rule)) for rule in rules)
     flat_starts = np.array(curve.flat_starts, np.int32)
@@ -94,18 +145,67 @@ def scale_by_curve(
     def update(
         updates: optax.Updates, state: Any, params: Any = None, *, value: Any = None, **_: Any
     ) -> tuple[Any, ScaleByCurveState]:
+        if isinstance(state, CountedCurveState):
+            raise ValueError(f"state = {state!r} is of a clock with unit=, and this one counts updates")
         if tuple(map(type, state.hold)) != kinds:
             raise ValueError(f"state.hold = {state.hold!r} does not fit the rules {hold!r}")
         metric = _metric(value) if rules else None
         rate = schedule(state.clock)
         clock, states = after(state.clock, state.hold, metric)
-
-        def scaled(leaf: Any) -> Any:
-            return (-rate).astype(leaf.dtype) * leaf
-
-        return jax.tree.map(scaled, updates), ScaleByCurveState(clock, states, rate)
+        return _scaled(updates, rate), ScaleByCurveState(clock, states, rate)
 
     return optax.GradientTransformationExtraArgs(init, update)
+
+
+def _counted(schedule: Callable[[Any], jax.Array], unit: int) -> optax.GradientTransformationExtraArgs:
+    @jax.jit
+    def after(clock: Any, rest: Any, count: Any) -> tuple[Any, Any]:
+        consumed = rest + count
+        steps = consumed // unit
+        return jnp.minimum(clock, MAX_STEP - steps) + steps, consumed % unit
+
+    def init(params: optax.Params) -> CountedCurveState:
+        return CountedCurveState(jnp.zeros((), "int32"), jnp.zeros((), "int32"), schedule(0))
+
+    def update(
+        updates: optax.Updates, state: Any, params: Any = None, *, count: Any = None, **_: Any
+    ) -> tuple[Any, CountedCurveState]:
+        if not isinstance(state, CountedCurveState):
+            raise ValueError(f"state = {state!r} is not of a clock with unit = {unit}")
+        count = _count(count)
+        rate = schedule(state.clock)
+        clock, rest = after(state.clock, state.rest, count)
+        return _scaled(updates, rate), CountedCurveState(clock, rest, rate)
+
+    return optax.GradientTransformationExtraArgs(init, update)
+
+
+def _scaled(updates: optax.Updates, rate: jax.Array) -> Any:
+    def scaled(leaf: Any) -> Any:
+        return (-rate).astype(leaf.dtype) * leaf
+
+    return jax.tree.map(scaled, updates)
+
+
+def _up_to_most(name: str, value: Any, least: int) -> int:
+    found = checks.integer(name, value)
+    if not least <= found <= MAX_COUNT:
+        raise ValueError(f"{name} = {found} must lie in {least} … 2**30 = {MAX_COUNT}")
+    return found
+
+
+def _count(count: Any) -> Any:
+    """The count of an update as int32 in 0 … 2³⁰."""
+    if count is None:
+        raise TypeError("count is missing: with unit, call update(updates, state, params, count=samples)")
+    count = array_of(count)
+    if not isinstance(count, jax.Array):
+        return np.int32(_up_to_most("count", count, 0))
+    if count.shape or not jnp.issubdtype(count.dtype, jnp.integer):
+        raise TypeError(f"count = {count!r} must be a single integer")
+    if jnp.iinfo(count.dtype).max > MAX_COUNT:
+        count = jnp.clip(count, 0, MAX_COUNT)
+    return jnp.maximum(count.astype("int32"), 0)
 
 
 def _metric(value: Any) -> Any:

@@ -93,7 +93,7 @@ CALLS: dict[str, Callable[[Path], partial[Any]]] = {
     "plateau_jax.optax_schedule": lambda _: partial(pj.optax_schedule, curve=CURVE, peak_value=0.1),
     "plateau_jax.plot": lambda _: partial(pj.plot, curves=[CURVE], peak_value=0.1),
     "plateau_jax.scale_by_curve": lambda _: partial(
-        pj.scale_by_curve, curve=CURVE, peak_value=0.1, hold=RULE
+        pj.scale_by_curve, curve=CURVE, peak_value=0.1, hold=RULE, unit=None
     ),
     "plateau_jax.stack": lambda _: partial(pj.stack, curves=[CURVE]),
     "torch_bridge.Checkpoints": lambda path: partial(tb.Checkpoints, directory=path, keep=2),

@@ -19,6 +19,8 @@ from torch_bridge import multiplier, table, tensors
 SIZE = 48
 cases = descriptions_and_steps((0, 1, 2, 18, 19, 30), SIZE)
 _each = pytest.mark.parametrize("curve", [CURVE, MANY, NESTED], ids=["curve", "many", "nested"])
+_compiles = pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")
+"""The import of torch's compiler."""
 _both_tables = pytest.mark.parametrize(
     "table_of", [lambda table: table, tensors], ids=["constant", "tensors"]
 )
@@ -244,6 +246,7 @@ def compiled():
     torch.compiler.reset()
 
 
+@_compiles
 @pytest.mark.slow
 @examples(200)
 @given(descriptions_and_steps((0, 1, 2, 16), SIZE))
@@ -254,6 +257,7 @@ def test_compiled_it_has_the_bits_of_numpy(compiled, case):
         assert_equal_bits(found, curve(steps))
 
 
+@_compiles
 @pytest.mark.slow
 @examples(200)
 @given(steps_at_borders())
@@ -266,6 +270,7 @@ def test_compiled_it_has_the_bits_of_numpy_next_to_a_rounding_border(compiled, c
         assert_equal_bits(found, curve(steps))
 
 
+@_compiles
 @pytest.mark.slow
 def test_compiled_with_vectors_of_256_bits_at_rounding_borders(monkeypatch):
     """They have no conversion of int64 to float32: torch goes by way of float64."""
@@ -281,6 +286,7 @@ def test_compiled_with_vectors_of_256_bits_at_rounding_borders(monkeypatch):
     torch.compiler.reset()
 
 
+@_compiles
 @pytest.mark.slow
 @pytest.mark.parametrize("curve", [MANY, stack([CURVE, MANY])], ids=["searched", "stack"])
 def test_compiled_constant_tables(curve):

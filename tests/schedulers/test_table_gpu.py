@@ -83,6 +83,7 @@ def test_a_table_is_not_moved_while_a_graph_is_captured():
     assert multiplier(curve.segments, step).item() == curve(0)
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")
 @pytest.mark.slow
 def test_compiled_it_has_the_bits_of_numpy():
     compiled = torch.compile(multiplier, fullgraph=True)
