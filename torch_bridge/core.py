@@ -1,7 +1,7 @@
 """All that this package takes from `plateau_jax`."""
 
 import plateau_jax
-from plateau_jax import Curve, PlateauCurve, Segments, StagedCurve, checks
+from plateau_jax import Curve, PlateauCurve, Segments, StagedCurve, checks, stack
 from plateau_jax.curve_warning import at_this_line, silent, warn
 from plateau_jax.decision import HOST, decide, start
 from plateau_jax.fixed_point import CHUNK
@@ -23,6 +23,7 @@ __all__ = [
     "evaluate_table",
     "rules_of",
     "silent",
+    "stack",
     "start",
     "warn",
 ]

@@ -19,7 +19,6 @@ from support.training import (
     batches,
     device_pair_loss,
     mean_loss,
-    pair_loss,
     same,
     spoiled,
     step_of,
@@ -68,6 +67,7 @@ def test_the_rate_is_that_of_what_was_consumed(
         assert clock.read_counts() == (applied, number - applied, consumed // unit, consumed)
 
 
+@pytest.mark.slow
 def test_a_hundred_thousand_counts() -> None:
     curve = StagedCurve([(1000, 1.0), (3000,), (7000, 0.1, "1-sqrt"), (1000, 0.0)])
     counts = np.random.default_rng(0).integers(0, 2**21, size=100_000)
@@ -272,7 +272,7 @@ def test_another_plan_is_asked_for_its_past_up_to_the_clock() -> None:
             saved(batch)
         step = step_of(curve=new, unit=2, count=_of_rows)
         if is_refused:
-            with pytest.raises(ValueError, match="whose past is another"):
+            with pytest.raises(ValueError, match="the curves differ from step 31 on"):
                 step.load_state_dict(saved.state_dict())
         else:
             step.load_state_dict(saved.state_dict())
@@ -298,7 +298,7 @@ def test_a_damaged_state_changes_nothing(damage: dict[str, Any], strict: bool) -
     for batch in batches(2, 5):
         step(batch)
     state = step.state_dict()
-    with pytest.raises(ValueError, match="state_dict|clock|consumed|unit"):
+    with pytest.raises(ValueError, match=r"state_dict|clock|consumed|unit"):
         step.load_state_dict({**state, **damage}, strict=strict)
     assert same(step.state_dict(), state)
 
@@ -324,7 +324,7 @@ def test_wrong_arguments(error: type[Exception], message: str, options: dict[str
 def test_a_rule_beside_a_unit_is_refused() -> None:
     flat = PlateauCurve(40, plateaus=[(20, 30)])
     with pytest.raises(ValueError, match="unit = 3 beside hold"):
-        step_of(unit=3, count=_of_rows, hold=HoldUntilFlat(2), curve=flat)
+        step_of(unit=3, count=_of_rows, hold=HoldUntilFlat(2, limit=9), curve=flat)
 
 
 _COUNTS: list[tuple[type[Exception], str, Any]] = [
@@ -366,9 +366,9 @@ def test_a_negative_count_on_the_device_is_none() -> None:
 def test_the_end_of_the_curve_is_told() -> None:
     curve = StagedCurve([(10, 1.0), (10, 0.0)])
     step = step_of(curve=curve, unit=4, count=_of_rows)
+    for batch in batches(40, 4):
+        step(batch)
     with pytest.warns(UserWarning, match=r"at step 40, .*number of samples or tokens, // 4"):
-        for batch in batches(40, 4):
-            step(batch)
         step.state_dict()
 
 

@@ -264,7 +264,7 @@ class CurveLR(LambdaLR):
 
     # A TypedDict is a dict at run time, which is all that torch asks for.
     def state_dict(self) -> CurveLRState:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """The clock, the peaks and the rates; and the curves, rules and unit, which `load_state_dict` compares."""
+        """Clock, peaks and rates; and curves, rules and unit, which `load_state_dict` compares."""
         if self._for_all is not None and len(self.optimizer.param_groups) > len(self.base_lrs):
             self._set_peaks(self._peaks())
         rates = [float(number_of(group["lr"])) for group in self.optimizer.param_groups]

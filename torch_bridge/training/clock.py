@@ -1,5 +1,6 @@
 """A clock on the device: how many updates took place, the step of the curve, the rates there."""
 
+import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, cast
@@ -9,6 +10,7 @@ from torch import Tensor
 
 from torch_bridge.core import Curve, Rule
 from torch_bridge.schedulers.hold_state import States
+from torch_bridge.schedulers.multipliers import Multipliers
 
 INTERVAL = 1024
 """Updates between two times that the host learns where the clock stands."""
@@ -81,6 +83,7 @@ class Clock(ABC):
         self._seen_numbers = self._host_buffer(self._numbers)
         self._seen = self._seen_numbers.numpy()
         self._tell = seen
+        self._multipliers = Multipliers(self.curves)
         self._last_seen = self._updates = 0
         self._interval = INTERVAL
 
@@ -113,9 +116,9 @@ class Clock(ABC):
         """What the rules remember. Synchronizes with the device."""
         return ()
 
-    @abstractmethod
     def rates_at(self, step: int) -> list[float]:
         """The rate of each parameter group at a step of the curve, computed on the host."""
+        return list(map(operator.mul, self.peaks, self._multipliers[step]))
 
     def prepare(self) -> None:
         """Called before each update, outside any captured graph."""

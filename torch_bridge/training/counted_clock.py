@@ -6,9 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from plateau_jax import stack
-from torch_bridge.core import Curve
-from torch_bridge.schedulers.multipliers import of_each
+from torch_bridge.core import Curve, stack
 from torch_bridge.table import multiplier, tensors
 from torch_bridge.training.clock import MOST_CONSUMED, Clock, Counts
 
@@ -56,10 +54,6 @@ class CountedClock(Clock):
         for own, peak in zip(self._device_peaks.unbind(), peaks, strict=True):
             own.fill_(peak)  # unlike a copy from the host, nothing waits
         super().set_peaks(peaks)
-
-    def rates_at(self, step: int) -> list[float]:
-        multipliers = of_each(self.curves, lambda curve: float(curve(step)))
-        return [peak * value for peak, value in zip(self.peaks, multipliers, strict=True)]
 
     def fill_rates(self) -> None:
         self._used.copy_(self.now)

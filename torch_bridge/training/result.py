@@ -65,8 +65,6 @@ class ResultWithAux(StepResult):
 class CountedResult(ResultWithAux):
     """A result with a `consumed` of its own, and maybe an `aux`."""
 
-    _consumed: Tensor
-
     @property
     def consumed(self) -> Tensor:
         return self._consumed

@@ -1,6 +1,5 @@
 """The clock of updates: each moves it on by one step of the curve, unless a rule holds it."""
 
-import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,7 +9,7 @@ from torch import Tensor
 
 from torch_bridge.core import Curve, Rule
 from torch_bridge.schedulers.hold_state import States, starts
-from torch_bridge.schedulers.multipliers import Multipliers, of_each
+from torch_bridge.schedulers.multipliers import of_each
 from torch_bridge.training.clock import Clock, Counts
 from torch_bridge.training.hold import Hold
 
@@ -53,7 +52,6 @@ class UpdateClock(Clock):
         self._window = torch.zeros(window, dtype=torch.float32, device=device)
         self._zero_and_low = torch.zeros(2, dtype=torch.int64, device=device)
         self._low = self._zero_and_low[1]
-        self._multipliers = Multipliers(self.curves)
         self._next_window = self._host_buffer(self._window)
         self._rows = self._next_window.numpy()
         self.set(Counts(applied, 0, applied, applied), self.peaks, starts(rules))
@@ -65,9 +63,6 @@ class UpdateClock(Clock):
 
     def read_states(self) -> States:
         return () if self._hold is None else self._hold.read_states()
-
-    def rates_at(self, step: int) -> list[float]:
-        return list(map(operator.mul, self.peaks, self._multipliers[step]))
 
     def fill_rates(self) -> None:
         torch.sub(self.now, self._zero_and_low, out=self._used_and_position)

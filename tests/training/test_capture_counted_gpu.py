@@ -1,0 +1,85 @@
+"""A clock of samples or tokens in CUDA graphs: as eager, and nothing waits."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from support.gpu import assert_same_state, captured_and_eager, graphs_of, no_waiting, on_gpu
+from support.training import CURVE, batches, pair_loss, same, spoiled, through_a_file, train
+from torch import Tensor
+
+pytestmark = pytest.mark.gpu
+
+
+def _of_rows(batch: Any) -> int:
+    return len(batch[0])
+
+
+def _of_values(batch: Any) -> Tensor:
+    return (batch[1] > 0).sum()
+
+
+@pytest.mark.parametrize("count", [_of_rows, _of_values])
+@pytest.mark.parametrize("pieces", [1, 3])
+@pytest.mark.parametrize("name", ["adamw", "momentum"])
+def test_updates_count_what_they_consumed(name: str, pieces: int, count: Any) -> None:
+    steps = captured_and_eager(name, loss_fn=pair_loss, max_norm=0.5, unit=3, count=count)
+    data, consumed = on_gpu(batches(30)), 0
+    for number in range(0, 30, pieces):
+        micro = data[number : number + pieces]
+        if number % 4 == 3:
+            micro[-1] = spoiled(micro[-1])
+        results = [step(*micro) for step in steps]
+        assert same(*results)
+        peak = np.float32(steps[0].optimizer.param_groups[0]["initial_lr"])
+        assert results[0].lr.item() == np.float32(CURVE(consumed // 3)) * peak
+        if number % 4 != 3:
+            consumed += sum(int(count(batch)) for batch in micro)
+        assert [int(result.consumed) for result in results] == [consumed] * 2
+        if number == 18:
+            for step in steps:
+                step.load_state_dict(through_a_file(step.state_dict()))
+    assert len(graphs_of(steps[0]).recorded) == 1
+    assert_same_state(*steps)
+
+
+def test_a_count_from_shapes_is_that_of_each_graph() -> None:
+    captured, eager = captured_and_eager(unit=5, count=_of_rows)
+    consumed = 0
+    for number in range(16):
+        rows = 3 + number % 2
+        (batch,) = on_gpu(batches(1, rows=rows, seed=number))
+        results = captured(batch), eager(batch)
+        consumed += rows
+        assert same(*results)
+        assert [int(result.consumed) for result in results] == [consumed] * 2
+    assert len(graphs_of(captured).recorded) == 2
+
+
+@pytest.mark.parametrize("count", [_of_rows, _of_values])
+def test_it_waits_for_nothing(count: Any) -> None:
+    (batch,) = on_gpu(batches(1))
+    for step in captured_and_eager(unit=3, count=count):
+        train(step, [batch] * 6)
+        with no_waiting():
+            train(step, [batch] * 6)
+
+
+def test_a_count_on_another_device_is_read_if_it_is_the_host() -> None:
+    step, _ = captured_and_eager(unit=3, count=lambda batch: torch.tensor(4))
+    (batch,) = on_gpu(batches(1))
+    assert [int(step(batch).consumed) for _ in range(6)] == [4, 8, 12, 16, 20, 24]
+
+
+def test_another_peak_needs_no_new_graph() -> None:
+    steps, data = captured_and_eager(unit=2, count=_of_rows), on_gpu(batches(12))
+    for number, batch in enumerate(data):
+        if number == 8:
+            for step in steps:
+                step.set_peak(0.125)
+        results = [step(batch) for step in steps]
+        assert same(*results)
+        if number >= 8:
+            assert results[0].lr.item() == np.float32(CURVE(number * 2)) * np.float32(0.125)
+    assert len(graphs_of(steps[0]).recorded) == 1
