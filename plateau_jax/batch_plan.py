@@ -12,7 +12,7 @@ from plateau_jax import checks
 class BatchPlan:
     """How large the batch of each update is, by what was consumed before it.
 
-        plan(consumed) = the batch of the last pair whose threshold is at most `consumed`
+        plan(consumed) = the batch of the last pair whose threshold is at most consumed
 
     An update consumes its whole batch. So after u updates
 

@@ -7,7 +7,7 @@ One body serves NumPy, JAX, torch and single Python ints: it takes the namespace
 only what means the same in all of them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import factorial
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 
 from plateau_jax import exact
 from plateau_jax.segments import FIXED_BITS, LIMB, LIMB_BITS, Numbers, Segments, joined
+
+Product = Callable[[Any, Any], Any]
 
 CHUNK = 3072
 """Steps that NumPy computes at once. A temporary array then takes 24 KiB. From 32 KiB on the allocator was
@@ -56,7 +58,7 @@ _SLOPE = 39 * _ONE // 64
 _INTERCEPT = 7 * _SLOPE // 4
 
 
-def _multiply(a: Any, b: Any) -> Any:
+def multiply(a: Any, b: Any) -> Any:
     """a·b/2⁶² for |a| <= 2⁶² and 0 <= b <= 2⁶², at most two units low.
 
     The product of the two low limbs is left out: it is worth less than one unit, and what remains
@@ -67,18 +69,18 @@ def _multiply(a: Any, b: Any) -> Any:
     return a_high * b_high + ((a_high * b_low + a_low * b_high) >> LIMB_BITS)
 
 
-def _half_sine_squared(x: Any) -> Any:
+def _half_sine_squared(x: Any, multiply: Product = multiply) -> Any:
     """(1 - cos πx)/2 = sin²(πx/2) for x in [0, 1/2], at most 7 units of 2⁻⁶² off."""
-    square = _multiply(x, x)
+    square = multiply(x, x)
     # Alternating signs keep every inner value positive.
     series = _SINE[-1]
     for coefficient in reversed(_SINE[:-1]):
-        series = coefficient - _multiply(series, square)
-    sine = _multiply(x, series) << 1
-    return _multiply(sine, sine)
+        series = coefficient - multiply(series, square)
+    sine = multiply(x, series) << 1
+    return multiply(sine, sine)
 
 
-def _root(xp: Any, gone: Any, numbers: Numbers) -> Any:
+def _root(xp: Any, gone: Any, numbers: Numbers, multiply: Product = multiply) -> Any:
     """√(j/L) for 0 <= j < L, at most 6 units of 2⁻⁶² off.
 
     With y = j·4ᵏ/L in [1/4, 1) it is √y/2ᵏ. Newton's method for h = 1/(2√y) needs no division. Heron's step,
@@ -90,24 +92,24 @@ def _root(xp: Any, gone: Any, numbers: Numbers) -> Any:
         fits = shifted < length
         gone, k = xp.where(fits, shifted, gone), k + xp.where(fits, bits // 2, 0)
     y = _ratio(xp, gone, numbers)
-    h = _INTERCEPT - _multiply(y, _SLOPE)
+    h = _INTERCEPT - multiply(y, _SLOPE)
     for _ in range(4):
-        h = _multiply(h, 3 * _ONE // 4 - _multiply(y, _multiply(h, h))) << 1
-    root = _multiply(y, h) << 1
-    rest = y - _multiply(root, root)
+        h = multiply(h, 3 * _ONE // 4 - multiply(y, multiply(h, h))) << 1
+    root = multiply(y, h) << 1
+    rest = y - multiply(root, root)
     return (root + ((rest * (h >> LIMB_BITS)) >> LIMB_BITS)) >> k
 
 
-def _power(xp: Any, steps: Any, numbers: Numbers) -> Any:
+def _power(xp: Any, steps: Any, numbers: Numbers, multiply: Product = multiply) -> Any:
     """2^(-r·steps), at most 8 units of 2⁻⁶² off: e⁻ᵘ for the fraction, by its Taylor series, then a shift."""
     low = (steps * numbers.rate_low) >> LIMB_BITS
     middle = steps * numbers.rate_middle + low
     high = steps * numbers.rate_high + (middle >> LIMB_BITS)
     whole = steps * numbers.rate_whole + (high >> LIMB_BITS)
-    u = _multiply(((high & LIMB) << LIMB_BITS) | (middle & LIMB), _LN_2)
+    u = multiply(((high & LIMB) << LIMB_BITS) | (middle & LIMB), _LN_2)
     series = _EXPONENTIAL[-1]
     for coefficient in reversed(_EXPONENTIAL[:-1]):
-        series = coefficient - _multiply(series, u)
+        series = coefficient - multiply(series, u)
     return series >> xp.minimum(whole, FIXED_BITS)
 
 
@@ -116,7 +118,7 @@ def _ratio(xp: Any, steps: Any, numbers: Numbers) -> Any:
     return steps * numbers.inverse_high + ((steps * xp.int64(numbers.inverse_low)) >> LIMB_BITS)
 
 
-def evaluate(xp: Any, segments: Segments, index: Any, step: Any) -> Any:
+def evaluate(xp: Any, segments: Segments, index: Any, step: Any, multiply: Product = multiply) -> Any:
     """The multiplier at each step, given the index of the row that the step lies in.
 
     Args:
@@ -125,6 +127,7 @@ def evaluate(xp: Any, segments: Segments, index: Any, step: Any) -> Any:
         segments: One table, int32.
         index: Of a row of the table, any shape.
         step: int32 or int64 in [0, 2³¹), the same shape.
+        multiply: `multiply`, or what has its results.
 
     Returns:
         float32, the same shape.
@@ -133,7 +136,7 @@ def evaluate(xp: Any, segments: Segments, index: Any, step: Any) -> Any:
     numbers = Numbers(
         *(None if column is None else xp.take(column, index, mode="clip") for column in joined(xp, segments))
     )
-    x, value = _interpolate(xp, numbers, step)
+    x, value = _interpolate(xp, numbers, step, multiply)
     # int64 to float32 rounds to nearest even, and the power of two is exact.
     multiplier = xp.asarray(value, dtype=xp.float32) * 2.0**-FIXED_BITS
     return xp.where(x == 0, numbers.level, multiplier)
@@ -162,7 +165,7 @@ def evaluate_one(begins: Sequence[int], rows: Sequence[Numbers], step: int) -> f
     return numbers.level if x == 0 else exact.rounded(value, FIXED_BITS)
 
 
-def _interpolate(xp: Any, numbers: Numbers, step: Any) -> tuple[Any, Any]:
+def _interpolate(xp: Any, numbers: Numbers, step: Any, multiply: Product = multiply) -> tuple[Any, Any]:
     """x = j/L, j counted from the nearer end, and the multiplier; both in 62 bits.
 
     After j of the L steps of a segment from a to b, where S(j/L) is the share of the way that its shape has
@@ -182,20 +185,20 @@ def _interpolate(xp: Any, numbers: Numbers, step: Any) -> tuple[Any, Any]:
     x = share = _ratio(xp, xp.int64(xp.minimum(gone, left)), numbers)
     from_start = gone < left
     if numbers.cosine is not None:
-        share = xp.where(numbers.cosine != 0, _half_sine_squared(x), share)
+        share = xp.where(numbers.cosine != 0, _half_sine_squared(x, multiply), share)
     if numbers.root is not None:
-        share = xp.where(numbers.root != 0, _root(xp, xp.int64(gone), numbers), share)
+        share = xp.where(numbers.root != 0, _root(xp, xp.int64(gone), numbers, multiply), share)
         from_start = from_start | (numbers.root != 0)
 
     # The product of absolute values, so that it is rounded alike in both directions: rounded up in one of
     # them, it would not always grow with its factors.
-    way = _multiply(xp.abs(start - end), share)
+    way = multiply(xp.abs(start - end), share)
     way = xp.where(start < end, -way, way)
     value = xp.where(from_start, start - way, end + way)
 
     if numbers.rate_whole is not None:
         high, low = xp.maximum(start, end), xp.minimum(start, end)
-        power = _power(xp, xp.int64(xp.where(start < end, left, gone)), numbers)
+        power = _power(xp, xp.int64(xp.where(start < end, left, gone)), numbers, multiply)
         moves = (numbers.rate_whole | numbers.rate_high | numbers.rate_middle | numbers.rate_low) != 0
-        value = xp.where(moves, xp.maximum(_multiply(high, power), low), value)
+        value = xp.where(moves, xp.maximum(multiply(high, power), low), value)
     return x, value

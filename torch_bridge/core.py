@@ -6,6 +6,7 @@ from plateau_jax.curve_warning import at_this_line, silent, warn
 from plateau_jax.decision import HOST, decide, start
 from plateau_jax.fixed_point import CHUNK
 from plateau_jax.fixed_point import evaluate as evaluate_table
+from plateau_jax.fixed_point import multiply as multiply_levels
 from plateau_jax.holds import Rule, rules_of
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "checks",
     "decide",
     "evaluate_table",
+    "multiply_levels",
     "rules_of",
     "silent",
     "stack",

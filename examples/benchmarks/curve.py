@@ -32,7 +32,7 @@ from plateau_jax import (
     scale_by_curve,
 )
 from plateau_jax.fixed_point import CHUNK
-from torch_bridge import lambda_lr
+from torch_bridge import lambda_lr, multiplier, tensors
 
 TOTAL = 1_000_000
 WARMUP = TOTAL // 10
@@ -230,6 +230,35 @@ def in_numpy(counts: list[int], rounds: int) -> None:
     show("NumPy, curve(steps): ns a step", header, table)
 
 
+def on_tensors(rounds: int) -> None:
+    """The pure function in torch, beside NumPy's call."""
+    calls = 20
+    table = []
+    kinds = of_other_kinds()
+    for kind in ("cosine", "all four shapes"):
+        curve = kinds[kind]
+        of_tensors = tensors(curve.segments)
+        torch.compiler.reset()
+        compiled = torch.compile(multiplier, fullgraph=True, dynamic=False)
+        for size in (1, 1024, 1 << 20):
+            array = np.arange(WARMUP, WARMUP + size)
+            steps = torch.from_numpy(array)
+            times = calls if size < 1 << 20 else 1
+            contenders = {
+                "NumPy": partial(repeat, times, curve, array),
+                "eager": partial(repeat, times, multiplier, of_tensors, steps),
+                "constant": partial(repeat, times, multiplier, curve.segments, steps),
+                "compiled": partial(repeat, times, compiled, of_tensors, steps),
+            }
+            contenders["compiled"]()  # which compiles it
+            found = {name: part / times * 1e6 for name, part in medians(rounds, contenders).items()}
+            ratios = found["eager"] / found["NumPy"], found["compiled"] / found["NumPy"]
+            table.append([kind, size, *found.values(), *ratios])
+    header = ["curve", "steps", "curve(steps)", "eager", "eager, constants", "compiled"]
+    header += ["eager to NumPy", "compiled to NumPy"]
+    show("PyTorch on the CPU, multiplier(table, steps): µs a call", header, table)
+
+
 def one_step(counts: list[int], rounds: int) -> None:
     """A rate that is written by hand, `group["lr"] = peak * curve(step)`, beside other ways to have it."""
     calls = 1000
@@ -299,6 +328,7 @@ def main() -> None:
     in_jax_with_holds(rounds)
     in_torch(counts, rounds)
     in_numpy(counts, rounds)
+    on_tensors(rounds)
     one_step(counts, rounds)
     construction(counts, rounds)
 

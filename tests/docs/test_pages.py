@@ -13,9 +13,7 @@ from support.pages import PAGES, ROOT, sections
 
 pytestmark = pytest.mark.slow
 
-_OF_LIGHTNING = (
-    r"ignore:`isinstance\(treespec, LeafSpec\)` is deprecated:FutureWarning"  # 2.6 under torch 2.13
-)
+_OF_LIGHTNING = r"ignore:`isinstance\(treespec, LeafSpec\)` is deprecated:FutureWarning"
 WARNINGS_OF_OTHERS = {
     "PyTorch Lightning": _OF_LIGHTNING,
     "PyTorch Lightning, counting tokens": _OF_LIGHTNING,

@@ -238,6 +238,13 @@ def test_a_curve_that_takes_the_place_of_another_is_compiled_again(compilations)
         assert_equal_bits(of_step(torch.from_numpy(STEPS)), curve(STEPS))
 
 
+def test_vmap_is_compiled_too(compilations):
+    _, backend = compilations
+    over_steps = torch.func.vmap(partial(multiplier, tensors(NESTED.segments)))
+    compiled = torch.compile(over_steps, fullgraph=True, backend=backend)
+    assert_equal_bits(compiled(torch.from_numpy(STEPS)), NESTED(STEPS))
+
+
 @pytest.fixture(scope="module")
 def compiled():
     """`multiplier` as torch's own compiler makes it for this machine."""
@@ -272,17 +279,17 @@ def test_compiled_it_has_the_bits_of_numpy_next_to_a_rounding_border(compiled, c
 
 @_compiles
 @pytest.mark.slow
-def test_compiled_with_vectors_of_256_bits_at_rounding_borders(monkeypatch):
+def test_compiled_with_vectors_of_256_bits_at_rounding_borders():
     """They have no conversion of int64 to float32: torch goes by way of float64."""
     from torch._inductor import config
 
-    monkeypatch.setattr(config.cpp, "simdlen", 256)
     torch.compiler.reset()
     orders = np.arange(38, dtype=np.int64)[:, None]
     digits = (2 * np.linspace(2**23, 2**24 - 1, 500).astype(np.int64) + 1)[None]
     values = np.minimum((digits << orders) + np.arange(-2, 3)[:, None, None], 2**62)
     as_float32 = torch.compile(lambda levels: table._as(levels + 1 - 1, torch.float32), fullgraph=True)
-    assert_equal_bits(as_float32(torch.from_numpy(values)), values.astype(np.float32))
+    with config.patch({"cpp.simdlen": 256}):
+        assert_equal_bits(as_float32(torch.from_numpy(values)), values.astype(np.float32))
     torch.compiler.reset()
 
 

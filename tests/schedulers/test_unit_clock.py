@@ -87,6 +87,23 @@ def test_another_cut_changes_nothing(kind: str, unit: int, given_counts: list[in
         assert cut.values() == whole.values()
 
 
+def test_a_plan_of_batches_warms_up_and_ends_when_it_should() -> None:
+    """100 updates: batches of 8 for 160 samples, then of 16; a warmup of 10, and a decay of the last 20."""
+    batches = [8] * 20 + [16] * 80
+    curve = StagedCurve([(sum(batches[:10]), 1.0), (sum(batches[10:80]),), (sum(batches[80:]), 0.0)])
+    optimizer = optimizer_with([0.5])
+    scheduler = lambda_lr(optimizer, curve, unit=1)
+    found: list[float] = []
+    for count in batches:
+        found += rates_of(optimizer)
+        optimizer.step()
+        scheduler.step(count=count)
+    assert found[:10] == [0.5 * float(np.float32(update / 10)) for update in range(10)]
+    assert found[10:81] == [0.5] * 71
+    assert found[81:] == [0.5 * float(np.float32(left / 20)) for left in range(19, 0, -1)]
+    assert rates_of(optimizer) == [0.0]
+
+
 @kinds
 def test_it_is_exact_up_to_the_62nd_power_of_two(kind: str) -> None:
     run = CountedRun(kind, CURVE, 2**61 // 30 + 1)
@@ -186,10 +203,15 @@ def test_a_count_goes_by_its_name(kind: str, unit: int | None) -> None:
     if unit is None:
         with pytest.raises(TypeError, match=r"step\(count=8\), and the curve counts updates.*unit=n"):
             run.part.step(count=8)
+        if kind == "scheduler":
+            with pytest.raises(TypeError, match=r"step\(count=8\), and the curve counts updates"):
+                run.part.step(3, count=8)
     elif kind == "scheduler":
         for epoch in (0, 1, 8):
             with pytest.raises(TypeError, match=rf"step\({epoch}\) beside unit = 8: write step\(count=n\)"):
                 run.part.step(epoch)
+            with pytest.raises(TypeError, match=rf"step\({epoch}\) beside unit = 8: write step\(count=n\)"):
+                run.part.step(epoch, count=8)
     else:
         with pytest.raises(TypeError, match="positional"):
             run.part.step(8)
@@ -374,7 +396,7 @@ def test_past_the_end_it_is_said_once_with_the_clock(unit: int) -> None:
             told[update] = message
     first = next(update for update in range(240) if clocks[update] >= 20 and clocks[update + 1] > 30)
     assert list(told) == [first]
-    assert f" total_steps = 20, and the training goes on at step {clocks[first + 1]}," in told[first]
+    assert f" total_steps = 20, but the training continues at step {clocks[first + 1]}," in told[first]
     assert f"as the training consumes, in units of {unit};" in told[first]
 
 

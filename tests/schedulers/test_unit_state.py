@@ -1,5 +1,7 @@
 """The state of a scheduler or a follower on a clock of samples: resumed in every way, and what is refused."""
 
+import copy
+import pickle
 from typing import Any
 
 import pytest
@@ -90,7 +92,7 @@ def test_the_state_of_another_unit(
             run,
             state,
             rf"was saved with unit = {saved_unit}, and here it is {unit}; to go on at its clock, {clock}, "
-            r"pass strict=False, to load_state_dict or, .*, to (lambda_lr|follow)$",
+            r"pass strict=False to load_state_dict, or to (lambda_lr|follow) if Checkpoints or a trainer loads$",
             strict=True,
         )
     run.part.load_state_dict(state, **({} if standing else {"strict": saved_unit == unit}))
@@ -222,6 +224,27 @@ def test_a_saved_function_is_the_one_of_the_new_run() -> None:
     scheduler.load_state_dict(through_a_file(saved.state_dict()))
     advance(scheduler.optimizer, scheduler)
     assert (scheduler.consumed, scheduler.clock) == (96, 12)
+
+
+def sixteen() -> int:
+    return 16
+
+
+def test_a_copy_asks_the_same_function() -> None:
+    for count in (sixteen, lambda: 16):
+        optimizer = optimizer_with([0.5])
+        scheduler = lambda_lr(optimizer, CURVE, unit=8, count=count)
+        advance(optimizer, scheduler)
+        copies = [copy.deepcopy((optimizer, scheduler))]
+        if count is sixteen:
+            copies.append(pickle.loads(pickle.dumps((optimizer, scheduler))))
+        else:
+            with pytest.raises((AttributeError, pickle.PicklingError), match="lambda"):
+                pickle.dumps((optimizer, scheduler))
+        for other, again in copies:
+            advance(other, again)
+            assert (again.consumed, scheduler.consumed) == (32, 16)
+            assert rates_of(other) == [0.5 * CURVE(4)]
 
 
 def test_a_follower_beside_a_scheduler() -> None:

@@ -25,8 +25,8 @@ def _of_values(batch: Any) -> Tensor:
 @pytest.mark.parametrize("name", ["adamw", "momentum"])
 def test_updates_count_what_they_consumed(name: str, pieces: int, count: Any) -> None:
     steps = captured_and_eager(name, loss_fn=pair_loss, max_norm=0.5, unit=3, count=count)
-    data, consumed = on_gpu(batches(30)), 0
-    for number in range(0, 30, pieces):
+    data, consumed = on_gpu(batches(60)), 0
+    for number in range(0, 60, pieces):
         micro = data[number : number + pieces]
         if number % 4 == 3:
             micro[-1] = spoiled(micro[-1])

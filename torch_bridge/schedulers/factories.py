@@ -89,7 +89,8 @@ def lambda_lr(
             `unit`.
         unit: How many samples or tokens make one step of the curve, 1 … 2⁶². By default a step is an update.
         count: With `unit`, a function without arguments: the samples or tokens of the update that took place,
-            an integer. `step()` asks it where it is called without a count.
+            an integer. `step()` asks it where it is called without a count. A state does not hold it; to
+            pickle the scheduler itself, pickle must take it, as it takes no lambda.
 
     Returns:
         A `torch.optim.lr_scheduler.LambdaLR`. Its state consists of plain numbers and lists, and survives

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch_bridge.core import checks
 from torch_bridge.schedulers.resume import clock_in, way_out
 
-MOST = 2**62
+MOST_CONSUMED = 2**62
 """The greatest unit, and the most that can be consumed: what TrainStep counts in int64 on the device."""
 
 
@@ -43,7 +43,7 @@ class UnitClock:
         if isinstance(count, Tensor) and count.dtype is torch.bool:  # which counts as an index
             raise TypeError(f"{name} = {count!r} must be an integer")
         consumed = self.consumed + checks.at_least(name, count, 0)
-        if consumed > MOST:
+        if consumed > MOST_CONSUMED:
             raise ValueError(f"{name} = {count!r} after consumed = {self.consumed} is more than 2**62 in all")
         return consumed
 
@@ -63,10 +63,19 @@ def unit_clock(unit: Any, count: Any) -> UnitClock | None:
                 f"count = {count!r} needs unit=: how many samples or tokens make one step of the curve"
             )
         return None
-    unit = checks.integer("unit", unit)
-    if not 1 <= unit <= MOST:
-        raise ValueError(f"unit = {unit} must lie in 1 … 2**62")
-    return UnitClock(unit, cast("Callable[[], int] | None", count))
+    return UnitClock(checked_unit(unit), cast("Callable[[], int] | None", count))
+
+
+def checked_unit(unit: Any) -> int:
+    """The unit as a Python int.
+
+    Raises:
+        TypeError, ValueError: It is no integer in 1 … 2⁶².
+    """
+    found = checks.integer("unit", unit)
+    if not 1 <= found <= MOST_CONSUMED:
+        raise ValueError(f"unit = {found} must lie in 1 … 2**62")
+    return found
 
 
 def refuse_count(count: Any, builder: str) -> TypeError:
@@ -75,6 +84,61 @@ def refuse_count(count: Any, builder: str) -> TypeError:
         f"step(count={count!r}), and the curve counts updates: write step(), or build it with unit=, as "
         f"{builder}(..., unit=n)"
     )
+
+
+class SavedClock(NamedTuple):
+    """The clock in a state."""
+
+    unit: int | None
+    clock: int
+    consumed: int
+    """Without a unit it means nothing."""
+
+
+def saved_clock(
+    state_dict: Mapping[str, Any], updates: int, own_unit: int | None, strict: bool, builder: str
+) -> SavedClock:
+    """The clock in a state that was saved after so many updates.
+
+    Args:
+        state_dict: The state.
+        updates: How many took place.
+        own_unit: The unit of the run that it is loaded into.
+        strict: Whether to refuse the state of another unit.
+        builder: The function or class that `strict=False` may be given to.
+
+    Raises:
+        KeyError, TypeError, ValueError: The state is of another unit, or damaged.
+    """
+    unit = state_dict.get("unit")
+    if unit is None:
+        clock, consumed = clock_in(state_dict, updates), 0
+    else:
+        unit = checks.at_least("unit", unit, 1)
+        consumed = checks.at_least("consumed", state_dict["consumed"], 0)
+        clock = checks.integer("clock", state_dict["clock"])
+        if consumed > MOST_CONSUMED or clock != consumed // unit:
+            raise ValueError(
+                f"state_dict has clock = {clock}, consumed = {consumed} and unit = {unit}; the clock must be "
+                "consumed // unit, of at most 2**62 consumed"
+            )
+    if strict and unit != own_unit:
+        raise ValueError(
+            f"state_dict was saved with unit = {unit}, and here it is {own_unit}; to go on at its clock, "
+            f"{clock}, {way_out(builder)}"
+        )
+    return SavedClock(unit, clock, consumed)
+
+
+def consumed_at(clock: int, unit: int) -> int:
+    """What was consumed when this clock began its present step.
+
+    Raises:
+        ValueError: It is more than 2⁶².
+    """
+    if clock * unit > MOST_CONSUMED:
+        raise ValueError(f"unit = {unit} at clock = {clock} is more than 2**62 consumed in all")
+    return clock * unit
 
 
 class Place(NamedTuple):
@@ -103,30 +167,12 @@ def place_in(
         KeyError, TypeError, ValueError: The state is of another unit, or damaged.
     """
     last_epoch = checks.at_least("last_epoch", state_dict["last_epoch"], -1)
-    unit = state_dict.get("unit")
-    if unit is None:
-        clock, consumed = clock_in(state_dict, last_epoch), 0
-    else:
-        unit = checks.at_least("unit", unit, 1)
-        consumed = checks.at_least("consumed", state_dict["consumed"], 0)
-        clock = checks.integer("clock", state_dict["clock"])
-        if consumed > MOST or clock != consumed // unit:
-            raise ValueError(
-                f"state_dict has clock = {clock}, consumed = {consumed} and unit = {unit}; the clock must be "
-                "consumed // unit, of at most 2**62 consumed"
-            )
     own_unit = None if own is None else own.unit
-    if strict and unit != own_unit:
-        raise ValueError(
-            f"state_dict was saved with unit = {unit}, and here it is {own_unit}; to go on at its clock, "
-            f"{clock}, {way_out(builder)}"
-        )
+    unit, clock, consumed = saved_clock(state_dict, last_epoch, own_unit, strict, builder)
     if own is None:
         moved = last_epoch >= 0 and (counts_updates or unit is not None)
         return Place(clock if moved else last_epoch, clock, 0)
     if unit != own.unit:
         clock = max(clock, 0)
-        consumed = clock * own.unit
-        if consumed > MOST:
-            raise ValueError(f"unit = {own.unit} at clock = {clock} is more than 2**62 consumed in all")
+        consumed = consumed_at(clock, own.unit)
     return Place(last_epoch, clock, consumed)

@@ -12,9 +12,9 @@ from torch_bridge.distributed.checkpointed_forward import is_checkpointed
 from torch_bridge.distributed.wrappers import Sharded, Unwrapped, Wrapper, check_shardable, wrapper_of
 from torch_bridge.schedulers.hold_state import rules_for
 from torch_bridge.schedulers.param_groups import all_parameters, number_of, peaks_of
+from torch_bridge.schedulers.unit_clocks import checked_unit
 from torch_bridge.training.batch_counts import BatchCounts, CountFunction
 from torch_bridge.training.carry import Carry
-from torch_bridge.training.clock import MOST_CONSUMED
 from torch_bridge.training.drivers import check_capturable
 from torch_bridge.training.loss import check_loss_fn
 from torch_bridge.training.optimizers import (
@@ -133,9 +133,7 @@ def _checked_unit(
         return None
     if unit is None:
         raise TypeError("count= needs unit=: how many of what it counts make one step of the curve")
-    found = checks.at_least("unit", unit, 1)
-    if found > MOST_CONSUMED:
-        raise ValueError(f"unit = {found} must not be more than 2**62")
+    found = checked_unit(unit)
     if not callable(count):
         raise TypeError(f"unit = {found} needs count=, a function of a batch; it is {count!r}")
     if rules:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from torch_bridge.core import checks
-from torch_bridge.training.clock import MOST_CONSUMED
+from torch_bridge.schedulers.unit_clocks import MOST_CONSUMED
 
 _WORD_BITS = 31
 _WORD = 2**_WORD_BITS - 1

@@ -16,10 +16,6 @@ INTERVAL = 1024
 """Updates between two times that the host learns where the clock stands."""
 
 
-MOST_CONSUMED = 2**62
-"""The most that is counted: a clock of samples or tokens stops there, in the place of an overflow."""
-
-
 class Counts(NamedTuple):
     """Where a training stands."""
 

@@ -7,8 +7,9 @@ import torch
 from torch import Tensor
 
 from torch_bridge.core import Curve, stack
+from torch_bridge.schedulers.unit_clocks import MOST_CONSUMED
 from torch_bridge.table import multiplier, tensors
-from torch_bridge.training.clock import MOST_CONSUMED, Clock, Counts
+from torch_bridge.training.clock import Clock, Counts
 
 
 class CountedClock(Clock):

@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 from torch_bridge.core import Curve, checks
 from torch_bridge.distributed.dtensors import is_of_this_rank, mesh_of
 from torch_bridge.schedulers.resume import check_past, curves_in
-from torch_bridge.training.clock import MOST_CONSUMED
+from torch_bridge.schedulers.unit_clocks import MOST_CONSUMED
 from torch_bridge.training.saved_counts import counts_in
 from torch_bridge.training.snapshot import TrainStepState, as_list, own_implementation
 
