@@ -53,6 +53,16 @@ def check_picture(parser: ArgumentParser, file: Path) -> None:
     check_writable(parser, "--output", file)
 
 
+def check_device(parser: ArgumentParser, device: str) -> None:
+    """Refuse a device that torch does not know or does not have."""
+    import torch  # seconds of start-up; some examples are in JAX alone
+
+    try:
+        torch.empty(0, device=device)
+    except (AssertionError, RuntimeError) as error:
+        parser.error(f"--device {device}: {str(error).splitlines()[0]}")
+
+
 def _leave(*_: object) -> None:
     with contextlib.suppress(RuntimeError):  # It came in the middle of a write.
         sys.stdout.flush()

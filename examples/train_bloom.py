@@ -162,10 +162,7 @@ def arguments():
     program.check_picture(parser, args.output)
     program.check_writable(parser, "--checkpoint", args.checkpoint)
     program.check_writable(parser, "--data", args.data)
-    try:
-        torch.empty(0, device=args.device)
-    except (AssertionError, RuntimeError) as error:
-        parser.error(f"--device {args.device}: {str(error).splitlines()[0]}")
+    program.check_device(parser, args.device)
     return args, saved
 
 

@@ -144,6 +144,19 @@ def optimizers(args, model):
     return [muon, adamw]
 
 
+def with_saved_settings(parser, **changed):
+    """The arguments, and the file of settings; with --resume, its settings are the defaults."""
+    args = parser.parse_args()
+    settings = Path(args.checkpoints, "settings.json")
+    if args.resume:
+        try:
+            parser.set_defaults(**json.loads(settings.read_text()) | changed)
+        except (OSError, ValueError) as error:
+            parser.error(f"--resume: there is no checkpoint in {args.checkpoints} ({error})")
+        args = parser.parse_args()
+    return args, settings
+
+
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=1500, help="updates (1500)")
@@ -168,14 +181,7 @@ def arguments():
     parser.add_argument("--every", type=int, default=100, help="save once in so many updates (100)")
     parser.add_argument("--checkpoints", default="train_gpt_checkpoints", metavar="FOLDER")
     parser.add_argument("--resume", action="store_true", help="continue from the newest checkpoint")
-    args = parser.parse_args()
-    settings = Path(args.checkpoints, "settings.json")
-    if args.resume:
-        try:
-            parser.set_defaults(**json.loads(settings.read_text()) | {"global_batch": None})
-        except (OSError, ValueError) as error:
-            parser.error(f"--resume: there is no checkpoint in {args.checkpoints} ({error})")
-        args = parser.parse_args()
+    args, settings = with_saved_settings(parser, global_batch=None)
     sizes = ("steps", "batch_size", "accumulation", "context", "layers", "width", "threads", "every")
     if min(getattr(args, name) for name in sizes) < 1 or args.width % 32:
         options = ", ".join(f"--{name.replace('_', '-')}" for name in sizes)
@@ -185,10 +191,7 @@ def arguments():
         parser.error("under torchrun give --distribute ddp or --distribute fsdp")
     if args.batch_size % processes:
         parser.error(f"--batch-size {args.batch_size} must be a multiple of the {processes} processes")
-    try:
-        torch.empty(0, device=args.device)
-    except (AssertionError, RuntimeError) as error:
-        parser.error(f"--device {args.device}: {str(error).splitlines()[0]}")
+    program.check_device(parser, args.device)
     program.check_writable(parser, "--checkpoints", settings.parent)
     return args, settings, processes
 
@@ -241,14 +244,6 @@ def main() -> None:
 
     stop = program.stop_between_updates(signal.SIGTERM)  # which torchrun sends
 
-    def stopped():
-        """Whether any rank was told to stop. All ranks call it, and end after the same update."""
-        if processes == 1:
-            return stop.is_set()
-        told = torch.tensor(float(stop.is_set()), device=device)
-        distributed.all_reduce(told)
-        return told.item() > 0
-
     def loss_on_unseen():
         return evaluate(model, unseen, loss_fn, precision=args.precision)
 
@@ -274,7 +269,7 @@ def main() -> None:
                 bar.write(f"update {done}: loss {mean:.4f}, on files not seen {unseen_loss:.4f} nats a byte")
             checkpoints.save(done, **parts)
         # With several processes this is a collective: not after every update.
-        if (processes == 1 or done % 10 == 0) and stopped():
+        if (processes == 1 or done % 10 == 0) and stopped(stop, device):
             break
     checkpoints.save(done, wait=True, **parts)
     bar.close()
@@ -287,6 +282,15 @@ def main() -> None:
     say(f"\nwritten by the model:\n{written}\n")
     say(f"loss of byte frequencies: {by_frequencies:.4f} nats a byte, on files not seen")
     say(f"loss of the model:        {loss:.4f}")
+
+
+def stopped(stop, device):
+    """Whether any rank was told to stop. All ranks call it, and end after the same update."""
+    if not distributed.is_initialized():
+        return stop.is_set()
+    told = torch.tensor(float(stop.is_set()), device=device)
+    distributed.all_reduce(told)
+    return told.item() > 0
 
 
 def say(text):

@@ -121,10 +121,7 @@ def arguments():
         parser.error("--precision fp16 needs a GPU: torch has no such LSTM for a CPU")
     program.check_picture(parser, args.output)
     program.check_writable(parser, "--checkpoint", args.checkpoint)
-    try:
-        torch.empty(0, device=args.device)
-    except (AssertionError, RuntimeError) as error:
-        parser.error(f"--device {args.device}: {str(error).splitlines()[0]}")
+    program.check_device(parser, args.device)
     return args, saved
 
 

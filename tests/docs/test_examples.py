@@ -2,19 +2,11 @@
 
 import re
 
-import matplotlib.image
 import numpy as np
 import pytest
-from support.programs import EXAMPLES, Program, number_after, run
+from support.programs import EXAMPLES, Program, assert_is_a_picture, number_after, run
 
 pytestmark = pytest.mark.slow
-
-
-def assert_is_a_picture(path):
-    pixels = matplotlib.image.imread(path)
-    assert min(pixels.shape[:2]) > 300
-    colours = (pixels[..., :3] * 255).round().astype(int) @ (1, 2**8, 2**16)
-    assert len(np.unique(colours)) > 20
 
 
 def test_train_digits_gives_equal_rates_and_losses_that_agree(tmp_path):

@@ -15,6 +15,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from types import MappingProxyType
 
+import matplotlib.image
+import numpy as np
 from support.forkserver import FORKSERVER
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -159,6 +161,14 @@ def interrupt(program: Program, line_before: str) -> int:
     stopped = re.fullmatch(r"stopped after update (\d+); train_[\w.]+ goes on with --resume", message)
     assert stopped is not None, message
     return int(stopped[1])
+
+
+def assert_is_a_picture(path: Path) -> None:
+    """Check that something is drawn, in colours."""
+    pixels = matplotlib.image.imread(path)
+    assert min(pixels.shape[:2]) > 300
+    colours = (pixels[..., :3] * 255).round().astype(int) @ (1, 2**8, 2**16)
+    assert len(np.unique(colours)) > 20
 
 
 def later_lines(lines: Sequence[str], updates: int) -> list[str]:

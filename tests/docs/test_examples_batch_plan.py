@@ -1,0 +1,154 @@
+"""Two trainings on one clock of tokens; stopped in mid-ramp, and resumed with another cut of the batch."""
+
+import re
+
+import numpy as np
+import pytest
+from support.programs import EXAMPLES, assert_is_a_picture, assert_refused, finish, start, torchrun
+
+from torch_bridge import Checkpoints, MetricLog
+
+pytestmark = pytest.mark.slow
+
+PAIRS = [(0, 512), (10_240, 1024), (20_480, 2048)]
+TOKENS, UNIT = 51_200, 1000
+SMALL = ("--tokens", TOKENS, "--plan", *(f"{threshold}:{batch}" for threshold, batch in PAIRS))
+STOPPED = """
+import runpy, sys
+
+sys.path.insert(0, {folder!r})
+import train_gpt
+
+calls = iter(range(1, {calls} + 1))
+train_gpt.stopped = lambda stop, device: next(calls) == {calls}
+runpy.run_path({script!r}, run_name="__main__")
+"""
+
+
+def run(folder, *arguments, script="batch_plan.py", processes=1, status=0):
+    """What it prints."""
+    if processes == 1:
+        return finish(start(folder, script, *arguments), status)
+    first, *others = torchrun(folder, script, *arguments, processes=processes)
+    lines = finish(first, status)
+    assert [finish(other, status) for other in others] == [[]] * len(others)
+    return lines
+
+
+def rows_of(folder, name):
+    log = MetricLog(keep=None)
+    Checkpoints(folder / "batch_plan_checkpoints").load(**{f"{name}_log": log})
+    return log.rows
+
+
+def clocks(rows):
+    """What has to be the same with any cut of the batch, to the last bit."""
+    return [(row["applied"], row["consumed"], row["clock"], row["lr"]) for row in rows]
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("uninterrupted")
+    return folder, run(folder, *SMALL, "--output", "new/runs.png")
+
+
+def batch_by_hand(consumed):
+    return max((threshold, batch) for threshold, batch in PAIRS if threshold <= consumed)[1]
+
+
+def test_both_trainings_are_on_the_clock_of_their_tokens(uninterrupted):
+    folder, lines = uninterrupted
+    for name, batch_at in (("constant", lambda _: PAIRS[-1][1]), ("growing", batch_by_hand)):
+        consumed = 0
+        for row in rows_of(folder, name):
+            assert row["clock"] == consumed // UNIT
+            consumed += batch_at(consumed)
+            assert row["consumed"] == consumed
+        assert consumed == TOKENS
+        updates = len(rows_of(folder, name))
+        assert f"{name} batch: {updates} updates for {TOKENS} tokens; 0 are done" in lines
+
+
+def test_no_rate_differs(uninterrupted):
+    _, lines = uninterrupted
+    assert lines[-4:-1] == [
+        "rates that differ at equal tokens in PyTorch: 0 of 25",
+        "rates that differ at equal tokens in JAX: 0 of 25",
+        "rates that differ between PyTorch and JAX: 0 of 70",
+    ]
+
+
+def test_the_picture_is_one(uninterrupted):
+    folder, _ = uninterrupted
+    assert_is_a_picture(folder / "new" / "runs.png")
+
+
+@pytest.mark.parametrize(
+    ("before", "calls", "consumed", "after"),
+    [((1, 512), 25 + 25, 15_360, (2, 128)), ((2, 128), 2 + 1, 5_120, (1, 512))],
+)
+def test_stopped_in_mid_ramp_it_goes_on_at_the_same_clock(
+    uninterrupted, tmp_path, before, calls, consumed, after
+):
+    """With another micro-batch and another number of processes."""
+    expected, lines = uninterrupted
+    # Where a Ctrl-C comes depends on speed. So the program is told after so many of its questions.
+    script = tmp_path / "stopped.py"
+    script.write_text(
+        STOPPED.format(folder=str(EXAMPLES), calls=calls, script=str(EXAMPLES / "batch_plan.py"))
+    )
+    (processes, micro_batch), (processes_after, micro_batch_after) = before, after
+    options = *SMALL, "--micro-batch", micro_batch
+    *_, last = run(tmp_path, *options, script=script, processes=processes, status=130)
+    assert last == f"stopped after {consumed} tokens; batch_plan_checkpoints goes on with --resume"
+    so_far = rows_of(tmp_path, "growing")
+    assert so_far[-1]["consumed"] == consumed
+
+    resumed = run(tmp_path, "--resume", "--micro-batch", micro_batch_after, processes=processes_after)
+    assert resumed[1].endswith(f"tokens; {consumed} are done")
+    assert resumed[-4:] == [*lines[-4:-1], "picture: batch_plan.png"]
+    for name in ("constant", "growing"):
+        found, wanted = rows_of(tmp_path, name), rows_of(expected, name)
+        assert clocks(found) == clocks(wanted)
+        losses = [[row["loss"] for row in rows] for rows in (found, wanted)]
+        np.testing.assert_allclose(*losses, rtol=1e-3)
+    assert rows_of(tmp_path, "growing")[: len(so_far)] == so_far
+
+
+def test_two_processes_stop_together_on_a_ctrl_c(tmp_path):
+    long = "--tokens", 10**9, "--plan", "0:128", "--micro-batch", 64
+    first, second = torchrun(tmp_path, "batch_plan.py", *long)
+    next(line for line in first.lines() if line.startswith("growing batch:"))
+    first.interrupt()
+    assert finish(second, status=130) == []
+    *_, last = finish(first, status=130)
+    stopped = re.fullmatch(r"stopped after (\d+) tokens; batch_plan_checkpoints goes on with --resume", last)
+    assert rows_of(tmp_path, "constant")[-1]["consumed"] == int(stopped[1])
+
+
+def test_a_resume_under_another_curve_is_refused(uninterrupted):
+    folder, _ = uninterrupted
+    status, _, errors = start(folder, "batch_plan.py", "--resume", "--tokens", 102_400).finish()
+    assert status == 1
+    assert errors.splitlines()[-1].startswith("batch_plan.py: state_dict was saved under PlateauCurve(")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--resume"], "--resume: there is no checkpoint in batch_plan_checkpoints"),
+        (["--tokens", "0"], "total_steps = 0"),
+        (["--plan", "0:many"], "argument --plan: invalid pair value: '0:many'"),
+        (["--plan", "0:512:1"], "pairs[0] = (0, 512, 1)"),
+        (["--plan", "5:512"], "must have the threshold 0"),
+        (["--plan", "0:512", "1024:700"], "micro_batch · processes = 512 · 1 = 512 does not divide"),
+        (["--micro-batch", "0"], "micro_batch = 0"),
+        (["--micro-batch", "32"], "--micro-batch 32 must be a multiple of 64"),
+        (["--device", "nowhere"], "--device nowhere: "),
+        (["--output", "runs.xyz"], "--output runs.xyz"),
+        (["--output", "/dev/null/a.png"], "a.png can't be written: Not a directory"),
+        (["--checkpoints", "/dev/null/a"], "--checkpoints /dev/null/a can't be written"),
+    ],
+)
+def test_a_bad_argument_is_named_in_one_line(tmp_path, arguments, message):
+    assert_refused(tmp_path, "batch_plan.py", arguments, 2, message)
