@@ -41,6 +41,7 @@ WITHOUT_EQUATION = {
         "torch_bridge.make_loader",
         "torch_bridge.prefetch",
         "torch_bridge.profile",
+        "torch_bridge.tensors",
     ),
     "says something": ("plateau_jax.CurveWarning", "torch_bridge.is_main"),
 }
