@@ -2,7 +2,7 @@
 
 import traceback
 from collections.abc import Iterator, Sequence
-from typing import Any, cast
+from typing import Any
 
 from torch import Tensor
 from torch.optim import SGD, Optimizer
@@ -15,21 +15,19 @@ def versions(optimizers: Sequence[Optimizer]) -> list[int]:
     """
     found: list[int] = []
     for optimizer in optimizers:
-        parameter = _first_with_gradient(optimizer)
-        if parameter is not None:
-            found.append(parameter._version)
-            for value in optimizer.state.get(parameter, {}).values():
-                if isinstance(value, Tensor):
-                    found.append(value._version)
+        # Written out, since each update pays for it.
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    found.append(parameter._version)
+                    for value in optimizer.state.get(parameter, {}).values():
+                        if isinstance(value, Tensor):
+                            found.append(value._version)
+                    break
+            else:
+                continue
+            break
     return found
-
-
-def _first_with_gradient(optimizer: Optimizer) -> Tensor | None:
-    for group in optimizer.param_groups:
-        for parameter in group["params"]:
-            if parameter.grad is not None:
-                return cast("Tensor", parameter)
-    return None
 
 
 def shows_a_move(error: BaseException, optimizer: Optimizer) -> bool:

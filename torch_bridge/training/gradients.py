@@ -1,12 +1,14 @@
 """Gradients: gathered, their total norm, clipped; the bits of torch.nn.utils in less host time."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from torch_bridge.distributed.dtensors import local_part
+
+_vector_norm = cast("Callable[[Tensor], Tensor]", torch.linalg.vector_norm)  # torch gives it no types
 
 
 def gradients_of(parameters: Iterable[nn.Parameter]) -> list[Tensor]:
@@ -38,7 +40,7 @@ def norm_dtype(parameters: Iterable[nn.Parameter]) -> torch.dtype | None:
 def total_norm(gradients: list[Tensor], dtype: torch.dtype | None) -> Tensor:
     """The 2-norm of all gradients together, a scalar."""
     norms = torch._foreach_norm(gradients, 2.0, dtype=dtype)
-    return cast("Tensor", torch.linalg.vector_norm(torch.stack(norms)))
+    return _vector_norm(torch.stack(norms))
 
 
 def clip(gradients: list[Tensor], norm: Tensor, max_norm: float) -> None:

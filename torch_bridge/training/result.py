@@ -74,13 +74,13 @@ class CountedResult(ResultWithAux):
         return self
 
 
-def result_of(loss: Tensor, norm: Tensor, rates: Tensor, counts: Tensor, aux: tuple[Any, ...]) -> StepResult:
-    """What an update did, from the clock's counts."""
+def with_more(loss: Tensor, norm: Tensor, rates: Tensor, counts: Tensor, aux: tuple[Any, ...]) -> StepResult:
+    """What an update did, where there is an aux, or the clock counts what is consumed."""
     applied, skipped, clock, *consumed = counts.unbind()
     items = loss, norm, rates, applied, skipped, clock
     if consumed:
         return CountedResult(*items).add(aux).with_consumed(*consumed)
-    return ResultWithAux(*items).add(aux) if aux else StepResult(*items)
+    return ResultWithAux(*items).add(aux)
 
 
 def read_and_raise_if_nonfinite(result: StepResult, scaled: bool) -> None:

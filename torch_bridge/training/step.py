@@ -23,7 +23,7 @@ from torch_bridge.training.drivers import Drivers, check_capturable
 from torch_bridge.training.end import End
 from torch_bridge.training.loss import LossFunction
 from torch_bridge.training.precision import PrecisionName
-from torch_bridge.training.result import StepResult, read_and_raise_if_nonfinite, result_of
+from torch_bridge.training.result import StepResult, read_and_raise_if_nonfinite, with_more
 from torch_bridge.training.saved_parts import SavedParts
 from torch_bridge.training.snapshot import TrainStepState
 from torch_bridge.training.update import Update
@@ -267,7 +267,10 @@ class TrainStep:
         loss, norm, rates, counts, *aux = run((batch, *more_micro_batches))
         if self._graphs is not None and not self._graphs.recorded:
             self._foundation.settle()  # optimizers make their states in their first updates
-        result = result_of(loss, norm, rates, counts, tree(aux) if aux else ())
+        if aux or self._clock.unit is not None:
+            result = with_more(loss, norm, rates, counts, tree(aux) if aux else ())
+        else:
+            result = StepResult(loss, norm, rates, *counts.unbind())
         if self._count_in_trainer is not None:
             self._count_in_trainer()
         if self._raises:

@@ -112,7 +112,7 @@ class Update:
             accumulator = SingleMicroBatch(self._device, scale)
         for number, batch in enumerate(micro_batches, 1):
             # None where there is nothing to average: a context that does nothing would be three calls.
-            context = self.wrapper.micro_batch(is_last=number == count)
+            context = self.wrapper.micro_batch(is_last=number == count) if self._is_wrapped else None
             if context is None:
                 carry = self._run(batch, carry, accumulator)
             else:
