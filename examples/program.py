@@ -78,7 +78,31 @@ def _explain(kind, error, traceback) -> None:
         sys.__excepthook__(kind, error, traceback)
 
 
+# Measured with the defaults on two cores: minutes, GB of memory.
+_COSTS = {
+    "batch_plan.py": (2.5, 1.0),
+    "branch_cooldowns.py": (0.5, 1.0),
+    "sweep.py": (1, 1.0),
+    "train_bloom.py": (2, 1.0),
+    "train_digits.py": (0.5, 1.0),
+    "train_flax.py": (1, 1.0),
+    "train_gpt.py": (4, 1.0),
+    "train_lstm.py": (0.5, 1.0),
+}
+
+
+def _say_cost() -> None:
+    name = Path(sys.argv[0]).name
+    if name in _COSTS and os.environ.get("RANK", "0") == "0":
+        minutes, memory = _COSTS[name]
+        print(
+            f"{name}: {minutes:g} min and {memory:g} GB of memory on two CPU cores, with its defaults",
+            file=sys.stderr,
+        )
+
+
 # Not where a benchmark or a test imports an example.
 if Path(sys.argv[0]).resolve().parent == Path(__file__).resolve().parent:
     leave_on_ctrl_c()
     sys.excepthook = _explain
+    _say_cost()

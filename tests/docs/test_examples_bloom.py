@@ -120,6 +120,9 @@ def test_interrupted_and_resumed_is_as_uninterrupted_and_builds_nothing_again(tr
         return {path: path.stat().st_ino for path in (tmp_path / "train_bloom_data").rglob("*")}
 
     before = cached()
+    status, _, errors = start(tmp_path, "--resume", "--epochs", 9).finish()
+    assert status == 1
+    assert errors.endswith("; without --epochs, --batch-size and --count, --resume goes on as planned\n")
     resumed = finish(start(tmp_path, "--resume"))
     assert cached() == before
     assert resumed[0] == f"resumed from train_bloom.pt after update {stopped[1]} of {UPDATES}"
