@@ -59,7 +59,7 @@ def multiplier(segments: Segments, step: Tensor) -> Tensor:
     for name, column in zip(Segments._fields, segments, strict=True):
         if column is not None and column.dtype != torch.int32:
             raise TypeError(
-                f"segments.{name} is of {column.dtype}, and must be of torch.int32, as in curve.segments"
+                f"segments.{name} is of {column.dtype}; it must be of torch.int32, as in curve.segments"
             )
     begin, steps, shape = segments.begin, _in_range(step).flatten(), step.shape
     if begin.ndim > 1:

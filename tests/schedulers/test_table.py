@@ -156,7 +156,7 @@ def test_a_table_of_other_numbers_is_refused(dtype):
     right = tensors(NESTED.segments)
     columns = [None if column is None else column.to(dtype) for column in right]
     for segments in (Segments(*columns), right._replace(start_low=columns[right._fields.index("start_low")])):
-        with pytest.raises(TypeError, match=rf"segments\.\w+ is of {dtype}, and must be of torch.int32"):
+        with pytest.raises(TypeError, match=rf"segments\.\w+ is of {dtype}; it must be of torch.int32"):
             multiplier(segments, torch.arange(3))
 
 
