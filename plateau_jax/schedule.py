@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.core import Tracer
 
 from plateau_jax import checks, fixed_point
@@ -35,7 +36,8 @@ def multiplier(segments: Segments, step: Any) -> jax.Array:
         float32 in [0, 1], of the shape of `step`, with x64 on or off.
 
     Raises:
-        TypeError: A step that is not an integer (bool, float); a table that is not one.
+        TypeError: A step that is not an integer (bool, float); a table that is not one, or has a column that
+            is not of int32.
 
     >>> import jax.numpy as jnp
     >>> from plateau_jax import PlateauCurve, multiplier
@@ -45,6 +47,12 @@ def multiplier(segments: Segments, step: Any) -> jax.Array:
     """
     if not isinstance(segments, Segments) or jnp.ndim(segments.begin) != 1:
         raise TypeError("segments must be one table, curve.segments; a table from stack is for jax.vmap")
+    for name, column in zip(Segments._fields, segments, strict=True):
+        # Of wide numbers of NumPy's, JAX makes int32 by itself, unless x64 is on.
+        if column is not None and column.dtype != np.int32 and jnp.result_type(column) != np.int32:
+            raise TypeError(
+                f"segments.{name} is of {column.dtype}; it must be of int32, as in curve.segments"
+            )
     return _multiplier(segments, _steps(step))
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import numpy as np
 import pytest
 import torch
 from numpy.lib import format as npy
@@ -220,6 +221,21 @@ def test_a_loader_draws_from_the_batch_sampler_that_it_holds(workers: int) -> No
     assert len(loader) == 2
     for _ in range(2):
         assert [batch.tolist() for batch in loader] == batches
+
+
+@_shows("_C", "_DisableFuncTorch")
+def test_what_is_made_inside_of_a_transformation_can_be_kept_out_of_it() -> None:
+    made: list[Tensor] = []
+
+    def function(x: Tensor) -> Tensor:
+        made.append(torch.from_numpy(numbers).to(torch.int64))
+        with torch._C._DisableFuncTorch():
+            made.append(torch.from_numpy(numbers).to(torch.int64))
+        return x
+
+    numbers = np.arange(3, dtype=np.int32)
+    torch.func.functionalize(function)(torch.ones(1))
+    assert [torch._is_functional_tensor(tensor) for tensor in made] == [True, False]
 
 
 def _scheduler(kind: type[LambdaLR] = LambdaLR) -> LambdaLR:

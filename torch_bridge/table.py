@@ -35,7 +35,7 @@ def multiplier(segments: Segments, step: Tensor) -> Tensor:
 
     Raises:
         TypeError: A step that is no tensor of integers (bool, float, an int of Python); a `segments` that is
-            no table.
+            no table, or has a column that is not of int32.
         RuntimeError: The first call with a `curve.segments` on a device, while a CUDA graph is captured.
 
     >>> import torch
@@ -56,6 +56,11 @@ def multiplier(segments: Segments, step: Tensor) -> Tensor:
     if not isinstance(segments.begin, Tensor):
         columns = _columns(segments)
         segments = Segments(**dict(zip(columns, _constants(segments, step.device), strict=True)))
+    for name, column in zip(Segments._fields, segments, strict=True):
+        if column is not None and column.dtype != torch.int32:
+            raise TypeError(
+                f"segments.{name} is of {column.dtype}; it must be of torch.int32, as in curve.segments"
+            )
     begin, steps, shape = segments.begin, _in_range(step).flatten(), step.shape
     if begin.ndim > 1:
         curves, rows = begin.shape
@@ -166,7 +171,8 @@ def _constants(segments: Segments, device: torch.device) -> Tensor:
 
 def _moved(packed: np.ndarray, device: torch.device) -> tuple[Tensor, Any]:
     """The array on the device, and the event after which it is there."""
-    with torch.inference_mode(False):
+    # Inside of a transformation of torch.func the tensor would belong to it, and be of no use after it.
+    with torch.inference_mode(False), torch._C._DisableFuncTorch():
         host = torch.from_numpy(packed)
         if device.type != "cuda":
             return host.to(device), None

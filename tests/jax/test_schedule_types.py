@@ -161,6 +161,21 @@ def test_segments_that_are_not_one_table(segments):
             multiplier(segments, step)
 
 
+@pytest.mark.parametrize("dtype", ["int64", "float64", "float32", "int16"])
+def test_a_table_of_other_numbers_is_refused(dtype):
+    with jax.enable_x64(True):
+        table = CURVE.segments._replace(start_low=jnp.asarray(CURVE.segments.start_low, dtype))
+        for call in (multiplier, jax.jit(multiplier)):
+            with pytest.raises(TypeError, match=rf"segments.start_low is of {dtype}; it must"):
+                call(table, 3)
+
+
+def test_a_table_of_numpys_that_jax_makes_int32_of_is_taken():
+    wide = jax.tree.map(np.int64, CURVE.segments)
+    with jax.enable_x64(False):
+        assert_equal_bits(multiplier(wide, jnp.asarray(STEPS)), CURVE(STEPS))
+
+
 @pytest.mark.slow
 @both_searches
 def test_strict_promotion_of_types_and_ranks(curve):

@@ -151,6 +151,41 @@ def test_a_table_is_moved_once():
     assert len(table._MOVED) == before + 2
 
 
+@pytest.mark.parametrize("dtype", [torch.int64, torch.float64, torch.float32, torch.int16], ids=str)
+def test_a_table_of_other_numbers_is_refused(dtype):
+    right = tensors(NESTED.segments)
+    columns = [None if column is None else column.to(dtype) for column in right]
+    for segments in (Segments(*columns), right._replace(start_low=columns[right._fields.index("start_low")])):
+        with pytest.raises(TypeError, match=rf"segments\.\w+ is of {dtype}; it must be of torch.int32"):
+            multiplier(segments, torch.arange(3))
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script:DeprecationWarning")  # by forward-mode derivatives
+@pytest.mark.parametrize(
+    "transformed",
+    [
+        lambda value: torch.func.grad(lambda x: (value() * x).sum())(torch.ones(1)),
+        lambda value: torch.func.hessian(lambda x: (value() * x * x).sum())(torch.ones(1)),
+        lambda value: torch.func.jacfwd(lambda x: value() * x)(torch.ones(1)),
+        lambda value: torch.func.functionalize(value)(),
+        lambda value: torch.func.vmap(lambda x: value() * x)(torch.ones(2)),
+    ],
+    ids=["grad", "hessian", "jacfwd", "functionalize", "vmap"],
+)
+def test_a_table_that_is_moved_inside_of_a_transformation_serves_outside_of_it(transformed):
+    table._MOVED.clear()
+    curve = StagedCurve([(124, 0.5, "cosine"), (77,)])
+
+    def value():
+        return multiplier(curve.segments, torch.tensor([60]))
+
+    transformed(value)
+    gradient = torch.func.grad(lambda x: (value() * x).sum())(torch.ones(1))
+    assert type(gradient) is torch.Tensor
+    for found in (gradient, value()):
+        assert_equal_bits(found.numpy(), curve(np.array([60])))
+
+
 def test_a_table_is_not_kept_from_a_trace_of_fake_tensors():
     from torch._subclasses import FakeTensorMode
 

@@ -308,14 +308,13 @@ def test_inside_of_torchs_own_schedulers(
 ) -> None:
     def start() -> tuple[Any, Any, Any]:
         optimizer = optimizer_with([0.5])
-        present = iter(given_counts)
-        ours = lambda_lr(optimizer, CURVE, unit=8, count=lambda: next(present))
+        ours = lambda_lr(optimizer, CURVE, unit=8, count=lambda: given_counts[update])
         return optimizer, ours, _composed[place](optimizer, ours)
 
     def clock(update: int) -> int | None:
         """The clock of our scheduler after so many updates, if it is its turn; it counts from its turn on."""
         if place == "second":
-            return sum(given_counts[: update - 20]) // 8 if update >= 20 else None
+            return sum(given_counts[20:update]) // 8 if update >= 20 else None
         return sum(given_counts[:update]) // 8 if update < 20 or place == "chained" else None
 
     optimizer, ours, scheduler = start()
@@ -325,16 +324,36 @@ def test_inside_of_torchs_own_schedulers(
         assert expected is None or ours.clock == expected
         if update == saved_at:
             saved = through_a_file([optimizer.state_dict(), scheduler.state_dict()])
-            asked = 0 if place == "second" and update < 20 else update - 20 * (place == "second")
+            since = 20 if place == "second" else 0
             resumed, again, composed = start()
             pairs = list(zip((resumed, composed), saved, strict=True))
             for part, state in pairs if optimizer_first else pairs[::-1]:
                 part.load_state_dict(state)
             assert rates_of(resumed) == rates_of(optimizer)
             assert (again.consumed, again.last_epoch) == (ours.consumed, ours.last_epoch)
-            assert expected is None or again.consumed == sum(given_counts[:asked])
+            assert expected is None or again.consumed == sum(given_counts[since:update])
         optimizer.step()
         scheduler.step()
+
+
+@pytest.mark.parametrize("place", ["first", "second", "chained"])
+def test_a_function_that_takes_what_was_counted_is_asked_after_each_update_of_its_turn(place: str) -> None:
+    pending = 0
+
+    def take() -> int:
+        nonlocal pending
+        taken, pending = pending, 0
+        return taken
+
+    optimizer = optimizer_with([0.5])
+    ours = lambda_lr(optimizer, CURVE, unit=8, count=take)
+    scheduler = _composed[place](optimizer, ours)
+    for update in range(40):
+        pending += 100 + update
+        optimizer.step()
+        scheduler.step()
+    since, until = (20, 40) if place == "second" else (0, 19 if place == "first" else 40)
+    assert ours.consumed == sum(range(100 + since, 100 + until))
 
 
 @pytest.mark.parametrize("place", _composed)

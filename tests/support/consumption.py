@@ -4,8 +4,10 @@ from typing import Any
 
 import torch
 from support.distributed_models import build
-from support.training import CURVE, batches, mean_loss, pair_loss, spoiled
+from support.training import CURVE, batches, mean_loss, pair_loss, spoiled, step_of
 from torch import Tensor, distributed
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Replicate
 
 from torch_bridge import TrainStep
 
@@ -49,3 +51,19 @@ def counted_on_ranks(wrapper: str, loss: str) -> list[tuple[int, int, float]]:
         result = step(*micro)
         rows.append((int(result.consumed), int(result.clock), result.lr.item()))
     return rows
+
+
+def counted_as_dtensors() -> list[Any]:
+    """What is said of a count that is a DTensor, and what an update after it has consumed."""
+    mesh = init_device_mesh("cpu", (distributed.get_world_size(),))
+    numbers = [DTensor.from_local(torch.tensor(5), mesh, [Replicate()]), torch.tensor(7)]
+
+    def count(batch: Any) -> Tensor:
+        return numbers.pop(0)
+
+    step = step_of(unit=5, count=count)
+    try:
+        step(*batches(1))
+    except TypeError as error:
+        return [str(error)[:24], int(step(*batches(1)).consumed)]
+    raise AssertionError("it was taken")

@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from support.consumption import counted_on_ranks, counts_of
+from support.consumption import counted_as_dtensors, counted_on_ranks, counts_of
 from support.descriptions import build, descriptions
 from support.examples import examples
 from support.processes import run
@@ -48,7 +48,7 @@ def _rates(curves: list[Curve], peaks: list[float], clock: int) -> list[np.float
 
 
 _WAYS = pytest.mark.parametrize("most", [0, 2**20], ids=["table", "values"])
-"""How many values of a curve the device may keep."""
+"""How many values the device may keep."""
 
 
 @_WAYS
@@ -366,6 +366,20 @@ def test_wrong_counts_change_nothing(error: type[Exception], message: str, count
     bad = False
     step(data[4])
     assert step.state_dict()["consumed"] == 20
+
+
+def test_a_count_that_is_a_dtensor_is_refused() -> None:
+    assert run(counted_as_dtensors, processes=1) == [["count returned a DTensor", 7]]
+
+
+def test_many_curves_take_no_more_memory_than_one() -> None:
+    curves: list[Curve] = [PlateauCurve(50_000, warmup_steps=10 * i) for i in range(1, 31)]
+    clock = CountedClock(curves, [0.5] * 30, _CPU, 1)
+    held = sum(value.numel() for value in vars(clock).values() if isinstance(value, Tensor))
+    assert held < counted_clock.MOST_VALUES
+    clock.count_update(_NO, torch.tensor(1.0), torch.tensor(777))
+    clock.fill_rates()
+    assert clock.rates.tolist() == _rates(curves, [0.5] * 30, 777)
 
 
 def test_a_negative_count_on_the_device_is_none() -> None:

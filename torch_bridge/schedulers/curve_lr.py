@@ -203,9 +203,10 @@ class CurveLR(LambdaLR):
 
     def _update_lr(self, epoch: int | None = None) -> None:
         # torch's name for it. Its `SequentialLR` calls it, not `step`, where this scheduler's turn comes.
-        self._watch.restart()
         if self._units is not None:
+            self._units.after(None)  # it counts from here on: what a function has gathered so far is dropped
             self._units.consumed = 0
+        self._watch.restart()
         self._move(epoch)
 
     def _move(self, epoch: int | None = None) -> None:

@@ -75,8 +75,9 @@ def lambda_lr(
     So the rate depends on what was consumed, however it is cut into updates, and an update has the rate at
     the clock before it. After each update call `step(count=n)`, with the samples or tokens of that update,
     over all processes. Where a trainer calls `step()` bare, or a scheduler of torch's such as `SequentialLR`,
-    pass `count`, a function that returns n; a part of a `SequentialLR` counts from its turn on. Let a unit be
-    no more than an update consumes: the rate stays the same until a unit is full.
+    pass `count`, a function that returns n. A part of a `SequentialLR` counts from its turn on: what the
+    function returns where the turn comes is dropped. Let a unit be no more than an update consumes: the rate
+    stays the same until a unit is full.
 
     Args:
         optimizer: Any torch optimizer.

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from torch_bridge.core import checks
+from torch_bridge.distributed.dtensors import mesh_of
 from torch_bridge.schedulers.unit_clocks import MOST_CONSUMED
 
 _WORD_BITS = 31
@@ -34,7 +35,7 @@ class BatchCounts:
         """The sum, an int64 scalar of its own. What is on the device stays there.
 
         Raises:
-            TypeError: `count` returned no integer.
+            TypeError: `count` returned no integer, or a DTensor.
             ValueError: A negative number that the host knows, or too large a one; a tensor that is no
                 scalar, or is on another device than the parameters.
         """
@@ -53,6 +54,11 @@ class BatchCounts:
     def _is_on_device(self, count: Tensor) -> bool:
         if count.dtype.is_floating_point or count.dtype.is_complex or count.dtype == torch.bool:
             raise TypeError(f"count returned a tensor of {count.dtype}; it must be of integers")
+        if mesh_of(count) is not None:
+            raise TypeError(
+                "count returned a DTensor; return this rank's own number, as .to_local() of its batch gives "
+                "it: ranks are added up"
+            )
         if count.dim() != 0:
             raise ValueError(f"count returned a tensor of shape {tuple(count.shape)}; it must be a scalar")
         if count.device == self._device:

@@ -13,14 +13,14 @@ from torch_bridge.table import multiplier, tensors
 from torch_bridge.training.clock import Clock, Counts
 
 MOST_VALUES = 2**20
-"""Of curves up to this length all values are kept on the device: 4 MiB, for a lookup in two operators."""
+"""Of curves with fewer values in all these are kept on the device: 4 MiB, for a lookup in two operators."""
 
 
 class CountedClock(Clock):
     """With `consumed` the sum of the counts of all updates that took place, it stands at `consumed // unit`.
 
     An update may move the clock on by any number of steps. So the device has all values of the curves; or,
-    of longer curves, their table, from which `multiplier` computes the same bits in some 200 operators.
+    where these are many, their table, from which `multiplier` computes the same bits in some 200 operators.
 
     Args:
         curves: The curve of each parameter group.
@@ -51,7 +51,7 @@ class CountedClock(Clock):
         self._places = torch.tensor(places, device=device)
         self._last = max(curve.total_steps for curve in distinct)
         self._values: Tensor | None = None
-        if self._last < MOST_VALUES:
+        if len(distinct) * (self._last + 1) <= MOST_VALUES:
             steps = np.arange(self._last + 1)
             self._values = torch.from_numpy(np.stack([curve(steps) for curve in distinct])).to(device)
         self._table = tensors(stack(distinct), device)

@@ -109,7 +109,8 @@ class TrainStep:
             then `consumed // unit`, where `consumed` is the sum of the counts of all updates that took
             place. None: an update makes a step.
         count: `count(batch)` gives the number of samples or tokens of a micro-batch: an int, or an integer
-            scalar on the device, where a negative one counts as 0. Micro-batches and ranks are added up.
+            scalar on the device, where a negative one counts as 0. Micro-batches and ranks are added up. With
+            `cuda_graph` take it from the batch alone: a graph keeps any other number as it was first.
 
     Attributes:
         model: The module.
