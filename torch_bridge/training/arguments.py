@@ -9,7 +9,8 @@ from torch.optim import Optimizer
 
 from torch_bridge.core import Curve, Rule, checks
 from torch_bridge.distributed.checkpointed_forward import is_checkpointed
-from torch_bridge.distributed.wrappers import Sharded, Unwrapped, Wrapper, check_shardable, wrapper_of
+from torch_bridge.distributed.sharded import Sharded, check_shardable
+from torch_bridge.distributed.wrappers import Unwrapped, Wrapper, wrapper_of
 from torch_bridge.schedulers.hold_state import rules_for
 from torch_bridge.schedulers.param_groups import all_parameters, number_of, peaks_of
 from torch_bridge.schedulers.unit_clocks import checked_unit
