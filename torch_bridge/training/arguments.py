@@ -104,11 +104,10 @@ def checked(
     if isinstance(wrapper, Sharded):
         for each in optimizers:
             check_shardable(each)
-    own_applied = checks.at_least("applied", applied, 0)
-    if own_applied:
-        _check_peaks_are_known(optimizers, own_applied)
-    own_unit = _checked_unit(unit, count, rules, own_applied)
-    own_carry = None if carry is None else Carry(carry, device)
+    applied = checks.at_least("applied", applied, 0)
+    if applied:
+        _check_peaks_are_known(optimizers, applied)
+    unit = _checked_unit(unit, count, rules, applied)
     return Arguments(
         wrapper,
         tuple(optimizers),
@@ -119,9 +118,9 @@ def checked(
         peaks,
         rules,
         own_precision,
-        own_carry,
-        own_applied,
-        own_unit,
+        None if carry is None else Carry(carry, device),
+        applied,
+        unit,
         None if count is None else BatchCounts(count, device),
         trainer_count(as_sequence(optimizer)),
     )

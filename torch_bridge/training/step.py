@@ -235,9 +235,9 @@ class TrainStep:
     @property
     def optimizer(self) -> Optimizer:
         """The torch optimizer, where there is one."""
-        if len(self.optimizers) > 1:
+        if len(self.optimizers) != 1:
             raise AttributeError(f"this step has {len(self.optimizers)} optimizers: see step.optimizers")
-        return next(iter(self.optimizers))
+        return self.optimizers[0]
 
     def __call__(self, batch: Any, *more_micro_batches: Any) -> StepResult:
         """Run one update over the micro-batches.
