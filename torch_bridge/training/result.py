@@ -27,8 +27,8 @@ class StepResult(NamedTuple):
     skipped: Tensor
     """How many were skipped so far, an int64 scalar."""
     clock: Tensor
-    """The step of the curve that `lr` is of, an int64 scalar: without a rule that holds it, how many updates
-    took place before this one."""
+    """The step of the curve that `lr` is of, an int64 scalar: how many updates took place before this one,
+    unless a rule has held the clock; with `unit` what those consumed, // unit."""
 
     @property
     def consumed(self) -> Tensor:
