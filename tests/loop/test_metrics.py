@@ -73,9 +73,9 @@ def test_a_log_is_bounded_and_keeps_no_aux() -> None:
     log = MetricLog(every=10)
     kept = weakref.ref(aux := torch.ones(3))
     for number in range(1500):
-        log(ResultWithAux(*_result(0.5, 0.5, [0.5], number, 0, number)).add((aux,)))
+        log(ResultWithAux(*_result(0.5, 0.5, [0.5], number, 0, number)).with_aux((aux,)))
     assert [row["applied"] for row in log.rows] == list(range(500, 1500))
-    log(ResultWithAux(*_result(0.5, 0.5, [0.5], 0, 0, 0)).add((aux,)))
+    log(ResultWithAux(*_result(0.5, 0.5, [0.5], 0, 0, 0)).with_aux((aux,)))
     del aux
     gc.collect()
     assert kept() is None

@@ -108,9 +108,9 @@ _WAYS_TO_READ: dict[str, Callable[[torch.Tensor], Any]] = {
 @pytest.mark.parametrize("way", _WAYS_TO_READ.values(), ids=_WAYS_TO_READ)
 def test_a_clock_that_read_at_its_moves_alone_would_be_seen(way: Callable[[torch.Tensor], Any]) -> None:
     class Blocking(UpdateClock):
-        def _look(self) -> None:
+        def _refresh(self) -> None:
             way(self._numbers)
-            super()._look()
+            super()._refresh()
 
     with patch.object(clock_module, "INTERVAL", 4):
         clock = Blocking([PlateauCurve(9)], [1.0], _CPU)
@@ -120,8 +120,8 @@ def test_a_clock_that_read_at_its_moves_alone_would_be_seen(way: Callable[[torch
 
 def test_a_clock_whose_copy_blocked_would_be_seen() -> None:
     class Blocking(UpdateClock):
-        def _look(self) -> None:
-            super()._look()
+        def _refresh(self) -> None:
+            super()._refresh()
             self._seen_numbers.copy_(self._numbers)
 
     with patch.object(clock_module, "INTERVAL", 4):

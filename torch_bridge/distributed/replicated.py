@@ -99,7 +99,7 @@ class Replicated:
         self._model.reducer._rebuild_buckets()
 
     def _post_forward(self, output: Any) -> Any:
-        # What torch looks at, too, to prepare for the backward pass.
+        # torch itself asks this here, to prepare for the backward pass.
         if torch.is_grad_enabled() and self._model.require_backward_grad_sync:
             self._was_called = True
         return self._own_post_forward(output)

@@ -1,31 +1,20 @@
 """How a model is wrapped for several ranks, and what an update needs of the wrapper."""
 
-from collections.abc import Generator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Protocol, cast
 from weakref import WeakSet
 
 from torch import Tensor, distributed, nn
 from torch.distributed import ReduceOp
 from torch.nn.parallel import DistributedDataParallel
-from torch.optim import Optimizer
 
 from torch_bridge.core import warn
 from torch_bridge.distributed import processes
 from torch_bridge.distributed.dtensors import mesh_of
-from torch_bridge.distributed.fsdp_internals import (
-    divide_factors,
-    forget_pass,
-    is_sharded,
-    may_reduce_fp16,
-    sharded_modules,
-)
-from torch_bridge.distributed.recovery import Recovery
+from torch_bridge.distributed.fsdp_internals import is_sharded
 from torch_bridge.distributed.replicated import Replicated
-
-# Optimizers of torch 2.13 that raise in the middle of an update of DTensors.
-_NOT_SHARDED = ("Adafactor", "Muon", "Rprop")
-_NOT_SHARDED_FUSED = ("Adagrad", "SGD")
+from torch_bridge.distributed.sharded import Sharded, check_sharded
 
 _MEANT_UNWRAPPED: WeakSet[nn.Module] = WeakSet()
 
@@ -105,54 +94,6 @@ class Unwrapped:
         """There is nothing to forget."""
 
 
-class Sharded:
-    """A model under `fully_shard` (FSDP2): every rank holds a shard of each parameter and gradient.
-
-    Over two mesh dimensions the shards are replicated along the first.
-    """
-
-    def __init__(self, model: nn.Module, every_micro_batch: bool) -> None:
-        self.module, self._model = model, cast("Any", model)
-        # An earlier training loop may have left them off, in parts of the model too.
-        self._model.set_requires_gradient_sync(True)
-        self._model.set_requires_all_reduce(True)
-        mesh = mesh_of(next(model.parameters()))
-        self._groups = mesh.get_all_groups()
-        self.size: int = mesh.size()
-        self.copies: int = mesh.size(0) if mesh.ndim == 2 else 1
-        # On one rank averaging costs nothing, and unaveraged gradients are not in `parameter.grad`.
-        self._every_micro_batch = every_micro_batch or self.size == 1
-        self.may_send_fp16 = may_reduce_fp16(model)
-        self.has_means_alone: bool | None = None
-        device = next(model.parameters()).device
-        self._recovery = Recovery(self._groups, mesh.mesh.flatten().tolist(), device)
-
-    def check(self, parameters: Sequence[nn.Parameter]) -> None:
-        """All are averaged: `wrapper_of` refuses a model with parameters left out."""
-
-    def start(self) -> None:
-        self._recovery.start()
-
-    def micro_batch(self, is_last: bool) -> AbstractContextManager[Any] | None:
-        return None if is_last or self._every_micro_batch else self._unsynchronized()
-
-    @contextmanager
-    def _unsynchronized(self) -> Generator[None]:
-        self._model.set_requires_gradient_sync(False)
-        try:
-            yield
-        finally:
-            self._model.set_requires_gradient_sync(True)
-
-    def reduce(self, values: Tensor, operation: Any = ReduceOp.SUM) -> None:
-        for group in self._groups:
-            distributed.all_reduce(values, operation, group=group)
-
-    def reset(self) -> None:
-        self._recovery.note_error()
-        forget_pass(self.module)
-
-
 def wrapper_of(model: nn.Module, every_micro_batch: bool) -> Wrapper:
     """The wrapper of a model.
 
@@ -172,7 +113,7 @@ def wrapper_of(model: nn.Module, every_micro_batch: bool) -> Wrapper:
         check_unwrapped(cast("nn.Module", inner.module))
         return Replicated(inner, every_micro_batch)
     if is_sharded(inner):
-        _check_sharded(inner)
+        check_sharded(inner)
         return Sharded(inner, every_micro_batch)
     check_unwrapped(model)
     if inner not in _MEANT_UNWRAPPED and processes.has_group() and distributed.get_world_size() > 1:
@@ -189,12 +130,6 @@ def mean_unwrapped(model: nn.Module) -> None:
     _MEANT_UNWRAPPED.update(model.modules())
 
 
-def reshard(model: nn.Module) -> None:
-    """Shard again the parameters that a forward pass without a backward pass leaves gathered."""
-    for module in sharded_modules(model):
-        module.reshard()
-
-
 def check_unwrapped(model: nn.Module) -> None:
     """Refuse a model that is wrapped for several ranks, or has a part that is.
 
@@ -202,7 +137,8 @@ def check_unwrapped(model: nn.Module) -> None:
         ValueError: It names the wrapper.
     """
     for module in model.modules():
-        if found := _kinds(module) & {"DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule"}:
+        kinds = {kind.__name__ for kind in type(module).__mro__}
+        if found := kinds & {"DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule"}:
             raise ValueError(
                 f"the model, or a part of it, is wrapped for several processes ({found.pop()}). A TrainStep "
                 "takes a model that is wrapped as a whole: by DistributedDataParallel(model), or by "
@@ -210,59 +146,3 @@ def check_unwrapped(model: nn.Module) -> None:
             )
     if any(map(mesh_of, model.parameters())):
         raise ValueError("parameters of the model are DTensors, but it is not under fully_shard")
-
-
-def check_shardable(optimizer: Optimizer) -> None:
-    """Refuse an optimizer that torch cannot run on sharded parameters.
-
-    Raises:
-        ValueError: It names the optimizer.
-    """
-    name = type(optimizer).__name__
-    is_fused = any(group.get("fused") for group in optimizer.param_groups)
-    if name in _NOT_SHARDED or (name in _NOT_SHARDED_FUSED and is_fused):
-        raise ValueError(
-            f"torch cannot run {name}{' with fused=True' if is_fused else ''} on parameters under fully_shard"
-        )
-
-
-def _kinds(module: nn.Module) -> set[str]:
-    return {kind.__name__ for kind in type(module).__mro__}
-
-
-def _check_sharded(model: nn.Module) -> None:
-    reshard(model)
-    meshes = set(map(mesh_of, model.parameters()))
-    if len(meshes) != 1 or None in meshes:
-        raise ValueError(
-            "the model is sharded in part, or over several meshes: apply fully_shard to its blocks and then "
-            "to the model, over one mesh"
-        )
-    (mesh,) = meshes
-    placements = {str(cast("Any", parameter).placements) for parameter in model.parameters()}
-    *replicated, sharded = cast("Any", next(model.parameters())).placements
-    if len(replicated) > 1 or not all(each.is_replicate() for each in replicated) or not sharded.is_shard():
-        raise ValueError(
-            f"the model's parameters are placed as {sorted(placements)}; a training step takes fully_shard "
-            "over one mesh dimension, or over two for hybrid sharding, and nothing beside it"
-        )
-    if (device := next(model.parameters()).device.type) != mesh.device_type:
-        raise ValueError(
-            f"the model's parameters are kept on {device} beside a mesh on {mesh.device_type}: a training "
-            "step needs fully_shard without an offload policy"
-        )
-    if (factors := divide_factors(model)) is None:
-        warn(
-            "this release of torch does not tell whether set_gradient_divide_factor was called on the model. "
-            f"A training step needs averages of gradients over the {mesh.size()} ranks: leave that call out"
-        )
-        return
-    # Where ranks hold copies of whole parameters, torch may divide by the factor twice.
-    is_doubtful = mesh.ndim == 2 and mesh.size(1) == 1 < mesh.size()
-    if wrong := factors - ({None} if is_doubtful else {None, mesh.size()}):
-        raise ValueError(
-            f"set_gradient_divide_factor({wrong.pop()}) was called on the model or a part of it, and then "
-            f"gradients are not averages over the {mesh.size()} ranks, which a training step needs. Leave "
-            "that call out, or call set_gradient_divide_factor(None) wherever it was called; for a loss per "
-            "token of all ranks return (loss.sum(), number of tokens) from loss_fn"
-        )

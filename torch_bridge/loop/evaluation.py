@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from torch_bridge.distributed.lockstep import in_lockstep
-from torch_bridge.distributed.wrappers import reshard
+from torch_bridge.distributed.sharded import reshard
 from torch_bridge.loop.measures import Measures, Sums, measured, read_means
 from torch_bridge.training.carry import Carry
 from torch_bridge.training.loss import LossFunction, check_loss_fn, forward

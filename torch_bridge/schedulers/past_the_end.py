@@ -7,7 +7,10 @@ from torch_bridge.core import Curve, warn
 
 
 def end_of(curves: Sequence[Curve]) -> float:
-    """The last step past the end of the curves that needs no word; infinity where a rate stays above 0."""
+    """The last step past the end of the curves that brings no warning; infinity where a rate stays above 0.
+
+    A run may go a little further on purpose, or to a round number of updates.
+    """
     total = max(curve.total_steps for curve in curves)
     stays = any(curve(curve.total_steps) for curve in curves)
     return math.inf if stays else total + max(10, total // 100)

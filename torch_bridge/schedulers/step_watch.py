@@ -157,7 +157,7 @@ class Watch:
 def stands_still(scheduler: LRScheduler) -> bool:
     """Whether every rate is 0, of a scheduler that has its turn and a peak above 0.
 
-    The rates in the groups are looked at only where the scheduler's own are 0: on a device they are read.
+    The groups' rates are read only where the scheduler's own are 0: one on a device synchronizes with it.
     """
     return (
         scheduler.last_epoch >= 0

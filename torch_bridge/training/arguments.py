@@ -9,7 +9,8 @@ from torch.optim import Optimizer
 
 from torch_bridge.core import Curve, Rule, checks
 from torch_bridge.distributed.checkpointed_forward import is_checkpointed
-from torch_bridge.distributed.wrappers import Sharded, Unwrapped, Wrapper, check_shardable, wrapper_of
+from torch_bridge.distributed.sharded import Sharded, check_shardable
+from torch_bridge.distributed.wrappers import Unwrapped, Wrapper, wrapper_of
 from torch_bridge.schedulers.hold_state import rules_for
 from torch_bridge.schedulers.param_groups import all_parameters, number_of, peaks_of
 from torch_bridge.schedulers.unit_clocks import checked_unit
@@ -103,11 +104,10 @@ def checked(
     if isinstance(wrapper, Sharded):
         for each in optimizers:
             check_shardable(each)
-    own_applied = checks.at_least("applied", applied, 0)
-    if own_applied:
-        _check_peaks_are_known(optimizers, own_applied)
-    own_unit = _checked_unit(unit, count, rules, own_applied)
-    own_carry = None if carry is None else Carry(carry, device)
+    applied = checks.at_least("applied", applied, 0)
+    if applied:
+        _check_peaks_are_known(optimizers, applied)
+    unit = _checked_unit(unit, count, rules, applied)
     return Arguments(
         wrapper,
         tuple(optimizers),
@@ -118,9 +118,9 @@ def checked(
         peaks,
         rules,
         own_precision,
-        own_carry,
-        own_applied,
-        own_unit,
+        None if carry is None else Carry(carry, device),
+        applied,
+        unit,
         None if count is None else BatchCounts(count, device),
         trainer_count(as_sequence(optimizer)),
     )

@@ -99,7 +99,7 @@ class Clock(ABC):
     def set_peaks(self, peaks: Sequence[float]) -> None:
         """Take other peaks from the next update on, in the same tensors."""
         self.peaks = list(peaks)
-        self._look()
+        self._refresh()
         self._updates = 0
 
     def read_counts(self) -> Counts:
@@ -119,7 +119,7 @@ class Clock(ABC):
     def prepare(self) -> None:
         """Called before each update, outside any captured graph."""
         if self._updates == self._interval:
-            self._look()
+            self._refresh()
             self._updates = 0  # last, so that what was interrupted is done again
             self._tell(self._last_seen)
         self._updates += 1
@@ -135,7 +135,7 @@ class Clock(ABC):
         `consumed`, an int64 scalar, is what the update consumed, where that is counted.
         """
 
-    def _look(self) -> None:
+    def _refresh(self) -> None:
         """Read where the clock stood when the last copy was started, and start another one."""
         self._wait_for_copy()
         self._last_seen = int(self._seen[0])

@@ -1,8 +1,10 @@
 """Notices a training that goes on after the end of its curves, where it learns nothing."""
 
+import math
 from collections.abc import Sequence
 
 from torch_bridge.core import Curve, warn
+from torch_bridge.schedulers.past_the_end import end_of
 
 
 class End:
@@ -13,19 +15,15 @@ class End:
         unit: How many samples or tokens make one step; None where an update is one.
     """
 
-    def __init__(self, curves: Sequence[Curve], unit: int | None = None) -> None:
-        steps = max(curve.total_steps for curve in curves)
-        self._steps = steps
+    def __init__(self, curves: Sequence[Curve], unit: int | None) -> None:
+        self._steps = max(curve.total_steps for curve in curves)
         self._length = "number of updates" if unit is None else f"number of samples or tokens, // {unit},"
-        # A run may go a little further on purpose, or to a round number of updates. More than ten steps would
-        # do; the host learns of the clock so late that a few more make no difference.
-        self._last = steps + max(10, steps // 100)
-        self._is_zero = all(curve(steps) == 0 for curve in curves)
+        self._last = end_of(curves)
 
     def __call__(self, clock: int) -> None:
-        """Say so where the clock is past the end by more than 50 steps, and more than a hundredth of all."""
-        if self._is_zero and clock > self._last:
-            self._is_zero = False  # once
+        """Say so where the clock is past the end by more than ten steps, and more than a hundredth of all."""
+        if clock > self._last:
+            self._last = math.inf  # once
             warn(
                 f"the clock of this TrainStep is at step {clock}, but its curve has {self._steps} steps: "
                 "since its end all rates are 0, and no weight changes. Build the curve with total_steps = "

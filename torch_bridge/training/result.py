@@ -27,8 +27,8 @@ class StepResult(NamedTuple):
     skipped: Tensor
     """How many were skipped so far, an int64 scalar."""
     clock: Tensor
-    """The step of the curve that `lr` is of, an int64 scalar: without a rule that holds it, how many updates
-    took place before this one."""
+    """The step of the curve that `lr` is of, an int64 scalar: how many updates took place before this one,
+    unless a rule has held the clock; with `unit` what those consumed, // unit."""
 
     @property
     def consumed(self) -> Tensor:
@@ -57,7 +57,7 @@ class ResultWithAux(StepResult):
     def aux(self) -> tuple[Any, ...]:
         return self._aux
 
-    def add(self, aux: tuple[Any, ...]) -> Self:
+    def with_aux(self, aux: tuple[Any, ...]) -> Self:
         self._aux = aux
         return self
 
@@ -79,8 +79,8 @@ def with_more(loss: Tensor, norm: Tensor, rates: Tensor, counts: Tensor, aux: tu
     applied, skipped, clock, *consumed = counts.unbind()
     items = loss, norm, rates, applied, skipped, clock
     if consumed:
-        return CountedResult(*items).add(aux).with_consumed(*consumed)
-    return ResultWithAux(*items).add(aux)
+        return CountedResult(*items).with_aux(aux).with_consumed(*consumed)
+    return ResultWithAux(*items).with_aux(aux)
 
 
 def read_and_raise_if_nonfinite(result: StepResult, scaled: bool) -> None:

@@ -37,9 +37,9 @@ class TrainStep:
 
     Each micro-batch takes a forward and a backward pass under autocast. Then gradients are unscaled and
     clipped, and if loss and gradient norm are finite the optimizer steps, with the rate peak · curve(clock).
-    The clock counts the updates that took place, except those at which a rule of `hold` stopped it. With
-    several micro-batches, for which `loss_fn` returns pairs (sum, weight) or means, and g the gradient of
-    the loss:
+    The clock counts the updates that took place, except those at which a rule of `hold` stopped it; with
+    `unit` it counts what they consumed, in steps of so many samples or tokens. With several micro-batches,
+    for which `loss_fn` returns pairs (sum, weight) or means, and g the gradient of the loss:
 
         loss = Σ sum / Σ weight,  or the mean of the means
         g ← g · min(1, max_norm / (‖g‖ + 10⁻⁶))
@@ -118,7 +118,8 @@ class TrainStep:
         strict: As above.
 
     Raises:
-        TypeError: An argument of another kind; an optimizer that needs a closure.
+        TypeError: An argument of another kind; an optimizer that needs a closure; one of `unit` and `count`
+            without the other.
         ValueError: An unknown `precision`, `on_nonfinite` or `synchronize`; a `max_norm` that is not
             positive; a model that is wrapped in part, or by Fabric for mixed precision; parameters to be
             trained that `DistributedDataParallel` leaves out; what is refused below; an optimizer with
@@ -126,7 +127,8 @@ class TrainStep:
             scheduler attached, or with a `state_dict` of a form of its own; fp16 parameters with
             `precision="fp16"`; `cuda_graph=True` where an update cannot be captured; several curves with
             `hold`, or a curve without a flat part for `HoldUntilFlat`; an `applied` that is negative, or that
-            comes with optimizers whose peaks are not known.
+            comes with optimizers whose peaks are not known; a `unit` below 1 or above 2⁶², or beside `hold`
+            or `applied`.
 
     Warns:
         CurveWarning: The model is not wrapped, and a process group of several ranks runs: each rank trains
@@ -236,9 +238,9 @@ class TrainStep:
     @property
     def optimizer(self) -> Optimizer:
         """The torch optimizer, where there is one."""
-        if len(self.optimizers) > 1:
+        if len(self.optimizers) != 1:
             raise AttributeError(f"this step has {len(self.optimizers)} optimizers: see step.optimizers")
-        return next(iter(self.optimizers))
+        return self.optimizers[0]
 
     def __call__(self, batch: Any, *more_micro_batches: Any) -> StepResult:
         """Run one update over the micro-batches.
@@ -252,7 +254,8 @@ class TrainStep:
 
         Raises:
             FloatingPointError: `on_nonfinite="raise"`, and loss or gradient norm is not finite.
-            TypeError, ValueError: `loss_fn` returned no loss, or another carry; the step stays usable.
+            TypeError, ValueError: `loss_fn` returned no loss, or another carry, or `count` no number of
+                samples or tokens; the step stays usable.
             ValueError: A scheduler was attached to the optimizer, which has two clocks then; or it has other
                 parameters than it had. Nothing was changed.
             RuntimeError: An update before was broken off between the optimizer's step and its count; or
@@ -387,9 +390,10 @@ class TrainStep:
             state_dict: What `state_dict` returned. Where this step's parameters are sharded, the saved
                 tensors may be whole.
             strict: Whether the state of another plan is refused: of a curve that differs at a step before
-                the saved clock (`Curve.same_until`), or of another hold. With False the run goes on under
-                this step's curve, from the saved clock, whatever came before, and rules that are not the
-                saved ones start anew. The default is the step's own `strict`.
+                the saved clock (`Curve.same_until`), of another hold or of another unit. With False the run
+                goes on under this step's curve, from the saved clock, whatever came before; rules that are
+                not the saved ones start anew; with another unit `consumed` is clock · unit, and without one
+                the number of updates is the clock. The default is the step's own `strict`.
 
         Raises:
             ValueError: The state of another plan (unless `strict` is False), of another model, optimizer,

@@ -74,7 +74,7 @@ class UpdateClock(Clock):
             held = self._hold.holds(self._used, loss, skip)
             self.now.copy_(torch.where(held, self._used, self.now))
 
-    def _look(self) -> None:
+    def _refresh(self) -> None:
         """Move the window to where the clock stood when the last copy was started."""
         self._wait_for_copy()
         low = int(self._seen[0])
