@@ -80,7 +80,7 @@ def test_no_flat_part_to_hold_at(curve):
 
 
 def test_a_long_curve_is_cut_short_in_a_message():
-    with pytest.raises(ValueError, match="no flat part") as caught:
+    with pytest.raises(ValueError, match="needs a flat part to hold at") as caught:
         rules_of(HoldUntilFlat(2, limit=9), StagedCurve([(9, 1.0 - i / 1000) for i in range(900)]))
     assert len(str(caught.value)) < 700
 

@@ -86,7 +86,7 @@ def test_a_plain_model_refuses_shards() -> None:
 def test_a_rank_refuses_the_shards_of_another() -> None:
     first, second = run(models.shards_of_another_rank)
     assert first == ""
-    assert "each rank loads its own state" in second
+    assert "each rank must load its own state" in second
 
 
 @pytest.mark.slow
