@@ -6,8 +6,8 @@ PyTorch, which trains, and in JAX, where an optax transformation gets the same c
 batch, rate and loss over tokens, and over updates.
 
 Ctrl-C saves, in the middle of the ramp too, and --resume goes on at the same token and the same rate. The
-micro-batch and the number of processes may change in between. The defaults take some three minutes on two
-CPU cores.
+micro-batch and the number of processes may change in between. The defaults take some two minutes on one
+CPU core.
 
     python examples/batch_plan.py
     python examples/batch_plan.py --tokens 1024000 --plan 0:1024 204800:2048

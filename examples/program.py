@@ -78,16 +78,16 @@ def _explain(kind, error, traceback) -> None:
         sys.__excepthook__(kind, error, traceback)
 
 
-# Measured with the defaults on two cores: minutes, GB of memory.
+# Measured with the defaults, pinned to one core of a shared machine: minutes, GB of memory.
 _COSTS = {
-    "batch_plan.py": (2.5, 1.0),
-    "branch_cooldowns.py": (0.5, 1.0),
-    "sweep.py": (1, 1.0),
-    "train_bloom.py": (2, 1.0),
-    "train_digits.py": (0.5, 1.0),
-    "train_flax.py": (1, 1.0),
-    "train_gpt.py": (4, 1.0),
-    "train_lstm.py": (0.5, 1.0),
+    "batch_plan.py": (1.9, 0.5),
+    "branch_cooldowns.py": (0.6, 0.7),
+    "sweep.py": (0.4, 0.5),
+    "train_bloom.py": (0.8, 0.7),
+    "train_digits.py": (0.4, 0.7),
+    "train_flax.py": (0.5, 0.6),
+    "train_gpt.py": (0.8, 0.4),
+    "train_lstm.py": (0.2, 0.4),
 }
 
 
@@ -96,7 +96,7 @@ def _say_cost() -> None:
     if name in _COSTS and os.environ.get("RANK", "0") == "0":
         minutes, memory = _COSTS[name]
         print(
-            f"{name}: {minutes:g} min and {memory:g} GB of memory on two CPU cores, with its defaults",
+            f"{name}: {minutes:g} min and {memory:g} GB of memory on one CPU core, with its defaults",
             file=sys.stderr,
         )
 

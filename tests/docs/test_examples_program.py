@@ -38,7 +38,7 @@ def run_with(folder, script, first_import):
 
 def cost_of(script):
     """What each says at once."""
-    return rf"{script}: [\d.]+ min and [\d.]+ GB of memory on two CPU cores, with its defaults\n"
+    return rf"{script}: [\d.]+ min and [\d.]+ GB of memory on one CPU core, with its defaults\n"
 
 
 def test_there_are_scripts():

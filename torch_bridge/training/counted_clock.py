@@ -46,15 +46,17 @@ class CountedClock(Clock):
         self._one_applied = torch.tensor([1, 0], device=device)
         self._one_skipped = torch.tensor([0, 1], device=device)
         self._nothing = torch.tensor(0, device=device)
-        distinct = list({id(curve): curve for curve in self.curves}.values())
-        places = [next(i for i, one in enumerate(distinct) if one is curve) for curve in self.curves]
-        self._places = torch.tensor(places, device=device)
+        # By identity, since a curve of a derived class may have no hash.
+        by_id = {id(curve): curve for curve in self.curves}
+        distinct, ids = list(by_id.values()), list(by_id)
+        self._places = torch.tensor([ids.index(id(curve)) for curve in self.curves], device=device)
         self._last = max(curve.total_steps for curve in distinct)
         self._values: Tensor | None = None
         if len(distinct) * (self._last + 1) <= MOST_VALUES:
             steps = np.arange(self._last + 1)
             self._values = torch.from_numpy(np.stack([curve(steps) for curve in distinct])).to(device)
-        self._table = tensors(stack(distinct), device)
+        else:
+            self._table = tensors(stack(distinct), device)
         self._device_peaks = torch.zeros_like(self.rates)
         self.set(Counts(0, 0, 0, 0), self.peaks)
 
