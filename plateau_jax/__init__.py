@@ -13,6 +13,7 @@ from plateau_jax.batch_plan import BatchPlan
 from plateau_jax.curve import Curve
 from plateau_jax.curve_warning import CurveWarning
 from plateau_jax.holds import HoldBelow, HoldUntilFlat
+from plateau_jax.last_iterate import Outlook, outlook
 from plateau_jax.plateau_curve import CurveArguments, PlateauCurve
 from plateau_jax.plotting import plot
 from plateau_jax.segments import Segments, stack
@@ -30,10 +31,12 @@ __all__: list[str] = [
     "CurveWarning",
     "HoldBelow",
     "HoldUntilFlat",
+    "Outlook",
     "PlateauCurve",
     "Segments",
     "Stage",
     "StagedCurve",
+    "outlook",
     "plot",
     "stack",
 ]

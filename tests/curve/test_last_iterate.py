@@ -10,9 +10,7 @@ from hypothesis import strategies as st
 from support.descriptions import build, descriptions
 from support.examples import examples
 
-from plateau_jax import Curve, PlateauCurve, StagedCurve
-from plateau_jax import outlook as outlook_module
-from plateau_jax.outlook import Outlook, outlook
+from plateau_jax import Curve, Outlook, PlateauCurve, StagedCurve, last_iterate, outlook
 
 
 def _in_digits(curve: Curve) -> tuple[Decimal, Decimal]:
@@ -62,7 +60,7 @@ def test_so_it_is_for_long_curves(curve: Curve) -> None:
 @pytest.mark.parametrize("curve", _LONG.values(), ids=_LONG)
 @pytest.mark.parametrize("parts", [2**10, 2**13])
 def test_parts_are_within_a_thousandth(curve: Curve, parts: int) -> None:
-    with patch.object(outlook_module, "MOST_PARTS", parts):
+    with patch.object(last_iterate, "MOST_PARTS", parts):
         _assert_near(curve, 1e-3)
 
 
