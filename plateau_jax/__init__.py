@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from plateau_jax import branches as branches  # its kinds of curve register themselves
 from plateau_jax import checks
 from plateau_jax.batch_plan import BatchPlan
+from plateau_jax.comparison import Comparison, compare
 from plateau_jax.curve import Curve
 from plateau_jax.curve_warning import CurveWarning
 from plateau_jax.holds import HoldBelow, HoldUntilFlat
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 __all__: list[str] = [
     "BatchPlan",
+    "Comparison",
     "Curve",
     "CurveArguments",
     "CurveWarning",
@@ -36,6 +38,7 @@ __all__: list[str] = [
     "Segments",
     "Stage",
     "StagedCurve",
+    "compare",
     "outlook",
     "plot",
     "stack",

@@ -22,15 +22,19 @@ _BLOCK = 1024
 class Outlook:
     """What theory says of a curve, with its peak tuned. See `outlook`.
 
+    Only ratios to another curve's numbers have a meaning.
+
+    Attributes:
+        bound: The bound of the last iterate's loss at the best peak, for G = D = 1.
+        peak: The best peak, at which the bound is least, for G = D = 1.
+
     >>> from plateau_jax import PlateauCurve, outlook
     >>> outlook(PlateauCurve(1))
     Outlook(bound=1.0, peak=1.0)
     """
 
     bound: float
-    """The bound of the last iterate's loss, for G = D = 1; only ratios of two bounds have a meaning."""
     peak: float
-    """The peak at which the bound is least, for G = D = 1; only ratios of two peaks have a meaning."""
 
 
 def outlook(curve: Curve) -> Outlook:
