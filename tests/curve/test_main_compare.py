@@ -43,7 +43,7 @@ def test_with_a_peak_it_has_the_best_peaks(saved, capsys) -> None:
     lines = capsys.readouterr().out.splitlines()
     peaks = [float(line.split()[-1]) for line in lines[1:3]]
     assert peaks == pytest.approx([3e-4, 3e-4 * compare(LINEAR, COSINE).peaks[1]], rel=0.005)
-    assert "if 0.0003 is the best for the first curve" in " ".join(lines)
+    assert "if 0.0003 is the best of that curve" in " ".join(lines)
 
 
 def test_it_goes_with_a_picture(saved, tmp_path, capsys) -> None:
