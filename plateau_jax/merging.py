@@ -78,9 +78,7 @@ def _level(evaluate: Evaluate, pieces: Sequence[_Piece]) -> float:
     return float(levels[0])
 
 
-def _sums(
-    evaluate: Evaluate, pieces: Sequence[_Piece], steps: NDArray[np.int64]
-) -> NDArray[np.float64]:
+def _sums(evaluate: Evaluate, pieces: Sequence[_Piece], steps: NDArray[np.int64]) -> NDArray[np.float64]:
     """The sum of the curve over the updates between each two neighbouring checkpoints."""
     sums = np.zeros(len(steps) - 1)
     for first, after, holds in pieces:

@@ -40,15 +40,24 @@ def kind(part: Part) -> str:
     return "dict" if isinstance(part, dict) else "list"
 
 
-def check_model(parts: Mapping[str, Any]) -> None:
-    """Raises TypeError where the one part is no module, ValueError where it has no memory to load into."""
-    ((name, model),) = parts.items()
-    if not isinstance(name, str) or not name.isidentifier():
-        raise ValueError(f"part = {name!r} must be a valid variable name")
+def check_model(part: Any, argument: str, model: Any) -> None:
+    """Raises TypeError where an argument is no module, ValueError where it has no memory to load into.
+
+    Args:
+        part: The name of the part that it is loaded from, which must be one.
+        argument: The argument's name.
+        model: The argument.
+    """
+    if not isinstance(part, str) or not part.isidentifier():
+        raise ValueError(f"part = {part!r} must be a valid variable name")
     if not isinstance(model, nn.Module):
-        raise TypeError(f"model = {model!r} must be a module: a whole part is loaded by load({name}=...)")
+        raise TypeError(
+            f"{argument} = {model!r} must be a module: a whole part is loaded by load({part}=...)"
+        )
     if any(each.is_meta for each in (*model.parameters(), *model.buffers())):
-        raise ValueError("model is on the meta device, without memory: call model.to_empty(device=...) first")
+        raise ValueError(
+            f"{argument} is on the meta device, without memory: call {argument}.to_empty(device=...) first"
+        )
 
 
 def state_of(part: Part) -> Any:
