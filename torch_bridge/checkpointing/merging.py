@@ -13,7 +13,7 @@ from torch_bridge.checkpointing import loading, reading, tensor_files
 from torch_bridge.checkpointing.loading_parts import LoadingModel
 from torch_bridge.checkpointing.reading import SavedCheckpoint
 from torch_bridge.core import checks
-from torch_bridge.distributed.dtensors import local_part
+from torch_bridge.distributed.dtensors import local_part, memory_of
 
 _TOLERANCE = 1e-6  # of the sum of the weights: float32 weights are off by less
 
@@ -75,15 +75,17 @@ def _mean(
     """
     places = [_places(saved, model) for saved in found]
     averaged = _averaged(found, places)
-    own, (*others, last) = model.own(), found
+    own, (*others, last), (*weights_of_others, weight_of_last) = model.own(), found, weights
     structure = {model.name: model.structure(last.states)}
     part = reading.read(last, structure, model.template(), {}, 0)[model.name]
     state = cast("dict[str, Any]", model.matched(part))
+    names = {memory_of(own[name]): name for name in averaged}  # of tied ones the last, which is loaded last
     for name in averaged:
+        total, state[name] = state[name], None  # so that what is not needed any more is freed
+        if name not in names.values():
+            continue
         saved_in = [place[name] for place in places]
-        total = state[name].to(_dtype_of_sum(saved_in))
-        state[name] = None  # the values as they were saved are not needed any more
-        *weights_of_others, weight_of_last = weights
+        total = total.to(_dtype_of_sum(saved_in))
         if weight_of_last:
             local_part(total).mul_(weight_of_last)
         else:
@@ -92,6 +94,8 @@ def _mean(
             if weight:
                 tensor_files.add(saved.found.path, saved.contents, {key: total}, weight)
         state[name] = total.to(own[name].dtype)
+    for name in averaged:
+        state[name] = state[names[memory_of(own[name])]]
     return state
 
 
@@ -119,22 +123,21 @@ def _averaged(found: Sequence[SavedCheckpoint], places: Sequence[Mapping[str, _S
     Raises:
         ValueError: One is of another kind in some checkpoint.
     """
-    names: list[str] = []
-    for name, of_last in places[-1].items():
-        if not (of_last.dtype.is_floating_point or of_last.dtype.is_complex):
-            continue
-        names.append(name)
+    names = [name for name, place in places[-1].items() if _kind(place.dtype)]
+    for name in names:
+        of_last = places[-1][name].dtype
         for saved, place in zip(found, places, strict=True):
-            dtype = place[name].dtype
-            if (dtype.is_floating_point, dtype.is_complex) != (
-                of_last.dtype.is_floating_point,
-                of_last.dtype.is_complex,
-            ):
+            if _kind(place[name].dtype) != _kind(of_last):
                 raise ValueError(
-                    f"{name} is {dtype} in checkpoint {saved.found.count}, and {of_last.dtype} in checkpoint "
-                    f"{found[-1].found.count}"
+                    f"{name} is {place[name].dtype} in checkpoint {saved.found.count}, and {of_last} in "
+                    f"checkpoint {found[-1].found.count}"
                 )
     return names
+
+
+def _kind(dtype: torch.dtype) -> str:
+    """Empty where there is no mean."""
+    return "complex" if dtype.is_complex else "real" if dtype.is_floating_point else ""
 
 
 def _dtype_of_sum(saved_in: Sequence[_Saved]) -> torch.dtype:

@@ -1,6 +1,6 @@
 """The parts that a checkpoint holds: objects that have a state; dictionaries and lists, which are a state."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from torch_bridge.checkpointing import encoding
 from torch_bridge.checkpointing.stateful import Stateful
+from torch_bridge.distributed.dtensors import memory_of
 from torch_bridge.distributed.plain_names import plain_state, set_plain_state
 from torch_bridge.training.step import TrainStep
 
@@ -91,7 +92,7 @@ class Snapshot:
     def of(cls, name: str, part: Part) -> "Snapshot":
         """Raises TypeError where the state holds something that a checkpoint does not hold."""
         # The state of a training step is a copy already.
-        kept = Tensor.detach if isinstance(part, TrainStep) else _copied_to_host
+        kept = Tensor.detach if isinstance(part, TrainStep) else _copies_on_host()
         state, tensors = encoding.encode(name, state_of(part), kept)
         return cls({"of": kind(part), "state": state}, tensors)
 
@@ -102,5 +103,14 @@ class Snapshot:
         return encoding.decode(self.encoded["state"], tensor_of)
 
 
-def _copied_to_host(tensor: Tensor) -> Tensor:
-    return tensor.detach().to("cpu", copy=True).resolve_conj().resolve_neg()
+def _copies_on_host() -> Callable[[Tensor], Tensor]:
+    """Copies each tensor to the host; tied ones, which are one tensor, only once."""
+    copies: dict[object, Tensor] = {}
+
+    def copied(tensor: Tensor) -> Tensor:
+        memory = memory_of(tensor)
+        if memory not in copies:
+            copies[memory] = tensor.detach().to("cpu", copy=True).resolve_conj().resolve_neg()
+        return copies[memory]
+
+    return copied

@@ -139,6 +139,7 @@ def _add(total: Tensor, piece: Tensor, weight: float) -> None:
     """
     if not total.ndim:
         total, piece = total.reshape(1), piece.reshape(1)
-    rows = max(1, _BLOCK * len(total) // total.numel())
-    for part, added in zip(total.split(rows), piece.split(rows), strict=True):
+    rows = max(1, _BLOCK * len(total) // max(1, total.numel()))
+    for first in range(0, len(total), rows):
+        part, added = total[first : first + rows], piece[first : first + rows]
         part.add_(added.to(part.device, part.dtype) * weight)
