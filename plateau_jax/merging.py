@@ -1,5 +1,6 @@
 """The weights of checkpoints whose mean takes the place of a cooldown."""
 
+import reprlib
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -43,7 +44,7 @@ def weights(rows: Sequence[Row], evaluate: Evaluate, steps: Any) -> NDArray[np.f
 
 def _checked(steps: Any) -> list[int]:
     if not checks.ordered(steps):
-        raise TypeError(f"steps = {steps!r} must be a sequence of integers")
+        raise TypeError(f"steps = {reprlib.repr(steps)} must be a sequence of integers")
     found = [checks.at_least(f"steps[{index}]", step, 0) for index, step in enumerate(steps)]
     if len(found) < 2:
         raise ValueError(f"steps = {found} must name at least two checkpoints")

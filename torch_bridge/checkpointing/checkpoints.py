@@ -271,7 +271,7 @@ class Checkpoints:
         for rank, asked in enumerate(begun):
             if asked != begun[0]:
                 raise ValueError(
-                    f"rank 0 merges (counts, weights, part) = {begun[0]}, and rank {rank} {asked}"
+                    f"rank 0 merges (counts, weights, part) = {begun[0]}, and rank {rank} merges {asked}"
                 )
         called, shares, name = begun[0]
 

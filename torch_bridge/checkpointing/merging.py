@@ -1,6 +1,7 @@
 """The weighted mean of the models in several checkpoints, read tensor by tensor."""
 
 import math
+import reprlib
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -33,7 +34,7 @@ def check(counts: Any, weights: Any) -> tuple[list[int], list[float]]:
     """
     for name, value, items in (("counts", counts, "integers"), ("weights", weights, "numbers")):
         if not checks.ordered(value):
-            raise TypeError(f"{name} = {value!r} must be a sequence of {items}")
+            raise TypeError(f"{name} = {reprlib.repr(value)} must be a sequence of {items}")
     called = [checks.at_least(f"counts[{index}]", count, 0) for index, count in enumerate(counts)]
     shares = [float(checks.float32(f"weights[{index}]", weight)) for index, weight in enumerate(weights)]
     if not called:

@@ -1,5 +1,6 @@
 """The parts that a checkpoint holds: objects that have a state; dictionaries and lists, which are a state."""
 
+import reprlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -53,7 +54,7 @@ def check_model(part: Any, argument: str, model: Any) -> None:
         raise ValueError(f"part = {part!r} must be a valid variable name")
     if not isinstance(model, nn.Module):
         raise TypeError(
-            f"{argument} = {model!r} must be a module: a whole part is loaded by load({part}=...)"
+            f"{argument} = {reprlib.repr(model)} must be a module: a whole part is loaded by load({part}=...)"
         )
     if any(each.is_meta for each in (*model.parameters(), *model.buffers())):
         raise ValueError(
