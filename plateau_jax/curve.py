@@ -195,7 +195,8 @@ class Curve(ABC):
                 to the last of them the curve must not rise.
 
         Returns:
-            Weights of dtype float64, one for each checkpoint. None is negative, and they add up to exactly 1.
+            An array of dtype float64 and of shape (k + 1,): a weight for each checkpoint. No weight is
+            negative, and they add up to exactly 1.
 
         Raises:
             TypeError: `steps` is not a sequence of integers.
