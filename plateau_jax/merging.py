@@ -39,7 +39,7 @@ def weights(rows: Sequence[Row], evaluate: Evaluate, steps: Any) -> NDArray[np.f
     means = _sums(evaluate, pieces, taken) / np.diff(taken)
     # A mean is never above the one before; the rounding of sums could make it so.
     means = np.minimum.accumulate([1.0, *np.rint(means / level / _UNIT) * _UNIT])
-    return -np.diff(means, append=0.0)
+    return means - np.append(means[1:], 0.0)
 
 
 def _checked(steps: Any) -> list[int]:

@@ -144,6 +144,7 @@ class LoadingModel(LoadingPart):
     """
 
     is_of_each_rank = False
+    _is_changed = False
 
     def _keep(self) -> None:
         """`load` does it."""
@@ -193,7 +194,12 @@ class LoadingModel(LoadingPart):
 
     def load(self) -> None:
         super()._keep()
+        self._is_changed = True
         super().load()
+
+    def put_back(self) -> None:
+        if self._is_changed:
+            super().put_back()
 
 
 def _shape(state: Mapping[str, Any], name: str) -> str:
