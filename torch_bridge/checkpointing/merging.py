@@ -2,6 +2,7 @@
 
 import math
 import reprlib
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -39,8 +40,8 @@ def check(counts: Any, weights: Any) -> tuple[list[int], list[float]]:
     shares = [float(checks.float32(f"weights[{index}]", weight)) for index, weight in enumerate(weights)]
     if not called:
         raise ValueError("counts is empty: it must name at least one checkpoint")
-    if twice := {count for count in called if called.count(count) > 1}:
-        raise ValueError(f"counts = {called} names checkpoint {min(twice)} more than once")
+    if twice := [count for count, times in Counter(called).items() if times > 1]:
+        raise ValueError(f"counts = {reprlib.repr(called)} names checkpoint {twice[0]} more than once")
     if len(shares) != len(called):
         raise ValueError(
             f"there are {len(called)} counts and {len(shares)} weights: give each count a weight"
@@ -80,10 +81,11 @@ def _mean(
     structure = {model.name: model.structure(last.states)}
     part = reading.read(last, structure, model.template(), {}, 0)[model.name]
     state = cast("dict[str, Any]", model.matched(part))
-    names = {memory_of(own[name]): name for name in averaged}  # of tied ones the last, which is loaded last
+    # Of tied tensors one is summed: the last, since `load_state_dict` would load it over the others.
+    summed = {memory_of(own[name]): name for name in averaged}
     for name in averaged:
         total, state[name] = state[name], None  # so that what is not needed any more is freed
-        if name not in names.values():
+        if summed[memory_of(own[name])] != name:
             continue
         saved_in = [place[name] for place in places]
         total = total.to(_dtype_of_sum(saved_in))
@@ -96,7 +98,7 @@ def _mean(
                 tensor_files.add(saved.found.path, saved.contents, {key: total}, weight)
         state[name] = total.to(own[name].dtype)
     for name in averaged:
-        state[name] = state[names[memory_of(own[name])]]
+        state[name] = state[summed[memory_of(own[name])]]
     return state
 
 
