@@ -81,7 +81,7 @@ def _explain(kind, error, traceback) -> None:
 # Measured with the defaults, pinned to one core of a shared machine: minutes, GB of memory.
 _COSTS = {
     "batch_plan.py": (1.9, 0.5),
-    "branch_cooldowns.py": (0.6, 0.7),
+    "branch_cooldowns.py": (0.9, 0.8),
     "sweep.py": (0.4, 0.5),
     "train_bloom.py": (0.8, 0.7),
     "train_digits.py": (0.4, 0.7),
