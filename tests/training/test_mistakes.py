@@ -61,10 +61,19 @@ def test_a_clock_far_past_the_end(name: str) -> None:
         step, (batch,) = step_of(name, curve=PlateauCurve(20)), batches(1)
         for _ in range(25):
             step(batch)
-        with pytest.warns(CurveWarning, match="its curve has 20 steps") as caught:
+        with pytest.warns(CurveWarning, match="has total_steps = 20, .*so no weight changes") as caught:
             train(step, [batch] * 30)
     assert len(caught) == 1
     assert caught[0].filename == training.__file__, "the line of the call"
+
+
+@pytest.mark.parametrize("total", [20, 100, 700])
+def test_a_short_run_past_the_end_is_told_soon(total: int) -> None:
+    step, (batch,) = step_of(curve=PlateauCurve(total)), batches(1)
+    train(step, [batch] * (total + 10))
+    with pytest.warns(CurveWarning, match=f"total_steps = {total}, but") as caught:
+        train(step, [batch] * (total + 10))
+    assert len(caught) == 1
 
 
 @pytest.mark.parametrize("curve", [PlateauCurve(20, min_lr_ratio=0.1), PlateauCurve(200)])
