@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, Protocol, cast
 import torch
 from torch import Tensor, nn
 
+from torch_bridge.core import checks
 from torch_bridge.training.carry import Carry
 
 
@@ -98,6 +99,11 @@ class AuxLoss(Protocol):
 
 LossFunction = MeanLoss | PairLoss | CarriedLoss | AuxLoss
 
+_MEANING = (
+    "a pair is (sum, weight), the loss is sum/weight, and the weight is a count of samples or tokens. To "
+    "return more than the loss, build the step with has_aux=True and return (loss, aux)"
+)
+
 _OF_TORCH = ("torch.nn.modules.loss", "torch.nn.functional")
 
 
@@ -148,12 +154,10 @@ def as_loss(value: Any) -> Loss:
     _check_scalar("sum", total)
     if isinstance(weight, Tensor):
         if weight.dim() != 0:
-            raise ValueError(f"loss_fn returned a weight of shape {tuple(weight.shape)}; it must be a scalar")
+            raise ValueError(f"loss_fn returned a weight of shape {tuple(weight.shape)}; {_MEANING}")
         if weight.requires_grad:
             raise ValueError(
-                "loss_fn returned a weight that requires grad; a pair is (sum, weight), the loss is "
-                "sum/weight, and the weight is a count of samples or tokens. To return more than the loss, "
-                "build the step with has_aux=True and return (loss, aux); a weight that was computed from "
+                f"loss_fn returned a weight that requires grad; {_MEANING}; a weight that was computed from "
                 "outputs needs weight.detach()"
             )
         if weight.device == total.device:
@@ -162,9 +166,7 @@ def as_loss(value: Any) -> Loss:
             raise ValueError(f"loss_fn returned a weight on {weight.device} beside a sum on {total.device}")
         weight = weight.item()  # in host memory: nothing waits
     if isinstance(weight, bool) or not isinstance(weight, Real):
-        raise TypeError(
-            f"loss_fn returned the weight {shown(weight)}; it must be a number or a scalar tensor"
-        )
+        raise TypeError(f"loss_fn returned the weight {shown(weight)}; {_MEANING}")
     number = float(cast("float", weight))
     if not 0 <= number < float("inf"):
         raise ValueError(f"loss_fn returned the weight {weight!r}; it must be finite and not negative")
@@ -212,4 +214,4 @@ def _check_scalar(name: str, tensor: Tensor) -> None:
 
 
 def shown(value: Any) -> str:
-    return f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)
+    return f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else checks.shown(value)
