@@ -17,11 +17,17 @@ from torch_bridge.training import clock
 
 
 @pytest.mark.parametrize(
-    "criterion", [nn.MSELoss(), nn.functional.mse_loss, nn.CrossEntropyLoss()], ids=range(3)
+    "criterion", [nn.MSELoss(), nn.MSELoss, nn.functional.mse_loss, nn.L1Loss(reduction="sum")], ids=range(4)
 )
 def test_a_criterion_as_loss_fn(criterion: Any) -> None:
-    with pytest.raises(TypeError, match=r"loss_fn\(model, batch\): wrap the criterion"):
+    """What the message says to write in its place is right."""
+    with pytest.raises(TypeError, match=r"loss_fn\(model, batch\): wrap the criterion") as caught:
         step_of(loss_fn=criterion)
+    written = str(caught.value).partition("wrap the criterion, ")[2]
+    step, (batch,) = step_of(loss_fn=eval(written, {"nn": nn, "criterion": criterion})), batches(1)
+    outputs = step.model(batch[0])
+    expected = (criterion() if isinstance(criterion, type) else criterion)(outputs, batch[1])
+    assert step(batch).loss.item() == pytest.approx(expected.item())
 
 
 def test_a_module_of_ones_own_as_loss_fn() -> None:

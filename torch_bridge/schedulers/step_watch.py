@@ -24,9 +24,9 @@ _ADVICE = (
 )
 _ADVICE_WITH_UNIT = (
     "the curve counts what each update consumes. Call scheduler.step(count=n) after every optimizer.step(), "
-    "where n is the number of samples or tokens of that update. (Lightning calls it so with "
-    '"interval": "step"; give n by count= of lambda_lr.) If you mean to call it less often, turn this '
-    'warning off: warnings.filterwarnings("ignore", "scheduler.step")'
+    "where n is the number of samples or tokens of that update. In Lightning write "
+    '"interval": "step", and pass count= to lambda_lr. If you mean to call it less often, turn this warning '
+    'off: warnings.filterwarnings("ignore", "scheduler.step")'
 )
 
 

@@ -118,8 +118,7 @@ def check_loss_fn(loss_fn: Any) -> None:
     # A user's class derived from a criterion may have a `forward` that takes a model.
     function = type(loss_fn).forward if isinstance(loss_fn, nn.Module) else loss_fn
     if getattr(function, "__module__", None) in _OF_TORCH:
-        name = getattr(loss_fn, "__name__", None)
-        criterion = f"torch.nn.functional.{name}" if name else f"nn.{loss_fn!r}"
+        criterion = f"nn.{loss_fn.__name__}()" if isinstance(loss_fn, type) else "criterion"
         raise TypeError(
             f"loss_fn = {loss_fn!r} takes outputs and targets, and is called as loss_fn(model, batch): wrap "
             f"the criterion, lambda model, batch: {criterion}(model(batch[0]), batch[1])"
