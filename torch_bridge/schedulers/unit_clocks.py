@@ -53,7 +53,7 @@ class Clocked:
 
     last_epoch: int
     """The number of updates so far."""
-    _units: UnitClock | None
+    _units: UnitClock | None = None
 
     @property
     def clock(self) -> int:
