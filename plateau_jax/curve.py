@@ -357,5 +357,5 @@ _FOLLOWING = {"rows", "depth", "total_steps", "segments", "flat_starts", "_numbe
 def checked(name: str, value: Any) -> Curve:
     """The value, which must be a curve."""
     if not isinstance(value, Curve):
-        raise TypeError(f"{name} = {value!r} must be a Curve")
+        raise TypeError(f"{name} = {checks.shown(value)} must be a Curve")
     return value
