@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any, cast, overload
 
-from plateau_jax import notebook
+from plateau_jax import checks, notebook
 from plateau_jax.curve import Curve
 from plateau_jax.last_iterate import outlook
 from plateau_jax.naming import labels
@@ -117,7 +117,7 @@ def _name(name: Any) -> str:
 def _curve(place: object, curve: Any) -> Curve:
     if not isinstance(curve, Curve):
         raise TypeError(
-            f"curves[{place!r}] = {curve!r} must be a Curve: write compare(curve, other) or "
+            f"curves[{place!r}] = {checks.shown(curve)} must be a Curve: write compare(curve, other) or "
             "compare({'name': curve, ...})"
         )
     return curve
