@@ -116,14 +116,16 @@ def test_description():
 def test_a_table_has_a_row_a_stage_and_only_the_columns_of_its_shapes():
     linear = StagedCurve([(10, 1), (0, 0.5), (5,), (0, 0.2)])
     assert linear.segments.begin.tolist() == [0, 10, 10, 15, 15]
-    assert linear.segments[10:] == (None,) * 6
-    every = StagedCurve([(9, 1, "cosine"), (9, 0.5, "1-sqrt"), (9, 0.1, "exponential")])
+    assert linear.segments[10:] == (None,) * 12
+    every = StagedCurve(
+        [(9, 1, "cosine"), (9, 0.5, "1-sqrt"), (9, 0.1, "exponential"), (9, 0.2, "t^-2"), (9, 0, "1-x^2")]
+    )
     for column in every.segments:
-        assert column.shape == (4,)
+        assert column.shape == (6,)
         assert column.dtype == np.int32
         assert not column.flags.writeable
     # Where the levels of a stage are equal, the table has the same columns.
-    flat = StagedCurve([(9, 1, "cosine"), (9, 1, "1-sqrt"), (9, 1, "exponential")], start=1)
+    flat = StagedCurve([(9, 1, shape) for _, _, shape in every.stages], start=1)
     assert [column is None for column in flat.segments] == [column is None for column in every.segments]
 
 
@@ -157,7 +159,21 @@ def test_a_stack_of_curves_of_several_shapes():
         np.testing.assert_array_equal(found, curve(steps))
 
 
-@pytest.mark.parametrize("shape", ["linear", "cosine", "1-sqrt", "exponential"])
+@pytest.mark.parametrize(
+    "shape",
+    [
+        "linear",
+        "cosine",
+        "1-sqrt",
+        "exponential",
+        "1-x^0.05",
+        "1-x^20",
+        "(1-x)^0.05",
+        "(1-x)^20",
+        "t^-1",
+        "t^-4",
+    ],
+)
 @pytest.mark.parametrize(
     ("low", "high"), [(1e-12, 2e-12), (1e-20, 1.5e-19), (1e-30, 1e-17), (2.0**-126, 2.0**-61)]
 )
@@ -173,12 +189,13 @@ def test_tiny_levels_never_turn_in_either_direction(shape, low, high, length):
         assert curve(length) == np.float32(end)
 
 
-def test_slow_exponentials_never_turn():
+@pytest.mark.parametrize("shape", ["exponential", "t^-0.25", "t^-1", "t^-4"])
+def test_slow_stages_never_turn(shape):
     # From one step to the next these move by about as much as the arithmetic is off.
     for low in (0.5, 0.75, 1 - 2.0**-23):
-        for width in (1e-11, 1e-10, 1e-9, 1e-8, 1e-7):
+        for width in (1e-11, 1e-10, 1e-9, 1e-8, 1e-7, 3e-7, 1e-6):
             for start, end in ((low, low + width), (low + width, low)):
-                curve = StagedCurve([(MAX_STEP, end, "exponential")], start=start)
+                curve = StagedCurve([(MAX_STEP, end, shape)], start=start)
                 border = (np.float32(low) + np.nextafter(np.float32(low), np.float32(1))) / 2
                 middle = min(max(int((float(border) - start) / (end - start) * MAX_STEP), 0), MAX_STEP)
                 steps = np.clip(middle + np.arange(-50_000, 50_000), 0, MAX_STEP)

@@ -28,9 +28,12 @@ x64_both_ways = pytest.mark.parametrize("x64", [False, True], ids=["x32", "x64"]
 both_searches = pytest.mark.parametrize("curve", [NESTED, MANY], ids=["compared", "searched"])
 
 
+_EVERY_SHAPE = [shape.replace("P", "1.5") for shape in SHAPES]
+
+
 def every_shape(rows: int) -> StagedCurve:
     """A curve of so many segments, of every shape: tables that are stacked with it all get the same form."""
-    return StagedCurve([(1, 0.5 + row % 2 / 4, SHAPES[row % 4]) for row in range(rows - 1)], start=0.5)
+    return StagedCurve([(1, 0.5 + row % 2 / 4, _EVERY_SHAPE[row % 7]) for row in range(rows - 1)], start=0.5)
 
 
 def in_one_of_two_forms(curve: Curve) -> Segments:
