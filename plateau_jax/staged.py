@@ -48,7 +48,8 @@ class StagedCurve(Curve):
 
     Write a decimal for P: `"1-x^2"`, `"(1-x)^0.9"`, or `"t^-0.5"`, the inverse square root. P lies in
     [0.05, 20], of `"t^-P"` in [0.25, 4]; there the ratio of the levels to the power 1/P is at most 2⁶². P
-    counts by its value: `"1-x^0.50"` is `"1-x^0.5"`, which is `"1-sqrt"`; `"1-x^1"` and `"(1-x)^1"` are `"linear"`.
+    counts by its value: `"1-x^0.50"` is `"1-x^0.5"`, which is `"1-sqrt"`; `"1-x^1"` and `"(1-x)^1"` are
+    `"linear"`.
 
     A stage without `to` stays at its level. A stage of 0 steps jumps to `to` at once. For both, `shape` has
     no effect. After the last stage the curve stays at the last level; before step 0 it has its value at step
