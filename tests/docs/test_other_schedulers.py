@@ -85,8 +85,7 @@ def lost_there(pair, plan):
         return 2.0**-48
     # The base of the exponential is rounded too, and then raised to a power.
     power = plan["total"] / plan["period"] if "exponential" in pair.there else 0
-    if "polynomial" in pair.there:  # the greatest slope of x^P from one step to the end on: x is rounded too
-        power = plan["power"] * max(1, plan["total"] ** (1 - plan["power"]))
+    power += plan["power"] if "polynomial" in pair.there else 0
     return (4 + power) * 2.0**-24
 
 
@@ -102,6 +101,7 @@ def lost_there(pair, plan):
 @given(plans())
 def test_both_blocks_give_the_same_rates(pair, plan):
     assume("OneCycleLR" not in pair.heading or plan["warmup"] > 1)  # it divides by warmup - 1
+    assume("optax.polynomial" not in pair.heading or plan["power"] >= 1)  # as the page says
     made, here = run(pair.here, plan, STEPS)
     end = made["curve"].total_steps if "curve" in made else plan["total"]
     wanted = np.float64(expected(pair.after, here, end, plan))
