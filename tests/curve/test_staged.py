@@ -147,10 +147,30 @@ def test_traced_tables_move_without_a_compilation():
     assert len(compiled) == 1
 
 
+def test_a_power_moves_without_a_compilation():
+    compiled = []
+
+    @jax.jit
+    def values(table, steps):
+        compiled.append(1)
+        return multiplier(table, steps)
+
+    steps = np.arange(120, dtype=np.int32)
+    for first, second, third in (("0.3", "2", "0.5"), ("20", "0.05", "4"), ("1.7", "0.5", "0.25")):
+        shapes = f"1-x^{first}", f"(1-x)^{second}", f"t^-{third}"
+        # The last stage has nearly equal levels, and another way to its values.
+        for levels in ((0.3, 0.7, 0.1), (0.3, 0.7, 0.7 + 1e-9)):
+            stages = [(40, level, shape) for level, shape in zip(levels, shapes, strict=True)]
+            curve = StagedCurve(stages, start=1.0)
+            np.testing.assert_array_equal(values(curve.segments, steps), curve(steps))
+    assert len(compiled) == 1
+
+
 def test_a_stack_of_curves_of_several_shapes():
     curves = [
         PlateauCurve(99, plateaus=[(20, 10)]),
         StagedCurve([(9, 1), (30, 0.1, "exponential"), (9, 0, "1-sqrt")]),
+        StagedCurve([(9, 1, "1-x^3"), (30, 0.1, "t^-1.5"), (9, 0, "(1-x)^0.7")]),
         PlateauCurve(99, decay_shape="linear"),
     ]
     steps = np.arange(120, dtype=np.int32)

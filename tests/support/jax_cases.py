@@ -16,7 +16,17 @@ CURVE = PlateauCurve(
 MANY = PlateauCurve(1000, warmup_steps=100, plateaus=[(3 * i, 1) for i in range(30)], decay_shape="linear")
 NESTED = (
     StagedCurve(
-        [(100, 1.0, "exponential"), (200,), (0, 1e-12), (100, 2e-12), (50, 0.25, "cosine")], start=1e-6
+        [
+            *(
+                (100, 1.0, "exponential"),
+                (50,),
+                (50, 0.6, "1-x^0.4"),
+                (50, 0.3, "t^-0.75"),
+                (50, 0.9, "(1-x)^3"),
+            ),
+            *((0, 1e-12), (50, 2e-12), (50, 3e-12, "t^-2"), (50, 0.25, "cosine")),
+        ],
+        start=1e-6,
     )
     .cooldown(435, 100, to=1e-3)
     .then(CURVE.cooldown(400, 65), scale=0.3)
