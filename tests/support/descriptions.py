@@ -137,7 +137,7 @@ _FEW = range(4)
 
 def _count(counts: Sequence[int], depth: int) -> int:
     """A number of words that is enough for nearly every curve; any further ones are zeros."""
-    return max(9 + 3 * max(counts), 46 + 36 * depth)
+    return max(9 + 3 * max(counts), 40 + 32 * depth)
 
 
 def descriptions(
