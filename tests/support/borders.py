@@ -126,7 +126,10 @@ def _try(drawn: list[int], shape: str, least: Fraction) -> tuple[Description, in
         low, high = sorted((part.start, part.end))
         if not max(low, 2.0**-28) < min(ends) < max(ends) < high:
             return None
-        place = simplest_between(*sorted(_place(part, end) for end in ends))
+        near, far = sorted(_place(part, end) for end in ends)
+        if far * _LONGEST <= 1:
+            return None  # Nearer to the start than any step.
+        place = simplest_between(near, far)
         if place.denominator <= _LONGEST:
             times = read.magnitude(1, _LONGEST // place.denominator)
             length = times * place.denominator

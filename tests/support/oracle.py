@@ -200,8 +200,7 @@ def _plateaus(
     parts = [Part(0, warmup_steps, decimal(init_lr_ratio), one, warmup_shape)]
     begin, level, held = warmup_steps, one, 0
     for start, length in holds:
-        progress = exactly(Fraction(start - warmup_steps - held, decaying))
-        next_level = least + (1 - least) * (1 - _gone(decay_shape, progress))
+        next_level = Part(warmup_steps + held, decaying, one, least, decay_shape).at(start)
         parts.append(Part(begin, start - begin, level, next_level, decay_shape))
         parts.append(_held(start, next_level, length))
         begin, level, held = start + length, next_level, held + length
