@@ -167,10 +167,9 @@ def _interpolate(xp: Any, numbers: Numbers, step: Any, multiply: Product = multi
     After j of the L steps of a segment from a to b, where S(j/L) is the share of the way that its shape has
     gone, the multiplier is
 
-        m = a - (a - b)·S(j/L)         up to the middle, and all along a square root
-        m = b + (a - b)·S((L - j)/L)   beyond it, for shapes with S(1 - x) = 1 - S(x)
-        m = a·2^(-r·j)                 for an exponential, read backwards where it rises
-        m = b + (a - b)·S((L - j)/L)   all along a "(1-x)^P", with S(x) = x^P
+        m = a - (a - b)·S(j/L)         up to the middle, and all along a square root or a "1-x^P"
+        m = b + (a - b)·S((L - j)/L)   beyond it, for shapes with S(1 - x) = 1 - S(x); all along a "(1-x)^P"
+        m = a·2^(-E(j))                for an exponential or a "t^-P", read backwards where it rises
 
     Counting from the nearer end makes both ends exact, needs S on [0, 1/2] only, and cannot leave the range
     between a and b. Levels far below 1 need more than 62 bits: where x = 0, that is where a segment starts
@@ -199,7 +198,9 @@ def _interpolate(xp: Any, numbers: Numbers, step: Any, multiply: Product = multi
             bows = numbers.inverse_power == powers.NEARLY_EQUAL
             share = xp.where(bows, powers.parabola(xp, from_high, numbers, multiply), share)
             from_start = xp.where(bows, start > end, from_start)
-            multiplies = multiplies & (numbers.inverse_power != powers.NEARLY_EQUAL)
+            multiplies = xp.where(
+                numbers.inverse_power != 0, numbers.inverse_power != powers.NEARLY_EQUAL, multiplies
+            )
     else:
         power = multiplies = None
 

@@ -119,6 +119,7 @@ def _half_logarithm(xp: Any, y: Any, multiply: Product) -> Any:
     for _ in range(2):
         inverse = (inverse * ((1 << LIMB_BITS) - ((short * inverse) >> LIMB_BITS))) >> (LIMB_BITS - 1)
     inverse = inverse << LIMB_BITS
+    # `half_sum` may be above 1, which no product overflows: the sum of its factors is below 2.
     for _ in range(2):
         inverse = multiply(inverse, _ONE - multiply(half_sum, inverse)) << 1
     z = multiply(xp.abs(_ONE - y), inverse)

@@ -76,7 +76,7 @@ class Segments(NamedTuple):
     cosine: Any = None
     """1 for a half cosine, else 0."""
     root: Any = None
-    """1 for a square root, else 0. A row of none of the three shapes here is a straight line."""
+    """1 for a square root, else 0. A row without a shape in its columns is a straight line."""
     rate_whole: Any = None
     """A rate r a step, else 0: its whole part below 2³¹. Of an exponential r = ∣log₂(end/start)∣/L. Of
     "1-x^P" and "(1-x)^P" r = P/L. Of "t^-P" r = ((high/low)^(1/P) - 1)/L."""
@@ -103,7 +103,7 @@ class Segments(NamedTuple):
 _RATE = "rate_whole", "rate_high", "rate_middle", "rate_low"
 _EXPONENT = "exponent_whole", "exponent_high", "exponent_low"
 _POWER = "power", *_EXPONENT, *_RATE
-_COLUMNS_OF_SHAPES = {
+_COLUMNS_OF_SHAPES: dict[str | None, tuple[str, ...]] = {
     "cosine": ("cosine",),
     "1-sqrt": ("root",),
     "exponential": _RATE,
@@ -112,6 +112,8 @@ _COLUMNS_OF_SHAPES = {
     INVERSE_POWER: ("inverse_power", "rate_top", *_EXPONENT, *_RATE),
 }
 """The columns that a shape needs beside those of a straight line; a formula by its name."""
+
+_OF_SHAPES = {name for names in _COLUMNS_OF_SHAPES.values() for name in names}
 
 
 class Numbers(NamedTuple):
@@ -149,9 +151,8 @@ def table(rows: Sequence[Row]) -> Segments:
     columns: dict[str, Any] = dict(zip(Segments._fields, map(_frozen, words.T.copy()), strict=True))
     # By the shapes that were described, of flat rows too: when a level changes, no column comes or goes.
     shapes = {found.name if (found := formula(row.shape)) else row.shape for row in rows}
-    needed = {name for shape in shapes if shape in _COLUMNS_OF_SHAPES for name in _COLUMNS_OF_SHAPES[shape]}
-    of_shapes = {name for names in _COLUMNS_OF_SHAPES.values() for name in names}
-    return Segments(**columns | dict.fromkeys(of_shapes - needed))
+    needed = {name for shape in shapes for name in _COLUMNS_OF_SHAPES.get(shape, ())}
+    return Segments(**columns | dict.fromkeys(_OF_SHAPES - needed))
 
 
 def _words(row: Row) -> tuple[int, ...]:
@@ -265,7 +266,7 @@ def python_numbers(table: Segments) -> tuple[list[int], list[Numbers]]:
         row._replace(
             cosine=row.cosine or None,
             root=row.root or None,
-            rate_whole=row.rate_whole if any(getattr(row, name) for name in _RATE) else None,
+            rate_whole=row.rate_whole if any(getattr(row, name) for name in (*_RATE, "rate_top")) else None,
             power=row.power or None,
             inverse_power=row.inverse_power or None,
         )
