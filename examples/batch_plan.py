@@ -210,7 +210,7 @@ def main() -> None:
             train(each, rows, args, stop, save)
         save(wait=True)
     except (OSError, ValueError, RuntimeError, FloatingPointError) as error:
-        sys.exit(f"batch_plan.py: {error}")
+        sys.exit(f"batch_plan.py: {program.with_way_out(error, '--tokens')}")
     program.leave_on_ctrl_c()
     if is_main():
         compare(trainings, curve)

@@ -1,13 +1,14 @@
-"""One stable phase, three cooldowns off its checkpoint, and a plateau that ends when the loss is flat.
+"""One stable phase, three cooldowns off its checkpoint, merges in their place, and a plateau that is held.
 
 A small network learns to guess the next byte of Python's standard library from the eight before it: in
 JAX with optax and in PyTorch with LambdaLR, from the same weights, with the same batches. After the stable
-phase both save a checkpoint, from which three runs go on, each under a cooldown of its own. One more run
-starts anew, holds its peak until the loss has stopped falling, and then cools down. At every update the
-two learning rates are the same float32, bit for bit.
+phase both save a checkpoint, from which three runs go on, each under a cooldown of its own. A fourth goes on
+at the constant rate and saves a checkpoint every 20 updates; the weighted means of these checkpoints take
+the place of the cooldowns. All this is done for several seeds, and the losses are compared.
 
-The losses of two frameworks differ in their last bits, and a rule may decide on these. So both get the loss
-of the JAX run, and hold at the same updates.
+One more run starts anew, holds its peak until the loss has stopped falling, and then cools down. At every
+update the two learning rates are the same float32, bit for bit. The losses of two frameworks differ in their
+last bits, and a rule may decide on these. So both get the loss of the JAX run, and hold at the same updates.
 
     python examples/branch_cooldowns.py
     python examples/branch_cooldowns.py --stable 2000 --cooldowns 200 400 800 --output branches.png
@@ -19,6 +20,7 @@ import program
 import argparse
 import io
 import sysconfig
+import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
@@ -33,14 +35,15 @@ from torch import nn
 from tqdm import tqdm
 
 from plateau_jax import Curve, HoldUntilFlat, StagedCurve, scale_by_curve
-from torch_bridge import lambda_lr
+from torch_bridge import Checkpoints, lambda_lr
 
 matplotlib.use("Agg")  # A file, no window.
 
 CONTEXT = 8  # bytes
-LOOK = 20  # updates between two evaluations on the held-out text
+LOOK = 20  # updates between two evaluations on the held-out text, and between two checkpoints to merge
 # Colours by Okabe and Ito, which colour-blind eyes tell apart; and marks, for black and white.
 LOOKS = ("#000000", "."), ("#0072B2", "^"), ("#009E73", "s"), ("#D55E00", "D"), ("#CC79A7", "v")
+NAMES = {"constant": "constant rate", "merged": "merged", "cooled": "cooled down"}
 
 
 def network(seed):
@@ -98,14 +101,19 @@ class Run(NamedTuple):
     looks: list[int]
     losses: np.ndarray
     """On the held-out text, at `looks`."""
+    kept: dict[int, dict[str, jax.Array]]
+    """The weights in JAX after some of the updates."""
     jax_state: tuple
     """Weights and the optimizer's state. Arrays of JAX never change: this is a checkpoint as it is."""
     torch_state: bytes
 
 
-def train(name, curve, args, text, *, start=None, hold=None):
-    """Follow a curve to its end in both frameworks, from its first step or from another run's checkpoint."""
-    model = network(args.seed)
+def train(name, curve, args, text, *, start=None, hold=None, keep=(), checkpoints=None):
+    """Follow a curve to its end in both frameworks, from its first step or from another run's checkpoint.
+
+    After the updates of `keep` the weights are kept: in JAX as they are, in PyTorch in `checkpoints`.
+    """
+    model = network(text.seed)
     adam = torch.optim.Adam(model.parameters(), lr=args.peak)
     scheduler = lambda_lr(adam, curve, hold=hold)
 
@@ -140,12 +148,18 @@ def train(name, curve, args, text, *, start=None, hold=None):
         adam.load_state_dict(saved["adam"])
         scheduler.load_state_dict(saved["scheduler"])
 
-    done, rates, looks, losses = first, [], [], []
+    done, rates, looks, losses, kept = first, [], [], [], {}
 
     def look():
         looks.append(done)
         losses.append((jax_loss(state[0], *text.held_out), torch_loss(model, *text.held_out).item()))
 
+    def keep_weights():
+        if done in keep:
+            kept[done] = state[0]
+            checkpoints.save(done, model=model)
+
+    keep_weights()
     # A run that is held takes some updates more than its curve has steps.
     bar = tqdm(desc=name, total=curve.total_steps, initial=first, unit=" updates", leave=False)
     while scheduler.clock < curve.total_steps:
@@ -157,6 +171,7 @@ def train(name, curve, args, text, *, start=None, hold=None):
         scheduler.step(*([float(loss)] if hold else []))
         done += 1
         bar.update()
+        keep_weights()
     bar.close()
     look()
 
@@ -165,18 +180,79 @@ def train(name, curve, args, text, *, start=None, hold=None):
     torch.save({name: part.state_dict() for name, part in parts.items()}, saved)
     rates, losses = np.array(rates, np.float32).T, np.array(losses).T
     differing = np.count_nonzero(rates[0].view(np.int32) != rates[1].view(np.int32))
-    print(f"{name:16} {first:5} {done:5} {differing:18}", end="")
+    print(f"{text.seed:4} {name:16} {first:5} {done:5} {differing:18}", end="")
     print("  {:20.4f}  {:10.4f}".format(*losses[:, -1]), flush=True)
-    return Run(name, curve, range(first, done), rates, looks, losses, state, saved.getvalue())
+    return Run(name, curve, range(first, done), rates, looks, losses, kept, state, saved.getvalue())
 
 
-def picture(path, runs):
-    """The learning rates above, the losses below, over one axis of updates; JAX first in each pair."""
-    figure, (above, below) = plt.subplots(
-        2, 1, figsize=(10, 7), sharex=True, height_ratios=(2, 3), layout="constrained"
-    )
+def merge(trees, weights):
+    """The weighted mean of trees of arrays."""
+    return jax.tree.map(lambda *leaves: sum(c * x for c, x in zip(weights, leaves, strict=True)), *trees)
+
+
+class Seed(NamedTuple):
+    """The runs of one seed, and losses in JAX on the held-out text where each cooldown ends."""
+
+    number: int
+    runs: list[Run]
+    """The stable phase, the run that goes on at its rate, the cooldowns."""
+    constant: list[float]
+    cooled: list[float]
+    merged: list[float]
+    difference: float
+    """The largest between the loss of a merge in PyTorch and that of the same merge in JAX."""
+
+
+def train_seed(text, stable, branches, args):
+    """Train the stable phase and go on from its end: under each cooldown, and at the constant rate."""
+    trunk = train("stable phase", stable, args, text)
+    cooled = [train(f"cooldown of {branch.steps}", branch, args, text, start=trunk) for branch in branches]
+    taken = [[*range(branch.at, branch.total_steps, LOOK), branch.total_steps] for branch in branches]
+    longer = stable.then(StagedCurve([(max(args.cooldowns),)], start=1.0))
+    with tempfile.TemporaryDirectory() as folder:
+        keep = {step for steps in taken for step in steps}
+        checkpoints = Checkpoints(folder, keep=len(keep))
+        constant = train("constant rate", longer, args, text, start=trunk, keep=keep, checkpoints=checkpoints)
+        merged, in_torch, model = [], [], network(text.seed)
+        for branch, steps in zip(branches, taken, strict=True):
+            weights = branch.merge_weights(steps)
+            checkpoints.merge(steps, weights, into=model, part="model")
+            in_torch.append(torch_loss(model, *text.held_out).item())
+            trees = [constant.kept[step] for step in steps]
+            mean = merge(trees, weights.tolist())
+            merged.append(float(jax_loss(mean, *text.held_out)))
+    at_constant = [float(jax_loss(constant.kept[steps[-1]], *text.held_out)) for steps in taken]
+    difference = max(abs(one - other) for one, other in zip(merged, in_torch, strict=True))
+    ends = [float(run.losses[0, -1]) for run in cooled]
+    return Seed(text.seed, [trunk, constant, *cooled], at_constant, ends, merged, difference)
+
+
+def compare(seeds, args):
+    """Print the losses where each cooldown ends, one column a seed."""
+    columns = "".join(f"{f'seed {seed.number}':>10}" for seed in seeds)
+    print(f"\nheld-out loss in JAX        {columns}{'mean':>10}")
+    for index, steps in enumerate(args.cooldowns):
+        for name in ("constant", "merged", "cooled"):
+            losses = [getattr(seed, name)[index] for seed in seeds]
+            row = "".join(f"{loss:10.4f}" for loss in [*losses, np.mean(losses)])
+            print(f"{NAMES[name]:14} {steps:5} updates{row}")
+    difference = max(seed.difference for seed in seeds)
+    print(f"largest difference between a merge in PyTorch and the same in JAX: {difference:.1e}")
+
+
+def picture(path, seeds, held):
+    """Rates, and losses over the updates, of the first seed; the last losses of all seeds beside them."""
+    figure = plt.figure(figsize=(12, 7), layout="constrained")
+    grid = figure.add_gridspec(2, 2, height_ratios=(2, 3), width_ratios=(3, 1))
+    above, beside = figure.add_subplot(grid[0, 0]), figure.add_subplot(grid[:, 1])
+    below = figure.add_subplot(grid[1, 0], sharex=above)
+    above.tick_params(labelbottom=False)
+    first = seeds[0]
+    trunk, constant, *cooled = first.runs
+    looks = dict(zip([trunk.name, *(run.name for run in cooled), held.name], LOOKS, strict=True))
     named = {}
-    for run, (color, marker) in reversed([*zip(runs, LOOKS, strict=True)]):
+    for run in [held, *cooled[::-1], constant, trunk]:  # JAX first in each pair
+        color, marker = looks.get(run.name, LOOKS[0])
         line = {"color": color, "lw": 4, "alpha": 0.45}
         marks = {"color": color, "marker": marker, "ls": "", "ms": 4.5}
         above.plot(run.updates, run.rates[0], **line)
@@ -186,16 +262,37 @@ def picture(path, runs):
             *below.plot(run.looks, in_jax, **line),
             *below.plot(run.looks, in_torch, **marks),
         )
-    above.set_title("Learning rate (lines: JAX, marks: PyTorch)", loc="left")
+    stars = {"marker": "*", "ms": 14, "ls": "", "mec": "white"}
+    for run, loss in zip(cooled, first.merged, strict=True):
+        color, _ = looks[run.name]
+        (star,) = below.plot(run.updates.stop, loss, color=color, **stars, zorder=5)
+        named[f"merged in place of the {run.name}, {loss:.3f}"] = (star,)
+    above.set_title(f"Learning rate, seed {first.number} (lines: JAX, marks: PyTorch)", loc="left")
     below.set_title("Loss on the text held out, nats a byte", loc="left")
     below.set(xlabel="updates")
     # The fall at the start would hide the differences at the end.
-    first, *_ = runs
-    lowest = min(run.losses.min() for run in runs)
-    below.set_ylim(lowest - 0.05, first.losses[0, len(first.looks) // 10] + 0.05)
-    below.legend([*named.values()][::-1], [*named][::-1], frameon=False)
-    for axes in (above, below):
+    lowest = min(run.losses.min() for run in [*first.runs, held])
+    below.set_ylim(lowest - 0.05, trunk.losses[0, len(trunk.looks) // 10] + 0.05)
+    below.legend([*named.values()][::-1], [*named][::-1], frameon=False, fontsize="small")
+
+    for index, run in enumerate(cooled):
+        color, marker = looks[run.name]
+        for number, seed in enumerate(seeds):
+            place = index + 0.12 * (number - (len(seeds) - 1) / 2)
+            beside.plot(place, seed.constant[index], color=LOOKS[0][0], marker="_", ms=9)
+            beside.plot(place, seed.merged[index], color=color, **stars)
+            beside.plot(place, seed.cooled[index], color=color, marker=marker, ms=5)
+    beside.set_title(f"Where they end, {len(seeds)} seeds", loc="left")
+    beside.set_xticks(range(len(cooled)), [str(run.updates.stop) for run in cooled])
+    beside.set(xlabel="updates", xlim=(-0.6, len(cooled) - 0.4))
+    handles = [
+        beside.plot([], [], color="gray", **look)[0]
+        for look in ({"marker": "_", "ls": "", "ms": 9}, {**stars}, {"marker": "o", "ls": "", "ms": 5})
+    ]
+    beside.legend(handles, NAMES.values(), frameon=False)
+    for axes in (above, below, beside):
         axes.spines[["top", "right"]].set_visible(False)
+    for axes in (above, below):
         axes.margins(x=0.01)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=150)
@@ -208,11 +305,14 @@ def main() -> None:
     parser.add_argument("--cooldowns", type=int, nargs=3, default=(100, 200, 400), metavar="STEPS")
     parser.add_argument("--peak", type=float, default=1e-2, help="peak learning rate (0.01)")
     parser.add_argument("--every", type=int, default=50, help="updates in a reading of the hold (50)")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seed", type=int, default=0, help="the first seed (0)")
+    parser.add_argument("--seeds", type=int, default=3, help="how many seeds (3)")
     parser.add_argument("--output", type=Path, default=Path("branch_cooldowns.png"), metavar="FILE")
     args = parser.parse_args()
     if not 1e-9 <= args.peak <= 1 or args.seed < 0:
         parser.error(f"--peak {args.peak} must lie between 1e-9 and 1, and --seed {args.seed} be at least 0")
+    if args.seeds < 1:
+        parser.error(f"--seeds {args.seeds} must be at least 1")
     program.check_picture(parser, args.output)
     try:
         stable = StagedCurve([(args.warmup, 1.0), (args.stable - args.warmup,)])
@@ -224,14 +324,14 @@ def main() -> None:
         parser.error(str(error))
 
     torch.set_num_threads(1)  # Matrices this small gain nothing from a second thread.
-    text = Text(args.seed)
-    print("run               from    to  rates that differ  held-out loss in JAX  in PyTorch")
-    trunk = train("stable phase", stable, args, text)
-    cooled = [train(f"cooldown of {branch.steps}", branch, args, text, start=trunk) for branch in branches]
-    until_flat = train("held until flat", held, args, text, hold=rule)
+    print("seed run               from    to  rates that differ  held-out loss in JAX  in PyTorch")
+    texts = [Text(args.seed + number) for number in range(args.seeds)]
+    seeds = [train_seed(text, stable, branches, args) for text in texts]
+    until_flat = train("held until flat", held, args, texts[0], hold=rule)
     lasted = len(until_flat.updates) - held.total_steps + 1
     print(f"updates that the plateau of one step lasted: {lasted}")
-    picture(args.output, [trunk, *cooled, until_flat])
+    compare(seeds, args)
+    picture(args.output, seeds, until_flat)
     print(f"picture: {args.output}")
 
 

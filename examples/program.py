@@ -32,6 +32,12 @@ def stop_between_updates(*signals: signal.Signals) -> threading.Event:
     return stop
 
 
+def with_way_out(error: Exception, options: str) -> str:
+    """The error; if a checkpoint is of another curve, also the options that --resume works without."""
+    way_out = f"; without {options}, --resume goes on as planned" if "saved under" in str(error) else ""
+    return f"{error}{way_out}"
+
+
 def check_writable(parser: ArgumentParser, option: str, path: Path) -> None:
     """Refuse a file or a folder that could not be written, before the training and not after it."""
     nearest = next(each for each in (path, *path.absolute().parents) if each.exists())
@@ -81,7 +87,7 @@ def _explain(kind, error, traceback) -> None:
 # Measured with the defaults, pinned to one core of a shared machine: minutes, GB of memory.
 _COSTS = {
     "batch_plan.py": (1.9, 0.5),
-    "branch_cooldowns.py": (0.6, 0.7),
+    "branch_cooldowns.py": (0.9, 0.8),
     "sweep.py": (0.4, 0.5),
     "train_bloom.py": (0.8, 0.7),
     "train_digits.py": (0.4, 0.7),

@@ -204,8 +204,7 @@ def main() -> None:
             done = saved["done"]
             print(f"resumed from {args.checkpoint} after update {done} of {updates}")
     except ValueError as error:
-        options = "without --epochs, --batch-size and --count, --resume goes on as planned"
-        sys.exit(f"train_bloom.py: {error}{f'; {options}' if 'saved under' in str(error) else ''}")
+        sys.exit(f"train_bloom.py: {program.with_way_out(error, '--epochs, --batch-size and --count')}")
 
     stop = program.stop_between_updates()
 

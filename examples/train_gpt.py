@@ -239,8 +239,7 @@ def main() -> None:
             settings.parent.mkdir(parents=True, exist_ok=True)
             settings.write_text(json.dumps(vars(args)))
     except (OSError, ValueError, RuntimeError) as error:
-        way_out = "; without --steps, --resume goes on as planned" if "saved under" in str(error) else ""
-        sys.exit(f"train_gpt.py: {error}{way_out}")
+        sys.exit(f"train_gpt.py: {program.with_way_out(error, '--steps')}")
 
     stop = program.stop_between_updates(signal.SIGTERM)  # which torchrun sends
 

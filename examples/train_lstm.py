@@ -157,8 +157,7 @@ def main() -> None:
             done = saved["done"]
             print(f"resumed from {args.checkpoint} after update {done} of {updates}")
     except ValueError as error:
-        options = "without --epochs and --window, --resume goes on as planned"
-        sys.exit(f"train_lstm.py: {error}{f'; {options}' if 'saved under' in str(error) else ''}")
+        sys.exit(f"train_lstm.py: {program.with_way_out(error, '--epochs and --window')}")
 
     stop = program.stop_between_updates()
 

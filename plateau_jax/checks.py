@@ -134,6 +134,12 @@ def _as_pairs(name: str, values: list[Any]) -> str:
     return f": did you mean {name}={reprlib.repr(list(zip(numbers[::2], numbers[1::2], strict=True)))}"
 
 
+def shown(value: Any) -> str:
+    """The value as an error shows it: what is long is cut."""
+    text = repr(value)
+    return text if len(text) <= 200 else f"{text[:197]}..."
+
+
 def ordered(value: Any) -> bool:
     """Whether the value has items in an order that the user can have meant."""
     if getattr(value, "ndim", 1) == 0:  # an array of no dimensions counts as `Iterable` too

@@ -1,6 +1,5 @@
 """Rules that hold the curve's clock: what the user wrote, checked once, frozen."""
 
-import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import KW_ONLY, asdict, dataclass
 from itertools import pairwise
@@ -165,14 +164,15 @@ def rules_of(hold: Any, curve: Curve) -> tuple[Rule, ...]:
         return ()
     rules: tuple[Any, ...] = tuple(cast("Any", hold)) if isinstance(hold, list | tuple) else (hold,)
     if not all(isinstance(rule, Rule) for rule in rules):
-        raise TypeError(f"hold = {hold!r} must be a HoldUntilFlat, a HoldBelow, or a list of them")
+        raise TypeError(
+            f"hold = {checks.shown(hold)} must be a HoldUntilFlat, a HoldBelow, or a list of them"
+        )
     if not rules:
         raise ValueError("hold is an empty list; write None for no rule")
     for rule in rules:
         if isinstance(rule, HoldUntilFlat) and not curve.flat_starts:
-            shown = textwrap.shorten(repr(curve), 300, placeholder=" …")
             raise ValueError(
-                f"{rule!r} needs a flat part to hold at, and {shown} has none: "
+                f"{rule!r} needs a flat part to hold at, and {checks.shown(curve)} has none: "
                 "add plateaus=[(start %, duration %)], or to a StagedCurve a stage (steps,)"
             )
     return rules

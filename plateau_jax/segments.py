@@ -302,11 +302,11 @@ def stack(curves: Iterable[Any]) -> Segments:
            [  0,   0,  50,  80, 100]], dtype=int32)
     """
     if not checks.ordered(curves):
-        raise TypeError(f"curves = {curves!r} must be several Curves, in order")
+        raise TypeError(f"curves = {checks.shown(curves)} must be several Curves, in order")
     curves = list(curves)
     for curve in curves:
         if not isinstance(getattr(curve, "segments", None), Segments):
-            raise TypeError(f"curves holds {curve!r}; it must hold Curves")
+            raise TypeError(f"curves holds {checks.shown(curve)}; it must hold Curves")
     tables: list[Segments] = [curve.segments for curve in curves]
     if not tables:
         raise ValueError("curves is empty; stack needs at least one Curve")

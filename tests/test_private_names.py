@@ -23,7 +23,8 @@ from support.loaders import WORKERS
 from support.processes import run
 from torch import Tensor, nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
-from torch.distributed.checkpoint import DefaultSavePlanner, FileSystemWriter
+from torch.distributed.checkpoint import DefaultSavePlanner, FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.filesystem import _StorageInfo
 from torch.nn.utils import parametrizations, spectral_norm
 from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.optim.lr_scheduler import LambdaLR
@@ -182,6 +183,18 @@ def test_a_list_of_contents_names_nothing_else(tmp_path: Path) -> None:
         "metadata.TensorStorageMetadata",
         "metadata._MEM_FORMAT_ENCODING",
     }
+
+
+@_shows("_slice_file")
+def test_a_slice_of_a_file(tmp_path: Path) -> None:
+    """What torch's reader hands to `torch.load`, and nothing beyond it."""
+    path = tmp_path / "file"
+    path.write_bytes(b"0123456789")
+    with path.open("rb") as file:
+        found = FileSystemReader(tmp_path)._slice_file(file, _StorageInfo("file", 3, 4))
+        assert (found.read(2), found.read()) == (b"34", b"56")
+        found.seek(1)
+        assert found.read() == b"456"
 
 
 @_shows("_indices", "_values")

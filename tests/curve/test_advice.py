@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from support.refusals import refuses
 
-from plateau_jax import Curve, HoldBelow, HoldUntilFlat, PlateauCurve, StagedCurve
+from plateau_jax import Curve, HoldBelow, HoldUntilFlat, PlateauCurve, StagedCurve, stack
 from plateau_jax.holds import rules_of
 
 INF = float("inf")
@@ -79,9 +79,24 @@ def test_no_flat_part_to_hold_at(curve):
     refuses(ValueError, *parts, call=rules_of, hold=HoldUntilFlat(2, limit=9), curve=curve)
 
 
-def test_a_long_curve_is_cut_short_in_a_message():
-    with pytest.raises(ValueError, match="needs a flat part to hold at") as caught:
-        rules_of(HoldUntilFlat(2, limit=9), StagedCurve([(9, 1.0 - i / 1000) for i in range(900)]))
+LONG = StagedCurve([(9, 1.0 - i / 1000) for i in range(900)])
+
+
+@pytest.mark.parametrize(
+    ("error", "call"),
+    [
+        (ValueError, lambda: rules_of(HoldUntilFlat(2, limit=9), LONG)),
+        (TypeError, lambda: rules_of([LONG], LONG)),
+        (TypeError, lambda: LONG.then([LONG])),
+        (TypeError, lambda: stack({"long": LONG})),
+        (TypeError, lambda: stack([[LONG]])),
+    ],
+    ids=range(5),
+)
+def test_a_long_curve_is_cut_short_in_a_message(error, call):
+    with pytest.raises(error) as caught:
+        call()
+    assert "StagedCurve(stages=(Stage(steps=9, " in str(caught.value)
     assert len(str(caught.value)) < 700
 
 

@@ -163,7 +163,7 @@ def test_a_load_that_is_undone_ends_no_iteration(
 
 def test_a_path_is_not_a_state() -> None:
     for path in ("loader.pt", Path("loader.pt")):
-        with pytest.raises(TypeError, match=r"is a path: load the file first, .*torch\.load\(path\)"):
+        with pytest.raises(ValueError, match=r"is a path, .*load the file first, .*torch\.load\(path"):
             make_loader(range(4), 2, num_workers=0).load_state_dict(path)  # type: ignore[arg-type]  (that is what is tested)
 
 

@@ -77,6 +77,13 @@ def test_a_state_goes_on_bit_for_bit(wrapper: str) -> None:
 
 
 @pytest.mark.slow
+def test_a_state_of_a_fused_optimizer_goes_on_where_torch_has_no_fused_one() -> None:
+    for found in run(models.from_fused_optimizers):
+        for losses, sharded in found:
+            np.testing.assert_allclose(sharded, losses, rtol=1e-5)
+
+
+@pytest.mark.slow
 def test_a_plain_model_refuses_shards() -> None:
     for said in run(models.shards_in_a_plain_step):
         assert re.search(r"shards of tensors, placed as .*Shard.*; save and load through Checkpoints", said)

@@ -55,37 +55,60 @@ def test_sweep_trains_every_curve_at_once_and_in_turn(tmp_path):
 
 @pytest.fixture(scope="module")
 def branched(tmp_path_factory):
-    """A short run: its folder, the rows that it prints, and its last line."""
+    """A short run: its folder, the rows of its two tables, and its other lines."""
     folder = tmp_path_factory.mktemp("branched")
-    arguments = ["--warmup", 20, "--stable", 120, "--cooldowns", 10, 30, 60, "--every", 5]
+    arguments = ["--warmup", 20, "--stable", 120, "--cooldowns", 10, 30, 60, "--every", 5, "--seeds", 2]
     text = run(EXAMPLES / "branch_cooldowns.py", *arguments, "--output", "new/runs.png", folder=folder)
-    _, *lines, last, _ = text.splitlines()
-    rows = [re.fullmatch(r"(.+?) +(\d+) +(\d+) +(\d+) +([\d.]+) +([\d.]+)", line) for line in lines]
-    return folder, {row[1]: [float(number) for number in row.groups()[1:]] for row in rows}, last
+    runs, ends, others = {}, {}, []
+    for line in text.splitlines():
+        if found := re.fullmatch(r" +(\d) (.+?) +(\d+) +(\d+) +(\d+) +([\d.]+) +([\d.]+)", line):
+            seed, name, *numbers = found.groups()
+            runs[int(seed), name] = [float(number) for number in numbers]
+        elif found := re.fullmatch(r"(.+?) +(\d+) updates +([\d.]+) +([\d.]+) +([\d.]+)", line):
+            name, steps, *losses = found.groups()
+            ends[name, int(steps)] = [float(loss) for loss in losses]
+        else:
+            others.append(line)
+    return folder, runs, ends, others
 
 
 def test_branch_cooldowns_gives_equal_rates_in_every_run(branched):
-    _, rows, last = branched
-    updates = {name: (begin, end) for name, (begin, end, *_) in rows.items()}
-    (held,) = re.findall(r"\d+$", last)
-    assert 4 * 5 < int(held) < 4 * 120
-    assert updates == {
+    _, runs, _, others = branched
+    updates = {key: (begin, end) for key, (begin, end, *_) in runs.items()}
+    lasted = int(number_after("updates that the plateau of one step lasted:", others))
+    assert 4 * 5 < lasted < 4 * 120
+    expected = {
         "stable phase": (0, 120),
+        "constant rate": (120, 180),
         "cooldown of 10": (120, 130),
         "cooldown of 30": (120, 150),
         "cooldown of 60": (120, 180),
-        "held until flat": (0, 20 + int(held) + 60),
     }
-    for _, _, differing, in_jax, in_torch in rows.values():
+    of_seeds = {(seed, name): found for seed in (0, 1) for name, found in expected.items()}
+    assert updates == {**of_seeds, (0, "held until flat"): (0, 20 + lasted + 60)}
+    for _, _, differing, in_jax, in_torch in runs.values():
         assert differing == 0
         assert in_jax == pytest.approx(in_torch, abs=1e-2)
 
 
 def test_branch_cooldowns_lowers_the_loss_and_draws_it(branched):
-    folder, rows, _ = branched
-    losses = {name: in_jax for name, (*_, in_jax, _) in rows.items()}
-    assert losses["cooldown of 60"] < losses["stable phase"] - 0.05
+    folder, runs, _, _ = branched
+    assert runs[0, "cooldown of 60"][-1] < runs[0, "stable phase"][-1] - 0.05
     assert_is_a_picture(folder / "new" / "runs.png")
+
+
+def test_branch_cooldowns_compares_merges_with_cooldowns(branched):
+    """A merge of 60 updates beats the constant rate; in PyTorch and in JAX it is the same."""
+    _, runs, ends, others = branched
+    names = "constant rate", "merged", "cooled down"
+    assert ends.keys() == {(name, steps) for name in names for steps in (10, 30, 60)}
+    for (name, steps), (*losses, mean) in ends.items():
+        assert mean == pytest.approx(np.mean(losses), abs=1e-4)
+        if name == "cooled down":
+            assert losses == [runs[seed, f"cooldown of {steps}"][-2] for seed in (0, 1)]
+    for seed in (0, 1):
+        assert ends["merged", 60][seed] < ends["constant rate", 60][seed]
+    assert number_after("largest difference between a merge in PyTorch and the same in JAX:", others) < 1e-2
 
 
 @pytest.mark.parametrize(
@@ -105,6 +128,7 @@ def test_branch_cooldowns_lowers_the_loss_and_draws_it(branched):
         ("branch_cooldowns.py", ["--every", "0"], "every = 0 must"),
         ("branch_cooldowns.py", ["--peak", "nan"], "--peak nan"),
         ("branch_cooldowns.py", ["--seed", "-1"], "--seed -1"),
+        ("branch_cooldowns.py", ["--seeds", "0"], "--seeds 0 must be at least 1"),
         ("branch_cooldowns.py", ["--output", "runs.xyz"], "--output runs.xyz"),
         ("branch_cooldowns.py", ["--output", "/dev/null/a.png"], "a.png can't be written: Not a directory"),
         ("train_digits.py", ["--output", "/dev/null/a.png"], "a.png can't be written: Not a directory"),
@@ -136,6 +160,7 @@ def test_benchmark_prints_every_table(tmp_path):
         "PyTorch, scheduler.step() with 1 parameter group\n",
         "PyTorch, scheduler.step() with 10 parameter groups\n",
         "NumPy, curve(steps)",
+        "NumPy, outlook(curve)",
         "PyTorch on the CPU, multiplier(table, steps)",
         "Python, peak * curve(step) in a loop",
         "Construction, the curve and its table",

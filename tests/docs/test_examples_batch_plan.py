@@ -130,7 +130,9 @@ def test_a_resume_under_another_curve_is_refused(uninterrupted):
     folder, _ = uninterrupted
     status, _, errors = start(folder, "batch_plan.py", "--resume", "--tokens", 102_400).finish()
     assert status == 1
-    assert errors.splitlines()[-1].startswith("batch_plan.py: state_dict was saved under PlateauCurve(")
+    last = errors.splitlines()[-1]
+    assert last.startswith("batch_plan.py: state_dict was saved under PlateauCurve(")
+    assert last.endswith("; without --tokens, --resume goes on as planned")
 
 
 @pytest.mark.parametrize(

@@ -49,6 +49,13 @@ def loading(part: Any) -> partial[Any]:
     return partial(part.load_state_dict, state_dict=part.state_dict())
 
 
+def merging(path: Path) -> tb.Checkpoints:
+    checkpoints = tb.Checkpoints(path)
+    for count in (1, 2):
+        checkpoints.save(count, model=nn.Linear(1, 1), wait=True)
+    return checkpoints
+
+
 def stepping() -> partial[Any]:
     found = optimizer()
     scheduler = tb.lambda_lr(found, CURVE)
@@ -67,10 +74,12 @@ CALLS: dict[str, Callable[[Path], partial[Any]]] = {
         PLAN.micro_batches, consumed=3, micro_batch=2, processes=2
     ),
     "plateau_jax.BatchPlan.updates": lambda _: partial(PLAN.updates, total=3),
+    "plateau_jax.Comparison": lambda _: partial(pj.Comparison, names=("a",), bounds=(1.0,), peaks=(1.0,)),
     "plateau_jax.Curve.__call__": lambda _: partial(CURVE, step=3),
     "plateau_jax.Curve.cooldown": lambda _: partial(CURVE.cooldown, at=50, steps=9, to=0.0, shape="linear"),
     "plateau_jax.Curve.first_difference": lambda _: partial(CURVE.first_difference, other=CURVE),
     "plateau_jax.Curve.from_dict": lambda _: partial(pj.Curve.from_dict, arguments=CURVE.to_dict()),
+    "plateau_jax.Curve.merge_weights": lambda _: partial(CURVE.merge_weights, steps=[10, 20, 30]),
     "plateau_jax.Curve.plot": lambda _: partial(CURVE.plot, peak_value=0.1),
     "plateau_jax.Curve.same_until": lambda _: partial(CURVE.same_until, other=CURVE, step=3),
     "plateau_jax.Curve.then": lambda _: partial(CURVE.then, other=CURVE, scale=0.5),
@@ -78,8 +87,10 @@ CALLS: dict[str, Callable[[Path], partial[Any]]] = {
     "plateau_jax.HoldUntilFlat": lambda _: partial(
         pj.HoldUntilFlat, patience=3, threshold=0.1, threshold_mode="rel", every=2, limit=9
     ),
+    "plateau_jax.Outlook": lambda _: partial(pj.Outlook, bound=1.0, peak=1.0),
     "plateau_jax.PlateauCurve": lambda _: partial(pj.PlateauCurve, **CURVE.to_dict()),
     "plateau_jax.StagedCurve": lambda _: partial(pj.StagedCurve, stages=[(10, 1.0), (5,)], start=0.5),
+    "plateau_jax.compare": lambda _: partial(lambda curves: pj.compare(curves), curves=CURVE),
     "plateau_jax.cosine_plateau_schedule": lambda _: partial(
         pj.cosine_plateau_schedule,
         init_value=0,
@@ -91,6 +102,7 @@ CALLS: dict[str, Callable[[Path], partial[Any]]] = {
     ),
     "plateau_jax.multiplier": lambda _: partial(pj.multiplier, segments=CURVE.segments, step=3),
     "plateau_jax.optax_schedule": lambda _: partial(pj.optax_schedule, curve=CURVE, peak_value=0.1),
+    "plateau_jax.outlook": lambda _: partial(pj.outlook, curve=CURVE),
     "plateau_jax.plot": lambda _: partial(pj.plot, curves=[CURVE], peak_value=0.1),
     "plateau_jax.scale_by_curve": lambda _: partial(
         pj.scale_by_curve, curve=CURVE, peak_value=0.1, hold=RULE, unit=None
@@ -100,6 +112,9 @@ CALLS: dict[str, Callable[[Path], partial[Any]]] = {
     "torch_bridge.Checkpoints.load": lambda path: partial(tb.Checkpoints(path).load, count=None, part={}),
     "torch_bridge.Checkpoints.load_model": lambda path: partial(
         tb.Checkpoints(path).load_model, model=nn.Linear(1, 1), count=None, part="step"
+    ),
+    "torch_bridge.Checkpoints.merge": lambda path: partial(
+        merging(path).merge, counts=[1, 2], weights=[0.5, 0.5], into=nn.Linear(1, 1), part="model"
     ),
     "torch_bridge.Checkpoints.save": lambda path: partial(
         tb.Checkpoints(path).save, count=3, wait=True, part={}

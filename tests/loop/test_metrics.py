@@ -13,7 +13,7 @@ from support.training import CURVE, Net, Operators, batches, mean_loss, spoiled,
 from torch import Tensor, nn
 
 from torch_bridge import MetricLog, StepResult, TrainStep
-from torch_bridge.training.result import ResultWithAux
+from torch_bridge.training.result import with_more
 
 _floats = st.floats(width=32, allow_nan=False)
 _counts = st.integers(0, 2**53)
@@ -69,13 +69,18 @@ def test_saving_changes_nothing_of_when_rows_come(every: int, saves: list[bool])
     assert log.rows == straight.rows
 
 
+def _with_aux(number: int, aux: torch.Tensor) -> StepResult:
+    loss, norm, rates, *counts = _result(0.5, 0.5, [0.5], number, 0, number)
+    return with_more(loss, norm, rates, torch.stack(counts), (aux,))
+
+
 def test_a_log_is_bounded_and_keeps_no_aux() -> None:
     log = MetricLog(every=10)
     kept = weakref.ref(aux := torch.ones(3))
     for number in range(1500):
-        log(ResultWithAux(*_result(0.5, 0.5, [0.5], number, 0, number)).with_aux((aux,)))
+        log(_with_aux(number, aux))
     assert [row["applied"] for row in log.rows] == list(range(500, 1500))
-    log(ResultWithAux(*_result(0.5, 0.5, [0.5], 0, 0, 0)).with_aux((aux,)))
+    log(_with_aux(0, aux))
     del aux
     gc.collect()
     assert kept() is None

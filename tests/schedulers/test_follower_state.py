@@ -167,9 +167,7 @@ def test_what_is_no_state_is_refused(change: dict[str, Any], strict: bool) -> No
     assert (str(optimizer.param_groups), follower.state_dict()) == before
 
 
-@pytest.mark.parametrize(
-    "state", [None, {}, [], "state", lambda_lr(optimizer_with([0.1]), CURVE).state_dict()]
-)
+@pytest.mark.parametrize("state", [None, {}, [], 5, lambda_lr(optimizer_with([0.1]), CURVE).state_dict()])
 def test_what_is_no_state_at_all(state: Any) -> None:
     with pytest.raises(ValueError, match="not the state of a follower"):
         follow(optimizer_with([0.1]), "momentum", CURVE).load_state_dict(state)

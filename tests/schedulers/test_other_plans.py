@@ -40,7 +40,7 @@ def _scheduled(curve: Any, peaks: list[float], steps: int, form: Any = float) ->
 
 
 @pytest.mark.filterwarnings("ignore:the curve has total_steps:plateau_jax.CurveWarning")
-@pytest.mark.filterwarnings("ignore:the clock of this TrainStep:plateau_jax.CurveWarning")
+@pytest.mark.filterwarnings("ignore:the curve has total_steps:plateau_jax.CurveWarning")
 @every_branch
 @examples(20)
 @given(at=st.integers(0, 60), more=st.integers(0, 20))
@@ -113,7 +113,7 @@ def test_a_plan_that_is_another_from_the_saved_step_on(form: Any, strict: bool) 
 
 
 @pytest.mark.filterwarnings("ignore:the curve has total_steps:plateau_jax.CurveWarning")
-@pytest.mark.filterwarnings("ignore:the clock of this TrainStep:plateau_jax.CurveWarning")
+@pytest.mark.filterwarnings("ignore:the curve has total_steps:plateau_jax.CurveWarning")
 @pytest.mark.filterwarnings("ignore:The epoch parameter")  # which SequentialLR passes
 @given(st.sampled_from((float, torch.tensor, _NARROW)), st.booleans(), st.integers(1, 40))
 def test_a_second_part_of_sequential_lr_under_another_plan(form: Any, strict: bool, saved_at: int) -> None:
@@ -164,7 +164,7 @@ def test_a_second_part_that_waits_for_its_turn_is_not_in_charge() -> None:
     ]
 
 
-@pytest.mark.filterwarnings("ignore:the clock of this TrainStep:plateau_jax.CurveWarning")
+@pytest.mark.filterwarnings("ignore:the curve has total_steps:plateau_jax.CurveWarning")
 @pytest.mark.parametrize("name", ["adamw", "momentum", "plain adam"])
 @every_branch
 @examples(4)

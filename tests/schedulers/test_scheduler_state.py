@@ -209,11 +209,11 @@ def test_a_path_in_place_of_a_state_is_told(path, strict):
         lambda_lr(optimizer, CURVE, hold=HoldUntilFlat(5, limit=20)),
         follow(optimizer, "momentum", CURVE),
     ):
-        with pytest.raises(ValueError, match=r"is a path; load the file first: load_state_dict\(torch\.load"):
+        with pytest.raises(ValueError, match=r"is a path, .*load the file first, load_state_dict\(torch"):
             scheduler.load_state_dict(path, strict=strict)
 
 
-@pytest.mark.parametrize("state", [None, {}, [], {"last_epoch": 3}, "state"], ids=repr)
+@pytest.mark.parametrize("state", [None, {}, [], {"last_epoch": 3}, 5], ids=repr)
 def test_what_is_no_state_at_all_is_refused(state):
     with pytest.raises(ValueError, match="state_dict is not the state of a LambdaLR"):
         lambda_lr(optimizer_with([0.1]), CURVE).load_state_dict(state)

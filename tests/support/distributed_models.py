@@ -113,9 +113,9 @@ def weights_of_main(wrapper: str) -> tuple[bool, dict[str, np.ndarray]]:
     return is_main(), whole(dict(getattr(model, "module", model).state_dict()))
 
 
-def step_over(wrapper: str) -> TrainStep:
+def step_over(wrapper: str, kind: Any = torch.optim.AdamW, **options: Any) -> TrainStep:
     model = build(wrapper)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, fused=True)
+    optimizer = kind(model.parameters(), lr=0.1, **{"fused": True} | options)
     return TrainStep(model, optimizer, mean_loss, CURVE)
 
 
@@ -154,6 +154,19 @@ def _full(tensor: Any) -> Tensor:
 
 def _last_states(*steps: TrainStep) -> Any:
     return tuple(whole({name: step.state_dict()[name] for name in ("model", "optimizer")}) for step in steps)
+
+
+def from_fused_optimizers() -> list[tuple[list[float], list[float]]]:
+    """The losses of two updates under DDP, and under `fully_shard` of a step that loaded the state before."""
+    found: list[tuple[list[float], list[float]]] = []
+    for kind, options in ((torch.optim.SGD, {"momentum": 0.9}), (torch.optim.Adagrad, {})):
+        one, other = step_over("ddp", kind, **options), step_over("fsdp", kind, fused=None, **options)
+        for number in range(3):
+            _update(one, number)
+        other.load_state_dict(one.state_dict())
+        one_losses, other_losses = ([_update(step, number) for number in (3, 4)] for step in (one, other))
+        found.append((one_losses, other_losses))
+    return found
 
 
 def shards_in_a_plain_step() -> str:

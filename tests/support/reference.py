@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from typing import Any, cast
 
 from sphinx.pycode import ModuleAnalyzer
@@ -58,6 +59,12 @@ def _own(kind: type[Any]) -> Iterator[tuple[str, Any, str, str]]:
         yield name, found, docstring, str(annotations.get(name, ""))
 
 
+def _is_hidden(kind: type[Any]) -> bool:
+    """Whether a class of ours is not public, so that its members are those of the public classes."""
+    ours = kind.__module__.partition(".")[0] in {package.__name__ for package in PACKAGES}
+    return ours and kind not in NAMES.values()
+
+
 def members() -> Iterator[Member]:
     """All that pages show.
 
@@ -69,7 +76,8 @@ def members() -> Iterator[Member]:
         yield Member(name, docstring, function=_function(found))
         if not isinstance(found, type):
             continue
-        for own, value, written, annotation in _own(found):
+        shown = [found, *(base for base in found.__mro__ if _is_hidden(base))]
+        for own, value, written, annotation in chain.from_iterable(map(_own, shown)):
             is_field = bool(annotation)
             if own == "__call__" or (not own.startswith("_") and (is_field or value is not None)):
                 yield Member(f"{name}.{own}", written, docstring, _function(value), annotation)

@@ -26,7 +26,7 @@ from torch_bridge.training import clock
 pytestmark = [
     pytest.mark.gpu,
     # Runs may go on past the end of a curve; the warning has its own tests.
-    pytest.mark.filterwarnings("ignore:the clock of this TrainStep:plateau_jax.CurveWarning"),
+    pytest.mark.filterwarnings("ignore:the curve has total_steps:plateau_jax.CurveWarning"),
 ]
 
 

@@ -21,7 +21,7 @@ from torch_bridge.training.clock import Counts
 from torch_bridge.training.update_clock import UpdateClock
 
 # Runs may go on past the end of a curve; the warning has its own tests.
-pytestmark = pytest.mark.filterwarnings("ignore:the clock of this TrainStep:plateau_jax.CurveWarning")
+pytestmark = pytest.mark.filterwarnings("ignore:the curve has total_steps:plateau_jax.CurveWarning")
 
 _CPU = torch.device("cpu")
 _LOSS = torch.tensor(0.5)

@@ -1,5 +1,8 @@
 """A step with a unit: consumed and clock are Python's sums, and the rates those of the curve there."""
 
+import copy
+import pickle
+from collections.abc import Callable
 from itertools import accumulate
 from typing import Any
 from unittest.mock import patch
@@ -26,6 +29,7 @@ from support.training import (
     through_a_file,
 )
 from torch import Tensor
+from torch.utils import _pytree as pytree
 
 from plateau_jax import Curve, HoldUntilFlat, PlateauCurve, StagedCurve
 from torch_bridge import Checkpoints, MetricLog
@@ -37,7 +41,7 @@ from torch_bridge.training.clock import Counts
 from torch_bridge.training.counted_clock import CountedClock
 
 # Runs may go on past the end of a curve; the warning has its own tests.
-pytestmark = pytest.mark.filterwarnings("ignore:the clock of this TrainStep:plateau_jax.CurveWarning")
+pytestmark = pytest.mark.filterwarnings("ignore:the curve has total_steps:plateau_jax.CurveWarning")
 
 _CPU = torch.device("cpu")
 _NO = torch.tensor(False)
@@ -391,10 +395,44 @@ def test_a_negative_count_on_the_device_is_none() -> None:
 def test_the_end_of_the_curve_is_told() -> None:
     curve = StagedCurve([(10, 1.0), (10, 0.0)])
     step = step_of(curve=curve, unit=4, count=_of_rows)
-    for batch in batches(40, 4):
+    for batch in batches(31, 4):
         step(batch)
-    with pytest.warns(UserWarning, match=r"at step 40, .*number of samples or tokens, // 4"):
+    with pytest.warns(UserWarning, match=r"at step 31, .*as the training consumes, in units of 4;"):
         step.state_dict()
+
+
+@pytest.mark.parametrize(
+    "anew",
+    [
+        lambda result: result._replace(loss=result.loss * 2),
+        copy.copy,
+        copy.deepcopy,
+        lambda result: pickle.loads(pickle.dumps(result)),
+    ],
+    ids=("replaced", "copied", "deeply copied", "pickled"),
+)
+def test_a_result_made_from_another_keeps_what_is_beside_its_items(anew: Callable[[Any], Any]) -> None:
+    step = step_of(
+        loss_fn=lambda model, batch: (mean_loss(model, batch), model(batch[0]).mean()),
+        has_aux=True,
+        unit=4,
+        count=_of_rows,
+    )
+    result = step(*batches(3))
+    assert result.consumed == 12
+    again = anew(result)
+    assert type(again) is type(result)
+    assert same(again.consumed, result.consumed)
+    assert same(list(again.aux), list(result.aux))
+
+
+def test_a_result_of_tree_map_says_what_it_lost() -> None:
+    """torch makes it from the items alone."""
+    result = step_of(unit=4, count=_of_rows)(*batches(1))
+    again = pytree.tree_map(lambda item: item + 0, result)
+    assert same(tuple(again), tuple(result))
+    with pytest.raises(AttributeError, match=r"made anew.* read result\.consumed before"):
+        _ = again.consumed
 
 
 def test_the_count_is_asked_once_for_each_micro_batch_without_a_gradient() -> None:

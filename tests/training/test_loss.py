@@ -56,6 +56,15 @@ def test_values_that_are_refused(value: Any, shown: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "weight", [{"logits": torch.ones(500, 7)}, torch.ones(500, 7), "accuracy", (_x, 2), _x], ids=range(5)
+)
+def test_something_else_than_a_weight_is_told_what_a_pair_means(weight: Any) -> None:
+    with pytest.raises((TypeError, ValueError), match=r"a pair is \(sum, weight\).*has_aux=True") as caught:
+        as_loss((_x, weight))
+    assert len(str(caught.value)) < 500
+
+
+@pytest.mark.parametrize(
     "weight", [3, 2.5, np.float64(2.5), torch.tensor(3), torch.tensor(2.5), torch.tensor(True)]
 )
 @pytest.mark.parametrize("pair", [tuple, list])

@@ -17,11 +17,17 @@ from torch_bridge.training import clock
 
 
 @pytest.mark.parametrize(
-    "criterion", [nn.MSELoss(), nn.functional.mse_loss, nn.CrossEntropyLoss()], ids=range(3)
+    "criterion", [nn.MSELoss(), nn.MSELoss, nn.functional.mse_loss, nn.L1Loss(reduction="sum")], ids=range(4)
 )
 def test_a_criterion_as_loss_fn(criterion: Any) -> None:
-    with pytest.raises(TypeError, match=r"loss_fn\(model, batch\): wrap the criterion"):
+    """What the message says to write in its place is right."""
+    with pytest.raises(TypeError, match=r"loss_fn\(model, batch\): wrap the criterion") as caught:
         step_of(loss_fn=criterion)
+    written = str(caught.value).partition("wrap the criterion, ")[2]
+    step, (batch,) = step_of(loss_fn=eval(written, {"nn": nn, "criterion": criterion})), batches(1)
+    outputs = step.model(batch[0])
+    expected = (criterion() if isinstance(criterion, type) else criterion)(outputs, batch[1])
+    assert step(batch).loss.item() == pytest.approx(expected.item())
 
 
 def test_a_module_of_ones_own_as_loss_fn() -> None:
@@ -61,10 +67,19 @@ def test_a_clock_far_past_the_end(name: str) -> None:
         step, (batch,) = step_of(name, curve=PlateauCurve(20)), batches(1)
         for _ in range(25):
             step(batch)
-        with pytest.warns(CurveWarning, match="its curve has 20 steps") as caught:
+        with pytest.warns(CurveWarning, match="has total_steps = 20, .*so no weight changes") as caught:
             train(step, [batch] * 30)
     assert len(caught) == 1
     assert caught[0].filename == training.__file__, "the line of the call"
+
+
+@pytest.mark.parametrize("total", [20, 100, 700])
+def test_a_short_run_past_the_end_is_told_soon(total: int) -> None:
+    step, (batch,) = step_of(curve=PlateauCurve(total)), batches(1)
+    train(step, [batch] * (total + 10))
+    with pytest.warns(CurveWarning, match=f"total_steps = {total}, but") as caught:
+        train(step, [batch] * (total + 10))
+    assert len(caught) == 1
 
 
 @pytest.mark.parametrize("curve", [PlateauCurve(20, min_lr_ratio=0.1), PlateauCurve(200)])

@@ -70,18 +70,36 @@ def test_a_clock_of_before_under_a_rule() -> None:
     assert step(batch).lr.item() == pytest.approx(CURVE(7) * 0.01)
 
 
-def test_a_decayed_rate_is_not_taken_as_the_peak() -> None:
+KINDS = [torch.optim.Adam, torch.optim.Adagrad, torch.optim.SGD]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("loaded", [False, True])
+def test_a_decayed_rate_is_not_taken_as_the_peak(kind: Any, loaded: bool) -> None:
+    """Plain SGD keeps nothing of a step, but its rate is not the one that it was built with."""
     model, (batch,) = Net(), batches(1)
-    optimizer = optimizer_of("plain adam", model)
+    optimizer = kind(model.parameters(), lr=0.01)
     for step in range(3):
         optimizer.param_groups[0]["lr"] = 0.01 * CURVE(step)
         mean_loss(model, batch).backward()
         optimizer.step()
-    with pytest.raises(ValueError, match=r'applied = 3.*"initial_lr"'):
+    if loaded:
+        state = through_a_file(optimizer.state_dict())
+        optimizer = kind(model.parameters(), lr=0.01)
+        optimizer.load_state_dict(state)
+    with pytest.raises(ValueError, match=r'applied = 3, but param_groups\[0\].*"initial_lr"'):
         TrainStep(model, optimizer, mean_loss, CURVE, applied=3)
     optimizer.param_groups[0]["initial_lr"] = 0.01
     result = TrainStep(model, optimizer, mean_loss, CURVE, applied=3)(batch)
     assert result.lr.item() == pytest.approx(CURVE(3) * 0.01)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_fresh_optimizer_has_its_peaks_in_its_groups(kind: Any) -> None:
+    model, (batch,) = Net(), batches(1)
+    groups = [{"params": model.first.parameters(), "lr": 0.02}, {"params": model.last.parameters()}]
+    step = TrainStep(model, kind(groups, lr=0.01), mean_loss, CURVE, applied=3)
+    assert step(batch).lr.tolist() == pytest.approx([CURVE(3) * 0.02, CURVE(3) * 0.01])
 
 
 @pytest.mark.parametrize(("applied", "error"), [(-1, ValueError), (1.5, TypeError), ("2", TypeError)])

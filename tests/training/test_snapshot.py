@@ -35,7 +35,7 @@ from torch_bridge import TrainStep, make_loader, prefetch
 from torch_bridge.training import clock
 
 # Runs may go on past the end of a curve; the warning has its own tests.
-pytestmark = pytest.mark.filterwarnings("ignore:the clock of this TrainStep:plateau_jax.CurveWarning")
+pytestmark = pytest.mark.filterwarnings("ignore:the curve has total_steps:plateau_jax.CurveWarning")
 
 
 def _seed(seed: int) -> None:

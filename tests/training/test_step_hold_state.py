@@ -22,7 +22,7 @@ from plateau_jax import Curve, HoldBelow
 from torch_bridge.training import clock
 
 # Short curves, and runs past their ends; the warning has its own tests.
-pytestmark = pytest.mark.filterwarnings("ignore:the clock of this TrainStep:plateau_jax.CurveWarning")
+pytestmark = pytest.mark.filterwarnings("ignore:the curve has total_steps:plateau_jax.CurveWarning")
 
 SIZE = 40
 

@@ -31,7 +31,7 @@ from torch_bridge.training.capture import Graphs
 from torch_bridge.training.changes import Foundation
 
 # Runs may go on past the end of a curve; the warning has its own tests.
-pytestmark = pytest.mark.filterwarnings("ignore:the clock of this TrainStep:plateau_jax.CurveWarning")
+pytestmark = pytest.mark.filterwarnings("ignore:the curve has total_steps:plateau_jax.CurveWarning")
 
 _HOLDS = {"flat": PATIENT, "below": HoldBelow(0.9, 3, every=2), "both": [PATIENT, HoldBelow(0.9, 3)]}
 

@@ -34,7 +34,7 @@ from torch_bridge import MetricLog, TrainStep
 from torch_bridge.training import clock
 
 # Runs may go on past the end of a curve; the warning has its own tests.
-pytestmark = pytest.mark.filterwarnings("ignore:the clock of this TrainStep:plateau_jax.CurveWarning")
+pytestmark = pytest.mark.filterwarnings("ignore:the curve has total_steps:plateau_jax.CurveWarning")
 
 _LOSSES = {"mean": mean_loss, "pair": pair_loss, "device pair": device_pair_loss}
 

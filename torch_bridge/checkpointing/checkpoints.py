@@ -5,7 +5,7 @@ import warnings
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, Never
+from typing import Any, Never, TypeVar
 
 import torch
 from torch import nn
@@ -19,6 +19,8 @@ from torch_bridge.checkpointing.writing_ranks import WritingRanks
 from torch_bridge.core import at_this_line, checks
 from torch_bridge.distributed import processes
 from torch_bridge.distributed.agreement import on_all_ranks
+
+Value = TypeVar("Value")
 
 _MOST_READS = 100  # attempts to read a checkpoint before it is removed
 
@@ -200,7 +202,85 @@ class Checkpoints:
         True
         >>> folder.cleanup()
         """
-        return self._load(count, parts.check_model, {part: model}, LoadingModel)
+
+        def check(parts_by_name: Mapping[str, Any]) -> None:
+            ((name, part),) = parts_by_name.items()
+            parts.check_model(name, "model", part)
+
+        return self._load(count, check, {part: model}, LoadingModel)
+
+    def merge(
+        self, counts: Sequence[int], weights: Sequence[float], *, into: nn.Module, part: str = "step"
+    ) -> None:
+        """Load the weighted mean of a model's weights in several checkpoints.
+
+            tensor = Σ weights[i] · (the tensor in checkpoint counts[i])
+
+        This is the mean of all floating-point tensors, buffers among them. Everything else, an integer buffer
+        for instance, comes from the last of `counts`. `Curve.merge_weights` gives the weights that take the
+        place of a cooldown.
+
+        A tensor that is float64 in a checkpoint is summed in float64, any other in float32, and the sum is
+        rounded to the module's dtype at the end. The result has the same bits on any number of ranks. The
+        tensors are read one by one: on each rank, beside the module, there is at most one whole model in
+        memory and what the sum of one tensor takes; at the end, two. All files are compared with their
+        SHA-256 first.
+
+        Args:
+            counts: The checkpoints, each once.
+            weights: A number for each checkpoint; they add up to 1, to within 10⁻⁶, which leaves room for
+                weights of dtype float32. Weights below 0 are taken too. A checkpoint of weight 0 is checked,
+                and not summed.
+            into: The module, plain or wrapped, on any number of ranks, as for `load_model`. It is loaded
+                with `load_state_dict`.
+            part: The name of the part: a `TrainStep`, or a module.
+
+        Raises:
+            TypeError: `counts` is not a sequence of integers, or `weights` is not a sequence of numbers;
+                `into` is not a module.
+            ValueError: `counts` is empty or names a checkpoint twice; there are more or fewer weights than
+                counts, one is not finite, or they don't add up to 1; there is no checkpoint of one of the
+                counts; it has no such part; the part is neither a `TrainStep` nor a module, or of another
+                model; a tensor has floating point in one checkpoint and not in another; the module has no
+                memory; the arguments are not the same on all ranks.
+            RuntimeError: A checkpoint is damaged; or another rank has failed.
+            Exception: What the module raises that refuses the state. After any error the module is as before.
+
+        >>> import tempfile, torch
+        >>> from torch_bridge import Checkpoints
+        >>> folder, model = tempfile.TemporaryDirectory(), torch.nn.Linear(1, 1, bias=False)
+        >>> checkpoints = Checkpoints(folder.name)
+        >>> for count in (10, 20):
+        ...     _ = model.weight.data.fill_(count)
+        ...     checkpoints.save(count, model=model)
+        >>> checkpoints.merge([10, 20], [0.25, 0.75], into=model, part="model")
+        >>> model.weight.item()
+        17.5
+        >>> folder.cleanup()
+        """
+        # For the start-up, as in save.
+        from torch_bridge.checkpointing import merging
+
+        def begin() -> tuple[list[int], list[float], str]:
+            self._background.finish()
+            parts.check_model(part, "into", into)
+            return *merging.check(counts, weights), part
+
+        with named_when_missing("Checkpoints.merge", at_this_line()):
+            begun = on_all_ranks(begin)
+        for rank, asked in enumerate(begun):
+            if asked != begun[0]:
+                raise ValueError(
+                    f"rank 0 merges (counts, weights, part) = {begun[0]}, and rank {rank} merges {asked}"
+                )
+        called, shares, name = begun[0]
+
+        def work(held: ExitStack) -> None:
+            loading = LoadingModel(name, into)
+            merging.read(self.directory, called, shares, loading, held)
+            load_all_or_none([loading])
+
+        self._unless_removed(work)
 
     def _load(
         self,
@@ -221,18 +301,32 @@ class Checkpoints:
         _check_same(begun)
         called, _ = begun[0]
         # For the start-up, as in save.
-        from torch_bridge.checkpointing.loading import RemovedError, read
+        from torch_bridge.checkpointing.loading import read
+
+        def work(held: ExitStack) -> int | None:
+            loading = [kind(name, part) for name, part in parts_by_name.items()]
+            found, messages = read(self.directory, called, loading, held)
+            if found is not None:
+                for message in messages:
+                    warnings.warn(message, UserWarning, stacklevel=5)
+                load_all_or_none(loading)
+            return found
+
+        return self._unless_removed(work)
+
+    def _unless_removed(self, work: Callable[[ExitStack], Value]) -> Value:
+        """Do what reads checkpoints; once more where one of them was removed meanwhile.
+
+        Args:
+            work: Gets a stack: until it is closed, the checkpoints that it holds are not removed.
+        """
+        # For the start-up, as in save.
+        from torch_bridge.checkpointing.loading import RemovedError
 
         for _ in range(_MOST_READS):
             try:
                 with _ordinary_mode(), ExitStack() as held:
-                    loading = [kind(name, part) for name, part in parts_by_name.items()]
-                    found, messages = read(self.directory, called, loading, held)
-                    if found is not None:
-                        for message in messages:
-                            warnings.warn(message, UserWarning, stacklevel=3)
-                        load_all_or_none(loading)
-                return found
+                    return work(held)
             except RemovedError:
                 continue
         raise RuntimeError(f"the checkpoints in {self.directory} are removed faster than they are read")

@@ -28,15 +28,20 @@ class LoadingPart:
     def __init__(self, name: str, part: Part) -> None:
         self.name, self._part = name, part
         self._state: Any = None
-        try:
-            self._before = Snapshot.of(name, part)
-        except Exception:  # a training step that an error broke off in mid-update has no state
-            self._before = None
+        self._before: Snapshot | None = None
+        self._keep()
         # The state of a loader does not tell which iteration is under way.
         keep: Callable[[], Callable[[], None] | None] | None = getattr(part, "_kept_place", None)
         self._undo = None if keep is None else keep()
         # A dictionary or a list gets the very objects back that it held, whatever they are.
         self._items = None if isinstance(part, Stateful) else parts.state_of(part)
+
+    def _keep(self) -> None:
+        """Keep the state that the part has, to put it back after an error."""
+        try:
+            self._before = Snapshot.of(self.name, self._part)
+        except Exception:  # a training step that an error broke off in mid-update has no state
+            self._before = None
 
     def template(self) -> dict[str, Tensor]:
         """Tensors by key, placed as the part wants them. Only sharded ones matter.
@@ -134,13 +139,22 @@ class LoadingPart:
 class LoadingModel(LoadingPart):
     """A module that gets its state alone, out of a training step's or of a module's.
 
-    On all ranks it is the state of rank 0.
+    On all ranks it is the state of rank 0. What the module has before is copied only when all is read, so
+    that this copy and what reading takes are not in memory together.
     """
 
     is_of_each_rank = False
+    _is_changed = False
+
+    def _keep(self) -> None:
+        """`load` does it."""
+
+    def own(self) -> dict[str, Any]:
+        """The module's state under plain names: its own tensors, not copies."""
+        return parts.state_of(self._part)
 
     def template(self) -> dict[str, Tensor]:
-        own = parts.state_of(self._part)
+        own = self.own()
         keys = self.name, f"{self.name}['model']"
         return {key: tensor for name in keys for key, tensor in encoding.encode(name, own)[1].items()}
 
@@ -153,10 +167,18 @@ class LoadingModel(LoadingPart):
         return found
 
     def receive(self, saved: Mapping[str, Any], is_new_rank: bool) -> None:
-        state, own = saved["state"], parts.state_of(self._part)
+        self.take(self.matched(saved))
+
+    def matched(self, saved: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The saved state under the names that the module has here, without those of wrappers.
+
+        Raises:
+            ValueError: It is of no module, or of one with other names or shapes.
+        """
+        state, own = saved["state"], self.own()
         if saved["of"] != "state" or not isinstance(state, Mapping):
             raise ValueError(f"{self.name} is neither of a TrainStep nor of a module")
-        self._state = found = with_plain_names(cast("Mapping[str, Any]", state), own)
+        found = with_plain_names(cast("Mapping[str, Any]", state), own)
         different = [
             f"{name}: {_shape(found, name)} in the checkpoint, {_shape(own, name)} here"
             for name in own | dict(found)
@@ -164,6 +186,20 @@ class LoadingModel(LoadingPart):
         ]
         if different:
             raise ValueError(f"{self.name} was saved with another model: {'; '.join(different[:5])}")
+        return found
+
+    def take(self, state: Mapping[str, Any]) -> None:
+        """Keep what `matched` returned for `load`."""
+        self._state = state
+
+    def load(self) -> None:
+        super()._keep()
+        self._is_changed = True
+        super().load()
+
+    def put_back(self) -> None:
+        if self._is_changed:
+            super().put_back()
 
 
 def _shape(state: Mapping[str, Any], name: str) -> str:

@@ -1,6 +1,7 @@
 """The parts that a checkpoint holds: objects that have a state; dictionaries and lists, which are a state."""
 
-from collections.abc import Mapping
+import reprlib
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,6 +9,7 @@ from torch import Tensor, nn
 
 from torch_bridge.checkpointing import encoding
 from torch_bridge.checkpointing.stateful import Stateful
+from torch_bridge.distributed.dtensors import memory_of
 from torch_bridge.distributed.plain_names import plain_state, set_plain_state
 from torch_bridge.training.step import TrainStep
 
@@ -40,15 +42,24 @@ def kind(part: Part) -> str:
     return "dict" if isinstance(part, dict) else "list"
 
 
-def check_model(parts: Mapping[str, Any]) -> None:
-    """Raises TypeError where the one part is no module, ValueError where it has no memory to load into."""
-    ((name, model),) = parts.items()
-    if not isinstance(name, str) or not name.isidentifier():
-        raise ValueError(f"part = {name!r} must be a valid variable name")
+def check_model(part: Any, argument: str, model: Any) -> None:
+    """Raises TypeError where an argument is no module, ValueError where it has no memory to load into.
+
+    Args:
+        part: The name of the part that it is loaded from, which must be one.
+        argument: The argument's name.
+        model: The argument.
+    """
+    if not isinstance(part, str) or not part.isidentifier():
+        raise ValueError(f"part = {part!r} must be a valid variable name")
     if not isinstance(model, nn.Module):
-        raise TypeError(f"model = {model!r} must be a module: a whole part is loaded by load({name}=...)")
+        raise TypeError(
+            f"{argument} = {reprlib.repr(model)} must be a module: a whole part is loaded by load({part}=...)"
+        )
     if any(each.is_meta for each in (*model.parameters(), *model.buffers())):
-        raise ValueError("model is on the meta device, without memory: call model.to_empty(device=...) first")
+        raise ValueError(
+            f"{argument} is on the meta device, without memory: call {argument}.to_empty(device=...) first"
+        )
 
 
 def state_of(part: Part) -> Any:
@@ -82,7 +93,7 @@ class Snapshot:
     def of(cls, name: str, part: Part) -> "Snapshot":
         """Raises TypeError where the state holds something that a checkpoint does not hold."""
         # The state of a training step is a copy already.
-        kept = Tensor.detach if isinstance(part, TrainStep) else _copied_to_host
+        kept = Tensor.detach if isinstance(part, TrainStep) else _copies_on_host()
         state, tensors = encoding.encode(name, state_of(part), kept)
         return cls({"of": kind(part), "state": state}, tensors)
 
@@ -93,5 +104,14 @@ class Snapshot:
         return encoding.decode(self.encoded["state"], tensor_of)
 
 
-def _copied_to_host(tensor: Tensor) -> Tensor:
-    return tensor.detach().to("cpu", copy=True).resolve_conj().resolve_neg()
+def _copies_on_host() -> Callable[[Tensor], Tensor]:
+    """Copies each tensor to the host; tied ones, which are one tensor, only once."""
+    copies: dict[object, Tensor] = {}
+
+    def copied(tensor: Tensor) -> Tensor:
+        memory = memory_of(tensor)
+        if memory not in copies:
+            copies[memory] = tensor.detach().to("cpu", copy=True).resolve_conj().resolve_neg()
+        return copies[memory]
+
+    return copied

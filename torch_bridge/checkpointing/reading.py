@@ -172,6 +172,19 @@ def read(
     return states
 
 
+def outline(saved: SavedCheckpoint, structure: Any) -> tuple[Any, dict[int, str]]:
+    """A part as it was saved, with tensors whose values are not read, and the keys of these by their ids."""
+    made: dict[int, str] = {}
+
+    def make(key: str, dtype: torch.dtype, shape: Any, stride: Any, _: Any) -> Tensor:
+        _check_memory(key, saved.contents.state_dict_metadata.get(key), shape, stride)
+        tensor = torch.empty(shape, dtype=dtype, device="cpu")  # no memory until something is written to it
+        made[id(tensor)] = key
+        return tensor
+
+    return encoding.decode(structure, make), made
+
+
 def _parameter_of(key: str, parameters: Mapping[str, Tensor]) -> Tensor | None:
     """The sharded parameter that a key of an optimizer's state belongs to."""
     while key:

@@ -12,19 +12,25 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Never
 
+import torch
 from torch import Tensor
 from torch.distributed.checkpoint import (
     DefaultLoadPlanner,
     DefaultSavePlanner,
     FileSystemReader,
     FileSystemWriter,
+    LoadPlan,
+    LoadPlanner,
     Metadata,
 )
 from torch.distributed.checkpoint.filesystem import FileSystem
 from torch.distributed.tensor import DTensor
+from torch.futures import Future
 
 from torch_bridge.checkpointing import files
 from torch_bridge.distributed.dtensors import local_part
+
+_BLOCK = 2**20  # elements that are added at once
 
 
 def write(folder: Path, tensors: Mapping[str, Tensor]) -> None:
@@ -47,8 +53,20 @@ def write(folder: Path, tensors: Mapping[str, Tensor]) -> None:
 
 def fill(folder: Path, metadata: Metadata, tensors: Mapping[str, Tensor]) -> None:
     """Read what was saved under these keys into the tensors; into a DTensor, this rank's shard."""
+    _read(FileSystemReader(folder), metadata, tensors)
+
+
+def add(folder: Path, metadata: Metadata, tensors: Mapping[str, Tensor], weight: float) -> None:
+    """Add `weight` times what was saved under these keys to the tensors; to a DTensor, this rank's shard.
+
+    Only one saved piece is in memory at a time: what one rank has written of one tensor.
+    """
+    _read(_AddingReader(folder, weight), metadata, tensors)
+
+
+def _read(reader: FileSystemReader, metadata: Metadata, tensors: Mapping[str, Tensor]) -> None:
     wanted = {key: tensor for key, tensor in tensors.items() if tensor.numel()}
-    planner, reader = _Planner(flatten_state_dict=False), FileSystemReader(folder)
+    planner = _Planner(flatten_state_dict=False)
     planner.set_up_planner(wanted, metadata, True)
     reader.set_up_storage_reader(metadata, True)
     plan = reader.prepare_local_plan(planner.create_local_plan())
@@ -88,3 +106,40 @@ class _Planner(DefaultLoadPlanner):
     def load_bytes(self, read_item: Any, value: Any) -> Never:
         """Refuse: torch would unpickle anything that is not a tensor."""
         raise ValueError(f"{read_item.dest_index.fqn} is not a tensor")
+
+
+class _AddingReader(FileSystemReader):
+    """Adds what it reads, times a weight, where torch's own reader copies it."""
+
+    def __init__(self, folder: Path, weight: float) -> None:
+        super().__init__(folder)
+        self._weight = weight
+
+    def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
+        for item in plan.items:
+            place = self.storage_data[item.storage_index]
+            with self.fs.create_stream(self.fs.concat_path(self.path, place.relative_path), "rb") as file:
+                saved = torch.load(self._slice_file(file, place), map_location="cpu", weights_only=True)
+            wanted = zip(item.storage_offsets, item.lengths, strict=True)
+            piece = saved[tuple(slice(offset, offset + length) for offset, length in wanted)]
+            total = planner.resolve_tensor(item).detach()
+            if total.shape != piece.shape:
+                raise ValueError(f"{item.dest_index.fqn} is not there whole")
+            _add(total, piece, self._weight)
+        done = Future[None]()
+        done.set_result(None)
+        return done
+
+
+def _add(total: Tensor, piece: Tensor, weight: float) -> None:
+    """total += weight · piece, in parts, so that little memory is taken beside the two.
+
+    A product and a sum, each rounded by itself: a fused operation, which torch uses for some elements and
+    not for others, would give a sharded tensor other bits than a whole one.
+    """
+    if not total.ndim:
+        total, piece = total.reshape(1), piece.reshape(1)
+    rows = max(1, _BLOCK * len(total) // max(1, total.numel()))
+    for first in range(0, len(total), rows):
+        part, added = total[first : first + rows], piece[first : first + rows]
+        part.add_(added.to(part.device, part.dtype) * weight)

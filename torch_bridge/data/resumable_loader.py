@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from os import PathLike
 from typing import Any
 
 import torch
@@ -15,6 +14,7 @@ from torchdata.stateful_dataloader import StatefulDataLoader  # pyright: ignore[
 from torch_bridge.data.cut_batches import without_rows
 from torch_bridge.data.global_batches import GlobalBatches, Place
 from torch_bridge.distributed import processes
+from torch_bridge.schedulers.resume import check_no_path
 
 
 class ResumableLoader(StatefulDataLoader[Any]):
@@ -69,11 +69,7 @@ class ResumableLoader(StatefulDataLoader[Any]):
         return {"made_with": dict(self._made_with), "place": self._place}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        if isinstance(state_dict, str | PathLike):
-            raise TypeError(
-                f"state_dict = {state_dict!r} is a path: load the file first, "
-                "loader.load_state_dict(torch.load(path))"
-            )
+        check_no_path(state_dict)
         saved = state_dict.get("made_with") if isinstance(state_dict, Mapping) else None
         if saved is None:
             raise ValueError("state_dict is not the state of a loader that make_loader built")

@@ -23,6 +23,15 @@ def local_part(tensor: Tensor) -> Tensor:
     return getattr(tensor, "_local_tensor", tensor)
 
 
+def memory_of(tensor: Tensor) -> object:
+    """Equal for tensors that show the same memory in the same way, as tied parameters do."""
+    local = local_part(tensor)
+    if not local.numel():
+        return id(tensor)  # none of these has memory
+    layout = local.dtype, local.shape, local.stride(), local.is_conj(), local.is_neg()
+    return local.device, local.data_ptr(), *layout
+
+
 def placed_as(like: Tensor, value: Tensor) -> Tensor:
     """The value, sharded as `like` is. A plain tensor is cut without a collective; a DTensor stays."""
     if not (mesh := mesh_of(like)) or mesh_of(value):

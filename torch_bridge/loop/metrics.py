@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from torch_bridge.core import checks
+from torch_bridge.schedulers.resume import check_no_path
 from torch_bridge.training.result import StepResult
-from torch_bridge.training.state_checks import check_no_path
 
 _NAMES_OF_COUNTS = "applied", "skipped", "clock", "consumed"
 _COUNTS = len(_NAMES_OF_COUNTS)

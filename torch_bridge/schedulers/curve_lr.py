@@ -26,10 +26,10 @@ from torch_bridge.schedulers.param_groups import (
 from torch_bridge.schedulers.past_the_end import end_of, warn_past_the_end
 from torch_bridge.schedulers.step_watch import Watch, stands_still
 from torch_bridge.schedulers.torch_warnings import warn_of_epoch, warn_of_order
-from torch_bridge.schedulers.unit_clocks import refuse_count, unit_clock
+from torch_bridge.schedulers.unit_clocks import Clocked, refuse_count, unit_clock
 
 
-class CurveLR(LambdaLR):
+class CurveLR(Clocked, LambdaLR):
     """The scheduler that `lambda_lr` builds: a `LambdaLR` whose checkpoints hold the step and the curve.
 
         lr = float32(peak) · curve(clock)
@@ -88,24 +88,6 @@ class CurveLR(LambdaLR):
         self._watch = Watch()
         self._watch.start(optimizer, self)
         super().__init__(optimizer, list(self.curves), last_epoch)
-
-    @property
-    def clock(self) -> int:
-        """The step of the curve that gives the rates.
-
-        It is `last_epoch`, unless a rule has held the clock; with `unit` it is `consumed // unit`.
-        """
-        return self.last_epoch if self._units is None else self._units.clock
-
-    @property
-    def consumed(self) -> int:
-        """The sum of the counts of all updates; without `unit` the number of updates."""
-        return max(self.last_epoch, 0) if self._units is None else self._units.consumed
-
-    @property
-    def unit(self) -> int | None:
-        """How many samples or tokens make one step of the curve; None where a step is an update."""
-        return None if self._units is None else self._units.unit
 
     # `count` is not by keyword alone: Python calls such a function more slowly, 3 % of the whole step.
     def step(self, epoch: int | None = None, count: int | None = None) -> None:

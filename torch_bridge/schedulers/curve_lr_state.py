@@ -8,10 +8,9 @@ from torch_bridge.core import Curve, Rule, checks
 from torch_bridge.schedulers.hold_state import HoldState, States, from_plain
 from torch_bridge.schedulers.resume import (
     bases_in,
-    check_loaded,
+    check_no_path,
     check_past,
     curves_in,
-    shown,
     way_out,
 )
 from torch_bridge.schedulers.unit_clocks import Place, UnitClock, place_in
@@ -79,7 +78,7 @@ def read(
         ValueError: As `CurveLR.load_state_dict`.
     """
     try:
-        check_loaded(state_dict)
+        check_no_path(state_dict)
         if "_get_lr_called_within_step" in state_dict:
             # torch's own LambdaLR saved it. What it had loaded from here, it has kept as it was then.
             state_dict = {name: state_dict[name] for name in ("last_epoch", "_step_count", "base_lrs")}
@@ -113,7 +112,8 @@ def _rates_in(
         saved = state_dict["rates"]
         rates = [float(checks.number(f"rates[{i}]", rate)) for i, rate in enumerate(saved)]
         if len(rates) != len(own) or min(rates, default=0.0) < 0:
-            raise ValueError(f"state_dict has the rates {shown(rates)} for {len(own)} parameter groups")
+            found = checks.shown(rates)
+            raise ValueError(f"state_dict has the rates {found} for {len(own)} parameter groups")
     except (KeyError, OverflowError, TypeError, ValueError):
         if strict:
             raise

@@ -14,8 +14,8 @@ from torch_bridge.schedulers.param_groups import (
     separate,
     with_new_groups,
 )
-from torch_bridge.schedulers.resume import bases_in, check_loaded, check_past, curves_in, shown
-from torch_bridge.schedulers.unit_clocks import place_in, refuse_count, unit_clock
+from torch_bridge.schedulers.resume import bases_in, check_no_path, check_past, curves_in
+from torch_bridge.schedulers.unit_clocks import Clocked, place_in, refuse_count, unit_clock
 
 
 class FollowerState(TypedDict):
@@ -45,7 +45,7 @@ class FollowerState(TypedDict):
     """Each group's curve, as its `to_dict` gives it."""
 
 
-class Follower:
+class Follower(Clocked):
     """What `follow` builds. Call `step()` after each update; save and load it as you do a scheduler.
 
         group[key] = float32(base) · curve(clock)
@@ -54,7 +54,6 @@ class Follower:
         optimizer, key, curve, strict, unit, count: As in `follow`.
 
     Attributes:
-        last_epoch: The number of steps so far.
         base_values: Each group's base.
         curves: The curve of each group.
 
@@ -91,21 +90,6 @@ class Follower:
         self._factors = Multipliers(self.curves)
         separate(optimizer, self._setting, self.base_values, self.curves)
         self._move_to(0, 0)
-
-    @property
-    def clock(self) -> int:
-        """The step of the curve: `last_epoch`, or with `unit` `consumed // unit`."""
-        return self.last_epoch if self._units is None else self._units.clock
-
-    @property
-    def consumed(self) -> int:
-        """The sum of the counts of all updates; without `unit` the number of steps."""
-        return self.last_epoch if self._units is None else self._units.consumed
-
-    @property
-    def unit(self) -> int | None:
-        """How many samples or tokens make one step of the curve; None where a step is an update."""
-        return None if self._units is None else self._units.unit
 
     def step(self, *, count: int | None = None) -> None:
         """Write the values of the next step into the groups.
@@ -187,7 +171,7 @@ class Follower:
         """
         strict = self.strict if strict is None else strict
         try:
-            check_loaded(state_dict)
+            check_no_path(state_dict)
             count = len(self._bases())
             own_curves = self.curves if self._for_all is None else [self._for_all] * count
             checks.at_least("last_epoch", state_dict["last_epoch"], 0)
@@ -200,7 +184,8 @@ class Follower:
         except (OverflowError, TypeError) as error:
             raise ValueError(f"state_dict is not the state of a follower: {error}") from None
         if (list(cast("Any", saved_key)) if isinstance(saved_key, tuple) else saved_key) != self._key:
-            raise ValueError(f"state_dict is of {shown(saved_key)}, and this follower sets {self._key!r}")
+            saved_key = checks.shown(saved_key)
+            raise ValueError(f"state_dict is of {saved_key}, and this follower sets {self._key!r}")
         if strict:
             check_past(curves, own_curves, place.clock, "follow")
         self._set_bases(bases)

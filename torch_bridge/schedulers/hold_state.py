@@ -6,7 +6,7 @@ from typing import Any, TypedDict, cast
 import numpy as np
 
 from torch_bridge.core import Curve, Rule, checks, rules_of, start
-from torch_bridge.schedulers.resume import shown, way_out
+from torch_bridge.schedulers.resume import way_out
 
 States = tuple[Any, ...]
 """The state of each rule: a named tuple of NumPy's int32 and float32."""
@@ -61,13 +61,13 @@ def from_plain(saved: Any, rules: Sequence[Rule], strict: bool, builder: str) ->
     try:
         saved = [] if saved is None else saved
         if not isinstance(saved, list | tuple):
-            raise TypeError(f"hold = {shown(saved)} must be a list")
+            raise TypeError(f"hold = {checks.shown(saved)} must be a list")
         items = cast("Sequence[Any]", saved)
         own, other = [rule.to_dict() for rule in rules], [item["rule"] for item in items]
         if own != other:
             raise ValueError(
-                f"state_dict was saved with hold = {shown(other or None)}, but here it is "
-                f"{shown(own or None)}; to keep the clock and drop what the rule remembers, "
+                f"state_dict was saved with hold = {checks.shown(other or None)}, but here it is "
+                f"{checks.shown(own or None)}; to keep the clock and drop what the rule remembers, "
                 f"{way_out(builder)}"
             )
         return tuple(_read(item["state"], start(rule)) for item, rule in zip(items, rules, strict=True))

@@ -17,7 +17,7 @@ def groups_of(optimizer: Optimizer) -> list[dict[str, Any]]:
         TypeError: `optimizer` is not a torch optimizer.
     """
     if not isinstance(optimizer, Optimizer):
-        raise TypeError(f"optimizer = {optimizer!r} must be a torch.optim.Optimizer")
+        raise TypeError(f"optimizer = {checks.shown(optimizer)} must be a torch.optim.Optimizer")
     return optimizer.param_groups
 
 
@@ -55,7 +55,7 @@ def curves_of(optimizer: Optimizer, curve: Curve | Sequence[Curve]) -> list[Curv
     if isinstance(curve, Curve):
         return [curve] * count
     if not isinstance(curve, Sequence) or not all(isinstance(item, Curve) for item in curve):
-        raise TypeError(f"curve = {curve!r} must be a Curve, or one for each parameter group")
+        raise TypeError(f"curve = {checks.shown(curve)} must be a Curve, or one for each parameter group")
     if len(curve) != count:
         raise ValueError(f"curve has {len(curve)} curves; the optimizer has {count} parameter groups")
     return list(curve)
@@ -65,20 +65,33 @@ def peaks_of(optimizer: Optimizer, last_epoch: int = -1) -> list[float]:
     """Each group's peak rate, rounded to float32: its `initial_lr` where it has one, else its `lr`.
 
     Raises:
-        TypeError, ValueError: As `base_of`.
-        ValueError: A curve goes on after `last_epoch`, and a group of an optimizer that was stepped, or
-            loaded, has no `initial_lr`: its `lr` is that of some update.
+        TypeError, ValueError: As `base_of`; and as `check_peaks_are_known`, where `last_epoch` is not -1.
     """
     groups = groups_of(optimizer)
-    for index, group in enumerate(groups):
-        if last_epoch >= 0 and "initial_lr" not in group and _may_have_decayed(optimizer):
-            raise ValueError(
-                f"last_epoch = {last_epoch}, but param_groups[{index}] of an optimizer that was stepped, or "
-                f"loaded, has no initial_lr: its lr = {number_of(group['lr'])!r} may be decayed. First "
-                f'set optimizer.param_groups[{index}]["initial_lr"] = peak; or leave out last_epoch, and '
-                "call scheduler.load_state_dict(state)"
-            )
+    if last_epoch >= 0:
+        instead = "; or leave out last_epoch, and call scheduler.load_state_dict(state)"
+        check_peaks_are_known(optimizer, f"last_epoch = {last_epoch}", instead)
     return [peak_of(index, group) for index, group in enumerate(groups)]
+
+
+def check_peaks_are_known(optimizer: Optimizer, given: str, instead: str = "") -> None:
+    """Refuse a curve that goes on in mid-run, where a decayed rate may be taken for the peak.
+
+    Args:
+        optimizer: The optimizer.
+        given: The argument by which the curve goes on, and its value.
+        instead: What else the user may write.
+
+    Raises:
+        ValueError: The optimizer was stepped, or loaded, and a group has no `initial_lr`.
+    """
+    for index, group in enumerate(optimizer.param_groups):
+        if "initial_lr" not in group and _may_have_decayed(optimizer):
+            raise ValueError(
+                f"{given}, but param_groups[{index}] of an optimizer that was stepped, or loaded, has no "
+                f"initial_lr: its lr = {number_of(group['lr'])!r} may be decayed. First set "
+                f'optimizer.param_groups[{index}]["initial_lr"] = peak{instead}'
+            )
 
 
 def peak_of(index: int, group: dict[str, Any]) -> float:

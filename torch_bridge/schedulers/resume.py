@@ -7,22 +7,18 @@ from typing import Any
 from torch_bridge.core import Curve, checks, silent
 
 
-def check_loaded(state_dict: Any) -> None:
+def check_no_path(state_dict: Any) -> None:
     """Refuse the path of a file in place of the state in it.
 
     Raises:
-        TypeError: It is a path.
+        ValueError: It is a path.
     """
     if isinstance(state_dict, str | bytes | PathLike):
-        raise TypeError(
-            f"{shown(state_dict)} is a path; load the file first: load_state_dict(torch.load(path))"
+        raise ValueError(
+            f"state_dict = {checks.shown(state_dict)} is a path, and not a state: load the file first, "
+            "load_state_dict(torch.load(path, weights_only=True)). Checkpoints(folder).load(...) loads what "
+            "Checkpoints saved"
         )
-
-
-def shown(value: Any) -> str:
-    """The value as an error shows it: what is long is cut."""
-    text = repr(value)
-    return text if len(text) <= 200 else f"{text[:197]}..."
 
 
 def curves_in(saved: Any, own: Sequence[Curve]) -> list[Curve]:
@@ -93,7 +89,7 @@ def check_past(saved: Sequence[Curve], own: Sequence[Curve], clock: int, builder
         same = now.first_difference(before)
         if same is not None and clock > same:
             raise ValueError(
-                f"state_dict was saved under {shown(before)} at step {clock}, but param_groups[{index}] now "
-                f"follows {shown(now)}; the curves differ from step {same} on: resume with the old curve, or "
-                f"{way_out(builder)}"
+                f"state_dict was saved under {checks.shown(before)} at step {clock}, but "
+                f"param_groups[{index}] now follows {checks.shown(now)}; the curves differ from step {same} "
+                f"on: resume with the old curve, or {way_out(builder)}"
             )

@@ -23,9 +23,10 @@ _ADVICE = (
     'epochs, or something else, turn this warning off: warnings.filterwarnings("ignore", "scheduler.step")'
 )
 _ADVICE_WITH_UNIT = (
-    "an update has the rate at the clock before it. Call it after every optimizer.step() (in Lightning "
-    '"interval": "step"), with the count of that update. If this is meant, write '
-    'warnings.filterwarnings("ignore", "scheduler.step") before'
+    "the curve counts what each update consumes. Call scheduler.step(count=n) after every optimizer.step(), "
+    "where n is the number of samples or tokens of that update. In Lightning write "
+    '"interval": "step", and pass count= to lambda_lr. If you mean to call it less often, turn this warning '
+    'off: warnings.filterwarnings("ignore", "scheduler.step")'
 )
 
 

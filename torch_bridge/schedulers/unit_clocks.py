@@ -48,6 +48,32 @@ class UnitClock:
         return consumed
 
 
+class Clocked:
+    """What has a clock: of samples or tokens, or of updates."""
+
+    last_epoch: int
+    """The number of updates so far."""
+    _units: UnitClock | None = None
+
+    @property
+    def clock(self) -> int:
+        """The step of the curve.
+
+        It is `last_epoch`, unless a rule has held the clock; with `unit` it is `consumed // unit`.
+        """
+        return self.last_epoch if self._units is None else self._units.clock
+
+    @property
+    def consumed(self) -> int:
+        """The sum of the counts of all updates; without `unit` the number of updates."""
+        return max(self.last_epoch, 0) if self._units is None else self._units.consumed
+
+    @property
+    def unit(self) -> int | None:
+        """How many samples or tokens make one step of the curve; None where a step is an update."""
+        return None if self._units is None else self._units.unit
+
+
 def unit_clock(unit: Any, count: Any) -> UnitClock | None:
     """The clock that the user asks for; None where it is to count updates.
 

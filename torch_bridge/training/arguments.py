@@ -12,7 +12,7 @@ from torch_bridge.distributed.checkpointed_forward import is_checkpointed
 from torch_bridge.distributed.sharded import Sharded, check_shardable
 from torch_bridge.distributed.wrappers import Unwrapped, Wrapper, wrapper_of
 from torch_bridge.schedulers.hold_state import rules_for
-from torch_bridge.schedulers.param_groups import all_parameters, number_of, peaks_of
+from torch_bridge.schedulers.param_groups import all_parameters, check_peaks_are_known, peaks_of
 from torch_bridge.schedulers.unit_clocks import checked_unit
 from torch_bridge.training.batch_counts import BatchCounts, CountFunction
 from torch_bridge.training.carry import Carry
@@ -105,8 +105,8 @@ def checked(
         for each in optimizers:
             check_shardable(each)
     applied = checks.at_least("applied", applied, 0)
-    if applied:
-        _check_peaks_are_known(optimizers, applied)
+    for each in optimizers if applied else ():
+        check_peaks_are_known(each, f"applied = {applied}")
     unit = _checked_unit(unit, count, rules, applied)
     return Arguments(
         wrapper,
@@ -157,22 +157,3 @@ def _check_graph(
         raise ValueError(f"cuda_graph=True needs parameters on a CUDA device; they are on {device}")
     for each in optimizers:
         check_capturable(each, each.param_groups)
-
-
-def _check_peaks_are_known(optimizers: Sequence[Optimizer], applied: int) -> None:
-    """Refuse optimizers in mid-run whose groups may hold a decayed rate, which would be taken as the peak.
-
-    Raises:
-        ValueError: An optimizer has made steps, and has a group without `initial_lr` whose `lr` is not the
-            one that the optimizer was built with.
-    """
-    for optimizer in optimizers:
-        built = number_of(optimizer.defaults.get("lr"))
-        for group in optimizer.param_groups if optimizer.state else ():
-            if "initial_lr" in group or number_of(group["lr"]) == built:
-                continue
-            raise ValueError(
-                f"applied = {applied}, and the optimizer was stepped or loaded: its lr = "
-                f"{number_of(group['lr'])} may be a decayed rate, not the peak. First set "
-                'group["initial_lr"] = peak in each of its param_groups'
-            )

@@ -15,6 +15,9 @@ from torch_bridge.schedulers.multipliers import Multipliers
 INTERVAL = 1024
 """Updates between two times that the host learns where the clock stands."""
 
+_FIRST_LOOKS = frozenset({16, 32, 64, 128, 256, 512})
+"""So many updates after a start the host learns it too, so that the end of a short curve is noticed."""
+
 
 class Counts(NamedTuple):
     """Where a training stands."""
@@ -34,8 +37,9 @@ class Clock(ABC):
 
     All tensors stay the same as long as the clock lives, so that a captured graph can use them.
 
-    Every `INTERVAL` updates the host starts a copy of the clock to itself. It does not wait for the copy,
-    and reads it at the next such time: the copy has arrived then.
+    Every `INTERVAL` updates, and more often after a start, the host starts a copy of the clock to itself. It
+    does not wait for the copy. Before each update it asks whether the copy has arrived, and tells `seen` when
+    it has. By the end of the interval it has long arrived.
 
     Args:
         curves: The curve of each parameter group.
@@ -80,7 +84,10 @@ class Clock(ABC):
         self._seen = self._seen_numbers.numpy()
         self._tell = seen
         self._multipliers = Multipliers(self.curves)
-        self._last_seen = self._updates = 0
+        self._updates = 0
+        self._looks = _FIRST_LOOKS
+        self._is_under_way = False
+        """A copy of which `seen` was not told."""
         self._interval = INTERVAL
 
     def _host_buffer(self, like: Tensor) -> Tensor:
@@ -101,6 +108,7 @@ class Clock(ABC):
         self.peaks = list(peaks)
         self._refresh()
         self._updates = 0
+        self._looks = _FIRST_LOOKS
 
     def read_counts(self) -> Counts:
         """Synchronizes with the device."""
@@ -121,7 +129,12 @@ class Clock(ABC):
         if self._updates == self._interval:
             self._refresh()
             self._updates = 0  # last, so that what was interrupted is done again
-            self._tell(self._last_seen)
+            self._looks = frozenset()
+        elif self._updates in self._looks:
+            self._start_copy()
+        if self._is_under_way and (self._copied is None or self._copied.query()):
+            self._is_under_way = False
+            self._tell(int(self._seen[0]))
         self._updates += 1
 
     @abstractmethod
@@ -136,16 +149,16 @@ class Clock(ABC):
         """
 
     def _refresh(self) -> None:
-        """Read where the clock stood when the last copy was started, and start another one."""
+        """Start a copy. A kind of clock may first do what it does once in `INTERVAL` updates."""
         self._wait_for_copy()
-        self._last_seen = int(self._seen[0])
         self._start_copy()
 
     def _wait_for_copy(self) -> None:
         if self._copied is not None:
-            self._copied.synchronize()  # begun INTERVAL updates ago: it has long arrived
+            self._copied.synchronize()  # begun INTERVAL/2 updates ago or more: it has long arrived
 
     def _start_copy(self) -> None:
         self._seen_numbers.copy_(self._numbers, non_blocking=True)
         if self._copied is not None:
             self._copied.record(torch.cuda.current_stream(self._numbers.device))
+        self._is_under_way = True

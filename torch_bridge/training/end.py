@@ -3,8 +3,8 @@
 import math
 from collections.abc import Sequence
 
-from torch_bridge.core import Curve, warn
-from torch_bridge.schedulers.past_the_end import end_of
+from torch_bridge.core import Curve
+from torch_bridge.schedulers.past_the_end import end_of, warn_past_the_end
 
 
 class End:
@@ -16,16 +16,11 @@ class End:
     """
 
     def __init__(self, curves: Sequence[Curve], unit: int | None) -> None:
-        self._steps = max(curve.total_steps for curve in curves)
-        self._length = "number of updates" if unit is None else f"number of samples or tokens, // {unit},"
+        self._curves, self._unit = curves, unit
         self._last = end_of(curves)
 
     def __call__(self, clock: int) -> None:
         """Say so where the clock is past the end by more than ten steps, and more than a hundredth of all."""
         if clock > self._last:
             self._last = math.inf  # once
-            warn(
-                f"the clock of this TrainStep is at step {clock}, but its curve has {self._steps} steps: "
-                "since its end all rates are 0, and no weight changes. Build the curve with total_steps = "
-                f"the {self._length} of the whole run, or stop the training at its end"
-            )
+            warn_past_the_end(self._curves, clock, self._unit)

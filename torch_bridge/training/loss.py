@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, Protocol, cast
 import torch
 from torch import Tensor, nn
 
+from torch_bridge.core import checks
 from torch_bridge.training.carry import Carry
 
 
@@ -98,6 +99,11 @@ class AuxLoss(Protocol):
 
 LossFunction = MeanLoss | PairLoss | CarriedLoss | AuxLoss
 
+_MEANING = (
+    "a pair is (sum, weight), the loss is sum/weight, and the weight is a count of samples or tokens. To "
+    "return more than the loss, build the step with has_aux=True and return (loss, aux)"
+)
+
 _OF_TORCH = ("torch.nn.modules.loss", "torch.nn.functional")
 
 
@@ -112,8 +118,7 @@ def check_loss_fn(loss_fn: Any) -> None:
     # A user's class derived from a criterion may have a `forward` that takes a model.
     function = type(loss_fn).forward if isinstance(loss_fn, nn.Module) else loss_fn
     if getattr(function, "__module__", None) in _OF_TORCH:
-        name = getattr(loss_fn, "__name__", None)
-        criterion = f"torch.nn.functional.{name}" if name else f"nn.{loss_fn!r}"
+        criterion = f"nn.{loss_fn.__name__}()" if isinstance(loss_fn, type) else "criterion"
         raise TypeError(
             f"loss_fn = {loss_fn!r} takes outputs and targets, and is called as loss_fn(model, batch): wrap "
             f"the criterion, lambda model, batch: {criterion}(model(batch[0]), batch[1])"
@@ -148,12 +153,10 @@ def as_loss(value: Any) -> Loss:
     _check_scalar("sum", total)
     if isinstance(weight, Tensor):
         if weight.dim() != 0:
-            raise ValueError(f"loss_fn returned a weight of shape {tuple(weight.shape)}; it must be a scalar")
+            raise ValueError(f"loss_fn returned a weight of shape {tuple(weight.shape)}; {_MEANING}")
         if weight.requires_grad:
             raise ValueError(
-                "loss_fn returned a weight that requires grad; a pair is (sum, weight), the loss is "
-                "sum/weight, and the weight is a count of samples or tokens. To return more than the loss, "
-                "build the step with has_aux=True and return (loss, aux); a weight that was computed from "
+                f"loss_fn returned a weight that requires grad; {_MEANING}; a weight that was computed from "
                 "outputs needs weight.detach()"
             )
         if weight.device == total.device:
@@ -162,9 +165,7 @@ def as_loss(value: Any) -> Loss:
             raise ValueError(f"loss_fn returned a weight on {weight.device} beside a sum on {total.device}")
         weight = weight.item()  # in host memory: nothing waits
     if isinstance(weight, bool) or not isinstance(weight, Real):
-        raise TypeError(
-            f"loss_fn returned the weight {shown(weight)}; it must be a number or a scalar tensor"
-        )
+        raise TypeError(f"loss_fn returned the weight {shown(weight)}; {_MEANING}")
     number = float(cast("float", weight))
     if not 0 <= number < float("inf"):
         raise ValueError(f"loss_fn returned the weight {weight!r}; it must be finite and not negative")
@@ -212,4 +213,4 @@ def _check_scalar(name: str, tensor: Tensor) -> None:
 
 
 def shown(value: Any) -> str:
-    return f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)
+    return f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else checks.shown(value)

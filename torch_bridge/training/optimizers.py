@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from torch_bridge.core import Curve
+from torch_bridge.core import Curve, checks
 from torch_bridge.schedulers.param_groups import all_parameters, curves_of, groups_of
 from torch_bridge.training.trainers import unwrapped, with_wrappers
 
@@ -150,7 +150,7 @@ def curves_by_group(optimizer: Any, optimizers: Sequence[Optimizer], curve: Any)
     entries: Sequence[Any] = [curve] * len(optimizers)
     if isinstance(optimizer, list | tuple) and not isinstance(curve, Curve):
         if not isinstance(curve, Sequence) or isinstance(curve, str):
-            raise TypeError(f"curve = {curve!r} must be a Curve, or an entry for each optimizer")
+            raise TypeError(f"curve = {checks.shown(curve)} must be a Curve, or an entry for each optimizer")
         entries = cast("Sequence[Any]", curve)
         if len(entries) != len(optimizers):
             raise ValueError(f"curve has {len(entries)} entries for {len(optimizers)} optimizers")

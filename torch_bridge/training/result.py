@@ -49,38 +49,46 @@ class StepResult(NamedTuple):
 
 
 class ResultWithAux(StepResult):
-    """A result with an `aux` of its own."""
-
-    _aux: tuple[Any, ...] = ()
+    """A result with an `aux` of its own, which is no item of the tuple."""
 
     @property
     def aux(self) -> tuple[Any, ...]:
-        return self._aux
+        return _beside(self, "aux")
 
-    def with_aux(self, aux: tuple[Any, ...]) -> Self:
-        self._aux = aux
-        return self
+    # Typing forbids it, since a NamedTuple has nothing but its items; this class has.
+    def _replace(self, **items: Any) -> Self:  # pyright: ignore[reportIncompatibleMethodOverride]
+        replaced = super()._replace(**items)
+        vars(replaced).update(vars(self))
+        return replaced
 
 
 class CountedResult(ResultWithAux):
-    """A result with a `consumed` of its own, and maybe an `aux`."""
+    """A result with a `consumed` of its own too."""
 
     @property
     def consumed(self) -> Tensor:
-        return self._consumed
+        return _beside(self, "consumed")
 
-    def with_consumed(self, consumed: Tensor) -> Self:
-        self._consumed = consumed
-        return self
+
+def _beside(result: StepResult, name: str) -> Any:
+    try:
+        return vars(result)[name]
+    except KeyError:
+        raise AttributeError(
+            f"this result was made anew from the items of another, as by tree_map, and {name} is not one of "
+            f"them: read result.{name} before"
+        ) from None
 
 
 def with_more(loss: Tensor, norm: Tensor, rates: Tensor, counts: Tensor, aux: tuple[Any, ...]) -> StepResult:
     """What an update did, where there is an aux, or the clock counts what is consumed."""
     applied, skipped, clock, *consumed = counts.unbind()
-    items = loss, norm, rates, applied, skipped, clock
+    kind = CountedResult if consumed else ResultWithAux
+    result = kind(loss, norm, rates, applied, skipped, clock)
+    vars(result)["aux"] = aux
     if consumed:
-        return CountedResult(*items).with_aux(aux).with_consumed(*consumed)
-    return ResultWithAux(*items).with_aux(aux)
+        (vars(result)["consumed"],) = consumed
+    return result
 
 
 def read_and_raise_if_nonfinite(result: StepResult, scaled: bool) -> None:

@@ -3,7 +3,6 @@
 import inspect
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
-from os import PathLike
 from typing import Any, cast
 
 import torch
@@ -13,7 +12,7 @@ from torch.utils import _pytree as pytree
 
 from torch_bridge.core import Curve, checks
 from torch_bridge.distributed.dtensors import is_of_this_rank, mesh_of
-from torch_bridge.schedulers.resume import check_past, curves_in
+from torch_bridge.schedulers.resume import check_no_path, check_past, curves_in
 from torch_bridge.schedulers.unit_clocks import MOST_CONSUMED
 from torch_bridge.training.saved_counts import counts_in
 from torch_bridge.training.snapshot import TrainStepState, as_list, own_implementation
@@ -75,20 +74,6 @@ def _check(
     for optimizer, state in zip(optimizers, cast("Sequence[Any]", states), strict=True):
         with _refused("state of an optimizer"):
             _check_optimizer(optimizer, optimizer.state_dict(), state)
-
-
-def check_no_path(state: Any) -> None:
-    """Refuse the name of a file in place of what is in it.
-
-    Raises:
-        ValueError: It is one.
-    """
-    if isinstance(state, str | PathLike):
-        raise ValueError(
-            f"state_dict = {state!r} is a path, and not a state: load the file first, "
-            "load_state_dict(torch.load(path, weights_only=True)); Checkpoints(folder).load(...) loads "
-            "what Checkpoints saved"
-        )
 
 
 def _check_placement(own_model: Any, other: Any, optimizers: Sequence[Optimizer]) -> None:

@@ -18,9 +18,9 @@ class UpdateClock(Clock):
     """An update that took place moves the clock on by one, unless a rule holds it.
 
     The device has a window of rates: those of the `2·INTERVAL + 1` steps from `low` on. The host moves it
-    every `INTERVAL` updates, to where it learns that the clock stood: `INTERVAL` updates before the move. The
-    window is used for `INTERVAL` updates more. An update moves the clock by one step at most, and never back:
-    all rates that are needed lie in the window.
+    every `INTERVAL` updates, to where it learns that the clock stood: `INTERVAL` updates before the move, or
+    fewer. The window is used for `INTERVAL` updates more. An update moves the clock by one step at most, and
+    never back: all rates that are needed lie in the window.
 
     Args:
         curves: The curve of each parameter group.
@@ -84,5 +84,4 @@ class UpdateClock(Clock):
             np.multiply(values, np.float32(peak), out=row)
         self._window.copy_(self._next_window, non_blocking=True)
         self._low.fill_(low)
-        self._last_seen = low
         self._start_copy()

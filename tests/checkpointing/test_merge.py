@@ -1,0 +1,351 @@
+"""`Checkpoints.merge`: the weighted mean of the models in several checkpoints."""
+
+import math
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from support import merging as support
+from support.checkpoints import Part, same
+from support.examples import examples
+from support.merging import Mixed, state_of, weighted
+from support.training import Net, batches, step_of
+from torch import nn
+
+from plateau_jax import StagedCurve
+from torch_bridge import Checkpoints, lambda_lr
+from torch_bridge.checkpointing import tensor_files
+
+COUNTS = [10, 20, 30, 40]
+UNITS = {torch.float64: 2.0**-53, torch.float32: 2.0**-24, torch.complex64: 2.0**-24}
+UNITS |= {torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Four checkpoints of a module of many dtypes, and one more of other things."""
+    folder = tmp_path_factory.mktemp("saved")
+    checkpoints = Checkpoints(folder, keep=5)
+    for count in COUNTS:
+        checkpoints.save(count, model=Mixed(count))
+    other = Mixed(50)
+    other.in_float32 = nn.Parameter(torch.ones(5, 4))
+    checkpoints.save(50, model=other, values=[1], optimizer=torch.optim.SGD(other.parameters()), wait=True)
+    return folder
+
+
+_weights = st.lists(st.sampled_from([0.0, 1.0, 0.1, -0.7, 1 / 3, 3.0, 1e-9]), min_size=1, max_size=4)
+
+
+@given(_weights, st.permutations(COUNTS))
+@examples(40)
+def test_the_mean_of_every_floating_tensor(saved: Path, first: list[float], counts: list[int]) -> None:
+    """Summed at least in float32, and rounded once; all else comes from the last count."""
+    weights = [*first[:-1], 1 - math.fsum(first[:-1])]
+    counts = counts[: len(weights)]
+    states = [state_of(Mixed(count)) for count in counts]
+    module = Mixed(99)
+    random = torch.get_rng_state()
+    Checkpoints(saved).merge(counts, weights, into=module, part="model")
+    assert torch.equal(torch.get_rng_state(), random)
+    expected = weighted(states, weights)
+    for name, tensor in state_of(module).items():
+        if name not in expected:
+            assert torch.equal(tensor, states[-1][name])
+            continue
+        wide = torch.complex128 if tensor.is_complex() else torch.float64
+        mean, scale = expected[name]
+        unit = UNITS[tensor.dtype]
+        # Some roundings in float32, or in float64, and then one to the dtype.
+        before = 2.5 * len(counts) * min(unit, 2.0**-24) * scale
+        bound = before + unit * (np.abs(mean) + before) + (2.0**-25 if tensor.dtype == torch.float16 else 0)
+        assert (np.abs(tensor.to(wide).numpy() - mean) <= bound).all(), name
+    assert module.hidden.tolist() == [99, 99]
+    assert module.in_float32.requires_grad
+    assert not module.frozen.requires_grad
+
+
+def test_one_checkpoint_alone_is_loaded_as_it_is(saved: Path) -> None:
+    module = Mixed(99)
+    Checkpoints(saved).merge([20, 10, 30], np.array([1, 0, 0], np.float32), into=module, part="model")
+    expected = state_of(Mixed(20)) | {name: state_of(Mixed(30))[name] for name in ("count", "mask")}
+    assert same(state_of(module), expected)
+
+
+@pytest.mark.parametrize("shape", ["linear", "cosine", "1-sqrt"])
+def test_a_merge_is_where_sgd_under_a_cooldown_ends(tmp_path: Path, shape: Any) -> None:
+    """With a checkpoint after every update, and gradients that don't depend on the weights."""
+    random = torch.Generator().manual_seed(0)
+    gradients = torch.randn(30, 4, 3, generator=random, dtype=torch.float64)
+    stable = StagedCurve([(5, 0.5), (25,)])
+    branch = stable.cooldown(10, 20, shape=shape)
+    checkpoints, ends = Checkpoints(tmp_path, keep=30), []
+    for curve in (stable, branch):
+        torch.manual_seed(1)
+        model = nn.Linear(3, 4, bias=False, dtype=torch.float64)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        scheduler = lambda_lr(optimizer, curve)
+        for update, gradient in enumerate(gradients):
+            if curve is stable and update >= 10:
+                checkpoints.save(update, model=model)
+            model.weight.grad = gradient
+            optimizer.step()
+            scheduler.step()
+        ends.append(model)
+    checkpoints.save(30, model=ends[0])
+    counts = checkpoints.counts()
+    assert counts == list(range(10, 31))
+    merged = nn.Linear(3, 4, bias=False, dtype=torch.float64)
+    checkpoints.merge(counts, branch.merge_weights(counts), into=merged, part="model")
+    torch.testing.assert_close(merged.weight, ends[1].weight, rtol=0, atol=1e-12)
+    assert (merged.weight - ends[0].weight).abs().max() > 0.01
+
+
+def test_the_model_of_a_training_step(tmp_path: Path) -> None:
+    step, checkpoints, states = step_of(model=Net(1)), Checkpoints(tmp_path), list[Any]()
+    for count, batch in enumerate(batches(3)):
+        step(batch)
+        checkpoints.save(count, step=step)
+        states.append(state_of(step.model))
+    merged = Net(2)
+    checkpoints.merge([0, 1, 2], [0.5, 0.25, 0.25], into=merged)
+    expected = weighted(states, [0.5, 0.25, 0.25])
+    for name, tensor in merged.state_dict().items():
+        np.testing.assert_allclose(tensor, expected[name][0], rtol=1e-6)
+    step.model.load_state_dict(merged.state_dict())
+    checkpoints.merge([0, 1, 2], [0.25, 0.25, 0.5], into=step.model)  # the very module that is trained
+    assert not same(state_of(step.model), state_of(merged))
+    compiled: Any = torch.compile(Net(3), backend="eager")
+    checkpoints.merge([0, 1, 2], [0.5, 0.25, 0.25], into=compiled)
+    assert same(state_of(compiled._orig_mod), state_of(merged))
+
+
+def test_tied_tensors_and_what_a_module_keeps_beside_tensors(tmp_path: Path) -> None:
+    class Tied(nn.Module):
+        def __init__(self, seed: int) -> None:
+            super().__init__()
+            torch.manual_seed(seed)
+            self.first, self.second = nn.Linear(3, 3), nn.Linear(3, 3)
+            self.second.weight = self.first.weight
+            self.seed = seed
+
+        def get_extra_state(self) -> Any:
+            return {"seed": self.seed, "array": np.arange(self.seed)}
+
+        def set_extra_state(self, state: Any) -> None:
+            self.seed = state["seed"]
+            assert state["array"].tolist() == list(range(self.seed))
+
+    checkpoints, models = Checkpoints(tmp_path), [Tied(seed) for seed in (1, 2, 3)]
+    for count, model in enumerate(models):
+        checkpoints.save(count, model=model)
+    merged = Tied(9)
+    checkpoints.merge([0, 1, 2], [0.25, 0.25, 0.5], into=merged, part="model")
+    assert merged.second.weight is merged.first.weight
+    expected = sum(
+        weight * model.first.weight for weight, model in zip([0.25, 0.25, 0.5], models, strict=True)
+    )
+    torch.testing.assert_close(merged.first.weight, expected)
+    assert merged.seed == 3
+
+
+def test_into_other_dtypes_and_out_of_checkpoints_of_several(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path)
+    values = torch.tensor([[1 + 2.0**-30, 1 / 3]], dtype=torch.float64)
+    for count, dtype in enumerate((torch.float64, torch.bfloat16)):
+        model = nn.Linear(2, 1, bias=False, dtype=dtype)
+        with torch.no_grad():
+            model.weight.copy_(values)
+        checkpoints.save(count, model=model)
+    merged = nn.Linear(2, 1, bias=False, dtype=torch.float64)
+    checkpoints.merge([0, 1], [0.5, 0.5], into=merged, part="model")
+    assert torch.equal(merged.weight, (values + values.bfloat16().double()) / 2)
+    half = nn.Linear(2, 1, bias=False, dtype=torch.float16)
+    checkpoints.merge([0, 1], [0.5, 0.5], into=half, part="model")
+    assert torch.equal(half.weight, merged.weight.half())
+
+
+def test_a_checkpoint_of_weight_zero_may_have_no_finite_values(tmp_path: Path) -> None:
+    checkpoints, model = Checkpoints(tmp_path, keep=4), nn.Linear(2, 2)
+    for count, value in enumerate((1.0, math.nan, 3.0, math.inf)):
+        nn.init.constant_(model.weight, value)
+        checkpoints.save(count, model=model)
+    checkpoints.merge([0, 1, 2, 3], [0.5, 0.0, 0.5, 0.0], into=model, part="model")
+    assert (model.weight == 2).all()
+
+
+_GOOD = [0.25, 0.25, 0.25, 0.25]
+
+
+@pytest.mark.parametrize(
+    ("counts", "weights", "options", "error", "message"),
+    [
+        (10, _GOOD, {}, TypeError, "counts = 10 must be a sequence of integers"),
+        ("10", _GOOD, {}, TypeError, "counts = '10' must be a sequence of integers"),
+        ({10, 20}, [0.5, 0.5], {}, TypeError, "counts = .* must be a sequence of integers"),
+        ([10, 20.0], [0.5, 0.5], {}, TypeError, r"counts\[1\] = 20.0 must be an integer"),
+        ([10, -20], [0.5, 0.5], {}, ValueError, r"counts\[1\] = -20 must be at least 0"),
+        ([], [], {}, ValueError, "counts is empty"),
+        ([10, 20, 10], [0.5, 0.25, 0.25], {}, ValueError, "names checkpoint 10 more than once"),
+        ([10, 25], [0.5, 0.5], {}, ValueError, r"has no checkpoint 25; it has \[10, 20, 30, 40, 50\]"),
+        (COUNTS, 0.25, {}, TypeError, "weights = 0.25 must be a sequence of numbers"),
+        (COUNTS, ["a"] * 4, {}, TypeError, r"weights\[0\] = 'a' must be a number"),
+        (COUNTS, [True, 0, 0, 0], {}, TypeError, r"weights\[0\] = True must be a number"),
+        (COUNTS, np.eye(4), {}, TypeError, r"weights\[0\] = array.* must be a number"),
+        (COUNTS, [0.5, 0.5], {}, ValueError, "there are 4 counts and 2 weights"),
+        (COUNTS, [math.nan, 0.5, 0.25, 0.25], {}, ValueError, r"weights\[0\] = nan must be finite"),
+        (COUNTS, [math.inf, -math.inf, 0.5, 0.5], {}, ValueError, r"weights\[0\] = inf must be finite"),
+        (COUNTS, [10**400, 0, 0, 0], {}, ValueError, r"weights\[0\] = 1000.* than float32 can hold"),
+        (COUNTS, [0.3] * 4, {}, ValueError, "weights add up to 1.2, and must add up to 1"),
+        (COUNTS, [0.25, 0.25, 0.25, 0.25001], {}, ValueError, "weights add up to 1.00001"),
+        (COUNTS, _GOOD, {"into": step_of()}, TypeError, "into = .* must be a module: a whole part"),
+        (COUNTS, _GOOD, {"into": Part()}, TypeError, "into = .* must be a module"),
+        (COUNTS, _GOOD, {"into": Mixed(1).state_dict()}, TypeError, "into = .* must be a module"),
+        (COUNTS, _GOOD, {"into": nn.Linear(2, 2, device="meta")}, ValueError, "into is on the meta device"),
+        (COUNTS, _GOOD, {"part": "a b"}, ValueError, "part = 'a b' must be a valid variable name"),
+        (COUNTS, _GOOD, {"part": 3}, ValueError, "part = 3 must be a valid variable name"),
+        (COUNTS, _GOOD, {"part": "step"}, ValueError, r"10 has the parts \['model'\], and not \['step'\]"),
+        ([50], [1.0], {"part": "values"}, ValueError, "values is neither of a TrainStep nor of a module"),
+        ([50], [1.0], {"part": "optimizer"}, ValueError, "optimizer was saved with another model"),
+        (
+            [10, 50],
+            [0.5, 0.5],
+            {},
+            ValueError,
+            r"checkpoint 50: model was saved with .*: in_float32: \(5, 4\) in the checkpoint, \(5, 3\) here",
+        ),
+        (COUNTS, _GOOD, {"into": nn.Linear(3, 3)}, ValueError, "checkpoint 10: model was saved with another"),
+    ],
+)
+def test_what_is_refused_changes_nothing(
+    saved: Path, counts: Any, weights: Any, options: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    module = options.get("into", Mixed(99))
+    before = state_of(module) if isinstance(module, nn.Module) else {}
+    with pytest.raises(error, match=message):
+        Checkpoints(saved).merge(counts, weights, **{"into": module, "part": "model"} | options)
+    if before and not next(module.parameters()).is_meta:
+        assert same(state_of(module), before)
+
+
+def test_a_tensor_that_is_not_floating_everywhere(tmp_path: Path) -> None:
+    checkpoints, kinds = Checkpoints(tmp_path), (torch.int64, torch.complex64, torch.float32)
+    for count, dtype in enumerate(kinds):
+        model = nn.Module()
+        model.register_buffer("values", torch.ones(2, dtype=dtype))
+        checkpoints.save(count, model=model)
+    for count, kind in ((0, "int64"), (1, "complex64")):
+        message = f"values is torch.{kind} in checkpoint {count}, and torch.float32 in checkpoint 2"
+        with pytest.raises(ValueError, match=message):
+            checkpoints.merge([count, 2], [0.5, 0.5], into=model, part="model")
+    checkpoints.merge([2, 0], [0.5, 0.5], into=model, part="model")  # it has no mean: the last count's
+    assert model.get_buffer("values").tolist() == [1, 1]
+
+
+def test_any_damage_is_found_before_the_module_changes(saved: Path, tmp_path: Path) -> None:
+    """Also where the checkpoint has the weight 0."""
+    shutil.copytree(saved, tmp_path, dirs_exist_ok=True)
+    module = Mixed(99)
+    before = state_of(module)
+    for path in sorted((tmp_path / "30" / "0").iterdir()):
+        content = path.read_bytes()
+        path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+        for weights in (_GOOD, [0.5, 0.25, 0.0, 0.25]):
+            with pytest.raises(RuntimeError, match=rf"a damaged checkpoint: 30: 0/{path.name} is damaged"):
+                Checkpoints(tmp_path).merge(COUNTS, weights, into=module, part="model")
+        assert same(state_of(module), before)
+        path.write_bytes(content)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, OSError, MemoryError])
+def test_an_error_in_the_third_checkpoint_changes_nothing(saved: Path, error: type[BaseException]) -> None:
+    module = Mixed(99)
+    before, add = state_of(module), tensor_files.add
+
+    def broken(folder: Path, *arguments: Any) -> None:
+        if folder.name == "30" and next(iter(arguments[1])).endswith("['mean']"):
+            raise error
+        add(folder, *arguments)
+
+    with patch.object(tensor_files, "add", broken), pytest.raises(error):
+        Checkpoints(saved).merge(COUNTS, _GOOD, into=module, part="model")
+    assert same(state_of(module), before)
+    Checkpoints(saved).merge(COUNTS, _GOOD, into=module, part="model")
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
+def test_an_error_while_the_module_loads_changes_nothing(saved: Path, error: type[BaseException]) -> None:
+    class Refusing(Mixed):
+        is_refusing = True
+
+        def _load_from_state_dict(self, *arguments: Any) -> None:
+            super()._load_from_state_dict(*arguments)
+            if self.is_refusing:
+                self.is_refusing = False
+                raise error
+
+    module = Refusing(99)
+    before = state_of(module)
+    with pytest.raises(error):
+        Checkpoints(saved).merge(COUNTS, _GOOD, into=module, part="model")
+    assert same(state_of(module), before)
+
+
+def test_checkpoints_stay_while_they_are_merged(tmp_path: Path) -> None:
+    """Though another process saves new ones, and keeps only these."""
+    checkpoints, add = Checkpoints(tmp_path, keep=1), tensor_files.add
+    models = [nn.Linear(2, 2) for _ in range(3)]
+    for count, model in enumerate(models[:2]):
+        Checkpoints(tmp_path, keep=2).save(count, model=model, wait=True)
+
+    def saving(*arguments: Any) -> None:
+        checkpoints.save(2, model=models[2], wait=True)
+        add(*arguments)
+
+    merged = nn.Linear(2, 2)
+    with patch.object(tensor_files, "add", saving):
+        checkpoints.merge([0, 1], [0.5, 0.5], into=merged, part="model")
+    torch.testing.assert_close(merged.weight, (models[0].weight + models[1].weight) / 2)
+    checkpoints.save(3, model=models[2], wait=True)
+    assert checkpoints.counts() == [3]
+
+
+def test_in_inference_mode_and_without_gradients(saved: Path) -> None:
+    module, other = Mixed(99), Mixed(99)
+    with torch.inference_mode():
+        Checkpoints(saved).merge(COUNTS, _GOOD, into=module, part="model")
+    with torch.no_grad():
+        Checkpoints(saved).merge(COUNTS, _GOOD, into=other, part="model")
+    assert same(state_of(module), state_of(other))
+    assert not module.in_float32.is_inference()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    not Path("/proc/self/status").exists(), reason="the system does not tell a process's memory"
+)
+@pytest.mark.parametrize("kind", ["float32", "bfloat16", "one tensor", "tied"])
+def test_the_most_memory_is_that_of_two_models(tmp_path: Path, kind: str) -> None:
+    counts, model, small = range(8), support.large(kind), nn.Linear(2, 2)
+    for count in counts:
+        Checkpoints(tmp_path / kind, keep=8).save(count, model=model, wait=True)
+        Checkpoints(tmp_path / "small", keep=8).save(count, model=small, wait=True)
+    program = (
+        "from pathlib import Path; from support.merging import peak_of_merge; "
+        f"peak_of_merge(Path({str(tmp_path)!r}), {kind!r}, range(8))"
+    )
+    # What is freed goes back to the system at once, so that its figure is that of the tensors.
+    environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536", "PYTHONPATH": os.pathsep.join(sys.path)}
+    printed = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
+    )
+    assert 1 < float(printed.stdout) < 2.2

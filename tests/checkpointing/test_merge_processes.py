@@ -1,0 +1,77 @@
+"""`Checkpoints.merge` on several processes."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support import merging as support
+from support import processes
+
+pytestmark = pytest.mark.slow
+
+COUNTS, WEIGHTS = [1, 2, 3], [0.5, 0.2, 0.3]
+NUMBERS = {1: ["plain"], 2: ["ddp", "fsdp", "plain"], 3: ["fsdp"]}
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """The same checkpoints, of one process and of two, under each wrapper."""
+    folder = tmp_path_factory.mktemp("saved")
+    support.save_each(folder / "plain", "plain", COUNTS)
+    for wrapper in ("ddp", "fsdp"):
+        processes.run(support.save_each, folder / wrapper, wrapper, COUNTS)
+    return [folder / name for name in ("plain", "ddp", "fsdp")]
+
+
+def test_the_same_bits_from_and_to_any_number_of_processes(saved: list[Path]) -> None:
+    expected, *others = support.merged(saved, COUNTS, WEIGHTS, ["plain"])
+    assert expected["['1.num_batches_tracked']"] == 3
+    exact = sum(
+        weight * support.net(count)[0].weight.detach().numpy().astype(float)
+        for count, weight in zip(COUNTS, WEIGHTS, strict=True)
+    )
+    np.testing.assert_allclose(expected["['0.weight']"], exact, rtol=1e-5, atol=1e-6)
+    found = list(others)
+    for number, wrappers in NUMBERS.items():
+        if number > 1:
+            ranks = processes.run(support.merged, saved, COUNTS, WEIGHTS, wrappers, processes=number)
+            found += [each for rank in ranks for each in rank]
+    assert len(found) == 2 + 2 * 3 * 3 + 3 * 3
+    for each in found:
+        assert each.keys() == expected.keys()
+        for name, values in expected.items():
+            np.testing.assert_array_equal(each[name], values, strict=True)
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        (
+            "weights",
+            "[0.5, 0.25, 0.25], 'model'), and rank 1 merges ([1, 2, 3], [0.25, 0.5, 0.25], 'model')",
+        ),
+        ("counts", "ValueError: rank 0 merges (counts, weights, part) = ([1, 2, 3], "),
+        ("sum", "ValueError: weights add up to 1.5"),
+        ("into", "TypeError: into = None must be a module"),
+        ("loading", "KeyError: 'not this one'"),
+    ],
+)
+def test_a_refusal_on_one_rank_is_one_on_all(saved: list[Path], how: str, message: str) -> None:
+    """And the module is as before on all."""
+    for rank, (raised, is_as_before) in enumerate(processes.run(support.refused, saved[2], how)):
+        assert message in raised
+        if how in ("sum", "into", "loading"):
+            assert raised.startswith("RuntimeError: rank 1 failed: ") == (rank == 0)
+        assert is_as_before
+
+
+def test_damage_is_known_to_all_ranks(saved: list[Path]) -> None:
+    path = saved[2] / "2" / "1" / "__0_0.distcp"
+    content = path.read_bytes()
+    path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    try:
+        for raised, is_as_before in processes.run(support.refused, saved[2], "damage"):
+            assert "a damaged checkpoint: 2: 1/__0_0.distcp is damaged" in raised
+            assert is_as_before
+    finally:
+        path.write_bytes(content)

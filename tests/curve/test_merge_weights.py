@@ -1,0 +1,122 @@
+"""`merge_weights`: the weights of checkpoints whose mean takes the place of a cooldown."""
+
+import math
+from fractions import Fraction
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from support.descriptions import build, descriptions_and_steps
+from support.examples import examples
+from support.strategies import MAX_STEP, Words
+
+from plateau_jax import PlateauCurve, StagedCurve
+
+STABLE = StagedCurve([(100, 1.0), (900,)])
+BRANCH = STABLE.cooldown(600, 400)
+
+
+def _expected(values: list[Fraction], steps: list[int]) -> list[Fraction]:
+    """By the definition, in exact numbers; `values` begin at steps[0]."""
+    means = [
+        sum(values[before - steps[0] : after - steps[0]]) / (after - before) / values[0]
+        for before, after in pairwise(steps)
+    ]
+    return [before - after for before, after in pairwise([Fraction(1), *means, Fraction(0)])]
+
+
+@given(descriptions_and_steps(counts=range(6), size=24, depth=2))
+@examples(400)
+def test_the_definition_on_generated_curves(drawn):
+    """Wherever the curve neither rises nor begins at 0; anywhere else it is refused."""
+    description, steps = drawn
+    read = Words([abs(step) * 2654435761 for step in steps])
+    start = min(max(steps[0], 0), MAX_STEP - 3000)
+    taken = sorted({start, *(start + read.magnitude(1, 3000) for _ in range(1 + read.below(20)))})
+    curve = build(description)
+    values = [Fraction(float(value)) for value in curve(range(start, taken[-1]))]
+    if values[0] == 0:
+        with pytest.raises(ValueError, match=rf"the curve is 0 at steps\[0\] = {start}, and must be above"):
+            curve.merge_weights(taken)
+    elif any(before < after for before, after in pairwise(values)):
+        with pytest.raises(ValueError, match=rf"the curve rises from step \d+ to step \d+, .* = {start} to"):
+            curve.merge_weights(taken)
+    else:
+        found, expected = curve.merge_weights(taken), _expected(values, taken)
+        assert found.dtype == np.float64
+        assert not np.signbit(found).any()
+        for order in (found, found[::-1], np.sort(found)):
+            assert sum(order) == 1  # one after the other: not a bit is lost
+        for weight, exact in zip(found, expected, strict=True):
+            assert abs(Fraction(float(weight)) - exact) < Fraction(1, 2**51)
+
+
+@given(descriptions_and_steps(counts=range(6), size=1, depth=1))
+@examples(50)
+def test_many_checkpoints_and_long_stretches_between_them(drawn):
+    """The same weights, whether the steps of an interval are evaluated at once or in many parts."""
+    description, (step,) = drawn
+    curve = build(description).cooldown(max(step, 0) % 10**6, 200_000, shape="linear")
+    start = curve.total_steps - 200_000
+    if curve(start) == 0:
+        return
+    steps = [start, start + 1, start + 150_000, start + 250_000]
+    values = curve(range(start, start + 250_000)).astype(np.float64)
+    means = [math.fsum(values[a - start : b - start]) / (b - a) / values[0] for a, b in pairwise(steps)]
+    np.testing.assert_allclose(curve.merge_weights(steps), -np.diff([1.0, *means, 0.0]), rtol=0, atol=1e-15)
+
+
+@pytest.mark.parametrize("shape", ["linear", "cosine", "1-sqrt"])
+def test_the_mean_is_where_sgd_under_the_curve_ends(shape):
+    """With the same gradients, and a checkpoint after every update."""
+    random, peak = np.random.default_rng(3), 0.1
+    gradients = random.normal(size=(300, 50))
+    curve = StagedCurve([(20, 0.75), (300,)]).cooldown(50, 250, shape=shape)
+    constant = cooled = random.normal(size=50)
+    checkpoints = [constant]
+    for step, gradient in enumerate(gradients[:250], start=50):
+        constant = constant - peak * curve(50) * gradient
+        cooled = cooled - peak * curve(step) * gradient
+        checkpoints.append(constant)
+    merged = curve.merge_weights(range(50, 301)) @ np.array(checkpoints)
+    np.testing.assert_allclose(merged, cooled, rtol=0, atol=1e-12)
+    assert abs(constant - cooled).max() > 0.1
+
+
+def test_a_stretch_at_one_level_takes_the_last_checkpoint():
+    assert STABLE.merge_weights([100, 107, 500, 2**31 - 1]).tolist() == [0, 0, 0, 1]
+    assert BRANCH.merge_weights(np.array([550, 600, 1000, 1100])).tolist()[-1] == 0
+    assert BRANCH.merge_weights((599, 600)).tolist() == [0, 1]
+
+
+def test_the_curve_may_rise_before_and_after():
+    restarted = PlateauCurve(100, warmup_steps=10).then(PlateauCurve(100, warmup_steps=10))
+    assert restarted.merge_weights([10, 50, 100]).sum() == 1
+
+
+@pytest.mark.parametrize(
+    ("steps", "error", "message"),
+    [
+        (7, TypeError, "steps = 7 must be a sequence of integers"),
+        (None, TypeError, "steps = None must be a sequence"),
+        ("67", TypeError, "steps = '67' must be a sequence"),
+        ({600, 700}, TypeError, r"steps = \{.*\} must be a sequence"),
+        ([600, 700.0], TypeError, r"steps\[1\] = 700.0 must be an integer: write 700, or // in place of /"),
+        ([True, 700], TypeError, r"steps\[0\] = True must be an integer"),
+        (np.array([600.0, 700.0]), TypeError, r"steps\[0\] = .*600.0.* must be an integer"),
+        ([[600, 700]], TypeError, r"steps\[0\] = \[600, 700\] must be an integer"),
+        ([], ValueError, r"steps = \[\] must name at least two"),
+        ([600], ValueError, r"steps = \[600\] must name at least two"),
+        ([-1, 600], ValueError, r"steps\[0\] = -1 must be at least 0"),
+        ([600, 700, 700], ValueError, r"steps\[2\] = 700 must be above steps\[1\] = 700"),
+        ([700, 600], ValueError, r"steps\[1\] = 600 must be above steps\[0\] = 700"),
+        ([600, 2**31], ValueError, r"steps\[-1\] = 2147483648 must be at most 2\*\*31 - 1"),
+        ([50, 600], ValueError, r"rises from step 50 to step 99, .* from steps\[0\] = 50 to steps\[-1\]"),
+        ([0, 600], ValueError, r"the curve is 0 at steps\[0\] = 0"),
+        ([1000, 1001], ValueError, r"the curve is 0 at steps\[0\] = 1000"),
+    ],
+)
+def test_what_is_refused(steps, error, message):
+    with pytest.raises(error, match=message):
+        BRANCH.merge_weights(steps)

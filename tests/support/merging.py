@@ -1,0 +1,159 @@
+"""Models of all dtypes, their checkpoints, and merges of them on several ranks."""
+
+import copy
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from support.checkpoints import full
+from torch import distributed, nn
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+from torch_bridge import Checkpoints
+from torch_bridge.distributed.plain_names import plain_state
+
+
+class Mixed(nn.Module):
+    """Parameters and buffers of many dtypes and shapes; a seed gives the same ones every time."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        random = torch.Generator().manual_seed(seed)
+        for dtype in (torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.complex64):
+            name = f"in_{dtype}".replace("torch.", "")
+            wide = torch.complex128 if dtype.is_complex else torch.float64
+            values = torch.randn(5, 3, generator=random, dtype=wide)
+            self.register_parameter(name, nn.Parameter(values.to(dtype)))
+        self.scalar = nn.Parameter(torch.randn((), generator=random))
+        self.nothing = nn.Parameter(torch.empty(0, 3))
+        self.frozen = nn.Parameter(torch.randn(3, generator=random), requires_grad=False)
+        self.register_buffer("mean", torch.randn(3, generator=random))
+        self.register_buffer("count", torch.tensor(seed))
+        self.register_buffer("mask", torch.tensor([seed % 2 == 0, True]))
+        self.register_buffer("hidden", torch.full((2,), float(seed)), persistent=False)
+
+
+def weighted(states: Sequence[dict[str, Any]], weights: Sequence[float]) -> dict[str, tuple[Any, Any]]:
+    """Of each floating tensor the mean in float64, and Σ |weight · tensor|, by which roundings are judged."""
+    found: dict[str, tuple[Any, Any]] = {}
+    for name, tensor in states[-1].items():
+        if tensor.is_floating_point() or tensor.is_complex():
+            wide = torch.complex128 if tensor.is_complex() else torch.float64
+            each = [
+                weight * state[name].detach().to(wide).numpy()
+                for weight, state in zip(weights, states, strict=True)
+            ]
+            found[name] = np.sum(each, axis=0), np.sum(np.abs(each), axis=0)
+    return found
+
+
+def state_of(module: nn.Module) -> dict[str, Any]:
+    """A copy."""
+    return copy.deepcopy(dict(module.state_dict()))
+
+
+def net(seed: int) -> nn.Sequential:
+    """Layers of which one has fewer rows than there are ranks, with a counting buffer."""
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5), nn.Linear(5, 1))
+
+
+def wrapped(seed: int, wrapper: str) -> nn.Module:
+    model = net(seed)
+    if wrapper == "ddp":
+        return DistributedDataParallel(model)
+    if wrapper == "fsdp":
+        for module in (*model, model):
+            fully_shard(module)
+    return model
+
+
+def save_each(directory: Path, wrapper: str, counts: Sequence[int]) -> None:
+    checkpoints = Checkpoints(directory, keep=len(counts))
+    for count in counts:
+        model = wrapped(count, wrapper)
+        with torch.no_grad():
+            for buffer in model.buffers():
+                buffer += count
+        checkpoints.save(count, model=model, wait=True)
+
+
+def merged(
+    directories: Sequence[Path], counts: Sequence[int], weights: Sequence[float], wrappers: Sequence[str]
+) -> list[dict[str, np.ndarray[Any, Any]]]:
+    """What modules under these wrappers hold after a merge from each directory, whole."""
+    found: list[dict[str, np.ndarray[Any, Any]]] = []
+    for directory in directories:
+        for wrapper in wrappers:
+            model = wrapped(99, wrapper)
+            Checkpoints(directory).merge(counts, weights, into=model, part="model")
+            found.append(full(dict(plain_state(model))))
+    return found
+
+
+def refused(directory: Path, how: str) -> tuple[str, bool]:
+    """What a merge raises that fails on rank 1, and whether the model is as before."""
+    rank = distributed.get_rank()
+    model: Any = wrapped(99, "fsdp")
+    before = full(dict(model.state_dict()))
+    counts, weights = [1, 2, 3], [0.5, 0.25, 0.25]
+    into: Any = model
+    if rank == 1 and how == "weights":
+        weights = [0.25, 0.5, 0.25]
+    elif rank == 1 and how == "sum":
+        weights = [0.5, 0.5, 0.5]
+    elif rank == 1 and how == "counts":
+        counts = [1, 2, 4]
+    elif rank == 1 and how == "into":
+        into = None
+    elif rank == 1 and how == "loading":
+
+        def refuse(*_: object) -> None:
+            raise KeyError("not this one")
+
+        model[2].register_load_state_dict_post_hook(refuse)
+    raised = ""
+    try:
+        Checkpoints(directory).merge(counts, weights, into=into, part="model")
+    except Exception as error:
+        raised = f"{type(error).__name__}: {error}"
+    after = full(dict(model.state_dict()))
+    return raised, all(np.array_equal(before[key], after[key]) for key in before)
+
+
+def peak_of_merge(directory: Path, kind: str, counts: Sequence[int]) -> None:
+    """Print the most memory that a merge takes beside the module, in models.
+
+    Run as a program: the peak that the system knows is that of the whole process.
+    """
+    weights = [1 / len(counts)] * len(counts)
+    Checkpoints(directory / "small").merge(counts, weights, into=nn.Linear(2, 2), part="model")  # imports
+    model = large(kind)
+    size = sum(parameter.nbytes for parameter in model.parameters())
+    before = _memory("VmRSS")
+    Checkpoints(directory / kind).merge(counts, weights, into=model, part="model")
+    print((_memory("VmHWM") - before) / size)
+
+
+def _memory(what: str) -> int:
+    """What the process has, or the most that it had, in bytes; `resource` would tell of the parent too."""
+    with Path("/proc/self/status").open() as file:
+        return next(int(line.split()[1]) * 1024 for line in file if line.startswith(what))
+
+
+def large(kind: str) -> nn.Module:
+    """Models of 32 MB."""
+    if kind == "one tensor":
+        return nn.Linear(2896, 2896, bias=False)
+    if kind == "tied":
+        model = nn.Sequential(
+            nn.Embedding(2048, 1024), *(nn.Linear(1024, 1024, bias=False) for _ in range(6))
+        )
+        head = nn.Linear(1024, 2048, bias=False)
+        head.weight = model[0].get_parameter("weight")
+        return model.append(head)
+    model = nn.Sequential(*(nn.Linear(1024, 1024, bias=False) for _ in range(8)))
+    return model.to(torch.bfloat16) if kind == "bfloat16" else model
