@@ -35,13 +35,13 @@ def save(name):
     plt.close()
 
 
-def shape(name):
+def shape(name, file):
     """A stage that falls, and one that rises."""
     axes = axes_of((2.4, 1.6), 200)
     draw(axes, StagedCurve([(100, 0.05, name), (100, 1.0, name)], start=1.0))
     axes.set_xticks([0, 100, 200])
     axes.set_yticks([0, 0.5, 1])
-    save(f"shape-{name}")
+    save(f"shape-{file}")
 
 
 def plateau_curve():
@@ -94,7 +94,10 @@ def staged_curve():
 
 
 for name in ("linear", "cosine", "1-sqrt", "exponential"):
-    shape(name)
+    shape(name, name)
+shape("1-x^3", "power-from-start")
+shape("(1-x)^3", "power-from-end")
+shape("t^-0.5", "inverse-power")
 plateau_curve()
 early_and_late()
 staged_curve()

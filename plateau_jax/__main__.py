@@ -66,7 +66,11 @@ def _parser() -> argparse.ArgumentParser:
         dest="absolute_plateaus",
         help="a plateau, in steps; may be repeated",
     )
-    described.add_argument("--decay-shape", metavar="SHAPE", help="cosine, linear or 1-sqrt (cosine)")
+    described.add_argument(
+        "--decay-shape",
+        metavar="SHAPE",
+        help="cosine, linear, 1-sqrt, 1-x^P or (1-x)^P, with a decimal for P, as in 1-x^2 (cosine)",
+    )
     described.add_argument(
         "--min-lr-ratio", metavar="R", type=float, help="final rate as a share of the peak (0)"
     )

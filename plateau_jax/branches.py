@@ -1,11 +1,10 @@
 """Curves that are made of other curves: cooldowns and continuations."""
 
 from dataclasses import KW_ONLY, dataclass
-from typing import get_args
 
 from plateau_jax import checks, levels
 from plateau_jax.checks import MAX_STEP
-from plateau_jax.curve import Curve, StageShape, checked
+from plateau_jax.curve import Curve, StageShape, checked, stage_shape
 from plateau_jax.exact import decimal, nearest_float32
 from plateau_jax.plain_values import MAX_DEPTH, kind
 from plateau_jax.rows import Row, hold, row_at
@@ -21,7 +20,7 @@ class Cooldown(Curve):
     steps: int
     _: KW_ONLY
     to: float = 0.0
-    shape: StageShape = "1-sqrt"
+    shape: StageShape | str = "1-sqrt"
 
     def __post_init__(self) -> None:
         curve = checked("curve", self.curve)
@@ -30,15 +29,16 @@ class Cooldown(Curve):
         if at + steps > MAX_STEP:
             raise ValueError(f"at + steps = {at + steps} must be at most 2**31 - 1 = {MAX_STEP}")
         to = checks.ratio("to", self.to)
-        shape = checks.one_of("shape", self.shape, get_args(StageShape))
+        shape = stage_shape("shape", self.shape)
         start, end = row_at(curve.rows, at).at(at), decimal(to)
         if levels.are_equal(start, end):
             start = end
         elif levels.is_above(end, start):
             level = nearest_float32(levels.bits(start))
             raise ValueError(f"to = {to!r} must not lie above the level at step {at}, {level}")
-        if shape == "exponential" and not end:
-            raise ValueError("an exponential cooldown to 0 is not defined")
+        if reason := levels.undefined(shape, start, end):
+            article = "an" if shape == "exponential" else "a"
+            raise ValueError(f"{article} {shape} cooldown {reason.removeprefix('from or ')}")
         self._freeze(
             [
                 # The number of rows does not depend on `at`. The row that is cut short keeps its length, and

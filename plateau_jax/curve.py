@@ -4,18 +4,34 @@ import operator
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property, partial
-from typing import Any, Literal, Self, overload
+from typing import Any, Literal, Self, get_args, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-from plateau_jax import checks, fixed_point, levels, merging, notebook, plain_values, plotting, rows, segments
+from plateau_jax import (
+    checks,
+    fixed_point,
+    levels,
+    merging,
+    notebook,
+    plain_values,
+    plotting,
+    rows,
+    segments,
+    shapes,
+)
 from plateau_jax.checks import MAX_STEP
 from plateau_jax.namespace import Namespace
 from plateau_jax.rows import Row
 from plateau_jax.segments import Numbers, Segments
 
 StageShape = Literal["linear", "cosine", "1-sqrt", "exponential"]
+
+
+def stage_shape(name: str, value: Any) -> str:
+    """The value, which must be a shape of stages and cooldowns, in its one spelling."""
+    return shapes.checked(name, value, get_args(StageShape), shapes.FORMULAS)
 
 
 class Curve(ABC):
@@ -105,7 +121,9 @@ class Curve(ABC):
             return self(int(steps))
         return fixed_point.evaluate_many(self.segments, steps)[()]
 
-    def cooldown(self, at: int, steps: int, *, to: float = 0.0, shape: StageShape = "1-sqrt") -> "Curve":
+    def cooldown(
+        self, at: int, steps: int, *, to: float = 0.0, shape: StageShape | str = "1-sqrt"
+    ) -> "Curve":
         """This curve before step `at`; from there on it goes to the level `to` within `steps` steps.
 
         Use it to end a long run early, or to branch finished models off a run that goes on. Before step `at`
@@ -118,6 +136,11 @@ class Curve(ABC):
             "linear"         a + (b - a)·x
             "cosine"         a + (b - a)·(1 - cos πx)/2
             "exponential"    a^(1-x)·b^x
+            "1-x^P"          a + (b - a)·x^P
+            "(1-x)^P"        b + (a - b)·(1-x)^P
+            "t^-P"           t^(-P), t = a^(-1/P)·(1-x) + b^(-1/P)·x
+
+        Write a decimal for P, as in `"1-x^2"`; `StagedCurve` says which.
 
         Sources: cooldowns from a constant rate, and 1-sqrt, Hägele et al. 2024 (arXiv:2405.18392); linear
         to 0, Defazio et al. 2023 (arXiv:2310.07831).
@@ -126,15 +149,16 @@ class Curve(ABC):
             at: First step of the cooldown, at least 0; it may lie past `total_steps`.
             steps: Steps of the cooldown, at least 1.
             to: The level at the end of the cooldown, not above the level at step `at`.
-            shape: `"linear"`, `"cosine"`, `"1-sqrt"` or `"exponential"`.
+            shape: `"linear"`, `"cosine"`, `"1-sqrt"`, `"exponential"`, `"1-x^P"`, `"(1-x)^P"` or `"t^-P"`.
 
         Returns:
             A curve of `at + steps` steps.
 
         Raises:
             TypeError: `at` or `steps` is not an integer, `to` not a number.
-            ValueError: A value out of its range; an exponential cooldown to 0; cooldowns and
-                continuations nested more than 64 deep.
+            ValueError: A value out of its range; an unknown shape; an exponential or `"t^-P"` cooldown to 0;
+                a `"t^-P"` cooldown between levels too far apart; cooldowns and continuations nested more
+                than 64 deep.
 
         >>> from plateau_jax import PlateauCurve
         >>> stable = PlateauCurve(10_000, warmup_steps=500, plateaus=[(0, 90)])

@@ -66,14 +66,19 @@ def digits(number: Fraction) -> Decimal:
     return _DECIMAL.divide(number.numerator, number.denominator)
 
 
+def as_digits(value: int) -> Decimal:
+    """A value of 224 bits as a decimal."""
+    return _DECIMAL.divide(value, ONE)
+
+
 def from_digits(number: Decimal) -> int:
     """The number in 224 bits."""
     return round(_DECIMAL.multiply(number, ONE))
 
 
-def part_way(start: Decimal, end: Decimal, share: int) -> Decimal:
-    """start + (end - start)·share, the share in 224 bits."""
-    return _DECIMAL.fma(_DECIMAL.subtract(end, start), _DECIMAL.divide(share, ONE), start)
+def part_way(start: Decimal, end: Decimal, share: Decimal) -> Decimal:
+    """start + (end - start)·share."""
+    return _DECIMAL.fma(_DECIMAL.subtract(end, start), share, start)
 
 
 def geometric_mean(start: Decimal, end: Decimal, x: Fraction) -> Decimal:
@@ -84,9 +89,20 @@ def geometric_mean(start: Decimal, end: Decimal, x: Fraction) -> Decimal:
     return _DECIMAL.exp(_DECIMAL.add(logarithm, gone))
 
 
+def power(base: Decimal, exponent: Fraction) -> Decimal:
+    """base^exponent, for a base above 0."""
+    logarithm = _DECIMAL.multiply(_DECIMAL.ln(base), exponent.numerator)
+    return _DECIMAL.exp(_DECIMAL.divide(logarithm, exponent.denominator))
+
+
+def quotient(one: Decimal, other: Decimal) -> Decimal:
+    """one/other."""
+    return _DECIMAL.divide(one, other)
+
+
 def log2_ratio(high: Decimal, low: Decimal) -> Fraction:
     """log₂(high/low)."""
-    return Fraction(_DECIMAL.divide(_DECIMAL.ln(_DECIMAL.divide(high, low)), _DECIMAL.ln(2)))
+    return Fraction(_DECIMAL.divide(_DECIMAL.ln(quotient(high, low)), _DECIMAL.ln(2)))
 
 
 def nearest_float32(value: int) -> np.float32:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from plateau_jax import exact
+from plateau_jax import exact, powers
 from plateau_jax.segments import FIXED_BITS, LIMB, LIMB_BITS, Numbers, Segments, joined
 
 Product = Callable[[Any, Any], Any]
@@ -100,13 +100,9 @@ def _root(xp: Any, gone: Any, numbers: Numbers, multiply: Product = multiply) ->
     return (root + ((rest * (h >> LIMB_BITS)) >> LIMB_BITS)) >> k
 
 
-def _power(xp: Any, steps: Any, numbers: Numbers, multiply: Product = multiply) -> Any:
-    """2^(-r·steps), at most 8 units of 2⁻⁶² off: e⁻ᵘ for the fraction, by its Taylor series, then a shift."""
-    low = (steps * numbers.rate_low) >> LIMB_BITS
-    middle = steps * numbers.rate_middle + low
-    high = steps * numbers.rate_high + (middle >> LIMB_BITS)
-    whole = steps * numbers.rate_whole + (high >> LIMB_BITS)
-    u = multiply(((high & LIMB) << LIMB_BITS) | (middle & LIMB), _LN_2)
+def _two_to_minus(xp: Any, whole: Any, fraction: Any, multiply: Product = multiply) -> Any:
+    """2^(-whole - fraction/2⁶²), at most 8 units of 2⁻⁶² off: e⁻ᵘ for the fraction, by its Taylor series."""
+    u = multiply(fraction, _LN_2)
     series = _EXPONENTIAL[-1]
     for coefficient in reversed(_EXPONENTIAL[:-1]):
         series = coefficient - multiply(series, u)
@@ -171,9 +167,9 @@ def _interpolate(xp: Any, numbers: Numbers, step: Any, multiply: Product = multi
     After j of the L steps of a segment from a to b, where S(j/L) is the share of the way that its shape has
     gone, the multiplier is
 
-        m = a - (a - b)·S(j/L)         up to the middle, and all along a square root
-        m = b + (a - b)·S((L - j)/L)   beyond it, for shapes with S(1 - x) = 1 - S(x)
-        m = a·2^(-r·j)                 for an exponential, read backwards where it rises
+        m = a - (a - b)·S(j/L)         up to the middle, and all along a square root or a "1-x^P"
+        m = b + (a - b)·S((L - j)/L)   beyond it, for shapes with S(1 - x) = 1 - S(x); all along a "(1-x)^P"
+        m = a·2^(-E(j))                for an exponential or a "t^-P", read backwards where it rises
 
     Counting from the nearer end makes both ends exact, needs S on [0, 1/2] only, and cannot leave the range
     between a and b. Levels far below 1 need more than 62 bits: where x = 0, that is where a segment starts
@@ -189,6 +185,24 @@ def _interpolate(xp: Any, numbers: Numbers, step: Any, multiply: Product = multi
     if numbers.root is not None:
         share = xp.where(numbers.root != 0, _root(xp, xp.int64(gone), numbers, multiply), share)
         from_start = from_start | (numbers.root != 0)
+    if numbers.rate_whole is not None:
+        from_high = xp.int64(xp.where(start < end, left, gone))
+        exponent = powers.exponent(xp, gone, left, from_high, numbers, multiply)
+        power = _two_to_minus(xp, *exponent, multiply)
+        multiplies = (numbers.rate_whole | numbers.rate_high | numbers.rate_middle | numbers.rate_low) != 0
+        if numbers.power is not None:
+            is_share = numbers.power != 0
+            share, multiplies = xp.where(is_share, power, share), multiplies & (numbers.power == 0)
+            from_start = xp.where(is_share, numbers.power == powers.FROM_START, from_start)
+        if numbers.inverse_power is not None:
+            bows = numbers.inverse_power == powers.NEARLY_EQUAL
+            share = xp.where(bows, powers.parabola(xp, from_high, numbers, multiply), share)
+            from_start = xp.where(bows, start > end, from_start)
+            multiplies = xp.where(
+                numbers.inverse_power != 0, numbers.inverse_power != powers.NEARLY_EQUAL, multiplies
+            )
+    else:
+        power = multiplies = None
 
     # The product of absolute values, so that it is rounded alike in both directions: rounded up in one of
     # them, it would not always grow with its factors.
@@ -196,9 +210,7 @@ def _interpolate(xp: Any, numbers: Numbers, step: Any, multiply: Product = multi
     way = xp.where(start < end, -way, way)
     value = xp.where(from_start, start - way, end + way)
 
-    if numbers.rate_whole is not None:
+    if multiplies is not None:
         high, low = xp.maximum(start, end), xp.minimum(start, end)
-        power = _power(xp, xp.int64(xp.where(start < end, left, gone)), numbers, multiply)
-        moves = (numbers.rate_whole | numbers.rate_high | numbers.rate_middle | numbers.rate_low) != 0
-        value = xp.where(moves, xp.maximum(multiply(high, power), low), value)
+        value = xp.where(multiplies, xp.maximum(multiply(high, power), low), value)
     return x, value

@@ -12,6 +12,7 @@ from functools import cached_property
 from math import isqrt
 
 from plateau_jax import exact
+from plateau_jax.shapes import INVERSE_POWER, POWER_FROM_END, Formula, formula
 
 
 @dataclass(frozen=True)
@@ -26,9 +27,11 @@ class Between:
     @cached_property
     def digits(self) -> Decimal:
         start, end = digits(self.start), digits(self.end)
+        if found := formula(self.shape):
+            return _at(found, start, end, self.x)
         if self.shape == "exponential":
             return exact.geometric_mean(start, end, self.x)
-        return exact.part_way(start, end, _SHARES[self.shape](self.x))
+        return exact.part_way(start, end, exact.as_digits(_SHARES[self.shape](self.x)))
 
     @cached_property
     def bits(self) -> int:
@@ -42,7 +45,7 @@ _SHARES: dict[str, Callable[[Fraction], int]] = {
     "cosine": lambda x: exact.ONE - exact.half_cosine(x.numerator, x.denominator),
     "1-sqrt": exact.square_root,
 }
-"""The share of the way that a shape has gone at x; not of an exponential, which multiplies."""
+"""The share of the way that a shape has gone at x. Exponentials and formulas are computed in decimals."""
 
 _TOO_NEAR = 1 << 24
 """Levels nearer than this count as equal, in units of 2⁻²²⁴: far more than the error of `bits`, far less than
@@ -88,6 +91,9 @@ def between(shape: str, start: Level, end: Level, x: Fraction) -> Level:
     - cosine: start + (end - start)·(1 - cos πx)/2
     - 1-sqrt: start + (end - start)·√x
     - exponential: start^(1 - x)·end^x
+    - 1-x^P: start + (end - start)·x^P
+    - (1-x)^P: end + (start - end)·(1 - x)^P
+    - t^-P: t^(-P), where t goes linearly from start^(-1/P) to end^(-1/P)
     """
     if x == 0 or start == end:
         return start
@@ -98,6 +104,10 @@ def between(shape: str, start: Level, end: Level, x: Fraction) -> Level:
     if shape == "exponential":
         factor = _root(end / start, x.denominator)
         return Between(shape, start, end, x) if factor is None else start * factor**x.numerator
+    found = formula(shape)
+    if found and found.name == INVERSE_POWER:
+        level = _rational_inverse_power(found.power, start, end, x)
+        return Between(shape, start, end, x) if level is None else level
     share = _rational_share(shape, x)
     return Between(shape, start, end, x) if share is None else start + (end - start) * share
 
@@ -109,10 +119,62 @@ def scaled(level: Level, factor: Fraction) -> Level:
     return Between(level.shape, scaled(level.start, factor), scaled(level.end, factor), level.x)
 
 
+def undefined(shape: str, start: Level, end: Level) -> str:
+    """Why a shape does not go from one level to the other; empty where it does."""
+    found = formula(shape)
+    if shape != "exponential" and (found is None or found.name != INVERSE_POWER):
+        return ""
+    if start == 0 or end == 0:
+        return "from or to 0 is not defined"
+    if found and ratio_of_bases(found.power, start, end) > _MOST:
+        return (
+            "between these levels is too steep: the lower one must be at least "
+            f"2**-{62 * float(found.power):g} times the higher one. Take a larger P or closer levels"
+        )
+    return ""
+
+
+_MOST = Decimal(2) ** 62 * (1 + Decimal("1e-60"))
+"""A little over 2⁶², for the last of the 100 digits."""
+
+
+def ratio_of_bases(power: Fraction, start: Level, end: Level) -> Decimal:
+    """(high/low)^(1/P) of two levels above 0, to 100 digits: by how much t grows along "t^-P"."""
+    low, high = sorted((digits(start), digits(end)))
+    return exact.power(exact.quotient(high, low), 1 / power)
+
+
+def _at(found: Formula, start: Decimal, end: Decimal, x: Fraction) -> Decimal:
+    name, power = found
+    if name == INVERSE_POWER:
+        first, last = (exact.power(level, -1 / power) for level in (start, end))
+        return exact.power(exact.part_way(first, last, exact.digits(x)), -power)
+    if name == POWER_FROM_END:
+        return exact.part_way(end, start, exact.power(exact.digits(1 - x), power))
+    return exact.part_way(start, end, exact.power(exact.digits(x), power))
+
+
+def _rational_inverse_power(power: Fraction, start: Fraction, end: Fraction, x: Fraction) -> Fraction | None:
+    bases = [_rational_power(level, -1 / power) for level in (start, end)]
+    first, last = bases
+    return None if first is None or last is None else _rational_power(first + (last - first) * x, -power)
+
+
 def _rational_share(shape: str, x: Fraction) -> Fraction | None:
     if shape == "linear":
         return x
+    if found := formula(shape):
+        if found.name == POWER_FROM_END:
+            left = _rational_power(1 - x, found.power)
+            return None if left is None else 1 - left
+        return _rational_power(x, found.power)
     return _RATIONAL_COSINES.get(x) if shape == "cosine" else _root(x, 2)
+
+
+def _rational_power(number: Fraction, power: Fraction) -> Fraction | None:
+    """A fraction above 0 to a power, if that is a fraction too."""
+    root = _root(number, power.denominator)
+    return None if root is None else root**power.numerator
 
 
 def _root(number: Fraction, degree: int) -> Fraction | None:

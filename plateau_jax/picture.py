@@ -6,6 +6,7 @@ import numpy as np
 
 from plateau_jax.levels import is_above
 from plateau_jax.rows import Row, visible
+from plateau_jax.shapes import formula
 
 FILLS = {"warmup": "#f59e0b", "plateau": "#10b981"}
 """The colour of each kind of span; OPACITY lets the background, white or dark, shine through."""
@@ -17,11 +18,16 @@ def steps_to_draw(rows: Sequence[Row]) -> np.ndarray:
     """Both sides of every border, where a curve may jump, and enough steps between for a smooth line."""
     found = [np.linspace(0, rows[-1].begin, 1001)]
     segments = list(visible(rows))
-    # Closer together at both ends: a square root is steep at its start, a rising exponential at its end.
+    # Closer together at both ends: a square root is steep at its start, a rising exponential at its end. A
+    # power may be so steep that it needs steps at every order of magnitude.
     shares = (1 - np.cos(np.linspace(0, np.pi, max(50, 3000 // len(segments))))) / 2
     for row, after in segments:
         if after is not None:
-            found += [row.begin + shares * (after - 1 - row.begin)]
+            last = after - 1
+            found += [row.begin + shares * (last - row.begin)]
+            if formula(row.shape) and last > row.begin:
+                near = np.geomspace(1, last - row.begin, 200)
+                found += [row.begin + near, last - near]
     return np.unique(np.concatenate(found).astype(np.int64))
 
 

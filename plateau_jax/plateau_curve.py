@@ -6,7 +6,7 @@ from dataclasses import KW_ONLY, dataclass
 from fractions import Fraction
 from typing import Literal, TypedDict, cast, get_args
 
-from plateau_jax import advice
+from plateau_jax import advice, shapes
 from plateau_jax.checks import count, integer, one_of, ratio
 from plateau_jax.curve import Curve
 from plateau_jax.curve_warning import warn
@@ -41,7 +41,7 @@ class CurveArguments(TypedDict):
     """The value at step 0 of a warmup."""
     warmup_shape: WarmupShape
     """The shape of the warmup."""
-    decay_shape: DecayShape
+    decay_shape: DecayShape | str
     """The shape of the decay."""
 
 
@@ -72,8 +72,10 @@ class PlateauCurve(Curve):
 
     From `total_steps` on the value is r; before step 0 it is the value at step 0. With `decay_shape="linear"`
     the last two equations have 1 - x in place of (1 + cos πx)/2; with `decay_shape="1-sqrt"` they have
-    1 - √x. Without warmup `init_lr_ratio` has no effect. For warmup-stable-decay put the plateau at 0 %:
-    `PlateauCurve(total, warmup_steps=w, plateaus=[(0, 80)])`.
+    1 - √x, with `"1-x^P"` 1 - x^P, and with `"(1-x)^P"` (1 - x)^P. Write a decimal from 0.05 to 20 for P, as
+    in `"1-x^2"`. P counts by its value: `"1-x^0.50"` is `"1-x^0.5"`, which is `"1-sqrt"`; `"1-x^1"` and
+    `"(1-x)^1"` are `"linear"`. Without warmup `init_lr_ratio` has no effect. For warmup-stable-decay put the
+    plateau at 0 %: `PlateauCurve(total, warmup_steps=w, plateaus=[(0, 80)])`.
 
     Sources: linear warmup, Goyal et al. 2017 (arXiv:1706.02677); half a cosine for the decay, SGDR,
     Loshchilov & Hutter 2017 (arXiv:1608.03983); linear decay to 0, Defazio et al. 2023
@@ -95,7 +97,7 @@ class PlateauCurve(Curve):
         min_lr_ratio: The value at the end, 0 to 1.
         init_lr_ratio: The value at step 0 if there is a warmup, 0 to 1.
         warmup_shape: `"linear"` or `"cosine"`.
-        decay_shape: `"cosine"`, `"linear"` or `"1-sqrt"`.
+        decay_shape: `"cosine"`, `"linear"`, `"1-sqrt"`, `"1-x^P"` or `"(1-x)^P"`.
 
     Raises:
         TypeError: A number of steps that is not an integer, a ratio or percentage that is not a
@@ -124,7 +126,7 @@ class PlateauCurve(Curve):
     min_lr_ratio: float = 0.0
     init_lr_ratio: float = 0.0
     warmup_shape: WarmupShape = "linear"
-    decay_shape: DecayShape = "cosine"
+    decay_shape: DecayShape | str = "cosine"
 
     def __post_init__(self) -> None:
         total = count("total_steps", self.total_steps, advice.endless(self.total_steps))
@@ -141,7 +143,7 @@ class PlateauCurve(Curve):
         warmup_shape = one_of(
             "warmup_shape", self.warmup_shape, get_args(WarmupShape), advice.steps(self.warmup_shape)
         )
-        decay_shape = one_of("decay_shape", self.decay_shape, get_args(DecayShape))
+        decay_shape = shapes.checked("decay_shape", self.decay_shape, get_args(DecayShape), shapes.POWERS)
         rows = _rows(
             total,
             warmup,
@@ -198,7 +200,7 @@ def _rows(
     min_level: Fraction,
     init_level: Fraction,
     warmup_shape: WarmupShape,
-    decay_shape: DecayShape,
+    decay_shape: str,
 ) -> Iterator[Row]:
     """Warmup, decay, (plateau, decay) for each plateau, end: any of them may be empty.
 

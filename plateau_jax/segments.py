@@ -5,6 +5,7 @@ jitted function to 32 bits unless x64 is on, so wider numbers are split into wor
 """
 
 from collections.abc import Iterable, Sequence
+from fractions import Fraction
 from math import floor
 from typing import Any, NamedTuple
 
@@ -12,6 +13,7 @@ import numpy as np
 
 from plateau_jax import checks, exact, levels
 from plateau_jax.rows import Row
+from plateau_jax.shapes import INVERSE_POWER, POWER_FROM_END, POWER_FROM_START, formula
 
 FIXED_BITS = 62
 """Fractional bits of a level at run time: the most for which a product of limbs fits into int64."""
@@ -74,23 +76,44 @@ class Segments(NamedTuple):
     cosine: Any = None
     """1 for a half cosine, else 0."""
     root: Any = None
-    """1 for a square root, else 0. A row of none of the three shapes here is a straight line."""
+    """1 for a square root, else 0. A row without a shape in its columns is a straight line."""
     rate_whole: Any = None
-    """r = ∣log₂(end/start)∣/L for an exponential, else 0: the whole part."""
+    """A rate r a step, else 0: its whole part below 2³¹. Of an exponential r = ∣log₂(end/start)∣/L. Of
+    "1-x^P" and "(1-x)^P" r = P/L. Of "t^-P" r = ((high/low)^(1/P) - 1)/L."""
     rate_high: Any = None
     """r·2⁹³: bits 62 to 92."""
     rate_middle: Any = None
     """r·2⁹³: bits 31 to 61."""
     rate_low: Any = None
     """r·2⁹³: bits 0 to 30."""
+    power: Any = None
+    """1 for "1-x^P", 2 for "(1-x)^P", else 0."""
+    inverse_power: Any = None
+    """1 for "t^-P", 2 for one between levels that are nearly equal, else 0."""
+    rate_top: Any = None
+    """r of a "t^-P", else 0: the whole part from 2³¹ on."""
+    exponent_whole: Any = None
+    """P, else 0: the whole part."""
+    exponent_high: Any = None
+    """P·2⁶²: bits 31 to 61."""
+    exponent_low: Any = None
+    """P·2⁶²: bits 0 to 30."""
 
 
-_COLUMNS_OF_SHAPES = {
+_RATE = "rate_whole", "rate_high", "rate_middle", "rate_low"
+_EXPONENT = "exponent_whole", "exponent_high", "exponent_low"
+_POWER = "power", *_EXPONENT, *_RATE
+_COLUMNS_OF_SHAPES: dict[str | None, tuple[str, ...]] = {
     "cosine": ("cosine",),
     "1-sqrt": ("root",),
-    "exponential": ("rate_whole", "rate_high", "rate_middle", "rate_low"),
+    "exponential": _RATE,
+    POWER_FROM_START: _POWER,
+    POWER_FROM_END: _POWER,
+    INVERSE_POWER: ("inverse_power", "rate_top", *_EXPONENT, *_RATE),
 }
-"""The columns that only this shape needs; a straight line needs none."""
+"""The columns that a shape needs beside those of a straight line; a formula by its name."""
+
+_OF_SHAPES = {name for names in _COLUMNS_OF_SHAPES.values() for name in names}
 
 
 class Numbers(NamedTuple):
@@ -114,6 +137,12 @@ class Numbers(NamedTuple):
     rate_high: Any
     rate_middle: Any
     rate_low: Any
+    power: Any
+    inverse_power: Any
+    rate_top: Any
+    exponent_whole: Any
+    exponent_fraction: Any
+    """P·2⁶²: bits 0 to 61."""
 
 
 def table(rows: Sequence[Row]) -> Segments:
@@ -121,11 +150,9 @@ def table(rows: Sequence[Row]) -> Segments:
     words = np.array([_words(row) for row in rows], np.int32)
     columns: dict[str, Any] = dict(zip(Segments._fields, map(_frozen, words.T.copy()), strict=True))
     # By the shapes that were described, of flat rows too: when a level changes, no column comes or goes.
-    shapes = {row.shape for row in rows}
-    for shape, names in _COLUMNS_OF_SHAPES.items():
-        if shape not in shapes:
-            columns.update(dict.fromkeys(names))
-    return Segments(**columns)
+    shapes = {found.name if (found := formula(row.shape)) else row.shape for row in rows}
+    needed = {name for shape in shapes for name in _COLUMNS_OF_SHAPES.get(shape, ())}
+    return Segments(**columns | dict.fromkeys(_OF_SHAPES - needed))
 
 
 def _words(row: Row) -> tuple[int, ...]:
@@ -146,20 +173,49 @@ def _words(row: Row) -> tuple[int, ...]:
         int(exact.nearest_float32(first).view(np.int32)),
         int(row.shape == "cosine"),
         int(row.shape == "1-sqrt"),
-        *(_rate(row) if moves and row.shape == "exponential" else (0, 0, 0, 0)),
+        *(_words_of_rate(row) if moves else _NO_RATE),
     )
 
 
-def _rate(row: Row) -> tuple[int, ...]:
-    """|log₂(end/start)|/L: the whole part and three limbs of the fraction."""
-    low, high = sorted((levels.digits(row.start), levels.digits(row.end)))
-    rate = floor(exact.log2_ratio(high, low) * (1 << INVERSE_BITS) / row.length)
+_NO_RATE = (0,) * 10
+
+
+def _words_of_rate(row: Row) -> tuple[int, ...]:
+    """The columns from `rate_whole` on."""
+    if row.shape == "exponential":
+        low, high = sorted((levels.digits(row.start), levels.digits(row.end)))
+        rate = exact.log2_ratio(high, low) / row.length
+        return (*_limbs(rate, 4), *_NO_RATE[4:])
+    found = formula(row.shape)
+    if found is None:
+        return _NO_RATE
+    name, power = found
+    if name == INVERSE_POWER:
+        growth = Fraction(levels.ratio_of_bases(power, row.start, row.end)) - 1
+        top, *limbs = _limbs(growth / row.length, 5)
+        return (*limbs, 0, 2 if growth < _NEARLY_EQUAL else 1, top, *_limbs_of_exponent(power))
     return (
-        rate >> INVERSE_BITS,
-        (rate >> FIXED_BITS) & LIMB,
-        (rate >> LIMB_BITS) & LIMB,
-        rate & LIMB,
+        *_limbs(power / row.length, 4),
+        1 if name == POWER_FROM_START else 2,
+        0,
+        0,
+        *_limbs_of_exponent(power),
     )
+
+
+_NEARLY_EQUAL = Fraction(1, 1 << 22)
+"""Below this growth of t a parabola takes the place of "t^-P", which `fixed_point` says more of."""
+
+
+def _limbs(number: Fraction, count: int, fraction_bits: int = INVERSE_BITS) -> tuple[int, ...]:
+    """So many limbs of a number, the lowest ones `fraction_bits` of its fraction."""
+    value = floor(number * (1 << fraction_bits))
+    return tuple((value >> (LIMB_BITS * place)) & LIMB for place in reversed(range(count)))
+
+
+def _limbs_of_exponent(power: Fraction) -> tuple[int, ...]:
+    # To the nearest: a logarithm with a whole part up to 31 is multiplied by it.
+    return _limbs(power + Fraction(1, 2 << FIXED_BITS), 3, FIXED_BITS)
 
 
 def split(value: int) -> tuple[int, int]:
@@ -185,7 +241,14 @@ def joined(xp: Any, table: Segments) -> Numbers:
         level=table.start_float32.view(xp.float32),
         cosine=table.cosine,
         root=table.root,
-        **{name: _wide(xp, getattr(table, name)) for name in _COLUMNS_OF_SHAPES["exponential"]},
+        **{name: _wide(xp, getattr(table, name)) for name in _RATE},
+        power=table.power,
+        inverse_power=table.inverse_power,
+        rate_top=_wide(xp, table.rate_top),
+        exponent_whole=_wide(xp, table.exponent_whole),
+        exponent_fraction=None
+        if table.exponent_high is None
+        else (xp.int64(table.exponent_high) << LIMB_BITS) | xp.int64(table.exponent_low),
     )
 
 
@@ -203,7 +266,9 @@ def python_numbers(table: Segments) -> tuple[list[int], list[Numbers]]:
         row._replace(
             cosine=row.cosine or None,
             root=row.root or None,
-            rate_whole=row.rate_whole if any(row[-4:]) else None,
+            rate_whole=row.rate_whole if any(getattr(row, name) for name in (*_RATE, "rate_top")) else None,
+            power=row.power or None,
+            inverse_power=row.inverse_power or None,
         )
         for row in rows
     ]

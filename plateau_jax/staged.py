@@ -3,10 +3,11 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass
 from fractions import Fraction
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple
 
-from plateau_jax.checks import MAX_STEP, at_least, one_of, ordered, ratio
-from plateau_jax.curve import Curve, StageShape
+from plateau_jax import levels
+from plateau_jax.checks import MAX_STEP, at_least, ordered, ratio
+from plateau_jax.curve import Curve, StageShape, stage_shape
 from plateau_jax.curve_warning import warn
 from plateau_jax.exact import decimal
 from plateau_jax.plain_values import kind
@@ -24,8 +25,9 @@ class Stage(NamedTuple):
     """Number of steps; 0 for a jump to the level `to`."""
     to: float | None = None
     """The level at the end, 0 to 1; None to stay at the level before."""
-    shape: StageShape = "linear"
-    """`"linear"`, `"cosine"`, `"1-sqrt"` or `"exponential"`; `StagedCurve` has the equations."""
+    shape: StageShape | str = "linear"
+    """`"linear"`, `"cosine"`, `"1-sqrt"`, `"exponential"`, `"1-x^P"`, `"(1-x)^P"` or `"t^-P"`, with a decimal
+    for P, as in `"1-x^2"`; `StagedCurve` has the equations."""
 
 
 @kind("staged")
@@ -40,6 +42,14 @@ class StagedCurve(Curve):
         "cosine"         a + (b - a)·(1 - cos πx)/2
         "1-sqrt"         a + (b - a)·√x
         "exponential"    a^(1-x)·b^x, for levels above 0
+        "1-x^P"          a + (b - a)·x^P
+        "(1-x)^P"        b + (a - b)·(1-x)^P
+        "t^-P"           t^(-P), t = a^(-1/P)·(1-x) + b^(-1/P)·x, for levels above 0
+
+    Write a decimal for P: `"1-x^2"`, `"(1-x)^0.9"`, or `"t^-0.5"`, the inverse square root. P lies in
+    [0.05, 20], of `"t^-P"` in [0.25, 4]; there the ratio of the levels to the power 1/P is at most 2⁶². P
+    counts by its value: `"1-x^0.50"` is `"1-x^0.5"`, which is `"1-sqrt"`; `"1-x^1"` and `"(1-x)^1"` are
+    `"linear"`.
 
     A stage without `to` stays at its level. A stage of 0 steps jumps to `to` at once. For both, `shape` has
     no effect. After the last stage the curve stays at the last level; before step 0 it has its value at step
@@ -58,7 +68,8 @@ class StagedCurve(Curve):
     Raises:
         TypeError: `stages` is not a sequence of stages; a number of steps is not an integer, or a level not a
             number.
-        ValueError: A value out of its range; an unknown shape; an exponential stage from or to 0.
+        ValueError: A value out of its range; an unknown shape; an exponential or `"t^-P"` stage from or to 0;
+            a `"t^-P"` stage between levels too far apart.
 
     Warns:
         CurveWarning: The highest level is above 0 and below 0.01: the levels look like rates.
@@ -103,7 +114,7 @@ def _stage(label: str, value: Any) -> Stage:
     return Stage(
         at_least(f"{label}: steps", stage.steps, 0),
         None if stage.to is None else ratio(f"{label}: to", stage.to),
-        one_of(f"{label}: shape", stage.shape, get_args(StageShape)),
+        stage_shape(f"{label}: shape", stage.shape),
     )
 
 
@@ -118,8 +129,9 @@ def _rows(stages: Sequence[Stage], start: Fraction) -> Iterator[Row]:
         elif steps == 0:
             yield hold("jump", begin, 0, target)
         else:
-            if shape == "exponential" and not (level and target):
-                raise ValueError(f"stages[{index}]: an exponential stage from or to 0 is not defined")
+            if reason := levels.undefined(shape, level, target):
+                article = "an" if shape == "exponential" else "a"
+                raise ValueError(f"stages[{index}]: {article} {shape} stage {reason}")
             yield Row("stage", begin, steps, level, target, shape)
         begin, level = begin + steps, target
     yield hold("end", begin, 0, level)

@@ -131,6 +131,10 @@ def of_other_kinds() -> dict[str, Curve]:
         "linear": StagedCurve([warmup, (TOTAL - WARMUP, 0.1)]),
         "1-sqrt": StagedCurve([warmup, (TOTAL - WARMUP, 0.1, "1-sqrt")]),
         "exponential": StagedCurve([warmup, (TOTAL - WARMUP, 0.1, "exponential")]),
+        **{
+            shape: StagedCurve([warmup, (TOTAL - WARMUP, 0.1, shape)])
+            for shape in ("1-x^0.4", "(1-x)^2", "t^-0.5")
+        },
         "all four shapes": StagedCurve(
             [warmup, (half, 0.5, "cosine"), (half // 4, 0.2, "exponential"), (half // 4, 0.1, "1-sqrt")]
         ),

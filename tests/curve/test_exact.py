@@ -62,10 +62,16 @@ def test_geometric_mean_part_of_the_way_root_and_logarithm(one, other, x):
         mean = ends[0] ** (1 - weight) * ends[1] ** weight
         assert abs(exactly(Fraction(exact.geometric_mean(*digits, x))) / mean - 1) < mpmath.ldexp(1, -290)
         way = ends[0] + (ends[1] - ends[0]) * mpmath.ldexp(share, -224)
-        assert abs(exactly(Fraction(exact.part_way(*digits, share))) - way) < mpmath.ldexp(1, -290)
+        assert abs(exactly(Fraction(exact.part_way(*digits, exact.as_digits(share)))) - way) < mpmath.ldexp(
+            1, -290
+        )
         assert abs(exact.square_root(x) - mpmath.ldexp(mpmath.sqrt(weight), 224)) <= 1
         logarithm = mpmath.log(ends[0] / ends[1], 2)
         assert abs(exactly(exact.log2_ratio(*digits)) - logarithm) < mpmath.ldexp(1, -230)
+        raised = exact.power(digits[0], x - 1 / Fraction(3))
+        assert abs(
+            exactly(Fraction(raised)) / ends[0] ** (weight - exactly(Fraction(1, 3))) - 1
+        ) < mpmath.ldexp(1, -290)
         assert abs(exact.from_digits(digits[0]) - mpmath.ldexp(ends[0], 224)) < 0.51
 
 

@@ -4,14 +4,15 @@ from fractions import Fraction
 
 import mpmath
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.descriptions import build, descriptions_and_steps
 from support.examples import examples
-from support.oracle import decimal, exactly, mp
-from support.strategies import MAX_STEP, Words, words
+from support.oracle import decimal, exactly, mp, power_of
+from support.strategies import MAX_STEP, Words, shape_of, words
 
-from plateau_jax import StagedCurve, fixed_point
+from plateau_jax import StagedCurve, fixed_point, powers
 
 ONE = 2**62
 up_to_one = st.one_of(st.integers(0, ONE), st.integers(0, 62).map(lambda bits: 2**bits))
@@ -72,10 +73,57 @@ def test_the_power_to_eight_units(drawn):
     gone = read.magnitude(0, length)
     numbers = StagedCurve([(length, low, "exponential")], start=high)._numbers[1][0]
     if numbers.rate_whole is not None:
-        (found,) = fixed_point._power(np, np.array([gone]), numbers)
-        assert found == fixed_point._power(fixed_point._PYTHON, gone, numbers)
+        (found,) = _multiplied(np, np.array([gone]), length, numbers)
+        assert found == _multiplied(fixed_point._PYTHON, gone, length, numbers)
         ratio = decimal(low) / decimal(high)
         assert abs(int(found) - ratio ** exactly(Fraction(gone, length)) * ONE) <= 8
+
+
+def _multiplied(xp, gone, length, numbers):
+    """What a shape with a rate multiplies by, counted from the higher level."""
+    exponent = powers.exponent(xp, gone, length - gone, gone, numbers, fixed_point.multiply)
+    return fixed_point._two_to_minus(xp, *exponent)
+
+
+@pytest.mark.parametrize(("formula", "units"), [("1-x^P", 8), ("(1-x)^P", 8), ("t^-P", 14)])
+@examples(500)
+@given(drawn=words(8))
+def test_each_formula_to_so_many_units(formula, units, drawn):
+    read = Words(drawn)
+    shape = shape_of(read, (formula,))
+    _, power = power_of(shape)
+    length = read.magnitude(2, MAX_STEP)
+    low = max(read.ratio(), 2.0 ** -int(62 * min(power, 1)))
+    gone = read.one_of((read.magnitude(1, length - 1), length - read.magnitude(1, length - 1)))
+    curve = StagedCurve([(length, low if formula == "t^-P" else 0, shape)], start=1)
+    numbers = curve._numbers[1][0]
+    if numbers.rate_whole is None or numbers.inverse_power == powers.NEARLY_EQUAL:
+        return  # a line, a root or a parabola
+    (found,) = _multiplied(np, np.array([gone]), length, numbers)
+    assert found == _multiplied(fixed_point._PYTHON, gone, length, numbers)
+    x = exactly(Fraction(gone, length))
+    if formula == "t^-P":
+        wanted = (1 - x + decimal(low) ** (-1 / power) * x) ** -power
+    else:
+        wanted = (x if formula == "1-x^P" else 1 - x) ** power
+    assert abs(int(found) - wanted * ONE) <= units
+
+
+@examples(500)
+@given(words(6))
+def test_the_parabola_between_levels_that_are_nearly_equal(drawn):
+    read = Words(drawn)
+    shape, length = shape_of(read, ("t^-P",)), read.magnitude(2, MAX_STEP)
+    power = power_of(shape)[1]
+    gone, growth = read.magnitude(1, length - 1), exactly(Fraction(1 + read.below(2**20), 2**43))
+    low = float((1 + growth) ** -power)
+    numbers = StagedCurve([(length, low, shape)], start=1)._numbers[1][0]
+    assert numbers.inverse_power == powers.NEARLY_EQUAL
+    (found,) = powers.parabola(np, np.array([gone]), numbers, fixed_point.multiply)
+    assert found == powers.parabola(fixed_point._PYTHON, gone, numbers, fixed_point.multiply)
+    growth = decimal(low) ** (-1 / power) - 1
+    wanted = (1 - (1 + growth * gone / length) ** -power) / (1 - decimal(low))
+    assert abs(exactly(Fraction(int(found), ONE)) - wanted) <= 4 * growth**2 + 8 * exactly(Fraction(1, ONE))
 
 
 @given(descriptions_and_steps(size=16))

@@ -19,6 +19,14 @@ GONE = {
 def _between(start, end, shape, x):
     if shape == "exponential":
         return start ** (1 - x) * end**x
+    formula, _, power = shape.rpartition("^")
+    if formula == "1-x":
+        return start + (end - start) * x ** float(power)
+    if formula == "(1-x)":
+        return end + (start - end) * (1 - x) ** float(power)
+    if formula == "t":
+        first, last = (level ** (1 / float(power)) for level in (start, end))
+        return (first + (last - first) * x) ** float(power)
     return start + (end - start) * GONE[shape](x)
 
 

@@ -161,7 +161,10 @@ def test_labels_are_short_and_no_two_alike():
 STEEP = [
     StagedCurve([(10**6, 1.0), (steps, to, shape), (10**6,)])
     for steps in (20, 10**4, 10**9)
-    for to, shape in ((0, "1-sqrt"), (0, "cosine"), (0.5, "linear"), (1e-9, "exponential"))
+    for to, shape in (
+        *((0, "1-sqrt"), (0, "cosine"), (0.5, "linear"), (1e-9, "exponential"), (1e-9, "t^-0.5")),
+        *((0, "1-x^0.05"), (0, "1-x^20"), (0, "(1-x)^0.05"), (0, "(1-x)^20"), (1e-4, "t^-0.25")),
+    )
 ]
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from support.descriptions import build, descriptions
-from support.oracle import Oracle, exactly, is_nearest_float32
+from support.oracle import Oracle, exactly, is_nearest_float32, power_of, same
 from support.strategies import arguments
 
 from plateau_jax import PlateauCurve, Segments, fixed_point, stack
@@ -20,11 +20,14 @@ def _count(chosen):
 
 @given(arguments())
 def test_a_table_has_two_rows_for_each_plateau_and_three_more(chosen):
-    table = build(chosen).segments
+    curve = build(chosen)
+    table = curve.segments
     assert isinstance(table, Segments)
     assert (table.cosine is None) == ("cosine" not in (chosen["warmup_shape"], chosen["decay_shape"]))
-    assert (table.root is None) == (chosen["decay_shape"] != "1-sqrt")
-    assert table.rate_whole is None
+    assert (table.root is None) == (curve.decay_shape != "1-sqrt")
+    for column in (table.power, table.exponent_whole, table.rate_whole):
+        assert (column is None) == ("^" not in curve.decay_shape)
+    assert table.inverse_power is table.rate_top is None
     for column in (column for column in table if column is not None):
         assert column.shape == (2 * _count(chosen) + 3,)
         assert column.dtype == np.int32
@@ -49,11 +52,20 @@ def test_the_words_of_each_row(chosen):
         row = Segments(*(None if column is None else int(column[index]) for column in curve.segments))
         # Where no number of 62 bits lies between two levels, nothing can move.
         low, high = sorted((segment.start, segment.end))
+        if not curve.rows[index].holds and (same(low, high) or 0 < low < 2.0**-220):
+            continue  # Far down a power neither 300 bits nor the 224 of a level tell all levels apart.
         moves = segment.length > 0 and low < high and int(high * 2**62) >= low * 2**62
         assert row.length == (segment.length if moves else 0)
         inverse = _joined(row.inverse_high, row.inverse_middle) << 31 | row.inverse_low
         assert inverse == (2**93 // segment.length if moves else 0)
         assert (row.cosine or 0) == (segment.shape == "cosine")
+        formula, power = power_of(curve.rows[index].shape or "flat")
+        assert (row.power or 0) == moves * (1 + ["1-x^", "(1-x)^"].index(formula) if formula else 0)
+        if row.power:
+            exponent = row.exponent_whole * 2**62 + row.exponent_high * 2**31 + row.exponent_low
+            assert abs(exponent - power * 2**62) <= exactly(Fraction(1, 2))
+            rate = (row.rate_whole * 2**31 + row.rate_high) * 2**62 + row.rate_middle * 2**31 + row.rate_low
+            assert 0 <= power * 2**93 / segment.length - rate < 1
         assert is_nearest_float32(np.int32(row.start_float32).view(np.float32), segment.start)
         start, end = _joined(row.start_high, row.start_low), _joined(row.end_high, row.end_low)
         # One unit, and a little for the last of the 224 bits that a level is computed to.

@@ -116,14 +116,16 @@ def test_description():
 def test_a_table_has_a_row_a_stage_and_only_the_columns_of_its_shapes():
     linear = StagedCurve([(10, 1), (0, 0.5), (5,), (0, 0.2)])
     assert linear.segments.begin.tolist() == [0, 10, 10, 15, 15]
-    assert linear.segments[10:] == (None,) * 6
-    every = StagedCurve([(9, 1, "cosine"), (9, 0.5, "1-sqrt"), (9, 0.1, "exponential")])
+    assert linear.segments[10:] == (None,) * 12
+    every = StagedCurve(
+        [(9, 1, "cosine"), (9, 0.5, "1-sqrt"), (9, 0.1, "exponential"), (9, 0.2, "t^-2"), (9, 0, "1-x^2")]
+    )
     for column in every.segments:
-        assert column.shape == (4,)
+        assert column.shape == (6,)
         assert column.dtype == np.int32
         assert not column.flags.writeable
     # Where the levels of a stage are equal, the table has the same columns.
-    flat = StagedCurve([(9, 1, "cosine"), (9, 1, "1-sqrt"), (9, 1, "exponential")], start=1)
+    flat = StagedCurve([(9, 1, shape) for _, _, shape in every.stages], start=1)
     assert [column is None for column in flat.segments] == [column is None for column in every.segments]
 
 
@@ -145,10 +147,30 @@ def test_traced_tables_move_without_a_compilation():
     assert len(compiled) == 1
 
 
+def test_a_power_moves_without_a_compilation():
+    compiled = []
+
+    @jax.jit
+    def values(table, steps):
+        compiled.append(1)
+        return multiplier(table, steps)
+
+    steps = np.arange(120, dtype=np.int32)
+    for first, second, third in (("0.3", "2", "0.5"), ("20", "0.05", "4"), ("1.7", "0.5", "0.25")):
+        shapes = f"1-x^{first}", f"(1-x)^{second}", f"t^-{third}"
+        # The last stage has nearly equal levels, and another way to its values.
+        for levels in ((0.3, 0.7, 0.1), (0.3, 0.7, 0.7 + 1e-9)):
+            stages = [(40, level, shape) for level, shape in zip(levels, shapes, strict=True)]
+            curve = StagedCurve(stages, start=1.0)
+            np.testing.assert_array_equal(values(curve.segments, steps), curve(steps))
+    assert len(compiled) == 1
+
+
 def test_a_stack_of_curves_of_several_shapes():
     curves = [
         PlateauCurve(99, plateaus=[(20, 10)]),
         StagedCurve([(9, 1), (30, 0.1, "exponential"), (9, 0, "1-sqrt")]),
+        StagedCurve([(9, 1, "1-x^3"), (30, 0.1, "t^-1.5"), (9, 0, "(1-x)^0.7")]),
         PlateauCurve(99, decay_shape="linear"),
     ]
     steps = np.arange(120, dtype=np.int32)
@@ -157,7 +179,21 @@ def test_a_stack_of_curves_of_several_shapes():
         np.testing.assert_array_equal(found, curve(steps))
 
 
-@pytest.mark.parametrize("shape", ["linear", "cosine", "1-sqrt", "exponential"])
+@pytest.mark.parametrize(
+    "shape",
+    [
+        "linear",
+        "cosine",
+        "1-sqrt",
+        "exponential",
+        "1-x^0.05",
+        "1-x^20",
+        "(1-x)^0.05",
+        "(1-x)^20",
+        "t^-2",
+        "t^-4",
+    ],
+)
 @pytest.mark.parametrize(
     ("low", "high"), [(1e-12, 2e-12), (1e-20, 1.5e-19), (1e-30, 1e-17), (2.0**-126, 2.0**-61)]
 )
@@ -173,12 +209,13 @@ def test_tiny_levels_never_turn_in_either_direction(shape, low, high, length):
         assert curve(length) == np.float32(end)
 
 
-def test_slow_exponentials_never_turn():
+@pytest.mark.parametrize("shape", ["exponential", "t^-0.25", "t^-1", "t^-4"])
+def test_slow_stages_never_turn(shape):
     # From one step to the next these move by about as much as the arithmetic is off.
     for low in (0.5, 0.75, 1 - 2.0**-23):
-        for width in (1e-11, 1e-10, 1e-9, 1e-8, 1e-7):
-            for start, end in ((low, low + width), (low + width, low)):
-                curve = StagedCurve([(MAX_STEP, end, "exponential")], start=start)
+        for width in (1e-11, 1e-10, 1e-9, 1e-8, 1e-7, 3e-7, 1e-6):
+            for start, end in ((low, min(low + width, 1.0)), (min(low + width, 1.0), low)):
+                curve = StagedCurve([(MAX_STEP, end, shape)], start=start)
                 border = (np.float32(low) + np.nextafter(np.float32(low), np.float32(1))) / 2
                 middle = min(max(int((float(border) - start) / (end - start) * MAX_STEP), 0), MAX_STEP)
                 steps = np.clip(middle + np.arange(-50_000, 50_000), 0, MAX_STEP)

@@ -230,7 +230,8 @@ def compilations():
 
 def moved(shift):
     """Curves of one form, whatever the shift."""
-    return StagedCurve([(10 + shift, 0.5, "cosine"), (20,), (9 * shift, 0.1, "1-sqrt")])
+    powers = [(20, 0.08, f"1-x^0.{shift}"), (20, 0.3, f"t^-{shift}"), (20, 0.2, f"(1-x)^{shift}.3")]
+    return StagedCurve([(10 + shift, 0.5, "cosine"), (20,), (9 * shift, 0.1, "1-sqrt"), *powers])
 
 
 def test_another_step_and_another_table_of_tensors_compile_nothing(compilations):

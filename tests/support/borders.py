@@ -14,8 +14,8 @@ import numpy as np
 from hypothesis import assume
 from hypothesis import strategies as st
 from support.descriptions import SHAPES
-from support.oracle import Description, Oracle, Part, exactly, mp
-from support.strategies import MAX_STEP, Words, words
+from support.oracle import Description, Oracle, Part, exactly, mp, power_of
+from support.strategies import MAX_STEP, Words, shape_of, words
 
 PROMISED = Fraction(1, 2**58)
 """How far a value may lie from the exact one before it is rounded: an exact value that is closer to a border
@@ -42,7 +42,15 @@ def simplest_between(low: Fraction, high: Fraction) -> Fraction:
 def _place(part: Part, value: Any) -> Fraction:
     """The x in [0, 1] at which a part comes to this value."""
     gone = (value - part.start) / (part.end - part.start)
-    if part.shape == "exponential":
+    formula, power = power_of(part.shape)
+    if formula == "1-x^":
+        x = gone ** (1 / power)
+    elif formula == "(1-x)^":
+        x = 1 - (1 - gone) ** (1 / power)
+    elif formula == "t^-":
+        first, last, now = (level ** (-1 / power) for level in (part.start, part.end, value))
+        x = (now - first) / (last - first)
+    elif part.shape == "exponential":
         x = mp.log(value / part.start) / mp.log(part.end / part.start)
     elif part.shape == "1-sqrt":
         x = gone**2
@@ -73,9 +81,12 @@ def _curve(read: Words, length: int, shape: str) -> tuple[Description, int]:
     """A curve with a stage of so many steps, and which of its parts that is."""
     start, end = _levels(read)
     kind, before = read.below(8), read.magnitude(1, _BEFORE)
-    plain = shape if shape != "exponential" else "1-sqrt"
+    formula, power = power_of(shape)
+    plain = shape if shape != "exponential" and formula != "t^-" else "1-sqrt"
     if shape == "exponential":
         start, end = start or 1e-6, end or 1e-6
+    elif formula == "t^-":
+        start, end = (max(level, 2.0 ** -int(61 * power)) for level in (start, end))
     low = min(start, end)
     stage = {"stages": [(length, end, shape)], "start": start}
     late = {"stages": [(before,), (0, start), (length, end, shape)], "start": end}
@@ -115,7 +126,10 @@ def _try(drawn: list[int], shape: str, least: Fraction) -> tuple[Description, in
         low, high = sorted((part.start, part.end))
         if not max(low, 2.0**-28) < min(ends) < max(ends) < high:
             return None
-        place = simplest_between(*sorted(_place(part, end) for end in ends))
+        near, far = sorted(_place(part, end) for end in ends)
+        if far * _LONGEST <= 1:
+            return None  # Nearer to the start than any step.
+        place = simplest_between(near, far)
         if place.denominator <= _LONGEST:
             times = read.magnitude(1, _LONGEST // place.denominator)
             length = times * place.denominator
@@ -131,11 +145,11 @@ def steps_at_borders(
     """Curves, each with a step whose exact value is `least` to 4 · `least` from a rounding border."""
 
     def read(drawn: list[int]) -> tuple[Description, int]:
-        shape = shapes[drawn[-1] % len(shapes)]
-        tries = (drawn[first : first + _WORDS_A_TRY] for first in range(0, len(drawn) - 1, _WORDS_A_TRY))
+        shape = shape_of(Words(drawn[-2:]), shapes)
+        tries = (drawn[first : first + _WORDS_A_TRY] for first in range(0, len(drawn) - 2, _WORDS_A_TRY))
         found = next(filter(None, (_try(several, shape, least) for several in tries)), None)
         assume(found)
         assert found
         return found
 
-    return words(_TRIES * _WORDS_A_TRY + 1).map(read)
+    return words(_TRIES * _WORDS_A_TRY + 2).map(read)

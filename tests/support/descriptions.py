@@ -6,13 +6,14 @@ from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
-from support.oracle import Description, Oracle, decimal, same
-from support.strategies import MAX_STEP, SMALLEST_NORMAL, Words, magnitude, read_arguments, words
+from support.oracle import Description, Oracle, decimal, mp, power_of, same
+from support.strategies import MAX_STEP, SMALLEST_NORMAL, Words, magnitude, read_arguments, shape_of, words
 
 from plateau_jax import Curve, CurveWarning, PlateauCurve, Stage, StagedCurve
 
 KINDS = "plateaus", "stages", "cooldown", "then"
-SHAPES = "linear", "cosine", "1-sqrt", "exponential"
+SHAPES = "linear", "cosine", "1-sqrt", "exponential", "1-x^P", "(1-x)^P", "t^-P"
+"""Every shape; a formula takes a decimal for P."""
 
 
 def build(description: Description) -> Curve:
@@ -47,6 +48,15 @@ def _beside(read: Words, level: float) -> float:
     return near if read.below(2) and _promised(near) else anywhere
 
 
+def _is_defined(shape: str, start: Any, end: Any) -> bool:
+    formula, power = power_of(shape)
+    if shape != "exponential" and formula != "t^-":
+        return True
+    if not (start and end):
+        return False
+    return formula != "t^-" or abs(mp.log(start / end, 2)) < 62 * power
+
+
 def _stages(read: Words, most_steps: int, most_stages: int) -> Description:
     count = 1 + read.below(most_stages)
     start = level = read.ratio()
@@ -55,7 +65,7 @@ def _stages(read: Words, most_steps: int, most_stages: int) -> Description:
     for _ in range(count):
         kind, shape, steps, to = (
             read.below(8),
-            read.one_of(SHAPES),
+            shape_of(read, SHAPES),
             read.magnitude(0, left),
             _beside(read, level),
         )
@@ -67,7 +77,7 @@ def _stages(read: Words, most_steps: int, most_stages: int) -> Description:
             steps = min(left, 1)
         elif kind == 4:
             to = level
-        if shape == "exponential" and steps and 0 in (level, to):
+        if to is not None and steps and not _is_defined(shape, decimal(level), decimal(to)):
             shape = "1-sqrt"
         written = 1 if kind == 0 else 2 if kind % 2 and shape == "linear" else 3
         stages.append((steps, to, shape)[:written])
@@ -84,14 +94,14 @@ def _cooldown(read: Words, parent: Description, most_steps: int) -> Description:
     if not _promised(oracle(at)):
         at = 0  # A part starts here.
     level = oracle(at)
-    steps, shape = read.magnitude(1, most_steps - at), read.one_of(SHAPES)
+    steps, shape = read.magnitude(1, most_steps - at), shape_of(read, SHAPES)
     to = min(1.0, float(level) * read.one_of((0.0, 1.0, 0.5, 0.1, 1 - 1e-7)))
     if read.below(4) == 0:
         to = min(to, read.ratio())
     if decimal(to) > level and not same(decimal(to), level):
         to = float(np.nextafter(to, 0))
     to = to if _promised(to) else 0.0
-    if shape == "exponential" and to == 0:
+    if not _is_defined(shape, level, decimal(to)):
         shape = "1-sqrt"
     return {"cooldown": parent, "at": at, "steps": steps, "to": to, "shape": shape}
 
@@ -127,7 +137,7 @@ _FEW = range(4)
 
 def _count(counts: Sequence[int], depth: int) -> int:
     """A number of words that is enough for nearly every curve; any further ones are zeros."""
-    return max(7 + 3 * max(counts), 40 + 32 * depth)
+    return max(9 + 3 * max(counts), 40 + 32 * depth)
 
 
 def descriptions(

@@ -16,7 +16,17 @@ CURVE = PlateauCurve(
 MANY = PlateauCurve(1000, warmup_steps=100, plateaus=[(3 * i, 1) for i in range(30)], decay_shape="linear")
 NESTED = (
     StagedCurve(
-        [(100, 1.0, "exponential"), (200,), (0, 1e-12), (100, 2e-12), (50, 0.25, "cosine")], start=1e-6
+        [
+            *(
+                (100, 1.0, "exponential"),
+                (50,),
+                (50, 0.6, "1-x^0.4"),
+                (50, 0.3, "t^-0.75"),
+                (50, 0.9, "(1-x)^3"),
+            ),
+            *((0, 1e-12), (50, 2e-12), (50, 3e-12, "t^-2"), (50, 0.25, "cosine")),
+        ],
+        start=1e-6,
     )
     .cooldown(435, 100, to=1e-3)
     .then(CURVE.cooldown(400, 65), scale=0.3)
@@ -28,9 +38,12 @@ x64_both_ways = pytest.mark.parametrize("x64", [False, True], ids=["x32", "x64"]
 both_searches = pytest.mark.parametrize("curve", [NESTED, MANY], ids=["compared", "searched"])
 
 
+_EVERY_SHAPE = [shape.replace("P", "1.5") for shape in SHAPES]
+
+
 def every_shape(rows: int) -> StagedCurve:
     """A curve of so many segments, of every shape: tables that are stacked with it all get the same form."""
-    return StagedCurve([(1, 0.5 + row % 2 / 4, SHAPES[row % 4]) for row in range(rows - 1)], start=0.5)
+    return StagedCurve([(1, 0.5 + row % 2 / 4, _EVERY_SHAPE[row % 7]) for row in range(rows - 1)], start=0.5)
 
 
 def in_one_of_two_forms(curve: Curve) -> Segments:

@@ -49,7 +49,20 @@ def _gone(shape: str, x: Any) -> Any:
     """The share of the way that a shape has gone at x in [0, 1]."""
     if shape == "linear":
         return x
+    formula, power = power_of(shape)
+    if formula == "1-x^":
+        return x**power
+    if formula == "(1-x)^":
+        return 1 - (1 - x) ** power
     return mp.sqrt(x) if shape == "1-sqrt" else (1 - mp.cospi(x)) / 2
+
+
+def power_of(shape: str) -> tuple[str, Any]:
+    """A formula up to its P, and P; ("", None) for another shape."""
+    formula, _, power = shape.rpartition("^")
+    if formula == "t":
+        return "t^-", exactly(Fraction(power.removeprefix("-")))
+    return (f"{formula}^", exactly(Fraction(power))) if formula else ("", None)
 
 
 @dataclass(frozen=True)
@@ -68,6 +81,12 @@ class Part:
         x = exactly(Fraction(step - self.begin, self.length))
         if self.shape == "exponential":
             return self.start * (self.end / self.start) ** x
+        formula, power = power_of(self.shape)
+        if formula == "t^-":
+            first, last = self.start ** (-1 / power), self.end ** (-1 / power)
+            return (first + (last - first) * x) ** -power
+        if formula == "(1-x)^":  # exact to the last digit where the end is 0 too
+            return self.end + (self.start - self.end) * (1 - x) ** power
         return self.start + (self.end - self.start) * _gone(self.shape, x)
 
     @property
@@ -181,8 +200,7 @@ def _plateaus(
     parts = [Part(0, warmup_steps, decimal(init_lr_ratio), one, warmup_shape)]
     begin, level, held = warmup_steps, one, 0
     for start, length in holds:
-        progress = exactly(Fraction(start - warmup_steps - held, decaying))
-        next_level = least + (1 - least) * (1 - _gone(decay_shape, progress))
+        next_level = Part(warmup_steps + held, decaying, one, least, decay_shape).at(start)
         parts.append(Part(begin, start - begin, level, next_level, decay_shape))
         parts.append(_held(start, next_level, length))
         begin, level, held = start + length, next_level, held + length

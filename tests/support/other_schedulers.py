@@ -24,7 +24,9 @@ Settings = Mapping[str, Any]
 Rates = NDArray[np.floating[Any]]
 
 PAGE = ROOT / "docs" / "other_schedulers.md"
-OF_OLMO = "CosWithWarmup", "LinearWithWarmup", "ConstantWithWarmup", "WSD"
+OF_OLMO = (
+    *("CosWithWarmup", "LinearWithWarmup", "ConstantWithWarmup", "WSD", "InvSqrtWithWarmup", "PowerLR"),
+)
 PAST_THE_END = "climbs again", "restarts again", "falls on", "raises"
 """What a section's words say of the other library's rates past the end; else they are equal there too."""
 
@@ -152,6 +154,7 @@ def _stand_ins(settings: Settings) -> dict[str, ModuleType]:
     for path, scheduler in {
         "cosine_plateau_scheduler.CosinePlateauScheduler": published.cosine_plateau,
         "timm.scheduler.CosineLRScheduler": published.timm_cosine,
+        "timm.scheduler.PolyLRScheduler": published.timm_poly,
         "torchtitan.components.optimizer.lr_scheduler.LRSchedulersContainer": SimpleNamespace(
             Config=partial(published.torchtitan, peak)
         ),

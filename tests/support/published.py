@@ -95,6 +95,33 @@ def timm_cosine(
     return rate
 
 
+def timm_poly(
+    optimizer: Optimizer,
+    t_initial: int,
+    power: float,
+    lr_min: float,
+    *,
+    warmup_t: int,
+    warmup_lr_init: float,
+    warmup_prefix: bool,
+    t_in_epochs: bool,
+) -> Rate:
+    """The `PolyLRScheduler` of timm 1.0.31 under `step_update`, with the warmup before the polynomial.
+
+    Source: https://github.com/huggingface/pytorch-image-models, timm/scheduler/poly_lr.py.
+    """
+    peak = optimizer.param_groups[0]["lr"]
+    assert warmup_prefix
+    assert not t_in_epochs
+
+    def rate(step: int) -> float:
+        if step < warmup_t:
+            return warmup_lr_init + step * (peak - warmup_lr_init) / warmup_t
+        return lr_min + (peak - lr_min) * max(0.0, 1 - (step - warmup_t) / t_initial) ** power
+
+    return rate
+
+
 def torchtitan(
     peak: float,
     *,
@@ -139,6 +166,7 @@ def megatron(
 
         init + (max - init)·samples/W    up to W
         max                              after that, for ever if "constant", else until the decay begins
+        max·√(W/samples), at least min   until T, for "inverse-square-root"
         min + (max - min)·S(x)           until T, x = (samples - W)/(T - W), or counted from T - D for "WSD"
         min                              past T
 
@@ -155,6 +183,8 @@ def megatron(
             return max_lr
         if samples > lr_decay_steps:
             return min_lr
+        if lr_decay_style == "inverse-square-root":
+            return max(min_lr, max_lr * math.sqrt(lr_warmup_steps / samples))
         share = _LEFT[lr_wsd_decay_style if wsd else lr_decay_style]((samples - begin) / decay)
         return min_lr + (max_lr - min_lr) * share
 
@@ -169,6 +199,7 @@ def olmo(
     warmup: int,
     warmup_min_lr: float,
     alpha_f: float = 0.0,
+    b: float = -0.5,
     decay: int = 0,
     decay_min_lr: float = 0.0,
 ) -> Rate:
@@ -180,6 +211,8 @@ def olmo(
         alpha·peak + (peak - alpha·peak)·S(x)            until T, for "CosWithWarmup", "LinearWithWarmup"
         peak                                             for "ConstantWithWarmup", and for "WSD" until T - D
         last + (peak - last)·(T - tokens)/D              after that
+        alpha·peak + (peak - alpha·peak)·√(W/tokens)     for "InvSqrtWithWarmup"
+        peak·(tokens/W)ᵇ                                 for "PowerLR", until T - D; then in a line to last
 
     Source: https://github.com/allenai/OLMo-core, src/olmo_core/optim/scheduler.py; train/trainer.py
     there adds the tokens of a batch before its update.
@@ -190,6 +223,16 @@ def olmo(
             return warmup_min_lr + (peak - warmup_min_lr) * tokens / warmup
         if kind == "ConstantWithWarmup":
             return peak
+        if kind == "InvSqrtWithWarmup":
+            return peak * alpha_f + (peak - peak * alpha_f) * math.sqrt(warmup / tokens)
+        if kind == "PowerLR":
+            before = min(tokens, max_tokens - decay)
+            share = min(max_tokens - tokens, decay) / decay
+            return (
+                decay_min_lr + (peak * (before / warmup) ** b - decay_min_lr) * share
+                if tokens > before
+                else peak * (before / warmup) ** b
+            )
         if kind == "WSD":
             return decay_min_lr + (peak - decay_min_lr) * min(max_tokens - tokens, decay) / decay
         left = _LEFT[{"CosWithWarmup": "cosine", "LinearWithWarmup": "linear"}[kind]]

@@ -54,6 +54,28 @@ class Words:
         return max((1 + rest % 2**52 / 2**52) * 2.0 ** (-1 - exponent), SMALLEST_NORMAL)
 
 
+FORMULAS = {"1-x^P": (5, 2000), "(1-x)^P": (5, 2000), "t^-P": (25, 400)}
+"""Each formula, with the range of its P in hundredths."""
+
+
+def shape_of(read: Words, names: Sequence[str]) -> str:
+    """One of the shapes; in a formula with a decimal for P, from two words."""
+    name, (rest, kind) = read.one_of(names), divmod(read(), 4)
+    if name not in FORMULAS:
+        return name
+    low, high = FORMULAS[name]
+    hundredths = low + rest % (high - low + 1)
+    if kind == 0:
+        power = ("0.5", "1", "2", "3.0", "0.25", "4", "1.5", "0.3333333333333333", "0.50")[rest % 9]
+    elif kind == 1:
+        power = f"{(low, high, low + 1, high - 1)[rest % 4] / 100:g}"
+    elif kind == 2 or hundredths == high:
+        power = f"{hundredths / 100:g}"
+    else:
+        power = f"{hundredths / 100:.2f}{rest % 10**15:015}"
+    return name.replace("P", power)
+
+
 _RATIOS = (
     0,
     1,
@@ -110,7 +132,7 @@ ratios = words(1).map(lambda drawn: Words(drawn).ratio())
 
 
 def read_arguments(read: Words, counts: Sequence[int], most_steps: int = MAX_STEP) -> dict[str, Any]:
-    """The arguments of a valid `PlateauCurve`, from 7 + 3 · max(counts) words."""
+    """The arguments of a valid `PlateauCurve`, from 9 + 3 · max(counts) words."""
     total = read.magnitude(1, most_steps)
     flags = read()
     warmup = read.magnitude(0, (total - 1) * (flags & 1))
@@ -150,10 +172,10 @@ def read_arguments(read: Words, counts: Sequence[int], most_steps: int = MAX_STE
         "min_lr_ratio": read.ratio(),
         "init_lr_ratio": read.ratio(),
         "warmup_shape": ("linear", "cosine")[flags >> 3 & 1],
-        "decay_shape": ("cosine", "linear", "1-sqrt")[(flags >> 4) % 3],
+        "decay_shape": shape_of(read, ("cosine", "linear", "1-sqrt", "1-x^P", "(1-x)^P")),
     }
 
 
 def arguments(counts: Sequence[int] = range(31)) -> st.SearchStrategy[dict[str, Any]]:
     """The arguments of a valid `PlateauCurve`; `counts` holds the numbers of plateaus that it may have."""
-    return words(7 + 3 * max(counts)).map(lambda drawn: read_arguments(Words(drawn), counts))
+    return words(9 + 3 * max(counts)).map(lambda drawn: read_arguments(Words(drawn), counts))

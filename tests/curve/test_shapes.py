@@ -1,0 +1,230 @@
+"""Shapes that are formulas: how they are written, which are equal, and what is refused."""
+
+import re
+from decimal import Decimal
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.oracle import Oracle, is_nearest_float32
+
+import plateau_jax
+from plateau_jax import Curve, PlateauCurve, StagedCurve, levels
+
+NAMES = ["1-x^", "(1-x)^", "t^-"]
+
+
+def staged(shape):
+    return StagedCurve([(50, 0.1, shape), (30, 0.3, shape)], start=0.9)
+
+
+def made_with(shape):
+    """Every way to use a shape."""
+    stable = StagedCurve([(10, 1.0)])
+    return [staged(shape), stable.cooldown(5, 20, to=0.1, shape=shape)] + (
+        [] if shape.startswith("t") else [PlateauCurve(90, plateaus=[(30, 20)], decay_shape=shape)]
+    )
+
+
+@pytest.mark.parametrize(
+    ("shape", "same"),
+    [
+        ("1-x^0.5", "1-sqrt"),
+        ("1-x^.5", "1-sqrt"),
+        ("1-x^0.500", "1-sqrt"),
+        ("1-x^1", "linear"),
+        ("(1-x)^1", "linear"),
+        ("(1-x)^1.000", "linear"),
+        ("1-x^2.0", "1-x^2"),
+        ("1-x^2.", "1-x^2"),
+        ("1-x^02.50", "1-x^2.5"),
+        ("(1-x)^.5", "(1-x)^0.5"),
+        ("(1-x)^20.0", "(1-x)^20"),
+        ("t^-1.0", "t^-1"),
+        ("t^-.25", "t^-0.25"),
+    ],
+)
+def test_p_counts_by_its_value(shape, same):
+    for one, other in zip(made_with(shape), made_with(same), strict=True):
+        assert one == other
+        assert hash(one) == hash(other)
+        assert one.to_dict() == other.to_dict()
+        assert repr(one) == repr(other)
+        assert one.rows == other.rows
+        assert one.same_until(other, 2**31)
+        for column, another in zip(one.segments, other.segments, strict=True):
+            np.testing.assert_array_equal(column, another)
+
+
+@given(st.sampled_from(NAMES), st.decimals(0, 25, places=4), st.integers(0, 3))
+def test_each_decimal_in_the_range_is_taken_and_no_other(name, power, zeros):
+    shape = f"{name}{power:f}{'0' * zeros}"
+    low, high = (Decimal("0.25"), 4) if name == "t^-" else (Decimal("0.05"), 20)
+    if not low <= power <= high:
+        with pytest.raises(ValueError, match=rf"^stages\[0\] = .*: shape = .*: P = {power:f}0* must lie in"):
+            staged(shape)
+        return
+    for curve in made_with(shape):
+        assert Curve.from_dict(curve.to_dict()) == curve == eval(repr(curve), vars(plateau_jax))
+    (stage, _) = staged(shape).stages
+    assert stage.shape == staged(stage.shape).stages[0].shape
+
+
+@given(st.floats(0.25, 4))
+def test_each_float_may_be_put_into_a_formula(power):
+    for name in NAMES:
+        assert staged(f"{name}{power}") == staged(f"{name}{Decimal(repr(power)):f}0")
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "power",
+    [
+        *(
+            "",
+            "P",
+            "x",
+            "1e-1",
+            "2e0",
+            "+2",
+            "-2",
+            " 2",
+            "2 ",
+            "2\n",
+            "1/2",
+            "1,5",
+            "1_0",
+            "½",
+            "٢",
+            ".",
+            "1.5.2",
+        ),
+        *("inf", "nan", "0x2", "2" * 10**6, "0.5" + "0" * 30),
+    ],
+    ids=lambda power: repr(power[:9]),
+)
+def test_what_is_no_decimal(name, power):
+    match = r"shape = .*: write P as a decimal .*, as in '"
+    with pytest.raises(ValueError, match=match):
+        staged(name + power)
+    with pytest.raises(ValueError, match="^" + match) as raised:
+        StagedCurve([(10,)], start=1).cooldown(5, 5, to=0.1, shape=name + power)
+    if name != "t^-":
+        with pytest.raises(ValueError, match="^decay_" + match):
+            PlateauCurve(10, decay_shape=name + power)
+    assert len(str(raised.value)) < 400
+
+
+@pytest.mark.parametrize(
+    "shape", ["x^2", "1 - x^2", "1-x**2", "1-X^2", "t^2", "(1-x)2", "1-x", "", "sqrt", None, 2]
+)
+def test_an_unknown_formula(shape):
+    words = "must be one of 'linear', 'cosine', '1-sqrt', 'exponential', '1-x^P', '(1-x)^P', 't^-P', with a "
+    with pytest.raises(ValueError, match=re.escape(f"{words}decimal for P, such as '1-x^2'")):
+        staged(shape)
+    with pytest.raises(
+        ValueError, match=r"^decay_shape = .* must be one of 'cosine', 'linear', '1-sqrt', '1-x"
+    ):
+        PlateauCurve(10, decay_shape=shape)
+
+
+def test_the_decay_of_a_plateau_curve_takes_no_inverse_power():
+    with pytest.raises(ValueError, match=r"^decay_shape = 't\^-1' must be one of 'cosine'"):
+        PlateauCurve(10, min_lr_ratio=0.1, decay_shape="t^-1")
+    with pytest.raises(ValueError, match=r"^warmup_shape = '1-x\^2' must be one of 'linear', 'cosine'$"):
+        PlateauCurve(10, warmup_steps=5, warmup_shape="1-x^2")
+
+
+@pytest.mark.parametrize(("to", "start"), [(0, 1), (1, 0), (0, 0)])
+def test_an_inverse_power_from_or_to_zero(to, start):
+    with pytest.raises(ValueError, match=r"^stages\[0\]: a t\^-2 stage from or to 0 is not defined$"):
+        StagedCurve([(5, to, "t^-2")], start=start)
+
+
+def test_an_inverse_power_cooldown_to_zero():
+    with pytest.raises(ValueError, match=r"^a t\^-2 cooldown to 0 is not defined$"):
+        StagedCurve([(10,)], start=1).cooldown(5, 5, shape="t^-2")
+
+
+@pytest.mark.parametrize("power", ["0.25", "0.5", "1", "2"])
+def test_levels_that_are_too_far_apart(power):
+    shape, most = f"t^-{power}", 62 * float(power)
+    low = 2.0**-most  # of P = 0.25 not exactly 2⁻¹⁵·⁵
+    nearer, farther = (float(f"{low * factor:.3g}") for factor in (1.01, 0.99))
+    for start, end in ((1, nearer), (nearer, 1)):
+        assert StagedCurve([(9, end, shape)], start=start)(9) == np.float32(end)
+    message = (
+        rf"between these levels is too steep: the lower one must be at least 2\*\*-{most:g} times the higher"
+    )
+    for start, end in ((1, farther), (farther, 1)):
+        with pytest.raises(ValueError, match=rf"^stages\[0\]: a t\^-{power} stage {message}"):
+            StagedCurve([(9, end, shape)], start=start)
+    with pytest.raises(ValueError, match=rf"^a t\^-{power} cooldown {message}"):
+        StagedCurve([(9,)], start=1).cooldown(5, 5, to=farther, shape=shape)
+
+
+def test_a_ratio_of_2_to_the_62_is_not_too_large():
+    curve = StagedCurve([(9, 2.0**-31 / 2**0, "t^-0.5")], start=1.0)
+    assert curve(range(9)).tolist() == sorted(curve(range(9)), reverse=True)
+
+
+@pytest.mark.parametrize(
+    ("shape", "length", "level"),
+    [
+        ("1-x^2", 3, Fraction(8, 9)),
+        ("(1-x)^2", 3, Fraction(4, 9)),
+        ("1-x^1.5", 4, Fraction(7, 8)),
+        ("(1-x)^1.5", 4, None),
+        ("1-x^0.25", 16, Fraction(1, 2)),
+        ("(1-x)^3.00", 2, Fraction(1, 8)),
+        ("1-x^0.3333333333333333", 8, None),
+    ],
+)
+def test_a_level_is_a_fraction_where_the_root_is_one(shape, length, level):
+    (row, _) = StagedCurve([(length, 0, shape)], start=1).rows
+    found = row.at(1)
+    assert isinstance(found, levels.Between) if level is None else found == level
+
+
+@pytest.mark.parametrize(
+    ("curve", "at", "level"),
+    [
+        (StagedCurve([(4, 0.2, "1-x^2")], start=1.0), 2, 0.8),
+        (StagedCurve([(4, 0.2, "(1-x)^2")], start=1.0), 2, 0.4),
+        (StagedCurve([(3, 0.25, "t^-0.5")], start=1.0), 1, None),
+        (StagedCurve([(15, 0.25, "t^-0.5")], start=1.0), 3, 0.5),
+        (StagedCurve([(2, 0.2, "t^-1")], start=0.3), 1, 0.24),
+        (PlateauCurve(20, absolute_plateaus=[(10, 5)], decay_shape="1-x^2", min_lr_ratio=0.1), 12, 0.6),
+    ],
+)
+def test_a_cooldown_to_the_very_level_of_a_power(curve, at, level):
+    if level is None:
+        assert isinstance(curve._level(at), levels.Between)
+        return
+    flat = curve.cooldown(at, 10, to=level)
+    assert set(flat(range(at, at + 20))) == {np.float32(level)}
+    assert curve.cooldown(at, 10, to=level, shape="1-x^2").rows[-2].holds
+    with pytest.raises(ValueError, match="to"):
+        curve.cooldown(at, 10, to=float(np.nextafter(level, 1)))
+
+
+def test_a_cooldown_from_far_down_a_power():
+    """(1-x)^20 falls to 10⁻¹⁷⁸ on its last step, below what 224 bits hold."""
+    parent = {"stages": [(10**9, 0, "(1-x)^20")], "start": 1.0}
+    cooldown = {"cooldown": parent, "at": 10**9 - 1, "steps": 5, "to": 1e-300, "shape": "exponential"}
+    curve = StagedCurve([(10**9, 0, "(1-x)^20")], start=1.0).cooldown(
+        10**9 - 1, 5, to=1e-300, shape="exponential"
+    )
+    for step in range(10**9 - 1, 10**9 + 5):
+        assert is_nearest_float32(np.float32(curve(step)), Oracle(cooldown)(step))
+
+
+@given(st.sampled_from(NAMES), st.integers(25, 400).map(lambda power: power / 100))
+def test_a_description_and_a_picture_name_the_formula(name, power):
+    shape = staged(f"{name}{power}").stages[0].shape
+    curve = staged(shape)
+    assert f"{shape} stage" in curve.describe()
+    assert f"{shape} to 0.1 in 50" in curve._phrases()
+    assert shape in curve._repr_html_()
