@@ -26,6 +26,8 @@ examples:
   python -m plateau_jax 10000 --peak 3e-4 --csv - | tail
   python -m plateau_jax 10000 --plateau 0 90 --json > curve.json
   python -m plateau_jax --from curve.json --cooldown 6000 500
+  python -m plateau_jax --design
+  python -m plateau_jax --design --from curve.json --peak 3e-4 --port 0 --no-browser
 """
 
 
@@ -93,6 +95,12 @@ def _parser() -> argparse.ArgumentParser:
         help="write step, learning_rate for every step; - for standard output, without the table",
     )
     parser.add_argument("--json", action="store_true", help="print the curve's arguments as JSON instead")
+    page = parser.add_argument_group("the page")
+    page.add_argument(
+        "--design", action="store_true", help="open a page in the browser on which curves are designed"
+    )
+    page.add_argument("--port", metavar="N", type=int, help="its port (8700); 0 for a free one")
+    page.add_argument("--no-browser", action="store_true", help="print the page's address, open nothing")
     return parser
 
 
@@ -102,6 +110,11 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         if sys.stdout is None:
             raise ValueError("standard output is closed")
+        if options.design:
+            _design(options)
+            return 0
+        if options.port is not None or options.no_browser:
+            raise ValueError(f"{'--no-browser' if options.port is None else '--port'} goes with --design")
         curves = _curves(options)
         peak = checks.peak("peak", 1.0 if options.peak is None else options.peak)
         if len(curves) > 1 and (options.csv is not None or options.json):
@@ -138,6 +151,25 @@ def _curves(options: argparse.Namespace) -> list[Curve]:
     if options.cooldown:
         curves = [curve.cooldown(*options.cooldown) for curve in curves]
     return curves
+
+
+def _design(options: argparse.Namespace) -> None:
+    """Serve the page. It begins with the curves of the command line, or with a plateau at the peak."""
+    from plateau_jax.design import answers, server  # its modules double the start-up of all other commands
+
+    written = next((name for name in ("plot", "csv", "json") if getattr(options, name)), None)
+    if written:
+        raise ValueError(f"--design opens a page: leave --{written} out")
+    peak = 3e-4 if options.peak is None else options.peak
+    checks.peak("peak", peak)
+    described = *CurveArguments.__annotations__, "cooldown"
+    if options.files or any(getattr(options, name) is not None for name in described):
+        names = [Path(file).stem for file in options.files] or ["Curve"]
+        curves = list(zip(names, _curves(options), strict=True))
+    else:
+        curves = [("Curve", PlateauCurve(10_000, warmup_steps=500, plateaus=[(0, 70)], decay_shape="linear"))]
+    port = server.PORT if options.port is None else options.port
+    server.serve(answers.start(curves, peak), port, browser=not options.no_browser)
 
 
 def _read(file: str) -> Curve:

@@ -1,0 +1,60 @@
+// How a handle is moved: dragged, or by arrow keys.
+
+// Listen to a mark, {node, handle}. `picture` says what a pixel is worth, `partners()` which other handles go
+// with it, and `move(changes, isLast)` takes what changes: a list of {handle, value}.
+export function dragging(mark, picture, partners, move) {
+  let start = null;
+
+  mark.node.addEventListener("pointerdown", (event) => {
+    if (event.button !== 0) return;
+    event.preventDefault();
+    mark.node.focus({ focusVisible: false });
+    mark.node.setPointerCapture(event.pointerId);
+    picture.isHeld = true;
+    start = { x: event.clientX, y: event.clientY, handles: [mark.handle, ...partners()] };
+  });
+
+  mark.node.addEventListener("pointermove", (event) => {
+    if (start === null) return;
+    const across = (event.clientX - start.x) * picture.stepsAPixel;
+    const up = (start.y - event.clientY) * picture.ratesAPixel;
+    move(start.handles.map((handle) => ({ handle, value: dragged(handle, across, up, picture.peak) })), false);
+  });
+
+  const end = () => {
+    if (start === null) return;
+    start = null;
+    picture.isHeld = false;
+    move([], true);
+  };
+  mark.node.addEventListener("pointerup", end);
+  mark.node.addEventListener("lostpointercapture", end);
+
+  mark.node.addEventListener("keydown", (event) => {
+    const value = byKey(mark.handle, event);
+    if (value === null) return;
+    event.preventDefault();
+    move([{ handle: mark.handle, value }], true);
+  });
+}
+
+// A knob that goes both ways stays where it was until it is moved by a unit.
+function dragged(handle, across, up, peak) {
+  const moved = { step: across, rate: up, level: peak ? up / peak : 0 }[handle.axis] * handle.per;
+  if (Math.abs(moved) < handle.drag / 2) return handle.value;
+  return limited(handle, Math.round((handle.value + moved) / handle.drag) * handle.drag);
+}
+
+function byKey(handle, { key, shiftKey }) {
+  if (key === "Home") return handle.low;
+  if (key === "End") return handle.high;
+  const small = shiftKey ? handle.drag : handle.arrow;
+  const sizes = { ArrowRight: small, ArrowUp: small, ArrowLeft: -small, ArrowDown: -small,
+    PageUp: handle.page, PageDown: -handle.page };
+  return key in sizes ? limited(handle, handle.value + sizes[key]) : null;
+}
+
+const limited = (handle, value) => tidy(Math.min(Math.max(value, handle.low), handle.high));
+
+// Without the last digits of binary fractions: 12.3, not 12.299999999999999.
+export const tidy = (value) => Number(value.toPrecision(12));
