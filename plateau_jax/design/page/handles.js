@@ -1,7 +1,9 @@
 // How a handle is moved: dragged, or by arrow keys.
 
-// Listen to a mark, {node, handle}. `picture` says what a pixel is worth, `partners()` which other handles go
-// with it, and `move(changes, isLast)` takes what changes: a list of {handle, value}.
+const DECIDING = 4; // pixels
+
+// Listen to a mark, {node, handle}. `picture` says what a pixel is worth, `partners()` which other handles lie
+// under it, and `move({handle, value}, isLast)` takes what changes; null where nothing does.
 export function dragging(mark, picture, partners, move) {
   let start = null;
 
@@ -11,21 +13,25 @@ export function dragging(mark, picture, partners, move) {
     mark.node.focus({ focusVisible: false });
     mark.node.setPointerCapture(event.pointerId);
     picture.isHeld = true;
-    start = { x: event.clientX, y: event.clientY, handles: [mark.handle, ...partners()] };
+    start = { x: event.clientX, y: event.clientY, handles: [mark.handle, ...partners()], handle: null };
   });
 
   mark.node.addEventListener("pointermove", (event) => {
     if (start === null) return;
-    const across = (event.clientX - start.x) * picture.stepsAPixel;
-    const up = (start.y - event.clientY) * picture.ratesAPixel;
-    move(start.handles.map((handle) => ({ handle, value: dragged(handle, across, up, picture.peak) })), false);
+    const [right, up] = [event.clientX - start.x, start.y - event.clientY];
+    // The direction of the first pixels decides: who raises a level does not want to move its step too.
+    start.handle ??= Math.max(Math.abs(right), Math.abs(up)) < DECIDING && start.handles.length > 1 ? null
+      : start.handles.find(({ axis }) => (axis === "step") === Math.abs(right) > Math.abs(up)) ?? start.handles[0];
+    if (start.handle === null) return;
+    const value = dragged(start.handle, right * picture.stepsAPixel, up * picture.ratesAPixel, picture.peak);
+    move({ handle: start.handle, value }, false);
   });
 
   const end = () => {
     if (start === null) return;
     start = null;
     picture.isHeld = false;
-    move([], true);
+    move(null, true);
   };
   mark.node.addEventListener("pointerup", end);
   mark.node.addEventListener("lostpointercapture", end);
@@ -34,11 +40,10 @@ export function dragging(mark, picture, partners, move) {
     const value = byKey(mark.handle, event);
     if (value === null) return;
     event.preventDefault();
-    move([{ handle: mark.handle, value }], true);
+    move({ handle: mark.handle, value }, true);
   });
 }
 
-// A knob that goes both ways stays where it was until it is moved by a unit.
 function dragged(handle, across, up, peak) {
   const moved = { step: across, rate: up, level: peak ? up / peak : 0 }[handle.axis] * handle.per;
   if (Math.abs(moved) < handle.drag / 2) return handle.value;

@@ -187,19 +187,17 @@ const picture = new Picture(page("picture"), {
   read: () => readRates(),
   // What is moved is the curve on the picture, the last valid one; each handle's value tells how far.
   move: (moved, isLast) => {
-    if (moved.length) {
+    if (moved !== null) {
       const entry = chosen();
       let next = picture.isHeld ? (picture.before ??= current(entry)) : current(entry);
-      for (const { handle, value } of moved) {
-        for (const [path, sign] of handle.moves) {
-          next = withValue(next, path, tidy(at(next, path) + sign * (value - handle.value)));
-        }
+      for (const [path, sign] of moved.handle.moves) {
+        next = withValue(next, path, tidy(at(next, path) + sign * (moved.value - moved.handle.value)));
       }
-      changeEntry(`move ${entry.id} ${moved.map(({ handle }) => handle.name)}`, next);
+      changeEntry(`move ${entry.id} ${moved.handle.name}`, next);
     }
     if (isLast) {
       picture.before = null;
-      if (!moved.length) history.pause();
+      if (moved === null) history.pause();
       show();
     }
   },
