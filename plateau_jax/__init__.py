@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 from plateau_jax import branches as branches  # its kinds of curve register themselves
 from plateau_jax import checks
 from plateau_jax.batch_plan import BatchPlan
+from plateau_jax.comparison import Comparison, compare
 from plateau_jax.curve import Curve
 from plateau_jax.curve_warning import CurveWarning
 from plateau_jax.holds import HoldBelow, HoldUntilFlat
+from plateau_jax.last_iterate import Outlook, outlook
 from plateau_jax.plateau_curve import CurveArguments, PlateauCurve
 from plateau_jax.plotting import plot
 from plateau_jax.segments import Segments, stack
@@ -25,15 +27,19 @@ if TYPE_CHECKING:
 
 __all__: list[str] = [
     "BatchPlan",
+    "Comparison",
     "Curve",
     "CurveArguments",
     "CurveWarning",
     "HoldBelow",
     "HoldUntilFlat",
+    "Outlook",
     "PlateauCurve",
     "Segments",
     "Stage",
     "StagedCurve",
+    "compare",
+    "outlook",
     "plot",
     "stack",
 ]

@@ -15,7 +15,8 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from plateau_jax import checks, plotting, rows
+from plateau_jax import checks, comparison, plotting, rows
+from plateau_jax.comparison import compare
 from plateau_jax.curve import Curve
 from plateau_jax.plateau_curve import CurveArguments, PlateauCurve
 
@@ -26,6 +27,7 @@ examples:
   python -m plateau_jax 10000 --peak 3e-4 --csv - | tail
   python -m plateau_jax 10000 --plateau 0 90 --json > curve.json
   python -m plateau_jax --from curve.json --cooldown 6000 500
+  python -m plateau_jax 10000 --decay-shape linear --from curve.json --compare
   python -m plateau_jax --design
   python -m plateau_jax --design --from curve.json --peak 3e-4 --port 0 --no-browser
 """
@@ -94,6 +96,13 @@ def _parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="write step, learning_rate for every step; - for standard output, without the table",
     )
+    parser.add_argument(
+        "--compare",
+        action="store_true",
+        help="compare curves by what theory says of each with its best peak: TOTAL's curve, if there is one, "
+        "then each --from; the first is the reference. Prints its table instead. With --peak, the best peak "
+        "of the first curve, it shows the best peaks of all",
+    )
     parser.add_argument("--json", action="store_true", help="print the curve's arguments as JSON instead")
     page = parser.add_argument_group("the page")
     page.add_argument(
@@ -121,8 +130,11 @@ def main(arguments: list[str] | None = None) -> int:
             raise ValueError(
                 f"{'--json' if options.csv is None else '--csv'} takes one curve, not {len(curves)}"
             )
+        if options.compare and len(curves) < 2:
+            raise ValueError("--compare takes at least two curves: repeat --from FILE")
         if options.csv == "-" and options.json:
             raise ValueError("--csv - and --json both write to standard output: give one of them")
+        compared = compare(*curves) if options.compare else None
         if options.plot is not None:
             _write_picture(curves, peak, options.plot)
         if options.csv not in (None, "-"):
@@ -133,6 +145,8 @@ def main(arguments: list[str] | None = None) -> int:
         _write_values(curves[0], peak, sys.stdout)
     elif options.json:
         print(json.dumps(curves[0].to_dict()))
+    elif compared:
+        print(_encodable(comparison.as_text(compared, options.peak), sys.stdout))
     else:
         shown = None if options.peak is None else peak
         tables = "\n\n".join(rows.as_text(curve.rows, shown) for curve in curves)
@@ -143,11 +157,12 @@ def main(arguments: list[str] | None = None) -> int:
 def _curves(options: argparse.Namespace) -> list[Curve]:
     found = {name: getattr(options, name) for name in CurveArguments.__annotations__}
     described = {name: value for name, value in found.items() if value is not None}
-    if options.files and described:
+    if options.files and described and not options.compare:
         raise ValueError(f"--from takes a curve as it is, without {', '.join(described)}")
-    if not options.files and "total_steps" not in described:
+    if "total_steps" not in described and (described or not options.files):
         raise ValueError("the following arguments are required: TOTAL, or --from FILE")
-    curves: list[Curve] = [_read(file) for file in options.files] or [PlateauCurve(**described)]
+    curves: list[Curve] = [PlateauCurve(**described)] if described else []
+    curves += [_read(file) for file in options.files]
     if options.cooldown:
         curves = [curve.cooldown(*options.cooldown) for curve in curves]
     return curves
@@ -157,7 +172,7 @@ def _design(options: argparse.Namespace) -> None:
     """Serve the page. It begins with the curves of the command line, or with a plateau at the peak."""
     from plateau_jax.design import answers, server  # its modules double the start-up of all other commands
 
-    written = next((name for name in ("plot", "csv", "json") if getattr(options, name)), None)
+    written = next((name for name in ("plot", "csv", "json", "compare") if getattr(options, name)), None)
     if written:
         raise ValueError(f"--design opens a page: leave --{written} out")
     peak = 3e-4 if options.peak is None else options.peak
@@ -260,7 +275,7 @@ def _encodable(text: str, stream: TextIO) -> str:
     try:
         text.encode(stream.encoding or "utf-8")
     except UnicodeEncodeError:
-        return text.replace("  …", "...").replace("…", "...").replace("–", "-")
+        return text.replace("  …", "...").replace("…", "...").replace("–", "-").replace("×", "x")
     return text
 
 

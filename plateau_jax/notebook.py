@@ -30,7 +30,7 @@ def html(rows: Sequence[Row], values_at: Callable[[Any], Any], name: str, descri
     """
     return (
         f"<div>{_svg(rows, values_at, name)}{_legend(rows)}"
-        f"<div><code>{escape(_short(description))}</code></div>{_table(described(rows))}</div>"
+        f"<div><code>{escape(_short(description))}</code></div>{table(described(rows))}</div>"
     )
 
 
@@ -109,7 +109,8 @@ def _clear(colour: str, opacity: float) -> str:
     return f"{colour}{round(255 * opacity):02x}"
 
 
-def _table(lines: Sequence[tuple[str, ...]]) -> str:
+def table(lines: Sequence[tuple[str, ...]]) -> str:
+    """A header and rows; of very many, the first and the last."""
     header, *body = lines
     shown = body[:_MOST_ROWS]
     if len(shown) < len(body):

@@ -1,11 +1,11 @@
 """The picture of a curve."""
 
-import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import cycle
 from typing import TYPE_CHECKING, Any, cast
 
 from plateau_jax import checks
+from plateau_jax.naming import labels
 from plateau_jax.picture import FILLS, OPACITY, spans, steps_to_draw
 from plateau_jax.rows import Row
 from plateau_jax.segments import Segments
@@ -52,7 +52,7 @@ def plot(curves: "Curve | Iterable[Curve]", *, peak_value: float = 1.0, ax: Any 
             raise checks.missing("plot", error, "plot") from None
         ax = plt.gca()
     named = [*_shade(ax, found[0].rows)] if len(found) == 1 and not ax.lines else []
-    for curve, label, style in zip(found, _labels(found), cycle(_STYLES), strict=False):
+    for curve, label, style in zip(found, labels(found), cycle(_STYLES), strict=False):
         steps = steps_to_draw(curve.rows)
         named += ax.plot(steps, peak * curve(steps), label=label, linestyle=style)
     ax.set_xlabel("step")
@@ -118,19 +118,3 @@ def _checked(curves: Any) -> "list[Curve]":
     if not items:
         raise ValueError("curves is empty; it must be one Curve or several")
     return items
-
-
-def _labels(curves: "list[Curve]") -> list[str]:
-    """What sets each curve apart from the others; its whole description, where nothing does."""
-    described = [
-        # The other phrases of a cooldown, or of a continuation, say where it ends.
-        [*([] if curve.depth else [f"{curve.total_steps} steps"]), *curve._phrases()]
-        for curve in curves
-    ]
-    shared = set(described[0]).intersection(*described)
-    labels = [", ".join([part for part in parts if part not in shared] or parts) for parts in described]
-    labels = [textwrap.shorten(label, 80, placeholder=" …") for label in labels]
-    return [
-        f"{number}: {label}" if labels.count(label) > 1 else label
-        for number, label in enumerate(labels, start=1)
-    ]

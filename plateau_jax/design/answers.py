@@ -12,11 +12,12 @@ from typing import Any, cast
 import numpy as np
 
 from plateau_jax import checks
+from plateau_jax.comparison import NOTE
 from plateau_jax.curve import Curve
 from plateau_jax.curve_warning import CurveWarning
 from plateau_jax.design import source
 from plateau_jax.design.handles import handles
-from plateau_jax.outlook import Outlook, outlook
+from plateau_jax.last_iterate import Outlook, outlook
 from plateau_jax.picture import spans, steps_to_draw
 from plateau_jax.plateau_curve import PlateauCurve
 from plateau_jax.rows import described
@@ -91,7 +92,7 @@ def outlooks(question: Mapping[str, Any]) -> dict[str, Any]:
             continue
         advised = own.peak / first.peak
         found.append({"bound": own.bound / first.bound, "advised": advised, "rate": advised * first_peak})
-    return {"outlooks": found}
+    return {"outlooks": found, "note": NOTE}
 
 
 def rates(question: Mapping[str, Any]) -> dict[str, Any]:

@@ -67,6 +67,7 @@ CALLS: dict[str, Callable[[Path], partial[Any]]] = {
         PLAN.micro_batches, consumed=3, micro_batch=2, processes=2
     ),
     "plateau_jax.BatchPlan.updates": lambda _: partial(PLAN.updates, total=3),
+    "plateau_jax.Comparison": lambda _: partial(pj.Comparison, names=("a",), bounds=(1.0,), peaks=(1.0,)),
     "plateau_jax.Curve.__call__": lambda _: partial(CURVE, step=3),
     "plateau_jax.Curve.cooldown": lambda _: partial(CURVE.cooldown, at=50, steps=9, to=0.0, shape="linear"),
     "plateau_jax.Curve.first_difference": lambda _: partial(CURVE.first_difference, other=CURVE),
@@ -78,8 +79,10 @@ CALLS: dict[str, Callable[[Path], partial[Any]]] = {
     "plateau_jax.HoldUntilFlat": lambda _: partial(
         pj.HoldUntilFlat, patience=3, threshold=0.1, threshold_mode="rel", every=2, limit=9
     ),
+    "plateau_jax.Outlook": lambda _: partial(pj.Outlook, bound=1.0, peak=1.0),
     "plateau_jax.PlateauCurve": lambda _: partial(pj.PlateauCurve, **CURVE.to_dict()),
     "plateau_jax.StagedCurve": lambda _: partial(pj.StagedCurve, stages=[(10, 1.0), (5,)], start=0.5),
+    "plateau_jax.compare": lambda _: partial(lambda curves: pj.compare(curves), curves=CURVE),
     "plateau_jax.cosine_plateau_schedule": lambda _: partial(
         pj.cosine_plateau_schedule,
         init_value=0,
@@ -91,6 +94,7 @@ CALLS: dict[str, Callable[[Path], partial[Any]]] = {
     ),
     "plateau_jax.multiplier": lambda _: partial(pj.multiplier, segments=CURVE.segments, step=3),
     "plateau_jax.optax_schedule": lambda _: partial(pj.optax_schedule, curve=CURVE, peak_value=0.1),
+    "plateau_jax.outlook": lambda _: partial(pj.outlook, curve=CURVE),
     "plateau_jax.plot": lambda _: partial(pj.plot, curves=[CURVE], peak_value=0.1),
     "plateau_jax.scale_by_curve": lambda _: partial(
         pj.scale_by_curve, curve=CURVE, peak_value=0.1, hold=RULE, unit=None

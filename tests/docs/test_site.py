@@ -21,7 +21,9 @@ WIDTH = 390
 # Public names that compute no number, and why.
 WITHOUT_EQUATION = {
     "a state, a record or a type of function: what computes it has the equation": (
+        "plateau_jax.Comparison",
         "plateau_jax.CurveArguments",
+        "plateau_jax.Outlook",
         "plateau_jax.ScaleByCurveState",
         "plateau_jax.Stage",
         "torch_bridge.CarriedLoss",

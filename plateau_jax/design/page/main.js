@@ -98,8 +98,9 @@ const asQuestion = ({ id }) => ({ curve: known.get(id).answer.curve, peak: known
 
 const compare = latest(async () => {
   const asked = valid();
-  const { outlooks: found } = await ask("/outlook", { curves: asked.map(asQuestion) });
+  const { outlooks: found, note } = await ask("/outlook", { curves: asked.map(asQuestion) });
   outlooks = new Map(asked.map(({ id }, place) => [id, found[place]]));
+  page("note").textContent = note;
   showCurves();
 }, failed);
 

@@ -1,0 +1,84 @@
+"""Curves side by side: ratios to the first, names, text and HTML, refusals."""
+
+from dataclasses import FrozenInstanceError
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from support.descriptions import build, descriptions
+from support.examples import examples
+
+from plateau_jax import Comparison, PlateauCurve, StagedCurve, compare, outlook
+
+COSINE, LINEAR = PlateauCurve(1000), PlateauCurve(1000, decay_shape="linear")
+LIMITS = "nothing of the loss itself", "two curves at one fixed peak", "0.87 and 0.88", "0.95 and 0.92"
+
+
+@examples(20)
+@given(st.lists(descriptions(range(7)), min_size=1, max_size=4))
+def test_it_has_ratios_to_the_first(described: Any) -> None:
+    curves = [build(description) for description in described]
+    assume(all(curve.total_steps <= 10**6 for curve in curves))
+    assume(all(curve(np.arange(curve.total_steps)).any() for curve in curves))
+    found = compare(*curves)
+    outlooks = [outlook(curve) for curve in curves]
+    assert found.bounds == tuple(one.bound / outlooks[0].bound for one in outlooks)
+    assert found.peaks == tuple(one.peak / outlooks[0].peak for one in outlooks)
+    assert len(set(found.names)) == len(curves)
+    named = compare(dict(zip(found.names, curves, strict=True)))
+    assert named == found
+    assert hash(named) == hash(found)
+
+
+def test_names_are_those_of_the_legend() -> None:
+    assert compare(COSINE, LINEAR).names == ("cosine decay to 0", "linear decay to 0")
+    assert compare(COSINE, COSINE).names == (
+        "1: 1000 steps, no warmup, cosine decay to 0, no plateau",
+        "2: 1000 steps, no warmup, cosine decay to 0, no plateau",
+    )
+
+
+def test_it_prints_as_a_table_with_what_it_says() -> None:
+    found = Comparison(("first", "a long name"), (1.0, 1.03219), (1.0, 0.0123456))
+    first, second, third, empty, *note = str(found).splitlines()
+    assert [first, second, third, empty] == [
+        "             bound    peak",
+        "first        1.000    1.00",
+        "a long name  1.032  0.0123",
+        "",
+    ]
+    assert max(map(len, note)) <= 90
+    assert all(limit in " ".join(note) for limit in LIMITS)
+
+
+def test_notebooks_show_the_same() -> None:
+    found = Comparison(("a < b", "c"), (1.0, 1.03219), (1.0, 0.5))
+    root = ElementTree.fromstring(found._repr_html_())
+    cells = [[cell.text or "" for cell in row] for row in root.iter("tr")]
+    assert cells == [["", "bound", "peak"], ["a < b", "1.000", "1.00"], ["c", "1.032", "0.500"]]
+    assert all(limit in "".join(root.itertext()) for limit in LIMITS)
+
+
+def test_it_is_frozen() -> None:
+    with pytest.raises(FrozenInstanceError):
+        compare(COSINE).names = ()  # pyright: ignore[reportAttributeAccessIssue]  (what is tested)
+
+
+@pytest.mark.parametrize(
+    ("curves", "error", "message"),
+    [
+        ([], ValueError, "there is no curve: write compare"),
+        ([{}], ValueError, "there is no curve: write compare"),
+        ([[COSINE, LINEAR]], TypeError, r"curves\[0\] = .* must be a Curve: write compare"),
+        ([COSINE, {"a": LINEAR}], TypeError, r"curves\[1\] = .* must be a Curve"),
+        ([{"a": COSINE, "b": 3}], TypeError, r"curves\['b'\] = 3 must be a Curve"),
+        ([{1: COSINE}], TypeError, "the name 1 of a curve must be a string"),
+        ([COSINE, StagedCurve([(5,)], start=0.0)], ValueError, r"StagedCurve\(.* has no positive rate"),
+    ],
+)
+def test_what_is_refused(curves: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        compare(*curves)

@@ -1,0 +1,142 @@
+"""The outlook of a curve: its formula in 50 digits, parts within 10⁻³, refusals."""
+
+import tracemalloc
+from decimal import Decimal, localcontext
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from support.descriptions import SHAPES, build, descriptions
+from support.examples import examples
+from support.strategies import MAX_STEP
+
+from plateau_jax import Curve, Outlook, PlateauCurve, StagedCurve, last_iterate, outlook
+
+
+def _in_digits(curve: Curve) -> tuple[Decimal, Decimal]:
+    """Bound and peak by the formula as it is written, from the last step to the first."""
+    with localcontext() as context:
+        context.prec = 50
+        rates = [Decimal(float(rate)) for rate in curve(np.arange(curve.total_steps))]
+        total = squares = inner = Decimal(0)
+        for rate in reversed([rate for rate in rates if rate]):
+            after, total, squares = total, total + rate, squares + rate * rate
+            if after:
+                inner += rate / after * (squares / total)
+        first = 1 / (2 * total)
+        second = squares / (2 * total) + inner / 2
+        return 2 * (first * second).sqrt(), (first / second).sqrt()
+
+
+def _assert_near(curve: Curve, tolerance: float) -> None:
+    found, (bound, peak) = outlook(curve), _in_digits(curve)
+    assert abs(Decimal(found.bound) / bound - 1) < tolerance
+    assert abs(Decimal(found.peak) / peak - 1) < tolerance
+
+
+@examples(60)
+@given(descriptions())
+def test_it_is_the_formula(description: Any) -> None:
+    curve = build(description)
+    assume(curve.total_steps <= 20_000)
+    assume(curve(np.arange(curve.total_steps)).any())
+    _assert_near(curve, 1e-12)
+
+
+def _long(steps: int) -> dict[str, Curve]:
+    """One curve of each kind. Added up one by one, the squares of the last one's level are 3·10⁻¹² off."""
+    warmup = steps // 100
+    cosine = PlateauCurve(steps, warmup_steps=warmup)
+    curves = {
+        "cosine": cosine,
+        "wsd": PlateauCurve(steps, warmup_steps=warmup, plateaus=[(0, 80)], decay_shape="linear"),
+        "exponential": StagedCurve([(warmup, 1.0), (steps - warmup, 1e-12, "exponential")]),
+        "jump": StagedCurve([(steps // 10, 1.0), (steps // 3,), (1, 1e-6), (steps // 2,)]),
+        "cooldown": cosine.cooldown(steps // 2, steps // 2),
+        "restarts": PlateauCurve(steps // 2).then(PlateauCurve(steps // 2), scale=0.3),
+        "held": StagedCurve([(steps,)], start=0.3),
+        "held, then linear": StagedCurve(
+            [(7 * steps // 10,), (3 * steps // 10, 0.0)], start=0.7363739609718323
+        ),
+    }
+    assert all(curve.total_steps >= 0.9 * steps for curve in curves.values())
+    return curves
+
+
+@pytest.mark.parametrize("curve", _long(100_000).values(), ids=_long(100_000))
+def test_so_it_is_for_long_curves(curve: Curve) -> None:
+    _assert_near(curve, 1e-13)  # promised are 1e-12, and below 1e-11
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("curve", _long(2**20).values(), ids=_long(2**20))
+def test_so_it_is_up_to_the_first_parts(curve: Curve) -> None:
+    _assert_near(curve, 1e-12)
+
+
+def _added_up(curve: Curve) -> tuple[float, float]:
+    """The formula at every step, with plain float64."""
+    rates = np.asarray(curve(np.arange(curve.total_steps)), np.float64)
+    rates = rates[rates > 0]
+    sums, squares = (np.cumsum(values[::-1])[::-1] for values in (rates, rates**2))
+    first = 1 / (2 * sums[0])
+    second = squares[0] * first + np.sum(rates[:-1] / sums[1:] * (squares / sums)[:-1]) / 2
+    return 2 * float(np.sqrt(first * second)), float(np.sqrt(first / second))
+
+
+def _assert_within_a_thousandth(curve: Curve) -> None:
+    assert curve.total_steps > last_iterate.MOST_PARTS
+    found, expected = outlook(curve), _added_up(curve)
+    assert (found.bound, found.peak) == pytest.approx(expected, rel=1e-3)
+
+
+@pytest.mark.parametrize("curve", _long(3_000_001).values(), ids=_long(3_000_001))
+def test_parts_are_within_a_thousandth(curve: Curve) -> None:
+    _assert_within_a_thousandth(curve)
+
+
+_LEVELS = st.sampled_from([1.0, 0.7, 0.1, 1e-3, 1e-6, 1e-12])
+_HELD = st.tuples(st.sampled_from([1, 2, 5, 1000, 100_000]))
+_MOVING = st.tuples(st.sampled_from([64, 5000, 100_000]), _LEVELS, st.sampled_from(SHAPES))
+_STAGES = st.lists(_HELD | _MOVING, max_size=4)
+
+
+@pytest.mark.filterwarnings("ignore::plateau_jax.CurveWarning")  # levels that look like rates
+@examples(60)
+@given(_LEVELS, _STAGES, _LEVELS, st.sampled_from([1.0, 1e-4]), st.booleans())
+def test_so_are_parts_of_any_stages(start: float, stages: Any, end: float, scale: float, last: bool) -> None:
+    """Even where the rate jumps, between curves, to one that is held for a step or two."""
+    first = StagedCurve([(50_000, end, "cosine"), *stages], start=start)
+    other = StagedCurve([*stages, (2,)] if last else [(3,), (800, 1e-12, "exponential")], start=1.0)
+    with patch.object(last_iterate, "MOST_PARTS", 2**14):
+        _assert_within_a_thousandth(first.then(other, scale=scale))
+
+
+@pytest.mark.parametrize("level", [1.0, 0.3])
+def test_the_longest_curves_take_no_more_memory(level: float) -> None:
+    harmonic = np.log(MAX_STEP - 1) + np.euler_gamma
+    held = StagedCurve([(MAX_STEP,)], start=level)
+    expected = np.sqrt(1 / MAX_STEP * (1 + harmonic))
+    assert outlook(held).bound == pytest.approx(expected, rel=1e-8)
+    tracemalloc.start()
+    outlook(PlateauCurve(MAX_STEP, plateaus=[(0, 50)]))
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 2**28
+
+
+@given(st.floats(2**-6, 1.0, width=32), st.integers(0, 5))
+def test_one_step_is_exact(level: float, zeros: int) -> None:
+    curve = StagedCurve([(1,)], start=level).then(StagedCurve([(1 + zeros,)], start=0.0))
+    assert outlook(curve) == Outlook(bound=1.0, peak=1 / level)
+
+
+def test_a_curve_without_a_rate_is_refused() -> None:
+    with pytest.raises(ValueError, match="has no positive rate"):
+        outlook(StagedCurve([(5,)], start=0.0))
+    not_a_curve: Any = [1.0, 0.5]
+    with pytest.raises(TypeError, match="must be a Curve"):
+        outlook(not_a_curve)

@@ -1,0 +1,71 @@
+"""`python -m plateau_jax … --compare`."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from support.refusals import refused
+
+from plateau_jax import Curve, PlateauCurve, StagedCurve, compare
+from plateau_jax.__main__ import main
+
+COSINE, LINEAR = PlateauCurve(1000), PlateauCurve(1000, plateaus=[(0, 60)], decay_shape="linear")
+DESCRIBED = ["1000", "--plateau", "0", "60", "--decay-shape", "linear"]
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Callable[[Curve], str]:
+    def save(curve: Curve) -> str:
+        file = tmp_path / f"{len(list(tmp_path.iterdir()))}.json"
+        file.write_text(json.dumps(curve.to_dict()))
+        return str(file)
+
+    return save
+
+
+def test_it_prints_the_table_of_the_files(saved, capsys) -> None:
+    files = ["--from", saved(COSINE), "--from", saved(LINEAR), "--compare"]
+    assert main(files) == 0
+    assert capsys.readouterr().out == f"{compare(COSINE, LINEAR)}\n"
+    assert main([*files, "--cooldown", "500", "100"]) == 0
+    cooled = [curve.cooldown(500, 100) for curve in (COSINE, LINEAR)]
+    assert capsys.readouterr().out == f"{compare(*cooled)}\n"
+
+
+def test_a_curve_that_is_described_comes_first(saved, capsys) -> None:
+    assert main(["--from", saved(COSINE), *DESCRIBED, "--compare"]) == 0
+    assert capsys.readouterr().out == f"{compare(LINEAR, COSINE)}\n"
+
+
+def test_with_a_peak_it_has_the_best_peaks(saved, capsys) -> None:
+    assert main([*DESCRIBED, "--from", saved(COSINE), "--compare", "--peak", "3e-4"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    peaks = [float(line.split()[-1]) for line in lines[1:3]]
+    assert peaks == pytest.approx([3e-4, 3e-4 * compare(LINEAR, COSINE).peaks[1]], rel=0.005)
+    assert "if 0.0003 is the best for the first curve" in " ".join(lines)
+
+
+def test_it_goes_with_a_picture(saved, tmp_path, capsys) -> None:
+    picture = tmp_path / "curves.png"
+    assert main([*DESCRIBED, "--from", saved(COSINE), "--compare", "--plot", str(picture)]) == 0
+    assert picture.stat().st_size > 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (DESCRIBED, "--compare takes at least two curves: repeat --from FILE"),
+        ([], "required: TOTAL, or --from FILE"),
+        (["--from", "cosine", "--min-lr-ratio", "0.1"], "required: TOTAL"),
+        (["--from", "cosine", "--from", "zero"], "has no positive rate"),
+        (["--from", "cosine", "--from", "cosine", "--json"], "--json takes one curve, not 2"),
+        (["--from", "cosine", "--from", "cosine", "--csv", "-"], "--csv takes one curve, not 2"),
+    ],
+)
+def test_what_is_refused(saved, tmp_path, capsys, arguments: list[str], message: str) -> None:
+    files = {"cosine": saved(COSINE), "zero": saved(StagedCurve([(5,)], start=0.0))}
+    picture = tmp_path / "curves.png"
+    arguments = [files.get(word, word) for word in arguments]
+    assert message in refused(capsys, [*arguments, "--compare", "--plot", str(picture)])
+    assert not picture.exists()
