@@ -157,7 +157,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _curves(options: argparse.Namespace) -> list[Curve]:
     found = {name: getattr(options, name) for name in CurveArguments.__annotations__}
     described = {name: value for name, value in found.items() if value is not None}
-    if options.files and described and not options.compare:
+    if options.files and described and not (options.compare or options.design):
         raise ValueError(f"--from takes a curve as it is, without {', '.join(described)}")
     if "total_steps" not in described and (described or not options.files):
         raise ValueError("the following arguments are required: TOTAL, or --from FILE")
@@ -169,7 +169,7 @@ def _curves(options: argparse.Namespace) -> list[Curve]:
 
 
 def _design(options: argparse.Namespace) -> None:
-    """Serve the page. It begins with the curves of the command line, or with a plateau at the peak."""
+    """Serve the page. It begins with the curves of the command line, if there are any."""
     from plateau_jax.design import answers, server  # its modules double the start-up of all other commands
 
     written = next((name for name in ("plot", "csv", "json", "compare") if getattr(options, name)), None)
@@ -177,14 +177,11 @@ def _design(options: argparse.Namespace) -> None:
         raise ValueError(f"--design opens a page: leave --{written} out")
     peak = 3e-4 if options.peak is None else options.peak
     checks.peak("peak", peak)
-    described = *CurveArguments.__annotations__, "cooldown"
-    if options.files or any(getattr(options, name) is not None for name in described):
-        names = [Path(file).stem for file in options.files] or ["Curve"]
-        curves = list(zip(names, _curves(options), strict=True))
-    else:
-        curves = [("Curve", PlateauCurve(10_000, warmup_steps=500, plateaus=[(0, 70)], decay_shape="linear"))]
-    port = server.PORT if options.port is None else options.port
-    server.serve(answers.start(curves, peak), port, browser=not options.no_browser)
+    described = any(getattr(options, name) is not None for name in CurveArguments.__annotations__)
+    curves = _curves(options) if described or options.files or options.cooldown else []
+    names = [*(["Curve"] if described else []), *(Path(file).stem for file in options.files)]
+    start = answers.start(list(zip(names, curves, strict=True)), peak)
+    server.serve(start, server.PORT if options.port is None else options.port, browser=not options.no_browser)
 
 
 def _read(file: str) -> Curve:

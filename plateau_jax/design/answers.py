@@ -30,15 +30,19 @@ _warnings = Lock()
 """Held while Python's warnings are recorded: that changes them for all threads."""
 
 
-def start(curves: Sequence[tuple[str, Curve]], peak: float) -> list[dict[str, Any]]:
+_FIRST = PlateauCurve(10_000, warmup_steps=500, plateaus=[(0, 70)], decay_shape="linear")
+
+
+def start(named: Sequence[tuple[str, Curve]], peak: float) -> list[dict[str, Any]]:
     """The curves that the page begins with. One alone gets a cosine of its length to be compared with."""
-    if len(curves) > MOST_CURVES:
-        raise ValueError(f"--design takes at most {MOST_CURVES} curves, not {len(curves)}")
-    if len(curves) == 1:
-        ((_, curve),) = curves
+    if len(named) > MOST_CURVES:
+        raise ValueError(f"--design takes at most {MOST_CURVES} curves, not {len(named)}")
+    found = list(named) or [("Stable, then a cooldown", _FIRST)]
+    if len(found) == 1:
+        curve = found[0][1]
         warmup = curve.warmup_steps if isinstance(curve, PlateauCurve) else 0
-        curves = [("Cosine", PlateauCurve(curve.total_steps, warmup_steps=warmup)), *curves]
-    return [{"name": name, "peak": peak, "curve": curve.to_dict()} for name, curve in curves]
+        found.insert(0, ("Cosine", PlateauCurve(curve.total_steps, warmup_steps=warmup)))
+    return [{"name": name, "peak": peak, "curve": curve.to_dict()} for name, curve in found]
 
 
 def shown(question: Mapping[str, Any]) -> dict[str, Any]:

@@ -126,16 +126,13 @@ class _Handler(BaseHTTPRequestHandler):
     def _body(self) -> bytes:
         length = self.headers.get("Content-Length")
         if length is None and (self.command == "POST" or "Transfer-Encoding" in self.headers):
-            self.close_connection = True
             raise _Refusal(HTTPStatus.LENGTH_REQUIRED, "a request with a body needs its Content-Length")
-        length = length or "0"
+        length = "0" if length is None else length
         if not (length.isascii() and length.isdigit() and len(length) < 20):
-            self.close_connection = True
             raise _Refusal(HTTPStatus.BAD_REQUEST, f"Content-Length = {length!r} must be a number of bytes")
         size = int(length)
         if size <= MOST_BYTES:
             return self.rfile.read(size)
-        self.close_connection = True
         left = min(size, _DISCARDED)
         while left > 0 and (part := self.rfile.read(min(left, 1 << 16))):
             left -= len(part)
@@ -201,6 +198,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
         """An answer in JSON. The base class calls it too, for a request that it can't read."""
+        self.close_connection = True  # a body may be left whose length is not known
+        self.request_version = self.protocol_version  # an answer to a version before 1.0 would have no status
         status = HTTPStatus(code)
         allow = {"Allow": "GET, POST"} if status == HTTPStatus.METHOD_NOT_ALLOWED else {}
         content = json.dumps({"error": message or status.phrase}).encode()
