@@ -116,18 +116,15 @@ def _of_plateaus(curve: PlateauCurve, path: _Path) -> Iterator[Handle]:
     for number, (first, length, kind, index) in enumerate(found):
         before = found[number - 1][0] + found[number - 1][1] if number else warmup
         after = found[number + 1][0] if number + 1 < len(found) else total
-        low, high = max(before, first - spare), min(after, first + length + spare)
-        yield from _of_plateau(
-            curve, number, (first, length), (before, after), (low, high), (*path, kind, index)
-        )
+        room = before, after, length + spare
+        yield from _of_plateau(curve, number, (first, length), room, (*path, kind, index))
 
 
 def _of_plateau(
     curve: PlateauCurve,
     number: int,
     place: tuple[int, int],
-    room: tuple[int, int],
-    longest: tuple[int, int],
+    room: tuple[int, int, int],
     path: _Path,
 ) -> Iterator[Handle]:
     """The left end, the whole, the right end of a plateau: in percent, if it was written so.
@@ -136,8 +133,7 @@ def _of_plateau(
         curve: The curve that has it.
         number: Which plateau it is, from 0.
         place: Its first step and its length.
-        room: Where the plateau before it ends, and where the next one begins.
-        longest: The lowest left end, and the highest right end, that leave a step to decay.
+        room: Where the plateau before it ends, where the next one begins, and how long it may be.
         path: Where the pair is.
     """
     is_percent = path[-2] == "plateaus"
@@ -170,17 +166,17 @@ def _of_plateau(
         )
 
     end = float(start + duration)
-    yield handle("start", first, start, value(longest[0]), end, (0, 1), (1, -1))
-    middle = first + length // 2
-    last = value(room[1]) - duration
+    lowest, highest = value(room[0]), value(room[1])
+    longest = max(duration, room[2] * per)
+    yield handle("start", first, start, max(lowest, end - longest), end, (0, 1), (1, -1))
     yield replace(
-        handle("place", middle, start, value(room[0]), last, (0, 1)),
+        handle("place", first + length // 2, start, lowest, highest - duration, (0, 1)),
         look="bar",
         text=f"{start:.6g} %, steps {first} to {first + length}"
         if is_percent
         else f"steps {first} to {first + length}",
     )
-    yield handle("end", first + length, end, start, value(longest[1]), (1, 1))
+    yield handle("end", first + length, end, start, min(highest, start + longest), (1, 1))
 
 
 def _of_stages(curve: StagedCurve, path: _Path) -> Iterator[Handle]:
@@ -206,7 +202,7 @@ def _of_cooldown(curve: Cooldown, path: _Path) -> Iterator[Handle]:
     at, total = curve.at, curve.total_steps
     yield _step("Cooldown, start", curve, at, total, ((*path, "at"),), high=MAX_STEP - curve.steps)
     yield _step("Cooldown, end", curve, total, total, ((*path, "steps"),), low=at + 1)
-    yield _level("Cooldown, last rate", total, float(curve.to), (*path, "to"), high=curve(at))
+    yield _level("Cooldown, last rate", total, float(curve.to), (*path, "to"), high=max(curve(at), curve.to))
 
 
 def _of_continuation(curve: Then, path: _Path) -> Iterator[Handle]:

@@ -59,7 +59,10 @@ function byKey(handle, { key, shiftKey }) {
   return key in sizes ? limited(handle, handle.value + sizes[key]) : null;
 }
 
-const limited = (handle, value) => tidy(Math.min(Math.max(value, handle.low), handle.high));
+const limited = (handle, value) => added(Math.min(Math.max(value, handle.low), handle.high), 0);
 
-// Without the last digits of binary fractions: 12.3, not 12.299999999999999.
-export const tidy = (value) => Number(value.toPrecision(12));
+// The sum without the last digits of binary fractions: 12.3, not 12.299999999999999.
+export function added(one, other) {
+  const sum = Number((one + other).toPrecision(12));
+  return Math.abs(sum) < 1e-12 * Math.abs(one) ? 0 : sum;
+}

@@ -3,7 +3,7 @@
 import { Controls, stepsOf } from "./controls.js";
 import { drawCurves } from "./curves.js";
 import { element, ofRates, ofSteps } from "./elements.js";
-import { tidy } from "./handles.js";
+import { added } from "./handles.js";
 import { at, History, withValue } from "./history.js";
 import { Picture } from "./picture.js";
 import { ask, latest } from "./requests.js";
@@ -192,7 +192,7 @@ const picture = new Picture(page("picture"), {
       const entry = chosen();
       let next = picture.isHeld ? (picture.before ??= current(entry)) : current(entry);
       for (const [path, sign] of moved.handle.moves) {
-        next = withValue(next, path, tidy(at(next, path) + sign * (moved.value - moved.handle.value)));
+        next = withValue(next, path, added(at(next, path), sign * (moved.value - moved.handle.value)));
       }
       changeEntry(`move ${entry.id} ${moved.handle.name}`, next);
     }
