@@ -96,8 +96,9 @@ export class Controls {
       labels: ["steps", "to", "shape"].map((what) => name(index, what)),
       path: [...path, "stages", index],
       actions: [
-        this.#button("↑", () => this.#swap([...path, "stages"], index, index - 1), `Move stage ${index + 1} up`, index === 0),
-        this.#button("↓", () => this.#swap([...path, "stages"], index, index + 1), `Move stage ${index + 1} down`, index === stages.length - 1),
+        ...[["↑", "up", -1, 0], ["↓", "down", 1, stages.length - 1]].map(([sign, way, by, end]) => set(
+          this.#button(sign, () => this.#swap([...path, "stages"], index, way, by), `Move stage ${index + 1} ${way}`, index === end),
+          { "data-path": [...path, "stages", index, way].join("/") })),
         this.#button("×", () => this.#without([...path, "stages"], index), `Remove stage ${index + 1}`, stages.length === 1),
       ],
     }));
@@ -208,13 +209,16 @@ export class Controls {
     this.#listeners.restructure((entry) => put(entry, path, at(entry, path).filter((_, other) => other !== index)));
   }
 
-  #swap(path, index, other) {
+  // The focus stays with the stage that is moved.
+  #swap(path, index, way, by) {
+    const other = index + by;
     this.#listeners.restructure((entry) => {
       const items = [...at(entry, path)];
       [items[index], items[other]] = [items[other], items[index]];
       return put(entry, path, items);
     });
     this.focus([...path, other, 0]);
+    this.focus([...path, other, way]);  // not where it is disabled, at the end
   }
 }
 

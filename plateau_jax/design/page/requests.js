@@ -1,14 +1,19 @@
 // Questions to the server. All values on this page are the answers of the Python package.
 
 export async function ask(path, question) {
-  const answered = await fetch(path, question === undefined ? {} : {
-    method: "POST",
-    headers: { "Content-Type": "application/json" },
-    body: JSON.stringify(question),
-  });
-  const answer = await answered.json();
-  if (!answered.ok) throw new Error(answer.error);
-  return answer;
+  busy(1);
+  try {
+    const answered = await fetch(path, question === undefined ? {} : {
+      method: "POST",
+      headers: { "Content-Type": "application/json" },
+      body: JSON.stringify(question),
+    });
+    const answer = await answered.json();
+    if (!answered.ok) throw new Error(answer.error);
+    return answer;
+  } finally {
+    busy(-1);
+  }
 }
 
 let running = 0;
