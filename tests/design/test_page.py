@@ -100,6 +100,12 @@ def centre(handle: Locator) -> tuple[float, float]:
     return box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
 
 
+def in_picture(page: Page, name: str) -> tuple[float, float]:
+    """Where a handle is, in pixels of the picture."""
+    x, y = re.findall(r"[-\d.]+", handle(page, name).get_attribute("transform") or "")
+    return float(x), float(y)
+
+
 def drag(page: Page, name: str, right: float, down: float) -> None:
     x, y = centre(handle(page, name))
     page.mouse.move(x, y)
@@ -130,9 +136,8 @@ def assert_shown(page: Page, curve: Curve) -> None:
 def centre_of_axes(page: Page) -> tuple[tuple[float, float], float]:
     """Where step 0 and rate 0 are, and the height of the peak: in pixels of the picture."""
     axis = page.locator("line.axis").first
-    tag = handle(page, "Peak learning rate").get_attribute("transform") or ""
     x, y = (float(axis.get_attribute(name) or "nan") for name in ("x1", "y1"))
-    return (x, y), float(re.findall(r"[\d.]+", tag)[1])
+    return (x, y), in_picture(page, "Peak learning rate")[1]
 
 
 DRAGGED = [
@@ -148,13 +153,13 @@ DRAGGED = [
 
 @pytest.mark.parametrize(("name", "right", "down", "holds"), DRAGGED, ids=[name for name, *_ in DRAGGED])
 def test_what_was_dragged_is_what_the_json_says(page, name, right, down, holds):
-    before = centre(handle(page, name))
+    before = in_picture(page, name)
     drag(page, name, right, down)
     curve = described(page)
     assert holds(curve)
     assert_shown(page, curve)
     if name != "End of the curve":  # after which the axes change
-        after = centre(handle(page, name))
+        after = in_picture(page, name)
         # The multiple of a unit that is nearest to the pointer; the place of a plateau also moves its level.
         assert after[0] - before[0] == pytest.approx(right, abs=3)
         if down:
@@ -255,7 +260,7 @@ def test_every_control_is_reached_by_tab_and_has_a_name(page):
         page.keyboard.press("Tab")
         found.add(page.evaluate(WHAT_HAS_THE_FOCUS))
     names = "tab-optax", "copy", "open", "Peak learning rate", "Plateau 1, place", "Step to read the rates at"
-    assert {*names, "curve/decay_shape", "a cosine", "Edit Cosine", "+ Cooldown"} <= found
+    assert {*names, "curve/decay_shape", "a cosine", "Edit Stable", "+ Cooldown"} <= found
     unnamed = page.evaluate(
         "[...document.querySelectorAll('input, textarea, select, button, [role=slider]')]"
         ".filter((one) => !one.ariaLabel && !one.labels?.length && !one.textContent.trim())"

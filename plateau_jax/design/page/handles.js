@@ -2,19 +2,19 @@
 
 const DECIDING = 4; // pixels
 
-// Listen to a mark, {node, handle}. `picture` says what a pixel is worth, `partners()` which other handles lie
-// under it, and `move({handle, value}, isLast)` takes what changes; null where nothing does.
+// Listen to a mark, {node, handle}. It gets a function `begin`, for the event that begins a drag. `picture`
+// says what a pixel is worth, `partners()` which other handles lie under it, and `move({handle, value}, isLast)`
+// takes what changes; null where nothing does.
 export function dragging(mark, picture, partners, move) {
   let start = null;
 
-  mark.node.addEventListener("pointerdown", (event) => {
-    if (event.button !== 0) return;
+  mark.begin = (event) => {
     event.preventDefault();
-    mark.node.focus({ focusVisible: false });
+    mark.node.focus({ focusVisible: false, preventScroll: true });
     mark.node.setPointerCapture(event.pointerId);
     picture.isHeld = true;
     start = { x: event.clientX, y: event.clientY, handles: [mark.handle, ...partners()], handle: null };
-  });
+  };
 
   mark.node.addEventListener("pointermove", (event) => {
     if (start === null) return;

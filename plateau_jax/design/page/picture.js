@@ -31,6 +31,7 @@ export class Picture {
     svg.append(this.#back, this.#lines, this.#cursor, this.#reader, this.#handles);
     svg.addEventListener("pointermove", (event) => this.#readAt(event));
     svg.addEventListener("pointerdown", (event) => this.#readAt(event));
+    this.#handles.addEventListener("pointerdown", (event) => event.button === 0 && this.#nearest(event).begin(event));
     new ResizeObserver(() => this.draw(this.#curves)).observe(svg);
   }
 
@@ -160,6 +161,15 @@ export class Picture {
     dragging(mark, this, () => [...this.#marks.values()].map((other) => other.handle)
       .filter((other) => isOneKnob(mark.handle, other)), this.#listeners.move);
     return mark;
+  }
+
+  // Where handles lie close to one another, the nearest is meant, not the one on top.
+  #nearest(event) {
+    const away = ({ node }) => {
+      const box = node.querySelector(".mark").getBoundingClientRect();
+      return Math.hypot(event.clientX - (box.left + box.right) / 2, event.clientY - (box.top + box.bottom) / 2);
+    };
+    return [...this.#marks.values()].reduce((nearest, mark) => (away(mark) < away(nearest) ? mark : nearest));
   }
 
   #readAt(event) {
