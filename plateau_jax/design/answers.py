@@ -37,7 +37,7 @@ def start(named: Sequence[tuple[str, Curve]], peak: float) -> list[dict[str, Any
     """The curves that the page begins with. One alone gets a cosine of its length to be compared with."""
     if len(named) > MOST_CURVES:
         raise ValueError(f"--design takes at most {MOST_CURVES} curves, not {len(named)}")
-    found = list(named) or [("Stable, then a cooldown", _FIRST)]
+    found = list(named) or [("Stable + cooldown", _FIRST)]
     if len(found) == 1:
         curve = found[0][1]
         warmup = curve.warmup_steps if isinstance(curve, PlateauCurve) else 0

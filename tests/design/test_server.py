@@ -286,7 +286,7 @@ def test_wrong_words_are_refused(words: list[str], message: str, capsys: pytest.
 @pytest.mark.parametrize(
     ("words", "names"),
     [
-        ([], ["Cosine", "Stable, then a cooldown"]),
+        ([], ["Cosine", "Stable + cooldown"]),
         (["1000"], ["Cosine", "Curve"]),
         (["--from", "{folder}/a.json"], ["Cosine", "a"]),
         (["1000", "--from", "{folder}/a.json"], ["Curve", "a"]),

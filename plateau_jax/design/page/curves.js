@@ -1,6 +1,7 @@
 // The table of curves: which one is edited, its name, and how it compares with the first.
 
-import { element, ofRates } from "./elements.js";
+import { drawn, element, ofRates } from "./elements.js";
+import { DASHES } from "./picture.js";
 
 // entries: {id, own, name, isHidden}; outlooks: an answer for each id, or none yet.
 // listeners: choose, rename, hide, remove, lead (make it the first), take (take the advised peak).
@@ -27,8 +28,10 @@ function row(entry, at, isChosen, outlook, many, listeners) {
     name: "name", value: entry.name, "aria-label": "Name", "data-key": key("name"), maxlength: 40, spellcheck: "false",
     change: (event) => listeners.rename(entry.id, event.target.value),
   });
+  const swatch = drawn("svg", { class: "swatch", width: 26, height: 8, "aria-hidden": "true" },
+    drawn("line", { x1: 0, x2: 26, y1: 4, y2: 4, "stroke-width": isChosen ? 3 : 2, "stroke-dasharray": (!isChosen && DASHES[entry.own]) || null }));
   return element("tr", { class: `own-${entry.own} ${isChosen ? "chosen" : ""}`, "data-id": entry.id },
-    element("td", {}, element("div", { class: "name" }, choice, element("span", { class: `swatch ${isChosen ? "" : "dashed"}` }), name)),
+    element("td", {}, element("div", { class: "name" }, choice, swatch, name)),
     ...figures(entry, at, outlook, listeners, key),
     element("td", { class: "row-actions" },
       at ? button("make reference", "Compare the others with", "lead") : element("span", { class: "muted reference" }, "reference"),

@@ -49,10 +49,10 @@ function add(name, curve, peak) {
 }
 
 const ADDED = {
-  copy: () => ["Copy of " + chosen().name, structuredClone(chosen().curve)],
+  copy: () => [`${chosen().name} (copy)`, structuredClone(chosen().curve)],
   cosine: (steps, warmup) => ["Cosine", { total_steps: steps, warmup_steps: warmup }],
   linear: (steps, warmup) => ["Line to 0", { total_steps: steps, warmup_steps: warmup, decay_shape: "linear" }],
-  stable: (steps, warmup) => ["Stable, cooldown",
+  stable: (steps, warmup) => ["Stable + cooldown",
     { total_steps: steps, warmup_steps: warmup, plateaus: [[0, 80]], decay_shape: "linear" }],
   stages: (steps, warmup) => ["Stages", { kind: "staged", start: 0, stages: [
     [warmup, 1, "linear"], [Math.round((steps - warmup) * 0.7), null, "linear"],

@@ -4,8 +4,10 @@
 import { drawn, ofRates, ofSteps, set } from "./elements.js";
 import { dragging } from "./handles.js";
 
+// In pixels, around the axes.
 const LEFT = 58, RIGHT = 22, TOP = 18, BOTTOM = 38;
-const DASHES = ["7 5", "", "10 4", "2 3", "10 4 2 4", "6 3"];
+// Of each colour, so that lines differ without colours too. The curve that is edited has a full line.
+export const DASHES = ["7 5", "2 3", "10 4", "10 4 2 4", "4 2", "14 3"];
 
 export class Picture {
   #svg;
