@@ -16,7 +16,7 @@ from plateau_jax.comparison import NOTE
 from plateau_jax.curve import Curve
 from plateau_jax.curve_warning import CurveWarning
 from plateau_jax.design import source
-from plateau_jax.design.handles import handles
+from plateau_jax.design.handles import handles_of
 from plateau_jax.last_iterate import Outlook, outlook
 from plateau_jax.picture import spans, steps_to_draw
 from plateau_jax.plateau_curve import PlateauCurve
@@ -58,7 +58,8 @@ def shown(question: Mapping[str, Any]) -> dict[str, Any]:
         return {"fault": {"path": [], "field": "peak", "message": str(error)}}
     peak = float(cast("float", question["peak"])) + 0.0
     steps = steps_to_draw(curve.rows)
-    steps = steps[:: len(steps) // _MOST_POINTS + 1]
+    if len(steps) > _MOST_POINTS:
+        steps = steps[np.linspace(0, len(steps) - 1, _MOST_POINTS).astype(np.int64)]
     arguments = curve.to_dict()
     return {
         "curve": arguments,
@@ -67,7 +68,7 @@ def shown(question: Mapping[str, Any]) -> dict[str, Any]:
         "levels": np.round(curve(steps).astype(np.float64), 6).tolist(),  # for the picture alone
         "spans": list(spans(curve.rows))[:_MOST_ROWS],
         "segments": described(curve.rows, rate)[: _MOST_ROWS + 1],
-        "handles": [asdict(handle) for handle in handles(curve, peak)],
+        "handles": [asdict(handle) for handle in handles_of(curve, peak)],
         "optax": source.for_optax(curve, peak),
         "torch": source.for_torch(curve, peak),
         "json": source.as_json(arguments),

@@ -46,7 +46,7 @@ class Handle:
     """The fields that change with the value: 1 for as much, -1 for as much the other way."""
 
 
-def handles(curve: Curve, peak: float) -> list[Handle]:
+def handles_of(curve: Curve, peak: float) -> list[Handle]:
     """The handles of a curve and of its peak, from left to right."""
     found = list(_of(curve, ("curve",)))
     if len(found) > MOST:

@@ -15,7 +15,7 @@ from http.server import BaseHTTPRequestHandler
 from importlib.resources import files
 from typing import Any
 
-from plateau_jax.design.answers import ANSWERS, answer
+from plateau_jax.design.answers import ANSWERS, MOST_CURVES, answer
 
 PORT = 8700
 MOST_BYTES = 1 << 20
@@ -65,7 +65,7 @@ class Server(socketserver.ThreadingTCPServer):
                 raise OSError(f"--port {port} is in use: take another, or --port 0 for a free one") from None
             raise OSError(f"--port {port}: {error.strerror}") from None
         self.port: int = self.server_address[1]
-        self.start = {"curves": list(start)}
+        self.start = {"curves": list(start), "most": MOST_CURVES}
         pages = files("plateau_jax.design") / "page"
         self.pages = {f"/{file.name}": file.read_bytes() for file in pages.iterdir()}
         self.pages["/"] = self.pages["/page.html"]

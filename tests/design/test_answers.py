@@ -15,7 +15,7 @@ from support.descriptions import build, descriptions
 
 from plateau_jax import Curve, CurveWarning, PlateauCurve, Stage, StagedCurve, compare
 from plateau_jax.design.answers import opened, outlooks, parsed, rates, shown
-from plateau_jax.design.handles import MOST, Handle, handles
+from plateau_jax.design.handles import MOST, Handle, handles_of
 
 PEAK = 3e-4
 STABLE = PlateauCurve(300, warmup_steps=30, plateaus=[(0, 70)], min_lr_ratio=0.1)
@@ -111,7 +111,7 @@ def same(others: list[Handle], handle: Handle) -> Handle | None:
 @settings(max_examples=50)
 def test_a_handle_goes_where_it_is_dragged(description, way):
     curve = build(description)
-    for handle in handles(curve, PEAK)[1:]:
+    for handle in handles_of(curve, PEAK)[1:]:
         assert handle.low <= handle.value <= handle.high, handle
         assert 0 <= handle.step <= curve.total_steps, handle
         aim = (handle.low, handle.value + handle.drag, handle.value - handle.drag, handle.high)[way]
@@ -120,7 +120,7 @@ def test_a_handle_goes_where_it_is_dragged(description, way):
             after = moved(curve, handle, value)
         except ValueError:  # such as a warmup into a plateau that is given in steps
             continue
-        there = same(handles(after, PEAK), handle)
+        there = same(handles_of(after, PEAK), handle)
         if there is None:  # such as the first rate of a warmup that is gone
             continue
         assert there.value == pytest.approx(value, rel=1e-9, abs=1e-9)
@@ -134,7 +134,7 @@ def test_a_handle_goes_where_it_is_dragged(description, way):
 @given(descriptions(counts=range(1, 4), kind="plateaus"))
 def test_a_plateau_that_is_dragged_as_far_as_it_goes_is_allowed(description):
     curve = build(description)
-    for handle in handles(curve, PEAK):
+    for handle in handles_of(curve, PEAK):
         if handle.name.startswith("Plateau"):
             for value in (handle.low, handle.high):
                 assert moved(curve, handle, value) is not None
@@ -142,7 +142,7 @@ def test_a_plateau_that_is_dragged_as_far_as_it_goes_is_allowed(description):
 
 @pytest.mark.parametrize("curve", CURVES, ids=repr)
 def test_handles_have_names_of_their_own_and_values_in_words(curve):
-    found = handles(curve, PEAK)
+    found = handles_of(curve, PEAK)
     assert found[0].name == "Peak learning rate"
     assert all(handle.text for handle in found)
     assert len({(handle.name, handle.moves) for handle in found}) == len(found)

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from playwright.sync_api import Browser, Locator, Page, expect
+from playwright.sync_api import Browser, Locator, Page, Route, expect
 from support.browser import chromium
 from support.design import ask, served
 
 from plateau_jax import Curve, PlateauCurve, StagedCurve, compare
 from plateau_jax.comparison import NOTE
-from plateau_jax.design.answers import start
+from plateau_jax.design.answers import MOST_CURVES, start
 from plateau_jax.design.server import Server
 
 pytestmark = pytest.mark.slow
@@ -480,6 +480,46 @@ def test_json_is_opened(page, tmp_path, way):
     expect(dialog).to_be_hidden()
     assert_shown(page, curve)
     expect(page.locator("#curves tbody tr")).to_have_count(4)
+
+
+def test_answers_that_come_late_change_nothing(page):
+    """What is typed while an answer is awaited is asked once that has come, and only the last of it."""
+    held: list[Route] = []
+    page.route("**/curve", held.append)
+    field = page.get_by_label("Warmup steps")
+    for steps in (600, 700, 800, 900):
+        field.fill(str(steps))
+    expect(page.locator("main[aria-busy=true]")).to_be_attached()
+    page.unroute("**/curve")
+    (first,) = held
+    first.continue_()
+    assert described(page) == PlateauCurve(**{**STABLE.to_dict(), "warmup_steps": 900})
+    assert_shown(page, described(page))
+
+
+def test_to_choose_a_curve_is_no_step_of_undo(page):
+    page.get_by_label("Warmup steps").fill("700")
+    page.get_by_role("radio", name="Edit Cosine").check()
+    assert described(page) == COSINE
+    page.get_by_role("button", name="Undo").click()
+    expect(page.get_by_role("button", name="Undo")).to_be_disabled()
+    assert described(page) == STABLE
+
+
+def test_as_many_curves_as_the_server_takes_can_be_added(page):
+    for number in range(4, MOST_CURVES + 1):
+        page.get_by_role("button", name="a copy", exact=True).click()
+        expect(page.locator("#curves tbody tr")).to_have_count(number)
+    for name in ("a copy", "a cosine", "Open…"):
+        expect(page.get_by_role("button", name=name, exact=True)).to_be_disabled()
+    settled(page)
+    expect(page.locator("#curves tbody [data-figure=bound]")).to_have_count(MOST_CURVES)
+
+
+def test_likely_mistakes_are_said(page):
+    page.get_by_label("Last rate, share of peak").fill("3e-5")
+    settled(page)
+    expect(page.get_by_role("status").filter(has_text="looks like a rate")).to_be_visible()
 
 
 def test_nothing_is_lost_when_the_tab_is_loaded_again(page):

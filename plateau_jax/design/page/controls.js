@@ -36,7 +36,10 @@ export class Controls {
       if ((input !== document.activeElement || isUndone) && read(input.value) !== value) input.value = value ?? "";
     }
     this.#showFault(fault);
-    this.#slots.get("advice").replaceChildren(...advice.map((text) => element("p", { class: "advice" }, text)));
+    const said = this.#slots.get("advice");
+    if (said.textContent !== advice.join("")) {
+      said.replaceChildren(...advice.map((text) => element("p", { class: "advice" }, text)));
+    }
   }
 
   focus(path) {
@@ -172,9 +175,12 @@ export class Controls {
   }
 
   #showFault(fault) {
-    for (const slot of this.#slots.values()) if (slot.classList.contains("fault")) slot.textContent = "";
     const known = fault === null ? null : this.#slotOf(fault);
-    if (known !== null) known.slot.textContent = fault.message;
+    for (const slot of this.#slots.values()) {
+      const text = slot === known?.slot ? fault.message : "";
+      // A message that stays is not said again.
+      if (slot.classList.contains("fault") && slot.textContent !== text) slot.textContent = text;
+    }
     for (const { input, path } of this.#inputs) {
       const isWrong = known !== null && known.isField && `${path.join("/")}/`.startsWith(`${known.key}/`);
       set(input, { "aria-invalid": isWrong ? "true" : null, "aria-describedby": isWrong ? known.slot.id : null });

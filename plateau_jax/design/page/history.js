@@ -18,6 +18,12 @@ export class History {
     this.present = next;
   }
 
+  // A change that is no step of its own.
+  replace(next) {
+    this.present = next;
+    this.#key = null;
+  }
+
   // What comes next is a step of its own.
   pause() {
     this.#key = null;

@@ -16,6 +16,7 @@ const known = new Map();
 let outlooks = new Map();
 let history;
 let saved;
+let most;
 let code = "optax";
 
 const failed = (error) => {
@@ -31,9 +32,9 @@ const failed = (error) => {
 const entries = () => history.present.curves;
 const chosen = () => entries().find(({ id }) => id === history.present.chosen) ?? entries()[0];
 
-function change(key, next, { isUndone = false } = {}) {
+function change(key, next) {
   history.change(key, next);
-  show(isUndone);
+  show();
   refresh();
 }
 
@@ -127,6 +128,7 @@ function show(isUndone = false) {
   page("stale").hidden = fault === null;
   page("undo").disabled = !history.canUndo;
   page("redo").disabled = !history.canRedo;
+  for (const button of document.querySelectorAll("#open, [data-add]")) button.disabled = entries().length >= most;
   showCurves();
   showSegments(answer);
   showCode(answer);
@@ -135,7 +137,11 @@ function show(isUndone = false) {
 
 function showCurves() {
   drawCurves(page("curves").tBodies[0], entries(), chosen().id, outlooks, {
-    choose: (id) => change(null, { ...history.present, chosen: id }),
+    choose: (id) => {
+      history.replace({ ...history.present, chosen: id });
+      show();
+      readRates();
+    },
     rename: (id, name) => changeEntry(null, { ...entries().find((entry) => entry.id === id), name: name.trim() || `Curve ${id}` }),
     hide: (id) => {
       const entry = entries().find((other) => other.id === id);
@@ -277,7 +283,8 @@ page("accept").addEventListener("click", async () => {
 // The start: what the command line says, or what this tab had before it was loaded again.
 
 async function start() {
-  const { curves } = await ask("/start");
+  const { curves, ...more } = await ask("/start");
+  most = more.most;
   saved = JSON.stringify(curves);
   const before = JSON.parse(sessionStorage.getItem("design") ?? "null");
   const fresh = curves.map((entry, place) => ({ id: place + 1, own: place % COLOURS, ...entry }));
