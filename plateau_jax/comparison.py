@@ -11,12 +11,16 @@ from plateau_jax.curve import Curve
 from plateau_jax.last_iterate import outlook
 from plateau_jax.naming import labels
 
-NOTE = (
-    "Ratios to the first curve, where each curve has its own best peak. They say nothing of the loss itself, "
-    "nor of two curves at one fixed peak. In published trainings (124M parameters, AdamW; nothing fitted) "
-    "the ranks by bound agree with the ranks by best loss by 0.87 and 0.88 (Spearman; 25 000 and 50 000 "
-    "steps), the logarithm of the peak with that of the best rate by 0.95 and 0.92."
+_RATIOS = "Ratios to the first curve, where each curve has its own best peak."
+
+_LIMITS = (
+    "They say nothing of the loss itself, nor of two curves at one fixed peak. In published trainings "
+    "(124M parameters, AdamW; nothing fitted) the ranks by bound agree with the ranks by best loss by "
+    "0.87 and 0.88 (Spearman; 25000 and 50000 steps), the logarithm of the peak with that of the best "
+    "rate by 0.95 and 0.92."
 )
+
+NOTE = f"{_RATIOS} {_LIMITS}"
 
 
 @dataclass(frozen=True)
@@ -135,7 +139,9 @@ def as_text(comparison: Comparison, first_peak: float | None = None) -> str:
     lines = _lines(comparison, first_peak)
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     table = [f"{name:{widths[0]}}  {bound:>{widths[1]}}  {peak:>{widths[2]}}" for name, bound, peak in lines]
-    known = (
-        "" if first_peak is None else f"The peaks hold if {first_peak:g} is the best for the first curve. "
-    )
-    return "\n".join([*table, "", *textwrap.wrap(known + NOTE, 90)])
+    found = _RATIOS
+    if first_peak is not None:
+        found = (
+            f"Bounds over that of the first curve; best peaks, if {first_peak:g} is the best of that curve."
+        )
+    return "\n".join([*table, "", *textwrap.wrap(f"{found} {_LIMITS}", 90)])

@@ -29,6 +29,7 @@ from plateau_jax import (
     PlateauCurve,
     StagedCurve,
     optax_schedule,
+    outlook,
     scale_by_curve,
 )
 from plateau_jax.fixed_point import CHUNK
@@ -230,6 +231,19 @@ def in_numpy(counts: list[int], rounds: int) -> None:
     show("NumPy, curve(steps): ns a step", header, table)
 
 
+def on_outlooks(rounds: int) -> None:
+    """What theory says of a curve, beside the rates that it is computed from."""
+    table = []
+    for total in (10**4, 10**6):
+        curve = curve_with(2, total)
+        steps = np.arange(total)
+        seconds = medians(rounds, {"outlook": partial(outlook, curve), "rates": partial(curve, steps)})
+        table.append(
+            [total, *(part * 1e3 for part in seconds.values()), seconds["outlook"] / seconds["rates"]]
+        )
+    show("NumPy, outlook(curve): ms", ["steps", "outlook", "curve(steps)", "ratio"], table)
+
+
 def on_tensors(rounds: int) -> None:
     """The pure function in torch, beside NumPy's call."""
     calls = 20
@@ -328,6 +342,7 @@ def main() -> None:
     in_jax_with_holds(rounds)
     in_torch(counts, rounds)
     in_numpy(counts, rounds)
+    on_outlooks(rounds)
     on_tensors(rounds)
     one_step(counts, rounds)
     construction(counts, rounds)

@@ -1,6 +1,9 @@
 """`python -m plateau_jax … --compare`."""
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -43,7 +46,20 @@ def test_with_a_peak_it_has_the_best_peaks(saved, capsys) -> None:
     lines = capsys.readouterr().out.splitlines()
     peaks = [float(line.split()[-1]) for line in lines[1:3]]
     assert peaks == pytest.approx([3e-4, 3e-4 * compare(LINEAR, COSINE).peaks[1]], rel=0.005)
-    assert "if 0.0003 is the best for the first curve" in " ".join(lines)
+    assert "if 0.0003 is the best of that curve" in " ".join(lines)
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "utf-8"])
+def test_names_in_any_terminal(saved, encoding) -> None:
+    again = LINEAR.then(COSINE, scale=0.5)
+    command = [sys.executable, "-m", "plateau_jax", *DESCRIBED, "--from", saved(again), "--compare"]
+    environment = {**os.environ, "PYTHONIOENCODING": encoding}
+    done = subprocess.run(command, capture_output=True, env=environment)
+    expected = str(compare(LINEAR, again))
+    assert {"–", "×"} <= set(expected)
+    if encoding == "ascii":
+        expected = expected.replace("–", "-").replace("×", "x")
+    assert (done.returncode, done.stderr, done.stdout.decode(encoding)) == (0, b"", f"{expected}\n")
 
 
 def test_it_goes_with_a_picture(saved, tmp_path, capsys) -> None:

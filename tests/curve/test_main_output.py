@@ -28,7 +28,9 @@ def _run(*arguments, **environment):
 NUMBERS = "warmup-steps warmup-shape init-lr-ratio plateau absolute-plateau decay-shape min-lr-ratio"
 
 
-@pytest.mark.parametrize("option", [*NUMBERS.split(), "from", "cooldown", "peak", "plot", "csv", "json"])
+@pytest.mark.parametrize(
+    "option", [*NUMBERS.split(), "from", "cooldown", "peak", "plot", "csv", "compare", "json"]
+)
 def test_no_option_is_abbreviated(capsys, option):
     for short in {option[:-1], option[:2], option.rpartition("-")[0]} - {""}:
         assert f"unrecognized arguments: --{short}" in refused(capsys, ["100", f"--{short}", "5"])

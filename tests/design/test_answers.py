@@ -89,8 +89,8 @@ def test_the_picture_is_of_the_curve(description):
     assert len(answer["segments"]) == 1 + len(curve.describe().splitlines()[1:])
 
 
-def moved(curve: Curve, handle: Handle, value: float) -> Curve:
-    """The curve that the page describes once a handle has this value."""
+def moved(curve: Curve, handle: Handle, value: float) -> dict[str, Any]:
+    """What the page describes once a handle has this value."""
     entry: Any = {"curve": copy.deepcopy(curve.to_dict())}
     for path, sign in handle.moves:
         holder = entry
@@ -100,7 +100,7 @@ def moved(curve: Curve, handle: Handle, value: float) -> Curve:
         number = float(f"{before + sign * (value - handle.value):.12g}")
         number = 0.0 if abs(number) < 1e-12 * before else number
         holder[path[-1]] = int(number) if number.is_integer() else number
-    return Curve.from_dict(entry["curve"])
+    return entry["curve"]
 
 
 def same(others: list[Handle], handle: Handle) -> Handle | None:
@@ -116,9 +116,12 @@ def test_a_handle_goes_where_it_is_dragged(description, way):
         assert 0 <= handle.step <= curve.total_steps, handle
         aim = (handle.low, handle.value + handle.drag, handle.value - handle.drag, handle.high)[way]
         value = min(max(aim, handle.low), handle.high)
+        arguments = moved(curve, handle, value)
         try:
-            after = moved(curve, handle, value)
+            after = Curve.from_dict(arguments)
         except ValueError:  # such as a warmup into a plateau that is given in steps
+            continue
+        if after.to_dict() != arguments:  # plateaus are sorted
             continue
         there = same(handles_of(after, PEAK), handle)
         if there is None:  # such as the first rate of a warmup that is gone
@@ -137,7 +140,7 @@ def test_a_plateau_that_is_dragged_as_far_as_it_goes_is_allowed(description):
     for handle in handles_of(curve, PEAK):
         if handle.name.startswith("Plateau"):
             for value in (handle.low, handle.high):
-                assert moved(curve, handle, value) is not None
+                Curve.from_dict(moved(curve, handle, value))
 
 
 @pytest.mark.parametrize("curve", CURVES, ids=repr)

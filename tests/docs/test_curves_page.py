@@ -1,42 +1,19 @@
-"""docs/curves.md: programs print what it says, the notebook has its figures, an example its pictures."""
+"""docs/curves.md: the notebook has its figures, an example its pictures."""
 
-import contextlib
-import io
 import json
 import re
 import shutil
-import subprocess
-import sys
 
 import matplotlib.image
 import numpy as np
 import pytest
-from support.pages import ROOT, sections
+from support.pages import ROOT
 from support.programs import EXAMPLES, run
 
 pytestmark = pytest.mark.slow
 
 PAGE = ROOT / "docs" / "curves.md"
 PICTURES = ROOT / "docs" / "pictures"
-FIRST, *SECTIONS = sections(PAGE)
-
-
-@pytest.mark.parametrize("section", SECTIONS, ids=lambda section: section.heading)
-def test_programs_print_what_the_page_says(section, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    monkeypatch.setenv("PYTHONUTF8", "1")
-    output = io.StringIO()
-    with contextlib.redirect_stdout(output):
-        exec(f"{FIRST.python()}\n{section.python()}", {})
-    printed = output.getvalue()
-    for block in section.blocks:
-        if block.language == "sh":
-            commands = block.code.replace("python -m", f"{sys.executable} -m")
-            printed += subprocess.run(
-                commands, shell=True, check=True, capture_output=True, encoding="utf-8"
-            ).stdout
-    assert printed == "".join(block.code for block in section.blocks if block.language == "text")
 
 
 def test_figures_of_the_table_are_those_of_the_notebook():

@@ -136,6 +136,7 @@ def test_benchmark_prints_every_table(tmp_path):
         "PyTorch, scheduler.step() with 1 parameter group\n",
         "PyTorch, scheduler.step() with 10 parameter groups\n",
         "NumPy, curve(steps)",
+        "NumPy, outlook(curve)",
         "PyTorch on the CPU, multiplier(table, steps)",
         "Python, peak * curve(step) in a loop",
         "Construction, the curve and its table",

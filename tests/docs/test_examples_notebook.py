@@ -77,7 +77,7 @@ def test_every_cell_was_run_once_in_order_and_none_failed():
     assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1))
     outputs = [output for cell in cells for output in cell.outputs]
     assert {output.output_type for output in outputs} == {"display_data", "execute_result", "stream"}
-    assert sum("image/png" in output.get("data", {}) for output in outputs) == 3
+    assert sum("image/png" in output.get("data", {}) for output in outputs) == 4
 
 
 def test_it_is_small_and_knows_no_machine():
