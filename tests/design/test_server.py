@@ -8,13 +8,14 @@ import struct
 import subprocess
 import sys
 from collections.abc import Iterator
+from queue import Queue
 
 import pytest
 from support.design import ask, request, served
 
 from plateau_jax import PlateauCurve
 from plateau_jax.__main__ import main
-from plateau_jax.design.server import MOST_BYTES, Server
+from plateau_jax.design.server import MOST_BYTES, Server, serve
 
 CURVE = PlateauCurve(1000, warmup_steps=100, plateaus=[(50, 20)])
 QUESTION = {"curve": CURVE.to_dict(), "peak": 3e-4}
@@ -253,6 +254,19 @@ def test_as_a_command_it_prints_its_address_and_ends_with_a_line() -> None:
         finally:
             process.kill()
     assert (rest.strip(), errors, process.returncode) == ("The page has ended.", "", 0)
+
+
+@pytest.mark.parametrize("browser", [True, False])
+def test_the_browser_is_opened_at_the_address(browser, monkeypatch, capsys):
+    opened: Queue[str] = Queue()
+    monkeypatch.setattr("webbrowser.open", opened.put)
+    monkeypatch.setattr(Server, "serve_forever", lambda _: signal.raise_signal(signal.SIGINT))
+    serve([], 0, browser=browser)
+    printed, ended = capsys.readouterr().out.splitlines()[0::2]
+    assert ended == "The page has ended."
+    if browser:
+        assert opened.get(timeout=60) in printed
+    assert opened.empty()
 
 
 def test_a_port_in_use_is_refused(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
