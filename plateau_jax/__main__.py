@@ -28,6 +28,8 @@ examples:
   python -m plateau_jax 10000 --plateau 0 90 --json > curve.json
   python -m plateau_jax --from curve.json --cooldown 6000 500
   python -m plateau_jax 10000 --decay-shape linear --from curve.json --compare
+  python -m plateau_jax --design
+  python -m plateau_jax --design --from curve.json --peak 3e-4 --port 0 --no-browser
 """
 
 
@@ -106,6 +108,12 @@ def _parser() -> argparse.ArgumentParser:
         "of the first curve, it shows the best peaks of all",
     )
     parser.add_argument("--json", action="store_true", help="print the curve's arguments as JSON instead")
+    page = parser.add_argument_group("the page")
+    page.add_argument(
+        "--design", action="store_true", help="open a page in the browser on which curves are designed"
+    )
+    page.add_argument("--port", metavar="N", type=int, help="its port (8700); 0 for a free one")
+    page.add_argument("--no-browser", action="store_true", help="print the page's address, open nothing")
     return parser
 
 
@@ -115,6 +123,11 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         if sys.stdout is None:
             raise ValueError("standard output is closed")
+        if options.design:
+            _design(options)
+            return 0
+        if options.port is not None or options.no_browser:
+            raise ValueError(f"{'--no-browser' if options.port is None else '--port'} goes with --design")
         curves = _curves(options)
         peak = checks.peak("peak", 1.0 if options.peak is None else options.peak)
         if len(curves) > 1 and (options.csv is not None or options.json):
@@ -148,7 +161,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _curves(options: argparse.Namespace) -> list[Curve]:
     found = {name: getattr(options, name) for name in CurveArguments.__annotations__}
     described = {name: value for name, value in found.items() if value is not None}
-    if options.files and described and not options.compare:
+    if options.files and described and not (options.compare or options.design):
         raise ValueError(f"--from takes a curve as it is, without {', '.join(described)}")
     if "total_steps" not in described and (described or not options.files):
         raise ValueError("the following arguments are required: TOTAL, or --from FILE")
@@ -157,6 +170,22 @@ def _curves(options: argparse.Namespace) -> list[Curve]:
     if options.cooldown:
         curves = [curve.cooldown(*options.cooldown) for curve in curves]
     return curves
+
+
+def _design(options: argparse.Namespace) -> None:
+    """Serve the page. It begins with the curves of the command line, if there are any."""
+    from plateau_jax.design import answers, server  # its modules double the start-up of all other commands
+
+    written = next((name for name in ("plot", "csv", "json", "compare") if getattr(options, name)), None)
+    if written:
+        raise ValueError(f"--design opens a page: leave --{written} out")
+    peak = 3e-4 if options.peak is None else options.peak
+    checks.peak("peak", peak)
+    described = any(getattr(options, name) is not None for name in CurveArguments.__annotations__)
+    curves = _curves(options) if described or options.files or options.cooldown else []
+    names = [*(["Curve"] if described else []), *(Path(file).stem for file in options.files)]
+    start = answers.start(list(zip(names, curves, strict=True)), peak)
+    server.serve(start, server.PORT if options.port is None else options.port, browser=not options.no_browser)
 
 
 def _read(file: str) -> Curve:

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 
@@ -108,16 +109,23 @@ def test_a_file_of_any_name_is_said_in_any_terminal(tmp_path, encoding):
     assert (done.returncode, done.stderr.count(b"wrote ")) == (0, 1)
 
 
-def test_the_examples_of_the_help_run(tmp_path):
+def test_the_examples_of_the_help_run(tmp_path, monkeypatch):
     shown = _run("--help", PYTHONIOENCODING="ascii").stdout.decode("ascii")
     lines = re.findall(r"^  python (-m plateau_jax .*)$", shown.partition("examples:")[2], re.MULTILINE)
     assert len(lines) >= 4
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    pages: list[object] = []
+    monkeypatch.setattr("plateau_jax.design.server.serve", lambda *page, **_: pages.append(page))
+    monkeypatch.chdir(tmp_path)
     for line in lines:
+        if "--design" in line:  # which would go on until Ctrl-C
+            assert main(shlex.split(line)[2:]) == 0
+            continue
         command = f"{sys.executable} {line}"
         done = subprocess.run(command, shell=True, cwd=tmp_path, capture_output=True, env=environment)
         assert done.returncode == 0, done.stderr
     assert {path.name for path in tmp_path.iterdir()} == {"curve.png", "curve.json"}
+    assert len(pages) == sum("--design" in line for line in lines)
 
 
 @pytest.mark.parametrize("option", ["--csv", "--plot"])

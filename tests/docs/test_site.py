@@ -2,14 +2,14 @@
 
 import json
 import re
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
 from bs4 import BeautifulSoup, Tag
-from playwright.sync_api import Page, sync_playwright
+from playwright.sync_api import Page
+from support.browser import chromium
 from support.reference import NAMES, PACKAGES, entries, members
 from support.site import ROOT, build, described, pages
 
@@ -72,13 +72,8 @@ def reference(html: dict[str, BeautifulSoup]) -> dict[str, Tag]:
 @pytest.fixture(scope="module")
 def phone() -> Iterator[Page]:
     """A tab that is as wide as a phone."""
-    browser = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    if browser is None:
-        pytest.skip("no chromium on this system")
-    with sync_playwright() as tools:
-        window = tools.chromium.launch(executable_path=browser, args=["--no-sandbox"])  # for root, in CI
+    with chromium() as window:
         yield window.new_page(viewport={"width": WIDTH, "height": 844})
-        window.close()
 
 
 def test_every_document_is_a_page(html: dict[str, BeautifulSoup]) -> None:

@@ -1,0 +1,1 @@
+"""The page on which a curve is designed: `python -m plateau_jax --design`."""

@@ -1,0 +1,63 @@
+"""The page's server, in this process, and requests to it."""
+
+import http.client
+import json
+import threading
+from collections.abc import Generator, Mapping
+from contextlib import closing, contextmanager
+from typing import Any, NamedTuple
+
+from plateau_jax.design.server import Server
+
+
+class Reply(NamedTuple):
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+@contextmanager
+def served(start: Any = ()) -> Generator[Server]:
+    """A server on a free port."""
+    with Server(0, start) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def request(
+    server: Server,
+    method: str,
+    path: str,
+    body: bytes | None = None,
+    **headers: str | None,
+) -> Reply:
+    """Send a request; a header that is None is left out, and underscores are hyphens."""
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+    given = {name.replace("_", "-"): value for name, value in headers.items()}
+    sent = {"Host": f"127.0.0.1:{server.port}", **given}
+    if body is not None:
+        sent = {"Content-Type": "application/json", "Content-Length": str(len(body)), **sent}
+    with closing(connection):
+        connection.putrequest(method, path, skip_host=True, skip_accept_encoding=True)
+        for name, value in sent.items():
+            if value is not None:
+                connection.putheader(name, value)
+        connection.endheaders(body)
+        with connection.getresponse() as reply:
+            return Reply(reply.status, dict(reply.headers), reply.read())
+
+
+def ask(server: Server, path: str, question: Any) -> Any:
+    """The answer to a question of the page."""
+    reply = request(server, "POST", path, json.dumps(question).encode())
+    assert reply.status == 200, reply
+    return reply.json
