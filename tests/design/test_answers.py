@@ -169,7 +169,7 @@ GOOD = STABLE.to_dict()
         ({**GOOD, "plateaus": [[0, 50], [40, 10]]}, [], "plateaus", None, "overlaps"),
         ({**GOOD, "plateaus": [[0, None]]}, [], "plateaus", 0, "must be a number"),
         ({**GOOD, "plateaus": [[0, 100]]}, [], "plateaus", None, "at least one must be left"),
-        ({**GOOD, "decay_shape": "1-x^y"}, [], "decay_shape", None, "decay_shape = '1-x^y' must be"),
+        ({**GOOD, "decay_shape": "1-x^y"}, [], "decay_shape", None, "decay_shape = '1-x^y': write P as"),
         ({**STAGED.to_dict(), "stages": []}, [], "stages", None, "stages last 0 steps"),
         ({**STAGED.to_dict(), "stages": [[3, 1], [3, 2]]}, [], "stages", 1, "must lie in [0, 1]"),
         ({**STAGED.to_dict(), "stages": [[3, 1, "oval"]]}, [], "stages", 0, "shape = 'oval' must be"),

@@ -10,7 +10,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from support.consumption import counted_as_dtensors, counted_on_ranks, counts_of
 from support.descriptions import build, descriptions
@@ -110,6 +110,7 @@ def test_it_is_exact_up_to_its_end_and_stops_there(counts: list[int], unit: int)
     assert clock.read_counts() == (len(counts), 0, consumed // unit, consumed)
 
 
+@example([2**61, 2**61])
 @given(st.lists(st.integers(0, MOST_CONSUMED - 1), min_size=1, max_size=9))
 def test_counts_of_ranks_add_up_in_float64(counts: list[int]) -> None:
     sums = torch.stack([words(torch.tensor(count)) for count in counts]).sum(0)

@@ -85,4 +85,4 @@ def words(count: Tensor) -> Tensor:
 def from_words(sums: Tensor) -> Tensor:
     """`words` backwards, of the sums over ranks."""
     high, low = sums.long().unbind()
-    return ((high.clamp(max=_WORD) << _WORD_BITS) + low).clamp_(max=MOST)
+    return ((high.clamp(max=_WORD + 1) << _WORD_BITS) + low).clamp_(max=MOST)
