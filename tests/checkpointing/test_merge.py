@@ -375,6 +375,21 @@ def test_in_inference_mode_and_without_gradients(saved: Path) -> None:
     assert not module.in_float32.is_inference()
 
 
+@pytest.mark.parametrize("inside", [True, False])
+def test_a_module_that_was_made_in_inference_mode(saved: Path, inside: bool) -> None:
+    """Its tensors may change in this mode alone."""
+    checkpoints, expected = Checkpoints(saved), Mixed(99)
+    checkpoints.merge(COUNTS, _GOOD, into=expected, part="model")
+    with torch.inference_mode():
+        merged, loaded = Mixed(99), Mixed(99)
+    with torch.inference_mode(inside):
+        checkpoints.merge(COUNTS, _GOOD, into=merged, part="model")
+        checkpoints.load_model(loaded, 10, part="model")
+    assert same(state_of(merged), state_of(expected))
+    assert same(state_of(loaded), state_of(Mixed(10)))
+    assert merged.in_float32.is_inference()
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(
     not Path("/proc/self/status").exists(), reason="the system does not tell a process's memory"
