@@ -10,6 +10,7 @@ import sys
 import warnings
 from collections.abc import Generator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -136,6 +137,8 @@ def main(arguments: list[str] | None = None) -> int:
             )
         if options.compare and len(curves) < 2:
             raise ValueError("--compare takes at least two curves: repeat --from FILE")
+        if options.compare and not peak:
+            raise ValueError("--compare takes a --peak above 0: the best peak of the first curve")
         if options.csv == "-" and options.json:
             raise ValueError("--csv - and --json both write to standard output: give one of them")
         compared = compare(*curves) if options.compare else None
@@ -150,7 +153,9 @@ def main(arguments: list[str] | None = None) -> int:
     elif options.json:
         print(json.dumps(curves[0].to_dict()))
     elif compared:
-        print(_encodable(comparison.as_text(compared, options.peak), sys.stdout))
+        # Before the columns are set: signs may become longer.
+        names = tuple(_encodable(name, sys.stdout) for name in compared.names)
+        print(comparison.as_text(replace(compared, names=names), options.peak))
     else:
         shown = None if options.peak is None else peak
         tables = "\n\n".join(rows.as_text(curve.rows, shown) for curve in curves)

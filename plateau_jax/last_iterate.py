@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from plateau_jax import checks
 from plateau_jax.curve import Curve, checked
 from plateau_jax.rows import visible
 
@@ -83,7 +84,7 @@ def outlook(curve: Curve) -> Outlook:
     rates = np.asarray(curve(middles), np.float64)
     lengths, rates = lengths[rates > 0].astype(np.float64), rates[rates > 0]
     if not len(rates):
-        raise ValueError(f"curve = {curve!r} has no positive rate")
+        raise ValueError(f"curve = {checks.shown(curve)} has no positive rate")
     sums, squares = _from_the_end(rates * lengths), _from_the_end(rates**2 * lengths)
     if lengths.max() == 1:
         within = _terms(rates, sums, squares)

@@ -3,7 +3,7 @@
 import reprlib
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,14 +18,6 @@ _UNIT = 2.0**-53
 Evaluate = Callable[[NDArray[np.int64]], NDArray[np.float32]]
 
 
-class _Piece(NamedTuple):
-    """The steps first … after - 1, all of one segment."""
-
-    first: int
-    after: int
-    holds: bool
-
-
 def weights(rows: Sequence[Row], evaluate: Evaluate, steps: Any) -> NDArray[np.float64]:
     """What `Curve.merge_weights` returns, for a curve's segments and values.
 
@@ -33,12 +25,12 @@ def weights(rows: Sequence[Row], evaluate: Evaluate, steps: Any) -> NDArray[np.f
     exact: the weights add up to 1 in any order.
     """
     checked = _checked(steps)
-    pieces = list(_pieces(rows, checked[0], checked[-1]))
-    level = _level(evaluate, pieces)
+    pieces = np.array(list(_pieces(rows, checked[0], checked[-1])))
+    levels = _levels(evaluate, pieces)
     taken = np.array(checked)
-    means = _sums(evaluate, pieces, taken) / np.diff(taken)
+    means = _sums(evaluate, pieces, levels, taken) / np.diff(taken)
     # A mean is never above the one before; the rounding of sums could make it so.
-    means = np.minimum.accumulate([1.0, *np.rint(means / level / _UNIT) * _UNIT])
+    means = np.minimum.accumulate([1.0, *np.rint(means / levels[0, 0] / _UNIT) * _UNIT])
     return means - np.append(means[1:], 0.0)
 
 
@@ -56,16 +48,21 @@ def _checked(steps: Any) -> list[int]:
     return found
 
 
-def _pieces(rows: Sequence[Row], first: int, after: int) -> Iterator[_Piece]:
+def _pieces(rows: Sequence[Row], first: int, after: int) -> Iterator[tuple[int, int]]:
+    """The first step of each segment between the two, and the one after its last."""
     for row, end in visible(rows):
-        piece = _Piece(max(first, row.begin), after if end is None else min(after, end), row.holds)
-        if piece.first < piece.after:
+        piece = max(first, row.begin), after if end is None else min(after, end)
+        if piece[0] < piece[1]:
             yield piece
 
 
-def _level(evaluate: Evaluate, pieces: Sequence[_Piece]) -> float:
-    """The level at the first step. Raises ValueError where it is 0, or where the curve rises after it."""
-    ends = np.array([(piece.first, piece.after - 1) for piece in pieces]).ravel()
+def _levels(evaluate: Evaluate, pieces: NDArray[np.int64]) -> NDArray[np.float64]:
+    """The levels at the first and the last step of each piece.
+
+    Raises:
+        ValueError: The first level is 0, or the curve rises after it.
+    """
+    ends = (pieces - [0, 1]).ravel()
     levels = evaluate(ends)
     if levels[0] == 0:
         raise ValueError(f"the curve is 0 at steps[0] = {ends[0]}, and must be above 0 there")
@@ -76,15 +73,20 @@ def _level(evaluate: Evaluate, pieces: Sequence[_Piece]) -> float:
             f"the curve rises from step {before} to step {behind}, and must not rise from "
             f"steps[0] = {ends[0]} to steps[-1]"
         )
-    return float(levels[0])
+    return levels.reshape(-1, 2).astype(np.float64)
 
 
-def _sums(evaluate: Evaluate, pieces: Sequence[_Piece], steps: NDArray[np.int64]) -> NDArray[np.float64]:
+def _sums(
+    evaluate: Evaluate,
+    pieces: NDArray[np.int64],
+    levels: NDArray[np.float64],
+    steps: NDArray[np.int64],
+) -> NDArray[np.float64]:
     """The sum of the curve over the updates between each two neighbouring checkpoints."""
     sums = np.zeros(len(steps) - 1)
-    for first, after, holds in pieces:
-        if holds:
-            sums += np.diff(np.clip(steps, first, after)) * np.float64(evaluate(np.array([first]))[0])
+    for (first, after), (level, last) in zip(pieces, levels, strict=True):
+        if level == last:  # and so it is at every step between
+            sums += np.diff(np.clip(steps, first, after)) * level
             continue
         for begin in range(first, after, _CHUNK):
             updates = np.arange(begin, min(begin + _CHUNK, after))

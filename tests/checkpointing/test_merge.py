@@ -24,6 +24,7 @@ from torch import nn
 from plateau_jax import StagedCurve
 from torch_bridge import Checkpoints, lambda_lr
 from torch_bridge.checkpointing import tensor_files
+from torch_bridge.checkpointing.parts import Snapshot
 
 COUNTS = [10, 20, 30, 40]
 UNITS = {torch.float64: 2.0**-53, torch.float32: 2.0**-24, torch.complex64: 2.0**-24}
@@ -251,6 +252,38 @@ def test_a_tensor_that_is_not_floating_everywhere(tmp_path: Path) -> None:
     assert model.get_buffer("values").tolist() == [1, 1]
 
 
+@pytest.mark.parametrize(
+    ("saved_as", "here"),
+    [
+        (torch.float32, torch.int64),
+        (torch.bfloat16, torch.bool),
+        (torch.complex64, torch.float32),
+        (torch.complex64, torch.int8),
+    ],
+)
+def test_a_mean_that_the_module_cannot_hold(tmp_path: Path, saved_as: torch.dtype, here: torch.dtype) -> None:
+    """It would be cut to an integer, or to its real part."""
+    checkpoints, module = Checkpoints(tmp_path), nn.Module()
+    for count in (1, 2):
+        module.register_buffer("values", torch.full((2,), count, dtype=saved_as))
+        checkpoints.save(count, model=module)
+    module.register_buffer("values", torch.zeros(2, dtype=here))
+    message = f"values is {saved_as} in checkpoint 2, and {here} here: its mean does not fit"
+    with pytest.raises(ValueError, match=message):
+        checkpoints.merge([1, 2], [0.5, 0.5], into=module, part="model")
+    assert not module.get_buffer("values").any()
+
+
+def test_real_tensors_into_complex_ones(tmp_path: Path) -> None:
+    checkpoints, module = Checkpoints(tmp_path), nn.Module()
+    for count in (1, 2):
+        module.register_buffer("values", torch.full((2,), float(count)))
+        checkpoints.save(count, model=module)
+    module.register_buffer("values", torch.zeros(2, dtype=torch.complex64))
+    checkpoints.merge([1, 2], [0.5, 0.5], into=module, part="model")
+    assert module.get_buffer("values").tolist() == [1.5, 1.5]
+
+
 def test_any_damage_is_found_before_the_module_changes(saved: Path, tmp_path: Path) -> None:
     """Also where the checkpoint has the weight 0."""
     shutil.copytree(saved, tmp_path, dirs_exist_ok=True)
@@ -300,6 +333,19 @@ def test_an_error_while_the_module_loads_changes_nothing(saved: Path, error: typ
     assert same(state_of(module), before)
 
 
+@pytest.mark.parametrize("call", ["merge", "load_model"])
+def test_a_module_that_cannot_be_copied_is_not_loaded(saved: Path, call: str) -> None:
+    """Without a copy it could not be put back after an error."""
+    module, checkpoints = Mixed(99), Checkpoints(saved)
+    before = state_of(module)
+    arguments: Any = {"counts": COUNTS, "weights": _GOOD, "into": module}
+    if call == "load_model":
+        arguments = {"model": module, "count": 10}
+    with patch.object(Snapshot, "of", side_effect=MemoryError), pytest.raises(MemoryError):
+        getattr(checkpoints, call)(**arguments, part="model")
+    assert same(state_of(module), before)
+
+
 def test_checkpoints_stay_while_they_are_merged(tmp_path: Path) -> None:
     """Though another process saves new ones, and keeps only these."""
     checkpoints, add = Checkpoints(tmp_path, keep=1), tensor_files.add
@@ -327,6 +373,21 @@ def test_in_inference_mode_and_without_gradients(saved: Path) -> None:
         Checkpoints(saved).merge(COUNTS, _GOOD, into=other, part="model")
     assert same(state_of(module), state_of(other))
     assert not module.in_float32.is_inference()
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_a_module_that_was_made_in_inference_mode(saved: Path, inside: bool) -> None:
+    """Its tensors may change in this mode alone."""
+    checkpoints, expected = Checkpoints(saved), Mixed(99)
+    checkpoints.merge(COUNTS, _GOOD, into=expected, part="model")
+    with torch.inference_mode():
+        merged, loaded = Mixed(99), Mixed(99)
+    with torch.inference_mode(inside):
+        checkpoints.merge(COUNTS, _GOOD, into=merged, part="model")
+        checkpoints.load_model(loaded, 10, part="model")
+    assert same(state_of(merged), state_of(expected))
+    assert same(state_of(loaded), state_of(Mixed(10)))
+    assert merged.in_float32.is_inference()
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from support.descriptions import SHAPES, build, descriptions
+from support.descriptions import build, descriptions
 from support.examples import examples
 from support.strategies import MAX_STEP
 
@@ -100,7 +100,9 @@ def test_parts_are_within_a_thousandth(curve: Curve) -> None:
 
 _LEVELS = st.sampled_from([1.0, 0.7, 0.1, 1e-3, 1e-6, 1e-12])
 _HELD = st.tuples(st.sampled_from([1, 2, 5, 1000, 100_000]))
-_MOVING = st.tuples(st.sampled_from([64, 5000, 100_000]), _LEVELS, st.sampled_from(SHAPES))
+_POWERS = "1-x^0.05", "1-x^20", "(1-x)^0.05", "(1-x)^20", "t^-1", "t^-4"
+_SHAPES = st.sampled_from(("linear", "cosine", "1-sqrt", "exponential", *_POWERS))
+_MOVING = st.tuples(st.sampled_from([64, 5000, 100_000]), _LEVELS, _SHAPES)
 _STAGES = st.lists(_HELD | _MOVING, max_size=4)
 
 
@@ -137,6 +139,9 @@ def test_one_step_is_exact(level: float, zeros: int) -> None:
 def test_a_curve_without_a_rate_is_refused() -> None:
     with pytest.raises(ValueError, match="has no positive rate"):
         outlook(StagedCurve([(5,)], start=0.0))
+    with pytest.raises(ValueError, match=r"\.\.\. has no positive rate") as raised:
+        outlook(StagedCurve([(1,)] * 1000, start=0.0))
+    assert len(str(raised.value)) < 300
     not_a_curve: Any = [1.0, 0.5]
     with pytest.raises(TypeError, match="must be a Curve"):
         outlook(not_a_curve)

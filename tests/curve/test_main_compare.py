@@ -62,6 +62,17 @@ def test_names_in_any_terminal(saved, encoding) -> None:
     assert (done.returncode, done.stderr, done.stdout.decode(encoding)) == (0, b"", f"{expected}\n")
 
 
+def test_columns_stay_in_line_in_ascii(saved) -> None:
+    """Also where a name is cut, and the sign for that takes more room."""
+    long = COSINE.then(LINEAR, scale=0.123).then(StagedCurve([(70,)], start=0.5)).cooldown(1500, 100)
+    command = [sys.executable, "-m", "plateau_jax", *DESCRIBED, "--from", saved(long), "--compare"]
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(command, capture_output=True, env=environment, check=True)
+    table = done.stdout.decode("ascii").splitlines()[:3]
+    assert table[2].split("  ")[0].endswith("...")
+    assert len(set(map(len, table))) == 1
+
+
 def test_it_goes_with_a_picture(saved, tmp_path, capsys) -> None:
     picture = tmp_path / "curves.png"
     assert main([*DESCRIBED, "--from", saved(COSINE), "--compare", "--plot", str(picture)]) == 0
@@ -75,6 +86,7 @@ def test_it_goes_with_a_picture(saved, tmp_path, capsys) -> None:
         ([], "required: TOTAL, or --from FILE"),
         (["--from", "cosine", "--min-lr-ratio", "0.1"], "required: TOTAL"),
         (["--from", "cosine", "--from", "zero"], "has no positive rate"),
+        ([*DESCRIBED, "--from", "cosine", "--peak", "0"], "--compare takes a --peak above 0"),
         (["--from", "cosine", "--from", "cosine", "--json"], "--json takes one curve, not 2"),
         (["--from", "cosine", "--from", "cosine", "--csv", "-"], "--csv takes one curve, not 2"),
     ],

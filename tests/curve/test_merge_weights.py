@@ -95,6 +95,17 @@ def test_the_curve_may_rise_before_and_after():
     assert restarted.merge_weights([10, 50, 100]).sum() == 1
 
 
+def test_a_derived_class_that_falls_where_its_segments_hold():
+    class Falling(StagedCurve):
+        def __call__(self, step):
+            return super().__call__(step) * np.float32(1) / (1 + np.asarray(step))
+
+    curve, steps = Falling([(100, 1.0), (900,)]), [100, 107, 500, 1000]
+    values = [Fraction(float(value)) for value in curve(range(100, 1000))]
+    expected = [float(weight) for weight in _expected(values, steps)]
+    np.testing.assert_allclose(curve.merge_weights(steps), expected, rtol=0, atol=1e-15)
+
+
 @pytest.mark.parametrize(
     ("steps", "error", "message"),
     [

@@ -241,8 +241,8 @@ class Checkpoints:
             ValueError: `counts` is empty or names a checkpoint twice; there are more or fewer weights than
                 counts, one is not finite, or they don't add up to 1; there is no checkpoint of one of the
                 counts; it has no such part; the part is neither a `TrainStep` nor a module, or of another
-                model; a tensor has floating point in one checkpoint and not in another; the module has no
-                memory; the arguments are not the same on all ranks.
+                model; a tensor has floating point in one checkpoint and not in another, or not in the module;
+                the module has no memory; the arguments are not the same on all ranks.
             RuntimeError: A checkpoint is damaged; or another rank has failed.
             Exception: What the module raises that refuses the state. After any error the module is as before.
 

@@ -193,7 +193,8 @@ class LoadingModel(LoadingPart):
         self._state = state
 
     def load(self) -> None:
-        super()._keep()
+        # Where there is no memory for a copy, nothing is loaded: it could not be put back.
+        self._before = Snapshot.of(self.name, self._part)
         self._is_changed = True
         super().load()
 

@@ -76,8 +76,8 @@ def _mean(
     All is checked before any tensor is read.
     """
     places = [_places(saved, model) for saved in found]
-    averaged = _averaged(found, places)
     own, (*others, last), (*weights_of_others, weight_of_last) = model.own(), found, weights
+    averaged = _averaged(found, places, own)
     structure = {model.name: model.structure(last.states)}
     part = reading.read(last, structure, model.template(), {}, 0)[model.name]
     state = cast("dict[str, Any]", model.matched(part))
@@ -120,11 +120,13 @@ def _places(saved: SavedCheckpoint, model: LoadingModel) -> dict[str, _Saved]:
     }
 
 
-def _averaged(found: Sequence[SavedCheckpoint], places: Sequence[Mapping[str, _Saved]]) -> list[str]:
+def _averaged(
+    found: Sequence[SavedCheckpoint], places: Sequence[Mapping[str, _Saved]], own: Mapping[str, Tensor]
+) -> list[str]:
     """The names of the floating tensors, real or complex.
 
     Raises:
-        ValueError: One is of another kind in some checkpoint.
+        ValueError: One is of another kind in some checkpoint, or its mean does not fit into the module.
     """
     names = [name for name, place in places[-1].items() if _kind(place.dtype)]
     for name in names:
@@ -135,6 +137,11 @@ def _averaged(found: Sequence[SavedCheckpoint], places: Sequence[Mapping[str, _S
                     f"{name} is {place[name].dtype} in checkpoint {saved.found.count}, and {of_last} in "
                     f"checkpoint {found[-1].found.count}"
                 )
+        if not torch.can_cast(of_last, here := own[name].dtype):
+            raise ValueError(
+                f"{name} is {of_last} in checkpoint {found[-1].found.count}, and {here} here: its mean does "
+                "not fit"
+            )
     return names
 
 

@@ -2,8 +2,10 @@
 
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping
+from contextlib import nullcontext
 from typing import Any, cast
 
+import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
@@ -76,7 +78,10 @@ def set_plain_state(module: nn.Module, state: Any) -> None:
         }
         if any(placed[name] is not state[name] for name in placed):
             state = _renamed(state, str, placed)
-    module.load_state_dict(state)
+    # Tensors that were made in inference mode may change in this mode alone.
+    is_for_inference = any(each.is_inference() for each in (*module.parameters(), *module.buffers()))
+    with torch.inference_mode() if is_for_inference else nullcontext():
+        module.load_state_dict(state)
 
 
 def _without(name: str, part: str) -> str:
