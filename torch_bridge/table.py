@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.torch_version import TorchVersion
 
 from torch_bridge.core import Segments, checks, evaluate_table, multiply_levels
 
@@ -20,7 +21,8 @@ def multiplier(segments: Segments, step: Tensor) -> Tensor:
 
     The columns of `curve.segments` are NumPy arrays. They are constants: the first call on a device moves
     them there, and later calls find them. To move them while a CUDA graph is captured is an error, so call it
-    once before. Code that was compiled for one curve is compiled again for another.
+    once before. Code that was compiled for one curve is compiled again for another. (torch 2.11 has no such
+    constants in compiled code, which copies the columns at each call there: give it a table of tensors.)
 
     A table of tensors, from `tensors`, is an input as any other. Compiled code then takes another table of as
     many rows and of the same columns without a recompilation.
@@ -54,8 +56,13 @@ def multiplier(segments: Segments, step: Tensor) -> Tensor:
     if step.dtype == torch.bool or step.is_floating_point() or step.is_complex():
         raise TypeError(f"step must be a tensor of integers, not of {step.dtype}")
     if not isinstance(segments.begin, Tensor):
-        columns = _columns(segments)
-        segments = Segments(**dict(zip(columns, _constants(segments, step.device), strict=True)))
+        if torch.compiler.is_compiling() and not _HAS_CONSTANTS:
+            segments = Segments(
+                *(None if column is None else torch.as_tensor(column).to(step.device) for column in segments)
+            )
+        else:
+            columns = _columns(segments)
+            segments = Segments(**dict(zip(columns, _constants(segments, step.device), strict=True)))
     for name, column in zip(Segments._fields, segments, strict=True):
         if column is not None and column.dtype != torch.int32:
             raise TypeError(
@@ -140,6 +147,9 @@ graphs that a user captured may read them: 64 bytes a row."""
 
 _COMPILED: dict[int, Segments] = {}
 """Tables that are constants of compiled code, which knows them by their id: so no other may get it."""
+
+_HAS_CONSTANTS = TorchVersion(torch.__version__) >= "2.12"
+"""Whether a function with arrays among its arguments can give a constant of compiled code."""
 
 
 # Code that torch compiles may not look at a table of NumPy arrays: each array would become an input of it,
