@@ -196,6 +196,7 @@ def test_a_level_is_a_fraction_where_the_root_is_one(shape, length, level):
         (StagedCurve([(3, 0.25, "t^-0.5")], start=1.0), 1, None),
         (StagedCurve([(15, 0.25, "t^-0.5")], start=1.0), 3, 0.5),
         (StagedCurve([(2, 0.2, "t^-1")], start=0.3), 1, 0.24),
+        (StagedCurve([(9_999, 0.0005, "t^-0.75")], start=0.5), 15, 0.0625),
         (PlateauCurve(20, absolute_plateaus=[(10, 5)], decay_shape="1-x^2", min_lr_ratio=0.1), 12, 0.6),
     ],
 )
@@ -203,6 +204,7 @@ def test_a_cooldown_to_the_very_level_of_a_power(curve, at, level):
     if level is None:
         assert isinstance(curve._level(at), levels.Between)
         return
+    assert curve._level(at) == Fraction(repr(level))
     flat = curve.cooldown(at, 10, to=level)
     assert set(flat(range(at, at + 20))) == {np.float32(level)}
     assert curve.cooldown(at, 10, to=level, shape="1-x^2").rows[-2].holds
