@@ -130,6 +130,19 @@ def test_an_unknown_formula(shape):
         PlateauCurve(10, decay_shape=shape)
 
 
+@pytest.mark.parametrize("text", ["a" * 10**6, "1-x^" + "2" * 10**6, ["1-x^2"] * 10**5])
+def test_a_refusal_is_short(text):
+    for refused in (
+        lambda: StagedCurve([(10, 0.1, text)], start=1.0),
+        lambda: StagedCurve([(10,)], start=1).cooldown(5, 5, shape=text),
+        lambda: PlateauCurve(10, decay_shape=text),
+        lambda: PlateauCurve(10, warmup_shape=text),
+    ):
+        with pytest.raises(ValueError, match="shape = ") as raised:
+            refused()
+        assert len(str(raised.value)) < 800
+
+
 def test_the_decay_of_a_plateau_curve_takes_no_inverse_power():
     with pytest.raises(ValueError, match=r"^decay_shape = 't\^-1' must be one of 'cosine'"):
         PlateauCurve(10, min_lr_ratio=0.1, decay_shape="t^-1")
