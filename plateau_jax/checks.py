@@ -101,7 +101,7 @@ def ratio(name: str, value: Any) -> int | float:
 def one_of(name: str, value: Any, choices: tuple[_Choice, ...], advice: str = "") -> _Choice:
     if not isinstance(value, str) or value not in choices:
         advice = advice and f"; {advice}"
-        raise ValueError(f"{name} = {value!r} must be one of {', '.join(map(repr, choices))}{advice}")
+        raise ValueError(f"{name} = {shown(value)} must be one of {', '.join(map(repr, choices))}{advice}")
     return choices[choices.index(value)]
 
 

@@ -106,7 +106,8 @@ def _two_to_minus(xp: Any, whole: Any, fraction: Any, multiply: Product = multip
     series = _EXPONENTIAL[-1]
     for coefficient in reversed(_EXPONENTIAL[:-1]):
         series = coefficient - multiply(series, u)
-    return series >> xp.minimum(whole, FIXED_BITS)
+    # A series of 2⁶² and a whole part above 62 make 0 too.
+    return series >> xp.minimum(whole, FIXED_BITS + 1)
 
 
 def _ratio(xp: Any, steps: Any, numbers: Numbers) -> Any:

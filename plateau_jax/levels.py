@@ -155,9 +155,11 @@ def _at(found: Formula, start: Decimal, end: Decimal, x: Fraction) -> Decimal:
 
 
 def _rational_inverse_power(power: Fraction, start: Fraction, end: Fraction, x: Fraction) -> Fraction | None:
-    bases = [_rational_power(level, -1 / power) for level in (start, end)]
-    first, last = bases
-    return None if first is None or last is None else _rational_power(first + (last - first) * x, -power)
+    ratio = _rational_power(end / start, -1 / power)
+    if ratio is None:
+        return None
+    factor = _rational_power(1 + (ratio - 1) * x, -power)
+    return None if factor is None else start * factor
 
 
 def _rational_share(shape: str, x: Fraction) -> Fraction | None:

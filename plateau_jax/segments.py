@@ -6,7 +6,6 @@ jitted function to 32 bits unless x64 is on, so wider numbers are split into wor
 
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
-from math import floor
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -114,6 +113,8 @@ _COLUMNS_OF_SHAPES: dict[str | None, tuple[str, ...]] = {
 """The columns that a shape needs beside those of a straight line; a formula by its name."""
 
 _OF_SHAPES = {name for names in _COLUMNS_OF_SHAPES.values() for name in names}
+_LAST_OF_ALL = "start_float32"
+"""The last column that every table has."""
 
 
 class Numbers(NamedTuple):
@@ -147,11 +148,12 @@ class Numbers(NamedTuple):
 
 def table(rows: Sequence[Row]) -> Segments:
     """The rows as int32 columns."""
-    words = np.array([_words(row) for row in rows], np.int32)
-    columns: dict[str, Any] = dict(zip(Segments._fields, map(_frozen, words.T.copy()), strict=True))
     # By the shapes that were described, of flat rows too: when a level changes, no column comes or goes.
     shapes = {found.name if (found := formula(row.shape)) else row.shape for row in rows}
     needed = {name for shape in shapes for name in _COLUMNS_OF_SHAPES.get(shape, ())}
+    width = 1 + max(map(Segments._fields.index, needed | {_LAST_OF_ALL}))
+    words = np.array([_words(row)[:width] for row in rows], np.int32)
+    columns: dict[str, Any] = dict(zip(Segments._fields, map(_frozen, words.T.copy()), strict=False))
     return Segments(**columns | dict.fromkeys(_OF_SHAPES - needed))
 
 
@@ -184,18 +186,17 @@ def _words_of_rate(row: Row) -> tuple[int, ...]:
     """The columns from `rate_whole` on."""
     if row.shape == "exponential":
         low, high = sorted((levels.digits(row.start), levels.digits(row.end)))
-        rate = exact.log2_ratio(high, low) / row.length
-        return (*_limbs(rate, 4), *_NO_RATE[4:])
+        return (*_limbs(exact.log2_ratio(high, low), 4, row.length), *_NO_RATE[4:])
     found = formula(row.shape)
     if found is None:
         return _NO_RATE
     name, power = found
     if name == INVERSE_POWER:
         growth = Fraction(levels.ratio_of_bases(power, row.start, row.end)) - 1
-        top, *limbs = _limbs(growth / row.length, 5)
+        top, *limbs = _limbs(growth, 5, row.length)
         return (*limbs, 0, 2 if growth < _NEARLY_EQUAL else 1, top, *_limbs_of_exponent(power))
     return (
-        *_limbs(power / row.length, 4),
+        *_limbs(power, 4, row.length),
         1 if name == POWER_FROM_START else 2,
         0,
         0,
@@ -207,15 +208,15 @@ _NEARLY_EQUAL = Fraction(1, 1 << 22)
 """Below this growth of t a parabola takes the place of "t^-P", which `fixed_point` says more of."""
 
 
-def _limbs(number: Fraction, count: int, fraction_bits: int = INVERSE_BITS) -> tuple[int, ...]:
-    """So many limbs of a number, the lowest ones `fraction_bits` of its fraction."""
-    value = floor(number * (1 << fraction_bits))
+def _limbs(number: Fraction, count: int, length: int = 1, bits: int = INVERSE_BITS) -> tuple[int, ...]:
+    """So many limbs of number/length, the lowest ones of the `bits` of its fraction."""
+    value = (number.numerator << bits) // (number.denominator * length)
     return tuple((value >> (LIMB_BITS * place)) & LIMB for place in reversed(range(count)))
 
 
 def _limbs_of_exponent(power: Fraction) -> tuple[int, ...]:
     # To the nearest: a logarithm with a whole part up to 31 is multiplied by it.
-    return _limbs(power + Fraction(1, 2 << FIXED_BITS), 3, FIXED_BITS)
+    return _limbs(power + Fraction(1, 2 << FIXED_BITS), 3, bits=FIXED_BITS)
 
 
 def split(value: int) -> tuple[int, int]:
@@ -258,20 +259,15 @@ def _wide(xp: Any, column: Any) -> Any:
 
 def python_numbers(table: Segments) -> tuple[list[int], list[Numbers]]:
     """The first step of each row, and each row as Python numbers, with None for other shapes' columns."""
-    columns: list[list[Any]] = [
-        [None] * len(table.begin) if column is None else column.tolist() for column in joined(np, table)
-    ]
-    rows = [Numbers(*values) for values in zip(*columns, strict=True)]
-    return columns[0], [
-        row._replace(
-            cosine=row.cosine or None,
-            root=row.root or None,
-            rate_whole=row.rate_whole if any(getattr(row, name) for name in (*_RATE, "rate_top")) else None,
-            power=row.power or None,
-            inverse_power=row.inverse_power or None,
-        )
-        for row in rows
-    ]
+    columns: dict[str, list[Any]] = {
+        name: [None] * len(table.begin) if column is None else column.tolist()
+        for name, column in joined(np, table)._asdict().items()
+    }
+    for name in ("cosine", "root", "power", "inverse_power"):
+        columns[name] = [value or None for value in columns[name]]
+    rates = zip(*(columns[name] for name in (*_RATE, "rate_top")), strict=True)
+    columns["rate_whole"] = [words[0] if any(words) else None for words in rates]
+    return columns["begin"], [Numbers(*values) for values in zip(*columns.values(), strict=True)]
 
 
 def _frozen(array: np.ndarray) -> np.ndarray:

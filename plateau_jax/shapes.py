@@ -6,6 +6,8 @@ from fractions import Fraction
 from functools import cache
 from typing import Any, Final, NamedTuple
 
+from plateau_jax.checks import shown
+
 ROOT: Final = "1-sqrt"
 POWER_FROM_START: Final = "1-x^P"
 POWER_FROM_END: Final = "(1-x)^P"
@@ -54,9 +56,11 @@ def checked(label: str, value: Any, words: tuple[str, ...], formulas: tuple[str,
             return words[words.index(value)]
         for name in formulas:
             if found := re.match(_FORMULAS[name][0], value):
-                return _spelt(name, _power(f"{label} = {value[:80]!r}", name, value[found.end() :]))
+                return _spelt(name, _power(f"{label} = {shown(value)}", name, value[found.end() :]))
     known = ", ".join(map(repr, (*words, *formulas)))
-    raise ValueError(f"{label} = {value!r} must be one of {known}, with a decimal for P, such as '1-x^2'")
+    raise ValueError(
+        f"{label} = {shown(value)} must be one of {known}, with a decimal for P, such as '1-x^2'"
+    )
 
 
 def _power(label: str, name: str, text: str) -> Decimal:

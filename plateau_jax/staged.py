@@ -6,7 +6,7 @@ from fractions import Fraction
 from typing import Any, NamedTuple
 
 from plateau_jax import levels
-from plateau_jax.checks import MAX_STEP, at_least, ordered, ratio
+from plateau_jax.checks import MAX_STEP, at_least, ordered, ratio, shown
 from plateau_jax.curve import Curve, StageShape, stage_shape
 from plateau_jax.curve_warning import warn
 from plateau_jax.exact import decimal
@@ -107,7 +107,7 @@ class StagedCurve(Curve):
 
 
 def _stage(label: str, value: Any) -> Stage:
-    label = f"{label} = {value!r}"
+    label = f"{label} = {shown(value)}"
     if not ordered(value) or not 1 <= len(items := tuple(value)) <= 3:
         raise TypeError(f"{label} must be a stage (steps, to, shape), of which to and shape may be left out")
     stage = Stage(*items)

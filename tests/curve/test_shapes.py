@@ -130,6 +130,19 @@ def test_an_unknown_formula(shape):
         PlateauCurve(10, decay_shape=shape)
 
 
+@pytest.mark.parametrize("text", ["a" * 10**6, "1-x^" + "2" * 10**6, ["1-x^2"] * 10**5])
+def test_a_refusal_is_short(text):
+    for refused in (
+        lambda: StagedCurve([(10, 0.1, text)], start=1.0),
+        lambda: StagedCurve([(10,)], start=1).cooldown(5, 5, shape=text),
+        lambda: PlateauCurve(10, decay_shape=text),
+        lambda: PlateauCurve(10, warmup_shape=text),
+    ):
+        with pytest.raises(ValueError, match="shape = ") as raised:
+            refused()
+        assert len(str(raised.value)) < 800
+
+
 def test_the_decay_of_a_plateau_curve_takes_no_inverse_power():
     with pytest.raises(ValueError, match=r"^decay_shape = 't\^-1' must be one of 'cosine'"):
         PlateauCurve(10, min_lr_ratio=0.1, decay_shape="t^-1")
@@ -196,6 +209,7 @@ def test_a_level_is_a_fraction_where_the_root_is_one(shape, length, level):
         (StagedCurve([(3, 0.25, "t^-0.5")], start=1.0), 1, None),
         (StagedCurve([(15, 0.25, "t^-0.5")], start=1.0), 3, 0.5),
         (StagedCurve([(2, 0.2, "t^-1")], start=0.3), 1, 0.24),
+        (StagedCurve([(9_999, 0.0005, "t^-0.75")], start=0.5), 15, 0.0625),
         (PlateauCurve(20, absolute_plateaus=[(10, 5)], decay_shape="1-x^2", min_lr_ratio=0.1), 12, 0.6),
     ],
 )
@@ -203,6 +217,7 @@ def test_a_cooldown_to_the_very_level_of_a_power(curve, at, level):
     if level is None:
         assert isinstance(curve._level(at), levels.Between)
         return
+    assert curve._level(at) == Fraction(repr(level))
     flat = curve.cooldown(at, 10, to=level)
     assert set(flat(range(at, at + 20))) == {np.float32(level)}
     assert curve.cooldown(at, 10, to=level, shape="1-x^2").rows[-2].holds

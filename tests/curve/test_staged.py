@@ -209,6 +209,16 @@ def test_tiny_levels_never_turn_in_either_direction(shape, low, high, length):
         assert curve(length) == np.float32(end)
 
 
+@pytest.mark.parametrize("power", [1.5, 2, 3, 7, 12.5, 16, 20])
+@pytest.mark.parametrize("length", [2**10, 2**14, 3 * 2**12, 10_000])
+def test_no_step_of_a_power_turns(power, length):
+    # At x = 2^-k, far below 2⁻⁶², an integer power is a power of two: its logarithm has no fraction.
+    rising = StagedCurve([(length, 1.0, f"1-x^{power}")], start=0.0)(range(length + 1))
+    falling = StagedCurve([(length, 0.0, f"(1-x)^{power}")], start=1.0)(range(length + 1))
+    assert (np.diff(rising) >= 0).all()
+    assert (np.diff(falling) <= 0).all()
+
+
 @pytest.mark.parametrize("shape", ["exponential", "t^-0.25", "t^-1", "t^-4"])
 def test_slow_stages_never_turn(shape):
     # From one step to the next these move by about as much as the arithmetic is off.
