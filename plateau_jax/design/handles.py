@@ -1,6 +1,7 @@
 """What can be dragged on the picture of a curve, or moved by arrow keys."""
 
 import math
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -219,7 +220,8 @@ def _of_continuation(curve: Then, path: _Path) -> Iterator[Handle]:
             name=f"Continuation, {handle.name[0].lower()}{handle.name[1:]}",
             step=first + handle.step,
             level=scale * handle.level,
-            per=handle.per / scale if handle.axis == "level" else handle.per,
+            # JSON has no infinity, which a tiny scale gives.
+            per=min(handle.per / scale, sys.float_info.max) if handle.axis == "level" else handle.per,
         )
 
 

@@ -16,6 +16,7 @@ from support.descriptions import build, descriptions
 from plateau_jax import Curve, CurveWarning, PlateauCurve, Stage, StagedCurve, compare
 from plateau_jax.design.answers import opened, outlooks, parsed, rates, shown
 from plateau_jax.design.handles import MOST, Handle, handles_of
+from plateau_jax.rows import described
 
 PEAK = 3e-4
 STABLE = PlateauCurve(300, warmup_steps=30, plateaus=[(0, 70)], min_lr_ratio=0.1)
@@ -169,7 +170,13 @@ GOOD = STABLE.to_dict()
         ({**GOOD, "plateaus": [[0, 50], [40, 10]]}, [], "plateaus", None, "overlaps"),
         ({**GOOD, "plateaus": [[0, None]]}, [], "plateaus", 0, "must be a number"),
         ({**GOOD, "plateaus": [[0, 100]]}, [], "plateaus", None, "at least one must be left"),
-        ({**GOOD, "decay_shape": "1-x^y"}, [], "decay_shape", None, "decay_shape = '1-x^y' must be"),
+        (
+            {**GOOD, "decay_shape": "1-x^y"},
+            [],
+            "decay_shape",
+            None,
+            "decay_shape = '1-x^y': write P",
+        ),
         ({**STAGED.to_dict(), "stages": []}, [], "stages", None, "stages last 0 steps"),
         ({**STAGED.to_dict(), "stages": [[3, 1], [3, 2]]}, [], "stages", 1, "must lie in [0, 1]"),
         ({**STAGED.to_dict(), "stages": [[3, 1, "oval"]]}, [], "stages", 0, "shape = 'oval' must be"),
@@ -292,3 +299,23 @@ def test_text_that_is_no_curve_is_refused(text, message):
 
 def test_parsed_numbers_are_what_was_written():
     assert parsed('{"a": [1, 2.5, 1e-300]}') == {"a": [1, 2.5, 1e-300]}
+
+
+def test_what_is_left_out_of_a_long_curve_is_said():
+    curve = StagedCurve([(10, 1 - number / 500) for number in range(400)])
+    answer = ask(curve)
+    assert len(answer["segments"]) < 400
+    assert [message.split()[:2] for message in answer["advice"]] == [["The", "table"], ["The", "picture"]]
+    assert f"of {len(described(curve.rows))} segments" not in answer["advice"][0]  # the heads are no segment
+    assert f"of {len(described(curve.rows)) - 1} segments" in answer["advice"][0]
+
+
+@given(st.floats(0, 1, exclude_min=True), st.floats(1e-37, 1e38))
+def test_answers_are_json(scale, peak):
+    """Which has no infinity and no NaN."""
+    curve = STABLE.cooldown(150, 60).then(STAGED, scale=scale)
+    answer = ask(curve, peak)
+    entries = [{"curve": STABLE.to_dict(), "peak": peak}, {"curve": curve.to_dict(), "peak": peak}]
+    question = {"curves": entries, "step": 5}
+    for found in (answer, outlooks(question), rates(question)):
+        json.dumps(found, allow_nan=False)

@@ -7,6 +7,7 @@ import { added } from "./handles.js";
 import { at, History, withValue } from "./history.js";
 import { Picture } from "./picture.js";
 import { ask, latest } from "./requests.js";
+import { load, save } from "./saved.js";
 
 const COLOURS = 6;
 const page = (id) => document.getElementById(id);
@@ -55,7 +56,7 @@ const ADDED = {
   linear: (steps, warmup) => ["Line to 0", { total_steps: steps, warmup_steps: warmup, decay_shape: "linear" }],
   stable: (steps, warmup) => ["Stable + cooldown",
     { total_steps: steps, warmup_steps: warmup, plateaus: [[0, 80]], decay_shape: "linear" }],
-  stages: (steps, warmup) => ["Stages", { kind: "staged", start: 0, stages: [
+  stages: (steps, warmup) => ["Stages", { kind: "staged", start: warmup ? 0 : 1, stages: [
     [warmup, 1, "linear"], [Math.round((steps - warmup) * 0.7), null, "linear"],
     [steps - warmup - Math.round((steps - warmup) * 0.7), 0, "1-sqrt"]].filter(([steps]) => steps) }],
 };
@@ -132,7 +133,7 @@ function show(isUndone = false) {
   showCurves();
   showSegments(answer);
   showCode(answer);
-  sessionStorage.setItem("design", JSON.stringify({ saved, present: history.present }));
+  save({ saved, present: history.present });
 }
 
 function showCurves() {
@@ -286,7 +287,7 @@ async function start() {
   const { curves, ...more } = await ask("/start");
   most = more.most;
   saved = JSON.stringify(curves);
-  const before = JSON.parse(sessionStorage.getItem("design") ?? "null");
+  const before = load();
   const fresh = curves.map((entry, place) => ({ id: place + 1, own: place % COLOURS, ...entry }));
   history = new History(before?.saved === saved ? before.present : { chosen: fresh.at(-1).id, curves: fresh });
   page("readout").textContent = "Point at the picture to read the rates there.";
