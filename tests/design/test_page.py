@@ -245,6 +245,16 @@ def test_keys_that_follow_one_another_add_up(page):
     assert described(page).plateaus == ((10, 43),)
 
 
+def test_no_key_is_lost_before_its_answer_has_come(page):
+    page.get_by_label("Last rate, share of peak").fill("0.25")
+    handle(page, "Plateau 1, end").focus()
+    for _ in range(6):
+        page.keyboard.press("ArrowRight")
+    assert described(page) == PlateauCurve(
+        **{**STABLE.to_dict(), "min_lr_ratio": 0.25, "plateaus": [(10, 46)]}
+    )
+
+
 WHAT_HAS_THE_FOCUS = """
 () => {
     const { id, dataset, ariaLabel, textContent } = document.activeElement;

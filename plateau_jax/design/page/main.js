@@ -19,6 +19,8 @@ let history;
 let saved;
 let most;
 let code = "optax";
+let refreshed = Promise.resolve();
+let turns = Promise.resolve();
 
 const failed = (error) => {
   const isGone = error instanceof TypeError;
@@ -36,7 +38,7 @@ const chosen = () => entries().find(({ id }) => id === history.present.chosen) ?
 function change(key, next) {
   history.change(key, next);
   show();
-  refresh();
+  refreshed = refresh();
 }
 
 const changeEntry = (key, entry) =>
@@ -193,6 +195,7 @@ const controls = new Controls(page("controls"), {
 
 const picture = new Picture(page("picture"), {
   read: () => readRates(),
+  inTurn: (act) => (turns = turns.then(() => refreshed).then(act).catch(failed)),
   // What is moved is the curve on the picture, the last valid one; each handle's value tells how far.
   move: (moved, isLast) => {
     if (moved !== null) {
@@ -220,7 +223,7 @@ function current(entry) {
 function travel(way) {
   history[way]();
   show(true);
-  refresh();
+  refreshed = refresh();
 }
 
 page("undo").addEventListener("click", () => travel("undo"));
