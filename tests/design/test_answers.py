@@ -319,3 +319,10 @@ def test_answers_are_json(scale, peak):
     question = {"curves": entries, "step": 5}
     for found in (answer, outlooks(question), rates(question)):
         json.dumps(found, allow_nan=False)
+
+
+def test_no_two_handles_have_one_name():
+    curve = STABLE.cooldown(150, 60).then(STAGED.cooldown(100, 50).cooldown(80, 5)).cooldown(190, 5)
+    curve = curve.then(STABLE)
+    names = [handle.name for handle in handles_of(curve, PEAK)]
+    assert len(set(names)) == len(names)
