@@ -61,18 +61,20 @@ def shown(question: Mapping[str, Any]) -> dict[str, Any]:
     if len(steps) > _MOST_POINTS:
         steps = steps[np.linspace(0, len(steps) - 1, _MOST_POINTS).astype(np.int64)]
     arguments = curve.to_dict()
+    segments = described(curve.rows, rate)
+    handles = handles_of(curve, peak)
     return {
         "curve": arguments,
         "total": curve.total_steps,
         "steps": steps.tolist(),
         "levels": np.round(curve(steps).astype(np.float64), 6).tolist(),  # for the picture alone
         "spans": list(spans(curve.rows))[:_MOST_ROWS],
-        "segments": described(curve.rows, rate)[: _MOST_ROWS + 1],
-        "handles": [asdict(handle) for handle in handles_of(curve, peak)],
+        "segments": segments[: _MOST_ROWS + 1],
+        "handles": [asdict(handle) for handle in handles],
         "optax": source.for_optax(curve, peak),
         "torch": source.for_torch(curve, peak),
         "json": source.as_json(arguments),
-        "advice": _advice(curve),
+        "advice": [*_advice(curve), *_left_out(len(segments) - 1, len(handles))],
     }
 
 
@@ -191,6 +193,14 @@ def _advice(curve: Curve) -> list[str]:
         for part in _parts(curve):
             replace(part)
     return [str(warning.message) for warning in found]
+
+
+def _left_out(segments: int, handles: int) -> Iterator[str]:
+    """What the page does not show of a long curve."""
+    if segments > _MOST_ROWS:
+        yield f"The table shows the first {_MOST_ROWS} of {segments} segments."
+    if handles == 1:  # that of the peak
+        yield "The picture has no handles for so many parts: use the fields."
 
 
 def _parts(curve: Curve) -> Iterator[Any]:

@@ -1,6 +1,8 @@
 """What can be dragged on the picture of a curve, or moved by arrow keys."""
 
 import math
+import sys
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -52,7 +54,16 @@ def handles_of(curve: Curve, peak: float) -> list[Handle]:
     if len(found) > MOST:
         found = []
     found.sort(key=lambda handle: handle.step)
-    return [_peak(peak), *found]
+    return [_peak(peak), *_with_own_names(found)]
+
+
+def _with_own_names(handles: Sequence[Handle]) -> Iterator[Handle]:
+    """A curve may have several cooldowns: each handle has a name that no other has."""
+    seen = Counter[str]()
+    for handle in handles:
+        seen[handle.name] += 1
+        many = seen[handle.name]
+        yield handle if many == 1 else replace(handle, name=f"{handle.name} ({many})")
 
 
 def _peak(peak: float) -> Handle:
@@ -219,7 +230,8 @@ def _of_continuation(curve: Then, path: _Path) -> Iterator[Handle]:
             name=f"Continuation, {handle.name[0].lower()}{handle.name[1:]}",
             step=first + handle.step,
             level=scale * handle.level,
-            per=handle.per / scale if handle.axis == "level" else handle.per,
+            # JSON has no infinity, which a tiny scale gives.
+            per=min(handle.per / scale, sys.float_info.max) if handle.axis == "level" else handle.per,
         )
 
 

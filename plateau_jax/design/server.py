@@ -53,6 +53,9 @@ class Server(socketserver.ThreadingTCPServer):
     """
 
     daemon_threads = True
+    request_queue_size = (
+        128  # of connections that wait; beyond that the kernel makes a browser wait for seconds
+    )
     allow_reuse_address = os.name != "nt"  # there it would take a port that another program listens on
 
     def __init__(self, port: int, start: Sequence[Mapping[str, Any]] = ()) -> None:
@@ -125,14 +128,22 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _body(self) -> bytes:
         length = self.headers.get("Content-Length")
-        if length is None and (self.command == "POST" or "Transfer-Encoding" in self.headers):
-            raise _Refusal(HTTPStatus.LENGTH_REQUIRED, "a request with a body needs its Content-Length")
+        if "Transfer-Encoding" in self.headers or (length is None and self.command == "POST"):
+            raise _Refusal(
+                HTTPStatus.LENGTH_REQUIRED, "send the body with a Content-Length, without Transfer-Encoding"
+            )
         length = "0" if length is None else length
         if not (length.isascii() and length.isdigit() and len(length) < 20):
             raise _Refusal(HTTPStatus.BAD_REQUEST, f"Content-Length = {length!r} must be a number of bytes")
         size = int(length)
         if size <= MOST_BYTES:
-            return self.rfile.read(size)
+            body = self.rfile.read(size)
+            if len(body) < size:
+                raise _Refusal(
+                    HTTPStatus.BAD_REQUEST,
+                    f"the body ended after {len(body)} of {size} bytes",
+                )
+            return body
         left = min(size, _DISCARDED)
         while left > 0 and (part := self.rfile.read(min(left, 1 << 16))):
             left -= len(part)
@@ -216,14 +227,24 @@ def serve(start: Sequence[Mapping[str, Any]], port: int, *, browser: bool) -> No
         OSError: The port can't be had.
         ValueError: It is none.
     """
-    if hasattr(signal, "SIGPIPE"):  # a tab that closes in the middle of an answer ends nothing
-        signal.signal(signal.SIGPIPE, signal.SIG_IGN)
-    with Server(port, start) as server:
-        print(f"The page is at {server.address} (Ctrl-C ends it)", flush=True)
-        if browser:
-            # In a thread: the server must run before the browser asks, and a browser may start slowly.
-            threading.Thread(target=webbrowser.open, args=[server.address], daemon=True).start()
-        try:
+    try:
+        with Server(port, start) as server:
+            print(f"The page is at {server.address} (Ctrl-C ends it)", flush=True)
+            if hasattr(signal, "SIGPIPE"):  # a tab that closes in the middle of an answer ends nothing
+                signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+            if browser:
+                # In a thread: the server must run before the browser asks, and a browser may start slowly.
+                threading.Thread(target=webbrowser.open, args=[server.address], daemon=True).start()
             server.serve_forever()
-        except KeyboardInterrupt:
-            print("\nThe page has ended.", flush=True)
+    except KeyboardInterrupt:
+        _say("\nThe page has ended.")
+
+
+def _say(text: str) -> None:
+    """Print a line, if standard output still has a reader."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:  # Python would write the line again when it ends, and fail
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)

@@ -16,6 +16,7 @@ from support.descriptions import build, descriptions
 from plateau_jax import Curve, CurveWarning, PlateauCurve, Stage, StagedCurve, compare
 from plateau_jax.design.answers import opened, outlooks, parsed, rates, shown
 from plateau_jax.design.handles import MOST, Handle, handles_of
+from plateau_jax.rows import described
 
 PEAK = 3e-4
 STABLE = PlateauCurve(300, warmup_steps=30, plateaus=[(0, 70)], min_lr_ratio=0.1)
@@ -292,3 +293,30 @@ def test_text_that_is_no_curve_is_refused(text, message):
 
 def test_parsed_numbers_are_what_was_written():
     assert parsed('{"a": [1, 2.5, 1e-300]}') == {"a": [1, 2.5, 1e-300]}
+
+
+def test_what_is_left_out_of_a_long_curve_is_said():
+    curve = StagedCurve([(10, 1 - number / 500) for number in range(400)])
+    answer = ask(curve)
+    assert len(answer["segments"]) < 400
+    assert [message.split()[:2] for message in answer["advice"]] == [["The", "table"], ["The", "picture"]]
+    assert f"of {len(described(curve.rows))} segments" not in answer["advice"][0]  # the heads are no segment
+    assert f"of {len(described(curve.rows)) - 1} segments" in answer["advice"][0]
+
+
+@given(st.floats(0, 1, exclude_min=True), st.floats(1e-37, 1e38))
+def test_answers_are_json(scale, peak):
+    """Which has no infinity and no NaN."""
+    curve = STABLE.cooldown(150, 60).then(STAGED, scale=scale)
+    answer = ask(curve, peak)
+    entries = [{"curve": STABLE.to_dict(), "peak": peak}, {"curve": curve.to_dict(), "peak": peak}]
+    question = {"curves": entries, "step": 5}
+    for found in (answer, outlooks(question), rates(question)):
+        json.dumps(found, allow_nan=False)
+
+
+def test_no_two_handles_have_one_name():
+    curve = STABLE.cooldown(150, 60).then(STAGED.cooldown(100, 50).cooldown(80, 5)).cooldown(190, 5)
+    curve = curve.then(STABLE)
+    names = [handle.name for handle in handles_of(curve, PEAK)]
+    assert len(set(names)) == len(names)

@@ -245,6 +245,16 @@ def test_keys_that_follow_one_another_add_up(page):
     assert described(page).plateaus == ((10, 43),)
 
 
+def test_no_key_is_lost_before_its_answer_has_come(page):
+    page.get_by_label("Last rate, share of peak").fill("0.25")
+    handle(page, "Plateau 1, end").focus()
+    for _ in range(6):
+        page.keyboard.press("ArrowRight")
+    assert described(page) == PlateauCurve(
+        **{**STABLE.to_dict(), "min_lr_ratio": 0.25, "plateaus": [(10, 46)]}
+    )
+
+
 WHAT_HAS_THE_FOCUS = """
 () => {
     const { id, dataset, ariaLabel, textContent } = document.activeElement;
@@ -526,6 +536,37 @@ def test_nothing_is_lost_when_the_tab_is_loaded_again(page):
     curve = described(page)
     page.reload()
     assert described(page) == curve
+
+
+def test_it_works_where_the_browser_keeps_nothing(page):
+    """Storage that is full, or blocked. Before the tab is loaded again, the browser asks."""
+    page.add_init_script("Storage.prototype.setItem = () => { throw new Error('full') }")
+    page.reload()
+    settled(page)
+    page.get_by_label("Warmup steps").fill("700")
+    assert described(page) == PlateauCurve(**{**STABLE.to_dict(), "warmup_steps": 700})
+    asked: list[str] = []
+    page.on("dialog", lambda dialog: (asked.append(dialog.type), dialog.accept()))
+    page.reload()
+    assert asked == ["beforeunload"]
+    assert described(page) == STABLE
+
+
+def test_stages_that_are_added_begin_at_the_peak_without_a_warmup(page):
+    for _ in range(2):  # the second time stages are added beside stages, which have no warmup of their own
+        page.get_by_role("button", name="stages", exact=True).click()
+        expect(page.get_by_label("Stage 1, steps")).to_be_visible()
+        assert described(page)(np.arange(10_000)).max() == 1
+
+
+def test_shapes_are_read_in_full(page):
+    page.get_by_role("radio", name="Edit Stages").check()
+    shapes = "1-x^0.75", "(1-x)^2.5", "exponential"
+    for number, shape in enumerate(shapes, 1):
+        field = page.get_by_label(f"Stage {number}, shape")
+        field.fill(shape)
+        field.blur()
+        assert field.evaluate("field => field.scrollWidth <= field.clientWidth")
 
 
 def test_nothing_scrolls_sideways(page):

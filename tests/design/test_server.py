@@ -8,6 +8,7 @@ import struct
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from queue import Queue
 
 import pytest
@@ -161,6 +162,38 @@ def test_a_body_of_no_known_length_is_refused(server: Server, length: str | None
     assert "Content-Length" in reply.json["error"]
 
 
+def _sent(server: Server, *headers: str, body: bytes) -> bytes:
+    """The answer to a question that says and sends no more than this."""
+    head = [
+        "POST /curve HTTP/1.1",
+        f"Host: 127.0.0.1:{server.port}",
+        "Content-Type: application/json",
+        *headers,
+    ]
+    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as connection:
+        connection.sendall("\r\n".join([*head, "", ""]).encode() + body)
+        connection.shutdown(socket.SHUT_WR)
+        return connection.makefile("rb").read()
+
+
+def test_a_body_that_ends_early_is_refused(server: Server) -> None:
+    reply = _sent(server, f"Content-Length: {len(BODY) + 9}", body=BODY)
+    assert b" 400 " in reply
+    assert f"the body ended after {len(BODY)} of".encode() in reply
+
+
+def test_a_body_in_chunks_is_refused_whatever_length_it_gives(server: Server) -> None:
+    reply = _sent(server, f"Content-Length: {len(BODY)}", "Transfer-Encoding: chunked", body=BODY)
+    assert b" 411 " in reply
+
+
+def test_many_connections_at_once_do_not_wait_for_the_kernel() -> None:
+    """None is answered here: they all wait."""
+    with Server(0) as waiting, ExitStack() as connections:
+        for _ in range(100):
+            connections.enter_context(socket.create_connection(("127.0.0.1", waiting.port), timeout=60))
+
+
 @pytest.mark.parametrize("path", ["/nothing", "/../server.py", "/%2e%2e/server.py", "/page", "/curve/"])
 def test_an_unknown_path_is_refused(server: Server, path: str) -> None:
     for method, body in (("GET", None), ("POST", BODY)):
@@ -254,6 +287,24 @@ def test_as_a_command_it_prints_its_address_and_ends_with_a_line() -> None:
         finally:
             process.kill()
     assert (rest.strip(), errors, process.returncode) == ("The page has ended.", "", 0)
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGPIPE"), reason="Windows has other signals")
+def test_it_ends_without_a_fault_when_nobody_reads_its_line() -> None:
+    """`python -m plateau_jax --design | head -1`, and Ctrl-C."""
+    with subprocess.Popen([*COMMAND, "--port", "0"], stdout=-1, stderr=-1, text=True) as process:
+        assert process.stdout
+        assert process.stderr
+        try:
+            port = re.search(r":(\d+)/", process.stdout.readline())
+            assert port
+            process.stdout.close()
+            _goes_away(int(port[1]))  # by now it serves
+            process.send_signal(signal.SIGINT)
+            assert process.stderr.read() == ""
+            assert process.wait(timeout=60) == 0
+        finally:
+            process.kill()
 
 
 @pytest.mark.parametrize("browser", [True, False])

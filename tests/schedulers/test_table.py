@@ -21,7 +21,7 @@ SIZE = 48
 VERSION = TorchVersion(torch.__version__)
 cases = descriptions_and_steps((0, 1, 2, 18, 19, 30), SIZE)
 _each = pytest.mark.parametrize("curve", [CURVE, MANY, NESTED], ids=["curve", "many", "nested"])
-_compiles = pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")
+_compiles = pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated")
 """The import of torch's compiler."""
 _both_tables = pytest.mark.parametrize(
     "table_of", [lambda table: table, tensors], ids=["constant", "tensors"]
@@ -176,7 +176,7 @@ def test_a_table_of_other_numbers_is_refused(dtype):
             multiplier(segments, torch.arange(3))
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit.script:DeprecationWarning")  # by forward-mode derivatives
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")  # by forward-mode derivatives
 @pytest.mark.parametrize(
     "transformed",
     [

@@ -25,7 +25,7 @@ function row(entry, at, isChosen, outlook, many, listeners) {
   });
   choice.checked = isChosen;
   const name = element("input", {
-    name: "name", value: entry.name, "aria-label": "Name", "data-key": key("name"), maxlength: 40, spellcheck: "false",
+    name: "name", value: entry.name, "aria-label": `Name of ${entry.name}`, "data-key": key("name"), maxlength: 40, spellcheck: "false",
     change: (event) => listeners.rename(entry.id, event.target.value),
   });
   const swatch = drawn("svg", { class: "swatch", width: 26, height: 8, "aria-hidden": "true" },

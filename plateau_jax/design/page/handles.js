@@ -4,9 +4,10 @@ const DECIDING = 4; // pixels
 
 // Listen to a mark, {node, handle}. It gets a function `begin`, for the event that begins a drag. `picture`
 // says what a pixel is worth, `partners()` which other handles lie under it, and `move({handle, value}, isLast)`
-// takes what changes; null where nothing does.
-export function dragging(mark, picture, partners, move) {
+// takes what changes; null where nothing does. `inTurn(act)` acts once the changes before are on the picture.
+export function dragging(mark, picture, partners, { move, inTurn }) {
   let start = null;
+  let waiting = 0;
 
   mark.begin = (event) => {
     event.preventDefault();
@@ -37,10 +38,16 @@ export function dragging(mark, picture, partners, move) {
   mark.node.addEventListener("lostpointercapture", end);
 
   mark.node.addEventListener("keydown", (event) => {
-    const value = byKey(mark.handle, event);
-    if (value === null) return;
+    if (byKey(mark.handle, event) === null) return;
     event.preventDefault();
-    move({ handle: mark.handle, value }, true);
+    const { key, shiftKey, repeat } = event;
+    // Each key moves the handle from where the one before has put it. A key that is held makes no queue.
+    if (repeat && waiting > 0) return;
+    waiting += 1;
+    inTurn(() => {
+      waiting -= 1;
+      if (mark.node.isConnected) move({ handle: mark.handle, value: byKey(mark.handle, { key, shiftKey }) }, true);
+    });
   });
 }
 

@@ -7,6 +7,7 @@ import { added } from "./handles.js";
 import { at, History, withValue } from "./history.js";
 import { Picture } from "./picture.js";
 import { ask, latest } from "./requests.js";
+import { load, save } from "./saved.js";
 
 const COLOURS = 6;
 const page = (id) => document.getElementById(id);
@@ -18,6 +19,8 @@ let history;
 let saved;
 let most;
 let code = "optax";
+let refreshed = Promise.resolve();
+let turns = Promise.resolve();
 
 const failed = (error) => {
   const isGone = error instanceof TypeError;
@@ -35,7 +38,7 @@ const chosen = () => entries().find(({ id }) => id === history.present.chosen) ?
 function change(key, next) {
   history.change(key, next);
   show();
-  refresh();
+  refreshed = refresh();
 }
 
 const changeEntry = (key, entry) =>
@@ -55,7 +58,7 @@ const ADDED = {
   linear: (steps, warmup) => ["Line to 0", { total_steps: steps, warmup_steps: warmup, decay_shape: "linear" }],
   stable: (steps, warmup) => ["Stable + cooldown",
     { total_steps: steps, warmup_steps: warmup, plateaus: [[0, 80]], decay_shape: "linear" }],
-  stages: (steps, warmup) => ["Stages", { kind: "staged", start: 0, stages: [
+  stages: (steps, warmup) => ["Stages", { kind: "staged", start: warmup ? 0 : 1, stages: [
     [warmup, 1, "linear"], [Math.round((steps - warmup) * 0.7), null, "linear"],
     [steps - warmup - Math.round((steps - warmup) * 0.7), 0, "1-sqrt"]].filter(([steps]) => steps) }],
 };
@@ -132,7 +135,7 @@ function show(isUndone = false) {
   showCurves();
   showSegments(answer);
   showCode(answer);
-  sessionStorage.setItem("design", JSON.stringify({ saved, present: history.present }));
+  save({ saved, present: history.present });
 }
 
 function showCurves() {
@@ -192,6 +195,7 @@ const controls = new Controls(page("controls"), {
 
 const picture = new Picture(page("picture"), {
   read: () => readRates(),
+  inTurn: (act) => (turns = turns.then(() => refreshed).then(act).catch(failed)),
   // What is moved is the curve on the picture, the last valid one; each handle's value tells how far.
   move: (moved, isLast) => {
     if (moved !== null) {
@@ -219,7 +223,7 @@ function current(entry) {
 function travel(way) {
   history[way]();
   show(true);
-  refresh();
+  refreshed = refresh();
 }
 
 page("undo").addEventListener("click", () => travel("undo"));
@@ -286,7 +290,7 @@ async function start() {
   const { curves, ...more } = await ask("/start");
   most = more.most;
   saved = JSON.stringify(curves);
-  const before = JSON.parse(sessionStorage.getItem("design") ?? "null");
+  const before = load();
   const fresh = curves.map((entry, place) => ({ id: place + 1, own: place % COLOURS, ...entry }));
   history = new History(before?.saved === saved ? before.present : { chosen: fresh.at(-1).id, curves: fresh });
   page("readout").textContent = "Point at the picture to read the rates there.";

@@ -22,7 +22,7 @@ export class Picture {
   #step = null;
   isHeld = false;
 
-  // listeners.move(handle, values, isLast) for handles, listeners.read(step) for the step that is pointed at.
+  // listeners.move and listeners.inTurn for handles, listeners.read(step) for the step that is pointed at.
   constructor(svg, listeners) {
     this.#svg = svg;
     this.#listeners = listeners;
@@ -161,7 +161,7 @@ export class Picture {
       drawn("title"), drawn("circle", { class: "reach", r: 16 }), drawn("circle", { class: "ring", r: 13 }), shape);
     mark.node.querySelector("title").textContent = handle.name;
     dragging(mark, this, () => [...this.#marks.values()].map((other) => other.handle)
-      .filter((other) => isOneKnob(mark.handle, other)), this.#listeners.move);
+      .filter((other) => isOneKnob(mark.handle, other)), this.#listeners);
     return mark;
   }
 

@@ -19,14 +19,11 @@ export async function ask(path, question) {
 let running = 0;
 
 // A function that does `work`, never twice at a time. Of the calls that come meanwhile only the last counts,
-// so that no answer comes late.
+// so that no answer comes late. What it returns is resolved when nothing is left to do.
 export function latest(work, failed) {
-  let isRunning = false;
+  let running = null;
   let next = null;
-  return async (...values) => {
-    next = values;
-    if (isRunning) return;
-    isRunning = true;
+  const run = async () => {
     busy(1);
     while (next) {
       const now = next;
@@ -37,8 +34,12 @@ export function latest(work, failed) {
         failed(error);
       }
     }
-    isRunning = false;
+    running = null;
     busy(-1);
+  };
+  return (...values) => {
+    next = values;
+    return (running ??= run());
   };
 }
 
