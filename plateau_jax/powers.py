@@ -48,10 +48,11 @@ def exponent(
     of_formula = False
     if numbers.power is not None:
         counted = xp.int64(xp.where(numbers.power == FROM_START, gone, left))
-        k, scaled = _scaled(xp, counted, xp.int64(numbers.length))
+        length = xp.int64(numbers.length)
+        k, scaled = _scaled(xp, counted, length)
         y = scaled * numbers.inverse_high + ((scaled * xp.int64(numbers.inverse_low)) >> LIMB_BITS)
         of_formula = numbers.power != 0
-        from_high = xp.where(of_formula, numbers.length - scaled, from_high)
+        from_high = xp.where(of_formula, length - scaled, from_high)
     whole, fraction = _times_rate(from_high, numbers)
     if numbers.inverse_power is not None:
         inverse = numbers.inverse_power != 0

@@ -127,8 +127,8 @@ def _try(drawn: list[int], shape: str, least: Fraction) -> tuple[Description, in
         if not max(low, 2.0**-28) < min(ends) < max(ends) < high:
             return None
         near, far = sorted(_place(part, end) for end in ends)
-        if far * _LONGEST <= 1:
-            return None  # Nearer to the start than any step.
+        if far * _LONGEST <= 1 or (1 - near) * _LONGEST <= 1:
+            return None  # Nearer to the start or the end than any step.
         place = simplest_between(near, far)
         if place.denominator <= _LONGEST:
             times = read.magnitude(1, _LONGEST // place.denominator)
