@@ -1,7 +1,7 @@
 """What each option of a training gives or costs here: an update of train_gpt.py's model, and its data.
 
 Every row is timed against the first of its table, in turn, round by round; ratios are medians, and below 1 is
-faster. Uses the GPU if there is one. Some four minutes on two cores.
+faster. Uses the GPU if there is one. Some six minutes on two cores.
 
     pip install -e '.[examples]'
     python examples/benchmarks/speedups.py
