@@ -4,6 +4,7 @@ import re
 from decimal import Context, Decimal
 from fractions import Fraction
 from functools import cache
+from sys import intern
 from typing import Any, Final, NamedTuple
 
 from plateau_jax.checks import shown
@@ -49,14 +50,15 @@ def formula(shape: str | None) -> Formula | None:
 def checked(label: str, value: Any, words: tuple[str, ...], formulas: tuple[str, ...]) -> str:
     """The shape, one of `words` or `formulas`, with one spelling for each value of P.
 
-    "1-x^0.50" becomes "1-x^0.5", which is "1-sqrt"; "1-x^1" and "(1-x)^1" are "linear".
+    "1-x^0.50" becomes "1-x^0.5", which is "1-sqrt"; "1-x^1" and "(1-x)^1" are "linear". Equal shapes are one
+    object, so that a curve and its copy have pickles of one length.
     """
     if isinstance(value, str):
         if value in words:
-            return words[words.index(value)]
+            return intern(words[words.index(value)])
         for name in formulas:
             if found := re.match(_FORMULAS[name][0], value):
-                return _spelt(name, _power(f"{label} = {shown(value)}", name, value[found.end() :]))
+                return intern(_spelt(name, _power(f"{label} = {shown(value)}", name, value[found.end() :])))
     known = ", ".join(map(repr, (*words, *formulas)))
     raise ValueError(
         f"{label} = {shown(value)} must be one of {known}, with a decimal for P, such as '1-x^2'"

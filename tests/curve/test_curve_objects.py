@@ -7,7 +7,7 @@ import pickle
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from support.descriptions import KINDS, build, descriptions, descriptions_and_steps
 from support.oracle import Oracle
@@ -167,6 +167,7 @@ def test_frozen(description, name):
     [copy.copy, copy.deepcopy, lambda curve: pickle.loads(pickle.dumps(curve))],
     ids=("copy", "deep", "pickle"),
 )
+@example({"stages": [(0, None, "1-x^0.50"), (0, None, "1-sqrt"), (1,)], "start": 0})
 @given(descriptions())
 def test_copies_are_equal_and_carry_no_table(copied, description):
     fresh = pickle.dumps(build(description))

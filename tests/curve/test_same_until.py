@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from support.descriptions import build, descriptions, descriptions_and_steps, steps_of
 from support.examples import examples
@@ -74,7 +74,12 @@ def _hold(level):
 def test_true_is_a_proof(case, drawn):
     description, steps = case
     changed = _changed(description, Words(drawn[16:]))
-    one, other = build(description), build(changed)
+    one = build(description)
+    try:
+        other = build(changed)
+    except ValueError as error:
+        assume("too steep" not in str(error))  # a "t^-P" from another level
+        raise
     exact, changed_exact = Oracle(description), Oracle(changed)
     steps = sorted({max(step, 0) for step in (*steps, *steps_of(changed, drawn[:16]))})
     answers = [one.same_until(other, step) for step in steps]
