@@ -16,7 +16,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plateau_jax import exact, powers
-from plateau_jax.segments import FIXED_BITS, LIMB, LIMB_BITS, Numbers, Segments, joined
+from plateau_jax.segments import (
+    FIXED_BITS,
+    FROM_START,
+    LIMB,
+    LIMB_BITS,
+    NEARLY_EQUAL,
+    Numbers,
+    Segments,
+    joined,
+)
 
 Product = Callable[[Any, Any], Any]
 
@@ -194,13 +203,13 @@ def _interpolate(xp: Any, numbers: Numbers, step: Any, multiply: Product = multi
         if numbers.power is not None:
             is_share = numbers.power != 0
             share, multiplies = xp.where(is_share, power, share), multiplies & (numbers.power == 0)
-            from_start = xp.where(is_share, numbers.power == powers.FROM_START, from_start)
+            from_start = xp.where(is_share, numbers.power == FROM_START, from_start)
         if numbers.inverse_power is not None:
-            bows = numbers.inverse_power == powers.NEARLY_EQUAL
+            bows = numbers.inverse_power == NEARLY_EQUAL
             share = xp.where(bows, powers.parabola(xp, from_high, numbers, multiply), share)
             from_start = xp.where(bows, start > end, from_start)
             multiplies = xp.where(
-                numbers.inverse_power != 0, numbers.inverse_power != powers.NEARLY_EQUAL, multiplies
+                numbers.inverse_power != 0, numbers.inverse_power != NEARLY_EQUAL, multiplies
             )
     else:
         power = multiplies = None

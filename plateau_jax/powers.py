@@ -14,15 +14,9 @@ from collections.abc import Callable
 from typing import Any
 
 from plateau_jax import exact
-from plateau_jax.segments import FIXED_BITS, LIMB, LIMB_BITS, Numbers
+from plateau_jax.segments import FIXED_BITS, FROM_START, LIMB, LIMB_BITS, Numbers
 
 Product = Callable[[Any, Any], Any]
-
-FROM_START, FROM_END = 1, 2
-"""The values of the column `power`."""
-
-NEARLY_EQUAL = 2
-"""The value of the column `inverse_power` for levels that are nearly equal."""
 
 _ONE = 1 << FIXED_BITS
 

@@ -26,6 +26,12 @@ INVERSE_BITS = FIXED_BITS + LIMB_BITS
 LIMB = (1 << LIMB_BITS) - 1
 """A mask: all bits of a limb."""
 
+FROM_START, FROM_END = 1, 2
+"""The values of the column `power` for "1-x^P" and for "(1-x)^P"; 0 for other shapes."""
+
+FAR_APART, NEARLY_EQUAL = 1, 2
+"""The values of the column `inverse_power` for "t^-P", by its levels; 0 for other shapes."""
+
 _WORD_BITS = 32
 _WORD = (1 << _WORD_BITS) - 1
 _DROP = exact.BITS - FIXED_BITS
@@ -86,9 +92,9 @@ class Segments(NamedTuple):
     rate_low: Any = None
     """r·2⁹³: bits 0 to 30."""
     power: Any = None
-    """1 for "1-x^P", 2 for "(1-x)^P", else 0."""
+    """`FROM_START`, `FROM_END` or 0."""
     inverse_power: Any = None
-    """1 for "t^-P", 2 for one between levels that are nearly equal, else 0."""
+    """`FAR_APART`, `NEARLY_EQUAL` or 0."""
     rate_top: Any = None
     """r of a "t^-P", else 0: the whole part from 2³¹ on."""
     exponent_whole: Any = None
@@ -194,18 +200,19 @@ def _words_of_rate(row: Row) -> tuple[int, ...]:
     if name == INVERSE_POWER:
         growth = Fraction(levels.ratio_of_bases(power, row.start, row.end)) - 1
         top, *limbs = _limbs(growth, 5, row.length)
-        return (*limbs, 0, 2 if growth < _NEARLY_EQUAL else 1, top, *_limbs_of_exponent(power))
+        apart = NEARLY_EQUAL if growth < _LEAST_GROWTH else FAR_APART
+        return (*limbs, 0, apart, top, *_limbs_of_exponent(power))
     return (
         *_limbs(power, 4, row.length),
-        1 if name == POWER_FROM_START else 2,
+        FROM_START if name == POWER_FROM_START else FROM_END,
         0,
         0,
         *_limbs_of_exponent(power),
     )
 
 
-_NEARLY_EQUAL = Fraction(1, 1 << 22)
-"""Below this growth of t a parabola takes the place of "t^-P", which `fixed_point` says more of."""
+_LEAST_GROWTH = Fraction(1, 1 << 22)
+"""Below this growth of t a parabola takes the place of "t^-P": see `powers.parabola`."""
 
 
 def _limbs(number: Fraction, count: int, length: int = 1, bits: int = INVERSE_BITS) -> tuple[int, ...]:

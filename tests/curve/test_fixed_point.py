@@ -13,6 +13,7 @@ from support.oracle import decimal, exactly, mp, power_of
 from support.strategies import MAX_STEP, Words, shape_of, words
 
 from plateau_jax import StagedCurve, fixed_point, powers
+from plateau_jax.segments import NEARLY_EQUAL
 
 ONE = 2**62
 up_to_one = st.one_of(st.integers(0, ONE), st.integers(0, 62).map(lambda bits: 2**bits))
@@ -97,7 +98,7 @@ def test_each_formula_to_so_many_units(formula, units, drawn):
     gone = read.one_of((read.magnitude(1, length - 1), length - read.magnitude(1, length - 1)))
     curve = StagedCurve([(length, low if formula == "t^-P" else 0, shape)], start=1)
     numbers = curve._numbers[1][0]
-    if numbers.rate_whole is None or numbers.inverse_power == powers.NEARLY_EQUAL:
+    if numbers.rate_whole is None or numbers.inverse_power == NEARLY_EQUAL:
         return  # a line, a root or a parabola
     (found,) = _multiplied(np, np.array([gone]), length, numbers)
     assert found == _multiplied(fixed_point._PYTHON, gone, length, numbers)
@@ -118,7 +119,7 @@ def test_the_parabola_between_levels_that_are_nearly_equal(drawn):
     gone, growth = read.magnitude(1, length - 1), exactly(Fraction(1 + read.below(2**20), 2**43))
     low = float((1 + growth) ** -power)
     numbers = StagedCurve([(length, low, shape)], start=1)._numbers[1][0]
-    assert numbers.inverse_power == powers.NEARLY_EQUAL
+    assert numbers.inverse_power == NEARLY_EQUAL
     (found,) = powers.parabola(np, np.array([gone]), numbers, fixed_point.multiply)
     assert found == powers.parabola(fixed_point._PYTHON, gone, numbers, fixed_point.multiply)
     growth = decimal(low) ** (-1 / power) - 1
