@@ -14,32 +14,23 @@ _WIDTH = 88
 
 
 def for_optax(curve: Curve, peak: float) -> str:
-    names = sorted({"optax_schedule", *_kinds(curve)})
-    return "\n".join(
-        [
-            "import optax",
-            f"from plateau_jax import {', '.join(names)}",
-            "",
-            *_statements(curve),
-            f"tx = optax.adamw(optax_schedule(curve, peak_value={peak!r}))",
-            "",
-        ]
-    )
+    use = f"tx = optax.adamw(optax_schedule(curve, peak_value={peak!r}))"
+    return _program("optax", "plateau_jax", "optax_schedule", curve, use)
 
 
 def for_torch(curve: Curve, peak: float) -> str:
-    names = sorted({"lambda_lr", *_kinds(curve)})
-    return "\n".join(
-        [
-            "import torch",
-            f"from torch_bridge import {', '.join(names)}",
-            "",
-            *_statements(curve),
-            f"optimizer = torch.optim.AdamW(model.parameters(), lr={peak!r})  # the peak",
-            "scheduler = lambda_lr(optimizer, curve)  # scheduler.step() after each optimizer.step()",
-            "",
-        ]
+    use = (
+        f"optimizer = torch.optim.AdamW(model.parameters(), lr={peak!r})  # the peak",
+        "scheduler = lambda_lr(optimizer, curve)  # scheduler.step() after each optimizer.step()",
     )
+    return _program("torch", "torch_bridge", "lambda_lr", curve, *use)
+
+
+def _program(framework: str, package: str, function: str, curve: Curve, *use: str) -> str:
+    """Lines that import what they need, make the curve, and use it."""
+    names = sorted({function, *_kinds(curve)})
+    imports = f"import {framework}", f"from {package} import {', '.join(names)}"
+    return "\n".join([*imports, "", *_statements(curve), *use, ""])
 
 
 def as_json(value: Any, indent: str = "") -> str:
