@@ -36,9 +36,8 @@ class Cooldown(Curve):
         elif levels.is_above(end, start):
             level = nearest_float32(levels.bits(start))
             raise ValueError(f"to = {to!r} must not lie above the level at step {at}, {level}")
-        if reason := levels.undefined(shape, start, end):
-            article = "an" if shape == "exponential" else "a"
-            raise ValueError(f"{article} {shape} cooldown {reason.removeprefix('from or ')}")
+        if reason := levels.undefined(shape, "cooldown", start, end, zero="to 0"):
+            raise ValueError(reason)
         self._freeze(
             [
                 # The number of rows does not depend on `at`. The row that is cut short keeps its length, and

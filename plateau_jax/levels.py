@@ -119,16 +119,25 @@ def scaled(level: Level, factor: Fraction) -> Level:
     return Between(level.shape, scaled(level.start, factor), scaled(level.end, factor), level.x)
 
 
-def undefined(shape: str, start: Level, end: Level) -> str:
-    """Why a shape does not go from one level to the other; empty where it does."""
+def undefined(shape: str, kind: str, start: Level, end: Level, *, zero: str = "from or to 0") -> str:
+    """Why a shape does not go from one level to the other; empty where it does.
+
+    Args:
+        shape: The shape.
+        kind: Of what it is: "stage" or "cooldown".
+        start: The level at its start.
+        end: The level at its end.
+        zero: Which of the levels may be 0, in words.
+    """
     found = formula(shape)
     if shape != "exponential" and (found is None or found.name != INVERSE_POWER):
         return ""
+    what = f"{'an' if shape == 'exponential' else 'a'} {shape} {kind}"
     if start == 0 or end == 0:
-        return "from or to 0 is not defined"
+        return f"{what} {zero} is not defined"
     if found and ratio_of_bases(found.power, start, end) > _MOST:
         return (
-            "between these levels is too steep: the lower one must be at least "
+            f"{what} between these levels is too steep: the lower one must be at least "
             f"2**-{62 * float(found.power):g} times the higher one. Take a larger P or closer levels"
         )
     return ""

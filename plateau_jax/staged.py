@@ -129,9 +129,8 @@ def _rows(stages: Sequence[Stage], start: Fraction) -> Iterator[Row]:
         elif steps == 0:
             yield hold("jump", begin, 0, target)
         else:
-            if reason := levels.undefined(shape, level, target):
-                article = "an" if shape == "exponential" else "a"
-                raise ValueError(f"stages[{index}]: {article} {shape} stage {reason}")
+            if reason := levels.undefined(shape, "stage", level, target):
+                raise ValueError(f"stages[{index}]: {reason}")
             yield Row("stage", begin, steps, level, target, shape)
         begin, level = begin + steps, target
     yield hold("end", begin, 0, level)
