@@ -129,7 +129,8 @@ def test_a_table_has_a_row_a_stage_and_only_the_columns_of_its_shapes():
     assert [column is None for column in flat.segments] == [column is None for column in every.segments]
 
 
-def test_traced_tables_move_without_a_compilation():
+def jitted_values():
+    """`multiplier` jitted, and a list with an item for each compilation."""
     compiled = []
 
     @jax.jit
@@ -137,6 +138,11 @@ def test_traced_tables_move_without_a_compilation():
         compiled.append(1)
         return multiplier(table, steps)
 
+    return values, compiled
+
+
+def test_traced_tables_move_without_a_compilation():
+    values, compiled = jitted_values()
     steps = np.arange(300, dtype=np.int32)
     for middle in (20, 1, 99):
         for level in (0.5, 0.25, 1.0, 1e-20):
@@ -148,13 +154,7 @@ def test_traced_tables_move_without_a_compilation():
 
 
 def test_a_power_moves_without_a_compilation():
-    compiled = []
-
-    @jax.jit
-    def values(table, steps):
-        compiled.append(1)
-        return multiplier(table, steps)
-
+    values, compiled = jitted_values()
     steps = np.arange(120, dtype=np.int32)
     for first, second, third in (("0.3", "2", "0.5"), ("20", "0.05", "4"), ("1.7", "0.5", "0.25")):
         shapes = f"1-x^{first}", f"(1-x)^{second}", f"t^-{third}"

@@ -86,13 +86,11 @@ def timm_cosine(
     assert warmup_prefix
     assert not t_in_epochs
 
-    def rate(step: int) -> float:
-        if step < warmup_t:
-            return warmup_lr_init + step * (peak - warmup_lr_init) / warmup_t
-        cycle, within = divmod(step - warmup_t, t_initial)
+    def decayed(step: int) -> float:
+        cycle, within = divmod(step, t_initial)
         return _fall(peak, lr_min, within / t_initial) if cycle < cycle_limit else lr_min
 
-    return rate
+    return _after_timms_warmup(decayed, peak, warmup_t, warmup_lr_init)
 
 
 def timm_poly(
@@ -114,10 +112,17 @@ def timm_poly(
     assert warmup_prefix
     assert not t_in_epochs
 
+    def decayed(step: int) -> float:
+        return lr_min + (peak - lr_min) * max(0.0, 1 - step / t_initial) ** power
+
+    return _after_timms_warmup(decayed, peak, warmup_t, warmup_lr_init)
+
+
+def _after_timms_warmup(decayed: Rate, peak: float, warmup_t: int, warmup_lr_init: float) -> Rate:
     def rate(step: int) -> float:
         if step < warmup_t:
             return warmup_lr_init + step * (peak - warmup_lr_init) / warmup_t
-        return lr_min + (peak - lr_min) * max(0.0, 1 - (step - warmup_t) / t_initial) ** power
+        return decayed(step - warmup_t)
 
     return rate
 
