@@ -4,12 +4,9 @@ import argparse
 import csv
 import json
 import os
-import shutil
 import signal
 import sys
 import warnings
-from collections.abc import Generator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TextIO
@@ -19,6 +16,7 @@ import numpy as np
 from plateau_jax import checks, comparison, plotting, rows
 from plateau_jax.comparison import compare
 from plateau_jax.curve import Curve
+from plateau_jax.output_files import is_stream, written
 from plateau_jax.plateau_curve import CurveArguments, PlateauCurve
 
 _EXAMPLES = """\
@@ -218,13 +216,13 @@ def _write_picture(curves: list[Curve], peak: np.float32, path: Path) -> None:
 
     figure: Any = Figure(figsize=(8, 4), layout="constrained")
     plotting.plot(curves, peak_value=float(peak), ax=figure.subplots())
-    path = path if path.suffix or _is_stream(path) else path.with_name(f"{path.name}.png")
-    with _written(path) as beside, beside.open("wb") as file:
+    path = path if path.suffix or is_stream(path) else path.with_name(f"{path.name}.png")
+    with written(path) as beside, beside.open("wb") as file:
         figure.savefig(file, dpi=120, format=path.suffix.removeprefix(".") or "png")
 
 
 def _write_csv(curve: Curve, peak: np.float32, path: Path) -> None:
-    with _written(path) as beside, beside.open("w", newline="") as file:
+    with written(path) as beside, beside.open("w", newline="") as file:
         _write_values(curve, peak, file)
 
 
@@ -235,45 +233,6 @@ def _write_values(curve: Curve, peak: np.float32, file: TextIO) -> None:
     for first in range(0, curve.total_steps + 1, chunk):
         steps = range(first, min(first + chunk, curve.total_steps + 1))
         writer.writerows(zip(steps, map(str, peak * curve(steps)), strict=True))
-
-
-@contextmanager
-def _written(path: Path) -> Generator[Path]:
-    """A path to write to, as `_whole` gives it; what was written, or could not be, is said."""
-    try:
-        with _whole(path) as beside:
-            yield beside
-    except (OSError, ValueError) as error:  # matplotlib raises ValueError for a format that it does not know
-        raise OSError(f"{path} cannot be written: {getattr(error, 'strerror', None) or error}") from None
-    if not _is_stream(path):
-        print(f"wrote {path}", file=sys.stderr)  # standard output may be data
-
-
-@contextmanager
-def _whole(path: Path) -> Generator[Path]:
-    """A path to write to. It replaces the file in one go, once all is written."""
-    if _is_stream(path):
-        yield path
-        return
-    target = path.resolve()  # a link stays a link
-    if not target.parent.is_dir():
-        raise FileNotFoundError(f"there is no folder {target.parent}")
-    beside = target.with_name(f".plateau_jax.{os.getpid()}.part")  # the file's own name may be of full length
-    try:
-        if target.exists():
-            target.open("ab").close()  # refused, where the file may not be written
-            beside.touch()
-            shutil.copymode(target, beside)
-        yield beside
-        beside.replace(target)
-    finally:
-        beside.unlink(missing_ok=True)
-
-
-def _is_stream(path: Path) -> bool:
-    """Whether the path must be written in place: a pipe, a device, or the file behind /dev/stdout."""
-    streams = "/dev", "/dev/fd", "/proc/self/fd"
-    return (path.exists() and not path.is_file()) or str(path.absolute().parent) in streams
 
 
 def _encodable(text: str, stream: TextIO) -> str:
