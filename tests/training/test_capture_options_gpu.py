@@ -91,7 +91,7 @@ def test_another_peak(name: str) -> None:
 
 @pytest.mark.parametrize("name", _NAMES)
 def test_a_clock_that_starts_in_mid_run(name: str) -> None:
-    steps, data = captured_and_eager(name, applied=7), on_gpu(batches(12))
+    steps, data = captured_and_eager(name, initial_updates=7), on_gpu(batches(12))
     for number, batch in enumerate(data):
         results = [step(batch) for step in steps]
         assert same(*results)

@@ -327,7 +327,7 @@ _CASES: list[tuple[type[Exception], str, dict[str, Any]]] = [
     (TypeError, "unit = True must be an integer", {"unit": True, "count": _of_rows}),
     (TypeError, "unit = 2.0 must be an integer", {"unit": 2.0, "count": _of_rows}),
     (ValueError, "2\\*\\*62", {"unit": 2**62 + 1, "count": _of_rows}),
-    (ValueError, "beside applied = 4", {"unit": 3, "count": _of_rows, "applied": 4}),
+    (ValueError, "beside initial_updates = 4", {"unit": 3, "count": _of_rows, "initial_updates": 4}),
 ]
 
 

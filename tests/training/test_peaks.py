@@ -60,13 +60,13 @@ def test_a_clock_that_starts_in_mid_run(name: str) -> None:
     optimizer = optimizer_of(name, model)
     first = TrainStep(model, optimizer, mean_loss, CURVE)
     train(first, data[:5])
-    step = TrainStep(model, optimizer, mean_loss, CURVE, applied=5)
+    step = TrainStep(model, optimizer, mean_loss, CURVE, initial_updates=5)
     assert same(train(step, data[5:]), expected[5:])
     assert same(step.state_dict()["applied"], 8)
 
 
 def test_a_clock_of_before_under_a_rule() -> None:
-    step, (batch,) = step_of(applied=7, hold=HoldBelow(1e9, steps=3)), batches(1)
+    step, (batch,) = step_of(initial_updates=7, hold=HoldBelow(1e9, steps=3)), batches(1)
     assert step(batch).lr.item() == pytest.approx(CURVE(7) * 0.01)
 
 
@@ -87,10 +87,10 @@ def test_a_decayed_rate_is_not_taken_as_the_peak(kind: Any, loaded: bool) -> Non
         state = through_a_file(optimizer.state_dict())
         optimizer = kind(model.parameters(), lr=0.01)
         optimizer.load_state_dict(state)
-    with pytest.raises(ValueError, match=r'applied = 3, but param_groups\[0\].*"initial_lr"'):
-        TrainStep(model, optimizer, mean_loss, CURVE, applied=3)
+    with pytest.raises(ValueError, match=r'initial_updates = 3, but param_groups\[0\].*"initial_lr"'):
+        TrainStep(model, optimizer, mean_loss, CURVE, initial_updates=3)
     optimizer.param_groups[0]["initial_lr"] = 0.01
-    result = TrainStep(model, optimizer, mean_loss, CURVE, applied=3)(batch)
+    result = TrainStep(model, optimizer, mean_loss, CURVE, initial_updates=3)(batch)
     assert result.lr.item() == pytest.approx(CURVE(3) * 0.01)
 
 
@@ -98,11 +98,11 @@ def test_a_decayed_rate_is_not_taken_as_the_peak(kind: Any, loaded: bool) -> Non
 def test_a_fresh_optimizer_has_its_peaks_in_its_groups(kind: Any) -> None:
     model, (batch,) = Net(), batches(1)
     groups = [{"params": model.first.parameters(), "lr": 0.02}, {"params": model.last.parameters()}]
-    step = TrainStep(model, kind(groups, lr=0.01), mean_loss, CURVE, applied=3)
+    step = TrainStep(model, kind(groups, lr=0.01), mean_loss, CURVE, initial_updates=3)
     assert step(batch).lr.tolist() == pytest.approx([CURVE(3) * 0.02, CURVE(3) * 0.01])
 
 
-@pytest.mark.parametrize(("applied", "error"), [(-1, ValueError), (1.5, TypeError), ("2", TypeError)])
-def test_a_bad_count(applied: Any, error: type[Exception]) -> None:
-    with pytest.raises(error, match="applied"):
-        step_of(applied=applied)
+@pytest.mark.parametrize(("updates", "error"), [(-1, ValueError), (1.5, TypeError), ("2", TypeError)])
+def test_a_bad_count(updates: Any, error: type[Exception]) -> None:
+    with pytest.raises(error, match="initial_updates"):
+        step_of(initial_updates=updates)

@@ -52,8 +52,8 @@ class Arguments(NamedTuple):
     """Those that may hold the clock."""
     precision: Precision
     carry: Carry | None
-    applied: int
-    """How many updates took place before."""
+    initial_updates: int
+    """Updates already made by another training loop."""
     unit: int | None
     """How many samples or tokens make one step of the curve; None where an update is one."""
     batch_counts: BatchCounts | None
@@ -75,7 +75,7 @@ def checked(
     carry: Any,
     hold: Rule | Sequence[Rule] | None,
     synchronize: Synchronize,
-    applied: int,
+    initial_updates: int,
     unit: int | None,
     count: CountFunction | None,
 ) -> Arguments:
@@ -104,10 +104,10 @@ def checked(
     if isinstance(wrapper, Sharded):
         for each in optimizers:
             check_shardable(each)
-    applied = checks.at_least("applied", applied, 0)
-    for each in optimizers if applied else ():
-        check_peaks_are_known(each, f"applied = {applied}")
-    unit = _checked_unit(unit, count, rules, applied)
+    initial_updates = checks.at_least("initial_updates", initial_updates, 0)
+    for each in optimizers if initial_updates else ():
+        check_peaks_are_known(each, f"initial_updates = {initial_updates}")
+    unit = _checked_unit(unit, count, rules, initial_updates)
     return Arguments(
         wrapper,
         tuple(optimizers),
@@ -119,7 +119,7 @@ def checked(
         rules,
         own_precision,
         None if carry is None else Carry(carry, device),
-        applied,
+        initial_updates,
         unit,
         None if count is None else BatchCounts(count, device),
         trainer_count(as_sequence(optimizer)),
@@ -127,7 +127,7 @@ def checked(
 
 
 def _checked_unit(
-    unit: int | None, count: CountFunction | None, rules: Sequence[Rule], applied: int
+    unit: int | None, count: CountFunction | None, rules: Sequence[Rule], initial_updates: int
 ) -> int | None:
     if unit is None and count is None:
         return None
@@ -138,10 +138,10 @@ def _checked_unit(
         raise TypeError(f"unit = {found} needs count=, a function of a batch; it is {count!r}")
     if rules:
         raise ValueError(f"unit = {found} beside hold: a rule holds a clock of updates alone")
-    if applied:
+    if initial_updates:
         raise ValueError(
-            f"unit = {found} beside applied = {applied}, which does not say what they consumed: "
-            "go on by load_state_dict"
+            f"unit = {found} beside initial_updates = {initial_updates}, which does not say what they "
+            "consumed: resume with load_state_dict"
         )
     return found
 

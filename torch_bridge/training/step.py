@@ -101,8 +101,8 @@ class TrainStep:
             whole until they are averaged. (With DDP's `static_graph` it is always the latter.) The numbers
             are the same, but for rounding.
         strict: The default of `load_state_dict`'s `strict`, which `Checkpoints` uses.
-        applied: So many updates took place before, in a loop of one's own: the clock starts there. Where the
-            optimizer has made steps already, its groups need their peaks in `initial_lr`.
+        initial_updates: Updates already made by another training loop; the schedule resumes from there. If
+            the optimizer has made steps already, its groups need their peaks in `initial_lr`.
         has_aux: `loss_fn` returns aux beside the loss, any pytree of tensors: metrics, outputs.
             `result.aux` has one for each micro-batch.
         unit: How many samples or tokens make one step of the curve, beside `count`; up to 2⁶². The clock is
@@ -126,9 +126,9 @@ class TrainStep:
             parameters that are not the model's, that it has twice or that another optimizer has too, with a
             scheduler attached, or with a `state_dict` of a form of its own; fp16 parameters with
             `precision="fp16"`; `cuda_graph=True` where an update cannot be captured; several curves with
-            `hold`, or a curve without a flat part for `HoldUntilFlat`; an `applied` that is negative, or that
-            comes with optimizers whose peaks are not known; a `unit` below 1 or above 2⁶², or beside `hold`
-            or `applied`.
+            `hold`, or a curve without a flat part for `HoldUntilFlat`; an `initial_updates` that is negative,
+            or that comes with optimizers whose peaks are not known; a `unit` below 1 or above 2⁶², or beside
+            `hold` or `initial_updates`.
 
     Warns:
         CurveWarning: The model is not wrapped, and a process group of several ranks runs: each rank trains
@@ -186,7 +186,7 @@ class TrainStep:
         hold: Rule | Sequence[Rule] | None = None,
         synchronize: Synchronize = "update",
         strict: bool = True,
-        applied: int = 0,
+        initial_updates: int = 0,
         has_aux: bool = False,
         unit: int | None = None,
         count: CountFunction | None = None,
@@ -203,7 +203,7 @@ class TrainStep:
             carry=carry,
             hold=hold,
             synchronize=synchronize,
-            applied=applied,
+            initial_updates=initial_updates,
             unit=unit,
             count=count,
         )
@@ -416,4 +416,4 @@ def _clock_for(found: Arguments) -> Clock:
     end = End(found.curves, found.unit)
     if found.unit is not None:
         return CountedClock(found.curves, found.peaks, found.device, found.unit, end)
-    return UpdateClock(found.curves, found.peaks, found.device, found.rules, found.applied, end)
+    return UpdateClock(found.curves, found.peaks, found.device, found.rules, found.initial_updates, end)
