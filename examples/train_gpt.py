@@ -11,11 +11,11 @@ with the names of https://github.com/karpathy/nanoGPT.
 
     python examples/train_gpt.py
     python examples/train_gpt.py --steps 3000 --accumulation 2
+    python examples/train_gpt.py --global-batch 64    (in micro-batches as large as memory allows)
     python examples/train_gpt.py --optimizer muon
     python examples/train_gpt.py --precision bf16 --compile --cuda-graph --width 512 --layers 8
     python examples/train_gpt.py --resume         (with the settings of the checkpoint, unless given again)
     torchrun --nproc-per-node 2 examples/train_gpt.py --distribute fsdp --checkpoint-activations
-    torchrun --nproc-per-node 2 examples/train_gpt.py --distribute ddp --global-batch 64
 """
 
 import program
@@ -189,6 +189,8 @@ def arguments():
     processes = int(os.environ.get("WORLD_SIZE", "1"))
     if processes > 1 and args.distribute is None:
         parser.error("under torchrun give --distribute ddp or --distribute fsdp")
+    if processes > 1 and args.global_batch is not None:
+        parser.error("--global-batch tries micro-batches in one process; torchrun needs --batch-size")
     if args.batch_size % processes:
         parser.error(f"--batch-size {args.batch_size} must be a multiple of the {processes} processes")
     program.check_device(parser, args.device)
@@ -205,32 +207,34 @@ def main() -> None:
     unseen_rows = unseen_rows[:: max(1, len(unseen_rows) // 256)]
     by_frequencies = loss_of_frequencies(training, unseen_rows[:, 1:])
 
-    torch.manual_seed(args.seed)
-    gpt = GPT(args.layers, args.width, args.context)
     curve = PlateauCurve(args.steps, warmup_steps=args.steps // 10, plateaus=[(20, 40)], min_lr_ratio=0.02)
     modes = {"precision": args.precision, "compile": args.compile, "cuda_graph": args.cuda_graph}
 
     def make_step():
-        return TrainStep(model, optimizers(args, gpt), loss_fn, curve, max_norm=1.0, **modes)
-
-    def make_batch(count):
-        return rows[:count].to(device)
-
-    log, done = MetricLog(every=10, keep=args.every), 0
-    try:
+        torch.manual_seed(args.seed)
+        gpt = GPT(args.layers, args.width, args.context)
         if args.checkpoint_activations:
             checkpoint_activations(gpt, Block)
         model = distribute(gpt, args.distribute, blocks=Block, device=args.device)
-        device = next(model.parameters()).device
+        return TrainStep(model, optimizers(args, gpt), loss_fn, curve, max_norm=1.0, **modes)
+
+    def make_batch(count):
+        return rows[:count].to(args.device)
+
+    log, done = MetricLog(every=10, keep=args.every), 0
+    try:
         if args.global_batch is not None:
-            limit = len(rows) // processes
-            size, args.accumulation = find_batch_size(make_step, make_batch, args.global_batch, limit=limit)
-            args.batch_size = size * processes
+            args.batch_size, args.accumulation = find_batch_size(
+                make_step, make_batch, args.global_batch, limit=len(rows)
+            )
+        step = make_step()
+        model = step.model
+        device = next(model.parameters()).device
         # No workers: reading rows from memory costs less than sending them between processes.
         loader = make_loader(rows, args.batch_size // processes, device=device, num_workers=0, seed=args.seed)
         unseen = make_loader(unseen_rows, 32 // processes, training=False, device=device, num_workers=0)
         feed, unseen = prefetch(loader, device), prefetch(unseen, device)
-        step, checkpoints = make_step(), Checkpoints(args.checkpoints)
+        checkpoints = Checkpoints(args.checkpoints)
         parts = {"step": step, "feed": feed, "log": log}
         if args.resume:
             done = checkpoints.load(**parts) or 0
@@ -246,7 +250,7 @@ def main() -> None:
     def loss_on_unseen():
         return evaluate(model, unseen, loss_fn, precision=args.precision)
 
-    parameters = sum(parameter.numel() for parameter in gpt.parameters())
+    parameters = sum(parameter.numel() for parameter in model.parameters())
     where = f"{processes} processes with {args.distribute}" if processes > 1 else f"{device}"
     say(f"{len(training):,} bytes to learn from, {parameters:,} parameters, on {where}")
     say(f"an update: {args.accumulation} micro-batches of {args.batch_size} sequences")

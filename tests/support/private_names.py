@@ -21,8 +21,7 @@ DDP = (
 FSDP = {
     "state": "_is_root _training_state _modules_to_run_forward _state_ctx _mp_policy",
     "state context": "all_states",
-    "group": "_all_gather_comm _reduce_scatter_comm _all_reduce_hook _is_hsdp mesh_info fsdp_params "
-    "gradient_divide_factor post_forward_mesh_info _training_state _all_gather_result _post_reduce_event "
+    "group": "fsdp_params gradient_divide_factor _training_state _all_gather_result _post_reduce_event "
     "_all_reduce_state _reshard_after_forward_event _partial_reduce_output _post_forward_indices _to_sharded",
     "parameter": "to_sharded _unsharded_param unsharded_accumulated_grad",
 }
@@ -113,9 +112,7 @@ def missing_under_fsdp() -> list[str]:
     assert groups[0].gradient_divide_factor is None
     cast("Any", model).set_gradient_divide_factor(2.0)
     assert groups[0].gradient_divide_factor == 2.0
-    kinds = [kind.__name__ for kind in type(groups[0].mesh_info).__mro__]
-    missing = [] if "FSDPMeshInfo" in kinds else ["FSDPMeshInfo"]
-    return missing + [name for thing, names in used for name in names.split() if not hasattr(thing, name)]
+    return [name for thing, names in used for name in names.split() if not hasattr(thing, name)]
 
 
 class _Derived(DTensor): ...

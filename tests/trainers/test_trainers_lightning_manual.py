@@ -25,7 +25,7 @@ from support.trainers import same_weights
 from torch import Tensor
 
 from plateau_jax import PlateauCurve
-from torch_bridge import TrainStep, find_batch_size, make_loader
+from torch_bridge import TrainStep, make_loader
 
 pytestmark = [
     pytest.mark.slow,
@@ -213,24 +213,6 @@ def test_an_update_that_fails_does_not_count(tmp_path: Path) -> None:
     _, trainer = fit(module, tmp_path, max_steps=4, profiler=profiler)
     assert module.counts == [1, 1, 2, 2, 3, 4]
     assert len(profiler.recorded_durations["optimizer_step"]) == trainer.global_step == 4
-
-
-class Tried(ByStep):
-    """Looks for the size of its micro-batches in the middle of its training."""
-
-    def update(self, batches: Sequence[Any]) -> None:
-        if not self.counts:
-
-            def make_step() -> TrainStep:
-                return TrainStep(self.net, self.optimizers(), self.loss_of, CURVE)
-
-            find_batch_size(make_step, lambda rows: trainers.dataset(rows).tensors, 8)
-        super().update(batches)
-
-
-def test_updates_on_trial_do_not_count() -> None:
-    (tried,) = runs(Tried(), max_steps=4)
-    assert tried[1:] == (4, [1, 2, 3, 4])
 
 
 def test_without_the_trainer_it_runs(tmp_path: Path) -> None:

@@ -4,16 +4,11 @@ torch keeps a state for each module under `fully_shard`. A state has groups of p
 a group are gathered, and their gradients reduced, by one collective.
 """
 
-import copy
-from collections.abc import Callable, Generator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
 from typing import Any, cast
 
 import torch
-from torch import Tensor, nn
-from torch.distributed import ProcessGroup
-
-from torch_bridge.distributed.attributes import replaced
+from torch import nn
 
 
 def is_sharded(module: nn.Module) -> bool:
@@ -86,72 +81,8 @@ def _forget(root: Any) -> None:
                     parameter.unsharded_accumulated_grad = None
 
 
-@contextmanager
-def without_collectives(module: Any) -> Generator[None]:
-    """A module that `fully_shard` was called on runs no collective inside.
-
-    A gathered parameter is this rank's shard, repeated once for each rank; a reduced gradient is the shard
-    of this rank's own gradient. torch allocates its buffers as always.
-    """
-    with ExitStack() as stack:
-        for group in _groups(module._get_fsdp_state()):
-            gather, reduce = _RepeatedShard(group._all_gather_comm), _OwnShard(group._reduce_scatter_comm)
-            stack.enter_context(replaced(group, _all_gather_comm=gather, _reduce_scatter_comm=reduce))
-            if group._all_reduce_hook is not None:
-                stack.enter_context(replaced(group, _all_reduce_hook=_do_nothing))
-            if group._is_hsdp:
-                # As if sharded along one dimension: the all-reduce along the other cannot be replaced.
-                hybrid, sharded = group.mesh_info, copy.copy(group.mesh_info)
-                kinds: Sequence[Any] = type(hybrid).__mro__
-                sharded.__class__ = next(kind for kind in kinds if kind.__name__ == "FSDPMeshInfo")
-                stack.callback(_exchange_mesh, group, sharded, hybrid)
-                _exchange_mesh(group, hybrid, sharded)
-        yield
-
-
 def _groups(state: Any) -> Sequence[Any]:
     """A state's groups of parameters; until torch 2.13 there is at most one."""
     if hasattr(state, "_fsdp_param_groups"):
         return state._fsdp_param_groups
     return [state._fsdp_param_group] if state._fsdp_param_group else []
-
-
-def _exchange_mesh(group: Any, old: Any, new: Any) -> None:
-    """Where the old one still stands: torch sets one of the two anew in its first pass."""
-    for name in ("mesh_info", "post_forward_mesh_info"):
-        if getattr(group, name) is old:
-            setattr(group, name, new)
-
-
-def _do_nothing(_: Tensor) -> None: ...
-
-
-class _RepeatedShard:
-    """In place of an all-gather: this rank's shard, once for each rank."""
-
-    def __init__(self, real: Any) -> None:
-        self.allocate: Callable[..., Tensor] = real.allocate
-
-    def __call__(
-        self, output_tensor: Tensor, input_tensor: Tensor, group: ProcessGroup, async_op: bool = False
-    ) -> None:
-        for part in output_tensor.chunk(group.size()):
-            if part.data_ptr() != input_tensor.data_ptr():
-                part.copy_(input_tensor)
-
-
-class _OwnShard:
-    """In place of a reduce-scatter: this rank's shard of its own gradient."""
-
-    def __init__(self, real: Any) -> None:
-        self.allocate: Callable[..., Tensor] = real.allocate
-
-    def __call__(
-        self,
-        output_tensor: Tensor,
-        input_tensor: Tensor,
-        group: ProcessGroup,
-        op: Any,
-        async_op: bool = False,
-    ) -> None:
-        output_tensor.copy_(input_tensor.chunk(group.size())[group.rank()])

@@ -1,24 +1,26 @@
-"""The largest micro-batch that runs, found by trying."""
+"""The largest micro-batch that fits in memory, found by trying."""
 
 import gc
 import math
+import random
+import weakref
 from collections.abc import Callable, Generator
-from contextlib import AbstractContextManager, contextmanager
-from itertools import count
+from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from torch_bridge.core import checks
 from torch_bridge.distributed import processes
-from torch_bridge.distributed.agreement import on_all_ranks
-from torch_bridge.loop.preserved_state import random_states_kept, states_kept
-from torch_bridge.training.step import TrainStep
+from torch_bridge.training.result import StepResult
 
-# Two; more are needed while fp16 skips until its scale fits, and before a CUDA graph is captured.
-_MOST_UPDATES = 20
+# The optimizer makes its states in the first update, and a CUDA graph is captured in the fourth, or in the
+# fifth if fused SGD has to make its momentum first.
+_UPDATES = 5
+_MOST_CALLS = 24  # fp16 skips up to 16 updates until its loss scale fits
 _SIGNS = (
     "DefaultCPUAllocator: can't allocate memory",
     "DefaultCPUAllocator: not enough memory",
@@ -35,82 +37,83 @@ def find_batch_size(
     *,
     limit: int | None = None,
 ) -> tuple[int, int]:
-    """The largest micro-batch that runs, and how many make an update of the global batch.
+    """Find the largest micro-batch that fits in memory, and how many of them make the global batch.
 
-        micro_batch · accumulation · ranks = global_batch
+        micro_batch · accumulation = global_batch
 
-    It bisects the divisors of global_batch/ranks, which takes about log₂ of their number of trials.
-    If a micro-batch does not fit, larger ones are taken not to fit either.
+    The search bisects the divisors of `global_batch`: if a micro-batch does not fit, larger ones don't
+    either. Each trial builds a step and makes five updates. An update holds all of its micro-batches in
+    memory and runs two of them, the second with the gradients of the first in memory. The step is then
+    thrown away and its memory freed. The random states of torch, NumPy and Python are restored at the end.
 
-    A trial makes two updates, since the optimizer makes its states in the first. An update holds all of its
-    micro-batches in memory and runs two of them, the second with the gradients of the first in memory.
-    Afterwards everything is restored: weights, buffers, gradients and modes of
-    `step.model`, states and settings of `step.optimizers`, the random states of torch, NumPy and Python.
-    During the search, copies of these are in host memory. Memory is freed after each trial.
-
-    With several ranks, every rank calls it. Trials run no collectives; after each trial the ranks agree, and
-    a size must fit on every rank. Memory that communication needs beyond its buffers is not measured, above
-    all that of blocks which `fully_shard` gathers ahead: set `limit` to leave some room.
+    The search runs in one process. For training on n ranks, run it beforehand with the global batch divided
+    by n, and set `limit` below the result to leave memory for communication.
 
     Args:
-        make_step: Builds a new `TrainStep` at each call, over the same model and optimizer or new ones. (It
-            may build another callable that takes micro-batches; then only what its attributes `model` and
-            `optimizers` hold is restored.)
-        make_batch: `make_batch(micro_batch)` returns a micro-batch as training passes them to the step.
-        global_batch: Samples an update, over all ranks; 1 to 2³¹ - 1.
+        make_step: Builds a new model, a new optimizer and a `TrainStep` over them (or another callable that
+            takes micro-batches). Nothing else may hold the model.
+        make_batch: `make_batch(micro_batch)` returns a micro-batch of that many samples, on the device.
+        global_batch: Samples in an update.
         limit: The largest micro-batch to try.
 
     Returns:
         micro_batch and accumulation.
 
     Raises:
-        TypeError: A function that can't be called, or a number that is no integer.
-        ValueError: A number out of its range; a global batch that can't be divided by the number of ranks.
-        RuntimeError: Not even one sample fits; an error in another rank.
+        ValueError: `make_step` returned a step over a model that existed before.
+        RuntimeError: Not even one sample fits; there are several processes.
 
-    All errors of `make_step` are raised, and all errors of `make_batch` and the step but "out of memory".
-
-    >>> from plateau_jax import PlateauCurve
-    >>> model = torch.nn.Linear(2, 1)
-    >>> optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, fused=True)
+    >>> from torch_bridge import PlateauCurve, TrainStep
     >>> def make_step():
+    ...     model = torch.nn.Linear(2, 1)
+    ...     optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, fused=True)
     ...     return TrainStep(model, optimizer, lambda model, batch: model(batch).mean(), PlateauCurve(100))
     >>> find_batch_size(make_step, lambda micro_batch: torch.ones(micro_batch, 2), 96, limit=40)
     (32, 3)
     """
-
-    def candidates() -> list[int]:
-        for name, function in (("make_step", make_step), ("make_batch", make_batch)):
-            if not callable(function):
-                raise TypeError(f"{name} = {function!r} must be callable")
-        share, rest = divmod(checks.count("global_batch", global_batch), processes.count())
-        if rest:
-            raise ValueError(
-                f"global_batch = {global_batch} can't be divided by the {processes.count()} ranks"
-            )
-        most = share if limit is None else checks.at_least("limit", limit, 1)
-        return [size for size in _divisors(share) if size <= most]
-
-    sizes, *others = on_all_ranks(candidates)
-    if any(other != sizes for other in others):
-        raise ValueError("global_batch and limit are not the same in all ranks")
-    share = int(global_batch) // processes.count()  # of NumPy's integers too
-    fitting, unfit = 0, len(sizes)  # so many fit; from there on none does
-    while fitting < unfit:
-        middle = (fitting + unfit) // 2
-        size = sizes[middle]
-        fits = all(on_all_ranks(lambda size=size: _fits(make_step, make_batch, size, share // size)))
-        fitting, unfit = (middle + 1, unfit) if fits else (fitting, middle)
+    for name, function in (("make_step", make_step), ("make_batch", make_batch)):
+        if not callable(function):
+            raise TypeError(f"{name} = {function!r} must be callable")
+    samples = checks.at_least("global_batch", global_batch, 1)
+    most = samples if limit is None else checks.at_least("limit", limit, 1)
+    if processes.count() > 1:
+        raise RuntimeError(
+            f"find_batch_size runs in one process, and there are {processes.count()}: run it beforehand in a "
+            f"process of its own, with global_batch = {samples} divided by the number of ranks"
+        )
+    with _random_states_kept():
+        _check_is_new(make_step)
+        sizes = [size for size in _divisors(samples) if size <= most]
+        # Bisection bounds: sizes[:fitting] fit, sizes[unfit:] do not.
+        fitting, unfit = 0, len(sizes)
+        while fitting < unfit:
+            middle = (fitting + unfit) // 2
+            fits = _fits(make_step, make_batch, sizes[middle], samples // sizes[middle])
+            _free_memory()
+            fitting, unfit = (middle + 1, unfit) if fits else (fitting, middle)
     if not fitting:
         raise RuntimeError(
             "not even a micro-batch of one sample fits: see checkpoint_activations, and fully_shard"
         )
-    return sizes[fitting - 1], share // sizes[fitting - 1]
+    return sizes[fitting - 1], samples // sizes[fitting - 1]
 
 
 def _divisors(number: int) -> list[int]:
     small = [size for size in range(1, math.isqrt(number) + 1) if number % size == 0]
     return sorted({*small, *(number // size for size in small)})
+
+
+def _check_is_new(make_step: Callable[[], Any]) -> None:
+    """Refuse a `make_step` over a model that something else holds: trials would train it."""
+    model = getattr(make_step(), "model", None)
+    parameters = [] if model is None else [weakref.ref(parameter) for parameter in model.parameters()]
+    del model
+    _free_memory()
+    if any(parameter() is not None for parameter in parameters):
+        raise ValueError(
+            "the model of the step that make_step returned exists outside of it, and trials would train it: "
+            "build the model and its optimizer inside make_step, and keep no reference to them"
+        )
 
 
 def _fits(
@@ -119,29 +122,12 @@ def _fits(
     size: int,
     accumulation: int,
 ) -> bool:
+    """Whether a new step makes its updates with the memory that there is."""
+    step = make_step()  # an error here is not the batch's
     try:
-        with random_states_kept():
-            return _runs(make_step(), make_batch, size, accumulation)
-    finally:
-        gc.collect()
-        if torch.cuda.is_initialized():
-            torch.cuda.empty_cache()
-
-
-def _runs(step: Any, make_batch: Callable[[int], Any], size: int, accumulation: int) -> bool:
-    """Whether updates run with the memory that there is."""
-    kept = states_kept(getattr(step, "model", None), getattr(step, "optimizers", ()))
-    try:
-        with step._trial(kept) if isinstance(step, TrainStep) else _trial_of_another(kept) as is_done:
-            for _ in range(_MOST_UPDATES):
-                batch = make_batch(size)
-                held = [
-                    batch,
-                    *(pytree.tree_map_only(Tensor, torch.clone, batch) for _ in range(accumulation - 1)),
-                ]
-                step(*held[:2])
-                if is_done():
-                    break
+        for calls in range(1, _MOST_CALLS + 1):
+            if calls - _skipped_after_update(step, make_batch(size), accumulation) == _UPDATES:
+                break
     except Exception as error:
         if not _is_out_of_memory(error):
             raise
@@ -149,16 +135,33 @@ def _runs(step: Any, make_batch: Callable[[int], Any], size: int, accumulation: 
     return True
 
 
+def _skipped_after_update(step: Callable[..., Any], batch: Any, accumulation: int) -> int:
+    """Make an update with the memory that training needs; return how many the step has skipped so far."""
+    copies = [pytree.tree_map_only(Tensor, torch.clone, batch) for _ in range(accumulation - 1)]
+    result = step(batch, *copies[:1])
+    return int(result.skipped) if isinstance(result, StepResult) else 0
+
+
+def _free_memory() -> None:
+    gc.collect()  # modules, graphs and tracebacks refer to each other in cycles
+    if torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
+
+
 @contextmanager
-def _trial_of_another(kept: AbstractContextManager[Any]) -> Generator[Callable[[], bool]]:
-    """As `TrainStep._trial`, for another callable: done after two calls."""
-    calls = count(1)
-    with kept:
-        yield lambda: next(calls) == 2
+def _random_states_kept() -> Generator[None]:
+    """How many trials there are depends on the memory, and a run's random numbers should not."""
+    numpy, python = np.random.get_state(), random.getstate()  # noqa: NPY002 (the state that is to be kept)
+    try:
+        with torch.random.fork_rng(range(torch.cuda.device_count())):
+            yield
+    finally:
+        np.random.set_state(numpy)  # noqa: NPY002 (the same)
+        random.setstate(python)
 
 
 def _is_out_of_memory(error: BaseException | None) -> bool:
-    """Whether an error, or what it came from, says that there was no memory."""
+    """Whether an error, or its cause, says that there was no memory."""
     while error is not None:
         if isinstance(error, torch.OutOfMemoryError | MemoryError):
             return True

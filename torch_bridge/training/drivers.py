@@ -114,7 +114,6 @@ class Drivers:
     def __init__(self, optimizers: Sequence[Optimizer], clock: Clock) -> None:
         self._optimizers, self._clock = optimizers, clock
         self._parameters = self._present_parameters()
-        self._before = [(group, dict(group)) for group in all_groups(optimizers)]
         self.is_torn = self._has_stepped = False
         self._versions: list[int] = []
         self.bind()
@@ -149,12 +148,6 @@ class Drivers:
         """Let the groups say what their peaks are, as beside a torch scheduler."""
         for group, peak in zip(all_groups(self._optimizers), self._clock.peaks, strict=True):
             group["initial_lr"] = peak
-
-    def untie(self) -> None:
-        """Give the groups the settings back that they had at first."""
-        for group, settings in self._before:
-            group.clear()
-            group.update(settings)
 
     def _present_parameters(self) -> list[list[int]]:
         return [list(map(id, group["params"])) for group in all_groups(self._optimizers)]

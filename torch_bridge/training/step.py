@@ -1,7 +1,6 @@
 """`TrainStep`: a training update as a call, and its state."""
 
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any, Never
 
 import torch
@@ -9,7 +8,6 @@ from torch import nn
 from torch.optim import Optimizer
 
 from torch_bridge.core import Curve, Rule
-from torch_bridge.distributed.local_trial import TrialWrapper, without_collectives
 from torch_bridge.schedulers.param_groups import given_peaks
 from torch_bridge.training import snapshot
 from torch_bridge.training.arguments import Arguments, OnNonfinite, Synchronize, checked
@@ -328,36 +326,6 @@ class TrainStep:
         if self._graphs is not None:
             self._graphs.drop()
         self._foundation.settle()
-
-    @contextmanager
-    def _trial(self, kept: AbstractContextManager[Any]) -> Generator[Callable[[], bool]]:
-        """Updates of this rank alone, without a collective; what they compute means nothing.
-
-        At the end the parameter groups have the settings again that they had before the step was built.
-
-        Args:
-            kept: Puts model and optimizers back to where they are now.
-
-        Yields:
-            A function that says whether an update has been run in every form that it takes: two took place,
-            and with `cuda_graph` one was captured. It synchronizes with the device.
-        """
-        before = self._clock.read_counts().applied
-
-        def is_done() -> bool:
-            applied = self._clock.read_counts().applied
-            return applied - before >= 2 and (self._graphs is None or bool(self._graphs.recorded))
-
-        whole = self._update.wrapper
-        self._update.wrapper = TrialWrapper(whole)
-        count, self._count_in_trainer = self._count_in_trainer, None
-        try:
-            with kept, without_collectives(self.model):
-                yield is_done
-        finally:
-            self._update.wrapper = whole
-            self._count_in_trainer = count
-            self._drivers.untie()
 
     def state_dict(self) -> TrainStepState:
         """A snapshot in host memory, which later updates do not change. Synchronizes with the device.
