@@ -5,7 +5,7 @@ from itertools import product
 import numpy as np
 import pytest
 import torch
-from support.distributed_updates import Case, Run, in_words, multiplications, train_all
+from support.distributed_updates import Case, Run, all_reads, in_words, multiplications, train_all
 from support.processes import run
 
 pytestmark = pytest.mark.slow
@@ -134,6 +134,16 @@ def test_gradients_are_multiplied_no_more_than_needed() -> None:
         [torch.float32] * (1 if (case.loss, case.precision) == ("mean", "fp32") else 2) for case in cases
     ]
     assert run(multiplications, cases) == [expected, expected]
+
+
+def test_no_update_synchronizes_with_the_device() -> None:
+    cases = [
+        Case(wrapper, "adamw", loss, 2, 0.1, precision, synchronize, spoiled=((3, 1, _nan),))
+        for wrapper, loss, precision, synchronize in product(
+            _WRAPPERS, ("mean", "device pair"), ("fp32", "fp16"), ("update", "micro")
+        )
+    ]
+    assert run(all_reads, cases) == [[[]] * len(cases)] * 2
 
 
 def test_hybrid_sharding_over_four_ranks() -> None:

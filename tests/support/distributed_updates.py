@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 import torch
 from support import distributed_models
+from support.reads import Reads
 from support.training import CURVE, OPTIMIZERS, Net, Recurrent, optimizer_of
 from torch import Tensor, distributed, nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
@@ -181,6 +182,23 @@ def multiplications(cases: Sequence[Case]) -> list[list[torch.dtype]]:
             step(*(batch_of(case, 0, distributed.get_rank(), number) for number in range(case.accumulation)))
         found.append(mode.dtypes)
     return found
+
+
+def all_reads(cases: Sequence[Case]) -> list[list[str]]:
+    """What synchronizes with the device from the third update to the last, for each case."""
+    return [_reads(case) for case in cases]
+
+
+def _reads(case: Case) -> list[str]:
+    step, rank = step_of(case), distributed.get_rank()
+    names: list[str] = []
+    for update in range(case.updates):
+        batches = [batch_of(case, update, rank, number) for number in range(case.accumulation)]
+        with Reads() as found:
+            step(*batches)
+        names += found.names if update > 1 else []
+    # FSDP2 frees memory, and allocates it again, through storages.
+    return [name for name in names if name != "untyped_storage"]
 
 
 def in_words(case: Case) -> Run:

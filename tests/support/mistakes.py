@@ -1,10 +1,11 @@
-"""Mistakes in a group of ranks: layers without gradients, averaging switched off, losses of two kinds."""
+"""Mistakes and errors in a group of ranks: layers without gradients, no averages, losses of two kinds."""
 
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 from unittest.mock import patch
 
+import pytest
 import torch
 from support import distributed_updates
 from support.distributed_models import Skipping, whole
@@ -41,11 +42,44 @@ def _weights(model: nn.Module) -> list[Any]:
     return [array.tolist() for array in whole(list(model.parameters()))]
 
 
-def refused_under_ddp(case: str) -> tuple[str, bool, list[Any], int]:
-    """The error of an update that leaves a layer without gradients, and whether it changed nothing.
+def said_after_an_error(cases: Sequence[tuple[str, str]]) -> list[set[str]]:
+    """What each call of a step says after an error that all ranks had in one update, for each case.
 
-    Then weights and `applied`, after an update in which all layers get gradients.
+    A case is a wrapper, and the place of the error: "forward", "backward" or "optimizer".
     """
+    return [_said_after_an_error(*case) for case in cases]
+
+
+def _said_after_an_error(wrapper: str, place: str) -> set[str]:
+    def fail(*_: Any) -> Any:
+        raise KeyboardInterrupt
+
+    def fail_backward(_: Any, __: Any, output: Tensor) -> None:
+        output.register_hook(fail)
+
+    model: Any = distributed_updates.wrapped(Case(wrapper), Skipping())
+    step = _step_of(model)
+    step(_batch(0, 0, True))
+    state = step.state_dict()
+    part = next(module for module in model.modules() if isinstance(module, nn.Linear))
+    hook = {
+        "forward": lambda: part.register_forward_hook(fail),
+        "backward": lambda: part.register_forward_hook(fail_backward),
+        "optimizer": lambda: step.optimizer.register_step_pre_hook(fail),
+    }[place]()
+    with pytest.raises(KeyboardInterrupt):
+        step(_batch(1, 0, True))
+    hook.remove()
+    said: set[str] = set()
+    for call in (lambda: step(_batch(1, 0, True)), step.state_dict, lambda: step.load_state_dict(state)):
+        with pytest.raises(RuntimeError) as caught:
+            call()
+        said.add(str(caught.value))
+    return said
+
+
+def refused_under_ddp(case: str) -> tuple[str, bool]:
+    """The error of an update that leaves a layer without gradients, and whether it changed no weight."""
     plain = Skipping()
     model = DistributedDataParallel(plain)
     if case == "frozen after wrapping":
@@ -54,18 +88,10 @@ def refused_under_ddp(case: str) -> tuple[str, bool, list[Any], int]:
     if case == "frozen while training":
         step(_batch(0, 0, True))
         plain.around.requires_grad_(False)
-    before, applied = _weights(plain), int(step.state_dict()["applied"])
-    uses_all = case.startswith("frozen")
-    said = ""
-    try:
-        step(_batch(1, 0, True), _batch(1, 1, uses_all))
-    except RuntimeError as error:
-        said = str(error)
-    unchanged = _weights(plain) == before and step.state_dict()["applied"] == applied
-    if case != "frozen after wrapping":  # then the optimizer does not have it
-        plain.around.requires_grad_(True)
-        applied = int(step(_batch(2, 0, True), _batch(2, 1, True)).applied)
-    return said, unchanged, _weights(plain), applied
+    before = _weights(plain)
+    with pytest.raises(RuntimeError) as caught:
+        step(_batch(1, 0, True), _batch(1, 1, case.startswith("frozen")))
+    return str(caught.value), _weights(plain) == before
 
 
 def all_kinds_of_losses(cases: Sequence[tuple[str, str, str]]) -> list[tuple[float, int, int, bool]]:
@@ -98,12 +124,8 @@ def two_kinds_of_losses(wrapper: str, precision: Any, first: str) -> tuple[float
     return float(result.loss), int(applied), int(skipped), _weights(model) == before
 
 
-def updates_without_an_average(wrong: str, is_compiled: bool) -> tuple[str, bool, bool]:
-    """The error of an update whose loss passes by DistributedDataParallel.
-
-    Then whether it changed nothing, and whether the next update, in which loss_fn calls it, leaves the same
-    weights on all ranks.
-    """
+def updates_without_an_average(wrong: str, is_compiled: bool) -> tuple[str, bool]:
+    """The error of an update whose loss passes by the wrapper, and whether it changed no weight."""
     plain = Skipping()
     model: Any = DistributedDataParallel(plain)
     is_right = True
@@ -119,23 +141,15 @@ def updates_without_an_average(wrong: str, is_compiled: bool) -> tuple[str, bool
                 model(*batch)  # another look is no mistake
         return loss
 
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     # Warnings of torch.compile where it comes upon DistributedDataParallel.
     warnings.filterwarnings("ignore", "`torch.jit.script_method` is deprecated", DeprecationWarning)
     warnings.filterwarnings("ignore", "The .grad attribute of a Tensor that is not a leaf", UserWarning)
-    called: Any = torch.compile(loss_fn, backend="eager") if is_compiled else loss_fn
-    step = TrainStep(model, optimizer, called, CURVE)
+    step = _step_of(model, torch.compile(loss_fn, backend="eager") if is_compiled else loss_fn)
     step(_batch(0, 0, True))
-    before, said, is_right = _weights(plain), "", False
-    try:
+    before, is_right = _weights(plain), False
+    with pytest.raises(RuntimeError) as caught:
         step(_batch(1, 0, True), _batch(1, 1, True))
-    except RuntimeError as error:
-        said = str(error)
-    unchanged, is_right = _weights(plain) == before and int(step.state_dict()["applied"]) == 1, True
-    step(_batch(1, 0, True), _batch(1, 1, True))
-    everywhere: list[Any] = [None] * distributed.get_world_size()
-    distributed.all_gather_object(everywhere, _weights(plain))
-    return said, unchanged, everywhere[0] == everywhere[1] != before
+    return str(caught.value), _weights(plain) == before
 
 
 def _mean_of(model: nn.Module, batch: Tensor) -> Tensor:

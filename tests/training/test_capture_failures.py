@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from support.graphs import CPU, WARM_UPS, Sums, without_cuda
-from support.training import batches, same, step_of, train
+from support.training import batches, contents, same, step_of, train
 from torch import Tensor
 
 from torch_bridge.training.capture import Graphs
@@ -186,3 +186,19 @@ def test_settings_that_no_graph_can_have_change_nothing(kept: list[Tensor]) -> N
         group["fused"] = True
         assert same(train(step, batches(1)), train(eager, batches(1)))
         assert step._drivers.steady
+
+
+def test_a_failed_capture_leaves_no_partial_update(kept: list[Tensor]) -> None:
+    """It fails while the optimizer steps, but a capture executes nothing."""
+
+    def fail(*_: Any) -> None:
+        raise _OfTheUser
+
+    step, eager, (batch,) = step_of(), step_of(), batches(1)
+    step._graphs = Graphs(step._update, step._drivers, CPU)
+    assert same(train(step, [batch] * WARM_UPS), train(eager, [batch] * WARM_UPS))
+    hook = step.optimizer.register_step_pre_hook(fail)
+    with pytest.raises(_OfTheUser):
+        step(batch)
+    hook.remove()
+    assert same(contents(step), contents(eager))

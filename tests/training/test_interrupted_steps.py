@@ -1,4 +1,4 @@
-"""A step of a torch optimizer is broken off at any line: nothing has moved, or the next update is refused."""
+"""An update that is stopped at any line took place or left everything as it was, or the next is refused."""
 
 import sys
 from pathlib import Path
@@ -7,13 +7,12 @@ from typing import Any
 
 import pytest
 import torch
-from support.training import FUSED, batches, same, step_of, train
+from support.training import CURVE, Net, batches, contents, mean_loss, same, step_of, train
 
+import torch_bridge
 from torch_bridge import TrainStep
 
-pytestmark = pytest.mark.slow
-
-_TORCH = str(Path(torch.optim.__file__).parent)
+_TRACED = str(Path(torch.optim.__file__).parent), str(Path(torch_bridge.__file__).parent)
 
 
 class _Stop(BaseException):
@@ -21,7 +20,7 @@ class _Stop(BaseException):
 
 
 class _Lines:
-    """Counts the lines of torch.optim that run while it is entered, and raises at one of them."""
+    """Counts the lines of torch.optim and of this project that run inside, and raises at one of them."""
 
     def __init__(self, stop_at: int | None = None) -> None:
         self.count, self._stop_at = 0, stop_at
@@ -36,7 +35,7 @@ class _Lines:
         torch.set_grad_enabled(True)  # where torch was kept from doing so itself
 
     def _enter(self, frame: FrameType, event: str, argument: Any) -> Any:
-        return self._line if frame.f_code.co_filename.startswith(_TORCH) else None
+        return self._line if frame.f_code.co_filename.startswith(_TRACED) else None
 
     def _line(self, frame: FrameType, event: str, argument: Any) -> Any:
         if event == "line":
@@ -46,32 +45,46 @@ class _Lines:
         return self._line
 
 
-def _weights_and_count(step: TrainStep) -> list[Any]:
-    state = step.state_dict()
-    return [state["model"], state["applied"]]
+def _fused_and_not() -> TrainStep:
+    model = Net()
+    fused = torch.optim.AdamW(model.first.parameters(), lr=0.01, fused=True)
+    plain = torch.optim.RMSprop(model.last.parameters(), lr=0.01)
+    return TrainStep(model, [fused, plain], mean_loss, CURVE)
 
 
-@pytest.mark.parametrize("name", [*FUSED, "plain adam", "plain momentum"])
-@pytest.mark.parametrize("updates", [0, 2])
-def test_nothing_has_moved_or_the_next_update_is_refused(name: str, updates: int) -> None:
-    data = batches(3)
-
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "updates"), [("adamw", 2), ("momentum", 0), ("plain adam", 2), ("fused and not", 2)]
+)
+def test_an_update_that_is_stopped_at_any_line(kind: str, updates: int) -> None:
     def trained() -> TrainStep:
-        step = step_of(name)
+        step = _fused_and_not() if kind == "fused and not" else step_of(kind)
         train(step, data[:updates])
         return step
 
+    data = batches(updates + 2)
+    straight = trained()
+    state = straight.state_dict()
+    wholes = [contents(straight)]
+    results: list[Any] = []
+    for batch in data[updates:]:
+        results.append(straight(batch))
+        wholes.append(contents(straight))
     step = trained()
-    before = _weights_and_count(step)
     with _Lines() as lines:
-        step(data[2])
-    assert lines.count > 0
+        step(data[updates])
+    outcomes = set[str]()
     for number in range(1, lines.count + 1):
         step = trained()
         with pytest.raises(_Stop), _Lines(stop_at=number):
-            step(data[2])
-        if step._drivers.is_torn:
-            with pytest.raises(RuntimeError, match="an update was interrupted"):
-                step(data[2])
-        else:
-            assert same(_weights_and_count(step), before), f"at line {number}"
+            step(data[updates])
+        if is_refused := step._drivers.is_partial:
+            for call in (step.state_dict, lambda step=step: step(data[updates])):
+                with pytest.raises(RuntimeError, match="an update was interrupted"):
+                    call()
+            step.load_state_dict(state)
+        took_place = step.state_dict()["applied"] > updates
+        outcomes.add("refused" if is_refused else "took place" if took_place else "nothing changed")
+        assert same(contents(step), wholes[took_place]), f"at line {number}"
+        assert same(step(data[updates + took_place]), results[took_place]), f"at line {number}"
+    assert outcomes == {"took place", "nothing changed", "refused"}

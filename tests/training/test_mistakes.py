@@ -8,7 +8,7 @@ from unittest.mock import patch
 import pytest
 import torch
 from support import training
-from support.training import CURVE, Net, batches, mean_loss, optimizer_of, same, step_of, train
+from support.training import CURVE, Net, batches, mean_loss, same, step_of, train
 from torch import Tensor, nn
 
 from plateau_jax import CurveWarning, PlateauCurve
@@ -110,41 +110,3 @@ def test_a_weight_that_requires_grad() -> None:
     with pytest.raises(ValueError, match=r"a pair is \(sum, weight\).*has_aux=True"):
         step(batch)
     assert same(step.state_dict(), before)
-
-
-@pytest.mark.parametrize(
-    "name", ["adamw", "sgd", "momentum", "adagrad", "plain adam", "rmsprop", "plain sgd"]
-)
-@pytest.mark.parametrize("frozen", [True, False])
-@pytest.mark.parametrize("at", [0, 2])
-def test_a_broken_update_beside_a_first_parameter_without_a_gradient(
-    name: str, frozen: bool, at: int
-) -> None:
-    class Part(Net):
-        def forward(self, inputs: Tensor) -> Tensor:
-            with torch.set_grad_enabled(False):
-                hidden = torch.tanh(self.first(inputs))
-            return self.last(hidden)
-
-    def fail(*_: Any) -> None:
-        raise KeyboardInterrupt
-
-    model = Part()
-    model.first.requires_grad_(not frozen)
-    plain = torch.optim.SGD(model.parameters(), lr=0.1) if name == "plain sgd" else optimizer_of(name, model)
-    step, data = TrainStep(model, plain, mean_loss, CURVE), batches(4)
-    train(step, data[:at])
-    state = step.state_dict()
-    hook = step.optimizer.register_step_post_hook(fail)
-    with pytest.raises(KeyboardInterrupt):
-        step(data[2])
-    hook.remove()
-    for call in (step.state_dict, lambda: step(data[2])):
-        with pytest.raises(RuntimeError, match="an update was interrupted"):
-            call()
-    step.load_state_dict(state)
-    hook = step.optimizer.register_step_pre_hook(fail)
-    with pytest.raises(KeyboardInterrupt):
-        step(data[2])
-    hook.remove()
-    assert step(data[2]).applied == at + 1, "nothing had moved"

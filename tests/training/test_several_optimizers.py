@@ -270,27 +270,3 @@ def test_states_of_other_optimizers() -> None:
         assert same(step.state_dict(), before)
     with pytest.raises(ValueError, match="optimizer_type"):
         others[-1].load_state_dict(before)
-
-
-@pytest.mark.parametrize("failing", [0, 1])
-def test_one_that_fails_leaves_the_clock(failing: int) -> None:
-    def fail(*_: Any) -> None:
-        raise RuntimeError("on purpose")
-
-    step, (batch,) = _step(_fused), batches(1)
-    step(batch)
-    state = step.state_dict()
-    hook = step.optimizers[failing].register_step_pre_hook(fail)
-    with pytest.raises(RuntimeError, match="on purpose"):
-        step(batch)
-    hook.remove()
-    if failing:  # the first one has moved
-        for call in (step.state_dict, lambda: step(batch)):
-            with pytest.raises(RuntimeError, match="an update was interrupted"):
-                call()
-        step.load_state_dict(state)
-    result = step(batch)
-    assert result.applied == 2
-    assert same(result.lr, torch.tensor(np.array([CURVE(1) * np.float32(peak) for peak in (0.01, 0.1)])))
-    assert not any(hasattr(optimizer, "found_inf") for optimizer in step.optimizers)
-    assert all(parameter.grad is None for parameter in step.model.parameters())

@@ -1,4 +1,4 @@
-"""`DistributedDataParallel` in an update: what it averages, and how it goes on after an error."""
+"""`DistributedDataParallel` in an update: what it averages, and when."""
 
 from collections.abc import Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -10,7 +10,6 @@ from torch.distributed import ReduceOp
 from torch.nn.parallel import DistributedDataParallel
 
 from torch_bridge.distributed.attributes import replaced
-from torch_bridge.distributed.recovery import Recovery
 
 _LEFT_OUT = (
     "DistributedDataParallel does not average the gradients of some of the optimizer's parameters: when it "
@@ -20,13 +19,13 @@ _LEFT_OUT = (
 _NOT_AVERAGED = (
     "DistributedDataParallel has not averaged the gradients: some of its parameters got none in the "
     "micro-batch whose backward pass averages. Pass find_unused_parameters=True to it, or to distribute; or, "
-    "if parameters were frozen after it was built, freeze them before. Nothing was changed"
+    "if parameters were frozen after it was built, freeze them before"
 )
 
 _NOT_CALLED = (
     "DistributedDataParallel has not averaged the gradients: loss_fn did not call it in the micro-batch "
     "whose backward pass averages. In loss_fn call its argument, model(inputs); not model.module, no other "
-    "module, and not under torch.no_grad() or no_sync(). Nothing was changed"
+    "module, and not under torch.no_grad() or no_sync()"
 )
 
 
@@ -42,8 +41,6 @@ class Replicated:
         self.size = self.copies = self._group.size()
         self.has_means_alone: bool | None = None
         self._left_out: list[nn.Parameter] = []
-        ranks, device = distributed.get_process_group_ranks(self._group), self._model.device
-        self._recovery = Recovery([self._group], ranks, device)
         self._was_called = False
         # torch.compile leaves torch's own alone too.
         self._noted_post_forward: Any = torch.compiler.disable(self._post_forward)
@@ -64,14 +61,6 @@ class Replicated:
     def _check_left_out(self) -> None:
         if any(parameter.requires_grad for parameter in self._left_out):
             raise ValueError(_LEFT_OUT)
-
-    def start(self) -> None:
-        if self._recovery.start():
-            # A collective of the broken pass may still write into memory that the next backward pass fills.
-            cuda = [self._model.device.index] if self._model.device.type == "cuda" else None
-            distributed.barrier(self._group, device_ids=cuda)
-            # Also what was used in passes that do not average, and what the last forward pass has prepared.
-            self._model.reducer._reset_state()
 
     def micro_batch(self, is_last: bool) -> AbstractContextManager[Any]:
         self._check_left_out()
@@ -106,6 +95,3 @@ class Replicated:
 
     def reduce(self, values: Tensor, operation: Any = ReduceOp.SUM) -> None:
         distributed.all_reduce(values, operation, group=self._group)
-
-    def reset(self) -> None:
-        self._recovery.note_error()

@@ -12,11 +12,9 @@ from torch_bridge.core import warn
 from torch_bridge.distributed.dtensors import mesh_of
 from torch_bridge.distributed.fsdp_internals import (
     divide_factors,
-    forget_pass,
     may_reduce_fp16,
     sharded_modules,
 )
-from torch_bridge.distributed.recovery import Recovery
 
 # Optimizers of torch 2.13 that raise in the middle of an update of DTensors.
 _NOT_SHARDED = ("Adafactor", "Muon", "Rprop")
@@ -42,14 +40,9 @@ class Sharded:
         self._every_micro_batch = every_micro_batch or self.size == 1
         self.may_send_fp16 = may_reduce_fp16(model)
         self.has_means_alone: bool | None = None
-        device = next(model.parameters()).device
-        self._recovery = Recovery(self._groups, mesh.mesh.flatten().tolist(), device)
 
     def check(self, parameters: Sequence[nn.Parameter]) -> None:
         """All are averaged: `wrapper_of` refuses a model with parameters left out."""
-
-    def start(self) -> None:
-        self._recovery.start()
 
     def micro_batch(self, is_last: bool) -> AbstractContextManager[Any] | None:
         return None if is_last or self._every_micro_batch else self._unsynchronized()
@@ -65,10 +58,6 @@ class Sharded:
     def reduce(self, values: Tensor, operation: Any = ReduceOp.SUM) -> None:
         for group in self._groups:
             distributed.all_reduce(values, operation, group=group)
-
-    def reset(self) -> None:
-        self._recovery.note_error()
-        forget_pass(self.module)
 
 
 def check_sharded(model: nn.Module) -> None:

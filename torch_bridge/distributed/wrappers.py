@@ -44,14 +44,6 @@ class Wrapper(Protocol):
         """
         ...
 
-    def start(self) -> None:
-        """Begin an update.
-
-        Raises:
-            RuntimeError: An error broke off the one before, and the ranks can't go on together.
-        """
-        ...
-
     def micro_batch(self, is_last: bool) -> AbstractContextManager[Any] | None:
         """The context of a micro-batch's forward and backward pass, which may average the gradients.
 
@@ -61,10 +53,6 @@ class Wrapper(Protocol):
 
     def reduce(self, values: Tensor, operation: Any = ReduceOp.SUM) -> None:
         """Replace the values by their sum over all ranks, or by another operation, in place."""
-        ...
-
-    def reset(self) -> None:
-        """Note an error inside an update, and forget what it has left."""
         ...
 
 
@@ -81,17 +69,11 @@ class Unwrapped:
     def check(self, parameters: Sequence[nn.Parameter]) -> None:
         """There is nothing to average."""
 
-    def start(self) -> None:
-        """There is nothing to begin."""
-
     def micro_batch(self, is_last: bool) -> None:
         """There is nothing to average."""
 
     def reduce(self, values: Tensor, operation: Any = ReduceOp.SUM) -> None:
         """There is one rank."""
-
-    def reset(self) -> None:
-        """There is nothing to forget."""
 
 
 def wrapper_of(model: nn.Module, every_micro_batch: bool) -> Wrapper:

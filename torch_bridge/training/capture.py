@@ -43,7 +43,8 @@ class Graphs:
     Args:
         update: Takes the micro-batches and returns tensors, and things that are the same for each batch of a
             shape; works on the same tensors at every call.
-        drivers: They say whether the last update ran without synchronizing with the device.
+        drivers: They say whether the last update ran without synchronizing with the device, and are told
+            that a capture moves nothing.
         device: The CUDA device.
     """
 
@@ -128,6 +129,8 @@ class Graphs:
             failure = failure or error  # what CUDA objects to it says again at the end
             if TorchVersion(torch.__version__) < "2.13":
                 failure.add_note(_NOTE_BEFORE_2_13)
+        finally:
+            self._drivers.is_partial = False  # while an update is captured nothing moves
         if failure is not None:
             # Something may have kept a tensor of it, and torch takes no such pool again.
             self._pool = torch.cuda.graph_pool_handle()

@@ -8,7 +8,6 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from torch_bridge.schedulers.param_groups import all_groups
-from torch_bridge.training.breaks import shows_a_move, versions
 from torch_bridge.training.clock import Clock
 
 # Their fused kernels take a tensor `found_inf` and leave everything as it is where it is 1.
@@ -114,8 +113,8 @@ class Drivers:
     def __init__(self, optimizers: Sequence[Optimizer], clock: Clock) -> None:
         self._optimizers, self._clock = optimizers, clock
         self._parameters = self._present_parameters()
-        self.is_torn = self._has_stepped = False
-        self._versions: list[int] = []
+        self.is_partial = False
+        """An update began and did not end: weights may have moved, or other ranks may wait for this one."""
         self.bind()
 
     def bind(self) -> None:
@@ -158,33 +157,12 @@ class Drivers:
         return all(driver.steady for driver in self._drivers)
 
     def step(self, skip: Skip) -> None:
-        self._versions = versions(self._optimizers)
-        # A driver on the host waits for the decision. An interrupt while it waits must not come when another
-        # optimizer has moved already.
-        self._has_stepped = False
+        # A driver on the host waits for the decision: an interrupt of this wait leaves everything as it was.
         if self._any_on_host and skip.read_clock() is None:
             return
+        self.is_partial = True
         for driver in self._drivers:
             driver.step(skip)
-            self._has_stepped = True
-
-    def note_break(self, error: BaseException) -> None:
-        """Note, when an error has come, whether an optimizer has moved in this update."""
-        # While an update is captured no optimizer moves.
-        captured = torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
-        self.is_torn = not captured and (
-            self._has_stepped
-            or versions(self._optimizers) != self._versions
-            or any(shows_a_move(error, optimizer) for optimizer in self._optimizers)
-        )
-
-    def check_whole(self) -> None:
-        """Refuse to go on from a torn update."""
-        if self.is_torn:
-            raise RuntimeError(
-                "an update was interrupted after its optimizer had changed weights, and was not counted: "
-                "call load_state_dict before the next update"
-            )
 
 
 def takes_found_inf(optimizer: Optimizer, groups: Sequence[dict[str, Any]]) -> bool:

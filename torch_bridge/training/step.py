@@ -8,6 +8,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from torch_bridge.core import Curve, Rule
+from torch_bridge.distributed.wrappers import Unwrapped
 from torch_bridge.schedulers.param_groups import given_peaks
 from torch_bridge.training import snapshot
 from torch_bridge.training.arguments import Arguments, OnNonfinite, Synchronize, checked
@@ -149,10 +150,8 @@ class TrainStep:
     / Σ weight, or the mean, over the micro-batches of all, and each rank returns the same, decides the same
     and has the same clock. Every rank passes the same number of micro-batches. With pairs a micro-batch may
     have no weight or no rows; its rank runs the model on it nevertheless. If some ranks return pairs and
-    others means, the loss is NaN. Under `fully_shard` every rank runs the same modules. After an error that
-    all ranks get in the same update they go on, if they began equally many collectives in it. Otherwise the
-    next call raises RuntimeError, after a minute at most. After an error in one rank alone the others wait,
-    until torchrun or the group's timeout ends them.
+    others means, the loss is NaN. Under `fully_shard` every rank runs the same modules. After an error
+    inside an update the step refuses further calls: restart the program from its last checkpoint.
 
     **What goes together.** Both wrappers go with every precision, `carry`, `hold`, `compile`, several
     optimizers and `checkpoint_activations`. Refused: `cuda_graph` with a wrapper or
@@ -209,6 +208,7 @@ class TrainStep:
         self.optimizers: tuple[Optimizer, ...] = found.optimizers
         self.strict = strict
         self._precision, self._carry = found.precision, found.carry
+        self._is_distributed = not isinstance(found.wrapper, Unwrapped)
         self._raises = on_nonfinite == "raise"
         self._count_in_trainer = found.count_in_trainer
         self._clock = _clock_for(found)
@@ -256,12 +256,12 @@ class TrainStep:
                 samples or tokens; the step stays usable.
             ValueError: A scheduler was attached to the optimizer, which has two clocks then; or it has other
                 parameters than it had. Nothing was changed.
-            RuntimeError: An update before was broken off between the optimizer's step and its count; or
-                `DistributedDataParallel` did not average the gradients, since parameters got none or
-                `loss_fn` did not call it; or the ranks can't go on together after an error.
+            RuntimeError: An earlier update was interrupted between the optimizer's step and its count, or,
+                over several ranks, anywhere; or `DistributedDataParallel` did not average the gradients,
+                since parameters got none or `loss_fn` did not call it.
         """
-        if self._drivers.is_torn:
-            self._drivers.check_whole()
+        if self._drivers.is_partial:
+            self._check_whole()
         if self._foundation.changed():
             self._rebuild()
         self._clock.prepare()
@@ -337,7 +337,7 @@ class TrainStep:
         Each of several ranks calls it, for a state of its own: its random numbers and carry, and under
         `fully_shard` its shards. `Checkpoints` brings such states to another number of ranks.
         """
-        self._drivers.check_whole()
+        self._check_whole()
         return snapshot.on_host(self._saved_parts.read_state())
 
     def _state_to_load(self) -> TrainStepState:
@@ -369,10 +369,25 @@ class TrainStep:
                 changed. (What a `load_state_dict` of a module's or an optimizer's own raises comes later:
                 `Checkpoints` puts all back then.)
         """
+        if self._is_distributed:
+            self._check_whole()
         self._foundation.check_no_scheduler()
         self._saved_parts.load(state_dict, self.strict if strict is None else strict)
         self._rebuild()
-        self._drivers.is_torn = False
+        self._drivers.is_partial = False
+
+    def _check_whole(self) -> None:
+        if not self._drivers.is_partial:
+            return
+        if self._is_distributed:
+            raise RuntimeError(
+                "an error ended an update on this rank, and other ranks may still wait for it: stop all "
+                "ranks, and restart the program from its last checkpoint"
+            )
+        raise RuntimeError(
+            "an update was interrupted between its optimizer's step and its count: load a checkpoint, by "
+            "load_state_dict, before the next update"
+        )
 
     def __reduce__(self) -> Never:
         raise TypeError(

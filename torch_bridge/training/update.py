@@ -57,8 +57,8 @@ class Update:
         """Loss, norm, rates and counts, as tensors of their own; with `has_aux` what `Aux.take` gives."""
         # Between torch's operators a call of a Python function takes most of a microsecond, since the caches
         # hold torch's code by then. So the smallest pieces are written out, here and in what this calls.
-        if self._is_wrapped:
-            self.wrapper.start()
+        # Under a wrapper an error anywhere leaves other ranks in a collective, and torch's wrapper in a pass.
+        self._drivers.is_partial = self._is_wrapped
         for parameter in self._all_parameters:
             parameter.grad = None
         try:
@@ -74,19 +74,15 @@ class Update:
             # Before the optimizer moves a parameter that a leaf may be a view of.
             kept = [] if self._carry is None else self._carry.chosen(carry, skip.on_device)
             self._clock.fill_rates()
-            try:
-                self._drivers.step(skip)
-                self._clock.count_update(skip.on_device, loss, consumed)
-                if self._precision.scale is not None:
-                    self._precision.scale.update(skip.found_inf, loss)
-                    accumulator.keep_weights()
-                if self._carry is not None:
-                    self._carry.set(kept)
-            except BaseException as error:
-                self._drivers.note_break(error)
-                raise
+            self._drivers.step(skip)
+            self._clock.count_update(skip.on_device, loss, consumed)
+            if self._precision.scale is not None:
+                self._precision.scale.update(skip.found_inf, loss)
+                accumulator.keep_weights()
+            if self._carry is not None:
+                self._carry.set(kept)
+            self._drivers.is_partial = False
         except BaseException as error:
-            self.wrapper.reset()
             if self._aux is not None:
                 self._aux.clear()
             explain(error, micro_batches)
