@@ -1,12 +1,16 @@
-"""Before any test: four CPU devices for JAX, no downloads, no deadlines, no GPU tests without a GPU."""
+"""For all tests: which ones run, which examples they draw, and the devices and seeds of the frameworks."""
 
 import gc
 import os
+import random
+import re
+import sys
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 from unittest.mock import patch
 
+import numpy as np
 import pytest
 from hypothesis import settings
 
@@ -19,25 +23,38 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 # Read when JAX starts.
 os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=4"
 
-# Compiling takes as long as it takes.
-settings.register_profile("whole", deadline=None)
-settings.register_profile("quick", settings.get_profile("whole"), max_examples=25)
+# The same examples in every run, and no deadline: compiling takes as long as it takes.
+settings.register_profile("all", deadline=None, derandomize=True, database=None)
+settings.register_profile("fast", settings.get_profile("all"), max_examples=25)
+# New examples in every run: `--hypothesis-profile explore`.
+settings.register_profile("explore", deadline=None, derandomize=False, print_blob=True)
+
+_ALL_SLOW = re.compile(r"^pytestmark = (\[\s+)?pytest\.mark\.slow\b", re.MULTILINE)
 
 
-def _leaves_slow_ones_out(config: pytest.Config) -> bool:
-    return config.option.markexpr == "not slow"
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--all", action="store_true", help="run the slow tests too; they need what '.[test-all]' installs"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """`-m "not slow"` draws fewer examples, where a test does not say how many."""
-    settings.load_profile("quick" if _leaves_slow_ones_out(config) else "whole")
+    """Without `--all` and `-m`, slow tests are left out and the others draw fewer examples."""
+    if not config.option.all and not config.option.markexpr:
+        config.option.markexpr = "not slow"
+    if not config.getoption("--hypothesis-profile"):
+        settings.load_profile("fast" if config.option.markexpr == "not slow" else "all")
+
+
+def pytest_report_header(config: pytest.Config) -> str | None:
+    return "slow tests are left out; --all runs them" if config.option.markexpr == "not slow" else None
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Files with only slow tests are not imported without need, nor the trainers that they import."""
-    if not _leaves_slow_ones_out(config) or collection_path.suffix != ".py":
+    """Don't import a file that has only slow tests, nor the packages that `.[test]` leaves out."""
+    if config.option.markexpr != "not slow" or collection_path.suffix != ".py":
         return None
-    return "\npytestmark = pytest.mark.slow\n" in collection_path.read_text(encoding="utf-8") or None
+    return bool(_ALL_SLOW.search(collection_path.read_text(encoding="utf-8"))) or None
 
 
 def _has_gpu(framework: str) -> bool:
@@ -46,8 +63,13 @@ def _has_gpu(framework: str) -> bool:
     return import_module("torch").cuda.is_available()
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """`@pytest.mark.gpu`, or `gpu("jax")`: skip where torch, or JAX, sees no GPU."""
+    """Seed every global generator, and skip `@pytest.mark.gpu` or `gpu("jax")` without such a GPU."""
+    random.seed(0)
+    np.random.seed(0)  # noqa: NPY002 -- the global generator, for code that draws from it
+    if "torch" in sys.modules:
+        import_module("torch").manual_seed(0)
     for marker in item.iter_markers("gpu"):
         (framework,) = marker.args or ("torch",)
         if not _has_gpu(framework):

@@ -5,7 +5,7 @@ Lightning Fabric and by accelerate. Where there is a GPU, also: captured against
 against fp32 eager, captured against a hand-written captured loop, the cost of the rate, and the time
 spent waiting for data.
 
-    pip install -e '.[test]'        (for Lightning Fabric and accelerate)
+    pip install -e '.[test-all]'    (for Lightning Fabric and accelerate)
     python examples/benchmarks/step.py
 """
 

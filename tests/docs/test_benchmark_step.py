@@ -10,6 +10,8 @@ import torch
 from support.programs import EXAMPLES
 from support.training import same
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def benchmark():

@@ -5,7 +5,10 @@ import inspect
 import re
 from typing import get_overloads
 
+import pytest
 from support.reference import NAMES, entries, members, parameters
+
+pytestmark = pytest.mark.slow
 
 
 def test_every_public_name_has_an_example_that_runs() -> None:

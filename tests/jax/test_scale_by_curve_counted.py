@@ -10,16 +10,13 @@ import optax
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from orbax import checkpoint  # which flax brings
 from support.examples import examples
 from support.hold_cases import BELOW
 from support.jax_cases import CURVE, assert_equal_bits, product, x64_both_ways
 
 from plateau_jax import (
-    BatchPlan,
     CountedCurveState,
     PlateauCurve,
-    StagedCurve,
     optax_schedule,
     scale_by_curve,
 )
@@ -287,23 +284,3 @@ def test_inside_multi_steps_the_count_of_the_last_micro_batch_is_that_of_the_upd
 
     start = optimizer.init(jnp.ones(2))
     assert clocks_and_rates(accumulated, start, lambda state: state.inner_opt_state) == wanted()
-
-
-def test_orbax_saves_it_in_the_middle_of_a_unit_and_another_cut_goes_on(tmp_path):
-    curve = StagedCurve([(10, 1.0, "linear"), (130,), (40, 0.0, "linear")], start=0.0)
-    plan = BatchPlan([(0, 8), (160, 16)])
-    transformation = scale_by_curve(curve, PEAK, unit=24)
-    update = jax.jit(transformation.update)
-    state = transformation.init(None)
-    for updates in range(17):
-        _, state = update(ONE, state, count=plan(plan.consumed(updates)))
-    consumed = plan.consumed(17)
-    with checkpoint.StandardCheckpointer() as saver:
-        saver.save(tmp_path / "state", state)
-        saver.wait_until_finished()
-        restored = saver.restore(tmp_path / "state", transformation.init(None))
-    assert (restored.clock, restored.rest) == divmod(consumed, 24)
-    for _ in range(300):
-        _, restored = update(ONE, restored, count=4)
-        assert restored.learning_rate == optax_schedule(curve, PEAK)(consumed // 24)
-        consumed += 4

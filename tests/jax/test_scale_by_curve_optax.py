@@ -1,12 +1,10 @@
-"""`scale_by_curve` inside what optax and orbax offer."""
+"""`scale_by_curve` inside what optax offers."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-import pytest
-from orbax import checkpoint  # which flax brings
-from support.hold_cases import BELOW, PEAK, STAIRS, UNTIL, WORST, rates_by_words
+from support.hold_cases import PEAK, STAIRS, UNTIL, WORST, rates_by_words
 from support.jax_cases import assert_equal_bits
 
 from plateau_jax import scale_by_curve
@@ -55,21 +53,3 @@ def test_what_apply_if_finite_skips_changes_nothing():
         _, state = update(jnp.ones(2), skipped, value=metric)
         rates.append(state.inner_state.learning_rate)
     assert_equal_bits(rates, rates_by_words([UNTIL], WORST[3]))
-
-
-@pytest.mark.parametrize("hold", [None, [UNTIL, BELOW]])
-def test_orbax_saves_it(tmp_path, hold):
-    optimizer = scale_by_curve(STAIRS, PEAK, hold=hold)
-    update = jax.jit(optimizer.update)
-    state = optimizer.init(None)
-    for metric in WORST[4][:20]:
-        _, state = update(jnp.ones(2), state, value=metric)
-    with checkpoint.StandardCheckpointer() as saver:
-        saver.save(tmp_path / "state", state)
-        saver.wait_until_finished()
-        restored = saver.restore(tmp_path / "state", optimizer.init(None))
-    assert jax.tree.structure(restored) == jax.tree.structure(state)
-    for metric in WORST[4][20:]:
-        _, state = update(jnp.ones(2), state, value=metric)
-        _, restored = update(jnp.ones(2), restored, value=metric)
-        jax.tree.map(assert_equal_bits, restored, jax.tree.map(np.asarray, state))

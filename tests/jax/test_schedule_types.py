@@ -8,10 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import nnx
 from hypothesis import example, given
 from hypothesis import strategies as st
-from support.jax_cases import CURVE, STEPS, assert_equal_bits, both_searches, product, x64_both_ways
+from support.jax_cases import CURVE, STEPS, assert_equal_bits, both_searches, x64_both_ways
 
 from plateau_jax import PlateauCurve, multiplier, optax_schedule, scale_by_curve, stack
 
@@ -128,30 +127,6 @@ def test_peaks_that_are_not_real_scalars():
 def test_without_a_peak_nothing_trains(call):
     with pytest.raises(TypeError, match="missing 1 required positional argument: 'peak_value'"):
         call(CURVE)
-
-
-@pytest.mark.slow
-@x64_both_ways
-@pytest.mark.parametrize("kind", [nnx.Variable, nnx.Param])
-def test_variables_of_flax_are_steps_and_peaks(x64, kind):
-    with jax.enable_x64(x64):
-        for value in (3, STEPS):
-            step, peak = kind(jnp.asarray(value)), kind(jnp.float32(0.1))
-
-            def both(step, peak):
-                return optax_schedule(CURVE, peak)(step), multiplier(CURVE.segments, step)
-
-            for call in (both, nnx.jit(both)):
-                rates, multipliers = call(step, peak)
-                assert_equal_bits(rates, product(CURVE, 0.1, value, x64))
-                assert_equal_bits(multipliers, np.float32(CURVE(value)))
-
-
-def test_a_variable_of_flax_is_checked_as_its_array():
-    with pytest.raises(TypeError, match="step must be an integer"):
-        optax_schedule(CURVE, 1.0)(nnx.Variable(jnp.float32(3)))
-    with pytest.raises(ValueError, match="peak_value = "):
-        optax_schedule(CURVE, nnx.Variable(jnp.float32(-1)))
 
 
 @pytest.mark.parametrize("segments", [CURVE, stack([CURVE, CURVE]), CURVE.segments.begin, None], ids=type)

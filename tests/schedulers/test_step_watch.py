@@ -496,8 +496,10 @@ def test_a_scheduler_may_go_while_the_optimizer_walks_through_its_hooks():
     assert ran
 
 
+@pytest.mark.slow
 def test_through_accelerate_batches_that_are_accumulated_do_not_count():
-    accelerate = pytest.importorskip("accelerate")
+    import accelerate
+
     for outside in (True, False):
         accelerator = accelerate.Accelerator(cpu=True, gradient_accumulation_steps=4)
         inner = optimizer_with([0.1])
@@ -519,6 +521,7 @@ def test_through_accelerate_batches_that_are_accumulated_do_not_count():
             repeat(3, epoch, SimpleNamespace(step=four_batches), scheduler.step)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("build", "metric"),
     [
@@ -530,7 +533,8 @@ def test_through_accelerate_batches_that_are_accumulated_do_not_count():
     ids=("plain", "held", "chained", "in a sequence"),
 )
 def test_whatever_accelerate_steps_once_a_process_says_so(build, metric, monkeypatch):
-    module = pytest.importorskip("accelerate.scheduler")
+    from accelerate import scheduler as module
+
     monkeypatch.setattr(module, "AcceleratorState", lambda: SimpleNamespace(num_processes=2))
     monkeypatch.setattr(module, "GradientState", lambda: SimpleNamespace(sync_gradients=True))
     optimizer = optimizer_with([0.1])
@@ -559,7 +563,9 @@ def test_a_thread_that_does_nothing_but_step_it():
 
 @pytest.mark.slow
 def test_through_fabric():
-    fabric = pytest.importorskip("lightning_fabric").Fabric(accelerator="cpu", devices=1)
+    from lightning_fabric import Fabric
+
+    fabric = Fabric(accelerator="cpu", devices=1)
     model = torch.nn.Linear(2, 1)
     _, optimizer = fabric.setup(model, torch.optim.SGD(model.parameters(), lr=0.1))
     scheduler = lambda_lr(optimizer, CURVE)

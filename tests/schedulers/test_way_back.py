@@ -71,7 +71,8 @@ def test_what_torchs_own_keeps_of_a_curves_state_is_not_taken_for_its_own() -> N
 
 @pytest.mark.slow
 def test_the_scheduler_of_transformers_takes_it() -> None:
-    transformers = pytest.importorskip("transformers")
+    import transformers
+
     optimizer = optimizer_with([0.5, 0.25])
     scheduler = lambda_lr(optimizer, CURVE)
     advance(optimizer, scheduler, 30)

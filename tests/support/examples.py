@@ -7,5 +7,5 @@ from hypothesis import settings
 
 
 def examples(count: int, **options: Any) -> Callable[..., Any]:
-    """`count` of them, and under `-m "not slow"` as large a share of that as of the profile's 100."""
+    """`count` of them, or the same share of them as the fast profile draws of the full 100."""
     return settings(max_examples=max(1, count * settings().max_examples // 100), **options)
