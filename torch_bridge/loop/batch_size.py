@@ -53,14 +53,15 @@ def find_batch_size(
         make_step: Builds a new model, a new optimizer and a `TrainStep` over them (or another callable that
             takes micro-batches). Nothing else may hold the model.
         make_batch: `make_batch(micro_batch)` returns a micro-batch of that many samples, on the device.
-        global_batch: Samples in an update.
+        global_batch: Samples in an update; at most 2³¹ - 1.
         limit: The largest micro-batch to try.
 
     Returns:
         micro_batch and accumulation.
 
     Raises:
-        ValueError: `make_step` returned a step over a model that existed before.
+        TypeError: A function that can't be called, or a number that is not an integer.
+        ValueError: `make_step` returned a step over a model that existed before; a number out of its range.
         RuntimeError: Not even one sample fits; there are several processes.
 
     >>> from torch_bridge import PlateauCurve, TrainStep
@@ -74,7 +75,7 @@ def find_batch_size(
     for name, function in (("make_step", make_step), ("make_batch", make_batch)):
         if not callable(function):
             raise TypeError(f"{name} = {function!r} must be callable")
-    samples = checks.at_least("global_batch", global_batch, 1)
+    samples = checks.count("global_batch", global_batch)
     most = samples if limit is None else checks.at_least("limit", limit, 1)
     if processes.count() > 1:
         raise RuntimeError(
