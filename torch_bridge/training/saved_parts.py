@@ -1,45 +1,46 @@
-"""The parts of a training step that its state is made of."""
+"""The components of a training step that its state consists of."""
 
 from collections.abc import Mapping, Sequence
 from itertools import chain
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
 
 from torch_bridge.core import checks
-from torch_bridge.distributed.plain_names import plain_state, set_plain_state, with_plain_names
+from torch_bridge.distributed.plain_names import plain_state, set_plain_state
 from torch_bridge.schedulers.hold_state import from_plain, to_plain
+from torch_bridge.schedulers.resume import check_past, curves_in
+from torch_bridge.schedulers.unit_clocks import consumed_at, saved_clock
 from torch_bridge.training import snapshot
 from torch_bridge.training.carry import Carry
-from torch_bridge.training.clock import Clock
+from torch_bridge.training.clock import Clock, Counts
 from torch_bridge.training.precision import Precision
-from torch_bridge.training.saved_counts import counts_in
 from torch_bridge.training.snapshot import TrainStepState
-from torch_bridge.training.state_checks import add_new_states, check
+from torch_bridge.training.state_checks import add_new_states, check_form, naming
 
 
 class SavedParts(NamedTuple):
-    """They give their state, and take one that was saved."""
+    """Save and restore these components."""
 
     module: nn.Module
-    """The model inside its wrapper."""
+    """The model, unwrapped."""
     optimizers: Sequence[Optimizer]
     clock: Clock
     precision: Precision
     carry: Carry | None
     device: torch.device
-    """Where the parameters are."""
+    """The device of the parameters."""
 
     def read_state(self) -> TrainStepState:
-        """The present state, whose tensors are the parts' own. Synchronizes with the device."""
+        """The present state, which shares its tensors with the components. Synchronizes with the device."""
         counts = self.clock.read_counts()
         scale = self.precision.scale
         return {
             "model": plain_state(self.module),
             "optimizer": snapshot.one_or_list(snapshot.states_of(self.optimizers, self.clock, counts.clock)),
-            "optimizer_type": snapshot.one_or_list([type(each).__name__ for each in self.optimizers]),
+            "optimizer_type": snapshot.one_or_list([type(item).__name__ for item in self.optimizers]),
             "precision": self.precision.name,
             "curves": [curve.to_dict() for curve in self.clock.curves],
             "applied": counts.applied,
@@ -61,30 +62,56 @@ class SavedParts(NamedTuple):
             add_new_states(optimizer, own)
         return state
 
-    def load(self, state: TrainStepState | Mapping[str, Any], strict: bool) -> None:
-        """Take a copy of a state.
+    def check(self, own: TrainStepState, saved: Any, strict: bool) -> None:
+        """Compare a saved state with `own`, the present one.
 
         Raises:
-            ValueError: It doesn't fit, as `TrainStep.load_state_dict` says. Nothing was changed.
+            ValueError: It does not fit; see `TrainStep.load_state_dict`.
         """
-        clock, own = self.clock, plain_state(self.module)
-        if isinstance(state, Mapping) and isinstance(model := state.get("model"), Mapping):
-            state = {**state, "model": with_plain_names(cast("Mapping[str, Any]", model), own)}
-        check(self.read_state(), state, self.optimizers, self.device, clock.curves if strict else None)
-        counts = counts_in(state, clock.unit, strict)
-        held = from_plain(state.get("hold"), clock.rules, strict, "TrainStep")
-        pairs = list(zip(self.optimizers, snapshot.as_list(state["optimizer"], self.optimizers), strict=True))
-        groups = chain.from_iterable(saved["param_groups"] for _, saved in pairs)
-        peaks = [float(checks.peak("initial_lr", group["initial_lr"])) for group in groups]
-        copies = [(optimizer, snapshot.copied_for(optimizer, saved)) for optimizer, saved in pairs]
+        check_form(own, saved, self.optimizers)
+        with naming("clock"):
+            counts = self._counts_in(saved, strict)
+        with naming("initial_lr"):
+            self._peaks_in(saved)
+        if strict:
+            with naming("curves"):
+                curves = curves_in(saved["curves"], self.clock.curves)
+            check_past(curves, self.clock.curves, counts.clock, "TrainStep")
+        from_plain(saved.get("hold"), self.clock.rules, strict, "TrainStep")
 
-        set_plain_state(self.module, snapshot.placed(own, state["model"]))
-        for optimizer, copied in copies:
+    def write_state(self, state: Mapping[str, Any], strict: bool) -> None:
+        """Load a copy of a state that `check` has accepted.
+
+        Raises:
+            Exception: From the `load_state_dict` of the model or of an optimizer. What comes before it has
+                the new state then, and what comes after it the old one.
+        """
+        set_plain_state(self.module, state["model"])
+        states = snapshot.as_list(state["optimizer"], self.optimizers)
+        for optimizer, saved in zip(self.optimizers, states, strict=True):
+            copied = snapshot.copied_for(optimizer, saved)
             optimizer.load_state_dict(copied)
             snapshot.restore_dtypes(optimizer, copied)
-        clock.set(counts, peaks, held)
+        rules = from_plain(state.get("hold"), self.clock.rules, strict, "TrainStep")
+        self.clock.set(self._counts_in(state, strict), self._peaks_in(state), rules)
         if self.precision.scale is not None:
-            self.precision.scale.set(state["loss_scale"] or [])
+            self.precision.scale.set(state["loss_scale"])
         if self.carry is not None:
-            self.carry.set(state["carry"] or [])
+            self.carry.set(state["carry"])
         snapshot.set_random_states(state["random"], self.device)
+
+    def _counts_in(self, state: Mapping[str, Any], strict: bool) -> Counts:
+        """The counts to resume from. A clock of another unit, unless `strict`, resumes at the saved step."""
+        applied = checks.at_least("applied", state["applied"], 0)
+        skipped = checks.at_least("skipped", state["skipped"], 0)
+        unit, clock, consumed = saved_clock(state, applied, self.clock.unit, strict, "TrainStep")
+        if self.clock.unit is None:
+            applied = consumed = applied if unit is None else clock
+        elif unit != self.clock.unit:
+            consumed = consumed_at(clock, self.clock.unit)
+        return Counts(applied, skipped, clock, consumed)
+
+    def _peaks_in(self, state: Mapping[str, Any]) -> list[float]:
+        states = snapshot.as_list(state["optimizer"], self.optimizers)
+        groups = chain.from_iterable(saved["param_groups"] for saved in states)
+        return [float(checks.peak("initial_lr", group["initial_lr"])) for group in groups]

@@ -1,8 +1,9 @@
-"""A training state outside the device: what is in it, copies, random numbers."""
+"""The state of a training step on the host: its entries, copies of it, random numbers."""
 
 import copy
 from collections.abc import Mapping, Sequence
 from itertools import chain
+from operator import methodcaller
 from typing import Any, TypedDict, cast
 
 import torch
@@ -18,7 +19,7 @@ _IMPLEMENTATION = ("fused", "foreach", "capturable", "differentiable")
 
 
 class TrainStepState(TypedDict):
-    """What `TrainStep.state_dict` returns: tensors in host memory and plain values.
+    """The state that `TrainStep.state_dict` returns: tensors in host memory and plain values.
 
     >>> from plateau_jax import PlateauCurve
     >>> from torch_bridge import TrainStep
@@ -31,53 +32,53 @@ class TrainStepState(TypedDict):
     """
 
     model: dict[str, Any]
-    """The model's state, under the names of the model inside a wrapper."""
+    """The state of the model, under the names that it has without its wrappers."""
     optimizer: Any
-    """The optimizer's state, or a list of one for each of several."""
+    """The state of the optimizer, or a list of the states of several."""
     optimizer_type: str | list[str]
-    """The name of its class, or a list of one for each of several."""
+    """The name of its class, or a list of names."""
     precision: str
     """`"fp32"`, `"bf16"` or `"fp16"`."""
     curves: list[Mapping[str, Any]]
     """The arguments of each parameter group's curve."""
     applied: int
-    """How many updates took place."""
+    """The number of updates applied."""
     skipped: int
-    """How many were skipped."""
+    """The number of updates skipped."""
     clock: int
-    """The step of the curve that the next update's rates are of."""
+    """The step of the curve whose learning rates the next update uses."""
     consumed: int
-    """With `unit` how many samples or tokens the updates have consumed; else `applied`."""
+    """With `unit` the number of samples or tokens consumed; else `applied`."""
     unit: int | None
-    """How many samples or tokens make one step of the curve; None where an update is one."""
+    """The number of samples or tokens that make one step of the curve; None if an update does."""
     hold: list[HoldState] | None
-    """The rules that hold the clock, and what they remember."""
+    """The rules that hold the clock, and their states."""
     loss_scale: Sequence[Tensor] | None
-    """Under fp16 the scale, a float32 scalar, and what it counts."""
+    """Under fp16 the loss scale, a float32 scalar, and the counter that it depends on."""
     carry: list[Tensor] | None
-    """The leaves of the recurrent state, where the step has one, of its shapes and dtypes."""
+    """The leaves of the recurrent state, if the step has one, with its shapes and dtypes."""
     random: dict[str, Tensor]
     """The states of torch's generators, uint8 of shape (bytes,): `"cpu"` and, on a GPU, `"cuda"`."""
 
 
 def one_or_list(items: list[Any]) -> Any:
-    """What a state has for the optimizers: the item of one alone, or a list of one for each of several."""
+    """The only item, or a list of several: how a state holds its optimizers."""
     return items[0] if len(items) == 1 else items
 
 
 def as_list(saved: Any, optimizers: Sequence[Optimizer]) -> Any:
-    """The list that `one_or_list` was given for these optimizers, where the state is whole."""
+    """The inverse of `one_or_list` for these optimizers."""
     return [saved] if len(optimizers) == 1 else saved
 
 
 def states_of(optimizers: Sequence[Optimizer], clock: Clock, now: int) -> list[dict[str, Any]]:
-    """The optimizers' states, with the clock's peaks and its rates at `now`, as beside a torch scheduler."""
+    """The optimizers' states, with the clock's peaks and its learning rates at `now`."""
     states = [optimizer.state_dict() for optimizer in optimizers]
     groups = chain.from_iterable(state["param_groups"] for state in states)
-    # A group that was added since has no rate: the next update refuses it.
-    for group, peak, rate in zip(groups, clock.peaks, clock.rates_at(now), strict=False):
+    # A group that was added since has no learning rate: the next update refuses it.
+    for group, peak, lr in zip(groups, clock.peaks, clock.rates_at(now), strict=False):
         is_tensor = isinstance(group["lr"], Tensor)
-        group["lr"] = torch.tensor(rate, dtype=torch.float32, device="cpu") if is_tensor else rate
+        group["lr"] = torch.tensor(lr, dtype=torch.float32, device="cpu") if is_tensor else lr
         group["initial_lr"] = peak
     return states
 
@@ -92,60 +93,42 @@ def on_host(state: TrainStepState) -> TrainStepState:
 
 
 def copied_for(optimizer: Optimizer, state: Any) -> Any:
-    """A copy of an optimizer's state, its tensors placed, and laid out in memory, as their parameters are.
+    """Copy an optimizer's state; shard its tensors and lay them out in memory as their parameters are.
 
     Fused kernels on a CPU go through both in the order of memory, whatever the strides: with another layout,
     as of a model in channels_last, an element would get the moments of another one.
+
+    The settings that only choose an implementation stay this optimizer's: the saved ones may not run here.
     """
     copied = pytree.tree_map(_copy, state)
     for group, saved in zip(optimizer.param_groups, copied["param_groups"], strict=True):
-        saved.update(own_implementation(group))
+        saved.update((name, group[name]) for name in _IMPLEMENTATION if name in group)
         for parameter, number in zip(group["params"], saved["params"], strict=True):
-            of_parameter = copied["state"].get(number, {})
-            for name, value in of_parameter.items():
+            values = copied["state"].get(number, {})
+            for name, value in values.items():
                 if isinstance(value, Tensor) and value.shape == parameter.shape:
-                    value = of_parameter[name] = placed_as(parameter, value)
-                    if placements_of(value) != placements_of(parameter):
-                        continue
-                    like = torch.empty_like(parameter.detach(), dtype=value.dtype, device=value.device)
-                    if like.stride() != value.stride():
-                        of_parameter[name] = like.copy_(value)
+                    values[name] = _like_parameter(parameter, value)
     return copied
 
 
-def own_implementation(group: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a group that choose how an optimizer computes, and change no number.
-
-    They are never taken from a state: what it was saved with may not run here.
-    """
-    return {name: group[name] for name in _IMPLEMENTATION if name in group}
-
-
-def placed(own: Mapping[str, Any], state: Any) -> Any:
-    """A module's state, with the attributes that it has, each tensor placed as its own is."""
-    result = copy.copy(state)
-    result.update(
-        (name, placed_as(own[name], value)) for name, value in state.items() if isinstance(value, Tensor)
-    )
-    return result
+def _like_parameter(parameter: Tensor, value: Tensor) -> Tensor:
+    value = placed_as(parameter, value)
+    if placements_of(value) != placements_of(parameter):
+        return value  # an optimizer may shard it in another way
+    like = torch.empty_like(parameter.detach(), dtype=value.dtype, device=value.device)
+    return value if like.stride() == value.stride() else like.copy_(value)
 
 
 def restore_dtypes(optimizer: Optimizer, state: Any) -> None:
-    """Put back what torch casts to a parameter's dtype as it loads a state: moments kept in another one."""
+    """Restore the dtypes of a loaded state: torch casts values to the dtype of their parameter."""
     for group, saved in zip(optimizer.param_groups, state["param_groups"], strict=True):
         for parameter, number in zip(group["params"], saved["params"], strict=True):
             loaded = optimizer.state.get(parameter, {})
             for name, value in state["state"].get(number, {}).items():
-                # Torch keeps the dtype of "step" by itself.
-                if not isinstance(value, Tensor):
-                    loaded[name] = _on(parameter.device, value)
-                elif name != "step" and loaded[name].dtype != value.dtype:
+                if not isinstance(value, Tensor):  # a list or dictionary may hold tensors
+                    loaded[name] = pytree.tree_map_only(Tensor, methodcaller("to", parameter.device), value)
+                elif name != "step" and loaded[name].dtype != value.dtype:  # torch keeps that of "step"
                     loaded[name] = value.to(parameter.device)
-
-
-def _on(device: torch.device, value: Any) -> Any:
-    """A list or dictionary with its tensors on a device, in their own dtypes; any other value as it is."""
-    return pytree.tree_map_only(Tensor, lambda tensor: tensor.to(device), value)
 
 
 def _copy(leaf: Any) -> Any:

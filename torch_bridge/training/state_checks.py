@@ -1,8 +1,9 @@
-"""A state compared with the training step that it is to be loaded into, before anything is changed."""
+"""Compare a saved state with the training step that is to load it, before anything changes."""
 
 import inspect
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from typing import Any, cast
 
 import torch
@@ -10,187 +11,151 @@ from torch import Tensor, nn
 from torch.optim import Optimizer, SparseAdam
 from torch.utils import _pytree as pytree
 
-from torch_bridge.core import Curve, checks
-from torch_bridge.distributed.dtensors import is_of_this_rank, mesh_of
-from torch_bridge.schedulers.resume import check_no_path, check_past, curves_in
-from torch_bridge.schedulers.unit_clocks import MOST_CONSUMED
-from torch_bridge.training.saved_counts import counts_in
-from torch_bridge.training.snapshot import TrainStepState, as_list, own_implementation
+from torch_bridge.distributed.dtensors import mesh_of
+from torch_bridge.distributed.plain_names import with_plain_names
+from torch_bridge.schedulers.param_groups import all_parameters
+from torch_bridge.schedulers.resume import check_no_path
+from torch_bridge.training.snapshot import TrainStepState, as_list
+
+_LATER_KEYS = {"clock", "hold", "consumed", "unit"}  # states of the first release lack them
+
+# What torch's own optimizers keep for a parameter has its shape and dtype, except under these names:
+_SCALARS = ("step", "eta", "mu", "mu_product")
+_FACTORS = ("row_var", "col_var")  # of Adafactor; torch fails if their shapes are wrong
 
 _MOST_STEPS = 2**53  # a double holds every count up to here
-_LATER_KEYS = {"clock", "hold", "consumed", "unit"}  # which older states lack
-
-
-def check(
-    own: TrainStepState,
-    other: Any,
-    optimizers: Sequence[Optimizer],
-    device: torch.device,
-    curves: Sequence[Curve] | None,
-) -> None:
-    """Refuse a state that does not fit, or whose curves have another past than these.
-
-    Raises:
-        ValueError: It names what is different.
-    """
-    with _refused("state of this step"):
-        _check(own, other, optimizers, device, strict=curves is not None)
-        if curves is not None:
-            with _refused("list of curves"):
-                saved = curves_in(other["curves"], curves)
-            check_past(saved, curves, counts_in(other, own["unit"]).clock, "TrainStep")
-
-
-def _check(
-    own: TrainStepState, other: Any, optimizers: Sequence[Optimizer], device: torch.device, strict: bool
-) -> None:
-    check_no_path(other)
-    if not isinstance(other, Mapping) or own.keys() - _LATER_KEYS != other.keys() - _LATER_KEYS:
-        raise ValueError(f"state_dict is not a state of a TrainStep, which has the keys {list(own)}")
-    other = cast("Mapping[str, Any]", other)
-    for name in ("precision", "optimizer_type"):
-        if own[name] != other[name]:
-            raise ValueError(
-                f"state_dict was saved with {name} = {other[name]}, and this step has {own[name]}"
-            )
-    _check_shapes("model", own["model"], other["model"])
-    if other["model"].keys() != own["model"].keys():  # among them those of extra states
-        raise ValueError("state_dict was saved with another model: its names differ")
-    _check_shapes("carry", _listed(own["carry"]), _listed(other["carry"]))
-    _check_scale(own["loss_scale"], other["loss_scale"])
-    for name in ("applied", "skipped", "clock"):
-        count = other.get(name, 0)
-        if type(count) is not int or not 0 <= count <= MOST_CONSUMED:
-            raise ValueError(f"state_dict has {name} = {count!r}; it must be a count")
-    counts_in(other, own["unit"], strict)
-    _check_placement(own["model"], other, optimizers)
-    with _refused("state of torch's random numbers"):
-        torch.Generator("cpu").set_state(other["random"]["cpu"].cpu())
-        if device.type == "cuda" and "cuda" in other["random"]:
-            torch.Generator(device).set_state(other["random"]["cuda"].cpu())
-    states = as_list(other["optimizer"], optimizers)
-    if not isinstance(states, list | tuple) or len(cast("Any", states)) != len(optimizers):
-        raise ValueError(f"state_dict has no list of {len(optimizers)} states in its optimizer")
-    for optimizer, state in zip(optimizers, cast("Sequence[Any]", states), strict=True):
-        with _refused("state of an optimizer"):
-            _check_optimizer(optimizer, optimizer.state_dict(), state)
-
-
-def _check_placement(own_model: Any, other: Any, optimizers: Sequence[Optimizer]) -> None:
-    """Refuse shards of another rank, or of another number of ranks. Whole tensors fit everywhere.
-
-    An optimizer of another library may keep DTensors that are placed otherwise than the parameters.
-    """
-    own = {_placement(leaf) for leaf in pytree.tree_leaves(own_model)} | {None}
-    states = pytree.tree_leaves(other["optimizer"])
-    if not all(map(is_of_torch, optimizers)):
-        states = [leaf for leaf in states if not is_of_this_rank(leaf)]
-    if foreign := {_placement(leaf) for leaf in [*pytree.tree_leaves(other["model"]), *states]} - own:
-        raise ValueError(
-            f"state_dict has shards of tensors, placed as {foreign.pop()}, but the model's are placed "
-            "differently: each rank must load its own state; save and load through Checkpoints to resume "
-            "with another number of ranks"
-        )
-
-
-def _placement(leaf: Any) -> str | None:
-    mesh = mesh_of(leaf)
-    return None if mesh is None else f"{leaf.placements} over {tuple(mesh.shape)} at {mesh.get_coordinate()}"
 
 
 @contextmanager
-def _refused(what: str) -> Generator[None]:
-    """Turn whatever error a damaged state leads to into one that names what is missing."""
+def naming(entry: str) -> Generator[None]:
+    """Turn any error that a damaged entry of a state leads to into a ValueError that names the entry."""
     try:
         yield
     except ValueError:
         raise
     except Exception as error:
-        raise ValueError(f"state_dict has no {what}: {type(error).__name__}: {error}") from error
+        message = f"state_dict has a damaged entry {entry!r}: {type(error).__name__}: {error}"
+        raise ValueError(message) from error
 
 
-def _check_scale(own: Any, other: Any) -> None:
-    other = _listed(other)
-    # The third, the largest weight, is there where weights are on the device.
-    if own is not None and isinstance(other, list) and len(cast("Any", other)) in (2, 3):
-        own = [*own[:2], own[0]][: len(cast("Any", other))]
-    _check_shapes("loss_scale", own, other)
-    values = cast("Sequence[Tensor]", other or [])
-    if not all(0 <= value < float("inf") for value in values) or not all(values[:1]):
-        raise ValueError(f"state_dict has loss_scale = {other}; it must be finite and positive")
+def check_form(own: TrainStepState, saved: Any, optimizers: Sequence[Optimizer]) -> None:
+    """Refuse a state with other keys, shapes or dtypes than this step's, and shards of another rank.
+
+    Args:
+        own: The present state of the step.
+        saved: The state to be loaded.
+        optimizers: The optimizers of the step.
+
+    Raises:
+        ValueError: It names the entry.
+    """
+    check_no_path(saved)
+    if not isinstance(saved, Mapping) or own.keys() - _LATER_KEYS != saved.keys() - _LATER_KEYS:
+        raise ValueError(f"state_dict is not a state of a TrainStep, which has the keys {list(own)}")
+    saved = cast("Mapping[str, Any]", saved)
+    for name in ("precision", "optimizer_type"):
+        if own[name] != saved[name]:
+            raise ValueError(
+                f"state_dict was saved with {name} = {saved[name]}, and this step has {own[name]}"
+            )
+    with naming("model"):
+        model = with_plain_names(saved["model"], own["model"])
+        _check_kinds("another model", _kinds(own["model"]), _kinds(model))
+    with naming("carry"):
+        _check_kinds("another carry", _kinds(own["carry"]), _kinds(saved["carry"]))
+    with naming("loss_scale"):
+        scales = [(state["loss_scale"] or [])[:2] for state in (own, saved)]
+        _check_kinds("another loss_scale", *map(_kinds, scales))
+        # With another scale than these every update would be skipped.
+        if scales[1] and not 0 < scales[1][0] < float("inf"):
+            raise ValueError(f"state_dict has loss_scale = {scales[1][0]}; it must be finite and positive")
+    with naming("random"):  # a state that was saved on a GPU loads on a CPU, and the other way round
+        cpu_states = [{"cpu": state["random"]["cpu"]} for state in (own, saved)]
+        _check_kinds("other random numbers", *map(_kinds, cpu_states))
+    with naming("optimizer"):
+        _check_shards(own, saved)
+        own_states, states = (as_list(state["optimizer"], optimizers) for state in (own, saved))
+        if len(states) != len(optimizers):
+            raise ValueError(f"state_dict has {len(states)} optimizers, and this step has {len(optimizers)}")
+        for optimizer, own_state, state in zip(optimizers, own_states, states, strict=True):
+            _check_optimizer(optimizer, own_state, state)
 
 
-def _listed(value: Any) -> Any:
-    """A tuple as a list. A dictionary is not taken for one, though keys 0, 1, ... give the same paths."""
-    if isinstance(value, tuple):
-        return list(cast("tuple[Any, ...]", value))
-    return {"not a list": cast("Any", value)} if isinstance(value, Mapping) else value
-
-
-def _check_shapes(name: str, own: Any, other: Any) -> None:
-    shapes, other_shapes = (
-        {
-            key: _kind(leaf)
-            for path, leaf in pytree.tree_leaves_with_path(tree)
-            # What a module saves by get_extra_state may change its shape.
-            if "_extra_state" not in (key := pytree.keystr(path))
-        }
-        for tree in (own, other)
+def _kinds(values: Any) -> dict[str, str]:
+    """The kind of each entry of a dictionary, or of each item of a list, by its name."""
+    named = cast(
+        "Mapping[Any, Any]", values if isinstance(values, Mapping) else dict(enumerate(values or ()))
     )
+    # The extra state of a module may change its kind.
+    return {name: "" if "_extra_state" in str(name) else _kind(value) for name, value in named.items()}
+
+
+def _kind(value: Any) -> str:
+    if not isinstance(value, Tensor):
+        return type(value).__name__
+    kind = f"{value.dtype} of {tuple(value.shape)}"
+    if value.layout != torch.strided:
+        kind = f"{value.layout} {kind}"
+    return f"{kind} without memory" if value.is_meta else kind
+
+
+def _check_kinds(source: str, own: dict[Any, str], saved: dict[Any, str]) -> None:
     different = [
-        f"{key}: {other_shapes.get(key, 'missing')} in the state, {shapes.get(key, 'missing')} here"
-        for key in shapes | other_shapes
-        if shapes.get(key) != other_shapes.get(key)
+        f"{name}: {saved.get(name, 'missing')} in the state, {own.get(name, 'missing')} here"
+        for name in own | saved
+        if own.get(name) != saved.get(name)
     ]
     if different:
-        raise ValueError(f"state_dict was saved with another {name}: " + "; ".join(different[:5]))
+        raise ValueError(f"state_dict was saved with {source}: " + "; ".join(different[:5]))
 
 
-def _kind(leaf: Any) -> str:
-    if not isinstance(leaf, Tensor):
-        return type(leaf).__name__
-    kind = f"{leaf.dtype} of {tuple(leaf.shape)}"
-    if leaf.layout != torch.strided:
-        kind = f"{leaf.layout} {kind}"
-    return f"{kind} without memory" if leaf.is_meta else kind
+def _check_shards(own: TrainStepState, saved: Mapping[str, Any]) -> None:
+    """Refuse shards of another rank, or of another number of ranks. Whole tensors fit everywhere."""
+    own_places = {_place(value) for value in own["model"].values()} | {None}
+    for value in pytree.tree_leaves([dict(saved["model"]), saved["optimizer"]]):
+        if (place := _place(value)) not in own_places:
+            raise ValueError(
+                f"state_dict has shards of tensors, placed as {value.placements} over {place}, but the "
+                "model's are placed differently: each rank must load its own state; save and load through "
+                "Checkpoints to resume with another number of ranks"
+            )
 
 
-def _check_optimizer(optimizer: Optimizer, own: Mapping[str, Any], other: Mapping[str, Any]) -> None:
-    groups, numbers = optimizer.param_groups, [group["params"] for group in own["param_groups"]]
-    if [group["params"] for group in other["param_groups"]] != numbers or any(
-        group.keys() != other_group.keys()
-        for group, other_group in zip(own["param_groups"], other["param_groups"], strict=True)
-    ):
+def _place(value: Any) -> str | None:
+    """The place of this rank in the mesh of a DTensor. Placements over one mesh torch converts itself."""
+    mesh = mesh_of(value)
+    return None if mesh is None else f"{tuple(mesh.shape)} ranks at {mesh.get_coordinate()}"
+
+
+def _check_optimizer(optimizer: Optimizer, own: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
+    forms = [[(group["params"], group.keys()) for group in state["param_groups"]] for state in (own, saved)]
+    if forms[0] != forms[1]:
         raise ValueError("state_dict was saved with another optimizer, or with other parameter groups")
-    for group in other["param_groups"]:
-        checks.peak("initial_lr", group["initial_lr"])
-        if any(isinstance(leaf, Tensor) and leaf.is_meta for leaf in pytree.tree_leaves(group)):
-            raise ValueError("state_dict has a setting of an optimizer that is a tensor without memory")
-    states: Mapping[Any, Any] = other["state"]
-    # An optimizer of another library may keep something under a name, which is no parameter's.
-    known: set[Any] = {number for each in numbers for number in each}
-    if not is_of_torch(optimizer):
-        known.update(key for key in states if isinstance(key, str))
-    if unknown := states.keys() - known:
-        raise ValueError(f"state_dict has an optimizer's state for unknown parameters: {unknown}")
-    made: dict[Any, tuple[dict[str, str], bool]] = {}
-    for index, (group, saved_group) in enumerate(zip(groups, other["param_groups"], strict=True)):
-        for number, parameter in zip(numbers[index], group["params"], strict=True):
-            of_torch = is_of_torch(optimizer)
-            if of_torch:
-                key = index, parameter.shape, parameter.dtype
-                if key not in made:
-                    settings = saved_group | own_implementation(group)
-                    state, from_the_start = new_state(optimizer, parameter, settings)
-                    made[key] = _kinds(state), from_the_start
-                expected, is_needed = made[key]
-            else:
-                expected, is_needed = _kinds(own["state"].get(number, {})), False
-            # Torch makes a state that is empty anew, like one that is missing.
-            if (found := _kinds(states.get(number, {}))) or is_needed:
-                _check_state(number, expected, found)
-                if of_torch:
-                    _check_values(number, states[number])
+    numbers = chain.from_iterable(group["params"] for group in own["param_groups"])
+    parameters = dict(zip(numbers, all_parameters([optimizer]), strict=True))
+    of_torch = is_of_torch(optimizer)
+    for number, values in saved["state"].items():
+        if number not in parameters:
+            if of_torch or not isinstance(number, str):  # MADGRAD, say, keeps a value under a name
+                raise ValueError(f"state_dict has an optimizer's state for an unknown parameter, {number}")
+            continue
+        if of_torch:
+            expected = _expected_kinds(parameters[number], values)
+        else:  # what it keeps is known if it has a state already
+            expected = _kinds(own["state"].get(number) if values else None)
+        kinds = {name: kind for name, kind in _kinds(values).items() if name in expected}
+        _check_kinds(f"another optimizer; its state differs for parameter {number}", expected, kinds)
+
+
+def _expected_kinds(parameter: Tensor, values: Mapping[str, Any]) -> dict[str, str]:
+    """The kinds of the tensors that one of torch's own optimizers keeps, after a check of its scalars."""
+    for name in values.keys() & _SCALARS:
+        if not 0 <= values[name] < _MOST_STEPS:
+            raise ValueError(f"state_dict has {name} = {values[name]} in an optimizer's state")
+    tensors = [
+        name for name, value in values.items() if name not in _SCALARS + _FACTORS and value is not None
+    ]
+    return dict.fromkeys(tensors, _kind(parameter))
 
 
 def add_new_states(optimizer: Optimizer, state: Any) -> None:
@@ -228,33 +193,3 @@ def new_state(
         for _ in range(2):  # the first update leaves some settings unread
             kind.step.__wrapped__(other)  # without the hooks that a user has set for all optimizers
     return other.state[like], from_the_start
-
-
-def _kinds(state: Any) -> dict[str, str]:
-    return {name: _kind(value) for name, value in state.items()}
-
-
-def _check_state(number: int, expected: Mapping[str, str], found: Mapping[str, str]) -> None:
-    """Refuse what torch would miss or misread. A state may have more, which earlier settings have left."""
-    different = [
-        f"{name}: {found.get(name, 'missing')} in the state, {kind} here"
-        for name, kind in expected.items()
-        if found.get(name) != kind
-    ]
-    if different:
-        raise ValueError(
-            f"state_dict has an optimizer's state that does not fit parameter {number}: "
-            + "; ".join(different)
-        )
-
-
-def _check_values(number: int, state: Mapping[str, Any]) -> None:
-    """Refuse values that torch's own optimizers could not copy, or could not count on from."""
-    for name, value in state.items():
-        if not isinstance(value, Tensor | int | float | None):
-            raise ValueError(
-                f"state_dict has {name} = {value!r} in an optimizer's state for parameter {number}; "
-                "it must be a tensor or a number"
-            )
-    if not 0 <= (step := state.get("step", 0)) < _MOST_STEPS:
-        raise ValueError(f"state_dict has step = {step} for parameter {number}; it must be a count")

@@ -348,31 +348,44 @@ class TrainStep:
     def load_state_dict(
         self, state_dict: TrainStepState | Mapping[str, Any], strict: bool | None = None
     ) -> None:
-        """Go on, bit for bit, where a snapshot was taken. What is loaded is copied.
+        """Resume, bit for bit, from a snapshot. Copies what it loads.
 
-        The peaks of the rates and the optimizers' settings become the saved ones, but for those that choose
-        how an optimizer computes (`fused`, `foreach`, `capturable`, `differentiable`). For an optimizer that
-        is not torch's own, states are compared where this step has them already.
+        The peak learning rates and the optimizers' settings become the saved ones, except for those that
+        only choose an implementation (`fused`, `foreach`, `capturable`, `differentiable`). The state of an
+        optimizer that is not torch's own is compared with this step's only after its first update.
 
         Args:
-            state_dict: What `state_dict` returned. Where this step's parameters are sharded, the saved
-                tensors may be whole.
-            strict: Whether the state of another plan is refused: of a curve that differs at a step before
-                the saved clock (`Curve.same_until`), of another hold or of another unit. With False the run
-                goes on under this step's curve, from the saved clock, whatever came before; rules that are
-                not the saved ones start anew; with another unit `consumed` is clock · unit, and without one
-                the number of updates is the clock. The default is the step's own `strict`.
+            state_dict: The state that `state_dict` returned. If this step's parameters are sharded, the
+                saved tensors may be whole.
+            strict: Refuse the state of another plan: of a curve that differs at a step before the saved
+                clock (`Curve.same_until`), of another hold or of another unit. With False the run resumes
+                under this step's curve, at the saved clock; rules other than the saved ones start anew; with
+                another unit `consumed` is clock · unit, and without one the number of updates is the clock.
+                The default is the step's own `strict`.
 
         Raises:
             ValueError: The state of another plan (unless `strict` is False), of another model, optimizer,
-                precision or carry, or not a state; a scheduler was attached to the optimizer. Nothing was
-                changed. (What a `load_state_dict` of a module's or an optimizer's own raises comes later:
-                `Checkpoints` puts all back then.)
+                precision or carry; damaged, or not a state; a scheduler is attached to the optimizer.
+            Exception: Any error that the `load_state_dict` of the model or an optimizer raises.
+
+        After an error everything has the state that it had before.
         """
         if self._is_distributed:
             self._check_whole()
+        strict = self.strict if strict is None else strict
         self._foundation.check_no_scheduler()
-        self._saved_parts.load(state_dict, self.strict if strict is None else strict)
+        parts, was_partial = self._saved_parts, self._drivers.is_partial
+        own = parts.read_state()
+        parts.check(own, state_dict, strict)
+        before = snapshot.on_host(own)
+        self._drivers.is_partial = True  # some parts have the new state, and some the old one
+        try:
+            parts.write_state(state_dict, strict)
+        except BaseException:
+            parts.write_state(before, strict)
+            self._rebuild()
+            self._drivers.is_partial = was_partial
+            raise
         self._rebuild()
         self._drivers.is_partial = False
 
