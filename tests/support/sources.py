@@ -15,8 +15,6 @@ PACKAGES = "plateau_jax", "torch_bridge"
 
 _PRIVATE = re.compile(r"_[A-Za-z]\w*")
 _DUNDER = re.compile(r"__\w+__")
-_DEFINITIONS = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
-_IMPORTS = ast.Import | ast.ImportFrom
 
 _KINDS: Any = [kind for of in (builtins, types) for kind in vars(of).values() if isinstance(kind, type)]
 PROMISED = {
@@ -92,10 +90,10 @@ def private_names() -> dict[str, list[str]]:
     """Private names of other libraries, and protocols of theirs such as `__wrapped__`: where each is used.
 
     That is an attribute; a keyword argument; a string, as for `getattr`; a part of an imported module's
-    path; an imported name. A name that a class of ours sets is taken for ours, unless the class declares
-    it without a value, as it does for what it inherits. So a name that both have is not seen.
+    path; an imported name. A name that the product defines anywhere counts as ours, so a name that both
+    have is not seen.
     """
-    ours = _members() | _arguments_and_variables()
+    ours = _own_names()
     found: dict[str, list[str]] = defaultdict(list)
     for source in sources():
         for node in ast.walk(source.tree):
@@ -125,28 +123,22 @@ def _names(node: ast.AST) -> list[str]:
             return []
 
 
-def _members() -> set[str]:
-    """What classes of ours define or set on themselves, without what they only declare."""
+def _own_names() -> set[str]:
+    """Functions, classes, arguments, variables and attributes of `self`.
+
+    A class that declares a name without a value inherits it from another library.
+    """
     found, declared = set[str](), set[str]()
-    for kind in (node for source in sources() for node in ast.walk(source.tree)):
-        if not isinstance(kind, ast.ClassDef):
-            continue
-        for node in kind.body:
-            if isinstance(node, _DEFINITIONS):
-                found.add(node.name)
-            elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-                (declared if node.value is None else found).add(node.target.id)
-            elif isinstance(node, ast.Assign):
-                found |= {target.id for target in node.targets if isinstance(target, ast.Name)}
-        for node in ast.walk(kind):
-            if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
-                found |= {node.attr} if ast.unparse(node.value) == "self" else set()
+    for node in (node for source in sources() for node in ast.walk(source.tree)):
+        match node:
+            case ast.FunctionDef(name=name) | ast.ClassDef(name=name) | ast.arg(arg=name):
+                found.add(name)
+            case ast.AnnAssign(target=ast.Name(id=name), value=None):
+                declared.add(name)
+            case ast.Name(id=name, ctx=ast.Store()):
+                found.add(name)
+            case ast.Attribute(value=ast.Name(id="self"), attr=name, ctx=ast.Store()):
+                found.add(name)
+            case _:
+                pass
     return found - declared
-
-
-def _arguments_and_variables() -> set[str]:
-    """Arguments of functions, which keywords name, and variables of files, as a `TypeVar` is."""
-    nodes = (node for source in sources() for node in ast.walk(source.tree))
-    statements = (node for source in sources() for node in source.tree.body if isinstance(node, ast.Assign))
-    variables = {ast.unparse(target) for node in statements for target in node.targets}
-    return {node.arg for node in nodes if isinstance(node, ast.arg)} | variables
