@@ -1,4 +1,4 @@
-"""Every section of the README and of the pages in `docs/` runs, as a program of its own.
+"""Every section of the README and of the pages in `docs/` runs as a program; links lead somewhere.
 
 A section is what stands under a heading with two signs. Its Python blocks run from top to bottom, after those
 that stand before the page's first such heading.
@@ -10,8 +10,6 @@ from pathlib import Path
 
 import pytest
 from support.pages import PAGES, ROOT, sections
-
-pytestmark = pytest.mark.slow
 
 _OF_LIGHTNING = r"ignore:`isinstance\(treespec, LeafSpec\)` is deprecated:FutureWarning"
 WARNINGS_OF_OTHERS = {
@@ -35,6 +33,7 @@ def programs():
                 yield pytest.param(f"{before}\n{code}", id=name, marks=marks)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("program", list(programs()))
 def test_sections_run(program, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)  # programs save files here

@@ -36,7 +36,6 @@ def test_a_quickstart_is_short_and_imports_one_framework(heading: str) -> None:
     assert set(re.findall(r"^(?:import|from) (\w+)", program, re.MULTILINE)) == ITS_PACKAGES[heading]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("heading", ITS_PACKAGES)
 def test_a_quickstart_prints_falling_losses_and_the_rate(heading, capsys) -> None:
     exec(compile(QUICKSTARTS[heading].python(), heading, "exec"), {})
