@@ -440,12 +440,10 @@ def test_dtensors_hold_their_local_part() -> None:
     run(private_names.check_dtensors, processes=1)
 
 
-@_shows(
-    "_get_fsdp_state", *private_names.FSDP_BY_RELEASE.split(), *" ".join(private_names.FSDP.values()).split()
-)
+@_shows("_get_fsdp_state", *private_names.FSDP)
 @pytest.mark.slow
-def test_sharded_modules_hold_their_state_and_their_communication() -> None:
-    assert run(private_names.missing_under_fsdp, processes=1) == [[]]
+def test_sharded_modules_hold_their_state() -> None:
+    run(private_names.check_fsdp, processes=1)
 
 
 @_shows(*private_names.DDP)

@@ -3,7 +3,6 @@
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
-from unittest.mock import patch
 
 import pytest
 import torch
@@ -11,13 +10,11 @@ from support import distributed_updates
 from support.distributed_models import Skipping, whole
 from support.distributed_updates import Case
 from torch import Tensor, distributed, nn
-from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from plateau_jax import PlateauCurve
 from torch_bridge import TrainStep, distribute
-from torch_bridge.distributed import fsdp_internals
 
 CURVE = PlateauCurve(20)  # the first update moves something
 
@@ -172,42 +169,27 @@ def unwrapped(how: str) -> list[str]:
     return [f"{warning.category.__name__}: {warning.filename}: {warning.message}" for warning in found]
 
 
-def divided_by(ways: Sequence[tuple[float | None, bool]], part: bool, shape: tuple[int, ...]) -> list[Any]:
-    """The error of a step over a sharded model, or the weights after an update, for each way to divide.
+def divided_by(factors: Sequence[float | None], part: bool) -> list[Any]:
+    """The error of a step over a sharded model, or the weights after an update, for each factor.
 
-    A way is a factor, and whether sums are forced in the collectives. With `part` the factor is that of one
-    layer alone.
+    Also where sums are forced in the collectives. With `part` the factor is that of one layer alone.
     """
-    return [_divided_by(*way, part, shape) for way in ways]
+    return [_divided_by(factor, sums, part) for factor in factors for sums in (False, True)]
 
 
-def _divided_by(factor: float | None, sums: bool, part: bool, shape: tuple[int, ...]) -> str | list[Any]:
+def _divided_by(factor: float | None, sums: bool, part: bool) -> str | list[Any]:
     model: Any = Skipping()
-    mesh = init_device_mesh("cpu", shape, mesh_dim_names=("copies", "parts")[-len(shape) :])
     for module in (model.around, model):
-        fully_shard(module, mesh=mesh)
+        fully_shard(module)
         module.set_force_sum_reduction_for_comms(sums)
-    (model.around if part else model).set_gradient_divide_factor(factor)
+    if factor is not None:
+        (model.around if part else model).set_gradient_divide_factor(factor)
     try:
         step = _step_of(model)
     except ValueError as error:
         return str(error)
     step(_batch(0, 0, True))
     return _weights(model)
-
-
-def with_unknown_factor() -> list[str]:
-    """The warnings of a step over a sharded model whose groups of parameters have other names in torch."""
-    model: Any = Skipping()
-    fully_shard(model)
-    with (
-        patch.object(fsdp_internals, "_groups", return_value=[object()]),
-        warnings.catch_warnings(record=True) as found,
-    ):
-        warnings.simplefilter("always")
-        step = _step_of(model)
-    step(_batch(0, 0, True))
-    return [f"{warning.category.__name__}: {warning.message}" for warning in found]
 
 
 _USES = ((True,), (True, False), (True, False))

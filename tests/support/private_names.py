@@ -1,6 +1,6 @@
 """What torch's wrappers and DTensors have beyond their public interface; for a group of one process."""
 
-from typing import Any, cast
+from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -14,20 +14,11 @@ from torch.nn.parallel import DistributedDataParallel
 
 DDP = (
     *("_module_parameters", "_get_ddp_logging_data", "_comm_hooks"),
-    *("_check_reducer_finalized", "_post_forward", "_rebuild_buckets"),
+    *("_check_reducer_finalized", "_post_forward"),
 )
 
-FSDP = {
-    "state": "_is_root _training_state _modules_to_run_forward _state_ctx _mp_policy",
-    "state context": "all_states",
-    "group": "fsdp_params gradient_divide_factor _training_state _all_gather_result _post_reduce_event "
-    "_all_reduce_state _reshard_after_forward_event _partial_reduce_output _post_forward_indices _to_sharded",
-    "parameter": "to_sharded _unsharded_param unsharded_accumulated_grad",
-}
-"""The attributes of FSDP2's objects, in all releases."""
-
-FSDP_BY_RELEASE = "_fsdp_param_groups _fsdp_param_group _reset_iter_state _device_handle _comm_ctx"
-"""The attributes of a state in some releases: one of two for its groups; a method, or what it would use."""
+FSDP = ("_mp_policy", "gradient_divide_factor", "_fsdp_param_groups", "_fsdp_param_group")
+"""Of FSDP2's state of a module; before torch 2.13 the last one in place of the one before."""
 
 
 def check_ddp() -> None:
@@ -60,36 +51,19 @@ def check_ddp() -> None:
     called.assert_called_once()
     model(torch.ones(1, 2)).sum().backward()
     model._check_reducer_finalized()
-    assert [model.reducer._rebuild_buckets() for _ in range(2)] == [True, False]
-    model(torch.ones(1, 2)).sum().backward()
 
 
-def missing_under_fsdp() -> list[str]:
-    """The attributes in `FSDP` that a module under `fully_shard` does not have."""
-    model = nn.Linear(2, 2)
+def check_fsdp() -> None:
+    """A sharded module knows its precision, and what its gradients are divided by."""
+    model: Any = nn.Linear(2, 2)
     fully_shard(model, mp_policy=MixedPrecisionPolicy(reduce_dtype=torch.float16))
-    model(torch.ones(1, 2)).sum().backward()
-    state = cast("Any", model)._get_fsdp_state()
+    state = model._get_fsdp_state()
     assert state._mp_policy.param_dtype is None
     assert state._mp_policy.reduce_dtype == torch.float16
-    groups = getattr(state, "_fsdp_param_groups", None) or [state._fsdp_param_group]
-    things: dict[str, Any] = {
-        "state": state,
-        "state context": state._state_ctx,
-        "group": groups[0],
-        "parameter": groups[0].fsdp_params[0],
-    }
-    used = [(thing, FSDP[name]) for name, thing in things.items()]
-    if not hasattr(state, "_reset_iter_state"):
-        used += [
-            (state, "_device_handle _comm_ctx"),
-            (state._state_ctx, "iter_forward_root post_backward_final_callback_queued"),
-            (state._comm_ctx, "all_gather_state reduce_scatter_state post_forward_order"),
-        ]
-    assert groups[0].gradient_divide_factor is None
-    cast("Any", model).set_gradient_divide_factor(2.0)
-    assert groups[0].gradient_divide_factor == 2.0
-    return [name for thing, names in used for name in names.split() if not hasattr(thing, name)]
+    (group,) = getattr(state, "_fsdp_param_groups", None) or [state._fsdp_param_group]
+    assert group.gradient_divide_factor is None
+    model.set_gradient_divide_factor(2.0)
+    assert group.gradient_divide_factor == 2.0
 
 
 class _Derived(DTensor): ...

@@ -135,13 +135,14 @@ def not_averaged() -> list[str]:
     model = Net()
     model.first.requires_grad_(False)
     wrapped = DistributedDataParallel(model)
-    step, batch = step_of("adamw", wrapped), (torch.ones(4, 3), torch.ones(4, 2))
-    step(batch)
+    batch = torch.ones(4, 3), torch.ones(4, 2)
     with wrapped.no_sync():
         try:
-            step(batch)
+            step_of("adamw", wrapped)(batch)
         except RuntimeError as error:
             said.append(str(error))
+    step = step_of("adamw", wrapped)
+    step(batch)
     model.first.requires_grad_(True)
     try:
         step(batch)

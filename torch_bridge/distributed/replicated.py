@@ -9,8 +9,6 @@ from torch import Tensor, distributed, nn
 from torch.distributed import ReduceOp
 from torch.nn.parallel import DistributedDataParallel
 
-from torch_bridge.distributed.attributes import replaced
-
 _LEFT_OUT = (
     "DistributedDataParallel does not average the gradients of some of the optimizer's parameters: when it "
     "was built they were frozen, missing, or to be ignored. Wrap the model after you freeze or add parameters"
@@ -42,8 +40,9 @@ class Replicated:
         self.has_means_alone: bool | None = None
         self._left_out: list[nn.Parameter] = []
         self._was_called = False
+        self._torch_post_forward = self._model._post_forward
         # torch.compile leaves torch's own alone too.
-        self._noted_post_forward: Any = torch.compiler.disable(self._post_forward)
+        self._noting_post_forward: Any = torch.compiler.disable(self._post_forward)
 
     @property
     def may_send_fp16(self) -> bool:
@@ -73,9 +72,12 @@ class Replicated:
 
     @contextmanager
     def _averaged(self) -> Generator[None]:
-        self._own_post_forward, self._was_called = self._model._post_forward, False
-        with replaced(self._model, _post_forward=self._noted_post_forward):
+        self._was_called = False
+        self._model._post_forward = self._noting_post_forward
+        try:
             yield
+        finally:
+            del self._model._post_forward  # the class's method is found again
         if not self._was_called:
             raise RuntimeError(_NOT_CALLED)
         # torch itself would raise in the next forward pass: an update later.
@@ -83,15 +85,12 @@ class Replicated:
             self._model._check_reducer_finalized()
         except RuntimeError as error:
             raise RuntimeError(_NOT_AVERAGED) from error
-        # Once in a training, a collective. Here every rank takes part; in the next forward pass, where torch
-        # does it, a rank could wait for another that has an error first.
-        self._model.reducer._rebuild_buckets()
 
     def _post_forward(self, output: Any) -> Any:
         # torch itself asks this here, to prepare for the backward pass.
         if torch.is_grad_enabled() and self._model.require_backward_grad_sync:
             self._was_called = True
-        return self._own_post_forward(output)
+        return self._torch_post_forward(output)
 
     def reduce(self, values: Tensor, operation: Any = ReduceOp.SUM) -> None:
         distributed.all_reduce(values, operation, group=self._group)

@@ -4,17 +4,12 @@ from collections.abc import Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, cast
 
+import torch
 from torch import Tensor, distributed, nn
 from torch.distributed import ReduceOp
 from torch.optim import Optimizer
 
-from torch_bridge.core import warn
 from torch_bridge.distributed.dtensors import mesh_of
-from torch_bridge.distributed.fsdp_internals import (
-    divide_factors,
-    may_reduce_fp16,
-    sharded_modules,
-)
 
 # Optimizers of torch 2.13 that raise in the middle of an update of DTensors.
 _NOT_SHARDED = ("Adafactor", "Muon", "Rprop")
@@ -38,7 +33,7 @@ class Sharded:
         self.copies: int = mesh.size(0) if mesh.ndim == 2 else 1
         # On one rank averaging costs nothing, and unaveraged gradients are not in `parameter.grad`.
         self._every_micro_batch = every_micro_batch or self.size == 1
-        self.may_send_fp16 = may_reduce_fp16(model)
+        self.may_send_fp16 = _may_reduce_fp16(model)
         self.has_means_alone: bool | None = None
 
     def check(self, parameters: Sequence[nn.Parameter]) -> None:
@@ -62,9 +57,6 @@ class Sharded:
 
 def check_sharded(model: nn.Module) -> None:
     """Refuse a model that `fully_shard` has sharded in a way that an update can't work with.
-
-    Warns:
-        CurveWarning: This release of torch does not tell what gradients are divided by.
 
     Raises:
         ValueError: Sharded in part, over several meshes, along other dimensions, with an offload policy, or
@@ -90,20 +82,12 @@ def check_sharded(model: nn.Module) -> None:
             f"the model's parameters are kept on {device} beside a mesh on {mesh.device_type}: a training "
             "step needs fully_shard without an offload policy"
         )
-    if (factors := divide_factors(model)) is None:
-        warn(
-            "this release of torch does not tell whether set_gradient_divide_factor was called on the model. "
-            f"A training step needs averages of gradients over the {mesh.size()} ranks: leave that call out"
-        )
-        return
-    # Where ranks hold copies of whole parameters, torch may divide by the factor twice.
-    is_doubtful = mesh.ndim == 2 and mesh.size(1) == 1 < mesh.size()
-    if wrong := factors - ({None} if is_doubtful else {None, mesh.size()}):
+    # Hybrid sharding divides by a given factor twice: only torch's own choice, None, is an average for sure.
+    if any(group.gradient_divide_factor is not None for group in _parameter_groups(model)):
         raise ValueError(
-            f"set_gradient_divide_factor({wrong.pop()}) was called on the model or a part of it, and then "
-            f"gradients are not averages over the {mesh.size()} ranks, which a training step needs. Leave "
-            "that call out, or call set_gradient_divide_factor(None) wherever it was called; for a loss per "
-            "token of all ranks return (loss.sum(), number of tokens) from loss_fn"
+            "set_gradient_divide_factor was called on the model or a part of it, so gradients may not be "
+            f"averages over the {mesh.size()} ranks, which a training step needs. Leave that call out; for a "
+            "loss per token of all ranks return (loss.sum(), number of tokens) from loss_fn"
         )
 
 
@@ -121,7 +105,30 @@ def check_shardable(optimizer: Optimizer) -> None:
         )
 
 
+def is_sharded(module: nn.Module) -> bool:
+    """Whether `fully_shard` was called on this module itself."""
+    # By its class's name: to import torch.distributed.fsdp takes most of a second.
+    return any(kind.__name__ == "FSDPModule" for kind in type(module).__mro__)
+
+
 def reshard(model: nn.Module) -> None:
     """Shard again the parameters that a forward pass without a backward pass leaves gathered."""
-    for module in sharded_modules(model):
+    for module in _sharded_modules(model):
         module.reshard()
+
+
+def _sharded_modules(model: nn.Module) -> list[Any]:
+    return [module for module in model.modules() if is_sharded(module)]
+
+
+def _may_reduce_fp16(model: nn.Module) -> bool:
+    policies = [module._get_fsdp_state()._mp_policy for module in _sharded_modules(model)]
+    return any(torch.float16 in (policy.param_dtype, policy.reduce_dtype) for policy in policies)
+
+
+def _parameter_groups(model: nn.Module) -> list[Any]:
+    """FSDP2's groups of parameters, each of which is gathered and reduced by one collective."""
+    states = [module._get_fsdp_state() for module in _sharded_modules(model)]
+    if any(hasattr(state, "_fsdp_param_groups") for state in states):
+        return [group for state in states for group in state._fsdp_param_groups]
+    return [state._fsdp_param_group for state in states if state._fsdp_param_group]  # before torch 2.13

@@ -12,9 +12,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch_bridge.core import warn
 from torch_bridge.distributed import processes
 from torch_bridge.distributed.dtensors import mesh_of
-from torch_bridge.distributed.fsdp_internals import is_sharded
 from torch_bridge.distributed.replicated import Replicated
-from torch_bridge.distributed.sharded import Sharded, check_sharded
+from torch_bridge.distributed.sharded import Sharded, check_sharded, is_sharded
 
 _MEANT_UNWRAPPED: WeakSet[nn.Module] = WeakSet()
 

@@ -8,7 +8,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from torch_bridge.core import Curve, Rule, checks
-from torch_bridge.distributed.checkpointed_forward import is_checkpointed
+from torch_bridge.distributed.activation_checkpointing import is_checkpointed
 from torch_bridge.distributed.sharded import Sharded, check_shardable
 from torch_bridge.distributed.wrappers import Unwrapped, Wrapper, wrapper_of
 from torch_bridge.schedulers.hold_state import rules_for
