@@ -1,5 +1,6 @@
 """Small models, their losses, and what tests of the training step ask of tensors."""
 
+import copy
 import io
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
@@ -176,6 +177,33 @@ def through_a_file(state: Any) -> Any:
     torch.save(state, file)
     file.seek(0)
     return torch.load(file, weights_only=True)
+
+
+def check_resumed(
+    build: Callable[[], TrainStep], updates: Sequence[Any], stops: Iterable[int] = (5,)
+) -> None:
+    """Compare a run with one that another step resumes at each of these updates, from a file."""
+    seed = torch.default_generator.manual_seed  # torch.manual_seed writes a traceback down each time
+    seed(1)
+    uninterrupted = build()
+    results = train(uninterrupted, updates)
+    end = torch.rand(3), uninterrupted.state_dict()
+
+    seed(1)
+    step, done = build(), 0
+    state = kept = None
+    for at in sorted(stops):
+        assert same(train(step, updates[done:at]), results[done:at])
+        state = through_a_file(step.state_dict())
+        kept = copy.deepcopy(state)
+        seed(99)
+        step, done = build(), at
+        train(step, updates[2 : 2 + at % 5])  # it has been somewhere else before
+        step.load_state_dict(state)
+        assert same(step.state_dict(), state)
+    assert same(train(step, updates[done:]), results[done:])
+    assert same((torch.rand(3), step.state_dict()), end)
+    assert same(state, kept), "the caller's state was changed"
 
 
 class Operators(TorchDispatchMode):

@@ -1,7 +1,7 @@
 """Interrupted and resumed: from any update on, the bits of the run that was not interrupted."""
 
 import copy
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from itertools import chain, repeat
 from typing import Any
 from unittest.mock import patch
@@ -18,10 +18,12 @@ from support.training import (
     Recurrent,
     batches,
     carried_loss,
+    check_resumed,
     mean_loss,
     optimizer_of,
     pair_loss,
     same,
+    seeded,
     spoiled,
     step_of,
     through_a_file,
@@ -36,35 +38,6 @@ from torch_bridge.training import clock
 
 # Runs may go on past the end of a curve; the warning has its own tests.
 pytestmark = pytest.mark.filterwarnings("ignore:the curve has total_steps:plateau_jax.CurveWarning")
-
-
-def _seed(seed: int) -> None:
-    torch.default_generator.manual_seed(seed)  # torch.manual_seed writes a traceback down each time
-
-
-def _interrupted(build: Callable[[], TrainStep], updates: list[Any], stops: Iterable[int]) -> None:
-    """Compare a run with one that goes on, from each of these updates, in another step."""
-    _seed(1)
-    straight = build()
-    results = train(straight, updates)
-    end = torch.rand(3), straight.state_dict()
-
-    _seed(1)
-    step, done = build(), 0
-    loaded: list[tuple[Any, Any]] = []
-    for at in sorted(stops):
-        assert same(train(step, updates[done:at]), results[done:at])
-        state = through_a_file(step.state_dict())
-        loaded.append((state, copy.deepcopy(state)))
-        _seed(99)
-        step, done = build(), at
-        train(step, updates[2 : 2 + at % 5])  # it has been somewhere else before
-        step.load_state_dict(state)
-        assert same(step.state_dict(), state)
-    assert same(train(step, updates[done:]), results[done:])
-    assert same((torch.rand(3), step.state_dict()), end)
-    for state, kept in loaded:
-        assert same(state, kept), "what was loaded is the caller's"
 
 
 def _stops(updates: int) -> st.SearchStrategy[set[int]]:
@@ -88,7 +61,7 @@ def test_from_any_update(
 ) -> None:
     updates = [spoiled(batch) if number in skips else batch for number, batch in enumerate(batches(24))]
     with patch.object(clock, "INTERVAL", interval):
-        _interrupted(lambda: step_of(name, Net(dropout=0.3), **options), updates, stops)
+        check_resumed(lambda: step_of(name, Net(dropout=0.3), **options), updates, stops)
 
 
 @pytest.mark.parametrize(("kind", "precision"), [("LSTM", "fp32"), ("LSTM", "bf16"), ("GRU", "fp16")])
@@ -100,7 +73,7 @@ def test_with_a_carry(kind: str, precision: str, stops: set[int], skips: set[int
         return step_of("adamw", model, carried_loss, carry=model.initial(), precision=precision)
 
     updates = batches(12, time=3)
-    _interrupted(build, [spoiled(b) if n in skips else b for n, b in enumerate(updates)], stops)
+    check_resumed(build, [spoiled(b) if n in skips else b for n, b in enumerate(updates)], stops)
 
 
 def test_with_an_fp16_scale_that_was_found() -> None:
@@ -116,10 +89,8 @@ def test_with_an_fp16_scale_that_was_found() -> None:
 
 def test_buffers_groups_and_a_model_larger_than_the_optimizer() -> None:
     def build() -> TrainStep:
-        model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Dropout(0.2), nn.Linear(4, 2))
-        _seed(2)
-        for parameter in model.parameters():
-            nn.init.normal_(parameter)
+        with seeded(2):
+            model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Dropout(0.2), nn.Linear(4, 2))
         groups = [
             {"params": model[1].parameters(), "lr": 0.1},
             {"params": [model[3].weight], "weight_decay": 0.3},
@@ -127,7 +98,7 @@ def test_buffers_groups_and_a_model_larger_than_the_optimizer() -> None:
         optimizer = torch.optim.AdamW(groups, lr=0.02, fused=True)
         return TrainStep(model, optimizer, mean_loss, [CURVE, PlateauCurve(9, decay_shape="linear")])
 
-    _interrupted(build, batches(14), (0, 1, 7))
+    check_resumed(build, batches(14), (0, 1, 7))
 
 
 def test_a_snapshot_is_not_changed_by_later_updates() -> None:
@@ -165,15 +136,6 @@ def test_the_rates_are_those_of_the_state() -> None:
         assert again(data[0]).lr.item() == float(CURVE(0) * torch.tensor(0.01).numpy())
 
 
-def test_it_is_a_state_of_plain_values_and_tensors_on_the_host() -> None:
-    model = Recurrent("GRU")
-    step = step_of("adamw", model, carried_loss, carry=model.initial(), precision="fp16")
-    train(step, batches(2, time=3))
-    state = step.state_dict()
-    assert same(through_a_file(state), state)
-    assert (state["applied"], state["skipped"]) == (2, 0)
-
-
 class _Versioned(nn.Linear):
     """Its second version; states of the first are worth a hundredth."""
 
@@ -203,26 +165,13 @@ class _Counting(nn.Linear):
         self.seen = list(state["seen"])
 
 
-@pytest.mark.parametrize("way", [lambda state: state, through_a_file], ids=["as it is", "through a file"])
-def test_the_versions_of_modules_are_kept(way: Callable[[Any], Any]) -> None:
-    step, straight = (step_of(model=nn.Sequential(_Versioned(3, 2))) for _ in range(2))
-    straight.model.load_state_dict(step.model.state_dict())
-    data = batches(6)
-    for batch in data:
-        assert same(step(batch), straight(batch))
-        step.load_state_dict(way(step.state_dict()))
-    assert same(step.state_dict()["model"], straight.state_dict()["model"])
+@pytest.mark.parametrize("kind", [lambda: _Versioned(3, 2), _Counting])
+def test_what_a_module_saves_besides_its_tensors(kind: Callable[[], nn.Module]) -> None:
+    def build() -> TrainStep:
+        with seeded(0):
+            return step_of(model=nn.Sequential(kind()))
 
-
-@pytest.mark.parametrize("way", [lambda state: state, through_a_file], ids=["as it is", "through a file"])
-def test_what_a_module_saves_may_change_in_shape(way: Callable[[Any], Any]) -> None:
-    step, other = (step_of(model=_Counting()) for _ in range(2))
-    data = batches(4)
-    train(step, data[:3])
-    train(other, data[:1])
-    other.load_state_dict(way(step.state_dict()))
-    assert same(other.model.seen, [batch[0].sum(0) for batch in data[:3]])
-    assert same(other(data[3]), step(data[3]))
+    check_resumed(build, batches(9), (1, 3, 7))
 
 
 class _Everything(nn.Module):
@@ -249,7 +198,7 @@ def test_all_at_once_in_the_middle_of_an_epoch(name: str) -> None:
         return ((outputs.float() - batch[1]).square().sum(), batch[1].numel()), carry
 
     def build(seed: int) -> tuple[TrainStep, Any]:
-        _seed(seed)
+        torch.default_generator.manual_seed(seed)
         feed = prefetch(make_loader(dataset, 4, num_workers=0), "cpu")
         feed._depth = 2  # fetching ahead, as on CUDA
         carry = torch.zeros(1, 4, 5)
@@ -301,13 +250,4 @@ def test_resumed_twice_with_states_in_another_dtype(kind: Any, dtype: torch.dtyp
     def loss_fn(model: nn.Module, batch: Any) -> torch.Tensor:
         return nn.functional.mse_loss(model(batch[0].to(dtype)).float(), batch[1])
 
-    data = batches(9)
-    straight, step = build(), build()
-    expected = train(straight, data)
-    results = train(step, data[:3])
-    for first in (3, 6):
-        state, step = step.state_dict(), build()
-        step.load_state_dict(through_a_file(state))
-        results += train(step, data[first : first + 3])
-    assert same(results, expected)
-    assert same(step.state_dict(), straight.state_dict())
+    check_resumed(build, batches(9), (3, 6))

@@ -7,7 +7,19 @@ from typing import Any
 
 import pytest
 import torch
-from support.training import CURVE, OPTIMIZERS, Net, batches, mean_loss, same, step_of, through_a_file, train
+from support.training import (
+    CURVE,
+    OPTIMIZERS,
+    Net,
+    batches,
+    check_resumed,
+    mean_loss,
+    same,
+    seeded,
+    step_of,
+    through_a_file,
+    train,
+)
 from torch import Tensor, nn
 
 from torch_bridge import Checkpoints, TrainStep
@@ -89,75 +101,46 @@ _KINDS: dict[str, Callable[[nn.Module], torch.optim.Optimizer]] = {
     "rate as a tensor": lambda model: torch.optim.Adam(model.parameters(), torch.tensor(0.1), foreach=False),
     "adagrad": lambda model: torch.optim.Adagrad(model.parameters(), initial_accumulator_value=0.5),
     "momentum": lambda model: torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9),
+    "betas as tensors": lambda model: torch.optim.Adam(
+        model.parameters(), 0.1, betas=(torch.tensor(0.8), torch.tensor(0.9)), foreach=False
+    ),
+    "fused": lambda model: torch.optim.AdamW(
+        [p for p in model.parameters() if p.is_floating_point()], fused=True
+    ),
     "named": lambda model: torch.optim.AdamW(model.named_parameters()),
     "own": lambda model: _Own(model.parameters()),
 }
 
 
 @pytest.mark.parametrize("kind", _KINDS.values(), ids=_KINDS)
-def test_parameters_and_settings_of_every_kind_are_loaded(
-    kind: Callable[[nn.Module], torch.optim.Optimizer],
-) -> None:
+def test_parameters_and_settings_of_every_kind(kind: Callable[[nn.Module], torch.optim.Optimizer]) -> None:
     def build() -> TrainStep:
         model = _Odd()
         return step_of(optimizer=kind(model), model=model, loss_fn=_own_loss)
 
-    data = batches(8)
-    straight, first, second = build(), build(), build()
-    results = train(straight, data)
-    train(first, data[:5])
-    train(second, data[:1])
-    second.load_state_dict(first.state_dict())
-    assert same(train(second, data[5:]), results[5:])
-    assert same(second.state_dict(), straight.state_dict())
+    check_resumed(build, batches(8))
 
 
-@pytest.mark.parametrize("fused", [False, True])
-def test_rates_of_change_that_are_tensors(fused: bool) -> None:
+def test_sparse_adam() -> None:
     def build() -> TrainStep:
-        model = Net()
-        betas = torch.tensor(0.8), torch.tensor(0.9)
-        kind = torch.optim.Adam(model.parameters(), 0.1, betas=betas, foreach=False)
-        if fused:
-            kind = torch.optim.Adam(model.parameters(), 0.1, fused=True)
-        return step_of(optimizer=kind, model=model)
+        with seeded(0):
+            model = nn.Embedding(9, 3, sparse=True)
+        return step_of(
+            optimizer=torch.optim.SparseAdam(model.parameters()),
+            model=model,
+            loss_fn=lambda model, batch: model(batch).square().sum(),
+        )
 
-    data = batches(8)
-    straight, first, second = build(), build(), build()
-    results = train(straight, data)
-    train(first, data[:5])
-    second.load_state_dict(first.state_dict())
-    assert same(train(second, data[5:]), results[5:])
+    check_resumed(build, torch.randint(9, (8, 5), generator=torch.Generator().manual_seed(0)))
 
 
-def test_sparse_adam_is_loaded() -> None:
-    def loss_fn(model: nn.Module, batch: Any) -> Tensor:
-        return model(batch).square().sum()
-
-    def build() -> TrainStep:
-        torch.manual_seed(0)
-        model = nn.Embedding(9, 3, sparse=True)
-        return step_of(optimizer=torch.optim.SparseAdam(model.parameters()), model=model, loss_fn=loss_fn)
-
-    data = list(torch.randint(9, (8, 5), generator=torch.Generator().manual_seed(0)))
-    straight, first, second = build(), build(), build()
-    results = train(straight, data)
-    train(first, data[:5])
-    second.load_state_dict(first.state_dict())
-    assert same(train(second, data[5:]), results[5:])
-
-
-@pytest.mark.parametrize("name", ["adamw", "momentum", "adagrad", "plain adam"])
-def test_a_model_in_bf16_is_loaded(name: str) -> None:
+# Not fused SGD: torch 2.13 leaves garbage in single elements of its bf16 momentum on a CPU.
+@pytest.mark.parametrize("name", ["adamw", "plain momentum", "adagrad", "plain adam"])
+def test_a_model_in_bf16(name: str) -> None:
     def loss_fn(model: nn.Module, batch: Any) -> Tensor:
         return mean_loss(model, (batch[0].bfloat16(), batch[1]))
 
-    data = batches(8)
-    straight, first, second = (step_of(name, Net().bfloat16(), loss_fn) for _ in range(3))
-    results = train(straight, data)
-    train(first, data[:5])
-    second.load_state_dict(first.state_dict())
-    assert same(train(second, data[5:]), results[5:])
+    check_resumed(lambda: step_of(name, Net().bfloat16(), loss_fn), batches(8))
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
@@ -202,17 +185,12 @@ def test_an_optimizer_with_something_under_a_name_and_dtypes_of_its_own(tmp_path
         model = Net()
         return TrainStep(model, _Named(model.parameters()), mean_loss, CURVE)
 
-    data, straight, first = batches(6), step(), step()
-    expected = train(straight, data)
-    train(first, data[:3])
-    second, third = step(), step()
-    second.load_state_dict(through_a_file(first.state_dict()))
+    check_resumed(step, batches(6), (3,))
+    first, second = step(), step()
+    train(first, batches(3))
     Checkpoints(tmp_path).save(3, wait=True, step=first)
-    assert Checkpoints(tmp_path).load(step=third) == 3
-    for resumed in (second, third):
-        assert resumed.optimizer.state["k"].item() == 3  # type: ignore[index]
-        assert same(train(resumed, data[3:]), expected[3:])
-        assert same(resumed.state_dict(), straight.state_dict())
+    Checkpoints(tmp_path).load(step=second)
+    assert same(second.state_dict(), first.state_dict())
 
 
 @pytest.mark.parametrize(("one", "other"), [("adamw", {}), ("adamw", {"foreach": True}), ("momentum", {})])
