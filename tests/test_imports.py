@@ -213,7 +213,7 @@ def test_only_a_package_of_the_extra_that_is_not_installed_is_advised(extra, nam
     [
         ("plateau_jax.segments", "jax, plateau_jax", "plateau_jax.optax_schedule"),
         ("jax.core", "jax, plateau_jax", "plateau_jax.optax_schedule"),
-        ("torch_bridge.schedulers.multipliers", "torch_bridge", "torch_bridge.lambda_lr"),
+        ("torch_bridge.schedulers.group_curves", "torch_bridge", "torch_bridge.lambda_lr"),
         ("torchdata.stateful_dataloader", "torchdata, torch_bridge", "torch_bridge.make_loader"),
     ],
 )

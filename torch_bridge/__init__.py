@@ -23,10 +23,12 @@ if TYPE_CHECKING:
     from torch_bridge.loop.evaluation import evaluate
     from torch_bridge.loop.metrics import MetricLog
     from torch_bridge.loop.profiling import profile
-    from torch_bridge.schedulers.counting import count_updates
-    from torch_bridge.schedulers.curve_lr import CurveLR
-    from torch_bridge.schedulers.curve_lr_state import CurveLRState
-    from torch_bridge.schedulers.factories import get_cosine_plateau_schedule_with_warmup, lambda_lr
+    from torch_bridge.schedulers.curve_lr import CurveLR, CurveLRState
+    from torch_bridge.schedulers.factories import (
+        count_updates,
+        get_cosine_plateau_schedule_with_warmup,
+        lambda_lr,
+    )
     from torch_bridge.schedulers.follower import Follower, FollowerState, follow
     from torch_bridge.table import multiplier, tensors
     from torch_bridge.training.loss import CarriedLoss, MeanLoss, PairLoss
@@ -72,7 +74,7 @@ _LAZY = {
     "CarriedLoss": "torch_bridge.training.loss",
     "Checkpoints": "torch_bridge.checkpointing.checkpoints",
     "CurveLR": "torch_bridge.schedulers.curve_lr",
-    "CurveLRState": "torch_bridge.schedulers.curve_lr_state",
+    "CurveLRState": "torch_bridge.schedulers.curve_lr",
     "Follower": "torch_bridge.schedulers.follower",
     "FollowerState": "torch_bridge.schedulers.follower",
     "MeanLoss": "torch_bridge.training.loss",
@@ -83,7 +85,7 @@ _LAZY = {
     "TrainStepState": "torch_bridge.training.snapshot",
     "cached_arrays": "torch_bridge.data.array_cache",
     "checkpoint_activations": "torch_bridge.distributed.activation_checkpointing",
-    "count_updates": "torch_bridge.schedulers.counting",
+    "count_updates": "torch_bridge.schedulers.factories",
     "distribute": "torch_bridge.distributed.distribution",
     "evaluate": "torch_bridge.loop.evaluation",
     "find_batch_size": "torch_bridge.loop.batch_size",

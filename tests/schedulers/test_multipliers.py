@@ -9,7 +9,7 @@ from support.descriptions import build, descriptions
 from support.examples import examples
 
 from plateau_jax import PlateauCurve
-from torch_bridge.schedulers.multipliers import Multipliers
+from torch_bridge.schedulers.group_curves import Multipliers
 
 any_step = st.one_of(st.integers(-(10**4), 10**4), st.integers(2**31 - 5000, 2**31 + 5000), st.integers())
 

@@ -13,7 +13,7 @@ from support.runs import optimizer_with, rates_of
 from torch.optim.lr_scheduler import SequentialLR
 
 from plateau_jax import Curve, HoldBelow, PlateauCurve
-from torch_bridge import get_cosine_plateau_schedule_with_warmup, lambda_lr
+from torch_bridge import lambda_lr
 
 pytestmark = [
     pytest.mark.usefixtures("short_windows"),
@@ -157,26 +157,6 @@ def test_what_is_refused(curve: Any, hold: Any, error: type[Exception], message:
         lambda_lr(optimizer, curve, hold=hold)
     assert str(optimizer.param_groups) == before
     lambda_lr(optimizer, [CURVE, CURVE], hold=PATIENT)
-
-
-def test_the_factory_takes_a_hold() -> None:
-    optimizer = optimizer_with([0.1])
-    scheduler = get_cosine_plateau_schedule_with_warmup(optimizer, 2, 12, [(0, 50)], hold=PATIENT)
-    reference = lambda_lr(
-        optimizer_with([0.1]), PlateauCurve(12, warmup_steps=2, plateaus=[(0, 50)]), hold=PATIENT
-    )
-    for clock in [0, 1, 2, 2, 2, 2, 3, 4]:
-        assert scheduler.clock == clock
-        assert scheduler.state_dict() == reference.state_dict()
-        for each in (scheduler, reference):
-            each.optimizer.step()
-            each.step(0.5)
-    arguments = 2, 12, [(0, 50)]
-    get_cosine_plateau_schedule_with_warmup(optimizer_with([0.1, 0.1]), *arguments, min_lr=0.01, hold=PATIENT)
-    with pytest.raises(ValueError, match="the same curve"):
-        get_cosine_plateau_schedule_with_warmup(
-            optimizer_with([0.1, 0.2]), *arguments, min_lr=0.01, hold=PATIENT
-        )
 
 
 def test_a_hold_is_by_keyword_alone() -> None:

@@ -125,25 +125,6 @@ def test_a_decayed_rate_is_not_taken_as_the_peak(build: Any, loaded: bool, sched
     assert scheduled(optimizer, 6).base_lrs == [0.5, 0.5]
 
 
-@pytest.mark.parametrize("loaded", [False, True])
-@pytest.mark.parametrize("groups", [1, 2])
-def test_nor_is_that_of_plain_sgd_which_keeps_nothing_of_a_step(groups: int, loaded: bool) -> None:
-    def sgd() -> torch.optim.Optimizer:
-        parameters = [torch.nn.Parameter(torch.ones(1)) for _ in range(groups)]
-        return torch.optim.SGD([{"params": [parameter]} for parameter in parameters], lr=0.5)
-
-    optimizer = sgd()
-    assert lambda_lr(sgd(), CURVE, 6).base_lrs == [0.5] * groups
-    for group in optimizer.param_groups:
-        group["lr"] = 0.01
-    if loaded:
-        state = through_a_file(optimizer.state_dict())
-        optimizer = sgd()
-        optimizer.load_state_dict(state)
-    with pytest.raises(ValueError, match=r'last_epoch = 6.*its lr = 0\.01 may be decayed.*"initial_lr"\]'):
-        lambda_lr(optimizer, CURVE, 6)
-
-
 @pytest.mark.parametrize("build", [torch.optim.AdamW, torch.optim.Adagrad, torch.optim.SGD])
 def test_a_fresh_optimizer_may_go_on_and_a_stepped_one_may_begin(build: Any) -> None:
     assert lambda_lr(optimizer_with([0.5], build), CURVE, 6).base_lrs == [0.5]

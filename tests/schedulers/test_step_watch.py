@@ -450,11 +450,6 @@ def test_torchs_own_warnings_point_at_the_users_line(kind):
         step()
     assert [warning.filename for warning in caught] == [__file__]
     optimizer = optimizer_with([0.1])
-    _, scheduler = copy.deepcopy((optimizer, lambda_lr(optimizer, CURVE)))
-    with pytest.warns(UserWarning, match=r"Seems like `optimizer.step\(\)` has been overridden") as caught:
-        scheduler.step()
-    assert [warning.filename for warning in caught] == [__file__]
-    optimizer = optimizer_with([0.1])
     scheduler = lambda_lr(optimizer, CURVE)
     optimizer.step()
     with pytest.warns(UserWarning, match="epoch parameter") as caught:

@@ -1,8 +1,8 @@
-"""The functions that build a scheduler from a curve."""
+"""The functions that build a scheduler from a curve, and that count the updates it needs."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Sized
 from dataclasses import replace
-from typing import overload
+from typing import Any, overload
 
 from torch.optim import Optimizer
 
@@ -46,66 +46,62 @@ def lambda_lr(
 ) -> CurveLR:
     """The curve as a PyTorch scheduler.
 
-    After n calls of `step()` each group has the rate
+    After n calls of `step()` each group has the learning rate
 
         lr = float32(peak) · curve(n)
 
-    The peak is the group's `initial_lr` where it has one, else its `lr`, **rounded to float32**: then
-    the product with a float32 multiplier is exact in a Python float, and its float32 value is the
-    learning rate that `plateau_jax.optax_schedule` gives for the same peak.
+    The peak is the group's `initial_lr` if it has one, else its `lr`, **rounded to float32**: then the
+    product with a float32 multiplier is exact in a Python float, and its float32 value is the learning rate
+    that `plateau_jax.optax_schedule` gives for the same peak. If `group["lr"]` is a tensor, the scheduler
+    writes into that tensor.
 
-    Where `group["lr"]` is a tensor, the scheduler writes the rate into that tensor.
+    A group that is added to the optimizer later follows a curve that was given for all groups, from the next
+    `step()` on, with its own learning rate as its peak; with one curve for each group it is refused.
 
-    If one curve was given for all groups, a group that is added to the optimizer later follows it too, from
-    the next `step()` of the scheduler on, with its own rate as its peak. If one curve was given for each
-    group, an added group is refused. `scheduler.set_peak(...)` gives another peak.
+    With `hold` the learning rate is peak · curve(clock), and rules may hold the clock while updates continue.
+    After each update call `step(metric)`, with a float or a scalar tensor, the same on all ranks; reading a
+    tensor synchronizes with the device. A scheduler that steps others without a metric, such as
+    `SequentialLR`, cannot step this one.
 
-    With `hold` the rate is peak · curve(clock), and rules may hold the clock while updates go on. After each
-    update call `step(metric)`, with a float or a scalar tensor; reading the tensor synchronizes with the
-    device. The clock then moves one step on, unless a rule holds it. Over several processes pass the same
-    metric in each. `hold` does not work inside a scheduler that steps others without a metric, such as
-    `SequentialLR`.
-
-    With `unit` a step of the curve is not an update, but so many samples or tokens:
+    With `unit` a step of the curve is not an update, but `unit` samples or tokens:
 
         consumed = Σ counts of all updates so far
         clock    = consumed // unit
         lr       = float32(peak) · curve(clock)
 
-    So the rate depends on what was consumed, however it is cut into updates, and an update has the rate at
-    the clock before it. After each update call `step(count=n)`, with the samples or tokens of that update,
-    over all processes. Where a trainer calls `step()` bare, or a scheduler of torch's such as `SequentialLR`,
-    pass `count`, a function that returns n. A part of a `SequentialLR` counts from its turn on: what the
-    function returns where the turn comes is dropped. Let a unit be no more than an update consumes: the rate
-    stays the same until a unit is full.
+    After each update call `step(count=n)`, with the samples or tokens of that update on all ranks. For
+    trainers and torch schedulers that call `step()` bare, pass `count`, a function that returns n; in a
+    `SequentialLR` it counts from the scheduler's turn on. The learning rate stays the same until a unit is
+    full, so let a unit be no more than an update consumes.
 
     Args:
         optimizer: Any torch optimizer.
-        curve: One curve for all parameter groups, or a sequence of one each.
+        curve: One curve for all parameter groups, or a sequence with one for each.
         last_epoch: Index of the last finished update, as in torch: after n scheduler steps, n - 1.
         strict: Whether `load_state_dict(state)` refuses the state of a curve with another past, that is with
-            other values at the steps so far. With False the run goes on under this curve. This argument is
+            other values at the steps so far. With False the run resumes under this curve. This argument is
             for trainers, which call `load_state_dict` themselves; your own calls may pass `strict` there.
-        hold: A `HoldUntilFlat`, a `HoldBelow`, or a list of them, under one curve for all groups. Not beside
+        hold: A `HoldUntilFlat`, a `HoldBelow`, or a list of them, under one curve for all groups. It excludes
             `unit`.
-        unit: How many samples or tokens make one step of the curve, 1 … 2⁶². By default a step is an update.
-        count: With `unit`, a function without arguments: the samples or tokens of the update that took place,
-            an integer. `step()` asks it where it is called without a count. A state does not hold it; to
-            pickle the scheduler itself, pickle must take it, as it takes no lambda.
+        unit: The number of samples or tokens in one step of the curve, 1 … 2⁶². By default a step is an
+            update.
+        count: With `unit`, a function without arguments that returns the samples or tokens of the last
+            update, an integer. `step()` calls it if it is called without a count. A state does not hold it;
+            a pickled scheduler does.
 
     Returns:
-        A `torch.optim.lr_scheduler.LambdaLR`. Its state consists of plain numbers and lists, and survives
-        `torch.load(weights_only=True)`; its `clock` is the step of the curve that gives the rates. Its
-        `consumed` is exact, up to 2⁶²; its `last_epoch` counts the calls of `step`.
+        A `torch.optim.lr_scheduler.LambdaLR`, whose `set_peak(...)` gives another peak. Its state consists of
+        plain numbers and lists, and survives `torch.load(weights_only=True)`. Its `clock` is the step of the
+        curve that gives the learning rates, and its `last_epoch` counts the calls of `step`.
 
     Raises:
-        TypeError: `optimizer`, `curve` or `hold` is something else; `unit` is not an integer; `count` is no
-            function, or is given without `unit`.
-        ValueError: Another number of curves than of groups; a rate is negative, not finite, or positive and
-            below 2⁻¹²⁶; `last_epoch` is below -1, or at least 0 where an optimizer that was stepped, or
-            loaded, has a group without `initial_lr`, whose peak is unknown; several curves with `hold`, or a
-            curve without a flat part for `HoldUntilFlat`; `unit` is below 1, or is given beside `hold` or
-            beside a `last_epoch` above -1.
+        TypeError: `optimizer`, `curve` or `hold` is something else; `unit` is not an integer; `count` is not
+            a function, or is given without `unit`.
+        ValueError: Another number of curves than of groups; a learning rate is negative, not finite, or
+            positive and below 2⁻¹²⁶; `last_epoch` is below -1, or at least 0 if an optimizer that keeps a
+            state of earlier steps has a group without `initial_lr`, whose peak is unknown; several curves
+            with `hold`, or a curve without a flat part for `HoldUntilFlat`; `unit` is below 1, or is given
+            together with `hold` or with a `last_epoch` above -1.
 
     >>> import torch
     >>> from plateau_jax import PlateauCurve
@@ -135,7 +131,6 @@ def lambda_lr(
     return HeldCurveLR(optimizer, curve, hold, last_epoch, strict=strict)
 
 
-@overload
 def get_cosine_plateau_schedule_with_warmup(
     optimizer: Optimizer,
     num_warmup_steps: int,
@@ -146,56 +141,29 @@ def get_cosine_plateau_schedule_with_warmup(
     last_epoch: int = -1,
     *,
     strict: bool = True,
-    hold: None = None,
-) -> CurveLR: ...
-@overload
-def get_cosine_plateau_schedule_with_warmup(
-    optimizer: Optimizer,
-    num_warmup_steps: int,
-    num_training_steps: int,
-    plateaus: Sequence[tuple[float, float]] = (),
-    min_lr_ratio: float = 0.0,
-    min_lr: float | None = None,
-    last_epoch: int = -1,
-    *,
-    strict: bool = True,
-    hold: Rule | Sequence[Rule],
-) -> HeldCurveLR: ...
-def get_cosine_plateau_schedule_with_warmup(
-    optimizer: Optimizer,
-    num_warmup_steps: int,
-    num_training_steps: int,
-    plateaus: Sequence[tuple[float, float]] = (),
-    min_lr_ratio: float = 0.0,
-    min_lr: float | None = None,
-    last_epoch: int = -1,
-    *,
-    strict: bool = True,
-    hold: Rule | Sequence[Rule] | None = None,
 ) -> CurveLR:
-    """A scheduler with the arguments of transformers' `get_cosine_schedule_with_warmup`, and plateaus.
+    """`lambda_lr` with the arguments of transformers' `get_cosine_schedule_with_warmup`, and plateaus.
 
-    With W = `num_warmup_steps`, N = `num_training_steps` - W, r = `min_lr_ratio` and no plateaus, the rate
-    after n calls of `step()` is
+    With W = `num_warmup_steps`, N = `num_training_steps` - W, r = `min_lr_ratio` and no plateaus, the
+    learning rate after n calls of `step()` is
 
         lr = peak · n/W                                         for n < W
         lr = peak · (r + (1 - r)·(1 + cos(π·(n - W)/N))/2)      after that
 
-    `plateau_jax.PlateauCurve` has the equations with plateaus, and the sources.
-
-    After `num_training_steps` the rate stays at its final value; in transformers it climbs again. `min_lr` is
-    the final rate of every group; in transformers each group ends at the same share of its own peak.
+    `plateau_jax.PlateauCurve` has the equations with plateaus. After `num_training_steps` the learning rate
+    keeps its final value; in transformers it climbs again. For a hold or a clock of tokens, build a
+    `PlateauCurve` and call `lambda_lr`.
 
     Args:
         optimizer: Any torch optimizer.
         num_warmup_steps: Steps of the linear warmup.
         num_training_steps: Steps of the whole curve, warmup included.
         plateaus: Pairs (start, duration) in percent of the steps after the warmup.
-        min_lr_ratio: The final rate as a share of the peak.
-        min_lr: The final rate itself, the same for every group. Not beside `min_lr_ratio`.
+        min_lr_ratio: The final learning rate as a share of the peak.
+        min_lr: The final learning rate itself, the same for every group; it excludes `min_lr_ratio`. In
+            transformers each group ends at the same share of its own peak.
         last_epoch: As in `lambda_lr`.
         strict: As in `lambda_lr`.
-        hold: As in `lambda_lr`. Beside `min_lr`, all groups must have the same peak, and so the same curve.
 
     Returns:
         The scheduler that `lambda_lr` builds.
@@ -215,7 +183,7 @@ def get_cosine_plateau_schedule_with_warmup(
         num_training_steps, warmup_steps=num_warmup_steps, plateaus=plateaus, min_lr_ratio=min_lr_ratio
     )
     if min_lr is None:
-        return lambda_lr(optimizer, curve, last_epoch, strict=strict, hold=hold)
+        return lambda_lr(optimizer, curve, last_epoch, strict=strict)
     if min_lr_ratio != 0.0:
         raise ValueError(f"min_lr_ratio = {min_lr_ratio!r} and min_lr = {min_lr!r}: give one of them")
     floor = checks.peak("min_lr", min_lr)
@@ -224,6 +192,52 @@ def get_cosine_plateau_schedule_with_warmup(
         checks.ratio_to_peak("min_lr", peak if peak == floor else min_lr, peak)
         for peak in peaks_of(optimizer, last_epoch)
     ]
-    with silent():
+    with silent():  # already warned about plateaus; these ratios are not learning rates
         curves = [replace(curve, min_lr_ratio=ratio) for ratio in ratios]
-    return lambda_lr(optimizer, curves, last_epoch, strict=strict, hold=hold)
+    return lambda_lr(optimizer, curves, last_epoch, strict=strict)
+
+
+def count_updates(loader: Sized | int, epochs: int, *, accumulation: int = 1) -> int:
+    """The number of updates in a training run, for the `total_steps` of its curve.
+
+        updates = ⌈batches / accumulation⌉ · epochs
+
+    An update takes `accumulation` batches; the last update of an epoch may take fewer. Each rank counts the
+    batches of its own loader, and all get the same number.
+
+    Args:
+        loader: Anything whose length is its number of batches, such as a `DataLoader`; or this rank's number
+            of batches in an epoch.
+        epochs: The number of passes over the loader.
+        accumulation: Batches in an update.
+
+    Returns:
+        The number of updates.
+
+    Raises:
+        TypeError: `loader` is not an integer and has no length, as over an `IterableDataset`; `epochs` or
+            `accumulation` is not an integer.
+        ValueError: One of the three numbers is below 1.
+
+    >>> from torch_bridge import count_updates
+    >>> count_updates(10, epochs=3, accumulation=4)
+    9
+    """
+    batches = checks.at_least("the number of batches", _length(loader), 1)
+    epochs = checks.at_least("epochs", epochs, 1)
+    accumulation = checks.at_least("accumulation", accumulation, 1)
+    return -(-batches // accumulation) * epochs
+
+
+def _length(loader: Any) -> int:
+    if not isinstance(loader, str | bytes):
+        try:
+            return len(loader)
+        except (NotImplementedError, TypeError):
+            pass
+    try:
+        return checks.integer("loader", loader)
+    except TypeError:
+        raise TypeError(
+            f"loader = {loader!r} has no length: give the number of batches of an epoch instead"
+        ) from None

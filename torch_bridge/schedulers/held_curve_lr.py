@@ -1,7 +1,6 @@
 """A scheduler whose clock rules may hold."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from torch import Tensor
@@ -9,10 +8,9 @@ from torch.optim import Optimizer
 
 from torch_bridge.core import HOST, Curve, Rule, checks, decide
 from torch_bridge.schedulers.curve_lr import CurveLR
-from torch_bridge.schedulers.curve_lr_state import Loaded
-from torch_bridge.schedulers.hold_state import rules_for, starts
+from torch_bridge.schedulers.hold_state import States, rules_for, starts
 from torch_bridge.schedulers.param_groups import curves_of
-from torch_bridge.schedulers.torch_warnings import warn_of_order
+from torch_bridge.schedulers.unit_clocks import Position
 
 
 class HeldCurveLR(CurveLR):
@@ -42,43 +40,39 @@ class HeldCurveLR(CurveLR):
 
     # torch's ReduceLROnPlateau takes a metric in the same place.
     def step(self, metric: float | Tensor | None = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Write the rates of the next update, after an update with this metric.
+        """Write the learning rates of the next update, after an update with this metric.
 
         Warns:
             CurveWarning: As in `CurveLR.step`.
 
         Raises:
-            TypeError: `metric` is missing or no real scalar. Nothing was changed.
+            TypeError: `metric` is missing or not a real scalar. Nothing was changed.
         """
         if metric is None and not self._step_count:  # the first step, which torch makes itself
             self._clock = self.last_epoch + 1
             super().step()
             return
-        if self._clock >= self._end:
-            self._past_end(self._clock + 1)
-        self._watch.before_step()
-        before: Any = self._clock, self._states, self.last_epoch, self._step_count
-        try:
-            with np.errstate(all="ignore"):
-                self._states, held = decide(
-                    HOST, self._rules, self._states, self._clock in self._flat_starts, _number(metric)
-                )
-            self._clock += not held
-            if self._step_count == 1:
-                warn_of_order(self.optimizer)
-            self._move()
-            self._step_count += 1
-        except BaseException:  # a warning that is an error too
-            self._clock, self._states, self.last_epoch, self._step_count = before
-            raise
+        with np.errstate(all="ignore"):
+            is_flat_start = self._clock in self._flat_starts
+            states, held = decide(HOST, self._rules, self._states, is_flat_start, _number(metric))
+        clock = self._clock + (not held)
+        self._watch.before_step(clock)
+        if self._step_count == 1:
+            self._watch.check_order()
+        self._admit_new_groups()  # it may refuse them, so it comes before anything changes
+        self._clock, self._states = clock, states
+        self._move()
+        self._step_count += 1
 
     def get_lr(self) -> list[float | Tensor]:
-        """Each group's rate at `clock`."""
-        return [peak * factor for peak, factor in zip(self.base_lrs, self._factors[self._clock], strict=True)]
+        """Each group's learning rate at `clock`."""
+        return [
+            peak * factor for peak, factor in zip(self._bases, self._multipliers[self._clock], strict=True)
+        ]
 
-    def _go_to(self, found: Loaded) -> None:
-        self._clock, self._states = found.place.clock, found.states
-        self._move(found.place.last_epoch)
+    def _resume_at(self, position: Position, states: States) -> None:
+        self._clock, self._states = position.clock, states
+        self._move(position.last_epoch)
 
 
 def _number(metric: float | Tensor | None) -> np.float32:

@@ -6,7 +6,7 @@ from typing import Any, TypedDict, cast
 import numpy as np
 
 from torch_bridge.core import Curve, Rule, checks, rules_of, start
-from torch_bridge.schedulers.resume import way_out
+from torch_bridge.schedulers.resume import how_to_override
 
 States = tuple[Any, ...]
 """The state of each rule: a named tuple of NumPy's int32 and float32."""
@@ -20,12 +20,7 @@ class HoldState(TypedDict):
 
 
 def rules_for(hold: Any, curves: Sequence[Curve]) -> tuple[Rule, ...]:
-    """The rules in the user's `hold`, after a check that all parameter groups have the same curve.
-
-    Raises:
-        TypeError: `hold` is no rule, or a list with something else in it.
-        ValueError: Curves that differ; a rule that finds nothing to hold; an empty list.
-    """
+    """The rules in the user's `hold`, after a check that all parameter groups have the same curve."""
     rules = rules_of(hold, curves[0])
     if rules and any(curve != curves[0] for curve in curves):
         raise ValueError("with hold, all parameter groups must follow the same curve")
@@ -53,10 +48,7 @@ def to_plain(rules: Sequence[Rule], states: States) -> list[HoldState] | None:
 def from_plain(saved: Any, rules: Sequence[Rule], strict: bool, builder: str) -> States:
     """The states of these rules from what `to_plain` wrote.
 
-    Unless `strict`, what was saved for other rules, or is damaged, is left out: the rules start anew.
-
-    Raises:
-        ValueError: The state of other rules, or of none, or a damaged one.
+    Without `strict`, the rules start anew if the states are damaged, or those of other rules.
     """
     try:
         saved = [] if saved is None else saved
@@ -68,7 +60,7 @@ def from_plain(saved: Any, rules: Sequence[Rule], strict: bool, builder: str) ->
             raise ValueError(
                 f"state_dict was saved with hold = {checks.shown(other or None)}, but here it is "
                 f"{checks.shown(own or None)}; to keep the clock and drop what the rule remembers, "
-                f"{way_out(builder)}"
+                f"{how_to_override(builder)}"
             )
         return tuple(_read(item["state"], start(rule)) for item, rule in zip(items, rules, strict=True))
     except (KeyError, TypeError, ValueError) as error:

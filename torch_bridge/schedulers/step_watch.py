@@ -1,21 +1,25 @@
-"""Notices a scheduler that is not stepped once an update, which is what its curve counts."""
+"""Warnings for a scheduler that is stepped too rarely, too often, or past the end of its curve."""
 
+import math
 import weakref
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
 
 from torch.compiler import is_dynamo_compiling
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from torch_bridge.core import warn
+from torch_bridge.core import Curve, warn
 from torch_bridge.schedulers.param_groups import number_of
 
 MANY = 10
-"""So many optimizer steps before one scheduler step are not taken for one update."""
+"""A scheduler step after this many optimizer steps looks like one an epoch."""
 
 NEVER = 20
-"""After so many optimizer steps at rate 0 without a scheduler step it is taken for forgotten."""
+"""After this many optimizer steps at rate 0 without a scheduler step, the scheduler seems forgotten."""
+
+_NOTHING = -2
+"""No optimizer step to count repeated scheduler steps from: further ones are not the second after any."""
 
 _ADVICE = (
     "the curve counts updates. Call it after every optimizer.step() (in Lightning "
@@ -31,120 +35,151 @@ _ADVICE_WITH_UNIT = (
 
 
 class Watch:
-    """Counts an optimizer's steps and its scheduler's, and warns once where they clearly differ.
+    """Compares the steps of an optimizer with those of its scheduler, and warns once if they don't fit.
 
-    Where every rate is 0, so that no weight moves, that is where `NEVER` optimizer steps came and no
-    scheduler step, or where one scheduler step comes after `MANY` or more. Else it is where, three times in a
-    row,
+    At learning rate 0, when no weight moves, it warns after `NEVER` optimizer steps without a scheduler step,
+    or when a scheduler step comes after `MANY` or more. At any learning rate it warns if, three times in a
+    row, a scheduler step came after `MANY` or more optimizer steps, or two or more scheduler steps came after
+    a single optimizer step.
 
-    - a scheduler step comes after `MANY` or more optimizer steps; or
-    - an optimizer step is followed by two or more scheduler steps before the next optimizer step.
+    Scheduler steps in a row count as one repetition, however many they are. So plotting by calling `step()`
+    repeatedly does not warn, nor does fast-forwarding a run, nor an update that fp16 skips now and then while
+    its scheduler is stepped.
 
-    Scheduler steps that follow each other without a step of the optimizer count as one time, however many
-    they are. So a picture that is drawn by stepping brings no warning, nor does a run that is stepped forward
-    to its place, nor an update now and then that fp16 skips while its scheduler is stepped. (Three such
-    updates, each right after a single good one, do.) Before the first optimizer step nothing counts.
-
-    The steps of a compiled optimizer are not counted, since the count would be compiled in; nor are those of
-    an optimizer without hooks. A copy of a watch counts nothing, and so repeats no warning.
+    A compiled optimizer step is not counted, because the count would be compiled in; nor is that of an
+    optimizer without hooks. A copy of a watch counts nothing, and so repeats no warning.
     """
 
     def __init__(self) -> None:
         self.warned = False
-        self._updates = 0
-        """The optimizer's steps."""
-        self._started = 0
-        """How many of them came before the scheduler was built, was moved, or got a saved state."""
-        self._seen = 0
-        """How many of them came before the last scheduler step."""
+        self._run = _NOTHING
+        """n > 0: the last n steps were the optimizer's; n < 0: the last -n were the scheduler's."""
         self._late = 0
-        """The last scheduler steps in a row that came after `MANY` or more of the optimizer."""
-        self._repeated, self._repeated_at = 0, 0
-        """The last optimizer steps in a row that two scheduler steps followed, and the number of the last."""
-        self._scheduler: Callable[[], LRScheduler | None] = lambda: None
+        """The last scheduler steps in a row that came after `MANY` or more optimizer steps."""
+        self._repeated = 0
+        """The last optimizer steps in a row that were each followed by two or more scheduler steps."""
+        self._last_silent: float = math.inf
+        self._scheduler: Any = lambda: None
 
-    def start(self, optimizer: Optimizer, scheduler: LRScheduler) -> None:
-        """Count from now on, in place of the watches of schedulers that are gone.
-
-        A watch is not removed when its scheduler goes: the optimizer may be walking through its hooks then.
-        """
+    def start(self, optimizer: Optimizer, scheduler: Any) -> None:
+        """Count the steps of this optimizer, in place of the watches of schedulers that no longer exist."""
+        self._scheduler = weakref.ref(scheduler)
+        self._last_silent = last_silent_step(scheduler.curves)
         while "_optimizer_step_post_hooks" not in vars(optimizer):
             # A trainer's wrapper, such as accelerate's, has no hooks; the optimizer in it has.
             optimizer = getattr(optimizer, "optimizer", None)  # pyright: ignore[reportAssignmentType]
             if not isinstance(optimizer, Optimizer):
                 return
+        # A watch cannot be removed when its scheduler goes: the optimizer may be iterating over its hooks.
         hooks = optimizer._optimizer_step_post_hooks
         for key, hook in list(hooks.items()):
             if isinstance(hook, Watch) and hook._scheduler() is None:
                 del hooks[key]
-        self._scheduler = weakref.ref(scheduler)
         optimizer.register_step_post_hook(self)
 
     def __call__(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         """After a step of the optimizer."""
-        if not is_dynamo_compiling():
-            self._updates += 1
-            if self._updates - self._seen == NEVER and self._seen == self._started and self._stands_still():
-                self._warn(
-                    f"scheduler.step() was not called in {NEVER} optimizer steps, and every rate is 0, so "
-                    f"no weight changes: {self._advice()}"
-                )
+        if is_dynamo_compiling():
+            return
+        if self._run > -2:  # at most one scheduler step came after the update before
+            self._repeated = 0
+        self._run = max(self._run, 0) + 1
+        if self._run == NEVER and self._is_stuck():
+            self._warn(
+                f"scheduler.step() was not called in {NEVER} optimizer steps, and every rate is 0, so no "
+                f"weight changes: {self._advice()}"
+            )
 
-    @property
-    def has_trained(self) -> bool:
-        """Whether the optimizer has made a step since the last scheduler step."""
-        return self._updates > self._seen
+    def before_step(self, clock: int) -> None:
+        """Before a scheduler step that moves the curve on to this clock."""
+        run = self._run
+        if run > 0:
+            self._run = -1
+            if clock > self._last_silent:
+                self._check_end(clock)
+            if run >= MANY:
+                self._count_late_step(run)
+            else:
+                self._late = 0
+            return
+        self._run = run - 1
+        self._late = 0
+        if run == -1:  # this is the second scheduler step after an update
+            self._count_repetition()
 
-    def _stands_still(self) -> bool:
-        """Whether every rate is 0, and further steps of the scheduler would change that."""
-        scheduler: Any = self._scheduler()
+    def _count_late_step(self, run: int) -> None:
+        self._late += 1
+        if self._late == 3:
+            self._warn(
+                f"scheduler.step() came after {MANY} or more optimizer steps, three times in a row: it "
+                f"seems to be called once an epoch, but {self._advice()}"
+            )
+        elif not self.warned and self._is_stuck():
+            self._warn(
+                f"scheduler.step() came after {run} optimizer steps, all at rate 0, so no weight "
+                f"changed: it seems to be called once an epoch, but {self._advice()}"
+            )
+
+    def _count_repetition(self) -> None:
+        self._repeated += 1
+        if self._repeated == 3:
+            counts = "each call adds a count" if self._has_unit() else "the curve counts updates"
+            self._warn(
+                "scheduler.step() came twice or more after one optimizer step, three times in a row, "
+                f"but {counts}. Most often accelerate does this: it steps a prepared "
+                "scheduler once for each process. Don't prepare it; write "
+                "if accelerator.sync_gradients and not accelerator.optimizer_step_was_skipped: "
+                "scheduler.step(). Without accelerate, call it once after every optimizer.step()"
+            )
+
+    def _check_end(self, clock: int) -> None:
+        scheduler = self._scheduler()
+        if scheduler is not None and stands_still(scheduler):
+            self._last_silent = math.inf
+            warn_past_the_end(scheduler.curves, clock, scheduler.unit)
+
+    def check_order(self) -> None:
+        """Before the first scheduler step. Torch's own `step` would warn at our line, not at the user's.
+
+        Warns:
+            UserWarning: As torch does, if the optimizer has made no step.
+        """
+        scheduler = self._scheduler()  # of a copy None: torch does not note the steps of a copied optimizer
+        if scheduler is not None and not getattr(scheduler.optimizer, "_opt_called", False):
+            warn(
+                "Detected call of `lr_scheduler.step()` before `optimizer.step()`. Call them in the opposite "
+                "order: `optimizer.step()` before `lr_scheduler.step()`. Else the first value of the "
+                "learning rate schedule is skipped. See https://pytorch.org/docs/stable/optim.html#how-to-adjust-learning-rate",
+                UserWarning,
+            )
+
+    def restart(self) -> None:
+        """Forget the steps so far: the scheduler was moved to another step."""
+        self._run = _NOTHING
+        self._late = self._repeated = 0
+
+    def resume(self, clock: int, warned: bool) -> None:
+        """Forget the steps so far: the scheduler has loaded a state."""
+        self.restart()
+        self.warned = warned
+        if (scheduler := self._scheduler()) is not None:
+            last = last_silent_step(scheduler.curves)
+            self._last_silent = math.inf if clock > last else last  # the saved run has warned
+
+    def _is_stuck(self) -> bool:
+        """Whether every rate is 0, and further scheduler steps would change that."""
+        scheduler = self._scheduler()
         return (
             scheduler is not None
             and any(scheduler.clock < curve.total_steps for curve in scheduler.curves)
             and stands_still(scheduler)
         )
 
-    def _counts_updates(self) -> bool:
-        return getattr(self._scheduler(), "unit", None) is None
+    def _has_unit(self) -> bool:
+        return getattr(self._scheduler(), "unit", None) is not None
 
     def _advice(self) -> str:
-        return _ADVICE if self._counts_updates() else _ADVICE_WITH_UNIT
-
-    def before_step(self) -> None:
-        """Before a scheduler step that moves the curve one on."""
-        updates = self._updates
-        since, self._seen = updates - self._seen, updates
-        if since >= MANY:
-            self._late += 1
-            if self._late == 3:
-                self._warn(
-                    f"scheduler.step() came after {MANY} or more optimizer steps, three times in a row: it "
-                    f"seems to be called once an epoch, but {self._advice()}"
-                )
-            elif not self.warned and self._stands_still():
-                self._warn(
-                    f"scheduler.step() came after {since} optimizer steps, all at rate 0, so no weight "
-                    f"changed: it seems to be called once an epoch, but {self._advice()}"
-                )
-            return
-        self._late = 0
-        if not since and updates != self._repeated_at:  # the second scheduler step after this update
-            self._repeated = self._repeated + 1 if updates == self._repeated_at + 1 else 1
-            self._repeated_at = updates
-            if self._repeated == 3:
-                counts = "the curve counts updates" if self._counts_updates() else "each call adds a count"
-                self._warn(
-                    "scheduler.step() came twice or more after one optimizer step, three times in a row, "
-                    f"but {counts}. Most often accelerate does this: it steps a prepared "
-                    "scheduler once for each process. Don't prepare it; write "
-                    "if accelerator.sync_gradients and not accelerator.optimizer_step_was_skipped: "
-                    "scheduler.step(). Without accelerate, call it once after every optimizer.step()"
-                )
-
-    def restart(self) -> None:
-        """Forget the steps so far: the scheduler was moved to another step, or got a saved state."""
-        self._seen = self._started = self._repeated_at = self._updates
-        self._late = self._repeated = 0
+        return _ADVICE_WITH_UNIT if self._has_unit() else _ADVICE
 
     def _warn(self, message: str) -> None:
         if not self.warned:
@@ -156,13 +191,40 @@ class Watch:
 
 
 def stands_still(scheduler: LRScheduler) -> bool:
-    """Whether every rate is 0, of a scheduler that has its turn and a peak above 0.
+    """Whether every rate is 0, for a scheduler that has its turn and a peak above 0.
 
-    The groups' rates are read only where the scheduler's own are 0: one on a device synchronizes with it.
+    The groups' rates are read only if the scheduler's own are 0: reading one on a device synchronizes.
     """
     return (
         scheduler.last_epoch >= 0
         and any(scheduler.base_lrs)
         and not any(scheduler.get_lr())
         and not any(number_of(group["lr"]) for group in scheduler.optimizer.param_groups)
+    )
+
+
+def last_silent_step(curves: Sequence[Curve]) -> float:
+    """The last step past the end of the curves that brings no warning; infinity if a rate stays above 0.
+
+    A run may train a little longer on purpose, or to a round number of updates.
+    """
+    total = max(curve.total_steps for curve in curves)
+    stays = any(curve(curve.total_steps) for curve in curves)
+    return math.inf if stays else total + max(10, total // 100)
+
+
+def warn_past_the_end(curves: Sequence[Curve], step: int, unit: int | None) -> None:
+    """Warn that training continues at this step, past the end of the curves, at learning rate 0.
+
+    Warns:
+        CurveWarning: It names the end and the step.
+    """
+    total = max(curve.total_steps for curve in curves)
+    needed = "has updates: total_steps = count_updates(loader, epochs)"
+    if unit is not None:
+        needed = f"consumes, in units of {unit}"
+    warn(
+        f"the curve has total_steps = {total}, but the training continues at step {step}, with every rate at "
+        "0, so no weight changes. Give the curve as many steps as the training "
+        f"{needed}; or end it above 0 (min_lr_ratio)"
     )

@@ -1,4 +1,4 @@
-"""A clock of samples or tokens: what updates consumed, in steps of a unit."""
+"""A clock of samples or tokens: the sum of what updates consumed, in steps of a unit."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, cast
@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 from torch_bridge.core import checks
-from torch_bridge.schedulers.resume import clock_in, way_out
+from torch_bridge.schedulers.resume import how_to_override
 
 MOST_CONSUMED = 2**62
-"""The greatest unit, and the most that can be consumed: what TrainStep counts in int64 on the device."""
+"""The greatest unit, and the greatest sum: TrainStep counts in int64 on the device."""
 
 
 class UnitClock:
@@ -25,12 +25,7 @@ class UnitClock:
         return self.consumed // self.unit
 
     def after(self, count: Any) -> int:
-        """What is consumed after an update of this count; without one the user's function is asked.
-
-        Raises:
-            TypeError: The count is no integer, or there is neither a count nor a function.
-            ValueError: The count is negative, or the sum is above 2⁶².
-        """
+        """What is consumed after an update with this count; without a count the user's function is called."""
         name = "count"
         if count is None:
             if self.count is None:
@@ -48,39 +43,8 @@ class UnitClock:
         return consumed
 
 
-class Clocked:
-    """What has a clock: of samples or tokens, or of updates."""
-
-    last_epoch: int
-    """The number of updates so far."""
-    _units: UnitClock | None = None
-
-    @property
-    def clock(self) -> int:
-        """The step of the curve.
-
-        It is `last_epoch`, unless a rule has held the clock; with `unit` it is `consumed // unit`.
-        """
-        return self.last_epoch if self._units is None else self._units.clock
-
-    @property
-    def consumed(self) -> int:
-        """The sum of the counts of all updates; without `unit` the number of updates."""
-        return max(self.last_epoch, 0) if self._units is None else self._units.consumed
-
-    @property
-    def unit(self) -> int | None:
-        """How many samples or tokens make one step of the curve; None where a step is an update."""
-        return None if self._units is None else self._units.unit
-
-
 def unit_clock(unit: Any, count: Any) -> UnitClock | None:
-    """The clock that the user asks for; None where it is to count updates.
-
-    Raises:
-        TypeError: `unit` is no integer, `count` can't be called, or it is given without `unit`.
-        ValueError: `unit` is below 1 or above 2⁶².
-    """
+    """The clock for a user's `unit` and `count`; None if the curve counts updates."""
     if count is not None and not callable(count):
         raise TypeError(f"count = {count!r} must be a function without arguments")
     if unit is None:
@@ -93,19 +57,15 @@ def unit_clock(unit: Any, count: Any) -> UnitClock | None:
 
 
 def checked_unit(unit: Any) -> int:
-    """The unit as a Python int.
-
-    Raises:
-        TypeError, ValueError: It is no integer in 1 … 2⁶².
-    """
-    found = checks.integer("unit", unit)
-    if not 1 <= found <= MOST_CONSUMED:
-        raise ValueError(f"unit = {found} must lie in 1 … 2**62")
-    return found
+    """The unit as a Python int."""
+    checked = checks.integer("unit", unit)
+    if not 1 <= checked <= MOST_CONSUMED:
+        raise ValueError(f"unit = {checked} must lie in 1 … 2**62")
+    return checked
 
 
 def refuse_count(count: Any, builder: str) -> TypeError:
-    """What to raise for `step(count=...)` of a clock that counts updates."""
+    """The error for `step(count=...)` on a clock that counts updates."""
     return TypeError(
         f"step(count={count!r}), and the curve counts updates: write step(), or build it with unit=, as "
         f"{builder}(..., unit=n)"
@@ -124,21 +84,24 @@ class SavedClock(NamedTuple):
 def saved_clock(
     state_dict: Mapping[str, Any], updates: int, own_unit: int | None, strict: bool, builder: str
 ) -> SavedClock:
-    """The clock in a state that was saved after so many updates.
+    """The clock in a state that was saved after `updates` updates.
 
     Args:
         state_dict: The state.
-        updates: How many took place.
-        own_unit: The unit of the run that it is loaded into.
+        updates: The number of updates.
+        own_unit: The unit of the run that loads the state.
         strict: Whether to refuse the state of another unit.
-        builder: The function or class that `strict=False` may be given to.
-
-    Raises:
-        KeyError, TypeError, ValueError: The state is of another unit, or damaged.
+        builder: The function or class that takes `strict=False`, for the message.
     """
     unit = state_dict.get("unit")
     if unit is None:
-        clock, consumed = clock_in(state_dict, updates), 0
+        # Only a rule can hold the clock. Without one, a state of 0.1.0 lacks it: it is the number of updates.
+        clock = state_dict["clock"] if state_dict.get("hold") else state_dict.get("clock", updates)
+        clock, consumed = checks.at_least("clock", clock, min(updates, 0)), 0
+        if clock > max(updates, 0):
+            raise ValueError(
+                f"state_dict has clock = {clock} after {updates} updates, which move it one each"
+            )
     else:
         unit = checks.at_least("unit", unit, 1)
         consumed = checks.at_least("consumed", state_dict["consumed"], 0)
@@ -151,54 +114,47 @@ def saved_clock(
     if strict and unit != own_unit:
         raise ValueError(
             f"state_dict was saved with unit = {unit}, and here it is {own_unit}; to go on at its clock, "
-            f"{clock}, {way_out(builder)}"
+            f"{clock}, {how_to_override(builder)}"
         )
     return SavedClock(unit, clock, consumed)
 
 
 def consumed_at(clock: int, unit: int) -> int:
-    """What was consumed when this clock began its present step.
-
-    Raises:
-        ValueError: It is more than 2⁶².
-    """
+    """The sum at which this clock begins its present step."""
     if clock * unit > MOST_CONSUMED:
         raise ValueError(f"unit = {unit} at clock = {clock} is more than 2**62 consumed in all")
     return clock * unit
 
 
-class Place(NamedTuple):
-    """Where a run goes on."""
+class Position(NamedTuple):
+    """The position to resume from."""
 
     last_epoch: int
     clock: int
     consumed: int
 
 
-def place_in(
+def position_in(
     state_dict: Mapping[str, Any], own: UnitClock | None, counts_updates: bool, strict: bool, builder: str
-) -> Place:
-    """Where a run goes on from a state, on a clock of its own.
+) -> Position:
+    """The position in a state, on the clock of the run that loads it.
 
-    Unless `strict`, the clock goes on where it was saved, whatever it counted.
+    Without `strict` the saved step of the curve stays, whatever the saved clock counted.
 
     Args:
         state_dict: The state.
-        own: The clock of the run; None where it counts updates.
+        own: The clock of the run; None if it counts updates.
         counts_updates: Whether the clock is the number of updates, since no rule can hold it.
         strict: Whether to refuse the state of another unit.
-        builder: The function that `strict=False` may be given to.
-
-    Raises:
-        KeyError, TypeError, ValueError: The state is of another unit, or damaged.
+        builder: The function that takes `strict=False`, for the message.
     """
     last_epoch = checks.at_least("last_epoch", state_dict["last_epoch"], -1)
     own_unit = None if own is None else own.unit
     unit, clock, consumed = saved_clock(state_dict, last_epoch, own_unit, strict, builder)
     if own is None:
         moved = last_epoch >= 0 and (counts_updates or unit is not None)
-        return Place(clock if moved else last_epoch, clock, 0)
+        return Position(clock if moved else last_epoch, clock, 0)
     if unit != own.unit:
         clock = max(clock, 0)
         consumed = consumed_at(clock, own.unit)
-    return Place(last_epoch, clock, consumed)
+    return Position(last_epoch, clock, consumed)

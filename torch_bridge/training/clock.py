@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from torch_bridge.core import Curve, Rule
+from torch_bridge.schedulers.group_curves import Multipliers
 from torch_bridge.schedulers.hold_state import States
-from torch_bridge.schedulers.multipliers import Multipliers
 
 INTERVAL = 1024
 """Updates between two times that the host learns where the clock stands."""

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 
 from torch_bridge.core import Curve
-from torch_bridge.schedulers.past_the_end import end_of, warn_past_the_end
+from torch_bridge.schedulers.step_watch import last_silent_step, warn_past_the_end
 
 
 class End:
@@ -17,7 +17,7 @@ class End:
 
     def __init__(self, curves: Sequence[Curve], unit: int | None) -> None:
         self._curves, self._unit = curves, unit
-        self._last = end_of(curves)
+        self._last = last_silent_step(curves)
 
     def __call__(self, clock: int) -> None:
         """Say so where the clock is past the end by more than ten steps, and more than a hundredth of all."""

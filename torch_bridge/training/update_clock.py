@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from torch_bridge.core import Curve, Rule
+from torch_bridge.schedulers.group_curves import of_each
 from torch_bridge.schedulers.hold_state import States, starts
-from torch_bridge.schedulers.multipliers import of_each
 from torch_bridge.training.clock import Clock, Counts
 from torch_bridge.training.hold import Hold
 
