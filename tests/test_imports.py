@@ -49,11 +49,6 @@ assert multiplier(PlateauCurve(9).segments, 3) == PlateauCurve(9)(3)
 assert "scale_by_curve" not in globals()
 """
 
-_A_STAR_OF_TORCH = """
-from torch_bridge import *
-assert "make_loader" not in globals() and lambda_lr.__name__ == "lambda_lr"
-"""
-
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
@@ -79,7 +74,7 @@ assert "make_loader" not in globals() and lambda_lr.__name__ == "lambda_lr"
         (_STARS_WITH_JAX, ["optax", "matplotlib", "torch"]),
         (_A_SCHEDULER, ["jax", "optax", "matplotlib"]),
         ("import torch_bridge; assert torch_bridge.count_updates(10, 3) == 30", ["jax", "torch"]),
-        (_A_STAR_OF_TORCH, ["jax", "torchdata"]),
+        ("from torch_bridge import *; make_loader", ["jax"]),
     ],
 )
 def test_imports_without(statements, absent):
@@ -92,7 +87,7 @@ import sys
 import torch
 import torch.nn.utils.parametrizations
 del torch.nn.utils.parametrizations._SpectralNorm
-for name in ("torch.distributed.fsdp", "torch.distributed.checkpoint", "torchdata"):
+for name in ("torch.distributed.fsdp", "torch.distributed.checkpoint"):
     assert name not in sys.modules
     sys.modules[name] = None  # importing it raises ImportError
 optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.5)
@@ -125,7 +120,6 @@ _ASKED = [
     ("matplotlib", "import plateau_jax as p; p.StagedCurve([(9, 1)]).plot()", "plot", "plot"),
     *(("torch", f"import torch_bridge; torch_bridge.{name}", name, "torch") for name in _TORCH_NAMES),
     ("torch", "from torch_bridge import count_updates, lambda_lr", "lambda_lr", "torch"),
-    ("torchdata", "from torch_bridge import lambda_lr, prefetch, make_loader", "make_loader", "torch"),
     (
         "filelock",
         "from torch_bridge import cached_arrays; cached_arrays(None, '', '')",
@@ -182,7 +176,7 @@ def test_a_module_that_was_put_in_place_by_hand_is_installed(monkeypatch):
 
 _OPTIONAL = {
     "jax": ["jax", "jaxlib", "optax"],
-    "torch": ["torch", "torchdata", "filelock"],
+    "torch": ["torch", "filelock"],
     "plot": ["matplotlib"],
 }
 _parts = st.sampled_from(
@@ -214,7 +208,6 @@ def test_only_a_package_of_the_extra_that_is_not_installed_is_advised(extra, nam
         ("plateau_jax.segments", "jax, plateau_jax", "plateau_jax.optax_schedule"),
         ("jax.core", "jax, plateau_jax", "plateau_jax.optax_schedule"),
         ("torch_bridge.schedulers.group_curves", "torch_bridge", "torch_bridge.lambda_lr"),
-        ("torchdata.stateful_dataloader", "torchdata, torch_bridge", "torch_bridge.make_loader"),
     ],
 )
 def test_what_is_missing_inside_of_a_package_is_told_as_it_is(absent, imports, asked):

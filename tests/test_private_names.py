@@ -30,8 +30,7 @@ from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.optim.lr_scheduler import LambdaLR
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass
-from torchdata.stateful_dataloader import StatefulDataLoader
+from torch.utils.data import DataLoader
 
 optim = torch.optim
 
@@ -122,34 +121,6 @@ def test_pytree() -> None:
     assert paths == ["['a'][0]", "['a'][1]", "['b'][0]"]
 
 
-@_shows("_python_dispatch")
-def test_tensors_that_wrap_others() -> None:
-    assert not is_traceable_wrapper_subclass(torch.ones(2))
-    assert is_traceable_wrapper_subclass(_Pair(torch.ones(2)))
-
-
-class _Pair(Tensor):
-    """The least that is one."""
-
-    @staticmethod
-    def __new__(cls, inner: Tensor) -> "_Pair":
-        return torch.Tensor._make_wrapper_subclass(cls, inner.shape)
-
-    def __init__(self, inner: Tensor) -> None:
-        self.inner = inner
-
-    @classmethod
-    def __torch_dispatch__(cls, *_: object) -> Any:
-        raise NotImplementedError
-
-    def __tensor_flatten__(self) -> tuple[list[str], None]:
-        return ["inner"], None
-
-    @staticmethod
-    def __tensor_unflatten__(inner: dict[str, Tensor], *_: object) -> "_Pair":
-        return _Pair(inner["inner"])
-
-
 @_shows("_get_layout", "_StorageInfo", "_MEM_FORMAT_ENCODING")
 def test_a_list_of_contents_names_nothing_else(tmp_path: Path) -> None:
     """The names that a restricted unpickler has to know, to read what torch.distributed.checkpoint wrote."""
@@ -228,10 +199,10 @@ def test_modules_hold_their_parts_in_dictionaries() -> None:
 @pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")
 @pytest.mark.parametrize("workers", [0, pytest.param(1, marks=WORKERS)])
 def test_a_loader_draws_from_the_batch_sampler_that_it_holds(workers: int) -> None:
-    loader = StatefulDataLoader(list(range(6)), 2, num_workers=workers, snapshot_every_n_steps=None)
+    loader = DataLoader(list(range(6)), 2, num_workers=workers)
     batches = [[5], [0, 1, 2]]
     object.__setattr__(loader, "batch_sampler", batches)
-    assert len(loader) == 2
+    assert (len(loader), loader.batch_size) == (2, 2)
     for _ in range(2):
         assert [batch.tolist() for batch in loader] == batches
 

@@ -1,8 +1,7 @@
 """The PyTorch side of plateau-jax: the curve as a scheduler, and as the clock of a whole training step.
 
-Each public name is imported on first use, so `lambda_lr` does not import FSDP,
-`torch.distributed.checkpoint` or torchdata. `from torch_bridge import *` includes `make_loader` if
-torchdata is installed. The curves are those of `plateau_jax`.
+Each public name is imported on first use, so `lambda_lr` does not import FSDP or
+`torch.distributed.checkpoint`. The curves are those of `plateau_jax`.
 """
 
 from importlib import import_module
@@ -62,13 +61,12 @@ __all__: list[str] = [
     "get_cosine_plateau_schedule_with_warmup",
     "is_main",
     "lambda_lr",
+    "make_loader",
     "multiplier",
     "prefetch",
     "profile",
     "tensors",
 ]
-if checks.are_installed("torchdata"):
-    __all__ += ["make_loader"]
 
 _LAZY = {
     "CarriedLoss": "torch_bridge.training.loss",

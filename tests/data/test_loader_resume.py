@@ -1,11 +1,6 @@
 """A resumed run goes on with the first batch not handed out, and a loader has one place."""
 
-import itertools
-import random
-from collections.abc import Callable, Iterator
-from itertools import islice
-from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import torch
@@ -22,14 +17,12 @@ from support.loaders import (
     epoch,
     interruptions,
     saved_after,
+    seeds,
     with_and_without_workers,
 )
 from support.training import through_a_file
-from torch.utils.data import Sampler
-from torchdata.stateful_dataloader.sampler import RandomSampler, StatefulDistributedSampler
 
 from torch_bridge import make_loader, prefetch
-from torch_bridge.checkpointing.loading_parts import LoadingPart
 
 pytestmark = WORKERS
 
@@ -69,102 +62,35 @@ def test_the_same_with_spawned_workers() -> None:
     assert epoch(resumed) == epoch(whole)
 
 
-class _Epochs(Sampler[int]):
-    """Another order in each epoch; the state, of the sampler alone, is that of the next epoch at an end."""
-
-    def __init__(self, length: int) -> None:
-        self.length, self.epoch, self.position = length, 0, 0
-
-    def __len__(self) -> int:
-        return self.length
-
-    def __iter__(self) -> Iterator[int]:
-        order = random.Random(self.epoch).sample(range(self.length), self.length)
-        while self.position < self.length:
-            self.position += 1
-            yield order[self.position - 1]
-        self.epoch, self.position = self.epoch + 1, 0
-
-    def state_dict(self) -> dict[str, int]:
-        return {"epoch": self.epoch, "position": self.position}
-
-    def load_state_dict(self, state_dict: dict[str, int]) -> None:
-        self.epoch, self.position = state_dict["epoch"], state_dict["position"]
-
-
-_SAMPLERS: dict[str, Callable[[int], Any]] = {
-    "in its iterators": lambda length: RandomSampler(
-        range(length), generator=torch.Generator().manual_seed(5)
-    ),
-    "of its own": _Epochs,
-    "none": lambda length: list(range(length)),
-    "a place alone": lambda length: StatefulDistributedSampler(
-        cast("Any", range(length)), num_replicas=1, rank=0
-    ),
-}
-
-
-@pytest.mark.parametrize("sampler", _SAMPLERS)
-@pytest.mark.parametrize("length", [8, 9, 1])
-@pytest.mark.parametrize("training", [True, False])
-def test_the_same_with_a_sampler_that_has_a_state(sampler: str, length: int, training: bool) -> None:
-    """At every place, the end of an epoch with an incomplete last batch too."""
-
-    def build_one() -> Any:
-        of = {
-            "sampler": _SAMPLERS[sampler](length),
-            "training": training,
-            "drop_last": length > 8 and training,
-        }
-        return make_loader(range(length), 2, num_workers=0, **of)
-
-    whole = build_one()
-    epochs = [epoch(whole) for _ in range(4)]
-    for count, see_end in itertools.product(range(2 * len(whole) + 1), (False, True)):
-        resumed = build_one()
-        at_end = see_end and count > 0 and count % len(whole) == 0
-        resumed.load_state_dict(saved_after(build_one(), count, at_end))
-        index, start = divmod(count, len(whole))
-        assert epoch(resumed) == epochs[index][start:]
-        assert epoch(resumed) == epochs[index + 1]
-
-
-@pytest.mark.parametrize("sampler", [*_SAMPLERS, None])
 @given(st.integers(0, 9), st.integers(0, 9), depths)
 @examples(15)
-def test_a_load_that_is_undone_ends_no_iteration(
-    sampler: str | None, seen: int, loaded: int, depth: int
-) -> None:
-    """Another part refuses its state after the loader has taken its own: all is as before."""
+def test_a_load_that_is_undone_loses_no_batch(seen: int, loaded: int, depth: int) -> None:
+    """If another part refuses its state after the loader has taken its own, the old place is loaded back."""
 
     def build_one() -> Any:
-        of = {} if sampler is None else {"sampler": _SAMPLERS[sampler](7)}
-        return build({"dataset": range(7), "batch_size": 2, "drop_last": False, **of}, depth, num_workers=0)
+        return build({"dataset": range(7), "batch_size": 2, "drop_last": False}, depth, num_workers=0)
 
-    def take(batches: Any, count: int) -> list[Any]:
-        return [batch.tolist() for batch in islice(batches, count)]
-
-    other, whole, feed = build_one(), build_one(), build_one()
-    state = saved_after(other, loaded)
-    expected = [epoch(whole) for _ in range(3)]
-    before, now = divmod(seen, 4)
-    for each in range(before):
-        assert epoch(feed) == expected[each]
-    batches = iter(feed)
-    assert take(batches, now) == expected[before][:now]
-    part = LoadingPart("loader", feed)
-    part.receive({"of": "state", "state": state}, False)
-    part.load()
-    part.put_back()
-    assert take(batches, 9) == expected[before][now:]
-    if before < 2:
-        assert epoch(feed) == expected[before + 1]
+    whole, feed = build_one(), build_one()
+    expected = [epoch(whole) for _ in range(4)]
+    before = saved_after(feed, seen)
+    feed.load_state_dict(saved_after(build_one(), loaded))
+    feed.load_state_dict(before)
+    index, start = divmod(seen, 4)
+    assert epoch(feed) == expected[index][start:]
+    assert epoch(feed) == expected[index + 1]
 
 
-def test_a_path_is_not_a_state() -> None:
-    for path in ("loader.pt", Path("loader.pt")):
-        with pytest.raises(ValueError, match=r"is a path, .*load the file first, .*torch\.load\(path"):
-            make_loader(range(4), 2, num_workers=0).load_state_dict(path)  # type: ignore[arg-type]  (that is what is tested)
+@given(seeds, st.integers(0, 40), st.integers(0, 40))
+@examples(30)
+def test_an_epoch_is_reached_from_any_other(seed: int, first: int, second: int) -> None:
+    """Orders are drawn one after another; a state may lead forwards or back."""
+    generator = torch.Generator().manual_seed(seed)
+    orders = [torch.randperm(5, generator=generator).tolist() for _ in range(41)]
+    loader = make_loader(range(5), 5, seed=seed, num_workers=0)
+    state = loader.state_dict()
+    for number in (first, second):
+        loader.load_state_dict({**state, "epoch": number})
+        assert epoch(loader) == [orders[number]]
 
 
 @given(arguments(), st.integers(0, 10), depths)
@@ -250,8 +176,8 @@ def test_the_state_of_another_loader_is_refused_and_changes_nothing(other: Argum
     loader, untouched = make_loader(**ours), make_loader(**ours)
     with pytest.raises(ValueError, match=f"saved by a loader with {says}"):
         loader.load_state_dict(state)
-    with pytest.raises(ValueError, match=r"make_loader of version 0\.1"):
-        loader.load_state_dict({"made_with": loader.state_dict()["made_with"], "_num_yielded": 1})
-    with pytest.raises(ValueError, match="not the state of a loader"):
-        prefetch(loader, "cpu").load_state_dict({"epoch": 1})
+    wrong: list[Any] = [{"epoch": 1}, {"made_with": loader.state_dict()["made_with"]}, "loader.pt"]
+    for each in wrong:
+        with pytest.raises(ValueError, match="not the state of a loader"):
+            prefetch(loader, "cpu").load_state_dict(each)
     assert epoch(loader) == epoch(untouched)

@@ -46,8 +46,12 @@ def shared(draw: st.DrawFn, numbers: int = 1) -> tuple[Arguments, list[int]]:
         given[name] = draw(st.booleans())
     least = whole if given.get("drop_last", given["training"]) else 1
     divisors = st.sampled_from([processes for processes in range(1, 5) if whole % processes == 0])
-    given["dataset"] = range(draw(st.integers(least, 40)))
-    return given, draw(st.lists(divisors, min_size=numbers, max_size=numbers))
+    counts = draw(st.lists(divisors, min_size=numbers, max_size=numbers))
+    # In training every process needs a sample of the last batch, too.
+    fewest = max(counts) if given["training"] and not given.get("drop_last", True) else 0
+    samples = st.integers(least, 40).filter(lambda samples: samples % whole in {0, *range(fewest, whole)})
+    given["dataset"] = range(draw(samples))
+    return given, counts
 
 
 def expected(arguments: Arguments, epochs: int) -> list[Epoch]:

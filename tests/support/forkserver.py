@@ -9,7 +9,7 @@ FORKSERVER = multiprocessing.get_context("forkserver")
 FORKSERVER.set_forkserver_preload(
     [
         *("pytest", "matplotlib.pyplot", "statsmodels.datasets", "sklearn.datasets"),
-        *("flax.nnx", "orbax.checkpoint", "torch_bridge", "torchdata.stateful_dataloader"),
+        *("flax.nnx", "orbax.checkpoint", "torch_bridge"),
         *("torch.distributed.fsdp", "torch.distributed.checkpoint"),
         "torch._dynamo",  # which torch imports with the first optimizer
     ]

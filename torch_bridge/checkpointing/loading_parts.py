@@ -30,9 +30,6 @@ class LoadingPart:
         self._state: Any = None
         self._before: Snapshot | None = None
         self._keep()
-        # The state of a loader does not tell which iteration is under way.
-        keep: Callable[[], Callable[[], None] | None] | None = getattr(part, "_kept_place", None)
-        self._undo = None if keep is None else keep()
         # A dictionary or a list gets the very objects back that it held, whatever they are.
         self._items = None if isinstance(part, Stateful) else parts.state_of(part)
 
@@ -123,9 +120,7 @@ class LoadingPart:
         Raises:
             RuntimeError: It had none to tell.
         """
-        if self._undo is not None:
-            self._undo()
-        elif self._items is not None:
+        if self._items is not None:
             parts.set_state(self._part, self._items)
         elif self._before is not None:
             parts.set_state(self._part, self._before.state())

@@ -1,7 +1,7 @@
 """`prefetch`: copies of a loader's batches to the device, made ahead of the training loop."""
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sized
+from collections.abc import Iterable, Iterator, Sized
 from typing import Any, Generic, TypeVar, cast
 
 import torch
@@ -9,7 +9,6 @@ from torch import Tensor
 from torch.cuda import Event, Stream
 from torch.nn.utils.rnn import PackedSequence
 from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from torch_bridge.checkpointing.stateful import Stateful
 from torch_bridge.core import checks
@@ -23,17 +22,15 @@ class prefetch(Generic[Batch]):
     """A loader's batches on the device, copied while the device still works on earlier ones.
 
     On CUDA the copies of the next `depth` batches run on a separate stream. The user's stream, which is
-    current when a batch is requested, waits for the copy of that batch. The memory of a batch is reused only
-    after the work that the user's stream has queued on it. The device does both waits: with pinned memory
+    current when a batch is requested, waits for the copy of that batch, and the memory of a batch is reused
+    only after the work that this stream has queued on it. The device does both waits: with pinned memory
     (`make_loader(..., device=device)`) the host never synchronizes with it. On a CPU the batches are returned
     as they are.
 
     Each iteration iterates the loader once. An error in the loader is raised in its place, after the
-    batches before it.
-
-    `state_dict` and `load_state_dict` replace the loader's. The state is the loader's state after the last
-    batch handed out, however many batches were fetched ahead. A loader with a state has one place: a new
-    iteration, or a loaded state, ends the iteration before.
+    batches before it. The state is the loader's after the last batch handed out, however many batches were
+    fetched ahead. A loader with a state has one place: a new iteration, or a loaded state, ends the iteration
+    before.
 
     Args:
         loader: Any iterable of batches. A batch is a pytree (tuples, lists, dicts, named tuples) of dense
@@ -43,10 +40,9 @@ class prefetch(Generic[Batch]):
         depth: How many batches are copied ahead.
 
     Raises:
-        TypeError: `depth` is not an integer. From `state_dict` and `load_state_dict`: the loader has
-            no such methods. From `len`: the loader has no length. From an iteration, on CUDA: a batch
-            holds a tensor that is neither dense nor sparse (nested, quantized, a wrapper of several), or an
-            object that holds tensors.
+        TypeError: `depth` is not an integer. From an iteration, on CUDA: a batch holds a nested or quantized
+            tensor, or one of another layout. From `state_dict`, `load_state_dict` and `len`: the loader has
+            no such method.
         ValueError: `depth` is below 1; the device is neither CUDA's nor the CPU, or there is no CUDA.
         RuntimeError: torch does not know the device. From an iteration that another has ended.
 
@@ -100,19 +96,6 @@ class prefetch(Generic[Batch]):
         """
         self._with_state().load_state_dict(state_dict)
         self._state = self._newest = None
-
-    def _kept_place(self) -> Callable[[], None] | None:
-        """What undoes a later `load_state_dict`, where the loader has such a method too."""
-        keep = getattr(self._stateful, "_kept_place", None)
-        if keep is None:
-            return None
-        undo, state, newest = keep(), self._state, self._newest
-
-        def undo_both() -> None:
-            undo()
-            self._state, self._newest = state, newest
-
-        return undo_both
 
     def _with_state(self) -> Stateful:
         if self._stateful is None:
@@ -169,8 +152,6 @@ def _memory(leaf: Any) -> list[Tensor]:
         indices = leaf.sorted_indices, leaf.unsorted_indices
         return [leaf.data, *(tensor for tensor in indices if tensor is not None)]
     if not isinstance(leaf, Tensor):
-        if hasattr(leaf, "to"):
-            raise TypeError(f"a batch holds a {type(leaf).__name__}; prefetch takes a pytree of tensors")
         return []
     if leaf.layout == torch.sparse_coo:
         return [leaf._indices(), leaf._values()]
@@ -178,11 +159,10 @@ def _memory(leaf: Any) -> list[Tensor]:
         return [leaf.crow_indices(), leaf.col_indices(), leaf.values()]
     if leaf.layout in (torch.sparse_csc, torch.sparse_bsc):
         return [leaf.ccol_indices(), leaf.row_indices(), leaf.values()]
-    several = leaf.is_nested or is_traceable_wrapper_subclass(leaf)
-    if several or leaf.is_quantized or leaf.layout != torch.strided:
+    if leaf.layout != torch.strided or leaf.is_nested or leaf.is_quantized:  # their memory is not known
         raise TypeError(
-            f"a batch holds a {type(leaf).__name__} with layout = {leaf.layout}, nested = {leaf.is_nested},"
-            f" quantized = {leaf.is_quantized}; prefetch takes dense and sparse tensors"
+            f"a batch holds a {type(leaf).__name__} of layout {leaf.layout} and dtype {leaf.dtype}; prefetch "
+            "takes dense and sparse tensors and packed sequences"
         )
     return [leaf]
 

@@ -1,81 +1,178 @@
-"""A data loader whose state is a place in the sequence of global batches."""
+"""A data loader whose place is (epoch, batch), whatever the number of ranks and workers."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
-from torch import Tensor
-from torch.utils import _pytree as pytree
+from torch.utils.data import BatchSampler, DataLoader
 
-# torchdata has its types in its source and no marker that says so.
-from torchdata.stateful_dataloader import StatefulDataLoader  # pyright: ignore[reportMissingTypeStubs]
-
-from torch_bridge.data.cut_batches import without_rows
-from torch_bridge.data.global_batches import GlobalBatches, Place
 from torch_bridge.distributed import processes
-from torch_bridge.schedulers.resume import check_no_path
+
+Place = tuple[int, int]  # an epoch, and the number of its batches that were handed out
 
 
-class ResumableLoader(StatefulDataLoader[Any]):
-    """A StatefulDataLoader with another state: its arguments, and the place after the last batch handed out.
+class GlobalBatches(BatchSampler):
+    """This rank's share of every batch that all ranks load together.
 
-    torchdata's own state fits one number of workers and one rank alone, and it counts a batch as handed out
-    that failed while it was loaded.
+    With n ranks and B = n · `batch_size`, global batch i has the samples [i·B, (i + 1)·B) of the epoch's
+    order. Of its r samples (B, or fewer in an incomplete last batch) rank k has [⌈k·r/n⌉, ⌈(k + 1)·r/n⌉).
+    The order of epoch e is the permutation number e that is drawn from the seed.
+
+    Args:
+        samples: The length of the dataset.
+        batch_size: Samples that one rank has in a batch.
+        shuffle: Whether an epoch has an order of its own, or that of the dataset.
+        drop_last: Whether to leave out a last batch that is incomplete.
+        seed: What orders are drawn from.
+        rank: k.
+        world_size: n.
+    """
+
+    def __init__(
+        self,
+        samples: int,
+        batch_size: int,
+        *,
+        shuffle: bool,
+        drop_last: bool,
+        seed: int,
+        rank: int,
+        world_size: int,
+    ) -> None:
+        super().__init__(range(samples), batch_size, drop_last)
+        self.rank, self.world_size = rank, world_size
+        size = batch_size * world_size
+        self.made_with = {
+            "samples": samples,
+            "batch_size": size,
+            "shuffle": shuffle,
+            "drop_last": drop_last,
+            "seed": seed,
+        }
+        self.start: Place = (0, 0)
+        """Where the next iteration begins."""
+        whole, self._rest = divmod(samples, size)
+        self.count = whole + (self._rest > 0 and not drop_last)
+        """The number of global batches in an epoch."""
+        self._samples, self._size, self._shuffle, self._seed = samples, size, shuffle, seed
+        self._generator, self._drawn = torch.Generator("cpu").manual_seed(seed), 0
+
+    def check(self, training: bool) -> None:
+        """Refuse a dataset that gives no batch, or in training one that lacks samples for a rank."""
+        ranks = f" in each of {self.world_size} processes" if self.world_size > 1 else ""
+        if not self.count:
+            raise ValueError(
+                f"{self._samples} samples give no batch of batch_size = {self.batch_size}{ranks} with "
+                f"drop_last = {self.drop_last}"
+            )
+        if training and not self.drop_last and 0 < self._rest < self.world_size:
+            raise ValueError(
+                f"{self._samples} samples leave {self._rest} for {self.world_size} processes in the last "
+                "batch, and in training every process needs some: give drop_last = True, or another "
+                "batch_size"
+            )
+
+    def __len__(self) -> int:
+        # In evaluation this rank may have no sample of the last batch.
+        return self.count - (self.count > 0 and not self._share(self.count - 1))
+
+    def __iter__(self) -> Iterator[list[int]]:
+        epoch, batch = self.start  # here, not in the generator below, which begins later
+        return self._shares(self._order(epoch), batch)
+
+    def _shares(self, order: torch.Tensor | None, batch: int) -> Iterator[list[int]]:
+        for share in map(self._share, range(batch, self.count)):
+            if share:
+                yield list(share) if order is None else order[share.start : share.stop].tolist()
+
+    def _share(self, batch: int) -> range:
+        """The places of this rank's samples in the epoch's order."""
+        first = batch * self._size
+        size = min(self._size, self._samples - first)
+        begin, end = (first - (-k * size // self.world_size) for k in (self.rank, self.rank + 1))
+        return range(begin, end)
+
+    def _order(self, epoch: int) -> torch.Tensor | None:
+        if not self._shuffle:
+            return None
+        if epoch < self._drawn:  # back to an earlier epoch: draw from the beginning
+            self._generator.manual_seed(self._seed)
+            self._drawn = 0
+        for _ in range(self._drawn, epoch):
+            torch.randperm(self._samples, generator=self._generator, device="cpu")
+        self._drawn = epoch + 1
+        return torch.randperm(self._samples, generator=self._generator, device="cpu")
+
+
+class ResumableLoader(DataLoader[Any]):
+    """A DataLoader whose state is its arguments, and the epoch and batch after the last one handed out.
+
+    Args:
+        dataset: The samples.
+        batches: The indices of this rank's batches.
+        **settings: Other arguments of `DataLoader`.
     """
 
     batch_sampler: GlobalBatches  # pyright: ignore[reportIncompatibleVariableOverride]  (torch's may be None)
 
-    def __init__(
-        self, dataset: Any, batches: GlobalBatches, made_with: Mapping[str, Any], **settings: Any
-    ) -> None:
+    def __init__(self, dataset: Any, batches: GlobalBatches, **settings: Any) -> None:
+        # The workers' seeds are drawn from a generator that the orders don't use, other seeds on every rank.
+        seeds = torch.Generator("cpu").manual_seed(batches.made_with["seed"] + batches.rank)
         super().__init__(
-            dataset, batches.batch_size, None, batches.sampler, drop_last=batches.drop_last, **settings
+            dataset, batches.batch_size, drop_last=batches.drop_last, generator=seeds, **settings
         )
-        # This replaces the one that torch has made; DataLoader refuses a plain assignment.
+        # Given as an argument, it would hide batch_size and drop_last; DataLoader refuses an assignment.
         object.__setattr__(self, "batch_sampler", batches)
-        self._made_with = made_with
-        self._place: Place | None = None
+        self._place: Place = (0, 0)
+        self._next: Place = (0, 0)
         self._newest: object = None  # the iteration that the place belongs to
 
     def __iter__(self) -> Iterator[Any]:  # pyright: ignore[reportIncompatibleMethodOverride]  (torch names its class)
-        if self.batch_sampler.processes == 1 < processes.count():
+        if self.batch_sampler.world_size == 1 < processes.count():
             raise RuntimeError(
                 f"the loader was built for one process, and there are {processes.count()} now: build it "
                 "after the process group"
             )
         self._newest = this = object()
+        self._place = self.batch_sampler.start = epoch, batch = self._next
+        self._next = epoch + 1, 0
         with on_cpu():
-            epoch = self.batch_sampler.open()
-            self._place = self.batch_sampler.place(epoch)
             batches = super().__iter__()
         while True:
+            # Persistent workers serve one iteration: an older one would take its batches away.
             if self._newest is not this:
                 raise RuntimeError("this iteration was ended: another has begun, or a state was loaded")
             with on_cpu():
                 try:
-                    batch = next(batches)
+                    loaded = next(batches)
                 except StopIteration:
-                    if epoch.drawn:  # the last batch, in which this rank has no samples
-                        self._place, _ = epoch.drawn.popleft()
+                    self._place = self._next  # on a rank without samples in the last batch, too
                     return
-            self._place, has_samples = epoch.drawn.popleft()
-            yield batch if has_samples else without_rows(batch)
+            batch += 1
+            self._place = (epoch, batch) if batch < self.batch_sampler.count else self._next
+            yield loaded
 
     def state_dict(self) -> dict[str, Any]:
-        if self._place is None:
-            with on_cpu():
-                self._place = self.batch_sampler.place(self.batch_sampler.open())
-        return {"made_with": dict(self._made_with), "place": self._place}
+        """The arguments that the order depends on, and the place after the last batch handed out."""
+        epoch, batch = self._place
+        return {"made_with": dict(self.batch_sampler.made_with), "epoch": epoch, "batch": batch}
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        check_no_path(state_dict)
-        saved = state_dict.get("made_with") if isinstance(state_dict, Mapping) else None
-        if saved is None:
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Make the next iteration begin at the place that the state says.
+
+        Args:
+            state_dict: What `state_dict` returned.
+
+        Raises:
+            ValueError: Not the state of a loader, or of one with other arguments. Nothing was changed.
+        """
+        if not isinstance(state_dict, Mapping) or not {"made_with", "epoch", "batch"} <= state_dict.keys():
             raise ValueError("state_dict is not the state of a loader that make_loader built")
+        saved = state_dict["made_with"]
         changes = [
             f"{name} = {saved.get(name)!r} (now {value!r})"
-            for name, value in self._made_with.items()
+            for name, value in self.batch_sampler.made_with.items()
             if saved.get(name) != value
         ]
         if changes:
@@ -83,28 +180,10 @@ class ResumableLoader(StatefulDataLoader[Any]):
                 f"state_dict was saved by a loader with {', '.join(changes)}; this batch_size is that of all "
                 "processes together, and make_loader takes that of one"
             )
-        if "place" not in state_dict:
-            raise ValueError(
-                "state_dict was saved by make_loader of version 0.1, whose place was torchdata's"
-            )
-        # The sampler's generator takes its state on the CPU; torch.load may have put it elsewhere.
-        place = pytree.tree_map_only(Tensor, Tensor.cpu, state_dict["place"])
-        with on_cpu():
-            self.batch_sampler.go_to(place)
-        self._place, self._newest = place, None
-
-    def _kept_place(self) -> Callable[[], None]:
-        """What undoes a later `load_state_dict`: the iteration that is under way then goes on."""
-        place, newest, put_back = self._place, self._newest, self.batch_sampler.kept()
-
-        def undo() -> None:
-            with on_cpu():
-                put_back()
-            self._place, self._newest = place, newest
-
-        return undo
+        self._place = self._next = int(state_dict["epoch"]), int(state_dict["batch"])
+        self._newest = None
 
 
 def on_cpu() -> AbstractContextManager[Any]:
-    """Make tensors on the CPU where no device is given. It costs nothing where that is the default."""
+    """Make tensors on the CPU if no device is given. It costs nothing if that is the default."""
     return nullcontext() if torch.get_default_device().type == "cpu" else torch.device("cpu")
