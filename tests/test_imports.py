@@ -176,7 +176,7 @@ def test_a_module_that_was_put_in_place_by_hand_is_installed(monkeypatch):
 
 _OPTIONAL = {
     "jax": ["jax", "jaxlib", "optax"],
-    "torch": ["torch", "filelock"],
+    "torch": ["torch", "safetensors", "filelock"],
     "plot": ["matplotlib"],
 }
 _parts = st.sampled_from(

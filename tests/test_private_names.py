@@ -6,10 +6,8 @@ last tests compare the names in `_shows` with those that the product's files use
 
 import ast
 import io
-import pickle
 import re
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -23,8 +21,6 @@ from support.loaders import WORKERS
 from support.processes import run
 from torch import Tensor, nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
-from torch.distributed.checkpoint import DefaultSavePlanner, FileSystemReader, FileSystemWriter
-from torch.distributed.checkpoint.filesystem import _StorageInfo
 from torch.nn.utils import parametrizations, spectral_norm
 from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.optim.lr_scheduler import LambdaLR
@@ -119,61 +115,6 @@ def test_pytree() -> None:
     assert (doubled["a"][1], doubled["b"]) == (3, [None])
     paths = [pytree.keystr(path) for path, _ in pytree.tree_leaves_with_path(tree)]
     assert paths == ["['a'][0]", "['a'][1]", "['b'][0]"]
-
-
-@_shows("_get_layout", "_StorageInfo", "_MEM_FORMAT_ENCODING")
-def test_a_list_of_contents_names_nothing_else(tmp_path: Path) -> None:
-    """The names that a restricted unpickler has to know, to read what torch.distributed.checkpoint wrote."""
-    planner, writer = DefaultSavePlanner(flatten_state_dict=False), FileSystemWriter(tmp_path)
-    planner.set_up_planner({"a": torch.ones(2, dtype=torch.bfloat16)}, is_coordinator=True)
-    writer.set_up_storage_writer(True)
-    plans, metadata = planner.create_global_plan([writer.prepare_local_plan(planner.create_local_plan())])
-    (plan,) = writer.prepare_global_plan(plans)
-    with patch.object(writer, "storage_meta", lambda: None):
-        writer.finish(metadata, [writer.write_data(plan, planner).wait()])
-    named: set[str] = set()
-
-    class Seen(pickle.Unpickler):
-        def find_class(self, module_name: str, global_name: str, /) -> Any:
-            named.add(f"{module_name.removeprefix('torch.distributed.checkpoint.')}.{global_name}")
-            return super().find_class(module_name, global_name)
-
-    with (tmp_path / ".metadata").open("rb") as file:
-        found = Seen(file).load()
-    ((_, place),) = found.storage_data.items()
-    assert (tmp_path / replace(place).relative_path).is_file()
-    assert named == {
-        "torch.Size",
-        "torch.bfloat16",
-        "torch.serialization._get_layout",
-        "filesystem._StorageInfo",
-        "metadata.ChunkStorageMetadata",
-        "metadata.Metadata",
-        "metadata.MetadataIndex",
-        "metadata.TensorProperties",
-        "metadata.TensorStorageMetadata",
-        "metadata._MEM_FORMAT_ENCODING",
-    }
-
-
-@_shows("_slice_file")
-def test_a_slice_of_a_file(tmp_path: Path) -> None:
-    """What torch's reader hands to `torch.load`, and nothing beyond it."""
-    path = tmp_path / "file"
-    path.write_bytes(b"0123456789")
-    with path.open("rb") as file:
-        found = FileSystemReader(tmp_path)._slice_file(file, _StorageInfo("file", 3, 4))
-        assert (found.read(2), found.read()) == (b"34", b"56")
-        found.seek(1)
-        assert found.read() == b"456"
-
-
-@_shows("_is_view")
-def test_a_view_is_told_from_a_result() -> None:
-    parameter = nn.Parameter(torch.ones(2))
-    assert parameter[0]._is_view()
-    assert parameter[0].view(1)._is_view()
-    assert not parameter.sum()._is_view()
 
 
 @_shows("_indices", "_values")
@@ -413,7 +354,7 @@ def test_what_stands_for_an_array_of_jax_gives_it() -> None:
     assert jnp.add(variable, 1).tolist() == [2, 2]
 
 
-@_shows("_local_tensor")
+@_shows("_local_tensor", "_utils")
 @pytest.mark.slow
 def test_dtensors_hold_their_local_part() -> None:
     run(private_names.check_dtensors, processes=1)

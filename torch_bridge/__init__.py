@@ -1,7 +1,7 @@
 """The PyTorch side of plateau-jax: the curve as a scheduler, and as the clock of a whole training step.
 
 Each public name is imported on first use, so `lambda_lr` does not import FSDP or
-`torch.distributed.checkpoint`. The curves are those of `plateau_jax`.
+safetensors. The curves are those of `plateau_jax`.
 """
 
 from importlib import import_module

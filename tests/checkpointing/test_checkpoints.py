@@ -19,10 +19,10 @@ from support.examples import examples
 from support.loaders import WORKERS
 from support.training import CURVE, Net, batches, mean_loss, optimizer_of, step_of
 from torch import nn
-from torch.distributed.checkpoint import FileSystemWriter
 
 from plateau_jax import PlateauCurve
 from torch_bridge import Checkpoints, MetricLog, StepResult, TrainStep, follow, lambda_lr, make_loader
+from torch_bridge.checkpointing import rank_files
 
 pytestmark = WORKERS
 
@@ -77,7 +77,7 @@ def test_a_run_that_is_resumed_equals_one_that_was_not(tmp_path: Path) -> None:
 
 def test_a_save_holds_the_state_at_its_call(tmp_path: Path) -> None:
     model, values, part = nn.Linear(3, 2), {"a": [1]}, Part({"t": torch.zeros(4)})
-    go, writing = Event(), FileSystemWriter.write_data
+    go, writing = Event(), rank_files.save_file
 
     def waits(*arguments: Any) -> Any:
         go.wait()
@@ -85,7 +85,7 @@ def test_a_save_holds_the_state_at_its_call(tmp_path: Path) -> None:
 
     before = {name: value.clone() for name, value in model.state_dict().items()}
     checkpoints = Checkpoints(tmp_path)
-    with patch.object(FileSystemWriter, "write_data", waits):
+    with patch.object(rank_files, "save_file", waits):
         checkpoints.save(1, model=model, values=values, part=part)
         with torch.no_grad():
             model.weight.zero_()
@@ -264,7 +264,7 @@ def test_a_part_may_have_any_name(tmp_path: Path) -> None:
 def test_what_is_refused_leaves_nothing(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path)
     checkpoints.save(1, values=[1])
-    with pytest.raises(TypeError, match=r"part\['a'\] is of builtins.object"):
+    with pytest.raises(TypeError, match=r"part.a is of builtins.object"):
         checkpoints.save(2, values=[2], part=Part({"a": object()}))
     assert checkpoints.counts() == [1]
     assert leftovers(tmp_path, [1]) == []
@@ -275,7 +275,7 @@ def test_an_error_in_the_background_comes_up_at_the_next_call(tmp_path: Path, ca
     checkpoints, part = Checkpoints(tmp_path), Part(torch.ones(2))
     checkpoints.save(1, part=part)
     checkpoints.counts()
-    with patch.object(FileSystemWriter, "write_data", side_effect=OSError("the disk is full")):
+    with patch.object(rank_files, "save_file", side_effect=OSError("the disk is full")):
         checkpoints.save(2, part=part)
         checkpoints._background._pending.exception()
     calls: dict[str, Any] = {
@@ -294,7 +294,6 @@ def test_an_error_in_the_background_comes_up_at_the_next_call(tmp_path: Path, ca
 _PROGRAM = """
 import sys, torch
 from torch_bridge import Checkpoints
-from torch.distributed.checkpoint import FileSystemWriter
 class Part:
     def state_dict(self): return torch.ones(2)
     def load_state_dict(self, state_dict): pass
@@ -302,7 +301,7 @@ Checkpoints(sys.argv[1] + "/one").save(1, part=Part())
 def fails(*_): raise OSError("the disk is full")
 two = Checkpoints(sys.argv[1] + "/two")
 two.save(1, part=Part(), wait=True)
-FileSystemWriter.write_data = fails
+rank_files.save_file = fails
 two.save(2, part=Part())
 """
 
@@ -396,7 +395,7 @@ def test_a_part_that_could_not_be_put_back_is_named(tmp_path: Path) -> None:
     ):
         checkpoints.load(without=without, refusing=Refusing(0))
     *_, note = caught.value.__notes__  # the last: parts are put back in reverse order
-    assert note.startswith("without could not be put back: ")
+    assert note.startswith("without could not be restored: ")
 
 
 def _scheduler(curve: PlateauCurve, **options: bool) -> Any:

@@ -10,14 +10,14 @@ from torch_bridge import Checkpoints
 
 pytestmark = pytest.mark.slow
 
-KILLS = 8  # of 40 moments
+KILLS = 10  # of 20 moments
 
 
 @pytest.mark.parametrize("count", [2, 1], ids=["the next", "the same"])
 @pytest.mark.parametrize("number", [1, 2])
 def test_a_kill_leaves_a_complete_one(tmp_path: Path, count: int, number: int) -> None:
     """Checkpoint 1 is there; a save of 2, or of 1 again, is killed just before it touches the disk."""
-    moments = list(range(40))
+    moments = list(range(20))
     random.Random(number).shuffle(moments)
     for at in moments[: KILLS // number]:
         directory = tmp_path / str(at)

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 def test_each_process_gets_its_own_back(tmp_path: Path) -> None:
     """And a value that is the same on all ranks is written once."""
     assert processes.run(support.own_and_common, tmp_path) == [[True] * 3, [True] * 3]
-    sizes = [(tmp_path / "1" / rank / "__0_0.distcp").stat().st_size for rank in "01"]
+    sizes = [(tmp_path / "1" / f"rank-{rank}.safetensors").stat().st_size for rank in range(2)]
     assert sizes[0] - sizes[1] > 1000 * 4
     assert not support.leftovers(tmp_path, [1])
 
@@ -72,11 +72,11 @@ def _check_warnings(before: int, now: int, said: list[str]) -> None:
     if before == now:
         assert said == []
     elif now < before:
-        assert all("['random'] are dropped" in message for message in said)
+        assert all("step.random are dropped" in message for message in said)
     else:
         (message,) = said
         assert f"saved by {before} processes, and now there are {now}" in message
-        assert "the new processes keep their own step['random']" in message
+        assert "the new processes keep their own step.random" in message
 
 
 @pytest.mark.parametrize(
@@ -102,31 +102,22 @@ def test_what_fails_on_one_rank_fails_on_all(tmp_path: Path, how: str, who: int 
 def test_damage_is_known_to_all_ranks(tmp_path: Path) -> None:
     """Each rank checks a share of the files."""
     processes.run(support.own_and_common, tmp_path)
-    for path in sorted((tmp_path / "1").rglob("*.*")):
+    for path in sorted((tmp_path / "1").iterdir()):
         content = path.read_bytes()
         path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
         for raised in processes.run(support.load_any, tmp_path):
             assert "only damaged checkpoints: 1: " in raised
-            assert f"{path.parent.name}/{path.name} is damaged" in raised
+            assert f"{path.name} is damaged" in raised
         path.write_bytes(content)
 
 
-def test_folders_of_ranks_from_two_saves(tmp_path: Path) -> None:
-    """An interrupted copy may leave a folder of one save beside that of another save of the same count."""
+def test_files_of_ranks_from_two_saves(tmp_path: Path) -> None:
+    """An interrupted copy may leave a file of one save next to that of another save of the same count."""
     for run in ("one", "other"):
         processes.run(support.own_and_common, tmp_path / run)
-    shutil.rmtree(tmp_path / "one" / "1" / "1")
-    shutil.copytree(tmp_path / "other" / "1" / "1", tmp_path / "one" / "1" / "1")
-    message = "1: 1/manifest.json is of another save of 1 than that of rank 0"
+    shutil.copy(tmp_path / "other" / "1" / "rank-1.json", tmp_path / "one" / "1")
+    message = "1: rank-1.json is of another save of 1 than that of rank 0"
     assert [message in raised for raised in processes.run(support.load_any, tmp_path / "one")] == [True] * 2
-
-
-def test_those_of_earlier_versions_are_loaded(tmp_path: Path) -> None:
-    """Their manifests name no save and no number."""
-    processes.run(support.trained, tmp_path, [_FSDP])
-    support.as_before(tmp_path / "0" / "3")
-    ((_, counts, *_),) = support.loaded(tmp_path, [(0, _PLAIN)])
-    assert counts == (3, 3)
 
 
 @pytest.mark.parametrize("call", ["save", "load"])
@@ -137,15 +128,8 @@ def test_a_call_of_one_rank_alone_names_the_others(tmp_path: Path, call: str) ->
     assert second == []
 
 
-@pytest.mark.parametrize("who", [0, 1])
-def test_a_rank_that_dies_during_a_save_is_noticed(tmp_path: Path, who: int) -> None:
-    assert support.survivor_of(tmp_path / "run", who) == (
-        f"rank {who} ended before its part of checkpoint 2 was written: the checkpoint is not complete; [1]"
-    )
-
-
 def test_a_save_outlives_its_process_group(tmp_path: Path) -> None:
-    assert processes.run(support.without_group, tmp_path) == [[1], [1]]
+    processes.run(support.without_group, tmp_path)
     assert Checkpoints(tmp_path).counts() == [1]
     part: Any = support.Part()
     with pytest.warns(UserWarning, match="part are dropped"):

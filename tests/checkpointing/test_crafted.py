@@ -1,20 +1,24 @@
-"""Crafted checkpoints, whose digests fit: they lead nowhere, and change nothing but what is loaded."""
+"""Crafted checkpoints whose digests fit: they lead nowhere, and change nothing but what is loaded."""
 
+import hashlib
 import json
+import os
 import pickle
 import shutil
+import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.torch import save_file
 from support.checkpoints import Part, same, state_of
-from torch.distributed.checkpoint import Metadata, metadata
-from torch.distributed.checkpoint.metadata import TensorProperties
+from support.examples import examples
 
 from torch_bridge import Checkpoints
-from torch_bridge.checkpointing import files, manifest
 
 
 @pytest.fixture
@@ -25,176 +29,170 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "2"
 
 
-def _refused(folder: Path, message: str) -> None:
+def _refused(folder: Path, message: str, error: type[Exception] = RuntimeError) -> None:
     part = Part("as before")
-    with pytest.raises(RuntimeError, match=f"only damaged checkpoints: 2: {message}"):
+    with pytest.raises(error, match=message):
         Checkpoints(folder.parent).load(2, part=part)
     assert part.state == "as before"
 
 
-def _with_manifest(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
-    path = folder / "0" / manifest.NAME
-    content = json.loads(path.read_text().partition("\n")[2])
-    change(content)
-    files.write_with_digest(path, json.dumps(content).encode())
+def _crafted(folder: Path, change: Callable[[Any], object]) -> None:
+    """Change the content of rank-0.json, and give it the digest of its new content."""
+    path = folder / "rank-0.json"
+    record = json.loads(path.read_text())
+    del record["sha256"]
+    change(record)
+    _write(path, json.dumps(record, separators=(",", ":"))[:-1])
 
 
-@pytest.mark.parametrize("name", ["../../dev/zero", "/dev/zero", "..", ".", "", "a/b", "a\\b", "a\0b"])
-def test_a_name_that_leads_out_of_the_folder(folder: Path, name: str) -> None:
-    _with_manifest(folder, lambda found: found["files"].update({name: [0, "0" * 64]}))
-    _refused(folder, "0/manifest.json names the file .* which is not in its folder")
+def _write(path: Path, text: str) -> None:
+    path.write_text(text + f',"sha256":"{hashlib.sha256(text.encode()).hexdigest()}"}}')
 
 
-def test_a_device_is_not_read(folder: Path) -> None:
-    """It would be read for ever: neither as a file of the checkpoint nor as its manifest."""
-    path = folder / "0" / "state.json"
+@pytest.mark.parametrize("name", ["rank-0.json", "rank-0.safetensors"])
+def test_a_device_is_not_read(folder: Path, name: str) -> None:
+    """It would be read for ever."""
+    path = folder / name
     path.unlink()
     path.symlink_to("/dev/zero")
-    _refused(folder, "0/state.json is not a file")
-    path = folder / "0" / manifest.NAME
-    path.unlink()
-    path.symlink_to("/dev/zero")
-    assert Checkpoints(folder.parent).counts() == [1]
+    _refused(folder, f"{name} is not a file")
 
 
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        ("processes", 0),
-        ("processes", "1"),
+        ("format", "torch_bridge 2"),
         ("count", -2),
-        ("parts", {"part": 1}),
-        ("own", None),
-        ("files", []),
-        ("save", 1),
-        ("number", True),
-        ("number", 0.5),
+        ("ranks", 0),
+        ("ranks", "1"),
+        ("rank", 0.5),
+        ("parts", ["part"]),
+        ("parts", {"part": {}}),
+        ("tensors", []),
+        ("tensors", {"part.weights": {"shape": [-1], "sha256": ""}}),
+        ("tensors", {"part.weights": {"shape": [50], "offsets": [0, 0], "sha256": ""}}),
     ],
 )
 def test_an_entry_of_another_kind(folder: Path, key: str, value: Any) -> None:
-    _with_manifest(folder, lambda found: found.update({key: value}))
-    _refused(folder, f"0/manifest.json has {key} = ")
+    _crafted(folder, lambda record: record.update({key: value}))
+    _refused(folder, f"rank-0.json has no valid {key if key != 'tensors' or not value else 'shape'}")
 
 
-def test_a_line_of_another_kind_and_no_manifest_at_all(folder: Path) -> None:
-    _with_manifest(folder, lambda found: found["files"].update({".metadata": [-1, "0" * 64]}))
-    _refused(folder, r"0/manifest.json has \[-1, '0+'\] for the file '.metadata'")
-    _with_manifest(folder, lambda found: found["files"].clear())
-    _refused(folder, "0/manifest.json names no state.json")
-    files.write_with_digest(folder / "0" / manifest.NAME, b"[]")
-    _refused(folder, "0/manifest.json is not a manifest")
-    files.write_with_digest(folder / "0" / manifest.NAME, b"{")
-    _refused(folder, "0/manifest.json can't be read")
+def test_what_is_no_record_at_all(folder: Path) -> None:
+    _write(folder / "rank-0.json", "{")
+    _refused(folder, "rank-0.json can't be read")
+    _write(folder / "rank-0.json", '{"a":' + "[" * 10**6)
+    _refused(folder, "rank-0.json can't be read")
+    _crafted(folder.parent / "1", lambda record: record.update(ranks=10**9))
+    with pytest.raises(RuntimeError, match=r"1: rank-1\.json is missing"):
+        Checkpoints(folder.parent).load(1, part=Part())
 
 
-def _sealed(folder: Path) -> None:
-    found = manifest.read(folder / "0")
-    (folder / "0" / manifest.NAME).unlink()
-    manifest.write(folder / "0", **{key: value for key, value in found.items() if key != "files"})  # type: ignore[arg-type]  (the values are those of a manifest)
-
-
-def _string(text: str) -> bytes:
-    return b"X" + len(text).to_bytes(4, "little") + text.encode()
-
-
-def _setting(module: str, name: str, attribute: str) -> bytes:
-    """A pickle that sets an attribute of a global by BUILD: with a state of slots, and with a mapping."""
-    found = f"c{module}\n{name}\n".encode()
-    slots = b"(" + found + b"N}" + _string(attribute) + _string("crafted") + b"s\x86b"
-    return b"\x80\x02" + slots + found + b"}" + _string(attribute) + _string("crafted") + b"sb."
-
-
-_GLOBALS = {
-    ("torch.distributed.checkpoint.metadata", "Metadata"): Metadata,
-    ("torch.distributed.checkpoint.metadata", "TensorProperties"): TensorProperties,
-    ("torch.distributed.checkpoint.metadata", "_MEM_FORMAT_ENCODING"): metadata._MEM_FORMAT_ENCODING,
-    ("torch.serialization", "_get_layout"): torch.serialization._get_layout,
-    ("torch", "Size"): torch.Size,
-    ("torch", "float32"): torch.float32,
+_CHANGES: dict[str, list[Any]] = {
+    "shape": [[2**50], [3], [-1], "50", [[50]], None],
+    "stride": [[2**45], [0], [1, 1]],
+    "key": ["part.other", "../../1/rank-0.json", "", 3, ["part.weights"]],
+    "placements": [[1], ["0"], 3],
+    "dtype": ["float64", "int8", "load", "nn.Module", 7],
 }
 
 
-@pytest.mark.parametrize("name", list(_GLOBALS), ids=".".join)
-@pytest.mark.parametrize("attribute", ["__init__", "__setstate__", "__defaults__", "crafted"])
-def test_nothing_of_a_class_is_set(folder: Path, name: tuple[str, str], attribute: str) -> None:
-    missing = object()
-    before = getattr(_GLOBALS[name], attribute, missing)
-    (folder / "0" / ".metadata").write_bytes(_setting(*name, attribute))
-    _sealed(folder)
-    _refused(folder, r"\.metadata ")
-    assert getattr(_GLOBALS[name], attribute, missing) == before
-    part = Part()
-    assert Checkpoints(folder.parent).load(1, part=part) == 1
-    assert same(part.state, state_of(1))
-
-
-def _places(found: Any) -> Any:
-    (place,) = found.storage_data.values()
-    return place
-
-
-def _described(found: Any) -> Any:
-    (tensor,) = found.state_dict_metadata.values()
-    return tensor
-
-
-def _set(**fields: Any) -> Callable[[Any], None]:
-    def change(of: Any) -> None:
-        for name, value in fields.items():
-            object.__setattr__(of, name, value)
-
-    return change
-
-
 @pytest.mark.parametrize(
-    ("of", "change", "message"),
-    [
-        (_places, _set(length=2**40), "names a place behind the end of __0_0.distcp"),
-        (_places, _set(offset=-1), "-1 in place of a count"),
-        (_places, _set(length=10), r"part\['weights'\] is not there whole"),
-        (_places, _set(relative_path=3), "int in place of str"),
-        (_places, _set(transform_descriptors=["zstd"]), "its files are transformed"),
-        (_described, _set(size=[50]), "list in place of tuple"),
-        (_described, _set(chunks={}), "dict in place of list"),
-        (_described, _set(properties=None), "something in place of TensorProperties"),
-        (_described, _set(size=torch.Size([2**50])), r"part\['weights'\] is not there whole"),
-        (lambda found: found, _set(state_dict_metadata=[]), "list in place of dict"),
-        (lambda found: found, _set(storage_data=None), "NoneType in place of dict"),
-    ],
+    ("key", "value"), [(key, value) for key, values in _CHANGES.items() for value in values]
 )
-def test_a_field_of_another_kind(folder: Path, of: Any, change: Any, message: str) -> None:
-    path = folder / "0" / ".metadata"
-    found = pickle.loads(path.read_bytes())
-    change(of(found))
-    path.write_bytes(pickle.dumps(found))
-    _sealed(folder)
-    _refused(folder, f".*{message}")
+def test_a_reference_that_its_file_does_not_bear_out(folder: Path, key: str, value: Any) -> None:
+    """It takes no memory that the file does not have, and leads to no other file."""
+    _crafted(folder, lambda record: record["parts"]["part"]["state"]["weights"].update({key: value}))
+    message = "not there whole|strides|placements|can't be read|in its file|has the shape|zip"
+    _refused(folder, message, ValueError)
 
 
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("shape", [2**50]),
-        ("shape", [3]),
-        ("stride", [2**45]),
-        ("key", "part['other']"),
-        ("placements", [1]),
-        ("placements", ["0"]),
-        ("placements", 3),
-    ],
-)
-def test_a_tensor_larger_than_its_file_takes_no_memory(folder: Path, key: str, value: Any) -> None:
-    path = folder / "0" / "state.json"
-    content = json.loads(path.read_text())
-    content["parts"]["part"]["state"]["weights"][key] = value
-    path.write_text(json.dumps(content))
-    _sealed(folder)
-    part = Part("as before")
-    with pytest.raises(
-        ValueError, match=r"is not there whole|more memory than its shape|placements|can't be read"
-    ):
-        Checkpoints(folder.parent).load(2, part=part)
-    assert part.state == "as before"
+def test_a_shard_that_is_not_inside_its_tensor(folder: Path) -> None:
+    for offsets in ([1], [2**60]):
+        _crafted(folder, lambda record, at=offsets: record["tensors"]["part.weights"].update(offsets=at))
+        _refused(folder, "part.weights is not there whole", ValueError)
+
+
+def _header(text: str, length: int | None = None) -> bytes:
+    return struct.pack("<Q", len(text) if length is None else length) + text.encode()
+
+
+_HEADERS = [
+    b"",
+    _header("{}", 2**62),
+    _header("{}", 2**63),
+    _header("[]"),
+    _header('{"part.weights":{"dtype":"F32","shape":[50],"data_offsets":[0,9223372036854775807]}}'),
+    _header('{"part.weights":{"dtype":"F32","shape":[9999999999999],"data_offsets":[0,200]}}') + b"0" * 200,
+    _header('{"part.weights":{"dtype":"F32","shape":[50],"data_offsets":[-8,192]}}') + b"0" * 192,
+    _header('{"other":{"dtype":"F32","shape":[50],"data_offsets":[0,200]}}') + b"0" * 200,
+]
+
+
+@pytest.mark.parametrize("content", _HEADERS)
+def test_the_header_of_the_tensors(folder: Path, content: bytes) -> None:
+    (folder / "rank-0.safetensors").write_bytes(content)
+    _refused(folder, "2: rank-0.safetensors (is damaged|has other tensors)")
+
+
+def test_a_tensor_of_another_shape_or_dtype(folder: Path) -> None:
+    """Its bytes are those of the digest."""
+    path, weights = folder / "rank-0.safetensors", state_of(2)["weights"]
+    save_file({"part.weights": weights.view(5, 10)}, path)
+    _refused(folder, "rank-0.safetensors has another shape of part.weights")
+    save_file({"part.weights": weights.view(torch.int32)}, path)
+    _refused(folder, "part.weights is torch.int32 in its file, and not torch.float32", ValueError)
+
+
+class _Code:
+    """Makes a folder when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, (str(self.path),)
+
+
+def test_no_code_is_run(folder: Path, tmp_path: Path) -> None:
+    """Not from the files, and not from an array of objects."""
+    ran = tmp_path / "ran"
+    content = pickle.dumps(_Code(ran))
+    array = {"$": "scalar", "dtype": "O", "hex": content.hex()}
+    _crafted(folder, lambda record: record["parts"]["part"].update(state=array))
+    _refused(folder, "NumPy array of object", ValueError)
+    for name in ("rank-0.safetensors", "rank-0.json"):
+        (folder / name).write_bytes(content)
+        _refused(folder, f"{name} is damaged")
+    assert not ran.exists()
+
+
+def test_any_json_is_refused_or_loaded(folder: Path) -> None:
+    """Whatever stands in the place of a state, a load gives it or raises; nothing is loaded by half."""
+    values = st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=3),
+        lambda inner: (
+            st.lists(inner, max_size=3)
+            | st.dictionaries(st.sampled_from(["$", "items", "a"]), inner)
+            | st.fixed_dictionaries(
+                {"$": st.sampled_from(["tuple", "dict", "set", "array", "scalar", "float", "int", "tensor"])},
+                optional={"items": inner, "dtype": inner, "hex": inner, "content": inner, "shape": inner},
+            )
+        ),
+        max_leaves=8,
+    )
+
+    @examples(60)
+    @given(values)
+    def load(state: Any) -> None:
+        _crafted(folder, lambda record: record["parts"]["part"].update(state=state))
+        part = Part("as before")
+        try:
+            Checkpoints(folder.parent).load(2, part=part)
+        except ValueError:
+            assert part.state == "as before"
+
+    load()
 
 
 def test_a_whole_copy_is_the_same_checkpoint(folder: Path) -> None:

@@ -30,16 +30,15 @@ def _files_of_at_most(size: int) -> Generator[None]:
 @pytest.mark.parametrize(
     ("size", "state", "name"),
     [
-        (0, 1, "state.json"),
-        (500, torch.ones(4), "__0_0.distcp"),
-        (3000, torch.ones(100_000), "__0_0.distcp"),
-        (900, list(range(10_000)), "state.json"),
+        (0, 1, "rank-0.safetensors"),
+        (3000, torch.ones(100_000), "rank-0.safetensors"),
+        (900, list(range(10_000)), "rank-0.json"),
     ],
 )
 def test_the_file_and_the_error_of_the_system(tmp_path: Path, size: int, state: Any, name: str) -> None:
     checkpoints, part = Checkpoints(tmp_path), Part("small")
     checkpoints.save(1, part=part, wait=True)
-    with _files_of_at_most(size), pytest.raises(OSError, match=rf"File too large: .*/0/{name}'"):
+    with _files_of_at_most(size), pytest.raises(OSError, match=rf"File too large: .*/{name}'"):
         checkpoints.save(2, part=Part(state), wait=True)
     assert checkpoints.counts() == [1]
     assert leftovers(tmp_path, [1]) == []

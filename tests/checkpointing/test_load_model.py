@@ -59,7 +59,7 @@ def test_out_of_a_step_and_out_of_a_module(saved: Path) -> None:
         ),
         (_normed(1), {}, "step was saved with another model"),
         (_normed(1), {"part": "optimizer"}, "optimizer was saved with another model"),
-        (_normed(1), {"part": "values"}, "values is neither of a TrainStep nor of a module"),
+        (_normed(1), {"part": "values"}, "values is neither a TrainStep nor a module"),
         (_normed(1), {"part": "none"}, r"has the parts .*, and not \['none'\]"),
         (_normed(1), {"part": "a b"}, "part = 'a b' must be a valid variable name"),
         (_normed(1), {"count": 8, "part": "net"}, r"no checkpoint 8; it has \[7\]"),
@@ -79,9 +79,9 @@ def test_what_does_not_fit_changes_nothing(
 def test_damage_is_found_first_and_a_step_is_not_a_model(saved: Path) -> None:
     model: Any = Net(2)
     before = copy.deepcopy(model.state_dict())
-    path = saved / "7" / "0" / "__0_0.distcp"
+    path = saved / "7" / "rank-0.safetensors"
     path.write_bytes(path.read_bytes()[:-1] + b"?")
-    with pytest.raises(RuntimeError, match=r"only damaged checkpoints: 7: 0/__0_0\.distcp is damaged"):
+    with pytest.raises(RuntimeError, match=r"only damaged checkpoints: 7: rank-0.safetensors is damaged"):
         Checkpoints(saved).load_model(model)
     assert same(dict(model.state_dict()), dict(before))
     for wrong in (step_of(), Part(), None):

@@ -23,8 +23,8 @@ from torch import nn
 
 from plateau_jax import StagedCurve
 from torch_bridge import Checkpoints, lambda_lr
-from torch_bridge.checkpointing import tensor_files
 from torch_bridge.checkpointing.parts import Snapshot
+from torch_bridge.checkpointing.reading import SavedCheckpoint
 
 COUNTS = [10, 20, 30, 40]
 UNITS = {torch.float64: 2.0**-53, torch.float32: 2.0**-24, torch.complex64: 2.0**-24}
@@ -215,7 +215,7 @@ _GOOD = [0.25, 0.25, 0.25, 0.25]
         (COUNTS, _GOOD, {"part": "a b"}, ValueError, "part = 'a b' must be a valid variable name"),
         (COUNTS, _GOOD, {"part": 3}, ValueError, "part = 3 must be a valid variable name"),
         (COUNTS, _GOOD, {"part": "step"}, ValueError, r"10 has the parts \['model'\], and not \['step'\]"),
-        ([50], [1.0], {"part": "values"}, ValueError, "values is neither of a TrainStep nor of a module"),
+        ([50], [1.0], {"part": "values"}, ValueError, "values is neither a TrainStep nor a module"),
         ([50], [1.0], {"part": "optimizer"}, ValueError, "optimizer was saved with another model"),
         (
             [10, 50],
@@ -289,11 +289,11 @@ def test_any_damage_is_found_before_the_module_changes(saved: Path, tmp_path: Pa
     shutil.copytree(saved, tmp_path, dirs_exist_ok=True)
     module = Mixed(99)
     before = state_of(module)
-    for path in sorted((tmp_path / "30" / "0").iterdir()):
+    for path in sorted((tmp_path / "30").iterdir()):
         content = path.read_bytes()
         path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
         for weights in (_GOOD, [0.5, 0.25, 0.0, 0.25]):
-            with pytest.raises(RuntimeError, match=rf"a damaged checkpoint: 30: 0/{path.name} is damaged"):
+            with pytest.raises(RuntimeError, match=rf"a damaged checkpoint: 30: {path.name} is damaged"):
                 Checkpoints(tmp_path).merge(COUNTS, weights, into=module, part="model")
         assert same(state_of(module), before)
         path.write_bytes(content)
@@ -302,14 +302,14 @@ def test_any_damage_is_found_before_the_module_changes(saved: Path, tmp_path: Pa
 @pytest.mark.parametrize("error", [KeyboardInterrupt, OSError, MemoryError])
 def test_an_error_in_the_third_checkpoint_changes_nothing(saved: Path, error: type[BaseException]) -> None:
     module = Mixed(99)
-    before, add = state_of(module), tensor_files.add
+    before, read = state_of(module), SavedCheckpoint.read
 
-    def broken(folder: Path, *arguments: Any) -> None:
-        if folder.name == "30" and next(iter(arguments[1])).endswith("['mean']"):
+    def broken(saved: SavedCheckpoint, reference: Any, *arguments: Any) -> Any:
+        if saved.count == 30 and reference.key == "model.mean":
             raise error
-        add(folder, *arguments)
+        return read(saved, reference, *arguments)
 
-    with patch.object(tensor_files, "add", broken), pytest.raises(error):
+    with patch.object(SavedCheckpoint, "read", broken), pytest.raises(error):
         Checkpoints(saved).merge(COUNTS, _GOOD, into=module, part="model")
     assert same(state_of(module), before)
     Checkpoints(saved).merge(COUNTS, _GOOD, into=module, part="model")
@@ -348,17 +348,17 @@ def test_a_module_that_cannot_be_copied_is_not_loaded(saved: Path, call: str) ->
 
 def test_checkpoints_stay_while_they_are_merged(tmp_path: Path) -> None:
     """Though another process saves new ones, and keeps only these."""
-    checkpoints, add = Checkpoints(tmp_path, keep=1), tensor_files.add
+    checkpoints, read = Checkpoints(tmp_path, keep=1), SavedCheckpoint.read
     models = [nn.Linear(2, 2) for _ in range(3)]
     for count, model in enumerate(models[:2]):
         Checkpoints(tmp_path, keep=2).save(count, model=model, wait=True)
 
-    def saving(*arguments: Any) -> None:
+    def saving(*arguments: Any) -> Any:
         checkpoints.save(2, model=models[2], wait=True)
-        add(*arguments)
+        return read(*arguments)
 
     merged = nn.Linear(2, 2)
-    with patch.object(tensor_files, "add", saving):
+    with patch.object(SavedCheckpoint, "read", saving):
         checkpoints.merge([0, 1], [0.5, 0.5], into=merged, part="model")
     torch.testing.assert_close(merged.weight, (models[0].weight + models[1].weight) / 2)
     checkpoints.save(3, model=models[2], wait=True)

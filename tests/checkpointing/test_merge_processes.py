@@ -66,12 +66,12 @@ def test_a_refusal_on_one_rank_is_one_on_all(saved: list[Path], how: str, messag
 
 
 def test_damage_is_known_to_all_ranks(saved: list[Path]) -> None:
-    path = saved[2] / "2" / "1" / "__0_0.distcp"
+    path = saved[2] / "2" / "rank-1.safetensors"
     content = path.read_bytes()
     path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
     try:
         for raised, is_as_before in processes.run(support.refused, saved[2], "damage"):
-            assert "a damaged checkpoint: 2: 1/__0_0.distcp is damaged" in raised
+            assert "a damaged checkpoint: 2: rank-1.safetensors is damaged" in raised
             assert is_as_before
     finally:
         path.write_bytes(content)

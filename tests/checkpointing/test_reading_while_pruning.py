@@ -1,4 +1,4 @@
-"""A run saves and prunes while another process reads: what is read is there until it was read."""
+"""A run saves and prunes while another process reads."""
 
 from pathlib import Path
 from typing import Any
@@ -8,41 +8,69 @@ import pytest
 from support.checkpoints import Part, leftovers, same, state_of
 
 from torch_bridge import Checkpoints
-from torch_bridge.checkpointing import folders, locks, manifest, tensor_files
+from torch_bridge.checkpointing import folders, rank_files
+from torch_bridge.checkpointing.reading import SavedCheckpoint
 
 
 def _save(directory: Path, count: int) -> None:
     Checkpoints(directory, keep=1).save(count, part=Part(state_of(count)), wait=True)
 
 
-@pytest.mark.parametrize("place", ["check", "fill"])
-@pytest.mark.parametrize("marked", [True, False])
-def test_a_newer_one_is_saved_during_a_load(tmp_path: Path, place: str, marked: bool) -> None:
-    """A marked one stays; where nothing can be marked, as in a folder for reading only, the next is read."""
+@pytest.mark.parametrize("place", [(rank_files, "read"), (SavedCheckpoint, "check_share")])
+def test_a_newer_one_is_saved_during_a_load(tmp_path: Path, place: tuple[Any, str]) -> None:
+    """One that is open is read to the end though it is removed; before that the next one is taken."""
     _save(tmp_path, 1)
     counts, part = [2, 3], Part()
-    module: Any = manifest if place == "check" else tensor_files
-    working = getattr(module, place)
+    working = getattr(*place)
 
     def works(*arguments: Any) -> Any:
         if counts:
             _save(tmp_path, counts.pop(0))
         return working(*arguments)
 
-    with patch.object(module, place, works), patch.object(folders.os, "access", lambda *_: marked):
+    with patch.object(*place, works):
         found = Checkpoints(tmp_path).load(part=part)
-    assert found == (1 if marked else 3)
+    assert found == (1 if place[1] == "check_share" else 3)
     assert same(part.state, state_of(found))
     _save(tmp_path, 4)
     assert leftovers(tmp_path, [4]) == []
 
 
-def test_a_mark_of_a_reader_that_was_killed_keeps_nothing(tmp_path: Path) -> None:
-    _save(tmp_path, 1)
-    (tmp_path / f".1.{'0' * 32}.reading").touch()
-    held = locks.lock(tmp_path / f".5.{'1' * 32}.reading")
-    held.acquire()
-    _save(tmp_path, 2)
-    assert Checkpoints(tmp_path).counts() == [2]
-    locks.release(held)
-    assert leftovers(tmp_path, [2]) == []
+def test_one_is_renamed_during_a_load(tmp_path: Path) -> None:
+    """The rank that ends last gives the folder its name, when a reader may have seen the first one."""
+    with patch.object(folders, "commit"):
+        _save(tmp_path, 1)
+    (partial,) = tmp_path.iterdir()
+    part, working = Part(), rank_files.read
+
+    def works(*arguments: Any) -> Any:
+        folders.commit(partial)
+        return working(*arguments)
+
+    with patch.object(rank_files, "read", works):
+        assert Checkpoints(tmp_path).load(part=part) == 1
+    assert same(part.state, state_of(1))
+
+
+def test_one_that_was_not_renamed_is_complete(tmp_path: Path) -> None:
+    """Its last rank was killed before it could rename the folder; the next save does."""
+    for count in (1, 2):
+        with patch.object(folders, "commit"):
+            _save(tmp_path, count)
+        part = Part()
+        assert Checkpoints(tmp_path).load(part=part) == count
+        assert same(part.state, state_of(count))
+    assert Checkpoints(tmp_path).counts() == [1, 2]
+    Checkpoints(tmp_path).save(3, part=Part(), wait=True)
+    assert leftovers(tmp_path, [1, 2, 3]) == []
+
+
+def test_two_ranks_that_end_at_the_same_time(tmp_path: Path) -> None:
+    """Both see all files, and one of them renames the folder."""
+    with patch.object(folders, "commit"):
+        _save(tmp_path, 1)
+    (partial,) = tmp_path.iterdir()
+    for _ in range(2):
+        folders.commit(partial, 1)
+    assert leftovers(tmp_path, [1]) == []
+    assert Checkpoints(tmp_path).load(part=Part()) == 1

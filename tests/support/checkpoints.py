@@ -1,8 +1,6 @@
 """Parts of checkpoints, kills in the middle of a save, and what ranks save and load."""
 
-import json
 import os
-import re
 import signal
 import sys
 import warnings
@@ -17,13 +15,12 @@ import torch
 from support.distributed_updates import Case, batch_of, step_of
 from support.forkserver import FORKSERVER
 from torch import Tensor, distributed, nn
-from torch.distributed.checkpoint import FileSystemWriter
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 from torch.utils import _pytree as pytree
 
 from torch_bridge import Checkpoints, TrainStep
-from torch_bridge.checkpointing import files, missing_ranks, writing_ranks
+from torch_bridge.checkpointing import missing_ranks, rank_files
 
 
 class Part:
@@ -86,17 +83,6 @@ def leftovers(directory: Path, counts: Sequence[int]) -> list[str]:
     names = [path.name for path in directory.iterdir()]
     extra = [name for name in names if name.partition(".")[0] not in map(str, counts)]
     return extra if extra or len(names) == len(counts) else names
-
-
-def as_before(folder: Path) -> None:
-    """Make a checkpoint one of an earlier version, which noted less: no save, no number, no placements."""
-    for path in folder.glob("*/manifest.json"):
-        found = json.loads(path.read_text().partition("\n")[2])
-        del found["save"], found["number"]
-        state = path.with_name("state.json")
-        state.write_text(re.sub(r',"placements":\[[^]]*\]', "", state.read_text()))
-        found["files"]["state.json"] = state.stat().st_size, files.sha256_of(state)
-        files.write_with_digest(path, json.dumps(found, indent=1).encode())
 
 
 def killed(function: Callable[..., Any], *arguments: Any, at: int, rank: int = 0, number: int = 1) -> bool:
@@ -261,11 +247,8 @@ def fail(directory: Path, how: str) -> Any:
         elif how == "names":
             checkpoints.load(None, **{f"part{rank()}": part})
         elif how == "writing":
-            writing = FileSystemWriter.write_data
-            with (
-                patch.object(FileSystemWriter, "write_data", _fails if rank() == 1 else writing),
-                patch.object(files, "write_whole", _on_full_disk),
-            ):
+            writing: Any = cast("Any", rank_files).save_file
+            with patch.object(rank_files, "save_file", _fails if rank() == 1 else writing):
                 checkpoints.save(2, part=Part({"a": torch.ones(2) * rank()}), other=other, wait=True)
         elif how == "refusal":
             part.state, other.state = {"a": 7}, {"b": 7}
@@ -290,26 +273,16 @@ def load_any(directory: Path) -> str:
     return ""
 
 
-_write = files.write_whole
-
-
-def _on_full_disk(path: Path, content: bytes) -> None:
-    """A rank that has failed can write nothing more until its own files are removed."""
-    if path.suffix == ".failed" and path.with_suffix("").exists():
-        raise OSError("the disk is full")
-    _write(path, content)
-
-
 def _fails(*_: object) -> Any:
     raise OSError("the disk is full")
 
 
-def without_group(directory: Path) -> list[int]:
-    """Save, and destroy the process group at once; the counts of the checkpoints then."""
+def without_group(directory: Path) -> None:
+    """Save, and destroy the process group at once; then wait for the end of the save."""
     checkpoints = Checkpoints(directory)
     checkpoints.save(1, model=sharded(0), part=Part(torch.full((3,), float(rank()))))
     distributed.destroy_process_group()
-    return checkpoints.counts()
+    checkpoints.counts()
 
 
 def alone(directory: Path, call: str) -> list[tuple[str, str, bool]]:
@@ -333,38 +306,3 @@ def alone(directory: Path, call: str) -> list[tuple[str, str, bool]]:
                 getattr(checkpoints, call)(1, part=part)
         checkpoints.counts()
     return [(str(each.message), each.category.__name__, each.filename == __file__) for each in said]
-
-
-def dies_while_saving(directory: Path, who: int) -> None:
-    """One rank is killed while its tensors are written; the other notes what it raises, and what is there."""
-    checkpoints = Checkpoints(directory)
-    checkpoints.save(1, part=Part(rank()), wait=True)
-    write: Any = _is_killed if rank() == who else FileSystemWriter.write_data
-    with patch.object(writing_ranks, "_FREE_FOR", 0.0), patch.object(FileSystemWriter, "write_data", write):
-        try:
-            checkpoints.save(2, part=Part(torch.full((3,), float(rank()))), wait=True)
-        except RuntimeError as error:
-            directory.with_suffix(".raised").write_text(f"{error}; {checkpoints.counts()}")
-
-
-def _is_killed(*_: object) -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def survivor_of(directory: Path, who: int) -> str:
-    """What the rank that was not killed has raised."""
-    store = str(directory.with_suffix(".store"))
-    workers = [
-        FORKSERVER.Process(target=_work, args=(dies_while_saving, (directory, who), store, None, each, 2))
-        for each in range(2)
-    ]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join(120)
-        worker.kill()
-        worker.join()
-    assert [worker.exitcode for worker in workers] == [
-        -signal.SIGKILL if each == who else 0 for each in range(2)
-    ]
-    return directory.with_suffix(".raised").read_text()

@@ -9,7 +9,7 @@ from torch import distributed, nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-from torch.distributed.tensor import DTensor, Shard, distribute_tensor
+from torch.distributed.tensor import DTensor, Shard, _utils, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
 DDP = (
@@ -86,6 +86,8 @@ def check_dtensors() -> None:
         assert each.full_tensor().tolist() == [3] * 4
     assert type(parameter._local_tensor) is torch.Tensor
     assert parameter._local_tensor.data_ptr() == tensor._local_tensor.data_ptr()
+    shape, offsets = _utils.compute_local_shape_and_global_offset((4,), mesh, [Shard(0)])
+    assert (tuple(shape), tuple(offsets)) == ((4,), (0,))
 
 
 def share_a_value() -> str:

@@ -1,28 +1,26 @@
 """`Checkpoints`: all parts of a run, saved in the background, checked and loaded again."""
 
 import os
+import uuid
 import warnings
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, Never, TypeVar
+from typing import Any, Never
 
 import torch
 from torch import nn
 
-from torch_bridge.checkpointing import folders, parts
+from torch_bridge.checkpointing import folders, merging, parts, reading
 from torch_bridge.checkpointing.background import Background
 from torch_bridge.checkpointing.loading_parts import LoadingModel, LoadingPart, load_all_or_none
 from torch_bridge.checkpointing.missing_ranks import named_when_missing
 from torch_bridge.checkpointing.parts import Part, Snapshot
-from torch_bridge.checkpointing.writing_ranks import WritingRanks
+from torch_bridge.checkpointing.reading import SavedCheckpoint
+from torch_bridge.checkpointing.writing import RankContent, Summary
 from torch_bridge.core import at_this_line, checks
 from torch_bridge.distributed import processes
-from torch_bridge.distributed.agreement import on_all_ranks
-
-Value = TypeVar("Value")
-
-_MOST_READS = 100  # attempts to read a checkpoint before it is removed
+from torch_bridge.distributed.processes import collective_call
 
 
 class Checkpoints:
@@ -30,30 +28,28 @@ class Checkpoints:
 
     A checkpoint holds parts, given by name. A part is an object with `state_dict` and `load_state_dict` (a
     `TrainStep`, a loader, a `MetricLog`, a module, an optimizer, a scheduler), or a dictionary or a list of
-    plain values, which `load` refills in place. Values may be whatever JSON has, and tuples, sets, bytes,
-    dictionaries with other keys than strings, NumPy's arrays, tensors; they come back as they were.
+    plain values, which `load` refills in place. Values may be those of JSON, tuples, sets, bytes,
+    dictionaries with any of these as keys, NumPy arrays and tensors; they come back as they were.
 
-    `save` copies the current state and returns; the copy is written in the background, with
-    `torch.distributed.checkpoint`. If a process is killed, the last complete checkpoint is still there, and a
-    later save removes the files of the unfinished one. When a program ends by itself, it first completes a
-    pending save. The next call raises an error that came in the background; without a next call, it is
-    printed at the end.
+    `save` copies the current state and returns; the copy is written in the background, as safetensors and
+    JSON files. If a process is killed, the last complete checkpoint is still there, and a later save removes
+    the files of the unfinished one. A program that ends first completes a pending save. The next call raises
+    an error that came in the background; without a next call, it is printed at the end.
 
-    `load` first compares the SHA-256 of every file, and runs no code from a checkpoint.
+    `load` first compares the SHA-256 of every tensor, and runs no code from a checkpoint. One run at a time
+    may save to a directory; others may load from it meanwhile.
 
-    Under several processes each of them calls `save` and `load`, with the same arguments, on a folder
-    that they share. The ranks that hold the shards of a tensor write them. When the tensor is loaded it
-    takes the form that the part has now: on another number of processes, under DDP, FSDP2 or on one
-    process. DTensors that an optimizer keeps in another form than its parameters are placed under FSDP2 as
-    they were. A value that is the same on all ranks is written once, any other value (random numbers, for
-    instance) once for each rank. When fewer processes load, the values of the missing ranks are dropped.
-    When more processes load, a `TrainStep` on a new rank keeps its own random numbers and carry, and every
-    other value there is rank 0's. A warning says so.
+    Under several processes each of them calls `save` and `load`, with the same arguments, on a folder that
+    they share. Each rank writes its shards of DTensors, rank 0 writes everything else, and another rank what
+    differs there (random numbers, for instance). A load may run on another number of processes, under DDP,
+    FSDP2 or on one process: each rank reads its shards of what is sharded now. When fewer processes load, the
+    values of the missing ranks are dropped. When more processes load, a `TrainStep` on a new rank keeps its
+    random numbers and carry, and gets every other value from rank 0. A warning says so.
 
     Args:
-        directory: The folder; it is made by the first save.
-        keep: How many checkpoints are kept: those that were saved last. What else lies in the folder, under
-            whatever name, is left alone.
+        directory: The folder; the first save makes it.
+        keep: Number of checkpoints to keep: those that were saved last. Anything in the folder that this
+            library has not written is left alone.
 
     Raises:
         NotADirectoryError: The directory is a file.
@@ -80,16 +76,19 @@ class Checkpoints:
         self._background = Background.of(os.path.realpath(self.directory))
 
     def counts(self) -> list[int]:
-        """The counts of the complete checkpoints, ascending, once a pending save has ended."""
+        """Return the counts of the complete checkpoints, ascending, after waiting for a pending save.
+
+        Of several ranks this one alone is waited for: call `save(..., wait=True)` to wait for all.
+        """
         self._background.finish()
-        return sorted({found.count for found in folders.complete(self.directory)})
+        return sorted({folder.count for folder in folders.complete(self.directory)})
 
     def save(self, /, count: int, wait: bool = False, **parts_by_name: Part) -> None:
-        """Save the parts as they are now, once a pending save has ended.
+        """Save the parts as they are now, after waiting for a pending save.
 
         Args:
             count: The checkpoint's count, at least 0. An older checkpoint of the same count is replaced.
-            wait: Whether to return only when the checkpoint is complete.
+            wait: Whether to return only when the checkpoint is complete, on all ranks.
             **parts_by_name: The parts.
 
         Raises:
@@ -99,56 +98,33 @@ class Checkpoints:
                 on all ranks.
             Exception: What a part or the system raises. The other ranks then raise RuntimeError.
         """
-        # For the start-up: torch.distributed.checkpoint takes half as long to import as torch.
-        from torch_bridge.checkpointing.writing import CheckpointWriter
+        content: RankContent | None = None
 
-        unfinished: folders.Unfinished | None = None
-        ranks: WritingRanks | None = None
-        snapshots: dict[str, Snapshot] = {}
-
-        def begin() -> tuple[int, list[str], tuple[str, str, int]]:
-            nonlocal unfinished
+        def begin() -> tuple[int, list[str], tuple[str, Summary] | None]:
+            nonlocal content
             self._background.finish()
             called = checks.at_least("count", count, 0)
             parts.check_flag("wait", wait)
             parts.check(parts_by_name)
-            for name, part in parts_by_name.items():
-                snapshots[name] = Snapshot.of(name, part)
-            if processes.is_main():
-                unfinished = folders.Unfinished(self.directory, called)
-            folder = (unfinished.path.name, unfinished.save, unfinished.number) if unfinished else ("", "", 0)
-            return called, list(parts_by_name), folder
+            content = RankContent({name: Snapshot.of(name, part) for name, part in parts_by_name.items()})
+            main = (uuid.uuid4().hex, content.summary()) if processes.is_main() else None
+            return called, list(parts_by_name), main
 
-        try:
-            with _ordinary_mode(), named_when_missing("Checkpoints.save", at_this_line()):
-                begun = on_all_ranks(begin)
-            _check_same([each[:2] for each in begun])
-            (called, _, (name, save, number)), *_ = begun
-            ranks = WritingRanks(self.directory / name, processes.rank())
-            writer = CheckpointWriter(
-                path=self.directory / name,
-                unfinished=unfinished,
-                count=called,
-                save=save,
-                number=number,
-                ranks=ranks,
-                rank=processes.rank(),
-                processes=processes.count(),
-                parts={name: each.encoded for name, each in snapshots.items()},
-                tensors={key: tensor for each in snapshots.values() for key, tensor in each.tensors.items()},
-                keep=self.keep,
-            )
-            self._background.start(writer.write)
-        except BaseException:
-            if self._background.is_idle:
-                if unfinished is not None:
-                    unfinished.discard()
-                    unfinished.unlock()
-                if ranks is not None:
-                    ranks.release()
-            raise
+        with _ordinary_mode(), named_when_missing("Checkpoints.save", at_this_line()):
+            begun = collective_call(begin)
+        _check_same([asked[:2] for asked in begun])
+        called, _, main = begun[0]
+        assert content is not None
+        assert main is not None
+        save, summary = main
+        if not processes.is_main():
+            content.drop_equal(summary)
+        rank, ranks = processes.rank(), processes.count()
+        self._background.start(
+            lambda content=content: content.write(self.directory, save, called, rank, ranks, self.keep)
+        )
         if wait:
-            self._background.finish()
+            collective_call(self._background.finish)
 
     def load(self, /, count: int | None = None, **parts_by_name: Part) -> int | None:
         """Load the saved states into the parts, into all of them or none.
@@ -258,8 +234,6 @@ class Checkpoints:
         17.5
         >>> folder.cleanup()
         """
-        # For the start-up, as in save.
-        from torch_bridge.checkpointing import merging
 
         def begin() -> tuple[list[int], list[float], str]:
             self._background.finish()
@@ -267,20 +241,22 @@ class Checkpoints:
             return *merging.check(counts, weights), part
 
         with named_when_missing("Checkpoints.merge", at_this_line()):
-            begun = on_all_ranks(begin)
+            begun = collective_call(begin)
         for rank, asked in enumerate(begun):
             if asked != begun[0]:
                 raise ValueError(
                     f"rank 0 merges (counts, weights, part) = {begun[0]}, and rank {rank} merges {asked}"
                 )
         called, shares, name = begun[0]
-
-        def work(held: ExitStack) -> None:
-            loading = LoadingModel(name, into)
-            merging.read(self.directory, called, shares, loading, held)
-            load_all_or_none([loading])
-
-        self._unless_removed(work)
+        with _ordinary_mode(), ExitStack() as opened:
+            model, saved = LoadingModel(name, into), list[SavedCheckpoint]()
+            for each in called:
+                checkpoint, _ = reading.newest_sound(self.directory, each, opened)
+                assert checkpoint is not None  # a missing one is an error
+                checkpoint.check_parts([name])
+                saved.append(checkpoint)
+            collective_call(lambda: model.take(merging.merge(saved, shares, model)))
+            load_all_or_none([model])
 
     def _load(
         self,
@@ -297,39 +273,25 @@ class Checkpoints:
 
         call = f"Checkpoints.{'load' if kind is LoadingPart else 'load_model'}"
         with named_when_missing(call, at_this_line()):
-            begun = on_all_ranks(begin)
+            begun = collective_call(begin)
         _check_same(begun)
-        called, _ = begun[0]
-        # For the start-up, as in save.
-        from torch_bridge.checkpointing.loading import read
-
-        def work(held: ExitStack) -> int | None:
+        called, names = begun[0]
+        with _ordinary_mode(), ExitStack() as opened:
+            saved, wrong = reading.newest_sound(self.directory, called, opened)
+            if saved is None:
+                return None
+            saved.check_parts(names)
             loading = [kind(name, part) for name, part in parts_by_name.items()]
-            found, messages = read(self.directory, called, loading, held)
-            if found is not None:
-                for message in messages:
-                    warnings.warn(message, UserWarning, stacklevel=5)
-                load_all_or_none(loading)
-            return found
 
-        return self._unless_removed(work)
+            def read() -> None:
+                for part in loading:
+                    part.read(saved)
 
-    def _unless_removed(self, work: Callable[[ExitStack], Value]) -> Value:
-        """Do what reads checkpoints; once more where one of them was removed meanwhile.
-
-        Args:
-            work: Gets a stack: until it is closed, the checkpoints that it holds are not removed.
-        """
-        # For the start-up, as in save.
-        from torch_bridge.checkpointing.loading import RemovedError
-
-        for _ in range(_MOST_READS):
-            try:
-                with _ordinary_mode(), ExitStack() as held:
-                    return work(held)
-            except RemovedError:
-                continue
-        raise RuntimeError(f"the checkpoints in {self.directory} are removed faster than they are read")
+            collective_call(read)
+            for message in _messages(saved, loading, wrong):
+                warnings.warn(message, UserWarning, stacklevel=3)
+            load_all_or_none(loading)
+            return saved.count
 
     def __reduce__(self) -> Never:
         raise TypeError("Checkpoints can't be copied or pickled: build others on the same folder")
@@ -343,6 +305,33 @@ def _check_same(asked: Sequence[tuple[int | None, list[str]]]) -> None:
                 f"rank 0 asks for checkpoint {asked[0][0]} of the parts {asked[0][1]}, "
                 f"and rank {rank} for {count} of {names}"
             )
+
+
+def _messages(saved: SavedCheckpoint, loading: Sequence[LoadingPart], wrong: list[str]) -> list[str]:
+    """Return the warnings of a load: of damage, and of values that are lost or copied between ranks."""
+    found = [f"{saved.path} is loaded: newer ones are damaged: {'; '.join(wrong)}"] if wrong else []
+    before, now = saved.ranks, processes.count()
+    if before == now:
+        return found
+    names = {part.name for part in loading if part.is_of_each_rank}
+    kept = {key for part in loading for key in part.values_of_one_rank()}
+    own = [
+        {".".join(key.split(".")[:2]) for key in saved.values_of_rank(rank) if key.split(".")[0] in names}
+        for rank in range(before)
+    ]
+    lost, copied = set[str]().union(*own[now:]), set[str]().union(*own) - kept
+    messages: list[str] = []
+    if lost:
+        messages.append(f"the values of the missing processes in {', '.join(sorted(lost))} are dropped")
+    if now > before and kept:
+        messages.append(f"the new processes keep their own {', '.join(sorted(kept))}")
+    if now > before and copied:
+        messages.append(f"the new processes get process 0's {', '.join(sorted(copied))}")
+    if messages:
+        found.insert(
+            0, f"{saved.path} was saved by {before} processes, and now there are {now}: {'; '.join(messages)}"
+        )
+    return found
 
 
 @contextmanager

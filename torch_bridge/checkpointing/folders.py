@@ -1,12 +1,9 @@
-"""The folders of checkpoints: each is complete or has a name that says that it is not.
+"""The folders of checkpoints in a directory.
 
-A checkpoint is written into a folder whose name begins with a dot. When it is complete the folder is
-renamed: to `30`, or to `30.1` where there is a `30` already, which is removed afterwards if it is a
-checkpoint. The process that writes holds a lock, which the system releases when the process ends, however it
-ends. So a later save knows which folders nobody writes any more, and removes them. In the same way a load
-marks the checkpoint that it reads, which is then not removed.
-
-A folder is known as a checkpoint by its manifest. Any other folder with a number for a name is left alone.
+A checkpoint is written into `.30.<save>.partial`. It is complete as soon as it has the JSON files of all
+ranks. The rank that finds them all renames it to `30`, or to `30.1` if `30` exists; the older checkpoint of
+the same count is removed afterwards. If that rank is killed before the rename, a later save renames the
+folder, and until then it is read under its first name.
 """
 
 import itertools
@@ -14,188 +11,132 @@ import os
 import re
 import shutil
 import uuid
-from collections.abc import Generator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
+from math import inf, isfinite
 from pathlib import Path
 
-from torch_bridge.checkpointing import files, locks, manifest
+from torch_bridge.checkpointing import rank_files
 
-_COMPLETE = re.compile(r"(0|[1-9][0-9]*)(?:\.([1-9][0-9]*))?")
-_UNFINISHED = re.compile(
-    r"(?P<save>\.[0-9]+\.[0-9a-f]{32})(?P<rank>\.[0-9]+)?\.(?P<what>partial|removed|lock)"
-)
-_READING = re.compile(r"\.(?P<name>[0-9]+(?:\.[0-9]+)?)\.[0-9a-f]{32}\.reading")
-STATE = "state.json"  # in each rank's folder, the parts as JSON
+_COMPLETE = re.compile(r"(0|[1-9][0-9]*)(?:\.[1-9][0-9]*)?")
+_TEMPORARY = re.compile(r"\.(?P<count>[0-9]+)\.(?P<save>[0-9a-f]{32})\.(?P<state>partial|removed)")
+_OLD_MANIFEST = re.compile(rb"[0-9a-f]{64}\n")
 
 
-@dataclass(frozen=True)
-class Complete:
-    """The folder of a complete checkpoint."""
+@dataclass(frozen=True, order=True)
+class CheckpointFolder:
+    """The folder of a checkpoint. They sort in the order in which they were saved."""
 
-    number: int
-    """Which save into this directory it was: the last one has the highest number."""
+    number: float
+    """The number of the save; infinite if damage hides it, since this could be the newest."""
     count: int
-    replaced: int
-    """How many folders of this count there were before."""
     path: Path
 
 
-class Unfinished:
-    """A folder that this process is writing, under a lock.
+def partial(directory: Path, count: int, save: str) -> Path:
+    """Return the folder in which a checkpoint is written."""
+    return directory / f".{count}.{save}.partial"
 
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as name:
-    ...     directory = Path(name)
-    ...     folder = Unfinished(directory, 30)
-    ...     clear(directory)  # leaves what somebody is writing
-    ...     (folder.path / "0").mkdir()
-    ...     manifest.write(folder.path / "0", 30, 1, ["step"], [], folder.save, folder.number)
-    ...     folder.commit()
-    ...     folder.unlock()
-    ...     [found.count for found in complete(directory)]
-    [30]
+
+def complete(directory: Path) -> list[CheckpointFolder]:
+    """Return the complete checkpoints that this library has written, the last one last."""
+    return [folder for folder in with_damaged(directory) if isfinite(folder.number)]
+
+
+def with_damaged(directory: Path) -> list[CheckpointFolder]:
+    """The same, with folders that have files of ranks, but not a readable one of rank 0."""
+    found: list[CheckpointFolder] = []
+    for path in _entries(directory):
+        head = rank_files.read_head(path)
+        if match := _COMPLETE.fullmatch(path.name):
+            if head is not None or any(map(rank_files.is_rank_file, _entries(path))):
+                found.append(CheckpointFolder(inf if head is None else head.number, int(match[1]), path))
+        elif (match := _TEMPORARY.fullmatch(path.name)) and is_complete(path) and head is not None:
+            found.append(CheckpointFolder(head.number, int(match["count"]), path))
+    return sorted(found)
+
+
+def of_version_0_2(directory: Path) -> list[int]:
+    """Return the counts of checkpoints in the format of version 0.2.0."""
+    found: list[int] = []
+    for path in _entries(directory):
+        with suppress(OSError):
+            manifest = path / "0" / "manifest.json"
+            if _COMPLETE.fullmatch(path.name) and manifest.is_file():
+                with manifest.open("rb") as file:
+                    if _OLD_MANIFEST.fullmatch(file.read(65)):
+                        found.append(int(path.name.partition(".")[0]))
+    return sorted(found)
+
+
+def is_complete(path: Path) -> bool:
+    """Whether an unfinished folder has the files of all ranks."""
+    head = rank_files.read_head(path)
+    return head is not None and all(rank_files.json_path(path, rank).exists() for rank in range(head.ranks))
+
+
+def commit(path: Path, keep: int | None = None) -> None:
+    """Give a complete folder its final name, unless another rank does. Then remove older checkpoints.
+
+    Args:
+        path: A folder from `partial`.
+        keep: The number of counts to keep, those that were saved last; None keeps all.
     """
-
-    def __init__(self, directory: Path, count: int) -> None:
-        directory.mkdir(parents=True, exist_ok=True)
-        self._count = count
-        self.save = uuid.uuid4().hex
-        self.number = 1 + max((found.number for found in complete(directory)), default=0)
-        self.path = directory / f".{count}.{self.save}.partial"
-        self._lock = locks.lock(lock_of_rank(self.path, 0))
-        self._lock.acquire()
-        try:
-            self.path.mkdir()
-        except BaseException:
-            self.unlock()
-            raise
-
-    def commit(self) -> None:
-        """Make the checkpoint complete, by a rename."""
-        files.sync_folder(self.path)
-        directory = self.path.parent
-        there = [found.replaced for found in complete(directory) if found.count == self._count]
-        for number in itertools.count(max(there) + 1 if there else 0):
-            target = directory / (f"{self._count}.{number}" if number else f"{self._count}")
-            if os.path.lexists(target):  # a rename would replace an empty folder
-                continue
-            try:
-                self.path.rename(target)
+    directory, count = path.parent, path.name.split(".")[1]
+    try:
+        sync(path)
+        for number in itertools.count():
+            target = directory / (f"{count}.{number}" if number else count)
+            if not os.path.lexists(target):  # a rename would replace an empty folder
+                path.rename(target)
                 break
-            except OSError:  # another process may have taken the name first
-                if not target.exists():
-                    raise
-        files.sync_folder(directory)
-
-    def discard(self) -> None:
-        """Remove the folder."""
-        shutil.rmtree(self.path, ignore_errors=True)
-
-    def unlock(self) -> None:
-        """Release the lock, and remove its file."""
-        locks.release(self._lock)
+    except FileNotFoundError:
+        return  # two ranks saw all files, and the other one was first
+    sync(directory)
+    if keep is not None:
+        _prune(directory, keep)
 
 
-def lock_of_rank(unfinished: Path, rank: int) -> Path:
-    """The file whose lock a rank holds while it writes into a folder."""
-    return unfinished.with_suffix(f".{rank}.lock" if rank else ".lock")
+def _prune(directory: Path, keep: int) -> None:
+    there = complete(directory)
+    latest = {folder.count: folder for folder in there}
+    kept = sorted(latest.values())[-keep:]
+    for folder in there:
+        if folder not in kept and not folder.path.is_symlink():
+            # Renamed first, so that it is never seen with a part of its files.
+            removed = directory / f".{folder.count}.{uuid.uuid4().hex}.removed"
+            with suppress(FileNotFoundError):
+                folder.path.rename(removed)
+                shutil.rmtree(removed, ignore_errors=True)
 
 
-def complete(directory: Path) -> list[Complete]:
-    """The complete checkpoints in a directory, in the order in which they were saved."""
-    return [found for found in with_damaged(directory) if manifest.is_there(found.path / "0")]
+def clear(directory: Path, save: str) -> None:
+    """Finish or remove the folders that killed processes have left.
 
-
-def with_damaged(directory: Path) -> list[Complete]:
-    """The same, and folders of this project that have lost their manifest. These are never removed.
-
-    A folder whose manifest does not tell its number is put in order by its count.
+    Args:
+        directory: The directory.
+        save: The save that is under way, whose folder stays.
     """
-    if not directory.is_dir():
-        return []
-    named = [(path, _COMPLETE.fullmatch(path.name)) for path in directory.iterdir() if path.is_dir()]
-    found = [
-        (int(match[1]), int(match[2] or 0), _number(path), path)
-        for path, match in named
-        if match and (manifest.is_there(path / "0") or _has_state(path / "0"))
-    ]
-
-    def number_of(count: int, number: int | None) -> int:
-        if number is not None:
-            return number
-        return max((other for each, _, other, _ in found if other and each <= count), default=0)
-
-    each = [
-        Complete(number_of(count, number), count, replaced, path) for count, replaced, number, path in found
-    ]
-    return sorted(each, key=lambda one: (one.number, one.count, one.replaced))
-
-
-def _number(path: Path) -> int | None:
-    try:
-        return manifest.read(path / "0")["number"]
-    except (OSError, files.DamagedError):
-        return None
-
-
-def _has_state(folder: Path) -> bool:
-    with suppress(OSError):
-        path, begin = folder / STATE, b'{"parts":'
-        if path.is_file():
-            with path.open("rb") as file:
-                return file.read(len(begin)) == begin
-    return False
-
-
-def prune(directory: Path, keep: int) -> None:
-    """Keep the checkpoints of the `keep` counts that were saved last; remove the others.
-
-    A checkpoint that another one of its count has replaced is removed too. One that is being read is left to
-    a later call.
-    """
-    found = complete(directory)
-    latest = {each.count: each for each in found}
-    kept = sorted(latest.values(), key=found.index)[-keep:]
-    for each in found:
-        if each not in kept and not each.path.is_symlink() and not _is_read(each.path):
-            remains = directory / f".{each.count}.{uuid.uuid4().hex}.removed"
-            with suppress(FileNotFoundError):  # another process has removed it
-                each.path.rename(remains)
-            shutil.rmtree(remains, ignore_errors=True)
-
-
-@contextmanager
-def reading(path: Path) -> Generator[None]:
-    """Mark a checkpoint as being read, where this process may write beside it."""
-    mark = locks.lock(path.with_name(f".{path.name}.{uuid.uuid4().hex}.reading"))
-    with suppress(OSError, NotImplementedError):  # a folder may be for reading only, or without locks
-        if os.access(path.parent, os.W_OK):
-            mark.acquire(timeout=0)
-    try:
-        yield
-    finally:
-        if mark.is_locked:
-            locks.release(mark)
-
-
-def _is_read(path: Path) -> bool:
-    marks = [(each, _READING.fullmatch(each.name)) for each in path.parent.iterdir()]
-    return any(
-        match is not None and match["name"] == path.name and locks.is_held(each) for each, match in marks
-    )
-
-
-def clear(directory: Path) -> None:
-    """Remove what is left of saves, loads and removals that were killed."""
-    for path in directory.iterdir():
-        if _READING.fullmatch(path.name):
-            locks.remove_free(path)
-        if (match := _UNFINISHED.fullmatch(path.name)) is None:
-            continue
-        # Whether somebody writes is told by the lock of rank 0; those of other ranks may not be held yet.
-        if match["what"] == "removed" or locks.remove_free(path.with_name(f"{match['save']}.lock")):
-            if path.suffix != ".lock":
+    for path in _entries(directory):
+        if (match := _TEMPORARY.fullmatch(path.name)) and match["save"] != save:
+            if match["state"] == "partial" and is_complete(path):
+                commit(path)
+            else:
                 shutil.rmtree(path, ignore_errors=True)
-            elif match["rank"]:
-                locks.remove_free(path)
+
+
+def sync(folder: Path) -> None:
+    """Put the names in a folder on the disk, on systems that can open folders."""
+    with suppress(PermissionError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _entries(directory: Path) -> list[Path]:
+    try:
+        return list(directory.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return []

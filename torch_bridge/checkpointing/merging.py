@@ -4,27 +4,19 @@ import math
 import reprlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
-from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from torch_bridge.checkpointing import loading, reading, tensor_files
+from torch_bridge.checkpointing.encoding import Reference
 from torch_bridge.checkpointing.loading_parts import LoadingModel
 from torch_bridge.checkpointing.reading import SavedCheckpoint
 from torch_bridge.core import checks
-from torch_bridge.distributed.dtensors import local_part, memory_of
+from torch_bridge.distributed.dtensors import local_part, memory_of, mesh_of, region_of
 
 _TOLERANCE = 1e-6  # of the sum of the weights: float32 weights are off by less
-
-
-class _Saved(NamedTuple):
-    """Where a tensor of the model lies in a checkpoint."""
-
-    key: str
-    dtype: torch.dtype
+_BLOCK = 2**20  # elements that are added at once
 
 
 def check(counts: Any, weights: Any) -> tuple[list[int], list[float]]:
@@ -52,107 +44,110 @@ def check(counts: Any, weights: Any) -> tuple[list[int], list[float]]:
     return called, shares
 
 
-def read(
-    directory: Path, counts: Sequence[int], weights: Sequence[float], model: LoadingModel, held: ExitStack
-) -> None:
-    """Read the mean for the model.
-
-    A collective: every rank calls it. Until `held` is closed, the checkpoints are not removed.
-
-    Raises:
-        RemovedError: One of them was removed meanwhile.
-    """
-    found = loading.opened(directory, counts, held)
-    for saved in found:
-        loading.check_parts(saved, [model.name])
-    loading.unless_removed(found, lambda: model.take(_mean(found, weights, model)))
-
-
-def _mean(
-    found: Sequence[SavedCheckpoint], weights: Sequence[float], model: LoadingModel
+def merge(
+    saved: Sequence[SavedCheckpoint], weights: Sequence[float], model: LoadingModel
 ) -> Mapping[str, Any]:
-    """What the model gets: the last checkpoint's state, with means in place of its floating tensors.
+    """Return the state of the model in the last checkpoint, with means in place of its floating tensors.
 
     All is checked before any tensor is read.
     """
-    places = [_places(saved, model) for saved in found]
-    own, (*others, last), (*weights_of_others, weight_of_last) = model.own(), found, weights
-    averaged = _averaged(found, places, own)
-    structure = {model.name: model.structure(last.states)}
-    part = reading.read(last, structure, model.template(), {}, 0)[model.name]
-    state = cast("dict[str, Any]", model.matched(part))
+    references = [_references(checkpoint, model) for checkpoint in saved]
+    own, (*others, last), (*weights_of_others, weight_of_last) = model.own(), saved, weights
+    averaged = _averaged(saved, references, own)
+    state = dict(model.state_in(last, model.reader(last, 0)))
     # Of tied tensors one is summed: the last, since `load_state_dict` would load it over the others.
     summed = {memory_of(own[name]): name for name in averaged}
     for name in averaged:
         total, state[name] = state[name], None  # so that what is not needed any more is freed
         if summed[memory_of(own[name])] != name:
             continue
-        saved_in = [place[name] for place in places]
-        total = total.to(_dtype_of_sum(saved_in))
+        saved_as = [reference[name] for reference in references]
+        total = total.to(_dtype_of_sum(saved_as))
         if weight_of_last:
             local_part(total).mul_(weight_of_last)
         else:
             local_part(total).zero_()
-        for saved, weight, (key, _) in zip(others, weights_of_others, saved_in[:-1], strict=True):
+        for checkpoint, weight, reference in zip(others, weights_of_others, saved_as[:-1], strict=True):
             if weight:
-                tensor_files.add(saved.found.path, saved.contents, {key: total}, weight)
+                _add(total, checkpoint, reference, weight)
         state[name] = total.to(own[name].dtype)
     for name in averaged:
         state[name] = state[summed[memory_of(own[name])]]
     return state
 
 
-def _places(saved: SavedCheckpoint, model: LoadingModel) -> dict[str, _Saved]:
-    """Where each tensor of the model lies.
+def _add(total: Tensor, checkpoint: SavedCheckpoint, reference: Reference, weight: float) -> None:
+    """total += weight · (the tensor in a checkpoint), in blocks of rows, which take little memory.
+
+    The product is rounded before the sum: torch uses a fused operation for some elements and not for others,
+    so a sharded tensor would get other bits than a whole one.
+    """
+    local = local_part(total)
+    offsets, shape = region_of(total) if mesh_of(total) else ([0] * total.ndim, list(total.shape))
+    if not shape:
+        local.add_(checkpoint.read(reference, 0).to(total.dtype) * weight)
+        return
+    rows = max(1, _BLOCK * shape[0] // max(1, local.numel()))
+    for first in range(0, shape[0], rows):
+        block = local[first : first + rows]
+        place = [offsets[0] + first, *offsets[1:]]
+        block.add_(checkpoint.read(reference, 0, place, list(block.shape)).to(total.dtype) * weight)
+
+
+def _references(saved: SavedCheckpoint, model: LoadingModel) -> dict[str, Reference]:
+    """Return where each tensor of the model stands in a checkpoint.
 
     Raises:
         ValueError: The checkpoint is of another model.
     """
-    outline, keys = reading.outline(saved, model.structure(saved.states))
+    made: dict[int, Reference] = {}
+
+    def make(_: str, reference: Reference) -> Tensor:
+        saved.check(reference, 0)
+        # Takes no memory, since the system gives it only when it is filled.
+        tensor = torch.empty(reference.shape, dtype=reference.dtype, device="cpu")
+        made[id(tensor)] = reference
+        return tensor
+
     try:
-        state = model.matched(outline)
+        state = model.state_in(saved, make)
     except ValueError as error:
-        raise ValueError(f"checkpoint {saved.found.count}: {error}") from None
-    return {
-        name: _Saved(keys[id(tensor)], tensor.dtype)
-        for name, tensor in state.items()
-        if isinstance(tensor, Tensor)
-    }
+        raise ValueError(f"checkpoint {saved.count}: {error}") from None
+    return {name: made[id(tensor)] for name, tensor in state.items() if isinstance(tensor, Tensor)}
 
 
 def _averaged(
-    found: Sequence[SavedCheckpoint], places: Sequence[Mapping[str, _Saved]], own: Mapping[str, Tensor]
+    saved: Sequence[SavedCheckpoint], references: Sequence[Mapping[str, Reference]], own: Mapping[str, Tensor]
 ) -> list[str]:
-    """The names of the floating tensors, real or complex.
+    """Return the names of the floating tensors, real or complex.
 
     Raises:
-        ValueError: One is of another kind in some checkpoint, or its mean does not fit into the module.
+        ValueError: One is of another kind in a checkpoint, or the module can't hold its mean.
     """
-    names = [name for name, place in places[-1].items() if _kind(place.dtype)]
+    names = [name for name, reference in references[-1].items() if _kind(reference.dtype)]
     for name in names:
-        of_last = places[-1][name].dtype
-        for saved, place in zip(found, places, strict=True):
-            if _kind(place[name].dtype) != _kind(of_last):
+        of_last = references[-1][name].dtype
+        for checkpoint, reference in zip(saved, references, strict=True):
+            if _kind(reference[name].dtype) != _kind(of_last):
                 raise ValueError(
-                    f"{name} is {place[name].dtype} in checkpoint {saved.found.count}, and {of_last} in "
-                    f"checkpoint {found[-1].found.count}"
+                    f"{name} is {reference[name].dtype} in checkpoint {checkpoint.count}, and {of_last} in "
+                    f"checkpoint {saved[-1].count}"
                 )
         if not torch.can_cast(of_last, here := own[name].dtype):
             raise ValueError(
-                f"{name} is {of_last} in checkpoint {found[-1].found.count}, and {here} here: its mean does "
-                "not fit"
+                f"{name} is {of_last} in checkpoint {saved[-1].count}, and {here} here: its mean does not fit"
             )
     return names
 
 
 def _kind(dtype: torch.dtype) -> str:
-    """Empty where there is no mean."""
+    """Return complex, real, or an empty string for a dtype without a mean."""
     return "complex" if dtype.is_complex else "real" if dtype.is_floating_point else ""
 
 
-def _dtype_of_sum(saved_in: Sequence[_Saved]) -> torch.dtype:
-    """Of twice the precision where one checkpoint has it, else of float32's."""
-    dtypes = {place.dtype for place in saved_in}
+def _dtype_of_sum(saved_as: Sequence[Reference]) -> torch.dtype:
+    """Return a dtype of double precision if one checkpoint has it, else of single precision."""
+    dtypes = {reference.dtype for reference in saved_as}
     is_double = bool(dtypes & {torch.float64, torch.complex128})
     if any(dtype.is_complex for dtype in dtypes):
         return torch.complex128 if is_double else torch.complex64

@@ -1,23 +1,31 @@
-"""The parts that a checkpoint holds: objects that have a state; dictionaries and lists, which are a state."""
+"""The parts of a checkpoint: objects with a state; dictionaries and lists, which are a state."""
 
 import reprlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor, nn
 
 from torch_bridge.checkpointing import encoding
-from torch_bridge.checkpointing.stateful import Stateful
 from torch_bridge.distributed.dtensors import memory_of
 from torch_bridge.distributed.plain_names import plain_state, set_plain_state
 from torch_bridge.training.step import TrainStep
+
+
+@runtime_checkable
+class Stateful(Protocol):
+    """An object that returns its state and takes a saved one: a training step, a loader, a module."""
+
+    def state_dict(self) -> Any: ...
+    def load_state_dict(self, state_dict: Any, /) -> Any: ...
+
 
 Part = Stateful | dict[str, Any] | list[Any]
 
 
 def check(parts: Mapping[str, Any]) -> None:
-    """Raises ValueError where there are no parts or a name is none, TypeError where an object is no part."""
+    """Raises ValueError without parts or for a name that is not one, TypeError if an object is not a part."""
     if not parts:
         raise ValueError("there are no parts: pass them by name, such as step=step, loader=loader")
     for name, part in parts.items():
@@ -30,23 +38,23 @@ def check(parts: Mapping[str, Any]) -> None:
 
 
 def check_flag(name: str, value: Any) -> None:
-    """Raises TypeError where a part stands in the place of a flag: without a name, it would not be saved."""
+    """Raises TypeError if a part was passed as a flag: without a name, it would not be saved."""
     if isinstance(value, Stateful | dict | list):
         raise TypeError(f"{name} = {value!r} must be True or False: pass parts by name, such as step=step")
 
 
 def kind(part: Part) -> str:
-    """Which of the three kinds of part it is."""
+    """Return the kind of a part: state, dict or list."""
     if isinstance(part, Stateful):
         return "state"
     return "dict" if isinstance(part, dict) else "list"
 
 
 def check_model(part: Any, argument: str, model: Any) -> None:
-    """Raises TypeError where an argument is no module, ValueError where it has no memory to load into.
+    """Raises TypeError if an argument is not a module, ValueError if it has no memory to load into.
 
     Args:
-        part: The name of the part that it is loaded from, which must be one.
+        part: The name of the part that the module is loaded from.
         argument: The argument's name.
         model: The argument.
     """
@@ -84,28 +92,25 @@ def set_state(part: Part, state: Any) -> None:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The state of a part at one moment, which no later change of the part reaches."""
+    """A copy of a part's state in host memory."""
 
     encoded: Any
     tensors: dict[str, Tensor]
 
     @classmethod
     def of(cls, name: str, part: Part) -> "Snapshot":
-        """Raises TypeError where the state holds something that a checkpoint does not hold."""
+        """Raises TypeError if the state holds something that a checkpoint does not hold."""
         # The state of a training step is a copy already.
         kept = Tensor.detach if isinstance(part, TrainStep) else _copies_on_host()
         state, tensors = encoding.encode(name, state_of(part), kept)
         return cls({"of": kind(part), "state": state}, tensors)
 
     def state(self) -> Any:
-        def tensor_of(key: str, *_: Any) -> Tensor:
-            return self.tensors[key]
-
-        return encoding.decode(self.encoded["state"], tensor_of)
+        return encoding.decode("", self.encoded["state"], lambda _, reference: self.tensors[reference.key])
 
 
 def _copies_on_host() -> Callable[[Tensor], Tensor]:
-    """Copies each tensor to the host; tied ones, which are one tensor, only once."""
+    """Return a function that copies each tensor to the host, and tied ones only once."""
     copies: dict[object, Tensor] = {}
 
     def copied(tensor: Tensor) -> Tensor:

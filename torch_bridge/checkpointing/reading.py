@@ -1,235 +1,268 @@
-"""Reading a checkpoint: its files are checked first, then each rank reads the state that it needs."""
+"""Reading a checkpoint: every tensor is checked first, then each rank reads what it needs."""
 
-import json
 import math
-import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar, cast
 
 import torch
+from safetensors import safe_open
 from torch import Tensor
-from torch.distributed.checkpoint import Metadata
 
-from torch_bridge.checkpointing import contents, encoding, folders, manifest, tensor_files
-from torch_bridge.checkpointing.folders import STATE
-from torch_bridge.checkpointing.manifest import Manifest
-from torch_bridge.checkpointing.writing import key_of_rank
+from torch_bridge.checkpointing import folders, rank_files
+from torch_bridge.checkpointing.encoding import Reference
+from torch_bridge.checkpointing.folders import CheckpointFolder
+from torch_bridge.checkpointing.rank_files import DamagedError
 from torch_bridge.distributed import processes
-from torch_bridge.distributed.dtensors import empty_beside, mesh_of
 
 Value = TypeVar("Value")
 
-
-@dataclass(frozen=True)
-class SavedCheckpoint:
-    """A checkpoint whose files are all as they were written."""
-
-    found: folders.Complete
-    manifests: list[Manifest]
-    """One of each rank that saved."""
-    states: list[dict[str, Any]]
-    """The parts as JSON: those of rank 0, then those that this rank wrote, if it did."""
-    contents: Metadata
-    """Where each tensor lies."""
-
-    @property
-    def parts(self) -> list[str]:
-        return self.manifests[0]["parts"]
+_BLOCK = 2**21  # elements that are read at once for a digest
+_LISTINGS = 5  # a run that saves and prunes meanwhile may rename or remove a folder before it is opened
 
 
 class RemovedError(Exception):
-    """A checkpoint was removed while it was read, as a run does that keeps its newest ones."""
+    """A folder was renamed or removed after it was listed."""
+
+
+class _Piece(NamedTuple):
+    """A part of a tensor, in the file of one rank."""
+
+    rank: int
+    offsets: list[int]
+    shape: list[int]
+
+
+class SavedCheckpoint:
+    """A checkpoint whose files are open: they can be read to the end though the folder is removed.
+
+    Args:
+        folder: The folder.
+        opened: Closes the files.
+
+    Raises:
+        DamagedError: A file is not as it was written. The tensors are checked by `check_share`.
+        OSError: A file can't be read.
+    """
+
+    def __init__(self, folder: CheckpointFolder, opened: ExitStack) -> None:
+        self.path, self.count = folder.path, folder.count
+        self._records: list[dict[str, Any]] = []
+        self._files: list[Any] = []
+        self._shards: dict[str, list[_Piece]] = {}
+        first = rank_files.read(folder.path, 0)
+        for rank in range(first["ranks"]):
+            record = rank_files.read(folder.path, rank) if rank else first
+            name = rank_files.json_path(folder.path, rank).name
+            if (record["count"], record["ranks"], record["rank"]) != (folder.count, first["ranks"], rank):
+                raise DamagedError(f"{name} is of another checkpoint")
+            if record["save"] != first["save"]:
+                raise DamagedError(f"{name} is of another save of {folder.count} than that of rank 0")
+            path = rank_files.tensors_path(folder.path, rank)
+            rank_files.check_regular(path)
+            try:
+                # With "pread" a slice is copied into memory, and nothing else of the file.
+                file: Any = opened.enter_context(cast("Any", safe_open)(path, "pt", backend="pread"))
+            except OSError:
+                raise
+            except Exception as error:
+                raise DamagedError(f"{path.name} is damaged: {error}") from error
+            if set(file.keys()) != record["tensors"].keys():
+                raise DamagedError(f"{path.name} has other tensors than {name}")
+            self._records.append(record)
+            self._files.append(file)
+            for key, entry in record["tensors"].items():
+                if "offsets" in entry:
+                    piece = _Piece(rank, entry["offsets"], entry["shape"])
+                    self._shards.setdefault(key, []).append(piece)
+
+    @property
+    def ranks(self) -> int:
+        """The number of ranks that saved it."""
+        return len(self._records)
+
+    def check_parts(self, names: Sequence[str]) -> None:
+        """Raises ValueError if the checkpoint lacks a part."""
+        there = list(self._records[0]["parts"])
+        if unknown := sorted(set(names) - set(there)):
+            raise ValueError(f"{self.path} has the parts {there}, and not {unknown}")
+
+    def part(self, name: str, rank: int) -> dict[str, Any]:
+        """Return the JSON of a part as this rank saved it; that of rank 0, if it did not save another one."""
+        record = self._records[rank if rank < self.ranks else 0]
+        return record["parts"].get(name) or self._records[0]["parts"][name]
+
+    def values_of_rank(self, rank: int) -> list[str]:
+        """Return the keys of the values that this rank has saved for itself."""
+        record = self._records[rank]
+        keys = [key for key, entry in record["tensors"].items() if "offsets" not in entry]
+        return [*record["parts"], *keys] if rank else []
+
+    def check_share(self) -> None:
+        """Compare this rank's share of all tensors with their digests.
+
+        Raises:
+            DamagedError: One is not as it was written.
+        """
+        stored = [(rank, key) for rank, record in enumerate(self._records) for key in record["tensors"]]
+        for rank, key in stored[processes.rank() :: processes.count()]:
+            entry, saved = self._records[rank]["tensors"][key], self._files[rank].get_slice(key)
+            shape = saved.get_shape()
+            if shape[: len(entry["shape"])] != entry["shape"]:
+                raise DamagedError(f"rank-{rank}.safetensors has another shape of {key}")
+            if rank_files.digest_of(_blocks(saved, shape)) != entry["sha256"]:
+                raise DamagedError(f"rank-{rank}.safetensors is damaged: the SHA-256 of {key} differs")
+
+    def check(self, reference: Reference, rank: int) -> list[_Piece]:
+        """Return the pieces of a tensor on this rank.
+
+        Raises:
+            ValueError: Together they are not the whole tensor.
+        """
+        key, shape = reference.key, reference.shape
+        pieces = self._shards.get(key, [])
+        for owner in (rank, 0):
+            entry = self._records[owner]["tensors"].get(key) if owner < self.ranks else None
+            if entry is not None and "offsets" not in entry:
+                pieces = [_Piece(owner, [0] * len(entry["shape"]), entry["shape"])]
+                break
+        are_inside = all(
+            len(piece.shape) == len(shape)
+            and all(
+                offset + length <= size
+                for offset, length, size in zip(piece.offsets, piece.shape, shape, strict=True)
+            )
+            for piece in pieces
+        )
+        if not are_inside or sum(math.prod(piece.shape) for piece in pieces) != math.prod(shape):
+            raise ValueError(f"{key} is not there whole")
+        return pieces
+
+    def read(
+        self, reference: Reference, rank: int, offsets: Sequence[int] | None = None, shape: Sequence[int] = ()
+    ) -> Tensor:
+        """Read a tensor, or a region of it, into host memory.
+
+        Args:
+            reference: The tensor.
+            rank: The rank whose value is read, if it has saved one for itself.
+            offsets: The place of the region; None for the whole tensor.
+            shape: The shape of the region.
+        """
+        pieces = self.check(reference, rank)
+        if offsets is None:
+            offsets, shape = [0] * len(reference.shape), reference.shape
+        found: Tensor | None = None
+        for piece in pieces:
+            starts = [max(own, wanted) for own, wanted in zip(piece.offsets, offsets, strict=True)]
+            ends = [
+                min(own + length, wanted + size)
+                for own, length, wanted, size in zip(piece.offsets, piece.shape, offsets, shape, strict=True)
+            ]
+            if any(start >= end for start, end in zip(starts, ends, strict=True)):
+                continue
+            in_piece = _slices(starts, ends, piece.offsets)
+            part = rank_files.as_saved(
+                self._files[piece.rank].get_slice(reference.key)[in_piece], reference.dtype
+            )
+            if part.dtype != reference.dtype:
+                raise ValueError(f"{reference.key} is {part.dtype} in its file, and not {reference.dtype}")
+            if list(part.shape) == list(shape):
+                return part
+            if found is None:
+                found = torch.empty(shape, dtype=reference.dtype, device="cpu")
+            found[_slices(starts, ends, offsets)] = part
+        if found is None:
+            return torch.empty(shape, dtype=reference.dtype, device="cpu")
+        return found
+
+
+def _slices(starts: Sequence[int], ends: Sequence[int], origin: Sequence[int]) -> tuple[slice, ...]:
+    return tuple(
+        slice(start - first, end - first) for start, end, first in zip(starts, ends, origin, strict=True)
+    )
+
+
+def _blocks(saved: Any, shape: list[int]) -> Generator[Tensor]:
+    """Yield a stored tensor in blocks of rows, so that it is not in memory as a whole."""
+    if not shape:
+        yield saved[...]
+    elif size := math.prod(shape):  # safetensors does not slice what is empty
+        rows = max(1, _BLOCK * shape[0] // size)
+        for first in range(0, shape[0], rows):
+            yield saved[first : min(first + rows, shape[0])]
 
 
 def newest_sound(
-    candidates: list[folders.Complete], held: ExitStack
+    directory: Path, count: int | None, opened: ExitStack
 ) -> tuple[SavedCheckpoint | None, list[str]]:
-    """The first candidate in which no rank finds damage, and what is wrong with those before it.
+    """Open the checkpoint of this count, or the last one in which no rank finds damage.
 
     A collective: every rank calls it.
 
-    Args:
-        candidates: The newest first.
-        held: Until it is closed, the checkpoint is not removed.
+    Returns:
+        The checkpoint, None if there are no checkpoints; and a description of the damage of later ones.
 
     Raises:
-        RemovedError: One of them is gone.
+        ValueError: There is no checkpoint of this count.
+        RuntimeError: All of them are damaged, or in the format of version 0.2.0; or another process removes
+            them faster than they can be opened.
     """
+    for _ in range(_LISTINGS):
+        try:
+            return _newest_sound(directory, count, opened)
+        except RemovedError:
+            continue
+    raise RuntimeError(f"the checkpoints in {directory} are removed while they are opened")
+
+
+def _newest_sound(
+    directory: Path, count: int | None, opened: ExitStack
+) -> tuple[SavedCheckpoint | None, list[str]]:
+    there, old = processes.collective_call(
+        lambda: (folders.with_damaged(directory), folders.of_version_0_2(directory))
+    )[0]
+    if count is not None:
+        if not any(folder.count == count for folder in there):
+            is_old = " in the format of version 0.2.0, which is not read any more" if count in old else ""
+            counts = sorted({folder.count for folder in there})
+            raise ValueError(f"{directory} has no checkpoint {count}{is_old}; it has {counts}")
+        there = [folder for folder in there if folder.count == count][-1:]
+    elif old and not there:
+        raise RuntimeError(
+            f"{directory} has only checkpoints in the format of version 0.2.0, which is not read any more: "
+            f"{old}"
+        )
     wrong: list[str] = []
-    for found in candidates:
-        with ExitStack() as mark:
-            if processes.is_main():
-                mark.enter_context(folders.reading(found.path))
-            # No rank opens a checkpoint before all its files are checked, a share of them by each rank.
-            _, problem = _attempt(_check_share, found)
-            saved, problem = _attempt(_open, found) if problem is None else (None, problem)
+    for folder in reversed(there):
+        here = replace(folder, path=directory / folder.path.name)  # ranks may see it under other paths
+        with ExitStack() as attempt:
+            saved, problem = _attempt(here, lambda here=here, attempt=attempt: SavedCheckpoint(here, attempt))
+            if saved is not None and problem is None:
+                _, problem = _attempt(here, saved.check_share)
             if problem is None:
-                held.enter_context(mark.pop_all())
+                opened.enter_context(attempt.pop_all())
                 return saved, wrong
-        wrong.append(f"{found.path.name}: {problem}")
-    return None, wrong
+        wrong.append(f"{folder.count}: {problem}")
+    if there:
+        what = "only damaged checkpoints" if count is None else "a damaged checkpoint"
+        raise RuntimeError(f"{directory} has {what}: {'; '.join(wrong)}")
+    return None, []
 
 
-def _attempt(
-    work: Callable[[folders.Complete], Value], found: folders.Complete
-) -> tuple[Value | None, str | None]:
-    """What the work returns on this rank, and what is wrong on the first rank where it fails."""
+def _attempt(folder: CheckpointFolder, work: Callable[[], Value]) -> tuple[Value | None, str | None]:
+    """Return what the work returns on this rank, and what is wrong on the first rank on which it fails."""
     value, problem = None, None
     try:
-        value = work(found)
+        value = work()
     except FileNotFoundError as error:
-        problem = f"{os.path.relpath(str(error.filename), found.path)} is missing"
+        problem = f"{Path(error.filename).name} is missing"
     except Exception as error:
         problem = str(error) or type(error).__name__
-    is_removed = problem is not None and not found.path.is_dir()
+    is_removed = problem is not None and not folder.path.is_dir()
     gathered = processes.gather((problem, is_removed))
     if any(removed for _, removed in gathered):
         raise RemovedError
     return value, next((other for other, _ in gathered if other is not None), None)
-
-
-def _manifests(found: folders.Complete) -> dict[str, Manifest]:
-    """The manifests of all ranks, by the names of their folders."""
-    first = manifest.read(found.path / "0")
-    manifests = {str(rank): manifest.read(found.path / str(rank)) for rank in range(first["processes"])}
-    for name, each in manifests.items():
-        if (each["count"], each["processes"]) != (found.count, len(manifests)):
-            raise ValueError(f"{name}/{manifest.NAME} is of another checkpoint")
-        if each["save"] != first["save"]:
-            raise ValueError(
-                f"{name}/{manifest.NAME} is of another save of {found.count} than that of rank 0"
-            )
-        if STATE not in each["files"]:
-            raise ValueError(f"{name}/{manifest.NAME} names no {STATE}")
-    return manifests
-
-
-def _check_share(found: folders.Complete) -> None:
-    """Compare this rank's share of the files with their digests."""
-    files = [
-        (found.path / name / file, *expected)
-        for name, each in _manifests(found).items()
-        for file, expected in each["files"].items()
-    ]
-    for path, size, digest in files[processes.rank() :: processes.count()]:
-        manifest.check(path, size, digest)
-
-
-def _open(found: folders.Complete) -> SavedCheckpoint:
-    """Read everything but the tensors."""
-    manifests = _manifests(found)
-    rank = str(processes.rank())
-    states = [
-        json.loads((found.path / name / STATE).read_bytes())["parts"]
-        for name in ("0", rank)
-        if name in manifests
-    ]
-    listed = {name: each["files"] for name, each in manifests.items() if contents.CONTENTS in each["files"]}
-    return SavedCheckpoint(found, list(manifests.values()), states, contents.joined(found.path, listed))
-
-
-def read(
-    saved: SavedCheckpoint,
-    structures: Mapping[str, Any],
-    template: Mapping[str, Tensor],
-    parameters: Mapping[str, Tensor],
-    rank: int,
-) -> dict[str, Any]:
-    """The encoded parts with a rank's tensors.
-
-    Args:
-        saved: The checkpoint.
-        structures: The parts as JSON, by name.
-        template: Tensors by key. Where one is a DTensor of the saved shape, the state gets a DTensor that is
-            sharded like it, and this rank reads its shard.
-        parameters: Sharded parameters, by the keys that the keys of their states begin with. A tensor of such
-            a state that was a DTensor, and is none in the template, becomes one over the parameter's mesh.
-            Every other tensor is read whole, into host memory.
-        rank: The rank.
-    """
-    wanted, stored = dict[str, Tensor](), saved.contents.state_dict_metadata
-
-    def make(key: str, dtype: torch.dtype, shape: Any, stride: Any, placements: Any) -> Tensor:
-        like, own = template.get(key), key_of_rank(key, rank)
-        if like is not None and mesh_of(like) and list(like.shape) == shape:
-            tensor = torch.empty_like(like, dtype=dtype, requires_grad=False)
-        elif placements is not None and (parameter := _parameter_of(key, parameters)) is not None:
-            _check_memory(key, stored.get(key), shape, None)
-            tensor = empty_beside(parameter, shape, dtype, placements)
-        else:
-            key = own if own in stored else key
-            _check_memory(key, stored.get(key), shape, stride)
-            tensor = torch.empty(shape, dtype=dtype, device="cpu")
-            if stride is not None:
-                tensor = torch.empty_strided(shape, stride, dtype=dtype, device="cpu")
-        wanted[key] = tensor
-        return tensor
-
-    states = {name: encoding.decode(structure, make) for name, structure in structures.items()}
-    tensor_files.fill(saved.found.path, saved.contents, wanted)
-    return states
-
-
-def outline(saved: SavedCheckpoint, structure: Any) -> tuple[Any, dict[int, str]]:
-    """A part as it was saved, with tensors whose values are not read, and the keys of these by their ids."""
-    made: dict[int, str] = {}
-
-    def make(key: str, dtype: torch.dtype, shape: Any, stride: Any, _: Any) -> Tensor:
-        _check_memory(key, saved.contents.state_dict_metadata.get(key), shape, stride)
-        tensor = torch.empty(shape, dtype=dtype, device="cpu")  # no memory until something is written to it
-        made[id(tensor)] = key
-        return tensor
-
-    return encoding.decode(structure, make), made
-
-
-def _parameter_of(key: str, parameters: Mapping[str, Tensor]) -> Tensor | None:
-    """The sharded parameter that a key of an optimizer's state belongs to."""
-    while key:
-        key = key.rpartition("[")[0]
-        if key in parameters:
-            return parameters[key]
-    return None
-
-
-def _check_memory(key: str, known: Any, shape: list[int], stride: list[int] | None) -> None:
-    """Raises ValueError where a tensor is not stored in this shape, or would take more memory than it has."""
-    size = None if known is None else list(known.size)
-    # What has no elements is not stored.
-    if size != shape and (size is not None or math.prod(shape) != 0):
-        raise ValueError(f"{key} is not there whole")
-    steps = zip(shape, stride or [0] * len(shape), strict=True)
-    if 1 + sum((length - 1) * step for length, step in steps if length) > max(1, math.prod(shape)):
-        raise ValueError(f"{key} has the strides {stride}, of more memory than its shape {shape} takes")
-
-
-def other_count_of_processes(saved: SavedCheckpoint, names: Sequence[str], kept: Sequence[str]) -> list[str]:
-    """What to warn of where another number of processes saved this; empty where nothing is lost or copied.
-
-    Args:
-        saved: The checkpoint.
-        names: The parts that are loaded.
-        kept: The values that a rank which did not save keeps as they are.
-    """
-    before, now = len(saved.manifests), processes.count()
-    if before == now:
-        return []
-    own = [{_short(key) for key in each["own"] if key.partition("[")[0] in names} for each in saved.manifests]
-    lost, copied = set[str]().union(*own[now:]), set[str]().union(*own) - set(kept)
-    warnings: list[str] = []
-    if lost:
-        warnings.append(f"the values of the missing processes in {', '.join(sorted(lost))} are dropped")
-    if now > before and kept:
-        warnings.append(f"the new processes keep their own {', '.join(kept)}")
-    if now > before and copied:
-        warnings.append(f"the new processes get process 0's {', '.join(sorted(copied))}")
-    where = f"{saved.found.path} was saved by {before} processes, and now there are {now}: "
-    return [where + "; ".join(warnings)] if warnings else []
-
-
-def _short(key: str) -> str:
-    """The name of the part and the first key within it."""
-    head, bracket, _ = key.partition("]")
-    return head + bracket

@@ -10,7 +10,7 @@ from torch.cuda import Event, Stream
 from torch.nn.utils.rnn import PackedSequence
 from torch.utils import _pytree as pytree
 
-from torch_bridge.checkpointing.stateful import Stateful
+from torch_bridge.checkpointing.parts import Stateful
 from torch_bridge.core import checks
 
 Item = TypeVar("Item")

@@ -75,6 +75,17 @@ def empty_beside(
     return make(shape, dtype=dtype, device_mesh=mesh_of(parameter), placements=chosen).to("cpu")
 
 
+def region_of(tensor: Tensor) -> tuple[list[int], list[int]]:
+    """Return the offsets and the shape of this rank's part of a DTensor."""
+    from torch.distributed.tensor import _utils  # start-up: a third of a second
+
+    found = cast("Any", tensor)
+    shape, offsets = _utils.compute_local_shape_and_global_offset(
+        found.shape, found.device_mesh, found.placements
+    )
+    return list(offsets), list(shape)
+
+
 def is_of_this_rank(value: Any) -> bool:
     """Whether it is a DTensor whose local part belongs to this rank."""
     if (mesh := mesh_of(value)) is None or (place := mesh.get_coordinate()) is None:

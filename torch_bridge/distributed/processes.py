@@ -1,7 +1,8 @@
 """The processes of a run: how many there are, which one this is, a value gathered from all."""
 
 import os
-from typing import Any, TypeVar
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
 
 from torch import distributed
 
@@ -44,6 +45,33 @@ def gather(value: Value) -> list[Value]:
     values: list[Any] = [None] * count()
     distributed.all_gather_object(values, value)
     return values
+
+
+def collective_call(work: Callable[[], Value]) -> list[Value]:
+    """Call a function on every rank, and return what it returned on each. An error on one is raised on all.
+
+    A collective: every rank calls it.
+
+    Raises:
+        Exception: What the function raised on this rank.
+        RuntimeError: It raised on another rank.
+    """
+    value: Any = None
+    error: Exception | None = None
+    try:
+        value = work()
+    except Exception as caught:
+        error = caught
+    try:
+        gathered = gather((value, error and f"{type(error).__name__}: {error}"))
+        if error is not None:
+            raise error
+    finally:
+        del error  # its traceback holds this frame, and with it what the work has in memory
+    for rank, (_, message) in enumerate(gathered):
+        if message is not None:
+            raise RuntimeError(f"rank {rank} failed: {message}")
+    return [cast("Value", value) for value, _ in gathered]
 
 
 def has_group() -> bool:

@@ -79,7 +79,7 @@ class Sums:
         if found.keys() != self.first.keys():
             raise TypeError(f"loss_fn returned {_named(found)} for one batch and {_named(self.first)} before")
         for name, loss in found.items():
-            check_kind(loss, self.first[name].weight is not None)
+            check_kind(loss, self.first[name])
             self._totals[name] = self._totals[name] + loss.total.double()
             part = 1.0 if loss.weight is None else loss.weight
             self._weights[name] = self._weights[name] + (part.double() if isinstance(part, Tensor) else part)
