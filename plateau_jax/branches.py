@@ -2,9 +2,9 @@
 
 from dataclasses import KW_ONLY, dataclass
 
-from plateau_jax import checks, levels
+from plateau_jax import checks, levels, shapes
 from plateau_jax.checks import MAX_STEP
-from plateau_jax.curve import Curve, StageShape, checked, stage_shape
+from plateau_jax.curve import Curve, checked
 from plateau_jax.exact import decimal, nearest_float32
 from plateau_jax.plain_values import MAX_DEPTH, kind
 from plateau_jax.rows import Row, hold, row_at
@@ -20,7 +20,7 @@ class Cooldown(Curve):
     steps: int
     _: KW_ONLY
     to: float = 0.0
-    shape: StageShape | str = "1-sqrt"
+    shape: str = "1-sqrt"
 
     def __post_init__(self) -> None:
         curve = checked("curve", self.curve)
@@ -29,7 +29,7 @@ class Cooldown(Curve):
         if at + steps > MAX_STEP:
             raise ValueError(f"at + steps = {at + steps} must be at most 2**31 - 1 = {MAX_STEP}")
         to = checks.ratio("to", self.to)
-        shape = stage_shape("shape", self.shape)
+        shape = shapes.checked("shape", self.shape, shapes.WORDS, shapes.FORMULAS)
         start, end = row_at(curve.rows, at).at(at), decimal(to)
         if levels.are_equal(start, end):
             start = end

@@ -4,7 +4,7 @@ import operator
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property, partial
-from typing import Any, Literal, Self, get_args, overload
+from typing import Any, Self, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,19 +19,12 @@ from plateau_jax import (
     plotting,
     rows,
     segments,
-    shapes,
 )
+from plateau_jax.arithmetic import NUMPY, Numbers
 from plateau_jax.checks import MAX_STEP
 from plateau_jax.namespace import Namespace
 from plateau_jax.rows import Row
-from plateau_jax.segments import Numbers, Segments
-
-StageShape = Literal["linear", "cosine", "1-sqrt", "exponential"]
-
-
-def stage_shape(name: str, value: Any) -> str:
-    """The value, which must be a shape of stages and cooldowns, in its one spelling."""
-    return shapes.checked(name, value, get_args(StageShape), shapes.FORMULAS)
+from plateau_jax.segments import Segments
 
 
 class Curve(ABC):
@@ -78,7 +71,7 @@ class Curve(ABC):
             object.__setattr__(self, name, value)
         # The tables are made here and not in the first call, so that a compiler that traces a call, such as
         # torch's, finds them finished.
-        _ = self._numbers
+        _ = self._python_rows
 
     @cached_property
     def segments(self) -> Segments:
@@ -86,14 +79,19 @@ class Curve(ABC):
         return segments.table(self.rows)
 
     @cached_property
+    def _numbers(self) -> Numbers:
+        """The table's columns with their words joined."""
+        return segments.joined(NUMPY, self.segments)
+
+    @cached_property
     def flat_starts(self) -> tuple[int, ...]:
         """The first step of each flat part: a maximal run of steps below `total_steps` held at one level."""
         return tuple(rows.flat_starts(self.rows))
 
     @cached_property
-    def _numbers(self) -> tuple[list[int], list[Numbers]]:
+    def _python_rows(self) -> tuple[list[int], list[Numbers]]:
         """The first step of each row, and each row, as Python numbers."""
-        return segments.python_numbers(self.segments)
+        return segments.python_rows(self._numbers)
 
     @overload
     def __call__(self, step: int | np.integer[Any]) -> float: ...
@@ -115,15 +113,13 @@ class Curve(ABC):
         """
         if type(step) is int:
             # torch's compiler may trace an int as a symbol for any number; its index is this very number.
-            return fixed_point.evaluate_one(*self._numbers, min(max(operator.index(step), 0), MAX_STEP))
+            return fixed_point.evaluate_one(*self._python_rows, min(max(operator.index(step), 0), MAX_STEP))
         steps = checks.steps(step)
         if isinstance(step, int | np.integer):
             return self(int(steps))
-        return fixed_point.evaluate_many(self.segments, steps)[()]
+        return fixed_point.evaluate_many(self._numbers, steps)[()]
 
-    def cooldown(
-        self, at: int, steps: int, *, to: float = 0.0, shape: StageShape | str = "1-sqrt"
-    ) -> "Curve":
+    def cooldown(self, at: int, steps: int, *, to: float = 0.0, shape: str = "1-sqrt") -> "Curve":
         """This curve before step `at`; from there on it goes to the level `to` within `steps` steps.
 
         Use it to end a long run early, or to branch finished models off a run that goes on. Before step `at`
@@ -374,7 +370,7 @@ class Curve(ABC):
         return partial(plain_values.copied, type(self), values | arguments), ()
 
 
-_FOLLOWING = {"rows", "depth", "total_steps", "segments", "flat_starts", "_numbers"}
+_FOLLOWING = {"rows", "depth", "total_steps", "segments", "flat_starts", "_numbers", "_python_rows"}
 """The attributes that `_freeze` sets beside the arguments, and that are computed from them."""
 
 

@@ -8,6 +8,7 @@ that ends near 0 passes through all the levels above.
 
 from decimal import Context, Decimal
 from fractions import Fraction
+from functools import lru_cache
 from math import isqrt
 
 import numpy as np
@@ -61,6 +62,24 @@ def square_root(number: Fraction) -> int:
     return isqrt((number.numerator << (2 * BITS)) // number.denominator)
 
 
+def rational_root(number: Fraction, degree: int) -> Fraction | None:
+    """The root of a fraction above 0, if that is a fraction too."""
+    numerator, denominator = (_integer_root(part, degree) for part in number.as_integer_ratio())
+    return None if numerator is None or denominator is None else Fraction(numerator, denominator)
+
+
+def _integer_root(number: int, degree: int) -> int | None:
+    """The root of a positive integer, if that is an integer too."""
+    if degree == 2:
+        root = isqrt(number)
+    else:
+        # Newton's method from above. A degree beyond the number's bits can only have the root 1.
+        root = 1 << -(-number.bit_length() // degree) if degree < number.bit_length() else 1
+        while (smaller := ((degree - 1) * root + number // root ** (degree - 1)) // degree) < root:
+            root = smaller
+    return root if root == 1 == number or (root > 1 and root**degree == number) else None
+
+
 def digits(number: Fraction) -> Decimal:
     """The number to 100 digits."""
     return _DECIMAL.divide(number.numerator, number.denominator)
@@ -81,17 +100,23 @@ def part_way(start: Decimal, end: Decimal, share: Decimal) -> Decimal:
     return _DECIMAL.fma(_DECIMAL.subtract(end, start), share, start)
 
 
+@lru_cache(maxsize=1024)
+def _logarithm(number: Decimal) -> Decimal:
+    # Cached, because nothing else takes as long, and curves made of a curve have its levels.
+    return _DECIMAL.ln(number)
+
+
 def geometric_mean(start: Decimal, end: Decimal, x: Fraction) -> Decimal:
     """start^(1 - x)·end^x."""
-    logarithm = _DECIMAL.ln(start)
-    way = _DECIMAL.subtract(_DECIMAL.ln(end), logarithm)
+    logarithm = _logarithm(start)
+    way = _DECIMAL.subtract(_logarithm(end), logarithm)
     gone = _DECIMAL.divide(_DECIMAL.multiply(way, x.numerator), x.denominator)
     return _DECIMAL.exp(_DECIMAL.add(logarithm, gone))
 
 
 def power(base: Decimal, exponent: Fraction) -> Decimal:
     """base^exponent, for a base above 0."""
-    logarithm = _DECIMAL.multiply(_DECIMAL.ln(base), exponent.numerator)
+    logarithm = _DECIMAL.multiply(_logarithm(base), exponent.numerator)
     return _DECIMAL.exp(_DECIMAL.divide(logarithm, exponent.denominator))
 
 
@@ -102,7 +127,7 @@ def quotient(one: Decimal, other: Decimal) -> Decimal:
 
 def log2_ratio(high: Decimal, low: Decimal) -> Fraction:
     """log₂(high/low)."""
-    return Fraction(_DECIMAL.divide(_DECIMAL.ln(quotient(high, low)), _DECIMAL.ln(2)))
+    return Fraction(_DECIMAL.divide(_logarithm(quotient(high, low)), _logarithm(Decimal(2))))
 
 
 def nearest_float32(value: int) -> np.float32:

@@ -4,15 +4,13 @@ A rational level is a fraction; any other is a description of how it came about.
 their fractions or their descriptions are.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
 from functools import cached_property
-from math import isqrt
 
 from plateau_jax import exact
-from plateau_jax.shapes import INVERSE_POWER, POWER_FROM_END, Formula, formula
+from plateau_jax.shapes import INVERSE_POWER, POWER_FROM_END, SHARES, Formula, formula
 
 
 @dataclass(frozen=True)
@@ -31,7 +29,7 @@ class Between:
             return _at(found, start, end, self.x)
         if self.shape == "exponential":
             return exact.geometric_mean(start, end, self.x)
-        return exact.part_way(start, end, exact.as_digits(_SHARES[self.shape](self.x)))
+        return exact.part_way(start, end, exact.as_digits(SHARES[self.shape].exact(self.x)))
 
     @cached_property
     def bits(self) -> int:
@@ -40,23 +38,9 @@ class Between:
 
 Level = Fraction | Between
 
-_SHARES: dict[str, Callable[[Fraction], int]] = {
-    "linear": exact.from_fraction,
-    "cosine": lambda x: exact.ONE - exact.half_cosine(x.numerator, x.denominator),
-    "1-sqrt": exact.square_root,
-}
-"""The share of the way that a shape has gone at x. Exponentials and formulas are computed in decimals."""
-
 _TOO_NEAR = 1 << 24
 """Levels nearer than this count as equal, in units of 2⁻²²⁴: far more than the error of `bits`, far less than
 the usual difference of two levels that were written as decimals."""
-
-# The only rational ones between the ends, by Niven's theorem.
-_RATIONAL_COSINES = {
-    Fraction(1, 3): Fraction(1, 4),
-    Fraction(1, 2): Fraction(1, 2),
-    Fraction(2, 3): Fraction(3, 4),
-}
 
 
 def bits(level: Level) -> int:
@@ -102,7 +86,7 @@ def between(shape: str, start: Level, end: Level, x: Fraction) -> Level:
     if isinstance(start, Between) or isinstance(end, Between):
         return Between(shape, start, end, x)
     if shape == "exponential":
-        factor = _root(end / start, x.denominator)
+        factor = exact.rational_root(end / start, x.denominator)
         return Between(shape, start, end, x) if factor is None else start * factor**x.numerator
     found = formula(shape)
     if found and found.name == INVERSE_POWER:
@@ -172,35 +156,15 @@ def _rational_inverse_power(power: Fraction, start: Fraction, end: Fraction, x: 
 
 
 def _rational_share(shape: str, x: Fraction) -> Fraction | None:
-    if shape == "linear":
-        return x
     if found := formula(shape):
         if found.name == POWER_FROM_END:
             left = _rational_power(1 - x, found.power)
             return None if left is None else 1 - left
         return _rational_power(x, found.power)
-    return _RATIONAL_COSINES.get(x) if shape == "cosine" else _root(x, 2)
+    return SHARES[shape].rational(x)
 
 
 def _rational_power(number: Fraction, power: Fraction) -> Fraction | None:
     """A fraction above 0 to a power, if that is a fraction too."""
-    root = _root(number, power.denominator)
+    root = exact.rational_root(number, power.denominator)
     return None if root is None else root**power.numerator
-
-
-def _root(number: Fraction, degree: int) -> Fraction | None:
-    """The root of a fraction, if that is a fraction too."""
-    numerator, denominator = (_integer_root(part, degree) for part in number.as_integer_ratio())
-    return None if numerator is None or denominator is None else Fraction(numerator, denominator)
-
-
-def _integer_root(number: int, degree: int) -> int | None:
-    """The root of a positive integer, if that is an integer too."""
-    if degree == 2:
-        root = isqrt(number)
-    else:
-        # Newton's method from above. A degree beyond the number's bits can only have the root 1.
-        root = 1 << -(-number.bit_length() // degree) if degree < number.bit_length() else 1
-        while (smaller := ((degree - 1) * root + number // root ** (degree - 1)) // degree) < root:
-            root = smaller
-    return root if root == 1 == number or (root > 1 and root**degree == number) else None

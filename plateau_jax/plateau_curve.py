@@ -17,7 +17,6 @@ from plateau_jax.plateaus import percentages, placed, seldom_meant, step_counts
 from plateau_jax.rows import Row, hold
 
 WarmupShape = Literal["linear", "cosine"]
-DecayShape = Literal["cosine", "linear", "1-sqrt"]
 
 
 class CurveArguments(TypedDict):
@@ -41,7 +40,7 @@ class CurveArguments(TypedDict):
     """The value at step 0 of a warmup."""
     warmup_shape: WarmupShape
     """The shape of the warmup."""
-    decay_shape: DecayShape | str
+    decay_shape: str
     """The shape of the decay."""
 
 
@@ -126,7 +125,7 @@ class PlateauCurve(Curve):
     min_lr_ratio: float = 0.0
     init_lr_ratio: float = 0.0
     warmup_shape: WarmupShape = "linear"
-    decay_shape: DecayShape | str = "cosine"
+    decay_shape: str = "cosine"
 
     def __post_init__(self) -> None:
         total = count("total_steps", self.total_steps, advice.endless(self.total_steps))
@@ -143,7 +142,7 @@ class PlateauCurve(Curve):
         warmup_shape = one_of(
             "warmup_shape", self.warmup_shape, get_args(WarmupShape), advice.steps(self.warmup_shape)
         )
-        decay_shape = shapes.checked("decay_shape", self.decay_shape, get_args(DecayShape), shapes.POWERS)
+        decay_shape = shapes.checked("decay_shape", self.decay_shape, tuple(shapes.SHARES), shapes.POWERS)
         rows = _rows(
             total,
             warmup,

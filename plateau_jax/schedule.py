@@ -5,6 +5,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -13,11 +14,12 @@ import numpy as np
 from jax.core import Tracer
 
 from plateau_jax import checks, fixed_point
+from plateau_jax.arithmetic import Numbers, Operations
 from plateau_jax.checks import MAX_STEP
 from plateau_jax.curve import Curve, checked
 from plateau_jax.curve_warning import silent
 from plateau_jax.plateau_curve import PlateauCurve
-from plateau_jax.segments import Segments
+from plateau_jax.segments import Segments, joined
 
 
 def multiplier(segments: Segments, step: Any) -> jax.Array:
@@ -47,9 +49,9 @@ def multiplier(segments: Segments, step: Any) -> jax.Array:
     """
     if not isinstance(segments, Segments) or jnp.ndim(segments.begin) != 1:
         raise TypeError("segments must be one table, curve.segments; a table from stack is for jax.vmap")
-    for name, column in zip(Segments._fields, segments, strict=True):
+    for name, column in segments.columns().items():
         # Of wide numbers of NumPy's, JAX makes int32 by itself, unless x64 is on.
-        if column is not None and column.dtype != np.int32 and jnp.result_type(column) != np.int32:
+        if column.dtype != np.int32 and jnp.result_type(column) != np.int32:
             raise TypeError(
                 f"segments.{name} is of {column.dtype}; it must be of int32, as in curve.segments"
             )
@@ -88,13 +90,14 @@ def optax_schedule(curve: Curve, peak_value: Any) -> Callable[[Any], jax.Array]:
     """
     curve = checked("curve", curve)
     peak = _peak(peak_value)
-    segments = curve.segments
+    # Decoded once, in NumPy: a constant of the program, which every trace finds finished.
+    table = curve._numbers
 
     @jax.jit
     def rate(step: Any, peak: Any) -> jax.Array:
         # Two float32: their product is exact in float64, and has one rounding in float32.
         dtype = jnp.result_type(float)
-        return peak.astype("float32").astype(dtype) * _evaluate(segments, step).astype(dtype)
+        return peak.astype("float32").astype(dtype) * _evaluate(step, lambda: table).astype(dtype)
 
     def schedule(step: Any) -> jax.Array:
         return rate(_steps(step), peak)
@@ -180,40 +183,29 @@ def _steps(step: Any) -> Any:
     return step
 
 
-def _evaluate(segments: Segments, step: Any) -> jax.Array:
+_JAX = Operations.of(jnp)
+
+
+def _evaluate(step: Any, decode: Callable[..., Numbers], *words: Any) -> jax.Array:
+    """The multiplier at each step, in the table that `decode(*words)` returns."""
+    evaluate: Any = partial(_evaluate_in_integers, decode)
     # In a mesh with explicit axes, such as one from `jax.make_mesh`, JAX wants a sharding for every gather;
     # `auto_axes` leaves that to the compiler.
     sharding = jax.typeof(step).sharding
     if explicit := sharding.mesh.explicit_axes:
-        evaluate: Any = jax.sharding.auto_axes(_evaluate_in_integers, axes=explicit, out_sharding=sharding)
-        return evaluate(segments, step)
-    return _evaluate_in_integers(segments, step)
+        evaluate = jax.sharding.auto_axes(evaluate, axes=explicit, out_sharding=sharding)
+    return evaluate(step, *words)
 
 
-def _evaluate_in_integers(segments: Segments, step: Any) -> jax.Array:
+def _evaluate_in_integers(decode: Callable[..., Numbers], step: Any, *words: Any) -> jax.Array:
     # 64-bit integers for these lines alone, whatever the x64 mode of the program around.
     with jax.enable_x64(True):
         if jnp.iinfo(step.dtype).max > MAX_STEP:
             step = jnp.clip(step, 0, MAX_STEP)
         step = jnp.maximum(step.astype("int32"), 0)
-        return fixed_point.evaluate(jnp, segments, _index(segments.begin, step), step)
+        return fixed_point.evaluate(_JAX, decode(*words), step)
 
 
-def _index(begin: Any, step: Any) -> jax.Array:
-    """The index of the last row that begins at or before each step.
-
-    Written out, since `jnp.searchsorted` fails inside a `shard_map` over some axes of a mesh.
-    """
-    # Comparing with every row is faster than a search up to about 40 of them.
-    if len(begin) <= 40:
-        begin = jnp.expand_dims(begin[1:], tuple(range(step.ndim)))
-        return jnp.sum(begin <= step[..., None], -1, dtype="int32")
-    index = jnp.zeros_like(step)
-    for bit in reversed(range((len(begin) - 1).bit_length())):
-        further = index + (1 << bit)
-        # Past the end the last row is read, here and in `evaluate`: all rows of an end are alike.
-        index = jnp.where(jnp.take(begin, further, mode="clip") <= step, further, index)
-    return index
-
-
-_multiplier = jax.jit(_evaluate)
+@jax.jit
+def _multiplier(segments: Segments, step: Any) -> jax.Array:
+    return _evaluate(step, partial(joined, _JAX), segments)

@@ -1,15 +1,119 @@
-"""The names of shapes, and the formulas that are names too."""
+"""The shapes: those with a name, in exact numbers and in fixed point, and the formulas with a number P."""
 
 import re
+from collections.abc import Callable
 from decimal import Context, Decimal
 from fractions import Fraction
 from functools import cache
 from sys import intern
 from typing import Any, Final, NamedTuple
 
+from plateau_jax import exact
+from plateau_jax.arithmetic import FIXED_BITS, LIMB_BITS, ONE, Numbers, Operations, ratio
 from plateau_jax.checks import shown
 
-ROOT: Final = "1-sqrt"
+
+def _sine_coefficients(count: int) -> tuple[int, ...]:
+    """(π/2)²ᵏ⁺¹/(2k + 1)!/2: the Taylor series of sin(πx/2), halved because π/2 is over 1."""
+    half_pi, dropped = exact.PI // 2, exact.BITS - FIXED_BITS
+    power = half_pi
+    coefficients: list[int] = []
+    for k in range(count):
+        coefficients.append((power // 2 + (1 << (dropped - 1))) >> dropped)
+        power = (((power * half_pi) >> exact.BITS) * half_pi) >> exact.BITS
+        power //= (2 * k + 2) * (2 * k + 3)
+    return tuple(coefficients)
+
+
+# On [0, 1/2] the first term left out is (π/4)¹⁹/19! < 2⁻⁶³.
+_SINE = _sine_coefficients(9)
+
+# (7/4 - y)·39/64 is within 9 % of 1/(2√y) on [1/4, 1]: no straight line is nearer.
+_SLOPE = 39 * ONE // 64
+_INTERCEPT = 7 * _SLOPE // 4
+
+
+def _half_sine_squared(xp: Operations, x: Any, *_: Any) -> Any:
+    """(1 - cos πx)/2 = sin²(πx/2) for x in [0, 1/2]."""
+    multiply = xp.multiply
+    square = multiply(x, x)
+    # Alternating signs keep every inner value positive.
+    series = _SINE[-1]
+    for coefficient in reversed(_SINE[:-1]):
+        series = coefficient - multiply(series, square)
+    sine = multiply(x, series) << 1
+    return multiply(sine, sine)
+
+
+def _root(xp: Operations, _: Any, elapsed: Any, numbers: Numbers) -> Any:
+    """√(j/L) for 0 <= j < L."""
+    # With y = j·4ᵏ/L in [1/4, 1) it is √y/2ᵏ. Newton's method for h = 1/(2√y) needs no division. Heron's
+    # step, s + (y - s²)·h, then removes most of the rounding error of s = 2yh.
+    multiply = xp.multiply
+    elapsed, length, k = xp.int64(elapsed), xp.int64(numbers.length), 0
+    for bits in (16, 8, 4, 2):
+        shifted = elapsed << bits
+        fits = shifted < length
+        elapsed, k = xp.where(fits, shifted, elapsed), k + xp.where(fits, bits // 2, 0)
+    y = ratio(elapsed, numbers)
+    h = _INTERCEPT - multiply(y, _SLOPE)
+    for _ in range(4):
+        h = multiply(h, 3 * ONE // 4 - multiply(y, multiply(h, h))) << 1
+    root = multiply(y, h) << 1
+    rest = y - multiply(root, root)
+    return (root + ((rest * (h >> LIMB_BITS)) >> LIMB_BITS)) >> k
+
+
+def _exact_cosine(x: Fraction) -> int:
+    return exact.ONE - exact.half_cosine(x.numerator, x.denominator)
+
+
+# The only rational ones between the ends, by Niven's theorem.
+_RATIONAL_COSINES = {
+    Fraction(1, 3): Fraction(1, 4),
+    Fraction(1, 2): Fraction(1, 2),
+    Fraction(2, 3): Fraction(3, 4),
+}
+
+
+def _rational_root(x: Fraction) -> Fraction | None:
+    return exact.rational_root(x, 2)
+
+
+def _as_it_is(x: Fraction) -> Fraction:
+    return x
+
+
+def _irrational(_: Fraction) -> None:
+    return None
+
+
+class Share(NamedTuple):
+    """A shape as the share S(x) of its way at x in [0, 1], which never falls from S(0) = 0 to S(1) = 1."""
+
+    exact: Callable[[Fraction], int]
+    """S in 224 bits."""
+    rational: Callable[[Fraction], Fraction | None] = _irrational
+    """S(x) for 0 < x < 1 if it is known to be rational: levels are then compared exactly."""
+    fixed: Callable[[Operations, Any, Any, Numbers], Any] | None = None
+    """S in 62 bits, as `fixed(xp, x, elapsed, numbers)` after `elapsed` of the L steps of a row. `x` is the
+    share of the steps from the nearer end, at most 1/2. None for S(x) = x."""
+    units: int = 0
+    """By how many units of 2⁻⁶² `fixed` may be off."""
+    is_symmetric: bool = False
+    """S(1 - x) = 1 - S(x): then `fixed` gives S(x) on [0, 1/2], and is counted from the nearer end."""
+
+
+SHARES = {
+    "linear": Share(exact.from_fraction, _as_it_is, is_symmetric=True),
+    "cosine": Share(_exact_cosine, _RATIONAL_COSINES.get, _half_sine_squared, units=8, is_symmetric=True),
+    "1-sqrt": Share(exact.square_root, _rational_root, _root, units=6),
+}
+"""The shapes without a parameter that go between any two levels."""
+
+WORDS = (*SHARES, "exponential")
+"""The shapes without a parameter."""
+
 POWER_FROM_START: Final = "1-x^P"
 POWER_FROM_END: Final = "(1-x)^P"
 INVERSE_POWER: Final = "t^-P"
@@ -83,5 +187,5 @@ def _spelt(name: str, power: Decimal) -> str:
     if power == 1 and name != INVERSE_POWER:
         return "linear"
     if power == Decimal("0.5") and name == POWER_FROM_START:
-        return ROOT
+        return "1-sqrt"
     return name.replace("P", format(power.normalize(Context(prec=_LONGEST)), "f"))

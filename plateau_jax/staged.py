@@ -5,9 +5,9 @@ from dataclasses import KW_ONLY, dataclass
 from fractions import Fraction
 from typing import Any, NamedTuple
 
-from plateau_jax import levels
+from plateau_jax import levels, shapes
 from plateau_jax.checks import MAX_STEP, at_least, ordered, ratio, shown
-from plateau_jax.curve import Curve, StageShape, stage_shape
+from plateau_jax.curve import Curve
 from plateau_jax.curve_warning import warn
 from plateau_jax.exact import decimal
 from plateau_jax.plain_values import kind
@@ -25,7 +25,7 @@ class Stage(NamedTuple):
     """Number of steps; 0 for a jump to the level `to`."""
     to: float | None = None
     """The level at the end, 0 to 1; None to stay at the level before."""
-    shape: StageShape | str = "linear"
+    shape: str = "linear"
     """`"linear"`, `"cosine"`, `"1-sqrt"`, `"exponential"`, `"1-x^P"`, `"(1-x)^P"` or `"t^-P"`, with a decimal
     for P, as in `"1-x^2"`; `StagedCurve` has the equations."""
 
@@ -114,7 +114,7 @@ def _stage(label: str, value: Any) -> Stage:
     return Stage(
         at_least(f"{label}: steps", stage.steps, 0),
         None if stage.to is None else ratio(f"{label}: to", stage.to),
-        stage_shape(f"{label}: shape", stage.shape),
+        shapes.checked(f"{label}: shape", stage.shape, shapes.WORDS, shapes.FORMULAS),
     )
 
 

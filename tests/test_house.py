@@ -10,7 +10,8 @@ from support.sources import PACKAGES, Import, Source, imports, sources
 
 # From the lowest up: a file imports nothing from a layer above its own. Files without a layer are free.
 _LAYERS = [
-    ("plateau_jax.exact",),
+    ("plateau_jax.exact", "plateau_jax.arithmetic"),
+    ("plateau_jax.shapes",),
     ("plateau_jax.levels",),
     ("plateau_jax.rows",),
     ("plateau_jax.segments",),

@@ -1,6 +1,5 @@
 """A curve as a pure function in torch: its table as tensors, evaluated at tensors of steps."""
 
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -8,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.torch_version import TorchVersion
 
-from torch_bridge.core import Segments, checks, evaluate_table, multiply_levels
+from torch_bridge.core import Operations, Segments, checks, decode_table, evaluate_table, multiply_levels
 
 
 def multiplier(segments: Segments, step: Tensor) -> Tensor:
@@ -57,27 +56,22 @@ def multiplier(segments: Segments, step: Tensor) -> Tensor:
         raise TypeError(f"step must be a tensor of integers, not of {step.dtype}")
     if not isinstance(segments.begin, Tensor):
         if torch.compiler.is_compiling() and not _HAS_CONSTANTS:
-            segments = Segments(
-                *(None if column is None else torch.as_tensor(column).to(step.device) for column in segments)
-            )
+            segments = tensors(segments, step.device)
         else:
-            columns = _columns(segments)
-            segments = Segments(**dict(zip(columns, _constants(segments, step.device), strict=True)))
-    for name, column in zip(Segments._fields, segments, strict=True):
-        if column is not None and column.dtype != torch.int32:
+            names = _column_names(segments)
+            segments = Segments.of_columns(dict(zip(names, _constants(segments, step.device), strict=True)))
+    for name, column in segments.columns().items():
+        if column.dtype != torch.int32:
             raise TypeError(
                 f"segments.{name} is of {column.dtype}; it must be of torch.int32, as in curve.segments"
             )
-    begin, steps, shape = segments.begin, _in_range(step).flatten(), step.shape
-    if begin.ndim > 1:
-        curves, rows = begin.shape
-        steps, shape = steps.expand(curves, -1).contiguous(), (curves, *shape)
-        first = rows * torch.arange(curves, device=step.device)[:, None]
-    else:
-        first = 0
-    # Counted through all curves' rows.
-    index = first + _index(begin, steps)
-    return evaluate_table(_TORCH, segments, index.flatten(), steps.flatten(), _multiply).reshape(shape)
+    steps, table = _in_range(step), decode_table(_TORCH, segments)
+    if table.begin.ndim == 1:
+        return evaluate_table(_TORCH, table, steps)
+    curves, rows = table.begin.shape
+    first = rows * torch.arange(curves, device=step.device)[:, None]
+    found = evaluate_table(_TORCH, table, steps.flatten().expand(curves, -1), first)
+    return found.reshape(curves, *step.shape)
 
 
 def tensors(segments: Segments, device: Any = None) -> Segments:
@@ -99,9 +93,7 @@ def tensors(segments: Segments, device: Any = None) -> Segments:
     tensor([  0,  10, 100], dtype=torch.int32)
     """
     _check_table(segments)
-    return Segments(
-        *(None if column is None else _copied(column, device) for column in segments),
-    )
+    return Segments.of_columns({name: _copied(column, device) for name, column in segments.columns().items()})
 
 
 def _copied(column: Any, device: Any) -> Tensor:
@@ -115,22 +107,6 @@ def _check_table(segments: Any) -> None:
         raise TypeError(
             f"segments = {segments!r} must be a table: curve.segments, or what stack or tensors returns"
         )
-
-
-def _index(begin: Tensor, steps: Tensor) -> Tensor:
-    """The index of the last row that begins at or before each step.
-
-    Not by `torch.searchsorted`, which warns under vmap.
-    """
-    last = begin.shape[-1] - 1
-    # Comparing with every row is faster than a search up to about 40 of them.
-    if last < 40:
-        return (begin[..., 1:, None] <= steps[..., None, :]).sum(-2)
-    index = torch.zeros_like(steps)
-    for bit in reversed(range(last.bit_length())):
-        further = (index + (1 << bit)).clamp(max=last)
-        index = torch.where(begin.gather(-1, further) <= steps, further, index)
-    return index
 
 
 def _in_range(step: Tensor) -> Tensor:
@@ -156,9 +132,8 @@ _HAS_CONSTANTS = TorchVersion(torch.__version__) >= "2.12"
 # and would be copied to the device at every call. torch runs these two functions as they are, once, and their
 # results are constants. It compiles again for a table with another id.
 @torch.compiler.assume_constant_result
-def _columns(segments: Segments) -> tuple[str, ...]:
-    """The names of the columns that are there."""
-    return tuple(name for name in segments._fields if getattr(segments, name) is not None)
+def _column_names(segments: Segments) -> tuple[str, ...]:
+    return tuple(segments.columns())
 
 
 @torch.compiler.assume_constant_result
@@ -166,8 +141,9 @@ def _constants(segments: Segments, device: torch.device) -> Tensor:
     """The columns that are there, on the device, as one int32 tensor."""
     if torch.compiler.is_compiling():
         _COMPILED[id(segments)] = segments
-    packed = np.stack([column for column in segments if column is not None])
-    key = packed.tobytes(), packed.shape, _columns(segments), device
+    columns = segments.columns()
+    packed = np.stack(list(columns.values()))
+    key = packed.tobytes(), packed.shape, tuple(columns), device
     if key not in _MOVED:
         moved = _moved(packed, device)
         if type(moved[0]) is not Tensor:  # a fake one, for instance, that stands for this trace alone
@@ -227,14 +203,14 @@ _DROPPED, _STICKY = (1 << 10) - 1, 1 << 9
 
 def _take(column: Tensor, index: Tensor, mode: str) -> Tensor:
     # Indexing, `column[index]`, would read an index of no dimensions on the host.
-    return column.flatten().index_select(0, index)
+    return column.flatten().index_select(0, index.flatten()).reshape(index.shape)
 
 
 def _minimum(one: Tensor, other: Any) -> Tensor:
     return torch.minimum(one, other) if isinstance(other, Tensor) else one.clamp(max=other)
 
 
-_TORCH = SimpleNamespace(
+_TORCH = Operations(
     int64=_wide,
     float32=torch.float32,
     asarray=_as,
@@ -243,5 +219,6 @@ _TORCH = SimpleNamespace(
     abs=torch.abs,
     minimum=_minimum,
     maximum=torch.maximum,
+    multiply=_multiply,
 )
-"""What `fixed_point` takes from the namespace that it runs on."""
+"""What the arithmetic calls in torch."""

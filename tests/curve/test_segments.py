@@ -11,7 +11,9 @@ from support.oracle import Oracle, exactly, is_nearest_float32, power_of, same
 from support.strategies import arguments
 
 from plateau_jax import PlateauCurve, Segments, fixed_point, stack
-from plateau_jax.segments import join, split
+from plateau_jax.arithmetic import NUMPY
+from plateau_jax.segments import join, joined, split
+from plateau_jax.shapes import SHARES
 
 
 def _count(chosen):
@@ -23,12 +25,12 @@ def test_a_table_has_two_rows_for_each_plateau_and_three_more(chosen):
     curve = build(chosen)
     table = curve.segments
     assert isinstance(table, Segments)
-    assert (table.cosine is None) == ("cosine" not in (chosen["warmup_shape"], chosen["decay_shape"]))
-    assert (table.root is None) == (curve.decay_shape != "1-sqrt")
+    shapes = {chosen["warmup_shape"], curve.decay_shape}
+    assert table.shapes.keys() == {shape for shape in shapes if shape in SHARES and shape != "linear"}
     for column in (table.power, table.exponent_whole, table.rate_whole):
         assert (column is None) == ("^" not in curve.decay_shape)
     assert table.inverse_power is table.rate_top is None
-    for column in (column for column in table if column is not None):
+    for column in table.columns().values():
         assert column.shape == (2 * _count(chosen) + 3,)
         assert column.dtype == np.int32
         assert not column.flags.writeable
@@ -49,7 +51,8 @@ LEVEL_OF_FEW_BITS = {
 def test_the_words_of_each_row(chosen):
     curve, oracle = build(chosen), Oracle(chosen)
     for index, segment in enumerate(oracle.parts):
-        row = Segments(*(None if column is None else int(column[index]) for column in curve.segments))
+        columns = curve.segments.columns()
+        row = Segments.of_columns({name: int(column[index]) for name, column in columns.items()})
         # Where no number of 62 bits lies between two levels, nothing can move.
         low, high = sorted((segment.start, segment.end))
         if not curve.rows[index].holds and (same(low, high) or 0 < low < 2.0**-220):
@@ -58,7 +61,8 @@ def test_the_words_of_each_row(chosen):
         assert row.length == (segment.length if moves else 0)
         inverse = _joined(row.inverse_high, row.inverse_middle) << 31 | row.inverse_low
         assert inverse == (2**93 // segment.length if moves else 0)
-        assert (row.cosine or 0) == (segment.shape == "cosine")
+        for name, is_here in row.shapes.items():
+            assert is_here == (moves and curve.rows[index].shape == name)
         formula, power = power_of(curve.rows[index].shape or "flat")
         assert (row.power or 0) == moves * (1 + ["1-x^", "(1-x)^"].index(formula) if formula else 0)
         if row.power:
@@ -80,7 +84,7 @@ def test_the_words_of_each_row(chosen):
 @given(st.integers(-(2**63), 2**63 - 1))
 def test_words_are_int32_and_join_to_what_was_split(value):
     high, low = (np.array([word], np.int32) for word in split(value))
-    assert join(np, high, low).tolist() == [value] == [_joined(*split(value))]
+    assert join(NUMPY, high, low).tolist() == [value] == [_joined(*split(value))]
 
 
 def _joined(high, low):
@@ -96,18 +100,16 @@ def test_each_table_of_a_stack_is_its_curve(several, steps):
     stacked = stack(curves)
     steps = np.array(steps, np.int32)
     for index, curve in enumerate(curves):
-        table = Segments(*(None if column is None else column[index] for column in stacked))
-        rows = np.searchsorted(table.begin, steps, side="right") - 1
-        np.testing.assert_array_equal(fixed_point.evaluate(np, table, rows, steps), curve(steps))
+        columns = {name: column[index] for name, column in stacked.columns().items()}
+        table = joined(NUMPY, Segments.of_columns(columns))
+        np.testing.assert_array_equal(fixed_point.evaluate(NUMPY, table, steps), curve(steps))
 
 
 @given(st.lists(arguments(range(6)), min_size=1, max_size=5))
 def test_a_stack_is_as_long_as_its_longest_table(several):
     stacked = stack(build(chosen) for chosen in several)
     rows = 2 * max(map(_count, several)) + 3
-    for column in stacked:
-        if column is None:
-            continue
+    for column in stacked.columns().values():
         assert column.shape == (len(several), rows)
         assert column.dtype == np.int32
         assert not column.flags.writeable

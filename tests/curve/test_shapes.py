@@ -54,8 +54,7 @@ def test_p_counts_by_its_value(shape, same):
         assert repr(one) == repr(other)
         assert one.rows == other.rows
         assert one.same_until(other, 2**31)
-        for column, another in zip(one.segments, other.segments, strict=True):
-            np.testing.assert_array_equal(column, another)
+        np.testing.assert_equal(one.segments.columns(), other.segments.columns())
 
 
 @given(st.sampled_from(NAMES), st.decimals(0, 25, places=4), st.integers(0, 3))
@@ -125,7 +124,7 @@ def test_an_unknown_formula(shape):
     with pytest.raises(ValueError, match=re.escape(f"{words}decimal for P, such as '1-x^2'")):
         staged(shape)
     with pytest.raises(
-        ValueError, match=r"^decay_shape = .* must be one of 'cosine', 'linear', '1-sqrt', '1-x"
+        ValueError, match=r"^decay_shape = .* must be one of 'linear', 'cosine', '1-sqrt', '1-x"
     ):
         PlateauCurve(10, decay_shape=shape)
 
@@ -144,7 +143,7 @@ def test_a_refusal_is_short(text):
 
 
 def test_the_decay_of_a_plateau_curve_takes_no_inverse_power():
-    with pytest.raises(ValueError, match=r"^decay_shape = 't\^-1' must be one of 'cosine'"):
+    with pytest.raises(ValueError, match=r"^decay_shape = 't\^-1' must be one of 'linear'"):
         PlateauCurve(10, min_lr_ratio=0.1, decay_shape="t^-1")
     with pytest.raises(ValueError, match=r"^warmup_shape = '1-x\^2' must be one of 'linear', 'cosine'$"):
         PlateauCurve(10, warmup_steps=5, warmup_shape="1-x^2")

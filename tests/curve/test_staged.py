@@ -116,17 +116,18 @@ def test_description():
 def test_a_table_has_a_row_a_stage_and_only_the_columns_of_its_shapes():
     linear = StagedCurve([(10, 1), (0, 0.5), (5,), (0, 0.2)])
     assert linear.segments.begin.tolist() == [0, 10, 10, 15, 15]
-    assert linear.segments[10:] == (None,) * 12
+    assert len(linear.segments.columns()) == 10
     every = StagedCurve(
         [(9, 1, "cosine"), (9, 0.5, "1-sqrt"), (9, 0.1, "exponential"), (9, 0.2, "t^-2"), (9, 0, "1-x^2")]
     )
-    for column in every.segments:
+    assert linear.segments.columns().keys() < every.segments.columns().keys()
+    for column in every.segments.columns().values():
         assert column.shape == (6,)
         assert column.dtype == np.int32
         assert not column.flags.writeable
     # Where the levels of a stage are equal, the table has the same columns.
     flat = StagedCurve([(9, 1, shape) for _, _, shape in every.stages], start=1)
-    assert [column is None for column in flat.segments] == [column is None for column in every.segments]
+    assert flat.segments.columns().keys() == every.segments.columns().keys()
 
 
 def jitted_values():

@@ -14,7 +14,7 @@ import numpy as np
 from hypothesis import assume
 from hypothesis import strategies as st
 from support.descriptions import SHAPES
-from support.oracle import Description, Oracle, Part, exactly, mp, power_of
+from support.oracle import Description, Oracle, Part, exactly, mp, power_of, share
 from support.strategies import MAX_STEP, Words, shape_of, words
 
 PROMISED = Fraction(1, 2**58)
@@ -52,10 +52,11 @@ def _place(part: Part, value: Any) -> Fraction:
         x = (now - first) / (last - first)
     elif part.shape == "exponential":
         x = mp.log(value / part.start) / mp.log(part.end / part.start)
-    elif part.shape == "1-sqrt":
-        x = gone**2
     else:
-        x = gone if part.shape == "linear" else mp.acos(1 - 2 * gone) / mp.pi
+        x, high = mp.mpf(0), mp.mpf(1)
+        for _ in range(285):
+            middle = (x + high) / 2
+            x, high = (middle, high) if share(part.shape, middle) < gone else (x, middle)
     return Fraction(int(mp.ldexp(x, 280)), 2**280)
 
 

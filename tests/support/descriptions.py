@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from support.oracle import Description, Oracle, decimal, mp, power_of, same
 from support.strategies import MAX_STEP, SMALLEST_NORMAL, Words, magnitude, read_arguments, shape_of, words
 
-from plateau_jax import Curve, CurveWarning, PlateauCurve, Stage, StagedCurve
+from plateau_jax import Curve, CurveWarning, PlateauCurve, Stage, StagedCurve, shapes
 
 KINDS = "plateaus", "stages", "cooldown", "then"
-SHAPES = "linear", "cosine", "1-sqrt", "exponential", "1-x^P", "(1-x)^P", "t^-P"
+SHAPES = *shapes.WORDS, *shapes.FORMULAS
 """Every shape; a formula takes a decimal for P."""
 
 

@@ -43,13 +43,16 @@ _EVERY_SHAPE = [shape.replace("P", "1.5") for shape in SHAPES]
 
 def every_shape(rows: int) -> StagedCurve:
     """A curve of so many segments, of every shape: tables that are stacked with it all get the same form."""
-    return StagedCurve([(1, 0.5 + row % 2 / 4, _EVERY_SHAPE[row % 7]) for row in range(rows - 1)], start=0.5)
+    return StagedCurve(
+        [(1, 0.5 + row % 2 / 4, _EVERY_SHAPE[row % len(_EVERY_SHAPE)]) for row in range(rows - 1)], start=0.5
+    )
 
 
 def in_one_of_two_forms(curve: Curve) -> Segments:
     """The table made longer, to one of two lengths, and with the columns of every shape."""
     longer = every_shape(39 if len(curve.segments.begin) < 40 else 63)
-    return Segments(*(column[0] for column in stack([curve, longer])))
+    table = stack([curve, longer]).columns()
+    return Segments.of_columns({name: column[0] for name, column in table.items()})
 
 
 def product(curve: Curve, peak: float, steps: NDArray[Any], x64: bool) -> Any:

@@ -10,7 +10,7 @@ It shares no code with the product, and is slow. A curve is described in plain d
 """
 
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import floor
@@ -45,16 +45,22 @@ def same(one: Any, other: Any) -> bool:
     return abs(one - other) <= _SAME
 
 
-def _gone(shape: str, x: Any) -> Any:
+_SHARES: dict[str, Callable[[Any], Any]] = {
+    "linear": lambda x: x,
+    "cosine": lambda x: (1 - mp.cospi(x)) / 2,
+    "1-sqrt": lambda x: mp.sqrt(x),
+}
+"""The share of the way at x in [0, 1], for each shape that is a word, but for exponentials."""
+
+
+def share(shape: str, x: Any) -> Any:
     """The share of the way that a shape has gone at x in [0, 1]."""
-    if shape == "linear":
-        return x
     formula, power = power_of(shape)
     if formula == "1-x^":
         return x**power
     if formula == "(1-x)^":
         return 1 - (1 - x) ** power
-    return mp.sqrt(x) if shape == "1-sqrt" else (1 - mp.cospi(x)) / 2
+    return _SHARES[shape](x)
 
 
 def power_of(shape: str) -> tuple[str, Any]:
@@ -87,7 +93,7 @@ class Part:
             return (first + (last - first) * x) ** -power
         if formula == "(1-x)^":  # exact to the last digit where the end is 0 too
             return self.end + (self.start - self.end) * (1 - x) ** power
-        return self.start + (self.end - self.start) * _gone(self.shape, x)
+        return self.start + (self.end - self.start) * share(self.shape, x)
 
     @property
     def flat(self) -> bool:

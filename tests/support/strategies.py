@@ -13,6 +13,8 @@ from typing import Any, TypeVar
 from hypothesis import strategies as st
 from support.oracle import share_of
 
+from plateau_jax import shapes
+
 MAX_STEP = 2**31 - 1
 SMALLEST_NORMAL = 2.0**-126
 
@@ -172,7 +174,7 @@ def read_arguments(read: Words, counts: Sequence[int], most_steps: int = MAX_STE
         "min_lr_ratio": read.ratio(),
         "init_lr_ratio": read.ratio(),
         "warmup_shape": ("linear", "cosine")[flags >> 3 & 1],
-        "decay_shape": shape_of(read, ("cosine", "linear", "1-sqrt", "1-x^P", "(1-x)^P")),
+        "decay_shape": shape_of(read, (*shapes.SHARES, *shapes.POWERS)),
     }
 
 
