@@ -5,48 +5,17 @@ import pickle
 from typing import Any
 
 import pytest
-import torch
-from hypothesis import given
-from hypothesis import strategies as st
-from support.descriptions import build, descriptions
-from support.examples import examples
-from support.runs import advance, modest_peaks, optimizer_with, rates_of
+from support.runs import advance, optimizer_with, rates_of
 from torch.optim.lr_scheduler import _warn_get_lr_called_within_step
 
 from plateau_jax import PlateauCurve
-from torch_bridge import CurveLR, lambda_lr
+from torch_bridge import CurveLR
 
 CURVE = PlateauCurve(20, warmup_steps=5, plateaus=[(50, 20)])
 
 
 class Named(CurveLR):
     name = "a class of the user's"
-
-
-@pytest.mark.parametrize("kind", [CurveLR, Named])
-@pytest.mark.parametrize("form", [list, tuple, "one"])
-@pytest.mark.filterwarnings("ignore:the curve has total_steps")  # A drawn step may be far past its end.
-@examples(30)
-@given(
-    st.lists(st.tuples(descriptions(range(3)), modest_peaks), min_size=1, max_size=3),
-    st.integers(-1, 40),
-    st.booleans(),
-)
-def test_it_is_what_lambda_lr_gives(
-    kind: type[CurveLR], form: Any, drawn: Any, last_epoch: int, strict: bool
-) -> None:
-    curves = [build(description) for description, _ in drawn]
-    given_curves = curves[0] if form == "one" else form(curves)
-    optimizers = [optimizer_with([peak for _, peak in drawn]) for _ in range(2)]
-    scheduler = kind(optimizers[0], given_curves, last_epoch, strict=strict)
-    reference = lambda_lr(optimizers[1], given_curves, last_epoch, strict=strict)
-    assert type(scheduler) is kind
-    for _ in range(3):
-        assert rates_of(optimizers[0]) == rates_of(optimizers[1])
-        assert scheduler.state_dict() == reference.state_dict()
-        assert (scheduler.clock, scheduler.strict) == (reference.clock, strict)
-        advance(optimizers[0], scheduler)
-        advance(optimizers[1], reference)
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda pair: pickle.loads(pickle.dumps(pair))])
@@ -63,17 +32,6 @@ def test_copies_go_on_alike(copied: Any, kind: type[CurveLR], curve: Any) -> Non
         advance(other, again)
         assert rates_of(other) == rates_of(optimizer)
         assert again.state_dict() == scheduler.state_dict()
-
-
-def test_a_step_after_a_group_came_is_refused_under_a_curve_a_group() -> None:
-    optimizer = optimizer_with([0.1])
-    scheduler = CurveLR(optimizer, [CURVE])
-    advance(optimizer, scheduler, 3)
-    optimizer.add_param_group({"params": [torch.nn.Parameter(torch.ones(1))]})
-    before = str(optimizer.param_groups), scheduler.clock
-    with pytest.raises(ValueError, match="2 parameter groups; it had 1 when it got its curve"):
-        scheduler.step()
-    assert (str(optimizer.param_groups), scheduler.clock) == before
 
 
 class _TooFew(CurveLR):

@@ -25,19 +25,6 @@ CURVE = PlateauCurve(40, warmup_steps=4, plateaus=[(50, 20)], min_lr_ratio=0.25)
 OTHER = PlateauCurve(60, decay_shape="linear", min_lr_ratio=0.5)
 
 
-def test_a_tensor_shared_in_the_checkpoint_parts_under_new_curves() -> None:
-    shared = [torch.tensor(0.5)] * 2
-    saved, fresh = (optimizer_of(torch.optim.AdamW, "weight_decay", shared) for _ in range(2))
-    first = follow(saved, "weight_decay", CURVE)
-    states = through_a_file([saved.state_dict(), first.state_dict()])
-    follower = follow(fresh, "weight_decay", [CURVE, OTHER])
-    fresh.load_state_dict(states[0])
-    follower.load_state_dict(states[1])
-    for step in range(5):
-        assert values_of(fresh, "weight_decay") == wanted([CURVE, OTHER], [0.5, 0.5], step)
-        follower.step()
-
-
 class _Run:
     """An optimizer and the follower of one of its settings, saved and loaded in every way there is."""
 
@@ -171,15 +158,6 @@ def test_what_is_no_state_is_refused(change: dict[str, Any], strict: bool) -> No
 def test_what_is_no_state_at_all(state: Any) -> None:
     with pytest.raises(ValueError, match="not the state of a follower"):
         follow(optimizer_with([0.1]), "momentum", CURVE).load_state_dict(state)
-
-
-@pytest.mark.parametrize("curves", [None, 5, [], [{}], [CURVE.to_dict()] * 2], ids=str)
-def test_curves_in_a_state_that_are_none(curves: Any) -> None:
-    follower = follow(optimizer_with([0.1]), "momentum", CURVE)
-    state = follower.state_dict() | {"curves": curves}
-    with pytest.raises(ValueError):  # noqa: PT011 - each names something else
-        follower.load_state_dict(state)
-    follower.load_state_dict(state, strict=False)
 
 
 @pytest.mark.parametrize("order", ["step first", "follower first"])

@@ -35,17 +35,6 @@ def test_what_lies_behind_is_dropped():
     assert len(sizes) == 1
 
 
-@examples(50)
-@given(descriptions(range(5)), st.lists(st.integers(0, 200), max_size=40))
-def test_a_clock_that_leaps_has_the_same_values(description, leaps):
-    curve, step = build(description), 0
-    ahead = Multipliers([curve, curve])
-    for leap in leaps:
-        step += leap
-        assert ahead[step] == (curve(step),) * 2
-        assert all(type(factor) is float for factor in ahead[step])
-
-
 def test_a_step_far_ahead_is_computed_alone():
     ahead = Multipliers([PlateauCurve(10**9)])
     for step in range(10**4, 10**5, 10**4):

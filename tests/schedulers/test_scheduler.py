@@ -171,16 +171,6 @@ def test_a_loss_without_a_hold_is_told_before_torch_warns(loss):
     assert scheduler.state_dict() == before
 
 
-def test_a_step_whose_warning_is_an_error_changes_nothing():
-    optimizer = optimizer_with([0.5])
-    scheduler = lambda_lr(optimizer, CURVE)
-    optimizer.step()
-    before = scheduler.state_dict()
-    with pytest.raises(UserWarning, match="epoch parameter"):
-        scheduler.step(7)
-    assert scheduler.state_dict() == before
-
-
 @given(st.integers(max_value=-1))
 def test_an_epoch_before_the_first_is_saved_and_loaded(epoch):
     optimizer = optimizer_with([0.5])

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.examples import examples
-from support.runs import FLOAT32_MAX, advance, optimizer_with, rates_of, through_a_file
+from support.runs import FLOAT32_MAX, optimizer_with, rates_of
 from support.strategies import magnitudes
 
 from plateau_jax import PlateauCurve
@@ -81,21 +81,6 @@ def test_under_a_peak_of_1_min_lr_is_the_ratio(floor):
     assert scheduler.state_dict() == by_ratio.state_dict()
 
 
-def test_min_lr_resumes_under_the_same_curve():
-    def build(optimizer):
-        return get_cosine_plateau_schedule_with_warmup(optimizer, 5, 50, [(50, 20)], min_lr=1e-5)
-
-    first = optimizer_with([0.1, 0.7])
-    scheduler = build(first)
-    advance(first, scheduler, 10)
-    states = through_a_file([first.state_dict(), scheduler.state_dict()])
-    second = optimizer_with([0.1, 0.7])
-    second.load_state_dict(states[0])
-    resumed = build(second)
-    resumed.load_state_dict(states[1])
-    assert rates_of(second) == rates_of(first)
-
-
 @pytest.mark.parametrize("min_lr", [0.0, 1e-5, 0.2])
 @pytest.mark.parametrize("ratio", [0.1, 1.0])
 def test_both_a_ratio_and_a_rate_are_refused(min_lr, ratio):
@@ -109,29 +94,3 @@ def test_both_a_ratio_and_a_rate_are_refused(min_lr, ratio):
 def test_a_min_lr_outside_a_groups_range_is_refused(min_lr):
     with pytest.raises(ValueError, match=r"min_lr = "):
         get_cosine_plateau_schedule_with_warmup(optimizer_with([0.5, 0.2]), 1, 10, min_lr=min_lr)
-
-
-@pytest.mark.parametrize("min_lr", ["0.1", True, 1j, [0.1]])
-def test_a_min_lr_that_is_no_number_is_refused(min_lr):
-    with pytest.raises(TypeError, match=r"min_lr = .* must be a number"):
-        get_cosine_plateau_schedule_with_warmup(optimizer_with([0.5]), 1, 10, min_lr=min_lr)
-
-
-@pytest.mark.parametrize("plateaus", [None, 5, "50", [50, 30], [(50, 30, 1)], [("50", 30)]], ids=str)
-@pytest.mark.parametrize("min_lr", [None, 0.1])
-def test_plateaus_that_are_no_pairs_are_refused_by_name(plateaus, min_lr):
-    with pytest.raises(TypeError, match="plateaus"):
-        get_cosine_plateau_schedule_with_warmup(optimizer_with([0.5]), 1, 10, plateaus, min_lr=min_lr)
-
-
-def test_plateaus_that_can_be_read_once_serve_all_groups():
-    optimizer = optimizer_with([0.5, 0.25])
-    scheduler = get_cosine_plateau_schedule_with_warmup(optimizer, 0, 100, iter([(0, 50)]), min_lr=0.1)
-    advance(optimizer, scheduler, 50)
-    assert rates_of(optimizer) == [0.5, 0.25]
-
-
-def test_no_optimizer_is_refused_whichever_floor_is_given():
-    for floor in ({}, {"min_lr": 0.1}, {"min_lr_ratio": 0.1}):
-        with pytest.raises(TypeError, match="optimizer = None"):
-            get_cosine_plateau_schedule_with_warmup(None, 1, 10, **floor)

@@ -56,16 +56,6 @@ def test_a_metric_is_rounded_to_float32() -> None:
             assert run.scheduler.clock == (not held)
 
 
-def test_without_a_hold_the_clock_is_the_step() -> None:
-    optimizer = optimizer_with([0.1])
-    scheduler = lambda_lr(optimizer, CURVE, last_epoch=4)
-    for step in range(5, 9):
-        assert scheduler.clock == scheduler.last_epoch == scheduler.state_dict()["clock"] == step
-        optimizer.step()
-        scheduler.step()
-    assert scheduler.state_dict()["hold"] is None
-
-
 def test_from_a_last_epoch_the_clock_goes_on_and_the_rules_begin() -> None:
     for last_epoch, clocks in ((2, [3, 3, 3, 3, 4]), (3, [4, 5, 6, 7, 8])):
         optimizer = optimizer_with([0.1])
@@ -124,13 +114,6 @@ def test_a_metric_that_is_none_changes_nothing(metric: Any, updates: int) -> Non
         assert run.scheduler.state_dict() == straight.scheduler.state_dict()
 
 
-def test_a_missing_metric_is_named() -> None:
-    run = HeldRun(CURVE, PATIENT)
-    run.optimizer.step()
-    with pytest.raises(TypeError, match=r"with hold, step\(\) needs the metric of the update"):
-        run.scheduler.step()
-
-
 def test_a_step_whose_warning_is_an_error_changes_nothing() -> None:
     run = HeldRun(CURVE, HoldBelow(0.7, 3))
     before = run.scheduler.state_dict()
@@ -157,11 +140,6 @@ def test_what_is_refused(curve: Any, hold: Any, error: type[Exception], message:
         lambda_lr(optimizer, curve, hold=hold)
     assert str(optimizer.param_groups) == before
     lambda_lr(optimizer, [CURVE, CURVE], hold=PATIENT)
-
-
-def test_a_hold_is_by_keyword_alone() -> None:
-    with pytest.raises(TypeError, match="positional"):
-        lambda_lr(optimizer_with([0.1]), CURVE, -1, PATIENT)  # type: ignore[call-overload]  # what is refused
 
 
 def test_a_scheduler_that_steps_without_a_metric_is_told() -> None:

@@ -1,8 +1,5 @@
 """torch's own `LambdaLR(optimizer, curve)`: its checkpoints neither hold the curve nor change it."""
 
-import copy
-import pickle
-
 import numpy as np
 import pytest
 import torch
@@ -78,32 +75,6 @@ def test_an_old_state_gives_the_step_and_leaves_the_curve_alone(old):
     assert rates_of(optimizer) == [0.1 * CURVE(8)]
     state = scheduler.state_dict()
     assert through_a_file(state) == state
-
-
-@pytest.mark.parametrize(
-    "copied",
-    [copy.copy, copy.deepcopy, lambda curve: pickle.loads(pickle.dumps(curve)), lambda curve: curve],
-    ids=("copy", "deep", "pickle", "itself"),
-)
-def test_copies_stay_out_of_states_too(copied):
-    curve = copied(CURVE)
-    optimizer = optimizer_with([0.1])
-    scheduler = LambdaLR(optimizer, curve)
-    assert scheduler.state_dict()["lr_lambdas"] == [{}]
-    scheduler.load_state_dict(_old_state(OTHER))
-    assert curve == CURVE
-    assert vars(curve).keys() >= CURVE.to_dict().keys()
-
-
-def test_a_copied_scheduler_goes_on_alike():
-    optimizer = optimizer_with([0.1])
-    scheduler = LambdaLR(optimizer, CURVE)
-    advance(optimizer, scheduler, 3)
-    for copied in (copy.deepcopy, lambda pair: pickle.loads(pickle.dumps(pair))):
-        other, again = copied((optimizer, scheduler))
-        advance(other, again, 20)
-        assert rates_of(other) == [0.1 * CURVE(23)]
-    assert rates_of(optimizer) == [0.1 * CURVE(3)]
 
 
 # torch's compiler imports deprecated parts of torch.

@@ -3,7 +3,6 @@
 import copy
 import io
 import pickle
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,11 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.descriptions import build, descriptions
 from support.runs import Run, advance, expected_rates, modest_peaks, optimizer_with, rates_of, through_a_file
-from support.strategies import ratios
 from torch.optim.lr_scheduler import ConstantLR, LambdaLR, SequentialLR
 
 from plateau_jax import HoldUntilFlat, PlateauCurve, StagedCurve
-from torch_bridge import follow, get_cosine_plateau_schedule_with_warmup, lambda_lr
+from torch_bridge import follow, lambda_lr
 
 CURVE = PlateauCurve(100, warmup_steps=10, plateaus=[(50, 20)], min_lr_ratio=0.1)
 OTHER = PlateauCurve(200, plateaus=[(10, 20)], decay_shape="linear")
@@ -60,47 +58,6 @@ def test_the_state_of_a_curve_with_another_past_is_refused_by_name(description, 
     again = Run([new, new], [0.1, 0.2])
     again.scheduler.load_state_dict(through_a_file(run.scheduler.state_dict()))
     assert rates_of(again.optimizer) == rates_of(run.optimizer)
-
-
-@pytest.mark.filterwarnings("ignore:min_lr_ratio:plateau_jax.CurveWarning")
-@given(
-    st.sampled_from(("total_steps", "warmup_steps", "plateaus", "absolute_plateaus", "decay_shape")), ratios
-)
-def test_each_argument_makes_another_curve(name, ratio):
-    changed = {
-        "total_steps": 101,
-        "warmup_steps": 11,
-        "plateaus": [(50, 30)],
-        "absolute_plateaus": [(90, 0)],
-        "decay_shape": "linear",
-    }
-    state = lambda_lr(optimizer_with([0.1]), CURVE, last_epoch=149).state_dict()
-    for other in (replace(CURVE, **{name: changed[name]}), replace(CURVE, min_lr_ratio=ratio)):
-        if other != CURVE:
-            with pytest.raises(ValueError, match="saved under"):
-                lambda_lr(optimizer_with([0.1]), other).load_state_dict(state)
-
-
-def test_one_group_of_several_under_another_curve_is_refused():
-    state = lambda_lr(optimizer_with([0.1, 0.2]), [CURVE, OTHER], last_epoch=9).state_dict()
-    with pytest.raises(ValueError, match=r"saved under .*, but param_groups\[1\] now follows") as caught:
-        lambda_lr(optimizer_with([0.1, 0.2]), [CURVE, CURVE]).load_state_dict(state)
-    assert repr(OTHER) in str(caught.value)
-    assert repr(CURVE) in str(caught.value)
-
-
-def test_a_curve_of_a_subclass_takes_its_own_state_and_no_others():
-    class OwnCurve(PlateauCurve):
-        pass
-
-    own = OwnCurve.from_dict(CURVE.to_dict())
-    saved, run = Run([own], [0.1]), Run([own], [0.1])
-    saved.advance(7)
-    run.scheduler.load_state_dict(through_a_file(saved.scheduler.state_dict()))
-    assert run.scheduler.last_epoch == 7
-    assert rates_of(run.optimizer) == rates_of(saved.optimizer)
-    with pytest.raises(ValueError, match="the curves differ from step"):
-        Run([OTHER], [0.1]).scheduler.load_state_dict(saved.scheduler.state_dict())
 
 
 @given(st.integers(0, 50), modest_peaks)
@@ -167,17 +124,6 @@ def test_rates_that_are_missing_or_not_one_a_group_are_refused(rates):
             run.scheduler.load_state_dict(state)
 
     assert _unchanged(run, load)
-
-
-def test_the_step_from_which_curves_differ_is_the_first_where_they_do():
-    old, new = (PlateauCurve(100, warmup_steps=warmup, decay_shape="linear") for warmup in (11, 12))
-    late, later = StagedCurve([(12, 1.0), (0, 0.5), (9,)]), StagedCurve([(13, 1.0), (0, 0.5), (9,)])
-    for before, now, first in ((old, new, 1), (late, later, 1), (PlateauCurve(100), OTHER, 1)):
-        assert before(range(first)).tolist() == now(range(first)).tolist()
-        assert before(first) != now(first)
-        state = lambda_lr(optimizer_with([0.1]), before, last_epoch=20).state_dict()
-        with pytest.raises(ValueError, match=f"the curves differ from step {first} on: resume with the old"):
-            lambda_lr(optimizer_with([0.1]), now).load_state_dict(state)
 
 
 @pytest.mark.parametrize("hold", [None, HoldUntilFlat(5, limit=20)], ids=("plain", "held"))
@@ -288,23 +234,6 @@ def test_a_standing_choice_is_what_a_trainer_loads_by(copied, saved_at):
         _as_a_trainer_loads(strict.scheduler, state)
     strict.scheduler.load_state_dict(state, strict=False)
     assert strict.scheduler.last_epoch == saved_at
-
-
-def test_a_standing_choice_is_by_keyword_alone():
-    with pytest.raises(TypeError, match="positional"):
-        lambda_lr(optimizer_with([0.1]), CURVE, -1, False)
-    with pytest.raises(TypeError, match="positional"):
-        get_cosine_plateau_schedule_with_warmup(optimizer_with([0.1]), 1, 10, (), 0.0, None, -1, False)
-
-
-@pytest.mark.parametrize("floor", [{}, {"min_lr": 0.01}, {"min_lr_ratio": 0.1}], ids=str)
-def test_the_factory_takes_the_standing_choice(floor):
-    state = lambda_lr(optimizer_with([0.1]), CURVE, last_epoch=9).state_dict()
-    optimizer = optimizer_with([0.1])
-    lenient = get_cosine_plateau_schedule_with_warmup(optimizer, 1, 10, **floor, strict=False)
-    _as_a_trainer_loads(lenient, state)
-    with pytest.raises(ValueError, match="saved under"):
-        _as_a_trainer_loads(get_cosine_plateau_schedule_with_warmup(optimizer, 1, 10, **floor), state)
 
 
 @given(st.integers(1, 19))

@@ -110,15 +110,6 @@ def test_groups_share_a_tensor_only_under_one_curve(peak, dtype, curves, steps):
     assert rates_of(optimizer) == [_in_dtype(peak, curve, steps, dtype) for curve in curves]
 
 
-def test_groups_with_peaks_of_their_own_do_not_share_a_tensor():
-    shared = torch.tensor(0.5, dtype=torch.float64)
-    optimizer = optimizer_with([shared, shared])
-    optimizer.param_groups[1]["initial_lr"] = 0.25
-    scheduler = lambda_lr(optimizer, CURVE)
-    advance(optimizer, scheduler, 5)
-    assert rates_of(optimizer) == [_in_dtype(peak, CURVE, 5, torch.float64) for peak in (0.5, 0.25)]
-
-
 @given(st.integers(0, 30))
 def test_a_tensor_shared_in_the_checkpoint_parts_under_new_curves(steps):
     saved = optimizer_with([None, None], torch.optim.AdamW, lr=torch.tensor(0.5))

@@ -16,7 +16,7 @@ from support.oracle import Description
 from support.runs import advance, optimizer_with, rates_of, through_a_file
 from torch.optim import lr_scheduler
 
-from plateau_jax import Curve, CurveWarning, HoldBelow, PlateauCurve, StagedCurve
+from plateau_jax import CurveWarning, HoldBelow, PlateauCurve, StagedCurve
 from torch_bridge import CurveLR, follow, lambda_lr
 
 # Short curves, far past their ends.
@@ -177,18 +177,6 @@ def test_a_step_without_a_count_names_both_ways(kind: str) -> None:
 
 
 @kinds
-def test_an_error_in_the_function_changes_nothing(kind: str) -> None:
-    run = CountedRun(kind, CURVE, 8, asked=True)
-    run.update(20)
-    before = run.shown()
-    with pytest.raises(KeyError, match="no batch"):
-        run.update(KeyError("no batch"))
-    assert run.shown() == before
-    run.update(4)
-    run.check(24, 2)
-
-
-@kinds
 def test_a_given_count_comes_before_the_function(kind: str) -> None:
     run = CountedRun(kind, CURVE, 8, asked=True)
     run.optimizer.step()
@@ -279,14 +267,6 @@ def test_a_group_that_comes_later_follows_the_clock(kind: str) -> None:
     assert run.values() == [*run.wanted(25), 0.5 * CURVE(25)]
     run.part.load_state_dict(through_a_file(run.part.state_dict()))
     assert run.values() == [*run.wanted(25), 0.5 * CURVE(25)]
-
-
-def test_another_peak_leaves_the_clock_alone() -> None:
-    run = CountedRun("scheduler", CURVE, 8)
-    run.update(100)
-    run.part.set_peak(0.5)
-    assert (run.part.consumed, run.part.last_epoch) == (100, 1)
-    assert run.values() == [0.5 * CURVE(12)] * 2
 
 
 _composed: dict[str, Any] = {
@@ -417,19 +397,3 @@ def test_past_the_end_it_is_said_once_with_the_clock(unit: int) -> None:
     assert list(told) == [first]
     assert f" total_steps = 20, but the training continues at step {clocks[first + 1]}," in told[first]
     assert f"as the training consumes, in units of {unit};" in told[first]
-
-
-_STAIRS: Curve = StagedCurve([(10, 1.0), (0, 0.5), (10,)])
-
-
-@kinds
-@examples(40)
-@given(st.integers(1, 20), st.lists(st.integers(0, 60), max_size=9))
-def test_a_count_of_nothing_stays(kind: str, unit: int, given_counts: list[int]) -> None:
-    run, other = (CountedRun(kind, _STAIRS, unit) for _ in range(2))
-    for count in given_counts:
-        run.update(count)
-        run.update(0)
-        other.update(count)
-        assert run.values() == other.values()
-        assert run.part.consumed == other.part.consumed

@@ -15,7 +15,7 @@ from support.runs import advance, optimizer_with, rates_of, through_a_file
 from torch.optim.lr_scheduler import LambdaLR
 
 from plateau_jax import HoldBelow, PlateauCurve
-from torch_bridge import Checkpoints, follow, lambda_lr
+from torch_bridge import lambda_lr
 
 pytestmark = [
     # Short curves, far past their ends.
@@ -50,16 +50,6 @@ def test_resumed_is_as_if_it_had_never_stopped(
         run.check(consumed, updates)
     run.update(5)
     run.check(consumed + 5, updates + 1)
-
-
-@kinds
-def test_by_checkpoints(kind: str, tmp_path: Any) -> None:
-    run, again = (CountedRun(kind, CURVE, 2**40) for _ in range(2))
-    run.update(2**61 + 1)
-    run.update(3)
-    Checkpoints(tmp_path).save(2, wait=True, part=run.part)
-    assert Checkpoints(tmp_path).load(part=again.part) == 2
-    again.check(2**61 + 4, 2)
 
 
 def _refused(run: CountedRun, state: Any, message: str, **options: Any) -> None:
@@ -246,17 +236,3 @@ def test_a_copy_asks_the_same_function() -> None:
             advance(other, again)
             assert (again.consumed, scheduler.consumed) == (32, 16)
             assert rates_of(other) == [0.5 * CURVE(4)]
-
-
-def test_a_follower_beside_a_scheduler() -> None:
-    optimizer = optimizer_with([0.5], weight_decay=0.25)
-    parts: list[Any] = [
-        lambda_lr(optimizer, CURVE, unit=8),
-        follow(optimizer, "weight_decay", CURVE, unit=8),
-    ]
-    for count in (20, 0, 333):
-        optimizer.step()
-        for part in parts:
-            part.step(count=count)
-    (group,) = optimizer.param_groups
-    assert group["lr"] == 2 * group["weight_decay"] == 0.5 * CURVE(353 // 8)

@@ -68,11 +68,7 @@ class CurveLR(GroupCurves, LambdaLR):
         curves: The curve of each group.
 
     Raises:
-        TypeError: `optimizer` or `curve` is something else; `last_epoch` or `unit` is not an integer;
-            `count` is not a function, or is given without `unit`.
-        ValueError: Another number of curves than of groups; `last_epoch` below -1, or above it next to
-            `unit`; a `unit` below 1; a learning rate that is negative, not finite, or positive and below
-            2⁻¹²⁶.
+        TypeError, ValueError: As `lambda_lr`.
 
     >>> import torch
     >>> from plateau_jax import PlateauCurve

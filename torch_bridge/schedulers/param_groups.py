@@ -67,10 +67,7 @@ def peaks_of(optimizer: Optimizer, last_epoch: int = -1) -> list[float]:
 def check_peaks_are_known(optimizer: Optimizer, given: str, instead: str = "") -> None:
     """Refuse to resume a curve in mid-run if a decayed learning rate could be mistaken for the peak.
 
-    Args:
-        optimizer: The optimizer.
-        given: The argument that resumes the curve, and its value.
-        instead: What else the user may write.
+    For the message: `given` is the argument that resumes the curve, `instead` what else the user may write.
     """
     for index, group in enumerate(optimizer.param_groups):
         if "initial_lr" not in group and _was_stepped(optimizer):

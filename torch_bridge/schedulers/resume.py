@@ -31,12 +31,9 @@ def check_no_path(state_dict: Any) -> None:
 
 
 def curves_in(saved: Any, own: Sequence[Curve]) -> list[Curve]:
-    """The curves in a state, one for each parameter group.
+    """The curves in a state, one for each parameter group, which now follow the curves `own`.
 
-    Args:
-        saved: What each curve's `to_dict` returned.
-        own: The curve that each group follows now. A saved curve is first read as one of its class, which may
-            have its own `to_dict` and `from_dict`.
+    A saved curve is first read as one of its group's class, which may have its own `to_dict` and `from_dict`.
     """
     saved = list(saved)
     if len(saved) != len(own):

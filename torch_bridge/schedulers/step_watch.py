@@ -176,7 +176,8 @@ class Watch:
         )
 
     def _has_unit(self) -> bool:
-        return getattr(self._scheduler(), "unit", None) is not None
+        scheduler = self._scheduler()
+        return scheduler is not None and scheduler.unit is not None
 
     def _advice(self) -> str:
         return _ADVICE_WITH_UNIT if self._has_unit() else _ADVICE

@@ -72,26 +72,12 @@ def refuse_count(count: Any, builder: str) -> TypeError:
     )
 
 
-class SavedClock(NamedTuple):
-    """The clock in a state."""
-
-    unit: int | None
-    clock: int
-    consumed: int
-    """Without a unit it means nothing."""
-
-
 def saved_clock(
     state_dict: Mapping[str, Any], updates: int, own_unit: int | None, strict: bool, builder: str
-) -> SavedClock:
-    """The clock in a state that was saved after `updates` updates.
+) -> tuple[int | None, int, int]:
+    """The unit, the clock and what was consumed (0 without a unit), in a state saved after `updates` updates.
 
-    Args:
-        state_dict: The state.
-        updates: The number of updates.
-        own_unit: The unit of the run that loads the state.
-        strict: Whether to refuse the state of another unit.
-        builder: The function or class that takes `strict=False`, for the message.
+    With `strict` a unit other than `own_unit` is refused; the message names `builder`, which takes `strict`.
     """
     unit = state_dict.get("unit")
     if unit is None:
@@ -116,7 +102,7 @@ def saved_clock(
             f"state_dict was saved with unit = {unit}, and here it is {own_unit}; to go on at its clock, "
             f"{clock}, {how_to_override(builder)}"
         )
-    return SavedClock(unit, clock, consumed)
+    return unit, clock, consumed
 
 
 def consumed_at(clock: int, unit: int) -> int:
@@ -139,14 +125,8 @@ def position_in(
 ) -> Position:
     """The position in a state, on the clock of the run that loads it.
 
-    Without `strict` the saved step of the curve stays, whatever the saved clock counted.
-
-    Args:
-        state_dict: The state.
-        own: The clock of the run; None if it counts updates.
-        counts_updates: Whether the clock is the number of updates, since no rule can hold it.
-        strict: Whether to refuse the state of another unit.
-        builder: The function that takes `strict=False`, for the message.
+    Without `strict` the saved step of the curve stays, whatever the saved clock counted. `own` is None if the
+    run counts updates; `counts_updates` says that its clock is that number, since no rule can hold it.
     """
     last_epoch = checks.at_least("last_epoch", state_dict["last_epoch"], -1)
     own_unit = None if own is None else own.unit
