@@ -32,21 +32,27 @@ def positions(bits, hashes):
     return [[(first + i * second) % bits for i in range(hashes)] for first, second in digests]
 
 
-def encode(source, count, bits, positions):
-    """Batches of the first `count` names: their filters and their two-grams, eight bits in a byte."""
+def encode(source, count, bits, positions, digest=None):
+    """The filters and the two-grams of the first `count` names, as arrays with eight bits in a byte.
+
+    A cache takes the digest of the source's bytes as a part of its key.
+    """
     lines = np.fromfile(source, np.uint8, count * LINE).reshape(-1, LINE)[:, :LONGEST]
     # Letters are 1 to 26, a blank is 0, and so is an end: a two-gram's number is 27·first + second.
     letters = np.pad(np.where(lines > 64, lines - 64, 0).astype(np.int64), ((0, 0), (1, 1)))
     numbers = 27 * letters[:, :-1] + letters[:, 1:]
     # The two-gram of two blanks sets one bit more, which is cut off below.
     sets = np.array([[bits] * len(positions[0]), *positions])
+    all_filters, all_grams = [], []
     for part in np.array_split(numbers, -(-len(numbers) // 8192)):
         row = np.arange(len(part))[:, None]
         grams = np.zeros((len(part), 1 + len(positions)), bool)
         grams[row, part] = True
         filters = np.zeros((len(part), bits + 1), bool)
         filters[row[..., None], sets[part]] = True
-        yield {"filters": np.packbits(filters[:, :-1], axis=1), "grams": np.packbits(grams[:, 1:], axis=1)}
+        all_filters.append(np.packbits(filters[:, :-1], axis=1))
+        all_grams.append(np.packbits(grams[:, 1:], axis=1))
+    return {"filters": np.concatenate(all_filters), "grams": np.concatenate(all_grams)}
 
 
 def unpacked(packed, width):
@@ -72,12 +78,9 @@ def encode_row_by_row(source, count, bits, positions):
 
 
 def encode_at_once(source, count, bits, positions):
-    batches = list(encode(source, count, bits, positions))
+    packed = encode(source, count, bits, positions)
     widths = {"filters": bits, "grams": len(TWO_GRAMS)}
-    return tuple(
-        torch.cat([unpacked(batch[name], width).float() for batch in batches])
-        for name, width in widths.items()
-    )
+    return tuple(unpacked(packed[name], width).float() for name, width in widths.items())
 
 
 def compare(*arguments):

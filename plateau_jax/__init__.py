@@ -71,7 +71,6 @@ _IN_TORCH_BRIDGE = {
     "StepResult",
     "TrainStep",
     "TrainStepState",
-    "cached_arrays",
     "checkpoint_activations",
     "count_updates",
     "distribute",

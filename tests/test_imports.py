@@ -120,12 +120,6 @@ _ASKED = [
     ("matplotlib", "import plateau_jax as p; p.StagedCurve([(9, 1)]).plot()", "plot", "plot"),
     *(("torch", f"import torch_bridge; torch_bridge.{name}", name, "torch") for name in _TORCH_NAMES),
     ("torch", "from torch_bridge import count_updates, lambda_lr", "lambda_lr", "torch"),
-    (
-        "filelock",
-        "from torch_bridge import cached_arrays; cached_arrays(None, '', '')",
-        "cached_arrays",
-        "torch",
-    ),
 ]
 
 _ASK_ALL = """

@@ -12,7 +12,6 @@ from torch_bridge.core import NAMES_OF_PLATEAU_JAX, Curve, PlateauCurve, StagedC
 if TYPE_CHECKING:
     __version__: str
     from torch_bridge.checkpointing.checkpoints import Checkpoints
-    from torch_bridge.data.array_cache import cached_arrays
     from torch_bridge.data.loader import make_loader
     from torch_bridge.data.prefetching import prefetch
     from torch_bridge.distributed.activation_checkpointing import checkpoint_activations
@@ -51,7 +50,6 @@ __all__: list[str] = [
     "StepResult",
     "TrainStep",
     "TrainStepState",
-    "cached_arrays",
     "checkpoint_activations",
     "count_updates",
     "distribute",
@@ -81,7 +79,6 @@ _LAZY = {
     "StepResult": "torch_bridge.training.result",
     "TrainStep": "torch_bridge.training.step",
     "TrainStepState": "torch_bridge.training.snapshot",
-    "cached_arrays": "torch_bridge.data.array_cache",
     "checkpoint_activations": "torch_bridge.distributed.activation_checkpointing",
     "count_updates": "torch_bridge.schedulers.factories",
     "distribute": "torch_bridge.distributed.distribution",

@@ -3,8 +3,9 @@
 Measured are medians over the rounds, in which the contenders take turns: updates under DDP and FSDP2 by
 `TrainStep`, by hand-written loops with the same operations and collectives, by Lightning Fabric and by
 accelerate, on two processes, or on all GPUs where there are several; activations with and without
-`checkpoint_activations`; the time that training waits for a save; the second start of `cached_arrays`
-against the first. An update on 8 to 1,024 devices is estimated. Some six minutes on two cores.
+`checkpoint_activations`; the time that training waits for a save; the second start of train_bloom.py,
+which maps cached arrays into memory, against the first. An update on 8 to 1,024 devices is estimated. Some
+six minutes on two cores.
 
     pip install -e '.[test]'        (for Lightning Fabric and accelerate)
     python examples/benchmarks/scale.py
@@ -30,10 +31,11 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from updates_together import Size, run
 
-from torch_bridge import Checkpoints, TrainStep, cached_arrays, checkpoint_activations
+from torch_bridge import Checkpoints, TrainStep, checkpoint_activations
 
 sys.path.append(str(Path(__file__).parents[1]))  # the trainings, whose models and data these are
-from bloom_filters import SURNAMES, compare, encode, positions
+from bloom_filters import SURNAMES, compare, positions
+from train_bloom import cached
 from train_gpt import GPT, Block, loss_fn
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -149,11 +151,11 @@ def encoding(names: int, rounds: int) -> None:
             nonlocal newest
             if not again:
                 newest = Path(tempfile.mkdtemp(dir=folder))
-            cached_arrays(encode, SURNAMES, newest, count=names, **sizes)
+            cached(newest, count=names, **sizes)
 
         times = medians(rounds, {"the first": partial(start, False), "the second": partial(start, True)})
     first = times["the first"]
-    title = f"Two starts of train_bloom.py's data, {names:,} names, with cached_arrays: ms"
+    title = f"Two starts of train_bloom.py's data, {names:,} names, with joblib.Memory: ms"
     rows = [[name, own * 1e3, first / own] for name, own in times.items()]
     show(title, ["start", "ms", "times as fast"], rows)
     few = min(names, 4000)

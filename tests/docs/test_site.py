@@ -38,7 +38,6 @@ WITHOUT_EQUATION = {
         "plateau_jax.stack",
         "torch_bridge.Checkpoints",
         "torch_bridge.MetricLog",
-        "torch_bridge.cached_arrays",
         "torch_bridge.distribute",
         "torch_bridge.make_loader",
         "torch_bridge.prefetch",

@@ -1,1 +1,1 @@
-"""Cached arrays, a loader that resumes in the middle of an epoch, and prefetching to the device."""
+"""A loader that resumes in the middle of an epoch, and prefetching to the device."""
