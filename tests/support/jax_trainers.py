@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -9,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from support.jax_cases import assert_equal_bits, product
+from support.trainers import OF_PAGE, PEAK_OF_PAGE, whole_and_resumed
 
 import plateau_jax
 from plateau_jax import Curve, optax_schedule
@@ -46,6 +48,27 @@ class Watched:
         assert_equal_bits(
             np.stack([given[count] for count in counts]), product(curve, peak, np.array(counts), False)
         )
+
+
+def assert_resumed(
+    heading: str, folder: Path, state: Callable[[dict[str, Any]], Any], at: int = 100
+) -> dict[str, Any]:
+    """Compare a program of the page with the same one interrupted, and resumed at update `at`.
+
+    Args:
+        heading: That of the program.
+        folder: Where it runs.
+        state: Reads the state out of the program's names.
+        at: The first update of the resumed program.
+
+    Returns:
+        The names of the uninterrupted program at its end.
+    """
+    (whole, given), (resumed, given_later) = whole_and_resumed(heading, folder, watched)
+    given.assert_given(OF_PAGE, PEAK_OF_PAGE, range(200))
+    given_later.assert_given(OF_PAGE, PEAK_OF_PAGE, range(at, 200))
+    jax.tree.map(np.testing.assert_array_equal, state(resumed.names), state(whole.names))
+    return whole.names
 
 
 @contextmanager

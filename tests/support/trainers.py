@@ -29,6 +29,11 @@ OF_PAGE = PlateauCurve(200, warmup_steps=20, plateaus=[(0, 60)])
 """The curve of most programs there."""
 PEAK_OF_PAGE = 1e-2
 
+OF_LIGHTNING = r"ignore:`isinstance\(treespec, LeafSpec\)` is deprecated:FutureWarning"
+"""lightning 2.6 warns so under torch 2.13."""
+IN_AN_OLD_FOLDER = "ignore:Checkpoint directory .* exists and is not empty:UserWarning"
+"""Lightning warns if a run is resumed in the folder that it began in."""
+
 Used = list[list[float]]
 Noted = TypeVar("Noted")
 
@@ -111,6 +116,14 @@ def whole_and_resumed(
     assert 0 < len(resumed.lines) < lines
     assert resumed.lines == whole.lines[-len(resumed.lines) :]
     return (whole, of_whole), (resumed, of_resumed)
+
+
+def assert_resumed(heading: str, folder: Path, wanted: Used) -> None:
+    """Compare a program with the same one interrupted halfway: the rates used, and the weights."""
+    (whole, used), (resumed, used_later) = whole_and_resumed(heading, folder, rates_used)
+    assert used == wanted
+    assert used_later == wanted[len(wanted) // 2 :]
+    assert same_weights(resumed.names["model"], whole.names["model"])
 
 
 def net() -> nn.Sequential:

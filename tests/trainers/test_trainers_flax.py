@@ -1,14 +1,12 @@
 """flax under a curve, by the page's programs: nnx's optimizer and linen's `TrainState`, resumed."""
 
-import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 import pytest
 from flax import nnx
 from flax.training.train_state import TrainState
-from support.jax_trainers import watched
-from support.trainers import CURVE, OF_PAGE, PEAK, PEAK_OF_PAGE, whole_and_resumed
+from support.jax_trainers import assert_resumed
+from support.trainers import CURVE, PEAK
 
 from plateau_jax import optax_schedule
 
@@ -27,10 +25,7 @@ def state_of_linen(names):
     ("heading", "state"), [("flax nnx", state_of_nnx), ("flax linen", state_of_linen)], ids=["nnx", "linen"]
 )
 def test_resumed_it_is_as_uninterrupted(heading, state, tmp_path):
-    (whole, given), (resumed, given_later) = whole_and_resumed(heading, tmp_path, watched)
-    given.assert_given(OF_PAGE, PEAK_OF_PAGE, range(200))
-    given_later.assert_given(OF_PAGE, PEAK_OF_PAGE, range(100, 200))
-    jax.tree.map(np.testing.assert_array_equal, state(resumed.names), state(whole.names))
+    assert_resumed(heading, tmp_path, state)
 
 
 def test_the_steps_of_flax_count_calls_and_the_curve_counts_updates():

@@ -12,24 +12,15 @@ from lightning.pytorch.callbacks import LearningRateMonitor, ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.plugins import MixedPrecision
 from support import trainers
-from support.trainers import (
-    OF_PAGE,
-    PEAK_OF_PAGE,
-    rates_used,
-    same_weights,
-    train,
-    whole_and_resumed,
-)
+from support.trainers import IN_AN_OLD_FOLDER, OF_LIGHTNING, PEAK_OF_PAGE, rates_used, same_weights, train
 
 from plateau_jax import PlateauCurve
 from torch_bridge import make_loader
 
 pytestmark = [
     pytest.mark.slow,
-    # lightning 2.6 warns so under torch 2.13.
-    pytest.mark.filterwarnings(r"ignore:`isinstance\(treespec, LeafSpec\)` is deprecated:FutureWarning"),
-    # Lightning warns if a run goes on in its old folder, and of another folder that it has changed.
-    pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty:UserWarning"),
+    pytest.mark.filterwarnings(OF_LIGHTNING),
+    pytest.mark.filterwarnings(IN_AN_OLD_FOLDER),
 ]
 
 HEADING = "PyTorch Lightning"
@@ -78,13 +69,6 @@ def fit(module: Module, folder: Path, resume_from: Path | None = None, **options
     with rates_used() as used:
         trainer.fit(module, loader, ckpt_path=resume_from)
     return used, trainer
-
-
-def test_the_program_resumed_is_as_uninterrupted(tmp_path):
-    (whole, used), (resumed, used_later) = whole_and_resumed(HEADING, tmp_path, rates_used)
-    assert used == rates(OF_PAGE, range(200))
-    assert used_later == used[100:]
-    assert same_weights(resumed.names["model"], whole.names["model"])
 
 
 def test_resumed_in_mid_epoch_it_is_as_uninterrupted(tmp_path):

@@ -21,7 +21,7 @@ from lightning.pytorch.core.optimizer import LightningOptimizer
 from lightning.pytorch.plugins import MixedPrecision
 from lightning.pytorch.profilers import SimpleProfiler
 from support import trainers
-from support.trainers import same_weights
+from support.trainers import OF_LIGHTNING, same_weights
 from torch import Tensor
 
 from plateau_jax import PlateauCurve
@@ -29,8 +29,7 @@ from torch_bridge import TrainStep, make_loader
 
 pytestmark = [
     pytest.mark.slow,
-    # lightning 2.6 warns so under torch 2.13.
-    pytest.mark.filterwarnings(r"ignore:`isinstance\(treespec, LeafSpec\)` is deprecated:FutureWarning"),
+    pytest.mark.filterwarnings(OF_LIGHTNING),
     # Lightning warns of every checkpoint in a run with manual optimization: it comes after the update.
     pytest.mark.filterwarnings("ignore:Using ModelCheckpoint with manual optimization:UserWarning"),
     # Lightning warns of a checkpoint from another folder.

@@ -6,8 +6,8 @@ import numpy as np
 import optax
 import pytest
 from support.jax_cases import assert_equal_bits, product
-from support.jax_trainers import watched
-from support.trainers import CURVE, OF_PAGE, PEAK, PEAK_OF_PAGE, whole_and_resumed
+from support.jax_trainers import assert_resumed, watched
+from support.trainers import CURVE, OF_PAGE, PEAK, whole_and_resumed
 
 from plateau_jax import PlateauCurve, StagedCurve, optax_schedule
 
@@ -24,14 +24,10 @@ def through_bytes(tree):
 
 
 def test_resumed_it_is_as_uninterrupted(tmp_path):
-    heading = "optax: MultiSteps and apply_if_finite"
-    (whole, given), (resumed, given_later) = whole_and_resumed(heading, tmp_path, watched)
-    given.assert_given(OF_PAGE, PEAK_OF_PAGE, range(200))
     # Saved after 200 micro-batches, of which one was left out: between two updates.
-    given_later.assert_given(OF_PAGE, PEAK_OF_PAGE, range(99, 200))
-    states = [[end.names["params"], end.names["opt_state"]] for end in (resumed, whole)]
-    jax.tree.map(np.testing.assert_array_equal, *states)
-    assert int(whole.names["opt_state"].total_notfinite) == 1
+    heading, at = "optax: MultiSteps and apply_if_finite", 99
+    names = assert_resumed(heading, tmp_path, lambda names: [names["params"], names["opt_state"]], at)
+    assert int(names["opt_state"].total_notfinite) == 1
 
 
 def test_with_two_curves_and_an_average_of_the_weights_it_is_as_uninterrupted(tmp_path):

@@ -6,16 +6,21 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 import torch
-from support.trainers import PEAK_OF_PAGE, rates_used, same_weights, whole_and_resumed
+from support.trainers import (
+    IN_AN_OLD_FOLDER,
+    OF_LIGHTNING,
+    PEAK_OF_PAGE,
+    rates_used,
+    same_weights,
+    whole_and_resumed,
+)
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 
 pytestmark = [
     pytest.mark.slow,
-    # lightning 2.6 warns so under torch 2.13.
-    pytest.mark.filterwarnings(r"ignore:`isinstance\(treespec, LeafSpec\)` is deprecated:FutureWarning"),
-    # Lightning warns if a run goes on in its old folder.
-    pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty:UserWarning"),
+    pytest.mark.filterwarnings(OF_LIGHTNING),
+    pytest.mark.filterwarnings(IN_AN_OLD_FOLDER),
 ]
 
 

@@ -1,4 +1,4 @@
-"""Plain PyTorch under a curve, by the page's programs; and other schedulers beside it."""
+"""The page's programs in PyTorch, interrupted and resumed; a curve beside other schedulers."""
 
 from unittest.mock import patch
 
@@ -8,14 +8,16 @@ from support import trainers
 from support.runs import through_a_file
 from support.trainers import (
     CURVE,
+    IN_AN_OLD_FOLDER,
+    OF_LIGHTNING,
     OF_PAGE,
     PEAK,
     PEAK_OF_PAGE,
+    assert_resumed,
     rates,
     rates_used,
     same_weights,
     train,
-    whole_and_resumed,
 )
 from torch.optim import AdamW
 from torch.optim.lr_scheduler import ChainedScheduler, ExponentialLR, LambdaLR
@@ -41,10 +43,14 @@ def alternating(*parts):
     return [used for both in zip(*parts, strict=True) for used in both]
 
 
+@pytest.mark.filterwarnings(OF_LIGHTNING, IN_AN_OLD_FOLDER)
 @pytest.mark.parametrize(
     ("heading", "wanted"),
     [
         ("Plain PyTorch", rates(OF_PAGE, range(200), PEAK_OF_PAGE)),
+        ("Lightning Fabric", rates(OF_PAGE, range(200), PEAK_OF_PAGE)),
+        ("PyTorch Lightning", rates(OF_PAGE, range(200), PEAK_OF_PAGE)),
+        ("Hugging Face Trainer", rates(OF_PAGE, range(200), PEAK_OF_PAGE, groups=2)),
         (SEVERAL, alternating(rates(OF_PAGE, range(200), 0.02), rates(LINEAR, range(200), PEAK_OF_PAGE))),
         (
             SEQUENTIAL,
@@ -53,10 +59,7 @@ def alternating(*parts):
     ],
 )
 def test_resumed_it_is_as_uninterrupted(heading, wanted, tmp_path):
-    (whole, used), (resumed, used_later) = whole_and_resumed(heading, tmp_path, rates_used)
-    assert used == wanted
-    assert used_later == wanted[len(wanted) // 2 :]
-    assert same_weights(resumed.names["model"], whole.names["model"])
+    assert_resumed(heading, tmp_path, wanted)
 
 
 def test_in_a_sequence_it_is_as_a_scheduler_of_torch(tmp_path):

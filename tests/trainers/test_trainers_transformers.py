@@ -6,18 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 from support import trainers
-from support.trainers import (
-    CURVE,
-    OF_PAGE,
-    PAGE,
-    PEAK,
-    PEAK_OF_PAGE,
-    rates,
-    rates_used,
-    same_weights,
-    train,
-    whole_and_resumed,
-)
+from support.trainers import CURVE, OF_PAGE, PAGE, PEAK, rates, rates_used, same_weights, train
 from torch import nn
 from torch.optim import AdamW
 from transformers import Trainer, TrainingArguments
@@ -74,13 +63,6 @@ def fit(curve, folder, resume_from=None, overflow_at=0, trainer_class=None):
     with rates_used() as used:
         trainer.train(resume_from_checkpoint=resume_from)
     return trainer, used
-
-
-def test_the_program_resumed_is_as_uninterrupted(tmp_path):
-    (whole, used), (resumed, used_later) = whole_and_resumed(HEADING, tmp_path, rates_used)
-    assert used == rates(OF_PAGE, range(200), PEAK_OF_PAGE, groups=2)
-    assert used_later == used[100:]
-    assert same_weights(resumed.names["model"], whole.names["model"])
 
 
 @pytest.mark.parametrize("subclass", [True, False], ids=["subclass", "as is"])
