@@ -67,19 +67,3 @@ def test_the_estimate_is_that_of_its_formula(benchmark, capsys):
     benchmark["estimate"](1e9, 0.1, 25e9, 1)
     (row,) = re.findall(r"^ *8 .*", capsys.readouterr().out, re.MULTILINE)
     assert row.split()[2:4] == ["0.28", "36%"]
-
-
-@pytest.mark.parametrize(
-    ("option", "value", "message"),
-    [
-        ("--rounds", "0", "0 must be at least 1"),
-        ("--parameters", "-1", "-1 must be a positive number"),
-        ("--bandwidth", "nan", "nan must be a positive number"),
-        ("--overlap", "1.5", "1.5 must lie between 0 and 1"),
-    ],
-)
-def test_it_names_a_number_that_cannot_be(benchmark, capsys, option, value, message):
-    with pytest.raises(SystemExit) as stopped:
-        benchmark["main"]([option, value])
-    assert stopped.value.code == 2
-    assert f"argument {option}: {message}" in capsys.readouterr().err

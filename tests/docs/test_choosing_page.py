@@ -1,10 +1,9 @@
 """docs/choosing.md: its figures are those of the curves, and of the notebook."""
 
-import json
 import re
 
 import pytest
-from support.pages import ROOT
+from support.pages import ROOT, printed_by_the_notebook
 
 from plateau_jax import PlateauCurve, StagedCurve, outlook
 
@@ -29,9 +28,7 @@ def test_theory_of_twice_the_steps():
 
 
 def test_figures_of_the_notebook_are_what_it_printed():
-    notebook = json.loads((ROOT / "examples" / "choosing_a_curve.ipynb").read_text(encoding="utf-8"))
-    outputs = [output for cell in notebook["cells"] for output in cell.get("outputs", [])]
-    printed = "".join(line for output in outputs for line in output.get("text", []))
+    printed = printed_by_the_notebook()
     told = " ".join(line for line in PAGE.splitlines() if "the notebook]" in line.lower())
     figures = re.findall(r"\d\.\d+", told)
     assert len(figures) == 5

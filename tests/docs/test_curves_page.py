@@ -1,13 +1,12 @@
 """docs/curves.md: the notebook has its figures, an example its pictures."""
 
-import json
 import re
 import shutil
 
 import matplotlib.image
 import numpy as np
 import pytest
-from support.pages import ROOT
+from support.pages import ROOT, printed_by_the_notebook
 from support.programs import EXAMPLES, run
 
 pytestmark = pytest.mark.slow
@@ -17,9 +16,7 @@ PICTURES = ROOT / "docs" / "pictures"
 
 
 def test_figures_of_the_table_are_those_of_the_notebook():
-    notebook = json.loads((EXAMPLES / "choosing_a_curve.ipynb").read_text(encoding="utf-8"))
-    outputs = [output for cell in notebook["cells"] for output in cell.get("outputs", [])]
-    lines = "".join(line for output in outputs for line in output.get("text", [])).splitlines()
+    lines = printed_by_the_notebook().splitlines()
     table = re.findall(r"^\| (\w+ plateau) \|(.+)\|$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
     assert len(table) == 3
     for name, cells in table:

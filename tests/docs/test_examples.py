@@ -4,7 +4,7 @@ import re
 
 import numpy as np
 import pytest
-from support.programs import EXAMPLES, Program, assert_is_a_picture, number_after, run
+from support.programs import EXAMPLES, Program, assert_is_a_picture, assert_refused, number_after, run
 
 pytestmark = pytest.mark.slow
 
@@ -115,37 +115,15 @@ def test_branch_cooldowns_compares_merges_with_cooldowns(branched):
     ("script", "arguments", "message"),
     [
         ("train_digits.py", ["--plateau", "50", "60"], "past total_steps"),
-        ("train_digits.py", ["--warmup", "1000"], "warmup_steps = 1000"),
-        ("train_digits.py", ["--peak", "-1"], "peak_value = -1.0"),
         ("train_digits.py", ["--batch-size", "0"], "--batch-size 0"),
-        ("train_digits.py", ["--seed", "-1"], "--seed -1"),
-        ("sweep.py", ["--steps", "0"], "total_steps = 0"),
         ("sweep.py", ["--peak", "nan"], "--peak nan"),
-        ("sweep.py", ["--rounds", "0"], "--rounds must be at least 1"),
         ("sweep.py", ["--output", "sweep.xyz"], "--output sweep.xyz"),
-        ("branch_cooldowns.py", ["--warmup", "2000"], "steps = -1000 must be at least 0"),
         ("branch_cooldowns.py", ["--cooldowns", "5", "0", "5"], "steps = 0 must be at least 1"),
-        ("branch_cooldowns.py", ["--every", "0"], "every = 0 must"),
-        ("branch_cooldowns.py", ["--peak", "nan"], "--peak nan"),
-        ("branch_cooldowns.py", ["--seed", "-1"], "--seed -1"),
-        ("branch_cooldowns.py", ["--seeds", "0"], "--seeds 0 must be at least 1"),
-        ("branch_cooldowns.py", ["--output", "runs.xyz"], "--output runs.xyz"),
         ("branch_cooldowns.py", ["--output", "/dev/null/a.png"], "a.png can't be written: Not a directory"),
-        ("train_digits.py", ["--output", "/dev/null/a.png"], "a.png can't be written: Not a directory"),
-        ("sweep.py", ["--output", "/dev/null/a.png"], "a.png can't be written: Not a directory"),
-        ("train_lstm.py", ["--output", "/dev/null/a.png"], "a.png can't be written: Not a directory"),
-        ("train_bloom.py", ["--data", "/dev/null/a"], "--data /dev/null/a can't be written: Not a directory"),
-        ("train_gpt.py", ["--checkpoints", "/dev/null/a"], "--checkpoints /dev/null/a can't be written"),
-        ("train_flax.py", ["--checkpoint", "/dev/null/a"], "--checkpoint /dev/null/a can't be written"),
     ],
 )
 def test_a_bad_argument_is_named_in_one_line(tmp_path, script, arguments, message):
-    status, output, errors = Program(EXAMPLES / script, *arguments, folder=tmp_path).finish()
-    assert status == 2, errors
-    assert output == ""
-    assert message in errors.splitlines()[-1]
-    assert "Traceback" not in errors
-    assert list(tmp_path.iterdir()) == []
+    assert_refused(tmp_path, script, arguments, 2, message, device=())
 
 
 def test_benchmark_prints_every_table(tmp_path):

@@ -4,11 +4,10 @@ import re
 import sys
 from unittest.mock import patch
 
-import matplotlib.image
 import numpy as np
 import pytest
 import torch
-from support.programs import EXAMPLES, Program, finish
+from support.programs import EXAMPLES, Program, assert_is_a_picture, finish
 
 pytestmark = pytest.mark.slow
 
@@ -97,9 +96,7 @@ def test_the_figures_of_the_most_frequent_are_those_of_the_names(bloom_filters, 
 def test_it_measures_both_ways_and_draws_a_picture(trained):
     folder, lines = trained
     assert re.fullmatch(r"4,000 names row by row \d+ ms, at once [\d.]+ ms: \d+ times as fast", lines[-1])
-    pixels = matplotlib.image.imread(folder / "new" / "bloom.png")
-    assert min(pixels.shape[:2]) > 500
-    assert len(np.unique(pixels.sum(-1))) > 100
+    assert_is_a_picture(folder / "new" / "bloom.png")
 
 
 def test_interrupted_and_resumed_is_as_uninterrupted_and_builds_nothing_again(trained, tmp_path):
@@ -141,18 +138,7 @@ def test_interrupted_and_resumed_is_as_uninterrupted_and_builds_nothing_again(tr
     ("arguments", "code", "message"),
     [
         (["--resume"], 2, "--resume: there is no checkpoint train_bloom.pt"),
-        (
-            ["--hashes", "0"],
-            2,
-            "--count, --bits, --hashes, --epochs, --batch-size, --hidden, --every must be",
-        ),
         (["--output", "bloom.xyz"], 2, "--output bloom.xyz must end in .png"),
-        (
-            ["--checkpoint", "/dev/null/a.pt"],
-            2,
-            "--checkpoint /dev/null/a.pt can't be written: Not a directory",
-        ),
-        (["--device", "nowhere"], 2, "--device nowhere: "),
         (["--peak", "nan", "--count", "2000"], 1, "train_bloom.py: Invalid learning rate: nan"),
         (["--count", "100"], 1, "train_bloom.py: 80 samples give no batch of batch_size = 512"),
     ],

@@ -4,7 +4,6 @@ import math
 import shutil
 
 import pytest
-import torch
 from support.programs import assert_refused, finish, interrupt, later_lines, number_after, start, torchrun
 
 from torch_bridge import Checkpoints, MetricLog
@@ -24,8 +23,6 @@ REFUSED = [
     (["--peak", "nan"], 1, "train_gpt.py: Invalid learning rate: nan"),
     (["--device", "nowhere"], 2, "--device nowhere: "),
 ]
-if not torch.cuda.is_available():
-    REFUSED += [(["--device", "cuda"], 2, "--device cuda: ")]
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,6 @@
 """The README and the pages of `docs/`: their sections, and the blocks of code in each."""
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +10,13 @@ from markdown_it import MarkdownIt
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
 PAGES = (README, *sorted((ROOT / "docs").rglob("*.md")))
+
+
+def printed_by_the_notebook() -> str:
+    """The text of all outputs that are stored in it."""
+    notebook = json.loads((ROOT / "examples" / "choosing_a_curve.ipynb").read_text(encoding="utf-8"))
+    outputs = [output for cell in notebook["cells"] for output in cell.get("outputs", [])]
+    return "".join(line for output in outputs for line in output.get("text", []))
 
 
 @dataclass(frozen=True)

@@ -180,12 +180,19 @@ def later_lines(lines: Sequence[str], updates: int) -> list[str]:
     return later
 
 
-def assert_refused(folder: Path, script: str, arguments: Sequence[str], status: int, message: str) -> None:
-    """Check that it names the wrong argument in one line, and leaves no file."""
-    device = [] if "--device" in arguments else ["--device", "cpu"]
-    found, output, errors = Program(EXAMPLES / script, *arguments, *device, folder=folder).finish()
+def assert_refused(
+    folder: Path,
+    script: str,
+    arguments: Sequence[object],
+    status: int,
+    message: str,
+    device: Sequence[str] = ("--device", "cpu"),
+) -> None:
+    """Check that it names the wrong argument in one line, and changes no file."""
+    before = sorted(folder.rglob("*"))
+    found, output, errors = Program(EXAMPLES / script, *device, *arguments, folder=folder).finish()
     assert found == status, errors
     assert output == ""
     assert message in errors.splitlines()[-1]
     assert "Traceback" not in errors
-    assert list(folder.iterdir()) == []
+    assert sorted(folder.rglob("*")) == before
