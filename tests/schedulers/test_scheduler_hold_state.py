@@ -1,6 +1,5 @@
 """The state of a scheduler with a held clock: resumed as if never stopped, and what is refused."""
 
-import copy
 from typing import Any
 
 import pytest
@@ -88,65 +87,6 @@ def test_a_state_from_before_there_were_rules() -> None:
         held.scheduler.load_state_dict(state)
     held.scheduler.load_state_dict(state, strict=False)
     held.check(5, 5)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"clock": -1},
-        {"clock": 6},
-        {"clock": 1.5},
-        {"clock": None},
-        {"hold": None},
-        {"hold": 5},
-        {"hold": []},
-        {"hold": [{}]},
-        {"hold": [{"rule": PATIENT.to_dict()}]},
-        {"hold": [{"rule": PATIENT.to_dict(), "state": {}}]},
-        {"hold": [{"rule": PATIENT.to_dict(), "state": None}]},
-        {"updates": 1.0},
-        {"updates": -1},
-        {"filled": -1},
-        {"stale": 2**31},
-        {"best": 1},
-        {"best": None},
-        {"best": float("nan")},
-        {"best": 0.1},
-        {"total": 1e39},
-        {"more": 1},
-    ],
-    ids=str,
-)
-def test_a_damaged_state_is_refused(change: dict[str, Any]) -> None:
-    run = HeldRun(CURVE, PATIENT)
-    for _ in range(5):
-        run.update(0.5)
-    state = copy.deepcopy(run.scheduler.state_dict())
-    if change.keys() <= {"clock", "hold"}:
-        state |= change
-    else:
-        state["hold"][0]["state"] |= change
-    run.update(0.4)
-    before = run.scheduler.state_dict()
-    with pytest.raises(ValueError, match=r"state_dict|clock|updates"):
-        run.scheduler.load_state_dict(state)
-    assert run.scheduler.state_dict() == before
-    if "clock" not in change:
-        run.scheduler.load_state_dict(state, strict=False)
-        run.check(3, 5)
-
-
-@pytest.mark.parametrize("strict", [True, False])
-def test_beside_a_rule_the_updates_do_not_stand_for_the_clock(strict: bool) -> None:
-    saved, run = HeldRun(CURVE, PATIENT), HeldRun(CURVE, PATIENT)
-    for _ in range(5):
-        saved.update(0.5)
-    state: Any = saved.scheduler.state_dict()
-    del state["clock"]
-    before = run.scheduler.state_dict()
-    with pytest.raises(ValueError, match="it has no 'clock'"):
-        run.scheduler.load_state_dict(state, strict)
-    assert run.scheduler.state_dict() == before
 
 
 LONG = StagedCurve([(3, 1.0), (40,), (10, 0.0)])

@@ -3,7 +3,6 @@
 import copy
 import io
 import pickle
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -79,53 +78,6 @@ def test_a_plain_lambda_lr_can_be_taken_over(steps, peak):
         run.advance(1)
 
 
-@pytest.mark.parametrize("strict", [True, False])
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"last_epoch": 2.5},
-        {"last_epoch": None},
-        {"_step_count": "3"},
-        {"base_lrs": None},
-        {"base_lrs": [None]},
-        {"base_lrs": [-0.1]},
-        {"base_lrs": [float("nan")]},
-        {"base_lrs": []},
-        {"base_lrs": [0.1, 0.1]},
-        {"last_epoch": -2},
-        {"last_epoch": -5},
-    ],
-    ids=str,
-)
-def test_what_is_no_state_is_refused(change, strict):
-    run = Run([CURVE], [0.1])
-    state = run.scheduler.state_dict() | change
-    run.advance(3)
-
-    def load():
-        with pytest.raises(ValueError, match=r"state_dict|base_lrs|last_epoch"):
-            run.scheduler.load_state_dict(state, strict=strict)
-
-    assert _unchanged(run, load)
-
-
-@pytest.mark.parametrize(
-    "rates", [..., None, 0.1, [], [0.1], [0.1] * 3, [0.1, None], [0.1, float("nan")], [0.1, -1.0]], ids=str
-)
-def test_rates_that_are_missing_or_not_one_a_group_are_refused(rates):
-    run = Run([CURVE, CURVE], [0.1, 0.2])
-    state = run.scheduler.state_dict() | {"rates": rates}
-    if rates is ...:
-        del state["rates"]
-    run.advance(3)
-
-    def load():
-        with pytest.raises(ValueError, match=r"rates|not the state of a LambdaLR"):
-            run.scheduler.load_state_dict(state)
-
-    assert _unchanged(run, load)
-
-
 @pytest.mark.parametrize("hold", [None, HoldUntilFlat(5, limit=20)], ids=("plain", "held"))
 def test_a_refusal_is_a_few_lines_whatever_the_curves(hold):
     """A staircase of 300 stages prints as more than ten thousand characters."""
@@ -142,41 +94,6 @@ def test_a_refusal_is_a_few_lines_whatever_the_curves(hold):
         with pytest.raises(ValueError, match="the curves differ from step 7 on") as caught:
             after.load_state_dict(through_a_file(before.state_dict()))
         assert len(str(caught.value)) < 900
-
-
-@pytest.mark.parametrize("path", ["a/state.pt", b"state.pt", Path("state.pt")], ids=repr)
-@pytest.mark.parametrize("strict", [True, False])
-def test_a_path_in_place_of_a_state_is_told(path, strict):
-    optimizer = optimizer_with([0.1])
-    for scheduler in (
-        lambda_lr(optimizer, CURVE),
-        lambda_lr(optimizer, CURVE, hold=HoldUntilFlat(5, limit=20)),
-        follow(optimizer, "momentum", CURVE),
-    ):
-        with pytest.raises(ValueError, match=r"is a path, .*load the file first, load_state_dict\(torch"):
-            scheduler.load_state_dict(path, strict=strict)
-
-
-@pytest.mark.parametrize("state", [None, {}, [], {"last_epoch": 3}, 5], ids=repr)
-def test_what_is_no_state_at_all_is_refused(state):
-    with pytest.raises(ValueError, match="state_dict is not the state of a LambdaLR"):
-        lambda_lr(optimizer_with([0.1]), CURVE).load_state_dict(state)
-
-
-@pytest.mark.parametrize("name", ["last_epoch", "base_lrs", "rates"])
-def test_what_a_state_lacks_is_named(name):
-    scheduler = lambda_lr(optimizer_with([0.1]), CURVE)
-    state = dict(scheduler.state_dict())
-    del state[name]
-    with pytest.raises(ValueError, match=f"is not the state of a LambdaLR: it has no '{name}'$"):
-        scheduler.load_state_dict(state)
-
-
-@pytest.mark.parametrize("curves", [5, [5], [{}], [], [CURVE.to_dict() | {"decay_shape": "square"}]], ids=str)
-def test_curves_that_are_none_are_refused(curves):
-    scheduler = lambda_lr(optimizer_with([0.1]), CURVE)
-    with pytest.raises(ValueError):  # noqa: PT011 - each names something else
-        scheduler.load_state_dict(scheduler.state_dict() | {"curves": curves})
 
 
 def test_a_checkpoint_stays_small_after_many_steps():

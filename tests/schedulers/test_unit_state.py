@@ -143,37 +143,6 @@ def test_another_curve_is_asked_for_its_past_up_to_the_clock(
 
 
 @kinds
-@pytest.mark.parametrize("strict", [True, False])
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"consumed": -1},
-        {"consumed": 2.0},
-        {"consumed": None},
-        {"consumed": True},
-        {"consumed": ...},
-        {"consumed": 99},
-        {"consumed": 2**62 + 8, "clock": 2**59 + 1},
-        {"unit": 0},
-        {"unit": 8.0},
-        {"unit": "8"},
-        {"unit": 5},
-        {"clock": 3},
-        {"clock": 2.0},
-        {"clock": ...},
-    ],
-    ids=str,
-)
-def test_a_damaged_state_is_refused(kind: str, change: dict[str, Any], strict: bool) -> None:
-    run = CountedRun(kind, CURVE, 8)
-    run.update(20)
-    state = {**run.part.state_dict(), **change}
-    state = {name: value for name, value in state.items() if value is not ...}
-    run.update(20)
-    _refused(run, state, r"state_dict|consumed|unit|clock", strict=strict)
-
-
-@kinds
 def test_a_clock_that_would_be_too_much_in_the_other_unit_is_refused(kind: str) -> None:
     saved, run = CountedRun(kind, CURVE, 1), CountedRun(kind, CURVE, 8)
     saved.update(2**60)

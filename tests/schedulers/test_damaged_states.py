@@ -1,0 +1,118 @@
+"""A damaged state, or something else in place of a state, is refused and changes nothing."""
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.held import CURVE, PATIENT
+from support.runs import optimizer_with
+
+from torch_bridge import follow, lambda_lr
+
+
+class _Run:
+    """One of four kinds of a scheduler, or a follower, for two groups."""
+
+    def __init__(self, kind: str) -> None:
+        self.optimizer = optimizer_with([0.1, 0.1], weight_decay=0.5)
+        options: dict[str, Any] = {
+            "plain": {},
+            "held": {"hold": PATIENT},
+            "counted": {"unit": 8, "count": lambda: 20},
+            "follower": {},
+        }
+        if kind == "follower":
+            self.part: Any = follow(self.optimizer, "weight_decay", CURVE)
+        else:
+            self.part = lambda_lr(self.optimizer, CURVE, **options[kind])
+        self.metric = [0.5] if kind == "held" else []
+
+    def advance(self, updates: int) -> None:
+        for _ in range(updates):
+            self.optimizer.step()
+            self.part.step(*self.metric)
+
+    def shown(self) -> str:
+        groups = [{**group, "params": None} for group in self.optimizer.param_groups]
+        return str((self.part.state_dict(), groups))
+
+
+NAN = float("nan")
+RULE = PATIENT.to_dict()
+_DAMAGE: dict[str, dict[str, list[Any]]] = {
+    "plain": {
+        "last_epoch": [2.5, None, -2, ...],
+        "_step_count": ["3"],
+        "base_lrs": [None, [None] * 2, [0.1, -0.1], [0.1, NAN], [], [0.1], [0.1] * 3, ...],
+        "rates": [None, 0.1, [], [0.1], [0.1] * 3, [0.1, None], [0.1, NAN], [0.1, -1.0], ...],
+    },
+    "held": {
+        "clock": [-1, 6, 1.5, None, ...],
+    },
+    "counted": {
+        "consumed": [-1, 2.0, None, True, 1, 2**62 + 8, ...],
+        "unit": [0, 8.0, "8", 5],
+        "clock": [3, 2.0, ...],
+    },
+    "follower": {
+        "last_epoch": [-1, 1.5, None, ...],
+        "key": ["momentum", ["weight_decay", 0], None, ...],
+        "base_values": [None, [0.5], [0.5, None], [0.5, -0.5], ...],
+    },
+}
+_CASES = [
+    (kind, name, value)
+    for kind, names in _DAMAGE.items()
+    for name, values in names.items()
+    for value in values
+]
+# With strict=False these are not read.
+_CURVES: list[Any] = [5, [5] * 2, [{}] * 2, [], [CURVE.to_dict()]]
+_UNREAD = [(kind, "curves", curves) for kind in _DAMAGE for curves in _CURVES]
+_HOLDS: list[Any] = [None, 5, [], [{}], [{"rule": RULE}], [{"rule": RULE, "state": {}}]]
+_UNREAD += [("held", "hold", hold) for hold in _HOLDS]
+_IN_A_HOLD = {"updates": 1.0, "filled": -1, "stale": 2**31, "best": 0.1, "total": 1e39, "more": 1}
+_UNREAD += [("held", name, value) for name, value in _IN_A_HOLD.items()]
+
+
+def _damaged(run: _Run, name: str, value: Any) -> Any:
+    state = copy.deepcopy(run.part.state_dict())
+    if name in _IN_A_HOLD:
+        state["hold"][0]["state"][name] = value
+    elif value is ...:
+        del state[name]
+    else:
+        state[name] = value
+    return state
+
+
+@pytest.mark.parametrize(("kind", "name", "value"), [*_CASES, *_UNREAD], ids=str)
+def test_damage_is_refused(kind: str, name: str, value: Any) -> None:
+    run = _Run(kind)
+    run.advance(5)
+    state = _damaged(run, name, value)
+    run.advance(1)
+    before = run.shown()
+    for strict in (True, False):
+        if not strict and (kind, name, value) in _UNREAD:
+            run.part.load_state_dict(state, strict=False)
+            assert run.part.last_epoch == 5
+        else:
+            with pytest.raises(ValueError):  # noqa: PT011 - each names something else
+                run.part.load_state_dict(state, strict=strict)
+            assert run.shown() == before
+
+
+@pytest.mark.parametrize("kind", _DAMAGE)
+@pytest.mark.parametrize("strict", [True, False])
+def test_what_is_not_a_state_is_refused(kind: str, strict: bool) -> None:
+    run, other = _Run(kind), _Run("plain" if kind == "follower" else "follower")
+    before = run.shown()
+    for path in ("a/state.pt", b"state.pt", Path("state.pt")):
+        with pytest.raises(ValueError, match=r"is a path, .*load the file first, load_state_dict\(torch"):
+            run.part.load_state_dict(path, strict=strict)
+    for state in (None, {}, [], {"last_epoch": 3}, 5, other.part.state_dict()):
+        with pytest.raises(ValueError, match=r"state_dict (is not the state of|was saved)"):
+            run.part.load_state_dict(state, strict=strict)
+    assert run.shown() == before
