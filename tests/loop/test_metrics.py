@@ -86,9 +86,11 @@ def test_a_log_is_bounded_and_keeps_no_aux() -> None:
     assert kept() is None
 
 
-def test_a_path_is_no_state() -> None:
-    with pytest.raises(ValueError, match="load the file first"):
-        MetricLog().load_state_dict("log.pt")  # type: ignore[arg-type]  (that is what is tested)
+def test_what_is_not_a_state_is_refused() -> None:
+    wrong: list[Any] = ["log.pt", {}, {"rows": 3}, {"rows": [3]}]
+    for state in wrong:
+        with pytest.raises(ValueError, match="not the state of a MetricLog"):
+            MetricLog().load_state_dict(state)
 
 
 def test_one_read_a_flush() -> None:

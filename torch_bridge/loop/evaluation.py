@@ -40,24 +40,20 @@ def evaluate(
     precision: PrecisionName = "fp32",
     carry: Any = None,
 ) -> float | dict[str, float]:
-    """The mean loss over all batches, or each of several means.
+    """The mean loss over all batches, or each of several means, without gradients and in evaluation mode.
 
-        Σ sum / Σ weight    where loss_fn returns pairs
-        Σ mean / batches    where it returns means
+        Σ sum / Σ weight    if loss_fn returns pairs
+        Σ mean / batches    if it returns means
 
-    The sums are float64.
+    The sums are float64, and the host synchronizes with the device once, at the end. Afterwards every module
+    has its mode again. `loss_fn` is not compiled: a step built with `compile=True` compiles its own copy.
 
-    The model runs without gradients and in evaluation mode; afterwards every module's mode is restored. The
-    host synchronizes with the device once, at the end. `loss_fn` is not compiled: a step built with
-    `compile=True` compiles its own copy.
-
-    With several ranks, every rank calls this with its own batches (those of
-    `make_loader(..., training=False)` hold every sample once). The sums run over all ranks, and every rank
-    gets the same loss. All ranks run the model equally often, as a sharded model needs. A rank without
-    another batch runs the model on its last batch again, or on another rank's batch if it had none, and
-    ignores the result. If `batches` has a length on every rank, the ranks agree once on the number of passes,
-    otherwise before every pass. An error on one rank is raised only there: the others wait until that rank
-    ends, or until the timeout of the process group.
+    With several ranks, every rank calls this with its own batches (those of `make_loader(...,
+    training=False)` hold every sample once). The sums run over all ranks, and every rank gets the same loss.
+    A sharded model must run equally often on all ranks, so a rank without another batch repeats its last one
+    (or another rank's first) and ignores the result. If `batches` has a length on every rank, the ranks agree
+    once on the number of passes, otherwise before every pass. After an error on one rank the others wait
+    until that rank ends, or until the timeout of the process group.
 
     Args:
         model: The module that `loss_fn` is called with; with several ranks, in its wrapper.
@@ -69,11 +65,11 @@ def evaluate(
         carry: The initial recurrent state, as for `TrainStep`; it goes from batch to batch within a rank.
 
     Returns:
-        The loss, or a dictionary of numbers; not finite where the total weight is zero.
+        The loss, or a dictionary of numbers; not finite if the total weight is zero.
 
     Raises:
         TypeError, ValueError: What `TrainStep` raises for the same arguments and the same loss; no
-            batch at all, in any rank; a dictionary with other names than that of the batch before.
+            batch on any rank; a dictionary with other names than that of the batch before.
         RuntimeError: Several ranks without a process group.
 
     >>> model = nn.Linear(2, 1)

@@ -1,4 +1,4 @@
-"""What an evaluation adds up: the loss, or several means under their names."""
+"""The sums of an evaluation: of the loss, or of several means under their names."""
 
 import math
 from collections.abc import Mapping
@@ -28,12 +28,9 @@ class Measures(Protocol):
 
 
 def measured(value: Any) -> dict[str, Loss]:
-    """What a loss function returned, each under its name.
+    """The losses that a loss function returned, each under its name.
 
-    In a dictionary sums may be integers, such as a number of right answers, or plain numbers.
-
-    Raises:
-        TypeError, ValueError: As `as_loss`; a dictionary without entries, or with keys that are no names.
+    In a dictionary a sum may be an integer, such as a number of right answers, or a plain number.
     """
     if not isinstance(value, Mapping):
         return {_LOSS: as_loss(value)}
@@ -59,53 +56,48 @@ def _floating(total: Any) -> Any:
 
 
 class Sums:
-    """The sums and weights so far, of one rank, in float64: they run over a whole data set.
+    """The sums and weights of one rank's batches, in float64 because they run over a whole data set.
 
     Args:
-        first: What the first batch gave.
+        first: The losses of the first batch, which says what the others must be.
     """
 
     def __init__(self, first: Mapping[str, Loss]) -> None:
-        self.first = first
-        self._totals: dict[str, Any] = dict.fromkeys(first, 0.0)
-        self._weights: dict[str, Any] = dict.fromkeys(first, 0.0)
+        self._first = first
+        self._sums: dict[str, list[Any]] = {name: [0.0, 0.0] for name in first}
 
     def add(self, found: Mapping[str, Loss]) -> None:
-        """Add those of a batch.
+        """Add the losses of a batch.
 
         Raises:
             TypeError: Other names, or means in place of pairs.
         """
-        if found.keys() != self.first.keys():
-            raise TypeError(f"loss_fn returned {_named(found)} for one batch and {_named(self.first)} before")
+        if found.keys() != self._first.keys():
+            raise TypeError(
+                f"loss_fn returned {_named(found)} for one batch and {_named(self._first)} before"
+            )
         for name, loss in found.items():
-            check_kind(loss, self.first[name])
-            self._totals[name] = self._totals[name] + loss.total.double()
-            part = 1.0 if loss.weight is None else loss.weight
-            self._weights[name] = self._weights[name] + (part.double() if isinstance(part, Tensor) else part)
+            check_kind(loss, self._first[name])
+            weight = 1.0 if loss.weight is None else loss.weight
+            sums = self._sums[name]
+            sums[0] = sums[0] + loss.total.double()
+            sums[1] = sums[1] + (weight.double() if isinstance(weight, Tensor) else weight)
 
     def read(self) -> dict[str, tuple[bool, float, float]]:
-        """Whether it is of means, sum and weight of each. Synchronizes with the device once."""
-        totals, weights = list(self._totals.values()), list(self._weights.values())
-        device = next((total.device for total in totals if total.device.type != "cpu"), None)
-        values = [
-            value.to(device)
-            if isinstance(value, Tensor)
-            else torch.tensor(value, dtype=torch.float64, device=device)
-            for value in (*totals, *weights)
-        ]
-        numbers = cast("list[float]", torch.stack(values).tolist())
-        count = len(self.first)
+        """Whether it is of means, sum and weight of each name. Synchronizes with the device once."""
+        values = [value for sums in self._sums.values() for value in sums]
+        devices = (value.device for value in values if isinstance(value, Tensor))
+        device = next((device for device in devices if device.type != "cpu"), None)
+        together = torch.stack([torch.as_tensor(v, dtype=torch.float64, device=device) for v in values])
+        rows = cast("list[list[float]]", together.view(-1, 2).tolist())
         return {
             name: (loss.weight is None, total, weight)
-            for (name, loss), total, weight in zip(
-                self.first.items(), numbers[:count], numbers[count:], strict=True
-            )
+            for (name, loss), (total, weight) in zip(self._first.items(), rows, strict=True)
         }
 
 
 def read_means(sums: Sums | None) -> Any:
-    """Σ sum / Σ weight of each name over all ranks, in their order, from the sums of this one. Synchronizes.
+    """Σ sum / Σ weight of each name over all ranks, from the sums of this rank. Synchronizes.
 
     Raises:
         ValueError: No rank has any.

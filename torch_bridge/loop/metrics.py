@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from torch_bridge.core import checks
-from torch_bridge.schedulers.resume import check_no_path
 from torch_bridge.training.result import StepResult
 
 _NAMES_OF_COUNTS = "applied", "skipped", "clock", "consumed"
@@ -16,21 +15,20 @@ _COUNTS = len(_NAMES_OF_COUNTS)
 
 
 class MetricLog:
-    """Keeps the results of updates on the device, and makes rows of numbers once in many updates.
+    """A log that keeps results on the device, and makes rows of numbers once in many updates.
 
     A call returns the newest row if it has made rows, else None: print it, or show it in a progress bar. To
     make rows, the log copies all results from the device at once, which synchronizes with it. `flush` makes
-    rows immediately; `every` counts from then on. `state_dict` and `load_state_dict` are for checkpoints.
-    `state_dict` makes rows too, but does not change when calls return one.
+    rows immediately; `every` counts from then on. `state_dict` makes rows too, but does not change when calls
+    return one.
 
     Args:
-        every: Rows are made once in so many updates.
-        keep: How many of the newest rows are kept and saved; None for all, without bound.
+        every: Number of updates between rows.
+        keep: Number of newest rows that are kept and saved; None for all, without bound.
 
     Attributes:
         rows: A dictionary for each update, the newest last: "loss", "grad_norm", "lr" (a float, or a list
-            of one per parameter group), "applied", "skipped", "clock",
-            "consumed".
+            of one per parameter group), "applied", "skipped", "clock", "consumed".
 
     Raises:
         TypeError, ValueError: `every` or `keep` is not a positive integer.
@@ -107,7 +105,6 @@ class MetricLog:
         Raises:
             ValueError: Not the state of a log. Nothing was changed.
         """
-        check_no_path(state_dict)
         rows = state_dict.get("rows") if isinstance(state_dict, Mapping) else None
         if not isinstance(rows, list) or not all(isinstance(row, dict) for row in cast("list[Any]", rows)):
             raise ValueError("state_dict is not the state of a MetricLog")

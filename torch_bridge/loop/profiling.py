@@ -1,4 +1,4 @@
-"""Where the time of an update goes."""
+"""`profile`: where the time of an update goes."""
 
 import os
 from collections.abc import Callable, Iterable
@@ -10,11 +10,7 @@ from torch.profiler import ProfilerActivity, record_function
 
 _WARM_UPS = 8
 _UPDATES = 5
-_WAITS = (
-    "cudaStreamSynchronize",
-    "cudaDeviceSynchronize",
-    "cudaEventSynchronize",
-)
+_WAITS = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize")
 
 
 def profile(step: Callable[[Any], Any], batches: Iterable[Any], directory: str | os.PathLike[str]) -> str:
