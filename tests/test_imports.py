@@ -13,7 +13,7 @@ from packaging.version import Version
 
 import plateau_jax
 import torch_bridge
-from plateau_jax import checks
+from plateau_jax import checks, lazy_names
 
 _PROGRAM = """
 import sys
@@ -229,20 +229,18 @@ def test_every_public_name_is_there():
 _HANDED_ON = {"Curve", "PlateauCurve", "StagedCurve"}
 _IN_BOTH = {"multiplier"}
 """Each package has its own."""
+_SHARED = _HANDED_ON | _IN_BOTH
 
 
 def test_torch_bridge_hands_on_the_curves():
-    assert set(torch_bridge.__all__) & set(plateau_jax.__all__) == _HANDED_ON | _IN_BOTH
+    assert set(torch_bridge.__all__) & set(plateau_jax.__all__) == _SHARED
     for name in _HANDED_ON:
         assert getattr(torch_bridge, name) is getattr(plateau_jax, name)
 
 
 _ELSEWHERE = [
-    *((plateau_jax, name, torch_bridge) for name in torch_bridge._LAZY if name not in _IN_BOTH),
-    *(
-        (torch_bridge, name, plateau_jax)
-        for name in sorted({*plateau_jax.__all__, *_JAX_NAMES} - _HANDED_ON - _IN_BOTH)
-    ),
+    *((plateau_jax, name, torch_bridge) for name in sorted({*torch_bridge.__all__} - _SHARED)),
+    *((torch_bridge, name, plateau_jax) for name in sorted({*plateau_jax.__all__, *_JAX_NAMES} - _SHARED)),
 ]
 
 
@@ -269,10 +267,10 @@ def test_the_version_of_a_checkout_that_was_not_installed():
 
 
 def test_public_classes_of_torch_bridge_are_pickled_by_the_name_of_their_module():
-    for name in torch_bridge._LAZY:
+    for name in torch_bridge.__all__:
         found = getattr(torch_bridge, name)
         assert pickle.loads(pickle.dumps(found)) is found
-        assert torch_bridge._LAZY[name] == found.__module__
+        assert name in _HANDED_ON or lazy_names._modules_of("torch_bridge")[name] == found.__module__
 
 
 def test_other_names_are_not():

@@ -1,7 +1,6 @@
 """All that this package takes from `plateau_jax`."""
 
-import plateau_jax
-from plateau_jax import Curve, PlateauCurve, Segments, StagedCurve, checks, stack
+from plateau_jax import Curve, PlateauCurve, Segments, StagedCurve, checks, lazy_names, stack
 from plateau_jax.arithmetic import Operations
 from plateau_jax.arithmetic import multiply as multiply_levels
 from plateau_jax.curve_warning import at_this_line, silent, warn
@@ -14,7 +13,6 @@ from plateau_jax.segments import joined as decode_table
 __all__ = [
     "CHUNK",
     "HOST",
-    "NAMES_OF_PLATEAU_JAX",
     "Curve",
     "Operations",
     "PlateauCurve",
@@ -26,6 +24,7 @@ __all__ = [
     "decide",
     "decode_table",
     "evaluate_table",
+    "lazy_names",
     "multiply_levels",
     "rules_of",
     "silent",
@@ -33,6 +32,3 @@ __all__ = [
     "start",
     "warn",
 ]
-
-NAMES_OF_PLATEAU_JAX = {*plateau_jax.__all__, *plateau_jax._LAZY}
-"""Its public names; those that need JAX too, whether JAX is installed or not."""

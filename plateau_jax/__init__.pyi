@@ -1,0 +1,62 @@
+"""The public names: what type checkers see, and from where `lazy_names` imports each on first use."""
+
+from plateau_jax.batch_plan import BatchPlan as BatchPlan
+from plateau_jax.comparison import (
+    Comparison as Comparison,
+)
+from plateau_jax.comparison import (
+    compare as compare,
+)
+from plateau_jax.curve import Curve as Curve
+from plateau_jax.curve_warning import CurveWarning as CurveWarning
+from plateau_jax.holds import (
+    HoldBelow as HoldBelow,
+)
+from plateau_jax.holds import (
+    HoldUntilFlat as HoldUntilFlat,
+)
+from plateau_jax.last_iterate import (
+    Outlook as Outlook,
+)
+from plateau_jax.last_iterate import (
+    outlook as outlook,
+)
+from plateau_jax.plateau_curve import (
+    CurveArguments as CurveArguments,
+)
+from plateau_jax.plateau_curve import (
+    PlateauCurve as PlateauCurve,
+)
+from plateau_jax.plotting import plot as plot
+from plateau_jax.schedule import (
+    cosine_plateau_schedule as cosine_plateau_schedule,
+)
+from plateau_jax.schedule import (
+    multiplier as multiplier,
+)
+from plateau_jax.schedule import (
+    optax_schedule as optax_schedule,
+)
+from plateau_jax.segments import (
+    Segments as Segments,
+)
+from plateau_jax.segments import (
+    stack as stack,
+)
+from plateau_jax.staged import (
+    Stage as Stage,
+)
+from plateau_jax.staged import (
+    StagedCurve as StagedCurve,
+)
+from plateau_jax.transformation import (
+    CountedCurveState as CountedCurveState,
+)
+from plateau_jax.transformation import (
+    ScaleByCurveState as ScaleByCurveState,
+)
+from plateau_jax.transformation import (
+    scale_by_curve as scale_by_curve,
+)
+
+__version__: str

@@ -1,0 +1,65 @@
+"""The public names: what type checkers see, and from where `lazy_names` imports each on first use."""
+
+from plateau_jax import (
+    Curve as Curve,
+)
+from plateau_jax import (
+    PlateauCurve as PlateauCurve,
+)
+from plateau_jax import (
+    StagedCurve as StagedCurve,
+)
+from torch_bridge.checkpointing.checkpoints import Checkpoints as Checkpoints
+from torch_bridge.data.loader import make_loader as make_loader
+from torch_bridge.data.prefetching import prefetch as prefetch
+from torch_bridge.distributed.activation_checkpointing import checkpoint_activations as checkpoint_activations
+from torch_bridge.distributed.distribution import distribute as distribute
+from torch_bridge.distributed.processes import is_main as is_main
+from torch_bridge.loop.batch_size import find_batch_size as find_batch_size
+from torch_bridge.loop.evaluation import evaluate as evaluate
+from torch_bridge.loop.metrics import MetricLog as MetricLog
+from torch_bridge.loop.profiling import profile as profile
+from torch_bridge.schedulers.curve_lr import (
+    CurveLR as CurveLR,
+)
+from torch_bridge.schedulers.curve_lr import (
+    CurveLRState as CurveLRState,
+)
+from torch_bridge.schedulers.factories import (
+    count_updates as count_updates,
+)
+from torch_bridge.schedulers.factories import (
+    get_cosine_plateau_schedule_with_warmup as get_cosine_plateau_schedule_with_warmup,
+)
+from torch_bridge.schedulers.factories import (
+    lambda_lr as lambda_lr,
+)
+from torch_bridge.schedulers.follower import (
+    Follower as Follower,
+)
+from torch_bridge.schedulers.follower import (
+    FollowerState as FollowerState,
+)
+from torch_bridge.schedulers.follower import (
+    follow as follow,
+)
+from torch_bridge.table import (
+    multiplier as multiplier,
+)
+from torch_bridge.table import (
+    tensors as tensors,
+)
+from torch_bridge.training.loss import (
+    CarriedLoss as CarriedLoss,
+)
+from torch_bridge.training.loss import (
+    MeanLoss as MeanLoss,
+)
+from torch_bridge.training.loss import (
+    PairLoss as PairLoss,
+)
+from torch_bridge.training.result import StepResult as StepResult
+from torch_bridge.training.snapshot import TrainStepState as TrainStepState
+from torch_bridge.training.step import TrainStep as TrainStep
+
+__version__: str
