@@ -117,6 +117,14 @@ def test_pytree() -> None:
     assert paths == ["['a'][0]", "['a'][1]", "['b'][0]"]
 
 
+@_shows("_is_view")
+def test_a_view_is_told_from_a_result() -> None:
+    parameter = nn.Parameter(torch.ones(2))
+    assert parameter[0]._is_view()
+    assert parameter[0].view(1)._is_view()
+    assert not parameter.sum()._is_view()
+
+
 @_shows("_indices", "_values")
 def test_sparse_tensors_show_their_indices_and_values() -> None:
     sparse = torch.eye(2).to_sparse().coalesce()

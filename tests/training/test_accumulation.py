@@ -9,14 +9,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from support.training import batches, device_pair_loss, pair_loss, step_of
-from torch import Tensor
+from torch import Tensor, nn
 
-from torch_bridge.training.accumulation import Accumulator
+from torch_bridge.distributed.wrappers import Unwrapped
 from torch_bridge.training.gradients import gradients_of
-from torch_bridge.training.local_division import LocalDivision
 from torch_bridge.training.loss import Loss, as_loss
+from torch_bridge.training.loss_normalizer import LossNormalizer
 from torch_bridge.training.precision import LossScale
-from torch_bridge.training.single_micro_batch import SingleMicroBatch
 
 _CPU = torch.device("cpu")
 _small = st.integers(-(2**10), 2**10).map(lambda number: number / 2**5)
@@ -26,12 +25,11 @@ _weights = st.integers(0, 5000)
 def _accumulate(
     losses: Iterable[Loss], count: int, x: Any, scale: LossScale | None = None
 ) -> tuple[Tensor, Tensor]:
-    accumulator = (
-        SingleMicroBatch(_CPU, scale) if count == 1 else Accumulator(count, [x], scale, LocalDivision(scale))
-    )
+    normalizer = LossNormalizer([x], scale, Unwrapped(nn.Identity()))
+    normalizer.begin(count)
     for loss in losses:
-        accumulator.add(loss)
-    return accumulator.finish(gradients_of([x]), None)
+        normalizer.add(loss)
+    return normalizer.finish(gradients_of([x]), None)
 
 
 @given(st.lists(st.tuples(_small, _small, _weights), min_size=1, max_size=6), st.booleans(), st.booleans())
@@ -130,14 +128,6 @@ def test_weights_in_host_memory_and_on_the_device_side_by_side(scaled: bool) -> 
         expected = torch.tensor(6.0 * len(weights) / sum(map(float, weights)))
         torch.testing.assert_close(loss, expected)
         torch.testing.assert_close(x.grad, expected)
-
-
-def test_equal_weights_of_the_host_are_no_larger_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Gradients are multiplied where a larger weight comes, and once at the end of an update."""
-    calls, multiply = [], torch._foreach_mul_
-    monkeypatch.setattr(torch, "_foreach_mul_", lambda *args: calls.append(multiply(*args)))
-    step_of("sgd", loss_fn=pair_loss, precision="fp16")(*batches(4))
-    assert len(calls) == 1
 
 
 def test_weights_on_the_device_are_taken_as_they_come() -> None:

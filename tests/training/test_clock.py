@@ -17,8 +17,7 @@ from support.training import skip_patterns
 
 from plateau_jax import Curve, PlateauCurve
 from torch_bridge.training import clock as clock_module
-from torch_bridge.training.clock import Counts
-from torch_bridge.training.update_clock import UpdateClock
+from torch_bridge.training.clock import Clock, Counts
 
 # Runs may go on past the end of a curve; the warning has its own tests.
 pytestmark = pytest.mark.filterwarnings("ignore:the curve has total_steps:plateau_jax.CurveWarning")
@@ -35,7 +34,7 @@ def _expected(curves: list[Curve], peaks: list[float], applied: int) -> list[flo
     ]
 
 
-def _run(clock: UpdateClock, skips: list[bool], applied: int) -> int:
+def _run(clock: Clock, skips: list[bool], applied: int) -> int:
     for skip in skips:
         clock.prepare()
         clock.fill_rates()
@@ -57,7 +56,7 @@ def test_the_rate_is_that_of_the_count(
 ) -> None:
     curves = [build(description) for description, _ in groups]
     with patch.object(clock_module, "INTERVAL", interval):
-        clock = UpdateClock(curves, [peak for _, peak in groups], _CPU)
+        clock = Clock(curves, [peak for _, peak in groups], _CPU)
         applied = _run(clock, skips, 0)
         assert clock.read_counts() == (applied, len(skips) - applied, applied, applied)
         clock.set(Counts(begin, 7, begin, begin), clock.peaks)
@@ -67,12 +66,12 @@ def test_the_rate_is_that_of_the_count(
 
 def test_many_windows_of_the_real_length() -> None:
     curve = PlateauCurve(6000, warmup_steps=300, plateaus=[(10, 20)])
-    clock = UpdateClock([curve], [0.1], _CPU)
+    clock = Clock([curve], [0.1], _CPU)
     skips = (np.random.default_rng(0).random(7 * clock_module.INTERVAL) < 0.4).tolist()
     assert _run(clock, skips, 0) > 4 * clock_module.INTERVAL
 
 
-def _run_quietly(clock: UpdateClock, updates: int = 9) -> None:
+def _run_quietly(clock: Clock, updates: int = 9) -> None:
     skip = torch.tensor(False)
     for _ in range(updates):
         clock.prepare()
@@ -80,13 +79,13 @@ def _run_quietly(clock: UpdateClock, updates: int = 9) -> None:
         clock.count_update(skip, _LOSS)
 
 
-def _host_buffers(clock: UpdateClock) -> list[torch.Tensor]:
+def _host_buffers(clock: Clock) -> list[torch.Tensor]:
     return [clock._next_window, clock._seen_numbers]
 
 
 def test_it_reads_nothing_and_keeps_its_tensors() -> None:
     with patch.object(clock_module, "INTERVAL", 2):
-        clock = UpdateClock([PlateauCurve(9)], [1.0], _CPU)
+        clock = Clock([PlateauCurve(9)], [1.0], _CPU)
         places = [value.data_ptr() for value in vars(clock).values() if isinstance(value, torch.Tensor)]
         assert reads_of(lambda: _run_quietly(clock), _host_buffers(clock)) == 0
         clock.set(Counts(3, 1, 3, 3), clock.peaks)
@@ -107,10 +106,10 @@ _WAYS_TO_READ: dict[str, Callable[[torch.Tensor], Any]] = {
 
 @pytest.mark.parametrize("way", _WAYS_TO_READ.values(), ids=_WAYS_TO_READ)
 def test_a_clock_that_read_at_its_moves_alone_would_be_seen(way: Callable[[torch.Tensor], Any]) -> None:
-    class Blocking(UpdateClock):
-        def _refresh(self) -> None:
+    class Blocking(Clock):
+        def _write_window(self) -> None:
             way(self._numbers)
-            super()._refresh()
+            super()._write_window()
 
     with patch.object(clock_module, "INTERVAL", 4):
         clock = Blocking([PlateauCurve(9)], [1.0], _CPU)
@@ -119,9 +118,9 @@ def test_a_clock_that_read_at_its_moves_alone_would_be_seen(way: Callable[[torch
 
 
 def test_a_clock_whose_copy_blocked_would_be_seen() -> None:
-    class Blocking(UpdateClock):
-        def _refresh(self) -> None:
-            super()._refresh()
+    class Blocking(Clock):
+        def _write_window(self) -> None:
+            super()._write_window()
             self._seen_numbers.copy_(self._numbers)
 
     with patch.object(clock_module, "INTERVAL", 4):
@@ -134,29 +133,29 @@ def test_the_window_begins_at_the_count_asked_for_a_move_before(
     skips: list[bool], interval: int, begin: int
 ) -> None:
     with patch.object(clock_module, "INTERVAL", interval):
-        clock = UpdateClock([PlateauCurve(50)], [1.0], _CPU)
+        clock = Clock([PlateauCurve(50)], [1.0], _CPU)
         clock.set(Counts(begin, 0, begin, begin), clock.peaks)
         asked, applied = begin, begin
         for number, skip in enumerate(skips):
             if number and number % interval == 0:
                 expected, asked = asked, applied
             else:
-                expected = int(clock._low)
+                expected = int(clock.now - clock._position)
             clock.prepare()
-            assert clock._low == expected
+            assert clock.now - clock._position == expected
             assert 0 <= applied - expected <= 2 * interval
             clock.fill_rates()
             clock.count_update(torch.tensor(skip), _LOSS)
             applied += not skip
 
 
-@pytest.mark.parametrize("at", ["_rows", "_window", "_low", "_seen_numbers"])
+@pytest.mark.parametrize("at", ["_rows", "_window", "_position", "_seen_numbers"])
 def test_a_move_of_the_window_that_is_interrupted_is_made_again(
     at: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     curve = PlateauCurve(60, warmup_steps=5)
     with patch.object(clock_module, "INTERVAL", 4):
-        clock = UpdateClock([curve], [0.1], _CPU)
+        clock = Clock([curve], [0.1], _CPU)
         applied = _run(clock, [False] * 12, 0)
         for _ in range(3):  # the next move is made at the first of these, and interrupted
             with monkeypatch.context() as patched:

@@ -35,10 +35,8 @@ from plateau_jax import Curve, HoldUntilFlat, PlateauCurve, StagedCurve
 from torch_bridge import Checkpoints, MetricLog
 from torch_bridge.schedulers.unit_clocks import MOST_CONSUMED
 from torch_bridge.training import clock as clock_module
-from torch_bridge.training import counted_clock
 from torch_bridge.training.batch_counts import from_words, words
-from torch_bridge.training.clock import Counts
-from torch_bridge.training.counted_clock import CountedClock
+from torch_bridge.training.clock import Clock, Counts
 
 # Runs may go on past the end of a curve; the warning has its own tests.
 pytestmark = pytest.mark.filterwarnings("ignore:the curve has total_steps:plateau_jax.CurveWarning")
@@ -66,8 +64,8 @@ def test_the_rate_is_that_of_what_was_consumed(
     most: int, groups: list[Any], updates: list[tuple[int, bool]], unit: int
 ) -> None:
     curves, peaks = [build(description) for description, _ in groups], [peak for _, peak in groups]
-    with patch.object(counted_clock, "MOST_VALUES", most):
-        clock, consumed, applied = CountedClock(curves, peaks, _CPU, unit), 0, 0
+    with patch.object(clock_module, "MOST_VALUES", most):
+        clock, consumed, applied = Clock(curves, peaks, _CPU, unit=unit), 0, 0
     for number, (count, skip) in enumerate(updates, 1):
         clock.prepare()
         clock.fill_rates()
@@ -86,8 +84,8 @@ def test_a_hundred_thousand_counts(most: int) -> None:
     curve = StagedCurve([(1000, 1.0), (3000,), (7000, 0.1, "1-sqrt"), (1000, 0.0)])
     counts = np.random.default_rng(0).integers(0, 2**21, size=100_000)
     unit = int(counts.sum()) // curve.total_steps
-    with patch.object(counted_clock, "MOST_VALUES", most):
-        clock = CountedClock([curve], [3e-4], _CPU, unit)
+    with patch.object(clock_module, "MOST_VALUES", most):
+        clock = Clock([curve], [3e-4], _CPU, unit=unit)
     rates, clocks = torch.empty(len(counts)), torch.empty(len(counts), dtype=torch.int64)
     for number, count in enumerate(torch.from_numpy(counts)):
         clock.prepare()
@@ -103,7 +101,7 @@ def test_a_hundred_thousand_counts(most: int) -> None:
 
 @given(st.lists(st.integers(0, MOST_CONSUMED - 1), min_size=1, max_size=6), st.integers(1, MOST_CONSUMED))
 def test_it_is_exact_up_to_its_end_and_stops_there(counts: list[int], unit: int) -> None:
-    clock = CountedClock([CURVE], [1.0], _CPU, unit)
+    clock = Clock([CURVE], [1.0], _CPU, unit=unit)
     for count in counts:
         clock.count_update(_NO, _NO, torch.tensor(count))
     consumed = min(sum(counts), MOST_CONSUMED)
@@ -205,7 +203,7 @@ def test_a_log_holds_large_counts_exactly() -> None:
 @_WAYS
 def test_nothing_waits_for_the_device(count: Any, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clock_module, "INTERVAL", 3)
-    monkeypatch.setattr(counted_clock, "MOST_VALUES", most)
+    monkeypatch.setattr(clock_module, "MOST_VALUES", most)
     step, (batch,) = step_of(unit=3, count=count), batches(1)
     step(batch)
 
@@ -379,9 +377,9 @@ def test_a_count_that_is_a_dtensor_is_refused() -> None:
 
 def test_many_curves_take_no_more_memory_than_one() -> None:
     curves: list[Curve] = [PlateauCurve(50_000, warmup_steps=10 * i) for i in range(1, 31)]
-    clock = CountedClock(curves, [0.5] * 30, _CPU, 1)
+    clock = Clock(curves, [0.5] * 30, _CPU, unit=1)
     held = sum(value.numel() for value in vars(clock).values() if isinstance(value, Tensor))
-    assert held < counted_clock.MOST_VALUES
+    assert held < clock_module.MOST_VALUES
     clock.count_update(_NO, torch.tensor(1.0), torch.tensor(777))
     clock.fill_rates()
     assert clock.rates.tolist() == _rates(curves, [0.5] * 30, 777)
@@ -450,7 +448,7 @@ def test_the_count_is_asked_once_for_each_micro_batch_without_a_gradient() -> No
 
 
 def test_a_set_clock_goes_on_from_there() -> None:
-    clock = CountedClock([CURVE], [1.0], _CPU, 10)
+    clock = Clock([CURVE], [1.0], _CPU, unit=10)
     clock.set(Counts(5, 2, 12, 123), [0.5])
     clock.fill_rates()
     assert clock.read_counts() == (5, 2, 12, 123)

@@ -180,6 +180,7 @@ def test_nothing_is_left_on_the_optimizer(name: str) -> None:
     before = set(vars(step.optimizer))
     train(step, [batch, spoiled(batch), batch])
     assert set(vars(step.optimizer)) == before
+    state = step.state_dict()
 
     def fail(*_: Any) -> None:
         raise RuntimeError("on purpose")
@@ -190,6 +191,7 @@ def test_nothing_is_left_on_the_optimizer(name: str) -> None:
     assert not hasattr(step.optimizer, "found_inf")
     assert all(parameter.grad is None for parameter in step.model.parameters())
     hook.remove()
+    step.load_state_dict(state)
     assert int(step(batch).applied) == 3
 
 

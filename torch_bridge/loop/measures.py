@@ -77,7 +77,7 @@ class Sums:
                 f"loss_fn returned {_named(found)} for one batch and {_named(self._first)} before"
             )
         for name, loss in found.items():
-            check_kind(loss, self._first[name])
+            check_kind(loss, self._first[name].weight is not None)
             weight = 1.0 if loss.weight is None else loss.weight
             sums = self._sums[name]
             sums[0] = sums[0] + loss.total.double()

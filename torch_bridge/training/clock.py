@@ -1,26 +1,34 @@
-"""A clock on the device: how many updates took place, the step of the curve, the rates there."""
+"""The clock on the device: updates so far, the step of the curve, and the learning rates there."""
 
+import math
 import operator
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from torch_bridge.core import Curve, Rule
-from torch_bridge.schedulers.group_curves import Multipliers
-from torch_bridge.schedulers.hold_state import States
+from torch_bridge.core import Curve, Rule, stack
+from torch_bridge.schedulers.group_curves import Multipliers, of_each
+from torch_bridge.schedulers.hold_state import States, starts
+from torch_bridge.schedulers.step_watch import last_silent_step, warn_past_the_end
+from torch_bridge.schedulers.unit_clocks import MOST_CONSUMED
+from torch_bridge.table import multiplier, tensors
+from torch_bridge.training.hold import Hold
 
 INTERVAL = 1024
-"""Updates between two times that the host learns where the clock stands."""
+"""Updates between two moves of the window."""
 
+MOST_VALUES = 2**20
+"""A clock of samples or tokens keeps up to this many learning rates on the device: 4 MiB."""
+
+# The host also looks at the clock this many updates after a start, to notice the end of a short curve.
 _FIRST_LOOKS = frozenset({16, 32, 64, 128, 256, 512})
-"""So many updates after a start the host learns it too, so that the end of a short curve is noticed."""
 
 
 class Counts(NamedTuple):
-    """Where a training stands."""
+    """The position of a training run."""
 
     applied: int
     """Updates that took place."""
@@ -29,25 +37,33 @@ class Counts(NamedTuple):
     clock: int
     """The step of the curve of the next update."""
     consumed: int
-    """What the updates that took place consumed: samples or tokens, or without a unit the updates."""
+    """Samples or tokens that the applied updates consumed; without a unit the number of these updates."""
 
 
-class Clock(ABC):
-    """Counts updates on the device and finds their rates there, without synchronizing with it.
+class Clock:
+    """Counts updates on the device and finds their learning rates there, without synchronizing with it.
+
+        clock = applied, except for updates at which a rule holds it;  with a unit  clock = consumed // unit
+
+    **The window.** The device holds the learning rates of the 2·INTERVAL + 1 steps from `low` on, and an
+    update takes those at `position = clock - low`. Every INTERVAL updates the host moves the window to the
+    clock value that it had copied, asynchronously, INTERVAL updates before. That value is a lower bound, and
+    at most 2·INTERVAL updates old when its window is last used. An update moves the clock by at most one
+    step, so no position leaves the window, whatever is skipped or held, and nothing waits for the device.
+
+    With a unit one update may move the clock by any number of steps. Then the window holds all steps of the
+    curves and never moves; if they are too many for that, `multiplier` computes the same bits from the
+    curves' tables, in some 200 operators.
 
     All tensors stay the same as long as the clock lives, so that a captured graph can use them.
 
-    Every `INTERVAL` updates, and more often after a start, the host starts a copy of the clock to itself. It
-    does not wait for the copy. Before each update it asks whether the copy has arrived, and tells `seen` when
-    it has. By the end of the interval it has long arrived.
-
     Args:
         curves: The curve of each parameter group.
-        peaks: The peak of each group.
-        device: Where the counts and the rates are.
-        seen: Is told where the clock stood, whenever the host learns it.
-        rules: Those that may hold the clock.
-        unit: How many samples or tokens make one step of the curve; None where an update is one.
+        peaks: The peak learning rate of each group.
+        device: Where the counts and the learning rates are.
+        rules: Rules that may hold the clock; if there are any, the curves are all the same.
+        unit: Samples or tokens that make one step of the curve; None if an update is one.
+        initial_updates: Updates already made by another training loop.
     """
 
     def __init__(
@@ -55,40 +71,53 @@ class Clock(ABC):
         curves: Sequence[Curve],
         peaks: Sequence[float],
         device: torch.device,
-        seen: Callable[[int], None],
         rules: Sequence[Rule] = (),
         unit: int | None = None,
+        initial_updates: int = 0,
     ) -> None:
-        self.curves = list(curves)
-        self.peaks = list(peaks)
+        self.curves, self.peaks = list(curves), list(peaks)
         self.rules, self.unit = rules, unit
-        # In one tensor, for one operator that moves them and one that copies them:
+        # One tensor, so that one operator advances all numbers:
         #
-        #     index       0       1         2         3      4
-        #     _numbers  [ now  | applied | skipped | used | the kind of clock says what ]
-        #
-        # `used` is the step of the curve that `rates` are of.
-        self._numbers = torch.zeros(5, dtype=torch.int64, device=device)
-        self.now = self._numbers[0]
-        """The step of the curve where the clock stands, a scalar."""
-        self.counts = self._numbers[1:4]
-        """Updates applied, updates skipped, and the step of the curve that the rates are of; what was
-        consumed, where that is counted."""
-        self._used = self._numbers[3]
+        #     index       0         1         2       3
+        #     _numbers  [ applied | skipped | clock | position in the window; with a unit: consumed ]
+        self._numbers = torch.zeros(4, dtype=torch.int64, device=device)
+        self.now = self._numbers[2]
+        """The step of the curve of the next update, a scalar."""
+        self._clock = self._numbers[2:3]  # torch.index_select takes no scalar
+        self._position = self._consumed = self._numbers[3:]
+        self._if_skipped = torch.tensor([0, 1, 0, 0], device=device)
+        self._if_held = torch.tensor([1, 0, 0, 0], device=device)
+        self._if_applied = torch.tensor([1, 0, 1, 1] if unit is None else [1, 0, 0, 0], device=device)
+        self._counts = torch.tensor([1, 1, 0, 0], device=device)
+        self._consumption = torch.tensor([0, 0, 0, 1], device=device)
+
         self.rates = torch.zeros(len(self.curves), dtype=torch.float32, device=device)
-        """The rate of each parameter group at the present step: float32, of shape (groups,)."""
+        """The learning rate of each parameter group in this update: float32, of shape (groups,)."""
         self.group_rates = self.rates.unbind()
         """The same memory, as one scalar for each group."""
+        self._column = self.rates.view(-1, 1)  # the shape that torch.index_select writes
+
+        self._interval = INTERVAL
+        self._last = max(curve.total_steps for curve in self.curves)
+        width = 2 * self._interval + 1 if unit is None else self._last + 1
+        self._table = None
+        if unit is not None and len(self.curves) * width > MOST_VALUES:
+            self._table, width = tensors(stack(self.curves), device), 1
+            self._device_peaks = torch.zeros_like(self.rates)
+        self._window = torch.zeros(len(self.curves), width, device=device, dtype=torch.float32)
         self._copied = torch.cuda.Event() if device.type == "cuda" else None
+        self._next_window = self._host_buffer(self._window)
         self._seen_numbers = self._host_buffer(self._numbers)
-        self._seen = self._seen_numbers.numpy()
-        self._tell = seen
+        self._rows, self._seen = self._next_window.numpy(), self._seen_numbers.numpy()
+
+        self._hold = Hold(rules, self.curves[0], device) if rules else None
         self._multipliers = Multipliers(self.curves)
+        self._last_silent = last_silent_step(self.curves)
         self._updates = 0
         self._looks = _FIRST_LOOKS
-        self._is_under_way = False
-        """A copy of which `seen` was not told."""
-        self._interval = INTERVAL
+        self._is_copying = False
+        self.set(Counts(initial_updates, 0, initial_updates, initial_updates), peaks, starts(rules))
 
     def _host_buffer(self, like: Tensor) -> Tensor:
         # Page-locked, so that no copy from or to the device has to be waited for. The device is named, since
@@ -96,69 +125,115 @@ class Clock(ABC):
         return torch.zeros(like.shape, dtype=like.dtype, device="cpu", pin_memory=self._copied is not None)
 
     def set(self, counts: Counts, peaks: Sequence[float], states: States = ()) -> None:
-        """Start from these counts, these peaks, and what the rules remember, where there are any."""
-        applied, skipped, clock, consumed = counts
+        """Start from these counts, these peaks, and the states of the rules, if there are any."""
+        if self._hold is not None:
+            self._hold.set(states)
         self._wait_for_copy()
-        self._seen[:] = clock, applied, skipped, clock, consumed
+        self._seen[:3], self._seen[3] = counts[:3], 0 if self.unit is None else counts.consumed
         self._numbers.copy_(self._seen_numbers)
         self.set_peaks(peaks)
 
     def set_peaks(self, peaks: Sequence[float]) -> None:
         """Take other peaks from the next update on, in the same tensors."""
         self.peaks = list(peaks)
-        self._refresh()
-        self._updates = 0
-        self._looks = _FIRST_LOOKS
+        self._write_window()
+        self._updates, self._looks = 0, _FIRST_LOOKS
 
     def read_counts(self) -> Counts:
         """Synchronizes with the device."""
-        now, applied, skipped, _, last = cast("list[int]", self._numbers.tolist())
-        self._tell(now)
-        return Counts(applied, skipped, now, applied if self.unit is None else last)
+        applied, skipped, clock, last = cast("list[int]", self._numbers.tolist())
+        self._check_end(clock)
+        return Counts(applied, skipped, clock, applied if self.unit is None else last)
 
     def read_states(self) -> States:
-        """What the rules remember. Synchronizes with the device."""
-        return ()
+        """The states of the rules. Synchronizes with the device."""
+        return () if self._hold is None else self._hold.read_states()
 
     def rates_at(self, step: int) -> list[float]:
-        """The rate of each parameter group at a step of the curve, computed on the host."""
+        """The learning rate of each parameter group at a step of the curve, computed on the host."""
         return list(map(operator.mul, self.peaks, self._multipliers[step]))
 
     def prepare(self) -> None:
         """Called before each update, outside any captured graph."""
         if self._updates == self._interval:
-            self._refresh()
-            self._updates = 0  # last, so that what was interrupted is done again
+            if self.unit is None:
+                self._write_window()
+            else:
+                self._start_copy()
+            self._updates = 0  # last, so that an interrupted move is made again
             self._looks = frozenset()
         elif self._updates in self._looks:
             self._start_copy()
-        if self._is_under_way and (self._copied is None or self._copied.query()):
-            self._is_under_way = False
-            self._tell(int(self._seen[0]))
+        if self._is_copying and (self._copied is None or self._copied.query()):
+            self._is_copying = False
+            self._check_end(int(self._seen[2]))
         self._updates += 1
 
-    @abstractmethod
     def fill_rates(self) -> None:
-        """Write the rates of where the clock stands into `rates`."""
+        """Write the learning rates of this update into `rates`."""
+        if self._table is not None:
+            torch.mul(multiplier(self._table, self.now), self._device_peaks, out=self.rates)
+        else:
+            position = self._position if self.unit is None else self._clock.clamp(max=self._last)
+            torch.index_select(self._window, 1, position, out=self._column)
 
-    @abstractmethod
-    def count_update(self, skip: Tensor, loss: Tensor, consumed: Any) -> None:
-        """Count an update as applied, or as skipped where `skip`, a bool scalar, is True; move the clock.
+    def count_update(self, skip: Tensor, loss: Tensor, consumed: Any = None) -> Tensor:
+        """Count an update as applied, or as skipped if `skip`, a bool scalar, is True; move the clock.
 
-        `consumed`, an int64 scalar, is what the update consumed, where that is counted.
+        Args:
+            skip: The decision.
+            loss: The metric of the rules that may hold the clock.
+            consumed: With a unit, what the update consumed, an int64 scalar.
+
+        Returns:
+            A new tensor: updates applied and skipped so far, the step of the curve of this update, and with
+            a unit what was consumed so far; int64, of shape (4,).
         """
+        change = self._if_applied
+        if self._hold is not None:
+            change = torch.where(self._hold.holds(self.now, loss, skip), self._if_held, change)
+        if self.unit is None:
+            change = torch.where(skip, self._if_skipped, change)
+            counts = torch.addcmul(self._numbers, change, self._counts)  # the clock is still this update's
+            self._numbers.add_(change)
+            return counts
+        change = torch.where(skip, self._if_skipped, torch.addcmul(change, self._consumption, consumed))
+        self._numbers.add_(change)
+        self._consumed.clamp_(max=MOST_CONSUMED)
+        counts = self._numbers.clone()
+        torch.div(self._consumed, self.unit, rounding_mode="floor", out=self._clock)
+        return counts
 
-    def _refresh(self) -> None:
-        """Start a copy. A kind of clock may first do what it does once in `INTERVAL` updates."""
+    def _write_window(self) -> None:
+        """Write the learning rates from where the last copy saw the clock, and start the next copy."""
         self._wait_for_copy()
+        if self._table is not None:
+            for own, peak in zip(self._device_peaks.unbind(), self.peaks, strict=True):
+                own.fill_(peak)  # unlike a copy from the host, nothing waits
+        else:
+            low = int(self._seen[2]) if self.unit is None else 0
+            steps = np.arange(low, low + self._window.shape[1])
+            multipliers = of_each(self.curves, lambda curve: curve(steps))
+            for row, values, peak in zip(self._rows, multipliers, self.peaks, strict=True):
+                np.multiply(values, np.float32(peak), out=row)
+            self._window.copy_(self._next_window, non_blocking=True)
+            if self.unit is None:
+                torch.sub(self._clock, low, out=self._position)
         self._start_copy()
 
     def _wait_for_copy(self) -> None:
         if self._copied is not None:
-            self._copied.synchronize()  # begun INTERVAL/2 updates ago or more: it has long arrived
+            self._copied.synchronize()  # started INTERVAL/2 updates ago or more: it has long arrived
 
     def _start_copy(self) -> None:
+        """Start a copy of the numbers to the host, which `prepare` looks at once it has arrived."""
         self._seen_numbers.copy_(self._numbers, non_blocking=True)
         if self._copied is not None:
             self._copied.record(torch.cuda.current_stream(self._numbers.device))
-        self._is_under_way = True
+        self._is_copying = True
+
+    def _check_end(self, clock: int) -> None:
+        """Warn once when training continues past the end of the curves at learning rate 0."""
+        if clock > self._last_silent:
+            self._last_silent = math.inf
+            warn_past_the_end(self.curves, clock, self.unit)

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple, Protocol, cast
 
 import torch
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 
 from torch_bridge.core import checks
 from torch_bridge.training.carry import Carry
@@ -172,6 +173,24 @@ def as_loss(value: Any) -> Loss:
     return Loss(total, number)
 
 
+def as_loss_and_aux(value: Any) -> tuple[Loss, Any]:
+    """What a loss function with `has_aux=True` returned, the aux detached.
+
+    Raises:
+        TypeError: Not a pair (loss, aux), or aux holds something that is not a tensor.
+        TypeError, ValueError: As `as_loss`.
+    """
+    if not is_pair(value):
+        raise TypeError(f"loss_fn returned {shown(value)}; with has_aux=True it must return (loss, aux)")
+    loss, aux = value
+    for leaf in pytree.tree_leaves(aux):
+        if not isinstance(leaf, Tensor):
+            raise TypeError(
+                f"loss_fn returned an aux that holds {shown(leaf)}; it must be a pytree of tensors"
+            )
+    return as_loss(loss), pytree.tree_map(Tensor.detach, aux)
+
+
 def forward(
     loss_fn: Any,
     model: nn.Module,
@@ -194,9 +213,9 @@ def forward(
     return read(returned[0]), carry.detached(returned[1])
 
 
-def check_kind(loss: Loss, first: Loss) -> None:
-    """Refuse means beside pairs."""
-    if (loss.weight is None) != (first.weight is None):
+def check_kind(loss: Loss, is_pair: bool) -> None:
+    """Refuse a mean after pairs, and a pair after means."""
+    if (loss.weight is not None) != is_pair:
         raise TypeError("loss_fn returned a mean for one batch and a pair (sum, weight) for another")
 
 

@@ -53,32 +53,15 @@ class Precision:
 class LossScale:
     """The scale that keeps fp16 gradients away from zero: halved at an overflow, doubled every 2 000 updates.
 
-    As `torch.amp.GradScaler` has it, whose update this calls; the decision to skip is the step's own.
-
-    It also remembers the largest weight of a micro-batch, where weights are on the device. Sums are
-    divided by it before they go backward: the host can't know when a weight is so much larger than the one
-    before that the quotient would overflow.
+    As `torch.amp.GradScaler`, whose update this calls; the step itself decides whether to skip.
     """
 
     def __init__(self, device: torch.device) -> None:
         self.factor = torch.full((), 2.0**16, dtype=torch.float32, device=device)
         self.good_updates = torch.zeros((), dtype=torch.int32, device=device)
-        self._largest_weight = torch.zeros((), dtype=torch.float32, device=device)
-        self._has_weights = False
-
-    @property
-    def largest_weight(self) -> Tensor | None:
-        """The largest weight in the updates so far; None before the first that had any on the device."""
-        return self._largest_weight if self._has_weights else None
-
-    def keep_weights(self, weights: Sequence[Tensor]) -> None:
-        """Remember the largest weight; after an overflow too, so that the next update does not overflow."""
-        self._has_weights = True
-        finite = torch.nan_to_num(torch.stack([self._largest_weight, *weights]), 0.0, posinf=0.0)
-        self._largest_weight.copy_(finite.amax())
 
     def update(self, found_inf: Tensor, loss: Tensor) -> None:
-        """`found_inf` is 1.0 where the update was skipped."""
+        """`found_inf` is 1.0 if the update was skipped."""
         # The scale is not to blame for a loss that is not finite, and many bad batches would bring it to
         # zero: such an update is not counted as an overflow, nor as the good update that the call below
         # would then take it for.
@@ -87,11 +70,9 @@ class LossScale:
         torch._amp_update_scale_(self.factor, self.good_updates, found_inf * finite, 2.0, 0.5, 2000)
 
     def state(self) -> list[Tensor]:
-        """The scale, the good updates since it changed and, where there is one, the largest weight."""
-        return [self.factor, self.good_updates] + [self._largest_weight] * self._has_weights
+        """The scale, and the good updates since it changed."""
+        return [self.factor, self.good_updates]
 
     def set(self, state: Sequence[Tensor]) -> None:
-        self._has_weights = len(state) > 2
-        self._largest_weight.zero_()
-        for own, value in zip((self.factor, self.good_updates, self._largest_weight), state, strict=False):
+        for own, value in zip(self.state(), state, strict=True):
             own.copy_(value)

@@ -1,13 +1,15 @@
 """What an update reports."""
 
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple, Self
 
 from torch import Tensor
+from torch.utils import _pytree as pytree
 
 
 class StepResult(NamedTuple):
-    """What an update did: device tensors of their own, which no later update changes.
+    """The results of one update, as device tensors that later updates do not overwrite.
 
     >>> import torch
     >>> half, one, zero = torch.tensor(0.5), torch.tensor(1), torch.tensor(0)
@@ -48,12 +50,16 @@ class StepResult(NamedTuple):
         return ()
 
 
-class ResultWithAux(StepResult):
-    """A result with an `aux` of its own, which is no item of the tuple."""
+class _ExtendedResult(StepResult):
+    """A result with its own `consumed` and `aux`, which are attributes and not items of the tuple."""
+
+    @property
+    def consumed(self) -> Tensor:
+        return _extra(self, "consumed")
 
     @property
     def aux(self) -> tuple[Any, ...]:
-        return _beside(self, "aux")
+        return _extra(self, "aux")
 
     # Typing forbids it, since a NamedTuple has nothing but its items; this class has.
     def _replace(self, **items: Any) -> Self:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -62,15 +68,7 @@ class ResultWithAux(StepResult):
         return replaced
 
 
-class CountedResult(ResultWithAux):
-    """A result with a `consumed` of its own too."""
-
-    @property
-    def consumed(self) -> Tensor:
-        return _beside(self, "consumed")
-
-
-def _beside(result: StepResult, name: str) -> Any:
+def _extra(result: StepResult, name: str) -> Any:
     try:
         return vars(result)[name]
     except KeyError:
@@ -80,15 +78,12 @@ def _beside(result: StepResult, name: str) -> Any:
         ) from None
 
 
-def with_more(loss: Tensor, norm: Tensor, rates: Tensor, counts: Tensor, aux: tuple[Any, ...]) -> StepResult:
-    """What an update did, where there is an aux, or the clock counts what is consumed."""
-    applied, skipped, clock, *consumed = counts.unbind()
-    kind = CountedResult if consumed else ResultWithAux
-    result = kind(loss, norm, rates, applied, skipped, clock)
-    vars(result)["aux"] = aux
-    if consumed:
-        (vars(result)["consumed"],) = consumed
-    return result
+def with_extras(result: StepResult, consumed: Tensor, flat_aux: Sequence[Any]) -> StepResult:
+    """The result with what is not an item of the tuple: `flat_aux` is a pytree's structure and leaves."""
+    extended = _ExtendedResult(*result)
+    aux = pytree.tree_unflatten(flat_aux[1:], flat_aux[0]) if flat_aux else ()
+    vars(extended).update(consumed=consumed, aux=aux)
+    return extended
 
 
 def read_and_raise_if_nonfinite(result: StepResult, scaled: bool) -> None:

@@ -16,7 +16,7 @@ from torch_bridge.schedulers.unit_clocks import consumed_at, saved_clock
 from torch_bridge.training import snapshot
 from torch_bridge.training.carry import Carry
 from torch_bridge.training.clock import Clock, Counts
-from torch_bridge.training.precision import Precision
+from torch_bridge.training.loss_normalizer import LossNormalizer
 from torch_bridge.training.snapshot import TrainStepState
 from torch_bridge.training.state_checks import add_new_states, check_form, naming
 
@@ -28,7 +28,8 @@ class SavedParts(NamedTuple):
     """The model, unwrapped."""
     optimizers: Sequence[Optimizer]
     clock: Clock
-    precision: Precision
+    precision: str
+    normalizer: LossNormalizer
     carry: Carry | None
     device: torch.device
     """The device of the parameters."""
@@ -36,12 +37,11 @@ class SavedParts(NamedTuple):
     def read_state(self) -> TrainStepState:
         """The present state, which shares its tensors with the components. Synchronizes with the device."""
         counts = self.clock.read_counts()
-        scale = self.precision.scale
         return {
             "model": plain_state(self.module),
             "optimizer": snapshot.one_or_list(snapshot.states_of(self.optimizers, self.clock, counts.clock)),
             "optimizer_type": snapshot.one_or_list([type(item).__name__ for item in self.optimizers]),
-            "precision": self.precision.name,
+            "precision": self.precision,
             "curves": [curve.to_dict() for curve in self.clock.curves],
             "applied": counts.applied,
             "skipped": counts.skipped,
@@ -49,7 +49,7 @@ class SavedParts(NamedTuple):
             "consumed": counts.consumed,
             "unit": self.clock.unit,
             "hold": to_plain(self.clock.rules, self.clock.read_states()),
-            "loss_scale": None if scale is None else scale.state(),
+            "loss_scale": self.normalizer.state(),
             "carry": None if self.carry is None else self.carry.buffers,
             "random": snapshot.random_states(self.device),
         }
@@ -94,8 +94,7 @@ class SavedParts(NamedTuple):
             snapshot.restore_dtypes(optimizer, copied)
         rules = from_plain(state.get("hold"), self.clock.rules, strict, "TrainStep")
         self.clock.set(self._counts_in(state, strict), self._peaks_in(state), rules)
-        if self.precision.scale is not None:
-            self.precision.scale.set(state["loss_scale"])
+        self.normalizer.set(state["loss_scale"] or ())
         if self.carry is not None:
             self.carry.set(state["carry"])
         snapshot.set_random_states(state["random"], self.device)

@@ -54,7 +54,8 @@ class TrainStepState(TypedDict):
     hold: list[HoldState] | None
     """The rules that hold the clock, and their states."""
     loss_scale: Sequence[Tensor] | None
-    """Under fp16 the loss scale, a float32 scalar, and the counter that it depends on."""
+    """Under fp16 the loss scale, a float32 scalar, and the counter that it depends on; then, once it was
+    agreed on, the divisor of sums."""
     carry: list[Tensor] | None
     """The leaves of the recurrent state, if the step has one, with its shapes and dtypes."""
     random: dict[str, Tensor]

@@ -64,11 +64,14 @@ def check_form(own: TrainStepState, saved: Any, optimizers: Sequence[Optimizer])
     with naming("carry"):
         _check_kinds("another carry", _kinds(own["carry"]), _kinds(saved["carry"]))
     with naming("loss_scale"):
-        scales = [(state["loss_scale"] or [])[:2] for state in (own, saved)]
-        _check_kinds("another loss_scale", *map(_kinds, scales))
-        # With another scale than these every update would be skipped.
-        if scales[1] and not 0 < scales[1][0] < float("inf"):
-            raise ValueError(f"state_dict has loss_scale = {scales[1][0]}; it must be finite and positive")
+        scale, saved_scale = ([*(state["loss_scale"] or ())] for state in (own, saved))
+        count = 2 if own["precision"] == "fp16" else 0
+        # After the scale and its counter comes the divisor of sums, once it was agreed on.
+        like = scale[:count] + [torch.ones((), dtype=torch.float32)] * (len(saved_scale) > count)
+        _check_kinds("another loss_scale", _kinds(like), _kinds(saved_scale))
+        # With other values than these every update would be skipped.
+        if not all(0 < value < float("inf") for value in [*saved_scale[:1], *saved_scale[count:]]):
+            raise ValueError(f"state_dict has loss_scale = {saved_scale}; it must be finite and positive")
     with naming("random"):  # a state that was saved on a GPU loads on a CPU, and the other way round
         cpu_states = [{"cpu": state["random"]["cpu"]} for state in (own, saved)]
         _check_kinds("other random numbers", *map(_kinds, cpu_states))

@@ -11,22 +11,19 @@ from torch_bridge.core import Curve, Rule
 from torch_bridge.distributed.wrappers import Unwrapped
 from torch_bridge.schedulers.param_groups import given_peaks
 from torch_bridge.training import snapshot
-from torch_bridge.training.arguments import Arguments, OnNonfinite, Synchronize, checked
-from torch_bridge.training.aux import tree
+from torch_bridge.training.arguments import OnNonfinite, Synchronize, checked
 from torch_bridge.training.batch_counts import CountFunction
 from torch_bridge.training.capture import Graphs
 from torch_bridge.training.changes import Foundation
 from torch_bridge.training.clock import Clock
-from torch_bridge.training.counted_clock import CountedClock
 from torch_bridge.training.drivers import Drivers, check_capturable
-from torch_bridge.training.end import End
 from torch_bridge.training.loss import LossFunction
+from torch_bridge.training.loss_normalizer import LossNormalizer
 from torch_bridge.training.precision import PrecisionName
-from torch_bridge.training.result import StepResult, read_and_raise_if_nonfinite, with_more
+from torch_bridge.training.result import StepResult, read_and_raise_if_nonfinite, with_extras
 from torch_bridge.training.saved_parts import SavedParts
 from torch_bridge.training.snapshot import TrainStepState
 from torch_bridge.training.update import Update
-from torch_bridge.training.update_clock import UpdateClock
 
 CurvesOfGroups = Curve | Sequence[Curve]
 
@@ -211,13 +208,17 @@ class TrainStep:
         self._is_distributed = not isinstance(found.wrapper, Unwrapped)
         self._raises = on_nonfinite == "raise"
         self._count_in_trainer = found.count_in_trainer
-        self._clock = _clock_for(found)
+        self._clock = Clock(
+            found.curves, found.peaks, found.device, found.rules, found.unit, found.initial_updates
+        )
         self._drivers = Drivers(self.optimizers, self._clock)
+        normalizer = LossNormalizer(found.parameters, found.precision.scale, found.wrapper)
         self._update = Update(
             model,
             torch.compile(loss_fn) if compile else loss_fn,
             found,
             self._clock,
+            normalizer,
             self._drivers,
             max_norm,
             has_aux,
@@ -228,7 +229,8 @@ class TrainStep:
             found.wrapper.module,
             self.optimizers,
             self._clock,
-            found.precision,
+            found.precision.name,
+            normalizer,
             found.carry,
             found.device,
         )
@@ -269,10 +271,10 @@ class TrainStep:
         loss, norm, rates, counts, *aux = run((batch, *more_micro_batches))
         if self._graphs is not None and not self._graphs.recorded:
             self._foundation.settle()  # optimizers make their states in their first updates
+        applied, skipped, clock, consumed = counts.unbind()
+        result = StepResult(loss, norm, rates, applied, skipped, clock)
         if aux or self._clock.unit is not None:
-            result = with_more(loss, norm, rates, counts, tree(aux) if aux else ())
-        else:
-            result = StepResult(loss, norm, rates, *counts.unbind())
+            result = with_extras(result, applied if self._clock.unit is None else consumed, aux)
         if self._count_in_trainer is not None:
             self._count_in_trainer()
         if self._raises:
@@ -406,10 +408,3 @@ class TrainStep:
         raise TypeError(
             "a TrainStep can't be copied or pickled: build another one, and load this one's state there"
         )
-
-
-def _clock_for(found: Arguments) -> Clock:
-    end = End(found.curves, found.unit)
-    if found.unit is not None:
-        return CountedClock(found.curves, found.peaks, found.device, found.unit, end)
-    return UpdateClock(found.curves, found.peaks, found.device, found.rules, found.initial_updates, end)

@@ -1,0 +1,181 @@
+"""One loss and one gradient from the micro-batches of an update, over one rank or several."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed import ReduceOp
+
+from torch_bridge.distributed.wrappers import Wrapper
+from torch_bridge.training.batch_counts import from_words, words
+from torch_bridge.training.gradients import total_norm
+from torch_bridge.training.loss import Loss, check_kind
+from torch_bridge.training.precision import LossScale
+
+
+class LossNormalizer:
+    """Runs each micro-batch's backward pass as its loss arrives, and normalizes loss and gradients.
+
+        loss = Σ sum / Σ weight  for pairs,  the mean of the means otherwise
+
+    Σ weight is known only at the end. So sum/c goes backward, and at the end gradients and loss are
+    multiplied by c/Σ weight. A single micro-batch on one rank takes its own weight as c, and needs no
+    multiplication. Otherwise c is 1, unless an fp16 gradient of a sum could overflow: then c is the largest
+    first weight of any rank, agreed on once, in the first update, and saved with the state.
+
+    Several ranks: the model's wrapper averages gradients over the ranks, which is right for means. For pairs
+    it leaves 1/size · Σ gradients/c, so that the factor is c·size/Σ weight. One all-reduce of float64
+    carries total, weight, squared norm, kind and consumption, so all ranks make the same decision. Sums of
+    int64 counts over ranks would round in float64, so a count travels as two words of 31 bits.
+
+    Args:
+        parameters: Those that are optimized.
+        scale: The loss scale, or None.
+        wrapper: The interface to the model's parallelism.
+    """
+
+    def __init__(self, parameters: Sequence[nn.Parameter], scale: LossScale | None, wrapper: Wrapper) -> None:
+        self._scale, self._wrapper, self._size = scale, wrapper, wrapper.size
+        self._device = parameters[0].device
+        self._can_overflow = (
+            scale is not None
+            or wrapper.may_send_fp16
+            or any(parameter.dtype == torch.float16 for parameter in parameters)
+        )
+        self._divisor = torch.ones((), dtype=torch.float32, device=self._device)
+        self._has_agreed = False
+
+    def begin(self, count: int = 0, consumed: Tensor | None = None) -> None:
+        """Begin an update of `count` micro-batches; discard what an interrupted one left.
+
+        `consumed` is what those of this rank consume, if that is counted; `finish` adds the other ranks'.
+        """
+        self._count, self._consumed = count, consumed
+        self._is_alone = count == 1 and self._size == 1
+        self._is_pair: bool | None = None
+        self._total: Any = None
+        self._weight: Any = 0.0
+
+    def add(self, loss: Loss) -> None:
+        """Run a micro-batch's backward pass.
+
+        Raises:
+            TypeError: A mean after pairs, or a pair after means.
+            ValueError: A loss without a gradient (except an empty sum on one rank); a loss on another device
+                than the parameters.
+        """
+        total, weight = loss
+        if total.device != self._device:
+            raise ValueError(
+                f"loss_fn returned a loss on {total.device}; the parameters are on {self._device}"
+            )
+        if self._is_pair is None:
+            self._is_pair = weight is not None
+            if self._can_overflow and not (self._has_agreed or self._is_alone):
+                self._agree(weight)
+        else:
+            check_kind(loss, self._is_pair)
+        if weight is None:
+            part = total if self._count == 1 else total / self._count
+        elif self._is_alone:
+            part = total / _nonzero_on_host(weight)
+        else:
+            self._weight = self._weight + weight
+            part = total / self._divisor if self._has_agreed else total
+        if part.requires_grad:
+            (part if self._scale is None else part * self._scale.factor).backward()
+        elif self._size > 1:
+            raise ValueError(
+                "the loss has no gradient with respect to any parameter, but the other ranks wait for one: "
+                "run the model also on a micro-batch without rows, and return (loss.sum(), 0)"
+            )
+        elif weight is None:  # the sum of an empty micro-batch may depend on no parameter; a mean may not
+            raise ValueError("the loss has no gradient with respect to any parameter")
+        # A loss that is a parameter or a view of one would change with it.
+        part = part.detach().clone() if part.is_leaf or part._is_view() else part.detach()
+        if part.dtype.itemsize < 4:
+            part = part.float()
+        self._total = part if self._total is None else self._total + part
+
+    def finish(self, gradients: list[Tensor], norm_dtype: torch.dtype | None) -> tuple[Tensor, Tensor]:
+        """Normalize the gradients in place.
+
+        Returns:
+            The loss of the update, and the total norm of the gradients: new scalars.
+
+        Raises:
+            ValueError: The total weight is a zero known on the host.
+        """
+        factor = None if self._scale is None else self._scale.factor.reciprocal()
+        if self._size > 1:
+            return self._finish_over_ranks(gradients, norm_dtype, factor)
+        loss = self._total
+        if self._count > 1 and self._is_pair:
+            share = (self._divisor if self._has_agreed else 1.0) / _nonzero_on_host(self._weight)
+            loss, factor = loss * share, share if factor is None else share * factor
+        if factor is not None:
+            torch._foreach_mul_(gradients, factor)
+        return loss, total_norm(gradients, norm_dtype)
+
+    def _finish_over_ranks(
+        self, gradients: list[Tensor], norm_dtype: torch.dtype | None, factor: Any
+    ) -> tuple[Tensor, Tensor]:
+        norm = total_norm(gradients, norm_dtype)
+        # float64 holds the square of every float32.
+        squares = norm.double().square() / self._wrapper.copies
+        numbers = [self._total, self._weight, squares, float(bool(self._is_pair))]
+        sums = torch.stack([self._as_tensor(number).double() for number in numbers])
+        if self._consumed is not None:
+            sums = torch.cat([sums, words(self._consumed)])
+        self._wrapper.reduce(sums)
+        total, weight, squares, pairs = sums[:4]
+        if self._consumed is not None:
+            self._consumed.copy_(from_words(sums[4:]))
+        # If some ranks have means and others pairs there is no loss: all skip.
+        total = torch.where(pairs % self._size == 0, total, math.nan)
+        norm_of_all, share = squares.sqrt(), 1 / self._size
+        if self._is_pair:
+            share = (self._divisor if self._has_agreed else 1.0) / weight
+            factor = share * self._size if factor is None else share * self._size * factor
+        if factor is not None:
+            # With a factor of another dtype torch would run one operator for each gradient.
+            torch._foreach_mul_(gradients, factor.to(norm.dtype))
+            norm_of_all = norm_of_all * factor
+        return (total * share).to(self._total.dtype), norm_of_all.to(norm.dtype)
+
+    def _agree(self, weight: Tensor | float | None) -> None:
+        """Agree with all ranks on the divisor of sums: their largest weight, or 1 if there is none."""
+        if weight is None and self._size == 1:
+            return
+        first = self._as_tensor(0.0 if weight is None else weight).float()
+        first = torch.nan_to_num(first, nan=0.0, posinf=0.0)
+        self._wrapper.reduce(first, ReduceOp.MAX)
+        self._divisor.copy_(torch.where(first > 0, first, 1.0))
+        self._has_agreed = True
+
+    def _as_tensor(self, number: Tensor | float) -> Tensor:
+        if isinstance(number, Tensor):
+            return number
+        return torch.full((), number, dtype=torch.float64, device=self._device)
+
+    def state(self) -> list[Tensor] | None:
+        """The loss scale and what it counts, if there is one; the divisor, if the ranks agreed on one."""
+        scale = [] if self._scale is None else self._scale.state()
+        return scale + [self._divisor] * self._has_agreed or None
+
+    def set(self, state: Sequence[Tensor]) -> None:
+        scale, divisor = (state[:2], state[2:]) if self._scale is not None else ((), state)
+        if self._scale is not None:
+            self._scale.set(scale)
+        self._has_agreed = len(divisor) > 0
+        for saved in divisor:
+            self._divisor.copy_(saved)
+
+
+def _nonzero_on_host(total_weight: Tensor | float) -> Tensor | float:
+    """The total weight. A zero is refused if the host knows it; on the device it makes the loss NaN."""
+    if not isinstance(total_weight, Tensor) and total_weight == 0:
+        raise ValueError("the total weight of the micro-batches is zero")
+    return total_weight
