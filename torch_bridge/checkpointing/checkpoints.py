@@ -100,7 +100,7 @@ class Checkpoints:
         """
         content: RankContent | None = None
 
-        def begin() -> tuple[int, list[str], tuple[str, Summary] | None]:
+        def begin() -> tuple[int, list[str], tuple[str, Summary | None] | None]:
             nonlocal content
             self._background.finish()
             called = checks.at_least("count", count, 0)
@@ -117,8 +117,7 @@ class Checkpoints:
         assert content is not None
         assert main is not None
         save, summary = main
-        if not processes.is_main():
-            content.drop_equal(summary)
+        content.drop_equal(summary)
         rank, ranks = processes.rank(), processes.count()
         self._background.start(
             lambda content=content: content.write(self.directory, save, called, rank, ranks, self.keep)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from torch_bridge.distributed import processes
-from torch_bridge.distributed.dtensors import local_part, memory_of, mesh_of, placements_of
+from torch_bridge.distributed.dtensors import local_part, mesh_of, placements_of
 
 _TAG = "$"
 _LARGEST = 2**63  # Python refuses to parse decimals of several thousand digits
@@ -53,8 +53,8 @@ def encode(
 ) -> tuple[Any, dict[str, Tensor]]:
     """Return the state as JSON, and its tensors by key.
 
-    A tensor's key is its path, such as `step.model.0.weight`. Plain tensors that share their memory, as tied
-    parameters do, share one key.
+    A tensor's key is its path, such as `step.model.0.weight`. Plain tensors that `kept` returns the same
+    tensor for share one key.
 
     A state may hold: None, booleans, integers, floats (to the bit), complex numbers, strings, bytes; lists,
     tuples, sets, and dictionaries with any of these as keys; dtypes, devices, sizes; NumPy's arrays and
@@ -104,7 +104,7 @@ class _Encoder:
     def __init__(self, kept: Callable[[Tensor], Tensor]) -> None:
         self.tensors: dict[str, Tensor] = {}
         self._kept = kept
-        self._keys: dict[object, str] = {}  # by the tensor's memory
+        self._keys: dict[int, str] = {}  # by the id of the kept tensor
 
     def encode(self, path: str, value: Any) -> Any:
         kind = cast("type[Any]", type(value))
@@ -202,14 +202,14 @@ class _Encoder:
         }
 
     def _refer(self, path: str, tensor: Tensor) -> dict[str, Any]:
-        # Ranks without a share of a DTensor could not tell that it is tied.
-        memory = object() if mesh_of(tensor) else memory_of(tensor)
-        if (key := self._keys.get(memory)) is None:
+        key = self._keys.get(id(tensor))
+        # A rank without a share of a DTensor could not tell that it is tied.
+        if key is None or mesh_of(tensor):
             # {"a.b": ...} and {"a": {"b": ...}} have the same path.
             key, number = path, 1
             while key in self.tensors:
                 key, number = f"{path}~{number}", number + 1
-            self._keys[memory] = key
+            self._keys[id(tensor)] = key
             self.tensors[key] = tensor
         dtype = str(tensor.dtype).removeprefix("torch.")
         return {_TAG: "tensor", "key": key, "dtype": dtype, "shape": list(tensor.shape)}

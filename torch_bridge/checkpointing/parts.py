@@ -101,12 +101,16 @@ class Snapshot:
     def of(cls, name: str, part: Part) -> "Snapshot":
         """Raises TypeError if the state holds something that a checkpoint does not hold."""
         # The state of a training step is a copy already.
-        kept = Tensor.detach if isinstance(part, TrainStep) else _copies_on_host()
+        kept = _unchanged if isinstance(part, TrainStep) else _copies_on_host()
         state, tensors = encoding.encode(name, state_of(part), kept)
         return cls({"of": kind(part), "state": state}, tensors)
 
     def state(self) -> Any:
         return encoding.decode("", self.encoded["state"], lambda _, reference: self.tensors[reference.key])
+
+
+def _unchanged(tensor: Tensor) -> Tensor:
+    return tensor
 
 
 def _copies_on_host() -> Callable[[Tensor], Tensor]:

@@ -1,6 +1,7 @@
 """Reading a checkpoint: every tensor is checked first, then each rank reads what it needs."""
 
 import math
+import operator
 from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -122,18 +123,14 @@ class SavedCheckpoint:
             ValueError: Together they are not the whole tensor.
         """
         key, shape = reference.key, reference.shape
-        pieces = self._shards.get(key, [])
         for owner in (rank, 0):
             entry = self._records[owner]["tensors"].get(key) if owner < self.ranks else None
-            if entry is not None and "offsets" not in entry:
-                pieces = [_Piece(owner, [0] * len(entry["shape"]), entry["shape"])]
-                break
+            if entry is not None and "offsets" not in entry and entry["shape"] == shape:
+                return [_Piece(owner, [0] * len(shape), shape)]
+        pieces = self._shards.get(key, [])
         are_inside = all(
             len(piece.shape) == len(shape)
-            and all(
-                offset + length <= size
-                for offset, length, size in zip(piece.offsets, piece.shape, shape, strict=True)
-            )
+            and all(map(operator.le, map(operator.add, piece.offsets, piece.shape), shape))
             for piece in pieces
         )
         if not are_inside or sum(math.prod(piece.shape) for piece in pieces) != math.prod(shape):
@@ -156,17 +153,14 @@ class SavedCheckpoint:
             offsets, shape = [0] * len(reference.shape), reference.shape
         found: Tensor | None = None
         for piece in pieces:
-            starts = [max(own, wanted) for own, wanted in zip(piece.offsets, offsets, strict=True)]
-            ends = [
-                min(own + length, wanted + size)
-                for own, length, wanted, size in zip(piece.offsets, piece.shape, offsets, shape, strict=True)
-            ]
-            if any(start >= end for start, end in zip(starts, ends, strict=True)):
-                continue
-            in_piece = _slices(starts, ends, piece.offsets)
-            part = rank_files.as_saved(
-                self._files[piece.rank].get_slice(reference.key)[in_piece], reference.dtype
+            starts = list(map(max, piece.offsets, offsets))
+            ends = list(
+                map(min, map(operator.add, piece.offsets, piece.shape), map(operator.add, offsets, shape))
             )
+            if any(map(operator.ge, starts, ends)):
+                continue
+            saved = self._files[piece.rank].get_slice(reference.key)
+            part = rank_files.as_saved(saved[_slices(starts, ends, piece.offsets)], reference.dtype)
             if part.dtype != reference.dtype:
                 raise ValueError(f"{reference.key} is {part.dtype} in its file, and not {reference.dtype}")
             if list(part.shape) == list(shape):
@@ -174,15 +168,11 @@ class SavedCheckpoint:
             if found is None:
                 found = torch.empty(shape, dtype=reference.dtype, device="cpu")
             found[_slices(starts, ends, offsets)] = part
-        if found is None:
-            return torch.empty(shape, dtype=reference.dtype, device="cpu")
-        return found
+        return torch.empty(shape, dtype=reference.dtype, device="cpu") if found is None else found
 
 
 def _slices(starts: Sequence[int], ends: Sequence[int], origin: Sequence[int]) -> tuple[slice, ...]:
-    return tuple(
-        slice(start - first, end - first) for start, end, first in zip(starts, ends, origin, strict=True)
-    )
+    return tuple(map(slice, map(operator.sub, starts, origin), map(operator.sub, ends, origin)))
 
 
 def _blocks(saved: Any, shape: list[int]) -> Generator[Tensor]:

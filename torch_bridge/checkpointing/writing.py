@@ -44,7 +44,10 @@ class RankContent:
         # On one rank they are computed in the background.
         self._digests = _digests(self._tensors) if processes.count() > 1 else {}
 
-    def summary(self) -> Summary:
+    def summary(self) -> Summary | None:
+        """Return what other ranks compare with their content; None if there are none."""
+        if processes.count() == 1:
+            return None
         parts = {name: hashlib.sha256(dumps(part).encode()).hexdigest() for name, part in self._parts.items()}
         tensors = {
             key: (digest, str(tensor.dtype), tuple(tensor.shape))
@@ -53,9 +56,11 @@ class RankContent:
         }
         return Summary(parts, tensors)
 
-    def drop_equal(self, main: Summary) -> None:
+    def drop_equal(self, main: Summary | None) -> None:
         """Leave to rank 0 what is the same there."""
         here = self.summary()
+        if processes.is_main() or here is None or main is None:
+            return
         self._parts = {
             name: part for name, part in self._parts.items() if here.parts[name] != main.parts[name]
         }
