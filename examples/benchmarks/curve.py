@@ -142,9 +142,8 @@ def of_other_kinds() -> dict[str, Curve]:
     }
 
 
-def in_jax_by_kind(rounds: int) -> None:
+def in_jax_by_kind(curves: dict[str, Curve], rounds: int) -> None:
     table = []
-    curves = of_other_kinds()
     columns = []
     for measured in (in_a_loop, vectorised):
         timed = {name: measured(partial(optax_schedule, curve, 1.0)) for name, curve in curves.items()}
@@ -248,7 +247,7 @@ def on_outlooks(rounds: int) -> None:
     show("NumPy, outlook(curve): ms", ["steps", "outlook", "curve(steps)", "ratio"], table)
 
 
-def on_tensors(rounds: int) -> None:
+def on_tensors(sizes: list[int], rounds: int) -> None:
     """The pure function in torch, beside NumPy's call."""
     calls = 20
     table = []
@@ -258,7 +257,7 @@ def on_tensors(rounds: int) -> None:
         of_tensors = tensors(curve.segments)
         torch.compiler.reset()
         compiled = torch.compile(multiplier, fullgraph=True, dynamic=False)
-        for size in (1, 1024, 1 << 20):
+        for size in sizes:
             array = np.arange(WARMUP, WARMUP + size)
             steps = torch.from_numpy(array)
             times = calls if size < 1 << 20 else 1
@@ -342,12 +341,15 @@ def main() -> None:
     rounds = 1 if quick else 9
     counts = [0, 2] if quick else [0, 2, 10, 100]
     in_jax(counts if quick else [*counts, 300], rounds)
-    in_jax_by_kind(rounds)
+    kinds = of_other_kinds()
+    if quick:  # each shape alone compiles for a second, and has tests of its own
+        kinds = {name: kinds[name] for name in ("cosine", "all four shapes")}
+    in_jax_by_kind(kinds, rounds)
     in_jax_with_holds(rounds)
     in_torch(counts, rounds)
     in_numpy(counts, rounds)
     on_outlooks(rounds)
-    on_tensors(rounds)
+    on_tensors([1024] if quick else [1, 1024, 1 << 20], rounds)
     one_step(counts, rounds)
     construction(counts, rounds)
 
