@@ -18,6 +18,8 @@ collect_ignore = ["support"]  # no tests, and some import a trainer
 
 # Read when torch starts: its models here are so small that a second thread is waited for, not used.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Read when torch compiles: a pool of compiling processes costs more than it saves here.
+os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 # Read when transformers starts: tests download nothing.
 os.environ["HF_HUB_OFFLINE"] = "1"
 # Read when JAX starts.

@@ -36,9 +36,11 @@ def text(rows: int) -> Tensor:
     return torch.randint(256, (rows, CONTEXT + 1), dtype=torch.uint8, device=DEVICE)
 
 
-def train_step(*, fused: bool | None = True, foreach: bool = False, blocks: Any = None, **options: Any):
+def train_step(
+    layers: int, *, fused: bool | None = True, foreach: bool = False, blocks: Any = None, **options: Any
+):
     torch.manual_seed(0)
-    model = GPT(4, 128, CONTEXT).to(DEVICE)
+    model = GPT(layers, 128, CONTEXT).to(DEVICE)
     if blocks:
         checkpoint_activations(model, blocks)
     capturable = DEVICE == "cuda" and bool(fused)
@@ -52,25 +54,25 @@ def read_each_loss(step: TrainStep, batch: Tensor) -> None:
     step(batch).loss.item()
 
 
-def updates(rounds: int, calls: int, rows: int) -> None:
-    batch = text(rows)
+def updates(rounds: int, calls: int, rows: int, layers: int) -> None:
+    batch, build = text(rows), partial(train_step, layers)
     quarters = batch.chunk(4)
     ways: dict[str, Callable[[], object]] = {
-        "fp32, fused AdamW": partial(train_step(), batch),
-        'precision="bf16"': partial(train_step(precision="bf16"), batch),
-        'precision="fp16"': partial(train_step(precision="fp16"), batch),
-        "compile=True": partial(train_step(compile=True), batch),
-        'compile=True, precision="bf16"': partial(train_step(compile=True, precision="bf16"), batch),
-        "AdamW(foreach=True)": partial(train_step(fused=None, foreach=True), batch),
-        "AdamW(fused=False)": partial(train_step(fused=False), batch),
-        "the loss is read at each update": partial(read_each_loss, train_step(), batch),
-        "four micro-batches of a quarter": partial(train_step(), *quarters),
-        "checkpoint_activations": partial(train_step(blocks=Block), batch),
+        "fp32, fused AdamW": partial(build(), batch),
+        'precision="bf16"': partial(build(precision="bf16"), batch),
+        'precision="fp16"': partial(build(precision="fp16"), batch),
+        "compile=True": partial(build(compile=True), batch),
+        'compile=True, precision="bf16"': partial(build(compile=True, precision="bf16"), batch),
+        "AdamW(foreach=True)": partial(build(fused=None, foreach=True), batch),
+        "AdamW(fused=False)": partial(build(fused=False), batch),
+        "the loss is read at each update": partial(read_each_loss, build(), batch),
+        "four micro-batches of a quarter": partial(build(), *quarters),
+        "checkpoint_activations": partial(build(blocks=Block), batch),
     }
     if DEVICE == "cuda":
-        ways["cuda_graph=True"] = partial(train_step(cuda_graph=True), batch)
+        ways["cuda_graph=True"] = partial(build(cuda_graph=True), batch)
         ways["cuda_graph=True, compile, bf16"] = partial(
-            train_step(cuda_graph=True, compile=True, precision="bf16"), batch
+            build(cuda_graph=True, compile=True, precision="bf16"), batch
         )
     for way in ways.values():
         repeat(3, way)  # compiles, captures, lowers the loss scale
@@ -95,9 +97,9 @@ class Compressed(Dataset[Tensor]):
         return row[: CONTEXT + 1]
 
 
-def epochs(rounds: int, samples: int, rows: int) -> None:
+def epochs(rounds: int, samples: int, rows: int, layers: int) -> None:
     dataset = Compressed(samples)
-    step = train_step()
+    step = train_step(layers)
 
     def epoch(batches: Iterable[Any]) -> None:
         for batch in batches:
@@ -123,10 +125,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--calls", type=positive, default=5, help="updates a round")
     parser.add_argument("--rows", type=positive, default=16, help="rows of a batch, a multiple of 4")
     parser.add_argument("--samples", type=positive, default=512, help="samples of an epoch")
+    parser.add_argument("--layers", type=positive, default=4, help="of the model")
     options = parser.parse_args(arguments)
     begin = time.perf_counter()
-    updates(options.rounds, options.calls, options.rows)
-    epochs(options.rounds, options.samples, options.rows)
+    updates(options.rounds, options.calls, options.rows, options.layers)
+    epochs(options.rounds, options.samples, options.rows, options.layers)
     print(f"\n{time.perf_counter() - begin:.0f} s")
 
 
