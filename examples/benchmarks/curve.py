@@ -247,12 +247,12 @@ def on_outlooks(rounds: int) -> None:
     show("NumPy, outlook(curve): ms", ["steps", "outlook", "curve(steps)", "ratio"], table)
 
 
-def on_tensors(sizes: list[int], rounds: int) -> None:
+def on_tensors(shapes: list[str], sizes: list[int], rounds: int) -> None:
     """The pure function in torch, beside NumPy's call."""
     calls = 20
     table = []
     kinds = of_other_kinds()
-    for kind in ("cosine", "all four shapes"):
+    for kind in shapes:
         curve = kinds[kind]
         of_tensors = tensors(curve.segments)
         torch.compiler.reset()
@@ -349,7 +349,10 @@ def main() -> None:
     in_torch(counts, rounds)
     in_numpy(counts, rounds)
     on_outlooks(rounds)
-    on_tensors([1024] if quick else [1, 1024, 1 << 20], rounds)
+    if quick:
+        on_tensors(["cosine"], [1024], rounds)
+    else:
+        on_tensors(["cosine", "all four shapes"], [1, 1024, 1 << 20], rounds)
     one_step(counts, rounds)
     construction(counts, rounds)
 
