@@ -1,14 +1,13 @@
 """Classes that users derive from curves and schedulers."""
 
 import copy
-import pickle
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
 import pytest
 import torch
-from support.runs import advance, optimizer_with, rates_of
+from support.runs import advance, optimizer_with
 from torch.optim.lr_scheduler import _warn_get_lr_called_within_step
 
 from plateau_jax import Curve, HoldBelow, PlateauCurve
@@ -100,26 +99,6 @@ def test_a_derived_curve_reads_the_state_of_another_kind() -> None:
 
 
 CURVE = PlateauCurve(20, warmup_steps=5, plateaus=[(50, 20)])
-
-
-class Named(CurveLR):
-    name = "a class of the user's"
-
-
-@pytest.mark.parametrize("copied", [copy.deepcopy, lambda pair: pickle.loads(pickle.dumps(pair))])
-@pytest.mark.parametrize("kind", [CurveLR, Named])
-@pytest.mark.parametrize("curve", [CURVE, [CURVE, CURVE.cooldown(9, 4)]])
-def test_copies_go_on_alike(copied: Any, kind: type[CurveLR], curve: Any) -> None:
-    optimizer = optimizer_with([0.1, 0.7])
-    scheduler = kind(optimizer, curve)
-    advance(optimizer, scheduler, 6)
-    other, again = copied((optimizer, scheduler))
-    assert type(again) is kind
-    for _ in range(12):
-        advance(optimizer, scheduler)
-        advance(other, again)
-        assert rates_of(other) == rates_of(optimizer)
-        assert again.state_dict() == scheduler.state_dict()
 
 
 class _TooFew(CurveLR):

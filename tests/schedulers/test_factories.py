@@ -2,6 +2,7 @@
 
 import math
 from fractions import Fraction
+from inspect import signature
 
 import numpy as np
 import pytest
@@ -48,6 +49,16 @@ def test_it_is_lambda_lr_under_the_curve_with_these_arguments(ratio, step):
     reference = lambda_lr(expected, curve, last_epoch=step - 1)
     assert rates_of(found) == rates_of(expected)
     scheduler.load_state_dict(reference.state_dict())
+
+
+def test_the_alias_has_one_signature() -> None:
+    """The arguments of transformers' function come first; hold, unit and count belong to lambda_lr."""
+    names = list(signature(get_cosine_plateau_schedule_with_warmup).parameters)
+    assert names[:3] == ["optimizer", "num_warmup_steps", "num_training_steps"]
+    assert names[3:] == ["plateaus", "min_lr_ratio", "min_lr", "last_epoch", "strict"]
+    for strict in (True, False):
+        scheduler = get_cosine_plateau_schedule_with_warmup(optimizer_with([0.1]), 1, 9, strict=strict)
+        assert scheduler.strict is strict
 
 
 @given(

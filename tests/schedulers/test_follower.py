@@ -1,32 +1,24 @@
 """Options other than the learning rate under a curve: their values, their state, and what is refused."""
 
-import copy
-import pickle
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 from support.descriptions import build, descriptions
 from support.examples import examples
 from support.followed import Key, optimizer_of, put, value, values_of, wanted
-from support.oracle import Description
 from support.runs import modest_peaks, optimizer_with, peaks, rates_of, through_a_file
-from support.strategies import SMALLEST_NORMAL
 from support.training import Net, batches, mean_loss, same, spoiled, step_of
 
-from plateau_jax import Curve, PlateauCurve
+from plateau_jax import PlateauCurve
 from torch_bridge import follow, lambda_lr
 
 CURVE = PlateauCurve(40, warmup_steps=4, plateaus=[(50, 20)], min_lr_ratio=0.25)
-
-
 OTHER = PlateauCurve(60, decay_shape="linear", min_lr_ratio=0.5)
-
-
 _KEYS: list[tuple[Any, Key]] = [
     (torch.optim.AdamW, "weight_decay"),
     (torch.optim.AdamW, ("betas", 0)),
@@ -34,8 +26,6 @@ _KEYS: list[tuple[Any, Key]] = [
     (torch.optim.SGD, "momentum"),
     (torch.optim.RMSprop, "alpha"),
 ]
-
-
 every_key = pytest.mark.parametrize(("kind", "key"), _KEYS, ids=str)
 
 
@@ -189,107 +179,6 @@ def test_beside_a_training_step(fused: bool, skips: set[int]) -> None:
         reference.step()
         applied += 1
     assert same(model.state_dict(), by_hand.state_dict())
-
-
-class _Run:
-    """An optimizer and the follower of one of its settings, saved and loaded in every way there is."""
-
-    def __init__(self, key: Key, curves: list[Curve], bases: list[float], form: Any) -> None:
-        self.fresh = lambda: optimizer_of(torch.optim.AdamW, key, [form(base) for base in bases])
-        self.key, self.curves = key, curves
-        self.optimizer = self.fresh()
-        self.follower = follow(self.optimizer, key, curves)
-
-    def advance(self, steps: int) -> None:
-        for _ in range(steps):
-            self.follower.step()
-
-    def _load(self, *order: str) -> None:
-        saved = through_a_file([self.optimizer.state_dict(), self.follower.state_dict()])
-        self.optimizer = self.fresh()
-        for part in order:
-            if part == "build":
-                self.follower = follow(self.optimizer, self.key, self.curves)
-            elif part == "optimizer":
-                self.optimizer.load_state_dict(saved[0])
-            else:
-                self.follower.load_state_dict(saved[1])
-
-    def by_optimizer_before_building(self) -> None:
-        self._load("optimizer", "build", "follower")
-
-    def by_optimizer_first(self) -> None:
-        self._load("build", "optimizer", "follower")
-
-    def by_optimizer_last(self) -> None:
-        self._load("build", "follower", "optimizer")
-
-    def by_itself_alone(self) -> None:
-        self._load("build", "follower")
-
-    def into_itself_later(self) -> None:
-        saved = through_a_file([self.optimizer.state_dict(), self.follower.state_dict()])
-        self.advance(5)
-        self.optimizer.load_state_dict(saved[0])
-        self.follower.load_state_dict(saved[1])
-
-    def by_pickle(self) -> None:
-        self.optimizer, self.follower = pickle.loads(pickle.dumps((self.optimizer, self.follower)))
-
-    def by_deepcopy(self) -> None:
-        self.optimizer, self.follower = copy.deepcopy((self.optimizer, self.follower))
-
-
-_ROUTES = [name for name in vars(_Run) if name.startswith(("by_", "into_"))]
-
-
-@pytest.mark.parametrize("key", ["weight_decay", ("betas", 1)])
-@examples(30)
-@given(
-    st.lists(st.tuples(descriptions(range(4)), modest_peaks), min_size=1, max_size=3),
-    st.sampled_from((float, lambda base: torch.tensor(base, dtype=torch.float64))),
-    st.lists(st.one_of(st.integers(1, 40), st.sampled_from((*_ROUTES, 3100))), max_size=6),
-)
-def test_any_walk_of_steps_and_resumptions(key: Key, cases: list[Any], form: Any, walk: list[Any]) -> None:
-    curves, bases = [build(description) for description, _ in cases], [base for _, base in cases]
-    run = _Run(key, curves, bases, form)
-    step = 0
-    for move in walk:
-        if isinstance(move, int):
-            run.advance(move)
-            step += move
-        else:
-            # A new follower refuses a smaller value as its base.
-            assume(all(value == 0 or value >= SMALLEST_NORMAL for value in wanted(curves, bases, step)))
-            getattr(run, move)()
-        assert run.follower.last_epoch == step
-        assert values_of(run.optimizer, key) == wanted(curves, bases, step)
-
-
-@examples(60)
-@given(descriptions(range(3)), descriptions(range(3)), st.integers(0, 8), st.booleans())
-def test_the_state_of_another_curve(
-    description: Description, other: Description, steps: int, strict: bool
-) -> None:
-    old, new = build(description), build(other)
-    saved = optimizer_of(torch.optim.SGD, "momentum", [0.5])
-    first = follow(saved, "momentum", old)
-    for _ in range(steps):
-        first.step()
-    optimizer = optimizer_of(torch.optim.SGD, "momentum", [0.75])
-    follower = follow(optimizer, "momentum", new, strict=strict)
-    follower.step()
-    state = through_a_file(first.state_dict())
-    if strict and not new.same_until(old, steps):
-        before = values_of(optimizer, "momentum"), follower.state_dict()
-        with pytest.raises(ValueError, match=r"saved under .*, but .* pass strict=False"):
-            follower.load_state_dict(state)
-        assert (values_of(optimizer, "momentum"), follower.state_dict()) == before
-        follower.load_state_dict(state, strict=False)
-    else:
-        follower.load_state_dict(state)
-    assert follower.last_epoch == steps
-    assert values_of(optimizer, "momentum") == [0.5 * new(steps)]
 
 
 @pytest.mark.parametrize("order", ["step first", "follower first"])

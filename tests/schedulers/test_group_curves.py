@@ -17,8 +17,6 @@ from torch_bridge.schedulers.group_curves import Multipliers
 from torch_bridge.schedulers.param_groups import all_groups, all_parameters
 
 CURVE = PlateauCurve(100, warmup_steps=10, plateaus=[(50, 20)], min_lr_ratio=0.1)
-
-
 schedulers = pytest.mark.parametrize("scheduler", [lambda_lr, CurveLR])
 
 

@@ -250,6 +250,12 @@ def test_a_decayed_rate_is_not_taken_as_the_peak(build: Any, loaded: bool, sched
     assert scheduled(optimizer, 6).base_lrs == [0.5, 0.5]
 
 
+def test_plain_sgd_which_keeps_no_state_gives_its_rate_as_the_peak() -> None:
+    optimizer = optimizer_with([0.5])
+    optimizer.step()
+    assert lambda_lr(optimizer, CURVE, 6).base_lrs == [0.5]
+
+
 @pytest.mark.parametrize("build", [torch.optim.AdamW, torch.optim.Adagrad, torch.optim.SGD])
 def test_a_fresh_optimizer_may_go_on_and_a_stepped_one_may_begin(build: Any) -> None:
     assert lambda_lr(optimizer_with([0.5], build), CURVE, 6).base_lrs == [0.5]

@@ -50,13 +50,6 @@ def test_it_is_said_once_past_ten_steps_and_a_hundredth(total, held, form):
     assert f"at step {at}," in told[0][1]
 
 
-def test_what_it_says():
-    optimizer = optimizer_with([0.1])
-    scheduler = lambda_lr(optimizer, PlateauCurve(100))
-    with pytest.warns(CurveWarning, match=PAST.format(100, 111)):
-        advance(optimizer, scheduler, 150)
-
-
 def test_of_several_curves_the_last_end_counts():
     optimizer = optimizer_with([0.1, 0.1])
     scheduler = lambda_lr(optimizer, [PlateauCurve(10), PlateauCurve(40)])

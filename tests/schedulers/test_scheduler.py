@@ -13,7 +13,7 @@ from support.descriptions import build, descriptions, descriptions_and_steps
 from support.examples import examples
 from support.oracle import Oracle, exactly, half_ulp
 from support.runs import advance, optimizer_with, peaks, rates_of, through_a_file
-from torch.optim.lr_scheduler import ConstantLR, LambdaLR, SequentialLR
+from torch.optim.lr_scheduler import LambdaLR
 
 from plateau_jax import Curve, PlateauCurve, optax_schedule
 from torch_bridge import lambda_lr
@@ -206,18 +206,6 @@ def test_the_peak_is_initial_lr_where_there_is_one_and_a_float32(rate, peak):
     advance(optimizer, first, 5)
     again = lambda_lr(optimizer, CURVE, last_epoch=9)
     assert again.base_lrs == rates_of(optimizer) == expected
-
-
-def test_as_a_part_of_sequential_lr():
-    optimizer = optimizer_with([0.5])
-    parts = [ConstantLR(optimizer, 0.5, total_iters=100), lambda_lr(optimizer, CURVE)]
-    scheduler = SequentialLR(optimizer, parts, [5])
-    found = rates_of(optimizer)
-    for _ in range(60):
-        optimizer.step()
-        scheduler.step()
-        found += rates_of(optimizer)
-    assert found == [0.25] * 5 + [0.5 * float(CURVE(step)) for step in range(56)]
 
 
 @pytest.mark.parametrize("last_epoch", [1.0, True, None, "3", np.float32(2)])

@@ -73,22 +73,6 @@ def test_the_state_of_other_rules(other: Any, swapped: bool, updates: int) -> No
             scheduler.step(None if second is None else 0.5)
 
 
-def test_a_state_from_before_there_were_rules() -> None:
-    saved = HeldRun(CURVE, None)
-    for _ in range(5):
-        saved.update(None)
-    state: Any = saved.scheduler.state_dict()
-    del state["clock"], state["hold"]
-    run = HeldRun(CURVE, None)
-    run.scheduler.load_state_dict(state)
-    run.check(5, 5)
-    held = HeldRun(CURVE, PATIENT)
-    with pytest.raises(ValueError, match="saved with hold = None"):
-        held.scheduler.load_state_dict(state)
-    held.scheduler.load_state_dict(state, strict=False)
-    held.check(5, 5)
-
-
 LONG = StagedCurve([(3, 1.0), (40,), (10, 0.0)])
 
 

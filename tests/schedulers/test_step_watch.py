@@ -51,7 +51,14 @@ def _chained(optimizer: Any) -> Any:
     return scheduler, ChainedScheduler([scheduler, ConstantLR(optimizer, 1.0, 1)]).step
 
 
-kinds = pytest.mark.parametrize("kind", [_plain, _held, _chained], ids=("plain", "held", "chained"))
+def _counted(optimizer: Any) -> Any:
+    scheduler = lambda_lr(optimizer, CURVE, unit=8)
+    return scheduler, lambda: scheduler.step(count=10)
+
+
+kinds = pytest.mark.parametrize(
+    "kind", [_plain, _held, _chained, _counted], ids=("plain", "held", "chained", "counted")
+)
 
 
 def _repeat(pattern: str, optimizer: Any, step: Any, times: int = 1) -> None:
@@ -126,8 +133,12 @@ def test_message_and_line(kind: Any, begin: str, wrong: str, message: str, form:
     optimizer = optimizer_with([form(0.1), form(0.2)])
     scheduler, step = kind(optimizer)
     _repeat(begin, optimizer, step)
+    if kind is _counted:
+        message = message.partition(".*")[0]
     with pytest.warns(CurveWarning, match=message) as caught:
         _repeat(wrong, optimizer, step, 9)
+    if kind is _counted:
+        assert not re.search("count_updates|counts updates", str(caught[0].message))
     assert [warning.filename for warning in caught] == [__file__]
     # A resumed run does not repeat it, nor does a copy.
     resumed = optimizer_with([0.1, 0.2])
@@ -155,6 +166,10 @@ def test_warning_as_error_changes_nothing(kind: Any, wrong: str) -> None:
     assert scheduler.last_epoch == len(before)
 
 
+def _step_of(kind: Any, scheduler: Any) -> None:
+    scheduler.step(**{_held: {"metric": 0.5}, _counted: {"count": 10}}.get(kind, {}))
+
+
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda pair: pickle.loads(pickle.dumps(pair))])
 @pytest.mark.parametrize("pattern", [EPOCH, TWICE, ""])
 @kinds
@@ -163,7 +178,7 @@ def test_copies_do_not_warn(kind: Any, pattern: str, copied: Any) -> None:
     scheduler, step = kind(optimizer)
     _repeat("os" + pattern * 2, optimizer, step)
     other, again = copied((optimizer, scheduler))
-    _repeat(pattern or TWICE, other, lambda: again.step(0.5) if kind is _held else again.step(), 5)
+    _repeat(pattern or TWICE, other, lambda: _step_of(kind, again), 5)
 
 
 # Legitimate programs, with every warning an error.
@@ -174,6 +189,11 @@ def _accumulation(optimizer: Any) -> None:
     for batch in range(16 * 20):
         if batch % 16 == 15:
             advance(optimizer, scheduler)
+
+
+def _a_unit_that_takes_long_to_fill(optimizer: Any) -> None:
+    scheduler = lambda_lr(optimizer, CURVE, unit=10**6)
+    _repeat("os", optimizer, lambda: scheduler.step(count=10), 60)
 
 
 def _gan(optimizer: Any) -> None:
@@ -298,8 +318,9 @@ def _accelerate(_: Any) -> None:
 @pytest.mark.parametrize(
     "program",
     [
-        _accumulation, _gan, _two_schedulers_on_one_optimizer, _plots, _resumed_sequence, _waits_for_its_turn,
-        _fp16, _above_0, _frozen, _steps_are_not_seen, _curve_counts_epochs, _accelerate,
+        _accumulation, _a_unit_that_takes_long_to_fill, _gan, _two_schedulers_on_one_optimizer, _plots,
+        _resumed_sequence, _waits_for_its_turn, _fp16, _above_0, _frozen, _steps_are_not_seen,
+        _curve_counts_epochs, _accelerate,
     ],
 )  # fmt: skip
 def test_legitimate_programs_do_not_warn(program: Any) -> None:

@@ -17,8 +17,6 @@ from plateau_jax import HoldUntilFlat, PlateauCurve
 from torch_bridge import lambda_lr
 
 CURVE = PlateauCurve(100, warmup_steps=10, plateaus=[(50, 20)], min_lr_ratio=0.1)
-
-
 OTHER = PlateauCurve(200, plateaus=[(10, 20)], decay_shape="linear")
 
 

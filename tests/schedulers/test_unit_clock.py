@@ -16,8 +16,8 @@ from support.oracle import Description
 from support.runs import advance, optimizer_with, rates_of, through_a_file
 from torch.optim import lr_scheduler
 
-from plateau_jax import CurveWarning, HoldBelow, PlateauCurve, StagedCurve
-from torch_bridge import CurveLR, follow, lambda_lr
+from plateau_jax import CurveWarning, HoldBelow, PlateauCurve
+from torch_bridge import follow, lambda_lr
 
 # Short curves, far past their ends.
 pytestmark = pytest.mark.filterwarnings("ignore:the curve has total_steps:plateau_jax.CurveWarning")
@@ -85,23 +85,6 @@ def test_another_cut_changes_nothing(kind: str, unit: int, given_counts: list[in
             cut.update(high - low)
         assert (cut.part.consumed, cut.part.clock) == (whole.part.consumed, whole.part.clock)
         assert cut.values() == whole.values()
-
-
-def test_a_plan_of_batches_warms_up_and_ends_when_it_should() -> None:
-    """100 updates: batches of 8 for 160 samples, then of 16; a warmup of 10, and a decay of the last 20."""
-    batches = [8] * 20 + [16] * 80
-    curve = StagedCurve([(sum(batches[:10]), 1.0), (sum(batches[10:80]),), (sum(batches[80:]), 0.0)])
-    optimizer = optimizer_with([0.5])
-    scheduler = lambda_lr(optimizer, curve, unit=1)
-    found: list[float] = []
-    for count in batches:
-        found += rates_of(optimizer)
-        optimizer.step()
-        scheduler.step(count=count)
-    assert found[:10] == [0.5 * float(np.float32(update / 10)) for update in range(10)]
-    assert found[10:81] == [0.5] * 71
-    assert found[81:] == [0.5 * float(np.float32(left / 20)) for left in range(19, 0, -1)]
-    assert rates_of(optimizer) == [0.0]
 
 
 @kinds
@@ -243,20 +226,6 @@ def test_what_does_not_go_beside_a_unit(arguments: Any) -> None:
     assert str(optimizer.param_groups) == before
 
 
-def test_a_unit_of_numpy_and_a_derived_class() -> None:
-    class Own(CurveLR):
-        def get_lr(self) -> Any:
-            return [2 * rate for rate in super().get_lr()]
-
-    optimizer = optimizer_with([0.5])
-    scheduler = Own(optimizer, CURVE, unit=np.int32(8), count=lambda: 12)  # type: ignore[arg-type]  # NumPy's
-    assert type(scheduler.unit) is int
-    for clock in (0, 1, 3, 4, 6):
-        assert rates_of(optimizer) == [CURVE(clock)]
-        optimizer.step()
-        scheduler.step()
-
-
 @kinds
 def test_a_group_that_comes_later_follows_the_clock(kind: str) -> None:
     run = CountedRun(kind, CURVE, 8)
@@ -356,31 +325,6 @@ def _told(run: CountedRun, pattern: list[tuple[int, int]]) -> list[str]:
     assert all(warning.filename == __file__ for warning in caught)
     assert all(warning.category is CurveWarning for warning in caught)
     return [str(warning.message) for warning in caught]
-
-
-@pytest.mark.parametrize(
-    ("pattern", "said"),
-    [
-        ([(1, 1)] * 60, None),
-        ([(1, 1)] + [(12, 1)] * 5, "came after 10 or more optimizer steps, three times in a row"),
-        ([(1, 1)] + [(1, 2)] * 5, "came twice or more after one optimizer step, three times in a row"),
-        ([(12, 1)], "came after 12 optimizer steps, all at rate 0"),
-        ([(20, 0)], "was not called in 20 optimizer steps, and every rate is 0"),
-    ],
-)
-def test_calls_that_do_not_go_with_updates_are_told(pattern: list[tuple[int, int]], said: str | None) -> None:
-    told = _told(CountedRun("scheduler", CURVE, 8), pattern)
-    if said is None:
-        assert not told
-        return
-    (message,) = told
-    assert said in message
-    assert "counts updates" not in message
-    assert "count_updates" not in message
-
-
-def test_a_unit_that_takes_long_to_fill_is_no_scheduler_that_stands_still() -> None:
-    assert not _told(CountedRun("scheduler", CURVE, 10**6), [(1, 1)] * 60)
 
 
 @pytest.mark.parametrize("unit", [1, 3, 10, 40])

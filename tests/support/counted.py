@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 import torch
+from hypothesis import assume
 from hypothesis import strategies as st
 from support.runs import optimizer_with, rates_of, through_a_file
-from support.strategies import magnitudes
+from support.strategies import SMALLEST_NORMAL, magnitudes
 
 from plateau_jax import Curve
 from torch_bridge import follow, lambda_lr
@@ -50,22 +51,28 @@ class CountedRun:
         self.kind, self.curve, self.unit, self.asked, self.options = kind, curve, unit, asked, options
         self.start()
 
-    def start(self) -> None:
+    def start(self, optimizer_state: Any = None) -> None:
         self.present = Present()
         count: Callable[[], Any] | None = self.present if self.asked else None
         arguments: Any = self.options | {"unit": self.unit, "count": count}
         if self.kind == "scheduler":
             self.optimizer = optimizer_with(self.BASES)
+            if optimizer_state is not None:
+                self.optimizer.load_state_dict(optimizer_state)
             self.part: Any = lambda_lr(self.optimizer, self.curve, **arguments)
         else:
             self.optimizer = optimizer_with([0.1, 0.1], torch.optim.AdamW)
             for group, base in zip(self.optimizer.param_groups, self.BASES, strict=True):
                 group["weight_decay"] = base
+            if optimizer_state is not None:
+                self.optimizer.load_state_dict(optimizer_state)
             self.part = follow(self.optimizer, "weight_decay", self.curve, **arguments)
 
     def update(self, count: Any) -> None:
         self.optimizer.step()
-        if self.asked:
+        if self.unit is None:
+            self.part.step()
+        elif self.asked:
             self.present.count = count
             self.part.step()
         else:
@@ -95,6 +102,19 @@ class CountedRun:
         saved = through_a_file([self.optimizer.state_dict(), self.part.state_dict()])
         self.start()
         self.optimizer.load_state_dict(saved[0])
+        self.part.load_state_dict(saved[1])
+
+    def by_file_optimizer_last(self) -> None:
+        saved = through_a_file([self.optimizer.state_dict(), self.part.state_dict()])
+        self.start()
+        self.part.load_state_dict(saved[1])
+        self.optimizer.load_state_dict(saved[0])
+
+    def by_file_built_after_loading(self) -> None:
+        # A new follower takes the loaded values as its bases at first, and refuses those that are too small.
+        assume(all(value == 0 or value >= SMALLEST_NORMAL for value in self.values()))
+        saved = through_a_file([self.optimizer.state_dict(), self.part.state_dict()])
+        self.start(saved[0])
         self.part.load_state_dict(saved[1])
 
     def by_json(self) -> None:
