@@ -24,7 +24,6 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoi
 from torch.nn.utils import parametrizations, spectral_norm
 from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.optim.lr_scheduler import LambdaLR
-from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils import _pytree as pytree
 from torch.utils.data import DataLoader
 
@@ -310,22 +309,6 @@ def test_the_extra_state_of_a_module_has_a_key_of_its_own() -> None:
             return 3
 
     assert nn.Sequential(Extra()).state_dict() == {"0._extra_state": 3}
-
-
-@_shows("__wrapped__")
-def test_the_step_of_an_optimizer_wraps_one_without_hooks() -> None:
-    parameter = nn.Parameter(torch.ones(1))
-    optimizer = optim.SGD([parameter], lr=1.0)
-    parameter.grad = torch.ones(1)
-    called: list[Any] = []
-    hook = register_optimizer_step_pre_hook(lambda *_: called.append(None))
-    try:
-        type(optimizer).step.__wrapped__(optimizer)
-        assert (parameter.item(), called) == (0, [])
-        optimizer.step()
-        assert (parameter.item(), called) == (-1, [None])
-    finally:
-        hook.remove()
 
 
 @_shows("_orig_mod")

@@ -1,7 +1,6 @@
 """`distribute`: checks, moves and wraps a model; states of steps over wrapped models."""
 
 import re
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -94,11 +93,3 @@ def test_a_rank_refuses_the_shards_of_another() -> None:
     first, second = run(models.shards_of_another_rank)
     assert first == ""
     assert "each rank must load its own state" in second
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("wrapper", "processes"), [*product(("ddp", "blocks"), (1, 2))])
-def test_the_form_of_a_state_is_known_before_the_first_update(wrapper: str, processes: int) -> None:
-    for before, after in run(models.form_of_state_to_load, wrapper, processes=processes):
-        assert before["model"] == after["model"]
-        assert before["optimizer"]["state"] == after["optimizer"]["state"]

@@ -194,16 +194,3 @@ def shards_of_another_rank() -> str:
         said = str(error)
     after = whole(dict(step.model.state_dict()))
     return said if all(np.array_equal(before[name], after[name]) for name in before) else "it was changed"
-
-
-def form_of_state_to_load(wrapper: str) -> tuple[Any, Any]:
-    """Kinds, dtypes and shapes of the state that a new step would load, and of its state after an update."""
-    step = step_over(wrapper)
-    before: Any = step._state_to_load()
-    _update(step, 0)
-    after = step.state_dict()
-    kinds = (
-        pytree.tree_map_only(Tensor, lambda t: (type(t).__name__, t.dtype, tuple(t.shape)), state)
-        for state in ({name: state[name] for name in ("model", "optimizer")} for state in (before, after))
-    )
-    return next(kinds), next(kinds)

@@ -18,7 +18,7 @@ from torch_bridge.training.carry import Carry
 from torch_bridge.training.clock import Clock, Counts
 from torch_bridge.training.loss_normalizer import LossNormalizer
 from torch_bridge.training.snapshot import TrainStepState
-from torch_bridge.training.state_checks import add_new_states, check_form, naming
+from torch_bridge.training.state_checks import check_form, naming
 
 
 class SavedParts(NamedTuple):
@@ -53,14 +53,6 @@ class SavedParts(NamedTuple):
             "carry": None if self.carry is None else self.carry.buffers,
             "random": snapshot.random_states(self.device),
         }
-
-    def read_state_to_load(self) -> TrainStepState:
-        """The same, with what the optimizers will make in their first update: the form of a saved state."""
-        state = self.read_state()
-        states = snapshot.as_list(state["optimizer"], self.optimizers)
-        for optimizer, own in zip(self.optimizers, states, strict=True):
-            add_new_states(optimizer, own)
-        return state
 
     def check(self, own: TrainStepState, saved: Any, strict: bool) -> None:
         """Compare a saved state with `own`, the present one.

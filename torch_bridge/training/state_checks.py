@@ -1,14 +1,13 @@
 """Compare a saved state with the training step that is to load it, before anything changes."""
 
-import inspect
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from typing import Any, cast
 
 import torch
-from torch import Tensor, nn
-from torch.optim import Optimizer, SparseAdam
+from torch import Tensor
+from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
 
 from torch_bridge.distributed.dtensors import mesh_of
@@ -161,38 +160,5 @@ def _expected_kinds(parameter: Tensor, values: Mapping[str, Any]) -> dict[str, s
     return dict.fromkeys(tensors, _kind(parameter))
 
 
-def add_new_states(optimizer: Optimizer, state: Any) -> None:
-    """Add to an optimizer's state what its first update will make, if it is one of torch's own."""
-    if not is_of_torch(optimizer):
-        return
-    for group, settings in zip(optimizer.param_groups, state["param_groups"], strict=True):
-        for parameter, number in zip(group["params"], settings["params"], strict=True):
-            if not state["state"].get(number):
-                state["state"][number], _ = new_state(optimizer, parameter, settings)
-
-
 def is_of_torch(optimizer: Optimizer) -> bool:
     return type(optimizer).__module__.startswith("torch.optim")
-
-
-def new_state(
-    optimizer: Optimizer, parameter: nn.Parameter, settings: Mapping[str, Any]
-) -> tuple[dict[str, Any], bool]:
-    """What one of torch's own optimizers, with these settings, keeps for such a parameter.
-
-    And whether it has that from the start, so that it must be in every state.
-    """
-    like = nn.Parameter(torch.zeros_like(parameter))
-    like.grad = torch.zeros_like(parameter)
-    if isinstance(optimizer, SparseAdam):
-        like.grad = like.grad.to_sparse()
-    kind = cast("Any", type(optimizer))
-    arguments = inspect.signature(kind.__init__).parameters
-    chosen = {name: settings[name] for name in settings if name in arguments and name != "params"}
-    # Its counts belong on the host, whatever the default device is now.
-    with torch.enable_grad(), torch.device("cpu"):
-        other = kind([like], **chosen | {"lr": 1e-3})
-        from_the_start = bool(other.state)
-        for _ in range(2):  # the first update leaves some settings unread
-            kind.step.__wrapped__(other)  # without the hooks that a user has set for all optimizers
-    return other.state[like], from_the_start

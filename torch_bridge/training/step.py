@@ -342,10 +342,6 @@ class TrainStep:
         self._check_whole()
         return snapshot.on_host(self._saved_parts.read_state())
 
-    def _state_to_load(self) -> TrainStepState:
-        """A state of the form of one to be loaded: what optimizers make in their first update is there."""
-        return snapshot.on_host(self._saved_parts.read_state_to_load())
-
     @torch.inference_mode(False)
     def load_state_dict(
         self, state_dict: TrainStepState | Mapping[str, Any], strict: bool | None = None
