@@ -301,35 +301,47 @@ def _curve_counts_epochs(optimizer: Any) -> None:
         _repeat("o" * 30 + "s", optimizer, lambda_lr(optimizer, CURVE).step, 5)
 
 
-def _accelerate(_: Any) -> None:
-    accelerate = pytest.importorskip("accelerate")
-    for outside in (True, False):
-        accelerator = accelerate.Accelerator(cpu=True, gradient_accumulation_steps=4)
-        inner = optimizer_with([0.1])
-        wrapped = accelerator.prepare(inner)
-        scheduler = lambda_lr(wrapped if outside else inner, CURVE)
-        for _ in range(60):
-            with accelerator.accumulate(torch.nn.Linear(1, 1)):
-                wrapped.step()
-                if accelerator.sync_gradients:
-                    scheduler.step()
-
-
 @pytest.mark.parametrize(
     "program",
     [
         _accumulation, _a_unit_that_takes_long_to_fill, _gan, _two_schedulers_on_one_optimizer, _plots,
         _resumed_sequence, _waits_for_its_turn, _fp16, _above_0, _frozen, _steps_are_not_seen,
-        _curve_counts_epochs, _accelerate,
+        _curve_counts_epochs,
     ],
 )  # fmt: skip
 def test_legitimate_programs_do_not_warn(program: Any) -> None:
     program(optimizer_with([0.1]))
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("outside", [True, False])
+def test_accumulation_by_accelerate(outside: bool) -> None:
+    """Its wrapper makes an update in one of four calls."""
+    from accelerate import Accelerator
+
+    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=4)
+    inner, model = optimizer_with([0.1]), torch.nn.Linear(1, 1)
+    wrapped: Any = accelerator.prepare(inner)
+    scheduler = lambda_lr(wrapped if outside else inner, CURVE)
+
+    def batches(count: int, step: Any) -> None:
+        for _ in range(count):
+            with accelerator.accumulate(model):
+                wrapped.step()
+                if accelerator.sync_gradients:
+                    step()
+
+    batches(60, scheduler.step)
+    epoch = SimpleNamespace(step=lambda: batches(40, lambda: None))
+    with pytest.warns(CurveWarning, match=ONCE_AN_EPOCH):
+        _repeat("os", epoch, scheduler.step, 3)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [_plain, _held, lambda optimizer: (_sequence(optimizer, True), None)])
 def test_a_scheduler_that_accelerate_steps_once_a_rank(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    module = pytest.importorskip("accelerate.scheduler")
+    from accelerate import scheduler as module
+
     monkeypatch.setattr(module, "AcceleratorState", lambda: SimpleNamespace(num_processes=2))
     monkeypatch.setattr(module, "GradientState", lambda: SimpleNamespace(sync_gradients=True))
     optimizer = optimizer_with([0.1])
