@@ -71,8 +71,9 @@ def test_a_state_goes_on_bit_for_bit(wrapper: str) -> None:
     for losses, again, state, loaded in run(models.saved_and_loaded, wrapper):
         assert losses == again
         assert _equal(state, loaded)
-    for state, loaded in run(models.from_whole_tensors, wrapper):
-        assert _equal(state, loaded)
+    for function in (models.from_whole_tensors, models.restored_after_an_error):
+        for state, loaded in run(function, wrapper):
+            assert _equal(state, loaded)
 
 
 @pytest.mark.slow
