@@ -221,33 +221,3 @@ def test_all_at_once_in_the_middle_of_an_epoch(name: str) -> None:
         done = at
     assert same(run(step, feed, 14 - done), results[done:])
     assert same(step.state_dict(), end)
-
-
-class _Averaging(torch.optim.Optimizer):
-    """Not torch's own: its moment is in float32, whatever the parameters are in."""
-
-    def __init__(self, parameters: Any, lr: float) -> None:
-        super().__init__(parameters, {"lr": lr})
-
-    @torch.no_grad()
-    def step(self, closure: Any = None) -> None:
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                moment = self.state[parameter].setdefault("m", torch.zeros(parameter.shape))
-                moment.lerp_(parameter.grad.float(), 0.1)
-                parameter.sub_((group["lr"] * moment).to(parameter.dtype))
-
-
-@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
-@pytest.mark.parametrize("kind", [torch.optim.NAdam, torch.optim.ASGD, _Averaging])
-def test_resumed_twice_with_states_in_another_dtype(kind: Any, dtype: torch.dtype) -> None:
-    """Torch casts them to the parameters' as it loads them."""
-
-    def build() -> TrainStep:
-        model = Net().to(dtype)
-        return TrainStep(model, kind(model.parameters(), lr=0.01), loss_fn, CURVE)
-
-    def loss_fn(model: nn.Module, batch: Any) -> torch.Tensor:
-        return nn.functional.mse_loss(model(batch[0].to(dtype)).float(), batch[1])
-
-    check_resumed(build, batches(9), (3, 6))

@@ -78,23 +78,6 @@ def _own_loss(model: nn.Module, batch: Any) -> Tensor:
     return model(batch[0]).square().mean()
 
 
-class _Own(torch.optim.Optimizer):
-    """Not torch's: it keeps the last gradient, a list and a number."""
-
-    def __init__(self, parameters: Any, lr: float = 0.1) -> None:
-        super().__init__(parameters, {"lr": lr})
-
-    @torch.no_grad()
-    def step(self, closure: Any = None) -> None:
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    state = self.state[parameter]
-                    parameter.sub_(group["lr"] * state.get("last", parameter.grad))
-                    state["last"], state["seen"] = parameter.grad.clone(), [1, 2]
-                    state["count"] = state.get("count", 0) + 1
-
-
 _KINDS: dict[str, Callable[[nn.Module], torch.optim.Optimizer]] = {
     "plain adam": lambda model: torch.optim.Adam(model.parameters(), maximize=True),
     "amsgrad": lambda model: torch.optim.Adam(model.parameters(), amsgrad=True, foreach=False),
@@ -108,7 +91,6 @@ _KINDS: dict[str, Callable[[nn.Module], torch.optim.Optimizer]] = {
         [p for p in model.parameters() if p.is_floating_point()], fused=True
     ),
     "named": lambda model: torch.optim.AdamW(model.named_parameters()),
-    "own": lambda model: _Own(model.parameters()),
 }
 
 
@@ -134,15 +116,6 @@ def test_sparse_adam() -> None:
     check_resumed(build, torch.randint(9, (8, 5), generator=torch.Generator().manual_seed(0)))
 
 
-# Not fused SGD: torch 2.13 leaves garbage in single elements of its bf16 momentum on a CPU.
-@pytest.mark.parametrize("name", ["adamw", "plain momentum", "adagrad", "plain adam"])
-def test_a_model_in_bf16(name: str) -> None:
-    def loss_fn(model: nn.Module, batch: Any) -> Tensor:
-        return mean_loss(model, (batch[0].bfloat16(), batch[1]))
-
-    check_resumed(lambda: step_of(name, Net().bfloat16(), loss_fn), batches(8))
-
-
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_a_load_under_another_default_device_and_in_inference_mode(name: str) -> None:
     straight, step = step_of(name), step_of(name)
@@ -156,11 +129,11 @@ def test_a_load_under_another_default_device_and_in_inference_mode(name: str) ->
     assert same(other.state_dict(), straight.state_dict())
 
 
-class _Named(torch.optim.Optimizer):
-    """Keeps a count under a name, as MADGRAD does, and tensors of other dtypes in a list and a dictionary."""
+class _Foreign(torch.optim.Optimizer):
+    """Not torch's own: keeps a value under a name, as MADGRAD does, numbers, and tensors of other dtypes."""
 
-    def __init__(self, parameters: Any) -> None:
-        super().__init__(parameters, {"lr": 0.1})
+    def __init__(self, parameters: Any, lr: float = 0.1) -> None:
+        super().__init__(parameters, {"lr": lr})
         self.state["k"] = torch.zeros(1, dtype=torch.int64)  # type: ignore[index]  (as MADGRAD does)
 
     @torch.no_grad()
@@ -168,25 +141,44 @@ class _Named(torch.optim.Optimizer):
         self.state["k"] += 1  # type: ignore[index]
         for group in self.param_groups:
             for parameter in group["params"]:
-                if parameter.grad is None:
-                    continue
-                state = self.state[parameter]
+                gradient, state = parameter.grad.double(), self.state[parameter]
                 if not state:
-                    state["sums"] = [torch.zeros_like(parameter, dtype=torch.float64)]
-                    state["more"] = {"least": torch.zeros_like(parameter, dtype=torch.float64)}
-                state["sums"][0] += parameter.grad.double() / 3
+                    state["moment"] = torch.zeros(parameter.shape)
+                    state["sums"] = [torch.zeros_like(gradient)]
+                    state["more"] = {"least": torch.zeros_like(gradient)}
+                state["moment"].lerp_(gradient.float(), 0.1)
+                state["sums"][0] += gradient / 3
                 state["more"]["least"].copy_(torch.minimum(state["more"]["least"], state["sums"][0]))
+                state["count"], state["last"] = state.get("count", 0) + 1, [state.get("count"), "x"]
                 change = (state["sums"][0] + state["more"]["least"]) / self.state["k"]  # type: ignore[index]
-                parameter.sub_(group["lr"] * change.float())
+                parameter.sub_(group["lr"] / state["count"] * (change + state["moment"]).to(parameter.dtype))
 
 
-def test_an_optimizer_with_something_under_a_name_and_dtypes_of_its_own(tmp_path: Path) -> None:
-    def step() -> TrainStep:
-        model = Net()
-        return TrainStep(model, _Named(model.parameters()), mean_loss, CURVE)
+def _in(dtype: torch.dtype) -> Callable[[nn.Module, Any], Tensor]:
+    return lambda model, batch: nn.functional.mse_loss(model(batch[0].to(dtype)).float(), batch[1])
 
-    check_resumed(step, batches(6), (3,))
-    first, second = step(), step()
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("kind", [torch.optim.NAdam, torch.optim.ASGD, _Foreign])
+def test_states_in_another_dtype_than_the_parameters(kind: Any, dtype: torch.dtype) -> None:
+    """Torch casts them to the parameters' dtype as it loads them."""
+
+    def build() -> TrainStep:
+        model = Net().to(dtype)
+        return step_of(optimizer=kind(model.parameters(), lr=0.01), model=model, loss_fn=_in(dtype))
+
+    check_resumed(build, batches(9), (3, 6))
+
+
+# Not fused SGD: torch 2.13 leaves garbage in single elements of its bf16 momentum on a CPU.
+@pytest.mark.parametrize("name", ["adamw", "plain momentum", "adagrad", "plain adam"])
+def test_a_model_in_bf16(name: str) -> None:
+    check_resumed(lambda: step_of(name, Net().bfloat16(), _in(torch.bfloat16)), batches(8))
+
+
+def test_a_checkpoint_of_an_optimizer_that_is_not_torchs(tmp_path: Path) -> None:
+    models = Net(), Net()
+    first, second = (step_of(optimizer=_Foreign(model.parameters()), model=model) for model in models)
     train(first, batches(3))
     Checkpoints(tmp_path).save(3, wait=True, step=first)
     Checkpoints(tmp_path).load(step=second)
