@@ -37,7 +37,6 @@ class Replicated:
         self.module = cast("nn.Module", model.module)
         self._group = cast("distributed.ProcessGroup", model.process_group)
         self.size = self.copies = self._group.size()
-        self.has_means_alone: bool | None = None
         self._left_out: list[nn.Parameter] = []
         self._was_called = False
         self._torch_post_forward = self._model._post_forward

@@ -34,7 +34,6 @@ class Sharded:
         # On one rank averaging costs nothing, and unaveraged gradients are not in `parameter.grad`.
         self._every_micro_batch = every_micro_batch or self.size == 1
         self.may_send_fp16 = _may_reduce_fp16(model)
-        self.has_means_alone: bool | None = None
 
     def check(self, parameters: Sequence[nn.Parameter]) -> None:
         """All are averaged: `wrapper_of` refuses a model with parameters left out."""

@@ -27,8 +27,6 @@ class Wrapper(Protocol):
     """The number of ranks that train the model."""
     copies: int
     """The number of ranks that hold the same gradient."""
-    has_means_alone: bool | None
-    """Whether all ranks had means, not pairs, in their first update; None before it, or where nobody asks."""
 
     @property
     def may_send_fp16(self) -> bool:
@@ -63,7 +61,6 @@ class Unwrapped:
 
     def __init__(self, model: nn.Module) -> None:
         self.module = model
-        self.has_means_alone: bool | None = None
 
     def check(self, parameters: Sequence[nn.Parameter]) -> None:
         """There is nothing to average."""
