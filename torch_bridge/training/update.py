@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
@@ -48,6 +49,7 @@ class Update:
         self._max_norm, self._has_aux = max_norm, has_aux
         self._read_loss = self._read_loss_and_aux if has_aux else as_loss
         self._aux: list[Any] = []
+        self._is_plain = found.carry is None and found.precision.name == "fp32"
         self._optimized, self._all_parameters = found.parameters, list(model.parameters())
         self._norm_dtype = norm_dtype(found.parameters)
 
@@ -117,9 +119,13 @@ class Update:
 
     def _run(self, batch: Any, carry: list[Tensor]) -> list[Tensor]:
         """One micro-batch forward and backward; the carry after it."""
-        loss, carry = self._precision.run(
-            forward, self._loss_fn, self._model, batch, self._carry, carry, self._read_loss
-        )
+        if self._is_plain:
+            torch.clear_autocast_cache()  # as Precision.run
+            loss = self._read_loss(self._loss_fn(self._model, batch))
+        else:
+            loss, carry = self._precision.run(
+                forward, self._loss_fn, self._model, batch, self._carry, carry, self._read_loss
+            )
         self._normalizer.add(loss)
         return carry
 
