@@ -1,4 +1,4 @@
-"""The benchmark of the training step runs: its hand-written loop has the results of `TrainStep`, bit for bit."""
+"""The benchmark of the training step runs, and its hand-written loop has the bits of `TrainStep`."""
 
 import gc
 import runpy
