@@ -18,7 +18,7 @@ SMALLEST_PEAK = 2.0**-126
 
 _BROUGHT_BY = {
     "jax": ("jax", "jaxlib", "optax"),
-    "torch": ("torch", "safetensors", "filelock"),
+    "torch": ("torch", "safetensors"),
     "plot": ("matplotlib",),
 }
 """The packages that each extra brings."""

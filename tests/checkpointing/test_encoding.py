@@ -11,8 +11,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors import safe_open
 from support.checkpoints import Part, same
 from support.examples import examples
+from support.training import step_of
 from torch import Tensor, nn
 
 from torch_bridge import Checkpoints
@@ -102,6 +104,19 @@ def test_tied_tensors_are_written_once(tmp_path: Path, is_tied: bool) -> None:
     assert (size < 7000) == is_tied
     assert checkpoints.load(part=part) == 1
     assert same(part.state, state)
+
+
+def test_the_tied_weights_of_a_training_step_are_written_once(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+    model[1].weight = model[0].weight
+    step, other = step_of(model=model), step_of(model=nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3)))
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(1, step=step, wait=True)
+    with safe_open(tmp_path / "1" / "rank-0.safetensors", framework="pt") as file:
+        names = [key for key in file.keys() if key.startswith("step.model.")]  # noqa: SIM118  (no dictionary)
+    assert names == ["step.model.0.bias", "step.model.0.weight", "step.model.1.bias"]
+    checkpoints.load_model(other.model)
+    assert torch.equal(other.model[1].weight, model[0].weight)
 
 
 class _Pair(NamedTuple):

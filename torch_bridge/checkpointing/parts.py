@@ -1,14 +1,14 @@
 """The parts of a checkpoint: objects with a state; dictionaries and lists, which are a state."""
 
 import reprlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor, nn
 
 from torch_bridge.checkpointing import encoding
-from torch_bridge.distributed.dtensors import memory_of
+from torch_bridge.distributed.dtensors import host_copies
 from torch_bridge.distributed.plain_names import plain_state, set_plain_state
 from torch_bridge.training.step import TrainStep
 
@@ -100,27 +100,12 @@ class Snapshot:
     @classmethod
     def of(cls, name: str, part: Part) -> "Snapshot":
         """Raises TypeError if the state holds something that a checkpoint does not hold."""
-        # The state of a training step is a copy already.
-        kept = _unchanged if isinstance(part, TrainStep) else _copies_on_host()
-        state, tensors = encoding.encode(name, state_of(part), kept)
-        return cls({"of": kind(part), "state": state}, tensors)
+        state = state_of(part)
+        if isinstance(part, TrainStep):  # its state is a copy already
+            encoded, tensors = encoding.encode(name, state)
+        else:
+            encoded, tensors = encoding.encode(name, state, host_copies())
+        return cls({"of": kind(part), "state": encoded}, tensors)
 
     def state(self) -> Any:
         return encoding.decode("", self.encoded["state"], lambda _, reference: self.tensors[reference.key])
-
-
-def _unchanged(tensor: Tensor) -> Tensor:
-    return tensor
-
-
-def _copies_on_host() -> Callable[[Tensor], Tensor]:
-    """Return a function that copies each tensor to the host, and tied ones only once."""
-    copies: dict[object, Tensor] = {}
-
-    def copied(tensor: Tensor) -> Tensor:
-        memory = memory_of(tensor)
-        if memory not in copies:
-            copies[memory] = tensor.detach().to("cpu", copy=True).resolve_conj().resolve_neg()
-        return copies[memory]
-
-    return copied

@@ -1,6 +1,6 @@
 """DTensors: tensors that torch spreads over the ranks of a device mesh."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import torch
@@ -30,6 +30,19 @@ def memory_of(tensor: Tensor) -> object:
         return id(tensor)  # none of these has memory
     layout = local.dtype, local.shape, local.stride(), local.is_conj(), local.is_neg()
     return local.device, local.data_ptr(), *layout
+
+
+def host_copies() -> Callable[[Tensor], Tensor]:
+    """Return a function that copies tensors to host memory, and tensors that are tied only once."""
+    copies: dict[object, Tensor] = {}
+
+    def copy(tensor: Tensor) -> Tensor:
+        memory = memory_of(tensor)
+        if memory not in copies:
+            copies[memory] = tensor.detach().to("cpu", copy=True).resolve_conj().resolve_neg()
+        return copies[memory]
+
+    return copy
 
 
 def placed_as(like: Tensor, value: Tensor) -> Tensor:

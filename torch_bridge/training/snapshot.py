@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
 
-from torch_bridge.distributed.dtensors import placed_as, placements_of
+from torch_bridge.distributed.dtensors import host_copies, placed_as, placements_of
 from torch_bridge.schedulers.hold_state import HoldState
 from torch_bridge.training.clock import Clock
 
@@ -85,8 +85,8 @@ def states_of(optimizers: Sequence[Optimizer], clock: Clock, now: int) -> list[d
 
 
 def on_host(state: TrainStepState) -> TrainStepState:
-    """The state with a copy in host memory of each tensor."""
-    copied = pytree.tree_map_only(Tensor, lambda tensor: tensor.detach().to("cpu", copy=True), state)
+    """Return the state with a copy in host memory of each tensor; tied ones stay tied."""
+    copied = pytree.tree_map_only(Tensor, host_copies(), state)
     # The versions of the model's modules, which torch keeps as an attribute.
     if hasattr(state["model"], "_metadata"):
         copied["model"]._metadata = cast("Any", state["model"])._metadata
