@@ -175,7 +175,7 @@ def test_another_plan_is_refused(tmp_path: Path, other: Any, message: str) -> No
 def test_a_step_that_broke_off_can_be_loaded(tmp_path: Path) -> None:
     step, checkpoints = step_of(), Checkpoints(tmp_path)
     checkpoints.save(0, step=step)
-    step._drivers.is_partial = True
+    step._steppers.is_partial = True
     with pytest.raises(RuntimeError, match="an update was interrupted"):
         checkpoints.save(1, step=step)
     assert checkpoints.load(step=step) == 0

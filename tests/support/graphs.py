@@ -1,16 +1,18 @@
 """CUDA graphs without CUDA: what is called within a capture is kept, undone, and run again at a replay."""
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import torch
 from support.training import Tape
-from torch import Tensor
+from torch import Tensor, nn
 
+from torch_bridge import TrainStep
 from torch_bridge.training.capture import Graphs
+from torch_bridge.training.changes import Guards
 
 CPU = torch.device("cpu")
 WARM_UPS = 3
@@ -57,12 +59,23 @@ def without_cuda(monkeypatch: pytest.MonkeyPatch, kept: list[Tensor]) -> None:
     monkeypatch.setattr(Tensor, "record_stream", nothing)
 
 
+def graphs_for(update: Callable[[Sequence[Any]], tuple[Any, ...]], steppers: Any) -> Graphs:
+    """Graphs of an update that depends on no model."""
+    return Graphs(update, steppers, Guards(nn.Identity(), []), CPU)
+
+
+def capture(step: TrainStep) -> None:
+    """Let a step on the CPU capture its updates."""
+    step._steppers._cuda_graph = True
+    step._graphs = Graphs(step._update, step._steppers, Guards(step.model, step.optimizers), CPU)
+
+
 class Sums:
     """An update: adds its batches up; counts how often Python ran it."""
 
     def __init__(self, kept: list[Tensor], steady: bool = True) -> None:
         self.kept, self.runs, self.steady = kept, 0, steady
-        self.graphs = Graphs(self, cast("Any", self), CPU)
+        self.graphs = graphs_for(self, self)
 
     def __call__(self, micro_batches: Sequence[Any]) -> tuple[Tensor, ...]:
         self.runs += 1

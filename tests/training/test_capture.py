@@ -6,13 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.graphs import CPU, WARM_UPS, FakeGraph, Sums, without_cuda
+from support.graphs import WARM_UPS, FakeGraph, Sums, capture, graphs_for, without_cuda
 from support.training import CURVE, Net, batches, mean_loss, optimizer_of, same, spoiled
 from torch import Tensor
 
 from torch_bridge import TrainStep
-from torch_bridge.training.capture import Graphs
-from torch_bridge.training.changes import Foundation
 
 _MOST_GRAPHS, _MOST_SHAPES = 8, 64
 
@@ -142,7 +140,7 @@ def test_equal_numbers_of_several_types_are_several_shapes(kept: list[Tensor]) -
         seen.add(type(micro_batches[0]["times"]))
         return sums(micro_batches)
 
-    graphs = Graphs(update, sums, CPU)
+    graphs = graphs_for(update, sums)
     for times in (1, True, 1.0):
         for _ in range(6):
             graphs([_batch(2, 1.0, times=times)])
@@ -177,8 +175,7 @@ def test_a_whole_training_step(kept: list[Tensor]) -> None:
         return TrainStep(model, optimizer_of("momentum", model), mean_loss, CURVE, max_norm=0.5)
 
     captured, eager = build(), build()
-    captured._graphs = Graphs(captured._update, captured._drivers, CPU)
-    captured._foundation = Foundation(captured.model, captured.optimizers, captured.optimizers, captured=True)
+    capture(captured)
     data = [*batches(20), *batches(20, rows=7, seed=1)]
     for number, batch in enumerate(data):
         if number == 2:

@@ -56,7 +56,7 @@ def test_every_layout_gives_the_bits_of_eager(layout: Any) -> None:
     for number in range(8):
         batch = _batch(layout, number)
         assert same(captured(batch, batch), eager(batch, batch))
-    assert len(graphs_of(captured).recorded) == 1
+    assert len(graphs_of(captured).captured) == 1
     assert_same_state(captured, eager)
 
 
@@ -70,7 +70,7 @@ def test_every_layout_compiled(layout: Any) -> None:
     for number in range(6):
         batch, _ = _batch(layout, number)
         torch.testing.assert_close(both(batch), eager(batch), rtol=1e-5, atol=1e-6)
-    assert len(graphs_of(both).recorded) == 1
+    assert len(graphs_of(both).captured) == 1
 
 
 def _penalised(model: nn.Module, batch: Batch) -> Tensor:
@@ -90,7 +90,7 @@ def test_a_batch_with_a_gradient(loss_fn: Any, needs_gradient: bool) -> None:
             step((inputs.clone().requires_grad_(needs_gradient), targets)) for step in (captured, eager)
         ]
         assert same(*results)
-    assert len(graphs_of(captured).recorded) == 1
+    assert len(graphs_of(captured).captured) == 1
     assert_same_state(captured, eager)
 
 
@@ -111,7 +111,7 @@ def test_a_loss_that_writes_in_its_batch() -> None:
     captured, eager = captured_and_eager(loss_fn=loss_fn)
     for inputs, targets in on_gpu(batches(8)):
         assert same(captured((inputs.clone(), targets)), eager((inputs.clone(), targets)))
-    assert len(graphs_of(captured).recorded) == 1
+    assert len(graphs_of(captured).captured) == 1
     assert_same_state(captured, eager)
 
 
@@ -122,5 +122,5 @@ def test_one_tensor_at_two_places() -> None:
     for inputs, _ in on_gpu(batches(8)):
         assert same(captured((inputs, inputs)), eager((inputs, inputs)))
         assert same(captured((inputs, inputs * 2)), eager((inputs, inputs * 2)))
-    assert len(graphs_of(captured).recorded) == 2
+    assert len(graphs_of(captured).captured) == 2
     assert_same_state(captured, eager)

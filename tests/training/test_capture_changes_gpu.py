@@ -76,7 +76,7 @@ def test_a_change_takes_effect(name: str, change: str) -> None:
         _CHANGES[change](step)
         results.append(train(step, data))
     assert same(*results)
-    assert len(graphs_of(captured).recorded) == 1
+    assert len(graphs_of(captured).captured) == 1
     assert_same_state(captured, eager)
 
 
@@ -119,7 +119,7 @@ def test_states_that_a_second_shape_makes() -> None:
     data = [*short[:6], *(batch for pair in zip(short[6:], long, strict=False) for batch in pair), *long]
     for batch in data:
         assert same(captured(batch), eager(batch))
-    assert len(graphs_of(captured).recorded) == 2
+    assert len(graphs_of(captured).captured) == 2
     assert_same_state(captured, eager)
 
 

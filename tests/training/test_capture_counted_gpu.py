@@ -45,7 +45,7 @@ def test_updates_count_what_they_consumed(
         if number == 18:
             for step in steps:
                 step.load_state_dict(through_a_file(step.state_dict()))
-    assert len(graphs_of(steps[0]).recorded) == 1
+    assert len(graphs_of(steps[0]).captured) == 1
     assert_same_state(*steps)
 
 
@@ -59,7 +59,7 @@ def test_a_count_from_shapes_is_that_of_each_graph() -> None:
         consumed += rows
         assert same(*results)
         assert [int(result.consumed) for result in results] == [consumed] * 2
-    assert len(graphs_of(captured).recorded) == 2
+    assert len(graphs_of(captured).captured) == 2
 
 
 @pytest.mark.parametrize("most", [0, 2**20], ids=["table", "values"])
@@ -89,4 +89,4 @@ def test_another_peak_needs_no_new_graph() -> None:
         assert same(*results)
         if number >= 8:
             assert results[0].lr.item() == np.float32(CURVE(number * 2)) * np.float32(0.125)
-    assert len(graphs_of(steps[0]).recorded) == 1
+    assert len(graphs_of(steps[0]).captured) == 1

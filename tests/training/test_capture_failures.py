@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 import torch
-from support.graphs import CPU, WARM_UPS, Sums, without_cuda
+from support.graphs import CPU, WARM_UPS, Sums, capture, graphs_for, without_cuda
 from support.training import batches, contents, same, step_of, train
 from torch import Tensor
 
 from torch_bridge.training.capture import Graphs
-from torch_bridge.training.changes import Foundation
 
 
 class _OfTheUser(Exception):
@@ -43,7 +42,7 @@ def _that_fails(kept: list[Tensor], error: BaseException) -> tuple[Graphs, list[
             raise errors[0]
         return sums(micro_batches)
 
-    return Graphs(update, sums, CPU), errors
+    return graphs_for(update, sums), errors
 
 
 def _batch() -> list[Any]:
@@ -77,7 +76,7 @@ def test_the_error_is_the_one_that_came_up(
         assert error.__context__ is None
     errors.clear()
     graphs(_batch())
-    assert len(graphs.recorded) == 1
+    assert len(graphs.captured) == 1
 
 
 def test_an_error_at_the_end_of_the_capture(kept: list[Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,7 +122,7 @@ def test_a_stop_from_the_keyboard_goes_through(kept: list[Tensor]) -> None:
         graphs(_batch())
     errors.clear()
     graphs(_batch())
-    assert (len(graphs.recorded), kept[1].item()) == (1, WARM_UPS + 1)
+    assert (len(graphs.captured), kept[1].item()) == (1, WARM_UPS + 1)
 
 
 def test_no_pool_of_a_capture_that_failed_is_used_again(
@@ -169,15 +168,14 @@ def test_streams_are_in_order_after_a_warm_up_that_failed(
         raise error
 
     with pytest.raises(type(error)):
-        Graphs(update, Sums(kept), CPU)(_batch())
+        graphs_for(update, Sums(kept))(_batch())
     assert waits == [("side", "caller"), ("caller", "side")]
 
 
 def test_settings_that_no_graph_can_have_change_nothing(kept: list[Tensor]) -> None:
     step, eager = step_of(), step_of()
     assert same(train(step, batches(2)), train(eager, batches(2)))
-    step._graphs = Graphs(step._update, step._drivers, CPU)
-    step._foundation = Foundation(step.model, step.optimizers, step.optimizers, captured=True)
+    capture(step)
     group = step.optimizer.param_groups[0]
     for _ in range(2):
         group["fused"] = False
@@ -185,7 +183,7 @@ def test_settings_that_no_graph_can_have_change_nothing(kept: list[Tensor]) -> N
             step(batches(1)[0])
         group["fused"] = True
         assert same(train(step, batches(1)), train(eager, batches(1)))
-        assert step._drivers.steady
+        assert step._steppers.steady
 
 
 def test_a_failed_capture_leaves_no_partial_update(kept: list[Tensor]) -> None:
@@ -195,7 +193,7 @@ def test_a_failed_capture_leaves_no_partial_update(kept: list[Tensor]) -> None:
         raise _OfTheUser
 
     step, eager, (batch,) = step_of(), step_of(), batches(1)
-    step._graphs = Graphs(step._update, step._drivers, CPU)
+    capture(step)
     assert same(train(step, [batch] * WARM_UPS), train(eager, [batch] * WARM_UPS))
     hook = step.optimizer.register_step_pre_hook(fail)
     with pytest.raises(_OfTheUser):

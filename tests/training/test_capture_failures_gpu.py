@@ -97,7 +97,7 @@ def test_an_error_goes_through_and_the_step_goes_on(error: BaseException, at: in
     assert same(before, train(eager, data[: at - 1]))
     torch.manual_seed(1)
     assert same(after, train(eager, data[at - 1 :]))
-    assert len(graphs_of(captured).recorded) == 1
+    assert len(graphs_of(captured).captured) == 1
     assert_same_state(captured, eager)
 
 
@@ -147,7 +147,7 @@ if torch_repairs_it:
     torch.rand(3, device="cuda")
     for batch in data:
         another(batch)
-    assert len(graphs_of(another).recorded) == 1
+    assert len(graphs_of(another).captured) == 1
 torch.cuda.synchronize()
 """
 

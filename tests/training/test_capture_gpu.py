@@ -43,7 +43,7 @@ def test_the_bits_of_eager(name: str, precision: str, loss_fn: Any) -> None:
     for number in range(0, 40, 2):
         first = spoiled(data[number]) if number % 6 == 0 else data[number]
         assert same(captured(first, data[number + 1]), eager(first, data[number + 1]))
-    assert len(graphs_of(captured).recorded) == 1
+    assert len(graphs_of(captured).captured) == 1
     assert same(captured.state_dict(), eager.state_dict())
 
 
@@ -85,7 +85,7 @@ def test_every_shape_has_its_graph_up_to_a_few() -> None:
         for rows in range(1, 12):
             (batch,) = on_gpu(batches(1, rows, seed=rows))
             assert same(captured(batch), eager(batch))
-    assert len(graphs_of(captured).recorded) == 8
+    assert len(graphs_of(captured).captured) == 8
 
 
 @pytest.mark.parametrize("name", FUSED_ON_GPU)
@@ -131,7 +131,7 @@ def test_the_first_updates_under_fp16_are_its_search() -> None:
     for _ in range(40):
         assert same(captured(batch), eager(batch))
     assert captured.state_dict()["skipped"] > 5
-    assert len(graphs_of(captured).recorded) == 1
+    assert len(graphs_of(captured).captured) == 1
 
 
 def test_on_another_stream_than_the_default() -> None:
@@ -151,4 +151,4 @@ def test_compiled_and_captured() -> None:
     both, eager = gpu_step(compile=True, cuda_graph=True), gpu_step()
     for batch in on_gpu(batches(12)):
         torch.testing.assert_close(both(batch), eager(batch), rtol=1e-5, atol=1e-6)
-    assert len(graphs_of(both).recorded) == 1
+    assert len(graphs_of(both).captured) == 1

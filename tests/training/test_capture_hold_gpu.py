@@ -51,10 +51,10 @@ def test_captured_through_skips_and_states(name: str, hold: Any) -> None:
     for number, batch in enumerate(on_gpu(batches(40))):
         assert same(*(step(spoiled(batch) if number % 6 == 5 else batch) for step in steps))
         if number == 20:
-            assert len(graphs_of(steps[0]).recorded) == 1
+            assert len(graphs_of(steps[0]).captured) == 1
             for step in steps:
                 step.load_state_dict(through_a_file(step.state_dict()))
-    assert len(graphs_of(steps[0]).recorded) == 1
+    assert len(graphs_of(steps[0]).captured) == 1
     assert_same_state(*steps)
     assert steps[0].state_dict()["clock"] < steps[0].state_dict()["applied"]
 
@@ -78,7 +78,7 @@ def test_a_setting_that_follows_a_curve() -> None:
     recorded = []
     for batch in on_gpu(batches(26)):
         assert same(*(step(batch) for step in steps))
-        recorded.append(len(graphs_of(steps[0]).recorded))
+        recorded.append(len(graphs_of(steps[0]).captured))
         for follower in followers:
             follower.step()
     assert_same_state(*steps)

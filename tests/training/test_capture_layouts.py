@@ -8,12 +8,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from support.graphs import CPU, WARM_UPS, without_cuda
+from support.graphs import WARM_UPS, graphs_for, without_cuda
 from support.training import same
 from torch import Tensor
 from torch._dynamo.testing import CompileCounter
-
-from torch_bridge.training.capture import Graphs
 
 _STEADY: Any = SimpleNamespace(steady=True)
 
@@ -58,7 +56,7 @@ def test_a_graph_sees_the_layout_and_the_values_of_every_batch(one: Any, other: 
         layouts.append([_layout(tensor) for tensor in micro_batches])
         return tuple(tensor.detach().reshape(-1) * 1 for tensor in micro_batches)
 
-    graphs = Graphs(update, _STEADY, CPU)
+    graphs = graphs_for(update, _STEADY)
     for seed in range(WARM_UPS + 3):
         batch = [one(2 * seed), other(2 * seed + 1)]
         expected = tuple(tensor.detach().reshape(-1) * 1 for tensor in batch)
@@ -77,10 +75,10 @@ def test_a_graph_sees_the_layout_and_the_values_of_every_batch(one: Any, other: 
     ],
 )
 def test_what_lies_between_is_not_copied(layout: Any, copied: int) -> None:
-    graphs = Graphs(lambda micro_batches: (micro_batches[0] * 1,), _STEADY, CPU)
+    graphs = graphs_for(lambda micro_batches: (micro_batches[0] * 1,), _STEADY)
     for _ in range(WARM_UPS + 1):
         graphs([layout(torch.ones(5, 1000))])
-    (recorded,) = graphs.recorded.values()
+    (recorded,) = graphs.captured.values()
     assert [memory.numel() for memory in recorded.inputs] == [copied]
 
 
@@ -92,7 +90,7 @@ def test_one_tensor_at_two_places_stays_one() -> None:
         are_one.append(one is other)
         return (one + other,)
 
-    graphs = Graphs(update, _STEADY, CPU)
+    graphs = graphs_for(update, _STEADY)
     for value in range(WARM_UPS + 3):
         tensor, twice = torch.full((2,), float(value)), torch.full((2,), 2.0 * value)
         assert same(graphs([(tensor, tensor), (tensor, tensor)]), (2 * tensor,))
@@ -101,12 +99,12 @@ def test_one_tensor_at_two_places_stays_one() -> None:
 
 
 def test_one_tensor_in_two_micro_batches_is_no_other_shape() -> None:
-    graphs = Graphs(lambda micro_batches: (micro_batches[0] + micro_batches[1],), _STEADY, CPU)
+    graphs = graphs_for(lambda micro_batches: (micro_batches[0] + micro_batches[1],), _STEADY)
     for value in range(WARM_UPS + 3):
         tensor = torch.full((2,), float(value))
         assert same(graphs([tensor, tensor]), (2 * tensor,))
         assert same(graphs([tensor, 2 * tensor]), (3 * tensor,))
-    assert len(graphs.recorded) == 1
+    assert len(graphs.captured) == 1
 
 
 def test_a_loss_that_writes_in_its_batch_leaves_the_graphs_own_alone() -> None:
@@ -118,10 +116,10 @@ def test_a_loss_that_writes_in_its_batch_leaves_the_graphs_own_alone() -> None:
         inputs.mul_(weight)
         return (inputs.detach() * 1,)
 
-    graphs = Graphs(update, _STEADY, CPU)
+    graphs = graphs_for(update, _STEADY)
     for value in range(WARM_UPS + 3):
         graphs([torch.full((2,), float(value))])
-    (recorded,) = graphs.recorded.values()
+    (recorded,) = graphs.captured.values()
     assert not any(memory.requires_grad for memory in recorded.inputs)
 
 
@@ -147,10 +145,10 @@ def test_a_capture_compiles_nothing(layout: Any, monkeypatch: pytest.MonkeyPatch
     torch._dynamo.reset()
     counter = CompileCounter()
     compiled = torch.compile(lambda one, other: one.sum() + other.sum(), backend=counter)
-    graphs = Graphs(lambda micro_batches: (compiled(*micro_batches[0]).detach(),), _STEADY, CPU)
+    graphs = graphs_for(lambda micro_batches: (compiled(*micro_batches[0]).detach(),), _STEADY)
     for _ in range(WARM_UPS):
         graphs([layout(torch.randn(4, 6))])
     before = counter.frame_count
     graphs([layout(torch.randn(4, 6))])
-    assert len(graphs.recorded) == 1
+    assert len(graphs.captured) == 1
     assert counter.frame_count == before > 0

@@ -41,7 +41,7 @@ def test_aux(loss_fn: Any, pieces: int) -> None:
             assert own["parts"][1].shape == bias.shape
             assert not own["outputs"].requires_grad
         kept.append((result.aux[0]["outputs"], expected.aux[0]["outputs"].clone()))
-    assert len(graphs_of(captured).recorded) == 1
+    assert len(graphs_of(captured).captured) == 1
     assert all(same(*pair) for pair in kept), "no later replay writes there"
     assert_same_state(captured, eager)
 
@@ -57,7 +57,7 @@ def test_aux_of_another_structure_for_another_shape() -> None:
         result, expected = captured(batch), eager(batch)
         assert same(result.aux, expected.aux)
         assert isinstance(result.aux[0], list if number % 2 else dict)
-    assert len(graphs_of(captured).recorded) == 2
+    assert len(graphs_of(captured).captured) == 2
 
 
 def test_aux_waits_for_nothing() -> None:
@@ -73,10 +73,10 @@ def test_another_peak(name: str) -> None:
     steps, data = captured_and_eager(name, max_norm=0.5), on_gpu(batches(24))
     for number, batch in enumerate(data):
         if number in (2, 10, 11):  # while it warms up, and twice after the graph was captured
-            graphs = dict(graphs_of(steps[0]).recorded)
+            graphs = dict(graphs_of(steps[0]).captured)
             for step in steps:
                 step.set_peak(0.5 / number)
-            assert graphs_of(steps[0]).recorded == graphs, "a peak is no reason to capture anew"
+            assert graphs_of(steps[0]).captured == graphs, "a peak is no reason to capture anew"
         results = [step(batch) for step in steps]
         assert same(*results)
         if number >= 10:
@@ -85,7 +85,7 @@ def test_another_peak(name: str) -> None:
         if number == 15:
             for step in steps:
                 step.load_state_dict(through_a_file(step.state_dict()))
-    assert len(graphs_of(steps[0]).recorded) == 1
+    assert len(graphs_of(steps[0]).captured) == 1
     assert_same_state(*steps)
 
 
@@ -98,5 +98,5 @@ def test_a_clock_that_starts_in_mid_run(name: str) -> None:
         (group,) = steps[0].optimizer.param_groups
         assert int(results[0].applied) == number + 8
         assert results[0].lr.item() == torch.tensor(CURVE(number + 7) * group["initial_lr"]).item()
-    assert len(graphs_of(steps[0]).recorded) == 1
+    assert len(graphs_of(steps[0]).captured) == 1
     assert_same_state(*steps)

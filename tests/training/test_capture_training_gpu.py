@@ -123,7 +123,7 @@ def test_several_optimizers() -> None:
         if number == 12:
             for step in (captured, eager):
                 step.load_state_dict(through_a_file(step.state_dict()))
-    assert len(graphs_of(captured).recorded) == 1
+    assert len(graphs_of(captured).captured) == 1
     assert_same_state(captured, eager)
     captured.optimizers[1].param_groups[0]["fused"] = False
     with pytest.raises(ValueError, match="cuda_graph=True needs"):
@@ -137,5 +137,5 @@ def test_batches_that_are_prefetched(loss: str) -> None:
     ahead = prefetch(data, "cuda")
     for batch, (here,) in zip(ahead, (on_gpu([batch]) for batch in data), strict=True):
         assert same(captured(batch), eager(here))
-    assert len(graphs_of(captured).recorded) == 2
+    assert len(graphs_of(captured).captured) == 2
     assert_same_state(captured, eager)

@@ -78,7 +78,7 @@ def test_an_update_that_is_stopped_at_any_line(kind: str, updates: int) -> None:
         step = trained()
         with pytest.raises(_Stop), _Lines(stop_at=number):
             step(data[updates])
-        if is_refused := step._drivers.is_partial:
+        if is_refused := step._steppers.is_partial:
             for call in (step.state_dict, lambda step=step: step(data[updates])):
                 with pytest.raises(RuntimeError, match="an update was interrupted"):
                     call()

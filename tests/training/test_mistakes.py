@@ -39,20 +39,79 @@ def test_a_module_of_ones_own_as_loss_fn() -> None:
     assert same(train(step_of(loss_fn=Own()), data), train(step_of(), data))
 
 
-def test_two_arguments_are_two_micro_batches() -> None:
-    def unpacking(model: nn.Module, batch: Any) -> Tensor:
-        inputs, targets = batch
-        return nn.functional.mse_loss(model(inputs), targets)
+def _unpacking(model: nn.Module, batch: Any) -> Tensor:
+    inputs, targets = batch
+    return nn.functional.mse_loss(model(inputs), targets)
 
-    step, (batch,) = step_of(loss_fn=unpacking), batches(1)
-    with pytest.raises(
-        ValueError, match=r"values to unpack.*two? .*micro-batches.*step\(\(x, y\)\)|2 arguments"
-    ):
+
+def _by_index(model: nn.Module, batch: Any) -> Tensor:
+    return (model(batch[0]) - batch[1]).square().mean()
+
+
+def _without_targets(model: nn.Module, batch: Any) -> Tensor:
+    return model(batch).square().mean()
+
+
+@pytest.mark.filterwarnings("ignore:tensors of:plateau_jax.CurveWarning")
+@pytest.mark.parametrize(
+    ("loss_fn", "error", "rows"),
+    [(_unpacking, ValueError, 4), (_by_index, RuntimeError, 2), (_without_targets, RuntimeError, 4)],
+)
+def test_two_arguments_are_two_micro_batches(loss_fn: Any, error: type[Exception], rows: int) -> None:
+    step, (batch,) = step_of(loss_fn=loss_fn), batches(1, rows=rows)
+    with pytest.raises(error) as caught:
         step(*batch)
-    assert step(batch).applied == 1
-    with pytest.raises(ValueError, match="values to unpack") as caught:
-        step((*batch, 1))
-    assert "micro-batches" not in str(caught.value)
+    assert "2 arguments are 2 micro-batches" in caught.value.__notes__[0]
+    with pytest.raises((ValueError, TypeError)) as caught:  # one argument, whatever else is wrong
+        step((batch[0], batch[1], None) if loss_fn is _unpacking else None)
+    assert not hasattr(caught.value, "__notes__")
+
+
+def test_running_out_of_memory_gets_no_hint() -> None:
+    def loss_fn(model: nn.Module, batch: Tensor) -> Tensor:
+        raise torch.OutOfMemoryError
+
+    with pytest.raises(torch.OutOfMemoryError) as caught:
+        step_of(loss_fn=loss_fn)(torch.ones(2), torch.ones(2))
+    assert not hasattr(caught.value, "__notes__")
+
+
+def _mean(model: nn.Module, batch: Tensor) -> Tensor:
+    return model.last(torch.ones(8)).mean() * batch.float().mean()
+
+
+_FLOATS = torch.ones(4, 3)
+_TOKENS = torch.ones(4, 9, dtype=torch.int64)
+
+
+@pytest.mark.parametrize(
+    "micro_batches",
+    [
+        (_FLOATS, torch.ones(4, 1)),
+        (_FLOATS, torch.ones(4)),
+        (_FLOATS, _FLOATS.double()),
+        (_TOKENS, _TOKENS[:, 0]),
+    ],
+    ids=range(4),
+)
+def test_tensors_that_are_hardly_micro_batches(micro_batches: Any) -> None:
+    step = step_of(loss_fn=_mean)
+    with pytest.warns(CurveWarning, match=r"micro-batches of one update.*step\(\(x, y\)\)") as caught:
+        step(*micro_batches)
+    assert caught[0].filename == __file__
+    step(*micro_batches)
+
+
+@pytest.mark.parametrize(
+    "micro_batches",
+    [(_FLOATS, _FLOATS[:2]), (_TOKENS, _TOKENS[:, :5]), ((_FLOATS, _TOKENS), _FLOATS), (_FLOATS,)],
+    ids=range(4),
+)
+def test_micro_batches_that_may_be_meant(micro_batches: Any) -> None:
+    def loss_fn(model: nn.Module, batch: Any) -> Tensor:
+        return _mean(model, batch[0] if isinstance(batch, tuple) else batch)
+
+    assert step_of(loss_fn=loss_fn)(*micro_batches).applied == 1
 
 
 def test_a_path_is_no_state(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 import torch
-from support.graphs import CPU, FakeGraph, without_cuda
+from support.graphs import FakeGraph, capture, without_cuda
 from support.held import CURVE, PATIENT, clocks_of, told
 from support.reads import reads_of
 from support.training import (
@@ -27,8 +27,6 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from plateau_jax import HoldBelow
 from torch_bridge import TrainStep
 from torch_bridge.training import clock
-from torch_bridge.training.capture import Graphs
-from torch_bridge.training.changes import Foundation
 
 # Runs may go on past the end of a curve; the warning has its own tests.
 pytestmark = pytest.mark.filterwarnings("ignore:the curve has total_steps:plateau_jax.CurveWarning")
@@ -97,8 +95,7 @@ def test_captured_equals_eager(hold: Any, monkeypatch: pytest.MonkeyPatch) -> No
     kept: list[Tensor] = []
     without_cuda(monkeypatch, kept)
     captured, eager = (step_of("momentum", curve=CURVE, hold=hold, max_norm=0.5) for _ in range(2))
-    captured._graphs = Graphs(captured._update, captured._drivers, CPU)
-    captured._foundation = Foundation(captured.model, captured.optimizers, captured.optimizers, captured=True)
+    capture(captured)
     for number, batch in enumerate(batches(40)):
         if number == 2:
             state = captured.optimizer.state_dict()["state"].values()

@@ -1,6 +1,8 @@
 """What a training step refuses: one clear error, and nothing half done."""
 
 import copy
+import dataclasses
+import inspect
 import io
 import pickle
 from collections.abc import Callable
@@ -25,6 +27,7 @@ from support.training import (
 from torch import nn
 
 from torch_bridge import TrainStep
+from torch_bridge.training.arguments import TrainStepArguments
 
 
 def _saved(value: Any) -> None:
@@ -165,6 +168,46 @@ def test_numbers_of_numpy_are_weights(kind: Any) -> None:
     data = batches(6)
     for pieces in (data[:1], data[:3]):
         assert same(step_of(loss_fn=loss_fn)(*pieces), step_of(loss_fn=pair_loss)(*pieces))
+
+
+@pytest.mark.parametrize("name", ["adamw", "rmsprop"])
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda params: params.append(torch.nn.Parameter(torch.ones(1))),
+        lambda params: params.pop(),
+        lambda params: [*params[:-1], torch.nn.Parameter(torch.ones(1))],
+    ],
+    ids=["a parameter more", "a parameter less", "another list"],
+)
+def test_parameters_that_are_no_longer_the_same(name: str, change: Any) -> None:
+    step, (batch,) = step_of(name), batches(1)
+    step(batch)
+    before, group = contents(step), step.optimizer.param_groups[0]
+    params = list(group["params"])
+    changed = change(group["params"])
+    if isinstance(changed, list):
+        group["params"] = changed
+    for _ in range(2):
+        with pytest.raises(ValueError, match="other parameters than those that the step was built for"):
+            step(batch)
+    group["params"] = params
+    assert same(contents(step), before)
+    assert step(batch).applied == 2
+
+
+def test_the_arguments_are_shown_as_they_are_given() -> None:
+    fields = {field.name: field for field in dataclasses.fields(TrainStepArguments)}
+    shown = inspect.signature(TrainStep).parameters
+    assert list(shown) == list(fields)
+    positional = [
+        name for name, parameter in shown.items() if parameter.kind is parameter.POSITIONAL_OR_KEYWORD
+    ]
+    assert positional == ["model", "optimizer", "loss_fn", "curve"]
+    assert {parameter.kind for parameter in list(shown.values())[4:]} == {inspect.Parameter.KEYWORD_ONLY}
+    assert shown["precision"].default == "fp32"
+    with pytest.raises(TypeError, match="'applied'"):
+        step_of(applied=3)
 
 
 def test_a_parameter_group_that_came_later() -> None:

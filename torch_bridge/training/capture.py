@@ -1,4 +1,4 @@
-"""CUDA graphs: an update recorded once for each shape of batch, and replayed."""
+"""CUDA graphs: an update captured once for each shape of batch, and replayed."""
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
@@ -9,7 +9,8 @@ from torch import Tensor
 from torch.torch_version import TorchVersion
 from torch.utils import _pytree as pytree
 
-from torch_bridge.training.drivers import Drivers
+from torch_bridge.training.changes import Guards
+from torch_bridge.training.drivers import OptimizerSteppers
 
 _WARM_UPS = 3
 _MOST_GRAPHS = 8
@@ -28,7 +29,7 @@ _NOTE_BEFORE_2_13 = (
 )
 
 
-class _Recorded(NamedTuple):
+class _Captured(NamedTuple):
     graph: torch.cuda.CUDAGraph
     inputs: list[Tensor]
     outputs: tuple[Any, ...]
@@ -43,51 +44,56 @@ class Graphs:
     Args:
         update: Takes the micro-batches and returns tensors, and things that are the same for each batch of a
             shape; works on the same tensors at every call.
-        drivers: They say whether the last update ran without synchronizing with the device, and are told
-            that a capture moves nothing.
+        steppers: Of the optimizers. Graphs are captured only after an update that did not synchronize.
+        guards: Where they fail, all is captured anew.
         device: The CUDA device.
     """
 
     def __init__(
         self,
         update: Callable[[Sequence[Any]], tuple[Any, ...]],
-        drivers: Drivers,
+        steppers: OptimizerSteppers,
+        guards: Guards,
         device: torch.device,
     ) -> None:
-        self._update, self._drivers = update, drivers
+        self._update, self._steppers, self._guards = update, steppers, guards
         self._stream: torch.cuda.Stream = torch.cuda.Stream(device)
         self.drop()
 
     def drop(self) -> None:
         """Forget all graphs: the next updates of each shape warm up again, and it is captured anew."""
-        self.recorded: dict[Any, _Recorded] = {}
-        """The graphs that there are."""
+        self.captured: dict[Any, _Captured] = {}
+        """The graphs, by the shape of their batches."""
         self._warm_ups: dict[Any, int] = {}
         self._pool = torch.cuda.graph_pool_handle()
 
     def __call__(self, micro_batches: Sequence[Any]) -> tuple[Any, ...]:
+        if self.captured and self._guards.failed():
+            self.drop()
         flat = [pytree.tree_flatten(batch) for batch in micro_batches]
         for leaf in chain.from_iterable(leaves for leaves, _ in flat):
             _check(leaf, self._stream.device)
         shape = tuple((structure, *_shapes(leaves)) for leaves, structure in flat)
-        recorded = self.recorded.get(shape)
-        if recorded is None:
+        captured = self.captured.get(shape)
+        if captured is None:
             warm_ups = self._warm_ups.get(shape, 0)
             is_new = shape not in self._warm_ups
-            if len(self.recorded) == _MOST_GRAPHS or (is_new and len(self._warm_ups) == _MOST_SHAPES):
+            if len(self.captured) == _MOST_GRAPHS or (is_new and len(self._warm_ups) == _MOST_SHAPES):
                 return self._update(micro_batches)
             if warm_ups < _WARM_UPS:
                 outputs = self._warm_up(micro_batches)
                 # An update that synchronized with the device does not count: the next one may do so again.
-                self._warm_ups[shape] = warm_ups + self._drivers.steady
+                self._warm_ups[shape] = warm_ups + self._steppers.steady
                 return outputs
-            recorded = self.recorded[shape] = self._record(flat)
-        if recorded.inputs:
+            if not self.captured:
+                self._guards.record()  # optimizers made their states in the warm-up
+            captured = self.captured[shape] = self._capture(flat)
+        if captured.inputs:
             tensors = chain.from_iterable(_tensors(leaves).values() for leaves, _ in flat)
-            torch._foreach_copy_(recorded.inputs, list(map(_memory, tensors)))
-        recorded.graph.replay()
+            torch._foreach_copy_(captured.inputs, list(map(_memory, tensors)))
+        captured.graph.replay()
         # The next replay overwrites the graph's own outputs.
-        return tuple(map(_copied, recorded.outputs))
+        return tuple(map(_copied, captured.outputs))
 
     def _warm_up(self, micro_batches: Sequence[Any]) -> tuple[Any, ...]:
         present = torch.cuda.current_stream(self._stream.device)
@@ -102,7 +108,7 @@ class Graphs:
                 output.record_stream(present)
         return outputs
 
-    def _record(self, flat: list[tuple[list[Any], Any]]) -> _Recorded:
+    def _capture(self, flat: list[tuple[list[Any], Any]]) -> _Captured:
         inputs: list[Tensor] = []
         batches: list[Any] = []
         for leaves, structure in flat:
@@ -130,7 +136,7 @@ class Graphs:
             if TorchVersion(torch.__version__) < "2.13":
                 failure.add_note(_NOTE_BEFORE_2_13)
         finally:
-            self._drivers.is_partial = False  # while an update is captured nothing moves
+            self._steppers.is_partial = False  # while an update is captured nothing moves
         if failure is not None:
             # Something may have kept a tensor of it, and torch takes no such pool again.
             self._pool = torch.cuda.graph_pool_handle()
@@ -139,7 +145,7 @@ class Graphs:
                 raise failure
             finally:
                 del failure  # its traceback holds this frame, and all that was captured
-        return _Recorded(graph, inputs, outputs)
+        return _Captured(graph, inputs, outputs)
 
 
 def _copied(output: Any) -> Any:

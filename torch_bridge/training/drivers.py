@@ -1,7 +1,7 @@
-"""How an update reaches its optimizers: decided on the device, or on the host."""
+"""How an update steps its optimizers: the skip is decided on the device, or on the host."""
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -9,13 +9,14 @@ from torch.optim import Optimizer
 
 from torch_bridge.schedulers.param_groups import all_groups
 from torch_bridge.training.clock import Clock
+from torch_bridge.training.optimizers import check_no_scheduler
 
-# Their fused kernels take a tensor `found_inf` and leave everything as it is where it is 1.
+# Their fused kernels take a tensor `found_inf`, and change nothing if it is 1.
 _WITH_FOUND_INF = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad)
 
 
-class Skip:
-    """The decision of one update: to be skipped where its loss or its gradient norm is not finite."""
+class SkipDecision:
+    """The decision of one update: it is skipped if its loss or its gradient norm is not finite."""
 
     def __init__(self, loss: Tensor, norm: Tensor, clock: Tensor) -> None:
         # Zero times a finite number is zero: one comparison in place of two isfinite.
@@ -26,7 +27,7 @@ class Skip:
     _step: int | None = None
 
     def read_clock(self) -> int | None:
-        """Where the clock stands for this update; None if it is skipped.
+        """The step of the curve of this update; None if it is skipped.
 
         Synchronizes with the device once, however often it is called.
         """
@@ -35,34 +36,28 @@ class Skip:
         return None if self._step < 0 else self._step
 
 
-class Driver(Protocol):
-    """Steps one optimizer, with the gradients that are there, a decision and the clock's rates."""
+class OptimizerStepper(Protocol):
+    """Steps one optimizer at the clock's learning rates, unless the update is skipped."""
 
     steady: bool
-    """Whether the last update was run without synchronizing with the device."""
+    """The last update did not synchronize with the device."""
 
-    def bind(self, groups: Sequence[dict[str, Any]]) -> None: ...
-    def step(self, skip: Skip) -> None: ...
+    def step(self, skip: SkipDecision) -> None: ...
 
 
-class DeviceDriver:
-    """For fused optimizers: rates and decision are tensors, which their kernels read.
+class DeviceStepper:
+    """For fused optimizers: learning rates and decision are tensors, which their kernels read.
 
     While fused SGD still has momentum buffers to create, the decision is read on the host: a skip on the
     device would leave them uninitialized.
     """
 
-    def __init__(self, optimizer: Optimizer, clock: Clock, groups: slice) -> None:
+    def __init__(self, optimizer: Optimizer) -> None:
         self._optimizer = optimizer
-        self._rates = clock.group_rates[groups]
         self._is_sgd = type(optimizer) is torch.optim.SGD
         self.steady = False
 
-    def bind(self, groups: Sequence[dict[str, Any]]) -> None:
-        for group, rate in zip(groups, self._rates, strict=True):
-            group["lr"] = rate
-
-    def step(self, skip: Skip) -> None:
+    def step(self, skip: SkipDecision) -> None:
         optimizer: Any = self._optimizer
         self.steady = not self._is_sgd or _has_momentum(optimizer)
         if not self.steady:
@@ -77,22 +72,18 @@ class DeviceDriver:
             vars(optimizer).pop("found_inf", None)
 
 
-class HostDriver:
-    """For all others: they keep counts on the host, which a skip on the device could not undo.
+class HostStepper:
+    """For all others: they count on the host, which a skip on the device could not undo.
 
-    Their rates are floats.
+    Their learning rates are floats.
     """
 
     steady = False
 
     def __init__(self, optimizer: Optimizer, clock: Clock, groups: slice) -> None:
-        self._optimizer = optimizer
-        self._clock, self._groups = clock, groups
+        self._optimizer, self._clock, self._groups = optimizer, clock, groups
 
-    def bind(self, groups: Sequence[dict[str, Any]]) -> None:
-        """Every step writes its rates."""
-
-    def step(self, skip: Skip) -> None:
+    def step(self, skip: SkipDecision) -> None:
         clock = skip.read_clock()
         if clock is None:
             return
@@ -102,27 +93,45 @@ class HostDriver:
         self._optimizer.step()
 
 
-class Drivers:
-    """The drivers of all optimizers of an update, chosen by what their groups' settings are.
+class _AttachedGroup(NamedTuple):
+    """A parameter group, and what it had when it was attached."""
+
+    group: dict[str, Any]
+    params: list[Any]
+    size: int
+    fused: Any
+    lr: Tensor | None
+    """The tensor that the kernel reads; None for a `HostStepper`, which writes floats."""
+
+
+class OptimizerSteppers:
+    """The steppers of all optimizers of an update, chosen by the settings of their groups.
 
     Args:
         optimizers: Their groups, one after the other, are those of the clock.
-        clock: Where the rates are.
+        with_wrappers: The same, and the wrappers that trainers have put around them.
+        clock: Holds the learning rates.
+        cuda_graph: The update is captured in CUDA graphs.
     """
 
-    def __init__(self, optimizers: Sequence[Optimizer], clock: Clock) -> None:
-        self._optimizers, self._clock = optimizers, clock
+    def __init__(
+        self, optimizers: Sequence[Optimizer], with_wrappers: Sequence[Any], clock: Clock, cuda_graph: bool
+    ) -> None:
+        self._optimizers, self._with_wrappers, self._clock = optimizers, with_wrappers, clock
+        self._cuda_graph = cuda_graph
         self._parameters = self._present_parameters()
         self.is_partial = False
         """An update began and did not end: weights may have moved, or other ranks may wait for this one."""
-        self.bind()
+        self.attach()
 
-    def bind(self) -> None:
-        """Choose the drivers anew, and tie the groups to the clock.
+    def attach(self) -> None:
+        """Choose the steppers, and give the groups their peaks and the tensors of their learning rates.
 
         Raises:
-            ValueError: The optimizers have other groups or parameters than they had at first.
+            ValueError: A scheduler is attached; the optimizers have other groups or parameters than they had
+                at first; or a CUDA graph cannot hold them.
         """
+        check_no_scheduler(self._with_wrappers)
         present = self._present_parameters()
         if len(present) != len(self._parameters):
             raise ValueError(
@@ -131,42 +140,81 @@ class Drivers:
             )
         if present != self._parameters:
             raise ValueError("the optimizer has other parameters than those that the step was built for")
-        self._drivers: list[Driver] = []
+        if self._cuda_graph:
+            for optimizer in self._optimizers:
+                check_capturable(optimizer, optimizer.param_groups)
+        self._steppers: list[OptimizerStepper] = []
+        self._lists: list[tuple[Optimizer, list[dict[str, Any]]]] = []
+        self._groups: list[_AttachedGroup] = []
+        attributes: list[dict[str, Any]] = list(map(vars, self._with_wrappers))
+        self._steps = [(each, each.get("step")) for each in attributes]
         first = 0
         for optimizer in self._optimizers:
             groups = optimizer.param_groups
             of_clock = slice(first, first := first + len(groups))
-            kind = DeviceDriver if takes_found_inf(optimizer, groups) else HostDriver
-            driver = kind(optimizer, self._clock, of_clock)
-            driver.bind(groups)
-            self._drivers.append(driver)
+            is_fused = takes_found_inf(optimizer, groups)
+            self._steppers.append(
+                DeviceStepper(optimizer) if is_fused else HostStepper(optimizer, self._clock, of_clock)
+            )
+            self._lists.append((optimizer, groups))
+            for group, lr in zip(groups, self._clock.group_rates[of_clock], strict=True):
+                params = group["params"]
+                attached = group, params, len(params), group.get("fused"), lr if is_fused else None
+                self._groups.append(_AttachedGroup(*attached))
+        self._any_on_host = any(isinstance(stepper, HostStepper) for stepper in self._steppers)
         self.write_peaks()
-        self._any_on_host = any(isinstance(driver, HostDriver) for driver in self._drivers)
+        self.prepare()
 
     def write_peaks(self) -> None:
-        """Let the groups say what their peaks are, as beside a torch scheduler."""
+        """Write the peaks as the groups' `initial_lr`, as a torch scheduler does."""
         for group, peak in zip(all_groups(self._optimizers), self._clock.peaks, strict=True):
             group["initial_lr"] = peak
+
+    def prepare(self) -> None:
+        """Called before each update: attach anew what the user or a load has changed.
+
+        A load makes new groups. An assigned learning rate is replaced by the clock's tensor again.
+
+        Raises:
+            ValueError: As `attach`.
+        """
+        # Only what would be wrong without a word, in a few comparisons: each update pays for them.
+        count = 0
+        for optimizer, groups in self._lists:
+            if optimizer.param_groups is not groups:
+                return self.attach()
+            count += len(groups)
+        if count != len(self._groups):
+            return self.attach()
+        for group, params, size, fused, lr in self._groups:
+            if group["params"] is not params or len(params) != size or group.get("fused") is not fused:
+                return self.attach()
+            if lr is not None:
+                group["lr"] = lr
+        for attributes, step in self._steps:
+            if attributes.get("step") is not step:
+                return self.attach()
+        return None
 
     def _present_parameters(self) -> list[list[int]]:
         return [list(map(id, group["params"])) for group in all_groups(self._optimizers)]
 
     @property
     def steady(self) -> bool:
-        """Whether the last update was run without synchronizing with the device."""
-        return all(driver.steady for driver in self._drivers)
+        """The last update did not synchronize with the device."""
+        return all(stepper.steady for stepper in self._steppers)
 
-    def step(self, skip: Skip) -> None:
-        # A driver on the host waits for the decision: an interrupt of this wait leaves everything as it was.
+    def step(self, skip: SkipDecision) -> None:
+        # A stepper on the host waits for the decision: an interrupt of this wait leaves everything as it was.
         if self._any_on_host and skip.read_clock() is None:
             return
         self.is_partial = True
-        for driver in self._drivers:
-            driver.step(skip)
+        for stepper in self._steppers:
+            stepper.step(skip)
 
 
 def takes_found_inf(optimizer: Optimizer, groups: Sequence[dict[str, Any]]) -> bool:
-    """Whether the optimizer, with these groups, takes the decision to skip as a tensor."""
+    """The optimizer, with these groups, takes the decision to skip as a tensor."""
     return type(optimizer) in _WITH_FOUND_INF and all(group.get("fused") for group in groups)
 
 
@@ -184,7 +232,7 @@ def check_capturable(optimizer: Optimizer, groups: Sequence[dict[str, Any]]) -> 
         )
     if not all(group.get("capturable", True) for group in groups):
         raise ValueError(
-            f"cuda_graph=True needs {type(optimizer).__name__} with capturable=True beside fused=True"
+            f"cuda_graph=True needs {type(optimizer).__name__} with capturable=True next to fused=True"
         )
 
 
@@ -204,7 +252,7 @@ def _complete_momentum(optimizer: Optimizer) -> None:
 
 
 def _has_momentum(optimizer: Optimizer) -> bool:
-    """Whether every parameter with a gradient has the momentum buffer that SGD would create."""
+    """Every parameter with a gradient has the momentum buffer that SGD would create."""
     return not any(
         group.get("momentum")
         and parameter.grad is not None

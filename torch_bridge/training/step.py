@@ -4,45 +4,41 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Never
 
 import torch
-from torch import nn
 from torch.optim import Optimizer
 
-from torch_bridge.core import Curve, Rule
 from torch_bridge.distributed.wrappers import Unwrapped
 from torch_bridge.schedulers.param_groups import given_peaks
 from torch_bridge.training import snapshot
-from torch_bridge.training.arguments import OnNonfinite, Synchronize, checked
-from torch_bridge.training.batch_counts import CountFunction
+from torch_bridge.training.arguments import TrainStepArguments, takes
 from torch_bridge.training.capture import Graphs
-from torch_bridge.training.changes import Foundation
+from torch_bridge.training.carry import Carry
+from torch_bridge.training.changes import Guards
 from torch_bridge.training.clock import Clock
-from torch_bridge.training.drivers import Drivers, check_capturable
-from torch_bridge.training.loss import LossFunction
+from torch_bridge.training.drivers import OptimizerSteppers
 from torch_bridge.training.loss_normalizer import LossNormalizer
-from torch_bridge.training.precision import PrecisionName
+from torch_bridge.training.micro_batches import add_hint, warn_if_unlike
+from torch_bridge.training.optimizers import as_sequence
+from torch_bridge.training.precision import Precision
 from torch_bridge.training.result import StepResult, read_and_raise_if_nonfinite, with_extras
 from torch_bridge.training.saved_parts import SavedParts
 from torch_bridge.training.snapshot import TrainStepState
+from torch_bridge.training.trainers import trainer_count
 from torch_bridge.training.update import Update
-
-CurvesOfGroups = Curve | Sequence[Curve]
 
 
 class TrainStep:
-    """One training update as a call: `step(batch, *more_micro_batches)`, on one device or over several.
+    """Run one training update per call: `step(batch, *more_micro_batches)`, on one device or several.
 
-    Each micro-batch takes a forward and a backward pass under autocast. Then gradients are unscaled and
-    clipped, and if loss and gradient norm are finite the optimizer steps, with the rate peak · curve(clock).
-    The clock counts the updates that took place, except those at which a rule of `hold` stopped it; with
-    `unit` it counts what they consumed, in steps of so many samples or tokens. With several micro-batches,
-    for which `loss_fn` returns pairs (sum, weight) or means, and g the gradient of the loss:
+    Each micro-batch runs forward and backward under autocast. Then gradients are unscaled and clipped. If the
+    loss and the gradient norm are finite, the optimizer steps and the clock counts the update; otherwise it
+    is skipped. With g the gradient of the loss:
 
         loss = Σ sum / Σ weight,  or the mean of the means
         g ← g · min(1, max_norm / (‖g‖ + 10⁻⁶))
         lr = float32(peak) · curve(clock)
 
-    A pair is always (sum, weight), such as (loss.sum(), number of tokens): never (loss, accuracy), for which
-    there is `has_aux`. `step(x, y)` is an update of two micro-batches, `step((x, y))` of one with two parts.
+    `step(x, y)` is an update of two micro-batches, `step((x, y))` of one with two parts. Not thread-safe.
+    Cannot be copied or pickled: build a new step and load `state_dict()` there.
 
     >>> import torch
     >>> from torch_bridge import PlateauCurve, TrainStep
@@ -51,62 +47,38 @@ class TrainStep:
     >>> def loss_fn(model, batch):
     ...     inputs, targets = batch
     ...     return torch.nn.functional.mse_loss(model(inputs), targets)
-    >>> curve = PlateauCurve(100, warmup_steps=10)
-    >>> step = TrainStep(model, optimizer, loss_fn, curve, max_norm=1.0)
+    >>> step = TrainStep(model, optimizer, loss_fn, PlateauCurve(100, warmup_steps=10), max_norm=1.0)
     >>> for _ in range(5):
     ...     result = step((torch.ones(8, 2), torch.ones(8, 1)))
     >>> result.applied, result.lr
     (tensor(5), tensor([0.0400]))
 
     Args:
-        model: The module that `loss_fn` is called with: plain, or in a wrapper of torch (below).
-        optimizer: A torch optimizer over some or all of the model's parameters, or a sequence of
-            several over disjoint ones, which then share the clipping, the decision and the clock.
-            A group's peak rate is its `initial_lr` where it has one, else its `lr`, rounded to
-            float32. With a fused optimizer `group["lr"]` becomes a tensor that every update fills.
-            The wrappers of Lightning, Fabric and accelerate are taken off. Under Lightning's manual
-            optimization give it `self.optimizers()`: an update then counts once in `trainer.global_step`,
-            a skipped one too. Build the step in `on_fit_start`, since each `fit` has new optimizers.
-        loss_fn: `loss_fn(model, batch)` returns a mean loss (a scalar) or a pair (sum, weight). The
-            means of the micro-batches are averaged; pairs give Σ sum / Σ weight over the whole
-            update, however a batch is split. With `carry`: `loss_fn(model, batch, carry)` returns
-            (loss or pair, new carry). With `has_aux`: (loss or pair, aux) where there would be a loss or
-            pair, with `carry` thus ((loss or pair, aux), new carry).
-        curve: One curve, or a sequence of one per parameter group. For a sequence of optimizers: one
-            curve for all, or a sequence with an entry per optimizer, itself a curve or a sequence.
-        precision: `"fp32"`, `"bf16"`, or `"fp16"` with dynamic loss scaling (Micikevicius et al. 2018,
-            arXiv:1710.03740). (On a CPU torch has no fp16 LSTM; a GRU works.)
-        max_norm: Clip gradients to this total 2-norm (Pascanu et al. 2013, arXiv:1211.5063), as
-            `torch.nn.utils.clip_grad_norm_` does.
-        on_nonfinite: `"skip"` an update whose loss or norm is not finite, or `"raise"`, which
-            synchronizes with the device at each update. Under fp16 an update whose scaled gradient alone
-            overflows is skipped either way.
+        model: A module, plain or wrapped as a whole by `DistributedDataParallel` or `fully_shard`.
+        optimizer: A torch optimizer over parameters of the model, or a sequence of several over disjoint
+            ones. The peak of a group is its `initial_lr` if it has one, else its `lr`. Optimizers wrapped by
+            Lightning, Fabric or accelerate are unwrapped.
+        loss_fn: `loss_fn(model, batch)` returns a mean loss, a scalar, or a pair (sum, weight), such as
+            (loss.sum(), number of tokens).
+        curve: One curve, or a sequence of one per parameter group. For several optimizers: one for all, or a
+            sequence with an entry per optimizer.
+        precision: `"fp32"`, `"bf16"`, or `"fp16"` with dynamic loss scaling (arXiv:1710.03740).
+        max_norm: Clip gradients to this total 2-norm, as `torch.nn.utils.clip_grad_norm_` does.
+        on_nonfinite: `"skip"` the update, or `"raise"`, which synchronizes with the device in every update.
         compile: Compile `loss_fn` with `torch.compile`.
-        cuda_graph: Capture the whole update in a CUDA graph, one for each shape of batch. Before each update
-            what the graphs depend on is compared, and they are captured anew where it changed: modes,
-            parts, parameters and buffers of the model, settings and states of the optimizers. Changes of
-            plain values that `loss_fn` or a module reads, of hooks, of torch's global switches, and of
-            `.data` to another view of the same memory are not noticed: build the step anew after them.
-            A batch that requires gradients gets none. Fused Adagrad on CUDA needs torch 2.13.
-        carry: The initial recurrent state, any pytree of tensors. Micro-batches are then consecutive
-            in time, and the carry is detached between them.
-        hold: A `HoldUntilFlat`, a `HoldBelow`, or a list of them, under one curve for all groups. The
-            metric is the update's loss, and the decision is taken on the device.
-        synchronize: When gradients are averaged over ranks: once an `"update"`, which communicates less, or
-            after every `"micro"`-batch, which takes less memory under `fully_shard`, where gradients stay
-            whole until they are averaged. (With DDP's `static_graph` it is always the latter.) The numbers
-            are the same, but for rounding.
-        strict: The default of `load_state_dict`'s `strict`, which `Checkpoints` uses.
-        initial_updates: Updates already made by another training loop; the schedule resumes from there. If
-            the optimizer has made steps already, its groups need their peaks in `initial_lr`.
-        has_aux: `loss_fn` returns aux beside the loss, any pytree of tensors: metrics, outputs.
-            `result.aux` has one for each micro-batch.
-        unit: How many samples or tokens make one step of the curve, beside `count`; up to 2⁶². The clock is
-            then `consumed // unit`, where `consumed` is the sum of the counts of all updates that took
-            place. None: an update makes a step.
-        count: `count(batch)` gives the number of samples or tokens of a micro-batch: an int, or an integer
-            scalar on the device, where a negative one counts as 0. Micro-batches and ranks are added up. With
-            `cuda_graph` take it from the batch alone: a graph keeps any other number as it was first.
+        cuda_graph: Capture the whole update in a CUDA graph, one for each shape of batch.
+        carry: The initial recurrent state, any pytree of tensors: `loss_fn(model, batch, carry)` then returns
+            (loss or pair, new carry).
+        hold: A `HoldUntilFlat`, a `HoldBelow`, or a list of them, which may stop the clock.
+        synchronize: Average gradients over the ranks once per `"update"`, or after every `"micro"`-batch,
+            which takes less memory under `fully_shard`.
+        strict: The default of `load_state_dict`'s `strict`.
+        initial_updates: Updates already made by another training loop; the schedule resumes from there. The
+            groups need their peaks in `initial_lr` then.
+        has_aux: `loss_fn` returns (loss or pair, aux), with aux any pytree of tensors; see `result.aux`.
+        unit: Samples or tokens per step of the curve, counted by `count`. None: an update is a step.
+        count: `count(batch)` returns the samples or tokens of a micro-batch, an int or an integer scalar
+            tensor.
 
     Attributes:
         model: The module.
@@ -114,130 +86,60 @@ class TrainStep:
         strict: As above.
 
     Raises:
-        TypeError: An argument of another kind; an optimizer that needs a closure; one of `unit` and `count`
-            without the other.
-        ValueError: An unknown `precision`, `on_nonfinite` or `synchronize`; a `max_norm` that is not
-            positive; a model that is wrapped in part, or by Fabric for mixed precision; parameters to be
-            trained that `DistributedDataParallel` leaves out; what is refused below; an optimizer with
-            parameters that are not the model's, that it has twice or that another optimizer has too, with a
-            scheduler attached, or with a `state_dict` of a form of its own; fp16 parameters with
-            `precision="fp16"`; `cuda_graph=True` where an update cannot be captured; several curves with
-            `hold`, or a curve without a flat part for `HoldUntilFlat`; an `initial_updates` that is negative,
-            or that comes with optimizers whose peaks are not known; a `unit` below 1 or above 2⁶², or beside
-            `hold` or `initial_updates`.
+        TypeError, ValueError: An argument, or a combination of arguments, that a step cannot train with; the
+            message names it. Nothing was changed.
 
     Warns:
-        CurveWarning: The model is not wrapped, and a process group of several ranks runs: each rank trains
-            for itself. `distribute(model, None)` says that it is meant.
-
-    **No synchronization.** Loss, norm, rate and counts are returned as device tensors, so that the host runs
-    ahead of the device. With fused Adam, AdamW, SGD and Adagrad an update does not synchronize with the
-    device, not even one that is skipped. (With fused SGD and momentum it does until the first update that
-    takes place.) With any other torch optimizer it synchronizes once, to decide whether to skip, beside what
-    the optimizer itself does; the rate is then a Python float. Optimizers that need a closure are refused.
-
-    **Skipped updates.** A skipped update leaves parameters, optimizer state, carry and the curve's clock as
-    they were. Module buffers that a forward pass changes, such as BatchNorm's statistics, are not restored.
-    Before and after an update the gradients of all of the model's parameters are cleared, also of those that
-    no optimizer has.
-
-    **Several ranks.** The model is wrapped by torch, by hand or by `distribute`: in
-    `DistributedDataParallel`, or with `fully_shard` (FSDP2) applied to blocks and then to the model, over
-    one mesh dimension, or two for hybrid sharding. The update is then one over all ranks: the loss is Σ sum
-    / Σ weight, or the mean, over the micro-batches of all, and each rank returns the same, decides the same
-    and has the same clock. Every rank passes the same number of micro-batches. With pairs a micro-batch may
-    have no weight or no rows; its rank runs the model on it nevertheless. If some ranks return pairs and
-    others means, the loss is NaN. Under `fully_shard` every rank runs the same modules. After an error
-    inside an update the step refuses further calls: restart the program from its last checkpoint.
-
-    **What goes together.** Both wrappers go with every precision, `carry`, `hold`, `compile`, several
-    optimizers and `checkpoint_activations`. Refused: `cuda_graph` with a wrapper or
-    `checkpoint_activations`; `fully_shard` with fused SGD and Adagrad, Muon, Adafactor and Rprop, which
-    torch cannot run on shards, with an offload policy, with parameters left out, beside tensor parallelism,
-    or where `set_gradient_divide_factor` has set another number than that of the ranks.
-
-    **Errors.** A call refuses a loss that is neither scalar nor pair, a total weight of zero that is known
-    on the host, and a carry of another shape; the step stays usable. After an error or a Ctrl-C between an
-    optimizer's step and its count, calls and `state_dict` raise RuntimeError until a state is loaded. A step
-    is for one thread, and can't be copied or pickled: build another one, and give it `state_dict()`.
+        CurveWarning: Several ranks run and the model is not wrapped, so each rank trains alone;
+            `distribute(model, None)` says that this is intended. Or tensors that are probably the parts of
+            one batch were passed as micro-batches.
     """
 
     # Under torch.inference_mode() the tensors made here could not be written to outside of it.
     @torch.inference_mode(False)
-    def __init__(
-        self,
-        model: nn.Module,
-        optimizer: Optimizer | Sequence[Optimizer],
-        loss_fn: LossFunction,
-        curve: CurvesOfGroups | Sequence[CurvesOfGroups],
-        *,
-        precision: PrecisionName = "fp32",
-        max_norm: float | None = None,
-        on_nonfinite: OnNonfinite = "skip",
-        compile: bool = False,
-        cuda_graph: bool = False,
-        carry: Any = None,
-        hold: Rule | Sequence[Rule] | None = None,
-        synchronize: Synchronize = "update",
-        strict: bool = True,
-        initial_updates: int = 0,
-        has_aux: bool = False,
-        unit: int | None = None,
-        count: CountFunction | None = None,
-    ) -> None:
-        found = checked(
-            model,
-            optimizer,
-            loss_fn,
-            curve,
-            precision=precision,
-            max_norm=max_norm,
-            on_nonfinite=on_nonfinite,
-            cuda_graph=cuda_graph,
-            carry=carry,
-            hold=hold,
-            synchronize=synchronize,
-            initial_updates=initial_updates,
-            unit=unit,
-            count=count,
-        )
-        self.model = model
-        self.optimizers: tuple[Optimizer, ...] = found.optimizers
-        self.strict = strict
-        self._precision, self._carry = found.precision, found.carry
-        self._is_distributed = not isinstance(found.wrapper, Unwrapped)
-        self._raises = on_nonfinite == "raise"
-        self._count_in_trainer = found.count_in_trainer
+    @takes(TrainStepArguments)
+    def __init__(self, arguments: TrainStepArguments) -> None:
+        device, parameters = arguments.device, arguments.parameters
+        self.model, self.strict = arguments.model, arguments.strict
+        self.optimizers: tuple[Optimizer, ...] = arguments.optimizers
+        self._is_distributed = not isinstance(arguments.wrapper, Unwrapped)
+        self._raises = arguments.on_nonfinite == "raise"
+        self._has_compared_micro_batches = False
+        self._count_in_trainer = trainer_count(as_sequence(arguments.optimizer))
+        self._precision = Precision(arguments.precision, device, parameters)
+        self._carry = None if arguments.carry is None else Carry(arguments.carry, device)
         self._clock = Clock(
-            found.curves, found.peaks, found.device, found.rules, found.unit, found.initial_updates
+            arguments.curves,
+            arguments.peaks,
+            device,
+            arguments.rules,
+            arguments.unit,
+            arguments.initial_updates,
         )
-        self._drivers = Drivers(self.optimizers, self._clock)
-        normalizer = LossNormalizer(found.parameters, found.precision.scale, found.wrapper)
+        normalizer = LossNormalizer(parameters, self._precision.scale, arguments.wrapper)
+        self._steppers = OptimizerSteppers(
+            self.optimizers, arguments.with_wrappers, self._clock, arguments.cuda_graph
+        )
         self._update = Update(
-            model,
-            torch.compile(loss_fn) if compile else loss_fn,
-            found,
-            self._clock,
-            normalizer,
-            self._drivers,
-            max_norm,
-            has_aux,
+            arguments, self._precision, self._carry, self._clock, normalizer, self._steppers
         )
-        self._graphs = Graphs(self._update, self._drivers, found.device) if cuda_graph else None
-        self._foundation = Foundation(model, self.optimizers, found.with_wrappers, captured=cuda_graph)
+        self._graphs: Graphs | None = None
+        if arguments.cuda_graph:
+            guards = Guards(self.model, self.optimizers)
+            self._graphs = Graphs(self._update, self._steppers, guards, device)
         self._saved_parts = SavedParts(
-            found.wrapper.module,
+            arguments.wrapper.module,
             self.optimizers,
             self._clock,
-            found.precision.name,
+            self._precision.name,
             normalizer,
-            found.carry,
-            found.device,
+            self._carry,
+            device,
         )
 
     @property
     def optimizer(self) -> Optimizer:
-        """The torch optimizer, where there is one."""
+        """The torch optimizer, if there is only one."""
         if len(self.optimizers) != 1:
             raise AttributeError(f"this step has {len(self.optimizers)} optimizers: see step.optimizers")
         return self.optimizers[0]
@@ -246,31 +148,34 @@ class TrainStep:
         """Run one update over the micro-batches.
 
         Args:
-            batch: What `loss_fn` takes as its batch.
-            *more_micro_batches: Others, which make the same update.
+            batch: A batch, as `loss_fn` takes it.
+            *more_micro_batches: Others of the same update.
 
         Returns:
-            What the update did, as tensors on the device.
+            The results, as tensors on the device.
 
         Raises:
-            FloatingPointError: `on_nonfinite="raise"`, and loss or gradient norm is not finite.
-            TypeError, ValueError: `loss_fn` returned no loss, or another carry, or `count` no number of
-                samples or tokens; the step stays usable.
-            ValueError: A scheduler was attached to the optimizer, which has two clocks then; or it has other
-                parameters than it had. Nothing was changed.
-            RuntimeError: An earlier update was interrupted between the optimizer's step and its count, or,
-                over several ranks, anywhere; or `DistributedDataParallel` did not average the gradients,
-                since parameters got none or `loss_fn` did not call it.
+            FloatingPointError: `on_nonfinite="raise"`, and the loss or the gradient norm is not finite.
+            TypeError, ValueError: `loss_fn` returned neither a loss nor a pair, or another carry; `count`
+                returned no number; the optimizer has a scheduler, or other parameters than before. Unless the
+                model is wrapped, the step stays usable.
+            RuntimeError: An earlier update was interrupted between the optimizer's step and its count, or, if
+                the model is wrapped, anywhere: the message says how to resume. Or `DistributedDataParallel`
+                did not average the gradients.
         """
-        if self._drivers.is_partial:
+        if self._steppers.is_partial:
             self._check_whole()
-        if self._foundation.changed():
-            self._rebuild()
+        self._steppers.prepare()
         self._clock.prepare()
-        run = self._graphs or self._update
-        loss, norm, rates, counts, *aux = run((batch, *more_micro_batches))
-        if self._graphs is not None and not self._graphs.recorded:
-            self._foundation.settle()  # optimizers make their states in their first updates
+        micro_batches = batch, *more_micro_batches
+        if more_micro_batches and not self._has_compared_micro_batches:
+            self._has_compared_micro_batches = True
+            warn_if_unlike(micro_batches)
+        try:
+            loss, norm, rates, counts, *aux = (self._graphs or self._update)(micro_batches)
+        except Exception as error:
+            add_hint(error, micro_batches)
+            raise
         applied, skipped, clock, consumed = counts.unbind()
         result = StepResult(loss, norm, rates, applied, skipped, clock)
         if aux or self._clock.unit is not None:
@@ -282,7 +187,7 @@ class TrainStep:
         return result
 
     def reset_carry(self) -> None:
-        """Put the initial carry back.
+        """Restore the initial carry.
 
         Raises:
             ValueError: The step was built without one.
@@ -293,10 +198,9 @@ class TrainStep:
 
     @torch.inference_mode(False)
     def set_peak(self, peak: float | Sequence[float]) -> None:
-        """From the next update on the rates are peak · curve(clock) with another peak.
+        """Use another peak learning rate from the next update on.
 
-        The peak is part of the state. A rate that is written into a group is overwritten by each update; this
-        is the way to change it.
+        The state saves it. A learning rate that is written into a group is overwritten by the next update.
 
         Args:
             peak: One for all parameter groups, or a sequence of one for each, those of several optimizers
@@ -308,26 +212,15 @@ class TrainStep:
                 groups. Nothing was changed.
         """
         peaks = given_peaks(peak, len(self._clock.peaks))
-        if self._foundation.changed():
-            self._rebuild()
+        self._steppers.prepare()
         self._clock.set_peaks(peaks)
-        self._drivers.write_peaks()
-        self._foundation.settle()  # the groups' initial_lr is no reason to capture anew
+        self._steppers.write_peaks()
 
-    def _rebuild(self) -> None:
-        """Choose what depends on settings and memory anew, since something else changed them.
-
-        Raises:
-            ValueError: The step can't go on with what was changed.
-        """
-        self._foundation.check_no_scheduler()
-        if self._graphs is not None:
-            for optimizer in self.optimizers:
-                check_capturable(optimizer, optimizer.param_groups)
-        self._drivers.bind()
+    def _reattach(self) -> None:
+        """Take what a load has put in place of the optimizers' groups and states."""
+        self._steppers.attach()
         if self._graphs is not None:
             self._graphs.drop()
-        self._foundation.settle()
 
     def state_dict(self) -> TrainStepState:
         """A snapshot in host memory, which later updates do not change. Synchronizes with the device.
@@ -371,24 +264,24 @@ class TrainStep:
         if self._is_distributed:
             self._check_whole()
         strict = self.strict if strict is None else strict
-        self._foundation.check_no_scheduler()
-        parts, was_partial = self._saved_parts, self._drivers.is_partial
+        self._steppers.prepare()
+        parts, was_partial = self._saved_parts, self._steppers.is_partial
         own = parts.read_state()
         parts.check(own, state_dict, strict)
         before = snapshot.on_host(own)
-        self._drivers.is_partial = True  # some parts have the new state, and some the old one
+        self._steppers.is_partial = True  # some parts have the new state, and some the old one
         try:
             parts.write_state(state_dict, strict)
         except BaseException:
             parts.write_state(before, strict)
-            self._rebuild()
-            self._drivers.is_partial = was_partial
+            self._reattach()
+            self._steppers.is_partial = was_partial
             raise
-        self._rebuild()
-        self._drivers.is_partial = False
+        self._reattach()
+        self._steppers.is_partial = False
 
     def _check_whole(self) -> None:
-        if not self._drivers.is_partial:
+        if not self._steppers.is_partial:
             return
         if self._is_distributed:
             raise RuntimeError(

@@ -1,57 +1,59 @@
 """One update on the device: forward, backward, unscale, clip, decide, step, count."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from torch_bridge.distributed.wrappers import Unwrapped
-from torch_bridge.training.arguments import Arguments
+from torch_bridge.training.arguments import TrainStepArguments
+from torch_bridge.training.batch_counts import BatchCounts
+from torch_bridge.training.carry import Carry
 from torch_bridge.training.clock import Clock
-from torch_bridge.training.drivers import Drivers, Skip
-from torch_bridge.training.explanation import explain
+from torch_bridge.training.drivers import OptimizerSteppers, SkipDecision
 from torch_bridge.training.gradients import clip, gradients_of, norm_dtype
 from torch_bridge.training.loss import Loss, as_loss, as_loss_and_aux, forward
 from torch_bridge.training.loss_normalizer import LossNormalizer
+from torch_bridge.training.precision import Precision
 
 
 class Update:
     """Runs an update over micro-batches; works on the same tensors at every call.
 
     Args:
-        model: The module that `loss_fn` is called with.
-        loss_fn: The loss function, compiled if it is to be.
-        found: The arguments of the step, checked.
+        arguments: The arguments of the step.
+        precision: Runs the forward passes.
+        carry: The recurrent state, or None.
         clock: Holds the learning rates, and counts the update.
         normalizer: Runs the backward passes.
-        drivers: They step the optimizers.
-        max_norm: The norm that gradients are clipped to, or None.
-        has_aux: Whether `loss_fn` returns aux next to the loss.
+        steppers: Step the optimizers.
     """
 
     def __init__(
         self,
-        model: nn.Module,
-        loss_fn: Any,
-        found: Arguments,
+        arguments: TrainStepArguments,
+        precision: Precision,
+        carry: Carry | None,
         clock: Clock,
         normalizer: LossNormalizer,
-        drivers: Drivers,
-        max_norm: float | None,
-        has_aux: bool,
+        steppers: OptimizerSteppers,
     ) -> None:
-        self._wrapper = None if isinstance(found.wrapper, Unwrapped) else found.wrapper
-        self._model, self._loss_fn = model, loss_fn
-        self._precision, self._carry, self._batch_counts = found.precision, found.carry, found.batch_counts
-        self._clock, self._normalizer, self._drivers = clock, normalizer, drivers
-        self._max_norm, self._has_aux = max_norm, has_aux
-        self._read_loss = self._read_loss_and_aux if has_aux else as_loss
+        self._wrapper = None if isinstance(arguments.wrapper, Unwrapped) else arguments.wrapper
+        self._model, self._loss_fn = arguments.model, cast("Any", arguments.loss_fn)
+        if arguments.compile:
+            self._loss_fn = torch.compile(self._loss_fn)
+        count, device = arguments.count, arguments.device
+        self._batch_counts = None if count is None else BatchCounts(count, device)
+        self._precision, self._carry, self._clock = precision, carry, clock
+        self._normalizer, self._steppers = normalizer, steppers
+        self._max_norm, self._has_aux = arguments.max_norm, arguments.has_aux
+        self._read_loss = self._read_loss_and_aux if self._has_aux else as_loss
         self._aux: list[Any] = []
-        self._is_plain = found.carry is None and found.precision.name == "fp32"
-        self._optimized, self._all_parameters = found.parameters, list(model.parameters())
-        self._norm_dtype = norm_dtype(found.parameters)
+        self._is_plain = carry is None and precision.name == "fp32"
+        self._optimized, self._all_parameters = arguments.parameters, list(self._model.parameters())
+        self._norm_dtype = norm_dtype(self._optimized)
 
     def __call__(self, micro_batches: Sequence[Any]) -> tuple[Any, ...]:
         """Run an update.
@@ -63,7 +65,7 @@ class Update:
         # Between torch's operators a call of a Python function takes most of a microsecond, since the caches
         # hold torch's code by then. So the smallest pieces are written out, here and in what this calls.
         # Under a wrapper an error anywhere leaves other ranks in a collective, and torch's wrapper in a pass.
-        self._drivers.is_partial = self._wrapper is not None
+        self._steppers.is_partial = self._wrapper is not None
         for parameter in self._all_parameters:
             parameter.grad = None
         try:
@@ -76,21 +78,20 @@ class Update:
             loss, norm = self._normalizer.finish(gradients, self._norm_dtype)
             if self._max_norm is not None:
                 clip(gradients, norm, self._max_norm)
-            skip = Skip(loss, norm, self._clock.now)
+            skip = SkipDecision(loss, norm, self._clock.now)
             # Before the optimizer moves a parameter that a leaf may be a view of.
             kept = [] if self._carry is None else self._carry.chosen(carry, skip.on_device)
             self._clock.fill_rates()
-            self._drivers.step(skip)
+            self._steppers.step(skip)
             counts = self._clock.count_update(skip.on_device, loss, consumed)
             if self._precision.scale is not None:
                 self._precision.scale.update(skip.found_inf, loss)
             if self._carry is not None:
                 self._carry.set(kept)
-            self._drivers.is_partial = False
-        except BaseException as error:
+            self._steppers.is_partial = False
+        except BaseException:
             self._normalizer.begin()
             self._aux.clear()
-            explain(error, micro_batches)
             raise
         finally:
             for parameter in self._all_parameters:

@@ -1,0 +1,51 @@
+"""`step(inputs, targets)`, written for `step((inputs, targets))`: an update of two micro-batches."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torch_bridge.core import warn
+
+
+def add_hint(error: Exception, micro_batches: Sequence[Any]) -> None:
+    """Note what several tensors mean on an error that `loss_fn` may have raised for want of a part."""
+    # Running out of memory is a RuntimeError too.
+    is_of_parts = isinstance(error, TypeError | ValueError | IndexError | RuntimeError)
+    if is_of_parts and not isinstance(error, torch.OutOfMemoryError) and _are_several_tensors(micro_batches):
+        error.add_note(_meaning(len(micro_batches)))
+
+
+def warn_if_unlike(micro_batches: Sequence[Any]) -> None:
+    """Warn of bare tensors that are hardly micro-batches of one kind.
+
+    Sequences of tokens may differ in length.
+
+    Warns:
+        CurveWarning: They differ in dtype or trailing shape.
+    """
+    if not _are_several_tensors(micro_batches):
+        return
+    first = micro_batches[0]
+    for other in micro_batches[1:]:
+        are_tokens = (
+            not first.is_floating_point() and first.dtype == other.dtype and first.dim() == other.dim()
+        )
+        if not are_tokens and (first.dtype != other.dtype or first.shape[1:] != other.shape[1:]):
+            warn(
+                f"tensors of {first.dtype} and shape {tuple(first.shape)}, and of {other.dtype} and shape "
+                f"{tuple(other.shape)}, are the micro-batches of one update. {_meaning(len(micro_batches))}"
+            )
+            return
+
+
+def _are_several_tensors(micro_batches: Sequence[Any]) -> bool:
+    return len(micro_batches) > 1 and all(isinstance(batch, Tensor) for batch in micro_batches)
+
+
+def _meaning(count: int) -> str:
+    return (
+        f"{count} arguments are {count} micro-batches, and loss_fn gets one at a time: pass a batch of "
+        "several tensors as one argument, step((x, y))"
+    )
