@@ -127,8 +127,8 @@ def start(
     )
 
 
-def torchrun(folder: Path, script: str, *arguments: object, processes: int = 2) -> list[Program]:
-    """An example in several processes, in the environment that torchrun gives them."""
+def rank_environments(processes: int = 2) -> list[dict[str, str]]:
+    """The variables that torchrun gives each of its processes."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -137,18 +137,18 @@ def torchrun(folder: Path, script: str, *arguments: object, processes: int = 2) 
         "LOCAL_WORLD_SIZE": processes,
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": port,
+        "TORCHELASTIC_RUN_ID": "test",
     }
     return [
-        start(
-            folder,
-            script,
-            *arguments,
-            environment={
-                name: str(value) for name, value in (shared | {"RANK": rank, "LOCAL_RANK": rank}).items()
-            },
-        )
+        {name: str(value) for name, value in (shared | {"RANK": rank, "LOCAL_RANK": rank}).items()}
         for rank in range(processes)
     ]
+
+
+def torchrun(folder: Path, script: str, *arguments: object, processes: int = 2) -> list[Program]:
+    """An example in several processes, as torchrun starts them."""
+    environments = rank_environments(processes)
+    return [start(folder, script, *arguments, environment=environment) for environment in environments]
 
 
 def interrupt(program: Program, line_before: str) -> int:

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from support import dcp_trainings
 from support.processes import run
+from support.programs import Program, rank_environments
 from support.trainers import CURVE, losses, program, rates
 
 pytestmark = pytest.mark.slow
@@ -31,20 +32,33 @@ def test_resumed_it_is_as_uninterrupted(wrapper, as_tensor, lost, tmp_path):
 
 @pytest.mark.parametrize("wrapper", ["ddp", "fsdp"])
 def test_the_program_goes_on_under_torchrun(wrapper, tmp_path):
+    """torchrun itself, which imports torch in three processes, starts one of the six runs."""
     wrap = "model = nn.parallel.DistributedDataParallel(model)" if wrapper == "ddp" else "fully_shard(model)"
     stop = "        if update == 120:\n            raise KeyboardInterrupt\n        everything ="
 
-    def printed(changes, status=0):
+    def write(changes):
         file = tmp_path / "program.py"
         file.write_text(program("DDP and FSDP2", {"    fully_shard(model)": f"    {wrap}"} | changes))
-        torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-        ended = subprocess.run([*torchrun, str(file)], cwd=tmp_path, capture_output=True, text=True)
-        assert (ended.returncode != 0) == status, ended.stderr
-        return [line for line in ended.stdout.splitlines() if "loss" in line]
+        return file
+
+    def printed(changes, status=0):
+        file = write(changes)
+        ranks = [Program(file, folder=tmp_path, environment=variables) for variables in rank_environments()]
+        ended = [rank.finish() for rank in ranks]
+        assert [exit_status for exit_status, _, _ in ended] == [status] * 2, ended
+        return [line for _, output, _ in ended for line in output.splitlines() if "loss" in line]
 
     before = printed({"        everything =": stop}, status=1)
     after = printed({})
-    whole = printed({"saved_dcp": "saved_whole"})
+    if wrapper == "fsdp":
+        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+        file = write({"saved_dcp": "saved_whole"})
+        output = subprocess.run(
+            [*command, str(file)], cwd=tmp_path, stdout=subprocess.PIPE, text=True, check=True
+        )
+        whole = [line for line in output.stdout.splitlines() if "loss" in line]
+    else:
+        whole = printed({"saved_dcp": "saved_whole"})
     assert (len(before), len(after), len(whole)) == (5, 5, 10)
     assert before + after == whole
     assert losses(whole)[-1] < losses(whole)[0]
