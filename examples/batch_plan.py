@@ -147,8 +147,7 @@ def picture(path, trainings):
     below.xaxis.set_major_formatter(EngFormatter(sep=""))
     axes[0, 1].set(title="over updates")
     axes[2, 1].set(xlabel="updates")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=150)
+    program.save_picture(figure, path)
 
 
 def pair(text):

@@ -294,8 +294,7 @@ def picture(path, seeds, held):
         axes.spines[["top", "right"]].set_visible(False)
     for axes in (above, below):
         axes.margins(x=0.01)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=150)
+    program.save_picture(figure, path)
 
 
 def main() -> None:

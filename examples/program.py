@@ -10,7 +10,7 @@ import signal
 import sys
 import tempfile
 import threading
-from argparse import ArgumentParser
+from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
 
@@ -30,6 +30,50 @@ def stop_between_updates(*signals: signal.Signals) -> threading.Event:
     for each in (signal.SIGINT, *signals):
         signal.signal(each, stop_soon)
     return stop
+
+
+def parse_with_checkpoint(parser: ArgumentParser):
+    """The arguments and, with --resume, the checkpoint, whose settings are the defaults; else None."""
+    import torch  # seconds of start-up; some examples are in JAX alone
+
+    default = Path(sys.argv[0]).with_suffix(".pt").name
+    parser.add_argument("--checkpoint", type=Path, default=Path(default), metavar="FILE")
+    parser.add_argument("--resume", action="store_true", help="continue from the checkpoint of a Ctrl-C")
+    args, saved = parser.parse_args(), None
+    if args.resume:
+        if not args.checkpoint.exists():
+            parser.error(f"--resume: there is no checkpoint {args.checkpoint}")
+        saved = torch.load(args.checkpoint, map_location="cpu")
+        parser.set_defaults(**saved["settings"])
+        args = parser.parse_args()
+    return args, saved
+
+
+def save_and_exit(args: Namespace, done: int, **states: object) -> None:
+    """Write the checkpoint of a training that was stopped after so many updates, and end the program."""
+    import torch  # the same
+
+    args.checkpoint.parent.mkdir(parents=True, exist_ok=True)
+    partial = args.checkpoint.with_suffix(".partial")
+    # Paths as text: torch loads plain values alone.
+    settings = {name: str(value) if isinstance(value, Path) else value for name, value in vars(args).items()}
+    torch.save({"settings": settings, "done": done, **states}, partial)
+    os.replace(partial, args.checkpoint)
+    print(f"stopped after update {done}; {args.checkpoint} goes on with --resume")
+    sys.exit(130)
+
+
+def forever(loader):
+    """The batches of one epoch after the other."""
+    while True:
+        yield from loader
+
+
+def check_positive(parser: ArgumentParser, args: Namespace, *names: str) -> None:
+    """Refuse options below 1."""
+    if min(getattr(args, name) for name in names) < 1:
+        options = ", ".join(f"--{name.replace('_', '-')}" for name in names)
+        parser.error(f"{options} must be at least 1")
 
 
 def with_way_out(error: Exception, options: str) -> str:
@@ -57,6 +101,12 @@ def check_picture(parser: ArgumentParser, file: Path) -> None:
     if file.suffix[1:] not in plt.Figure().canvas.get_supported_filetypes():
         parser.error(f"--output {file} must end in .png, or another format of matplotlib's")
     check_writable(parser, "--output", file)
+
+
+def save_picture(figure, file: Path) -> None:
+    """Write a matplotlib figure, and its folder."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(file, dpi=150)
 
 
 def check_device(parser: ArgumentParser, device: str) -> None:

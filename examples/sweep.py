@@ -106,8 +106,7 @@ def picture(path, curves, losses, peak):
     right.set_ylabel(None)
     right.yaxis.set_major_formatter("{x:g}")
     right.spines[["top", "right"]].set_visible(False)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=150)
+    program.save_picture(figure, path)
 
 
 def main() -> None:

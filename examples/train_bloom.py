@@ -20,7 +20,6 @@ import program
 # isort: split
 import argparse
 import hashlib
-import os
 import sys
 import time
 from pathlib import Path
@@ -67,11 +66,6 @@ class Names:
 
 def as_it_is(batch):
     return batch
-
-
-def forever(loader):
-    while True:
-        yield from loader
 
 
 def model(bits, hidden, log_odds):
@@ -136,8 +130,7 @@ def picture(path, curves, scores, groups, by_group):
     for axes in (left, right):
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(color="0.92")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=150)
+    program.save_picture(figure, path)
 
 
 def arguments():
@@ -155,19 +148,9 @@ def arguments():
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--data", type=Path, default=Path("train_bloom_data"), metavar="FOLDER")
     parser.add_argument("--output", type=Path, default=Path("train_bloom.png"), metavar="FILE")
-    parser.add_argument("--checkpoint", type=Path, default=Path("train_bloom.pt"), metavar="FILE")
-    parser.add_argument("--resume", action="store_true", help="continue from the checkpoint of a Ctrl-C")
-    args, saved = parser.parse_args(), None
-    if args.resume:
-        if not args.checkpoint.exists():
-            parser.error(f"--resume: there is no checkpoint {args.checkpoint}")
-        saved = torch.load(args.checkpoint, map_location="cpu")
-        parser.set_defaults(**saved["settings"])
-        args = parser.parse_args()
+    args, saved = program.parse_with_checkpoint(parser)
     sizes = ("count", "bits", "hashes", "epochs", "batch_size", "hidden", "every")
-    if min(getattr(args, name) for name in sizes) < 1:
-        options = ", ".join(f"--{name.replace('_', '-')}" for name in sizes)
-        parser.error(f"{options} must be at least 1")
+    program.check_positive(parser, args, *sizes)
     program.check_picture(parser, args.output)
     program.check_writable(parser, "--checkpoint", args.checkpoint)
     program.check_writable(parser, "--data", args.data)
@@ -221,7 +204,7 @@ def main() -> None:
         f"{len(shuffled):,} names ready after {seconds:.2f} s, {grams.float().mean():.1%} of two-grams there"
     )
     print("update  learning rate    network  linear model  (nats a name, not trained on)", flush=True)
-    batches = forever(feed)
+    batches = program.forever(feed)
     while done < updates and not stop.is_set():
         batch = next(batches)
         for step in steps.values():
@@ -232,17 +215,8 @@ def main() -> None:
             rate = result.lr.item() / args.linear_peak
             print(f"{done:6d}  {rate:13.4f}  {losses[0]:9.3f}  {losses[1]:12.3f}", flush=True)
     if done < updates:
-        args.checkpoint.parent.mkdir(parents=True, exist_ok=True)
-        partial = args.checkpoint.with_suffix(".partial")
-        # Paths as text: torch loads plain values alone.
-        settings = {
-            name: str(value) if isinstance(value, Path) else value for name, value in vars(args).items()
-        }
         states = {name: step.state_dict() for name, step in steps.items()}
-        torch.save({"settings": settings, "done": done, "steps": states, "feed": feed.state_dict()}, partial)
-        os.replace(partial, args.checkpoint)
-        print(f"stopped after update {done}; {args.checkpoint} goes on with --resume")
-        sys.exit(130)
+        program.save_and_exit(args, done, steps=states, feed=feed.state_dict())
     program.leave_on_ctrl_c()
 
     (tuning, tuned), (filters, truth) = (part[:] for part in rows[1:])

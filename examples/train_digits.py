@@ -107,8 +107,7 @@ def picture(path: Path, curve: PlateauCurve, rates, losses) -> None:
     below.set_title(f"Training loss (mean of {group} batches)", loc="left")
     below.set(xlabel="step", yscale="log")
     below.legend(frameon=False)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=150)
+    program.save_picture(figure, path)
 
 
 def main() -> None:

@@ -123,11 +123,6 @@ def sample(model, prompt, length, context, device):
     return bytes(text).decode(errors="replace")
 
 
-def forever(loader):
-    while True:
-        yield from loader
-
-
 def optimizers(args, model):
     """AdamW for everything, or Muon for the matrices inside of the blocks and AdamW for the rest.
 
@@ -183,9 +178,9 @@ def arguments():
     parser.add_argument("--resume", action="store_true", help="continue from the newest checkpoint")
     args, settings = with_saved_settings(parser, global_batch=None)
     sizes = ("steps", "batch_size", "accumulation", "context", "layers", "width", "threads", "every")
-    if min(getattr(args, name) for name in sizes) < 1 or args.width % 32:
-        options = ", ".join(f"--{name.replace('_', '-')}" for name in sizes)
-        parser.error(f"{options} must be at least 1, --width a multiple of 32")
+    program.check_positive(parser, args, *sizes)
+    if args.width % 32:
+        parser.error(f"--width {args.width} must be a multiple of 32")
     processes = int(os.environ.get("WORLD_SIZE", "1"))
     if processes > 1 and args.distribute is None:
         parser.error("under torchrun give --distribute ddp or --distribute fsdp")
@@ -254,7 +249,7 @@ def main() -> None:
     where = f"{processes} processes with {args.distribute}" if processes > 1 else f"{device}"
     say(f"{len(training):,} bytes to learn from, {parameters:,} parameters, on {where}")
     say(f"an update: {args.accumulation} micro-batches of {args.batch_size} sequences")
-    batches = forever(feed)
+    batches = program.forever(feed)
     size = args.accumulation * args.batch_size * args.context  # of an update, in bytes
     hidden = None if is_main() else True
     bar = tqdm(total=args.steps * size, initial=done * size, unit="B", unit_scale=True, disable=hidden)

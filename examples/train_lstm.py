@@ -16,7 +16,6 @@ import program
 
 # isort: split
 import argparse
-import os
 import sys
 from pathlib import Path
 
@@ -91,8 +90,7 @@ def picture(path, dates, level, origins, forecasts, errors):
     for axes in (above, below):
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(axis="y", color="0.92")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=150)
+    program.save_picture(figure, path)
 
 
 def arguments():
@@ -106,17 +104,8 @@ def arguments():
     parser.add_argument("--every", type=int, default=85, help="print once in so many updates (85)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--output", type=Path, default=Path("train_lstm.png"), metavar="FILE")
-    parser.add_argument("--checkpoint", type=Path, default=Path("train_lstm.pt"), metavar="FILE")
-    parser.add_argument("--resume", action="store_true", help="continue from the checkpoint of a Ctrl-C")
-    args, saved = parser.parse_args(), None
-    if args.resume:
-        if not args.checkpoint.exists():
-            parser.error(f"--resume: there is no checkpoint {args.checkpoint}")
-        saved = torch.load(args.checkpoint, map_location="cpu")
-        parser.set_defaults(**saved["settings"])
-        args = parser.parse_args()
-    if min(args.epochs, args.window, args.hidden, args.every) < 1:
-        parser.error("--epochs, --window, --hidden and --every must be at least 1")
+    args, saved = program.parse_with_checkpoint(parser)
+    program.check_positive(parser, args, "epochs", "window", "hidden", "every")
     if args.precision == "fp16" and args.device == "cpu":
         parser.error("--precision fp16 needs a GPU: torch has no such LSTM for a CPU")
     program.check_picture(parser, args.output)
@@ -175,16 +164,7 @@ def main() -> None:
             rate, errors = result.lr.item(), (rmse(training), rmse(validation))
             print(f"{done:6d}  {rate:13.3e}  {errors[0]:14.4f}  {errors[1]:14.4f}", flush=True)
     if done < updates:
-        args.checkpoint.parent.mkdir(parents=True, exist_ok=True)
-        partial = args.checkpoint.with_suffix(".partial")
-        # Paths as text: torch loads plain values alone.
-        settings = {
-            name: str(value) if isinstance(value, Path) else value for name, value in vars(args).items()
-        }
-        torch.save({"settings": settings, "done": done, "step": step.state_dict()}, partial)
-        os.replace(partial, args.checkpoint)
-        print(f"stopped after update {done}; {args.checkpoint} goes on with --resume")
-        sys.exit(130)
+        program.save_and_exit(args, done, step=step.state_dict())
     program.leave_on_ctrl_c()
 
     with torch.no_grad():
