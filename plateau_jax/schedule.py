@@ -148,7 +148,7 @@ def cosine_plateau_schedule(
     end = checks.ratio_to_peak("end_value", end_value, peak_value)
     init = checks.ratio_to_peak("init_value", init_value, peak_value)
     curve = PlateauCurve(decay_steps, warmup_steps=warmup_steps, plateaus=plateaus, init_lr_ratio=init)
-    with silent():  # its plateaus have been told of, and `end` is no rate
+    with silent():  # already warned about plateaus; `end` is a ratio, not a learning rate
         curve = replace(curve, min_lr_ratio=end)
     return optax_schedule(curve, peak_value)
 

@@ -337,4 +337,5 @@ def _rates_of_another_scheduler(
     if len(rates) != count or min(rates, default=0.0) < 0:
         raise ValueError(f"state_dict has the rates {checks.shown(rates)} for {count} parameter groups")
     waits = position.last_epoch < 0  # for its turn in a SequentialLR
-    return None if not waits and rates == state_dict.get("_last_lr") else rates
+    # A state of 0.1.0 has no `_last_lr`. Formats other than torch's may turn a list into a tuple.
+    return None if not waits and rates == list(state_dict.get("_last_lr", ())) else rates
