@@ -4,8 +4,11 @@
 `from plateau_jax import *` includes them if JAX is installed.
 """
 
-from plateau_jax import branches as branches  # its kinds of curve register themselves
+# Each kind of curve registers itself, so that `Curve.from_dict` and `Curve.cooldown` find it.
+from plateau_jax import branches as branches
 from plateau_jax import lazy_names
+from plateau_jax import plateau_curve as plateau_curve
+from plateau_jax import staged as staged
 
 _JAX = "jax", "jaxlib"
 

@@ -21,13 +21,13 @@ from plateau_jax.last_iterate import (
 from plateau_jax.last_iterate import (
     outlook as outlook,
 )
+from plateau_jax.pictures_of_curves import plot as plot
 from plateau_jax.plateau_curve import (
     CurveArguments as CurveArguments,
 )
 from plateau_jax.plateau_curve import (
     PlateauCurve as PlateauCurve,
 )
-from plateau_jax.plotting import plot as plot
 from plateau_jax.schedule import (
     cosine_plateau_schedule as cosine_plateau_schedule,
 )

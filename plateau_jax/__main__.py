@@ -13,7 +13,7 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from plateau_jax import checks, comparison, plotting, rows
+from plateau_jax import checks, comparison, pictures_of_curves, rows
 from plateau_jax.comparison import compare
 from plateau_jax.curve import Curve
 from plateau_jax.output_files import is_stream, written
@@ -215,7 +215,7 @@ def _write_picture(curves: list[Curve], peak: np.float32, path: Path) -> None:
         raise checks.missing("--plot", error, "plot") from None
 
     figure: Any = Figure(figsize=(8, 4), layout="constrained")
-    plotting.plot(curves, peak_value=float(peak), ax=figure.subplots())
+    pictures_of_curves.plot(curves, peak_value=float(peak), ax=figure.subplots())
     path = path if path.suffix or is_stream(path) else path.with_name(f"{path.name}.png")
     with written(path) as beside, beside.open("wb") as file:
         figure.savefig(file, dpi=120, format=path.suffix.removeprefix(".") or "png")

@@ -63,9 +63,7 @@ def count(name: str, value: Any, advice: str = "") -> int:
 
 def _scalar(value: Any) -> Any:
     """The NumPy scalar in an array of no dimensions, NumPy's or JAX's; any other value as it is."""
-    # A masked number, such as the mean of none, would read as 0.
-    is_array = getattr(value, "ndim", None) == 0 and not np.ma.is_masked(value)
-    return np.asarray(value)[()] if is_array else value
+    return np.asarray(value)[()] if getattr(value, "ndim", None) == 0 else value
 
 
 def number(name: str, value: Any) -> int | float:
@@ -153,7 +151,7 @@ def peak(name: str, value: Any) -> np.float32:
     """A peak learning rate, rounded to float32: zero, or from 2⁻¹²⁶ up to float32's largest."""
     value = _scalar(value)
     try:
-        if isinstance(value, bool | np.bool_ | str | bytes) or np.ma.is_masked(value):
+        if isinstance(value, bool | np.bool_ | str | bytes):
             raise TypeError
         rate = float(value)
     except (TypeError, ValueError):
@@ -173,9 +171,8 @@ def metric(name: str, value: Any) -> np.float32:
     """A real number, or an array of no dimensions, rounded to float32; infinite where it is too large."""
     try:
         array: Any = np.asarray(value)
-        if array.ndim or array.dtype.kind not in "iufV":  # V: bfloat16 and other types that JAX brings
-            raise TypeError
-        if array.dtype.names or np.ma.is_masked(value):  # which would read as 0
+        # V: bfloat16 and other types that JAX brings, but for records, which would read as 0.
+        if array.ndim or array.dtype.kind not in "iufV" or array.dtype.names:
             raise TypeError
         with np.errstate(over="ignore"):
             return array.astype(np.float32)[()]

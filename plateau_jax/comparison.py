@@ -9,7 +9,7 @@ from typing import Any, cast, overload
 from plateau_jax import checks, notebook
 from plateau_jax.curve import Curve
 from plateau_jax.last_iterate import outlook
-from plateau_jax.naming import labels
+from plateau_jax.picture import labels
 
 _RATIOS = "Ratios to the first curve, where each curve has its own best peak."
 
@@ -105,7 +105,7 @@ def _named(curves: tuple[Any, ...]) -> list[tuple[str, Curve]]:
         mapping = cast("Mapping[Any, Any]", curves[0])
         return [(_name(name), _curve(name, curve)) for name, curve in mapping.items()]
     found = [_curve(place, curve) for place, curve in enumerate(curves)]
-    return list(zip(labels(found), found, strict=True)) if found else []
+    return list(zip(labels([curve._drawn() for curve in found]), found, strict=True)) if found else []
 
 
 def _name(name: Any) -> str:

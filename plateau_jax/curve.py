@@ -15,6 +15,7 @@ from plateau_jax import (
     levels,
     merging,
     notebook,
+    picture,
     plain_values,
     plotting,
     rows,
@@ -22,7 +23,6 @@ from plateau_jax import (
 )
 from plateau_jax.arithmetic import NUMPY, Numbers
 from plateau_jax.checks import MAX_STEP
-from plateau_jax.namespace import Namespace
 from plateau_jax.rows import Row
 from plateau_jax.segments import Segments
 
@@ -66,7 +66,7 @@ class Curve(ABC):
         """Set what a curve consists of, once its arguments are valid."""
         rows = tuple(rows)
         values = {**arguments, "rows": rows, "depth": depth, "total_steps": rows[-1].begin}
-        object.__setattr__(self, "__dict__", Namespace(vars(self)))
+        object.__setattr__(self, "__dict__", _Attributes(vars(self)))
         for name, value in values.items():  # a derived class may have slots for them
             object.__setattr__(self, name, value)
         # The tables are made here and not in the first call, so that a compiler that traces a call, such as
@@ -321,7 +321,13 @@ class Curve(ABC):
         >>> ax.get_xlabel(), ax.get_ylabel()
         ('step', 'learning rate')
         """
-        return plotting.plot(self, peak_value=peak_value, ax=ax)
+        return plotting.draw([self._drawn()], peak_value, ax)
+
+    def _drawn(self) -> picture.Drawn:
+        """What a picture needs of this curve."""
+        # The other phrases of a cooldown, or of a continuation, say where it ends.
+        length = [] if self.depth else [f"{self.total_steps} steps"]
+        return picture.Drawn(self.rows, self, [*length, *self._phrases()])
 
     def _phrases(self) -> list[str]:
         """What the legend of a picture says of this curve, in parts, without its number of steps."""
@@ -368,6 +374,21 @@ class Curve(ABC):
         values = {name: value for name, value in vars(self).items() if name not in _FOLLOWING}
         arguments = {name: getattr(self, name) for name in plain_values.names_of(type(self))}
         return partial(plain_values.copied, type(self), values | arguments), ()
+
+
+class _Attributes(dict[str, Any]):
+    """The `__dict__` of a curve, out of reach of torch's LambdaLR.
+
+    `LambdaLR(optimizer, curve)` saves `curve.__dict__.copy()`, and loads what it saved by
+    `curve.__dict__.update`. So tables would go into checkpoints, and a saved curve would be written over a
+    frozen one. Here `copy` returns nothing and `update` changes nothing.
+    """
+
+    def copy(self) -> dict[str, Any]:
+        return {}
+
+    def update(self, *_: Any, **__: Any) -> None:
+        pass
 
 
 _FOLLOWING = {"rows", "depth", "total_steps", "segments", "flat_starts", "_numbers", "_python_rows"}

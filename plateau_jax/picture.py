@@ -1,6 +1,8 @@
-"""What all pictures of a curve share: which steps they draw, and where its warmups and plateaus are."""
+"""What pictures of curves share: the steps that they draw, warmups and plateaus, labels."""
 
-from collections.abc import Iterator, Sequence
+import textwrap
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -12,6 +14,30 @@ FILLS = {"warmup": "#f59e0b", "plateau": "#10b981"}
 """The colour of each kind of span; OPACITY lets the background, white or dark, shine through."""
 
 OPACITY = 0.25
+
+
+class Drawn(NamedTuple):
+    """A curve, as a picture needs it."""
+
+    rows: Sequence[Row]
+    values_at: Callable[[Any], Any]
+    """An array of steps in, an array of multipliers out."""
+    phrases: list[str]
+    """Its description, in parts."""
+
+
+def labels(curves: Sequence[Drawn]) -> list[str]:
+    """The phrases that set each curve apart from the others; all of them if none does."""
+    shared = set(curves[0].phrases).intersection(*(curve.phrases for curve in curves))
+    found = [
+        ", ".join([phrase for phrase in curve.phrases if phrase not in shared] or curve.phrases)
+        for curve in curves
+    ]
+    found = [textwrap.shorten(label, 80, placeholder=" …") for label in found]
+    return [
+        f"{number}: {label}" if found.count(label) > 1 else label
+        for number, label in enumerate(found, start=1)
+    ]
 
 
 def steps_to_draw(rows: Sequence[Row]) -> np.ndarray:

@@ -1,65 +1,36 @@
-"""The picture of a curve."""
+"""Curves drawn into matplotlib's Axes."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import cycle
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
 from plateau_jax import checks
-from plateau_jax.naming import labels
-from plateau_jax.picture import FILLS, OPACITY, spans, steps_to_draw
+from plateau_jax.picture import FILLS, OPACITY, Drawn, labels, spans, steps_to_draw
 from plateau_jax.rows import Row
-from plateau_jax.segments import Segments
-
-if TYPE_CHECKING:
-    from plateau_jax.curve import Curve
 
 # These tell lines and spans apart where there is no colour.
 _STYLES = "-", "--", "-.", ":", (0, (9, 2)), (0, (5, 1, 1, 1, 1, 1))
 _HATCHES = {"warmup": "////", "plateau": None}
 
 
-def plot(curves: "Curve | Iterable[Curve]", *, peak_value: float = 1.0, ax: Any = None) -> Any:
-    """Draw learning rates against the step: peak_value · curve(step). Needs matplotlib.
-
-    A single curve, in Axes without lines, is drawn with its warmup and plateaus shaded. For several curves a
-    legend says what sets each apart. Both can be read in black and white.
-
-    Args:
-        curves: One curve or several.
-        peak_value: The peak learning rate that the curves are multiplied by.
-        ax: The matplotlib Axes to draw into; the current ones by default. Limits that were set stay.
-
-    Returns:
-        The Axes.
-
-    Raises:
-        TypeError: `curves` holds something that is not a curve.
-        ModuleNotFoundError: matplotlib is not installed, and no Axes were given.
-        ValueError: No curve; a `peak_value` that is negative, not finite, or positive and below 2⁻¹²⁶.
-
-    >>> from plateau_jax import PlateauCurve
-    >>> ax = plot([PlateauCurve(1000), PlateauCurve(1000, plateaus=[(50, 30)])], peak_value=3e-4)
-    >>> ax.get_xlabel(), ax.get_ylabel()
-    ('step', 'learning rate')
-    """
-    found = _checked(curves)
+def draw(curves: Sequence[Drawn], peak_value: float, ax: Any) -> Any:
+    """The learning rates of the curves in one picture; see `plateau_jax.plot`."""
     peak = checks.peak("peak_value", peak_value)
-
     if ax is None:
         try:
             import matplotlib.pyplot as plt  # optional; and Axes that are given need no backend
         except ModuleNotFoundError as error:
             raise checks.missing("plot", error, "plot") from None
         ax = plt.gca()
-    named = [*_shade(ax, found[0].rows)] if len(found) == 1 and not ax.lines else []
-    for curve, label, style in zip(found, labels(found), cycle(_STYLES), strict=False):
+    named = [*_shade(ax, curves[0].rows)] if len(curves) == 1 and not ax.lines else []
+    for curve, label, style in zip(curves, labels(curves), cycle(_STYLES), strict=False):
         steps = steps_to_draw(curve.rows)
-        named += ax.plot(steps, peak * curve(steps), label=label, linestyle=style)
+        named += ax.plot(steps, peak * curve.values_at(steps), label=label, linestyle=style)
     ax.set_xlabel("step")
     ax.set_ylabel("learning rate" if peak_value != 1.0 else "multiplier")
     ax.grid(alpha=0.3)
     ax.margins(x=0.01)
-    if names := named[:-1] if len(found) == 1 else named:
+    if names := named[:-1] if len(curves) == 1 else named:
         _legend(ax, names)
     if ax.get_yscale() == "linear" and ax.get_autoscaley_on():
         bottom = min(ax.dataLim.ymin, 0.0)
@@ -106,15 +77,3 @@ def _room(ax: Any) -> float:
     legend = ax.get_legend()
     height = legend.get_window_extent().height / ax.get_window_extent().height if legend else 0.0
     return 0.05 + min(1.1 * height, 0.5)
-
-
-def _checked(curves: Any) -> "list[Curve]":
-    no_dimensions = getattr(curves, "ndim", 1) == 0  # such an array counts as `Iterable` too
-    several = isinstance(curves, Iterable) and not no_dimensions
-    items: list[Any] = list(cast("Iterable[Any]", curves)) if several else [curves]
-    for item in items:
-        if not isinstance(getattr(item, "segments", None), Segments):
-            raise TypeError(f"curves holds {item!r}; it must be one Curve or several")
-    if not items:
-        raise ValueError("curves is empty; it must be one Curve or several")
-    return items

@@ -16,6 +16,13 @@ from plateau_jax import checks
 JAX_NAMES = ["optax_schedule", "multiplier", "cosine_plateau_schedule", "scale_by_curve"]
 TORCH_NAMES = ["lambda_lr", "CurveLR", "follow", "TrainStep", "evaluate", "Checkpoints", "make_loader"]
 
+EVERY_KIND = """
+from plateau_jax import Curve
+staged = {"kind": "staged", "stages": [[9, 1.0]]}
+then = {"kind": "then", "curve": staged, "other": {"total_steps": 9}}
+assert Curve.from_dict({"kind": "cooldown", "curve": then, "at": 9, "steps": 1})(9) == 1
+"""
+
 A_SCHEDULER = """
 import torch
 from plateau_jax import PlateauCurve
@@ -58,6 +65,7 @@ def run(program: str) -> str:
     [
         (A_CURVE, ["jax", "jaxlib", "optax", "matplotlib", "torch"]),
         (A_CURVE, ["jaxlib", "torch"]),
+        (EVERY_KIND, ["jax", "optax", "torch", "matplotlib"]),
         (A_MULTIPLIER, ["optax", "matplotlib", "torch"]),
         (A_SCHEDULE, ["matplotlib", "torch"]),
         ("import plateau_jax.plotting, plateau_jax.__main__", ["jax", "optax", "torch"]),

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from support.refusals import refuses
 from support.strategies import MAX_STEP
 
-from plateau_jax import PlateauCurve, checks
+from plateau_jax import PlateauCurve
 
 NAN, INF = float("nan"), float("inf")
 
@@ -290,12 +290,3 @@ def test_numbers_of_other_kinds_are_told_what_to_write(value):
     message = f"min_lr_ratio = {value!r} must be a number: write float({value!r})"
     with pytest.raises(TypeError, match=f"^{re.escape(message)}$"):
         PlateauCurve(100, min_lr_ratio=value)
-
-
-def test_a_masked_number_is_no_number():
-    for name in ("min_lr_ratio", "init_lr_ratio"):
-        with pytest.raises(TypeError, match=f"^{name} = .* must be a number"):
-            PlateauCurve(100, **{name: np.ma.masked})
-    with pytest.raises(TypeError, match=r"(?s)^peak = .* must be a number"):
-        checks.peak("peak", np.ma.array(0.5, mask=True))
-    assert checks.peak("peak", np.ma.array(0.5)) == checks.number("x", np.ma.array(0.5)) == 0.5

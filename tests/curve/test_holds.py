@@ -147,7 +147,6 @@ def test_a_metric_becomes_the_nearest_float32(value, wanted):
         np.zeros(1),
         np.zeros((), "i4,i4"),
         np.ones((), [("loss", "f4")]),
-        np.ma.masked,
         10**400,
         {},
         [[1], [1, 2]],
