@@ -105,7 +105,7 @@ def _refused(step: TrainStep, state: Any, match: str) -> None:
     assert same(step.state_dict(), before)
 
 
-def _moment(value: Tensor) -> Callable[[Any], None]:
+def _moment(value: Tensor | None) -> Callable[[Any], None]:
     return lambda state: state["state"][1].update(exp_avg=value)
 
 
@@ -117,6 +117,7 @@ def _moment(value: Tensor) -> Callable[[Any], None]:
         _moment(torch.zeros(8, dtype=torch.float64)),
         _moment(torch.zeros(8, device="meta")),
         _moment(torch.zeros(8).to_sparse()),
+        _moment(None),
         lambda state: state["state"].update({0: 5}),
         lambda state: state["state"].update({9: state["state"][0]}),
         lambda state: state["state"][2].update(step=torch.tensor(-1.0)),

@@ -154,10 +154,7 @@ def _expected_kinds(parameter: Tensor, values: Mapping[str, Any]) -> dict[str, s
     for name in values.keys() & _SCALARS:
         if not 0 <= values[name] < _MOST_STEPS:
             raise ValueError(f"state_dict has {name} = {values[name]} in an optimizer's state")
-    tensors = [
-        name for name, value in values.items() if name not in _SCALARS + _FACTORS and value is not None
-    ]
-    return dict.fromkeys(tensors, _kind(parameter))
+    return {name: _kind(parameter) for name in values if name not in _SCALARS + _FACTORS}
 
 
 def is_of_torch(optimizer: Optimizer) -> bool:
