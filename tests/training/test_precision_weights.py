@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from support.training import batches, mean_loss, same, step_of
+from support.training import Net, batches, mean_loss, same, step_of
 from torch import nn
 
 from torch_bridge import TrainStep
@@ -111,3 +111,17 @@ def test_a_weight_that_is_not_finite_does_no_harm_later(value: float, first: boo
         one, other = (step(*_weighed([3.0, 5.0, 6.0], seed)) for step in steps)
         assert one.applied == other.applied
         torch.testing.assert_close(one[:2], other[:2], rtol=2e-3, atol=0)
+
+
+def test_parameters_in_fp16_without_a_scale_keep_a_divisor_too() -> None:
+    def loss_fn(model: nn.Module, batch: Any) -> Any:
+        return _weighed_loss(model, (batch[0].half(), batch[1].half(), batch[2]))
+
+    first, second = (step_of("sgd", Net().half(), loss_fn) for _ in range(2))
+    assert first.state_dict()["loss_scale"] is None
+    first(*_weighed([3.0, 5.0]))
+    second.load_state_dict(first.state_dict())
+    assert second.state_dict()["loss_scale"] == [3.0]
+    later = _weighed([20.0, 1.0], seed=1)
+    assert same(first(*later), second(*later))
+    assert same(first.state_dict(), second.state_dict())
