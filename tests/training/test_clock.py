@@ -1,7 +1,5 @@
 """The clock: through any pattern of skips, the rate on the device is peak · curve(applied)."""
 
-from collections.abc import Callable
-from typing import Any
 from unittest.mock import patch
 
 import numpy as np
@@ -90,31 +88,6 @@ def test_it_reads_nothing_and_keeps_its_tensors() -> None:
         assert reads_of(lambda: _run_quietly(clock), _host_buffers(clock)) == 0
         clock.set(Counts(3, 1, 3, 3), clock.peaks)
     assert places == [value.data_ptr() for value in vars(clock).values() if isinstance(value, torch.Tensor)]
-
-
-_WAYS_TO_READ: dict[str, Callable[[torch.Tensor], Any]] = {
-    "item": lambda counts: counts[0].item(),
-    "int": lambda counts: int(counts[0]),
-    "tolist": lambda counts: counts.tolist(),
-    "numpy": lambda counts: counts.numpy(),
-    "cpu": lambda counts: counts.cpu(),
-    "array": lambda counts: np.asarray(counts),
-    "mask": lambda counts: counts[counts > 0],
-    "equal": lambda counts: torch.equal(counts, counts),
-}
-
-
-@pytest.mark.parametrize("way", _WAYS_TO_READ.values(), ids=_WAYS_TO_READ)
-def test_a_clock_that_read_at_its_moves_alone_would_be_seen(way: Callable[[torch.Tensor], Any]) -> None:
-    class Blocking(Clock):
-        def _write_window(self) -> None:
-            way(self._numbers)
-            super()._write_window()
-
-    with patch.object(clock_module, "INTERVAL", 4):
-        clock = Blocking([PlateauCurve(9)], [1.0], _CPU)
-        assert reads_of(lambda: _run_quietly(clock, 4), _host_buffers(clock)) == 0
-        assert reads_of(lambda: _run_quietly(clock, 1), _host_buffers(clock)) >= 1
 
 
 def test_a_clock_whose_copy_blocked_would_be_seen() -> None:

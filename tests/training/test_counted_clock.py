@@ -36,7 +36,7 @@ from torch_bridge import Checkpoints, MetricLog
 from torch_bridge.schedulers.unit_clocks import MOST_CONSUMED
 from torch_bridge.training import clock as clock_module
 from torch_bridge.training.batch_counts import from_words, words
-from torch_bridge.training.clock import Clock, Counts
+from torch_bridge.training.clock import Clock
 
 # Runs may go on past the end of a curve; the warning has its own tests.
 pytestmark = pytest.mark.filterwarnings("ignore:the curve has total_steps:plateau_jax.CurveWarning")
@@ -76,27 +76,6 @@ def test_the_rate_is_that_of_what_was_consumed(
         clock.count_update(torch.tensor(skip), torch.tensor(0.5), torch.tensor(count))
         consumed, applied = consumed + count * (not skip), applied + (not skip)
         assert clock.read_counts() == (applied, number - applied, consumed // unit, consumed)
-
-
-@_WAYS
-@pytest.mark.slow
-def test_a_hundred_thousand_counts(most: int) -> None:
-    curve = StagedCurve([(1000, 1.0), (3000,), (7000, 0.1, "1-sqrt"), (1000, 0.0)])
-    counts = np.random.default_rng(0).integers(0, 2**21, size=100_000)
-    unit = int(counts.sum()) // curve.total_steps
-    with patch.object(clock_module, "MOST_VALUES", most):
-        clock = Clock([curve], [3e-4], _CPU, unit=unit)
-    rates, clocks = torch.empty(len(counts)), torch.empty(len(counts), dtype=torch.int64)
-    for number, count in enumerate(torch.from_numpy(counts)):
-        clock.prepare()
-        clock.fill_rates()
-        rates[number], clocks[number] = clock.rates[0], clock.now
-        clock.count_update(_NO, _NO, count)
-    consumed = [0, *accumulate(counts.tolist())]
-    expected = np.array([before // unit for before in consumed[:-1]])
-    np.testing.assert_array_equal(clocks.numpy(), expected)
-    np.testing.assert_array_equal(rates.numpy(), curve(expected) * np.float32(3e-4))
-    assert clock.read_counts().consumed == consumed[-1]
 
 
 @given(st.lists(st.integers(0, MOST_CONSUMED - 1), min_size=1, max_size=6), st.integers(1, MOST_CONSUMED))
@@ -445,14 +424,6 @@ def test_the_count_is_asked_once_for_each_micro_batch_without_a_gradient() -> No
     step = step_of(unit=1, count=count)
     step(*data)
     assert seen == [(id(batch), False) for batch in data]
-
-
-def test_a_set_clock_goes_on_from_there() -> None:
-    clock = Clock([CURVE], [1.0], _CPU, unit=10)
-    clock.set(Counts(5, 2, 12, 123), [0.5])
-    clock.fill_rates()
-    assert clock.read_counts() == (5, 2, 12, 123)
-    assert clock.rates.tolist() == _rates([CURVE], [0.5], 12)
 
 
 @pytest.mark.slow

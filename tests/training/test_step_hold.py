@@ -27,7 +27,7 @@ from support.training import (
 from torch import nn
 
 from plateau_jax import Curve, HoldBelow, PlateauCurve
-from torch_bridge import MetricLog, TrainStep, lambda_lr
+from torch_bridge import TrainStep, lambda_lr
 from torch_bridge.training import clock
 
 # Runs may go on past the end of a curve; the warning has its own tests.
@@ -84,19 +84,6 @@ def test_the_clocks_of_a_scheduler_that_is_told_the_same_losses(name: str) -> No
     state = step.state_dict()
     assert (state["clock"], state["applied"]) == (scheduler.clock, scheduler.last_epoch)
     assert state["hold"] == scheduler.state_dict()["hold"]
-
-
-@pytest.mark.parametrize("name", ["adamw", "rmsprop"])
-@given(skips=st.sets(st.integers(0, 29)))
-@examples(5)
-def test_without_a_hold_the_clock_counts_the_updates(name: str, skips: set[int]) -> None:
-    step, applied = step_of(name), 0
-    for number, batch in enumerate(batches(30)):
-        result = step(spoiled(batch) if number in skips else batch)
-        assert int(result.clock) == applied
-        applied += number not in skips
-    state = step.state_dict()
-    assert (state["clock"], state["hold"]) == (applied, None)
 
 
 @pytest.mark.slow
@@ -206,23 +193,6 @@ def test_what_is_refused(curve: Any, hold: Any, error: type[Exception], message:
     with pytest.raises(error, match=message):
         _with_two_optimizers(model, curve, hold)
     _with_two_optimizers(model, [CURVE, [CURVE]])
-
-
-def test_a_log_names_the_clock() -> None:
-    step, log = step_of(loss_fn=told, curve=CURVE, hold=PATIENT), MetricLog(every=6)
-    for _ in range(6):
-        log(step(torch.tensor(0.5)))
-    assert [row["clock"] for row in log.rows] == [0, 1, 2, 3, 3, 3]
-    assert [row["applied"] for row in log.rows] == [1, 2, 3, 4, 5, 6]
-
-
-def test_a_first_update_that_is_skipped() -> None:
-    step = step_of(optimizer=None, curve=CURVE, hold=HoldBelow(2.0, 3))
-    (batch,) = batches(1)
-    step(spoiled(batch))
-    assert (step.state_dict()["clock"], step.state_dict()["skipped"]) == (0, 1)
-    found = [int(result.clock) for result in train(step, [batch] * 5)]
-    assert found == [0, 0, 0, 0, 1]
 
 
 def test_another_default_device_changes_nothing() -> None:

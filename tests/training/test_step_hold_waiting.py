@@ -12,17 +12,13 @@ from support.held import CURVE, PATIENT, clocks_of, told
 from support.reads import reads_of
 from support.training import (
     FUSED,
-    Operators,
-    Tape,
     batches,
     same,
     spoiled,
     step_of,
-    train,
 )
 from torch import Tensor
 from torch._dynamo.utils import counters
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from plateau_jax import HoldBelow
 from torch_bridge import TrainStep
@@ -57,36 +53,6 @@ def test_no_reads(hold: Any) -> None:
         without(data[0])
         assert reads_of(lambda: step(data[1])) == reads_of(lambda: without(data[1]))
         assert reads_of(lambda: step(spoiled(data[1]))) == 1
-
-
-@every_hold
-def test_a_warmed_update_on_fake_tensors(hold: Any) -> None:
-    data = batches(3)
-    step = step_of(curve=CURVE, hold=hold)
-    train(step, data)
-    with FakeTensorMode(allow_non_fake_inputs=True), Operators() as operators:
-        step(data[0])
-    assert operators.names
-    assert operators.reads == 0
-
-
-@every_hold
-@pytest.mark.parametrize("name", ["adamw", "momentum"])
-def test_recorded_and_replayed_equals_eager(name: str, hold: Any) -> None:
-    recorded, eager = (step_of(name, curve=CURVE, hold=hold, max_norm=0.5) for _ in range(2))
-    data = batches(40)
-    for step in (recorded, eager):
-        step(data[0])
-    inputs = tuple(tensor.clone() for tensor in data[1])
-    with Tape() as tape:
-        results = recorded(inputs)
-    assert same(results, eager(data[1]))
-    for index in range(2, 40):
-        batch = spoiled(data[index]) if index % 6 == 0 else data[index]
-        torch._foreach_copy_(list(inputs), list(batch))
-        tape.replay()
-        assert same(results, eager(batch))
-    assert same(recorded.state_dict(), eager.state_dict())
 
 
 @every_hold

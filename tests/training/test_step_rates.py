@@ -66,22 +66,6 @@ def test_the_rate_is_that_of_lambda_lr(name: str, precision: str, skips: list[bo
                 scheduler.step()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("precision", ["fp32", "fp16"])
-def test_windows_of_the_real_length(precision: str) -> None:
-    skips = np.random.default_rng(1).random(3 * clock.INTERVAL) < 0.4
-    curve = PlateauCurve(1500, warmup_steps=100, plateaus=[(50, 30)])
-    (batch,) = batches(1)
-    bad = spoiled(batch)
-    step = step_of("sgd", curve=curve, precision=precision)
-    results = [step(bad if skip else batch) for skip in skips]
-    applied = np.cumsum(~skips) - ~skips
-    assert torch.stack([result.lr for result in results])[:, 0].tolist() == [
-        float(np.float32(0.1) * factor) for factor in curve(applied)
-    ]
-    assert int(results[-1].applied) == (~skips).sum()
-
-
 def test_building_again_keeps_the_peak() -> None:
     model = Net()
     optimizer = optimizer_of("adamw", model)

@@ -164,15 +164,6 @@ def test_an_empty_micro_batch_whose_loss_hangs_on_nothing() -> None:
         torch.testing.assert_close(result, expected, rtol=1e-6, atol=0)
 
 
-def test_the_loss_scale_is_not_for_data_that_is_not_finite() -> None:
-    """Halved at every bad batch, it would come to zero, and no update would take place again."""
-    (batch,) = batches(1)
-    step = step_of("sgd", precision="fp16", on_nonfinite="skip")
-    train(step, [spoiled(batch)] * 200)
-    result = step(batch)
-    assert (int(result.applied), int(result.skipped)) == (1, 200)
-
-
 @pytest.mark.parametrize("name", FUSED)
 def test_nothing_is_left_on_the_optimizer(name: str) -> None:
     (batch,) = batches(1)

@@ -8,7 +8,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from support.training import batches, device_pair_loss, pair_loss, step_of
 from torch import Tensor, nn
 
 from torch_bridge.distributed.wrappers import Unwrapped
@@ -128,8 +127,3 @@ def test_weights_in_host_memory_and_on_the_device_side_by_side(scaled: bool) -> 
         expected = torch.tensor(6.0 * len(weights) / sum(map(float, weights)))
         torch.testing.assert_close(loss, expected)
         torch.testing.assert_close(x.grad, expected)
-
-
-def test_weights_on_the_device_are_taken_as_they_come() -> None:
-    one, other = (step_of("sgd", loss_fn=loss_fn) for loss_fn in (pair_loss, device_pair_loss))
-    torch.testing.assert_close(one(*batches(3)), other(*batches(3)))
