@@ -11,7 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from support.examples import examples
-from support.training import OPTIMIZERS, Net, batches, mean_loss, same, step_of, train
+from support.training import OPTIMIZERS, Net, batches, counting_loss, same, step_of, train
 from torch import Tensor, nn
 
 from torch_bridge import TrainStep
@@ -178,10 +178,6 @@ class _Refusing(torch.optim.SGD):
             raise LookupError("another optimizer")
 
 
-def _with_carry(model: nn.Module, batch: Any, carry: Tensor) -> Any:
-    return mean_loss(model, batch), carry + 1
-
-
 def _trained(updates: int, kept: int = 1) -> TrainStep:
     """Two optimizers, fp16, a carry and a module with an extra state."""
     model = nn.Sequential(nn.Linear(3, 4), _Extra(4, 2))
@@ -191,7 +187,7 @@ def _trained(updates: int, kept: int = 1) -> TrainStep:
         _Refusing(model[1].parameters(), lr=0.1, momentum=0.9),
     ]
     options: dict[str, Any] = {"precision": "fp16", "carry": torch.zeros(2)}
-    step = step_of(model=model, optimizer=optimizers, loss_fn=_with_carry, **options)
+    step = step_of(model=model, optimizer=optimizers, loss_fn=counting_loss, **options)
     train(step, batches(updates))
     return step
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.training import CURVE, Net, batches, mean_loss, same, step_of, train
+from support.training import CURVE, Net, batches, counting_loss, mean_loss, same, step_of, train
 from torch import nn
 
 from plateau_jax import PlateauCurve
@@ -26,13 +26,9 @@ _OTHER_STATES: dict[str, tuple[Callable[[], TrainStep], str]] = {
     "dtype": (_half, "model"),
     "optimizer": (lambda: step_of("sgd"), "optimizer"),
     "near optimizer": (lambda: step_of("adam"), "optimizer"),
-    "carry": (lambda: step_of(loss_fn=_with_carry, carry=torch.zeros(3)), "carry"),
+    "carry": (lambda: step_of(loss_fn=counting_loss, carry=torch.zeros(3)), "carry"),
     "groups": (lambda: TrainStep(model := Net(), _two_groups(model), mean_loss, CURVE), "groups"),
 }
-
-
-def _with_carry(model: nn.Module, batch: Any, carry: Any) -> Any:
-    return mean_loss(model, batch), carry + 1
 
 
 def _two_groups(model: Net) -> torch.optim.Optimizer:
@@ -69,7 +65,7 @@ def test_what_is_no_state(state: Any) -> None:
 
 
 def test_a_carry_of_another_shape_is_refused() -> None:
-    step, other = (step_of(loss_fn=_with_carry, carry=torch.zeros(n)) for n in (2, 3))
+    step, other = (step_of(loss_fn=counting_loss, carry=torch.zeros(n)) for n in (2, 3))
     with pytest.raises(ValueError, match="another carry"):
         step.load_state_dict(other.state_dict())
 

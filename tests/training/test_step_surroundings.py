@@ -14,6 +14,7 @@ from support.training import (
     Net,
     batches,
     contents,
+    counting_loss,
     mean_loss,
     optimizer_of,
     same,
@@ -21,7 +22,7 @@ from support.training import (
     step_of,
     train,
 )
-from torch import Tensor, nn
+from torch import Tensor
 
 from torch_bridge import TrainStep, evaluate
 
@@ -72,11 +73,8 @@ def test_another_default_device(name: str, precision: str) -> None:
 
 @pytest.mark.parametrize("name", ["adamw", "momentum", "plain adam"])
 def test_built_in_inference_mode(name: str) -> None:
-    def loss_fn(model: nn.Module, batch: Any, carry: Any) -> Any:
-        return mean_loss(model, batch), carry + 1
-
     model, data = Net(), batches(5)
-    options: dict[str, Any] = {"loss_fn": loss_fn, "precision": "fp16", "max_norm": 1.0}
+    options: dict[str, Any] = {"loss_fn": counting_loss, "precision": "fp16", "max_norm": 1.0}
     straight = step_of(name, carry=torch.zeros(2), **options)
     with torch.inference_mode():
         step = step_of(name, model, carry=torch.zeros(2), **options)
