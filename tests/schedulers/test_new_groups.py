@@ -34,9 +34,7 @@ def _update(optimizer: Any, scheduler: Any, held: bool) -> None:
     st.lists(st.one_of(st.integers(1, 8), st.just("save"), modest_peaks), max_size=8),
     st.sampled_from((float, torch.tensor)),
 )
-def test_a_new_group_joins_the_one_curve_with_its_own_rate_as_its_peak(
-    held: bool, moves: Any, form: Any
-) -> None:
+def test_a_new_group_joins_with_its_own_peak(held: bool, moves: Any, form: Any) -> None:
     curve, hold = (HELD_CURVE, PATIENT) if held else (CURVE, None)
     optimizer, peaks = optimizer_with([form(0.5)]), [0.5]
     scheduler = lambda_lr(optimizer, curve, hold=hold)
@@ -80,7 +78,7 @@ def test_a_new_group_with_the_tensor_of_an_older_one_has_its_peak() -> None:
 
 
 @pytest.mark.parametrize("held", [False, True])
-def test_under_a_curve_a_group_it_is_refused_before_anything_moves(held: bool) -> None:
+def test_a_new_group_is_refused_under_a_curve_a_group(held: bool) -> None:
     optimizer = optimizer_with([0.5])
     scheduler: Any = lambda_lr(optimizer, [HELD_CURVE], hold=PATIENT if held else None)
     for _ in range(4):
@@ -250,7 +248,7 @@ def test_a_decayed_rate_is_not_taken_as_the_peak(build: Any, loaded: bool, sched
     assert scheduled(optimizer, 6).base_lrs == [0.5, 0.5]
 
 
-def test_plain_sgd_which_keeps_no_state_gives_its_rate_as_the_peak() -> None:
+def test_the_rate_of_plain_sgd_is_its_peak() -> None:
     optimizer = optimizer_with([0.5])
     optimizer.step()
     assert lambda_lr(optimizer, CURVE, 6).base_lrs == [0.5]

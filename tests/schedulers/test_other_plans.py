@@ -189,7 +189,7 @@ def test_a_training_step_goes_on_under_a_branch(
 
 
 @pytest.mark.parametrize("name", [*FUSED, "rmsprop"])
-def test_a_training_step_refuses_another_past_and_is_told_to_go_on(name: str) -> None:
+def test_a_training_step_refuses_another_past(name: str) -> None:
     data = batches(20)
     branch = LONG.cooldown(6, 9)
     first, second = step_of(name, curve=LONG), step_of(name, curve=branch)

@@ -72,7 +72,7 @@ def test_nothing_is_said_where_a_rate_stays_or_every_peak_is_0(curves, rates):
 
 
 @pytest.mark.parametrize("before", [0, 5])
-def test_nothing_is_said_of_a_picture_and_after_it_of_the_training(before):
+def test_plotting_does_not_warn_and_training_after_it_does(before):
     optimizer = optimizer_with([0.1])
     scheduler = lambda_lr(optimizer, PlateauCurve(10))
     with warnings.catch_warnings():
@@ -97,7 +97,7 @@ def test_an_error_made_of_it_leaves_all_as_it_was():
     assert scheduler.last_epoch == 29
 
 
-def test_a_run_that_was_told_is_not_told_again_and_one_that_was_not_is():
+def test_a_resumed_run_warns_unless_it_has_warned():
     for updates, expected in ((15, 6), (30, None)):
         optimizer = optimizer_with([0.1])
         scheduler = lambda_lr(optimizer, PlateauCurve(10))

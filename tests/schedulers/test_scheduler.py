@@ -144,7 +144,7 @@ def test_a_step_to_an_epoch_jumps_there(epochs):
 
 @pytest.mark.parametrize("epoch", [0.5, 2.5, 3.0, True, "3", "x", float("nan"), np.float32(3), (3,)])
 @pytest.mark.parametrize("steps", [0, 4])
-def test_an_epoch_that_is_no_integer_is_refused_and_changes_nothing(epoch, steps):
+def test_an_epoch_that_is_not_an_integer_is_refused(epoch, steps):
     optimizer, expected = optimizer_with([0.5]), optimizer_with([0.5])
     scheduler, reference = lambda_lr(optimizer, CURVE), lambda_lr(expected, CURVE)
     for run in ((optimizer, scheduler), (expected, reference)):

@@ -29,7 +29,7 @@ def _unchanged(run, load):
 
 
 @given(descriptions(range(4)), descriptions(range(4)), st.integers(0, 5), st.integers(0, 5))
-def test_the_state_of_a_curve_with_another_past_is_refused_by_name(description, other, saved_at, loaded_at):
+def test_another_past_is_refused_by_name(description, other, saved_at, loaded_at):
     old, new = build(description), build(other)
     saved, run = Run([old, old], [0.1, 0.2]), Run([new, new], [0.1, 0.2])
     saved.advance(saved_at)
@@ -105,7 +105,7 @@ def test_a_checkpoint_stays_small_after_many_steps():
     assert file.tell() < 10_000
 
 
-def test_a_state_is_apart_from_the_schedulers_that_it_came_from_and_went_to():
+def test_a_state_shares_nothing_with_its_schedulers():
     run, other = Run([CURVE], [0.1]), Run([CURVE], [0.1])
     run.advance(7)
     state = run.scheduler.state_dict()

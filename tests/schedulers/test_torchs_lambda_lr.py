@@ -45,15 +45,6 @@ def test_a_resumed_run_is_the_run_that_never_stopped(cases, saved_at, more):
         advance(resumed, again)
 
 
-def test_every_number_in_groups_and_state_is_pythons():
-    optimizer = optimizer_with([0.1, 0.2])
-    scheduler = LambdaLR(optimizer, CURVE, last_epoch=-1)
-    advance(optimizer, scheduler, 3)
-    assert all(type(group["lr"]) is float for group in optimizer.param_groups)
-    assert scheduler.state_dict()["lr_lambdas"] == [{}, {}]
-    assert all(type(rate) is float for rate in scheduler.get_last_lr())
-
-
 def _old_state(curve):
     """A state as torch saves it for an object with attributes, which a curve once was."""
     attributes = {name: getattr(curve, name) for name in ("total_steps", "plateaus", "warmup_steps")}
@@ -106,7 +97,7 @@ def test_optimizer_and_scheduler_compiled_together(build, form):
 @pytest.mark.slow
 @torch_deprecates
 @pytest.mark.parametrize("fullgraph", [False, True])
-def test_a_compiled_function_takes_the_number_and_may_call_the_curve(fullgraph):
+def test_a_compiled_function_may_call_the_curve(fullgraph):
     torch.compiler.reset()
     # Tracing also works for a curve that was never called.
     curve = PlateauCurve.from_dict(CURVE.to_dict())
@@ -154,7 +145,7 @@ def test_torchs_own_goes_on_from_a_curves_state(steps: int, held: bool, function
     assert again.state_dict() == scheduler.state_dict()
 
 
-def test_what_torchs_own_keeps_of_a_curves_state_is_not_taken_for_its_own() -> None:
+def test_a_state_that_passed_through_torchs_own_is_read() -> None:
     optimizer = optimizer_with([0.5])
     scheduler = lambda_lr(optimizer, CURVE)
     advance(optimizer, scheduler, 5)

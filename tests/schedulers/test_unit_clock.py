@@ -49,17 +49,10 @@ def test_the_values_are_those_of_the_clock(
 
 
 @kinds
-@pytest.mark.parametrize(
-    ("unit", "most"),
-    [
-        (256, 512),
-        pytest.param(7, 10_000, marks=pytest.mark.slow),
-        pytest.param(65_536, 4_000_000, marks=pytest.mark.slow),
-    ],
-)
-def test_a_hundred_thousand_random_counts(kind: str, unit: int, most: int) -> None:
+@pytest.mark.parametrize(("unit", "most"), [(256, 512), (65_536, 4_000_000)])
+def test_many_random_counts(kind: str, unit: int, most: int) -> None:
     draw = random.Random(unit)
-    given_counts = [draw.randint(0, most) for _ in range(100_000)]
+    given_counts = [draw.randint(0, most) for _ in range(20_000)]
     clocks = clocks_of(unit, given_counts)
     curve = PlateauCurve(clocks[-1] * 9 // 10 + 1, warmup_steps=clocks[-1] // 20, plateaus=[(40, 30)])
     run = CountedRun(kind, curve, unit)
@@ -286,7 +279,7 @@ def test_inside_of_torchs_own_schedulers(
 
 
 @pytest.mark.parametrize("place", ["first", "second", "chained"])
-def test_a_function_that_takes_what_was_counted_is_asked_after_each_update_of_its_turn(place: str) -> None:
+def test_the_count_function_is_called_once_an_update(place: str) -> None:
     pending = 0
 
     def take() -> int:

@@ -144,7 +144,7 @@ def test_another_curve_is_asked_for_its_past_up_to_the_clock(
 
 
 @kinds
-def test_a_clock_that_would_be_too_much_in_the_other_unit_is_refused(kind: str) -> None:
+def test_a_clock_too_large_for_the_other_unit_is_refused(kind: str) -> None:
     saved, run = CountedRun(kind, CURVE, 1), CountedRun(kind, CURVE, 8)
     saved.update(2**60)
     _refused(run, saved.part.state_dict(), r"more than 2\*\*62", strict=False)
