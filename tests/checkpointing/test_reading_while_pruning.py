@@ -74,3 +74,21 @@ def test_two_ranks_that_end_at_the_same_time(tmp_path: Path) -> None:
         folders.commit(partial, 1)
     assert leftovers(tmp_path, [1]) == []
     assert Checkpoints(tmp_path).load(part=Part()) == 1
+
+
+@pytest.mark.parametrize("moment", range(8))
+def test_a_listing_sees_the_old_or_the_new_one(tmp_path: Path, moment: int) -> None:
+    """Though the newer one gets its name, and the older one is removed, while the directory is looked at."""
+    _save(tmp_path, 1)
+    with patch.object(folders, "commit"):
+        _save(tmp_path, 2)
+    partial = next(path for path in tmp_path.iterdir() if path.name.endswith(".partial"))
+    working, calls = rank_files.read_head, iter(range(99))
+
+    def works(folder: Path) -> Any:
+        if next(calls) == moment and partial.exists():
+            folders.commit(partial, 1)
+        return working(folder)
+
+    with patch.object(rank_files, "read_head", works):
+        assert Checkpoints(tmp_path).load(part=Part()) == 2

@@ -20,6 +20,7 @@ from torch_bridge.checkpointing import rank_files
 
 _COMPLETE = re.compile(r"(0|[1-9][0-9]*)(?:\.[1-9][0-9]*)?")
 _TEMPORARY = re.compile(r"\.(?P<count>[0-9]+)\.(?P<save>[0-9a-f]{32})\.(?P<state>partial|removed)")
+_LISTINGS = 10  # attempts to list a directory that another process changes
 _OLD_MANIFEST = re.compile(rb"[0-9a-f]{64}\n")
 
 
@@ -46,14 +47,25 @@ def complete(directory: Path) -> list[CheckpointFolder]:
 def with_damaged(directory: Path) -> list[CheckpointFolder]:
     """The same, with folders that have files of ranks, but not a readable one of rank 0."""
     found: list[CheckpointFolder] = []
-    for path in _entries(directory):
-        head = rank_files.read_head(path)
-        if match := _COMPLETE.fullmatch(path.name):
-            if head is not None or any(map(rank_files.is_rank_file, _entries(path))):
-                found.append(CheckpointFolder(inf if head is None else head.number, int(match[1]), path))
-        elif (match := _TEMPORARY.fullmatch(path.name)) and is_complete(path) and head is not None:
-            found.append(CheckpointFolder(head.number, int(match["count"]), path))
+    for _ in range(_LISTINGS):
+        paths = _entries(directory)
+        found = [folder for path in paths if (folder := _recognized(path)) is not None]
+        # A run that saves meanwhile renames one folder and then removes another: both could be missed.
+        if _entries(directory) == paths:
+            break
     return sorted(found)
+
+
+def _recognized(path: Path) -> CheckpointFolder | None:
+    head = rank_files.read_head(path)
+    if match := _COMPLETE.fullmatch(path.name):
+        if head is not None:
+            return CheckpointFolder(head.number, int(match[1]), path)
+        if any(map(rank_files.is_rank_file, _entries(path))):
+            return CheckpointFolder(inf, int(match[1]), path)
+    elif (match := _TEMPORARY.fullmatch(path.name)) and head is not None and is_complete(path):
+        return CheckpointFolder(head.number, int(match["count"]), path)
+    return None
 
 
 def of_version_0_2(directory: Path) -> list[int]:
@@ -137,6 +149,6 @@ def sync(folder: Path) -> None:
 
 def _entries(directory: Path) -> list[Path]:
     try:
-        return list(directory.iterdir())
+        return sorted(directory.iterdir())
     except (FileNotFoundError, NotADirectoryError):
         return []

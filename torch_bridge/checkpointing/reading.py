@@ -248,7 +248,7 @@ def _attempt(folder: CheckpointFolder, work: Callable[[], Value]) -> tuple[Value
     try:
         value = work()
     except FileNotFoundError as error:
-        problem = f"{Path(error.filename).name} is missing"
+        problem = f"{Path(str(error.filename)).name} is missing"
     except Exception as error:
         problem = str(error) or type(error).__name__
     is_removed = problem is not None and not folder.path.is_dir()
