@@ -102,7 +102,7 @@ def part_way(start: Decimal, end: Decimal, share: Decimal) -> Decimal:
 
 @lru_cache(maxsize=1024)
 def _logarithm(number: Decimal) -> Decimal:
-    # Cached, because nothing else takes as long, and curves made of a curve have its levels.
+    # Cached, as `power`: nothing takes as long, and curves that are made of a curve have its levels.
     return _DECIMAL.ln(number)
 
 
@@ -114,6 +114,7 @@ def geometric_mean(start: Decimal, end: Decimal, x: Fraction) -> Decimal:
     return _DECIMAL.exp(_DECIMAL.add(logarithm, gone))
 
 
+@lru_cache(maxsize=1024)
 def power(base: Decimal, exponent: Fraction) -> Decimal:
     """base^exponent, for a base above 0."""
     logarithm = _DECIMAL.multiply(_logarithm(base), exponent.numerator)

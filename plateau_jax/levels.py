@@ -7,7 +7,7 @@ their fractions or their descriptions are.
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from plateau_jax import exact
 from plateau_jax.shapes import INVERSE_POWER, POWER_FROM_END, SHARES, Formula, formula
@@ -29,7 +29,7 @@ class Between:
             return _at(found, start, end, self.x)
         if self.shape == "exponential":
             return exact.geometric_mean(start, end, self.x)
-        return exact.part_way(start, end, exact.as_digits(SHARES[self.shape].exact(self.x)))
+        return exact.part_way(start, end, _share(self.shape, self.x))
 
     @cached_property
     def bits(self) -> int:
@@ -37,6 +37,13 @@ class Between:
 
 
 Level = Fraction | Between
+
+
+@lru_cache(maxsize=1024)
+def _share(shape: str, x: Fraction) -> Decimal:
+    # Cached, because a curve that is continued by its own copy has the same x again.
+    return exact.as_digits(SHARES[shape].exact(x))
+
 
 _TOO_NEAR = 1 << 24
 """Levels nearer than this count as equal, in units of 2⁻²²⁴: far more than the error of `bits`, far less than

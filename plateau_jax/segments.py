@@ -6,14 +6,12 @@ jitted function to 32 bits unless x64 is on, so wider numbers are split into wor
 
 from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from plateau_jax import checks, exact, levels
 from plateau_jax.arithmetic import FIXED_BITS, LIMB, LIMB_BITS, Numbers, Operations
-from plateau_jax.levels import Level
 from plateau_jax.rows import Row
 from plateau_jax.shapes import INVERSE_POWER, POWER_FROM_END, POWER_FROM_START, SHARES, formula
 
@@ -129,29 +127,28 @@ def table(rows: Sequence[Row]) -> Segments:
     # By the shapes that were described, of flat rows too: when a level changes, no column comes or goes.
     shapes = {found.name if (found := formula(row.shape)) else row.shape for row in rows}
     needed = {name for shape in shapes if shape for name in _COLUMNS_OF_SHAPES.get(shape, ())}
-    words = [{"begin": row.begin, **_words(row.shape, row.length, row.start, row.end)} for row in rows]
+    words = list(map(_words, rows))
     columns = {name: [row.get(name, 0) for row in words] for name in sorted(needed.union(words[0]))}
     return Segments.of_columns(
         {name: _frozen(np.array(column, np.int32)) for name, column in columns.items()}
     )
 
 
-# Cached, because a curve that is made of curves has their segments.
-@lru_cache(maxsize=1024)
-def _words(shape: str | None, length: int, start: Level, end: Level) -> dict[str, int]:
-    """The columns of a segment but for `begin`; those that are 0 in other segments may be left out."""
-    first, last = levels.bits(start), levels.bits(end)
+def _words(row: Row) -> dict[str, int]:
+    """The columns of a segment; those that only some shapes need may be left out where they are 0."""
+    first, last = levels.bits(row.start), levels.bits(row.end)
     # Both levels in 62 bits, rounded towards each other. So no value between them passes the exact level
     # at either end: else a curve could climb by one unit in the last place where one segment hands over
     # to the next. If no number of 62 bits lies between them, the row is flat.
     low, high = -(-min(first, last) >> _DROP), max(first, last) >> _DROP
-    moves = length > 0 and shape is not None and start != end and low <= high
-    inverse = (1 << INVERSE_BITS) // length if moves else 0
+    moves = row.length > 0 and not row.holds and low <= high
+    inverse = (1 << INVERSE_BITS) // row.length if moves else 0
     inverse_high, inverse_middle = split(inverse >> LIMB_BITS)
     start_high, start_low = split(high if first >= last else low)
     end_high, end_low = split(low if first >= last else high)
     return {
-        "length": length if moves else 0,
+        "begin": row.begin,
+        "length": row.length if moves else 0,
         "inverse_high": inverse_high,
         "inverse_middle": inverse_middle,
         "inverse_low": inverse & LIMB,
@@ -160,23 +157,24 @@ def _words(shape: str | None, length: int, start: Level, end: Level) -> dict[str
         "end_high": end_high,
         "end_low": end_low,
         "start_float32": int(exact.nearest_float32(first).view(np.int32)),
-        **(_words_of_shape(shape, length, start, end) if shape and moves else {}),
+        **(_words_of_shape(row) if moves else {}),
     }
 
 
-def _words_of_shape(shape: str, length: int, start: Level, end: Level) -> dict[str, int]:
-    """The columns that a shape needs besides those of a straight line."""
-    if shape == "exponential":
-        low, high = sorted((levels.digits(start), levels.digits(end)))
+def _words_of_shape(row: Row) -> dict[str, int]:
+    """The columns that the shape of a row needs besides those of a straight line."""
+    length = row.length
+    if row.shape == "exponential":
+        low, high = sorted((levels.digits(row.start), levels.digits(row.end)))
         return dict(zip(_RATE, _limbs(exact.log2_ratio(high, low), 4, length), strict=True))
-    found = formula(shape)
+    found = formula(row.shape)
     if found is None:
-        return dict.fromkeys(_COLUMNS_OF_SHAPES.get(shape, ()), 1)
+        return dict.fromkeys(_COLUMNS_OF_SHAPES.get(row.shape or "", ()), 1)
     name, power = found
     # To the nearest: a logarithm with a whole part up to 31 is multiplied by it.
     exponent = _limbs(power + Fraction(1, 2 << FIXED_BITS), 3, bits=FIXED_BITS)
     if name == INVERSE_POWER:
-        growth = Fraction(levels.ratio_of_bases(power, start, end)) - 1
+        growth = Fraction(levels.ratio_of_bases(power, row.start, row.end)) - 1
         top, *rate = _limbs(growth, 5, length)
         apart = NEARLY_EQUAL if growth < _LEAST_GROWTH else FAR_APART
         return dict(zip(_INVERSE_POWER, (*rate, apart, top, *exponent), strict=True))
@@ -233,19 +231,20 @@ def joined(xp: Operations, table: Segments) -> Numbers:
 
 def python_rows(table: Numbers) -> tuple[list[int], list[Numbers]]:
     """The first step of each row, and each row as Python numbers, without other shapes' columns."""
-    rows: list[Numbers] = []
-    for index in range(len(table.begin)):
-        row = table.map(lambda column, index=index: column[index].item())
-        has_rate = row.rate_whole or row.rate_high or row.rate_middle or row.rate_low or row.rate_top
-        rows.append(
-            row._replace(
-                shapes={name: 1 for name, is_here in row.shapes.items() if is_here},
-                rate_whole=row.rate_whole if has_rate else None,
-                power=row.power or None,
-                inverse_power=row.inverse_power or None,
-            )
-        )
-    return table.begin.tolist(), rows
+    count = len(table.begin)
+    columns: dict[str, list[Any]] = {
+        name: [None] * count if column is None else column.tolist()
+        for name, column in table._asdict().items()
+        if name != "shapes"
+    }
+    for name in ("power", "inverse_power"):
+        columns[name] = [value or None for value in columns[name]]
+    rates = zip(*(columns[name] for name in (*_RATE, "rate_top")), strict=True)
+    columns["rate_whole"] = [words[0] if any(words) else None for words in rates]
+    shapes = {name: column.tolist() for name, column in table.shapes.items()}
+    columns["shapes"] = [{name: 1 for name in shapes if shapes[name][index]} for index in range(count)]
+    rows = zip(*(columns[name] for name in Numbers._fields), strict=True)
+    return columns["begin"], [Numbers(*row) for row in rows]
 
 
 def _frozen(array: np.ndarray) -> np.ndarray:
