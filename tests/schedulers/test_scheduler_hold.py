@@ -154,8 +154,6 @@ def test_a_scheduler_that_steps_without_a_metric_is_told() -> None:
         scheduler.step()
 
 
-# torch warns of a copy made before the first step.
-@pytest.mark.filterwarnings("ignore:Seems like `optimizer.step:UserWarning")
 @examples(150)
 @given(
     curves,

@@ -181,6 +181,12 @@ def test_copies_do_not_warn(kind: Any, pattern: str, copied: Any) -> None:
     _repeat(pattern or TWICE, other, lambda: _step_of(kind, again), 5)
 
 
+def test_copies_made_before_the_first_step_do_not_warn() -> None:
+    """Torch does not note the steps of a copied optimizer, and warns of a plain `LambdaLR` here."""
+    optimizer = optimizer_with([0.1])
+    advance(*copy.deepcopy((optimizer, lambda_lr(optimizer, CURVE))), 3)
+
+
 # Legitimate programs, with every warning an error.
 
 

@@ -20,8 +20,6 @@ from torch_bridge import lambda_lr
 pytestmark = [
     # Short curves, far past their ends.
     pytest.mark.filterwarnings("ignore:the curve has total_steps:plateau_jax.CurveWarning"),
-    # torch, of a copy that was made before the first step.
-    pytest.mark.filterwarnings("ignore:Seems like `optimizer.step:UserWarning"),
 ]
 
 CURVE = PlateauCurve(100, warmup_steps=10, plateaus=[(50, 20)], min_lr_ratio=0.1)
