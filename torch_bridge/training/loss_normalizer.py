@@ -108,10 +108,10 @@ class LossNormalizer:
         Raises:
             ValueError: The total weight is a zero known on the host.
         """
+        loss, self._total = self._total, None
         factor = None if self._scale is None else self._scale.factor.reciprocal()
         if self._size > 1:
-            return self._finish_over_ranks(gradients, norm_dtype, factor)
-        loss = self._total
+            return self._finish_over_ranks(loss, gradients, norm_dtype, factor)
         if self._count > 1 and self._is_pair:
             share = (self._divisor if self._has_agreed else 1.0) / _nonzero_on_host(self._weight)
             loss, factor = loss * share, share if factor is None else share * factor
@@ -120,21 +120,21 @@ class LossNormalizer:
         return loss, total_norm(gradients, norm_dtype)
 
     def _finish_over_ranks(
-        self, gradients: list[Tensor], norm_dtype: torch.dtype | None, factor: Any
+        self, total: Tensor, gradients: list[Tensor], norm_dtype: torch.dtype | None, factor: Any
     ) -> tuple[Tensor, Tensor]:
         norm = total_norm(gradients, norm_dtype)
         # float64 holds the square of every float32.
         squares = norm.double().square() / self._wrapper.copies
-        numbers = [self._total, self._weight, squares, float(bool(self._is_pair))]
+        numbers = [total, self._weight, squares, float(bool(self._is_pair))]
         sums = torch.stack([self._as_tensor(number).double() for number in numbers])
         if self._consumed is not None:
             sums = torch.cat([sums, words(self._consumed)])
         self._wrapper.reduce(sums)
-        total, weight, squares, pairs = sums[:4]
+        total_of_all, weight, squares, pairs = sums[:4]
         if self._consumed is not None:
             self._consumed.copy_(from_words(sums[4:]))
         # If some ranks have means and others pairs there is no loss: all skip.
-        total = torch.where(pairs % self._size == 0, total, math.nan)
+        total_of_all = torch.where(pairs % self._size == 0, total_of_all, math.nan)
         norm_of_all, share = squares.sqrt(), 1 / self._size
         if self._is_pair:
             share = (self._divisor if self._has_agreed else 1.0) / weight
@@ -143,7 +143,7 @@ class LossNormalizer:
             # With a factor of another dtype torch would run one operator for each gradient.
             torch._foreach_mul_(gradients, factor.to(norm.dtype))
             norm_of_all = norm_of_all * factor
-        return (total * share).to(self._total.dtype), norm_of_all.to(norm.dtype)
+        return (total_of_all * share).to(total.dtype), norm_of_all.to(norm.dtype)
 
     def _agree(self, weight: Tensor | float | None) -> None:
         """Agree with all ranks on the divisor of sums: their largest weight, or 1 if there is none."""
