@@ -138,3 +138,15 @@ def test_the_init_of_a_subpackage_is_a_docstring() -> None:
             and not (len(source.tree.body) == 1 and ast.get_docstring(source.tree))
         ]
     )
+
+
+def test_no_file_holds_half_an_idea() -> None:
+    """Forty lines at least, but for the one file through which the bridge reaches the core."""
+    _assert_none(
+        [
+            f"{source.path}: {len(source.lines)} lines"
+            for source in sources()
+            if source.path.name != "__init__.py" and source.module != "torch_bridge.core"
+            if len(source.lines) < 40
+        ]
+    )

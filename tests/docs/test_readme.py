@@ -1,4 +1,4 @@
-"""The README can be read in two minutes: its size, its tables, its quickstarts."""
+"""The README can be read in two minutes: its size, its tables, its quickstarts. So can that of the tests."""
 
 import re
 from itertools import pairwise
@@ -44,3 +44,12 @@ def test_a_quickstart_prints_falling_losses_and_the_rate(heading, capsys) -> Non
     assert len(losses) > 3
     assert losses[0] > losses[1] > losses[2] > 10 * losses[-1]
     assert rates[0] == rates[1] == 0.01 > rates[-1]
+
+
+def test_the_readme_of_the_tests_names_modules_that_exist() -> None:
+    text = (README.parent / "tests" / "README.md").read_text(encoding="utf-8")
+    used = [line.split("|")[2] for line in text.splitlines() if line.startswith("| ")]
+    named = {name for cell in used for name in re.findall(r"`([a-z_]+)`", cell)}
+    modules = {path.stem for path in (README.parent / "tests" / "support").glob("*.py")}
+    assert len(named) > 20
+    assert named <= modules
