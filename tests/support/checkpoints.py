@@ -21,6 +21,8 @@ from torch.utils import _pytree as pytree
 
 from torch_bridge import Checkpoints, TrainStep
 from torch_bridge.checkpointing import missing_ranks, rank_files
+from torch_bridge.checkpointing.encoding import Reference
+from torch_bridge.checkpointing.reading import SavedCheckpoint
 
 
 class Part:
@@ -209,17 +211,33 @@ def trained(directory: Path, cases: Sequence[Case]) -> list[Any]:
     return found
 
 
+_read = SavedCheckpoint.read
+
+
 def loaded(directory: Path, cases: Sequence[tuple[int, Case]]) -> list[Any]:
-    """Load the checkpoints of these numbers into fresh steps; what these then hold, and the warnings."""
+    """Load the checkpoints of these numbers into fresh steps; what these then hold, and the warnings.
+
+    And how many elements of the model's and the optimizer's tensors this rank has read.
+    """
     found: list[Any] = []
     for number, case in cases:
-        step = step_of(case)
-        with warnings.catch_warnings(record=True) as said:
+        step, elements = step_of(case), 0
+
+        def counting(saved: SavedCheckpoint, reference: Reference, *arguments: Any) -> Tensor:
+            nonlocal elements
+            tensor = _read(saved, reference, *arguments)
+            elements += tensor.numel() if "random" not in reference.key else 0
+            return tensor
+
+        with (
+            warnings.catch_warnings(record=True) as said,
+            patch.object(SavedCheckpoint, "read", counting),
+        ):
             warnings.simplefilter("always")
             before = torch.get_rng_state().clone()
             assert Checkpoints(directory / str(number)).load(step=step) == 3
         kept = torch.equal(before, torch.get_rng_state())
-        found.append((*content(step), kept, [str(warning.message) for warning in said]))
+        found.append((*content(step), kept, [str(warning.message) for warning in said], elements))
     return found
 
 
