@@ -11,181 +11,100 @@ from hypothesis import strategies as st
 from support.refusals import refuses
 from support.strategies import MAX_STEP
 
-from plateau_jax import PlateauCurve
+from plateau_jax import PlateauCurve, checks
 
 NAN, INF = float("nan"), float("inf")
+RATIOS = "min_lr_ratio", "init_lr_ratio"
 
 
-@pytest.mark.parametrize("name", ["total_steps", "warmup_steps"])
-@pytest.mark.parametrize(
-    "value", [True, np.True_, 10.5, 10.0, "10", None, NAN, 3j, np.float32(10), [10], Fraction(10)]
-)
-def test_a_number_of_steps_that_is_not_an_integer(name, value):
-    refuses(
-        TypeError, f"{name} = {value!r}", "integer", call=PlateauCurve, **{"total_steps": 100, name: value}
+STEPS = "total_steps", "warmup_steps"
+PLATEAUS = "plateaus", "absolute_plateaus"
+UNORDERED = [{85, 10}, frozenset((85, 10)), {85: 0, 10: 0}, {85: 0, 10: 0}.keys(), {0: 85, 1: 10}.values()]
+NO_PAIRS = [(50,), (50, 10, 5), 50, "50", None, (), (50, None), (50, "10"), (50, True), (50, 1j)]
+NO_STEPS = [True, np.True_, 10.5, 10.0, "10", None, NAN, 3j, np.float32(10), [10], Fraction(10)]
+NO_SEQUENCES = [None, 50, "50", np.array(50), set(), {(85, 10)}, {(85, 10): 0}, {85: 10}.items()]
+TOO_LARGE_OR_SMALL = [-0.1, 1.0000000000000002, 2, NAN, INF, -INF, np.float32(1.5), 10**400]
+
+REFUSED = [
+    *(
+        (TypeError, {name: value}, "integer")
+        for name in ("total_steps", "warmup_steps")
+        for value in NO_STEPS
+    ),
+    *((ValueError, {"total_steps": value}, str(MAX_STEP)) for value in (0, -1, MAX_STEP + 1, np.int64(-5))),
+    *((ValueError, {name: value}, "") for name in RATIOS for value in TOO_LARGE_OR_SMALL),
+    *((TypeError, {name: value}, "number") for name in RATIOS for value in (True, "0.1", None, 0j, [0.1])),
+    *(
+        (ValueError, {name: value}, "'linear', 'cosine'")
+        for name in ("warmup_shape", "decay_shape")
+        for value in ("exponential", "Linear", "", None, 1, ["linear"])
+    ),
+    *((TypeError, {name: value}, "pair") for name in PLATEAUS for value in NO_SEQUENCES),
+]
+
+
+@pytest.mark.parametrize(("error", "wrong", "part"), REFUSED, ids=str)
+def test_a_wrong_argument_is_named_and_shown(error, wrong, part):
+    ((name, value),) = wrong.items()
+    shown = (
+        re.sub(r"^np\.(float32|int64)\((.*)\)$", r"\2", repr(value)) if error is ValueError else repr(value)
     )
-
-
-@pytest.mark.parametrize("value", [0, -1, MAX_STEP + 1, 10**30, np.int64(-5), -(10**30)])
-def test_total_steps_out_of_range(value):
-    refuses(ValueError, f"total_steps = {value}", str(MAX_STEP), call=PlateauCurve, total_steps=value)
+    refuses(error, f"{name} = {shown}", part, call=PlateauCurve, **{"total_steps": 100} | wrong)
 
 
 @given(st.integers(1, MAX_STEP), st.integers())
 def test_a_warmup_that_leaves_no_step_or_is_negative(total, warmup):
     if 0 <= warmup < total:
         assert PlateauCurve(total, warmup_steps=warmup)(warmup) == 1
-    else:
-        refuses(
-            ValueError,
-            f"warmup_steps = {warmup}",
-            str(total - 1),
-            call=PlateauCurve,
-            total_steps=total,
-            warmup_steps=warmup,
-        )
+        return
+    wrong = f"warmup_steps = {warmup}"
+    refuses(ValueError, wrong, str(total - 1), call=PlateauCurve, total_steps=total, warmup_steps=warmup)
 
 
-@pytest.mark.parametrize("name", ["min_lr_ratio", "init_lr_ratio"])
-@pytest.mark.parametrize("value", [-0.1, 1.0000000000000002, 2, NAN, INF, -INF, np.float32(1.5), 10**400])
-def test_ratios_out_of_range(name, value):
-    refuses(ValueError, f"{name} = {_shown(value)}", call=PlateauCurve, total_steps=100, **{name: value})
+PAIRS_REFUSED = [
+    *((TypeError, name, pair) for name in PLATEAUS for pair in (*NO_PAIRS, *UNORDERED)),
+    *(
+        (ValueError, "plateaus", pair)
+        for value in (-1, -0.5, 100.5, 101, NAN, INF, -INF, 10**400)
+        for pair in ((value, 10), (10, value))
+    ),
+    *((TypeError, "absolute_plateaus", pair) for pair in ((50.0, 10), (50, 10.5), (np.float64(50), 10))),
+    # In the warmup, or of negative length.
+    *((ValueError, "absolute_plateaus", pair) for pair in ((-1, 5), (9, 5), (50, -1), (-(10**30), 2))),
+]
 
 
-@pytest.mark.parametrize("name", ["min_lr_ratio", "init_lr_ratio"])
-@pytest.mark.parametrize("value", [True, np.True_, "0.1", None, 0j, [0.1]])
-def test_ratios_that_are_no_numbers(name, value):
-    refuses(TypeError, f"{name} = {value!r}", "number", call=PlateauCurve, total_steps=100, **{name: value})
+@pytest.mark.parametrize(("error", "name", "pair"), PAIRS_REFUSED, ids=str)
+def test_a_wrong_pair_is_named_and_shown(error, name, pair):
+    right = (20, 5)
+    arguments = {"total_steps": 100, "warmup_steps": 10, name: [right, pair]}
+    refuses(error, f"{name}[1] = {pair!r}", call=PlateauCurve, **arguments)
 
 
-@pytest.mark.parametrize("name", ["warmup_shape", "decay_shape"])
-@pytest.mark.parametrize("value", ["exponential", "Linear", "", None, 1, ["linear"]])
-def test_unknown_shapes(name, value):
-    refuses(
-        ValueError,
-        f"{name} = {value!r}",
-        "'linear'",
-        "'cosine'",
-        call=PlateauCurve,
-        total_steps=100,
-        **{name: value},
-    )
-
-
-@pytest.mark.parametrize("place", [0, 1])
-@pytest.mark.parametrize("value", [-1, -0.5, 100.5, 101, NAN, INF, -INF, 10**400])
-def test_percentages_out_of_range(place, value):
-    pair = [(value, 10), (10, value)][place]
-    refuses(
-        ValueError,
-        "plateaus[1] = ",
-        _shown(value),
-        call=PlateauCurve,
-        total_steps=100,
-        plateaus=[(0, 5), pair],
-    )
-
-
-@pytest.mark.parametrize("name", ["plateaus", "absolute_plateaus"])
-@pytest.mark.parametrize(
-    "pair", [(50,), (50, 10, 5), 50, "50", None, (), (50, None), (50, "10"), (50, True), (50, 1j)]
-)
-def test_what_is_not_a_pair_of_numbers(name, pair):
-    refuses(TypeError, f"{name}[0] = {pair!r}", call=PlateauCurve, total_steps=100, **{name: [pair]})
-
-
-@pytest.mark.parametrize("name", ["plateaus", "absolute_plateaus"])
-@pytest.mark.parametrize("value", [None, 50, "50", (50, 10), {50: 10}, np.array(50)])
-def test_what_is_not_a_sequence_of_pairs(name, value):
-    refuses(
-        TypeError,
-        name,
-        "pair",
-        "50" if value else "None",
-        call=PlateauCurve,
-        total_steps=100,
-        **{name: value},
-    )
-
-
-UNORDERED = [{85, 10}, frozenset((85, 10)), {85: 0, 10: 0}, {85: 0, 10: 0}.keys(), {0: 85, 1: 10}.values()]
-
-
-@pytest.mark.parametrize("name", ["plateaus", "absolute_plateaus"])
-@pytest.mark.parametrize("pair", UNORDERED, ids=repr)
-def test_a_pair_without_an_order(name, pair):
-    refuses(TypeError, f"{name}[0] = {pair!r}", "pair", call=PlateauCurve, total_steps=100, **{name: [pair]})
-
-
-@pytest.mark.parametrize("name", ["plateaus", "absolute_plateaus"])
-@pytest.mark.parametrize(
-    "value", [set(), {(85, 10)}, {(85, 10): 0}, {(85, 10): 0}.keys(), {85: 10}.items()], ids=repr
-)
-def test_pairs_without_an_order(name, value):
-    refuses(TypeError, f"{name} = {value!r}", "pair", call=PlateauCurve, total_steps=100, **{name: value})
-
-
-@pytest.mark.parametrize("name", ["plateaus", "absolute_plateaus"])
+@pytest.mark.parametrize("name", PLATEAUS)
 @pytest.mark.parametrize("pair", [[85, 10], np.array([85, 10]), range(85, 9, -75)], ids=repr)
 def test_pairs_with_an_order(name, pair):
-    curve = PlateauCurve(100, **{name: [pair]})
-    assert getattr(curve, name) == ((85, 10),)
-
-
-@pytest.mark.parametrize("pair", [(50.0, 10), (50, 10.5), (np.float64(50), 10)])
-def test_an_absolute_plateau_of_fractional_steps(pair):
-    refuses(
-        TypeError,
-        f"absolute_plateaus[0] = {pair!r}",
-        "integer",
-        call=PlateauCurve,
-        total_steps=100,
-        absolute_plateaus=[pair],
-    )
-
-
-@pytest.mark.parametrize("pair", [(-1, 5), (9, 5), (50, -1), (-(10**30), 2)])
-def test_an_absolute_plateau_in_the_warmup_or_of_negative_length(pair):
-    refuses(
-        ValueError,
-        f"absolute_plateaus[0] = {pair!r}",
-        call=PlateauCurve,
-        total_steps=100,
-        warmup_steps=10,
-        absolute_plateaus=[pair],
-    )
+    assert getattr(PlateauCurve(100, **{name: [pair]}), name) == ((85, 10),)
 
 
 @pytest.mark.parametrize(
-    "plateaus",
+    ("plateaus", "part"),
     [
-        {"plateaus": [(95, 10)]},
-        {"plateaus": [(100, 1)]},
-        {"absolute_plateaus": [(95, 10)]},
-        {"absolute_plateaus": [(101, 0)]},
-        {"absolute_plateaus": [(10, 10**30)]},
+        ({"plateaus": [(95, 10)]}, "total_steps = 100"),
+        ({"plateaus": [(100, 1)]}, "total_steps = 100"),
+        ({"absolute_plateaus": [(101, 0)]}, "total_steps = 100"),
+        ({"absolute_plateaus": [(10, 10**30)]}, "total_steps = 100"),
+        ({"plateaus": [(25, 10), (10, 20)]}, "overlap"),
+        ({"plateaus": [(10, 20), (15, 0)]}, "overlap"),
+        ({"plateaus": [(10, 20), (10, 20)]}, "overlap"),
+        ({"absolute_plateaus": [(10, 20), (29, 10)]}, "overlap"),
+        ({"plateaus": [(10, 20)], "absolute_plateaus": [(29, 5)]}, "overlap"),
+        ({"plateaus": [(28, 5)], "absolute_plateaus": [(10, 20)]}, "overlap"),
     ],
 )
-def test_a_plateau_that_runs_past_the_end(plateaus):
-    (name, (pair,)) = next(iter(plateaus.items()))
-    refuses(ValueError, name, str(pair), "total_steps = 100", call=PlateauCurve, total_steps=100, **plateaus)
-
-
-@pytest.mark.parametrize(
-    "plateaus",
-    [
-        {"plateaus": [(10, 20), (25, 10)]},
-        {"plateaus": [(25, 10), (10, 20)]},
-        {"plateaus": [(10, 20), (15, 0)]},
-        {"plateaus": [(10, 20), (10, 20)]},
-        {"absolute_plateaus": [(10, 20), (29, 10)]},
-        {"plateaus": [(10, 20)], "absolute_plateaus": [(29, 5)]},
-        {"plateaus": [(28, 5)], "absolute_plateaus": [(10, 20)]},
-    ],
-)
-def test_overlapping_plateaus_are_both_named(plateaus):
+def test_plateaus_that_overlap_or_run_past_the_end_are_named(plateaus, part):
     pairs = [str(pair) for several in plateaus.values() for pair in several]
-    refuses(ValueError, *plateaus, *pairs, "overlap", call=PlateauCurve, total_steps=100, **plateaus)
+    refuses(ValueError, *plateaus, *pairs, part, call=PlateauCurve, total_steps=100, **plateaus)
 
 
 @given(st.integers(1, MAX_STEP), st.data())
@@ -193,20 +112,9 @@ def test_no_step_left_to_decay(total, data):
     warmup = data.draw(st.integers(0, total - 1))
     length = total - warmup
     cut = data.draw(st.integers(0, length))
-    refuses(
-        ValueError,
-        "plateaus",
-        "decay",
-        str(length),
-        call=PlateauCurve,
-        total_steps=total,
-        warmup_steps=warmup,
-        absolute_plateaus=[(warmup, cut), (warmup + cut, length - cut)],
-    )
-
-
-def test_percentages_that_leave_no_step_to_decay():
-    refuses(ValueError, "plateaus", "decay", call=PlateauCurve, total_steps=100, plateaus=[(0, 50), (50, 50)])
+    plateaus = [(warmup, cut), (warmup + cut, length - cut)]
+    arguments = {"total_steps": total, "warmup_steps": warmup, "absolute_plateaus": plateaus}
+    refuses(ValueError, "plateaus", "decay", str(length), call=PlateauCurve, **arguments)
 
 
 OBJECTS = [np.array(items, object) for items in ([1, True], [1, 2.0], [1, None])]
@@ -264,10 +172,6 @@ def test_json_that_is_no_mapping(value):
     refuses(TypeError, repr(value), call=PlateauCurve.from_dict, arguments=value)
 
 
-def _shown(value):
-    return re.sub(r"^np\.float32\((.*)\)$", r"\1", repr(value))
-
-
 @pytest.mark.parametrize("kind", [np.str_, type("Name", (str,), {})])
 @pytest.mark.parametrize("shape", ["linear", "cosine"])
 def test_a_shape_is_a_plain_string(kind, shape):
@@ -290,3 +194,50 @@ def test_numbers_of_other_kinds_are_told_what_to_write(value):
     message = f"min_lr_ratio = {value!r} must be a number: write float({value!r})"
     with pytest.raises(TypeError, match=f"^{re.escape(message)}$"):
         PlateauCurve(100, min_lr_ratio=value)
+
+
+@pytest.mark.parametrize(
+    "value", [NAN, INF, -INF, -1, -1e-30, 2.0**-127, 1e-300, 1e39, 3.4028236e38, 10**400, -(10**400)]
+)
+def test_peaks_out_of_range(value):
+    refuses(ValueError, f"peak_value = {value!r}", call=checks.peak, name="peak_value", value=value)
+
+
+@pytest.mark.parametrize("value", [True, np.True_, "0.1", b"1", None, 1j, [0.1], np.ones(2)])
+def test_peaks_that_are_no_numbers(value):
+    refuses(TypeError, f"peak_value = {value!r}", call=checks.peak, name="peak_value", value=value)
+
+
+@given(st.floats(2.0**-126, float(np.finfo(np.float32).max)) | st.sampled_from((0, 1, -0.0, 2.0**-126)))
+def test_a_peak_is_rounded_to_float32_once(value):
+    for kind in (float, np.float64, np.array):
+        found = checks.peak("peak_value", kind(value))
+        assert type(found) is np.float32
+        assert found == np.float32(value)
+        assert not np.signbit(found)
+
+
+@given(st.floats(0, 1e30), st.floats(0, 1e30))
+def test_a_ratio_to_the_peak(value, peak):
+    if value <= peak:
+        ratio = checks.ratio_to_peak("end_value", value, peak)
+        assert 0 <= ratio <= 1
+        assert ratio * peak == pytest.approx(value, rel=1e-15, abs=peak * 2.0**-1074)
+    else:
+        refuses(
+            ValueError,
+            f"end_value = {value!r}",
+            repr(peak),
+            call=checks.ratio_to_peak,
+            name="end_value",
+            value=value,
+            peak=peak,
+        )
+
+
+def test_a_scalar_array_is_a_number_and_a_boolean_one_is_not():
+    assert checks.number("r", np.asarray(np.float32(0.1))) == 0.1
+    assert checks.peak("p", np.asarray(0.5)) == 0.5
+    for check in (checks.number, checks.peak):
+        with pytest.raises(TypeError, match="must be a number"):
+            check("p", np.asarray(True))
