@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from torch_bridge.distributed.wrappers import Unwrapped
+from torch_bridge.distributed.parallelism import Parallelism
 from torch_bridge.training.gradients import gradients_of
 from torch_bridge.training.loss import Loss, as_loss
 from torch_bridge.training.loss_normalizer import LossNormalizer
@@ -24,7 +24,7 @@ _weights = st.integers(0, 5000)
 def _accumulate(
     losses: Iterable[Loss], count: int, x: Any, scale: LossScale | None = None
 ) -> tuple[Tensor, Tensor]:
-    normalizer = LossNormalizer([x], scale, Unwrapped(nn.Identity()))
+    normalizer = LossNormalizer([x], scale, Parallelism(nn.Identity()))
     normalizer.begin(count)
     for loss in losses:
         normalizer.add(loss)

@@ -9,6 +9,8 @@ from torch import Tensor, distributed, nn
 from torch.distributed import ReduceOp
 from torch.nn.parallel import DistributedDataParallel
 
+from torch_bridge.distributed.parallelism import Parallelism
+
 _LEFT_OUT = (
     "DistributedDataParallel does not average the gradients of some of the optimizer's parameters: when it "
     "was built they were frozen, missing, or to be ignored. Wrap the model after you freeze or add parameters"
@@ -27,16 +29,18 @@ _NOT_CALLED = (
 )
 
 
-class Replicated:
+class Replicated(Parallelism):
     """A `DistributedDataParallel`: every rank holds all parameters, and gets the same gradient."""
 
+    is_distributed = True
+
     def __init__(self, model: DistributedDataParallel, every_micro_batch: bool) -> None:
+        super().__init__(cast("nn.Module", model.module))
         self._model = cast("Any", model)
         # With static_graph torch cannot put off the averaging of the first backward pass.
         self._every_micro_batch = every_micro_batch or model.static_graph
-        self.module = cast("nn.Module", model.module)
         self._group = cast("distributed.ProcessGroup", model.process_group)
-        self.size = self.copies = self._group.size()
+        self.size = self.replicas = self._group.size()
         self._left_out: list[nn.Parameter] = []
         self._was_called = False
         self._torch_post_forward = self._model._post_forward

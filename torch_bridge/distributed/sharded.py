@@ -1,6 +1,6 @@
 """`fully_shard` (FSDP2) in an update: what it can train, and when gradients are averaged."""
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, cast
 
@@ -10,33 +10,41 @@ from torch.distributed import ReduceOp
 from torch.optim import Optimizer
 
 from torch_bridge.distributed.dtensors import mesh_of
+from torch_bridge.distributed.parallelism import Parallelism
 
 # Optimizers of torch 2.13 that raise in the middle of an update of DTensors.
 _NOT_SHARDED = ("Adafactor", "Muon", "Rprop")
 _NOT_SHARDED_FUSED = ("Adagrad", "SGD")
 
 
-class Sharded:
+class Sharded(Parallelism):
     """A model under `fully_shard` (FSDP2): every rank holds a shard of each parameter and gradient.
 
     Over two mesh dimensions the shards are replicated along the first.
     """
 
+    is_distributed = True
+
     def __init__(self, model: nn.Module, every_micro_batch: bool) -> None:
-        self.module, self._model = model, cast("Any", model)
+        super().__init__(model)
+        self._model = cast("Any", model)
         # An earlier training loop may have left them off, in parts of the model too.
         self._model.set_requires_gradient_sync(True)
         self._model.set_requires_all_reduce(True)
         mesh = mesh_of(next(model.parameters()))
         self._groups = mesh.get_all_groups()
-        self.size: int = mesh.size()
-        self.copies: int = mesh.size(0) if mesh.ndim == 2 else 1
+        self.size = mesh.size()
+        self.replicas = mesh.size(0) if mesh.ndim == 2 else 1
         # On one rank averaging costs nothing, and unaveraged gradients are not in `parameter.grad`.
         self._every_micro_batch = every_micro_batch or self.size == 1
-        self.may_send_fp16 = _may_reduce_fp16(model)
+        policies = [module._get_fsdp_state()._mp_policy for module in _sharded_modules(model)]
+        self._may_send_fp16 = any(
+            torch.float16 in (policy.param_dtype, policy.reduce_dtype) for policy in policies
+        )
 
-    def check(self, parameters: Sequence[nn.Parameter]) -> None:
-        """All are averaged: `wrapper_of` refuses a model with parameters left out."""
+    @property
+    def may_send_fp16(self) -> bool:
+        return self._may_send_fp16
 
     def micro_batch(self, is_last: bool) -> AbstractContextManager[Any] | None:
         return None if is_last or self._every_micro_batch else self._unsynchronized()
@@ -118,11 +126,6 @@ def reshard(model: nn.Module) -> None:
 
 def _sharded_modules(model: nn.Module) -> list[Any]:
     return [module for module in model.modules() if is_sharded(module)]
-
-
-def _may_reduce_fp16(model: nn.Module) -> bool:
-    policies = [module._get_fsdp_state()._mp_policy for module in _sharded_modules(model)]
-    return any(torch.float16 in (policy.param_dtype, policy.reduce_dtype) for policy in policies)
 
 
 def _parameter_groups(model: nn.Module) -> list[Any]:

@@ -11,8 +11,9 @@ from torch.optim import Optimizer
 
 from torch_bridge.core import Curve, Rule, checks
 from torch_bridge.distributed.activation_checkpointing import is_checkpointed
+from torch_bridge.distributed.parallelism import Parallelism
 from torch_bridge.distributed.sharded import Sharded, check_shardable
-from torch_bridge.distributed.wrappers import Unwrapped, Wrapper, wrapper_of
+from torch_bridge.distributed.wrappers import parallelism_of
 from torch_bridge.schedulers.hold_state import rules_for
 from torch_bridge.schedulers.param_groups import all_parameters, check_peaks_are_known, peaks_of
 from torch_bridge.schedulers.unit_clocks import checked_unit
@@ -65,15 +66,14 @@ class TrainStepArguments:
     def __post_init__(self) -> None:
         check_model(self.model)
         checks.one_of("synchronize", self.synchronize, get_args(Synchronize))
-        wrapper = self.wrapper
-        wrapper.check(self.parameters)
+        self.parallelism.check(self.parameters)
         checks.one_of("on_nonfinite", self.on_nonfinite, get_args(OnNonfinite))
         if self.max_norm is not None and not checks.number("max_norm", self.max_norm) > 0:
             raise ValueError(f"max_norm = {self.max_norm!r} must be positive, or None for no clipping")
         check_loss_fn(self.loss_fn)
         if self.cuda_graph:
             self._check_graph()
-        if isinstance(wrapper, Sharded):
+        if isinstance(self.parallelism, Sharded):
             for optimizer in self.optimizers:
                 check_shardable(optimizer)
         if checks.at_least("initial_updates", self.initial_updates, 0):
@@ -82,8 +82,8 @@ class TrainStepArguments:
         self._check_unit(self.rules)
 
     @cached_property
-    def wrapper(self) -> Wrapper:
-        return wrapper_of(self.model, every_micro_batch=self.synchronize == "micro")
+    def parallelism(self) -> Parallelism:
+        return parallelism_of(self.model, every_micro_batch=self.synchronize == "micro")
 
     @cached_property
     def optimizers(self) -> tuple[Optimizer, ...]:
@@ -137,7 +137,7 @@ class TrainStepArguments:
             )
 
     def _check_graph(self) -> None:
-        if not isinstance(self.wrapper, Unwrapped):
+        if self.parallelism.is_distributed:
             raise ValueError("cuda_graph=True needs a model that is not wrapped for several ranks")
         if is_checkpointed(self.model):
             raise ValueError("cuda_graph=True needs a model without checkpoint_activations")

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed import ReduceOp
 
-from torch_bridge.distributed.wrappers import Wrapper
+from torch_bridge.distributed.parallelism import Parallelism
 from torch_bridge.training.batch_counts import from_words, words
 from torch_bridge.training.gradients import total_norm
 from torch_bridge.training.loss import Loss, check_kind
@@ -33,15 +33,17 @@ class LossNormalizer:
     Args:
         parameters: Those that are optimized.
         scale: The loss scale, or None.
-        wrapper: The interface to the model's parallelism.
+        parallelism: The interface to the model's parallelism.
     """
 
-    def __init__(self, parameters: Sequence[nn.Parameter], scale: LossScale | None, wrapper: Wrapper) -> None:
-        self._scale, self._wrapper, self._size = scale, wrapper, wrapper.size
+    def __init__(
+        self, parameters: Sequence[nn.Parameter], scale: LossScale | None, parallelism: Parallelism
+    ) -> None:
+        self._scale, self._parallelism, self._size = scale, parallelism, parallelism.size
         self._device = parameters[0].device
         self._can_overflow = (
             scale is not None
-            or wrapper.may_send_fp16
+            or parallelism.may_send_fp16
             or any(parameter.dtype == torch.float16 for parameter in parameters)
         )
         self._divisor = torch.ones((), dtype=torch.float32, device=self._device)
@@ -124,12 +126,12 @@ class LossNormalizer:
     ) -> tuple[Tensor, Tensor]:
         norm = total_norm(gradients, norm_dtype)
         # float64 holds the square of every float32.
-        squares = norm.double().square() / self._wrapper.copies
+        squares = norm.double().square() / self._parallelism.replicas
         numbers = [total, self._weight, squares, float(bool(self._is_pair))]
         sums = torch.stack([self._as_tensor(number).double() for number in numbers])
         if self._consumed is not None:
             sums = torch.cat([sums, words(self._consumed)])
-        self._wrapper.reduce(sums)
+        self._parallelism.reduce(sums)
         total_of_all, weight, squares, pairs = sums[:4]
         if self._consumed is not None:
             self._consumed.copy_(from_words(sums[4:]))
@@ -151,7 +153,7 @@ class LossNormalizer:
             return
         first = self._as_tensor(0.0 if weight is None else weight).float()
         first = torch.nan_to_num(first, nan=0.0, posinf=0.0)
-        self._wrapper.reduce(first, ReduceOp.MAX)
+        self._parallelism.reduce(first, ReduceOp.MAX)
         self._divisor.copy_(torch.where(first > 0, first, 1.0))
         self._has_agreed = True
 

@@ -6,7 +6,6 @@ from typing import Any, Never
 import torch
 from torch.optim import Optimizer
 
-from torch_bridge.distributed.wrappers import Unwrapped
 from torch_bridge.schedulers.param_groups import given_peaks
 from torch_bridge.training import snapshot
 from torch_bridge.training.arguments import TrainStepArguments, takes
@@ -102,7 +101,7 @@ class TrainStep:
         device, parameters = arguments.device, arguments.parameters
         self.model, self.strict = arguments.model, arguments.strict
         self.optimizers: tuple[Optimizer, ...] = arguments.optimizers
-        self._is_distributed = not isinstance(arguments.wrapper, Unwrapped)
+        self._is_distributed = arguments.parallelism.is_distributed
         self._raises = arguments.on_nonfinite == "raise"
         self._has_compared_micro_batches = False
         self._count_in_trainer = trainer_count(as_sequence(arguments.optimizer))
@@ -116,7 +115,7 @@ class TrainStep:
             arguments.unit,
             arguments.initial_updates,
         )
-        normalizer = LossNormalizer(parameters, self._precision.scale, arguments.wrapper)
+        normalizer = LossNormalizer(parameters, self._precision.scale, arguments.parallelism)
         self._steppers = OptimizerSteppers(
             self.optimizers, arguments.with_wrappers, self._clock, arguments.cuda_graph
         )
@@ -128,7 +127,7 @@ class TrainStep:
             guards = Guards(self.model, self.optimizers)
             self._graphs = Graphs(self._update, self._steppers, guards, device)
         self._saved_parts = SavedParts(
-            arguments.wrapper.module,
+            arguments.parallelism.module,
             self.optimizers,
             self._clock,
             self._precision.name,

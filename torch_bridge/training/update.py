@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from torch_bridge.distributed.wrappers import Unwrapped
 from torch_bridge.training.arguments import TrainStepArguments
 from torch_bridge.training.batch_counts import BatchCounts
 from torch_bridge.training.carry import Carry
@@ -40,7 +39,7 @@ class Update:
         normalizer: LossNormalizer,
         steppers: OptimizerSteppers,
     ) -> None:
-        self._wrapper = None if isinstance(arguments.wrapper, Unwrapped) else arguments.wrapper
+        self._parallelism = arguments.parallelism if arguments.parallelism.is_distributed else None
         self._model, self._loss_fn = arguments.model, cast("Any", arguments.loss_fn)
         if arguments.compile:
             self._loss_fn = torch.compile(self._loss_fn)
@@ -65,7 +64,7 @@ class Update:
         # Between torch's operators a call of a Python function takes most of a microsecond, since the caches
         # hold torch's code by then. So the smallest pieces are written out, here and in what this calls.
         # Under a wrapper an error anywhere leaves other ranks in a collective, and torch's wrapper in a pass.
-        self._steppers.is_partial = self._wrapper is not None
+        self._steppers.is_partial = self._parallelism is not None
         for parameter in self._all_parameters:
             parameter.grad = None
         try:
@@ -110,7 +109,7 @@ class Update:
         for number, batch in enumerate(micro_batches, 1):
             # None if there is nothing to average: a context that does nothing would be three calls.
             is_last = number == len(micro_batches)
-            context = None if self._wrapper is None else self._wrapper.micro_batch(is_last)
+            context = None if self._parallelism is None else self._parallelism.micro_batch(is_last)
             if context is None:
                 carry = self._run(batch, carry)
             else:
