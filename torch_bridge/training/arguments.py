@@ -1,7 +1,7 @@
 """The arguments of a training step: checked, and the parts that they stand for."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property, wraps
 from typing import Any, Concatenate, Literal, ParamSpec, get_args
 
@@ -62,11 +62,15 @@ class TrainStepArguments:
     has_aux: bool = False
     unit: int | None = None
     count: CountFunction | None = None
+    parallelism: Parallelism = field(init=False)
 
     def __post_init__(self) -> None:
         check_model(self.model)
         checks.one_of("synchronize", self.synchronize, get_args(Synchronize))
-        self.parallelism.check(self.parameters)
+        parallelism = parallelism_of(self.model, every_micro_batch=self.synchronize == "micro")
+        # No cached property: its warning would name a line of functools as the caller's.
+        object.__setattr__(self, "parallelism", parallelism)
+        parallelism.check(self.parameters)
         checks.one_of("on_nonfinite", self.on_nonfinite, get_args(OnNonfinite))
         if self.max_norm is not None and not checks.number("max_norm", self.max_norm) > 0:
             raise ValueError(f"max_norm = {self.max_norm!r} must be positive, or None for no clipping")
@@ -80,10 +84,6 @@ class TrainStepArguments:
             for optimizer in self.optimizers:
                 check_peaks_are_known(optimizer, f"initial_updates = {self.initial_updates}")
         self._check_unit(self.rules)
-
-    @cached_property
-    def parallelism(self) -> Parallelism:
-        return parallelism_of(self.model, every_micro_batch=self.synchronize == "micro")
 
     @cached_property
     def optimizers(self) -> tuple[Optimizer, ...]:
