@@ -67,7 +67,7 @@ def test_all_names_are_read(bloom_filters):
     assert len(bloom_filters.encode(bloom_filters.SURNAMES, 88_799, 8, positions)["grams"]) == 88_799
 
 
-def test_the_network_beats_the_linear_model_and_both_beat_the_most_frequent(trained):
+def test_network_beats_linear_model_beats_most_frequent(trained):
     _, lines = trained
     found = figures(lines)
     assert list(found) == ["network", "linear model", "most frequent", "all bits, by the key"]
@@ -79,7 +79,7 @@ def test_the_network_beats_the_linear_model_and_both_beat_the_most_frequent(trai
         assert f1 == pytest.approx(2 * precision * recall / (precision + recall), abs=2e-3)
 
 
-def test_the_figures_of_the_most_frequent_are_those_of_the_names(bloom_filters, trained):
+def test_most_frequent_are_those_of_the_names(bloom_filters, trained):
     _, lines = trained
     _, grams = bloom_filters.encode_at_once(bloom_filters.SURNAMES, 10_000, 8, bloom_filters.positions(8, 1))
     shuffled = grams[np.random.default_rng(0).permutation(10_000)].bool()
@@ -99,7 +99,7 @@ def test_it_measures_both_ways_and_draws_a_picture(trained):
     assert_is_a_picture(folder / "new" / "bloom.png")
 
 
-def test_interrupted_and_resumed_is_as_uninterrupted_and_builds_nothing_again(trained, tmp_path):
+def test_resume_matches_uninterrupted_run_and_builds_nothing(trained, tmp_path):
     _, uninterrupted = trained
     program = start(tmp_path, *SETTINGS)
     for line in program.lines():

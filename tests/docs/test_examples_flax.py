@@ -73,9 +73,7 @@ def test_half_of_the_state_lies_on_a_device(whole):
     assert share == pytest.approx(total / 2, abs=0.02)
 
 
-def test_interrupted_and_resumed_under_a_plan_of_the_same_past_it_is_as_if_it_had_never_stopped(
-    whole, stopped, tmp_path
-):
+def test_resume_under_a_plan_of_the_same_past(whole, stopped, tmp_path):
     folder, uninterrupted = whole
     interrupted, updates = stopped
     assert last_saved(interrupted)[0] == updates
@@ -112,7 +110,7 @@ def assert_same_state(run, other):
         np.testing.assert_array_equal(np.asarray(one), np.asarray(another), strict=True)
 
 
-def test_a_checkpoint_of_four_devices_goes_on_with_one_and_the_other_way(tmp_path, monkeypatch):
+def test_resume_on_another_number_of_devices(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(EXAMPLES)  # as where it is the program
     example = runpy.run_path(str(SCRIPT))
     args = SimpleNamespace(width=32, seed=0)

@@ -41,7 +41,7 @@ def test_it_beats_byte_frequencies(gpt):
 
 
 @pytest.mark.parametrize("line_before", ["", "update 30:"])
-def test_interrupted_and_resumed_prints_what_an_uninterrupted_run_does(gpt, tmp_path, line_before):
+def test_resume_prints_what_an_uninterrupted_run_does(gpt, tmp_path, line_before):
     _, uninterrupted = gpt
     # Interrupted between two of the lines that are compared, which are 20 updates apart.
     updates = interrupt(start(tmp_path, *GPT, "--every", "30"), line_before)

@@ -48,7 +48,7 @@ def test_lstm_draws_its_forecast(lstm):
     assert_is_a_picture(folder / "pictures" / "co2.png")
 
 
-def test_interrupted_and_resumed_prints_what_an_uninterrupted_run_does(lstm, tmp_path):
+def test_resume_prints_what_an_uninterrupted_run_does(lstm, tmp_path):
     _, uninterrupted = lstm
     # Interrupted between two of the lines that are compared, which are 50 updates apart.
     updates = interrupt(start(tmp_path, *LSTM, "--every", "30"), "    30 ")

@@ -195,7 +195,7 @@ def test_a_percentage_of_steps_is_rounded_down_in_floats_there():
 
 
 @given(st.lists(st.floats(0.1, 1), min_size=2, max_size=4))
-def test_min_lr_ends_a_share_of_each_group_there_and_is_the_last_rate_here(peaks):
+def test_min_lr_is_a_share_of_each_group_there_only(peaks):
     there, here = (optimizer_with(peaks, lr=0.5) for _ in range(2))
     schedulers = [
         get_cosine_with_min_lr_schedule_with_warmup(there, 1, 3, min_lr=0.1),

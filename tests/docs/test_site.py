@@ -135,7 +135,7 @@ def test_every_public_name_is_in_the_reference(reference: dict[str, Tag]) -> Non
     assert {name for name in reference if name.count(".") == 1} == NAMES.keys()
 
 
-def test_the_index_of_the_reference_has_every_name_in_the_order_of_its_pages(
+def test_index_has_every_name_in_the_order_of_its_pages(
     html: dict[str, BeautifulSoup], reference: dict[str, Tag]
 ) -> None:
     lines = html["reference/index.html"].select("article section > ul > li")

@@ -47,7 +47,7 @@ def rates_used():
 
 
 @torch._dynamo.config.patch(error_on_recompile=True)
-def test_resumed_it_is_as_uninterrupted_and_never_compiled_again(tmp_path):
+def test_resume_matches_uninterrupted_run_without_recompiling(tmp_path):
     (whole, used), (resumed, used_later) = whole_and_resumed(HEADING, tmp_path, rates_used)
     wanted = np.float32(rates(replace(OF_PAGE, init_lr_ratio=0.05), range(200), PEAK_OF_PAGE)).tolist()
     assert used == wanted

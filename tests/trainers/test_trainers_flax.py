@@ -28,7 +28,7 @@ def test_resumed_it_is_as_uninterrupted(heading, state, tmp_path):
     assert_resumed(heading, tmp_path, state)
 
 
-def test_the_steps_of_flax_count_calls_and_the_curve_counts_updates():
+def test_flax_counts_calls_and_the_curve_counts_updates():
     tx = optax.MultiSteps(optax.sgd(optax_schedule(CURVE, PEAK)), every_k_schedule=4)
     model, params = nnx.Linear(4, 1, rngs=nnx.Rngs(0)), {"w": jnp.ones(3)}
     optimizer = nnx.Optimizer(model, tx, wrt=nnx.Param)

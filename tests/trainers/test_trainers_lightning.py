@@ -92,7 +92,7 @@ def test_resumed_in_mid_epoch_it_is_as_uninterrupted(tmp_path):
     assert same_weights(resumed, whole)
 
 
-def test_by_epochs_it_has_the_rates_and_loses_the_place_of_the_loader(tmp_path):
+def test_resume_by_epochs_loses_the_place_of_the_loader(tmp_path):
     """Lightning-AI/pytorch-lightning#20550: if this fails, it is fixed, and the page's warning can go."""
     whole, resumed = Module(), Module()
     used, _ = fit(whole, tmp_path, max_epochs=EPOCHS)

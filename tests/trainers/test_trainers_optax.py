@@ -30,7 +30,7 @@ def test_resumed_it_is_as_uninterrupted(tmp_path):
     assert int(names["opt_state"].total_notfinite) == 1
 
 
-def test_with_two_curves_and_an_average_of_the_weights_it_is_as_uninterrupted(tmp_path):
+def test_resume_with_two_curves_and_averaged_weights(tmp_path):
     heading = "optax: partition and an average of the weights"
     linear = PlateauCurve(200, warmup_steps=20, decay_shape="linear")
     (whole, given), (resumed, given_later) = whole_and_resumed(heading, tmp_path, watched)
@@ -84,7 +84,7 @@ def test_apply_if_finite_leaves_the_curve_where_it_is():
     assert not np.any(moved[np.isnan(gradients)])
 
 
-def test_multi_steps_goes_on_after_a_gradient_that_apply_if_finite_leaves_out():
+def test_multi_steps_inside_apply_if_finite():
     """Inside of `MultiSteps` it would come too late: a NaN in the sum stays, as 0 · NaN is NaN."""
     accumulated = optax.MultiSteps(SGD, every_k_schedule=2).gradient_transformation()
     gradients = np.where(np.isin(np.arange(27), (4, 11, 12)), np.nan, 1)

@@ -94,7 +94,7 @@ def test_resumed_it_is_as_uninterrupted_in_another_sharding_too(page, manager, p
             np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-7)
 
 
-def test_it_goes_on_under_a_curve_of_the_same_past_and_under_no_other(page, manager):
+def test_resume_needs_a_curve_of_the_same_past(page, manager):
     run = Run(BRANCH)
     run.load(page, manager)
     run.train(5, 12)

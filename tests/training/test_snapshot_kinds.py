@@ -117,7 +117,7 @@ def test_sparse_adam() -> None:
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_a_load_under_another_default_device_and_in_inference_mode(name: str) -> None:
+def test_load_in_inference_mode_under_another_default_device(name: str) -> None:
     straight, step = step_of(name), step_of(name)
     data = batches(6)
     results = train(straight, data)

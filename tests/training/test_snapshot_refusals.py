@@ -37,9 +37,7 @@ def _two_groups(model: Net) -> torch.optim.Optimizer:
 
 
 @pytest.mark.parametrize(("build", "named"), _OTHER_STATES.values(), ids=_OTHER_STATES)
-def test_the_state_of_another_run_is_refused_and_nothing_changes(
-    build: Callable[[], TrainStep], named: str
-) -> None:
+def test_state_of_another_run_is_refused(build: Callable[[], TrainStep], named: str) -> None:
     steps = step_of(), build()
     (batch,) = batches(1)
     for step in steps:
