@@ -1,5 +1,7 @@
 """Stages: what is refused, how they are read, and what their table looks like."""
 
+import re
+
 import jax
 import numpy as np
 import pytest
@@ -8,82 +10,45 @@ from support.strategies import MAX_STEP
 from plateau_jax import PlateauCurve, Stage, StagedCurve, multiplier, stack
 
 NAN, INF = float("nan"), float("inf")
+NO_LEVELS = True, "0.5", 0j, [0.5]
 
 
-@pytest.mark.parametrize(
-    "stages",
-    [
-        None,
-        5,
-        "stages",
-        {10, 20},
-        {10: 0.5},
-        [5],
-        ["ab"],
-        [None],
-        [()],
-        [(1, 0.5, "linear", 2)],
-        [{10, 0.5}],
-        np.array(5),
-        [np.array(5)],
-    ],
-    ids=str,
-)
-def test_what_is_no_sequence_of_stages(stages):
-    with pytest.raises(TypeError, match=r"^stages"):
-        StagedCurve(stages)
+NO_STAGES = [None, 5, "stages", {10, 20}, {10: 0.5}, [5], ["ab"], [None], [()], [(1, 0.5, "linear", 2)]]
+REFUSED = [
+    *((TypeError, stages, 0.0, "stages") for stages in (*NO_STAGES, [{10, 0.5}], np.array(5), [np.array(5)])),
+    *(
+        (TypeError, [(5,), (steps, 0.5)], 0.0, rf"stages\[1\] = .*: steps = {steps!r} must be an integer")
+        for steps in (True, 1.0, "1", None, NAN)
+    ),
+    (ValueError, [(5,), (-1, 0.5)], 0.0, r"stages\[1\] = \(-1, 0\.5\): steps = -1 must be at least 0"),
+    *(
+        (error, stages, start, message)
+        for error, wrong in ((ValueError, (-0.1, 1.0000000000000002, 2, NAN, INF)), (TypeError, NO_LEVELS))
+        for level in wrong
+        for stages, start, message in (
+            ([(5, level)], 0.0, rf"stages\[0\] = .*: to = {re.escape(repr(level))} must"),
+            ([(5, 1)], level, f"start = {re.escape(repr(level))} must"),
+        )
+    ),
+    # A shape is checked where it is not used, too.
+    *(
+        (ValueError, [stage], 0.0, r"stages\[0\] = .*: shape = .* must be one of 'linear', 'cosine'")
+        for stage in [(5, 0.5, "sqrt"), (5, None, "Linear"), (0, 0.5, None), (5, 0.5, ["cosine"])]
+    ),
+    *(
+        (ValueError, stages, 0.0, rf"stages last {sum(steps for steps, *_ in stages)} steps; .*{MAX_STEP}")
+        for stages in ([], [(0, 1.0)], [(0, 0.5), (0, 1.0)], [(MAX_STEP,), (1,)], [(10**30,)])
+    ),
+    *(
+        (ValueError, [(5, to, "exponential")], start, r"stages\[0\]: an exponential stage from or to 0")
+        for to, start in ((0, 1), (0.5, 0), (0, 0))
+    ),
+]
 
 
-@pytest.mark.parametrize("steps", [True, 1.0, "1", None, NAN])
-def test_steps_that_are_not_an_integer(steps):
-    with pytest.raises(TypeError, match=rf"^stages\[1\] = .*: steps = {steps!r} must be an integer"):
-        StagedCurve([(5,), (steps, 0.5)])
-
-
-def test_negative_steps():
-    with pytest.raises(ValueError, match=r"^stages\[1\] = \(-1, 0\.5\): steps = -1 must be at least 0"):
-        StagedCurve([(5,), (-1, 0.5)])
-
-
-@pytest.mark.parametrize("level", [-0.1, 1.0000000000000002, 2, NAN, INF])
-def test_levels_out_of_range(level):
-    with pytest.raises(ValueError, match=rf"^stages\[0\] = .*: to = {level!r} must"):
-        StagedCurve([(5, level)])
-    with pytest.raises(ValueError, match=rf"^start = {level!r} must"):
-        StagedCurve([(5, 1)], start=level)
-
-
-@pytest.mark.parametrize("level", [True, "0.5", 0j, [0.5]])
-def test_levels_that_are_no_numbers(level):
-    with pytest.raises(TypeError, match=r"^stages\[0\] = .*: to = .* must be a number"):
-        StagedCurve([(5, level)])
-    with pytest.raises(TypeError, match=r"^start = .* must be a number"):
-        StagedCurve([(5, 1)], start=level)
-
-
-@pytest.mark.parametrize(
-    "stage", [(5, 0.5, "sqrt"), (5, None, "Linear"), (0, 0.5, None), (5, 0.5, ["cosine"])]
-)
-def test_a_shape_is_checked_where_it_is_not_used_too(stage):
-    with pytest.raises(ValueError, match=r"^stages\[0\] = .*: shape = .* must be one of 'linear', 'cosine'"):
-        StagedCurve([stage])
-
-
-@pytest.mark.parametrize(
-    "stages", [[], [(0, 1.0)], [(0, 0.5), (0, 1.0)], [(MAX_STEP,), (1,)], [(10**30,)]], ids=str
-)
-def test_a_number_of_steps_in_all_that_is_out_of_range(stages):
-    total = sum(steps for steps, *_ in stages)
-    with pytest.raises(ValueError, match=rf"^stages last {total} steps; .*{MAX_STEP}"):
-        StagedCurve(stages)
-
-
-@pytest.mark.parametrize(
-    ("stages", "start"),
-    [([(5, 0, "exponential")], 1), ([(5, 0.5, "exponential")], 0), ([(5, 0, "exponential")], 0)],
-)
-def test_an_exponential_from_or_to_zero(stages, start):
-    with pytest.raises(ValueError, match=r"^stages\[0\]: an exponential stage from or to 0"):
+@pytest.mark.parametrize(("error", "stages", "start", "message"), REFUSED, ids=str)
+def test_what_is_refused(error, stages, start, message):
+    with pytest.raises(error, match=f"^{message}"):
         StagedCurve(stages, start=start)
 
 
