@@ -24,7 +24,7 @@ MOST_VALUES = 2**20
 """A clock of samples or tokens keeps up to this many learning rates on the device: 4 MiB."""
 
 # The host also looks at the clock this many updates after a start, to notice the end of a short curve.
-_FIRST_LOOKS = frozenset({16, 32, 64, 128, 256, 512})
+_FIRST_LOOKS = (16, 32, 64, 128, 256, 512)
 
 
 class Counts(NamedTuple):
@@ -114,8 +114,6 @@ class Clock:
         self._hold = Hold(rules, self.curves[0], device) if rules else None
         self._multipliers = Multipliers(self.curves)
         self._last_silent = last_silent_step(self.curves)
-        self._updates = 0
-        self._looks = _FIRST_LOOKS
         self._is_copying = False
         self.set(Counts(initial_updates, 0, initial_updates, initial_updates), peaks, starts(rules))
 
@@ -137,7 +135,7 @@ class Clock:
         """Take other peaks from the next update on, in the same tensors."""
         self.peaks = list(peaks)
         self._write_window()
-        self._updates, self._looks = 0, _FIRST_LOOKS
+        self._updates, self._next_look, self._looks = 0, 0, _FIRST_LOOKS
 
     def read_counts(self) -> Counts:
         """Synchronizes with the device."""
@@ -155,19 +153,25 @@ class Clock:
 
     def prepare(self) -> None:
         """Called before each update, outside any captured graph."""
+        if self._updates == self._next_look:
+            self._look()
+        self._updates += 1
+
+    def _look(self) -> None:
+        """Start a copy, with a move of the window after an interval; or see if the last copy has arrived."""
         if self._updates == self._interval:
             if self.unit is None:
                 self._write_window()
             else:
                 self._start_copy()
-            self._updates = 0  # last, so that an interrupted move is made again
-            self._looks = frozenset()
+            self._updates, self._looks = 0, ()  # last, so that an interrupted move is made again
         elif self._updates in self._looks:
             self._start_copy()
         if self._is_copying and (self._copied is None or self._copied.query()):
             self._is_copying = False
             self._check_end(int(self._seen[2]))
-        self._updates += 1
+        later = [look for look in (*self._looks, self._interval) if look > self._updates]
+        self._next_look = self._updates + 1 if self._is_copying else min(later)
 
     def fill_rates(self) -> None:
         """Write the learning rates of this update into `rates`."""
