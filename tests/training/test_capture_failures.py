@@ -173,15 +173,16 @@ def test_streams_are_in_order_after_a_warm_up_that_failed(
 
 
 def test_settings_that_no_graph_can_have_change_nothing(kept: list[Tensor]) -> None:
-    step, eager = step_of(), step_of()
+    step, eager = step_of("sgd"), step_of("sgd")
     assert same(train(step, batches(2)), train(eager, batches(2)))
     capture(step)
     group = step.optimizer.param_groups[0]
-    for _ in range(2):
-        group["fused"] = False
-        with pytest.raises(ValueError, match=r"cuda_graph=True needs .* fused=\[False\]"):
+    for name, other in (("fused", False), ("capturable", False), ("fused", False)):
+        before = group.get(name, True)
+        group[name] = other
+        with pytest.raises(ValueError, match=f"cuda_graph=True needs .* {name}="):
             step(batches(1)[0])
-        group["fused"] = True
+        group[name] = before
         assert same(train(step, batches(1)), train(eager, batches(1)))
         assert step._steppers.steady
 
@@ -192,7 +193,7 @@ def test_a_failed_capture_leaves_no_partial_update(kept: list[Tensor]) -> None:
     def fail(*_: Any) -> None:
         raise _OfTheUser
 
-    step, eager, (batch,) = step_of(), step_of(), batches(1)
+    step, eager, (batch,) = step_of("sgd"), step_of("sgd"), batches(1)
     capture(step)
     assert same(train(step, [batch] * WARM_UPS), train(eager, [batch] * WARM_UPS))
     hook = step.optimizer.register_step_pre_hook(fail)

@@ -140,9 +140,7 @@ class OptimizerSteppers:
             )
         if present != self._parameters:
             raise ValueError("the optimizer has other parameters than those that the step was built for")
-        if self._cuda_graph:
-            for optimizer in self._optimizers:
-                check_capturable(optimizer, optimizer.param_groups)
+        self._check_capturable()
         self._steppers: list[OptimizerStepper] = []
         self._lists: list[tuple[Optimizer, list[dict[str, Any]]]] = []
         self._groups: list[_AttachedGroup] = []
@@ -194,7 +192,12 @@ class OptimizerSteppers:
         for attributes, step in self._steps:
             if attributes.get("step") is not step:
                 return self.attach()
-        return None
+        return self._check_capturable()
+
+    def _check_capturable(self) -> None:
+        if self._cuda_graph:
+            for optimizer in self._optimizers:
+                check_capturable(optimizer, optimizer.param_groups)
 
     def _present_parameters(self) -> list[list[int]]:
         return [list(map(id, group["params"])) for group in all_groups(self._optimizers)]
