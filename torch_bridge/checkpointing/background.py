@@ -1,4 +1,4 @@
-"""Work in a thread beside the program, one piece at a time. Its error is never lost."""
+"""Run one background task at a time and re-raise its errors."""
 
 import atexit
 import os
@@ -12,7 +12,7 @@ _by_name: "dict[str, Background]" = {}
 
 
 class Background:
-    """Work in a thread. At the program's end it is waited for.
+    """A task in a thread. The program waits for it before it ends.
 
     >>> background, done = Background.of("a folder"), []
     >>> background.start(lambda: done.append(1))
@@ -33,7 +33,7 @@ class Background:
 
     @classmethod
     def of(cls, name: str) -> "Background":
-        """The program's one background of this name."""
+        """Return the program's one background of this name."""
         return _by_name.setdefault(name, cls())
 
     @property
@@ -42,7 +42,7 @@ class Background:
         return self._pending is None
 
     def start(self, work: Callable[[], object]) -> None:
-        """Start the work in a thread. Work that was started before must be finished."""
+        """Start a task in a thread, after `finish` of the one before."""
         self._pending = pending = Future[None]()
         try:
             Thread(target=_run, args=(pending, work)).start()
@@ -52,7 +52,7 @@ class Background:
             raise
 
     def finish(self) -> None:
-        """Wait for the work that was started, and raise its error, once."""
+        """Wait for the task that was started, and raise its error, once."""
         if self._pending is not None:
             error = self._pending.exception()
             self._pending = None

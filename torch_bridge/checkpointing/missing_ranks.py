@@ -1,4 +1,4 @@
-"""A call that every rank has to make: while it waits for ranks that have not made it, it names them."""
+"""Name the ranks that have not made a call that every rank has to make."""
 
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -15,10 +15,10 @@ _calls = count(1)
 
 @contextmanager
 def named_when_missing(call: str, warn: Callable[[str], None]) -> Generator[None]:
-    """While this waits for the other ranks, warn after ten seconds of those that are not there.
+    """Warn of the ranks that are still missing after ten seconds in this context.
 
     Args:
-        call: What every rank has to call.
+        call: The name of the call.
         warn: Warns at the user's line.
 
     Warns:
