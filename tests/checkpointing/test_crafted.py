@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from safetensors.torch import save_file
 from support.checkpoints import Part, same, state_of
@@ -183,6 +183,8 @@ def test_any_json_is_refused_or_loaded(folder: Path) -> None:
     )
 
     @examples(60)
+    @example({"$": "array", "dtype": None, "content": None, "shape": None})
+    @example({"$": "float", "bits": "00"})
     @given(values)
     def load(state: Any) -> None:
         _crafted(folder, lambda record: record["parts"]["part"].update(state=state))

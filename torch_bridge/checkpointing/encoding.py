@@ -91,7 +91,7 @@ def decode(name: str, structure: Any, make: MakeTensor) -> Any:
         return {key: decode(f"{name}.{key}", value, make) for key, value in encoded.items()}
     try:
         return _decode_tagged(name, encoded, make)
-    except (KeyError, TypeError, RuntimeError) as error:
+    except (LookupError, TypeError, AttributeError, ArithmeticError, RuntimeError, struct.error) as error:
         raise ValueError(f"{encoded.get(_TAG)!r} can't be read: {type(error).__name__}: {error}") from error
 
 
