@@ -7,6 +7,8 @@ import sys
 import pytest
 from support.programs import EXAMPLES
 
+pytestmark = pytest.mark.slow
+
 SCRIPTS = sorted(file.name for file in EXAMPLES.glob("*.py") if "import program" in file.read_text("utf-8"))
 INTERRUPTED = "import os, signal; os.kill(os.getpid(), signal.SIGINT)"
 PRINTING = """
