@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from plateau_jax import PlateauCurve
-from torch_bridge import TrainStep
+from torch_bridge import TrainStep, lambda_lr
 
 CURVE = PlateauCurve(40, warmup_steps=4, plateaus=[(20, 30)], min_lr_ratio=0.1, init_lr_ratio=0.5)
 
@@ -143,6 +143,44 @@ def step_of(
     model = Net() if model is None else model
     optimizer = optimizer_of(name, model) if optimizer is None else optimizer
     return TrainStep(model, optimizer, loss_fn, curve, **options)
+
+
+def by_hand(
+    model: nn.Module,
+    optimizers: Sequence[Optimizer],
+    updates: Sequence[Sequence[Any]],
+    max_norm: float | None = None,
+    loss_fn: Callable[..., Tensor] = mean_loss,
+    skips: Iterable[int] = (),
+) -> list[tuple[Tensor, ...]]:
+    """The plain loop, without the updates to skip: learning rates, loss and norm; of a skipped one the rates.
+
+    A fused optimizer gets its learning rate as a tensor.
+    """
+    groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+    for group in groups:
+        if group.get("fused"):
+            group["lr"] = torch.tensor(group["lr"])
+    schedulers = [lambda_lr(optimizer, CURVE) for optimizer in optimizers]
+    results: list[tuple[Tensor, ...]] = []
+    for number, micro_batches in enumerate(updates):
+        rates = torch.tensor([float(group["lr"]) for group in groups])
+        if number in skips:
+            results.append((rates,))
+            continue
+        model.zero_grad()
+        total = torch.zeros(())
+        for batch in micro_batches:
+            loss = loss_fn(model, batch) / len(micro_batches)
+            loss.backward()
+            total = total + loss.detach()
+        parameters = [parameter for group in groups for parameter in group["params"]]
+        norm = nn.utils.clip_grad_norm_(parameters, float("inf") if max_norm is None else max_norm)
+        for optimizer, scheduler in zip(optimizers, schedulers, strict=True):
+            optimizer.step()
+            scheduler.step()
+        results.append((rates, total, norm))
+    return results
 
 
 def rates_of(step: TrainStep, applied: int) -> np.ndarray:

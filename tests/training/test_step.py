@@ -1,6 +1,6 @@
 """The training step's numbers: the bits of the loop written by hand, however a batch is split."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,12 +10,11 @@ from hypothesis import strategies as st
 from support.examples import examples
 from support.training import (
     CURVE,
-    FUSED,
     OPTIMIZERS,
-    OTHERS,
     Batch,
     Net,
     batches,
+    by_hand,
     device_pair_loss,
     mean_loss,
     optimizer_of,
@@ -27,37 +26,8 @@ from support.training import (
     train,
 )
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
 from torch_bridge import TrainStep, lambda_lr
-
-
-def by_hand(
-    model: nn.Module,
-    optimizer: Optimizer,
-    updates: Sequence[Sequence[Batch]],
-    max_norm: float | None = None,
-    loss_fn: Callable[..., Tensor] = mean_loss,
-) -> list[tuple[Tensor, Tensor]]:
-    """The plain loop; a fused optimizer gets its rate as a tensor. Returns losses and norms."""
-    if all(group.get("fused") for group in optimizer.param_groups):
-        for group in optimizer.param_groups:
-            group["lr"] = torch.tensor(group["lr"])
-    scheduler = lambda_lr(optimizer, CURVE)
-    results = []
-    for micro_batches in updates:
-        optimizer.zero_grad()
-        total = torch.zeros(())
-        for batch in micro_batches:
-            loss = loss_fn(model, batch) / len(micro_batches)
-            loss.backward()
-            total = total + loss.detach()
-        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-        norm = nn.utils.clip_grad_norm_(parameters, float("inf") if max_norm is None else max_norm)
-        optimizer.step()
-        scheduler.step()
-        results.append((total, norm))
-    return results
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
@@ -67,15 +37,16 @@ def test_the_bits_of_the_loop_by_hand(name: str, pieces: int, max_norm: float | 
     updates = [data[start : start + pieces] for start in range(0, len(data), pieces)]
     model, own = Net(), Net()
     optimizer = optimizer_of(name, model)
-    expected = by_hand(model, optimizer, updates, max_norm)
-
+    expected = by_hand(model, [optimizer], updates, max_norm)
     own_optimizer = optimizer_of(name, own)
     step = TrainStep(own, own_optimizer, mean_loss, CURVE, max_norm=max_norm)
-    for micro_batches, (loss, norm) in zip(updates, expected, strict=True):
-        result = step(*micro_batches)
-        assert same((result.loss, result.grad_norm), (loss, norm))
+    results = [step(*micro_batches) for micro_batches in updates]
+    assert same([(result.lr, result.loss, result.grad_norm) for result in results], expected)
     assert same(own.state_dict(), model.state_dict())
     assert same(own_optimizer.state_dict()["state"], optimizer.state_dict()["state"])
+    for group, other in zip(own_optimizer.param_groups, optimizer.param_groups, strict=True):
+        assert all(group[key] == other[key] for key in group.keys() - {"lr", "params"})
+    assert all(parameter.grad is None for parameter in own.parameters())
 
 
 class _Mixed(nn.Module):
@@ -114,9 +85,9 @@ def test_groups_and_parameters_of_every_kind(name: str, dtype: torch.dtype, max_
     model, own = _Mixed(dtype), _Mixed(dtype)
     optimizer, own_optimizer = (kind(module.groups(), **options) for module in (model, own))
     data = batches(25)
-    expected = by_hand(model, optimizer, [[batch] for batch in data], max_norm, loss_fn)
+    expected = by_hand(model, [optimizer], [[batch] for batch in data], max_norm, loss_fn)
     results = train(TrainStep(own, own_optimizer, loss_fn, CURVE, max_norm=max_norm), data)
-    assert same([(result.loss, result.grad_norm) for result in results], expected)
+    assert same([(result.lr, result.loss, result.grad_norm) for result in results], expected)
     assert same(own.state_dict(), model.state_dict())
     assert same(own_optimizer.state_dict()["state"], optimizer.state_dict()["state"])
     assert same(own.left_out.weight, _Mixed(dtype).left_out.weight)
@@ -158,16 +129,11 @@ def test_complex_parameters() -> None:
         return model(batch).square().mean()
 
     model, own = Spectral(), Spectral()
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
-    scheduler = lambda_lr(optimizer, CURVE)
-    step = TrainStep(own, torch.optim.Adam(own.parameters(), lr=0.1), loss_fn, CURVE, max_norm=0.1)
-    for batch in torch.randn(9, 4, 3):
-        optimizer.zero_grad()
-        loss_fn(model, batch).backward()
-        norm = nn.utils.clip_grad_norm_(model.parameters(), 0.1)
-        optimizer.step()
-        scheduler.step()
-        torch.testing.assert_close(step(batch).grad_norm, norm)
+    optimizers = [torch.optim.Adam(each.parameters(), lr=0.1) for each in (model, own)]
+    data = torch.randn(9, 4, 3)
+    expected = by_hand(model, optimizers[:1], [[batch] for batch in data], 0.1, loss_fn)
+    results = train(TrainStep(own, optimizers[1], loss_fn, CURVE, max_norm=0.1), data)
+    torch.testing.assert_close([(result.lr, result.loss, result.grad_norm) for result in results], expected)
     torch.testing.assert_close(own.state_dict(), model.state_dict())
 
 
@@ -211,38 +177,15 @@ def test_no_result_is_overwritten() -> None:
 
 def test_gradients_from_before_do_not_count() -> None:
     (batch,) = batches(1)
-    model = Net()
-    mean_loss(model, spoiled(batch)).backward()
-    step, clean = step_of(model=model), step_of()
-    for _ in range(2):
-        assert same(step(batch), clean(batch))
-        mean_loss(model, batch).backward()
-
-
-def test_fewer_parameters_than_the_model() -> None:
-    model, (batch,) = Net(), batches(1)
-    optimizer = torch.optim.AdamW(model.last.parameters(), lr=0.1, fused=True)
-    before = model.first.weight.clone()
-    result = TrainStep(model, optimizer, mean_loss, CURVE)(batch)
-    mean_loss(reference := Net(), batch).backward()
-    norm = torch.stack([p.grad.norm() for p in reference.last.parameters()]).norm()
-    torch.testing.assert_close(result.grad_norm, norm)
-    assert same(model.first.weight, before)
-    assert all(parameter.grad is None for parameter in model.parameters())
-
-
-@pytest.mark.parametrize("name", [*FUSED, *OTHERS])
-def test_an_optimizer_with_hyperparameters_as_built(name: str) -> None:
-    model = Net()
-    optimizer = optimizer_of(name, model)
-    before = [
-        {key: value for key, value in group.items() if key not in ("lr", "params", "initial_lr")}
-        for group in optimizer.param_groups
-    ]
-    train(TrainStep(model, optimizer, mean_loss, CURVE), batches(3))
-    after = [
-        {key: value for key, value in group.items() if key not in ("lr", "params", "initial_lr")}
-        for group in optimizer.param_groups
-    ]
-    assert before == after
-    assert all(parameter.grad is None for parameter in model.parameters())
+    for part in ("first", "last"):  # the rest of the model is not in the optimizer
+        steps = []
+        for _ in range(2):
+            model = Net()
+            parameters = getattr(model, part).parameters()
+            steps.append(step_of(model=model, optimizer=torch.optim.AdamW(parameters, lr=0.1, fused=True)))
+        step, clean = steps
+        mean_loss(step.model, spoiled(batch)).backward()
+        for _ in range(2):
+            assert same(step(batch), clean(batch))
+            assert all(parameter.grad is None for parameter in step.model.parameters())
+            mean_loss(step.model, batch).backward()

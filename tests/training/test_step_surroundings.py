@@ -123,15 +123,6 @@ def test_subclasses_of_tensors() -> None:
     assert same(one.state_dict(), other.state_dict())
 
 
-def test_gradients_of_the_models_other_parameters_are_cleared() -> None:
-    model = Net()
-    step = step_of(model=model, optimizer=torch.optim.AdamW(model.last.parameters(), lr=0.1, fused=True))
-    (batch,) = batches(1)
-    mean_loss(model, batch).backward()
-    step(batch)
-    assert all(parameter.grad is None for parameter in model.parameters())
-
-
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 @pytest.mark.parametrize("name", ["adamw", "momentum", "plain adam"])
 def test_a_state_that_is_taken_writes_nothing(name: str, precision: str) -> None:
