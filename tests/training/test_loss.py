@@ -18,13 +18,10 @@ _x = torch.ones((), requires_grad=True)
     [
         1.0,
         None,
-        "loss",
         {"loss": _x},
         (_x,),
         (_x, 1, 2),
-        (1.0, 2),
         (_x, "1"),
-        (_x, None),
         (_x, True),
         (None, 1),
     ],
@@ -64,9 +61,10 @@ def test_something_else_than_a_weight_is_told_what_a_pair_means(weight: Any) -> 
     assert len(str(caught.value)) < 500
 
 
-@pytest.mark.parametrize(
-    "weight", [3, 2.5, np.float64(2.5), torch.tensor(3), torch.tensor(2.5), torch.tensor(True)]
-)
+_TENSORS = [torch.tensor(3), torch.tensor(2.5), torch.tensor(True)]
+
+
+@pytest.mark.parametrize("weight", [3, 2.5, np.int64(3), np.float32(2.5), np.float64(2.5), *_TENSORS])
 @pytest.mark.parametrize("pair", [tuple, list])
 def test_weights_that_are_taken(weight: Any, pair: Any) -> None:
     loss = as_loss(pair([_x, weight]))

@@ -16,7 +16,6 @@ from support.training import (
     Net,
     batches,
     contents,
-    device_pair_loss,
     mean_loss,
     optimizer_of,
     pair_loss,
@@ -39,17 +38,12 @@ def _saved(value: Any) -> None:
     [
         ({"precision": "tf32"}, ValueError, "precision = 'tf32'"),
         ({"on_nonfinite": "stop"}, ValueError, "on_nonfinite = 'stop'"),
-        ({"on_nonfinite": None}, ValueError, "on_nonfinite = None"),
         ({"max_norm": 0}, ValueError, "max_norm = 0"),
-        ({"max_norm": -1.0}, ValueError, r"max_norm = -1\.0"),
         ({"max_norm": float("nan")}, ValueError, "max_norm = nan"),
-        ({"max_norm": "1"}, TypeError, "max_norm = '1'"),
         ({"max_norm": True}, TypeError, "max_norm = True"),
         ({"loss_fn": None}, TypeError, "loss_fn = None must be callable"),
-        ({"curve": 0.1}, TypeError, "curve = 0.1 must be a Curve"),
         pytest.param({"curve": lambda step: 0.1}, TypeError, "must be a Curve", id="a function"),
         ({"curve": [CURVE, CURVE]}, ValueError, "2 curves; the optimizer has 1"),
-        ({"curve": []}, ValueError, "0 curves; the optimizer has 1"),
         ({"carry": 3}, TypeError, "carry = 3"),
         ({"cuda_graph": True}, ValueError, "cuda_graph=True .* CUDA"),
     ],
@@ -78,37 +72,21 @@ def test_fp16_parameters_under_fp16() -> None:
         TrainStep(model, optimizer_of("adamw", model), mean_loss, CURVE, precision="fp16")
 
 
-def test_an_optimizer_of_another_model_and_a_closure() -> None:
-    with pytest.raises(ValueError, match="not the model's"):
-        TrainStep(Net(), optimizer_of("adamw", Net()), mean_loss, CURVE)
-    model = Net()
-    with pytest.raises(TypeError, match="LBFGS needs a closure"):
-        TrainStep(model, torch.optim.LBFGS(model.parameters()), mean_loss, CURVE)
-
-
 @pytest.mark.parametrize(
     ("value", "error"),
     [
-        (lambda loss: loss.item(), TypeError),
         (lambda loss: None, TypeError),
-        (lambda loss: {"loss": loss}, TypeError),
-        (lambda loss: (loss, 1, 2), TypeError),
-        (lambda loss: (loss, "1"), TypeError),
-        (lambda loss: loss.view(1), ValueError),
         (lambda loss: loss.expand(3), ValueError),
-        (lambda loss: (loss.expand(3), 3), ValueError),
-        (lambda loss: (loss, torch.ones(2)), ValueError),
         (lambda loss: (loss, -1), ValueError),
-        (lambda loss: (loss, 0), ValueError),
-        (lambda loss: (loss, 0.0), ValueError),
         (lambda loss: loss.detach(), ValueError),
+        (lambda loss: {}["missing"], KeyError),
     ],
 )
 @pytest.mark.parametrize("pieces", [1, 3])
 def test_a_loss_that_is_refused_changes_nothing(value: Any, error: type[Exception], pieces: int) -> None:
     def loss_fn(model: nn.Module, batch: Any) -> Any:
         loss = mean_loss(model, batch)
-        return value(loss) if bad else loss
+        return value(loss) if bad and batch is data[-1] else loss
 
     bad, data = False, batches(pieces)
     step, straight = step_of(loss_fn=loss_fn), step_of()
@@ -143,15 +121,6 @@ def test_no_micro_batch() -> None:
         step_of()()
 
 
-def test_failing_calls_do_not_move_the_clock() -> None:
-    step = step_of(loss_fn=lambda model, batch: mean_loss(model, batch))
-    (batch,) = batches(1)
-    for applied in range(5):
-        with pytest.raises(TypeError):
-            step(None)
-        assert step(batch).lr.item() == float(CURVE(applied) * np.float32(0.01))
-
-
 def test_numbers_of_numpy_are_numbers() -> None:
     data = batches(5)
     for norm in (np.float32(0.25), np.float64(0.25)):
@@ -159,39 +128,27 @@ def test_numbers_of_numpy_are_numbers() -> None:
         assert same(train(step, data), train(plain, data))
 
 
-@pytest.mark.parametrize("kind", [np.int64, np.float32, np.float64])
-def test_numbers_of_numpy_are_weights(kind: Any) -> None:
-    def loss_fn(model: nn.Module, batch: Any) -> Any:
-        total, weight = pair_loss(model, batch)
-        return total, kind(weight)
-
-    data = batches(6)
-    for pieces in (data[:1], data[:3]):
-        assert same(step_of(loss_fn=loss_fn)(*pieces), step_of(loss_fn=pair_loss)(*pieces))
-
-
 @pytest.mark.parametrize("name", ["adamw", "rmsprop"])
 @pytest.mark.parametrize(
-    "change",
+    ("change", "message"),
     [
-        lambda params: params.append(torch.nn.Parameter(torch.ones(1))),
-        lambda params: params.pop(),
-        lambda params: [*params[:-1], torch.nn.Parameter(torch.ones(1))],
+        (lambda optimizer, more: optimizer.param_groups[0]["params"].append(more), "other parameters"),
+        (lambda optimizer, more: optimizer.param_groups[0]["params"].pop(), "other parameters"),
+        (lambda optimizer, more: optimizer.param_groups[0].update(params=[more]), "other parameters"),
+        (lambda optimizer, more: optimizer.add_param_group({"params": more}), "has 2 parameter groups"),
     ],
-    ids=["a parameter more", "a parameter less", "another list"],
+    ids=["a parameter more", "a parameter less", "another list", "a group more"],
 )
-def test_parameters_that_are_no_longer_the_same(name: str, change: Any) -> None:
+def test_parameters_that_are_no_longer_the_same(name: str, change: Any, message: str) -> None:
     step, (batch,) = step_of(name), batches(1)
     step(batch)
-    before, group = contents(step), step.optimizer.param_groups[0]
-    params = list(group["params"])
-    changed = change(group["params"])
-    if isinstance(changed, list):
-        group["params"] = changed
+    before, params = contents(step), list(step.optimizer.param_groups[0]["params"])
+    change(step.optimizer, nn.Parameter(torch.ones(1)))
     for _ in range(2):
-        with pytest.raises(ValueError, match="other parameters than those that the step was built for"):
+        with pytest.raises(ValueError, match=f"{message}.* the step was built for"):
             step(batch)
-    group["params"] = params
+    del step.optimizer.param_groups[1:]
+    step.optimizer.param_groups[0]["params"] = params
     assert same(contents(step), before)
     assert step(batch).applied == 2
 
@@ -208,24 +165,6 @@ def test_the_arguments_are_shown_as_they_are_given() -> None:
     assert shown["precision"].default == "fp32"
     with pytest.raises(TypeError, match="'applied'"):
         step_of(applied=3)
-
-
-def test_a_parameter_group_that_came_later() -> None:
-    model, (batch,) = Net(), batches(1)
-    optimizer = torch.optim.AdamW(model.first.parameters(), lr=0.01, fused=True)
-    step = TrainStep(model, optimizer, mean_loss, CURVE)
-    step(batch)
-    optimizer.add_param_group({"params": model.last.parameters()})
-    before = contents(step)
-    for _ in range(2):
-        with pytest.raises(ValueError, match="has 2 parameter groups; the step was built for 1"):
-            step(batch)
-    assert same(contents(step), before)
-
-
-def test_weights_on_the_device_are_no_reason_to_refuse() -> None:
-    (batch,) = batches(1)
-    assert step_of(loss_fn=device_pair_loss)(batch).applied == 1
 
 
 def test_a_loss_outside_of_autograd() -> None:
