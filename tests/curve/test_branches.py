@@ -57,7 +57,7 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("error", "call", "message"), REFUSED, ids=str)
+@pytest.mark.parametrize(("error", "call", "message"), REFUSED)
 def test_what_is_refused(error, call, message):
     with pytest.raises(error, match=f"^{re.escape(message)}"):
         call()
