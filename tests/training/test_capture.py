@@ -7,10 +7,12 @@ import numpy as np
 import pytest
 import torch
 from support.graphs import WARM_UPS, FakeGraph, Sums, capture, graphs_for, without_cuda
-from support.training import CURVE, Net, batches, mean_loss, optimizer_of, same, spoiled
+from support.held import CURVE as HELD_CURVE
+from support.held import PATIENT
+from support.training import batches, same, spoiled, step_of
 from torch import Tensor
 
-from torch_bridge import TrainStep
+from plateau_jax import HoldBelow
 
 _MOST_GRAPHS, _MOST_SHAPES = 8, 64
 
@@ -167,14 +169,10 @@ def test_a_result_is_not_overwritten(kept: list[Tensor]) -> None:
     assert len({part.data_ptr() for result in results for part in result}) == 14
 
 
-def test_a_whole_training_step(kept: list[Tensor]) -> None:
+@pytest.mark.parametrize("hold", [None, PATIENT, HoldBelow(0.9, 3, every=2), [PATIENT, HoldBelow(0.9, 3)]])
+def test_a_whole_training_step(kept: list[Tensor], hold: Any) -> None:
     """Captured and replayed, optimizer, clock, skips and all, it gives the bits of the eager one."""
-
-    def build() -> TrainStep:
-        model = Net()
-        return TrainStep(model, optimizer_of("momentum", model), mean_loss, CURVE, max_norm=0.5)
-
-    captured, eager = build(), build()
+    captured, eager = (step_of("momentum", curve=HELD_CURVE, hold=hold, max_norm=0.5) for _ in range(2))
     capture(captured)
     data = [*batches(20), *batches(20, rows=7, seed=1)]
     for number, batch in enumerate(data):
@@ -182,6 +180,8 @@ def test_a_whole_training_step(kept: list[Tensor]) -> None:
             state = captured.optimizer.state_dict()["state"].values()
             kept += [*captured.model.parameters(), *(row["momentum_buffer"] for row in state)]
             kept += [captured._clock._numbers, captured._clock.rates]
+            if captured._clock._hold is not None:
+                kept += [tensor for pair in captured._clock._hold._memory for tensor in pair]
         chosen = spoiled(batch) if number % 5 == 0 else batch
         assert same(captured(chosen), eager(chosen))
     assert FakeGraph.captures == 2

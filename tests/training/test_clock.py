@@ -90,17 +90,6 @@ def test_it_reads_nothing_and_keeps_its_tensors() -> None:
     assert places == [value.data_ptr() for value in vars(clock).values() if isinstance(value, torch.Tensor)]
 
 
-def test_a_clock_whose_copy_blocked_would_be_seen() -> None:
-    class Blocking(Clock):
-        def _write_window(self) -> None:
-            super()._write_window()
-            self._seen_numbers.copy_(self._numbers)
-
-    with patch.object(clock_module, "INTERVAL", 4):
-        clock = Blocking([PlateauCurve(9)], [1.0], _CPU)
-        assert reads_of(lambda: _run_quietly(clock, 5), _host_buffers(clock)) == 1
-
-
 @given(skip_patterns(80), st.integers(1, 9), st.integers(0, 1000))
 def test_the_window_begins_at_the_count_asked_for_a_move_before(
     skips: list[bool], interval: int, begin: int

@@ -99,9 +99,3 @@ def test_a_fresh_optimizer_has_its_peaks_in_its_groups(kind: Any) -> None:
     groups = [{"params": model.first.parameters(), "lr": 0.02}, {"params": model.last.parameters()}]
     step = TrainStep(model, kind(groups, lr=0.01), mean_loss, CURVE, initial_updates=3)
     assert step(batch).lr.tolist() == pytest.approx([CURVE(3) * 0.02, CURVE(3) * 0.01])
-
-
-@pytest.mark.parametrize(("updates", "error"), [(-1, ValueError), (1.5, TypeError), ("2", TypeError)])
-def test_a_bad_count(updates: Any, error: type[Exception]) -> None:
-    with pytest.raises(error, match="initial_updates"):
-        step_of(initial_updates=updates)

@@ -23,7 +23,6 @@ from torch import nn
 
 from plateau_jax import PlateauCurve
 from torch_bridge import TrainStep, lambda_lr
-from torch_bridge.training.precision import Precision
 
 _CPU = torch.device("cpu")
 
@@ -133,12 +132,6 @@ def test_a_small_problem_is_learned_as_in_fp32(name: str, precision: str) -> Non
         losses[chosen] = results[-1].loss.item()
         assert losses[chosen] < 0.5 * results[0].loss.item()
     assert losses[precision] == pytest.approx(losses["fp32"], rel=0.05)
-
-
-@pytest.mark.parametrize("precision", ["fp64", "", "FP32", None, torch.float16, 16], ids=repr)
-def test_an_unknown_precision(precision: Any) -> None:
-    with pytest.raises(ValueError, match=r"precision = .* must be one of 'fp32', 'bf16', 'fp16'"):
-        Precision(precision, _CPU)
 
 
 def test_the_dtype_of_the_forward_pass() -> None:

@@ -1,5 +1,6 @@
 """A training step whose clock rules hold: its rates are those of a scheduler that is told the same losses."""
 
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 
@@ -23,6 +24,7 @@ from support.training import (
     train,
 )
 from torch import nn
+from torch._dynamo.utils import counters
 
 from plateau_jax import Curve, HoldBelow, PlateauCurve
 from torch_bridge import TrainStep, lambda_lr
@@ -138,12 +140,12 @@ def test_the_loss_of_all_micro_batches_is_the_metric() -> None:
     assert by_one.state_dict()["clock"] == step.state_dict()["clock"]
 
 
-def _with_two_optimizers(model: Net, curve: Any = CURVE, hold: Any = PATIENT) -> TrainStep:
+def _with_two_optimizers(model: Net, curve: Any = CURVE) -> TrainStep:
     optimizers = [
         torch.optim.AdamW(model.first.parameters(), lr=0.01, fused=True),
         torch.optim.NAdam(model.last.parameters(), lr=0.02),
     ]
-    return TrainStep(model, optimizers, mean_loss, curve, hold=hold)
+    return TrainStep(model, optimizers, mean_loss, curve, hold=PATIENT)
 
 
 def test_several_optimizers_have_one_clock() -> None:
@@ -156,20 +158,23 @@ def test_several_optimizers_have_one_clock() -> None:
         losses.append(result.loss.item())
 
 
-@pytest.mark.parametrize(
-    ("curve", "hold", "error", "message"),
-    [
-        ([CURVE, PlateauCurve(30)], PATIENT, ValueError, "the same curve"),
-        (PlateauCurve(30), PATIENT, ValueError, "needs a flat part"),
-        (CURVE, "wait", TypeError, "hold = 'wait' must be"),
-        (CURVE, [], ValueError, "no rule"),
-    ],
-)
-def test_what_is_refused(curve: Any, hold: Any, error: type[Exception], message: str) -> None:
+def test_several_curves_are_refused_unless_they_are_the_same() -> None:
     model = Net()
-    with pytest.raises(error, match=message):
-        _with_two_optimizers(model, curve, hold)
+    with pytest.raises(ValueError, match="the same curve"):
+        _with_two_optimizers(model, [CURVE, PlateauCurve(30)])
     _with_two_optimizers(model, [CURVE, [CURVE]])
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")
+def test_compiled_once() -> None:
+    losses = np.random.default_rng(0).choice([0.5, 0.75, 1.0], 30).tolist()
+    with patch.object(torch, "compile", partial(torch.compile, backend="aot_eager")):
+        step = step_of("adamw", loss_fn=told, curve=CURVE, hold=PATIENT, compile=True)
+        found = [int(step(torch.tensor(losses[0])).clock)]
+        graphs = counters["stats"]["unique_graphs"]
+        found += [int(step(torch.tensor(loss)).clock) for loss in losses[1:]]
+    assert found == clocks_of(PATIENT, CURVE, losses)[:-1]
+    assert counters["stats"]["unique_graphs"] == graphs
 
 
 def test_another_default_device_changes_nothing() -> None:

@@ -25,8 +25,11 @@ from support.training import (
 )
 from torch import nn
 
+from plateau_jax import HoldUntilFlat, PlateauCurve
 from torch_bridge import TrainStep
 from torch_bridge.training.arguments import TrainStepArguments
+
+_HOLD = HoldUntilFlat(3, limit=9)
 
 
 def _saved(value: Any) -> None:
@@ -45,6 +48,19 @@ def _saved(value: Any) -> None:
         pytest.param({"curve": lambda step: 0.1}, TypeError, "must be a Curve", id="a function"),
         ({"curve": [CURVE, CURVE]}, ValueError, "2 curves; the optimizer has 1"),
         ({"carry": 3}, TypeError, "carry = 3"),
+        ({"initial_updates": -1}, ValueError, "initial_updates"),
+        ({"initial_updates": 1.5}, TypeError, "initial_updates"),
+        ({"hold": "wait"}, TypeError, "hold = 'wait' must be"),
+        ({"hold": []}, ValueError, "no rule"),
+        ({"hold": _HOLD, "curve": PlateauCurve(30)}, ValueError, "needs a flat part"),
+        ({"hold": _HOLD, "unit": 3, "count": len}, ValueError, "unit = 3 beside hold"),
+        ({"count": len}, TypeError, "needs unit="),
+        ({"unit": 3}, TypeError, "needs count="),
+        ({"unit": 3, "count": 4}, TypeError, "needs count="),
+        ({"unit": 0, "count": len}, ValueError, "unit = 0 must lie in"),
+        ({"unit": 2.0, "count": len}, TypeError, "unit = 2.0 must be an integer"),
+        ({"unit": 2**62 + 1, "count": len}, ValueError, r"2\*\*62"),
+        ({"unit": 3, "count": len, "initial_updates": 4}, ValueError, "beside initial_updates = 4"),
         ({"cuda_graph": True}, ValueError, "cuda_graph=True .* CUDA"),
     ],
     ids=str,

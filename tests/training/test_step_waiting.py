@@ -7,6 +7,8 @@ from unittest.mock import patch
 
 import pytest
 import torch
+from support.held import CURVE as HELD_CURVE
+from support.held import PATIENT
 from support.reads import reads_of
 from support.training import (
     CURVE,
@@ -14,7 +16,6 @@ from support.training import (
     OTHERS,
     Batch,
     Net,
-    Operators,
     Recurrent,
     Tape,
     batches,
@@ -26,17 +27,18 @@ from support.training import (
     same,
     spoiled,
     step_of,
-    train,
 )
 from torch._dynamo.utils import counters
-from torch._subclasses.fake_tensor import FakeTensorMode
 
+from plateau_jax import HoldBelow
 from torch_bridge import MetricLog, TrainStep
 from torch_bridge.training import clock
 
 # Runs may go on past the end of a curve; the warning has its own tests.
 pytestmark = pytest.mark.filterwarnings("ignore:the curve has total_steps:plateau_jax.CurveWarning")
 
+_HOLDS = {"none": None, "flat": PATIENT, "both": [PATIENT, HoldBelow(0.9, 3, every=2)]}
+_EVERY_HOLD = pytest.mark.parametrize("hold", _HOLDS.values(), ids=_HOLDS)
 _LOSSES = {"mean": mean_loss, "pair": pair_loss, "device pair": device_pair_loss}
 
 
@@ -47,17 +49,19 @@ def _host_buffers(step: TrainStep) -> list[torch.Tensor]:
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
 @pytest.mark.parametrize("name", FUSED)
-def test_no_reads(name: str, precision: str) -> None:
-    data = batches(6)
+@_EVERY_HOLD
+def test_no_reads(name: str, precision: str, hold: Any) -> None:
+    data, log = batches(6), MetricLog(every=100)
     with patch.object(clock, "INTERVAL", 3):
         for loss_fn in _LOSSES.values():
-            step = step_of(name, loss_fn=loss_fn, precision=precision, max_norm=0.1)
+            options: dict[str, Any] = {"curve": HELD_CURVE, "hold": hold, "max_norm": 0.1}
+            step = step_of(name, loss_fn=loss_fn, precision=precision, **options)
             step(data[0])
 
             def run(step: TrainStep = step) -> None:
                 for batch in data:
-                    step(batch, data[1], batch)
-                    step(spoiled(batch))
+                    log(step(batch, data[1], batch))
+                    log(step(spoiled(batch)))
 
             assert reads_of(run, _host_buffers(step)) == 0
             assert int(step(data[0]).skipped) >= 6
@@ -84,7 +88,8 @@ def test_no_reads_before_the_first_update_either() -> None:
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_one_read_beyond_those_of_the_optimizer(name: str) -> None:
+@_EVERY_HOLD
+def test_one_read_beyond_those_of_the_optimizer(name: str, hold: Any) -> None:
     (batch,) = batches(1)
     model = Net()
     optimizer = optimizer_of(name, model)
@@ -95,37 +100,10 @@ def test_one_read_beyond_those_of_the_optimizer(name: str) -> None:
 
     by_hand()
     own = reads_of(by_hand)
-    step = step_of(name, max_norm=0.1)
+    step = step_of(name, curve=HELD_CURVE, hold=hold, max_norm=0.1)
     step(batch)
     assert reads_of(lambda: step(batch)) == own + 1
     assert reads_of(lambda: step(spoiled(batch))) == 1
-
-
-@pytest.mark.parametrize("name", FUSED)
-@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
-def test_a_warmed_update_on_fake_tensors(name: str, precision: str) -> None:
-    """Fake tensors have no values: a mask, `.tolist()` or `bool()` would raise."""
-    data = batches(3)
-    step = step_of(name, loss_fn=device_pair_loss, precision=precision, max_norm=0.1)
-    log = MetricLog(every=100)
-    train(step, data)
-    with FakeTensorMode(allow_non_fake_inputs=True), Operators() as operators:
-        log(step(data[0], data[1]))
-        log(step(data[2]))
-    assert operators.names
-    assert operators.reads == 0
-
-
-@pytest.mark.parametrize(("kind", "precision"), [("LSTM", "fp32"), ("GRU", "fp16")])
-@pytest.mark.parametrize("name", ["adamw", "momentum"])
-def test_a_warmed_update_with_a_carry_on_fake_tensors(name: str, kind: str, precision: str) -> None:
-    model, data = Recurrent(kind), batches(3, time=3)
-    step = step_of(name, model, carried_loss, precision=precision, carry=model.initial(), max_norm=0.1)
-    train(step, data)
-    with FakeTensorMode(allow_non_fake_inputs=True), Operators() as operators:
-        step(data[0], data[1])
-    assert operators.names
-    assert operators.reads == 0
 
 
 def _check_replayed(recorded: TrainStep, eager: TrainStep, data: list[Batch], bad: set[int]) -> None:
