@@ -150,28 +150,6 @@ def test_all_parts_or_none(tmp_path: Path) -> None:
     assert same(model.state_dict(), before)
 
 
-@pytest.mark.parametrize(
-    ("other", "message"),
-    [
-        (lambda: step_of(curve=PlateauCurve(50)), "the curves differ from step"),
-        (lambda: step_of(model=nn.Linear(3, 2)), "another model"),
-        (lambda: step_of("momentum"), "optimizer_type"),
-        (lambda: step_of(precision="bf16"), "precision"),
-    ],
-)
-def test_another_plan_is_refused(tmp_path: Path, other: Any, message: str) -> None:
-    step, log = step_of(), MetricLog()
-    for batch in batches(3):
-        log(step(batch))
-    checkpoints, refusing, fresh = Checkpoints(tmp_path), other(), MetricLog()
-    checkpoints.save(3, log=log, step=step)
-    before = refusing.state_dict()
-    with pytest.raises(ValueError, match=message):
-        checkpoints.load(log=fresh, step=refusing)
-    assert fresh.rows == []
-    assert same(refusing.state_dict(), before)
-
-
 def test_a_step_that_broke_off_can_be_loaded(tmp_path: Path) -> None:
     step, checkpoints = step_of(), Checkpoints(tmp_path)
     checkpoints.save(0, step=step)

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from support.checkpoints import Part, leftovers
+from support.checkpoints import Part
 
 from torch_bridge import Checkpoints
 
@@ -13,19 +13,6 @@ def _saved(directory: Path, counts: list[int], keep: int = 9) -> Checkpoints:
     for count in counts:
         checkpoints.save(count, part=Part(count), wait=True)
     return checkpoints
-
-
-def test_after_going_back_the_last_saved_is_loaded(tmp_path: Path) -> None:
-    checkpoints, part = _saved(tmp_path, [10, 20, 30]), Part()
-    assert checkpoints.load(part=part) == 30
-    assert checkpoints.load(10, part=part) == 10
-    checkpoints.save(15, part=Part("new"))
-    assert Checkpoints(tmp_path).load(part=part) == 15
-    assert part.state == "new"
-    assert checkpoints.counts() == [10, 15, 20, 30]
-    Checkpoints(tmp_path, keep=2).save(16, part=part, wait=True)
-    assert checkpoints.counts() == [15, 16]
-    assert leftovers(tmp_path, [15, 16]) == []
 
 
 def test_one_whose_beginning_is_damaged_may_be_the_newest(tmp_path: Path) -> None:

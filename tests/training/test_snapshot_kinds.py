@@ -2,7 +2,6 @@
 
 import copy
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,7 +21,7 @@ from support.training import (
 )
 from torch import Tensor, nn
 
-from torch_bridge import Checkpoints, TrainStep
+from torch_bridge import TrainStep
 
 
 @pytest.mark.parametrize("name", ["adamw", "momentum", "plain adam", "rmsprop"])
@@ -174,15 +173,6 @@ def test_states_in_another_dtype_than_the_parameters(kind: Any, dtype: torch.dty
 @pytest.mark.parametrize("name", ["adamw", "plain momentum", "adagrad", "plain adam"])
 def test_a_model_in_bf16(name: str) -> None:
     check_resumed(lambda: step_of(name, Net().bfloat16(), _in(torch.bfloat16)), batches(8))
-
-
-def test_a_checkpoint_of_an_optimizer_that_is_not_torchs(tmp_path: Path) -> None:
-    models = Net(), Net()
-    first, second = (step_of(optimizer=_Foreign(model.parameters()), model=model) for model in models)
-    train(first, batches(3))
-    Checkpoints(tmp_path).save(3, wait=True, step=first)
-    Checkpoints(tmp_path).load(step=second)
-    assert same(second.state_dict(), first.state_dict())
 
 
 @pytest.mark.parametrize(("one", "other"), [("adamw", {}), ("adamw", {"foreach": True}), ("momentum", {})])

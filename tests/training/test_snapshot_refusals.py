@@ -51,9 +51,7 @@ def test_state_of_another_run_is_refused(build: Callable[[], TrainStep], named: 
         step(batch)
 
 
-@pytest.mark.parametrize(
-    "state", [None, {}, [], 3, {"model": {}}, Net().state_dict()], ids=lambda s: type(s).__name__
-)
+@pytest.mark.parametrize("state", [None, [], {"model": {}}, Net().state_dict()], ids=range(4))
 def test_what_is_no_state(state: Any) -> None:
     step = step_of()
     before = step.state_dict()
@@ -71,18 +69,13 @@ def test_a_carry_of_another_shape_is_refused() -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("random", {}),
         ("random", {"cpu": torch.zeros(3, dtype=torch.uint8)}),
         ("random", {"cpu": torch.zeros(5056)}),
-        ("applied", None),
         ("applied", -5),
         ("applied", 1.0),
         ("skipped", -1),
-        ("optimizer", []),
         ("optimizer", {"param_groups": []}),
-        ("optimizer", step_of().state_dict()["optimizer"] | {"state": None}),
         ("optimizer", {"state": {}, "param_groups": [None]}),
-        ("model", None),
         ("model", {}),
         ("carry", 3),
         ("loss_scale", [1.0]),

@@ -78,15 +78,7 @@ def test_a_state_from_before_there_were_rules() -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [
-        {"clock": -1},
-        {"clock": 6},
-        {"clock": None},
-        {"clock": 1.0},
-        {"hold": None},
-        {"hold": 3},
-        {"hold": [{}]},
-    ],
+    [{"clock": -1}, {"clock": 6}, {"clock": 1.0}, {"hold": None}, {"hold": 3}, {"hold": [{}]}],
     ids=str,
 )
 def test_a_damaged_state_changes_nothing(change: dict[str, Any]) -> None:
