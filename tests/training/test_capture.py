@@ -107,6 +107,18 @@ def test_dropped_graphs_are_made_anew(kept: list[Tensor]) -> None:
     assert kept[0] == 24
 
 
+def test_nothing_is_captured_while_a_setting_changes(kept: list[Tensor]) -> None:
+    """A graph of it would be thrown away at once."""
+    step, captures = step_of(), list[int]()
+    capture(step)
+    for number in range(12):
+        step.optimizer.param_groups[0]["weight_decay"] = 0.5 / min(number + 1, 8)
+        step(*batches(1))
+        captures.append(FakeGraph.captures)
+    still_changing = 7 + WARM_UPS
+    assert captures == [0] * still_changing + [1] * (12 - still_changing)
+
+
 def test_a_batch_of_nothing_and_of_numbers(kept: list[Tensor]) -> None:
     sums = Sums(kept)
     for _ in range(6):

@@ -45,7 +45,7 @@ class Graphs:
         update: Takes the micro-batches and returns tensors, and things that are the same for each batch of a
             shape; works on the same tensors at every call.
         steppers: Of the optimizers. Graphs are captured only after an update that did not synchronize.
-        guards: Where they fail, all is captured anew.
+        guards: Where they fail, all warms up and is captured anew.
         device: The CUDA device.
     """
 
@@ -68,7 +68,7 @@ class Graphs:
         self._pool = torch.cuda.graph_pool_handle()
 
     def __call__(self, micro_batches: Sequence[Any]) -> tuple[Any, ...]:
-        if self.captured and self._guards.failed():
+        if self._warm_ups and self._guards.failed():
             self.drop()
         flat = [pytree.tree_flatten(batch) for batch in micro_batches]
         for leaf in chain.from_iterable(leaves for leaves, _ in flat):
@@ -84,9 +84,9 @@ class Graphs:
                 outputs = self._warm_up(micro_batches)
                 # An update that synchronized with the device does not count: the next one may do so again.
                 self._warm_ups[shape] = warm_ups + self._steppers.steady
+                if not self.captured:
+                    self._guards.record()  # the states that optimizers make in it are no change
                 return outputs
-            if not self.captured:
-                self._guards.record()  # optimizers made their states in the warm-up
             captured = self.captured[shape] = self._capture(flat)
         if captured.inputs:
             tensors = chain.from_iterable(_tensors(leaves).values() for leaves, _ in flat)
