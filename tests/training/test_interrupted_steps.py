@@ -1,5 +1,6 @@
 """An update that is stopped at any line took place or left everything as it was, or the next is refused."""
 
+import itertools
 import sys
 from pathlib import Path
 from types import FrameType
@@ -88,3 +89,22 @@ def test_an_update_that_is_stopped_at_any_line(kind: str, updates: int) -> None:
         assert same(contents(step), wholes[took_place]), f"at line {number}"
         assert same(step(data[updates + took_place]), results[took_place]), f"at line {number}"
     assert outcomes == {"took place", "nothing changed", "refused"}
+
+
+def test_a_new_peak_that_is_stopped_at_any_line() -> None:
+    data = batches(4)
+    state: Any = None
+    for stop_at in itertools.count(1):
+        step = step_of("adamw")
+        train(step, data[:3])
+        state = state or step.state_dict()
+        try:
+            with _Lines(stop_at):
+                step.set_peak(0.25)
+        except _Stop:
+            if step._steppers.is_partial:
+                step.load_state_dict(state)
+        else:
+            break
+        peak = step.state_dict()["optimizer"]["param_groups"][0]["initial_lr"]
+        assert step(data[3]).lr.item() == torch.tensor(CURVE(3) * peak).item(), f"at line {stop_at}"

@@ -212,8 +212,11 @@ class TrainStep:
         """
         peaks = given_peaks(peak, len(self._clock.peaks))
         self._steppers.prepare()
+        was_partial = self._steppers.is_partial
+        self._steppers.is_partial = True  # until the window on the device has the new peaks too
         self._clock.set_peaks(peaks)
         self._steppers.write_peaks()
+        self._steppers.is_partial = was_partial
 
     def _reattach(self) -> None:
         """Take what a load has put in place of the optimizers' groups and states."""
