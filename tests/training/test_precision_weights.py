@@ -95,6 +95,22 @@ def test_the_divisor_is_resumed(before: list[float], at: int) -> None:
     assert same(second.state_dict(), straight.state_dict())
 
 
+def test_an_update_that_fails_leaves_no_divisor() -> None:
+    def loss_fn(model: nn.Module, batch: Any) -> Any:
+        if batch is None:
+            raise ZeroDivisionError
+        return _weighed_loss(model, batch)
+
+    one, other = (step_of("sgd", loss_fn=loss_fn, precision="fp16") for _ in range(2))
+    with pytest.raises(ZeroDivisionError):
+        one(*_weighed([7.3]), None)
+    assert _divisor(one) == []
+    assert same(one(*_weighed([3.3, 5.1])), other(*_weighed([3.3, 5.1])))
+    with pytest.raises(ZeroDivisionError):
+        one(None, *_weighed([7.3]))
+    assert same(one.state_dict(), other.state_dict())
+
+
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 @pytest.mark.parametrize("first", [True, False])
 def test_a_weight_that_is_not_finite_does_no_harm_later(value: float, first: bool) -> None:

@@ -47,7 +47,8 @@ class LossNormalizer:
             or any(parameter.dtype == torch.float16 for parameter in parameters)
         )
         self._divisor = torch.ones((), dtype=torch.float32, device=self._device)
-        self._has_agreed = False
+        self.has_agreed = False
+        """The ranks have agreed on the divisor of sums."""
 
     def begin(self, count: int = 0, consumed: Tensor | None = None) -> None:
         """Begin an update of `count` micro-batches; discard what an interrupted one left.
@@ -75,7 +76,7 @@ class LossNormalizer:
             )
         if self._is_pair is None:
             self._is_pair = weight is not None
-            if self._can_overflow and not (self._has_agreed or self._is_alone):
+            if self._can_overflow and not (self.has_agreed or self._is_alone):
                 self._agree(weight)
         else:
             check_kind(loss, self._is_pair)
@@ -85,7 +86,7 @@ class LossNormalizer:
             part = total / _nonzero_on_host(weight)
         else:
             self._weight = self._weight + weight
-            part = total / self._divisor if self._has_agreed else total
+            part = total / self._divisor if self.has_agreed else total
         if part.requires_grad:
             (part if self._scale is None else part * self._scale.factor).backward()
         elif self._size > 1:
@@ -115,7 +116,7 @@ class LossNormalizer:
         if self._size > 1:
             return self._finish_over_ranks(loss, gradients, norm_dtype, factor)
         if self._count > 1 and self._is_pair:
-            share = (self._divisor if self._has_agreed else 1.0) / _nonzero_on_host(self._weight)
+            share = (self._divisor if self.has_agreed else 1.0) / _nonzero_on_host(self._weight)
             loss, factor = loss * share, share if factor is None else share * factor
         if factor is not None:
             torch._foreach_mul_(gradients, factor)
@@ -139,7 +140,7 @@ class LossNormalizer:
         total_of_all = torch.where(pairs % self._size == 0, total_of_all, math.nan)
         norm_of_all, share = squares.sqrt(), 1 / self._size
         if self._is_pair:
-            share = (self._divisor if self._has_agreed else 1.0) / weight
+            share = (self._divisor if self.has_agreed else 1.0) / weight
             factor = share * self._size if factor is None else share * self._size * factor
         if factor is not None:
             # With a factor of another dtype torch would run one operator for each gradient.
@@ -155,7 +156,7 @@ class LossNormalizer:
         first = torch.nan_to_num(first, nan=0.0, posinf=0.0)
         self._parallelism.reduce(first, ReduceOp.MAX)
         self._divisor.copy_(torch.where(first > 0, first, 1.0))
-        self._has_agreed = True
+        self.has_agreed = True
 
     def _as_tensor(self, number: Tensor | float) -> Tensor:
         if isinstance(number, Tensor):
@@ -165,13 +166,13 @@ class LossNormalizer:
     def state(self) -> list[Tensor] | None:
         """The loss scale and what it counts, if there is one; the divisor, if the ranks agreed on one."""
         scale = [] if self._scale is None else self._scale.state()
-        return scale + [self._divisor] * self._has_agreed or None
+        return scale + [self._divisor] * self.has_agreed or None
 
     def set(self, state: Sequence[Tensor]) -> None:
         scale, divisor = (state[:2], state[2:]) if self._scale is not None else ((), state)
         if self._scale is not None:
             self._scale.set(scale)
-        self._has_agreed = len(divisor) > 0
+        self.has_agreed = len(divisor) > 0
         for saved in divisor:
             self._divisor.copy_(saved)
 

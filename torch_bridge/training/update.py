@@ -65,6 +65,7 @@ class Update:
         # hold torch's code by then. So the smallest pieces are written out, here and in what this calls.
         # Under a wrapper an error anywhere leaves other ranks in a collective, and torch's wrapper in a pass.
         self._steppers.is_partial = self._parallelism is not None
+        had_agreed = self._normalizer.has_agreed
         for parameter in self._all_parameters:
             parameter.grad = None
         try:
@@ -90,6 +91,7 @@ class Update:
             self._steppers.is_partial = False
         except BaseException:
             self._normalizer.begin()
+            self._normalizer.has_agreed = had_agreed  # what only this update agreed on goes with it
             self._aux.clear()
             raise
         finally:
