@@ -109,7 +109,7 @@ def test_dropped_graphs_are_made_anew(kept: list[Tensor]) -> None:
 
 def test_nothing_is_captured_while_a_setting_changes(kept: list[Tensor]) -> None:
     """A graph of it would be thrown away at once."""
-    step, captures = step_of(), list[int]()
+    step, captures = step_of("sgd"), list[int]()
     capture(step)
     for number in range(12):
         step.optimizer.param_groups[0]["weight_decay"] = 0.5 / min(number + 1, 8)
