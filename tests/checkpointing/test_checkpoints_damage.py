@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file
-from support.checkpoints import Part, same, state_of
+from support.checkpoints import Part, same, save_each, state_of
 from support.examples import examples
 
 from torch_bridge import Checkpoints
@@ -23,8 +23,7 @@ _FILES = ["rank-0.json", "rank-0.safetensors"]
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Checkpoints 1 and 2."""
     directory = tmp_path_factory.mktemp("saved") / "run"
-    for count in (1, 2):
-        Checkpoints(directory).save(count, part=Part(state_of(count)), wait=True)
+    save_each(directory, [1, 2])
     return directory
 
 
@@ -78,6 +77,21 @@ def test_files_of_another_checkpoint(copied: Path) -> None:
     for path in (copied / "1").iterdir():
         shutil.copy(path, copied / "2")
     _refused(copied, "rank-0.json is of another checkpoint")
+
+
+def test_one_whose_beginning_is_damaged_may_be_the_newest(tmp_path: Path) -> None:
+    """Each load names it. It is not known as this library's any more, so it is never removed."""
+    save_each(tmp_path, [1, 2, 3], keep=3)
+    checkpoints, part = Checkpoints(tmp_path), Part()
+    path = tmp_path / "2" / "rank-0.json"
+    path.write_bytes(b"?" + path.read_bytes()[1:])
+    assert checkpoints.counts() == [1, 3]
+    for _ in range(2):
+        with pytest.warns(UserWarning, match=r"3(.1)? is loaded: newer ones are damaged: 2: rank-0.json"):
+            assert checkpoints.load(part=part) == 3
+        Checkpoints(tmp_path, keep=1).save(3, part=part, wait=True)
+    assert checkpoints.counts() == [3]
+    assert path.exists()
 
 
 def test_what_can_not_be_checked_is_not_loaded(copied: Path) -> None:

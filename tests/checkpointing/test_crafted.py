@@ -15,7 +15,7 @@ import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 from safetensors.torch import save_file
-from support.checkpoints import Part, same, state_of
+from support.checkpoints import Part, same, save_each, state_of
 from support.examples import examples
 
 from torch_bridge import Checkpoints
@@ -24,8 +24,7 @@ from torch_bridge import Checkpoints
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """Checkpoint 2, of 1 and 2."""
-    for count in (1, 2):
-        Checkpoints(tmp_path).save(count, part=Part(state_of(count)), wait=True)
+    save_each(tmp_path, [1, 2])
     return tmp_path / "2"
 
 

@@ -5,41 +5,37 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
-from support.checkpoints import Part, leftovers, same, state_of
+from support.checkpoints import Part, leftovers, same, save_each, state_of
 
 from torch_bridge import Checkpoints
 from torch_bridge.checkpointing import folders, rank_files
 from torch_bridge.checkpointing.reading import SavedCheckpoint
 
 
-def _save(directory: Path, count: int) -> None:
-    Checkpoints(directory, keep=1).save(count, part=Part(state_of(count)), wait=True)
-
-
 @pytest.mark.parametrize("place", [(rank_files, "read"), (SavedCheckpoint, "check_share")])
 def test_a_newer_one_is_saved_during_a_load(tmp_path: Path, place: tuple[Any, str]) -> None:
     """One that is open is read to the end though it is removed; before that the next one is taken."""
-    _save(tmp_path, 1)
+    save_each(tmp_path, [1], keep=1)
     counts, part = [2, 3], Part()
     working = getattr(*place)
 
     def works(*arguments: Any) -> Any:
         if counts:
-            _save(tmp_path, counts.pop(0))
+            save_each(tmp_path, [counts.pop(0)], keep=1)
         return working(*arguments)
 
     with patch.object(*place, works):
         found = Checkpoints(tmp_path).load(part=part)
     assert found == (1 if place[1] == "check_share" else 3)
     assert same(part.state, state_of(found))
-    _save(tmp_path, 4)
+    save_each(tmp_path, [4], keep=1)
     assert leftovers(tmp_path, [4]) == []
 
 
 def test_one_is_renamed_during_a_load(tmp_path: Path) -> None:
     """The rank that ends last gives the folder its name, when a reader may have seen the first one."""
     with patch.object(folders, "commit"):
-        _save(tmp_path, 1)
+        save_each(tmp_path, [1], keep=1)
     (partial,) = tmp_path.iterdir()
     part, working = Part(), rank_files.read
 
@@ -56,7 +52,7 @@ def test_one_that_was_not_renamed_is_complete(tmp_path: Path) -> None:
     """Its last rank was killed before it could rename the folder; the next save does."""
     for count in (1, 2):
         with patch.object(folders, "commit"):
-            _save(tmp_path, count)
+            save_each(tmp_path, [count], keep=1)
         part = Part()
         assert Checkpoints(tmp_path).load(part=part) == count
         assert same(part.state, state_of(count))
@@ -68,7 +64,7 @@ def test_one_that_was_not_renamed_is_complete(tmp_path: Path) -> None:
 def test_two_ranks_that_end_at_the_same_time(tmp_path: Path) -> None:
     """Both see all files, and one of them renames the folder."""
     with patch.object(folders, "commit"):
-        _save(tmp_path, 1)
+        save_each(tmp_path, [1], keep=1)
     (partial,) = tmp_path.iterdir()
     for _ in range(2):
         folders.commit(partial, 1)
@@ -79,9 +75,9 @@ def test_two_ranks_that_end_at_the_same_time(tmp_path: Path) -> None:
 @pytest.mark.parametrize("moment", range(8))
 def test_a_listing_sees_the_old_or_the_new_one(tmp_path: Path, moment: int) -> None:
     """Though the newer one gets its name, and the older one is removed, while the directory is looked at."""
-    _save(tmp_path, 1)
+    save_each(tmp_path, [1], keep=1)
     with patch.object(folders, "commit"):
-        _save(tmp_path, 2)
+        save_each(tmp_path, [2], keep=1)
     partial = next(path for path in tmp_path.iterdir() if path.name.endswith(".partial"))
     working, calls = rank_files.read_head, iter(range(99))
 

@@ -140,9 +140,9 @@ def state_of(count: int) -> dict[str, Any]:
     return {"weights": torch.full((50,), float(count)), "count": count, "none": {}}
 
 
-def save_each(directory: Path, counts: Sequence[int]) -> None:
+def save_each(directory: Path, counts: Sequence[int], keep: int = 2) -> None:
     """Save these checkpoints one after the other. The part's state says of which count it is."""
-    checkpoints = Checkpoints(directory, keep=2)
+    checkpoints = Checkpoints(directory, keep=keep)
     for count in counts:
         checkpoints.save(count, part=Part(state_of(count)), wait=True)
 

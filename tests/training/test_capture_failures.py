@@ -1,6 +1,6 @@
 """A capture or a warm-up that fails: the error as it was, with a note, and everything usable again."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
@@ -24,6 +24,7 @@ _ERRORS = [
     NotImplementedError("no kernel for this"),
     _OfTheUser("mine"),
 ]
+_PREVIOUS = "operation failed due to a previous error during capture"
 
 
 @pytest.fixture
@@ -49,23 +50,36 @@ def _batch() -> list[Any]:
     return [{"x": torch.ones(2)}]
 
 
-@pytest.mark.parametrize("ends_well", [True, False])
-@pytest.mark.parametrize("error", _ERRORS, ids=lambda error: type(error).__name__)
-def test_the_error_is_the_one_that_came_up(
-    kept: list[Tensor], monkeypatch: pytest.MonkeyPatch, error: Exception, ends_well: bool
-) -> None:
+def _warm_up(graphs: Graphs) -> None:
+    for _ in range(WARM_UPS):
+        graphs(_batch())
+
+
+def _end_captures(monkeypatch: pytest.MonkeyPatch, end: Callable[[], None]) -> None:
+    """Let every capture call this at its end."""
+
     @contextmanager
     def graph(graph: Any, **_: Any) -> Iterator[None]:
         try:
             yield
         finally:
-            if errors and not ends_well:
-                raise RuntimeError("operation failed due to a previous error during capture")
+            end()
+
+    monkeypatch.setattr(torch.cuda, "graph", graph)
+
+
+@pytest.mark.parametrize("ends_well", [True, False])
+@pytest.mark.parametrize("error", _ERRORS, ids=lambda error: type(error).__name__)
+def test_the_error_is_the_one_that_came_up(
+    kept: list[Tensor], monkeypatch: pytest.MonkeyPatch, error: Exception, ends_well: bool
+) -> None:
+    def end() -> None:
+        if errors and not ends_well:
+            raise RuntimeError(_PREVIOUS)
 
     graphs, errors = _that_fails(kept, error)
-    monkeypatch.setattr(torch.cuda, "graph", graph)
-    for _ in range(WARM_UPS):
-        graphs(_batch())
+    _end_captures(monkeypatch, end)
+    _warm_up(graphs)
     message = str(error)
     for _ in range(2):
         with pytest.raises(type(error)) as raised:
@@ -79,45 +93,30 @@ def test_the_error_is_the_one_that_came_up(
     assert len(graphs.captured) == 1
 
 
-def test_an_error_at_the_end_of_the_capture(kept: list[Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
-    @contextmanager
-    def graph(graph: Any, **_: Any) -> Iterator[None]:
-        yield
-        raise _ERRORS[0]
-
-    sums = Sums(kept)
-    monkeypatch.setattr(torch.cuda, "graph", graph)
-    for _ in range(WARM_UPS):
-        sums.graphs(_batch())
-    with pytest.raises(RuntimeError, match=r"(?s)not permitted.*cuda_graph=False"):
-        sums.graphs(_batch())
-
-
 @pytest.mark.parametrize(
     ("version", "damaged"), [("2.11.0+cu130", True), ("2.13.0", False), ("2.15.1", False)]
 )
 def test_the_note_says_what_torch_breaks(
     kept: list[Tensor], monkeypatch: pytest.MonkeyPatch, version: str, damaged: bool
 ) -> None:
-    @contextmanager
-    def graph(graph: Any, **_: Any) -> Iterator[None]:
-        yield
-        raise RuntimeError("operation failed due to a previous error during capture")
+    """The error comes at the end of the capture."""
+
+    def end() -> None:
+        raise RuntimeError(_PREVIOUS)
 
     sums = Sums(kept)
-    monkeypatch.setattr(torch.cuda, "graph", graph)
+    _end_captures(monkeypatch, end)
     monkeypatch.setattr(torch, "__version__", version)
-    for _ in range(WARM_UPS):
-        sums.graphs(_batch())
+    _warm_up(sums.graphs)
     with pytest.raises(RuntimeError, match="previous error") as raised:
         sums.graphs(_batch())
+    assert "cuda_graph=False" in "".join(raised.value.__notes__)
     assert ("restart the process" in "".join(raised.value.__notes__)) == damaged
 
 
 def test_a_stop_from_the_keyboard_goes_through(kept: list[Tensor]) -> None:
     graphs, errors = _that_fails(kept, KeyboardInterrupt())
-    for _ in range(WARM_UPS):
-        graphs(_batch())
+    _warm_up(graphs)
     with pytest.raises(KeyboardInterrupt):
         graphs(_batch())
     errors.clear()
@@ -140,8 +139,7 @@ def test_no_pool_of_a_capture_that_failed_is_used_again(
     monkeypatch.setattr(torch.cuda, "graph", graph)
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: next(pools))
     graphs, errors = _that_fails(kept, _ERRORS[0])
-    for _ in range(WARM_UPS):
-        graphs(_batch())
+    _warm_up(graphs)
     with pytest.raises(RuntimeError):
         graphs(_batch())
     errors.clear()

@@ -143,22 +143,6 @@ def _step(name: str, **options: Any) -> Any:
     return step_of(model=model, optimizer=optimizers, **options)
 
 
-def test_another_cut_of_the_same_samples_is_the_same_clock() -> None:
-    rows = 48
-    found = []
-    for size, pieces in ((2, 1), (4, 1), (2, 2), (8, 3), (6, 1)):
-        step = step_of(unit=3, count=_of_rows)
-        data = batches(rows // size, size)
-        clocks = {}
-        for first in range(0, len(data), pieces):
-            result = step(*data[first : first + pieces])
-            clocks[int(result.consumed)] = step.state_dict()["clock"]
-        found.append(clocks)
-    for clocks in found:
-        assert clocks[rows] == rows // 3
-        assert all(clock == consumed // 3 for consumed, clock in clocks.items())
-
-
 def test_without_a_unit_consumed_is_applied() -> None:
     step, log = step_of(), MetricLog(every=1)
     for number, batch in enumerate(batches(5)):

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import torch
 from accelerate import Accelerator
+from lightning.pytorch.core.optimizer import LightningOptimizer
 from lightning_fabric import Fabric
 from support.reads import reads_of
 from support.training import CURVE, Net, batches, mean_loss, optimizer_of, rates_of, same, step_of, train
@@ -16,30 +17,8 @@ from torch_bridge import TrainStep
 pytestmark = pytest.mark.slow
 
 
-class _LightningOptimizer:
-    """As Lightning has it: attributes of its own, and those of the optimizer inside where it has none."""
-
-    __module__ = "lightning.pytorch.core.optimizer"
-
-    def __init__(self, optimizer: Optimizer) -> None:
-        self._optimizer = optimizer
-        self.__class__ = type(
-            "Lightning" + optimizer.__class__.__name__, (self.__class__, optimizer.__class__), {}
-        )
-
-    @property
-    def optimizer(self) -> Optimizer:
-        return self._optimizer
-
-    def step(self, closure: Any = None, **_: Any) -> None:
-        raise AssertionError("a strategy steps it")
-
-    def __getattr__(self, item: str) -> Any:
-        return getattr(self._optimizer, item)
-
-
 def _by_lightning(model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Any]:
-    return model, _LightningOptimizer(optimizer)
+    return model, LightningOptimizer(optimizer)
 
 
 def _by_fabric(model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Any]:
@@ -86,10 +65,10 @@ def test_the_optimizer_inside_is_stepped(wrap: Any, name: str) -> None:
 def test_among_several() -> None:
     model = Net()
     first, last = (torch.optim.AdamW(part.parameters(), fused=True) for part in (model.first, model.last))
-    step = step_of(model=model, optimizer=[_LightningOptimizer(first), last])
+    step = step_of(model=model, optimizer=[LightningOptimizer(first), last])
     assert step.optimizers == (first, last)
     with pytest.raises(ValueError, match="belong to several optimizers"):
-        step_of(model=model, optimizer=[_LightningOptimizer(first), first])
+        step_of(model=model, optimizer=[LightningOptimizer(first), first])
 
 
 class _Lookahead(Optimizer):
