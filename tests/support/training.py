@@ -260,6 +260,11 @@ class Operators(TorchDispatchMode):
         self.names.append(func.name())
         return func(*args, **kwargs or {})
 
+    @property
+    def reads(self) -> int:
+        """Values of tensors that the host has asked for."""
+        return sum("_local_scalar_dense" in name for name in self.names)
+
 
 class Tape(TorchDispatchMode):
     """Keeps operators with their arguments and outcomes, as a graph would, to run them again."""
