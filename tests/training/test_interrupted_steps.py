@@ -108,3 +108,20 @@ def test_a_new_peak_that_is_stopped_at_any_line() -> None:
             break
         peak = step.state_dict()["optimizer"]["param_groups"][0]["initial_lr"]
         assert step(data[3]).lr.item() == torch.tensor(CURVE(3) * peak).item(), f"at line {stop_at}"
+
+
+def test_the_aux_of_an_update_that_is_stopped_at_any_line() -> None:
+    def loss_fn(model: Any, batch: Any) -> Any:
+        return mean_loss(model, batch), batch[0].sum()
+
+    *several, last = batches(4)
+    for stop_at in itertools.count(1):
+        step = step_of("adamw", loss_fn=loss_fn, has_aux=True)
+        try:
+            with _Lines(stop_at):
+                step(*several)
+        except _Stop:
+            if not step._steppers.is_partial:
+                assert step(last).aux == (last[0].sum(),), f"at line {stop_at}"
+        else:
+            break

@@ -66,6 +66,7 @@ class Update:
         # Under a wrapper an error anywhere leaves other ranks in a collective, and torch's wrapper in a pass.
         self._steppers.is_partial = self._parallelism is not None
         had_agreed = self._normalizer.has_agreed
+        self._aux.clear()  # an interrupt after the last count may have left some
         for parameter in self._all_parameters:
             parameter.grad = None
         try:
