@@ -145,6 +145,13 @@ def step_of(
     return TrainStep(model, optimizer, loss_fn, curve, **options)
 
 
+def set_loss_scale(step: TrainStep, scale: float, good_updates: int = 0) -> None:
+    """Set the loss scale under fp16, and how many updates without an overflow it has seen."""
+    state = step.state_dict()
+    state["loss_scale"] = [torch.tensor(scale), torch.tensor(good_updates, dtype=torch.int32)]
+    step.load_state_dict(state)
+
+
 def by_hand(
     model: nn.Module,
     optimizers: Sequence[Optimizer],

@@ -16,6 +16,7 @@ from support.training import (
     mean_loss,
     pair_loss,
     same,
+    set_loss_scale,
     spoiled,
     train,
 )
@@ -124,9 +125,7 @@ def test_the_first_updates_under_fp16_are_its_search() -> None:
     """Overflows before, while, and after the graph is captured."""
     captured, eager = (gpu_step("momentum", precision="fp16", cuda_graph=flag) for flag in (True, False))
     for step in (captured, eager):
-        state = step.state_dict()
-        state["loss_scale"] = [torch.tensor(2.0**30), torch.tensor(0, dtype=torch.int32)]
-        step.load_state_dict(state)
+        set_loss_scale(step, 2.0**30)
     (batch,) = on_gpu(batches(1))
     for _ in range(40):
         assert same(captured(batch), eager(batch))

@@ -241,30 +241,6 @@ def test_another_plan_is_asked_for_its_past_up_to_the_clock() -> None:
             assert step.state_dict()["clock"] == 30
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [
-        {"consumed": -1},
-        {"consumed": 2**62 + 1},
-        {"consumed": 1.5},
-        {"consumed": 100},
-        {"clock": 3},
-        {"unit": 0},
-        {"unit": True},
-        {"unit": "4"},
-    ],
-)
-@pytest.mark.parametrize("strict", [True, False])
-def test_a_damaged_state_changes_nothing(damage: dict[str, Any], strict: bool) -> None:
-    step = step_of(unit=4, count=_of_rows)
-    for batch in batches(2, 5):
-        step(batch)
-    state = step.state_dict()
-    with pytest.raises(ValueError, match=r"state_dict|clock|consumed|unit"):
-        step.load_state_dict({**state, **damage}, strict=strict)
-    assert same(step.state_dict(), state)
-
-
 _COUNTS: list[tuple[type[Exception], str, Any]] = [
     (TypeError, "must be an integer", lambda batch: 2.0),
     (TypeError, "must be an integer", lambda batch: True),

@@ -73,17 +73,15 @@ def test_torch_fused_momentum_is_not_to_be_skipped_at_first() -> None:
     assert _has_momentum(optimizer)
     assert all(_has_momentum(optimizer_of(name, model)) for name in ("adamw", "adagrad", "sgd"))
 
-
-def test_a_parameter_that_joins_later_has_no_momentum_yet() -> None:
-    model = Net()
+    model, (batch,) = Net(), batches(1)
     optimizer = optimizer_of("momentum", model)
     model.last.weight.requires_grad_(False)
-    mean_loss(model, batches(1)[0]).backward()
+    mean_loss(model, batch).backward()
     optimizer.step()
     assert _has_momentum(optimizer)
     model.last.weight.requires_grad_(True)
-    mean_loss(model, batches(1)[0]).backward()
-    assert not _has_momentum(optimizer)
+    mean_loss(model, batch).backward()
+    assert not _has_momentum(optimizer), "a parameter that joins later has none yet"
 
 
 def test_which_skip_on_the_device() -> None:

@@ -15,6 +15,7 @@ from support.training import (
     pair_loss,
     rates_of,
     same,
+    set_loss_scale,
     spoiled,
     step_of,
     train,
@@ -25,12 +26,6 @@ from plateau_jax import PlateauCurve
 from torch_bridge import TrainStep, lambda_lr
 
 _CPU = torch.device("cpu")
-
-
-def _growing(step: TrainStep, scale: float, good_updates: int) -> None:
-    state = step.state_dict()
-    state["loss_scale"] = [torch.tensor(scale), torch.tensor(good_updates, dtype=torch.int32)]
-    step.load_state_dict(state)
 
 
 @pytest.mark.parametrize("name", ["adamw", "plain momentum", "sgd", "rmsprop"])
@@ -48,7 +43,7 @@ def test_the_loop_with_a_grad_scaler(
     scaler = torch.amp.GradScaler("cpu")
     scaler.load_state_dict(scaler.state_dict() | {"scale": scale, "_growth_tracker": good_updates})
     step = TrainStep(own, optimizer_of(name, own), mean_loss, CURVE, precision="fp16", max_norm=max_norm)
-    _growing(step, scale, good_updates)
+    set_loss_scale(step, scale, good_updates)
     scales = []
     for batch in batches(30):
         optimizer.zero_grad()
@@ -84,7 +79,7 @@ def test_the_scale_is_left_alone_by_data_that_is_not_finite() -> None:
     (batch,) = batches(1)
     step = step_of("sgd", precision="fp16")
     step(batch)
-    _growing(step, 2.0**10, 1999)  # one good update short of growing
+    set_loss_scale(step, 2.0**10, 1999)  # one good update short of growing
     train(step, [spoiled(batch)] * 3 + [spoiled(batch, float("inf"))] * 3)
     assert step.state_dict()["loss_scale"] == [2.0**10, 1999]
     step(batch)
@@ -109,7 +104,7 @@ def test_large_sums_do_not_overflow() -> None:
 def test_an_overflow_of_the_gradient_alone_is_the_scales_search(on_nonfinite: str) -> None:
     (batch,) = batches(1)
     step = step_of("sgd", precision="fp16", on_nonfinite=on_nonfinite)
-    _growing(step, 2.0**40, 0)
+    set_loss_scale(step, 2.0**40, 0)
     applied, skipped = 0, 0
     while not applied:
         result = step(batch)

@@ -6,16 +6,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from support.training import Net, batches, mean_loss, same, step_of
+from support.training import Net, batches, mean_loss, same, set_loss_scale, step_of
 from torch import nn
 
 from torch_bridge import TrainStep
-
-
-def _growing(step: TrainStep, scale: float, good_updates: int) -> None:
-    state = step.state_dict()
-    state["loss_scale"] = [torch.tensor(scale), torch.tensor(good_updates, dtype=torch.int32)]
-    step.load_state_dict(state)
 
 
 def _weighed_loss(model: nn.Module, batch: Any) -> Any:
@@ -60,7 +54,7 @@ def test_weights_on_the_device_and_on_the_host_give_the_same_updates() -> None:
 
     steps = [step_of("sgd", loss_fn=loss_fn, precision="fp16") for loss_fn in (_weighed_loss, on_host)]
     for step in steps:
-        _growing(step, 2.0**10, 0)
+        set_loss_scale(step, 2.0**10, 0)
     for seed, weights in enumerate(([3.0, 5.0, 1.0], [8.0, 0.5], [1.0, 2.0, 90.0], [4.0], [0.0, 2.0])):
         one, other = (step(*_weighed(weights, seed)) for step in steps)
         assert one.skipped == other.skipped == 0
@@ -116,7 +110,7 @@ def test_an_update_that_fails_leaves_no_divisor() -> None:
 def test_a_weight_that_is_not_finite_does_no_harm_later(value: float, first: bool) -> None:
     steps = [step_of("sgd", loss_fn=_weighed_loss, precision="fp16") for _ in range(2)]
     for step in steps:
-        _growing(step, 2.0**10, 0)
+        set_loss_scale(step, 2.0**10, 0)
         if not first:
             step(*_weighed([3.0, 5.0]))
     for weights in ([value, 2.0], [2.0, value], [value, value]):

@@ -24,6 +24,7 @@ from support.training import (
     pair_loss,
     same,
     seeded,
+    set_loss_scale,
     spoiled,
     step_of,
     through_a_file,
@@ -78,9 +79,7 @@ def test_with_a_carry(kind: str, precision: str, stops: set[int], skips: set[int
 
 def test_with_an_fp16_scale_that_was_found() -> None:
     step, other = (step_of("momentum", precision="fp16") for _ in range(2))
-    state = step.state_dict()
-    state["loss_scale"] = [torch.tensor(2.0**30), torch.tensor(7, dtype=torch.int32)]
-    step.load_state_dict(state)
+    set_loss_scale(step, 2.0**30, 7)
     *_, data = train(step, batches(20)), batches(20)
     assert step.state_dict()["skipped"] > 0
     other.load_state_dict(through_a_file(step.state_dict()))

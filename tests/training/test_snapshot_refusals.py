@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 import torch
+from support.held import CURVE as HELD_CURVE
+from support.held import PATIENT
 from support.training import CURVE, Net, batches, counting_loss, mean_loss, same, step_of, train
 from torch import nn
 
@@ -66,6 +68,10 @@ def test_a_carry_of_another_shape_is_refused() -> None:
         step.load_state_dict(other.state_dict())
 
 
+_HELD: dict[str, Any] = {"curve": HELD_CURVE, "hold": PATIENT}
+_COUNTED: dict[str, Any] = {"unit": 4, "count": lambda batch: len(batch[0])}
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [
@@ -81,16 +87,31 @@ def test_a_carry_of_another_shape_is_refused() -> None:
         ("loss_scale", [1.0]),
         ("curves", None),
         ("precision", None),
+        ("consumed", -1),
+        ("consumed", 2**62 + 1),
+        ("consumed", 1.5),
+        ("consumed", 100),
+        ("unit", 0),
+        ("unit", True),
+        ("clock", -1),
+        ("clock", 6),
+        ("clock", 1.0),
+        ("hold", None),
+        ("hold", [{}]),
     ],
     ids=lambda value: repr(value)[:40],
 )
 def test_a_damaged_state_changes_nothing(name: str, value: Any) -> None:
-    step, straight, other = step_of(), step_of(), step_of("adamw", Net(seed=1))
+    options = _COUNTED if name in ("consumed", "unit") else _HELD if name in ("clock", "hold") else {}
+    step, straight = (step_of(**options) for _ in range(2))
+    other = step_of("adamw", Net(seed=1), **options)
     (batch,) = batches(1)
     train(other, [batch] * 3)
     assert same(step(batch), straight(batch))
     before = step.state_dict()
-    with pytest.raises(ValueError, match=name):
-        step.load_state_dict(other.state_dict() | {name: value})
-    assert same(step.state_dict(), before)
+    # Without `strict` other curves and rules are taken.
+    for strict in (True,) if name in ("curves", "hold") else (True, False):
+        with pytest.raises(ValueError, match=f"{name}|state_dict"):
+            step.load_state_dict(other.state_dict() | {name: value}, strict=strict)
+        assert same(step.state_dict(), before)
     assert same(step(batch), straight(batch))

@@ -76,22 +76,6 @@ def test_a_state_from_before_there_were_rules() -> None:
             step.load_state_dict({key: value for key, value in state.items() if key != name})
 
 
-@pytest.mark.parametrize(
-    "change",
-    [{"clock": -1}, {"clock": 6}, {"clock": 1.0}, {"hold": None}, {"hold": 3}, {"hold": [{}]}],
-    ids=str,
-)
-def test_a_damaged_state_changes_nothing(change: dict[str, Any]) -> None:
-    step = step_of(loss_fn=told, curve=CURVE, hold=PATIENT)
-    train(step, [torch.tensor(0.75)] * 5)
-    state = step.state_dict()
-    train(step, [torch.tensor(0.5)] * 2)
-    before = step.state_dict()
-    with pytest.raises(ValueError, match=r"state_dict|clock"):
-        step.load_state_dict(state | change)
-    assert same(step.state_dict(), before)
-
-
 @pytest.mark.parametrize("strict", [True, False])
 def test_beside_a_rule_the_updates_do_not_stand_for_the_clock(strict: bool) -> None:
     step = step_of(loss_fn=told, curve=CURVE, hold=PATIENT)
