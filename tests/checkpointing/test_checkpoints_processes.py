@@ -125,6 +125,12 @@ def test_files_of_ranks_from_two_saves(tmp_path: Path) -> None:
     assert [message in raised for raised in processes.run(support.load_any, tmp_path / "one")] == [True] * 2
 
 
+def test_ranks_that_do_not_share_the_folder(tmp_path: Path) -> None:
+    """As on several machines without a common file system, where no checkpoint would ever be complete."""
+    for raised in processes.run(support.unshared, tmp_path):
+        assert f"{tmp_path / '1'} is not a folder that all ranks share" in raised
+
+
 @pytest.mark.parametrize("call", ["save", "load"])
 def test_a_call_of_one_rank_alone_names_the_others(tmp_path: Path, call: str) -> None:
     first, second = processes.run(support.alone, tmp_path, call)

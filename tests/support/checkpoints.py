@@ -304,6 +304,15 @@ def without_group(directory: Path) -> None:
     checkpoints.counts()
 
 
+def unshared(directory: Path) -> str:
+    """The message of the error of a save into a folder of this rank."""
+    try:
+        Checkpoints(directory / str(rank())).save(1, part=Part(1), wait=True)
+    except RuntimeError as error:
+        return str(error)
+    return ""
+
+
 def alone(directory: Path, call: str) -> list[tuple[str, str, bool]]:
     """Rank 0 calls first, and rank 1 when rank 0 was warned: messages, kinds, whether they name this file."""
     checkpoints, part = Checkpoints(directory), Part(1)

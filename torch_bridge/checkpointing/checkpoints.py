@@ -107,7 +107,11 @@ class Checkpoints:
             parts.check_flag("wait", wait)
             parts.check(parts_by_name)
             content = RankContent({name: Snapshot.of(name, part) for name, part in parts_by_name.items()})
-            main = (uuid.uuid4().hex, content.summary()) if processes.is_main() else None
+            main = None
+            if processes.is_main():
+                main = (uuid.uuid4().hex, content.summary())
+                if processes.count() > 1:  # before the others look for it
+                    folders.partial(self.directory, called, main[0]).mkdir(parents=True)
             return called, list(parts_by_name), main
 
         with _ordinary_mode(), named_when_missing("Checkpoints.save", at_this_line()):

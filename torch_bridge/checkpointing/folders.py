@@ -39,6 +39,23 @@ def partial(directory: Path, count: int, save: str) -> Path:
     return directory / f".{count}.{save}.partial"
 
 
+def check_shared(path: Path) -> None:
+    """Refuse a directory in which this rank does not see the folder that rank 0 has made.
+
+    Raises:
+        RuntimeError: The ranks have different directories under one name, on several machines for instance.
+    """
+    # Not path.exists(): for seconds a network file system may remember that a folder is missing.
+    try:
+        path.mkdir(parents=True)
+    except FileExistsError:
+        return
+    path.rmdir()
+    raise RuntimeError(
+        f"{path.parent} is not a folder that all ranks share, so no checkpoint in it would become complete"
+    )
+
+
 def complete(directory: Path) -> list[CheckpointFolder]:
     """Return the complete checkpoints that this library has written, the last one last."""
     return [folder for folder in with_damaged(directory) if isfinite(folder.number)]

@@ -77,6 +77,8 @@ class RankContent:
             folders.clear(directory, save)
             number = 1 + max((int(folder.number) for folder in folders.complete(directory)), default=0)
         path = folders.partial(directory, count, save)
+        if rank > 0:
+            folders.check_shared(path)
         path.mkdir(parents=True, exist_ok=True)
         record = {
             "save": save,
