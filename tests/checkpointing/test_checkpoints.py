@@ -301,7 +301,7 @@ if not (child := os.fork()):
     background.finish()
     sys.exit(7)
 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
-assert not background.is_idle
+assert background._pending
 go.set()
 """
 

@@ -36,11 +36,6 @@ class Background:
         """Return the program's one background of this name."""
         return _by_name.setdefault(name, cls())
 
-    @property
-    def is_idle(self) -> bool:
-        """Whether `finish` has nothing to wait for and nothing to raise."""
-        return self._pending is None
-
     def start(self, work: Callable[[], object]) -> None:
         """Start a task in a thread, after `finish` of the one before."""
         self._pending = pending = Future[None]()

@@ -6,8 +6,6 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from torch_bridge.distributed import processes
-
 
 def mesh_of(tensor: Tensor) -> Any:
     """The device mesh of a DTensor; None for a plain tensor."""
@@ -97,10 +95,3 @@ def region_of(tensor: Tensor) -> tuple[list[int], list[int]]:
         found.shape, found.device_mesh, found.placements
     )
     return list(offsets), list(shape)
-
-
-def is_of_this_rank(value: Any) -> bool:
-    """Whether it is a DTensor whose local part belongs to this rank."""
-    if (mesh := mesh_of(value)) is None or (place := mesh.get_coordinate()) is None:
-        return False
-    return int(mesh.mesh[tuple(place)]) == processes.rank()
