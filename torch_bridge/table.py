@@ -221,4 +221,4 @@ _TORCH = Operations(
     maximum=torch.maximum,
     multiply=_multiply,
 )
-"""What the arithmetic calls in torch."""
+"""The functions of torch that the arithmetic calls."""

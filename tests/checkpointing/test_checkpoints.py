@@ -269,6 +269,7 @@ def test_an_error_in_the_background_comes_up_at_the_next_call(tmp_path: Path, ca
 _PROGRAM = """
 import sys, torch
 from torch_bridge import Checkpoints
+from torch_bridge.checkpointing import rank_files
 class Part:
     def state_dict(self): return torch.ones(2)
     def load_state_dict(self, state_dict): pass

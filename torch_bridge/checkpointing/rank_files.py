@@ -185,7 +185,7 @@ def read(folder: Path, rank: int) -> dict[str, Any]:
 
 
 def check_regular(path: Path) -> None:
-    """Raises DamagedError if the path is not of a regular file: a device could be read for ever."""
+    """Raises DamagedError if the path is not of a regular file: a device could be read forever."""
     if not stat.S_ISREG(path.stat().st_mode):
         raise DamagedError(f"{path.name} is not a file")
 

@@ -37,7 +37,7 @@ class _Piece(NamedTuple):
 
 
 class SavedCheckpoint:
-    """A checkpoint whose files are open: they can be read to the end though the folder is removed.
+    """A checkpoint whose files are open: they stay readable even if the folder is removed.
 
     Args:
         folder: The folder.

@@ -1,4 +1,4 @@
-"""What each rank writes of a checkpoint.
+"""Choose and write each rank's share of a checkpoint.
 
 Each rank writes its shards of DTensors. Everything else is written by rank 0, and by another rank only if it
 differs there. The ranks compare digests in the gather at the start of `save`; from then on none waits for
@@ -23,7 +23,7 @@ from torch_bridge.distributed.dtensors import local_part, mesh_of, region_of
 
 
 class Summary(NamedTuple):
-    """What rank 0 tells the others: by it they know what is the same there."""
+    """Digests from rank 0, by which the other ranks leave out what is the same there."""
 
     parts: dict[str, str]
     """The SHA-256 of each part's JSON."""
@@ -32,7 +32,7 @@ class Summary(NamedTuple):
 
 
 class RankContent:
-    """What one rank has to save."""
+    """The parts and tensors that one rank saves."""
 
     def __init__(self, snapshots: Mapping[str, Snapshot]) -> None:
         self._parts = {name: snapshot.encoded for name, snapshot in snapshots.items()}

@@ -66,7 +66,7 @@ def make_loader(
             needs `if __name__ == "__main__":`.
         seed: What the orders are drawn from: 0 to 2³² - 1.
         **overrides: Other keyword arguments of `torch.utils.data.DataLoader`, such as `shuffle`,
-            `drop_last`, `collate_fn` or `prefetch_factor`. For an order of your own give
+            `drop_last`, `collate_fn` or `prefetch_factor`. For another order pass
             `torch.utils.data.Subset(dataset, indices)` and `shuffle=False`.
 
     Returns:

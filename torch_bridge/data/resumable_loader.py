@@ -22,9 +22,9 @@ class GlobalBatches(BatchSampler):
     Args:
         samples: The length of the dataset.
         batch_size: Samples that one rank has in a batch.
-        shuffle: Whether an epoch has an order of its own, or that of the dataset.
-        drop_last: Whether to leave out a last batch that is incomplete.
-        seed: What orders are drawn from.
+        shuffle: Draw a new order for each epoch; otherwise keep that of the dataset.
+        drop_last: Leave out an incomplete last batch.
+        seed: The seed of all orders.
         rank: k.
         world_size: n.
     """

@@ -80,7 +80,7 @@ def find_batch_size(
     if processes.count() > 1:
         raise RuntimeError(
             f"find_batch_size runs in one process, and there are {processes.count()}: run it beforehand in a "
-            f"process of its own, with global_batch = {samples} divided by the number of ranks"
+            f"separate process, with global_batch = {samples} divided by the number of ranks"
         )
     with _random_states_kept():
         _check_is_new(make_step)

@@ -84,7 +84,7 @@ class Sums:
             sums[1] = sums[1] + (weight.double() if isinstance(weight, Tensor) else weight)
 
     def read(self) -> dict[str, tuple[bool, float, float]]:
-        """Whether it is of means, sum and weight of each name. Synchronizes with the device once."""
+        """For each name: if it is a mean, its sum and its weight. Synchronizes with the device once."""
         values = [value for sums in self._sums.values() for value in sums]
         devices = (value.device for value in values if isinstance(value, Tensor))
         device = next((device for device in devices if device.type != "cpu"), None)

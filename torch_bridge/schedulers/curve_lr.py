@@ -308,7 +308,7 @@ class CurveLR(GroupCurves, LambdaLR):
         strict = self.strict if strict is None else strict
         with reading_state_of("a LambdaLR", state_dict):
             if "_get_lr_called_within_step" in state_dict:
-                # Torch's own LambdaLR saved it. What it had loaded from here, it has kept as it was then.
+                # Torch's own LambdaLR saved it. Entries that it once loaded from a CurveLR are out of date.
                 state_dict = {name: state_dict[name] for name in ("last_epoch", "_step_count", "base_lrs")}
             position, peaks = self._read(state_dict, "base_lrs", strict, self._rules)
             step_count = checks.integer("_step_count", state_dict.get("_step_count", position.last_epoch + 1))

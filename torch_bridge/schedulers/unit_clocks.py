@@ -25,7 +25,7 @@ class UnitClock:
         return self.consumed // self.unit
 
     def after(self, count: Any) -> int:
-        """What is consumed after an update with this count; without a count the user's function is called."""
+        """The sum after an update with this count; without a count the user's function is called."""
         name = "count"
         if count is None:
             if self.count is None:

@@ -148,9 +148,9 @@ class TrainStepArguments:
 def takes(
     arguments: Callable[P, TrainStepArguments],
 ) -> Callable[[Callable[[Any, TrainStepArguments], None]], Callable[Concatenate[Any, P], None]]:
-    """Let an `__init__` that is written for checked arguments take them as they are given.
+    """Let callers pass the arguments themselves to an `__init__` that takes them checked.
 
-    So they are written once: `help`, `inspect.signature` and type checkers show the dataclass's.
+    So they are declared once: `help`, `inspect.signature` and type checkers show those of the dataclass.
     """
 
     def decorate(init: Callable[[Any, TrainStepArguments], None]) -> Callable[Concatenate[Any, P], None]:

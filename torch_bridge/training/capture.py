@@ -45,7 +45,7 @@ class Graphs:
         update: Takes the micro-batches and returns tensors, and things that are the same for each batch of a
             shape; works on the same tensors at every call.
         steppers: Of the optimizers. Graphs are captured only after an update that did not synchronize.
-        guards: Where they fail, all warms up and is captured anew.
+        guards: When they fail, everything warms up and is captured again.
         device: The CUDA device.
     """
 

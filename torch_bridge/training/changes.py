@@ -13,12 +13,12 @@ from torch_bridge.schedulers.param_groups import all_groups
 
 
 class Guards:
-    """What a CUDA graph bakes in, besides the shapes of the batches.
+    """Compare what a CUDA graph bakes in, besides the shapes of the batches.
 
-    Each module's mode, parts, parameters and buffers, the optimizers' settings and states, their memory, and
-    their `requires_grad`. Not noticed are changes of plain values that a forward pass reads, such as a
-    dropout rate or a variable of `loss_fn`, of hooks, of torch's global switches, and of `.data` to another
-    view of the same memory.
+    These are each module's mode, parts, parameters and buffers, the optimizers' settings and states, their
+    memory, and their `requires_grad`. Other changes go unnoticed: of plain values that a forward pass reads,
+    such as a dropout rate or a variable of `loss_fn`, of hooks, of torch's global switches, and of `.data` to
+    another view of the same memory.
 
     Args:
         model: The module that the update trains.

@@ -169,7 +169,7 @@ class OptimizerSteppers:
             group["initial_lr"] = peak
 
     def prepare(self) -> None:
-        """Called before each update: attach anew what the user or a load has changed.
+        """Called before each update: attach again if the user or a load has changed the groups.
 
         A load makes new groups. An assigned learning rate is replaced by the clock's tensor again.
 

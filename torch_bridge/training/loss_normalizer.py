@@ -53,7 +53,8 @@ class LossNormalizer:
     def begin(self, count: int = 0, consumed: Tensor | None = None) -> None:
         """Begin an update of `count` micro-batches; discard what an interrupted one left.
 
-        `consumed` is what those of this rank consume, if that is counted; `finish` adds the other ranks'.
+        `consumed` is what the micro-batches of this rank consume, if a clock counts it; `finish` adds what
+        those of the other ranks do.
         """
         self._count, self._consumed = count, consumed
         self._is_alone = count == 1 and self._size == 1

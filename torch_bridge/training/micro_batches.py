@@ -10,7 +10,7 @@ from torch_bridge.core import warn
 
 
 def add_hint(error: Exception, micro_batches: Sequence[Any]) -> None:
-    """Note what several tensors mean on an error that `loss_fn` may have raised for want of a part."""
+    """Add a note to an error that `loss_fn` may have raised because it got one part of a batch alone."""
     # Running out of memory is a RuntimeError too.
     is_of_parts = isinstance(error, TypeError | ValueError | IndexError | RuntimeError)
     if is_of_parts and not isinstance(error, torch.OutOfMemoryError) and _are_several_tensors(micro_batches):
@@ -18,9 +18,9 @@ def add_hint(error: Exception, micro_batches: Sequence[Any]) -> None:
 
 
 def warn_if_unlike(micro_batches: Sequence[Any]) -> None:
-    """Warn of bare tensors that are hardly micro-batches of one kind.
+    """Warn of bare tensors that are probably the parts of one batch, and not micro-batches.
 
-    Sequences of tokens may differ in length.
+    Micro-batches of tokens may differ in length.
 
     Warns:
         CurveWarning: They differ in dtype or trailing shape.

@@ -219,7 +219,7 @@ class TrainStep:
         self._steppers.is_partial = was_partial
 
     def _reattach(self) -> None:
-        """Take what a load has put in place of the optimizers' groups and states."""
+        """Attach the steppers to the groups and states that a load has made."""
         self._steppers.attach()
         if self._graphs is not None:
             self._graphs.drop()
