@@ -24,6 +24,14 @@ def test_each_process_gets_its_own_back(tmp_path: Path) -> None:
     assert not support.leftovers(tmp_path, [1])
 
 
+@pytest.mark.parametrize("part", ["step", "model"])
+def test_shards_of_tied_weights(tmp_path: Path, part: str) -> None:
+    processes.run(support.tied_shards, tmp_path)
+    model = torch.nn.Sequential(torch.nn.Linear(3, 1), torch.nn.Linear(3, 1))
+    Checkpoints(tmp_path).load_model(model, part=part)
+    assert all(torch.equal(layer.weight, torch.full((1, 3), 7.0)) for layer in model)
+
+
 _DDP, _FSDP, _HYBRID = Case(wrapper="ddp"), Case(wrapper="fsdp"), Case(wrapper="hybrid")
 _PLAIN = Case(wrapper="plain", processes=1)
 # For each number of processes that save: how many load, and under which wrappers.

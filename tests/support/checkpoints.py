@@ -19,6 +19,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 from torch.utils import _pytree as pytree
 
+from plateau_jax import PlateauCurve
 from torch_bridge import Checkpoints, TrainStep
 from torch_bridge.checkpointing import missing_ranks, rank_files
 from torch_bridge.checkpointing.encoding import Reference
@@ -198,6 +199,17 @@ def own_and_common(directory: Path) -> list[bool]:
         values == {"rank": rank(), "all": [1]},
         after.keys() == before.keys() and all(np.array_equal(after[key], before[key]) for key in before),
     ]
+
+
+def tied_shards(directory: Path) -> None:
+    """Save a step and its model under FSDP2. Their layers share a weight, of which rank 1 has no row."""
+    model = nn.Sequential(nn.Linear(3, 1), nn.Linear(3, 1))
+    nn.init.constant_(model[0].weight, 7.0)
+    model[1].weight = model[0].weight
+    fully_shard(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    step = TrainStep(model, optimizer, lambda model, batch: model(batch).mean(), PlateauCurve(100))
+    Checkpoints(directory).save(1, step=step, model=model, wait=True)
 
 
 def trained(directory: Path, cases: Sequence[Case]) -> list[Any]:

@@ -31,16 +31,26 @@ def memory_of(tensor: Tensor) -> object:
 
 
 def host_copies() -> Callable[[Tensor], Tensor]:
-    """Return a function that copies tensors to host memory, and tensors that are tied only once."""
+    """Return a function that copies tensors to host memory, and plain tensors that are tied only once.
+
+    Each rank saves its shards of tied DTensors under every name: one without a share can't tell that they are
+    tied.
+    """
     copies: dict[object, Tensor] = {}
 
     def copy(tensor: Tensor) -> Tensor:
+        if mesh_of(tensor):
+            return _host_copy(tensor)
         memory = memory_of(tensor)
         if memory not in copies:
-            copies[memory] = tensor.detach().to("cpu", copy=True).resolve_conj().resolve_neg()
+            copies[memory] = _host_copy(tensor)
         return copies[memory]
 
     return copy
+
+
+def _host_copy(tensor: Tensor) -> Tensor:
+    return tensor.detach().to("cpu", copy=True).resolve_conj().resolve_neg()
 
 
 def placed_as(like: Tensor, value: Tensor) -> Tensor:
