@@ -120,6 +120,14 @@ def test_the_newest_ones_are_kept(
     shutil.rmtree(directory)
 
 
+def test_who_may_read_the_files(tmp_path: Path) -> None:
+    """Those who may read other files that the program makes: another user may evaluate, say."""
+    (tmp_path / "other").touch()
+    Checkpoints(tmp_path).save(1, part=Part(torch.ones(2)), wait=True)
+    modes = {path.stat().st_mode for path in [tmp_path / "other", *(tmp_path / "1").iterdir()]}
+    assert len(modes) == 1
+
+
 def test_two_on_one_folder(tmp_path: Path) -> None:
     """They wait for each other's saves, whatever path each was given."""
     (tmp_path / "link").symlink_to(tmp_path / "folder", target_is_directory=True)

@@ -107,6 +107,17 @@ def test_what_can_not_be_checked_is_not_loaded(copied: Path) -> None:
         _refused(copied, "MemoryError")
 
 
+def test_a_damaged_one_is_saved_again(copied: Path) -> None:
+    """It keeps its folder, and the new one of its count is loaded."""
+    (copied / "2" / "rank-0.json").write_bytes(b"")
+    checkpoints, part = Checkpoints(copied), Part()
+    checkpoints.save(2, part=Part("again"), wait=True)
+    for count in (2, None):
+        with pytest.warns(UserWarning, match=r"2\.1 is loaded: newer ones are damaged: 2: rank-0\.json"):
+            assert checkpoints.load(count, part=part) == 2
+        assert part.state == "again"
+
+
 def test_where_all_are_broken(copied: Path) -> None:
     for count in (1, 2):
         (copied / str(count) / "rank-0.json").unlink()

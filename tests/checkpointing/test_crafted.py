@@ -77,6 +77,20 @@ def test_an_entry_of_another_kind(folder: Path, key: str, value: Any) -> None:
     _refused(folder, f"rank-0.json has no valid {key if key != 'tensors' or not value else 'shape'}")
 
 
+def test_a_rank_that_is_not_0_is_damage(folder: Path) -> None:
+    """Other ranks write the number 0, by which the folder would be older than all."""
+    _crafted(folder, lambda record: record.update(number=0, rank=1))
+    with pytest.warns(UserWarning, match="newer ones are damaged: 2"):
+        assert Checkpoints(folder.parent).load(part=Part()) == 1
+
+
+def test_a_number_that_no_float_holds(folder: Path) -> None:
+    _crafted(folder, lambda record: record.update(number=10**400))
+    checkpoints = Checkpoints(folder.parent)
+    checkpoints.save(3, part=Part())
+    assert checkpoints.counts() == [1, 3]
+
+
 def test_what_is_no_record_at_all(folder: Path) -> None:
     _write(folder / "rank-0.json", "{")
     _refused(folder, "rank-0.json can't be read")

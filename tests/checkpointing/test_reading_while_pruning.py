@@ -8,7 +8,7 @@ import pytest
 from support.checkpoints import Part, leftovers, same, save_each, state_of
 
 from torch_bridge import Checkpoints
-from torch_bridge.checkpointing import folders, rank_files
+from torch_bridge.checkpointing import folders, rank_files, reading
 from torch_bridge.checkpointing.reading import SavedCheckpoint
 
 
@@ -30,6 +30,22 @@ def test_a_newer_one_is_saved_during_a_load(tmp_path: Path, place: tuple[Any, st
     assert same(part.state, state_of(found))
     save_each(tmp_path, [4], keep=1)
     assert leftovers(tmp_path, [4]) == []
+
+
+def test_another_one_of_its_name_comes_during_a_load(tmp_path: Path) -> None:
+    """Saves of one count take the names 1 and 1.1 in turn. The files of two saves are no damage."""
+    save_each(tmp_path, [1], keep=1)
+    part, opening = Part(), reading.safe_open
+    left = [1, 1]
+
+    def opens(*arguments: Any, **settings: Any) -> Any:
+        while left:
+            Checkpoints(tmp_path, keep=1).save(left.pop(), part=Part(["later"]), wait=True)
+        return opening(*arguments, **settings)
+
+    with patch.object(reading, "safe_open", opens):
+        assert Checkpoints(tmp_path).load(part=part) == 1
+    assert part.state == ["later"]
 
 
 def test_one_is_renamed_during_a_load(tmp_path: Path) -> None:

@@ -38,8 +38,9 @@ class Background:
 
     def start(self, work: Callable[[], object]) -> None:
         """Start a task in a thread, after `finish` of the one before."""
-        self._pending = pending = Future[None]()
+        pending = Future[None]()
         try:
+            self._pending = pending
             Thread(target=_run, args=(pending, work)).start()
         except BaseException:
             if pending.cancel():  # it fails where the thread runs, and an interrupt came after its start

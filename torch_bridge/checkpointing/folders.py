@@ -66,14 +66,15 @@ def with_damaged(directory: Path) -> list[CheckpointFolder]:
     found: list[CheckpointFolder] = []
     for _ in range(_LISTINGS):
         paths = _entries(directory)
-        found = [folder for path in paths if (folder := _recognized(path)) is not None]
+        found = [folder for path in paths if (folder := recognized(path)) is not None]
         # A run that saves meanwhile renames one folder and then removes another: both could be missed.
         if _entries(directory) == paths:
             break
     return sorted(found)
 
 
-def _recognized(path: Path) -> CheckpointFolder | None:
+def recognized(path: Path) -> CheckpointFolder | None:
+    """Return the checkpoint that a folder is, as its name and its files of rank 0 say; or None."""
     head = rank_files.read_head(path)
     if match := _COMPLETE.fullmatch(path.name):
         if head is not None:

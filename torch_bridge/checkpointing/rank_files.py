@@ -31,7 +31,8 @@ from torch_bridge.checkpointing.encoding import dumps
 
 _FORMAT = "torch_bridge 1"
 _HEAD = re.compile(
-    rb'\{"format":"torch_bridge 1","save":"[0-9a-f]{32}","number":([0-9]+),"count":[0-9]+,"ranks":([0-9]+),'
+    rb'\{"format":"torch_bridge 1","save":"[0-9a-f]{32}","number":([0-9]{1,18}),"count":[0-9]+,'
+    rb'"ranks":([0-9]{1,18}),"rank":0,'
 )
 _HEAD_BYTES = 512
 _DIGEST = ',"sha256":"{}"}}'
@@ -88,6 +89,8 @@ def write(
     """
     path = tensors_path(folder, rank)
     stored = {key: as_stored(saved.tensor) for key, saved in tensors.items()}
+    path.touch()
+    mode = stat.S_IMODE(path.stat().st_mode)
     try:
         save_file(stored, path)
     except SafetensorError as error:
@@ -95,6 +98,7 @@ def write(
         if (number := re.search(r"\(os error ([0-9]+)\)", str(error))) is None:
             raise
         raise OSError(int(number[1]), os.strerror(int(number[1])), str(path)) from error
+    path.chmod(mode)  # safetensors makes files that nobody else may read
     with path.open("r+b") as file:
         os.fsync(file.fileno())
     entries: dict[str, dict[str, Any]] = {}

@@ -63,6 +63,8 @@ class SavedCheckpoint:
                 raise DamagedError(f"{name} is of another save of {folder.count} than that of rank 0")
             path = rank_files.tensors_path(folder.path, rank)
             rank_files.check_regular(path)
+            with path.open("rb"):
+                pass  # safetensors says of a file that may not be read, too, that it is missing
             try:
                 # With "pread" a slice is copied into memory, and nothing else of the file.
                 file: Any = opened.enter_context(cast("Any", safe_open)(path, "pt", backend="pread"))
@@ -219,7 +221,7 @@ def _newest_sound(
             is_old = " in the format of version 0.2.0, which is not read any more" if count in old else ""
             counts = sorted({folder.count for folder in there})
             raise ValueError(f"{directory} has no checkpoint {count}{is_old}; it has {counts}")
-        there = [folder for folder in there if folder.count == count][-1:]
+        there = [folder for folder in there if folder.count == count]
     elif old and not there:
         raise RuntimeError(
             f"{directory} has only checkpoints in the format of version 0.2.0, which is not read any more: "
@@ -251,7 +253,8 @@ def _attempt(folder: CheckpointFolder, work: Callable[[], Value]) -> tuple[Value
         problem = f"{Path(str(error.filename)).name} is missing"
     except Exception as error:
         problem = str(error) or type(error).__name__
-    is_removed = problem is not None and not folder.path.is_dir()
+    # Removed, renamed, or replaced by a later save that got the same name.
+    is_removed = problem is not None and folders.recognized(folder.path) != folder
     gathered = processes.gather((problem, is_removed))
     if any(removed for _, removed in gathered):
         raise RemovedError
