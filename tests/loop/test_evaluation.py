@@ -1,6 +1,7 @@
 """Evaluation: the loss over everything, in one read, and a model left as it was."""
 
 import math
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -90,6 +91,21 @@ def test_one_read() -> None:
         for precision in ("fp32", "bf16", "fp16"):
             model, data = Net(), batches(7)
             assert reads_of(lambda: evaluate(model, data, loss_fn, precision=precision)) == 1  # noqa: B023 - called before the next turn
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("loss_fn", [mean_loss, pair_loss, device_pair_loss])
+def test_a_gpu_is_waited_for_once(loss_fn: Any) -> None:
+    model, data = Net().cuda(), [(inputs.cuda(), targets.cuda()) for inputs, targets in batches(3)]
+    expected = evaluate(model, data, loss_fn)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
+            assert evaluate(model, data, loss_fn) == expected
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+    assert sum("synchronizing CUDA operation" in str(warning.message) for warning in caught) == 1
 
 
 def test_a_carry_goes_from_batch_to_batch() -> None:

@@ -87,8 +87,10 @@ class Sums:
         """For each name: if it is a mean, its sum and its weight. Synchronizes with the device once."""
         values = [value for sums in self._sums.values() for value in sums]
         devices = (value.device for value in values if isinstance(value, Tensor))
-        device = next((device for device in devices if device.type != "cpu"), None)
-        together = torch.stack([torch.as_tensor(v, dtype=torch.float64, device=device) for v in values])
+        device = next((device for device in devices if device.type != "cpu"), torch.device("cpu"))
+        zero = torch.zeros((), dtype=torch.float64, device=device)
+        # Added to a zero there, what the host knows needs no copy, which would synchronize too.
+        together = torch.stack([zero + value for value in values])
         rows = cast("list[list[float]]", together.view(-1, 2).tolist())
         return {
             name: (loss.weight is None, total, weight)
