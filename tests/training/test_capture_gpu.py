@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import torch
 from support.gpu import FUSED_ON_GPU, gpu_step, graphs_of, no_waiting, on_gpu
+from support.held import float32_rate
 from support.training import (
     CURVE,
     FUSED,
@@ -108,6 +109,26 @@ def test_the_steady_state_never_waits(
                 step(bad, good)
         result = step(good, good)
         assert result.lr.item() == pytest.approx(CURVE(int(result.applied) - 1) * FUSED[name][1]["lr"])
+
+
+@pytest.mark.parametrize("cuda_graph", [False, True])
+def test_the_rates_of_a_device_that_lags(cuda_graph: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The host moves the window, and sets another peak, while the device is updates behind."""
+    monkeypatch.setattr(clock, "INTERVAL", 6)
+    step = gpu_step(cuda_graph=cuda_graph)
+    (good,) = on_gpu(batches(1))
+    bad, peak, applied = spoiled(good), step.optimizer.param_groups[0]["initial_lr"], 0
+    results, expected = [], []
+    for number in range(60):
+        if number % 7 == 3:
+            torch.cuda._sleep(2_000_000)
+        if number in (33, 34):
+            peak = 1 / number
+            step.set_peak(peak)
+        expected.append(float32_rate(peak, CURVE, applied))
+        results.append(step(good if number % 3 else bad))
+        applied += number % 3 != 0
+    assert [result.lr.item() for result in results] == expected
 
 
 def test_weights_made_on_the_device() -> None:
