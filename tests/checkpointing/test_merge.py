@@ -5,9 +5,10 @@ import os
 import shutil
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
+from unittest.mock import Mock, patch
 
 import numpy as np
 import pytest
@@ -273,51 +274,43 @@ def test_any_damage_is_found_before_the_module_changes(saved: Path, tmp_path: Pa
         path.write_bytes(content)
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt, OSError, MemoryError])
-def test_an_error_in_the_third_checkpoint_changes_nothing(saved: Path, error: type[BaseException]) -> None:
-    module = Mixed(99)
-    before, read = state_of(module), SavedCheckpoint.read
+class _Failing(Mixed):
+    """Raises this error once, after it has taken some tensors."""
+
+    error: type[BaseException] | None = None
+
+    def _load_from_state_dict(self, *arguments: Any) -> None:
+        super()._load_from_state_dict(*arguments)
+        if (error := self.error) is not None:
+            self.error = None
+            raise error
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
+@pytest.mark.parametrize("at", ["reading", "copying", "loading"])
+@pytest.mark.parametrize("call", ["merge", "load_model"])
+def test_an_error_changes_nothing(saved: Path, call: str, at: str, error: type[BaseException]) -> None:
+    """Also while the third checkpoint is read, and when the module can't be copied to restore it later."""
+    module, checkpoints, read = _Failing(99), Checkpoints(saved), SavedCheckpoint.read
+    module.error = error if at == "loading" else None
+    before = state_of(module)
 
     def broken(saved: SavedCheckpoint, reference: Any, *arguments: Any) -> Any:
         if saved.count == 30 and reference.key == "model.mean":
             raise error
         return read(saved, reference, *arguments)
 
-    with patch.object(SavedCheckpoint, "read", broken), pytest.raises(error):
-        Checkpoints(saved).merge(COUNTS, _GOOD, into=module, part="model")
-    assert same(state_of(module), before)
-    Checkpoints(saved).merge(COUNTS, _GOOD, into=module, part="model")
-
-
-@pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
-def test_an_error_while_the_module_loads_changes_nothing(saved: Path, error: type[BaseException]) -> None:
-    class Refusing(Mixed):
-        is_refusing = True
-
-        def _load_from_state_dict(self, *arguments: Any) -> None:
-            super()._load_from_state_dict(*arguments)
-            if self.is_refusing:
-                self.is_refusing = False
-                raise error
-
-    module = Refusing(99)
-    before = state_of(module)
-    with pytest.raises(error):
-        Checkpoints(saved).merge(COUNTS, _GOOD, into=module, part="model")
-    assert same(state_of(module), before)
-
-
-@pytest.mark.parametrize("call", ["merge", "load_model"])
-def test_a_module_that_cannot_be_copied_is_not_loaded(saved: Path, call: str) -> None:
-    """Without a copy it could not be put back after an error."""
-    module, checkpoints = Mixed(99), Checkpoints(saved)
-    before = state_of(module)
+    where = {
+        "reading": (SavedCheckpoint, "read", broken),
+        "copying": (Snapshot, "of", Mock(side_effect=error)),
+    }
     arguments: Any = {"counts": COUNTS, "weights": _GOOD, "into": module}
     if call == "load_model":
-        arguments = {"model": module, "count": 10}
-    with patch.object(Snapshot, "of", side_effect=MemoryError), pytest.raises(MemoryError):
+        arguments = {"model": module, "count": 30}
+    with patch.object(*where[at]) if at in where else nullcontext(), pytest.raises(error):
         getattr(checkpoints, call)(**arguments, part="model")
     assert same(state_of(module), before)
+    getattr(checkpoints, call)(**arguments, part="model")
 
 
 def test_checkpoints_stay_while_they_are_merged(tmp_path: Path) -> None:

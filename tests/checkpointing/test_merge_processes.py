@@ -46,10 +46,7 @@ def test_the_same_bits_from_and_to_any_number_of_processes(saved: list[Path]) ->
 @pytest.mark.parametrize(
     ("how", "message"),
     [
-        (
-            "weights",
-            "[0.5, 0.25, 0.25], 'model'), and rank 1 merges ([1, 2, 3], [0.25, 0.5, 0.25], 'model')",
-        ),
+        ("weights", "[0.5, 0.25, 0.25], 'model'), and rank 1 merges ([1, 2, 3], [0.25, 0.5, 0.25], 'model')"),
         ("counts", "ValueError: rank 0 merges (counts, weights, part) = ([1, 2, 3], "),
         ("sum", "ValueError: weights add up to 1.5"),
         ("into", "TypeError: into = None must be a module"),

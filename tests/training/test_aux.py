@@ -6,16 +6,7 @@ import pytest
 import torch
 from support.aux_by_rank import aux_of_updates
 from support.processes import run
-from support.training import (
-    Recurrent,
-    batches,
-    carried_loss,
-    mean_loss,
-    pair_loss,
-    same,
-    spoiled,
-    step_of,
-)
+from support.training import Recurrent, batches, carried_loss, mean_loss, pair_loss, same, spoiled, step_of
 from torch import nn
 
 

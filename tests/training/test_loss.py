@@ -14,18 +14,7 @@ _x = torch.ones((), requires_grad=True)
 
 
 @pytest.mark.parametrize(
-    "value",
-    [
-        1.0,
-        None,
-        {"loss": _x},
-        (_x,),
-        (_x, 1, 2),
-        (_x, "1"),
-        (_x, True),
-        (None, 1),
-    ],
-    ids=repr,
+    "value", [1.0, None, {"loss": _x}, (_x,), (_x, 1, 2), (_x, "1"), (_x, True), (None, 1)], ids=repr
 )
 def test_what_is_neither_scalar_nor_pair(value: Any) -> None:
     with pytest.raises(TypeError, match="loss_fn returned"):
