@@ -5,7 +5,6 @@ last tests compare the names in `_shows` with those that the product's files use
 """
 
 import ast
-import io
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +14,6 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 import torch
-from numpy.lib import format as npy
 from support import private_names, sources
 from support.loaders import WORKERS
 from support.processes import run
@@ -70,17 +68,6 @@ def test_fused_optimizers_skip_where_found_inf_is_one(build: Any, options: dict[
     without.step()
     assert torch.equal(parameter, again)
     assert not torch.equal(parameter, before)
-
-
-@pytest.mark.parametrize("trailing", [(), (3, 4), (10**9,)])
-def test_the_header_of_a_npy_file_is_as_long_for_any_number_of_rows(trailing: tuple[int, ...]) -> None:
-    lengths: set[int] = set()
-    for rows in (0, 9, 10, 10**6, 2**63 - 1):
-        file = io.BytesIO()
-        described = {"descr": "<f4", "fortran_order": False, "shape": (rows, *trailing)}
-        npy.write_array_header_2_0(file, described)
-        lengths.add(len(file.getvalue()))
-    assert len(lengths) == 1
 
 
 @_shows("_amp_update_scale_")
