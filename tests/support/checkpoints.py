@@ -203,9 +203,10 @@ def own_and_common(directory: Path) -> list[bool]:
 
 def tied_shards(directory: Path) -> None:
     """Save a step and its model under FSDP2. Their layers share a weight, of which rank 1 has no row."""
-    model = nn.Sequential(nn.Linear(3, 1), nn.Linear(3, 1))
-    nn.init.constant_(model[0].weight, 7.0)
-    model[1].weight = model[0].weight
+    first, second = nn.Linear(3, 1), nn.Linear(3, 1)
+    second.weight = first.weight
+    nn.init.constant_(first.weight, 7.0)
+    model = nn.Sequential(first, second)
     fully_shard(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     step = TrainStep(model, optimizer, lambda model, batch: model(batch).mean(), PlateauCurve(100))
