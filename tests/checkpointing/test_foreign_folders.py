@@ -60,7 +60,7 @@ def test_other_folders_with_numbers_are_left_alone(
     else:
         assert checkpoints.load(part=part) is None
     for number, kind in foreign.items():
-        is_old = " in the format of version 0.2.0, .*" if kind == "version 0.2.0" else ""
+        is_old = ", but one of version 0.2.0, .*" if kind == "version 0.2.0" else ""
         with pytest.raises(ValueError, match=rf"no checkpoint {number}{is_old}; it has \[\]"):
             checkpoints.load(number, part=part)
     for count in saved:

@@ -218,7 +218,7 @@ def _newest_sound(
     )[0]
     if count is not None:
         if not any(folder.count == count for folder in there):
-            is_old = " in the format of version 0.2.0, which is not read any more" if count in old else ""
+            is_old = ", but one of version 0.2.0, whose format is not read any more" if count in old else ""
             counts = sorted({folder.count for folder in there})
             raise ValueError(f"{directory} has no checkpoint {count}{is_old}; it has {counts}")
         there = [folder for folder in there if folder.count == count]
