@@ -176,10 +176,13 @@ def test_the_state_of_another_loader_is_refused_and_changes_nothing(other: Argum
     loader, untouched = make_loader(**ours), make_loader(**ours)
     with pytest.raises(ValueError, match=f"saved by a loader with {says}"):
         loader.load_state_dict(state)
-    wrong: list[Any] = [{"epoch": 1}, {"made_with": loader.state_dict()["made_with"]}, "loader.pt"]
+    wrong: list[Any] = [{"epoch": 1}, {"made_with": loader.state_dict()["made_with"]}]
     for each in wrong:
         with pytest.raises(ValueError, match="not the state of a loader"):
             prefetch(loader, "cpu").load_state_dict(each)
+    for place in ({"epoch": -1}, {"batch": -1}, {"batch": 2}):
+        with pytest.raises(ValueError, match=f"{next(iter(place))} = .* must be"):
+            loader.load_state_dict(loader.state_dict() | place)
     assert epoch(loader) == epoch(untouched)
 
 

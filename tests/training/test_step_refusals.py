@@ -176,7 +176,7 @@ def test_the_arguments_are_shown_as_they_are_given() -> None:
     assert positional == ["model", "optimizer", "loss_fn", "curve"]
     assert {parameter.kind for parameter in list(shown.values())[4:]} == {inspect.Parameter.KEYWORD_ONLY}
     assert shown["precision"].default == "fp32"
-    with pytest.raises(TypeError, match="'applied'"):
+    with pytest.raises(TypeError, match=r"TrainStep.__init__\(\) got an unexpected .* 'applied'"):
         step_of(applied=3)
 
 

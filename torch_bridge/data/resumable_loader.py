@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch.utils.data import BatchSampler, DataLoader
 
+from torch_bridge.core import checks
 from torch_bridge.distributed import processes
 from torch_bridge.schedulers.resume import check_no_path
 
@@ -182,7 +183,10 @@ class ResumableLoader(DataLoader[Any]):
                 f"state_dict was saved by a loader with {', '.join(changes)}; this batch_size is that of all "
                 "processes together, and make_loader takes that of one"
             )
-        self._place = self._next = int(state_dict["epoch"]), int(state_dict["batch"])
+        epoch, batch = (checks.at_least(name, state_dict[name], 0) for name in ("epoch", "batch"))
+        if batch >= self.batch_sampler.count:
+            raise ValueError(f"batch = {batch} must be below {self.batch_sampler.count}, those of an epoch")
+        self._place = self._next = epoch, batch
         self._newest = None
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property, wraps
-from typing import Any, Concatenate, Literal, ParamSpec, get_args
+from typing import Any, Concatenate, Literal, ParamSpec, cast, get_args
 
 import torch
 from torch import nn
@@ -154,6 +154,8 @@ def takes(
     """
 
     def decorate(init: Callable[[Any, TrainStepArguments], None]) -> Callable[Concatenate[Any, P], None]:
+        cast("Any", arguments).__init__.__qualname__ = init.__qualname__  # which Python's errors name
+
         @wraps(arguments.__init__)  # which inspect.signature follows
         def with_given(self: Any, *args: P.args, **kwargs: P.kwargs) -> None:
             init(self, arguments(*args, **kwargs))
