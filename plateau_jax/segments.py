@@ -102,7 +102,11 @@ class Segments(NamedTuple):
 
     @classmethod
     def of_columns(cls, columns: Mapping[str, Any]) -> "Segments":
-        """The table that has these `columns`."""
+        """Build a table from its columns.
+
+        Args:
+            columns: The columns by name, as `columns()` returns them.
+        """
         shapes = {name: column for name, column in columns.items() if name not in cls._fields}
         others = {name: column for name, column in columns.items() if name in cls._fields}
         return cls(**others, shapes=shapes)
