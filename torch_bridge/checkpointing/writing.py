@@ -58,8 +58,8 @@ class RankContent:
 
     def drop_equal(self, main: Summary | None) -> None:
         """Leave to rank 0 what is the same there."""
-        here = self.summary()
-        if processes.is_main() or here is None or main is None:
+        here = None if processes.is_main() else self.summary()
+        if here is None or main is None:
             return
         self._parts = {
             name: part for name, part in self._parts.items() if here.parts[name] != main.parts[name]
