@@ -11,7 +11,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from support.pages import README, sections
+from support.docs.pages import README, sections
 
 PACKAGES = {"jax": {"jax", "optax"}, "torch": {"torch", "torch_bridge"}}
 programs = [section.python() for section in sections(README) if section.heading.startswith("Quickstart")]

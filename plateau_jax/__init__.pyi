@@ -1,33 +1,44 @@
 """The public names: what type checkers see, and from where `lazy_names` imports each on first use."""
 
-from plateau_jax.batch_plan import BatchPlan as BatchPlan
-from plateau_jax.comparison import (
+from plateau_jax.analysis.comparison import (
     Comparison as Comparison,
 )
-from plateau_jax.comparison import (
+from plateau_jax.analysis.comparison import (
     compare as compare,
 )
-from plateau_jax.curve import Curve as Curve
-from plateau_jax.curve_warning import CurveWarning as CurveWarning
-from plateau_jax.holds import (
-    HoldBelow as HoldBelow,
-)
-from plateau_jax.holds import (
-    HoldUntilFlat as HoldUntilFlat,
-)
-from plateau_jax.last_iterate import (
+from plateau_jax.analysis.last_iterate import (
     Outlook as Outlook,
 )
-from plateau_jax.last_iterate import (
+from plateau_jax.analysis.last_iterate import (
     outlook as outlook,
 )
-from plateau_jax.pictures_of_curves import plot as plot
-from plateau_jax.plateau_curve import (
+from plateau_jax.batch_plan import BatchPlan as BatchPlan
+from plateau_jax.curves.curve import Curve as Curve
+from plateau_jax.curves.plateau_curve import (
     CurveArguments as CurveArguments,
 )
-from plateau_jax.plateau_curve import (
+from plateau_jax.curves.plateau_curve import (
     PlateauCurve as PlateauCurve,
 )
+from plateau_jax.curves.staged_curve import (
+    Stage as Stage,
+)
+from plateau_jax.curves.staged_curve import (
+    StagedCurve as StagedCurve,
+)
+from plateau_jax.holds.rules import (
+    HoldBelow as HoldBelow,
+)
+from plateau_jax.holds.rules import (
+    HoldUntilFlat as HoldUntilFlat,
+)
+from plateau_jax.numerics.segments import (
+    Segments as Segments,
+)
+from plateau_jax.numerics.segments import (
+    stack as stack,
+)
+from plateau_jax.plots import plot as plot
 from plateau_jax.schedule import (
     cosine_plateau_schedule as cosine_plateau_schedule,
 )
@@ -36,18 +47,6 @@ from plateau_jax.schedule import (
 )
 from plateau_jax.schedule import (
     optax_schedule as optax_schedule,
-)
-from plateau_jax.segments import (
-    Segments as Segments,
-)
-from plateau_jax.segments import (
-    stack as stack,
-)
-from plateau_jax.staged import (
-    Stage as Stage,
-)
-from plateau_jax.staged import (
-    StagedCurve as StagedCurve,
 )
 from plateau_jax.transformation import (
     CountedCurveState as CountedCurveState,
@@ -58,5 +57,6 @@ from plateau_jax.transformation import (
 from plateau_jax.transformation import (
     scale_by_curve as scale_by_curve,
 )
+from plateau_jax.validation.curve_warning import CurveWarning as CurveWarning
 
 __version__: str

@@ -13,11 +13,14 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from plateau_jax import checks, comparison, pictures_of_curves, rows
-from plateau_jax.comparison import compare
-from plateau_jax.curve import Curve
+from plateau_jax import plots
+from plateau_jax.analysis import comparison
+from plateau_jax.analysis.comparison import compare
+from plateau_jax.curves.curve import Curve
+from plateau_jax.curves.plateau_curve import CurveArguments, PlateauCurve
+from plateau_jax.numerics import exact_segments
 from plateau_jax.output_files import is_stream, written
-from plateau_jax.plateau_curve import CurveArguments, PlateauCurve
+from plateau_jax.validation import checks, optional_packages
 
 _EXAMPLES = """\
 examples:
@@ -156,7 +159,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(comparison.as_text(replace(compared, names=names), options.peak))
     else:
         shown = None if options.peak is None else peak
-        tables = "\n\n".join(rows.as_text(curve.rows, shown) for curve in curves)
+        tables = "\n\n".join(exact_segments.as_text(curve.rows, shown) for curve in curves)
         print(_encodable(tables, sys.stdout))
     return 0
 
@@ -212,10 +215,10 @@ def _write_picture(curves: list[Curve], peak: np.float32, path: Path) -> None:
     try:
         from matplotlib.figure import Figure  # optional
     except ModuleNotFoundError as error:
-        raise checks.missing("--plot", error, "plot") from None
+        raise optional_packages.missing("--plot", error, "plot") from None
 
     figure: Any = Figure(figsize=(8, 4), layout="constrained")
-    pictures_of_curves.plot(curves, peak_value=float(peak), ax=figure.subplots())
+    plots.plot(curves, peak_value=float(peak), ax=figure.subplots())
     path = path if path.suffix or is_stream(path) else path.with_name(f"{path.name}.png")
     with written(path) as beside, beside.open("wb") as file:
         figure.savefig(file, dpi=120, format=path.suffix.removeprefix(".") or "png")

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, cast
 
-from plateau_jax import checks
+from plateau_jax.validation import checks
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 from typing import Any, cast
 
-from plateau_jax import plotting
-from plateau_jax.curve import Curve
+from plateau_jax.curves.curve import Curve
+from plateau_jax.drawing import axes
 
 
 def plot(curves: Curve | Iterable[Curve], *, peak_value: float = 1.0, ax: Any = None) -> Any:
@@ -31,7 +31,7 @@ def plot(curves: Curve | Iterable[Curve], *, peak_value: float = 1.0, ax: Any = 
     >>> ax.get_xlabel(), ax.get_ylabel()
     ('step', 'learning rate')
     """
-    return plotting.draw([curve._drawn() for curve in _checked(curves)], peak_value, ax)
+    return axes.draw([curve._drawn() for curve in _checked(curves)], peak_value, ax)
 
 
 def _checked(curves: Any) -> list[Curve]:

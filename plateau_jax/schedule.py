@@ -13,13 +13,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from plateau_jax import checks, fixed_point
-from plateau_jax.arithmetic import Numbers, Operations
-from plateau_jax.checks import MAX_STEP
-from plateau_jax.curve import Curve, checked
-from plateau_jax.curve_warning import silent
-from plateau_jax.plateau_curve import PlateauCurve
-from plateau_jax.segments import Segments, joined
+from plateau_jax.curves.curve import Curve, checked
+from plateau_jax.curves.plateau_curve import PlateauCurve
+from plateau_jax.numerics import fixed_point
+from plateau_jax.numerics.arithmetic import DecodedSegments, Operations
+from plateau_jax.numerics.segments import Segments, joined
+from plateau_jax.validation import checks
+from plateau_jax.validation.checks import MAX_STEP
+from plateau_jax.validation.curve_warning import silent
 
 
 def multiplier(segments: Segments, step: Any) -> jax.Array:
@@ -186,7 +187,7 @@ def _steps(step: Any) -> Any:
 _JAX = Operations.of(jnp)
 
 
-def _evaluate(step: Any, decode: Callable[..., Numbers], *words: Any) -> jax.Array:
+def _evaluate(step: Any, decode: Callable[..., DecodedSegments], *words: Any) -> jax.Array:
     """The multiplier at each step, in the table that `decode(*words)` returns."""
     evaluate: Any = partial(_evaluate_in_integers, decode)
     # In a mesh with explicit axes, such as one from `jax.make_mesh`, JAX wants a sharding for every gather;
@@ -197,7 +198,7 @@ def _evaluate(step: Any, decode: Callable[..., Numbers], *words: Any) -> jax.Arr
     return evaluate(step, *words)
 
 
-def _evaluate_in_integers(decode: Callable[..., Numbers], step: Any, *words: Any) -> jax.Array:
+def _evaluate_in_integers(decode: Callable[..., DecodedSegments], step: Any, *words: Any) -> jax.Array:
     # 64-bit integers for these lines alone, whatever the x64 mode of the program around.
     with jax.enable_x64(True):
         if jnp.iinfo(step.dtype).max > MAX_STEP:

@@ -11,12 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from plateau_jax import checks
-from plateau_jax.checks import MAX_STEP
-from plateau_jax.curve import Curve
-from plateau_jax.decision import decide, start
-from plateau_jax.holds import Rule, rules_of
+from plateau_jax.curves.curve import Curve
+from plateau_jax.holds.decision import decide, start
+from plateau_jax.holds.rules import Rule, rules_of
 from plateau_jax.schedule import array_of, check_real_scalar, optax_schedule
+from plateau_jax.validation import checks
+from plateau_jax.validation.checks import MAX_STEP
 
 MAX_COUNT = 2**30
 """The largest unit and the largest count: with a rest below the unit, their sum fits into int32."""

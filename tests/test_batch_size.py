@@ -17,7 +17,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from support.refusals import refuses
-from support.training import CURVE, mean_loss, optimizer_of
+from support.training.training import CURVE, mean_loss, optimizer_of
 from support.trials import exhaust, rows
 from torch import Tensor, nn
 
@@ -206,7 +206,7 @@ def test_memory_is_given_back() -> None:
 
 @pytest.mark.slow
 def test_a_process_whose_memory_is_short() -> None:
-    paths = os.pathsep.join([str(Path(__file__).parents[1]), *sys.path])
+    paths = os.pathsep.join([str(Path(__file__).parent), *sys.path])
     found = subprocess.run(
         [sys.executable, "-m", "support.trials", "find_in_short_memory"],
         env=os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"} | _MMAP,

@@ -9,8 +9,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from support.reads import reads_of
-from support.training import (
+from support.training.reads import reads_of
+from support.training.training import (
     Net,
     Recurrent,
     batches,

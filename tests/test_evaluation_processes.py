@@ -4,8 +4,8 @@ import math
 
 import pytest
 import torch
-from support import processes
-from support.batches_by_rank import process
+from support.data.batches_by_rank import process
+from support.distributed import processes
 from support.evaluated import (
     FORMS,
     SPLITS,
@@ -18,7 +18,7 @@ from support.evaluated import (
     evaluate_splits,
     named_loss,
 )
-from support.training import Net, Recurrent, batches, carried_loss, mean_loss
+from support.training.training import Net, Recurrent, batches, carried_loss, mean_loss
 from torch import nn
 
 from torch_bridge import evaluate

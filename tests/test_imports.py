@@ -11,7 +11,7 @@ from packaging.version import Version
 
 import plateau_jax
 import torch_bridge
-from plateau_jax import checks
+from plateau_jax.validation import optional_packages
 
 JAX_NAMES = ["optax_schedule", "multiplier", "cosine_plateau_schedule", "scale_by_curve"]
 TORCH_NAMES = ["lambda_lr", "CurveLR", "follow", "TrainStep", "evaluate", "Checkpoints", "make_loader"]
@@ -41,7 +41,7 @@ assert "multiplier" not in globals()
 assert PlateauCurve(9)(0) == 1.0 == HoldBelow(1.0, 3).value and len(stack([StagedCurve([(3,)])]).begin) == 1
 import plateau_jax
 assert set(plateau_jax.__all__) <= set(globals()) and "plot" in plateau_jax.__all__
-import plateau_jax.decision as d; d.start(d.HoldBelow(0.5, 3))
+import plateau_jax.holds.decision as d; d.start(d.HoldBelow(0.5, 3))
 """
 
 A_MULTIPLIER = """
@@ -68,8 +68,8 @@ def run(program: str) -> str:
         (EVERY_KIND, ["jax", "optax", "torch", "matplotlib"]),
         (A_MULTIPLIER, ["optax", "matplotlib", "torch"]),
         (A_SCHEDULE, ["matplotlib", "torch"]),
-        ("import plateau_jax.plotting, plateau_jax.__main__", ["jax", "optax", "torch"]),
-        ("import plateau_jax.__main__, plateau_jax.plotting, plateau_jax.schedule", ["torch"]),
+        ("import plateau_jax.drawing.axes, plateau_jax.__main__", ["jax", "optax", "torch"]),
+        ("import plateau_jax.__main__, plateau_jax.drawing.axes, plateau_jax.schedule", ["torch"]),
         (A_SCHEDULER, ["jax", "optax", "matplotlib"]),
         ("from torch_bridge import *; make_loader", ["jax"]),
     ],
@@ -144,7 +144,7 @@ for absent, statements in {[asked[:2] for asked in ASKED]}:
 @pytest.mark.parametrize(
     ("absent", "imports", "asked"),
     [
-        ("plateau_jax.segments", "jax, plateau_jax", "plateau_jax.optax_schedule"),
+        ("plateau_jax.numerics.segments", "jax, plateau_jax", "plateau_jax.optax_schedule"),
         ("jax.core", "jax, plateau_jax", "plateau_jax.optax_schedule"),
         ("torch_bridge.schedulers.group_curves", "torch_bridge", "torch_bridge.lambda_lr"),
     ],
@@ -159,15 +159,15 @@ def test_a_missing_module_of_an_installed_package_is_named(absent, imports, aske
 @pytest.mark.parametrize("name", ["jax", "jaxlib", None])
 def test_an_error_that_no_install_would_mend_is_kept(name):
     error = ModuleNotFoundError("jax requires jaxlib to be installed", name=name)
-    assert checks.missing("optax_schedule", error, "jax") is error
+    assert optional_packages.missing("optax_schedule", error, "jax") is error
 
 
 def test_a_module_that_was_put_in_place_by_hand_is_installed(monkeypatch):
     monkeypatch.setitem(sys.modules, "by_hand", type(sys)("by_hand"))
-    assert checks.are_installed("sys", "by_hand")
+    assert optional_packages.are_installed("sys", "by_hand")
     monkeypatch.setitem(sys.modules, "by_hand", None)
-    assert not checks.are_installed("sys", "by_hand")
-    assert not checks.are_installed("nowhere_to_be_found")
+    assert not optional_packages.are_installed("sys", "by_hand")
+    assert not optional_packages.are_installed("nowhere_to_be_found")
 
 
 def test_a_star_brings_the_names_of_jax_where_it_is_installed():

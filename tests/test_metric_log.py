@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from support.training import CURVE, Net, Operators, batches, mean_loss, spoiled, step_of
+from support.training.training import CURVE, Net, Operators, batches, mean_loss, spoiled, step_of
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.figure import Figure
 from matplotlib.ticker import MultipleLocator
-from support.descriptions import build, descriptions
+from support.curves.descriptions import build, descriptions
 from support.examples import examples
 
 from plateau_jax import Curve, PlateauCurve, StagedCurve, plot

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 import torch
 from support import private_names, sources
-from support.loaders import WORKERS
-from support.processes import run
+from support.data.loaders import WORKERS
+from support.distributed.processes import run
 from torch import Tensor, nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.nn.utils import parametrizations, spectral_norm

@@ -6,12 +6,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from support.training import batches, step_of
+from support.training.training import batches, step_of
 from torch.autograd import DeviceType
 from torch.autograd.profiler_util import EventList, FunctionEvent
 
 from torch_bridge import profile
-from torch_bridge.loop.profiling import _table
+from torch_bridge.profiling import _table
 
 
 def test_a_trace_and_a_table(tmp_path: Path) -> None:

@@ -7,11 +7,19 @@ import pytest
 import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
-from support.borders import steps_at_borders
-from support.descriptions import build, descriptions, descriptions_and_steps
+from support.curves.descriptions import build, descriptions, descriptions_and_steps
+from support.curves.strategies import MAX_STEP
 from support.examples import examples
-from support.jax_cases import CURVE, MANY, NESTED, STEPS, assert_equal_bits, every_shape, in_one_of_two_forms
-from support.strategies import MAX_STEP
+from support.jax.jax_cases import (
+    CURVE,
+    MANY,
+    NESTED,
+    STEPS,
+    assert_equal_bits,
+    every_shape,
+    in_one_of_two_forms,
+)
+from support.numerics.borders import steps_at_borders
 from torch.torch_version import TorchVersion
 
 from plateau_jax import Curve, PlateauCurve, Segments, StagedCurve, stack

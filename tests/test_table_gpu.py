@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import given
-from support.borders import steps_at_borders
-from support.descriptions import build, descriptions_and_steps
+from support.curves.descriptions import build, descriptions_and_steps
+from support.curves.strategies import MAX_STEP
 from support.examples import examples
-from support.gpu import no_waiting
-from support.jax_cases import CURVE, MANY, NESTED, STEPS, assert_equal_bits, in_one_of_two_forms
-from support.strategies import MAX_STEP
+from support.jax.jax_cases import CURVE, MANY, NESTED, STEPS, assert_equal_bits, in_one_of_two_forms
+from support.numerics.borders import steps_at_borders
+from support.training.cuda_graphs.gpu import no_waiting
 
 from plateau_jax import StagedCurve, stack
 from torch_bridge import multiplier, tensors

@@ -4,6 +4,6 @@ Each public name is imported on first use, so `lambda_lr` does not import FSDP o
 those of `plateau_jax`.
 """
 
-from torch_bridge.core import lazy_names
+from torch_bridge.curve_api import lazy_names
 
 __all__, __getattr__, __dir__ = lazy_names.attach(__name__, "torch")

@@ -9,16 +9,16 @@ from plateau_jax import (
 from plateau_jax import (
     StagedCurve as StagedCurve,
 )
+from torch_bridge.batch_size import find_batch_size as find_batch_size
 from torch_bridge.checkpointing.checkpoints import Checkpoints as Checkpoints
 from torch_bridge.data.loader import make_loader as make_loader
 from torch_bridge.data.prefetching import prefetch as prefetch
 from torch_bridge.distributed.activation_checkpointing import checkpoint_activations as checkpoint_activations
 from torch_bridge.distributed.distribution import distribute as distribute
 from torch_bridge.distributed.processes import is_main as is_main
-from torch_bridge.loop.batch_size import find_batch_size as find_batch_size
-from torch_bridge.loop.evaluation import evaluate as evaluate
-from torch_bridge.loop.metrics import MetricLog as MetricLog
-from torch_bridge.loop.profiling import profile as profile
+from torch_bridge.evaluation import evaluate as evaluate
+from torch_bridge.metric_log import MetricLog as MetricLog
+from torch_bridge.profiling import profile as profile
 from torch_bridge.schedulers.curve_lr import (
     CurveLR as CurveLR,
 )
@@ -49,17 +49,17 @@ from torch_bridge.table import (
 from torch_bridge.table import (
     tensors as tensors,
 )
-from torch_bridge.training.loss import (
+from torch_bridge.training.result import StepResult as StepResult
+from torch_bridge.training.state.snapshot import TrainStepState as TrainStepState
+from torch_bridge.training.step import TrainStep as TrainStep
+from torch_bridge.training.update.loss import (
     CarriedLoss as CarriedLoss,
 )
-from torch_bridge.training.loss import (
+from torch_bridge.training.update.loss import (
     MeanLoss as MeanLoss,
 )
-from torch_bridge.training.loss import (
+from torch_bridge.training.update.loss import (
     PairLoss as PairLoss,
 )
-from torch_bridge.training.result import StepResult as StepResult
-from torch_bridge.training.snapshot import TrainStepState as TrainStepState
-from torch_bridge.training.step import TrainStep as TrainStep
 
 __version__: str

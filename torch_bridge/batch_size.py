@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from torch_bridge.core import checks
+from torch_bridge.curve_api import checks
 from torch_bridge.distributed import processes
 from torch_bridge.training.result import StepResult
 
@@ -75,12 +75,12 @@ def find_batch_size(
     for name, function in (("make_step", make_step), ("make_batch", make_batch)):
         if not callable(function):
             raise TypeError(f"{name} = {function!r} must be callable")
-    samples = checks.count("global_batch", global_batch)
+    samples = checks.positive_int("global_batch", global_batch)
     most = samples if limit is None else checks.at_least("limit", limit, 1)
-    if processes.count() > 1:
+    if processes.world_size() > 1:
         raise RuntimeError(
-            f"find_batch_size runs in one process, and there are {processes.count()}: run it beforehand in a "
-            f"separate process, with global_batch = {samples} divided by the number of ranks"
+            f"find_batch_size runs in one process, and there are {processes.world_size()}: run it beforehand "
+            f"in a separate process, with global_batch = {samples} divided by the number of ranks"
         )
     with _random_states_kept():
         _check_is_new(make_step)

@@ -1,14 +1,15 @@
 """All that this package takes from `plateau_jax`."""
 
-from plateau_jax import Curve, PlateauCurve, Segments, StagedCurve, checks, lazy_names, stack
-from plateau_jax.arithmetic import Operations
-from plateau_jax.arithmetic import multiply as multiply_levels
-from plateau_jax.curve_warning import at_this_line, silent, warn
-from plateau_jax.decision import HOST, decide, start
-from plateau_jax.fixed_point import CHUNK
-from plateau_jax.fixed_point import evaluate as evaluate_table
-from plateau_jax.holds import Rule, rules_of
-from plateau_jax.segments import joined as decode_table
+from plateau_jax import Curve, PlateauCurve, Segments, StagedCurve, stack
+from plateau_jax.holds.decision import HOST, decide, start
+from plateau_jax.holds.rules import Rule, rules_of
+from plateau_jax.numerics.arithmetic import Operations
+from plateau_jax.numerics.arithmetic import multiply as multiply_levels
+from plateau_jax.numerics.fixed_point import CHUNK
+from plateau_jax.numerics.fixed_point import evaluate as evaluate_table
+from plateau_jax.numerics.segments import joined as decode_table
+from plateau_jax.validation import checks, lazy_names
+from plateau_jax.validation.curve_warning import at_this_line, silent, warn
 
 __all__ = [
     "CHUNK",

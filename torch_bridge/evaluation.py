@@ -8,10 +8,10 @@ from torch import nn
 
 from torch_bridge.distributed.lockstep import in_lockstep
 from torch_bridge.distributed.sharded import reshard
-from torch_bridge.loop.measures import Measures, Sums, measured, read_means
-from torch_bridge.training.carry import Carry
-from torch_bridge.training.loss import LossFunction, check_loss_fn, forward
-from torch_bridge.training.precision import Precision, PrecisionName
+from torch_bridge.evaluation_sums import Measures, Sums, measured, read_means
+from torch_bridge.training.update.carry import Carry
+from torch_bridge.training.update.loss import LossFunction, check_loss_fn, forward
+from torch_bridge.training.update.precision import Precision, PrecisionName
 
 
 @overload

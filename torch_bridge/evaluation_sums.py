@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from torch_bridge.distributed import processes
-from torch_bridge.training.loss import Loss, as_loss, check_kind, is_pair
+from torch_bridge.training.update.loss import Loss, as_loss, check_kind, is_pair
 
 _LOSS = ""
 """The name of a loss that is not in a dictionary; as a key of a dictionary it is refused."""

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torch_bridge.core import checks
+from torch_bridge.curve_api import checks
 from torch_bridge.training.result import StepResult
 
 _NAMES_OF_COUNTS = "applied", "skipped", "clock", "consumed"

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.torch_version import TorchVersion
 
-from torch_bridge.core import Operations, Segments, checks, decode_table, evaluate_table, multiply_levels
+from torch_bridge.curve_api import Operations, Segments, checks, decode_table, evaluate_table, multiply_levels
 
 
 def multiplier(segments: Segments, step: Tensor) -> Tensor:

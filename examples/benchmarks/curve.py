@@ -32,7 +32,7 @@ from plateau_jax import (
     outlook,
     scale_by_curve,
 )
-from plateau_jax.fixed_point import CHUNK
+from plateau_jax.numerics.fixed_point import CHUNK
 from torch_bridge import lambda_lr, multiplier, tensors
 
 TOTAL = 1_000_000

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any, cast, overload
 
-from plateau_jax import checks, notebook
-from plateau_jax.curve import Curve
-from plateau_jax.last_iterate import outlook
-from plateau_jax.picture import labels
+from plateau_jax.analysis.last_iterate import outlook
+from plateau_jax.curves.curve import Curve
+from plateau_jax.drawing import notebook
+from plateau_jax.drawing.sampling import labels
+from plateau_jax.validation import checks
 
 _RATIOS = "Ratios to the first curve, where each curve has its own best peak."
 

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from plateau_jax import checks
-from plateau_jax.curve import Curve, checked
-from plateau_jax.rows import visible
+from plateau_jax.curves.curve import Curve, checked
+from plateau_jax.numerics.exact_segments import visible
+from plateau_jax.validation import checks
 
 _Floats = NDArray[np.float64]
 _Steps = NDArray[np.int64]

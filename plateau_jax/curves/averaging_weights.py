@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from plateau_jax import checks
-from plateau_jax.checks import MAX_STEP
-from plateau_jax.rows import Row, visible
+from plateau_jax.numerics.exact_segments import ExactSegment, visible
+from plateau_jax.validation import checks
+from plateau_jax.validation.checks import MAX_STEP
 
 _CHUNK = 2**16  # steps that are evaluated at once
 _UNIT = 2.0**-53
@@ -18,7 +18,7 @@ _UNIT = 2.0**-53
 Evaluate = Callable[[NDArray[np.int64]], NDArray[np.float32]]
 
 
-def weights(rows: Sequence[Row], evaluate: Evaluate, steps: Any) -> NDArray[np.float64]:
+def weights(rows: Sequence[ExactSegment], evaluate: Evaluate, steps: Any) -> NDArray[np.float64]:
     """What `Curve.merge_weights` returns, for a curve's segments and values.
 
     All means are rounded to multiples of 2⁻⁵³. Their differences, and all partial sums of these, are then
@@ -48,7 +48,7 @@ def _checked(steps: Any) -> list[int]:
     return found
 
 
-def _pieces(rows: Sequence[Row], first: int, after: int) -> Iterator[tuple[int, int]]:
+def _pieces(rows: Sequence[ExactSegment], first: int, after: int) -> Iterator[tuple[int, int]]:
     """The first step of each segment between the two, and the one after its last."""
     for row, end in visible(rows):
         piece = max(first, row.begin), after if end is None else min(after, end)

@@ -9,22 +9,14 @@ from typing import Any, Self, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from plateau_jax import (
-    checks,
-    fixed_point,
-    levels,
-    merging,
-    notebook,
-    picture,
-    plain_values,
-    plotting,
-    rows,
-    segments,
-)
-from plateau_jax.arithmetic import NUMPY, Numbers
-from plateau_jax.checks import MAX_STEP
-from plateau_jax.rows import Row
-from plateau_jax.segments import Segments
+from plateau_jax.curves import averaging_weights, serialization
+from plateau_jax.drawing import axes, notebook, sampling
+from plateau_jax.numerics import exact_segments, fixed_point, levels, segments
+from plateau_jax.numerics.arithmetic import NUMPY, DecodedSegments
+from plateau_jax.numerics.exact_segments import ExactSegment
+from plateau_jax.numerics.segments import Segments
+from plateau_jax.validation import checks
+from plateau_jax.validation.checks import MAX_STEP
 
 
 class Curve(ABC):
@@ -52,7 +44,7 @@ class Curve(ABC):
     total_steps: int
     """Steps of the whole curve. From this step on the last level is held; before step 0, the first."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[ExactSegment, ...]
     """The segments in exact numbers; the last one is the end."""
 
     depth: int
@@ -62,7 +54,7 @@ class Curve(ABC):
     def __post_init__(self) -> None:
         """Check the arguments, and `_freeze` them with the rows that they describe."""
 
-    def _freeze(self, rows: Iterable[Row], *, depth: int = 0, **arguments: Any) -> None:
+    def _freeze(self, rows: Iterable[ExactSegment], *, depth: int = 0, **arguments: Any) -> None:
         """Set what a curve consists of, once its arguments are valid."""
         rows = tuple(rows)
         values = {**arguments, "rows": rows, "depth": depth, "total_steps": rows[-1].begin}
@@ -79,17 +71,17 @@ class Curve(ABC):
         return segments.table(self.rows)
 
     @cached_property
-    def _numbers(self) -> Numbers:
+    def _numbers(self) -> DecodedSegments:
         """The table's columns with their words joined."""
         return segments.joined(NUMPY, self.segments)
 
     @cached_property
     def flat_starts(self) -> tuple[int, ...]:
         """The first step of each flat part: a maximal run of steps below `total_steps` held at one level."""
-        return tuple(rows.flat_starts(self.rows))
+        return tuple(exact_segments.flat_starts(self.rows))
 
     @cached_property
-    def _python_rows(self) -> tuple[list[int], list[Numbers]]:
+    def _python_rows(self) -> tuple[list[int], list[DecodedSegments]]:
         """The first step of each row, and each row, as Python numbers."""
         return segments.python_rows(self._numbers)
 
@@ -162,7 +154,7 @@ class Curve(ABC):
         >>> branch([3999, 4000, 4250, 5000]), branch.total_steps
         (array([1. , 1. , 0.5, 0. ], dtype=float32), 5000)
         """
-        return plain_values.class_of("cooldown")(self, at, steps, to=to, shape=shape)
+        return serialization.class_of("cooldown")(self, at, steps, to=to, shape=shape)
 
     def then(self, other: "Curve", *, scale: float = 1.0) -> "Curve":
         """A curve that follows this one to its end, and then `other` from its step 0, times `scale`.
@@ -191,7 +183,7 @@ class Curve(ABC):
         >>> restarted([10, 100, 110, 200]), restarted.total_steps
         (array([1. , 0. , 0.5, 0. ], dtype=float32), 200)
         """
-        return plain_values.class_of("then")(self, other, scale=scale)
+        return serialization.class_of("then")(self, other, scale=scale)
 
     def merge_weights(self, steps: Sequence[int] | NDArray[np.integer[Any]]) -> NDArray[np.float64]:
         """The weights of checkpoints of a constant rate whose mean takes the place of a cooldown.
@@ -228,7 +220,7 @@ class Curve(ABC):
         >>> stable.cooldown(600, 400, shape="linear").merge_weights([600, 700, 800, 900, 1000])
         array([0.12375, 0.25   , 0.25   , 0.25   , 0.12625])
         """
-        return merging.weights(self.rows, self, steps)
+        return averaging_weights.weights(self.rows, self, steps)
 
     def same_until(self, other: "Curve", step: int) -> bool:
         """Whether both curves give the same float32 at every step below `step`.
@@ -273,7 +265,7 @@ class Curve(ABC):
         (501, None)
         """
         other = checked("other", other)
-        for step, after in rows.differences(self.rows, other.rows):
+        for step, after in exact_segments.differences(self.rows, other.rows):
             # Different segments may share a level: a cooldown begins at one of the segment that it leaves.
             if self._level(step) != other._level(step) or self(step) != other(step):
                 return step
@@ -282,7 +274,7 @@ class Curve(ABC):
         return None
 
     def _level(self, step: int) -> levels.Level:
-        return rows.row_at(self.rows, step).at(step)
+        return exact_segments.row_at(self.rows, step).at(step)
 
     def describe(self) -> str:
         """A readable table of the segments that are not empty: steps, kind, and level at both ends.
@@ -296,7 +288,7 @@ class Curve(ABC):
                730        999  cosine decay     0.308658           0
               1000          …  end                     0           0
         """
-        return rows.as_text(self.rows)
+        return exact_segments.as_text(self.rows)
 
     def plot(self, *, peak_value: float = 1.0, ax: Any = None) -> Any:
         """Draw the learning rates, peak_value · curve(step), against the step. Needs matplotlib.
@@ -321,13 +313,13 @@ class Curve(ABC):
         >>> ax.get_xlabel(), ax.get_ylabel()
         ('step', 'learning rate')
         """
-        return plotting.draw([self._drawn()], peak_value, ax)
+        return axes.draw([self._drawn()], peak_value, ax)
 
-    def _drawn(self) -> picture.Drawn:
+    def _drawn(self) -> sampling.Drawn:
         """What a picture needs of this curve."""
         # The other phrases of a cooldown, or of a continuation, say where it ends.
         length = [] if self.depth else [f"{self.total_steps} steps"]
-        return picture.Drawn(self.rows, self, [*length, *self._phrases()])
+        return sampling.Drawn(self.rows, self, [*length, *self._phrases()])
 
     def _phrases(self) -> list[str]:
         """What the legend of a picture says of this curve, in parts, without its number of steps."""
@@ -342,7 +334,7 @@ class Curve(ABC):
 
         Fields that a derived dataclass adds stand in a mapping of their own, `"derived"`, as they are.
         """
-        return plain_values.write(self)
+        return serialization.write(self)
 
     @classmethod
     def from_dict(cls, arguments: Mapping[str, Any]) -> Self:
@@ -367,13 +359,13 @@ class Curve(ABC):
         >>> Curve.from_dict(curve.to_dict()) == curve
         True
         """
-        return plain_values.read(cls, arguments)
+        return serialization.read(cls, arguments)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Rows and tables are left out of pickles and copies: they follow from the arguments.
         values = {name: value for name, value in vars(self).items() if name not in _FOLLOWING}
-        arguments = {name: getattr(self, name) for name in plain_values.names_of(type(self))}
-        return partial(plain_values.copied, type(self), values | arguments), ()
+        arguments = {name: getattr(self, name) for name in serialization.names_of(type(self))}
+        return partial(serialization.copied, type(self), values | arguments), ()
 
 
 class _Attributes(dict[str, Any]):

@@ -2,12 +2,13 @@
 
 from dataclasses import KW_ONLY, dataclass
 
-from plateau_jax import checks, levels, shapes
-from plateau_jax.checks import MAX_STEP
-from plateau_jax.curve import Curve, checked
-from plateau_jax.exact import decimal, nearest_float32
-from plateau_jax.plain_values import MAX_DEPTH, kind
-from plateau_jax.rows import Row, hold, row_at
+from plateau_jax.curves.curve import Curve, checked
+from plateau_jax.curves.serialization import MAX_DEPTH, kind
+from plateau_jax.numerics import levels, shapes
+from plateau_jax.numerics.exact import as_written, nearest_float32
+from plateau_jax.numerics.exact_segments import ExactSegment, hold, row_at
+from plateau_jax.validation import checks
+from plateau_jax.validation.checks import MAX_STEP
 
 
 @kind("cooldown", curves=["curve"])
@@ -30,11 +31,11 @@ class Cooldown(Curve):
             raise ValueError(f"at + steps = {at + steps} must be at most 2**31 - 1 = {MAX_STEP}")
         to = checks.ratio("to", self.to)
         shape = shapes.checked("shape", self.shape, shapes.WORDS, shapes.FORMULAS)
-        start, end = row_at(curve.rows, at).at(at), decimal(to)
+        start, end = row_at(curve.rows, at).at(at), as_written(to)
         if levels.are_equal(start, end):
             start = end
         elif levels.is_above(end, start):
-            level = nearest_float32(levels.bits(start))
+            level = nearest_float32(levels.fixed224(start))
             raise ValueError(f"to = {to!r} must not lie above the level at step {at}, {level}")
         if reason := levels.undefined(shape, "cooldown", start, end, zero="to 0"):
             raise ValueError(reason)
@@ -44,7 +45,7 @@ class Cooldown(Curve):
                 # with it its values.
                 *(row._replace(begin=min(row.begin, at)) for row in curve.rows[:-1]),
                 curve.rows[-1]._replace(begin=min(curve.total_steps, at), kind="hold"),
-                Row("cooldown", at, steps, start, end, shape),
+                ExactSegment("cooldown", at, steps, start, end, shape),
                 hold("end", at + steps, 0, end),
             ],
             depth=_deeper(curve),
@@ -82,7 +83,7 @@ class Then(Curve):
             raise ValueError(
                 f"total_steps = {first} + {other.total_steps} must be at most 2**31 - 1 = {MAX_STEP}"
             )
-        rows = [*curve.rows[:-1], *(row.moved(first, decimal(scale)) for row in other.rows)]
+        rows = [*curve.rows[:-1], *(row.moved(first, as_written(scale)) for row in other.rows)]
         self._freeze(rows, depth=_deeper(curve, other), scale=scale)
 
     def _phrases(self) -> list[str]:

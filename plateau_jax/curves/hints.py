@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from plateau_jax.checks import number
-from plateau_jax.exact import decimal, percent_of
+from plateau_jax.numerics.exact import as_written, percent_of
+from plateau_jax.validation.checks import number
 
 
 def endless(total_steps: Any) -> str:
@@ -19,7 +19,7 @@ def share(warmup_steps: Any, total_steps: int) -> str:
     """For a warmup that is written as a share of the total."""
     if not isinstance(warmup_steps, float | np.floating) or not 0 < warmup_steps < 1:
         return ""
-    percentage = float(decimal(number("warmup_steps", warmup_steps)) * 100)
+    percentage = float(as_written(number("warmup_steps", warmup_steps)) * 100)
     steps = percent_of(total_steps, percentage)
     return f"a share of the total: {percentage:g} % of {total_steps} steps is warmup_steps={steps}"
 
@@ -41,6 +41,6 @@ def from_to(name: str, start: float, end: float, last: float) -> str:
     """For a plateau that is written from one place to another, and not by its length."""
     if not start < end <= last:
         return ""
-    length = float(decimal(end) - decimal(start))
+    length = float(as_written(end) - as_written(start))
     unit, second = (" %", "a duration") if name == "plateaus" else ("", "a number of steps")
     return f"; the second number is {second}: {start:g}–{end:g}{unit} is ({start:g}, {length:g})"

@@ -6,15 +6,16 @@ from dataclasses import KW_ONLY, dataclass
 from fractions import Fraction
 from typing import Literal, TypedDict, cast, get_args
 
-from plateau_jax import advice, shapes
-from plateau_jax.checks import count, integer, one_of, ratio
-from plateau_jax.curve import Curve
-from plateau_jax.curve_warning import warn
-from plateau_jax.exact import decimal
-from plateau_jax.levels import Level, between
-from plateau_jax.plain_values import kind
-from plateau_jax.plateaus import percentages, placed, seldom_meant, step_counts
-from plateau_jax.rows import Row, hold
+from plateau_jax.curves import hints
+from plateau_jax.curves.curve import Curve
+from plateau_jax.curves.plateaus import percentages, placed, seldom_meant, step_counts
+from plateau_jax.curves.serialization import kind
+from plateau_jax.numerics import shapes
+from plateau_jax.numerics.exact import as_written
+from plateau_jax.numerics.exact_segments import ExactSegment, hold
+from plateau_jax.numerics.levels import Level, between
+from plateau_jax.validation.checks import integer, one_of, positive_int, ratio
+from plateau_jax.validation.curve_warning import warn
 
 WarmupShape = Literal["linear", "cosine"]
 
@@ -128,8 +129,8 @@ class PlateauCurve(Curve):
     decay_shape: str = "cosine"
 
     def __post_init__(self) -> None:
-        total = count("total_steps", self.total_steps, advice.endless(self.total_steps))
-        warmup = integer("warmup_steps", self.warmup_steps, advice.share(self.warmup_steps, total))
+        total = positive_int("total_steps", self.total_steps, hints.endless(self.total_steps))
+        warmup = integer("warmup_steps", self.warmup_steps, hints.share(self.warmup_steps, total))
         if not 0 <= warmup < total:
             raise ValueError(
                 f"warmup_steps = {warmup} must lie in 0 … total_steps - 1 = {total - 1}, "
@@ -140,15 +141,15 @@ class PlateauCurve(Curve):
         min_lr_ratio = ratio("min_lr_ratio", self.min_lr_ratio)
         init_lr_ratio = ratio("init_lr_ratio", self.init_lr_ratio)
         warmup_shape = one_of(
-            "warmup_shape", self.warmup_shape, get_args(WarmupShape), advice.steps(self.warmup_shape)
+            "warmup_shape", self.warmup_shape, get_args(WarmupShape), hints.steps(self.warmup_shape)
         )
         decay_shape = shapes.checked("decay_shape", self.decay_shape, tuple(shapes.SHARES), shapes.POWERS)
         rows = _rows(
             total,
             warmup,
             placed(total, warmup, plateaus, absolute_plateaus),
-            decimal(min_lr_ratio),
-            decimal(init_lr_ratio),
+            as_written(min_lr_ratio),
+            as_written(init_lr_ratio),
             warmup_shape,
             decay_shape,
         )
@@ -200,21 +201,21 @@ def _rows(
     init_level: Fraction,
     warmup_shape: WarmupShape,
     decay_shape: str,
-) -> Iterator[Row]:
+) -> Iterator[ExactSegment]:
     """Warmup, decay, (plateau, decay) for each plateau, end: any of them may be empty.
 
     `plateaus` are (first step, number of steps), sorted and valid.
     """
     peak = Fraction(1)
     decaying = total_steps - warmup_steps - sum(length for _, length in plateaus)
-    yield Row("warmup", 0, warmup_steps, init_level, peak, warmup_shape)
-    begin, gone = warmup_steps, 0
+    yield ExactSegment("warmup", 0, warmup_steps, init_level, peak, warmup_shape)
+    begin, elapsed = warmup_steps, 0
     level: Level = peak
     for first, length in plateaus:
-        gone += first - begin
-        next_level = between(decay_shape, peak, min_level, Fraction(gone, decaying))
-        yield Row("decay", begin, first - begin, level, next_level, decay_shape)
+        elapsed += first - begin
+        next_level = between(decay_shape, peak, min_level, Fraction(elapsed, decaying))
+        yield ExactSegment("decay", begin, first - begin, level, next_level, decay_shape)
         yield hold("plateau", first, length, next_level)
         begin, level = first + length, next_level
-    yield Row("decay", begin, total_steps - begin, level, min_level, decay_shape)
+    yield ExactSegment("decay", begin, total_steps - begin, level, min_level, decay_shape)
     yield hold("end", total_steps, 0, min_level)

@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
-from plateau_jax import advice, exact
-from plateau_jax.checks import integer, number, pairs
+from plateau_jax.curves import hints
+from plateau_jax.numerics import exact
+from plateau_jax.validation.checks import integer, number, pairs
 
 
 def percentages(plateaus: Any) -> tuple[tuple[float, float], ...]:
@@ -15,7 +16,7 @@ def percentages(plateaus: Any) -> tuple[tuple[float, float], ...]:
     for label, start, duration in pairs("plateaus", plateaus, "(start %, duration %)"):
         pair = number(f"{label}: start", start), number(f"{label}: duration", duration)
         if not all(0 <= percentage <= 100 for percentage in pair):
-            raise ValueError(f"{label}: start and duration must lie in 0 … 100 %{advice.in_steps(*pair)}")
+            raise ValueError(f"{label}: start and duration must lie in 0 … 100 %{hints.in_steps(*pair)}")
         found.append(pair)
     return tuple(sorted(found))
 
@@ -56,7 +57,7 @@ def placed(
             raise ValueError(
                 f"{name}: {pair} lasts from step {start} to step {start + length}, "
                 f"past total_steps = {total_steps}"
-                f"{advice.from_to(name, *pair, last=100 if name == 'plateaus' else total_steps)}"
+                f"{hints.from_to(name, *pair, last=100 if name == 'plateaus' else total_steps)}"
             )
     for (start, length, name, pair), (next_start, _, next_name, next_pair) in pairwise(found):
         if start + length > next_start:
@@ -77,7 +78,7 @@ def seldom_meant(after_warmup: int, warmup_steps: int, plateaus: tuple[tuple[flo
     values = [value for pair in plateaus for value in pair]
     if max(values, default=2) <= 1 and any(0 < value < 1 for value in values):
         percent = [
-            (float(exact.decimal(start) * 100), float(exact.decimal(duration) * 100))
+            (float(exact.as_written(start) * 100), float(exact.as_written(duration) * 100))
             for start, duration in plateaus
         ]
         fits = _fits(after_warmup, warmup_steps, percent, [])

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from typing import Any, TypeVar, cast
 
-from plateau_jax.curve_warning import silent
+from plateau_jax.validation.curve_warning import silent
 
 MAX_DEPTH = 64
 """How deep cooldowns and continuations may be nested."""

@@ -5,13 +5,13 @@ from dataclasses import KW_ONLY, dataclass
 from fractions import Fraction
 from typing import Any, NamedTuple
 
-from plateau_jax import levels, shapes
-from plateau_jax.checks import MAX_STEP, at_least, ordered, ratio, shown
-from plateau_jax.curve import Curve
-from plateau_jax.curve_warning import warn
-from plateau_jax.exact import decimal
-from plateau_jax.plain_values import kind
-from plateau_jax.rows import Row, hold
+from plateau_jax.curves.curve import Curve
+from plateau_jax.curves.serialization import kind
+from plateau_jax.numerics import levels, shapes
+from plateau_jax.numerics.exact import as_written
+from plateau_jax.numerics.exact_segments import ExactSegment, hold
+from plateau_jax.validation.checks import MAX_STEP, at_least, ordered, ratio, shown
+from plateau_jax.validation.curve_warning import warn
 
 
 class Stage(NamedTuple):
@@ -94,7 +94,7 @@ class StagedCurve(Curve):
         total = sum(stage.steps for stage in stages)
         if not 1 <= total <= MAX_STEP:
             raise ValueError(f"stages last {total} steps; they must last 1 … 2**31 - 1 = {MAX_STEP}")
-        self._freeze(_rows(stages, decimal(start)), stages=stages, start=start)
+        self._freeze(_rows(stages, as_written(start)), stages=stages, start=start)
         highest = max(start, *(stage.to or 0 for stage in stages))
         if 0 < highest < 0.01:
             warn(
@@ -118,12 +118,12 @@ def _stage(label: str, value: Any) -> Stage:
     )
 
 
-def _rows(stages: Sequence[Stage], start: Fraction) -> Iterator[Row]:
+def _rows(stages: Sequence[Stage], start: Fraction) -> Iterator[ExactSegment]:
     """A row for each stage, empty ones included, and the end."""
     begin = 0
     level = start
     for index, (steps, to, shape) in enumerate(stages):
-        target = level if to is None else decimal(to)
+        target = level if to is None else as_written(to)
         if to is None:
             yield hold("hold", begin, steps, level)
         elif steps == 0:
@@ -131,7 +131,7 @@ def _rows(stages: Sequence[Stage], start: Fraction) -> Iterator[Row]:
         else:
             if reason := levels.undefined(shape, "stage", level, target):
                 raise ValueError(f"stages[{index}]: {reason}")
-            yield Row("stage", begin, steps, level, target, shape)
+            yield ExactSegment("stage", begin, steps, level, target, shape)
         begin, level = begin + steps, target
     yield hold("end", begin, 0, level)
 

@@ -11,16 +11,16 @@ from typing import Any, cast
 
 import numpy as np
 
-from plateau_jax import checks
-from plateau_jax.comparison import NOTE
-from plateau_jax.curve import Curve
-from plateau_jax.curve_warning import CurveWarning
+from plateau_jax.analysis.comparison import NOTE
+from plateau_jax.analysis.last_iterate import Outlook, outlook
+from plateau_jax.curves.curve import Curve
+from plateau_jax.curves.plateau_curve import PlateauCurve
 from plateau_jax.design import source
 from plateau_jax.design.handles import handles_of
-from plateau_jax.last_iterate import Outlook, outlook
-from plateau_jax.picture import spans, steps_to_draw
-from plateau_jax.plateau_curve import PlateauCurve
-from plateau_jax.rows import described
+from plateau_jax.drawing.sampling import spans, steps_to_draw
+from plateau_jax.numerics.exact_segments import described
+from plateau_jax.validation import checks
+from plateau_jax.validation.curve_warning import CurveWarning
 
 MOST_CURVES = 12
 _MOST_POINTS = 20_000

@@ -7,12 +7,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from plateau_jax.branches import Cooldown, Then
-from plateau_jax.checks import MAX_STEP
-from plateau_jax.curve import Curve
-from plateau_jax.plateau_curve import PlateauCurve
-from plateau_jax.plateaus import placed
-from plateau_jax.staged import StagedCurve
+from plateau_jax.curves.curve import Curve
+from plateau_jax.curves.derived_curves import Cooldown, Then
+from plateau_jax.curves.plateau_curve import PlateauCurve
+from plateau_jax.curves.plateaus import placed
+from plateau_jax.curves.staged_curve import StagedCurve
+from plateau_jax.validation.checks import MAX_STEP
 
 _Path = tuple[str | int, ...]
 

@@ -6,9 +6,9 @@ from dataclasses import MISSING, fields
 from itertools import count
 from typing import Any, cast
 
-from plateau_jax.branches import Cooldown, Then
-from plateau_jax.curve import Curve
-from plateau_jax.staged import Stage
+from plateau_jax.curves.curve import Curve
+from plateau_jax.curves.derived_curves import Cooldown, Then
+from plateau_jax.curves.staged_curve import Stage
 
 _WIDTH = 88
 

@@ -4,9 +4,9 @@ from collections.abc import Iterator, Sequence
 from itertools import cycle
 from typing import Any
 
-from plateau_jax import checks
-from plateau_jax.picture import FILLS, OPACITY, Drawn, labels, spans, steps_to_draw
-from plateau_jax.rows import Row
+from plateau_jax.drawing.sampling import FILLS, OPACITY, Drawn, labels, spans, steps_to_draw
+from plateau_jax.numerics.exact_segments import ExactSegment
+from plateau_jax.validation import checks, optional_packages
 
 # These tell lines and spans apart where there is no colour.
 _STYLES = "-", "--", "-.", ":", (0, (9, 2)), (0, (5, 1, 1, 1, 1, 1))
@@ -20,7 +20,7 @@ def draw(curves: Sequence[Drawn], peak_value: float, ax: Any) -> Any:
         try:
             import matplotlib.pyplot as plt  # optional; and Axes that are given need no backend
         except ModuleNotFoundError as error:
-            raise checks.missing("plot", error, "plot") from None
+            raise optional_packages.missing("plot", error, "plot") from None
         ax = plt.gca()
     named = [*_shade(ax, curves[0].rows)] if len(curves) == 1 and not ax.lines else []
     for curve, label, style in zip(curves, labels(curves), cycle(_STYLES), strict=False):
@@ -52,7 +52,7 @@ def _write_numbers(ax: Any) -> None:
         ax.locator_params(axis="x", integer=True)
 
 
-def _shade(ax: Any, rows: Sequence[Row]) -> Iterator[Any]:
+def _shade(ax: Any, rows: Sequence[ExactSegment]) -> Iterator[Any]:
     """Shade warmups and plateaus; yield the first of each, for the legend."""
     named: set[str] = set()
     for name, begin, after in spans(rows):

@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterator, Sequence
 from html import escape
 from typing import Any
 
-from plateau_jax.picture import FILLS, OPACITY, spans, steps_to_draw
-from plateau_jax.rows import Row, described
+from plateau_jax.drawing.sampling import FILLS, OPACITY, spans, steps_to_draw
+from plateau_jax.numerics.exact_segments import ExactSegment, described
 
 _WIDTH, _HEIGHT, _LEFT, _TOP = 620, 180, 50, 10
 _MOST_ROWS = 200
@@ -19,7 +19,7 @@ _TABLE = "text-align:right;border-spacing:1em 0;font-variant-numeric:tabular-num
 _SCROLLED = "display:inline-block;max-height:26em;overflow:auto"
 
 
-def html(rows: Sequence[Row], values_at: Callable[[Any], Any], name: str, description: str) -> str:
+def html(rows: Sequence[ExactSegment], values_at: Callable[[Any], Any], name: str, description: str) -> str:
     """The picture with warmups and plateaus shaded, and the table under it.
 
     Args:
@@ -34,7 +34,7 @@ def html(rows: Sequence[Row], values_at: Callable[[Any], Any], name: str, descri
     )
 
 
-def _svg(rows: Sequence[Row], values_at: Callable[[Any], Any], name: str) -> str:
+def _svg(rows: Sequence[ExactSegment], values_at: Callable[[Any], Any], name: str) -> str:
     total = rows[-1].begin
     steps = steps_to_draw(rows)
     values = values_at(steps)
@@ -55,7 +55,7 @@ def _svg(rows: Sequence[Row], values_at: Callable[[Any], Any], name: str) -> str
     )
 
 
-def _shades(rows: Sequence[Row]) -> Iterator[str]:
+def _shades(rows: Sequence[ExactSegment]) -> Iterator[str]:
     scale = _WIDTH / rows[-1].begin
     for name, begin, after in spans(rows):
         fill = FILLS[name]
@@ -93,7 +93,7 @@ def _ticks(total: int) -> list[int]:
     return [*range(0, total - 3 * apart // 4, apart), total]
 
 
-def _legend(rows: Sequence[Row]) -> str:
+def _legend(rows: Sequence[ExactSegment]) -> str:
     names = {name for name, *_ in spans(rows)}
     entries = (
         f'<span style="display:inline-block;width:2em;height:0.8em;margin-right:0.4em;'

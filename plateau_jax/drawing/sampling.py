@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from plateau_jax.levels import is_above
-from plateau_jax.rows import Row, visible
-from plateau_jax.shapes import formula
+from plateau_jax.numerics.exact_segments import ExactSegment, visible
+from plateau_jax.numerics.levels import is_above
+from plateau_jax.numerics.shapes import formula
 
 FILLS = {"warmup": "#f59e0b", "plateau": "#10b981"}
 """The colour of each kind of span; OPACITY lets the background, white or dark, shine through."""
@@ -19,7 +19,7 @@ OPACITY = 0.25
 class Drawn(NamedTuple):
     """A curve, as a picture needs it."""
 
-    rows: Sequence[Row]
+    rows: Sequence[ExactSegment]
     values_at: Callable[[Any], Any]
     """An array of steps in, an array of multipliers out."""
     phrases: list[str]
@@ -40,7 +40,7 @@ def labels(curves: Sequence[Drawn]) -> list[str]:
     ]
 
 
-def steps_to_draw(rows: Sequence[Row]) -> np.ndarray:
+def steps_to_draw(rows: Sequence[ExactSegment]) -> np.ndarray:
     """Both sides of every border, where a curve may jump, and enough steps between for a smooth line."""
     found = [np.linspace(0, rows[-1].begin, 1001)]
     segments = list(visible(rows))
@@ -57,7 +57,7 @@ def steps_to_draw(rows: Sequence[Row]) -> np.ndarray:
     return np.unique(np.concatenate(found).astype(np.int64))
 
 
-def spans(rows: Sequence[Row]) -> Iterator[tuple[str, int, int]]:
+def spans(rows: Sequence[ExactSegment]) -> Iterator[tuple[str, int, int]]:
     """(what it is, first step, first step after it) of each warmup and plateau."""
     for row, after in visible(rows):
         if after is None:

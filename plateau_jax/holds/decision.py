@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from plateau_jax.holds import HoldBelow, HoldUntilFlat, Rule
+from plateau_jax.holds.rules import HoldBelow, HoldUntilFlat, Rule
 
 
 def _where(condition: Any, first: Any, second: Any) -> Any:

@@ -5,8 +5,8 @@ from dataclasses import KW_ONLY, asdict, dataclass
 from itertools import pairwise
 from typing import Any, Literal, cast, get_args
 
-from plateau_jax import checks
-from plateau_jax.curve import Curve
+from plateau_jax.curves.curve import Curve
+from plateau_jax.validation import checks
 
 ThresholdMode = Literal["rel", "abs"]
 
@@ -61,12 +61,12 @@ class HoldUntilFlat:
         if mode == "rel" and threshold > 1:
             raise ValueError(f'threshold = {threshold!r} must be at most 1 for threshold_mode="rel"')
         checks.float32("threshold", threshold)
-        every, limit = checks.count("every", self.every), checks.count("limit", self.limit)
+        every, limit = checks.positive_int("every", self.every), checks.positive_int("limit", self.limit)
         if every > limit:
             raise ValueError(
                 f"every = {every} must be at most limit = {limit}: the hold would end with no reading"
             )
-        object.__setattr__(self, "patience", checks.count("patience", self.patience))
+        object.__setattr__(self, "patience", checks.positive_int("patience", self.patience))
         object.__setattr__(self, "threshold", threshold)
         object.__setattr__(self, "threshold_mode", mode)
         object.__setattr__(self, "every", every)
@@ -123,7 +123,7 @@ class HoldBelow:
         else:
             raise TypeError(f"value = {self.value!r} must be pairs (value, steps), or steps must be given")
         pairs = [
-            (checks.float32(f"{label}: value", value), checks.count(f"{label}: steps", steps))
+            (checks.float32(f"{label}: value", value), checks.positive_int(f"{label}: steps", steps))
             for label, value, steps in found
         ]
         if not pairs:
@@ -133,11 +133,11 @@ class HoldBelow:
                 raise ValueError(
                     f"value = {self.value!r} must hold falling values; {following!r} follows {value!r}"
                 )
-        checks.count("the sum of all steps", sum(steps for _, steps in pairs))
+        checks.positive_int("the sum of all steps", sum(steps for _, steps in pairs))
         value, steps = pairs[0] if len(pairs) == 1 else (tuple(pairs), None)
         object.__setattr__(self, "value", value)
         object.__setattr__(self, "steps", steps)
-        object.__setattr__(self, "every", checks.count("every", self.every))
+        object.__setattr__(self, "every", checks.positive_int("every", self.every))
 
     @property
     def pairs(self) -> tuple[tuple[float, int], ...]:

@@ -66,7 +66,7 @@ PYTHON = Operations(int, float, _as_it_is, _as_it_is, _where, abs, min, max)
 """For single numbers of Python."""
 
 
-class Numbers(NamedTuple):
+class DecodedSegments(NamedTuple):
     """A row of a table, its words joined: columns, values gathered from them, or single Python numbers."""
 
     begin: Any
@@ -94,15 +94,15 @@ class Numbers(NamedTuple):
     exponent_fraction: Any = None
     """P·2⁶²: bits 0 to 61."""
 
-    def map(self, change: Callable[[Any], Any]) -> "Numbers":
+    def map(self, change: Callable[[Any], Any]) -> "DecodedSegments":
         """The numbers with each column changed."""
         columns = {name: column for name, column in self._asdict().items() if name != "shapes"}
-        return Numbers(
+        return DecodedSegments(
             **{name: None if column is None else change(column) for name, column in columns.items()},
             shapes={name: change(column) for name, column in self.shapes.items()},
         )
 
 
-def ratio(steps: Any, numbers: Numbers) -> Any:
+def ratio(steps: Any, numbers: DecodedSegments) -> Any:
     """steps/L, for steps in int64."""
     return steps * numbers.inverse_high + ((steps * numbers.inverse_low) >> LIMB_BITS)

@@ -26,14 +26,14 @@ _DECIMAL = Context(prec=100)  # digits
 LN_2 = int(_DECIMAL.multiply(_DECIMAL.ln(2), ONE))
 
 
-def decimal(number: float) -> Fraction:
+def as_written(number: float) -> Fraction:
     """The number as the decimal that it prints as: 32.3 is 323/10, not the nearest double."""
     return Fraction(repr(number))
 
 
 def percent_of(whole: int, percentage: float) -> int:
     """The percentage of the whole, rounded down."""
-    share = decimal(percentage)
+    share = as_written(percentage)
     return whole * share.numerator // (100 * share.denominator)
 
 

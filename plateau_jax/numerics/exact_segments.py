@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from plateau_jax.exact import nearest_float32
-from plateau_jax.levels import Level, between, bits, scaled
+from plateau_jax.numerics.exact import nearest_float32
+from plateau_jax.numerics.levels import Level, between, fixed224, scaled
 
 
-class Row(NamedTuple):
+class ExactSegment(NamedTuple):
     """A segment: from `start` at step `begin` to `end`, `length` steps later; the next may begin earlier."""
 
     kind: str
@@ -32,18 +32,18 @@ class Row(NamedTuple):
             return self.start
         return between(self.shape, self.start, self.end, Fraction(step - self.begin, self.length))
 
-    def moved(self, steps: int, scale: Fraction) -> "Row":
+    def moved(self, steps: int, scale: Fraction) -> "ExactSegment":
         """The segment so many steps later, with its levels times `scale`."""
         levels = scaled(self.start, scale), scaled(self.end, scale)
-        return Row(self.kind, self.begin + steps, self.length, *levels, self.shape)
+        return ExactSegment(self.kind, self.begin + steps, self.length, *levels, self.shape)
 
 
-def hold(kind: str, begin: int, length: int, level: Level) -> Row:
+def hold(kind: str, begin: int, length: int, level: Level) -> ExactSegment:
     """A segment at one level."""
-    return Row(kind, begin, length, level, level, None)
+    return ExactSegment(kind, begin, length, level, level, None)
 
 
-def visible(rows: Sequence[Row]) -> Iterator[tuple[Row, int | None]]:
+def visible(rows: Sequence[ExactSegment]) -> Iterator[tuple[ExactSegment, int | None]]:
     """Each segment that is not empty, with the first step after it; None after the last."""
     for row, after in pairwise(rows):
         if row.begin < after.begin:
@@ -51,7 +51,9 @@ def visible(rows: Sequence[Row]) -> Iterator[tuple[Row, int | None]]:
     yield rows[-1], None
 
 
-def described(rows: Sequence[Row], peak: np.float32 | None = None) -> list[tuple[str, str, str, str, str]]:
+def described(
+    rows: Sequence[ExactSegment], peak: np.float32 | None = None
+) -> list[tuple[str, str, str, str, str]]:
     """The segments in words: a header, and a line for each segment that is not empty.
 
     With a peak, levels are shown as rates.
@@ -68,11 +70,11 @@ def described(rows: Sequence[Row], peak: np.float32 | None = None) -> list[tuple
 
 
 def _shown(level: Level, peak: np.float32 | None) -> str:
-    found = nearest_float32(bits(level))
+    found = nearest_float32(fixed224(level))
     return f"{found if peak is None else peak * found:.6g}"
 
 
-def as_text(rows: Sequence[Row], peak: np.float32 | None = None) -> str:
+def as_text(rows: Sequence[ExactSegment], peak: np.float32 | None = None) -> str:
     """The table of `described`, in columns."""
     table = described(rows, peak)
     width = max(13, *(len(what) for _, _, what, _, _ in table))
@@ -82,12 +84,12 @@ def as_text(rows: Sequence[Row], peak: np.float32 | None = None) -> str:
     )
 
 
-def row_at(rows: Sequence[Row], step: int) -> Row:
+def row_at(rows: Sequence[ExactSegment], step: int) -> ExactSegment:
     """The segment that a step lies in."""
     return next(row for row in reversed(rows) if row.begin <= step)
 
 
-def flat_starts(rows: Sequence[Row]) -> Iterator[int]:
+def flat_starts(rows: Sequence[ExactSegment]) -> Iterator[int]:
     """The first step of each maximal run of segments at one level; the last segment, the end, is left out."""
     level: Level | None = None
     for row, after in visible(rows):
@@ -98,7 +100,9 @@ def flat_starts(rows: Sequence[Row]) -> Iterator[int]:
         level = row.start if row.holds else None
 
 
-def differences(rows: Sequence[Row], others: Sequence[Row]) -> Iterator[tuple[int, int | None]]:
+def differences(
+    rows: Sequence[ExactSegment], others: Sequence[ExactSegment]
+) -> Iterator[tuple[int, int | None]]:
     """Runs of steps, (first, first after it), that the two describe differently."""
     pieces, other_pieces = dict(_pieces(rows)), dict(_pieces(others))
     found = other_found = None
@@ -109,15 +113,15 @@ def differences(rows: Sequence[Row], others: Sequence[Row]) -> Iterator[tuple[in
             yield begin, after
 
 
-def _pieces(rows: Sequence[Row]) -> Iterator[tuple[int, Level | Row]]:
+def _pieces(rows: Sequence[ExactSegment]) -> Iterator[tuple[int, Level | ExactSegment]]:
     """(first step, what decides the values from there on): a level that is held, or a segment that moves.
 
     At its first step a segment that moves is at its start level, whatever its length and shape: those count
     from the next step on.
     """
-    last: Level | Row | None = None
+    last: Level | ExactSegment | None = None
     for row, after in visible(rows):
-        pieces: list[tuple[int, Level | Row]] = [(row.begin, row.start)]
+        pieces: list[tuple[int, Level | ExactSegment]] = [(row.begin, row.start)]
         if not row.holds and row.begin + 1 != after:
             pieces.append((row.begin + 1, row._replace(kind="")))
         for begin, what in pieces:

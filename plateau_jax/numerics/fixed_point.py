@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from plateau_jax import exact, powers
-from plateau_jax.arithmetic import FIXED_BITS, NUMPY, ONE, PYTHON, Numbers, Operations, ratio
-from plateau_jax.segments import FROM_START, NEARLY_EQUAL
-from plateau_jax.shapes import SHARES
+from plateau_jax.numerics import exact, powers
+from plateau_jax.numerics.arithmetic import FIXED_BITS, NUMPY, ONE, PYTHON, DecodedSegments, Operations, ratio
+from plateau_jax.numerics.segments import FROM_START, NEARLY_EQUAL
+from plateau_jax.numerics.shapes import SHARES
 
 CHUNK = 3072
 """Steps that NumPy computes at once. A temporary array then takes 24 KiB. From 32 KiB on the allocator was
@@ -27,7 +27,7 @@ _EXPONENTIAL = tuple(ONE // factorial(k) for k in range(19))
 _LN_2 = exact.LN_2 >> (exact.BITS - FIXED_BITS)
 
 
-def evaluate(xp: Operations, table: Numbers, step: Any, first: Any = 0) -> Any:
+def evaluate(xp: Operations, table: DecodedSegments, step: Any, first: Any = 0) -> Any:
     """The multiplier at each step.
 
     Args:
@@ -68,7 +68,7 @@ def _row_index(xp: Operations, begin: Any, step: Any, first: Any) -> Any:
     return first + index
 
 
-def evaluate_many(table: Numbers, steps: NDArray[np.int32]) -> NDArray[np.float32]:
+def evaluate_many(table: DecodedSegments, steps: NDArray[np.int32]) -> NDArray[np.float32]:
     """The multiplier at each step, in NumPy: steps in [0, 2³¹) and the result have one shape."""
     flat = steps.ravel()
     multipliers = np.empty(flat.shape, np.float32)
@@ -78,7 +78,7 @@ def evaluate_many(table: Numbers, steps: NDArray[np.int32]) -> NDArray[np.float3
     return multipliers.reshape(steps.shape)
 
 
-def evaluate_one(begins: Sequence[int], rows: Sequence[Numbers], step: int) -> float:
+def evaluate_one(begins: Sequence[int], rows: Sequence[DecodedSegments], step: int) -> float:
     """The multiplier at one step, given the rows as Python numbers: the value of a float32."""
     # A binary search by hand, since torch's compiler cannot trace `bisect`.
     index, end = 0, len(begins)
@@ -90,7 +90,7 @@ def evaluate_one(begins: Sequence[int], rows: Sequence[Numbers], step: int) -> f
     return numbers.level if x == 0 else exact.rounded(value, FIXED_BITS)
 
 
-def _interpolate(xp: Operations, numbers: Numbers, step: Any) -> tuple[Any, Any]:
+def _interpolate(xp: Operations, numbers: DecodedSegments, step: Any) -> tuple[Any, Any]:
     """x = j/L, j counted from the nearer end, and the multiplier; both in 62 bits.
 
     After j of the L steps of a segment from a to b, with the share S of its shape, the multiplier is

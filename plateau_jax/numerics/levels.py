@@ -9,8 +9,8 @@ from decimal import Decimal
 from fractions import Fraction
 from functools import cached_property, lru_cache
 
-from plateau_jax import exact
-from plateau_jax.shapes import INVERSE_POWER, POWER_FROM_END, SHARES, Formula, formula
+from plateau_jax.numerics import exact
+from plateau_jax.numerics.shapes import INVERSE_POWER, POWER_FROM_END, SHARES, Formula, formula
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Between:
         return exact.part_way(start, end, _share(self.shape, self.x))
 
     @cached_property
-    def bits(self) -> int:
+    def fixed224(self) -> int:
         return exact.from_digits(self.digits)
 
 
@@ -50,9 +50,9 @@ _TOO_NEAR = 1 << 24
 the usual difference of two levels that were written as decimals."""
 
 
-def bits(level: Level) -> int:
+def fixed224(level: Level) -> int:
     """The level in 224 bits."""
-    return level.bits if isinstance(level, Between) else exact.from_fraction(level)
+    return level.fixed224 if isinstance(level, Between) else exact.from_fraction(level)
 
 
 def digits(level: Level) -> Decimal:
@@ -64,14 +64,14 @@ def are_equal(level: Level, other: Level) -> bool:
     """Whether the levels are equal, or too near to be told apart: a `Between` may be rational by chance."""
     return level == other or (
         isinstance(level, Between) != isinstance(other, Between)
-        and abs(bits(level) - bits(other)) < _TOO_NEAR
+        and abs(fixed224(level) - fixed224(other)) < _TOO_NEAR
     )
 
 
 def is_above(level: Level, other: Level) -> bool:
     """Whether the level is the higher one."""
     if isinstance(level, Between) or isinstance(other, Between):
-        return bits(level) > bits(other)
+        return fixed224(level) > fixed224(other)
     return level > other
 
 

@@ -12,9 +12,17 @@ every P, and x^P never turns: from step to step E changes by P/L, which is at le
 
 from typing import Any
 
-from plateau_jax import exact
-from plateau_jax.arithmetic import FIXED_BITS, LIMB, LIMB_BITS, ONE, Numbers, Operations, ratio
-from plateau_jax.segments import FROM_START
+from plateau_jax.numerics import exact
+from plateau_jax.numerics.arithmetic import (
+    FIXED_BITS,
+    LIMB,
+    LIMB_BITS,
+    ONE,
+    DecodedSegments,
+    Operations,
+    ratio,
+)
+from plateau_jax.numerics.segments import FROM_START
 
 # 2/ln 2/(2k + 1)/4: log₂(y) = 2/ln 2·(z + z³/3 + …) with z = (y - 1)/(y + 1). For y in [5/7, 10/7] is
 # ∣z∣ <= 3/17, and the first term left out is below 2⁻⁶⁴ of the sum.
@@ -26,7 +34,7 @@ _INTERCEPT = _SLOPE * 29 // 7
 
 
 def exponent(
-    xp: Operations, elapsed: Any, remaining: Any, from_high: Any, numbers: Numbers
+    xp: Operations, elapsed: Any, remaining: Any, from_high: Any, numbers: DecodedSegments
 ) -> tuple[Any, Any]:
     """-log₂ of the factor of a shape with a rate: the whole part, and the fraction in 62 bits.
 
@@ -57,7 +65,7 @@ def exponent(
     return xp.where(of_formula, total[0], whole), xp.where(of_formula, total[1], fraction)
 
 
-def parabola(xp: Operations, from_high: Any, numbers: Numbers) -> Any:
+def parabola(xp: Operations, from_high: Any, numbers: DecodedSegments) -> Any:
     """The share of a "t^-P" between levels that are nearly equal, x + (P + 1)/2·r·j·(1 - x).
 
     With t = 1 + g·x from one level to the other, g < 2⁻²², what it leaves out is below 4·g², and less than
@@ -70,7 +78,7 @@ def parabola(xp: Operations, from_high: Any, numbers: Numbers) -> Any:
     return x + xp.multiply(bow, ONE - x)
 
 
-def _times_rate(steps: Any, numbers: Numbers) -> tuple[Any, Any]:
+def _times_rate(steps: Any, numbers: DecodedSegments) -> tuple[Any, Any]:
     """steps·r below 2³¹ of r: the whole part, and the fraction in 62 bits, rounded down."""
     low = (steps * numbers.rate_low) >> LIMB_BITS
     middle = steps * numbers.rate_middle + low
@@ -123,7 +131,9 @@ def _half_logarithm(xp: Operations, y: Any) -> Any:
     return multiply(inverse, series) << 1
 
 
-def _sum(xp: Operations, k: Any, whole: Any, fraction: Any, half: Any, numbers: Numbers) -> tuple[Any, Any]:
+def _sum(
+    xp: Operations, k: Any, whole: Any, fraction: Any, half: Any, numbers: DecodedSegments
+) -> tuple[Any, Any]:
     """P·k + 2·half·(whole + fraction): the whole part, and the fraction in 62 bits."""
     product = xp.multiply(fraction, half)
     low = whole * (half & LIMB) + (product & LIMB)

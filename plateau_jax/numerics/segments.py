@@ -10,10 +10,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from plateau_jax import checks, exact, levels
-from plateau_jax.arithmetic import FIXED_BITS, LIMB, LIMB_BITS, Numbers, Operations
-from plateau_jax.rows import Row
-from plateau_jax.shapes import INVERSE_POWER, POWER_FROM_END, POWER_FROM_START, SHARES, formula
+from plateau_jax.numerics import exact, levels
+from plateau_jax.numerics.arithmetic import FIXED_BITS, LIMB, LIMB_BITS, DecodedSegments, Operations
+from plateau_jax.numerics.exact_segments import ExactSegment
+from plateau_jax.numerics.shapes import INVERSE_POWER, POWER_FROM_END, POWER_FROM_START, SHARES, formula
+from plateau_jax.validation import checks
 
 INVERSE_BITS = FIXED_BITS + LIMB_BITS
 """Fractional bits of 1/L: multiplied by a step below 2³¹, it still has 62 correct ones."""
@@ -126,7 +127,7 @@ _COLUMNS_OF_SHAPES = {
 """The columns that a shape needs besides those of a straight line; a formula by its name."""
 
 
-def table(rows: Sequence[Row]) -> Segments:
+def table(rows: Sequence[ExactSegment]) -> Segments:
     """The rows as int32 columns."""
     # By the shapes that were described, of flat rows too: when a level changes, no column comes or goes.
     shapes = {found.name if (found := formula(row.shape)) else row.shape for row in rows}
@@ -138,9 +139,9 @@ def table(rows: Sequence[Row]) -> Segments:
     )
 
 
-def _words(row: Row) -> dict[str, int]:
+def _words(row: ExactSegment) -> dict[str, int]:
     """The columns of a segment; those that only some shapes need may be left out where they are 0."""
-    first, last = levels.bits(row.start), levels.bits(row.end)
+    first, last = levels.fixed224(row.start), levels.fixed224(row.end)
     # Both levels in 62 bits, rounded towards each other. So no value between them passes the exact level
     # at either end: else a curve could climb by one unit in the last place where one segment hands over
     # to the next. If no number of 62 bits lies between them, the row is flat.
@@ -165,7 +166,7 @@ def _words(row: Row) -> dict[str, int]:
     }
 
 
-def _words_of_shape(row: Row) -> dict[str, int]:
+def _words_of_shape(row: ExactSegment) -> dict[str, int]:
     """The columns that the shape of a row needs besides those of a straight line."""
     length = row.length
     if row.shape == "exponential":
@@ -207,13 +208,13 @@ def join(xp: Operations, high: Any, low: Any) -> Any:
     return (xp.int64(high) << _WORD_BITS) | (xp.int64(low) & _WORD)
 
 
-def joined(xp: Operations, table: Segments) -> Numbers:
+def joined(xp: Operations, table: Segments) -> DecodedSegments:
     """The numbers that a table's words stand for; 64-bit integers must be on."""
 
     def wide(column: Any) -> Any:
         return None if column is None else xp.int64(column)
 
-    return Numbers(
+    return DecodedSegments(
         begin=table.begin,
         length=table.length,
         inverse_high=join(xp, table.inverse_high, table.inverse_middle),
@@ -233,7 +234,7 @@ def joined(xp: Operations, table: Segments) -> Numbers:
     )
 
 
-def python_rows(table: Numbers) -> tuple[list[int], list[Numbers]]:
+def python_rows(table: DecodedSegments) -> tuple[list[int], list[DecodedSegments]]:
     """The first step of each row, and each row as Python numbers, without other shapes' columns."""
     count = len(table.begin)
     columns: dict[str, list[Any]] = {
@@ -247,8 +248,8 @@ def python_rows(table: Numbers) -> tuple[list[int], list[Numbers]]:
     columns["rate_whole"] = [words[0] if any(words) else None for words in rates]
     shapes = {name: column.tolist() for name, column in table.shapes.items()}
     columns["shapes"] = [{name: 1 for name in shapes if shapes[name][index]} for index in range(count)]
-    rows = zip(*(columns[name] for name in Numbers._fields), strict=True)
-    return columns["begin"], [Numbers(*row) for row in rows]
+    rows = zip(*(columns[name] for name in DecodedSegments._fields), strict=True)
+    return columns["begin"], [DecodedSegments(*row) for row in rows]
 
 
 def _frozen(array: np.ndarray) -> np.ndarray:

@@ -8,9 +8,9 @@ from functools import cache
 from sys import intern
 from typing import Any, Final, NamedTuple
 
-from plateau_jax import exact
-from plateau_jax.arithmetic import FIXED_BITS, LIMB_BITS, ONE, Numbers, Operations, ratio
-from plateau_jax.checks import shown
+from plateau_jax.numerics import exact
+from plateau_jax.numerics.arithmetic import FIXED_BITS, LIMB_BITS, ONE, DecodedSegments, Operations, ratio
+from plateau_jax.validation.checks import shown
 
 
 def _sine_coefficients(count: int) -> tuple[int, ...]:
@@ -45,7 +45,7 @@ def _half_sine_squared(xp: Operations, x: Any, *_: Any) -> Any:
     return multiply(sine, sine)
 
 
-def _root(xp: Operations, _: Any, elapsed: Any, numbers: Numbers) -> Any:
+def _root(xp: Operations, _: Any, elapsed: Any, numbers: DecodedSegments) -> Any:
     """√(j/L) for 0 <= j < L."""
     # With y = j·4ᵏ/L in [1/4, 1) it is √y/2ᵏ. Newton's method for h = 1/(2√y) needs no division. Heron's
     # step, s + (y - s²)·h, then removes most of the rounding error of s = 2yh.
@@ -95,7 +95,7 @@ class Share(NamedTuple):
     """S in 224 bits."""
     rational: Callable[[Fraction], Fraction | None] = _irrational
     """S(x) for 0 < x < 1 if it is known to be rational: levels are then compared exactly."""
-    fixed: Callable[[Operations, Any, Any, Numbers], Any] | None = None
+    fixed: Callable[[Operations, Any, Any, DecodedSegments], Any] | None = None
     """S in 62 bits, as `fixed(xp, x, elapsed, numbers)` after `elapsed` of the L steps of a row. `x` is the
     share of the steps from the nearer end, at most 1/2. None for S(x) = x."""
     units: int = 0

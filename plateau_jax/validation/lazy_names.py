@@ -7,7 +7,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from plateau_jax import checks
+from plateau_jax.validation import optional_packages
 
 _PACKAGES = "plateau_jax", "torch_bridge"
 
@@ -24,20 +24,20 @@ def attach(
     """
     modules = _modules_of(package)
     needed = {name: (needs or {}).get(module, ()) for name, module in modules.items()}
-    names = sorted(name for name, packages in needed.items() if checks.are_installed(*packages))
+    names = sorted(name for name, packages in needed.items() if optional_packages.are_installed(*packages))
 
     def get(name: str) -> Any:
         if name == "__version__":
-            return checks.installed_version()
+            return optional_packages.installed_version()
         if name not in modules:
             for other in _PACKAGES:
                 if name in _modules_of(other):
-                    raise checks.elsewhere(package, name, other)
+                    raise optional_packages.elsewhere(package, name, other)
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         try:
             value = getattr(import_module(modules[name]), name)
         except ModuleNotFoundError as error:
-            raise checks.missing(name, error, extra) from None
+            raise optional_packages.missing(name, error, extra) from None
         setattr(sys.modules[package], name, value)  # the next look-up does not come here
         return value
 
@@ -46,6 +46,6 @@ def attach(
 
 def _modules_of(package: str) -> dict[str, str]:
     """The module of each public name, read from the package's stub. The package is not imported."""
-    stub = Path(__file__).parents[1] / package / "__init__.pyi"
+    stub = Path(__file__).parents[2] / package / "__init__.pyi"
     imports = (node for node in ast.parse(stub.read_text("utf-8")).body if isinstance(node, ast.ImportFrom))
     return {alias.name: node.module for node in imports for alias in node.names if node.module}

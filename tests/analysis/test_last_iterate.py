@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from support.descriptions import build, descriptions
+from support.curves.descriptions import build, descriptions
+from support.curves.strategies import MAX_STEP
 from support.examples import examples
-from support.strategies import MAX_STEP
 
-from plateau_jax import Curve, Outlook, PlateauCurve, StagedCurve, last_iterate, outlook
+from plateau_jax import Curve, Outlook, PlateauCurve, StagedCurve, outlook
+from plateau_jax.analysis import last_iterate
 
 
 def _in_digits(curve: Curve) -> tuple[Decimal, Decimal]:

@@ -14,10 +14,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from support.checkpoints import Part, Refusing, leftovers, same
+from support.checkpointing.checkpoints import Part, Refusing, leftovers, same
+from support.data.loaders import WORKERS
 from support.examples import examples
-from support.loaders import WORKERS
-from support.training import CURVE, Net, batches, mean_loss, optimizer_of, step_of
+from support.training.training import CURVE, Net, batches, mean_loss, optimizer_of, step_of
 from torch import nn
 
 from plateau_jax import PlateauCurve

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file
-from support.checkpoints import Part, same, save_each, state_of
+from support.checkpointing.checkpoints import Part, same, save_each, state_of
 from support.examples import examples
 
 from torch_bridge import Checkpoints

@@ -4,7 +4,7 @@ import random
 from pathlib import Path
 
 import pytest
-from support.checkpoints import Part, killed, leftovers, same, save_each, state_of
+from support.checkpointing.checkpoints import Part, killed, leftovers, same, save_each, state_of
 
 from torch_bridge import Checkpoints
 

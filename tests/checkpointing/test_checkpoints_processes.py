@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support import checkpoints as support
-from support import processes
-from support.distributed_updates import Case
+from support.checkpointing import checkpoints as support
+from support.distributed import processes
+from support.distributed.distributed_updates import Case
 
 from torch_bridge import Checkpoints
 

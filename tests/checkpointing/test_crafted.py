@@ -15,7 +15,7 @@ import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 from safetensors.torch import save_file
-from support.checkpoints import Part, same, save_each, state_of
+from support.checkpointing.checkpoints import Part, same, save_each, state_of
 from support.examples import examples
 
 from torch_bridge import Checkpoints

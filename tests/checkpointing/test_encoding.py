@@ -12,9 +12,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors import safe_open
-from support.checkpoints import Part, same
+from support.checkpointing.checkpoints import Part, same
 from support.examples import examples
-from support.training import step_of
+from support.training.training import step_of
 from torch import Tensor, nn
 
 from torch_bridge import Checkpoints

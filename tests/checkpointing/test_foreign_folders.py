@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.checkpoints import Part
+from support.checkpointing.checkpoints import Part
 from support.examples import examples
 
 from torch_bridge import Checkpoints

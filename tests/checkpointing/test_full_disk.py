@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.checkpoints import Part, leftovers
+from support.checkpointing.checkpoints import Part, leftovers
 
 from torch_bridge import Checkpoints
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 import torch
-from support.checkpoints import Part, same
-from support.training import Net, batches, step_of
+from support.checkpointing.checkpoints import Part, same
+from support.training.training import Net, batches, step_of
 from torch import nn
 
 from torch_bridge import Checkpoints

@@ -15,11 +15,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from support import merging as support
-from support.checkpoints import same
+from support.checkpointing import merging as support
+from support.checkpointing.checkpoints import same
+from support.checkpointing.merging import Mixed, state_of, weighted
 from support.examples import examples
-from support.merging import Mixed, state_of, weighted
-from support.training import Net, batches, step_of
+from support.training.training import Net, batches, step_of
 from torch import nn
 
 from plateau_jax import StagedCurve
@@ -368,7 +368,7 @@ def test_the_most_memory_is_that_of_two_models(tmp_path: Path, kind: str) -> Non
         Checkpoints(tmp_path / kind, keep=8).save(count, model=model, wait=True)
         Checkpoints(tmp_path / "small", keep=8).save(count, model=small, wait=True)
     program = (
-        "from pathlib import Path; from support.merging import peak_of_merge; "
+        "from pathlib import Path; from support.checkpointing.merging import peak_of_merge; "
         f"peak_of_merge(Path({str(tmp_path)!r}), {kind!r}, range(8))"
     )
     # What is freed goes back to the system at once, so that its figure is that of the tensors.

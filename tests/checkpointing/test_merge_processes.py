@@ -4,8 +4,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support import merging as support
-from support import processes
+from support.checkpointing import merging as support
+from support.distributed import processes
 
 pytestmark = pytest.mark.slow
 

@@ -5,7 +5,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support import own_shards, processes
+from support.checkpointing import own_shards
+from support.distributed import processes
 
 pytestmark = pytest.mark.slow
 

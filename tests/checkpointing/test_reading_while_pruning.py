@@ -5,7 +5,7 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
-from support.checkpoints import Part, leftovers, same, save_each, state_of
+from support.checkpointing.checkpoints import Part, leftovers, same, save_each, state_of
 
 from torch_bridge import Checkpoints
 from torch_bridge.checkpointing import folders, rank_files, reading

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 import torch
-from support.checkpoints import same
-from support.processes import run
-from support.training import batches, step_of
-from support.wrapped_names import WRAPPERS, loads_everywhere
+from support.checkpointing.checkpoints import same
+from support.checkpointing.wrapped_names import WRAPPERS, loads_everywhere
+from support.distributed.processes import run
+from support.training.training import batches, step_of
 from torch import nn
 
 from torch_bridge import Checkpoints

@@ -11,13 +11,14 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.curves.strategies import arguments as curve_arguments
 from support.examples import examples
 from support.refusals import refused
-from support.runs import peaks
-from support.strategies import arguments as curve_arguments
+from support.schedulers.runs import peaks
 
-from plateau_jax import Curve, PlateauCurve, rows
+from plateau_jax import Curve, PlateauCurve
 from plateau_jax.__main__ import main
+from plateau_jax.numerics import exact_segments
 
 COMMAND = [sys.executable, "-m", "plateau_jax"]
 CURVE = PlateauCurve(10_000, warmup_steps=500, plateaus=[(50, 30), (85, 10)], min_lr_ratio=0.1)
@@ -204,7 +205,7 @@ def test_pictures_in_the_format_that_the_name_says(tmp_path, capsys):
     png, svg = tmp_path / "curve.png", tmp_path / "curve.svg"
     for path in (png, svg):
         assert main([*ARGUMENTS, "--peak", "3e-4", "--plot", str(path)]) == 0
-        assert capsys.readouterr().out == rows.as_text(CURVE.rows, np.float32(3e-4)) + "\n"
+        assert capsys.readouterr().out == exact_segments.as_text(CURVE.rows, np.float32(3e-4)) + "\n"
     assert png.read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
     assert ElementTree.parse(svg).getroot().tag.endswith("svg")
 

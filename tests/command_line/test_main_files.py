@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.descriptions import build, descriptions
+from support.curves.descriptions import build, descriptions
 from support.examples import examples
 from support.refusals import refused
 
-from plateau_jax import Curve, PlateauCurve, StagedCurve, pictures_of_curves, plot
+from plateau_jax import Curve, PlateauCurve, StagedCurve, plot, plots
 from plateau_jax.__main__ import main
 
 PLATEAUS = PlateauCurve(1000, warmup_steps=100, plateaus=[(50, 30), (85, 10)], min_lr_ratio=0.1)
@@ -72,7 +72,7 @@ def test_several_files_are_described_and_drawn_together(tmp_path, capsys, monkey
         drawn.extend(curves)
         return plot(curves, **more)
 
-    monkeypatch.setattr(pictures_of_curves, "plot", draw)
+    monkeypatch.setattr(plots, "plot", draw)
     assert main([*options, "--plot", str(picture), "--cooldown", "20", "10"]) == 0
     cooled = [curve.cooldown(20, 10) for curve in KINDS]
     assert drawn == cooled

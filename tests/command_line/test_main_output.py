@@ -9,10 +9,10 @@ import sys
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given
-from support.descriptions import build, descriptions
+from support.curves.descriptions import build, descriptions
 from support.examples import examples
 from support.refusals import refused
-from support.runs import peaks
+from support.schedulers.runs import peaks
 
 from plateau_jax import PlateauCurve
 from plateau_jax.__main__ import main

@@ -7,9 +7,9 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from hypothesis import given
-from support.descriptions import build, descriptions_and_steps
+from support.curves.descriptions import build, descriptions_and_steps
+from support.curves.strategies import MAX_STEP, Words
 from support.examples import examples
-from support.strategies import MAX_STEP, Words
 
 from plateau_jax import PlateauCurve, StagedCurve
 

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.borders import steps_at_borders
-from support.descriptions import SHAPES, build, descriptions, descriptions_and_steps
+from support.curves.descriptions import SHAPES, build, descriptions, descriptions_and_steps
+from support.curves.strategies import arguments
 from support.examples import examples
-from support.oracle import Oracle, decimal, exactly, half_ulp, is_nearest_float32, same
-from support.strategies import arguments
+from support.numerics.borders import steps_at_borders
+from support.numerics.oracle import Oracle, decimal, exactly, half_ulp, is_nearest_float32, same
 
 from plateau_jax import PlateauCurve
 

@@ -14,9 +14,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from support.descriptions import build, descriptions_and_steps
+from support.curves.descriptions import build, descriptions_and_steps
 from support.examples import examples
-from support.jax_cases import CURVE, x64_both_ways
+from support.jax.jax_cases import CURVE, x64_both_ways
 
 from plateau_jax import PlateauCurve
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from support.descriptions import KINDS, build, descriptions, descriptions_and_steps
-from support.oracle import Oracle
-from support.strategies import arguments
+from support.curves.descriptions import KINDS, build, descriptions, descriptions_and_steps
+from support.curves.strategies import arguments
+from support.numerics.oracle import Oracle
 
 import plateau_jax
 from plateau_jax import Curve, PlateauCurve

@@ -9,7 +9,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from support.strategies import MAX_STEP
+from support.curves.strategies import MAX_STEP
 
 from plateau_jax import Curve, PlateauCurve, StagedCurve
 

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 from hypothesis import given
-from support.descriptions import build, descriptions, descriptions_and_steps, steps_of
-from support.oracle import Oracle
-from support.strategies import words
+from support.curves.descriptions import build, descriptions, descriptions_and_steps, steps_of
+from support.curves.strategies import words
+from support.numerics.oracle import Oracle
 
 from plateau_jax import PlateauCurve, StagedCurve
 

@@ -5,7 +5,7 @@ import pytest
 from support.refusals import refuses
 
 from plateau_jax import Curve, HoldBelow, HoldUntilFlat, PlateauCurve, StagedCurve, stack
-from plateau_jax.holds import rules_of
+from plateau_jax.holds.rules import rules_of
 
 INF = float("inf")
 

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from support.descriptions import build, descriptions, descriptions_and_steps, steps_of
+from support.curves.descriptions import build, descriptions, descriptions_and_steps, steps_of
+from support.curves.strategies import MAX_STEP, Words, words
 from support.examples import examples
-from support.oracle import Oracle, same, stage_of
-from support.strategies import MAX_STEP, Words, words
+from support.numerics.oracle import Oracle, same, stage_of
 
 from plateau_jax import PlateauCurve, StagedCurve
 

@@ -5,7 +5,7 @@ import re
 import jax
 import numpy as np
 import pytest
-from support.strategies import MAX_STEP
+from support.curves.strategies import MAX_STEP
 
 from plateau_jax import PlateauCurve, Stage, StagedCurve, multiplier, stack
 

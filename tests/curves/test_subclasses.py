@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.descriptions import KINDS, build, descriptions
+from support.curves.descriptions import KINDS, build, descriptions
 
 from plateau_jax import Curve, PlateauCurve, StagedCurve
-from plateau_jax.branches import Cooldown, Then
+from plateau_jax.curves.derived_curves import Cooldown, Then
 
 
 class PlainPlateaus(PlateauCurve):

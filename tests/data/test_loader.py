@@ -9,8 +9,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from support.examples import examples
-from support.loaders import (
+from support.data.loaders import (
     EPOCHS,
     WORKERS,
     Arguments,
@@ -20,6 +19,7 @@ from support.loaders import (
     seeds,
     with_and_without_workers,
 )
+from support.examples import examples
 from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset
 
 from torch_bridge import make_loader

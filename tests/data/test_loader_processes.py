@@ -7,10 +7,18 @@ import pytest
 import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
-from support import processes as real
-from support.batches_by_rank import expected, in_each, load_in_stages, process, shared, side_by_side, split
+from support.data.batches_by_rank import (
+    expected,
+    in_each,
+    load_in_stages,
+    process,
+    shared,
+    side_by_side,
+    split,
+)
+from support.data.loaders import WORKERS, Arguments, depths, epoch
+from support.distributed import processes as real
 from support.examples import examples
-from support.loaders import WORKERS, Arguments, depths, epoch
 
 from torch_bridge import make_loader
 

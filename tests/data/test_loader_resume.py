@@ -6,8 +6,7 @@ import pytest
 import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
-from support.examples import examples
-from support.loaders import (
+from support.data.loaders import (
     WORKERS,
     Arguments,
     arguments,
@@ -20,7 +19,8 @@ from support.loaders import (
     seeds,
     with_and_without_workers,
 )
-from support.training import through_a_file
+from support.examples import examples
+from support.training.training import through_a_file
 
 from torch_bridge import make_loader, prefetch
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from support.data.loaders import Arguments, Counted, ahead, arguments, build, depths, epoch
 from support.examples import examples
-from support.loaders import Arguments, Counted, ahead, arguments, build, depths, epoch
 from torch import Tensor
 from torch.nn.utils.rnn import pack_sequence
 from torch.utils import _pytree as pytree

@@ -11,12 +11,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.descriptions import build, descriptions
+from support.curves.descriptions import build, descriptions
 
 from plateau_jax import Curve, CurveWarning, PlateauCurve, Stage, StagedCurve, compare
 from plateau_jax.design.answers import opened, outlooks, parsed, rates, shown
 from plateau_jax.design.handles import MOST, Handle, handles_of
-from plateau_jax.rows import described
+from plateau_jax.numerics.exact_segments import described
 
 PEAK = 3e-4
 STABLE = PlateauCurve(300, warmup_steps=30, plateaus=[(0, 70)], min_lr_ratio=0.1)

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 from playwright.sync_api import Browser, Locator, Page, Route, expect
-from support.browser import chromium
-from support.design import ask, served
+from support.design.browser import chromium
+from support.design.design import ask, served
 
 from plateau_jax import Curve, PlateauCurve, StagedCurve, compare
-from plateau_jax.comparison import NOTE
+from plateau_jax.analysis.comparison import NOTE
 from plateau_jax.design.answers import MOST_CURVES, start
 from plateau_jax.design.server import Server
 

@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from queue import Queue
 
 import pytest
-from support.design import ask, request, served
+from support.design.design import ask, request, served
 
 from plateau_jax import PlateauCurve
 from plateau_jax.__main__ import main

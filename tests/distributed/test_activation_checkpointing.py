@@ -13,11 +13,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from support.blocks import Block, Mixer, Stack, differences, gradients_of, wrapped_differences
+from support.distributed.blocks import Block, Mixer, Stack, differences, gradients_of, wrapped_differences
+from support.distributed.processes import run
 from support.examples import examples
-from support.processes import run
 from support.refusals import refuses
-from support.training import CURVE, batches
+from support.training.training import CURVE, batches
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations, spectral_norm
 

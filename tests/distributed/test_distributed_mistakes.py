@@ -4,7 +4,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from support.mistakes import (
+from support.distributed.mistakes import (
     all_kinds_of_losses,
     divided_by,
     expected_after,
@@ -14,7 +14,7 @@ from support.mistakes import (
     updates_without_an_average,
     weights_after,
 )
-from support.processes import run
+from support.distributed.processes import run
 
 pytestmark = pytest.mark.slow
 

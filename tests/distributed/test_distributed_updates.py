@@ -5,8 +5,8 @@ from itertools import product
 import numpy as np
 import pytest
 import torch
-from support.distributed_updates import Case, Run, all_reads, in_words, multiplications, train_all
-from support.processes import run
+from support.distributed.distributed_updates import Case, Run, all_reads, in_words, multiplications, train_all
+from support.distributed.processes import run
 
 pytestmark = pytest.mark.slow
 

@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support import distributed_models as models
-from support.processes import run
+from support.distributed import distributed_models as models
+from support.distributed.processes import run
 from support.refusals import refuses
-from support.training import Net
+from support.training.training import Net
 from torch import nn
 from torch.utils import _pytree as pytree
 

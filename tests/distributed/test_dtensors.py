@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from support.distributed_models import wrong_local_parts
-from support.processes import run
+from support.distributed.distributed_models import wrong_local_parts
+from support.distributed.processes import run
 from torch import Tensor, nn
 
 from torch_bridge.distributed.dtensors import local_part, mesh_of, placed_as

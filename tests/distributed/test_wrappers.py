@@ -1,9 +1,8 @@
 """Wrapped models: in a group of one process they change nothing; some are refused."""
 
 import pytest
-from support.processes import run
-from support.training import FUSED, OPTIMIZERS, Net
-from support.wrapped_models import (
+from support.distributed.processes import run
+from support.distributed.wrapped_models import (
     MODELS,
     compiled_models,
     graphs_refused,
@@ -12,6 +11,7 @@ from support.wrapped_models import (
     other_bits,
     refusals,
 )
+from support.training.training import FUSED, OPTIMIZERS, Net
 
 pytestmark = pytest.mark.slow
 

@@ -8,7 +8,7 @@ from unittest.mock import patch
 import pytest
 import torch
 from support.programs import EXAMPLES
-from support.training import same
+from support.training.training import same
 
 pytestmark = pytest.mark.slow
 

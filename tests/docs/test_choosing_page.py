@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from support.pages import ROOT, printed_by_the_notebook
+from support.docs.pages import ROOT, printed_by_the_notebook
 
 from plateau_jax import PlateauCurve, StagedCurve, outlook
 

@@ -6,7 +6,7 @@ import shutil
 import matplotlib.image
 import numpy as np
 import pytest
-from support.pages import ROOT, printed_by_the_notebook
+from support.docs.pages import ROOT, printed_by_the_notebook
 from support.programs import EXAMPLES, run
 
 pytestmark = pytest.mark.slow

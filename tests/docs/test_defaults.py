@@ -10,7 +10,7 @@ import optax
 import pytest
 import torch
 from flax import linen, nnx
-from support.defaults import ACCUMULATES_IN_FLOAT32, by_optax, by_torch, differences
+from support.docs.defaults import ACCUMULATES_IN_FLOAT32, by_optax, by_torch, differences
 from torch import nn
 from torch.nn import functional
 

@@ -7,8 +7,8 @@ import shutil
 
 import matplotlib.image
 import pytest
-from support.browser import chromium
-from support.pages import ROOT, sections
+from support.design.browser import chromium
+from support.docs.pages import ROOT, sections
 from support.programs import EXAMPLES, run
 
 from plateau_jax import PlateauCurve

@@ -2,7 +2,7 @@
 
 "There" is the other library, "here" this project. Float32 costs 2⁻²⁴ of the peak and 2⁻²⁴ of the multiplier
 here. torch, transformers and the formulas of
-`support.published` calculate in float64; torch's recursions drift by some 2⁻⁴⁹ of the peak in 300 steps,
+`support.docs.published` calculate in float64; torch's recursions drift by some 2⁻⁴⁹ of the peak in 300 steps,
 and by 2⁻⁴⁰ in 100 000. optax, in float32, was seen to be off by 3.7·2⁻²⁴ of the peak.
 """
 
@@ -14,11 +14,11 @@ import pytest
 import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from support.docs.other_schedulers import PAGE, names, pairs, run, run_counted
+from support.docs.pages import sections
+from support.docs.published import cosine_plateau
 from support.examples import examples
-from support.other_schedulers import PAGE, names, pairs, run, run_counted
-from support.pages import sections
-from support.published import cosine_plateau
-from support.runs import advance, optimizer_with, rates_of
+from support.schedulers.runs import advance, optimizer_with, rates_of
 from transformers import get_cosine_with_min_lr_schedule_with_warmup
 
 from plateau_jax import PlateauCurve

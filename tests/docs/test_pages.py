@@ -9,7 +9,7 @@ import runpy
 from pathlib import Path
 
 import pytest
-from support.pages import PAGES, ROOT, sections
+from support.docs.pages import PAGES, ROOT, sections
 
 _OF_LIGHTNING = r"ignore:`isinstance\(treespec, LeafSpec\)` is deprecated:FutureWarning"
 WARNINGS_OF_OTHERS = {

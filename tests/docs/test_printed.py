@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from support.pages import ROOT, sections
+from support.docs.pages import ROOT, sections
 
 pytestmark = pytest.mark.slow
 

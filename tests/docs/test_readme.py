@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 from markdown_it import MarkdownIt
-from support.pages import README, sections
+from support.docs.pages import README, sections
 
 TEXT = README.read_text(encoding="utf-8")
 QUICKSTARTS = {section.heading: section for section in sections(README) if "Quickstart" in section.heading}
@@ -50,6 +50,6 @@ def test_the_readme_of_the_tests_names_modules_that_exist() -> None:
     text = (README.parent / "tests" / "README.md").read_text(encoding="utf-8")
     used = [line.split("|")[2] for line in text.splitlines() if line.startswith("| ")]
     named = {name for cell in used for name in re.findall(r"`([a-z_]+)`", cell)}
-    modules = {path.stem for path in (README.parent / "tests" / "support").glob("*.py")}
+    modules = {path.stem for path in (README.parent / "tests" / "support").rglob("*.py")}
     assert len(named) > 20
     assert named <= modules

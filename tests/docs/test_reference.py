@@ -6,7 +6,7 @@ import re
 from typing import get_overloads
 
 import pytest
-from support.reference import NAMES, entries, members, parameters
+from support.docs.reference import NAMES, entries, members, parameters
 
 pytestmark = pytest.mark.slow
 

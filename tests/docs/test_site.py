@@ -9,9 +9,9 @@ from urllib.parse import unquote, urlsplit
 import pytest
 from bs4 import BeautifulSoup, Tag
 from playwright.sync_api import Page
-from support.browser import chromium
-from support.reference import NAMES, PACKAGES, entries, members
-from support.site import ROOT, build, described, pages
+from support.design.browser import chromium
+from support.docs.reference import NAMES, PACKAGES, entries, members
+from support.docs.site import ROOT, build, described, pages
 
 pytestmark = pytest.mark.slow
 

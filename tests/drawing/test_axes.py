@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
-from support.descriptions import build, descriptions
+from support.curves.descriptions import build, descriptions
 from support.examples import examples
 
 from plateau_jax import PlateauCurve, plot
-from plateau_jax.picture import spans
+from plateau_jax.drawing.sampling import spans
 
 mpl.use("Agg")
 

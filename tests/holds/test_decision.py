@@ -6,11 +6,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from support.examples import examples
-from support.hold_cases import SIZE, metrics, rules
-from support.hold_oracle import clocks
+from support.holds.hold_cases import SIZE, metrics, rules
+from support.holds.hold_oracle import clocks
 
-from plateau_jax import HoldBelow, HoldUntilFlat, checks
-from plateau_jax.decision import HOST, decide, start
+from plateau_jax import HoldBelow, HoldUntilFlat
+from plateau_jax.holds.decision import HOST, decide, start
+from plateau_jax.validation import checks
 
 starts = st.sets(st.integers(0, 20), max_size=8)
 

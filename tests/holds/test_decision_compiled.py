@@ -6,10 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.jax_cases import assert_equal_bits, x64_both_ways
+from support.jax.jax_cases import assert_equal_bits, x64_both_ways
 
 from plateau_jax import HoldBelow, HoldUntilFlat
-from plateau_jax.decision import decide, start
+from plateau_jax.holds.decision import decide, start
 
 pytestmark = pytest.mark.slow
 

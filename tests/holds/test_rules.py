@@ -10,11 +10,12 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from support.hold_cases import below, until_flat
+from support.holds.hold_cases import below, until_flat
 from support.refusals import refuses
 
-from plateau_jax import HoldBelow, HoldUntilFlat, PlateauCurve, checks
-from plateau_jax.holds import rules_of
+from plateau_jax import HoldBelow, HoldUntilFlat, PlateauCurve
+from plateau_jax.holds.rules import rules_of
+from plateau_jax.validation import checks
 
 
 @given(st.one_of(until_flat, below))

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from flax import nnx
 from orbax import checkpoint
-from support.hold_cases import BELOW, PEAK, STAIRS, UNTIL, WORST
-from support.jax_cases import CURVE, STEPS, assert_equal_bits, product, x64_both_ways
+from support.holds.hold_cases import BELOW, PEAK, STAIRS, UNTIL, WORST
+from support.jax.jax_cases import CURVE, STEPS, assert_equal_bits, product, x64_both_ways
 
 from plateau_jax import BatchPlan, StagedCurve, multiplier, optax_schedule, scale_by_curve
 

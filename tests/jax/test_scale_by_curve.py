@@ -10,8 +10,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.examples import examples
-from support.hold_cases import BELOW, PEAK, SIZE, STAIRS, STARTS, UNTIL, WORST, metrics, rates_by_words, rules
-from support.jax_cases import CURVE, assert_equal_bits, product, x64_both_ways
+from support.holds.hold_cases import (
+    BELOW,
+    PEAK,
+    SIZE,
+    STAIRS,
+    STARTS,
+    UNTIL,
+    WORST,
+    metrics,
+    rates_by_words,
+    rules,
+)
+from support.jax.jax_cases import CURVE, assert_equal_bits, product, x64_both_ways
 
 from plateau_jax import HoldBelow, StagedCurve, optax_schedule, scale_by_curve
 

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from support.examples import examples
-from support.hold_cases import BELOW
-from support.jax_cases import CURVE, assert_equal_bits, product, x64_both_ways
+from support.holds.hold_cases import BELOW
+from support.jax.jax_cases import CURVE, assert_equal_bits, product, x64_both_ways
 
 from plateau_jax import (
     CountedCurveState,

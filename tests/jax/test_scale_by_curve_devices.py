@@ -7,7 +7,7 @@ import optax
 import pytest
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
-from support.jax_cases import assert_equal_bits, product
+from support.jax.jax_cases import assert_equal_bits, product
 
 from plateau_jax import HoldBelow, HoldUntilFlat, StagedCurve, scale_by_curve
 

@@ -4,8 +4,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from support.hold_cases import PEAK, STAIRS, UNTIL, WORST, rates_by_words
-from support.jax_cases import assert_equal_bits
+from support.holds.hold_cases import PEAK, STAIRS, UNTIL, WORST, rates_by_words
+from support.jax.jax_cases import assert_equal_bits
 
 from plateau_jax import scale_by_curve
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.borders import steps_at_borders
-from support.descriptions import build, descriptions, descriptions_and_steps
+from support.curves.descriptions import build, descriptions, descriptions_and_steps
+from support.curves.strategies import MAX_STEP, SMALLEST_NORMAL
 from support.examples import examples
-from support.jax_cases import (
+from support.jax.jax_cases import (
     STEPS,
     assert_equal_bits,
     assert_equal_rates,
@@ -21,7 +21,7 @@ from support.jax_cases import (
     product,
     x64_both_ways,
 )
-from support.strategies import MAX_STEP, SMALLEST_NORMAL
+from support.numerics.borders import steps_at_borders
 
 from plateau_jax import PlateauCurve, multiplier, optax_schedule, stack
 

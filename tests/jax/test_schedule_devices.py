@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
-from support.jax_cases import (
+from support.jax.jax_cases import (
     CURVE,
     MANY,
     NESTED,

@@ -7,9 +7,9 @@ import optax
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.curves.strategies import ratios
 from support.examples import examples
-from support.jax_cases import CURVE, MANY, STEPS, assert_equal_bits, product, x64_both_ways
-from support.strategies import ratios
+from support.jax.jax_cases import CURVE, MANY, STEPS, assert_equal_bits, product, x64_both_ways
 
 from plateau_jax import PlateauCurve, cosine_plateau_schedule, optax_schedule
 

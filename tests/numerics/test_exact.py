@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.oracle import exactly, is_nearest_float32
-from support.strategies import MAX_STEP, magnitudes, percentages
+from support.curves.strategies import MAX_STEP, magnitudes, percentages
+from support.numerics.oracle import exactly, is_nearest_float32
 
-from plateau_jax import exact
+from plateau_jax.numerics import exact
 
 UNIT = Fraction(1, 2**224)
 levels = st.one_of(st.integers(0, 2**224), magnitudes(0, 2**224))
@@ -19,9 +19,9 @@ levels = st.one_of(st.integers(0, 2**224), magnitudes(0, 2**224))
 
 @given(st.floats(0, 1))
 def test_a_float_is_the_decimal_that_it_prints_as(ratio):
-    assert exact.decimal(ratio) == Fraction(str(ratio))
-    assert float(exact.decimal(ratio)) == ratio
-    assert abs(exact.from_fraction(exact.decimal(ratio)) * UNIT - Fraction(str(ratio))) <= UNIT / 2
+    assert exact.as_written(ratio) == Fraction(str(ratio))
+    assert float(exact.as_written(ratio)) == ratio
+    assert abs(exact.from_fraction(exact.as_written(ratio)) * UNIT - Fraction(str(ratio))) <= UNIT / 2
 
 
 @given(st.integers(0, MAX_STEP), percentages)
@@ -50,7 +50,7 @@ def test_half_cosine_ends_are_exact(denominator):
     assert exact.half_cosine(denominator, denominator) == 0
 
 
-positive = st.floats(5e-324, 1).map(exact.decimal)
+positive = st.floats(5e-324, 1).map(exact.as_written)
 
 
 @given(positive, positive, st.fractions(0, 1, max_denominator=MAX_STEP))

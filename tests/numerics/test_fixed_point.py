@@ -7,16 +7,17 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.descriptions import build, descriptions_and_steps
+from support.curves.descriptions import build, descriptions_and_steps
+from support.curves.strategies import MAX_STEP, Words, shape_of, words
 from support.examples import examples
-from support.oracle import decimal, exactly, power_of
-from support.oracle import share as share_at
-from support.strategies import MAX_STEP, Words, shape_of, words
+from support.numerics.oracle import decimal, exactly, power_of
+from support.numerics.oracle import share as share_at
 
-from plateau_jax import StagedCurve, fixed_point, powers
-from plateau_jax.arithmetic import NUMPY, PYTHON, multiply, ratio
-from plateau_jax.segments import NEARLY_EQUAL
-from plateau_jax.shapes import SHARES
+from plateau_jax import StagedCurve
+from plateau_jax.numerics import fixed_point, powers
+from plateau_jax.numerics.arithmetic import NUMPY, PYTHON, multiply, ratio
+from plateau_jax.numerics.segments import NEARLY_EQUAL
+from plateau_jax.numerics.shapes import SHARES
 
 ONE = 2**62
 up_to_one = st.one_of(st.integers(0, ONE), st.integers(0, 62).map(lambda bits: 2**bits))

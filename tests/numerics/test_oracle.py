@@ -4,10 +4,10 @@ import math
 
 import pytest
 from hypothesis import given
-from support.borders import PROMISED, steps_at_borders
-from support.descriptions import descriptions_and_steps
+from support.curves.descriptions import descriptions_and_steps
 from support.examples import examples
-from support.oracle import Oracle, exactly, half_ulp, mp, stage_of
+from support.numerics.borders import PROMISED, steps_at_borders
+from support.numerics.oracle import Oracle, exactly, half_ulp, mp, stage_of
 
 GONE = {
     "linear": lambda x: x,

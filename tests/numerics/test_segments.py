@@ -6,14 +6,15 @@ import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from support.descriptions import build, descriptions
-from support.oracle import Oracle, exactly, is_nearest_float32, power_of, same
-from support.strategies import arguments
+from support.curves.descriptions import build, descriptions
+from support.curves.strategies import arguments
+from support.numerics.oracle import Oracle, exactly, is_nearest_float32, power_of, same
 
-from plateau_jax import PlateauCurve, Segments, fixed_point, stack
-from plateau_jax.arithmetic import NUMPY
-from plateau_jax.segments import join, joined, split
-from plateau_jax.shapes import SHARES
+from plateau_jax import PlateauCurve, Segments, stack
+from plateau_jax.numerics import fixed_point
+from plateau_jax.numerics.arithmetic import NUMPY
+from plateau_jax.numerics.segments import join, joined, split
+from plateau_jax.numerics.shapes import SHARES
 
 
 def _count(chosen):

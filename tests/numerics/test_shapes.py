@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.oracle import Oracle, is_nearest_float32
+from support.numerics.oracle import Oracle, is_nearest_float32
 
 import plateau_jax
-from plateau_jax import Curve, PlateauCurve, StagedCurve, levels
+from plateau_jax import Curve, PlateauCurve, StagedCurve
+from plateau_jax.numerics import levels
 
 NAMES = ["1-x^", "(1-x)^", "t^-"]
 

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.held import CURVE, PATIENT
-from support.runs import optimizer_with
+from support.holds.held import CURVE, PATIENT
+from support.schedulers.runs import optimizer_with
 
 from torch_bridge import follow, lambda_lr
 

@@ -7,7 +7,7 @@ from typing import Any, Self
 
 import pytest
 import torch
-from support.runs import advance, optimizer_with
+from support.schedulers.runs import advance, optimizer_with
 from torch.optim.lr_scheduler import _warn_get_lr_called_within_step
 
 from plateau_jax import Curve, HoldBelow, PlateauCurve

@@ -9,9 +9,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from support.curves.strategies import magnitudes
 from support.examples import examples
-from support.runs import FLOAT32_MAX, optimizer_with, rates_of
-from support.strategies import magnitudes
+from support.schedulers.runs import FLOAT32_MAX, optimizer_with, rates_of
 from torch.utils.data import DataLoader, IterableDataset
 
 from plateau_jax import PlateauCurve

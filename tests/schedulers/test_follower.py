@@ -8,11 +8,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from support.descriptions import build, descriptions
+from support.curves.descriptions import build, descriptions
 from support.examples import examples
-from support.followed import Key, optimizer_of, put, value, values_of, wanted
-from support.runs import modest_peaks, optimizer_with, peaks, rates_of, through_a_file
-from support.training import Net, batches, mean_loss, same, spoiled, step_of
+from support.schedulers.followed import Key, optimizer_of, put, value, values_of, wanted
+from support.schedulers.runs import modest_peaks, optimizer_with, peaks, rates_of, through_a_file
+from support.training.training import Net, batches, mean_loss, same, spoiled, step_of
 
 from plateau_jax import PlateauCurve
 from torch_bridge import follow, lambda_lr

@@ -7,9 +7,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from support.descriptions import build, descriptions
+from support.curves.descriptions import build, descriptions
 from support.examples import examples
-from support.runs import optimizer_with
+from support.schedulers.runs import optimizer_with
 
 from plateau_jax import PlateauCurve
 from torch_bridge import CurveLR, lambda_lr

@@ -8,9 +8,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from support.examples import examples
-from support.held import CURVE as HELD_CURVE
-from support.held import PATIENT
-from support.runs import advance, modest_peaks, optimizer_with, rates_of, through_a_file
+from support.holds.held import CURVE as HELD_CURVE
+from support.holds.held import PATIENT
+from support.schedulers.runs import advance, modest_peaks, optimizer_with, rates_of, through_a_file
 from torch.optim.lr_scheduler import ConstantLR, SequentialLR
 
 from plateau_jax import PlateauCurve

@@ -8,11 +8,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from support.descriptions import build, descriptions
+from support.curves.descriptions import build, descriptions
 from support.examples import examples
-from support.oracle import Description
-from support.runs import advance, optimizer_with, rates_of, through_a_file
-from support.training import FUSED, batches, same, spoiled, step_of, train
+from support.numerics.oracle import Description
+from support.schedulers.runs import advance, optimizer_with, rates_of, through_a_file
+from support.training.training import FUSED, batches, same, spoiled, step_of, train
 from torch.optim.lr_scheduler import SequentialLR
 
 from plateau_jax import Curve, PlateauCurve, StagedCurve

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from support.examples import examples
-from support.runs import advance, optimizer_with, rates_of, through_a_file
+from support.schedulers.runs import advance, optimizer_with, rates_of, through_a_file
 
 from plateau_jax import CurveWarning, HoldBelow, PlateauCurve
 from torch_bridge import lambda_lr

@@ -9,10 +9,10 @@ import pytest
 import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
-from support.descriptions import build, descriptions, descriptions_and_steps
+from support.curves.descriptions import build, descriptions, descriptions_and_steps
 from support.examples import examples
-from support.oracle import Oracle, exactly, half_ulp
-from support.runs import advance, optimizer_with, peaks, rates_of, through_a_file
+from support.numerics.oracle import Oracle, exactly, half_ulp
+from support.schedulers.runs import advance, optimizer_with, peaks, rates_of, through_a_file
 from torch.optim.lr_scheduler import LambdaLR
 
 from plateau_jax import Curve, PlateauCurve, optax_schedule

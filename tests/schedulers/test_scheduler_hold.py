@@ -8,9 +8,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from support.examples import examples
-from support.held import CURVE, PATIENT, HeldRun, clocks_of, curves, holds
-from support.hold_cases import metrics
-from support.runs import optimizer_with, rates_of, through_a_file
+from support.holds.held import CURVE, PATIENT, HeldRun, clocks_of, curves, holds
+from support.holds.hold_cases import metrics
+from support.schedulers.runs import optimizer_with, rates_of, through_a_file
 from torch.optim.lr_scheduler import SequentialLR
 
 from plateau_jax import Curve, HoldBelow, HoldUntilFlat, PlateauCurve, StagedCurve

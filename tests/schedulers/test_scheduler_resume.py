@@ -4,10 +4,18 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from support.descriptions import build, descriptions
+from support.curves.descriptions import build, descriptions
+from support.curves.strategies import magnitudes
 from support.examples import examples
-from support.runs import ROUTES, Run, expected_rates, modest_peaks, optimizer_with, rates_of, through_a_file
-from support.strategies import magnitudes
+from support.schedulers.runs import (
+    ROUTES,
+    Run,
+    expected_rates,
+    modest_peaks,
+    optimizer_with,
+    rates_of,
+    through_a_file,
+)
 from torch.optim import lr_scheduler
 from torch.optim.swa_utils import SWALR
 

@@ -9,8 +9,16 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from support.descriptions import build, descriptions
-from support.runs import Run, advance, expected_rates, modest_peaks, optimizer_with, rates_of, through_a_file
+from support.curves.descriptions import build, descriptions
+from support.schedulers.runs import (
+    Run,
+    advance,
+    expected_rates,
+    modest_peaks,
+    optimizer_with,
+    rates_of,
+    through_a_file,
+)
 from torch.optim.lr_scheduler import ConstantLR, LambdaLR, SequentialLR
 
 from plateau_jax import HoldUntilFlat, PlateauCurve, StagedCurve

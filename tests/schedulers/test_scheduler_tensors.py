@@ -5,8 +5,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from support.descriptions import build, descriptions
-from support.runs import advance, modest_peaks, optimizer_with, rates_of, through_a_file
+from support.curves.descriptions import build, descriptions
+from support.schedulers.runs import advance, modest_peaks, optimizer_with, rates_of, through_a_file
 
 from plateau_jax import PlateauCurve
 from torch_bridge import lambda_lr

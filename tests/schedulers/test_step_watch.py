@@ -14,7 +14,7 @@ import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 from support.examples import examples
-from support.runs import advance, optimizer_with, rates_of, through_a_file
+from support.schedulers.runs import advance, optimizer_with, rates_of, through_a_file
 from torch.optim.lr_scheduler import ChainedScheduler, ConstantLR, LinearLR, SequentialLR
 from torch.optim.swa_utils import SWALR
 

@@ -8,9 +8,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from support.descriptions import build, descriptions
+from support.curves.descriptions import build, descriptions
 from support.examples import examples
-from support.runs import advance, modest_peaks, optimizer_with, rates_of, through_a_file
+from support.schedulers.runs import advance, modest_peaks, optimizer_with, rates_of, through_a_file
 from torch.optim.lr_scheduler import LambdaLR
 
 from plateau_jax import HoldUntilFlat, PlateauCurve

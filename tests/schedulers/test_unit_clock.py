@@ -9,11 +9,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from support.counted import CountedRun, clocks_of, counts, units
-from support.descriptions import build, descriptions
+from support.curves.descriptions import build, descriptions
 from support.examples import examples
-from support.oracle import Description
-from support.runs import advance, optimizer_with, rates_of, through_a_file
+from support.numerics.oracle import Description
+from support.schedulers.counted import CountedRun, clocks_of, counts, units
+from support.schedulers.runs import advance, optimizer_with, rates_of, through_a_file
 from torch.optim import lr_scheduler
 
 from plateau_jax import CurveWarning, HoldBelow, PlateauCurve

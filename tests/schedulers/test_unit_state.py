@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.counted import ROUTES, CountedRun, counts, units
-from support.descriptions import build, descriptions
+from support.curves.descriptions import build, descriptions
 from support.examples import examples
-from support.oracle import Description
-from support.runs import advance, optimizer_with, rates_of, through_a_file
+from support.numerics.oracle import Description
+from support.schedulers.counted import ROUTES, CountedRun, counts, units
+from support.schedulers.runs import advance, optimizer_with, rates_of, through_a_file
 from torch.optim.lr_scheduler import LambdaLR
 
 from plateau_jax import HoldBelow, PlateauCurve

@@ -58,7 +58,7 @@ def sources() -> list[Source]:
 
 
 def imports(source: Source) -> list[Import]:
-    """What a file imports when it runs: nothing of `if TYPE_CHECKING`.
+    """The modules that a file imports, also for type checkers only.
 
     `from package import name` imports `package.name` where that is a file of the product.
     """
@@ -77,11 +77,6 @@ def imports(source: Source) -> list[Import]:
 
 def _statements(node: ast.AST, in_function: bool) -> Iterator[tuple[ast.AST, bool]]:
     for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
-            for other in child.orelse:
-                yield other, in_function
-                yield from _statements(other, in_function)
-            continue
         yield child, in_function
         yield from _statements(child, in_function or isinstance(child, ast.FunctionDef | ast.Lambda))
 

@@ -1,9 +1,9 @@
 """accelerate under a curve, by the page's program: one and two processes, accumulation, resumed."""
 
 import pytest
-from support import accelerated
-from support.processes import run
-from support.trainers import OF_PAGE, PEAK_OF_PAGE, rates
+from support.distributed.processes import run
+from support.trainers import accelerated
+from support.trainers.trainers import OF_PAGE, PEAK_OF_PAGE, rates
 
 from plateau_jax import PlateauCurve
 

@@ -7,7 +7,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 import torch
-from support.trainers import OF_PAGE, PEAK_OF_PAGE, rates, same_weights, train, whole_and_resumed
+from support.trainers.trainers import OF_PAGE, PEAK_OF_PAGE, rates, same_weights, train, whole_and_resumed
 
 import torch_bridge
 from torch_bridge import lambda_lr

@@ -5,10 +5,10 @@ import sys
 
 import numpy as np
 import pytest
-from support import dcp_trainings
-from support.processes import run
+from support.distributed.processes import run
 from support.programs import Program, rank_environments
-from support.trainers import CURVE, losses, program, rates
+from support.trainers import dcp_trainings
+from support.trainers.trainers import CURVE, losses, program, rates
 
 pytestmark = pytest.mark.slow
 

@@ -5,8 +5,8 @@ import optax
 import pytest
 from flax import nnx
 from flax.training.train_state import TrainState
-from support.jax_trainers import assert_resumed
-from support.trainers import CURVE, PEAK
+from support.jax.jax_trainers import assert_resumed
+from support.trainers.trainers import CURVE, PEAK
 
 from plateau_jax import optax_schedule
 

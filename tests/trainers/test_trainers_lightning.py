@@ -11,8 +11,15 @@ import torch
 from lightning.pytorch.callbacks import LearningRateMonitor, ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.plugins import MixedPrecision
-from support import trainers
-from support.trainers import IN_AN_OLD_FOLDER, OF_LIGHTNING, PEAK_OF_PAGE, rates_used, same_weights, train
+from support.trainers import trainers
+from support.trainers.trainers import (
+    IN_AN_OLD_FOLDER,
+    OF_LIGHTNING,
+    PEAK_OF_PAGE,
+    rates_used,
+    same_weights,
+    train,
+)
 
 from plateau_jax import PlateauCurve
 from torch_bridge import make_loader

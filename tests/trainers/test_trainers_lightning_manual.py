@@ -20,8 +20,8 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.core.optimizer import LightningOptimizer
 from lightning.pytorch.plugins import MixedPrecision
 from lightning.pytorch.profilers import SimpleProfiler
-from support import trainers
-from support.trainers import OF_LIGHTNING, same_weights
+from support.trainers import trainers
+from support.trainers.trainers import OF_LIGHTNING, same_weights
 from torch import Tensor
 
 from plateau_jax import PlateauCurve

@@ -5,9 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from support.jax_cases import assert_equal_bits, product
-from support.jax_trainers import assert_resumed, watched
-from support.trainers import CURVE, OF_PAGE, PEAK, whole_and_resumed
+from support.jax.jax_cases import assert_equal_bits, product
+from support.jax.jax_trainers import assert_resumed, watched
+from support.trainers.trainers import CURVE, OF_PAGE, PEAK, whole_and_resumed
 
 from plateau_jax import PlateauCurve, StagedCurve, optax_schedule
 

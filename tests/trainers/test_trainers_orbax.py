@@ -7,8 +7,8 @@ import optax
 import orbax.checkpoint as ocp
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
-from support.jax_trainers import BATCHES, Watched, assert_resumed
-from support.trainers import CURVE, PEAK, train
+from support.jax.jax_trainers import BATCHES, Watched, assert_resumed
+from support.trainers.trainers import CURVE, PEAK, train
 
 from plateau_jax import PlateauCurve
 

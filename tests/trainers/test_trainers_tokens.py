@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 import torch
-from support.trainers import (
+from support.trainers.trainers import (
     IN_AN_OLD_FOLDER,
     OF_LIGHTNING,
     PEAK_OF_PAGE,

@@ -4,9 +4,9 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
-from support import trainers
-from support.runs import through_a_file
-from support.trainers import (
+from support.schedulers.runs import through_a_file
+from support.trainers import trainers
+from support.trainers.trainers import (
     CURVE,
     IN_AN_OLD_FOLDER,
     OF_LIGHTNING,

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 import torch
-from support import trainers
-from support.trainers import CURVE, OF_PAGE, PAGE, PEAK, rates, rates_used, same_weights, train
+from support.trainers import trainers
+from support.trainers.trainers import CURVE, OF_PAGE, PAGE, PEAK, rates, rates_used, same_weights, train
 from torch import nn
 from torch.optim import AdamW
 from transformers import Trainer, TrainingArguments

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.reads import reads_of
+from support.training.reads import reads_of
 from torch import Tensor
 
 _WAYS: dict[str, Callable[[Tensor], Any]] = {

@@ -10,8 +10,8 @@ import optax
 import pytest
 import torch
 from flax import linen
-from support.defaults import ACCUMULATES_IN_FLOAT32, differences
-from support.trainers import rates_used
+from support.docs.defaults import ACCUMULATES_IN_FLOAT32, differences
+from support.trainers.trainers import rates_used
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.nn.utils import clip_grad_norm_

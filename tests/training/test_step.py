@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from support.examples import examples
-from support.training import (
+from support.training.training import (
     CURVE,
     OPTIMIZERS,
     Batch,

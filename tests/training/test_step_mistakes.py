@@ -7,13 +7,13 @@ from unittest.mock import patch
 
 import pytest
 import torch
-from support import training
-from support.training import CURVE, Net, batches, mean_loss, same, step_of, train
+from support.training import training
+from support.training.training import CURVE, Net, batches, mean_loss, same, step_of, train
 from torch import Tensor, nn
 
 from plateau_jax import CurveWarning, PlateauCurve
 from torch_bridge import TrainStep
-from torch_bridge.training import clock
+from torch_bridge.training.clock import clock
 
 
 @pytest.mark.parametrize(

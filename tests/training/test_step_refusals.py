@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.training import (
+from support.training.training import (
     CURVE,
     Net,
     batches,

@@ -7,10 +7,10 @@ from unittest.mock import patch
 
 import pytest
 import torch
-from support.held import CURVE as HELD_CURVE
-from support.held import PATIENT
-from support.reads import reads_of
-from support.training import (
+from support.holds.held import CURVE as HELD_CURVE
+from support.holds.held import PATIENT
+from support.training.reads import reads_of
+from support.training.training import (
     CURVE,
     FUSED,
     OTHERS,
@@ -32,7 +32,7 @@ from torch._dynamo.utils import counters
 
 from plateau_jax import HoldBelow
 from torch_bridge import MetricLog, TrainStep
-from torch_bridge.training import clock
+from torch_bridge.training.clock import clock
 
 # Runs may go on past the end of a curve; the warning has its own tests.
 pytestmark = pytest.mark.filterwarnings("ignore:the curve has total_steps:plateau_jax.CurveWarning")

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.curves.strategies import MAX_STEP
 from support.refusals import refuses
-from support.strategies import MAX_STEP
 
-from plateau_jax import PlateauCurve, checks
+from plateau_jax import PlateauCurve
+from plateau_jax.validation import checks
 
 NAN, INF = float("nan"), float("inf")
 RATIOS = "min_lr_ratio", "init_lr_ratio"

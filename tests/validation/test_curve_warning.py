@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from support.runs import optimizer_with
+from support.schedulers.runs import optimizer_with
 
 from plateau_jax import Curve, CurveWarning, PlateauCurve, StagedCurve, cosine_plateau_schedule
 from plateau_jax.__main__ import main

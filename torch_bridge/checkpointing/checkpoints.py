@@ -18,7 +18,7 @@ from torch_bridge.checkpointing.missing_ranks import named_when_missing
 from torch_bridge.checkpointing.parts import Part, Snapshot
 from torch_bridge.checkpointing.reading import SavedCheckpoint
 from torch_bridge.checkpointing.writing import RankContent, Summary
-from torch_bridge.core import at_this_line, checks
+from torch_bridge.curve_api import at_this_line, checks
 from torch_bridge.distributed import processes
 from torch_bridge.distributed.processes import collective_call
 
@@ -110,7 +110,7 @@ class Checkpoints:
             main = None
             if processes.is_main():
                 main = (uuid.uuid4().hex, content.summary())
-                if processes.count() > 1:  # before the others look for it
+                if processes.world_size() > 1:  # before the others look for it
                     folders.partial(self.directory, called, main[0]).mkdir(parents=True)
             return called, list(parts_by_name), main
 
@@ -122,7 +122,7 @@ class Checkpoints:
         assert main is not None
         save, summary = main
         content.drop_equal(summary)
-        rank, ranks = processes.rank(), processes.count()
+        rank, ranks = processes.rank(), processes.world_size()
         self._background.start(
             lambda content=content: content.write(self.directory, save, called, rank, ranks, self.keep)
         )
@@ -313,7 +313,7 @@ def _check_same(asked: Sequence[tuple[int | None, list[str]]]) -> None:
 def _messages(saved: SavedCheckpoint, loading: Sequence[LoadingPart], wrong: list[str]) -> list[str]:
     """Return the warnings of a load: of damage, and of values that are lost or copied between ranks."""
     found = [f"{saved.path} is loaded: newer ones are damaged: {'; '.join(wrong)}"] if wrong else []
-    before, now = saved.ranks, processes.count()
+    before, now = saved.ranks, processes.world_size()
     if before == now:
         return found
     names = {part.name for part in loading if part.is_of_each_rank}

@@ -163,7 +163,7 @@ class _Encoder:
     def _encode_tensor(self, path: str, tensor: Tensor) -> Any:
         local = local_part(tensor)
         if mesh := mesh_of(tensor):
-            if mesh.size() != processes.count():
+            if mesh.size() != processes.world_size():
                 raise TypeError(f"{path} is a DTensor over {mesh}, not over all ranks")
             if any(placement.is_partial() for placement in cast("Any", tensor).placements):
                 raise TypeError(f"{path} is a DTensor of partial sums, which a checkpoint does not hold")

@@ -15,7 +15,7 @@ from torch_bridge.distributed import processes
 from torch_bridge.distributed.dtensors import empty_beside, local_part, mesh_of, region_of
 from torch_bridge.distributed.plain_names import plain_state, with_plain_names
 from torch_bridge.schedulers.param_groups import all_parameters
-from torch_bridge.training.state_checks import is_of_torch
+from torch_bridge.training.state.state_checks import is_of_torch
 from torch_bridge.training.step import TrainStep
 
 _OF_ONE_RANK = ("random", "carry")  # in a training step's state; no other rank can use them

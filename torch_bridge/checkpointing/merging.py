@@ -12,7 +12,7 @@ from torch import Tensor
 from torch_bridge.checkpointing.encoding import Reference
 from torch_bridge.checkpointing.loading_parts import LoadingModel
 from torch_bridge.checkpointing.reading import SavedCheckpoint
-from torch_bridge.core import checks
+from torch_bridge.curve_api import checks
 from torch_bridge.distributed.dtensors import local_part, memory_of, mesh_of, region_of
 
 _TOLERANCE = 1e-6  # of the sum of the weights: float32 weights are off by less

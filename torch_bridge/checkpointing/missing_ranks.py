@@ -24,12 +24,12 @@ def named_when_missing(call: str, warn: Callable[[str], None]) -> Generator[None
     Warns:
         CurveWarning: Once a call, at the user's line.
     """
-    if processes.count() == 1 or not distributed.is_initialized():
+    if processes.world_size() == 1 or not distributed.is_initialized():
         yield
         return
     # Not a collective, which would wait as well: each rank notes how many such calls it has made.
     store, number, rank = distributed.distributed_c10d._get_default_store(), next(_calls), processes.rank()
-    others = [other for other in range(processes.count()) if other != rank]
+    others = [other for other in range(processes.world_size()) if other != rank]
 
     def is_missing(other: int) -> bool:
         key = _key(other)

@@ -110,7 +110,7 @@ class SavedCheckpoint:
             DamagedError: One is not as it was written.
         """
         stored = [(rank, key) for rank, record in enumerate(self._records) for key in record["tensors"]]
-        for rank, key in stored[processes.rank() :: processes.count()]:
+        for rank, key in stored[processes.rank() :: processes.world_size()]:
             entry, saved = self._records[rank]["tensors"][key], self._files[rank].get_slice(key)
             shape = saved.get_shape()
             if shape[: len(entry["shape"])] != entry["shape"]:

@@ -42,11 +42,11 @@ class RankContent:
                 if (saved := _saved(key, tensor)) is not None:
                     self._tensors[key] = saved
         # On one rank they are computed in the background.
-        self._digests = _digests(self._tensors) if processes.count() > 1 else {}
+        self._digests = _digests(self._tensors) if processes.world_size() > 1 else {}
 
     def summary(self) -> Summary | None:
         """Return what other ranks compare with their content; None if there are none."""
-        if processes.count() == 1:
+        if processes.world_size() == 1:
             return None
         parts = {name: hashlib.sha256(dumps(part).encode()).hexdigest() for name, part in self._parts.items()}
         tensors = {

@@ -8,7 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch.utils.data import IterableDataset
 
-from torch_bridge.core import checks
+from torch_bridge.curve_api import checks
 from torch_bridge.data.resumable_loader import GlobalBatches, ResumableLoader, on_cpu
 from torch_bridge.distributed import processes
 
@@ -109,7 +109,7 @@ def make_loader(
         drop_last=bool(overrides.pop("drop_last", training)),
         seed=seed,
         rank=processes.rank(),
-        world_size=processes.count(),
+        world_size=processes.world_size(),
     )
     batches.check(training)
     on_cuda = device is not None and torch.device(device).type == "cuda" and torch.cuda.is_available()

@@ -11,7 +11,7 @@ from torch.nn.utils.rnn import PackedSequence
 from torch.utils import _pytree as pytree
 
 from torch_bridge.checkpointing.parts import Stateful
-from torch_bridge.core import checks
+from torch_bridge.curve_api import checks
 
 Item = TypeVar("Item")
 Batch = TypeVar("Batch")

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.utils.data import BatchSampler, DataLoader
 
-from torch_bridge.core import checks
+from torch_bridge.curve_api import checks
 from torch_bridge.distributed import processes
 from torch_bridge.schedulers.resume import check_no_path
 
@@ -131,9 +131,9 @@ class ResumableLoader(DataLoader[Any]):
         self._newest: object = None  # the iteration that the place belongs to
 
     def __iter__(self) -> Iterator[Any]:  # pyright: ignore[reportIncompatibleMethodOverride]  (torch names its class)
-        if self.batch_sampler.world_size == 1 < processes.count():
+        if self.batch_sampler.world_size == 1 < processes.world_size():
             raise RuntimeError(
-                f"the loader was built for one process, and there are {processes.count()} now: build it "
+                f"the loader was built for one process, and there are {processes.world_size()} now: build it "
                 "after the process group"
             )
         self._newest = this = object()

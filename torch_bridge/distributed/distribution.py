@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from torch_bridge.core import checks
+from torch_bridge.curve_api import checks
 from torch_bridge.distributed import processes
 from torch_bridge.distributed.dtensors import mesh_of
 from torch_bridge.distributed.wrappers import check_unwrapped, mean_unwrapped
@@ -77,7 +77,7 @@ def distribute(
     chosen = _device(device)
     if mode is None:
         mean_unwrapped(model)
-    if mode is None or processes.count() == 1:
+    if mode is None or processes.world_size() == 1:
         return model.to(chosen)
     if not distributed.is_initialized():
         on_cuda = chosen.type == "cuda"
@@ -88,7 +88,7 @@ def distribute(
     from torch.distributed.fsdp import fully_shard  # start-up
 
     if options.get("mesh") is None:
-        options["mesh"] = init_device_mesh(chosen.type, (processes.count(),))
+        options["mesh"] = init_device_mesh(chosen.type, (processes.world_size(),))
     for module in [*reversed(found), model]:  # inner modules first
         module.to(chosen)
         _broadcast_from_main(chain(module.parameters(), module.buffers()))

@@ -28,7 +28,7 @@ def in_lockstep(batches: Iterable[Batch], device: torch.device) -> Iterator[tupl
     Raises:
         RuntimeError: There are several processes and no process group.
     """
-    if processes.count() == 1:
+    if processes.world_size() == 1:
         for batch in batches:
             yield batch, True
         return

@@ -9,7 +9,7 @@ from torch import distributed
 Value = TypeVar("Value")
 
 
-def count() -> int:
+def world_size() -> int:
     """The number of ranks: of the process group or, before there is one, of torchrun."""
     return distributed.get_world_size() if has_group() else int(os.environ.get("WORLD_SIZE", "1"))
 
@@ -35,14 +35,14 @@ def gather(value: Value) -> list[Value]:
     Raises:
         RuntimeError: There are several processes and no process group.
     """
-    if count() == 1:
+    if world_size() == 1:
         return [value]
     if not has_group():
         raise RuntimeError(
-            f"WORLD_SIZE = {count()}, but there is no process group: call distribute(model), or "
+            f"WORLD_SIZE = {world_size()}, but there is no process group: call distribute(model), or "
             "torch.distributed.init_process_group(), first"
         )
-    values: list[Any] = [None] * count()
+    values: list[Any] = [None] * world_size()
     distributed.all_gather_object(values, value)
     return values
 

@@ -6,7 +6,7 @@ from weakref import WeakSet
 from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from torch_bridge.core import warn
+from torch_bridge.curve_api import warn
 from torch_bridge.distributed import processes
 from torch_bridge.distributed.dtensors import mesh_of
 from torch_bridge.distributed.parallelism import Parallelism

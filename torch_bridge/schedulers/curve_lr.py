@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
-from torch_bridge.core import Curve, Rule, checks, warn
+from torch_bridge.curve_api import Curve, Rule, checks, warn
 from torch_bridge.schedulers.group_curves import GroupCurves
 from torch_bridge.schedulers.hold_state import HoldState, States, from_plain, to_plain
 from torch_bridge.schedulers.param_groups import GroupOption, given_peaks, number_of, peak_of, peaks_of

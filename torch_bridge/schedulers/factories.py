@@ -6,7 +6,7 @@ from typing import Any, overload
 
 from torch.optim import Optimizer
 
-from torch_bridge.core import Curve, PlateauCurve, Rule, checks, silent
+from torch_bridge.curve_api import Curve, PlateauCurve, Rule, checks, silent
 from torch_bridge.schedulers.curve_lr import CurveLR
 from torch_bridge.schedulers.held_curve_lr import HeldCurveLR
 from torch_bridge.schedulers.param_groups import peaks_of

@@ -5,7 +5,7 @@ from typing import Any, TypedDict, cast
 
 from torch.optim import Optimizer
 
-from torch_bridge.core import Curve, checks
+from torch_bridge.curve_api import Curve, checks
 from torch_bridge.schedulers.group_curves import GroupCurves
 from torch_bridge.schedulers.param_groups import GroupOption, base_value
 from torch_bridge.schedulers.resume import reading_state_of

@@ -7,7 +7,7 @@ import numpy as np
 from torch import Tensor
 from torch.optim import Optimizer
 
-from torch_bridge.core import CHUNK, Curve, Rule, checks
+from torch_bridge.curve_api import CHUNK, Curve, Rule, checks
 from torch_bridge.schedulers.param_groups import GroupOption, curves_of, unshare_tensors
 from torch_bridge.schedulers.resume import bases_in, check_past, curves_in, how_to_override
 from torch_bridge.schedulers.unit_clocks import Position, UnitClock, position_in, unit_clock

@@ -6,7 +6,7 @@ import numpy as np
 from torch import Tensor
 from torch.optim import Optimizer
 
-from torch_bridge.core import HOST, Curve, Rule, checks, decide
+from torch_bridge.curve_api import HOST, Curve, Rule, checks, decide
 from torch_bridge.schedulers.curve_lr import CurveLR
 from torch_bridge.schedulers.hold_state import States, rules_for, starts
 from torch_bridge.schedulers.param_groups import curves_of

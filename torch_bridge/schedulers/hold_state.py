@@ -5,7 +5,7 @@ from typing import Any, TypedDict, cast
 
 import numpy as np
 
-from torch_bridge.core import Curve, Rule, checks, rules_of, start
+from torch_bridge.curve_api import Curve, Rule, checks, rules_of, start
 from torch_bridge.schedulers.resume import how_to_override
 
 States = tuple[Any, ...]

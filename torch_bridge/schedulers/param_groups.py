@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, cast
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from torch_bridge.core import Curve, checks
+from torch_bridge.curve_api import Curve, checks
 
 
 def groups_of(optimizer: Optimizer) -> list[dict[str, Any]]:

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from os import PathLike
 from typing import Any
 
-from torch_bridge.core import Curve, checks, silent
+from torch_bridge.curve_api import Curve, checks, silent
 
 
 @contextmanager

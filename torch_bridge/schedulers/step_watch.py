@@ -9,7 +9,7 @@ from torch.compiler import is_dynamo_compiling
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from torch_bridge.core import Curve, warn
+from torch_bridge.curve_api import Curve, warn
 from torch_bridge.schedulers.param_groups import number_of
 
 MANY = 10

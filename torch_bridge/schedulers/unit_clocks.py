@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor
 
-from torch_bridge.core import checks
+from torch_bridge.curve_api import checks
 from torch_bridge.schedulers.resume import how_to_override
 
 MOST_CONSUMED = 2**62

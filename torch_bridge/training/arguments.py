@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from torch_bridge.core import Curve, Rule, checks
+from torch_bridge.curve_api import Curve, Rule, checks
 from torch_bridge.distributed.activation_checkpointing import is_checkpointed
 from torch_bridge.distributed.parallelism import Parallelism
 from torch_bridge.distributed.sharded import Sharded, check_shardable
@@ -17,17 +17,17 @@ from torch_bridge.distributed.wrappers import parallelism_of
 from torch_bridge.schedulers.hold_state import rules_for
 from torch_bridge.schedulers.param_groups import all_parameters, check_peaks_are_known, peaks_of
 from torch_bridge.schedulers.unit_clocks import checked_unit
-from torch_bridge.training.batch_counts import CountFunction
-from torch_bridge.training.loss import LossFunction, check_loss_fn
-from torch_bridge.training.optimizers import (
+from torch_bridge.training.clock.batch_counts import CountFunction
+from torch_bridge.training.optimizers.optimizers import (
     as_sequence,
     check_model,
     curves_by_group,
     device_of,
     optimizers_of,
 )
-from torch_bridge.training.precision import PrecisionName
-from torch_bridge.training.trainers import with_wrappers
+from torch_bridge.training.optimizers.wrapped_optimizers import with_wrappers
+from torch_bridge.training.update.loss import LossFunction, check_loss_fn
+from torch_bridge.training.update.precision import PrecisionName
 
 OnNonfinite = Literal["skip", "raise"]
 Synchronize = Literal["update", "micro"]

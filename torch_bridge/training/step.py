@@ -7,22 +7,23 @@ import torch
 from torch.optim import Optimizer
 
 from torch_bridge.schedulers.param_groups import given_peaks
-from torch_bridge.training import snapshot
 from torch_bridge.training.arguments import TrainStepArguments, takes
-from torch_bridge.training.capture import Graphs
-from torch_bridge.training.carry import Carry
-from torch_bridge.training.changes import Guards
-from torch_bridge.training.clock import Clock
-from torch_bridge.training.drivers import OptimizerSteppers
-from torch_bridge.training.loss_normalizer import LossNormalizer
-from torch_bridge.training.micro_batches import add_hint, warn_if_unlike
-from torch_bridge.training.optimizers import as_sequence
-from torch_bridge.training.precision import Precision
+from torch_bridge.training.clock.batch_counts import BatchCounts
+from torch_bridge.training.clock.clock import Clock
+from torch_bridge.training.cuda_graphs.capture import Graphs
+from torch_bridge.training.cuda_graphs.guards import Guards
+from torch_bridge.training.optimizers.optimizers import as_sequence
+from torch_bridge.training.optimizers.steppers import OptimizerSteppers
+from torch_bridge.training.optimizers.wrapped_optimizers import trainer_count
 from torch_bridge.training.result import StepResult, read_and_raise_if_nonfinite, with_extras
-from torch_bridge.training.saved_parts import SavedParts
-from torch_bridge.training.snapshot import TrainStepState
-from torch_bridge.training.trainers import trainer_count
-from torch_bridge.training.update import Update
+from torch_bridge.training.state import snapshot
+from torch_bridge.training.state.saved_parts import SavedParts
+from torch_bridge.training.state.snapshot import TrainStepState
+from torch_bridge.training.update.carry import Carry
+from torch_bridge.training.update.loss_normalizer import LossNormalizer
+from torch_bridge.training.update.micro_batches import add_hint, warn_if_unlike
+from torch_bridge.training.update.precision import Precision
+from torch_bridge.training.update.update import Update
 
 
 class TrainStep:
@@ -119,8 +120,20 @@ class TrainStep:
         self._steppers = OptimizerSteppers(
             self.optimizers, arguments.with_wrappers, self._clock, arguments.cuda_graph
         )
+        loss_fn, count = arguments.loss_fn, arguments.count
         self._update = Update(
-            arguments, self._precision, self._carry, self._clock, normalizer, self._steppers
+            self.model,
+            torch.compile(loss_fn) if arguments.compile else loss_fn,
+            parameters,
+            parallelism=arguments.parallelism,
+            precision=self._precision,
+            carry=self._carry,
+            clock=self._clock,
+            batch_counts=None if count is None else BatchCounts(count, device),
+            normalizer=normalizer,
+            steppers=self._steppers,
+            max_norm=arguments.max_norm,
+            has_aux=arguments.has_aux,
         )
         self._graphs: Graphs | None = None
         if arguments.cuda_graph:

@@ -12,7 +12,7 @@ from unittest.mock import patch
 
 import numpy as np
 import torch
-from support.distributed_updates import Case, batch_of, step_of
+from support.distributed.distributed_updates import Case, batch_of, step_of
 from support.forkserver import FORKSERVER
 from torch import Tensor, distributed, nn
 from torch.distributed.fsdp import fully_shard

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from support.checkpoints import full
+from support.checkpointing.checkpoints import full
 from torch import distributed, nn
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel

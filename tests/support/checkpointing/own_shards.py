@@ -6,8 +6,8 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
-from support.checkpoints import full
-from support.training import CURVE, seeded
+from support.checkpointing.checkpoints import full
+from support.training.training import CURVE, seeded
 from torch import Tensor, distributed, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from support.checkpoints import full
-from support.training import CURVE, mean_loss
+from support.checkpointing.checkpoints import full
+from support.training.training import CURVE, mean_loss
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel

@@ -1,4 +1,4 @@
-"""Curves of every kind in plain data, as `support.oracle` reads them: built, and drawn by hypothesis."""
+"""Curves of every kind as plain data, as the oracle reads them: built, and drawn by hypothesis."""
 
 import warnings
 from collections.abc import Sequence
@@ -6,10 +6,19 @@ from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
-from support.oracle import Description, Oracle, decimal, mp, power_of, same
-from support.strategies import MAX_STEP, SMALLEST_NORMAL, Words, magnitude, read_arguments, shape_of, words
+from support.curves.strategies import (
+    MAX_STEP,
+    SMALLEST_NORMAL,
+    Words,
+    magnitude,
+    read_arguments,
+    shape_of,
+    words,
+)
+from support.numerics.oracle import Description, Oracle, decimal, mp, power_of, same
 
-from plateau_jax import Curve, CurveWarning, PlateauCurve, Stage, StagedCurve, shapes
+from plateau_jax import Curve, CurveWarning, PlateauCurve, Stage, StagedCurve
+from plateau_jax.numerics import shapes
 
 KINDS = "plateaus", "stages", "cooldown", "then"
 SHAPES = *shapes.WORDS, *shapes.FORMULAS

@@ -11,9 +11,9 @@ from random import Random
 from typing import Any, TypeVar
 
 from hypothesis import strategies as st
-from support.oracle import share_of
+from support.numerics.oracle import share_of
 
-from plateau_jax import shapes
+from plateau_jax.numerics import shapes
 
 MAX_STEP = 2**31 - 1
 SMALLEST_NORMAL = 2.0**-126

@@ -10,8 +10,8 @@ from unittest.mock import patch
 
 import torch
 from hypothesis import strategies as st
-from support.loaders import Arguments, build, epoch, seeds
-from support.training import same
+from support.data.loaders import Arguments, build, epoch, seeds
+from support.training.training import same
 
 Epoch = list[list[int]]  # indices of samples
 

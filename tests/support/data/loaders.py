@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 from hypothesis import strategies as st
-from support.training import through_a_file
+from support.training.training import through_a_file
 from torch import Tensor
 
 from torch_bridge import make_loader, prefetch

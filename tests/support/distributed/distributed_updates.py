@@ -6,9 +6,9 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
-from support import distributed_models
-from support.reads import Reads
-from support.training import CURVE, OPTIMIZERS, Net, Recurrent, optimizer_of
+from support.distributed import distributed_models
+from support.training.reads import Reads
+from support.training.training import CURVE, OPTIMIZERS, Net, Recurrent, optimizer_of
 from torch import Tensor, distributed, nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
 from torch.distributed.device_mesh import init_device_mesh

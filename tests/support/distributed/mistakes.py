@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 import torch
-from support import distributed_updates
-from support.distributed_models import Skipping, whole
-from support.distributed_updates import Case
+from support.distributed import distributed_updates
+from support.distributed.distributed_models import Skipping, whole
+from support.distributed.distributed_updates import Case
 from torch import Tensor, distributed, nn
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from support.distributed_updates import Case, train
-from support.training import CURVE, Net, mean_loss, step_of
+from support.distributed.distributed_updates import Case, train
+from support.training.training import CURVE, Net, mean_loss, step_of
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard as shard

@@ -11,7 +11,7 @@ import numpy as np
 import optax
 import torch
 from numpy.typing import NDArray
-from support.pages import ROOT, sections
+from support.docs.pages import ROOT, sections
 from torch import nn
 from torch.optim import Optimizer
 

@@ -11,10 +11,10 @@ import jax
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from support import published
-from support.jax_cases import product
-from support.pages import ROOT, sections
-from support.runs import advance, rates_of
+from support.docs import published
+from support.docs.pages import ROOT, sections
+from support.jax.jax_cases import product
+from support.schedulers.runs import advance, rates_of
 from torch.optim import SGD
 from torch.optim.lr_scheduler import LRScheduler
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from bs4 import BeautifulSoup, Tag
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def build(folder: Path) -> None:

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
-from support.descriptions import build
-from support.hold_cases import rules
-from support.hold_oracle import clocks
-from support.runs import optimizer_with, rates_of, through_a_file
+from support.curves.descriptions import build
+from support.holds.hold_cases import rules
+from support.holds.hold_oracle import clocks
+from support.schedulers.runs import optimizer_with, rates_of, through_a_file
 from torch import Tensor, nn
 
 from plateau_jax import Curve, HoldBelow, HoldUntilFlat, StagedCurve

@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from support.descriptions import SHAPES
-from support.strategies import SMALLEST_NORMAL
+from support.curves.descriptions import SHAPES
+from support.curves.strategies import SMALLEST_NORMAL
 
 from plateau_jax import Curve, PlateauCurve, Segments, StagedCurve, stack
 

@@ -9,8 +9,8 @@ from unittest.mock import patch
 import jax
 import jax.numpy as jnp
 import numpy as np
-from support.jax_cases import assert_equal_bits, product
-from support.trainers import OF_PAGE, PEAK_OF_PAGE, whole_and_resumed
+from support.jax.jax_cases import assert_equal_bits, product
+from support.trainers.trainers import OF_PAGE, PEAK_OF_PAGE, whole_and_resumed
 
 import plateau_jax
 from plateau_jax import Curve, optax_schedule

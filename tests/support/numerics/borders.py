@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from hypothesis import assume
 from hypothesis import strategies as st
-from support.descriptions import SHAPES
-from support.oracle import Description, Oracle, Part, exactly, mp, power_of, share
-from support.strategies import MAX_STEP, Words, shape_of, words
+from support.curves.descriptions import SHAPES
+from support.curves.strategies import MAX_STEP, Words, shape_of, words
+from support.numerics.oracle import Description, Oracle, Part, exactly, mp, power_of, share
 
 PROMISED = Fraction(1, 2**58)
 """How far a value may lie from the exact one before it is rounded: an exact value that is closer to a border

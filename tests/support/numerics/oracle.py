@@ -1,7 +1,7 @@
 """Curves straight from their formulas, in exact rationals and numbers of 300 bits.
 
 It shares no code with the product, and is slow. A curve is described in plain data, which
-`support.descriptions` draws and turns into curves:
+`support.curves.descriptions` draws and turns into curves:
 
 - the arguments of a `PlateauCurve`: `{"total_steps": …, …}`;
 - stages: `{"stages": [(steps, to, shape), …], "start": level}`, `to` and `shape` left out at will;

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from hypothesis import assume
 from hypothesis import strategies as st
-from support.runs import optimizer_with, rates_of, through_a_file
-from support.strategies import SMALLEST_NORMAL, magnitudes
+from support.curves.strategies import SMALLEST_NORMAL, magnitudes
+from support.schedulers.runs import optimizer_with, rates_of, through_a_file
 
 from plateau_jax import Curve
 from torch_bridge import follow, lambda_lr

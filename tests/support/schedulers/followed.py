@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from support.runs import optimizer_with
+from support.schedulers.runs import optimizer_with
 
 from plateau_jax import Curve
 

@@ -11,7 +11,7 @@ from typing import Any
 from unittest.mock import patch
 
 from accelerate import Accelerator
-from support.trainers import (
+from support.trainers.trainers import (
     Training,
     Used,
     program,

@@ -8,8 +8,8 @@ from unittest.mock import patch
 
 import torch
 import torch.distributed.checkpoint as dcp
-from support import trainers
-from support.trainers import CURVE, PEAK, rates_used, train
+from support.trainers import trainers
+from support.trainers.trainers import CURVE, PEAK, rates_used, train
 from torch import Tensor, distributed, nn
 from torch.distributed.checkpoint.state_dict import get_model_state_dict
 from torch.distributed.fsdp import fully_shard

@@ -14,7 +14,7 @@ from unittest.mock import patch
 
 import numpy as np
 import torch
-from support.pages import ROOT, sections
+from support.docs.pages import ROOT, sections
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook

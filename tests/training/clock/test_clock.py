@@ -7,15 +7,15 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from support.descriptions import build, descriptions
+from support.curves.descriptions import build, descriptions
 from support.examples import examples
-from support.oracle import Description
-from support.reads import reads_of
-from support.training import skip_patterns
+from support.numerics.oracle import Description
+from support.training.reads import reads_of
+from support.training.training import skip_patterns
 
 from plateau_jax import Curve, PlateauCurve
-from torch_bridge.training import clock as clock_module
-from torch_bridge.training.clock import Clock, Counts
+from torch_bridge.training.clock import clock as clock_module
+from torch_bridge.training.clock.clock import Clock, Counts
 
 # Runs may go on past the end of a curve; the warning has its own tests.
 pytestmark = pytest.mark.filterwarnings("ignore:the curve has total_steps:plateau_jax.CurveWarning")

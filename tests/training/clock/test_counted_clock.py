@@ -12,12 +12,12 @@ import pytest
 import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
-from support.consumption import counted_as_dtensors, counted_on_ranks, counts_of
-from support.descriptions import build, descriptions
+from support.curves.descriptions import build, descriptions
+from support.distributed.processes import run
 from support.examples import examples
-from support.processes import run
-from support.reads import reads_of
-from support.training import (
+from support.training.clock.consumption import counted_as_dtensors, counted_on_ranks, counts_of
+from support.training.reads import reads_of
+from support.training.training import (
     CURVE,
     Net,
     batches,
@@ -34,9 +34,9 @@ from torch.utils import _pytree as pytree
 from plateau_jax import Curve, PlateauCurve, StagedCurve
 from torch_bridge import MetricLog
 from torch_bridge.schedulers.unit_clocks import MOST_CONSUMED
-from torch_bridge.training import clock as clock_module
-from torch_bridge.training.batch_counts import from_words, words
-from torch_bridge.training.clock import Clock
+from torch_bridge.training.clock import clock as clock_module
+from torch_bridge.training.clock.batch_counts import from_words, words
+from torch_bridge.training.clock.clock import Clock
 
 # Runs may go on past the end of a curve; the warning has its own tests.
 pytestmark = pytest.mark.filterwarnings("ignore:the curve has total_steps:plateau_jax.CurveWarning")

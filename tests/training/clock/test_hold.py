@@ -10,9 +10,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from support.examples import examples
-from support.held import CURVE, PATIENT, clocks_of, curves, float32_rate, holds, told
-from support.hold_cases import metrics
-from support.training import (
+from support.holds.held import CURVE, PATIENT, clocks_of, curves, float32_rate, holds, told
+from support.holds.hold_cases import metrics
+from support.training.training import (
     OPTIMIZERS,
     Net,
     batches,
@@ -28,7 +28,7 @@ from torch._dynamo.utils import counters
 
 from plateau_jax import Curve, HoldBelow, PlateauCurve
 from torch_bridge import TrainStep, lambda_lr
-from torch_bridge.training import clock
+from torch_bridge.training.clock import clock
 
 # Runs may go on past the end of a curve; the warning has its own tests.
 pytestmark = pytest.mark.filterwarnings("ignore:the curve has total_steps:plateau_jax.CurveWarning")

@@ -8,12 +8,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from support.examples import examples
-from support.held import CURVE, PATIENT, curves, float32_rate, holds, told
-from support.hold_cases import metrics
-from support.training import batches, check_resumed, same, step_of, train
+from support.holds.held import CURVE, PATIENT, curves, float32_rate, holds, told
+from support.holds.hold_cases import metrics
+from support.training.training import batches, check_resumed, same, step_of, train
 
 from plateau_jax import Curve, HoldBelow
-from torch_bridge.training import clock
+from torch_bridge.training.clock import clock
 
 # Short curves, and runs past their ends; the warning has its own tests.
 pytestmark = pytest.mark.filterwarnings("ignore:the curve has total_steps:plateau_jax.CurveWarning")

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from support.examples import examples
-from support.training import (
+from support.training.training import (
     CURVE,
     OPTIMIZERS,
     Net,
@@ -26,7 +26,7 @@ from support.training import (
 
 from plateau_jax import PlateauCurve
 from torch_bridge import TrainStep, lambda_lr
-from torch_bridge.training import clock
+from torch_bridge.training.clock import clock
 
 # Runs may go on past the end of a curve; the warning has its own tests.
 pytestmark = pytest.mark.filterwarnings("ignore:the curve has total_steps:plateau_jax.CurveWarning")

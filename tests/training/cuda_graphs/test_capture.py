@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.graphs import WARM_UPS, FakeGraph, Sums, capture, graphs_for, without_cuda
-from support.held import CURVE as HELD_CURVE
-from support.held import PATIENT
-from support.training import batches, same, spoiled, step_of
+from support.holds.held import CURVE as HELD_CURVE
+from support.holds.held import PATIENT
+from support.training.cuda_graphs.graphs import WARM_UPS, FakeGraph, Sums, capture, graphs_for, without_cuda
+from support.training.training import batches, same, spoiled, step_of
 from torch import Tensor
 
 from plateau_jax import HoldBelow

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 import torch
-from support.gpu import assert_same_state, captured_and_eager, graphs_of, on_gpu
-from support.training import Batch, batches, mean_loss, same
+from support.training.cuda_graphs.gpu import assert_same_state, captured_and_eager, graphs_of, on_gpu
+from support.training.training import Batch, batches, mean_loss, same
 from torch import Tensor, nn
 
 pytestmark = pytest.mark.gpu

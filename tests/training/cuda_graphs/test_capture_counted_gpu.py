@@ -5,11 +5,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.gpu import assert_same_state, captured_and_eager, graphs_of, no_waiting, on_gpu
-from support.training import CURVE, batches, pair_loss, same, spoiled, through_a_file, train
+from support.training.cuda_graphs.gpu import (
+    assert_same_state,
+    captured_and_eager,
+    graphs_of,
+    no_waiting,
+    on_gpu,
+)
+from support.training.training import CURVE, batches, pair_loss, same, spoiled, through_a_file, train
 from torch import Tensor
 
-from torch_bridge.training import clock
+from torch_bridge.training.clock import clock
 
 pytestmark = pytest.mark.gpu
 

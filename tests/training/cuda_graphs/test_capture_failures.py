@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 import torch
-from support.graphs import CPU, WARM_UPS, Sums, capture, graphs_for, without_cuda
-from support.training import batches, contents, same, step_of, train
+from support.training.cuda_graphs.graphs import CPU, WARM_UPS, Sums, capture, graphs_for, without_cuda
+from support.training.training import batches, contents, same, step_of, train
 from torch import Tensor
 
-from torch_bridge.training.capture import Graphs
+from torch_bridge.training.cuda_graphs.capture import Graphs
 
 
 class _OfTheUser(Exception):

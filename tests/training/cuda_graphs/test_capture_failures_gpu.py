@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 import torch
-from support.gpu import assert_same_state, gpu_step, graphs_of, on_gpu
-from support.training import CURVE, Batch, Net, batches, mean_loss, optimizer_of, same, train
+from support.training.cuda_graphs.gpu import assert_same_state, gpu_step, graphs_of, on_gpu
+from support.training.training import CURVE, Batch, Net, batches, mean_loss, optimizer_of, same, train
 from torch import Tensor, nn
 
 from torch_bridge import TrainStep
 
 pytestmark = pytest.mark.gpu
 
-_TESTS = Path(__file__).parents[1]
+_TESTS = Path(__file__).parents[2]
 
 
 def test_what_cannot_be_captured_is_refused() -> None:
@@ -121,8 +121,8 @@ kept.append(mean_loss(model, data[0]))
 """
 _PROGRAM = """
 import torch
-from support.gpu import gpu_step, graphs_of, on_gpu
-from support.training import Net, batches, mean_loss
+from support.training.cuda_graphs.gpu import gpu_step, graphs_of, on_gpu
+from support.training.training import Net, batches, mean_loss
 from torch.torch_version import TorchVersion
 
 kept, model, data, stream = [], Net().cuda(), on_gpu(batches(9)), torch.cuda.current_stream()

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 import torch
-from support.gpu import FUSED_ON_GPU, gpu_step, graphs_of, no_waiting, on_gpu
-from support.held import float32_rate
-from support.training import (
+from support.holds.held import float32_rate
+from support.training.cuda_graphs.gpu import FUSED_ON_GPU, gpu_step, graphs_of, no_waiting, on_gpu
+from support.training.training import (
     CURVE,
     FUSED,
     Net,
@@ -23,7 +23,7 @@ from support.training import (
 )
 from torch import nn
 
-from torch_bridge.training import clock
+from torch_bridge.training.clock import clock
 
 pytestmark = [
     pytest.mark.gpu,

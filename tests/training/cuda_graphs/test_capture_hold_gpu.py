@@ -7,10 +7,17 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from support.examples import examples
-from support.gpu import FUSED_ON_GPU, assert_same_state, captured_and_eager, graphs_of, no_waiting, on_gpu
-from support.held import PATIENT, clocks_of, float32_rate, holds, told
-from support.hold_cases import metrics
-from support.training import CURVE, Net, batches, mean_loss, same, spoiled, through_a_file, train
+from support.holds.held import PATIENT, clocks_of, float32_rate, holds, told
+from support.holds.hold_cases import metrics
+from support.training.cuda_graphs.gpu import (
+    FUSED_ON_GPU,
+    assert_same_state,
+    captured_and_eager,
+    graphs_of,
+    no_waiting,
+    on_gpu,
+)
+from support.training.training import CURVE, Net, batches, mean_loss, same, spoiled, through_a_file, train
 
 from plateau_jax import HoldBelow, StagedCurve
 from torch_bridge import TrainStep, follow

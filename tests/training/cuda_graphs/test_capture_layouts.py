@@ -8,8 +8,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from support.graphs import WARM_UPS, graphs_for, without_cuda
-from support.training import same
+from support.training.cuda_graphs.graphs import WARM_UPS, graphs_for, without_cuda
+from support.training.training import same
 from torch import Tensor
 from torch._dynamo.testing import CompileCounter
 

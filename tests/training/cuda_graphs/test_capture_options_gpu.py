@@ -4,8 +4,23 @@ from typing import Any
 
 import pytest
 import torch
-from support.gpu import assert_same_state, captured_and_eager, graphs_of, no_waiting, on_gpu
-from support.training import CURVE, batches, mean_loss, pair_loss, same, spoiled, through_a_file, train
+from support.training.cuda_graphs.gpu import (
+    assert_same_state,
+    captured_and_eager,
+    graphs_of,
+    no_waiting,
+    on_gpu,
+)
+from support.training.training import (
+    CURVE,
+    batches,
+    mean_loss,
+    pair_loss,
+    same,
+    spoiled,
+    through_a_file,
+    train,
+)
 from torch import nn
 
 pytestmark = pytest.mark.gpu

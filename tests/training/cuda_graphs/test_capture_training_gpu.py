@@ -8,8 +8,24 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from support.examples import examples
-from support.gpu import FUSED_ON_GPU, assert_same_state, captured_and_eager, graphs_of, on_gpu
-from support.training import CURVE, Batch, Net, batches, mean_loss, pair_loss, same, spoiled, through_a_file
+from support.training.cuda_graphs.gpu import (
+    FUSED_ON_GPU,
+    assert_same_state,
+    captured_and_eager,
+    graphs_of,
+    on_gpu,
+)
+from support.training.training import (
+    CURVE,
+    Batch,
+    Net,
+    batches,
+    mean_loss,
+    pair_loss,
+    same,
+    spoiled,
+    through_a_file,
+)
 from torch import Tensor, nn
 
 from torch_bridge import TrainStep, evaluate, prefetch

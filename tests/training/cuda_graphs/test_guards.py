@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 import torch
-from support.training import Net, Operators, batches, mean_loss, optimizer_of, spoiled
+from support.training.training import Net, Operators, batches, mean_loss, optimizer_of, spoiled
 from torch import nn
 from torch.optim import Optimizer
 
-from torch_bridge.training.changes import Guards
+from torch_bridge.training.cuda_graphs.guards import Guards
 
 
 class _Parts(Net):

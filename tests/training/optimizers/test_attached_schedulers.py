@@ -8,7 +8,17 @@ import torch
 from accelerate import Accelerator
 from lightning.pytorch.core.optimizer import LightningOptimizer
 from lightning_fabric import Fabric
-from support.training import CURVE, Net, batches, contents, mean_loss, optimizer_of, same, step_of, train
+from support.training.training import (
+    CURVE,
+    Net,
+    batches,
+    contents,
+    mean_loss,
+    optimizer_of,
+    same,
+    step_of,
+    train,
+)
 from torch.optim import Optimizer, lr_scheduler
 
 from torch_bridge import TrainStep, follow, lambda_lr

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.training import CURVE, Net, batches, contents, mean_loss, same, step_of, train
+from support.training.training import CURVE, Net, batches, contents, mean_loss, same, step_of, train
 
 import torch_bridge
 from torch_bridge import TrainStep

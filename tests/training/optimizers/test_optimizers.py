@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 import torch
-from support.training import Net, mean_loss, optimizer_of
+from support.training.training import Net, mean_loss, optimizer_of
 from torch import nn
 
-from torch_bridge.training.optimizers import check_model, device_of, optimizers_of
+from torch_bridge.training.optimizers.optimizers import check_model, device_of, optimizers_of
 
 _ALL = {
     kind

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.reads import reads_of
-from support.training import (
+from support.training.reads import reads_of
+from support.training.training import (
     CURVE,
     Net,
     batches,

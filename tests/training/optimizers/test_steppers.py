@@ -8,8 +8,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from support.examples import examples
-from support.reads import reads_of
-from support.training import (
+from support.training.reads import reads_of
+from support.training.training import (
     CURVE,
     FUSED,
     OPTIMIZERS,
@@ -24,8 +24,8 @@ from support.training import (
 
 from plateau_jax import PlateauCurve
 from torch_bridge import TrainStep
-from torch_bridge.training.drivers import _has_momentum, check_capturable, takes_found_inf
-from torch_bridge.training.precision import Precision
+from torch_bridge.training.optimizers.steppers import _has_momentum, check_capturable, takes_found_inf
+from torch_bridge.training.update.precision import Precision
 
 
 def _state(optimizer: torch.optim.Optimizer) -> Any:

@@ -7,8 +7,18 @@ import torch
 from accelerate import Accelerator
 from lightning.pytorch.core.optimizer import LightningOptimizer
 from lightning_fabric import Fabric
-from support.reads import reads_of
-from support.training import CURVE, Net, batches, mean_loss, optimizer_of, rates_of, same, step_of, train
+from support.training.reads import reads_of
+from support.training.training import (
+    CURVE,
+    Net,
+    batches,
+    mean_loss,
+    optimizer_of,
+    rates_of,
+    same,
+    step_of,
+    train,
+)
 from torch import nn
 from torch.optim import Optimizer
 

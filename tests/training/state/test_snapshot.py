@@ -11,7 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from support.examples import examples
-from support.training import (
+from support.training.training import (
     CURVE,
     OPTIMIZERS,
     Net,
@@ -35,7 +35,7 @@ from torch.utils.data import TensorDataset
 
 from plateau_jax import PlateauCurve
 from torch_bridge import TrainStep, make_loader, prefetch
-from torch_bridge.training import clock
+from torch_bridge.training.clock import clock
 
 # Runs may go on past the end of a curve; the warning has its own tests.
 pytestmark = pytest.mark.filterwarnings("ignore:the curve has total_steps:plateau_jax.CurveWarning")

@@ -11,7 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from support.examples import examples
-from support.training import OPTIMIZERS, Net, batches, counting_loss, same, step_of, train
+from support.training.training import OPTIMIZERS, Net, batches, counting_loss, same, step_of, train
 from torch import Tensor, nn
 
 from torch_bridge import TrainStep

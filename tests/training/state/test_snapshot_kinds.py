@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.training import (
+from support.training.training import (
     CURVE,
     OPTIMIZERS,
     Net,

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 import torch
-from support.held import CURVE as HELD_CURVE
-from support.held import PATIENT
-from support.training import CURVE, Net, batches, counting_loss, mean_loss, same, step_of, train
+from support.holds.held import CURVE as HELD_CURVE
+from support.holds.held import PATIENT
+from support.training.training import CURVE, Net, batches, counting_loss, mean_loss, same, step_of, train
 from torch import nn
 
 from plateau_jax import PlateauCurve

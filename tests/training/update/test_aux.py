@@ -4,9 +4,18 @@ from typing import Any
 
 import pytest
 import torch
-from support.aux_by_rank import aux_of_updates
-from support.processes import run
-from support.training import Recurrent, batches, carried_loss, mean_loss, pair_loss, same, spoiled, step_of
+from support.distributed.processes import run
+from support.training.training import (
+    Recurrent,
+    batches,
+    carried_loss,
+    mean_loss,
+    pair_loss,
+    same,
+    spoiled,
+    step_of,
+)
+from support.training.update.aux_by_rank import aux_of_updates
 from torch import nn
 
 

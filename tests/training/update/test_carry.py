@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from support.examples import examples
-from support.training import (
+from support.training.training import (
     CURVE,
     Recurrent,
     batches,
@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from torch_bridge import TrainStep, lambda_lr
-from torch_bridge.training.carry import Carry
+from torch_bridge.training.update.carry import Carry
 
 _CPU = torch.device("cpu")
 
@@ -205,8 +205,8 @@ def test_detached_from_the_graph_and_in_the_buffers_dtype() -> None:
     leaves = carry.detached((weight * torch.ones(2), (weight * torch.ones(3)).bfloat16()))
     assert [leaf.requires_grad for leaf in leaves] == [False, False]
     assert [leaf.dtype for leaf in leaves] == [torch.float32, torch.float32]
-    assert same(carry.chosen(leaves, torch.tensor(True)), [torch.zeros(2), torch.zeros(3)])
-    assert same(carry.chosen(leaves, torch.tensor(False)), [torch.ones(2), torch.ones(3)])
+    assert same(carry.select_if_skipped(leaves, torch.tensor(True)), [torch.zeros(2), torch.zeros(3)])
+    assert same(carry.select_if_skipped(leaves, torch.tensor(False)), [torch.ones(2), torch.ones(3)])
 
 
 def test_a_carry_that_is_a_parameter_is_kept_as_the_forward_pass_saw_it() -> None:

@@ -3,10 +3,10 @@
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from support.training import same
+from support.training.training import same
 from torch import nn
 
-from torch_bridge.training.gradients import clip, gradients_of, norm_dtype, total_norm
+from torch_bridge.training.update.gradients import clip, gradients_of, norm_dtype, total_norm
 
 _shapes = st.lists(st.lists(st.integers(0, 5), max_size=3).map(tuple), min_size=1, max_size=6)
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from torch_bridge.training.loss import as_loss
+from torch_bridge.training.update.loss import as_loss
 
 _CPU = torch.device("cpu")
 _x = torch.ones((), requires_grad=True)

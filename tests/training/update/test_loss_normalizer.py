@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from torch_bridge.distributed.parallelism import Parallelism
-from torch_bridge.training.gradients import gradients_of
-from torch_bridge.training.loss import Loss, as_loss
-from torch_bridge.training.loss_normalizer import LossNormalizer
-from torch_bridge.training.precision import LossScale
+from torch_bridge.training.update.gradients import gradients_of
+from torch_bridge.training.update.loss import Loss, as_loss
+from torch_bridge.training.update.loss_normalizer import LossNormalizer
+from torch_bridge.training.update.precision import LossScale
 
 _CPU = torch.device("cpu")
 _small = st.integers(-(2**10), 2**10).map(lambda number: number / 2**5)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from support.training import Net, batches, mean_loss, same, set_loss_scale, step_of
+from support.training.training import Net, batches, mean_loss, same, set_loss_scale, step_of
 from torch import nn
 
 from torch_bridge import TrainStep

@@ -7,9 +7,9 @@ import pytest
 import torch
 from hypothesis import given
 from support.examples import examples
-from support.held import CURVE as HELD_CURVE
-from support.held import PATIENT
-from support.training import (
+from support.holds.held import CURVE as HELD_CURVE
+from support.holds.held import PATIENT
+from support.training.training import (
     FUSED,
     OPTIMIZERS,
     batches,

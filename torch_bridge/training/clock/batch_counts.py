@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torch_bridge.core import checks
+from torch_bridge.curve_api import checks
 from torch_bridge.distributed.dtensors import mesh_of
 from torch_bridge.schedulers.unit_clocks import MOST_CONSUMED
 

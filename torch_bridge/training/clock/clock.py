@@ -9,13 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torch_bridge.core import Curve, Rule, stack
+from torch_bridge.curve_api import Curve, Rule, stack
 from torch_bridge.schedulers.group_curves import Multipliers, of_each
 from torch_bridge.schedulers.hold_state import States, starts
 from torch_bridge.schedulers.step_watch import last_silent_step, warn_past_the_end
 from torch_bridge.schedulers.unit_clocks import MOST_CONSUMED
 from torch_bridge.table import multiplier, tensors
-from torch_bridge.training.hold import Hold
+from torch_bridge.training.clock.hold import Hold
 
 INTERVAL = 1024
 """Updates between two moves of the window."""

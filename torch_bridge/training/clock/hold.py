@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torch_bridge.core import Curve, Rule, decide
+from torch_bridge.curve_api import Curve, Rule, decide
 from torch_bridge.schedulers.hold_state import States, starts
 
 

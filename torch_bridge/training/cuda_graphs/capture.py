@@ -9,8 +9,8 @@ from torch import Tensor
 from torch.torch_version import TorchVersion
 from torch.utils import _pytree as pytree
 
-from torch_bridge.training.changes import Guards
-from torch_bridge.training.drivers import OptimizerSteppers
+from torch_bridge.training.cuda_graphs.guards import Guards
+from torch_bridge.training.optimizers.steppers import OptimizerSteppers
 
 _WARM_UPS = 3
 _MOST_GRAPHS = 8

@@ -8,9 +8,9 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from torch_bridge.core import Curve, checks
+from torch_bridge.curve_api import Curve, checks
 from torch_bridge.schedulers.param_groups import all_parameters, curves_of, groups_of
-from torch_bridge.training.trainers import unwrapped, with_wrappers
+from torch_bridge.training.optimizers.wrapped_optimizers import unwrapped, with_wrappers
 
 
 def check_model(model: nn.Module) -> None:

@@ -8,8 +8,8 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from torch_bridge.schedulers.param_groups import all_groups
-from torch_bridge.training.clock import Clock
-from torch_bridge.training.optimizers import check_no_scheduler
+from torch_bridge.training.clock.clock import Clock
+from torch_bridge.training.optimizers.optimizers import check_no_scheduler
 
 # Their fused kernels take a tensor `found_inf`, and change nothing if it is 1.
 _WITH_FOUND_INF = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad)

@@ -8,17 +8,17 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from torch_bridge.core import checks
+from torch_bridge.curve_api import checks
 from torch_bridge.distributed.plain_names import plain_state, set_plain_state
 from torch_bridge.schedulers.hold_state import from_plain, to_plain
 from torch_bridge.schedulers.resume import check_past, curves_in
 from torch_bridge.schedulers.unit_clocks import consumed_at, saved_clock
-from torch_bridge.training import snapshot
-from torch_bridge.training.carry import Carry
-from torch_bridge.training.clock import Clock, Counts
-from torch_bridge.training.loss_normalizer import LossNormalizer
-from torch_bridge.training.snapshot import TrainStepState
-from torch_bridge.training.state_checks import check_form, naming
+from torch_bridge.training.clock.clock import Clock, Counts
+from torch_bridge.training.state import snapshot
+from torch_bridge.training.state.snapshot import TrainStepState
+from torch_bridge.training.state.state_checks import check_form, naming
+from torch_bridge.training.update.carry import Carry
+from torch_bridge.training.update.loss_normalizer import LossNormalizer
 
 
 class SavedParts(NamedTuple):
@@ -88,7 +88,7 @@ class SavedParts(NamedTuple):
         self.clock.set(self._counts_in(state, strict), self._peaks_in(state), rules)
         self.normalizer.set(state["loss_scale"] or ())
         if self.carry is not None:
-            self.carry.set(state["carry"])
+            self.carry.write(state["carry"])
         snapshot.set_random_states(state["random"], self.device)
 
     def _counts_in(self, state: Mapping[str, Any], strict: bool) -> Counts:

@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 
 from torch_bridge.distributed.dtensors import host_copies, placed_as, placements_of
 from torch_bridge.schedulers.hold_state import HoldState
-from torch_bridge.training.clock import Clock
+from torch_bridge.training.clock.clock import Clock
 
 _IMPLEMENTATION = ("fused", "foreach", "capturable", "differentiable")
 

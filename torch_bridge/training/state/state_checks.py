@@ -14,7 +14,7 @@ from torch_bridge.distributed.dtensors import mesh_of
 from torch_bridge.distributed.plain_names import with_plain_names
 from torch_bridge.schedulers.param_groups import all_parameters
 from torch_bridge.schedulers.resume import check_no_path
-from torch_bridge.training.snapshot import TrainStepState, as_list
+from torch_bridge.training.state.snapshot import TrainStepState, as_list
 
 _LATER_KEYS = {"clock", "hold", "consumed", "unit"}  # states of the first release lack them
 

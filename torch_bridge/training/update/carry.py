@@ -44,15 +44,15 @@ class Carry:
         # A bf16 LSTM returns its state in bf16, whatever it was given.
         return [leaf.detach().to(buffer.dtype) for leaf, buffer in zip(leaves, self.buffers, strict=True)]
 
-    def chosen(self, leaves: Sequence[Tensor], skip: Tensor) -> list[Tensor]:
+    def select_if_skipped(self, leaves: Sequence[Tensor], skip: Tensor) -> list[Tensor]:
         """New tensors: a new state's leaves, or the present ones where `skip`."""
         return [torch.where(skip, *pair) for pair in zip(self.buffers, leaves, strict=True)]
 
-    def set(self, leaves: Sequence[Tensor]) -> None:
+    def write(self, leaves: Sequence[Tensor]) -> None:
         torch._foreach_copy_(self.buffers, list(leaves))
 
     def reset(self) -> None:
-        self.set(self._initial)
+        self.write(self._initial)
 
 
 def _shapes(value: Any) -> str:

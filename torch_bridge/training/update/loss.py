@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from torch_bridge.core import checks
-from torch_bridge.training.carry import Carry
+from torch_bridge.curve_api import checks
+from torch_bridge.training.update.carry import Carry
 
 
 class MeanLoss(Protocol):

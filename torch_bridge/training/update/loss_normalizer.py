@@ -9,10 +9,10 @@ from torch import Tensor, nn
 from torch.distributed import ReduceOp
 
 from torch_bridge.distributed.parallelism import Parallelism
-from torch_bridge.training.batch_counts import from_words, words
-from torch_bridge.training.gradients import total_norm
-from torch_bridge.training.loss import Loss, check_kind
-from torch_bridge.training.precision import LossScale
+from torch_bridge.training.clock.batch_counts import from_words, words
+from torch_bridge.training.update.gradients import total_norm
+from torch_bridge.training.update.loss import Loss, check_kind
+from torch_bridge.training.update.precision import LossScale
 
 
 class LossNormalizer:

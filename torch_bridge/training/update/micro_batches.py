@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torch_bridge.core import warn
+from torch_bridge.curve_api import warn
 
 
 def add_hint(error: Exception, micro_batches: Sequence[Any]) -> None:

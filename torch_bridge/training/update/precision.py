@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeVar, get_args
 import torch
 from torch import Tensor
 
-from torch_bridge.core import checks
+from torch_bridge.curve_api import checks
 
 Value = TypeVar("Value")
 PrecisionName = Literal["fp32", "bf16", "fp16"]

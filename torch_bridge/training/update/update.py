@@ -1,58 +1,67 @@
 """One update on the device: forward, backward, unscale, clip, decide, step, count."""
 
-from collections.abc import Sequence
-from typing import Any, cast
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from torch_bridge.training.arguments import TrainStepArguments
-from torch_bridge.training.batch_counts import BatchCounts
-from torch_bridge.training.carry import Carry
-from torch_bridge.training.clock import Clock
-from torch_bridge.training.drivers import OptimizerSteppers, SkipDecision
-from torch_bridge.training.gradients import clip, gradients_of, norm_dtype
-from torch_bridge.training.loss import Loss, as_loss, as_loss_and_aux, forward
-from torch_bridge.training.loss_normalizer import LossNormalizer
-from torch_bridge.training.precision import Precision
+from torch_bridge.distributed.parallelism import Parallelism
+from torch_bridge.training.clock.batch_counts import BatchCounts
+from torch_bridge.training.clock.clock import Clock
+from torch_bridge.training.optimizers.steppers import OptimizerSteppers, SkipDecision
+from torch_bridge.training.update.carry import Carry
+from torch_bridge.training.update.gradients import clip, gradients_of, norm_dtype
+from torch_bridge.training.update.loss import Loss, as_loss, as_loss_and_aux, forward
+from torch_bridge.training.update.loss_normalizer import LossNormalizer
+from torch_bridge.training.update.precision import Precision
 
 
 class Update:
-    """Runs an update over micro-batches; works on the same tensors at every call.
+    """Run an update over micro-batches; works on the same tensors at every call.
 
     Args:
-        arguments: The arguments of the step.
+        model: The module.
+        loss_fn: Returns a loss, a pair or what `carry` and `has_aux` add to them.
+        parameters: The parameters that the optimizers train.
+        parallelism: The ranks that train the model.
         precision: Runs the forward passes.
         carry: The recurrent state, or None.
         clock: Holds the learning rates, and counts the update.
+        batch_counts: Counts the samples or tokens of the micro-batches, or None.
         normalizer: Runs the backward passes.
         steppers: Step the optimizers.
+        max_norm: The norm to clip gradients to, or None.
+        has_aux: Whether `loss_fn` returns aux outputs.
     """
 
     def __init__(
         self,
-        arguments: TrainStepArguments,
+        model: nn.Module,
+        loss_fn: Callable[..., Any],
+        parameters: list[nn.Parameter],
+        *,
+        parallelism: Parallelism,
         precision: Precision,
         carry: Carry | None,
         clock: Clock,
+        batch_counts: BatchCounts | None,
         normalizer: LossNormalizer,
         steppers: OptimizerSteppers,
+        max_norm: float | None,
+        has_aux: bool,
     ) -> None:
-        self._parallelism = arguments.parallelism if arguments.parallelism.is_distributed else None
-        self._model, self._loss_fn = arguments.model, cast("Any", arguments.loss_fn)
-        if arguments.compile:
-            self._loss_fn = torch.compile(self._loss_fn)
-        count, device = arguments.count, arguments.device
-        self._batch_counts = None if count is None else BatchCounts(count, device)
+        self._model, self._loss_fn = model, loss_fn
+        self._optimized, self._all_parameters = parameters, list(model.parameters())
+        self._parallelism = parallelism if parallelism.is_distributed else None
         self._precision, self._carry, self._clock = precision, carry, clock
-        self._normalizer, self._steppers = normalizer, steppers
-        self._max_norm, self._has_aux = arguments.max_norm, arguments.has_aux
-        self._read_loss = self._read_loss_and_aux if self._has_aux else as_loss
+        self._batch_counts, self._normalizer, self._steppers = batch_counts, normalizer, steppers
+        self._max_norm, self._has_aux = max_norm, has_aux
+        self._read_loss = self._read_loss_and_aux if has_aux else as_loss
         self._aux: list[Any] = []
         self._is_plain = carry is None and precision.name == "fp32"
-        self._optimized, self._all_parameters = arguments.parameters, list(self._model.parameters())
-        self._norm_dtype = norm_dtype(self._optimized)
+        self._norm_dtype = norm_dtype(parameters)
 
     def __call__(self, micro_batches: Sequence[Any]) -> tuple[Any, ...]:
         """Run an update.
@@ -81,14 +90,14 @@ class Update:
                 clip(gradients, norm, self._max_norm)
             skip = SkipDecision(loss, norm, self._clock.now)
             # Before the optimizer moves a parameter that a leaf may be a view of.
-            kept = [] if self._carry is None else self._carry.chosen(carry, skip.on_device)
+            kept = [] if self._carry is None else self._carry.select_if_skipped(carry, skip.on_device)
             self._clock.fill_rates()
             self._steppers.step(skip)
             counts = self._clock.count_update(skip.on_device, loss, consumed)
             if self._precision.scale is not None:
                 self._precision.scale.update(skip.found_inf, loss)
             if self._carry is not None:
-                self._carry.set(kept)
+                self._carry.write(kept)
             self._steppers.is_partial = False
         except BaseException:
             self._normalizer.begin()

@@ -3,8 +3,8 @@
 from typing import Any
 
 import torch
-from support.distributed_models import build
-from support.training import CURVE, batches, mean_loss, pair_loss, spoiled, step_of
+from support.distributed.distributed_models import build
+from support.training.training import CURVE, batches, mean_loss, pair_loss, spoiled, step_of
 from torch import Tensor, distributed
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate

@@ -7,12 +7,12 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from support.training import CURVE, FUSED, Batch, Net, mean_loss, optimizer_of, same
+from support.training.training import CURVE, FUSED, Batch, Net, mean_loss, optimizer_of, same
 from torch import nn
 from torch.torch_version import TorchVersion
 
 from torch_bridge import TrainStep
-from torch_bridge.training.capture import Graphs
+from torch_bridge.training.cuda_graphs.capture import Graphs
 
 # Before 2.13 torch's fused Adagrad takes no CUDA tensors.
 FUSED_ON_GPU = [name for name in FUSED if name != "adagrad" or TorchVersion(torch.__version__) >= "2.13"]

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 import torch
-from support.training import Tape
+from support.training.training import Tape
 from torch import Tensor, nn
 
 from torch_bridge import TrainStep
-from torch_bridge.training.capture import Graphs
-from torch_bridge.training.changes import Guards
+from torch_bridge.training.cuda_graphs.capture import Graphs
+from torch_bridge.training.cuda_graphs.guards import Guards
 
 CPU = torch.device("cpu")
 WARM_UPS = 3

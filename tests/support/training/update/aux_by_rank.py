@@ -4,8 +4,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from support.distributed_models import build, whole
-from support.training import CURVE, batches, same, spoiled
+from support.distributed.distributed_models import build, whole
+from support.training.training import CURVE, batches, same, spoiled
 from torch import Tensor, distributed, nn
 
 from torch_bridge import TrainStep

@@ -1,0 +1,1 @@
+"""Plots of curves: sampling, SVG for notebooks, matplotlib axes."""

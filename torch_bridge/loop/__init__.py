@@ -1,1 +1,0 @@
-"""What goes around an update: evaluation, metrics, profiling, the batch size."""

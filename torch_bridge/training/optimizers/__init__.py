@@ -1,0 +1,1 @@
+"""The optimizers of a training step: checked, unwrapped, and stepped."""

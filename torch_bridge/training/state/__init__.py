@@ -1,0 +1,1 @@
+"""The state of a training step: saved, compared, and loaded."""

@@ -1,0 +1,1 @@
+"""One update: forward and backward passes, gradients, loss, precision."""
