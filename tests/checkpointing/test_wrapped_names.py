@@ -13,7 +13,7 @@ from support.training.training import batches, step_of
 from torch import nn
 
 from torch_bridge import Checkpoints
-from torch_bridge.distributed.plain_names import plain_state, set_plain_state
+from torch_bridge.distributed.plain_names import load_plain_state, plain_state
 
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")
 
@@ -61,7 +61,7 @@ def test_states_go_all_ways(tmp_path: Path, before: str) -> None:
         assert checkpoints.load_model(model, part="model") == 1
         assert same(dict(plain_state(model)), dict(expected))
         model = build(2)
-        set_plain_state(model, saved.state_dict())  # as an earlier version had saved it
+        load_plain_state(model, saved.state_dict())  # as an earlier version had saved it
         assert same(dict(plain_state(model)), dict(expected))
 
 
@@ -71,7 +71,7 @@ def test_a_plain_module_keeps_its_own_state() -> None:
     assert same(plain_state(model), model.state_dict())
     other = {name: torch.zeros_like(value) for name, value in model.state_dict().items()}
     with pytest.raises(RuntimeError, match="Unexpected key"):
-        set_plain_state(model, other | {"more": torch.ones(1)})
+        load_plain_state(model, other | {"more": torch.ones(1)})
 
 
 @pytest.mark.slow

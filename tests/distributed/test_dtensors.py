@@ -6,7 +6,7 @@ from support.distributed.distributed_models import wrong_local_parts
 from support.distributed.processes import run
 from torch import Tensor, nn
 
-from torch_bridge.distributed.dtensors import local_part, mesh_of, placed_as
+from torch_bridge.distributed.dtensors import local_shard, mesh_of, shard_like
 
 
 class _Derived(Tensor): ...
@@ -15,9 +15,9 @@ class _Derived(Tensor): ...
 @pytest.mark.parametrize("kind", [torch.Tensor, nn.Parameter, nn.Buffer, _Derived])
 def test_a_plain_tensor_is_its_own_local_part(kind: type[Tensor]) -> None:
     tensor = kind(torch.ones(3))
-    assert local_part(tensor) is tensor
+    assert local_shard(tensor) is tensor
     assert mesh_of(tensor) is None
-    assert placed_as(torch.zeros(3), tensor) is tensor
+    assert shard_like(torch.zeros(3), tensor) is tensor
 
 
 @pytest.mark.slow

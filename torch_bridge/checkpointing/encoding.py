@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from torch_bridge.distributed import processes
-from torch_bridge.distributed.dtensors import local_part, mesh_of, placements_of
+from torch_bridge.distributed.dtensors import local_shard, mesh_of, placements_of
 
 _TAG = "$"
 _LARGEST = 2**63  # Python refuses to parse decimals of several thousand digits
@@ -161,7 +161,7 @@ class _Encoder:
         return encoded
 
     def _encode_tensor(self, path: str, tensor: Tensor) -> Any:
-        local = local_part(tensor)
+        local = local_shard(tensor)
         if mesh := mesh_of(tensor):
             if mesh.size() != processes.world_size():
                 raise TypeError(f"{path} is a DTensor over {mesh}, not over all ranks")

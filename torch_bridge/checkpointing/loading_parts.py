@@ -12,8 +12,8 @@ from torch_bridge.checkpointing.encoding import Reference
 from torch_bridge.checkpointing.parts import Part, Snapshot, Stateful
 from torch_bridge.checkpointing.reading import SavedCheckpoint
 from torch_bridge.distributed import processes
-from torch_bridge.distributed.dtensors import empty_beside, local_part, mesh_of, region_of
-from torch_bridge.distributed.plain_names import plain_state, with_plain_names
+from torch_bridge.distributed.dtensors import empty_dtensor, local_region, local_shard, mesh_of
+from torch_bridge.distributed.plain_names import plain_state, to_plain_names
 from torch_bridge.schedulers.param_groups import all_parameters
 from torch_bridge.training.state.state_checks import is_of_torch
 from torch_bridge.training.step import TrainStep
@@ -86,9 +86,9 @@ class LoadingPart:
         def read(path: str, reference: Reference) -> Tensor:
             if (target := placed_like(path, reference)) is not None:
                 saved.check(reference, rank)
-                local = local_part(target)
+                local = local_shard(target)
                 if local.numel():
-                    local.copy_(saved.read(reference, rank, *region_of(target)))
+                    local.copy_(saved.read(reference, rank, *local_region(target)))
                 return target
             tensor = saved.read(reference, rank)
             if reference.stride is None:
@@ -116,7 +116,7 @@ class LoadingPart:
                 if list(parameter.shape) == reference.shape and (is_of_torch or saved_as is None):
                     like = parameter
                 elif saved_as is not None:
-                    return empty_beside(parameter, reference.shape, reference.dtype, saved_as)
+                    return empty_dtensor(parameter, reference.shape, reference.dtype, saved_as)
             if like is None or not mesh_of(like) or list(like.shape) != reference.shape:
                 return None
             return torch.empty_like(like.detach(), dtype=reference.dtype, device="cpu")
@@ -201,7 +201,7 @@ class LoadingModel(LoadingPart):
         state, own = encoding.decode(self.name, state, make), self.own()
         if part["of"] != "state" or not isinstance(state, Mapping):
             raise ValueError(f"{self.name} is neither a TrainStep nor a module")
-        found = with_plain_names(cast("Mapping[str, Any]", state), own)
+        found = to_plain_names(cast("Mapping[str, Any]", state), own)
         different = [
             f"{name}: {_shape(found, name)} in the checkpoint, {_shape(own, name)} here"
             for name in own | dict(found)

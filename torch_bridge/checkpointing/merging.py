@@ -13,7 +13,7 @@ from torch_bridge.checkpointing.encoding import Reference
 from torch_bridge.checkpointing.loading_parts import LoadingModel
 from torch_bridge.checkpointing.reading import SavedCheckpoint
 from torch_bridge.curve_api import checks
-from torch_bridge.distributed.dtensors import local_part, memory_of, mesh_of, region_of
+from torch_bridge.distributed.dtensors import local_region, local_shard, memory_key, mesh_of
 
 _TOLERANCE = 1e-6  # of the sum of the weights: float32 weights are off by less
 _BLOCK = 2**20  # elements that are added at once
@@ -56,23 +56,23 @@ def merge(
     averaged = _averaged(saved, references, own)
     state = dict(model.state_in(last, model.reader(last, 0)))
     # Of tied tensors one is summed: the last, since `load_state_dict` would load it over the others.
-    summed = {memory_of(own[name]): name for name in averaged}
+    summed = {memory_key(own[name]): name for name in averaged}
     for name in averaged:
         total, state[name] = state[name], None  # so that what is not needed any more is freed
-        if summed[memory_of(own[name])] != name:
+        if summed[memory_key(own[name])] != name:
             continue
         saved_as = [reference[name] for reference in references]
         total = total.to(_dtype_of_sum(saved_as))
         if weight_of_last:
-            local_part(total).mul_(weight_of_last)
+            local_shard(total).mul_(weight_of_last)
         else:
-            local_part(total).zero_()
+            local_shard(total).zero_()
         for checkpoint, weight, reference in zip(others, weights_of_others, saved_as[:-1], strict=True):
             if weight:
                 _add(total, checkpoint, reference, weight)
         state[name] = total.to(own[name].dtype)
     for name in averaged:
-        state[name] = state[summed[memory_of(own[name])]]
+        state[name] = state[summed[memory_key(own[name])]]
     return state
 
 
@@ -82,8 +82,8 @@ def _add(total: Tensor, checkpoint: SavedCheckpoint, reference: Reference, weigh
     The product is rounded before the sum: torch uses a fused operation for some elements and not for others,
     so a sharded tensor would get other bits than a whole one.
     """
-    local = local_part(total)
-    offsets, shape = region_of(total) if mesh_of(total) else ([0] * total.ndim, list(total.shape))
+    local = local_shard(total)
+    offsets, shape = local_region(total) if mesh_of(total) else ([0] * total.ndim, list(total.shape))
     if not shape:
         local.add_(checkpoint.read(reference, 0).to(total.dtype) * weight)
         return

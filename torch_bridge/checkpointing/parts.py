@@ -8,8 +8,8 @@ from typing import Any, Protocol, runtime_checkable
 from torch import Tensor, nn
 
 from torch_bridge.checkpointing import encoding
-from torch_bridge.distributed.dtensors import host_copies
-from torch_bridge.distributed.plain_names import plain_state, set_plain_state
+from torch_bridge.distributed.dtensors import host_copier
+from torch_bridge.distributed.plain_names import load_plain_state, plain_state
 from torch_bridge.training.step import TrainStep
 
 
@@ -80,7 +80,7 @@ def state_of(part: Part) -> Any:
 
 def set_state(part: Part, state: Any) -> None:
     if isinstance(part, nn.Module):
-        set_plain_state(part, state)
+        load_plain_state(part, state)
     elif isinstance(part, Stateful):
         part.load_state_dict(state)
     elif isinstance(part, dict):
@@ -104,7 +104,7 @@ class Snapshot:
         if isinstance(part, TrainStep):  # its state is a copy already
             encoded, tensors = encoding.encode(name, state)
         else:
-            encoded, tensors = encoding.encode(name, state, host_copies())
+            encoded, tensors = encoding.encode(name, state, host_copier())
         return cls({"of": kind(part), "state": encoded}, tensors)
 
     def state(self) -> Any:

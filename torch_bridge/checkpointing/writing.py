@@ -19,7 +19,7 @@ from torch_bridge.checkpointing.encoding import dumps
 from torch_bridge.checkpointing.parts import Snapshot
 from torch_bridge.checkpointing.rank_files import Saved
 from torch_bridge.distributed import processes
-from torch_bridge.distributed.dtensors import local_part, mesh_of, region_of
+from torch_bridge.distributed.dtensors import local_region, local_shard, mesh_of
 
 
 class Summary(NamedTuple):
@@ -99,7 +99,7 @@ class RankContent:
 
 def _saved(key: str, tensor: Tensor) -> Saved | None:
     """Return what this rank saves of a tensor; None if other ranks save all of a DTensor."""
-    local = local_part(tensor).contiguous()
+    local = local_shard(tensor).contiguous()
     if not (mesh := mesh_of(tensor)):
         return Saved(local, None)
     place = mesh.get_coordinate()
@@ -110,7 +110,7 @@ def _saved(key: str, tensor: Tensor) -> Saved | None:
     )
     if is_copy or not local.numel():
         return None
-    offsets, shape = region_of(tensor)
+    offsets, shape = local_region(tensor)
     if list(local.shape) != shape:
         raise TypeError(f"{key} is a DTensor with an unknown placement, {placements}")
     return Saved(local, offsets)

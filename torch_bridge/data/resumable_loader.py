@@ -9,7 +9,7 @@ from torch.utils.data import BatchSampler, DataLoader
 
 from torch_bridge.curve_api import checks
 from torch_bridge.distributed import processes
-from torch_bridge.schedulers.resume import check_no_path
+from torch_bridge.schedulers.resume import refuse_path
 
 Place = tuple[int, int]  # an epoch, and the number of its batches that were handed out
 
@@ -169,7 +169,7 @@ class ResumableLoader(DataLoader[Any]):
         Raises:
             ValueError: Not the state of a loader, or of one with other arguments. Nothing was changed.
         """
-        check_no_path(state_dict)
+        refuse_path(state_dict)
         if not isinstance(state_dict, Mapping) or not {"made_with", "epoch", "batch"} <= state_dict.keys():
             raise ValueError("state_dict is not the state of a loader that make_loader built")
         saved = state_dict["made_with"]

@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch_bridge.curve_api import checks
 from torch_bridge.distributed import processes
 from torch_bridge.distributed.dtensors import mesh_of
-from torch_bridge.distributed.wrappers import check_unwrapped, mean_unwrapped
+from torch_bridge.distributed.wrappers import check_unwrapped, mark_independent
 
 Mode = Literal["ddp", "fsdp"]
 Model = TypeVar("Model", bound=nn.Module)
@@ -76,7 +76,7 @@ def distribute(
     _check_options(mode, options)
     chosen = _device(device)
     if mode is None:
-        mean_unwrapped(model)
+        mark_independent(model)
     if mode is None or processes.world_size() == 1:
         return model.to(chosen)
     if not distributed.is_initialized():

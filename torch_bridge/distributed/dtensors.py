@@ -12,7 +12,7 @@ def mesh_of(tensor: Tensor) -> Any:
     return getattr(tensor, "device_mesh", None)
 
 
-def local_part(tensor: Tensor) -> Tensor:
+def local_shard(tensor: Tensor) -> Tensor:
     """The part of a DTensor that this rank holds, in the same memory; a plain tensor as it is.
 
     Not `to_local()`, which is an operator of autograd. One look-up of an attribute, since it runs for every
@@ -21,16 +21,16 @@ def local_part(tensor: Tensor) -> Tensor:
     return getattr(tensor, "_local_tensor", tensor)
 
 
-def memory_of(tensor: Tensor) -> object:
+def memory_key(tensor: Tensor) -> object:
     """Equal for tensors that show the same memory in the same way, as tied parameters do."""
-    local = local_part(tensor)
+    local = local_shard(tensor)
     if not local.numel():
         return id(tensor)  # none of these has memory
     layout = local.dtype, local.shape, local.stride(), local.is_conj(), local.is_neg()
     return local.device, local.data_ptr(), *layout
 
 
-def host_copies() -> Callable[[Tensor], Tensor]:
+def host_copier() -> Callable[[Tensor], Tensor]:
     """Return a function that copies tensors to host memory, and plain tensors that are tied only once.
 
     Each rank saves its shards of tied DTensors under every name: one without a share can't tell that they are
@@ -41,7 +41,7 @@ def host_copies() -> Callable[[Tensor], Tensor]:
     def copy(tensor: Tensor) -> Tensor:
         if mesh_of(tensor):
             return _host_copy(tensor)
-        memory = memory_of(tensor)
+        memory = memory_key(tensor)
         if memory not in copies:
             copies[memory] = _host_copy(tensor)
         return copies[memory]
@@ -53,7 +53,7 @@ def _host_copy(tensor: Tensor) -> Tensor:
     return tensor.detach().to("cpu", copy=True).resolve_conj().resolve_neg()
 
 
-def placed_as(like: Tensor, value: Tensor) -> Tensor:
+def shard_like(like: Tensor, value: Tensor) -> Tensor:
     """The value, sharded as `like` is. A plain tensor is cut without a collective; a DTensor stays."""
     if not (mesh := mesh_of(like)) or mesh_of(value):
         return value
@@ -77,7 +77,7 @@ def placements_of(tensor: Tensor) -> list[int | None] | None:
     return found
 
 
-def empty_beside(
+def empty_dtensor(
     parameter: Tensor, shape: Sequence[int], dtype: torch.dtype, placements: Sequence[int | None]
 ) -> Tensor:
     """A DTensor in host memory over the mesh of a parameter, with what `placements_of` told of another one.
@@ -96,7 +96,7 @@ def empty_beside(
     return make(shape, dtype=dtype, device_mesh=mesh_of(parameter), placements=chosen).to("cpu")
 
 
-def region_of(tensor: Tensor) -> tuple[list[int], list[int]]:
+def local_region(tensor: Tensor) -> tuple[list[int], list[int]]:
     """Return the offsets and the shape of this rank's part of a DTensor."""
     from torch.distributed.tensor import _utils  # start-up: a third of a second
 

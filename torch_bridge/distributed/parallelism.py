@@ -27,19 +27,19 @@ class Parallelism:
         """A collective may get gradients as fp16, where large ones overflow."""
         return False
 
-    def check(self, parameters: Sequence[nn.Parameter]) -> None:
+    def check_parameters(self, parameters: Sequence[nn.Parameter]) -> None:
         """Refuse optimized parameters whose gradients are not averaged over the ranks; here all are.
 
         Raises:
             ValueError: There are some.
         """
 
-    def micro_batch(self, is_last: bool) -> AbstractContextManager[Any] | None:
+    def micro_batch_context(self, is_last: bool) -> AbstractContextManager[Any] | None:
         """The context of a micro-batch's forward and backward pass, which may average the gradients.
 
         None if it would do nothing.
         """
         return None
 
-    def reduce(self, values: Tensor, operation: Any = ReduceOp.SUM) -> None:
+    def all_reduce(self, values: Tensor, operation: Any = ReduceOp.SUM) -> None:
         """Replace the values by their sum over all ranks, or by another operation, in place."""

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
-from torch_bridge.distributed.dtensors import placed_as
+from torch_bridge.distributed.dtensors import shard_like
 
 _COMPILED = "_orig_mod"  # where torch.compile keeps the module
 _CHECKPOINTED = "_checkpoint_wrapped_module"  # torch leaves this name out of states by itself
@@ -34,7 +34,7 @@ def plain_state(module: nn.Module) -> dict[str, Any]:
     return _renamed(module.state_dict(), lambda name: plain_name(module, name))
 
 
-def with_plain_names(state: Mapping[str, Any], own: Collection[str]) -> Mapping[str, Any]:
+def to_plain_names(state: Mapping[str, Any], own: Collection[str]) -> Mapping[str, Any]:
     """A saved state under plain names, though it was saved under the names of wrappers.
 
     Args:
@@ -61,7 +61,7 @@ def with_plain_names(state: Mapping[str, Any], own: Collection[str]) -> Mapping[
     return _renamed(state, uncompiled)
 
 
-def set_plain_state(module: nn.Module, state: Any) -> None:
+def load_plain_state(module: nn.Module, state: Any) -> None:
     """Load a state, saved under plain names or under those of wrappers, into a module, wrapped or not."""
     own = module.state_dict()
     if isinstance(state, Mapping):
@@ -69,10 +69,10 @@ def set_plain_state(module: nn.Module, state: Any) -> None:
         paths: dict[str, str] = {}
         for path in dict(cast("Any", module.named_modules(remove_duplicate=False))):
             paths[plain_name(module, path)] = path
-        saved = with_plain_names(cast("Mapping[str, Any]", state), plain)
+        saved = to_plain_names(cast("Mapping[str, Any]", state), plain)
         state = _renamed(saved, lambda name: plain.get(name, paths.get(name, name)))
         placed = {
-            name: placed_as(own[name], value)
+            name: shard_like(own[name], value)
             for name, value in state.items()
             if isinstance(value, Tensor) and isinstance(own.get(name), Tensor)
         }

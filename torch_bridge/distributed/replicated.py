@@ -51,7 +51,7 @@ class Replicated(Parallelism):
     def may_send_fp16(self) -> bool:
         return bool(self._model._comm_hooks)  # only the hook knows what it compresses to
 
-    def check(self, parameters: Sequence[nn.Parameter]) -> None:
+    def check_parameters(self, parameters: Sequence[nn.Parameter]) -> None:
         known_to_torch: list[nn.Parameter] = self._model._module_parameters
         trained = [parameter for parameter in known_to_torch if parameter.requires_grad]
         known = set(map(id, trained))
@@ -64,7 +64,7 @@ class Replicated(Parallelism):
         if any(parameter.requires_grad for parameter in self._left_out):
             raise ValueError(_LEFT_OUT)
 
-    def micro_batch(self, is_last: bool) -> AbstractContextManager[Any]:
+    def micro_batch_context(self, is_last: bool) -> AbstractContextManager[Any]:
         self._check_left_out()
         if not self._model.require_backward_grad_sync:
             raise RuntimeError(
@@ -95,5 +95,5 @@ class Replicated(Parallelism):
             self._was_called = True
         return self._torch_post_forward(output)
 
-    def reduce(self, values: Tensor, operation: Any = ReduceOp.SUM) -> None:
+    def all_reduce(self, values: Tensor, operation: Any = ReduceOp.SUM) -> None:
         distributed.all_reduce(values, operation, group=self._group)

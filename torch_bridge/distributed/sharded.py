@@ -46,7 +46,7 @@ class Sharded(Parallelism):
     def may_send_fp16(self) -> bool:
         return self._may_send_fp16
 
-    def micro_batch(self, is_last: bool) -> AbstractContextManager[Any] | None:
+    def micro_batch_context(self, is_last: bool) -> AbstractContextManager[Any] | None:
         return None if is_last or self._every_micro_batch else self._unsynchronized()
 
     @contextmanager
@@ -57,7 +57,7 @@ class Sharded(Parallelism):
         finally:
             self._model.set_requires_gradient_sync(True)
 
-    def reduce(self, values: Tensor, operation: Any = ReduceOp.SUM) -> None:
+    def all_reduce(self, values: Tensor, operation: Any = ReduceOp.SUM) -> None:
         for group in self._groups:
             distributed.all_reduce(values, operation, group=group)
 

@@ -47,7 +47,7 @@ def parallelism_of(model: nn.Module, every_micro_batch: bool) -> Parallelism:
     return Parallelism(model)
 
 
-def mean_unwrapped(model: nn.Module) -> None:
+def mark_independent(model: nn.Module) -> None:
     """Mark the ranks' models as intentionally independent; silences the warning."""
     _MEANT_UNWRAPPED.update(model.modules())
 

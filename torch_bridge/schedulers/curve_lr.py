@@ -10,10 +10,10 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from torch_bridge.curve_api import Curve, Rule, checks, warn
 from torch_bridge.schedulers.group_curves import GroupCurves
-from torch_bridge.schedulers.hold_state import HoldState, States, from_plain, to_plain
-from torch_bridge.schedulers.param_groups import GroupOption, given_peaks, number_of, peak_of, peaks_of
+from torch_bridge.schedulers.hold_state import HoldState, States, dump_hold_states, load_hold_states
+from torch_bridge.schedulers.param_groups import GroupOption, as_number, peak_of, peaks_of, peaks_per_group
 from torch_bridge.schedulers.resume import reading_state_of
-from torch_bridge.schedulers.step_watch import Watch
+from torch_bridge.schedulers.step_watch import StepWatch
 from torch_bridge.schedulers.unit_clocks import Position, refuse_count
 
 
@@ -102,7 +102,7 @@ class CurveLR(GroupCurves, LambdaLR):
                 "they consumed. Leave last_epoch out, and call scheduler.load_state_dict(state)"
             )
         self._set_bases(peaks_of(optimizer, last_epoch))
-        self._watch = Watch()
+        self._watch = StepWatch()
         self._watch.start(optimizer, self)
         super().__init__(optimizer, list(self.curves), last_epoch)
 
@@ -253,7 +253,7 @@ class CurveLR(GroupCurves, LambdaLR):
         >>> scheduler.get_last_lr()
         [0.25]
         """
-        self._set_bases(given_peaks(peak, len(self._all_bases())))
+        self._set_bases(peaks_per_group(peak, len(self._all_bases())))
         if self.last_epoch >= 0:  # else it waits for its turn in a SequentialLR
             self._move(self.last_epoch)
 
@@ -273,12 +273,12 @@ class CurveLR(GroupCurves, LambdaLR):
             "consumed": self.consumed,
             "unit": self.unit,
             "_step_count": self._step_count,
-            "base_lrs": [float(number_of(peak)) for peak in self._bases],
-            "rates": [float(number_of(group["lr"])) for group in self.optimizer.param_groups],
+            "base_lrs": [float(as_number(peak)) for peak in self._bases],
+            "rates": [float(as_number(group["lr"])) for group in self.optimizer.param_groups],
             "curves": [curve.to_dict() for curve in self.curves],
-            "hold": to_plain(self._rules, self._states),
+            "hold": dump_hold_states(self._rules, self._states),
             "warned": self._watch.warned,
-            "_last_lr": [float(number_of(rate)) for rate in self._last_lr],
+            "_last_lr": [float(as_number(rate)) for rate in self._last_lr],
             "lr_lambdas": [None] * len(self.curves),
         }
 
@@ -312,7 +312,7 @@ class CurveLR(GroupCurves, LambdaLR):
                 state_dict = {name: state_dict[name] for name in ("last_epoch", "_step_count", "base_lrs")}
             position, peaks = self._read(state_dict, "base_lrs", strict, self._rules)
             step_count = checks.integer("_step_count", state_dict.get("_step_count", position.last_epoch + 1))
-            states = from_plain(state_dict.get("hold"), self._rules, strict, "lambda_lr")
+            states = load_hold_states(state_dict.get("hold"), self._rules, strict, "lambda_lr")
             rates = _rates_of_another_scheduler(state_dict, position, len(peaks))
         self._set_bases(peaks)
         self._resume_at(position, states)

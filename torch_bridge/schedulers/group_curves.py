@@ -9,8 +9,8 @@ from torch.optim import Optimizer
 
 from torch_bridge.curve_api import CHUNK, Curve, Rule, checks
 from torch_bridge.schedulers.param_groups import GroupOption, curves_of, unshare_tensors
-from torch_bridge.schedulers.resume import bases_in, check_past, curves_in, how_to_override
-from torch_bridge.schedulers.unit_clocks import Position, UnitClock, position_in, unit_clock
+from torch_bridge.schedulers.resume import check_same_past, how_to_override, read_bases, read_curves
+from torch_bridge.schedulers.unit_clocks import Position, UnitClock, read_position, unit_clock
 
 NEAR = 50
 """Evaluating one step alone takes about as long as this many steps of a window."""
@@ -18,7 +18,7 @@ NEAR = 50
 _Value = TypeVar("_Value")
 
 
-def of_each(curves: Sequence[Curve], value_of: Callable[[Curve], _Value]) -> list[_Value]:
+def map_curves(curves: Sequence[Curve], value_of: Callable[[Curve], _Value]) -> list[_Value]:
     """`value_of(curve)` for each group's curve, computed once for groups that share a curve."""
     # By identity, since a curve of a derived class may have no hash.
     values = {id(curve): value_of(curve) for curve in {id(curve): curve for curve in curves}.values()}
@@ -46,12 +46,12 @@ class Multipliers(dict[int, tuple[float, ...]]):
         self._end = step + (1 if leaps else CHUNK)
         # Python floats: NumPy's would get into `param_groups`, and from there into checkpoints.
         if leaps:
-            self[step] = tuple(of_each(self.curves, lambda curve: float(curve(step))))
+            self[step] = tuple(map_curves(self.curves, lambda curve: float(curve(step))))
         else:
             # Past the last step the value stays the same; from 2⁶³ on NumPy has no ranges.
             first = min(step, checks.MAX_STEP)
             array = np.arange(first, first + CHUNK)
-            columns = of_each(self.curves, lambda curve: curve(array).tolist())
+            columns = map_curves(self.curves, lambda curve: curve(array).tolist())
             self.update(zip(range(step, self._end), zip(*columns, strict=True), strict=True))
         return self[step]
 
@@ -151,13 +151,13 @@ class GroupCurves:
     ) -> tuple[Position, list[float]]:
         """The position and the bases of a saved state, after a check of its curves; it changes nothing."""
         count = len(self._all_bases())
-        position = position_in(state_dict, self._units, not rules, strict, self._builder)
-        bases = bases_in(name, state_dict[name], count)
+        position = read_position(state_dict, self._units, not rules, strict, self._builder)
+        bases = read_bases(name, state_dict[name], count)
         if strict:
             if "curves" not in state_dict:  # a LambdaLR of torch's
                 raise ValueError(
                     f"state_dict has no curve; to load it anyway, {how_to_override(self._builder)}"
                 )
             curves = self.curves if self._for_all is None else [self._for_all] * count
-            check_past(curves_in(state_dict["curves"], curves), curves, position.clock, self._builder)
+            check_same_past(read_curves(state_dict["curves"], curves), curves, position.clock, self._builder)
         return position, bases

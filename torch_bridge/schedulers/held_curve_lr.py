@@ -8,7 +8,7 @@ from torch.optim import Optimizer
 
 from torch_bridge.curve_api import HOST, Curve, Rule, checks, decide
 from torch_bridge.schedulers.curve_lr import CurveLR
-from torch_bridge.schedulers.hold_state import States, rules_for, starts
+from torch_bridge.schedulers.hold_state import States, initial_states, rules_for
 from torch_bridge.schedulers.param_groups import curves_of
 from torch_bridge.schedulers.unit_clocks import Position
 
@@ -30,7 +30,7 @@ class HeldCurveLR(CurveLR):
     ) -> None:
         curves = curves_of(optimizer, curve)
         self._rules = rules_for(hold, curves)
-        self._states = starts(self._rules)
+        self._states = initial_states(self._rules)
         self._flat_starts = frozenset(curves[0].flat_starts)
         super().__init__(optimizer, curve, last_epoch, strict=strict)
 

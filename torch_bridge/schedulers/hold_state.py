@@ -27,11 +27,11 @@ def rules_for(hold: Any, curves: Sequence[Curve]) -> tuple[Rule, ...]:
     return rules
 
 
-def starts(rules: Sequence[Rule]) -> States:
+def initial_states(rules: Sequence[Rule]) -> States:
     return tuple(map(start, rules))
 
 
-def to_plain(rules: Sequence[Rule], states: States) -> list[HoldState] | None:
+def dump_hold_states(rules: Sequence[Rule], states: States) -> list[HoldState] | None:
     """For a checkpoint; None without rules."""
     return [
         {
@@ -45,8 +45,8 @@ def to_plain(rules: Sequence[Rule], states: States) -> list[HoldState] | None:
     ] or None
 
 
-def from_plain(saved: Any, rules: Sequence[Rule], strict: bool, builder: str) -> States:
-    """The states of these rules from what `to_plain` wrote.
+def load_hold_states(saved: Any, rules: Sequence[Rule], strict: bool, builder: str) -> States:
+    """The states of these rules from what `dump_hold_states` wrote.
 
     Without `strict`, the rules start anew if the states are damaged, or those of other rules.
     """
@@ -65,7 +65,7 @@ def from_plain(saved: Any, rules: Sequence[Rule], strict: bool, builder: str) ->
         return tuple(_read(item["state"], start(rule)) for item, rule in zip(items, rules, strict=True))
     except (KeyError, TypeError, ValueError) as error:
         if not strict:
-            return starts(rules)
+            return initial_states(rules)
         if isinstance(error, ValueError):
             raise
         raise ValueError(f"state_dict has no state of a hold: {type(error).__name__}: {error}") from None

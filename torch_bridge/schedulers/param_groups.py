@@ -38,7 +38,7 @@ def curves_of(optimizer: Optimizer, curve: Curve | Sequence[Curve]) -> list[Curv
     return list(curve)
 
 
-def number_of(value: Any) -> Any:
+def as_number(value: Any) -> Any:
     """The value itself, or the number in a tensor: `item` also reads bfloat16 and leaves of autograd."""
     return value.item() if isinstance(value, Tensor) else value
 
@@ -47,7 +47,7 @@ def base_value(name: str, value: Any) -> float:
     """An option's value, rounded to float32, as the base of products with multipliers."""
     if isinstance(value, Tensor) and not value.is_floating_point():
         raise TypeError(f"{name} = {value!r} must be a floating-point tensor")
-    return float(checks.peak(name, number_of(value)))
+    return float(checks.peak(name, as_number(value)))
 
 
 def peak_of(index: int, group: dict[str, Any]) -> float:
@@ -73,7 +73,7 @@ def check_peaks_are_known(optimizer: Optimizer, given: str, instead: str = "") -
         if "initial_lr" not in group and _was_stepped(optimizer):
             raise ValueError(
                 f"{given}, but param_groups[{index}] of an optimizer that was stepped, or loaded, has no "
-                f"initial_lr: its lr = {number_of(group['lr'])!r} may be decayed. First set "
+                f"initial_lr: its lr = {as_number(group['lr'])!r} may be decayed. First set "
                 f'optimizer.param_groups[{index}]["initial_lr"] = peak{instead}'
             )
 
@@ -82,12 +82,12 @@ def _was_stepped(optimizer: Optimizer) -> bool:
     # An optimizer without a state, such as plain SGD, shows nothing. Some, such as Adagrad, make their state
     # when they are built, with a count of 0.
     for state in getattr(optimizer, "state", {}).values():
-        if isinstance(state, dict) and state and number_of(cast("dict[str, Any]", state).get("step", 1)):
+        if isinstance(state, dict) and state and as_number(cast("dict[str, Any]", state).get("step", 1)):
             return True
     return False
 
 
-def given_peaks(peak: Any, count: int) -> list[float]:
+def peaks_per_group(peak: Any, count: int) -> list[float]:
     """The peaks that a user gives, one for all groups or one each, rounded to float32."""
     if isinstance(peak, Tensor) and peak.dim() > 0:
         peak = cast("list[float]", peak.tolist())

@@ -11,7 +11,7 @@ from torch_bridge.curve_api import Curve, checks, silent
 @contextmanager
 def reading_state_of(what: str, state_dict: Any) -> Generator[None]:
     """Turn the errors of something that is not the state of `what` into a ValueError that says so."""
-    check_no_path(state_dict)
+    refuse_path(state_dict)
     try:
         yield
     except KeyError as error:
@@ -20,7 +20,7 @@ def reading_state_of(what: str, state_dict: Any) -> Generator[None]:
         raise ValueError(f"state_dict is not the state of {what}: {error}") from None
 
 
-def check_no_path(state_dict: Any) -> None:
+def refuse_path(state_dict: Any) -> None:
     """Refuse the path of a file in place of the state in it."""
     if isinstance(state_dict, str | bytes | PathLike):
         raise ValueError(
@@ -30,7 +30,7 @@ def check_no_path(state_dict: Any) -> None:
         )
 
 
-def curves_in(saved: Any, own: Sequence[Curve]) -> list[Curve]:
+def read_curves(saved: Any, own: Sequence[Curve]) -> list[Curve]:
     """The curves in a state, one for each parameter group, which now follow the curves `own`.
 
     A saved curve is first read as one of its group's class, which may have its own `to_dict` and `from_dict`.
@@ -49,7 +49,7 @@ def _read_curve(cls: type[Curve], arguments: Any) -> Curve:
         return Curve.from_dict(arguments)
 
 
-def bases_in(name: str, saved: Any, count: int) -> list[float]:
+def read_bases(name: str, saved: Any, count: int) -> list[float]:
     """The bases that a state has under this name, one for each parameter group."""
     bases = [float(checks.peak(f"{name}[{index}]", base)) for index, base in enumerate(saved)]
     if len(bases) != count:
@@ -62,7 +62,7 @@ def how_to_override(builder: str) -> str:
     return f"pass strict=False to load_state_dict, or to {builder} if Checkpoints or a trainer loads"
 
 
-def check_past(saved: Sequence[Curve], own: Sequence[Curve], clock: int, builder: str) -> None:
+def check_same_past(saved: Sequence[Curve], own: Sequence[Curve], clock: int, builder: str) -> None:
     """Refuse curves that differ from the saved ones at a step before `clock`."""
     for index, (before, now) in enumerate(zip(saved, own, strict=True)):
         same = now.first_difference(before)

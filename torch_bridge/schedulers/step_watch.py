@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from torch_bridge.curve_api import Curve, warn
-from torch_bridge.schedulers.param_groups import number_of
+from torch_bridge.schedulers.param_groups import as_number
 
 MANY = 10
 """A scheduler step after this many optimizer steps looks like one an epoch."""
@@ -34,7 +34,7 @@ _ADVICE_WITH_UNIT = (
 )
 
 
-class Watch:
+class StepWatch:
     """Compares the steps of an optimizer with those of its scheduler, and warns once if they don't fit.
 
     At learning rate 0, when no weight moves, it warns after `NEVER` optimizer steps without a scheduler step,
@@ -73,7 +73,7 @@ class Watch:
         # A watch cannot be removed when its scheduler goes: the optimizer may be iterating over its hooks.
         hooks = optimizer._optimizer_step_post_hooks
         for key, hook in list(hooks.items()):
-            if isinstance(hook, Watch) and hook._scheduler() is None:
+            if isinstance(hook, StepWatch) and hook._scheduler() is None:
                 del hooks[key]
         optimizer.register_step_post_hook(self)
 
@@ -134,7 +134,7 @@ class Watch:
 
     def _check_end(self, clock: int) -> None:
         scheduler = self._scheduler()
-        if scheduler is not None and stands_still(scheduler):
+        if scheduler is not None and all_lrs_are_zero(scheduler):
             self._last_silent = math.inf
             warn_past_the_end(scheduler.curves, clock, scheduler.unit)
 
@@ -172,7 +172,7 @@ class Watch:
         return (
             scheduler is not None
             and any(scheduler.clock < curve.total_steps for curve in scheduler.curves)
-            and stands_still(scheduler)
+            and all_lrs_are_zero(scheduler)
         )
 
     def _has_unit(self) -> bool:
@@ -188,10 +188,10 @@ class Watch:
             warn(message)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Watch, ()
+        return StepWatch, ()
 
 
-def stands_still(scheduler: LRScheduler) -> bool:
+def all_lrs_are_zero(scheduler: LRScheduler) -> bool:
     """Whether every rate is 0, for a scheduler that has its turn and a peak above 0.
 
     The groups' rates are read only if the scheduler's own are 0: reading one on a device synchronizes.
@@ -200,7 +200,7 @@ def stands_still(scheduler: LRScheduler) -> bool:
         scheduler.last_epoch >= 0
         and any(scheduler.base_lrs)
         and not any(scheduler.get_lr())
-        and not any(number_of(group["lr"]) for group in scheduler.optimizer.param_groups)
+        and not any(as_number(group["lr"]) for group in scheduler.optimizer.param_groups)
     )
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch_bridge.curve_api import checks
 from torch_bridge.schedulers.resume import how_to_override
 
-MOST_CONSUMED = 2**62
+MAX_CONSUMED = 2**62
 """The greatest unit, and the greatest sum: TrainStep counts in int64 on the device."""
 
 
@@ -38,7 +38,7 @@ class UnitClock:
         if isinstance(count, Tensor) and count.dtype is torch.bool:  # which counts as an index
             raise TypeError(f"{name} = {count!r} must be an integer")
         consumed = self.consumed + checks.at_least(name, count, 0)
-        if consumed > MOST_CONSUMED:
+        if consumed > MAX_CONSUMED:
             raise ValueError(f"{name} = {count!r} after consumed = {self.consumed} is more than 2**62 in all")
         return consumed
 
@@ -59,7 +59,7 @@ def unit_clock(unit: Any, count: Any) -> UnitClock | None:
 def checked_unit(unit: Any) -> int:
     """The unit as a Python int."""
     checked = checks.integer("unit", unit)
-    if not 1 <= checked <= MOST_CONSUMED:
+    if not 1 <= checked <= MAX_CONSUMED:
         raise ValueError(f"unit = {checked} must lie in 1 … 2**62")
     return checked
 
@@ -72,7 +72,7 @@ def refuse_count(count: Any, builder: str) -> TypeError:
     )
 
 
-def saved_clock(
+def read_saved_clock(
     state_dict: Mapping[str, Any], updates: int, own_unit: int | None, strict: bool, builder: str
 ) -> tuple[int | None, int, int]:
     """The unit, the clock and what was consumed (0 without a unit), in a state saved after `updates` updates.
@@ -92,7 +92,7 @@ def saved_clock(
         unit = checks.at_least("unit", unit, 1)
         consumed = checks.at_least("consumed", state_dict["consumed"], 0)
         clock = checks.integer("clock", state_dict["clock"])
-        if consumed > MOST_CONSUMED or clock != consumed // unit:
+        if consumed > MAX_CONSUMED or clock != consumed // unit:
             raise ValueError(
                 f"state_dict has clock = {clock}, consumed = {consumed} and unit = {unit}; the clock must be "
                 "consumed // unit, of at most 2**62 consumed"
@@ -107,7 +107,7 @@ def saved_clock(
 
 def consumed_at(clock: int, unit: int) -> int:
     """The sum at which this clock begins its present step."""
-    if clock * unit > MOST_CONSUMED:
+    if clock * unit > MAX_CONSUMED:
         raise ValueError(f"unit = {unit} at clock = {clock} is more than 2**62 consumed in all")
     return clock * unit
 
@@ -120,7 +120,7 @@ class Position(NamedTuple):
     consumed: int
 
 
-def position_in(
+def read_position(
     state_dict: Mapping[str, Any], own: UnitClock | None, counts_updates: bool, strict: bool, builder: str
 ) -> Position:
     """The position in a state, on the clock of the run that loads it.
@@ -130,7 +130,7 @@ def position_in(
     """
     last_epoch = checks.at_least("last_epoch", state_dict["last_epoch"], -1)
     own_unit = None if own is None else own.unit
-    unit, clock, consumed = saved_clock(state_dict, last_epoch, own_unit, strict, builder)
+    unit, clock, consumed = read_saved_clock(state_dict, last_epoch, own_unit, strict, builder)
     if own is None:
         moved = last_epoch >= 0 and (counts_updates or unit is not None)
         return Position(clock if moved else last_epoch, clock, 0)

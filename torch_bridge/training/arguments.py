@@ -70,7 +70,7 @@ class TrainStepArguments:
         parallelism = parallelism_of(self.model, every_micro_batch=self.synchronize == "micro")
         # No cached property: its warning would name a line of functools as the caller's.
         object.__setattr__(self, "parallelism", parallelism)
-        parallelism.check(self.parameters)
+        parallelism.check_parameters(self.parameters)
         checks.one_of("on_nonfinite", self.on_nonfinite, get_args(OnNonfinite))
         if self.max_norm is not None and not checks.number("max_norm", self.max_norm) > 0:
             raise ValueError(f"max_norm = {self.max_norm!r} must be positive, or None for no clipping")

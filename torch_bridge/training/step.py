@@ -6,7 +6,7 @@ from typing import Any, Never
 import torch
 from torch.optim import Optimizer
 
-from torch_bridge.schedulers.param_groups import given_peaks
+from torch_bridge.schedulers.param_groups import peaks_per_group
 from torch_bridge.training.arguments import TrainStepArguments, takes
 from torch_bridge.training.clock.batch_counts import BatchCounts
 from torch_bridge.training.clock.clock import Clock
@@ -223,7 +223,7 @@ class TrainStep:
             ValueError: Negative, not finite, or positive and below 2⁻¹²⁶; another number of peaks than of
                 groups. Nothing was changed.
         """
-        peaks = given_peaks(peak, len(self._clock.peaks))
+        peaks = peaks_per_group(peak, len(self._clock.peaks))
         self._steppers.prepare()
         was_partial = self._steppers.is_partial
         self._steppers.is_partial = True  # until the window on the device has the new peaks too

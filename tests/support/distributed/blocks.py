@@ -11,7 +11,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from torch_bridge import checkpoint_activations
-from torch_bridge.distributed.dtensors import local_part
+from torch_bridge.distributed.dtensors import local_shard
 
 State = tuple[Tensor, Tensor]
 
@@ -81,9 +81,9 @@ def gradients_of(
             with torch.no_grad():
                 for parameter in model.parameters():
                     if (gradient := parameter.grad) is not None:
-                        gradient = local_part(gradient)
+                        gradient = local_shard(gradient)
                         found.gradients.append(gradient.clone())
-                        local_part(parameter).sub_(gradient, alpha=0.1)
+                        local_shard(parameter).sub_(gradient, alpha=0.1)
                     parameter.grad = None
         return found._replace(random=torch.get_rng_state())
 

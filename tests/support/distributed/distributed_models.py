@@ -13,7 +13,7 @@ from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 from torch.utils import _pytree as pytree
 
 from torch_bridge import TrainStep, distribute, is_main
-from torch_bridge.distributed.dtensors import local_part, mesh_of, placed_as
+from torch_bridge.distributed.dtensors import local_shard, mesh_of, shard_like
 
 WRAPPERS = ("ddp", "fsdp", "blocks", "hybrid")
 
@@ -96,12 +96,12 @@ def wrong_local_parts() -> list[str]:
         "a parameter": parameter,
         "its gradient": parameter.grad,
         "of a subclass": make(own, cast("Any", tensor)._spec, requires_grad=False),
-        "placed as another": placed_as(tensor, rows),
-        "placed before": placed_as(parameter, tensor),
+        "placed as another": shard_like(tensor, rows),
+        "placed before": shard_like(parameter, tensor),
     }
     wrong: list[str] = []
     for name, each in kinds.items():
-        local = local_part(each)
+        local = local_shard(each)
         is_right = type(local) is Tensor and torch.equal(local, own) and mesh_of(each) == mesh
         if not (isinstance(each, DTensor) and is_right and local.data_ptr() == each.to_local().data_ptr()):
             wrong.append(name)

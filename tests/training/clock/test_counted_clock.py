@@ -33,7 +33,7 @@ from torch.utils import _pytree as pytree
 
 from plateau_jax import Curve, PlateauCurve, StagedCurve
 from torch_bridge import MetricLog
-from torch_bridge.schedulers.unit_clocks import MOST_CONSUMED
+from torch_bridge.schedulers.unit_clocks import MAX_CONSUMED
 from torch_bridge.training.clock import clock as clock_module
 from torch_bridge.training.clock.batch_counts import from_words, words
 from torch_bridge.training.clock.clock import Clock
@@ -78,20 +78,20 @@ def test_the_rate_is_that_of_what_was_consumed(
         assert clock.read_counts() == (applied, number - applied, consumed // unit, consumed)
 
 
-@given(st.lists(st.integers(0, MOST_CONSUMED - 1), min_size=1, max_size=6), st.integers(1, MOST_CONSUMED))
+@given(st.lists(st.integers(0, MAX_CONSUMED - 1), min_size=1, max_size=6), st.integers(1, MAX_CONSUMED))
 def test_it_is_exact_up_to_its_end_and_stops_there(counts: list[int], unit: int) -> None:
     clock = Clock([CURVE], [1.0], _CPU, unit=unit)
     for count in counts:
         clock.count_update(_NO, _NO, torch.tensor(count))
-    consumed = min(sum(counts), MOST_CONSUMED)
+    consumed = min(sum(counts), MAX_CONSUMED)
     assert clock.read_counts() == (len(counts), 0, consumed // unit, consumed)
 
 
 @example([2**61, 2**61])
-@given(st.lists(st.integers(0, MOST_CONSUMED - 1), min_size=1, max_size=9))
+@given(st.lists(st.integers(0, MAX_CONSUMED - 1), min_size=1, max_size=9))
 def test_counts_of_ranks_add_up_in_float64(counts: list[int]) -> None:
     sums = torch.stack([words(torch.tensor(count)) for count in counts]).sum(0)
-    assert int(from_words(sums)) == min(sum(counts), MOST_CONSUMED - 1)
+    assert int(from_words(sums)) == min(sum(counts), MAX_CONSUMED - 1)
 
 
 def _of_rows(batch: Any) -> int:

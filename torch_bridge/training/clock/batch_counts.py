@@ -8,12 +8,12 @@ from torch import Tensor
 
 from torch_bridge.curve_api import checks
 from torch_bridge.distributed.dtensors import mesh_of
-from torch_bridge.schedulers.unit_clocks import MOST_CONSUMED
+from torch_bridge.schedulers.unit_clocks import MAX_CONSUMED
 
 _WORD_BITS = 31
 _WORD = 2**_WORD_BITS - 1
 
-MOST = MOST_CONSUMED - 1
+MOST = MAX_CONSUMED - 1
 """The most that an update counts: two of them fit into an int64."""
 
 CountFunction = Callable[[Any], "int | Tensor"]

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from torch_bridge.curve_api import Curve, Rule, stack
-from torch_bridge.schedulers.group_curves import Multipliers, of_each
-from torch_bridge.schedulers.hold_state import States, starts
+from torch_bridge.schedulers.group_curves import Multipliers, map_curves
+from torch_bridge.schedulers.hold_state import States, initial_states
 from torch_bridge.schedulers.step_watch import last_silent_step, warn_past_the_end
-from torch_bridge.schedulers.unit_clocks import MOST_CONSUMED
+from torch_bridge.schedulers.unit_clocks import MAX_CONSUMED
 from torch_bridge.table import multiplier, tensors
 from torch_bridge.training.clock.hold import Hold
 
@@ -115,7 +115,7 @@ class Clock:
         self._multipliers = Multipliers(self.curves)
         self._last_silent = last_silent_step(self.curves)
         self._is_copying = False
-        self.set(Counts(initial_updates, 0, initial_updates, initial_updates), peaks, starts(rules))
+        self.set(Counts(initial_updates, 0, initial_updates, initial_updates), peaks, initial_states(rules))
 
     def _host_buffer(self, like: Tensor) -> Tensor:
         # Page-locked, so that no copy from or to the device has to be waited for. The device is named, since
@@ -203,7 +203,7 @@ class Clock:
             return counts
         change = torch.where(skip, self._if_skipped, torch.addcmul(change, self._consumption, consumed))
         self._numbers.add_(change)
-        self._consumed.clamp_(max=MOST_CONSUMED)
+        self._consumed.clamp_(max=MAX_CONSUMED)
         counts = self._numbers.clone()
         torch.div(self._consumed, self.unit, rounding_mode="floor", out=self._clock)
         return counts
@@ -217,7 +217,7 @@ class Clock:
         else:
             low = int(self._seen[2]) if self.unit is None else 0
             steps = np.arange(low, low + self._window.shape[1])
-            multipliers = of_each(self.curves, lambda curve: curve(steps))
+            multipliers = map_curves(self.curves, lambda curve: curve(steps))
             for row, values, peak in zip(self._rows, multipliers, self.peaks, strict=True):
                 np.multiply(values, np.float32(peak), out=row)
             self._window.copy_(self._next_window, non_blocking=True)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from torch_bridge.curve_api import Curve, Rule, decide
-from torch_bridge.schedulers.hold_state import States, starts
+from torch_bridge.schedulers.hold_state import States, initial_states
 
 
 class Hold:
@@ -29,7 +29,7 @@ class Hold:
         """The integers and the floats of each rule, each in one tensor, which an update writes at once."""
         self._states: list[Any] = []
         """The same memory, as one scalar for each number."""
-        for state in starts(rules):
+        for state in initial_states(rules):
             count = sum(value.dtype == np.int32 for value in state)
             integers = torch.zeros(count, dtype=torch.int32, device=device)
             floats = torch.zeros(len(state) - count, dtype=torch.float32, device=device)

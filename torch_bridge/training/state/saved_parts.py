@@ -9,10 +9,10 @@ from torch import nn
 from torch.optim import Optimizer
 
 from torch_bridge.curve_api import checks
-from torch_bridge.distributed.plain_names import plain_state, set_plain_state
-from torch_bridge.schedulers.hold_state import from_plain, to_plain
-from torch_bridge.schedulers.resume import check_past, curves_in
-from torch_bridge.schedulers.unit_clocks import consumed_at, saved_clock
+from torch_bridge.distributed.plain_names import load_plain_state, plain_state
+from torch_bridge.schedulers.hold_state import dump_hold_states, load_hold_states
+from torch_bridge.schedulers.resume import check_same_past, read_curves
+from torch_bridge.schedulers.unit_clocks import consumed_at, read_saved_clock
 from torch_bridge.training.clock.clock import Clock, Counts
 from torch_bridge.training.state import snapshot
 from torch_bridge.training.state.snapshot import TrainStepState
@@ -48,7 +48,7 @@ class SavedParts(NamedTuple):
             "clock": counts.clock,
             "consumed": counts.consumed,
             "unit": self.clock.unit,
-            "hold": to_plain(self.clock.rules, self.clock.read_states()),
+            "hold": dump_hold_states(self.clock.rules, self.clock.read_states()),
             "loss_scale": self.normalizer.state(),
             "carry": None if self.carry is None else self.carry.buffers,
             "random": snapshot.random_states(self.device),
@@ -67,9 +67,9 @@ class SavedParts(NamedTuple):
             self._peaks_in(saved)
         if strict:
             with naming("curves"):
-                curves = curves_in(saved["curves"], self.clock.curves)
-            check_past(curves, self.clock.curves, counts.clock, "TrainStep")
-        from_plain(saved.get("hold"), self.clock.rules, strict, "TrainStep")
+                curves = read_curves(saved["curves"], self.clock.curves)
+            check_same_past(curves, self.clock.curves, counts.clock, "TrainStep")
+        load_hold_states(saved.get("hold"), self.clock.rules, strict, "TrainStep")
 
     def write_state(self, state: Mapping[str, Any], strict: bool) -> None:
         """Load a copy of a state that `check` has accepted.
@@ -78,13 +78,13 @@ class SavedParts(NamedTuple):
             Exception: From the `load_state_dict` of the model or of an optimizer. What comes before it has
                 the new state then, and what comes after it the old one.
         """
-        set_plain_state(self.module, state["model"])
+        load_plain_state(self.module, state["model"])
         states = snapshot.as_list(state["optimizer"], self.optimizers)
         for optimizer, saved in zip(self.optimizers, states, strict=True):
             copied = snapshot.copied_for(optimizer, saved)
             optimizer.load_state_dict(copied)
             snapshot.restore_dtypes(optimizer, copied)
-        rules = from_plain(state.get("hold"), self.clock.rules, strict, "TrainStep")
+        rules = load_hold_states(state.get("hold"), self.clock.rules, strict, "TrainStep")
         self.clock.set(self._counts_in(state, strict), self._peaks_in(state), rules)
         self.normalizer.set(state["loss_scale"] or ())
         if self.carry is not None:
@@ -95,7 +95,7 @@ class SavedParts(NamedTuple):
         """The counts to resume from. A clock of another unit, unless `strict`, resumes at the saved step."""
         applied = checks.at_least("applied", state["applied"], 0)
         skipped = checks.at_least("skipped", state["skipped"], 0)
-        unit, clock, consumed = saved_clock(state, applied, self.clock.unit, strict, "TrainStep")
+        unit, clock, consumed = read_saved_clock(state, applied, self.clock.unit, strict, "TrainStep")
         if self.clock.unit is None:
             applied = consumed = applied if unit is None else clock
         elif unit != self.clock.unit:

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
 
-from torch_bridge.distributed.dtensors import host_copies, placed_as, placements_of
+from torch_bridge.distributed.dtensors import host_copier, placements_of, shard_like
 from torch_bridge.schedulers.hold_state import HoldState
 from torch_bridge.training.clock.clock import Clock
 
@@ -86,7 +86,7 @@ def states_of(optimizers: Sequence[Optimizer], clock: Clock, now: int) -> list[d
 
 def on_host(state: TrainStepState) -> TrainStepState:
     """Return the state with a copy in host memory of each tensor; tied ones stay tied."""
-    copied = pytree.tree_map_only(Tensor, host_copies(), state)
+    copied = pytree.tree_map_only(Tensor, host_copier(), state)
     # The versions of the model's modules, which torch keeps as an attribute.
     if hasattr(state["model"], "_metadata"):
         copied["model"]._metadata = cast("Any", state["model"])._metadata
@@ -113,7 +113,7 @@ def copied_for(optimizer: Optimizer, state: Any) -> Any:
 
 
 def _like_parameter(parameter: Tensor, value: Tensor) -> Tensor:
-    value = placed_as(parameter, value)
+    value = shard_like(parameter, value)
     if placements_of(value) != placements_of(parameter):
         return value  # an optimizer may shard it in another way
     like = torch.empty_like(parameter.detach(), dtype=value.dtype, device=value.device)

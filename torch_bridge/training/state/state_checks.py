@@ -11,9 +11,9 @@ from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
 
 from torch_bridge.distributed.dtensors import mesh_of
-from torch_bridge.distributed.plain_names import with_plain_names
+from torch_bridge.distributed.plain_names import to_plain_names
 from torch_bridge.schedulers.param_groups import all_parameters
-from torch_bridge.schedulers.resume import check_no_path
+from torch_bridge.schedulers.resume import refuse_path
 from torch_bridge.training.state.snapshot import TrainStepState, as_list
 
 _LATER_KEYS = {"clock", "hold", "consumed", "unit"}  # states of the first release lack them
@@ -48,7 +48,7 @@ def check_form(own: TrainStepState, saved: Any, optimizers: Sequence[Optimizer])
     Raises:
         ValueError: It names the entry.
     """
-    check_no_path(saved)
+    refuse_path(saved)
     if not isinstance(saved, Mapping) or own.keys() - _LATER_KEYS != saved.keys() - _LATER_KEYS:
         raise ValueError(f"state_dict is not a state of a TrainStep, which has the keys {list(own)}")
     saved = cast("Mapping[str, Any]", saved)
@@ -58,7 +58,7 @@ def check_form(own: TrainStepState, saved: Any, optimizers: Sequence[Optimizer])
                 f"state_dict was saved with {name} = {saved[name]}, and this step has {own[name]}"
             )
     with naming("model"):
-        model = with_plain_names(saved["model"], own["model"])
+        model = to_plain_names(saved["model"], own["model"])
         _check_kinds("another model", _kinds(own["model"]), _kinds(model))
     with naming("carry"):
         _check_kinds("another carry", _kinds(own["carry"]), _kinds(saved["carry"]))

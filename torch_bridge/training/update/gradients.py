@@ -6,7 +6,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from torch_bridge.distributed.dtensors import local_part
+from torch_bridge.distributed.dtensors import local_shard
 
 _vector_norm = cast("Callable[[Tensor], Tensor]", torch.linalg.vector_norm)  # torch gives it no types
 
@@ -25,7 +25,7 @@ def gradients_of(parameters: Iterable[nn.Parameter]) -> list[Tensor]:
             gradient = parameter.grad = gradient.coalesce()
             gradient = gradient._values()
         # Most are plain tensors, for which an update should not pay a call each.
-        gradients.append(gradient if type(gradient) is Tensor else local_part(gradient))
+        gradients.append(gradient if type(gradient) is Tensor else local_shard(gradient))
     return gradients
 
 

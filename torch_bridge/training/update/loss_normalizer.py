@@ -133,7 +133,7 @@ class LossNormalizer:
         sums = torch.stack([self._as_tensor(number).double() for number in numbers])
         if self._consumed is not None:
             sums = torch.cat([sums, words(self._consumed)])
-        self._parallelism.reduce(sums)
+        self._parallelism.all_reduce(sums)
         total_of_all, weight, squares, pairs = sums[:4]
         if self._consumed is not None:
             self._consumed.copy_(from_words(sums[4:]))
@@ -155,7 +155,7 @@ class LossNormalizer:
             return
         first = self._as_tensor(0.0 if weight is None else weight).float()
         first = torch.nan_to_num(first, nan=0.0, posinf=0.0)
-        self._parallelism.reduce(first, ReduceOp.MAX)
+        self._parallelism.all_reduce(first, ReduceOp.MAX)
         self._divisor.copy_(torch.where(first > 0, first, 1.0))
         self.has_agreed = True
 

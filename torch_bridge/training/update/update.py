@@ -121,7 +121,7 @@ class Update:
         for number, batch in enumerate(micro_batches, 1):
             # None if there is nothing to average: a context that does nothing would be three calls.
             is_last = number == len(micro_batches)
-            context = None if self._parallelism is None else self._parallelism.micro_batch(is_last)
+            context = None if self._parallelism is None else self._parallelism.micro_batch_context(is_last)
             if context is None:
                 carry = self._run(batch, carry)
             else:
