@@ -20,7 +20,7 @@ from support.data.loaders import (
     with_and_without_workers,
 )
 from support.examples import examples
-from support.training.training import through_a_file
+from support.training.training import through_file
 
 from torch_bridge import make_loader, prefetch
 
@@ -57,7 +57,7 @@ def test_the_same_with_spawned_workers() -> None:
     whole, resumed = build(arguments), build(arguments, 1)
     batches = iter(whole)
     next(batches)
-    resumed.load_state_dict(through_a_file(whole.state_dict()))
+    resumed.load_state_dict(through_file(whole.state_dict()))
     assert epoch(resumed) == epoch(batches)
     assert epoch(resumed) == epoch(whole)
 

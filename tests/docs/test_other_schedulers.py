@@ -18,7 +18,7 @@ from support.docs.other_schedulers import PAGE, names, pairs, run, run_counted
 from support.docs.pages import sections
 from support.docs.published import cosine_plateau
 from support.examples import examples
-from support.schedulers.runs import advance, optimizer_with, rates_of
+from support.schedulers.runs import advance, lrs_of, optimizer_with
 from transformers import get_cosine_with_min_lr_schedule_with_warmup
 
 from plateau_jax import PlateauCurve
@@ -203,5 +203,5 @@ def test_min_lr_is_a_share_of_each_group_there_only(peaks):
     ]
     for optimizer, scheduler in zip((there, here), schedulers, strict=True):
         advance(optimizer, scheduler, 3)
-    np.testing.assert_allclose(rates_of(there), np.array(peaks) * 0.1 / 0.5, rtol=1e-15)
-    np.testing.assert_allclose(rates_of(here), 0.1, rtol=2**-23)
+    np.testing.assert_allclose(lrs_of(there), np.array(peaks) * 0.1 / 0.5, rtol=1e-15)
+    np.testing.assert_allclose(lrs_of(here), 0.1, rtol=2**-23)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.curves.strategies import magnitudes
 from support.examples import examples
-from support.schedulers.runs import FLOAT32_MAX, optimizer_with, rates_of
+from support.schedulers.runs import FLOAT32_MAX, lrs_of, optimizer_with
 from torch.utils.data import DataLoader, IterableDataset
 
 from plateau_jax import PlateauCurve
@@ -47,7 +47,7 @@ def test_it_is_lambda_lr_under_the_curve_with_these_arguments(ratio, step):
         found, 20, 100, [(10, 20), (50, 5)], min_lr_ratio=ratio, last_epoch=step - 1
     )
     reference = lambda_lr(expected, curve, last_epoch=step - 1)
-    assert rates_of(found) == rates_of(expected)
+    assert lrs_of(found) == lrs_of(expected)
     scheduler.load_state_dict(reference.state_dict())
 
 
@@ -69,7 +69,7 @@ def test_min_lr_is_the_last_rate_of_every_group(rates, share):
     min_lr = min(rates) * share
     optimizer = optimizer_with(rates)
     get_cosine_plateau_schedule_with_warmup(optimizer, 5, 50, min_lr=min_lr, last_epoch=49)
-    for peak, rate in zip(rates, rates_of(optimizer), strict=True):
+    for peak, rate in zip(rates, lrs_of(optimizer), strict=True):
         # To the precision of a float32 ratio; a subnormal one has fewer bits.
         lost = max(Fraction(min_lr) / 2**24, Fraction(peak) / 2**149)
         assert abs(Fraction(rate) - Fraction(min_lr)) <= lost * Fraction(9, 8)

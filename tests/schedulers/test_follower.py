@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from support.curves.descriptions import build, descriptions
 from support.examples import examples
 from support.schedulers.followed import Key, optimizer_of, put, value, values_of, wanted
-from support.schedulers.runs import modest_peaks, optimizer_with, peaks, rates_of, through_a_file
+from support.schedulers.runs import lrs_of, modest_peaks, optimizer_with, peaks, through_file
 from support.training.training import Net, batches, mean_loss, same, spoiled, step_of
 
 from plateau_jax import PlateauCurve
@@ -61,7 +61,7 @@ def test_several_on_one_optimizer_leave_each_other_alone() -> None:
         for key, (base, curve) in keys.items():
             assert values_of(optimizer, key) == wanted([curve], [base], step)
         assert type(optimizer.param_groups[0]["betas"]) is tuple
-        assert rates_of(optimizer) == wanted([OTHER], [0.1], step)
+        assert lrs_of(optimizer) == wanted([OTHER], [0.1], step)
         optimizer.step()
         for each in (scheduler, *followers):
             each.step()
@@ -192,7 +192,7 @@ def test_resumed_beside_a_training_step(order: str) -> None:
     results = []
     for number, batch in enumerate(data):
         if number == 8:
-            saved = through_a_file([step.state_dict(), follower.state_dict()])
+            saved = through_file([step.state_dict(), follower.state_dict()])
         results.append(step(batch))
         follower.step()
     again = build()

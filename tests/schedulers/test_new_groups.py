@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from support.examples import examples
 from support.holds.held import CURVE as HELD_CURVE
 from support.holds.held import PATIENT
-from support.schedulers.runs import advance, modest_peaks, optimizer_with, rates_of, through_a_file
+from support.schedulers.runs import advance, lrs_of, modest_peaks, optimizer_with, through_file
 from torch.optim.lr_scheduler import ConstantLR, SequentialLR
 
 from plateau_jax import PlateauCurve
@@ -44,7 +44,7 @@ def test_a_new_group_joins_with_its_own_peak(held: bool, moves: Any, form: Any) 
             for _ in range(move):
                 _update(optimizer, scheduler, held)
         elif move == "save":
-            saved = through_a_file([optimizer.state_dict(), scheduler.state_dict()])
+            saved = through_file([optimizer.state_dict(), scheduler.state_dict()])
             optimizer = optimizer_with([form(peak) for peak in peaks])
             scheduler = lambda_lr(optimizer, curve, hold=hold)
             optimizer.load_state_dict(saved[0])
@@ -52,15 +52,15 @@ def test_a_new_group_joins_with_its_own_peak(held: bool, moves: Any, form: Any) 
             assert scheduler.state_dict() == saved[1]
             _update(optimizer, scheduler, held)
         else:
-            before = rates_of(optimizer)
+            before = lrs_of(optimizer)
             _add(optimizer, lr=form(move))
             peaks.append(move)
-            assert rates_of(optimizer)[:-1] == before
+            assert lrs_of(optimizer)[:-1] == before
             _update(optimizer, scheduler, held)
         factor = curve(scheduler.clock)
         assert scheduler.base_lrs == [np.float32(peak) for peak in peaks]
         exact = [float(np.float32(peak)) * factor for peak in peaks]
-        assert rates_of(optimizer) == [np.float32(rate) if form is torch.tensor else rate for rate in exact]
+        assert lrs_of(optimizer) == [np.float32(rate) if form is torch.tensor else rate for rate in exact]
         assert (
             len(scheduler.get_last_lr()) == len(scheduler.lr_lambdas) == len(scheduler.curves) == len(peaks)
         )
@@ -74,7 +74,7 @@ def test_a_new_group_with_the_tensor_of_an_older_one_has_its_peak() -> None:
     _add(optimizer)  # torch gives it the default rate, the tensor that the scheduler fills
     _update(optimizer, scheduler, False)
     assert scheduler.base_lrs == [0.5, 0.5]
-    assert rates_of(optimizer) == [float(np.float32(0.5 * CURVE(6)))] * 2
+    assert lrs_of(optimizer) == [float(np.float32(0.5 * CURVE(6)))] * 2
 
 
 @pytest.mark.parametrize("held", [False, True])
@@ -130,7 +130,7 @@ def test_a_new_group_joins_a_followers_one_curve(form: Any) -> None:
     follower = follow(optimizer, "weight_decay", CURVE)
     follower.step()
     _add(optimizer, weight_decay=form(0.25))
-    state = through_a_file(follower.state_dict())
+    state = through_file(follower.state_dict())
     again = optimizer_with([0.5, 0.5], torch.optim.AdamW, weight_decay=0.5)
     resumed = follow(again, "weight_decay", CURVE)
     resumed.load_state_dict(state)
@@ -158,7 +158,7 @@ def test_from_the_next_update_on_and_after_a_resume(held: bool, steps: int, peak
 
     def check() -> None:
         expected = [float(np.float32(each)) * curve(scheduler.clock) for each in peaks]
-        assert rates_of(optimizer) == scheduler.get_last_lr() == expected
+        assert lrs_of(optimizer) == scheduler.get_last_lr() == expected
 
     optimizer, scheduler = start()
     for _ in range(steps):
@@ -171,7 +171,7 @@ def test_from_the_next_update_on_and_after_a_resume(held: bool, steps: int, peak
     for _ in range(more):
         update()
         check()
-    saved = through_a_file([optimizer.state_dict(), scheduler.state_dict()])
+    saved = through_file([optimizer.state_dict(), scheduler.state_dict()])
     optimizer, scheduler = start()
     optimizer.load_state_dict(saved[0])
     scheduler.load_state_dict(saved[1])
@@ -185,7 +185,7 @@ def test_groups_that_shared_a_tensor_part() -> None:
     optimizer = torch.optim.SGD(parameters, lr=torch.tensor(0.5))
     scheduler = lambda_lr(optimizer, PlateauCurve(100))
     scheduler.set_peak([0.5, 0.25])
-    assert rates_of(optimizer) == [0.5, 0.25]
+    assert lrs_of(optimizer) == [0.5, 0.25]
 
 
 def test_one_that_waits_for_its_turn_writes_no_rate() -> None:
@@ -193,9 +193,9 @@ def test_one_that_waits_for_its_turn_writes_no_rate() -> None:
     parts = [ConstantLR(optimizer, 0.5, total_iters=100), lambda_lr(optimizer, CURVE)]
     scheduler = SequentialLR(optimizer, parts, [5])
     parts[1].set_peak(0.125)
-    assert rates_of(optimizer) == [0.25]
+    assert lrs_of(optimizer) == [0.25]
     advance(optimizer, scheduler, 10)
-    assert rates_of(optimizer) == [0.125 * CURVE(5)]
+    assert lrs_of(optimizer) == [0.125 * CURVE(5)]
 
 
 _WRONG: list[Any] = [
@@ -234,7 +234,7 @@ def test_a_decayed_rate_is_not_taken_as_the_peak(build: Any, loaded: bool, sched
     for group in optimizer.param_groups:
         group["lr"] = 0.01
     if loaded:
-        state = through_a_file(optimizer.state_dict())
+        state = through_file(optimizer.state_dict())
         optimizer = optimizer_with([0.5, 0.25], build)
         optimizer.load_state_dict(state)
     before = str(optimizer.param_groups)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from support.curves.descriptions import build, descriptions
 from support.examples import examples
 from support.numerics.oracle import Description
-from support.schedulers.runs import advance, optimizer_with, rates_of, through_a_file
+from support.schedulers.runs import advance, lrs_of, optimizer_with, through_file
 from support.training.training import FUSED, batches, same, spoiled, step_of, train
 from torch.optim.lr_scheduler import SequentialLR
 
@@ -48,13 +48,13 @@ def test_a_scheduler_goes_on_under_a_branch(branch: Callable[[int], Curve], at: 
     """Saved before the curves differ, and loaded optimizer first: as if it had always had the new curve."""
     curve, saved_at = branch(at), max(at - more, 0)
     optimizer, scheduler = _scheduled(LONG, [0.1, 0.7], saved_at)
-    states = through_a_file([optimizer.state_dict(), scheduler.state_dict()])
+    states = through_file([optimizer.state_dict(), scheduler.state_dict()])
     straight, its_scheduler = _scheduled(curve, [0.1, 0.7], saved_at)
     resumed, again = _scheduled(curve, [0.3, 0.3], 5)
     resumed.load_state_dict(states[0])
     again.load_state_dict(states[1])
     for _ in range(70):
-        assert rates_of(resumed) == rates_of(straight)
+        assert lrs_of(resumed) == lrs_of(straight)
         assert again.get_last_lr() == its_scheduler.get_last_lr()
         advance(resumed, again)
         advance(straight, its_scheduler)
@@ -103,8 +103,8 @@ def test_a_plan_that_is_another_from_the_saved_step_on(form: Any, strict: bool) 
     old, new = StagedCurve([(19,)], start=0.3), StagedCurve([(10,), (0, 0.5), (9,)], start=0.3)
     _, scheduler = _scheduled(old, [0.7], 10, form)
     resumed, again = _scheduled(new, [0.7], 0, form)
-    again.load_state_dict(through_a_file(scheduler.state_dict()), strict=strict)
-    assert rates_of(resumed) == [pytest.approx(0.35, rel=2**-8)]
+    again.load_state_dict(through_file(scheduler.state_dict()), strict=strict)
+    assert lrs_of(resumed) == [pytest.approx(0.35, rel=2**-8)]
     step, data = step_of(curve=old), batches(11)
     train(step, data[:10])
     other = step_of(curve=new)
@@ -127,14 +127,14 @@ def test_a_second_part_of_sequential_lr_under_another_plan(form: Any, strict: bo
     first, branch = LONG, LONG.cooldown(max(saved_at - 20, 0), 10)
     optimizer, scheduler = start(first)
     advance(optimizer, scheduler, saved_at)
-    states = through_a_file([optimizer.state_dict(), scheduler.state_dict()])
+    states = through_file([optimizer.state_dict(), scheduler.state_dict()])
     straight, its_scheduler = start(branch)
     advance(straight, its_scheduler, saved_at)
     resumed, again = start(branch)
     resumed.load_state_dict(states[0])
     again.load_state_dict(states[1])
     for _ in range(40):
-        assert rates_of(resumed) == rates_of(straight)
+        assert lrs_of(resumed) == lrs_of(straight)
         advance(resumed, again)
         advance(straight, its_scheduler)
 
@@ -155,7 +155,7 @@ def test_a_second_part_that_waits_for_its_turn_is_not_in_charge() -> None:
     again.load_state_dict(scheduler.state_dict())
     found: list[float] = []
     for _ in range(13):
-        found += rates_of(resumed)
+        found += lrs_of(resumed)
         advance(resumed, again)
     assert found == [0.5] * 10 + [
         0.0,
@@ -182,7 +182,7 @@ def test_a_training_step_goes_on_under_a_branch(
     results = train(straight, updates)
     train(first, updates[:saved_at])
     train(second, updates[:3])
-    second.load_state_dict(through_a_file(first.state_dict()))
+    second.load_state_dict(through_file(first.state_dict()))
     assert same(train(second, updates[saved_at:]), results[saved_at:])
     end, expected = second.state_dict(), straight.state_dict()
     assert same(end, expected | {"random": end["random"]})
@@ -218,7 +218,7 @@ def test_a_group_of_several_under_another_plan() -> None:
     optimizer, scheduler = _scheduled(curves, [0.1, 0.2], 10)
     resumed, again = _scheduled(others, [0.1, 0.2], 0)
     again.load_state_dict(scheduler.state_dict())
-    assert rates_of(resumed) == rates_of(optimizer)
+    assert lrs_of(resumed) == lrs_of(optimizer)
     advance(optimizer, scheduler, 2)
     with pytest.raises(ValueError, match=r"but param_groups\[1\] now follows"):
         again.load_state_dict(scheduler.state_dict())
@@ -230,7 +230,7 @@ def test_a_follower_goes_on_under_a_branch() -> None:
     for _ in range(30):
         first.step()
     again = follow(resumed, "weight_decay", LONG.cooldown(30, 9))
-    again.load_state_dict(through_a_file(first.state_dict()))
+    again.load_state_dict(through_file(first.state_dict()))
     for step in range(30, 45):
         assert resumed.param_groups[0]["weight_decay"] == 0.5 * LONG.cooldown(30, 9)(step)
         again.step()

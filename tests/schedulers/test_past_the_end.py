@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from support.examples import examples
-from support.schedulers.runs import advance, optimizer_with, rates_of, through_a_file
+from support.schedulers.runs import advance, lrs_of, optimizer_with, through_file
 
 from plateau_jax import CurveWarning, HoldBelow, PlateauCurve
 from torch_bridge import lambda_lr
@@ -89,10 +89,10 @@ def test_an_error_made_of_it_leaves_all_as_it_was():
     scheduler = lambda_lr(optimizer, PlateauCurve(10))
     advance(optimizer, scheduler, 20)
     optimizer.step()
-    before = scheduler.state_dict(), rates_of(optimizer)
+    before = scheduler.state_dict(), lrs_of(optimizer)
     with pytest.raises(CurveWarning):
         scheduler.step()
-    assert (scheduler.state_dict(), rates_of(optimizer)) == before
+    assert (scheduler.state_dict(), lrs_of(optimizer)) == before
     advance(optimizer, scheduler, 9)
     assert scheduler.last_epoch == 29
 
@@ -106,6 +106,6 @@ def test_a_resumed_run_warns_unless_it_has_warned():
             advance(optimizer, scheduler, updates)
         resumed = optimizer_with([0.1])
         again = lambda_lr(resumed, PlateauCurve(10))
-        again.load_state_dict(through_a_file(scheduler.state_dict()))
+        again.load_state_dict(through_file(scheduler.state_dict()))
         told = _steps_until_told(resumed, again.step, 30)
         assert [number for number, _ in told] == ([expected] if expected else [])

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from support.curves.descriptions import build, descriptions, descriptions_and_steps
 from support.examples import examples
 from support.numerics.oracle import Oracle, exactly, half_ulp
-from support.schedulers.runs import advance, optimizer_with, peaks, rates_of, through_a_file
+from support.schedulers.runs import advance, lrs_of, optimizer_with, peaks, through_file
 from torch.optim.lr_scheduler import LambdaLR
 
 from plateau_jax import Curve, PlateauCurve, optax_schedule
@@ -50,10 +50,10 @@ def test_rates_are_exact_products_with_a_curve_a_group(cases, steps):
     optimizer = optimizer_with(group_peaks)
     scheduler = lambda_lr(optimizer, curves)
     for step in range(steps):
-        for rate, peak, curve in zip(rates_of(optimizer), group_peaks, curves, strict=True):
+        for rate, peak, curve in zip(lrs_of(optimizer), group_peaks, curves, strict=True):
             assert Fraction(rate) == _exact_product(peak, curve, step)
             assert np.float32(rate) == np.float32(peak) * curve(step)
-        assert scheduler.get_last_lr() == rates_of(optimizer)
+        assert scheduler.get_last_lr() == lrs_of(optimizer)
         advance(optimizer, scheduler)
 
 
@@ -65,7 +65,7 @@ def test_rates_are_exact_products_with_one_curve_for_all(case, group_peaks):
     for step in (abs(step) for step in steps):
         optimizer = optimizer_with(group_peaks)
         lambda_lr(optimizer, curve, last_epoch=step - 1)
-        assert [Fraction(rate) for rate in rates_of(optimizer)] == [
+        assert [Fraction(rate) for rate in lrs_of(optimizer)] == [
             _exact_product(peak, curve, step) for peak in group_peaks
         ]
 
@@ -81,7 +81,7 @@ def test_rates_equal_those_of_optax(case, peak):
     for step in steps:
         optimizer = optimizer_with([peak])
         lambda_lr(optimizer, curve, last_epoch=step - 1)
-        rates += rates_of(optimizer)
+        rates += lrs_of(optimizer)
     rates = np.array(rates)
     schedule = optax_schedule(curve, peak)
 
@@ -106,10 +106,10 @@ def test_a_long_run_follows_the_curve_over_every_window():
     ]
     optimizer = optimizer_with([3e-4, 0.7])
     scheduler = lambda_lr(optimizer, curves)
-    found = [rates_of(optimizer)]
+    found = [lrs_of(optimizer)]
     for _ in range(6500):
         advance(optimizer, scheduler)
-        found.append(rates_of(optimizer))
+        found.append(lrs_of(optimizer))
     steps = np.arange(6501)
     expected = [
         float(np.float32(peak)) * curve(steps).astype(np.float64)
@@ -124,7 +124,7 @@ def test_past_the_end_the_rate_holds(step):
     optimizer = optimizer_with([0.5])
     scheduler = lambda_lr(optimizer, CURVE, last_epoch=step - 1)
     for _ in range(3):
-        assert rates_of(optimizer) == [0.5 * float(np.float32(0.1))]
+        assert lrs_of(optimizer) == [0.5 * float(np.float32(0.1))]
         advance(optimizer, scheduler)
     assert scheduler.last_epoch == step + 3
 
@@ -137,9 +137,9 @@ def test_a_step_to_an_epoch_jumps_there(epochs):
     for epoch in epochs:
         with pytest.warns(UserWarning, match="epoch parameter"):
             scheduler.step(epoch)
-        assert rates_of(optimizer) == [0.5 * float(CURVE(epoch))]
+        assert lrs_of(optimizer) == [0.5 * float(CURVE(epoch))]
     advance(optimizer, scheduler)
-    assert rates_of(optimizer) == [0.5 * float(CURVE(epochs[-1] + 1))]
+    assert lrs_of(optimizer) == [0.5 * float(CURVE(epochs[-1] + 1))]
 
 
 @pytest.mark.parametrize("epoch", [0.5, 2.5, 3.0, True, "3", "x", float("nan"), np.float32(3), (3,)])
@@ -153,11 +153,11 @@ def test_an_epoch_that_is_not_an_integer_is_refused(epoch, steps):
     with pytest.raises(TypeError, match=f"epoch = {re.escape(repr(epoch))} must be an integer"):
         scheduler.step(epoch)
     assert scheduler.state_dict() == reference.state_dict()
-    assert rates_of(optimizer) == rates_of(expected)
+    assert lrs_of(optimizer) == lrs_of(expected)
     # The saved state can be loaded, and the next step is the one after the last good one.
-    scheduler.load_state_dict(through_a_file(scheduler.state_dict()))
+    scheduler.load_state_dict(through_file(scheduler.state_dict()))
     advance(optimizer, scheduler)
-    assert rates_of(optimizer) == [0.5 * CURVE(steps + 1)]
+    assert lrs_of(optimizer) == [0.5 * CURVE(steps + 1)]
 
 
 @pytest.mark.parametrize("loss", [0.5, torch.tensor(0.5), torch.tensor(3), torch.ones(()).requires_grad_()])
@@ -178,9 +178,9 @@ def test_an_epoch_before_the_first_is_saved_and_loaded(epoch):
     optimizer.step()
     with pytest.warns(UserWarning, match="epoch parameter"):
         scheduler.step(epoch)
-    assert rates_of(optimizer) == [0.5 * CURVE(epoch)]
+    assert lrs_of(optimizer) == [0.5 * CURVE(epoch)]
     again = lambda_lr(optimizer_with([0.5]), CURVE)
-    again.load_state_dict(through_a_file(scheduler.state_dict()))
+    again.load_state_dict(through_file(scheduler.state_dict()))
     assert again.state_dict() == scheduler.state_dict()
 
 
@@ -193,7 +193,7 @@ def test_no_numpy_number_reaches_groups_or_checkpoints():
     for group in optimizer.param_groups:
         assert type(group["lr"]) is type(group["initial_lr"]) is float
     state = {"optimizer": optimizer.state_dict(), "scheduler": scheduler.state_dict()}
-    assert through_a_file(state) == state
+    assert through_file(state) == state
 
 
 @given(peaks, peaks)
@@ -205,7 +205,7 @@ def test_the_peak_is_initial_lr_where_there_is_one_and_a_float32(rate, peak):
     assert first.base_lrs == [group["initial_lr"] for group in optimizer.param_groups] == expected
     advance(optimizer, first, 5)
     again = lambda_lr(optimizer, CURVE, last_epoch=9)
-    assert again.base_lrs == rates_of(optimizer) == expected
+    assert again.base_lrs == lrs_of(optimizer) == expected
 
 
 @pytest.mark.parametrize("last_epoch", [1.0, True, None, "3", np.float32(2)])

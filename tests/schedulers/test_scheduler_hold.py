@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from support.examples import examples
 from support.holds.held import CURVE, PATIENT, HeldRun, clocks_of, curves, holds
 from support.holds.hold_cases import metrics
-from support.schedulers.runs import optimizer_with, rates_of, through_a_file
+from support.schedulers.runs import lrs_of, optimizer_with, through_file
 from torch.optim.lr_scheduler import SequentialLR
 
 from plateau_jax import Curve, HoldBelow, HoldUntilFlat, PlateauCurve, StagedCurve
@@ -148,7 +148,7 @@ def test_a_scheduler_that_steps_without_a_metric_is_told() -> None:
     optimizer = optimizer_with([0.1])
     parts = [lambda_lr(optimizer, CURVE, hold=PATIENT), lambda_lr(optimizer, CURVE)]
     scheduler = SequentialLR(optimizer, parts, [5])
-    assert rates_of(optimizer) == [float(np.float32(0.1)) * CURVE(0)]
+    assert lrs_of(optimizer) == [float(np.float32(0.1)) * CURVE(0)]
     optimizer.step()
     with pytest.raises(TypeError, match="needs the metric"):
         scheduler.step()
@@ -190,7 +190,7 @@ def test_the_state_of_other_rules(other: Any, swapped: bool, updates: int) -> No
     saved, run = HeldRun(CURVE, first), HeldRun(CURVE, second)
     for _ in range(updates):
         saved.update(None if first is None else 0.5)
-    state, before = through_a_file(saved.scheduler.state_dict()), run.scheduler.state_dict()
+    state, before = through_file(saved.scheduler.state_dict()), run.scheduler.state_dict()
     with pytest.raises(ValueError, match=r"saved with hold = .*, but here it is .* pass strict=False"):
         run.scheduler.load_state_dict(state)
     assert run.scheduler.state_dict() == before
@@ -216,7 +216,7 @@ def test_another_plan_is_asked_for_its_past_up_to_the_clock(hold: Any) -> None:
     for _ in range(20):
         saved.update(0.5)
     assert (saved.scheduler.clock, saved.scheduler.last_epoch) == (3, 20)
-    state = through_a_file(saved.scheduler.state_dict())
+    state = through_file(saved.scheduler.state_dict())
     branch = LONG.cooldown(5, 4) if hold is None else StagedCurve([(3, 1.0), (2,), (4, 0.0)])
     run = HeldRun(branch, HoldUntilFlat(30, limit=1000))
     run.scheduler.load_state_dict(state)

@@ -10,11 +10,11 @@ from support.examples import examples
 from support.schedulers.runs import (
     ROUTES,
     Run,
-    expected_rates,
+    expected_lrs,
+    lrs_of,
     modest_peaks,
     optimizer_with,
-    rates_of,
-    through_a_file,
+    through_file,
 )
 from torch.optim import lr_scheduler
 from torch.optim.swa_utils import SWALR
@@ -57,8 +57,8 @@ def test_every_route_goes_on_like_the_run_that_never_stopped(route, kind, cases,
     whole.advance(resumed.scheduler.last_epoch - whole.scheduler.last_epoch)
     for _ in range(5):
         assert resumed.scheduler.last_epoch == whole.scheduler.last_epoch
-        assert rates_of(resumed.optimizer) == rates_of(whole.optimizer)
-        assert rates_of(resumed.optimizer) == expected_rates(resumed, rates, resumed.scheduler.last_epoch)
+        assert lrs_of(resumed.optimizer) == lrs_of(whole.optimizer)
+        assert lrs_of(resumed.optimizer) == expected_lrs(resumed, rates, resumed.scheduler.last_epoch)
         for run in (whole, resumed):
             run.advance(1)
     assert resumed.scheduler.get_last_lr() == whole.scheduler.get_last_lr()
@@ -81,7 +81,7 @@ def test_any_walk_of_steps_and_resumptions(cases, form, walk):
             run.advance(move)
         else:
             getattr(run, move)()
-        assert rates_of(run.optimizer) == expected_rates(run, rates, run.scheduler.last_epoch)
+        assert lrs_of(run.optimizer) == expected_lrs(run, rates, run.scheduler.last_epoch)
 
 
 CURVE = PlateauCurve(100, warmup_steps=10, plateaus=[(50, 20)], min_lr_ratio=0.1)
@@ -127,16 +127,16 @@ def test_beside_other_schedulers(build, saved_at, optimizer_first, form):
         for step in steps:
             optimizer.step()
             schedulers[-1 if step >= 20 else 0].step()
-            rates.append(rates_of(optimizer))
+            rates.append(lrs_of(optimizer))
         return rates
 
     optimizer, schedulers = start()
     follow(optimizer, schedulers, range(saved_at))
-    saved = through_a_file([part.state_dict() for part in (optimizer, *schedulers)])
-    wanted = [rates_of(optimizer), *follow(optimizer, schedulers, range(saved_at, saved_at + 30))]
+    saved = through_file([part.state_dict() for part in (optimizer, *schedulers)])
+    wanted = [lrs_of(optimizer), *follow(optimizer, schedulers, range(saved_at, saved_at + 30))]
 
     optimizer, schedulers = start()
     order = [optimizer, *schedulers] if optimizer_first else [*schedulers, optimizer]
     for part, state in zip(order, saved if optimizer_first else [*saved[1:], saved[0]], strict=True):
         part.load_state_dict(state)
-    assert [rates_of(optimizer), *follow(optimizer, schedulers, range(saved_at, saved_at + 30))] == wanted
+    assert [lrs_of(optimizer), *follow(optimizer, schedulers, range(saved_at, saved_at + 30))] == wanted

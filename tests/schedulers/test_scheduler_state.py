@@ -13,11 +13,11 @@ from support.curves.descriptions import build, descriptions
 from support.schedulers.runs import (
     Run,
     advance,
-    expected_rates,
+    expected_lrs,
+    lrs_of,
     modest_peaks,
     optimizer_with,
-    rates_of,
-    through_a_file,
+    through_file,
 )
 from torch.optim.lr_scheduler import ConstantLR, LambdaLR, SequentialLR
 
@@ -42,7 +42,7 @@ def test_another_past_is_refused_by_name(description, other, saved_at, loaded_at
     saved, run = Run([old, old], [0.1, 0.2]), Run([new, new], [0.1, 0.2])
     saved.advance(saved_at)
     run.advance(loaded_at)
-    state = through_a_file(saved.scheduler.state_dict())
+    state = through_file(saved.scheduler.state_dict())
     if new.same_until(old, saved_at):
         run.scheduler.load_state_dict(state)
         assert run.scheduler.last_epoch == saved_at
@@ -59,12 +59,12 @@ def test_another_past_is_refused_by_name(description, other, saved_at, loaded_at
         assert _unchanged(run, load)
         run.scheduler.load_state_dict(state, strict=False)
     for step in range(saved_at, saved_at + 3):
-        assert rates_of(run.optimizer) == expected_rates(run, [0.1, 0.2], step)
+        assert lrs_of(run.optimizer) == expected_lrs(run, [0.1, 0.2], step)
         run.advance(1)
     # The next state is the new curve's.
     again = Run([new, new], [0.1, 0.2])
-    again.scheduler.load_state_dict(through_a_file(run.scheduler.state_dict()))
-    assert rates_of(again.optimizer) == rates_of(run.optimizer)
+    again.scheduler.load_state_dict(through_file(run.scheduler.state_dict()))
+    assert lrs_of(again.optimizer) == lrs_of(run.optimizer)
 
 
 @given(st.integers(0, 50), modest_peaks)
@@ -72,7 +72,7 @@ def test_a_plain_lambda_lr_can_be_taken_over(steps, peak):
     optimizer = optimizer_with([peak])
     plain = LambdaLR(optimizer, lambda step: 1.0)
     advance(optimizer, plain, steps)
-    state = through_a_file(plain.state_dict())
+    state = through_file(plain.state_dict())
     run = Run([CURVE], [0.3])
 
     def load():
@@ -82,7 +82,7 @@ def test_a_plain_lambda_lr_can_be_taken_over(steps, peak):
     assert _unchanged(run, load)
     run.scheduler.load_state_dict(state, strict=False)
     for step in range(steps, steps + 3):
-        assert rates_of(run.optimizer) == expected_rates(run, [peak], step)
+        assert lrs_of(run.optimizer) == expected_lrs(run, [peak], step)
         run.advance(1)
 
 
@@ -100,7 +100,7 @@ def test_a_refusal_is_a_few_lines_whatever_the_curves(hold):
         followed.step()
     for before, after in ((saved, loaded), (followed, follower)):
         with pytest.raises(ValueError, match="the curves differ from step 7 on") as caught:
-            after.load_state_dict(through_a_file(before.state_dict()))
+            after.load_state_dict(through_file(before.state_dict()))
         assert len(str(caught.value)) < 900
 
 
@@ -126,13 +126,11 @@ def test_a_state_shares_nothing_with_its_schedulers():
     state["curves"].clear()
     for scheduled in (run, other):
         scheduled.advance(1)
-        assert rates_of(scheduled.optimizer) == expected_rates(
-            scheduled, [0.1], scheduled.scheduler.last_epoch
-        )
+        assert lrs_of(scheduled.optimizer) == expected_lrs(scheduled, [0.1], scheduled.scheduler.last_epoch)
 
 
 def _as_a_trainer_loads(scheduler, state):
-    scheduler.load_state_dict(through_a_file(state))
+    scheduler.load_state_dict(through_file(state))
 
 
 @given(
@@ -150,7 +148,7 @@ def test_a_standing_choice_is_what_a_trainer_loads_by(copied, saved_at):
     optimizer, scheduler = copied((optimizer, scheduler))
     _as_a_trainer_loads(scheduler, state)
     assert scheduler.last_epoch == saved_at
-    assert rates_of(optimizer) == [float(np.float32(0.1)) * OTHER(saved_at)]
+    assert lrs_of(optimizer) == [float(np.float32(0.1)) * OTHER(saved_at)]
     with pytest.raises(ValueError, match="saved under"):
         scheduler.load_state_dict(state, strict=True)
 
@@ -171,10 +169,10 @@ def test_under_the_same_curve_a_standing_choice_changes_nothing(saved_at):
 
     optimizer, scheduler = start()
     advance(optimizer, scheduler, saved_at)
-    state = through_a_file(scheduler.state_dict())
+    state = through_file(scheduler.state_dict())
     resumed, again = start()
     again.load_state_dict(state)
-    assert rates_of(resumed) == rates_of(optimizer) == [0.25]
+    assert lrs_of(resumed) == lrs_of(optimizer) == [0.25]
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from support.curves.descriptions import build, descriptions
-from support.schedulers.runs import advance, modest_peaks, optimizer_with, rates_of, through_a_file
+from support.schedulers.runs import advance, lrs_of, modest_peaks, optimizer_with, through_file
 
 from plateau_jax import PlateauCurve
 from torch_bridge import lambda_lr
@@ -72,7 +72,7 @@ def test_loading_fills_the_tensor_that_the_group_holds(peak, dtype, saved_at, lo
     saved = optimizer_with([torch.tensor(peak, dtype=dtype)])
     scheduler = lambda_lr(saved, CURVE)
     advance(saved, scheduler, saved_at)
-    state = through_a_file(scheduler.state_dict())
+    state = through_file(scheduler.state_dict())
 
     tensor = torch.tensor(0.5, dtype=dtype)
     optimizer = optimizer_with([tensor])
@@ -107,7 +107,7 @@ def test_groups_share_a_tensor_only_under_one_curve(peak, dtype, curves, steps):
         assert (rate is shared) == (curve == curves[0])
     advance(optimizer, scheduler, steps)
     assert all(rate is before for rate, before in zip(_held(optimizer), held, strict=True))
-    assert rates_of(optimizer) == [_in_dtype(peak, curve, steps, dtype) for curve in curves]
+    assert lrs_of(optimizer) == [_in_dtype(peak, curve, steps, dtype) for curve in curves]
 
 
 @given(st.integers(0, 30))
@@ -115,14 +115,14 @@ def test_a_tensor_shared_in_the_checkpoint_parts_under_new_curves(steps):
     saved = optimizer_with([None, None], torch.optim.AdamW, lr=torch.tensor(0.5))
     scheduler = lambda_lr(saved, CURVE)
     advance(saved, scheduler, steps)
-    states = through_a_file([saved.state_dict(), scheduler.state_dict()])
+    states = through_file([saved.state_dict(), scheduler.state_dict()])
 
     optimizer = optimizer_with([None, None], torch.optim.AdamW, lr=torch.tensor(0.5))
     scheduler = lambda_lr(optimizer, [CURVE, OTHER])
     optimizer.load_state_dict(states[0])
     scheduler.load_state_dict(states[1], strict=False)
     for step in range(steps, steps + 3):
-        assert rates_of(optimizer) == [_in_dtype(0.5, curve, step, torch.float32) for curve in (CURVE, OTHER)]
+        assert lrs_of(optimizer) == [_in_dtype(0.5, curve, step, torch.float32) for curve in (CURVE, OTHER)]
         advance(optimizer, scheduler)
 
 

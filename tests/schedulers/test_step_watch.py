@@ -14,7 +14,7 @@ import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 from support.examples import examples
-from support.schedulers.runs import advance, optimizer_with, rates_of, through_a_file
+from support.schedulers.runs import advance, lrs_of, optimizer_with, through_file
 from torch.optim.lr_scheduler import ChainedScheduler, ConstantLR, LinearLR, SequentialLR
 from torch.optim.swa_utils import SWALR
 
@@ -104,7 +104,7 @@ def test_warns_once_and_by_the_rule(kind: Any, events: str) -> None:
         for event in events:
             clock = scheduler.clock
             if event == "l":
-                scheduler.load_state_dict(through_a_file(scheduler.state_dict()))
+                scheduler.load_state_dict(through_file(scheduler.state_dict()))
                 stretch = ""
             elif event in "so":
                 (step if event == "s" else optimizer.step)()
@@ -143,7 +143,7 @@ def test_message_and_line(kind: Any, begin: str, wrong: str, message: str, form:
     # A resumed run does not repeat it, nor does a copy.
     resumed = optimizer_with([0.1, 0.2])
     again, resumed_step = kind(resumed)
-    again.load_state_dict(through_a_file(scheduler.state_dict()))
+    again.load_state_dict(through_file(scheduler.state_dict()))
     _repeat(EPOCH + TWICE, resumed, resumed_step, 4)
 
 
@@ -156,12 +156,12 @@ def test_warning_as_error_changes_nothing(kind: Any, wrong: str) -> None:
     before: list[Any] = []
 
     def noted() -> None:
-        before.append((scheduler.state_dict(), rates_of(optimizer)))
+        before.append((scheduler.state_dict(), lrs_of(optimizer)))
         step()
 
     with pytest.raises(CurveWarning):
         _repeat(wrong, optimizer, noted, 3)
-    assert (scheduler.state_dict() | {"warned": False}, rates_of(optimizer)) == before[-1]
+    assert (scheduler.state_dict() | {"warned": False}, lrs_of(optimizer)) == before[-1]
     _repeat(wrong, optimizer, noted, 5)
     assert scheduler.last_epoch == len(before)
 
@@ -241,7 +241,7 @@ def _resumed_sequence(optimizer: Any) -> None:
         scheduler = _sequence(optimizer, curve_first)
         advance(optimizer, scheduler, 25)
         for _ in range(5):
-            saved = through_a_file([optimizer.state_dict(), scheduler.state_dict()])
+            saved = through_file([optimizer.state_dict(), scheduler.state_dict()])
             _repeat("o" * 20, optimizer, None)  # these updates are lost
             optimizer = optimizer_with([0.1])
             scheduler = _sequence(optimizer, curve_first)
@@ -404,5 +404,5 @@ def test_a_compiled_optimizer_is_not_compiled_more_often() -> None:
             scheduler.step()
             scheduler.step()  # no warning, since compiled steps are not counted
         counts.append(counter.frame_count)
-        assert rates_of(optimizer) == [0.5 * CURVE(50)]
+        assert lrs_of(optimizer) == [0.5 * CURVE(50)]
     assert counts[0] == counts[1]

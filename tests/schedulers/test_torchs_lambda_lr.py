@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.curves.descriptions import build, descriptions
 from support.examples import examples
-from support.schedulers.runs import advance, modest_peaks, optimizer_with, rates_of, through_a_file
+from support.schedulers.runs import advance, lrs_of, modest_peaks, optimizer_with, through_file
 from torch.optim.lr_scheduler import LambdaLR
 
 from plateau_jax import HoldUntilFlat, PlateauCurve
@@ -33,14 +33,14 @@ def test_a_resumed_run_is_the_run_that_never_stopped(cases, saved_at, more):
 
     whole, scheduler = start()
     advance(whole, scheduler, saved_at)
-    saved = through_a_file([whole.state_dict(), scheduler.state_dict()])
+    saved = through_file([whole.state_dict(), scheduler.state_dict()])
     assert saved == [whole.state_dict(), scheduler.state_dict()]
     resumed, again = start()
     resumed.load_state_dict(saved[0])
     again.load_state_dict(saved[1])
     for step in range(saved_at, saved_at + more):
-        assert rates_of(resumed) == rates_of(whole)
-        assert rates_of(whole) == [peak * build(description)(step) for description, peak in cases]
+        assert lrs_of(resumed) == lrs_of(whole)
+        assert lrs_of(whole) == [peak * build(description)(step) for description, peak in cases]
         advance(whole, scheduler)
         advance(resumed, again)
 
@@ -66,9 +66,9 @@ def test_an_old_state_gives_the_step_and_leaves_the_curve_alone(old):
     assert dict(vars(curve)) == attributes
     assert curve.segments is attributes["segments"]
     advance(optimizer, scheduler)
-    assert rates_of(optimizer) == [0.1 * CURVE(8)]
+    assert lrs_of(optimizer) == [0.1 * CURVE(8)]
     state = scheduler.state_dict()
-    assert through_a_file(state) == state
+    assert through_file(state) == state
 
 
 # torch's compiler imports deprecated parts of torch.
@@ -90,7 +90,7 @@ def test_optimizer_and_scheduler_compiled_together(build, form):
         scheduler.step()
 
     for step in range(25):
-        assert rates_of(optimizer) == [0.5 * CURVE(step)]
+        assert lrs_of(optimizer) == [0.5 * CURVE(step)]
         update()
 
 
@@ -129,16 +129,16 @@ def test_torchs_own_goes_on_from_a_curves_state(steps: int, held: bool, function
     for _ in range(steps):
         optimizer.step()
         scheduler.step(*[0.5] * held)
-    saved = through_a_file([optimizer.state_dict(), scheduler.state_dict()])
+    saved = through_file([optimizer.state_dict(), scheduler.state_dict()])
     other = optimizer_with([0.5, 0.25])
     own = LambdaLR(other, function)
     other.load_state_dict(saved[0])
     own.load_state_dict(saved[1])
     assert own.last_epoch == steps
-    assert own.get_last_lr() == rates_of(other) == rates_of(optimizer)
+    assert own.get_last_lr() == lrs_of(other) == lrs_of(optimizer)
     for step in range(steps + 1, steps + 4):
         advance(other, own)
-        assert rates_of(other) == own.get_last_lr() == [peak * function(step) for peak in (0.5, 0.25)]
+        assert lrs_of(other) == own.get_last_lr() == [peak * function(step) for peak in (0.5, 0.25)]
     # The state is as it was, and goes back to where it came from.
     again = lambda_lr(optimizer_with([0.5, 0.25]), CURVE, hold=HoldUntilFlat(3, limit=9) if held else None)
     again.load_state_dict(saved[1])
@@ -155,12 +155,12 @@ def test_a_state_that_passed_through_torchs_own_is_read() -> None:
     advance(other, own, 7)
     back = optimizer_with([0.5])
     again = lambda_lr(back, CURVE)
-    state = through_a_file(own.state_dict())
+    state = through_file(own.state_dict())
     with pytest.raises(ValueError, match=r"has no curve.* strict=False"):
         again.load_state_dict(state)
     again.load_state_dict(state, strict=False)
     assert (again.clock, again.last_epoch) == (12, 12)
-    assert rates_of(back) == [0.5 * CURVE(12)]
+    assert lrs_of(back) == [0.5 * CURVE(12)]
 
 
 @pytest.mark.slow
@@ -172,9 +172,9 @@ def test_the_scheduler_of_transformers_takes_it() -> None:
     advance(optimizer, scheduler, 30)
     other = optimizer_with([0.5, 0.25], torch.optim.SGD)
     own = transformers.get_cosine_schedule_with_warmup(other, 10, 100)
-    own.load_state_dict(through_a_file(scheduler.state_dict()))
+    own.load_state_dict(through_file(scheduler.state_dict()))
     straight = optimizer_with([0.5, 0.25])
     its_own = transformers.get_cosine_schedule_with_warmup(straight, 10, 100)
     advance(straight, its_own, 31)
     advance(other, own)
-    assert rates_of(other) == rates_of(straight)
+    assert lrs_of(other) == lrs_of(straight)

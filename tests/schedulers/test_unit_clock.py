@@ -13,7 +13,7 @@ from support.curves.descriptions import build, descriptions
 from support.examples import examples
 from support.numerics.oracle import Description
 from support.schedulers.counted import CountedRun, clocks_of, counts, units
-from support.schedulers.runs import advance, optimizer_with, rates_of, through_a_file
+from support.schedulers.runs import advance, lrs_of, optimizer_with, through_file
 from torch.optim import lr_scheduler
 
 from plateau_jax import CurveWarning, HoldBelow, PlateauCurve
@@ -227,7 +227,7 @@ def test_a_group_that_comes_later_follows_the_clock(kind: str) -> None:
     run.optimizer.add_param_group(group | {"lr": 0.5, "weight_decay": 0.5})
     run.update(100)
     assert run.values() == [*run.wanted(25), 0.5 * CURVE(25)]
-    run.part.load_state_dict(through_a_file(run.part.state_dict()))
+    run.part.load_state_dict(through_file(run.part.state_dict()))
     assert run.values() == [*run.wanted(25), 0.5 * CURVE(25)]
 
 
@@ -262,16 +262,16 @@ def test_inside_of_torchs_own_schedulers(
     optimizer, ours, scheduler = start()
     for update in range(41):
         expected = clock(update)
-        assert rates_of(optimizer) == [0.25 if expected is None else 0.5 * CURVE(expected)]
+        assert lrs_of(optimizer) == [0.25 if expected is None else 0.5 * CURVE(expected)]
         assert expected is None or ours.clock == expected
         if update == saved_at:
-            saved = through_a_file([optimizer.state_dict(), scheduler.state_dict()])
+            saved = through_file([optimizer.state_dict(), scheduler.state_dict()])
             since = 20 if place == "second" else 0
             resumed, again, composed = start()
             pairs = list(zip((resumed, composed), saved, strict=True))
             for part, state in pairs if optimizer_first else pairs[::-1]:
                 part.load_state_dict(state)
-            assert rates_of(resumed) == rates_of(optimizer)
+            assert lrs_of(resumed) == lrs_of(optimizer)
             assert (again.consumed, again.last_epoch) == (ours.consumed, ours.last_epoch)
             assert expected is None or again.consumed == sum(given_counts[since:update])
         optimizer.step()

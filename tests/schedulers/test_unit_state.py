@@ -11,7 +11,7 @@ from support.curves.descriptions import build, descriptions
 from support.examples import examples
 from support.numerics.oracle import Description
 from support.schedulers.counted import ROUTES, CountedRun, counts, units
-from support.schedulers.runs import advance, optimizer_with, rates_of, through_a_file
+from support.schedulers.runs import advance, lrs_of, optimizer_with, through_file
 from torch.optim.lr_scheduler import LambdaLR
 
 from plateau_jax import HoldBelow, PlateauCurve
@@ -74,7 +74,7 @@ def test_the_state_of_another_unit(
         saved.update(count) if saved_unit else advance(saved.optimizer, saved.part)
     run = CountedRun(kind, CURVE, unit, strict=not standing)
     advance(run.optimizer, run.part, 2) if unit is None else run.update(20)
-    state = through_a_file(saved.part.state_dict())
+    state = through_file(saved.part.state_dict())
     clock, updates = saved.part.clock, len(given_counts)
     if saved_unit != unit:
         _refused(
@@ -95,7 +95,7 @@ def test_the_state_of_another_unit(
     run.check(consumed, updates)
     # The next state is one of this unit.
     again = CountedRun(kind, CURVE, unit)
-    again.part.load_state_dict(through_a_file(run.part.state_dict()))
+    again.part.load_state_dict(through_file(run.part.state_dict()))
     again.check(consumed, updates)
 
 
@@ -108,19 +108,19 @@ def test_between_a_hold_and_a_unit() -> None:
     counted = lambda_lr(optimizer_with([0.5]), CURVE, unit=8, strict=False)
     with pytest.raises(ValueError, match="saved with"):
         counted.load_state_dict(held.state_dict(), strict=True)
-    counted.load_state_dict(through_a_file(held.state_dict()))
+    counted.load_state_dict(through_file(held.state_dict()))
     assert held.clock < 8
     assert (counted.clock, counted.consumed, counted.last_epoch) == (held.clock, held.clock * 8, 8)
     counted.optimizer.step()
     counted.step(count=400)
     for _ in range(2):  # what was loaded is saved, and loaded again
-        state = through_a_file(counted.state_dict())
+        state = through_file(counted.state_dict())
         held = lambda_lr(optimizer_with([0.5]), CURVE, hold=HoldBelow(0.5, 3))
         held.load_state_dict(state, strict=False)
         assert held.clock == counted.clock == held.last_epoch
         again = lambda_lr(optimizer_with([0.5]), CURVE, hold=HoldBelow(0.5, 3))
-        again.load_state_dict(through_a_file(held.state_dict()))
-        assert rates_of(again.optimizer) == rates_of(held.optimizer) == rates_of(counted.optimizer)
+        again.load_state_dict(through_file(held.state_dict()))
+        assert lrs_of(again.optimizer) == lrs_of(held.optimizer) == lrs_of(counted.optimizer)
 
 
 @kinds
@@ -132,7 +132,7 @@ def test_another_curve_is_asked_for_its_past_up_to_the_clock(
     old, new = build(description), build(other)
     saved, run = CountedRun(kind, old, unit), CountedRun(kind, new, unit)
     saved.update(consumed)
-    state = through_a_file(saved.part.state_dict())
+    state = through_file(saved.part.state_dict())
     if not new.same_until(old, consumed // unit):
         _refused(run, state, "saved under .* the curves differ from step")
         run.part.load_state_dict(state, strict=False)
@@ -170,9 +170,9 @@ def test_a_plain_lambda_lr_can_be_taken_over() -> None:
     plain = LambdaLR(optimizer, lambda step: 1.0)
     advance(optimizer, plain, 7)
     scheduler = lambda_lr(optimizer_with([0.5]), CURVE, unit=8)
-    scheduler.load_state_dict(through_a_file(plain.state_dict()), strict=False)
+    scheduler.load_state_dict(through_file(plain.state_dict()), strict=False)
     assert (scheduler.clock, scheduler.consumed, scheduler.last_epoch) == (7, 56, 7)
-    assert rates_of(scheduler.optimizer) == [0.5 * CURVE(7)]
+    assert lrs_of(scheduler.optimizer) == [0.5 * CURVE(7)]
 
 
 def test_a_saved_function_is_the_one_of_the_new_run() -> None:
@@ -180,7 +180,7 @@ def test_a_saved_function_is_the_one_of_the_new_run() -> None:
     saved = lambda_lr(optimizer_with([0.5]), CURVE, unit=8, count=lambda: 16)
     advance(saved.optimizer, saved)
     scheduler = lambda_lr(optimizer_with([0.5]), CURVE, unit=8, count=lambda: 80)
-    scheduler.load_state_dict(through_a_file(saved.state_dict()))
+    scheduler.load_state_dict(through_file(saved.state_dict()))
     advance(scheduler.optimizer, scheduler)
     assert (scheduler.consumed, scheduler.clock) == (96, 12)
 
@@ -203,4 +203,4 @@ def test_a_copy_asks_the_same_function() -> None:
         for other, again in copies:
             advance(other, again)
             assert (again.consumed, scheduler.consumed) == (32, 16)
-            assert rates_of(other) == [0.5 * CURVE(4)]
+            assert lrs_of(other) == [0.5 * CURVE(4)]

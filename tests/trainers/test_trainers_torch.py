@@ -4,7 +4,7 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
-from support.schedulers.runs import through_a_file
+from support.schedulers.runs import through_file
 from support.trainers import trainers
 from support.trainers.trainers import (
     CURVE,
@@ -101,7 +101,7 @@ def used_and_resumed(build):
     used = whole.train(0, 12)
     before = interrupted.train(0, 5)
     for part, state in zip(
-        resumed.parts, through_a_file([part.state_dict() for part in interrupted.parts]), strict=True
+        resumed.parts, through_file([part.state_dict() for part in interrupted.parts]), strict=True
     ):
         part.load_state_dict(state)
     assert before + resumed.train(5, 12) == used

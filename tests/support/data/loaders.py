@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 from hypothesis import strategies as st
-from support.training.training import through_a_file
+from support.training.training import through_file
 from torch import Tensor
 
 from torch_bridge import make_loader, prefetch
@@ -79,7 +79,7 @@ def saved_after(feed: Any, count: int, see_end: bool = False) -> Any:
             next(batches)
     if see_end:
         assert next(batches, None) is None
-    return through_a_file(feed.state_dict())
+    return through_file(feed.state_dict())
 
 
 def check_resume(

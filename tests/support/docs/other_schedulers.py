@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from support.docs import published
 from support.docs.pages import ROOT, sections
 from support.jax.jax_cases import product
-from support.schedulers.runs import advance, rates_of
+from support.schedulers.runs import advance, lrs_of
 from torch.optim import SGD
 from torch.optim.lr_scheduler import LRScheduler
 
@@ -102,7 +102,7 @@ def run(code: str, settings: Settings, steps: int) -> tuple[dict[str, Any], Rate
         return made, np.array([scheduler(step) for step in range(steps)])
     rates: list[float] = []
     for _ in range(steps):
-        rates += rates_of(optimizer)
+        rates += lrs_of(optimizer)
         advance(optimizer, scheduler)
     return made, np.array(rates)
 
@@ -127,12 +127,12 @@ def run_counted(
             there.append(rate(used + count))
         else:
             there.append(rate(used))
-        here += rates_of(optimizer)
+        here += lrs_of(optimizer)
         optimizer.step()
         used += count
         if not pair.of_olmo:
             scheduler.step(count=count)
-    return there, here, rates_of(optimizer)
+    return there, here, lrs_of(optimizer)
 
 
 def _uncompiled(curve: Curve, peak: float) -> Callable[[NDArray[Any]], Rates]:

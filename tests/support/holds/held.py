@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from support.curves.descriptions import build
 from support.holds.hold_cases import rules
 from support.holds.hold_oracle import clocks
-from support.schedulers.runs import optimizer_with, rates_of, through_a_file
+from support.schedulers.runs import lrs_of, optimizer_with, through_file
 from torch import Tensor, nn
 
 from plateau_jax import Curve, HoldBelow, HoldUntilFlat, StagedCurve
@@ -72,10 +72,10 @@ class HeldRun:
         assert self.scheduler.clock == clock
         assert self.scheduler.last_epoch == updates
         wanted = [float(np.float32(rate)) * self.curve(clock) for rate in (0.1, 0.7)]
-        assert rates_of(self.optimizer) == self.scheduler.get_last_lr() == wanted
+        assert lrs_of(self.optimizer) == self.scheduler.get_last_lr() == wanted
 
     def by_file(self) -> None:
-        saved = through_a_file([self.optimizer.state_dict(), self.scheduler.state_dict()])
+        saved = through_file([self.optimizer.state_dict(), self.scheduler.state_dict()])
         self.optimizer = self.build()
         self.scheduler = lambda_lr(self.optimizer, self.curve, hold=self.hold, **self.options)
         self.optimizer.load_state_dict(saved[0])
@@ -88,7 +88,7 @@ class HeldRun:
         self.scheduler.load_state_dict(saved)
 
     def into_itself_later(self) -> None:
-        saved = through_a_file([self.optimizer.state_dict(), self.scheduler.state_dict()])
+        saved = through_file([self.optimizer.state_dict(), self.scheduler.state_dict()])
         for metric in (0.1, 0.7, 0.7, float("nan")):
             self.update(metric)
         self.optimizer.load_state_dict(saved[0])

@@ -11,7 +11,7 @@ import torch
 from hypothesis import assume
 from hypothesis import strategies as st
 from support.curves.strategies import SMALLEST_NORMAL, magnitudes
-from support.schedulers.runs import optimizer_with, rates_of, through_a_file
+from support.schedulers.runs import lrs_of, optimizer_with, through_file
 
 from plateau_jax import Curve
 from torch_bridge import follow, lambda_lr
@@ -80,7 +80,7 @@ class CountedRun:
 
     def values(self) -> list[float]:
         if self.kind == "scheduler":
-            return rates_of(self.optimizer)
+            return lrs_of(self.optimizer)
         return [group["weight_decay"] for group in self.optimizer.param_groups]
 
     def wanted(self, clock: int) -> list[float]:
@@ -99,13 +99,13 @@ class CountedRun:
         return str((self.part.state_dict(), groups))
 
     def by_file(self) -> None:
-        saved = through_a_file([self.optimizer.state_dict(), self.part.state_dict()])
+        saved = through_file([self.optimizer.state_dict(), self.part.state_dict()])
         self.start()
         self.optimizer.load_state_dict(saved[0])
         self.part.load_state_dict(saved[1])
 
     def by_file_optimizer_last(self) -> None:
-        saved = through_a_file([self.optimizer.state_dict(), self.part.state_dict()])
+        saved = through_file([self.optimizer.state_dict(), self.part.state_dict()])
         self.start()
         self.part.load_state_dict(saved[1])
         self.optimizer.load_state_dict(saved[0])
@@ -113,7 +113,7 @@ class CountedRun:
     def by_file_built_after_loading(self) -> None:
         # A new follower takes the loaded values as its bases at first, and refuses those that are too small.
         assume(all(value == 0 or value >= SMALLEST_NORMAL for value in self.values()))
-        saved = through_a_file([self.optimizer.state_dict(), self.part.state_dict()])
+        saved = through_file([self.optimizer.state_dict(), self.part.state_dict()])
         self.start(saved[0])
         self.part.load_state_dict(saved[1])
 
@@ -123,7 +123,7 @@ class CountedRun:
         self.part.load_state_dict(saved)
 
     def into_itself_later(self) -> None:
-        saved = through_a_file([self.optimizer.state_dict(), self.part.state_dict()])
+        saved = through_file([self.optimizer.state_dict(), self.part.state_dict()])
         for count in (3, 0, 2**20):
             self.update(count)
         self.optimizer.load_state_dict(saved[0])

@@ -47,11 +47,11 @@ def advance(optimizer: Optimizer, scheduler: LRScheduler, steps: int = 1) -> Non
         scheduler.step()
 
 
-def rates_of(optimizer: Optimizer) -> list[float]:
+def lrs_of(optimizer: Optimizer) -> list[float]:
     return [float(group["lr"]) for group in optimizer.param_groups]
 
 
-def through_a_file(state: Any) -> Any:
+def through_file(state: Any) -> Any:
     file = io.BytesIO()
     torch.save(state, file)
     file.seek(0)
@@ -78,34 +78,34 @@ class Run:
         advance(self.optimizer, self.scheduler, steps)
 
     def by_state_dict_into_the_optimizer_first(self) -> None:
-        saved = through_a_file([self.optimizer.state_dict(), self.scheduler.state_dict()])
+        saved = through_file([self.optimizer.state_dict(), self.scheduler.state_dict()])
         self.optimizer = self.fresh()
         self.optimizer.load_state_dict(saved[0])
         self.scheduler = lambda_lr(self.optimizer, self.curves)
         self.scheduler.load_state_dict(saved[1])
 
     def by_state_dict_into_the_scheduler_last(self) -> None:
-        saved = through_a_file([self.optimizer.state_dict(), self.scheduler.state_dict()])
+        saved = through_file([self.optimizer.state_dict(), self.scheduler.state_dict()])
         self.optimizer = self.fresh()
         self.scheduler = lambda_lr(self.optimizer, self.curves)
         self.optimizer.load_state_dict(saved[0])
         self.scheduler.load_state_dict(saved[1])
 
     def by_state_dict_into_the_scheduler_first(self) -> None:
-        saved = through_a_file([self.optimizer.state_dict(), self.scheduler.state_dict()])
+        saved = through_file([self.optimizer.state_dict(), self.scheduler.state_dict()])
         self.optimizer = self.fresh()
         self.scheduler = lambda_lr(self.optimizer, self.curves)
         self.scheduler.load_state_dict(saved[1])
         self.optimizer.load_state_dict(saved[0])
 
     def by_state_dict_of_the_scheduler_alone(self) -> None:
-        saved = through_a_file(self.scheduler.state_dict())
+        saved = through_file(self.scheduler.state_dict())
         self.optimizer = self.fresh()
         self.scheduler = lambda_lr(self.optimizer, self.curves)
         self.scheduler.load_state_dict(saved)
 
     def by_state_dict_into_itself_later(self) -> None:
-        saved = through_a_file([self.optimizer.state_dict(), self.scheduler.state_dict()])
+        saved = through_file([self.optimizer.state_dict(), self.scheduler.state_dict()])
         self.advance(5)
         self.optimizer.load_state_dict(saved[0])
         self.scheduler.load_state_dict(saved[1])
@@ -116,14 +116,14 @@ class Run:
         self.scheduler = lambda_lr(self.optimizer, self.curves, last_epoch=step - 1)
 
     def by_last_epoch_into_the_optimizer_first(self) -> None:
-        saved = through_a_file(self.optimizer.state_dict())
+        saved = through_file(self.optimizer.state_dict())
         step = self.scheduler.last_epoch
         self.optimizer = self.fresh()
         self.optimizer.load_state_dict(saved)
         self.scheduler = lambda_lr(self.optimizer, self.curves, last_epoch=step - 1)
 
     def by_last_epoch_into_the_optimizer_last(self) -> None:
-        saved = through_a_file(self.optimizer.state_dict())
+        saved = through_file(self.optimizer.state_dict())
         self.by_last_epoch()
         self.optimizer.load_state_dict(saved)
 
@@ -139,7 +139,7 @@ class Run:
 ROUTES = [name for name in vars(Run) if name.startswith("by_")]
 
 
-def expected_rates(run: Run, rates: Sequence[float], step: int) -> list[float]:
+def expected_lrs(run: Run, rates: Sequence[float], step: int) -> list[float]:
     """The rates at a step, from the curve; rounded where a narrow tensor holds them."""
     exact = [
         float(np.float32(rate)) * float(curve(step)) for rate, curve in zip(rates, run.curves, strict=True)

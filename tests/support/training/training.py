@@ -190,7 +190,7 @@ def by_hand(
     return results
 
 
-def rates_of(step: TrainStep, applied: int) -> np.ndarray:
+def lrs_of(step: TrainStep, applied: int) -> np.ndarray:
     """The rates of each group after so many updates, from their definition."""
     return np.array(
         [CURVE(applied) * np.float32(group["initial_lr"]) for group in step.optimizer.param_groups]
@@ -222,7 +222,7 @@ def contents(step: TrainStep) -> dict[str, Any]:
     return state
 
 
-def through_a_file(state: Any) -> Any:
+def through_file(state: Any) -> Any:
     file = io.BytesIO()
     torch.save(state, file)
     file.seek(0)
@@ -244,7 +244,7 @@ def check_resumed(
     state = kept = None
     for at in sorted(stops):
         assert same(train(step, updates[done:at]), results[done:at])
-        state = through_a_file(step.state_dict())
+        state = through_file(step.state_dict())
         kept = copy.deepcopy(state)
         seed(99)
         step, done = build(), at

@@ -14,9 +14,9 @@ from support.training.training import (
     OPTIMIZERS,
     Net,
     batches,
+    lrs_of,
     mean_loss,
     optimizer_of,
-    rates_of,
     same,
     skip_patterns,
     spoiled,
@@ -97,7 +97,7 @@ def test_an_optimizer_that_is_no_longer_fused_goes_on_at_the_rate_of_the_curve()
     step.optimizer.load_state_dict(state)
     for applied, batch in enumerate(data[6:], 6):
         step(spoiled(batch))
-        result, expected = step(batch), rates_of(step, applied).tolist()
+        result, expected = step(batch), lrs_of(step, applied).tolist()
         assert result.applied == applied + 1
         assert result.lr.tolist() == expected
         assert [np.float32(float(group["lr"])) for group in step.optimizer.param_groups] == expected

@@ -12,7 +12,7 @@ from support.training.training import (
     optimizer_of,
     same,
     step_of,
-    through_a_file,
+    through_file,
     train,
 )
 
@@ -31,7 +31,7 @@ def test_another_peak_from_the_next_update_on(name: str) -> None:
     assert found.lr.item() == torch.tensor(CURVE(3) * 0.25).item()
     assert step.optimizer.param_groups[0]["initial_lr"] == 0.25
     other = step_of(name)
-    other.load_state_dict(through_a_file(step.state_dict()))
+    other.load_state_dict(through_file(step.state_dict()))
     assert same(train(other, data[4:]), train(step, data[4:]))
 
 
@@ -83,7 +83,7 @@ def test_a_decayed_rate_is_not_taken_as_the_peak(kind: Any, loaded: bool) -> Non
         mean_loss(model, batch).backward()
         optimizer.step()
     if loaded:
-        state = through_a_file(optimizer.state_dict())
+        state = through_file(optimizer.state_dict())
         optimizer = kind(model.parameters(), lr=0.01)
         optimizer.load_state_dict(state)
     with pytest.raises(ValueError, match=r'initial_updates = 3, but param_groups\[0\].*"initial_lr"'):

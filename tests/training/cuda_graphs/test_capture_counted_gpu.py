@@ -12,7 +12,7 @@ from support.training.cuda_graphs.gpu import (
     no_waiting,
     on_gpu,
 )
-from support.training.training import CURVE, batches, pair_loss, same, spoiled, through_a_file, train
+from support.training.training import CURVE, batches, pair_loss, same, spoiled, through_file, train
 from torch import Tensor
 
 from torch_bridge.training.clock import clock
@@ -50,7 +50,7 @@ def test_updates_count_what_they_consumed(
         assert [int(result.consumed) for result in results] == [consumed] * 2
         if number == 18:
             for step in steps:
-                step.load_state_dict(through_a_file(step.state_dict()))
+                step.load_state_dict(through_file(step.state_dict()))
     assert len(graphs_of(steps[0]).captured) == 1
     assert_same_state(*steps)
 

@@ -17,7 +17,7 @@ from support.training.cuda_graphs.gpu import (
     no_waiting,
     on_gpu,
 )
-from support.training.training import CURVE, Net, batches, mean_loss, same, spoiled, through_a_file, train
+from support.training.training import CURVE, Net, batches, mean_loss, same, spoiled, through_file, train
 
 from plateau_jax import HoldBelow, StagedCurve
 from torch_bridge import TrainStep, follow
@@ -60,7 +60,7 @@ def test_captured_through_skips_and_states(name: str, hold: Any) -> None:
         if number == 20:
             assert len(graphs_of(steps[0]).captured) == 1
             for step in steps:
-                step.load_state_dict(through_a_file(step.state_dict()))
+                step.load_state_dict(through_file(step.state_dict()))
     assert len(graphs_of(steps[0]).captured) == 1
     assert_same_state(*steps)
     assert steps[0].state_dict()["clock"] < steps[0].state_dict()["applied"]

@@ -18,7 +18,7 @@ from support.training.training import (
     pair_loss,
     same,
     spoiled,
-    through_a_file,
+    through_file,
     train,
 )
 from torch import nn
@@ -99,7 +99,7 @@ def test_another_peak(name: str) -> None:
             assert results[0].lr.item() == torch.tensor(CURVE(number) * peak).item()
         if number == 15:
             for step in steps:
-                step.load_state_dict(through_a_file(step.state_dict()))
+                step.load_state_dict(through_file(step.state_dict()))
     assert len(graphs_of(steps[0]).captured) == 1
     assert_same_state(*steps)
 

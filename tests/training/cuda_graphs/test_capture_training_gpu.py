@@ -24,7 +24,7 @@ from support.training.training import (
     pair_loss,
     same,
     spoiled,
-    through_a_file,
+    through_file,
 )
 from torch import Tensor, nn
 
@@ -67,7 +67,7 @@ class _Run:
         assert same(captured, eager)
 
     def save(self) -> None:
-        self.states = [through_a_file(step.state_dict()) for step in self.steps]
+        self.states = [through_file(step.state_dict()) for step in self.steps]
         assert same(*self.states)
 
     def load(self) -> None:
@@ -128,7 +128,7 @@ def test_several_optimizers() -> None:
         assert same(captured(batch), eager(batch))
         if number == 12:
             for step in (captured, eager):
-                step.load_state_dict(through_a_file(step.state_dict()))
+                step.load_state_dict(through_file(step.state_dict()))
     assert len(graphs_of(captured).captured) == 1
     assert_same_state(captured, eager)
     captured.optimizers[1].param_groups[0]["fused"] = False

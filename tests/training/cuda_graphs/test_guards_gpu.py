@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 from support.training.cuda_graphs.gpu import assert_same_state, captured_and_eager, graphs_of, on_gpu
-from support.training.training import Batch, Net, batches, mean_loss, same, through_a_file, train
+from support.training.training import Batch, Net, batches, mean_loss, same, through_file, train
 from torch import Tensor, nn
 
 pytestmark = pytest.mark.gpu
@@ -52,9 +52,9 @@ _CHANGES: dict[str, Any] = {
     "a rate that is another tensor": _set("lr", torch.tensor(0.3)),
     "no states": lambda step: step.optimizer.state.clear(),
     "a state fewer": lambda step: step.optimizer.state.popitem(),
-    "the step's state": lambda step: step.load_state_dict(through_a_file(step.state_dict())),
+    "the step's state": lambda step: step.load_state_dict(through_file(step.state_dict())),
     "the optimizer's state": lambda step: step.optimizer.load_state_dict(step.optimizer.state_dict()),
-    "the model's state": lambda step: step.model.load_state_dict(through_a_file(step.model.state_dict())),
+    "the model's state": lambda step: step.model.load_state_dict(through_file(step.model.state_dict())),
 }
 
 

@@ -12,9 +12,9 @@ from support.training.training import (
     CURVE,
     Net,
     batches,
+    lrs_of,
     mean_loss,
     optimizer_of,
-    rates_of,
     same,
     step_of,
     train,
@@ -63,7 +63,7 @@ def test_the_optimizer_inside_is_stepped(wrap: Any, name: str) -> None:
         result = step(batch)
         assert same(result, reference(batch))
         used = [float(group["lr"]) for group in optimizer.param_groups]
-        assert same(torch.tensor(used), torch.from_numpy(rates_of(step, number)))
+        assert same(torch.tensor(used), torch.from_numpy(lrs_of(step, number)))
     assert same(list(model.parameters()), list(reference.model.parameters()))
     if name == "adamw":
         assert reads_of(lambda: step(data[0])) == 0

@@ -27,7 +27,7 @@ from support.training.training import (
     set_loss_scale,
     spoiled,
     step_of,
-    through_a_file,
+    through_file,
     train,
 )
 from torch import nn
@@ -82,7 +82,7 @@ def test_with_an_fp16_scale_that_was_found() -> None:
     set_loss_scale(step, 2.0**30, 7)
     *_, data = train(step, batches(20)), batches(20)
     assert step.state_dict()["skipped"] > 0
-    other.load_state_dict(through_a_file(step.state_dict()))
+    other.load_state_dict(through_file(step.state_dict()))
     assert same(train(step, data), train(other, data))
 
 
@@ -213,7 +213,7 @@ def test_all_at_once_in_the_middle_of_an_epoch(name: str) -> None:
     done = 0
     for at in (0, 1, 5, 6, 11):  # an epoch has eleven batches: five updates and a half
         assert same(run(step, feed, at - done), results[done:at]), at
-        state = through_a_file({"step": step.state_dict(), "feed": feed.state_dict()})
+        state = through_file({"step": step.state_dict(), "feed": feed.state_dict()})
         step, feed = build(77)
         step.load_state_dict(state["step"])
         feed.load_state_dict(state["feed"])

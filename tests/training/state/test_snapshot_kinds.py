@@ -16,7 +16,7 @@ from support.training.training import (
     same,
     seeded,
     step_of,
-    through_a_file,
+    through_file,
     train,
 )
 from torch import Tensor, nn
@@ -189,7 +189,7 @@ def test_how_an_optimizer_computes_is_its_own(one: str, other: dict[str, Any]) -
             model = Net()
             steps.append(TrainStep(model, kind(model.parameters(), **each), mean_loss, CURVE))
         train(steps[0], data[:2])
-        steps[1].load_state_dict(through_a_file(steps[0].state_dict()))
+        steps[1].load_state_dict(through_file(steps[0].state_dict()))
         for name in ("fused", "foreach"):
             assert steps[1].optimizer.param_groups[0][name] == loading.get(name)
         after, expected = train(steps[1], data[2:]), train(steps[0], data[2:])

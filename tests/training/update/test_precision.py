@@ -10,10 +10,10 @@ from support.training.training import (
     Net,
     batches,
     device_pair_loss,
+    lrs_of,
     mean_loss,
     optimizer_of,
     pair_loss,
-    rates_of,
     same,
     set_loss_scale,
     spoiled,
@@ -160,5 +160,5 @@ def test_another_default_dtype(name: str, precision: str) -> None:
     assert step.model.first.weight.dtype == torch.float64
     for applied, batch in enumerate(batches(5)):
         result = step(batch)
-        assert same(result.lr, torch.from_numpy(rates_of(step, applied)))
+        assert same(result.lr, torch.from_numpy(lrs_of(step, applied)))
         assert result.applied == applied + 1
