@@ -145,7 +145,7 @@ def test_both_blocks_give_the_same_rates_whatever_the_batches(pair, plan, draw):
 def test_the_momentum_is_that_of_one_cycle(plan):
     assume(plan["warmup"] > 1)
     (there,) = [pair.there for pair in pairs() if pair.heading == "OneCycleLR"]
-    page = next(section for section in sections(PAGE) if section.heading == "From a curve to rates")
+    page = next(section for section in sections(PAGE) if section.heading == "From a curve to learning rates")
     (here,) = [block.code for block in page.blocks if "follow(" in block.code]
     found = []
     for code, stepped in (there, "scheduler"), (here, "momentum"):

@@ -29,7 +29,7 @@ from torch_bridge import lambda_lr
 
 pytestmark = pytest.mark.slow
 
-SEVERAL, SEQUENTIAL = "Plain PyTorch, several optimizers", "Plain PyTorch, beside torch's own schedulers"
+SEVERAL, SEQUENTIAL = "Plain PyTorch, several optimizers", "Plain PyTorch, combined with torch's schedulers"
 LINEAR = PlateauCurve(200, warmup_steps=20, decay_shape="linear")
 LATER = PlateauCurve(160, warmup_steps=20, plateaus=[(0, 60)], init_lr_ratio=0.1)
 
