@@ -215,7 +215,7 @@ def _write_picture(curves: list[Curve], peak: np.float32, path: Path) -> None:
     try:
         from matplotlib.figure import Figure  # optional
     except ModuleNotFoundError as error:
-        raise optional_packages.missing("--plot", error, "plot") from None
+        raise optional_packages.missing_package_error("--plot", error, "plot") from None
 
     figure: Any = Figure(figsize=(8, 4), layout="constrained")
     plots.plot(curves, peak_value=float(peak), ax=figure.subplots())

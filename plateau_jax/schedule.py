@@ -17,10 +17,10 @@ from plateau_jax.curves.curve import Curve, checked
 from plateau_jax.curves.plateau_curve import PlateauCurve
 from plateau_jax.numerics import fixed_point
 from plateau_jax.numerics.arithmetic import DecodedSegments, Operations
-from plateau_jax.numerics.segments import Segments, joined
+from plateau_jax.numerics.segments import Segments, decode_table
 from plateau_jax.validation import checks
 from plateau_jax.validation.checks import MAX_STEP
-from plateau_jax.validation.curve_warning import silent
+from plateau_jax.validation.curve_warning import suppress_warnings
 
 
 def multiplier(segments: Segments, step: Any) -> jax.Array:
@@ -92,7 +92,7 @@ def optax_schedule(curve: Curve, peak_value: Any) -> Callable[[Any], jax.Array]:
     curve = checked("curve", curve)
     peak = _peak(peak_value)
     # Decoded once, in NumPy: a constant of the program, which every trace finds finished.
-    table = curve._numbers
+    table = curve._decoded
 
     @jax.jit
     def rate(step: Any, peak: Any) -> jax.Array:
@@ -149,7 +149,7 @@ def cosine_plateau_schedule(
     end = checks.ratio_to_peak("end_value", end_value, peak_value)
     init = checks.ratio_to_peak("init_value", init_value, peak_value)
     curve = PlateauCurve(decay_steps, warmup_steps=warmup_steps, plateaus=plateaus, init_lr_ratio=init)
-    with silent():  # already warned about plateaus; `end` is a ratio, not a learning rate
+    with suppress_warnings():  # already warned about plateaus; `end` is a ratio, not a learning rate
         curve = replace(curve, min_lr_ratio=end)
     return optax_schedule(curve, peak_value)
 
@@ -209,4 +209,4 @@ def _evaluate_in_integers(decode: Callable[..., DecodedSegments], step: Any, *wo
 
 @jax.jit
 def _multiplier(segments: Segments, step: Any) -> jax.Array:
-    return _evaluate(step, partial(joined, _JAX), segments)
+    return _evaluate(step, partial(decode_table, _JAX), segments)

@@ -159,7 +159,7 @@ def test_a_missing_module_of_an_installed_package_is_named(absent, imports, aske
 @pytest.mark.parametrize("name", ["jax", "jaxlib", None])
 def test_an_error_that_no_install_would_mend_is_kept(name):
     error = ModuleNotFoundError("jax requires jaxlib to be installed", name=name)
-    assert optional_packages.missing("optax_schedule", error, "jax") is error
+    assert optional_packages.missing_package_error("optax_schedule", error, "jax") is error
 
 
 def test_a_module_that_was_put_in_place_by_hand_is_installed(monkeypatch):

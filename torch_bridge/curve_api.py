@@ -7,9 +7,9 @@ from plateau_jax.numerics.arithmetic import Operations
 from plateau_jax.numerics.arithmetic import multiply as multiply_levels
 from plateau_jax.numerics.fixed_point import CHUNK
 from plateau_jax.numerics.fixed_point import evaluate as evaluate_table
-from plateau_jax.numerics.segments import joined as decode_table
+from plateau_jax.numerics.segments import decode_table
 from plateau_jax.validation import checks, lazy_names
-from plateau_jax.validation.curve_warning import at_this_line, silent, warn
+from plateau_jax.validation.curve_warning import suppress_warnings, warn, warner_at_this_line
 
 __all__ = [
     "CHUNK",
@@ -20,7 +20,6 @@ __all__ = [
     "Rule",
     "Segments",
     "StagedCurve",
-    "at_this_line",
     "checks",
     "decide",
     "decode_table",
@@ -28,8 +27,9 @@ __all__ = [
     "lazy_names",
     "multiply_levels",
     "rules_of",
-    "silent",
     "stack",
     "start",
+    "suppress_warnings",
     "warn",
+    "warner_at_this_line",
 ]

@@ -118,7 +118,7 @@ def _name(name: Any) -> str:
 def _curve(place: object, curve: Any) -> Curve:
     if not isinstance(curve, Curve):
         raise TypeError(
-            f"curves[{place!r}] = {checks.shown(curve)} must be a Curve: write compare(curve, other) or "
+            f"curves[{place!r}] = {checks.short_repr(curve)} must be a Curve: write compare(curve, other) or "
             "compare({'name': curve, ...})"
         )
     return curve

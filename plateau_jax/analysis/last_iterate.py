@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plateau_jax.curves.curve import Curve, checked
-from plateau_jax.numerics.exact_segments import visible
+from plateau_jax.numerics.exact_segments import nonempty_segments
 from plateau_jax.validation import checks
 
 _Floats = NDArray[np.float64]
@@ -84,7 +84,7 @@ def outlook(curve: Curve) -> Outlook:
     rates = np.asarray(curve(middles), np.float64)
     lengths, rates = lengths[rates > 0].astype(np.float64), rates[rates > 0]
     if not len(rates):
-        raise ValueError(f"curve = {checks.shown(curve)} has no positive rate")
+        raise ValueError(f"curve = {checks.short_repr(curve)} has no positive rate")
     sums, squares = _from_the_end(rates * lengths), _from_the_end(rates**2 * lengths)
     if lengths.max() == 1:
         within = _terms(rates, sums, squares)
@@ -103,7 +103,7 @@ def _parts(curve: Curve) -> tuple[_Steps, _Steps]:
     """
     if curve.total_steps <= MOST_PARTS:
         return np.ones(curve.total_steps, np.int64), np.arange(curve.total_steps)
-    segments = [(row, after - row.begin) for row, after in visible(curve.rows) if after is not None]
+    segments = [(row, after - row.begin) for row, after in nonempty_segments(curve.rows) if after is not None]
     moving = [length for row, length in segments if not row.holds]
     each, per_step = MOST_PARTS / 2 / max(1, len(moving)), MOST_PARTS / 2 / max(1, sum(moving))
     begins = list[_Steps]()

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from plateau_jax.numerics.exact_segments import ExactSegment, visible
+from plateau_jax.numerics.exact_segments import ExactSegment, nonempty_segments
 from plateau_jax.validation import checks
 from plateau_jax.validation.checks import MAX_STEP
 
@@ -35,7 +35,7 @@ def weights(rows: Sequence[ExactSegment], evaluate: Evaluate, steps: Any) -> NDA
 
 
 def _checked(steps: Any) -> list[int]:
-    if not checks.ordered(steps):
+    if not checks.is_ordered(steps):
         raise TypeError(f"steps = {reprlib.repr(steps)} must be a sequence of integers")
     found = [checks.at_least(f"steps[{index}]", step, 0) for index, step in enumerate(steps)]
     if len(found) < 2:
@@ -50,7 +50,7 @@ def _checked(steps: Any) -> list[int]:
 
 def _pieces(rows: Sequence[ExactSegment], first: int, after: int) -> Iterator[tuple[int, int]]:
     """The first step of each segment between the two, and the one after its last."""
-    for row, end in visible(rows):
+    for row, end in nonempty_segments(rows):
         piece = max(first, row.begin), after if end is None else min(after, end)
         if piece[0] < piece[1]:
             yield piece

@@ -68,12 +68,12 @@ class Curve(ABC):
     @cached_property
     def segments(self) -> Segments:
         """The curve as a table of read-only int32 arrays, a row a segment."""
-        return segments.table(self.rows)
+        return segments.encode_table(self.rows)
 
     @cached_property
-    def _numbers(self) -> DecodedSegments:
+    def _decoded(self) -> DecodedSegments:
         """The table's columns with their words joined."""
-        return segments.joined(NUMPY, self.segments)
+        return segments.decode_table(NUMPY, self.segments)
 
     @cached_property
     def flat_starts(self) -> tuple[int, ...]:
@@ -83,7 +83,7 @@ class Curve(ABC):
     @cached_property
     def _python_rows(self) -> tuple[list[int], list[DecodedSegments]]:
         """The first step of each row, and each row, as Python numbers."""
-        return segments.python_rows(self._numbers)
+        return segments.python_rows(self._decoded)
 
     @overload
     def __call__(self, step: int | np.integer[Any]) -> float: ...
@@ -109,7 +109,7 @@ class Curve(ABC):
         steps = checks.steps(step)
         if isinstance(step, int | np.integer):
             return self(int(steps))
-        return fixed_point.evaluate_many(self._numbers, steps)[()]
+        return fixed_point.evaluate_many(self._decoded, steps)[()]
 
     def cooldown(self, at: int, steps: int, *, to: float = 0.0, shape: str = "1-sqrt") -> "Curve":
         """This curve before step `at`; from there on it goes to the level `to` within `steps` steps.
@@ -274,7 +274,7 @@ class Curve(ABC):
         return None
 
     def _level(self, step: int) -> levels.Level:
-        return exact_segments.row_at(self.rows, step).at(step)
+        return exact_segments.segment_at(self.rows, step).at(step)
 
     def describe(self) -> str:
         """A readable table of the segments that are not empty: steps, kind, and level at both ends.
@@ -383,12 +383,12 @@ class _Attributes(dict[str, Any]):
         pass
 
 
-_FOLLOWING = {"rows", "depth", "total_steps", "segments", "flat_starts", "_numbers", "_python_rows"}
+_FOLLOWING = {"rows", "depth", "total_steps", "segments", "flat_starts", "_decoded", "_python_rows"}
 """The attributes that `_freeze` sets beside the arguments, and that are computed from them."""
 
 
 def checked(name: str, value: Any) -> Curve:
     """The value, which must be a curve."""
     if not isinstance(value, Curve):
-        raise TypeError(f"{name} = {checks.shown(value)} must be a Curve")
+        raise TypeError(f"{name} = {checks.short_repr(value)} must be a Curve")
     return value

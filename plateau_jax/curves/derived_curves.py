@@ -6,7 +6,7 @@ from plateau_jax.curves.curve import Curve, checked
 from plateau_jax.curves.serialization import MAX_DEPTH, kind
 from plateau_jax.numerics import levels, shapes
 from plateau_jax.numerics.exact import as_written, nearest_float32
-from plateau_jax.numerics.exact_segments import ExactSegment, hold, row_at
+from plateau_jax.numerics.exact_segments import ExactSegment, flat_segment, segment_at
 from plateau_jax.validation import checks
 from plateau_jax.validation.checks import MAX_STEP
 
@@ -30,14 +30,14 @@ class Cooldown(Curve):
         if at + steps > MAX_STEP:
             raise ValueError(f"at + steps = {at + steps} must be at most 2**31 - 1 = {MAX_STEP}")
         to = checks.ratio("to", self.to)
-        shape = shapes.checked("shape", self.shape, shapes.WORDS, shapes.FORMULAS)
-        start, end = row_at(curve.rows, at).at(at), as_written(to)
+        shape = shapes.canonical_shape("shape", self.shape, shapes.WORDS, shapes.FORMULAS)
+        start, end = segment_at(curve.rows, at).at(at), as_written(to)
         if levels.are_equal(start, end):
             start = end
         elif levels.is_above(end, start):
             level = nearest_float32(levels.fixed224(start))
             raise ValueError(f"to = {to!r} must not lie above the level at step {at}, {level}")
-        if reason := levels.undefined(shape, "cooldown", start, end, zero="to 0"):
+        if reason := levels.why_undefined(shape, "cooldown", start, end, zero="to 0"):
             raise ValueError(reason)
         self._freeze(
             [
@@ -46,7 +46,7 @@ class Cooldown(Curve):
                 *(row._replace(begin=min(row.begin, at)) for row in curve.rows[:-1]),
                 curve.rows[-1]._replace(begin=min(curve.total_steps, at), kind="hold"),
                 ExactSegment("cooldown", at, steps, start, end, shape),
-                hold("end", at + steps, 0, end),
+                flat_segment("end", at + steps, 0, end),
             ],
             depth=_deeper(curve),
             at=at,
@@ -83,7 +83,7 @@ class Then(Curve):
             raise ValueError(
                 f"total_steps = {first} + {other.total_steps} must be at most 2**31 - 1 = {MAX_STEP}"
             )
-        rows = [*curve.rows[:-1], *(row.moved(first, as_written(scale)) for row in other.rows)]
+        rows = [*curve.rows[:-1], *(row.shifted(first, as_written(scale)) for row in other.rows)]
         self._freeze(rows, depth=_deeper(curve, other), scale=scale)
 
     def _phrases(self) -> list[str]:

@@ -12,7 +12,7 @@ from plateau_jax.curves.plateaus import percentages, placed, seldom_meant, step_
 from plateau_jax.curves.serialization import kind
 from plateau_jax.numerics import shapes
 from plateau_jax.numerics.exact import as_written
-from plateau_jax.numerics.exact_segments import ExactSegment, hold
+from plateau_jax.numerics.exact_segments import ExactSegment, flat_segment
 from plateau_jax.numerics.levels import Level, between
 from plateau_jax.validation.checks import integer, one_of, positive_int, ratio
 from plateau_jax.validation.curve_warning import warn
@@ -143,7 +143,9 @@ class PlateauCurve(Curve):
         warmup_shape = one_of(
             "warmup_shape", self.warmup_shape, get_args(WarmupShape), hints.steps(self.warmup_shape)
         )
-        decay_shape = shapes.checked("decay_shape", self.decay_shape, tuple(shapes.SHARES), shapes.POWERS)
+        decay_shape = shapes.canonical_shape(
+            "decay_shape", self.decay_shape, tuple(shapes.SHARES), shapes.POWERS
+        )
         rows = _rows(
             total,
             warmup,
@@ -215,7 +217,7 @@ def _rows(
         elapsed += first - begin
         next_level = between(decay_shape, peak, min_level, Fraction(elapsed, decaying))
         yield ExactSegment("decay", begin, first - begin, level, next_level, decay_shape)
-        yield hold("plateau", first, length, next_level)
+        yield flat_segment("plateau", first, length, next_level)
         begin, level = first + length, next_level
     yield ExactSegment("decay", begin, total_steps - begin, level, min_level, decay_shape)
-    yield hold("end", total_steps, 0, min_level)
+    yield flat_segment("end", total_steps, 0, min_level)

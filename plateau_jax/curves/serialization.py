@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from typing import Any, TypeVar, cast
 
-from plateau_jax.validation.curve_warning import silent
+from plateau_jax.validation.curve_warning import suppress_warnings
 
 MAX_DEPTH = 64
 """How deep cooldowns and continuations may be nested."""
@@ -141,7 +141,7 @@ def made(cls: type[Any], values: Mapping[str, Any]) -> Any:
     `__init__` is not called: that of a derived class may take other arguments than the fields.
     """
     curve = _with_values(cls, values)
-    with silent():
+    with suppress_warnings():
         curve.__post_init__()
     return curve
 
@@ -152,7 +152,7 @@ def copied(cls: type[Any], values: Mapping[str, Any]) -> Any:
     The `__post_init__` of a derived class is not called: it has run, and may change a field each time.
     """
     curve = _with_values(cls, values)
-    with silent():
+    with suppress_warnings():
         _kind_of(cls).cls.__post_init__(curve)
     return curve
 

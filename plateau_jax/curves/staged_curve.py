@@ -9,8 +9,8 @@ from plateau_jax.curves.curve import Curve
 from plateau_jax.curves.serialization import kind
 from plateau_jax.numerics import levels, shapes
 from plateau_jax.numerics.exact import as_written
-from plateau_jax.numerics.exact_segments import ExactSegment, hold
-from plateau_jax.validation.checks import MAX_STEP, at_least, ordered, ratio, shown
+from plateau_jax.numerics.exact_segments import ExactSegment, flat_segment
+from plateau_jax.validation.checks import MAX_STEP, at_least, is_ordered, ratio, short_repr
 from plateau_jax.validation.curve_warning import warn
 
 
@@ -87,7 +87,7 @@ class StagedCurve(Curve):
     start: float = 0.0
 
     def __post_init__(self) -> None:
-        if not ordered(self.stages):
+        if not is_ordered(self.stages):
             raise TypeError(f"stages = {self.stages!r} must be a sequence of stages (steps, to, shape)")
         stages = tuple(_stage(f"stages[{index}]", stage) for index, stage in enumerate(self.stages))
         start = ratio("start", self.start)
@@ -107,14 +107,14 @@ class StagedCurve(Curve):
 
 
 def _stage(label: str, value: Any) -> Stage:
-    label = f"{label} = {shown(value)}"
-    if not ordered(value) or not 1 <= len(items := tuple(value)) <= 3:
+    label = f"{label} = {short_repr(value)}"
+    if not is_ordered(value) or not 1 <= len(items := tuple(value)) <= 3:
         raise TypeError(f"{label} must be a stage (steps, to, shape), of which to and shape may be left out")
     stage = Stage(*items)
     return Stage(
         at_least(f"{label}: steps", stage.steps, 0),
         None if stage.to is None else ratio(f"{label}: to", stage.to),
-        shapes.checked(f"{label}: shape", stage.shape, shapes.WORDS, shapes.FORMULAS),
+        shapes.canonical_shape(f"{label}: shape", stage.shape, shapes.WORDS, shapes.FORMULAS),
     )
 
 
@@ -125,15 +125,15 @@ def _rows(stages: Sequence[Stage], start: Fraction) -> Iterator[ExactSegment]:
     for index, (steps, to, shape) in enumerate(stages):
         target = level if to is None else as_written(to)
         if to is None:
-            yield hold("hold", begin, steps, level)
+            yield flat_segment("hold", begin, steps, level)
         elif steps == 0:
-            yield hold("jump", begin, 0, target)
+            yield flat_segment("jump", begin, 0, target)
         else:
-            if reason := levels.undefined(shape, "stage", level, target):
+            if reason := levels.why_undefined(shape, "stage", level, target):
                 raise ValueError(f"stages[{index}]: {reason}")
             yield ExactSegment("stage", begin, steps, level, target, shape)
         begin, level = begin + steps, target
-    yield hold("end", begin, 0, level)
+    yield flat_segment("end", begin, 0, level)
 
 
 def _phrase(stage: Stage | tuple[Any, ...]) -> str:

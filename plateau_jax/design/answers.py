@@ -18,7 +18,7 @@ from plateau_jax.curves.plateau_curve import PlateauCurve
 from plateau_jax.design import source
 from plateau_jax.design.handles import handles_of
 from plateau_jax.drawing.sampling import spans, steps_to_draw
-from plateau_jax.numerics.exact_segments import described
+from plateau_jax.numerics.exact_segments import describe_segments
 from plateau_jax.validation import checks
 from plateau_jax.validation.curve_warning import CurveWarning
 
@@ -61,7 +61,7 @@ def shown(question: Mapping[str, Any]) -> dict[str, Any]:
     if len(steps) > _MOST_POINTS:
         steps = steps[np.linspace(0, len(steps) - 1, _MOST_POINTS).astype(np.int64)]
     arguments = curve.to_dict()
-    segments = described(curve.rows, rate)
+    segments = describe_segments(curve.rows, rate)
     handles = handles_of(curve, peak)
     return {
         "curve": arguments,

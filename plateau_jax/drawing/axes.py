@@ -20,7 +20,7 @@ def draw(curves: Sequence[Drawn], peak_value: float, ax: Any) -> Any:
         try:
             import matplotlib.pyplot as plt  # optional; and Axes that are given need no backend
         except ModuleNotFoundError as error:
-            raise optional_packages.missing("plot", error, "plot") from None
+            raise optional_packages.missing_package_error("plot", error, "plot") from None
         ax = plt.gca()
     named = [*_shade(ax, curves[0].rows)] if len(curves) == 1 and not ax.lines else []
     for curve, label, style in zip(curves, labels(curves), cycle(_STYLES), strict=False):

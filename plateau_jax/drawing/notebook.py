@@ -5,7 +5,7 @@ from html import escape
 from typing import Any
 
 from plateau_jax.drawing.sampling import FILLS, OPACITY, spans, steps_to_draw
-from plateau_jax.numerics.exact_segments import ExactSegment, described
+from plateau_jax.numerics.exact_segments import ExactSegment, describe_segments
 
 _WIDTH, _HEIGHT, _LEFT, _TOP = 620, 180, 50, 10
 _MOST_ROWS = 200
@@ -30,7 +30,7 @@ def html(rows: Sequence[ExactSegment], values_at: Callable[[Any], Any], name: st
     """
     return (
         f"<div>{_svg(rows, values_at, name)}{_legend(rows)}"
-        f"<div><code>{escape(_short(description))}</code></div>{table(described(rows))}</div>"
+        f"<div><code>{escape(_short(description))}</code></div>{table(describe_segments(rows))}</div>"
     )
 
 

@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from plateau_jax.numerics.exact_segments import ExactSegment, visible
+from plateau_jax.numerics.exact_segments import ExactSegment, nonempty_segments
 from plateau_jax.numerics.levels import is_above
-from plateau_jax.numerics.shapes import formula
+from plateau_jax.numerics.shapes import parse_formula
 
 FILLS = {"warmup": "#f59e0b", "plateau": "#10b981"}
 """The colour of each kind of span; OPACITY lets the background, white or dark, shine through."""
@@ -43,7 +43,7 @@ def labels(curves: Sequence[Drawn]) -> list[str]:
 def steps_to_draw(rows: Sequence[ExactSegment]) -> np.ndarray:
     """Both sides of every border, where a curve may jump, and enough steps between for a smooth line."""
     found = [np.linspace(0, rows[-1].begin, 1001)]
-    segments = list(visible(rows))
+    segments = list(nonempty_segments(rows))
     # Closer together at both ends: a square root is steep at its start, a rising exponential at its end. A
     # power may be so steep that it needs steps at every order of magnitude.
     shares = (1 - np.cos(np.linspace(0, np.pi, max(50, 3000 // len(segments))))) / 2
@@ -51,7 +51,7 @@ def steps_to_draw(rows: Sequence[ExactSegment]) -> np.ndarray:
         if after is not None:
             last = after - 1
             found += [row.begin + shares * (last - row.begin)]
-            if formula(row.shape) and last > row.begin:
+            if parse_formula(row.shape) and last > row.begin:
                 near = np.geomspace(1, last - row.begin, 200)
                 found += [row.begin + near, last - near]
     return np.unique(np.concatenate(found).astype(np.int64))
@@ -59,7 +59,7 @@ def steps_to_draw(rows: Sequence[ExactSegment]) -> np.ndarray:
 
 def spans(rows: Sequence[ExactSegment]) -> Iterator[tuple[str, int, int]]:
     """(what it is, first step, first step after it) of each warmup and plateau."""
-    for row, after in visible(rows):
+    for row, after in nonempty_segments(rows):
         if after is None:
             return
         if row.kind == "warmup" or (row.begin == 0 and is_above(row.end, row.start)):

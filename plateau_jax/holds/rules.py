@@ -165,14 +165,14 @@ def rules_of(hold: Any, curve: Curve) -> tuple[Rule, ...]:
     rules: tuple[Any, ...] = tuple(cast("Any", hold)) if isinstance(hold, list | tuple) else (hold,)
     if not all(isinstance(rule, Rule) for rule in rules):
         raise TypeError(
-            f"hold = {checks.shown(hold)} must be a HoldUntilFlat, a HoldBelow, or a list of them"
+            f"hold = {checks.short_repr(hold)} must be a HoldUntilFlat, a HoldBelow, or a list of them"
         )
     if not rules:
         raise ValueError("hold is an empty list; write None for no rule")
     for rule in rules:
         if isinstance(rule, HoldUntilFlat) and not curve.flat_starts:
             raise ValueError(
-                f"{rule!r} needs a flat part to hold at, and {checks.shown(curve)} has none: "
+                f"{rule!r} needs a flat part to hold at, and {checks.short_repr(curve)} has none: "
                 "add plateaus=[(start %, duration %)], or to a StagedCurve a stage (steps,)"
             )
     return rules

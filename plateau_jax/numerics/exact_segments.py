@@ -32,18 +32,18 @@ class ExactSegment(NamedTuple):
             return self.start
         return between(self.shape, self.start, self.end, Fraction(step - self.begin, self.length))
 
-    def moved(self, steps: int, scale: Fraction) -> "ExactSegment":
+    def shifted(self, steps: int, scale: Fraction) -> "ExactSegment":
         """The segment so many steps later, with its levels times `scale`."""
         levels = scaled(self.start, scale), scaled(self.end, scale)
         return ExactSegment(self.kind, self.begin + steps, self.length, *levels, self.shape)
 
 
-def hold(kind: str, begin: int, length: int, level: Level) -> ExactSegment:
+def flat_segment(kind: str, begin: int, length: int, level: Level) -> ExactSegment:
     """A segment at one level."""
     return ExactSegment(kind, begin, length, level, level, None)
 
 
-def visible(rows: Sequence[ExactSegment]) -> Iterator[tuple[ExactSegment, int | None]]:
+def nonempty_segments(rows: Sequence[ExactSegment]) -> Iterator[tuple[ExactSegment, int | None]]:
     """Each segment that is not empty, with the first step after it; None after the last."""
     for row, after in pairwise(rows):
         if row.begin < after.begin:
@@ -51,7 +51,7 @@ def visible(rows: Sequence[ExactSegment]) -> Iterator[tuple[ExactSegment, int | 
     yield rows[-1], None
 
 
-def described(
+def describe_segments(
     rows: Sequence[ExactSegment], peak: np.float32 | None = None
 ) -> list[tuple[str, str, str, str, str]]:
     """The segments in words: a header, and a line for each segment that is not empty.
@@ -60,7 +60,7 @@ def described(
     """
     start, end = ("from", "to") if peak is None else ("rate from", "rate to")
     found = [("first step", "last step", "kind", start, end)]
-    for row, after in visible(rows):
+    for row, after in nonempty_segments(rows):
         kind = row.kind if row.shape is None else f"{row.shape} {row.kind}"
         last = "…" if after is None else str(after - 1)
         ends = row.start, row.start if after is None else row.at(after)
@@ -75,8 +75,8 @@ def _shown(level: Level, peak: np.float32 | None) -> str:
 
 
 def as_text(rows: Sequence[ExactSegment], peak: np.float32 | None = None) -> str:
-    """The table of `described`, in columns."""
-    table = described(rows, peak)
+    """The table of `describe_segments`, in columns."""
+    table = describe_segments(rows, peak)
     width = max(13, *(len(what) for _, _, what, _, _ in table))
     return "\n".join(
         f"{first:>10} {last:>10}  {what:{width}} {start:>11} {end:>11}"
@@ -84,7 +84,7 @@ def as_text(rows: Sequence[ExactSegment], peak: np.float32 | None = None) -> str
     )
 
 
-def row_at(rows: Sequence[ExactSegment], step: int) -> ExactSegment:
+def segment_at(rows: Sequence[ExactSegment], step: int) -> ExactSegment:
     """The segment that a step lies in."""
     return next(row for row in reversed(rows) if row.begin <= step)
 
@@ -92,7 +92,7 @@ def row_at(rows: Sequence[ExactSegment], step: int) -> ExactSegment:
 def flat_starts(rows: Sequence[ExactSegment]) -> Iterator[int]:
     """The first step of each maximal run of segments at one level; the last segment, the end, is left out."""
     level: Level | None = None
-    for row, after in visible(rows):
+    for row, after in nonempty_segments(rows):
         if after is None:
             return
         if row.holds and row.start != level:
@@ -120,7 +120,7 @@ def _pieces(rows: Sequence[ExactSegment]) -> Iterator[tuple[int, Level | ExactSe
     from the next step on.
     """
     last: Level | ExactSegment | None = None
-    for row, after in visible(rows):
+    for row, after in nonempty_segments(rows):
         pieces: list[tuple[int, Level | ExactSegment]] = [(row.begin, row.start)]
         if not row.holds and row.begin + 1 != after:
             pieces.append((row.begin + 1, row._replace(kind="")))

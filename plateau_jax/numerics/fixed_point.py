@@ -32,7 +32,7 @@ def evaluate(xp: Operations, table: DecodedSegments, step: Any, first: Any = 0) 
 
     Args:
         xp: The operations of the framework. In JAX 64-bit integers must be on.
-        table: The columns of one curve, from `segments.joined`, of shape (rows,); or of several, of shape
+        table: The columns of one curve, from `decode_table`, of shape (rows,); or of several, of shape
             (curves, rows).
         step: int32 or int64 in [0, 2³¹), of any shape; for several curves of shape (curves, steps).
         first: For several curves, the index of the first row of each, of shape (curves, 1).

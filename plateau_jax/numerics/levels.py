@@ -10,7 +10,7 @@ from fractions import Fraction
 from functools import cached_property, lru_cache
 
 from plateau_jax.numerics import exact
-from plateau_jax.numerics.shapes import INVERSE_POWER, POWER_FROM_END, SHARES, Formula, formula
+from plateau_jax.numerics.shapes import INVERSE_POWER, POWER_FROM_END, SHARES, Formula, parse_formula
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Between:
     @cached_property
     def digits(self) -> Decimal:
         start, end = digits(self.start), digits(self.end)
-        if found := formula(self.shape):
+        if found := parse_formula(self.shape):
             return _at(found, start, end, self.x)
         if self.shape == "exponential":
             return exact.geometric_mean(start, end, self.x)
@@ -95,7 +95,7 @@ def between(shape: str, start: Level, end: Level, x: Fraction) -> Level:
     if shape == "exponential":
         factor = exact.rational_root(end / start, x.denominator)
         return Between(shape, start, end, x) if factor is None else start * factor**x.numerator
-    found = formula(shape)
+    found = parse_formula(shape)
     if found and found.name == INVERSE_POWER:
         level = _rational_inverse_power(found.power, start, end, x)
         return Between(shape, start, end, x) if level is None else level
@@ -110,7 +110,7 @@ def scaled(level: Level, factor: Fraction) -> Level:
     return Between(level.shape, scaled(level.start, factor), scaled(level.end, factor), level.x)
 
 
-def undefined(shape: str, kind: str, start: Level, end: Level, *, zero: str = "from or to 0") -> str:
+def why_undefined(shape: str, kind: str, start: Level, end: Level, *, zero: str = "from or to 0") -> str:
     """Why a shape does not go from one level to the other; empty where it does.
 
     Args:
@@ -120,7 +120,7 @@ def undefined(shape: str, kind: str, start: Level, end: Level, *, zero: str = "f
         end: The level at its end.
         zero: Which of the levels may be 0, in words.
     """
-    found = formula(shape)
+    found = parse_formula(shape)
     if shape != "exponential" and (found is None or found.name != INVERSE_POWER):
         return ""
     what = f"{'an' if shape == 'exponential' else 'a'} {shape} {kind}"
@@ -163,7 +163,7 @@ def _rational_inverse_power(power: Fraction, start: Fraction, end: Fraction, x: 
 
 
 def _rational_share(shape: str, x: Fraction) -> Fraction | None:
-    if found := formula(shape):
+    if found := parse_formula(shape):
         if found.name == POWER_FROM_END:
             left = _rational_power(1 - x, found.power)
             return None if left is None else 1 - left

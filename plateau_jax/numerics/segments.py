@@ -13,7 +13,7 @@ import numpy as np
 from plateau_jax.numerics import exact, levels
 from plateau_jax.numerics.arithmetic import FIXED_BITS, LIMB, LIMB_BITS, DecodedSegments, Operations
 from plateau_jax.numerics.exact_segments import ExactSegment
-from plateau_jax.numerics.shapes import INVERSE_POWER, POWER_FROM_END, POWER_FROM_START, SHARES, formula
+from plateau_jax.numerics.shapes import INVERSE_POWER, POWER_FROM_END, POWER_FROM_START, SHARES, parse_formula
 from plateau_jax.validation import checks
 
 INVERSE_BITS = FIXED_BITS + LIMB_BITS
@@ -127,10 +127,10 @@ _COLUMNS_OF_SHAPES = {
 """The columns that a shape needs besides those of a straight line; a formula by its name."""
 
 
-def table(rows: Sequence[ExactSegment]) -> Segments:
+def encode_table(rows: Sequence[ExactSegment]) -> Segments:
     """The rows as int32 columns."""
     # By the shapes that were described, of flat rows too: when a level changes, no column comes or goes.
-    shapes = {found.name if (found := formula(row.shape)) else row.shape for row in rows}
+    shapes = {found.name if (found := parse_formula(row.shape)) else row.shape for row in rows}
     needed = {name for shape in shapes if shape for name in _COLUMNS_OF_SHAPES.get(shape, ())}
     words = list(map(_words, rows))
     columns = {name: [row.get(name, 0) for row in words] for name in sorted(needed.union(words[0]))}
@@ -148,9 +148,9 @@ def _words(row: ExactSegment) -> dict[str, int]:
     low, high = -(-min(first, last) >> _DROP), max(first, last) >> _DROP
     moves = row.length > 0 and not row.holds and low <= high
     inverse = (1 << INVERSE_BITS) // row.length if moves else 0
-    inverse_high, inverse_middle = split(inverse >> LIMB_BITS)
-    start_high, start_low = split(high if first >= last else low)
-    end_high, end_low = split(low if first >= last else high)
+    inverse_high, inverse_middle = split_words(inverse >> LIMB_BITS)
+    start_high, start_low = split_words(high if first >= last else low)
+    end_high, end_low = split_words(low if first >= last else high)
     return {
         "begin": row.begin,
         "length": row.length if moves else 0,
@@ -172,7 +172,7 @@ def _words_of_shape(row: ExactSegment) -> dict[str, int]:
     if row.shape == "exponential":
         low, high = sorted((levels.digits(row.start), levels.digits(row.end)))
         return dict(zip(_RATE, _limbs(exact.log2_ratio(high, low), 4, length), strict=True))
-    found = formula(row.shape)
+    found = parse_formula(row.shape)
     if found is None:
         return dict.fromkeys(_COLUMNS_OF_SHAPES.get(row.shape or "", ()), 1)
     name, power = found
@@ -197,18 +197,18 @@ def _limbs(number: Fraction, count: int, length: int = 1, bits: int = INVERSE_BI
     return tuple((value >> (LIMB_BITS * place)) & LIMB for place in reversed(range(count)))
 
 
-def split(value: int) -> tuple[int, int]:
+def split_words(value: int) -> tuple[int, int]:
     """An int64 as two int32: the high word and the low one."""
     low = value & _WORD
     return value >> _WORD_BITS, low - ((1 << _WORD_BITS) if low >> (_WORD_BITS - 1) else 0)
 
 
-def join(xp: Operations, high: Any, low: Any) -> Any:
-    """Arrays of words as int64: `split` backwards."""
+def join_words(xp: Operations, high: Any, low: Any) -> Any:
+    """Arrays of words as int64: `split_words` backwards."""
     return (xp.int64(high) << _WORD_BITS) | (xp.int64(low) & _WORD)
 
 
-def joined(xp: Operations, table: Segments) -> DecodedSegments:
+def decode_table(xp: Operations, table: Segments) -> DecodedSegments:
     """The numbers that a table's words stand for; 64-bit integers must be on."""
 
     def wide(column: Any) -> Any:
@@ -217,10 +217,10 @@ def joined(xp: Operations, table: Segments) -> DecodedSegments:
     return DecodedSegments(
         begin=table.begin,
         length=table.length,
-        inverse_high=join(xp, table.inverse_high, table.inverse_middle),
+        inverse_high=join_words(xp, table.inverse_high, table.inverse_middle),
         inverse_low=xp.int64(table.inverse_low),
-        start=join(xp, table.start_high, table.start_low),
-        end=join(xp, table.end_high, table.end_low),
+        start=join_words(xp, table.start_high, table.start_low),
+        end=join_words(xp, table.end_high, table.end_low),
         level=table.start_float32.view(xp.float32),
         shapes=table.shapes,
         **{name: wide(getattr(table, name)) for name in _RATE},
@@ -279,12 +279,12 @@ def stack(curves: Iterable[Any]) -> Segments:
     array([[  0,   0, 100, 100, 100],
            [  0,   0,  50,  80, 100]], dtype=int32)
     """
-    if not checks.ordered(curves):
-        raise TypeError(f"curves = {checks.shown(curves)} must be several Curves, in order")
+    if not checks.is_ordered(curves):
+        raise TypeError(f"curves = {checks.short_repr(curves)} must be several Curves, in order")
     curves = list(curves)
     for curve in curves:
         if not isinstance(getattr(curve, "segments", None), Segments):
-            raise TypeError(f"curves holds {checks.shown(curve)}; it must hold Curves")
+            raise TypeError(f"curves holds {checks.short_repr(curve)}; it must hold Curves")
     tables: list[dict[str, Any]] = [curve.segments.columns() for curve in curves]
     if not tables:
         raise ValueError("curves is empty; stack needs at least one Curve")

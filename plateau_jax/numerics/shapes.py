@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from plateau_jax.numerics import exact
 from plateau_jax.numerics.arithmetic import FIXED_BITS, LIMB_BITS, ONE, DecodedSegments, Operations, ratio
-from plateau_jax.validation.checks import shown
+from plateau_jax.validation.checks import short_repr
 
 
 def _sine_coefficients(count: int) -> tuple[int, ...]:
@@ -143,7 +143,7 @@ class Formula(NamedTuple):
 
 
 @cache
-def formula(shape: str | None) -> Formula | None:
+def parse_formula(shape: str | None) -> Formula | None:
     """The formula that a checked shape is; None for a shape that is a word."""
     for name, (begin, *_) in _FORMULAS.items():
         if shape is not None and (found := re.match(begin, shape)):
@@ -151,7 +151,7 @@ def formula(shape: str | None) -> Formula | None:
     return None
 
 
-def checked(label: str, value: Any, words: tuple[str, ...], formulas: tuple[str, ...]) -> str:
+def canonical_shape(label: str, value: Any, words: tuple[str, ...], formulas: tuple[str, ...]) -> str:
     """The shape, one of `words` or `formulas`, with one spelling for each value of P.
 
     "1-x^0.50" becomes "1-x^0.5", which is "1-sqrt"; "1-x^1" and "(1-x)^1" are "linear". Equal shapes are one
@@ -162,10 +162,12 @@ def checked(label: str, value: Any, words: tuple[str, ...], formulas: tuple[str,
             return intern(words[words.index(value)])
         for name in formulas:
             if found := re.match(_FORMULAS[name][0], value):
-                return intern(_spelt(name, _power(f"{label} = {shown(value)}", name, value[found.end() :])))
+                return intern(
+                    _spelt(name, _power(f"{label} = {short_repr(value)}", name, value[found.end() :]))
+                )
     known = ", ".join(map(repr, (*words, *formulas)))
     raise ValueError(
-        f"{label} = {shown(value)} must be one of {known}, with a decimal for P, such as '1-x^2'"
+        f"{label} = {short_repr(value)} must be one of {known}, with a decimal for P, such as '1-x^2'"
     )
 
 

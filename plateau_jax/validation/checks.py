@@ -90,20 +90,22 @@ def ratio(name: str, value: Any) -> int | float:
 def one_of(name: str, value: Any, choices: tuple[_Choice, ...], advice: str = "") -> _Choice:
     if not isinstance(value, str) or value not in choices:
         advice = advice and f"; {advice}"
-        raise ValueError(f"{name} = {shown(value)} must be one of {', '.join(map(repr, choices))}{advice}")
+        raise ValueError(
+            f"{name} = {short_repr(value)} must be one of {', '.join(map(repr, choices))}{advice}"
+        )
     return choices[choices.index(value)]
 
 
 def pairs(name: str, value: Any, meaning: str) -> list[tuple[str, Any, Any]]:
     """(name of the pair, first, second) for each; `meaning` says what a pair is."""
-    if not ordered(value):
+    if not is_ordered(value):
         raise TypeError(f"{name} = {value!r} must be a sequence of pairs {meaning}")
     value = list(value)
     found: list[tuple[str, Any, Any]] = []
     for index, pair in enumerate(value):
         label = f"{name}[{index}] = {pair!r}"
         try:
-            if not ordered(pair):
+            if not is_ordered(pair):
                 raise TypeError
             first, second = pair
         except (TypeError, ValueError):
@@ -123,13 +125,13 @@ def _as_pairs(name: str, values: list[Any]) -> str:
     return f": did you mean {name}={reprlib.repr(list(zip(numbers[::2], numbers[1::2], strict=True)))}"
 
 
-def shown(value: Any) -> str:
+def short_repr(value: Any) -> str:
     """The value as an error shows it: what is long is cut."""
     text = repr(value)
     return text if len(text) <= 200 else f"{text[:197]}..."
 
 
-def ordered(value: Any) -> bool:
+def is_ordered(value: Any) -> bool:
     """Whether the value has items in an order that the user can have meant."""
     if getattr(value, "ndim", 1) == 0:  # an array of no dimensions counts as `Iterable` too
         return False

@@ -50,7 +50,7 @@ def _is_inside(frame: FrameType) -> bool:
 
 
 @contextmanager
-def silent() -> Generator[None]:
+def suppress_warnings() -> Generator[None]:
     """No warnings inside: for curves that were constructed before, such as copies and saved states."""
     token = _silent.set(True)
     try:
@@ -59,7 +59,7 @@ def silent() -> Generator[None]:
         _silent.reset(token)
 
 
-def at_this_line() -> Callable[[str], None]:
+def warner_at_this_line() -> Callable[[str], None]:
     """What `warn` does, from another thread: its warning points at the line where this was called."""
     frame = sys._getframe(1)
     while frame.f_back is not None and _is_inside(frame):

@@ -32,12 +32,12 @@ def attach(
         if name not in modules:
             for other in _PACKAGES:
                 if name in _modules_of(other):
-                    raise optional_packages.elsewhere(package, name, other)
+                    raise optional_packages.wrong_package_error(package, name, other)
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         try:
             value = getattr(import_module(modules[name]), name)
         except ModuleNotFoundError as error:
-            raise optional_packages.missing(name, error, extra) from None
+            raise optional_packages.missing_package_error(name, error, extra) from None
         setattr(sys.modules[package], name, value)  # the next look-up does not come here
         return value
 

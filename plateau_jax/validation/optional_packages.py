@@ -21,7 +21,7 @@ def are_installed(*packages: str) -> bool:
     )
 
 
-def missing(name: str, error: ModuleNotFoundError, extra: str) -> ModuleNotFoundError:
+def missing_package_error(name: str, error: ModuleNotFoundError, extra: str) -> ModuleNotFoundError:
     """What to raise where `name` could not be imported: advice, if a package of the extra is not installed.
 
     Any other error is returned as it is. A module that is missing inside of an installed package, for
@@ -33,7 +33,7 @@ def missing(name: str, error: ModuleNotFoundError, extra: str) -> ModuleNotFound
     return ModuleNotFoundError(f"{name} needs {package}: pip install 'plateau-jax[{extra}]'", name=package)
 
 
-def elsewhere(module: str, name: str, package: str) -> ImportError:
+def wrong_package_error(module: str, name: str, package: str) -> ImportError:
     """What to raise where a module is asked for a public name of another package.
 
     It is no AttributeError: `from module import name` would replace its message by Python's own.

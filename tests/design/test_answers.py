@@ -16,7 +16,7 @@ from support.curves.descriptions import build, descriptions
 from plateau_jax import Curve, CurveWarning, PlateauCurve, Stage, StagedCurve, compare
 from plateau_jax.design.answers import opened, outlooks, parsed, rates, shown
 from plateau_jax.design.handles import MOST, Handle, handles_of
-from plateau_jax.numerics.exact_segments import described
+from plateau_jax.numerics.exact_segments import describe_segments
 
 PEAK = 3e-4
 STABLE = PlateauCurve(300, warmup_steps=30, plateaus=[(0, 70)], min_lr_ratio=0.1)
@@ -300,8 +300,9 @@ def test_what_is_left_out_of_a_long_curve_is_said():
     answer = ask(curve)
     assert len(answer["segments"]) < 400
     assert [message.split()[:2] for message in answer["advice"]] == [["The", "table"], ["The", "picture"]]
-    assert f"of {len(described(curve.rows))} segments" not in answer["advice"][0]  # the heads are no segment
-    assert f"of {len(described(curve.rows)) - 1} segments" in answer["advice"][0]
+    lines = len(describe_segments(curve.rows))
+    assert f"of {lines} segments" not in answer["advice"][0]  # the header is not a segment
+    assert f"of {lines - 1} segments" in answer["advice"][0]
 
 
 @given(st.floats(0, 1, exclude_min=True), st.floats(1e-37, 1e38))

@@ -143,8 +143,8 @@ def test_a_step_is_evaluated_alike_alone_and_among_others(case):
     description, steps = case
     curve = build(description)
     steps = np.maximum(steps, 0).astype(np.int32)
-    together = fixed_point.evaluate(NUMPY, curve._numbers, steps)
-    alone = [fixed_point.evaluate(NUMPY, curve._numbers, step)[0] for step in steps[:, None]]
+    together = fixed_point.evaluate(NUMPY, curve._decoded, steps)
+    alone = [fixed_point.evaluate(NUMPY, curve._decoded, step)[0] for step in steps[:, None]]
     assert together.dtype == np.float32
     np.testing.assert_array_equal(together, np.array(alone))
     np.testing.assert_array_equal(together, curve(steps))

@@ -13,7 +13,7 @@ from support.numerics.oracle import Oracle, exactly, is_nearest_float32, power_o
 from plateau_jax import PlateauCurve, Segments, stack
 from plateau_jax.numerics import fixed_point
 from plateau_jax.numerics.arithmetic import NUMPY
-from plateau_jax.numerics.segments import join, joined, split
+from plateau_jax.numerics.segments import decode_table, join_words, split_words
 from plateau_jax.numerics.shapes import SHARES
 
 
@@ -60,7 +60,7 @@ def test_the_words_of_each_row(chosen):
             continue  # Far down a power neither 300 bits nor the 224 of a level tell all levels apart.
         moves = segment.length > 0 and low < high and int(high * 2**62) >= low * 2**62
         assert row.length == (segment.length if moves else 0)
-        inverse = _joined(row.inverse_high, row.inverse_middle) << 31 | row.inverse_low
+        inverse = _joined_words(row.inverse_high, row.inverse_middle) << 31 | row.inverse_low
         assert inverse == (2**93 // segment.length if moves else 0)
         for name, is_here in row.shapes.items():
             assert is_here == (moves and curve.rows[index].shape == name)
@@ -72,7 +72,7 @@ def test_the_words_of_each_row(chosen):
             rate = (row.rate_whole * 2**31 + row.rate_high) * 2**62 + row.rate_middle * 2**31 + row.rate_low
             assert 0 <= power * 2**93 / segment.length - rate < 1
         assert is_nearest_float32(np.int32(row.start_float32).view(np.float32), segment.start)
-        start, end = _joined(row.start_high, row.start_low), _joined(row.end_high, row.end_low)
+        start, end = _joined_words(row.start_high, row.start_low), _joined_words(row.end_high, row.end_low)
         # One unit, and a little for the last of the 224 bits that a level is computed to.
         unit, least = exactly(Fraction(1, 2**62)), exactly(Fraction(1, 2**220))
         assert abs(start * unit - segment.start) < unit + least
@@ -84,11 +84,11 @@ def test_the_words_of_each_row(chosen):
 
 @given(st.integers(-(2**63), 2**63 - 1))
 def test_words_are_int32_and_join_to_what_was_split(value):
-    high, low = (np.array([word], np.int32) for word in split(value))
-    assert join(NUMPY, high, low).tolist() == [value] == [_joined(*split(value))]
+    high, low = (np.array([word], np.int32) for word in split_words(value))
+    assert join_words(NUMPY, high, low).tolist() == [value] == [_joined_words(*split_words(value))]
 
 
-def _joined(high, low):
+def _joined_words(high, low):
     return high << 32 | low & 0xFFFF_FFFF
 
 
@@ -102,7 +102,7 @@ def test_each_table_of_a_stack_is_its_curve(several, steps):
     steps = np.array(steps, np.int32)
     for index, curve in enumerate(curves):
         columns = {name: column[index] for name, column in stacked.columns().items()}
-        table = joined(NUMPY, Segments.of_columns(columns))
+        table = decode_table(NUMPY, Segments.of_columns(columns))
         np.testing.assert_array_equal(fixed_point.evaluate(NUMPY, table, steps), curve(steps))
 
 

@@ -18,7 +18,7 @@ from torch_bridge.checkpointing.missing_ranks import named_when_missing
 from torch_bridge.checkpointing.parts import Part, Snapshot
 from torch_bridge.checkpointing.reading import SavedCheckpoint
 from torch_bridge.checkpointing.writing import RankContent, Summary
-from torch_bridge.curve_api import at_this_line, checks
+from torch_bridge.curve_api import checks, warner_at_this_line
 from torch_bridge.distributed import processes
 from torch_bridge.distributed.processes import collective_call
 
@@ -114,7 +114,7 @@ class Checkpoints:
                     folders.partial(self.directory, called, main[0]).mkdir(parents=True)
             return called, list(parts_by_name), main
 
-        with _ordinary_mode(), named_when_missing("Checkpoints.save", at_this_line()):
+        with _ordinary_mode(), named_when_missing("Checkpoints.save", warner_at_this_line()):
             begun = collective_call(begin)
         _check_same([asked[:2] for asked in begun])
         called, _, main = begun[0]
@@ -243,7 +243,7 @@ class Checkpoints:
             parts.check_model(part, "into", into)
             return *merging.check(counts, weights), part
 
-        with named_when_missing("Checkpoints.merge", at_this_line()):
+        with named_when_missing("Checkpoints.merge", warner_at_this_line()):
             begun = collective_call(begin)
         for rank, asked in enumerate(begun):
             if asked != begun[0]:
@@ -275,7 +275,7 @@ class Checkpoints:
             return called, list(parts_by_name)
 
         call = f"Checkpoints.{'load' if kind is LoadingPart else 'load_model'}"
-        with named_when_missing(call, at_this_line()):
+        with named_when_missing(call, warner_at_this_line()):
             begun = collective_call(begin)
         _check_same(begun)
         called, names = begun[0]

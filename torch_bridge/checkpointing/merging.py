@@ -26,7 +26,7 @@ def check(counts: Any, weights: Any) -> tuple[list[int], list[float]]:
         TypeError, ValueError: As it says.
     """
     for name, value, items in (("counts", counts, "integers"), ("weights", weights, "numbers")):
-        if not checks.ordered(value):
+        if not checks.is_ordered(value):
             raise TypeError(f"{name} = {reprlib.repr(value)} must be a sequence of {items}")
     called = [checks.at_least(f"counts[{index}]", count, 0) for index, count in enumerate(counts)]
     shares = [float(checks.float32(f"weights[{index}]", weight)) for index, weight in enumerate(weights)]

@@ -109,7 +109,7 @@ def classes_of(model: nn.Module, blocks: Any) -> tuple[type[nn.Module], ...]:
         TypeError: Neither a module class nor a sequence of module classes.
         ValueError: No module of the model has one of the classes.
     """
-    if not isinstance(blocks, type) and not checks.ordered(blocks):
+    if not isinstance(blocks, type) and not checks.is_ordered(blocks):
         raise TypeError(f"blocks = {blocks!r} must be a class of modules, or several")
     classes: tuple[Any, ...] = (blocks,) if isinstance(blocks, type) else tuple(blocks)
     for kind in classes:

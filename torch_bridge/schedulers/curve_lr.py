@@ -335,7 +335,7 @@ def _rates_of_another_scheduler(
         return None
     rates = [float(checks.number(f"rates[{i}]", rate)) for i, rate in enumerate(state_dict["rates"])]
     if len(rates) != count or min(rates, default=0.0) < 0:
-        raise ValueError(f"state_dict has the rates {checks.shown(rates)} for {count} parameter groups")
+        raise ValueError(f"state_dict has the rates {checks.short_repr(rates)} for {count} parameter groups")
     waits = position.last_epoch < 0  # for its turn in a SequentialLR
     # A state of 0.1.0 has no `_last_lr`. Formats other than torch's may turn a list into a tuple.
     return None if not waits and rates == list(state_dict.get("_last_lr", ())) else rates

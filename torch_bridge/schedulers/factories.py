@@ -6,7 +6,7 @@ from typing import Any, overload
 
 from torch.optim import Optimizer
 
-from torch_bridge.curve_api import Curve, PlateauCurve, Rule, checks, silent
+from torch_bridge.curve_api import Curve, PlateauCurve, Rule, checks, suppress_warnings
 from torch_bridge.schedulers.curve_lr import CurveLR
 from torch_bridge.schedulers.held_curve_lr import HeldCurveLR
 from torch_bridge.schedulers.param_groups import peaks_of
@@ -192,7 +192,7 @@ def get_cosine_plateau_schedule_with_warmup(
         checks.ratio_to_peak("min_lr", peak if peak == floor else min_lr, peak)
         for peak in peaks_of(optimizer, last_epoch)
     ]
-    with silent():  # already warned about plateaus; these ratios are not learning rates
+    with suppress_warnings():  # already warned about plateaus; these ratios are not learning rates
         curves = [replace(curve, min_lr_ratio=ratio) for ratio in ratios]
     return lambda_lr(optimizer, curves, last_epoch, strict=strict)
 

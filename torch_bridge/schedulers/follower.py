@@ -154,7 +154,7 @@ class Follower(GroupCurves):
             key: Any = state_dict["key"]
             if (list(cast("Any", key)) if isinstance(key, tuple) else key) != self._key:
                 raise ValueError(
-                    f"state_dict is of {checks.shown(key)}, and this follower sets {self._key!r}"
+                    f"state_dict is of {checks.short_repr(key)}, and this follower sets {self._key!r}"
                 )
             checks.at_least("last_epoch", state_dict["last_epoch"], 0)
             position, bases = self._read(state_dict, "base_values", strict)

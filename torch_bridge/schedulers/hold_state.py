@@ -53,13 +53,13 @@ def load_hold_states(saved: Any, rules: Sequence[Rule], strict: bool, builder: s
     try:
         saved = [] if saved is None else saved
         if not isinstance(saved, list | tuple):
-            raise TypeError(f"hold = {checks.shown(saved)} must be a list")
+            raise TypeError(f"hold = {checks.short_repr(saved)} must be a list")
         items = cast("Sequence[Any]", saved)
         own, other = [rule.to_dict() for rule in rules], [item["rule"] for item in items]
         if own != other:
             raise ValueError(
-                f"state_dict was saved with hold = {checks.shown(other or None)}, but here it is "
-                f"{checks.shown(own or None)}; to keep the clock and drop what the rule remembers, "
+                f"state_dict was saved with hold = {checks.short_repr(other or None)}, but here it is "
+                f"{checks.short_repr(own or None)}; to keep the clock and drop what the rule remembers, "
                 f"{how_to_override(builder)}"
             )
         return tuple(_read(item["state"], start(rule)) for item, rule in zip(items, rules, strict=True))

@@ -12,7 +12,7 @@ from torch_bridge.curve_api import Curve, checks
 def groups_of(optimizer: Optimizer) -> list[dict[str, Any]]:
     """The parameter groups."""
     if not isinstance(optimizer, Optimizer):
-        raise TypeError(f"optimizer = {checks.shown(optimizer)} must be a torch.optim.Optimizer")
+        raise TypeError(f"optimizer = {checks.short_repr(optimizer)} must be a torch.optim.Optimizer")
     return optimizer.param_groups
 
 
@@ -32,7 +32,9 @@ def curves_of(optimizer: Optimizer, curve: Curve | Sequence[Curve]) -> list[Curv
     if isinstance(curve, Curve):
         return [curve] * count
     if not isinstance(curve, Sequence) or not all(isinstance(item, Curve) for item in curve):
-        raise TypeError(f"curve = {checks.shown(curve)} must be a Curve, or one for each parameter group")
+        raise TypeError(
+            f"curve = {checks.short_repr(curve)} must be a Curve, or one for each parameter group"
+        )
     if len(curve) != count:
         raise ValueError(f"curve has {len(curve)} curves; the optimizer has {count} parameter groups")
     return list(curve)
@@ -91,7 +93,7 @@ def peaks_per_group(peak: Any, count: int) -> list[float]:
     """The peaks that a user gives, one for all groups or one each, rounded to float32."""
     if isinstance(peak, Tensor) and peak.dim() > 0:
         peak = cast("list[float]", peak.tolist())
-    if not checks.ordered(peak):
+    if not checks.is_ordered(peak):
         return [base_value("peak", peak)] * count
     peaks = list(cast("Sequence[Any]", peak))
     if len(peaks) != count:

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from os import PathLike
 from typing import Any
 
-from torch_bridge.curve_api import Curve, checks, silent
+from torch_bridge.curve_api import Curve, checks, suppress_warnings
 
 
 @contextmanager
@@ -24,7 +24,7 @@ def refuse_path(state_dict: Any) -> None:
     """Refuse the path of a file in place of the state in it."""
     if isinstance(state_dict, str | bytes | PathLike):
         raise ValueError(
-            f"state_dict = {checks.shown(state_dict)} is a path, and not a state: load the file first, "
+            f"state_dict = {checks.short_repr(state_dict)} is a path, and not a state: load the file first, "
             "load_state_dict(torch.load(path, weights_only=True)). Checkpoints(folder).load(...) loads what "
             "Checkpoints saved"
         )
@@ -38,7 +38,7 @@ def read_curves(saved: Any, own: Sequence[Curve]) -> list[Curve]:
     saved = list(saved)
     if len(saved) != len(own):
         raise ValueError(f"state_dict has {len(saved)} curves for {len(own)} parameter groups")
-    with silent():
+    with suppress_warnings():
         return [_read_curve(type(curve), arguments) for curve, arguments in zip(own, saved, strict=True)]
 
 
@@ -68,7 +68,7 @@ def check_same_past(saved: Sequence[Curve], own: Sequence[Curve], clock: int, bu
         same = now.first_difference(before)
         if same is not None and clock > same:
             raise ValueError(
-                f"state_dict was saved under {checks.shown(before)} at step {clock}, but "
-                f"param_groups[{index}] now follows {checks.shown(now)}; the curves differ from step {same} "
-                f"on: resume with the old curve, or {how_to_override(builder)}"
+                f"state_dict was saved under {checks.short_repr(before)} at step {clock}, but "
+                f"param_groups[{index}] now follows {checks.short_repr(now)}; the curves differ from step "
+                f"{same} on: resume with the old curve, or {how_to_override(builder)}"
             )

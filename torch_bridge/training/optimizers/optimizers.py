@@ -150,7 +150,9 @@ def curves_by_group(optimizer: Any, optimizers: Sequence[Optimizer], curve: Any)
     entries: Sequence[Any] = [curve] * len(optimizers)
     if isinstance(optimizer, list | tuple) and not isinstance(curve, Curve):
         if not isinstance(curve, Sequence) or isinstance(curve, str):
-            raise TypeError(f"curve = {checks.shown(curve)} must be a Curve, or an entry for each optimizer")
+            raise TypeError(
+                f"curve = {checks.short_repr(curve)} must be a Curve, or an entry for each optimizer"
+            )
         entries = cast("Sequence[Any]", curve)
         if len(entries) != len(optimizers):
             raise ValueError(f"curve has {len(entries)} entries for {len(optimizers)} optimizers")

@@ -232,4 +232,6 @@ def _check_scalar(name: str, tensor: Tensor) -> None:
 
 
 def shown(value: Any) -> str:
-    return f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else checks.shown(value)
+    return (
+        f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else checks.short_repr(value)
+    )
