@@ -17,7 +17,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from support.refusals import refuses
-from support.training.training import CURVE, mean_loss, optimizer_of
+from support.training.models import mean_loss
+from support.training.optimizers import make_optimizer
+from support.training.steps import CURVE
 from support.trials import exhaust, rows
 from torch import Tensor, nn
 
@@ -139,7 +141,7 @@ def test_a_trial_is_five_updates_that_take_place(name: str, precision: Any) -> N
     def make_step() -> Any:
         passes.clear(), results.clear()
         model = nn.Linear(3, 2)
-        optimizer = optimizer_of(name, model)
+        optimizer = make_optimizer(name, model)
 
         def loss_fn(model: nn.Module, batch: Any) -> Tensor:
             states = any(
@@ -229,7 +231,9 @@ def test_the_callers_random_numbers_are_untouched() -> None:
 
     def make_step() -> TrainStep:
         model = nn.Sequential(nn.Linear(2, 2), nn.Dropout())
-        return TrainStep(model, optimizer_of("adamw", model), lambda model, batch: model(batch).mean(), CURVE)
+        return TrainStep(
+            model, make_optimizer("adamw", model), lambda model, batch: model(batch).mean(), CURVE
+        )
 
     torch.manual_seed(0), np.random.seed(0), random.seed(0)  # noqa: NPY002
     expected = draw()
@@ -248,7 +252,7 @@ def test_a_model_that_exists_already_is_refused(held: str) -> None:
         if held == "parameter":
             model = nn.Linear(3, 2)
             model.bias = kept[0].bias
-        return TrainStep(model, optimizer_of("adamw", model), mean_loss, CURVE)
+        return TrainStep(model, make_optimizer("adamw", model), mean_loss, CURVE)
 
     before = kept[0].bias.tolist()
     with pytest.raises(ValueError, match="build the model and its optimizer inside make_step"):

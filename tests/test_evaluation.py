@@ -9,8 +9,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from support.training.reads import reads_of
-from support.training.training import (
+from support.training.models import (
     Net,
     Recurrent,
     batches,
@@ -19,6 +18,7 @@ from support.training.training import (
     mean_loss,
     pair_loss,
 )
+from support.training.reads import reads_of
 from torch import nn
 
 from torch_bridge import evaluate

@@ -18,7 +18,7 @@ from support.evaluated import (
     evaluate_splits,
     named_loss,
 )
-from support.training.training import Net, Recurrent, batches, carried_loss, mean_loss
+from support.training.models import Net, Recurrent, batches, carried_loss, mean_loss
 from torch import nn
 
 from torch_bridge import evaluate

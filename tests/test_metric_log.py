@@ -9,7 +9,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from support.training.training import CURVE, Net, Operators, batches, mean_loss, spoiled, step_of
+from support.training.models import Net, batches, mean_loss, nonfinite
+from support.training.operators import OperatorRecorder
+from support.training.steps import CURVE, make_step
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
@@ -95,7 +97,7 @@ def test_what_is_not_a_state_is_refused() -> None:
 
 
 def test_one_read_a_flush() -> None:
-    step, log = step_of(), MetricLog(every=10)
+    step, log = make_step(), MetricLog(every=10)
     tolist = Tensor.tolist
     shapes = []
 
@@ -104,7 +106,7 @@ def test_one_read_a_flush() -> None:
         return tolist(tensor)
 
     (batch,) = batches(1)
-    with patch.object(Tensor, "tolist", counted), Operators() as operators:
+    with patch.object(Tensor, "tolist", counted), OperatorRecorder() as operators:
         shown = [log(step(batch)) for _ in range(35)]
     assert operators.reads == 0
     assert len(shapes) == 3
@@ -116,9 +118,9 @@ def test_a_flush_costs_the_device_little() -> None:
     """A handful of operators, however many updates it is for."""
     counts = []
     for every in (10, 100):
-        step, log = step_of(), MetricLog(every)
+        step, log = make_step(), MetricLog(every)
         results = [step(batch) for batch in batches(every)]
-        with Operators() as operators:
+        with OperatorRecorder() as operators:
             for result in results:
                 log(result)
         counts.append(len(operators.names))
@@ -132,7 +134,7 @@ def test_groups_skips_and_what_json_takes() -> None:
     log = MetricLog(2)
     (batch,) = batches(1)
     assert log(step(batch)) is None
-    row = log(step(spoiled(batch)))
+    row = log(step(nonfinite(batch)))
     assert {type(value) for value in row.values()} == {float, int, list}
     assert row["loss"] != row["loss"], "not a number"
     assert (row["applied"], row["skipped"], row["clock"], len(row["lr"])) == (1, 1, 1, 2)
@@ -140,7 +142,7 @@ def test_groups_skips_and_what_json_takes() -> None:
 
 def test_losses_of_a_float64_model() -> None:
     model = nn.Linear(3, 2).double()
-    step = step_of("adamw", model, lambda model, batch: model(batch[0].double()).mean())
+    step = make_step("adamw", model, lambda model, batch: model(batch[0].double()).mean())
     log = MetricLog(1)
     result = step(*batches(1))
     assert log(result)["loss"] == result.loss.item()

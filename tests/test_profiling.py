@@ -6,7 +6,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from support.training.training import batches, step_of
+from support.training.models import batches
+from support.training.steps import make_step
 from torch.autograd import DeviceType
 from torch.autograd.profiler_util import EventList, FunctionEvent
 
@@ -15,7 +16,7 @@ from torch_bridge.profiling import _table
 
 
 def test_a_trace_and_a_table(tmp_path: Path) -> None:
-    step = step_of()
+    step = make_step()
     directory = tmp_path / "made" / "if need be"
     table = profile(step, iter(batches(20)), directory)
     lines = table.splitlines()
@@ -37,7 +38,7 @@ def test_a_trace_and_a_table(tmp_path: Path) -> None:
 def test_too_few_batches(tmp_path: Path) -> None:
     for count in (0, 5, 12):
         with pytest.raises(ValueError, match="needs 13"):
-            profile(step_of(), batches(count), tmp_path)
+            profile(make_step(), batches(count), tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 

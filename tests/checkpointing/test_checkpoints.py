@@ -17,7 +17,9 @@ from hypothesis import strategies as st
 from support.checkpointing.checkpoints import Part, Refusing, leftovers, same
 from support.data.loaders import WORKERS
 from support.examples import examples
-from support.training.training import CURVE, Net, batches, mean_loss, optimizer_of, step_of
+from support.training.models import Net, batches, mean_loss
+from support.training.optimizers import make_optimizer
+from support.training.steps import CURVE, make_step
 from torch import nn
 
 from plateau_jax import PlateauCurve
@@ -34,7 +36,7 @@ class Run:
         torch.manual_seed(seed)
         model = Net(seed, dropout=0.5)
         self.parts: dict[str, Any] = {
-            "step": TrainStep(model, optimizer_of("adamw", model), mean_loss, CURVE),
+            "step": TrainStep(model, make_optimizer("adamw", model), mean_loss, CURVE),
             "loader": make_loader(list(zip(*_rows(), strict=True)), 4, num_workers=0),
             "log": MetricLog(every=3),
             "progress": {"epoch": 0, "best": [0.5]},
@@ -156,7 +158,7 @@ def test_a_module_that_refuses_has_its_tensors_back(tmp_path: Path) -> None:
 
 
 def test_a_step_that_broke_off_can_be_loaded(tmp_path: Path) -> None:
-    step, checkpoints = step_of(), Checkpoints(tmp_path)
+    step, checkpoints = make_step(), Checkpoints(tmp_path)
     checkpoints.save(0, step=step)
     step._steppers.is_partial = True
     with pytest.raises(RuntimeError, match="an update was interrupted"):
@@ -393,15 +395,15 @@ def test_a_part_that_could_not_be_put_back_is_named(tmp_path: Path) -> None:
 
 
 def _scheduler(curve: PlateauCurve, **options: bool) -> Any:
-    return lambda_lr(optimizer_of("adamw", Net(0)), curve, **options)
+    return lambda_lr(make_optimizer("adamw", Net(0)), curve, **options)
 
 
 def _follower(curve: PlateauCurve, **options: bool) -> Any:
-    return follow(optimizer_of("adamw", Net(0)), "weight_decay", curve, **options)
+    return follow(make_optimizer("adamw", Net(0)), "weight_decay", curve, **options)
 
 
 def _step(curve: PlateauCurve, **options: bool) -> Any:
-    return step_of(model=Net(0), curve=curve, **options)
+    return make_step(model=Net(0), curve=curve, **options)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from safetensors import safe_open
 from support.checkpointing.checkpoints import Part, same
 from support.examples import examples
-from support.training.training import step_of
+from support.training.steps import make_step
 from torch import Tensor, nn
 
 from torch_bridge import Checkpoints
@@ -109,7 +109,7 @@ def test_tied_tensors_are_written_once(tmp_path: Path, is_tied: bool) -> None:
 def test_the_tied_weights_of_a_training_step_are_written_once(tmp_path: Path) -> None:
     model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
     model[1].weight = model[0].weight
-    step, other = step_of(model=model), step_of(model=nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3)))
+    step, other = make_step(model=model), make_step(model=nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3)))
     checkpoints = Checkpoints(tmp_path)
     checkpoints.save(1, step=step, wait=True)
     with safe_open(tmp_path / "1" / "rank-0.safetensors", framework="pt") as file:

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 import torch
 from support.checkpointing.checkpoints import Part, same
-from support.training.training import Net, batches, step_of
+from support.training.models import Net, batches
+from support.training.steps import make_step
 from torch import nn
 
 from torch_bridge import Checkpoints
@@ -22,7 +23,7 @@ def _normed(seed: int) -> nn.Module:
 def saved(tmp_path: Path) -> Path:
     model = _normed(1)
     model(torch.ones(4, 3))
-    step = step_of(model=Net(1))
+    step = make_step(model=Net(1))
     for batch in batches(2):
         step(batch)
     step.state_dict()
@@ -33,7 +34,7 @@ def saved(tmp_path: Path) -> Path:
 
 
 def test_out_of_a_step_and_out_of_a_module(saved: Path) -> None:
-    step, model, other = step_of(model=Net(2)), Net(3), _normed(2)
+    step, model, other = make_step(model=Net(2)), Net(3), _normed(2)
     expected = _normed(2)
     checkpoints = Checkpoints(saved)
     checkpoints.load(step=step, net=expected)
@@ -82,7 +83,7 @@ def test_damage_is_found_first_and_a_step_is_not_a_model(saved: Path) -> None:
     with pytest.raises(RuntimeError, match=r"only damaged checkpoints: 7: rank-0.safetensors is damaged"):
         Checkpoints(saved).load_model(model)
     assert same(dict(model.state_dict()), dict(before))
-    for wrong in (step_of(), Part(), None):
+    for wrong in (make_step(), Part(), None):
         with pytest.raises(TypeError, match=r"must be a module: a whole part is loaded by load\(step=...\)"):
             Checkpoints(saved).load_model(wrong)  # type: ignore[arg-type]  (that is what is tested)
     assert Checkpoints(saved / "none").load_model(model) is None

@@ -19,7 +19,8 @@ from support.checkpointing import merging as support
 from support.checkpointing.checkpoints import same
 from support.checkpointing.merging import Mixed, state_of, weighted
 from support.examples import examples
-from support.training.training import Net, batches, step_of
+from support.training.models import Net, batches
+from support.training.steps import make_step
 from torch import nn
 
 from plateau_jax import StagedCurve
@@ -113,7 +114,7 @@ def test_a_merge_is_where_sgd_under_a_cooldown_ends(tmp_path: Path, shape: Any) 
 
 
 def test_the_model_of_a_training_step(tmp_path: Path) -> None:
-    step, checkpoints, states = step_of(model=Net(1)), Checkpoints(tmp_path), list[Any]()
+    step, checkpoints, states = make_step(model=Net(1)), Checkpoints(tmp_path), list[Any]()
     for count, batch in enumerate(batches(3)):
         step(batch)
         checkpoints.save(count, step=step)
@@ -201,7 +202,7 @@ _GOOD = [0.25, 0.25, 0.25, 0.25]
         (COUNTS, [0.5, 0.5], {}, ValueError, "there are 4 counts and 2 weights"),
         (COUNTS, [math.nan, 0.5, 0.25, 0.25], {}, ValueError, r"weights\[0\] = nan must be finite"),
         (COUNTS, [0.25, 0.25, 0.25, 0.25001], {}, ValueError, "weights add up to 1.00001"),
-        (COUNTS, _GOOD, {"into": step_of()}, TypeError, "into = .* must be a module: a whole part"),
+        (COUNTS, _GOOD, {"into": make_step()}, TypeError, "into = .* must be a module: a whole part"),
         (COUNTS, _GOOD, {"into": nn.Linear(2, 2, device="meta")}, ValueError, "into is on the meta device"),
         (COUNTS, _GOOD, {"part": "a b"}, ValueError, "part = 'a b' must be a valid variable name"),
         (COUNTS, _GOOD, {"part": "step"}, ValueError, r"10 has the parts \['model'\], and not \['step'\]"),

@@ -9,7 +9,8 @@ import torch
 from support.checkpointing.checkpoints import same
 from support.checkpointing.wrapped_names import WRAPPERS, loads_everywhere
 from support.distributed.processes import run
-from support.training.training import batches, step_of
+from support.training.models import batches
+from support.training.steps import make_step
 from torch import nn
 
 from torch_bridge import Checkpoints
@@ -77,7 +78,7 @@ def test_a_plain_module_keeps_its_own_state() -> None:
 @pytest.mark.slow
 def test_a_training_step_of_a_compiled_model() -> None:
     plain, compiled = nn.Linear(3, 2), torch.compile(nn.Linear(3, 2), backend="eager")
-    step, other = step_of(model=plain), step_of(model=compiled)
+    step, other = make_step(model=plain), make_step(model=compiled)
     for batch in batches(2):
         step(batch)
     state = step.state_dict()
@@ -85,7 +86,7 @@ def test_a_training_step_of_a_compiled_model() -> None:
     assert list(other.state_dict()["model"]) == ["weight", "bias"]
     assert same(dict(other.state_dict()["model"]), dict(state["model"]))
     before: Any = {**state, "model": {f"_orig_mod.{name}": value for name, value in state["model"].items()}}
-    for each in (step_of(model=nn.Linear(3, 2)), other):
+    for each in (make_step(model=nn.Linear(3, 2)), other):
         each.load_state_dict(before)
         assert same(dict(each.state_dict()["model"]), dict(state["model"]))
 

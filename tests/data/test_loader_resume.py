@@ -20,7 +20,7 @@ from support.data.loaders import (
     with_and_without_workers,
 )
 from support.examples import examples
-from support.training.training import through_file
+from support.training.trees import through_file
 
 from torch_bridge import make_loader, prefetch
 

@@ -17,7 +17,8 @@ from support.distributed.blocks import Block, Mixer, Stack, differences, gradien
 from support.distributed.processes import run
 from support.examples import examples
 from support.refusals import refuses
-from support.training.training import CURVE, batches
+from support.training.models import batches
+from support.training.steps import CURVE
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations, spectral_norm
 

@@ -9,7 +9,7 @@ import torch
 from support.distributed import distributed_models as models
 from support.distributed.processes import run
 from support.refusals import refuses
-from support.training.training import Net
+from support.training.models import Net
 from torch import nn
 from torch.utils import _pytree as pytree
 

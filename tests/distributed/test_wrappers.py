@@ -11,7 +11,8 @@ from support.distributed.wrapped_models import (
     other_bits,
     refusals,
 )
-from support.training.training import FUSED, OPTIMIZERS, Net
+from support.training.models import Net
+from support.training.optimizers import FUSED, OPTIMIZERS
 
 pytestmark = pytest.mark.slow
 

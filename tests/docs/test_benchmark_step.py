@@ -8,7 +8,7 @@ from unittest.mock import patch
 import pytest
 import torch
 from support.programs import EXAMPLES
-from support.training.training import same
+from support.training.trees import equal_trees
 
 pytestmark = pytest.mark.slow
 
@@ -26,7 +26,7 @@ def test_the_hand_written_loop_is_the_same_update(benchmark):
     clock = 0
     for _ in range(20):
         result, (*others, counts) = step(batch), by_hand(batch)
-        assert same(list(result[:3]), others)
+        assert equal_trees(list(result[:3]), others)
         assert [int(result.clock), int(result.applied), int(result.skipped)] == [clock, *counts.tolist()[1:]]
         clock = int(counts[0])
 
@@ -43,7 +43,7 @@ def test_the_captured_loop_keeps_what_its_graph_works_on(benchmark):
         eager(batch)
     for _ in range(5):
         others = [torch.full_like(parameter, 7.0) for parameter in eager.parameters for _ in range(4)]
-        assert same(captured(batch), [*eager(batch)])
+        assert equal_trees(captured(batch), [*eager(batch)])
         assert all((tensor == 7).all() for tensor in others)
 
 

@@ -12,7 +12,9 @@ from support.curves.descriptions import build, descriptions
 from support.examples import examples
 from support.schedulers.followed import Key, optimizer_of, put, value, values_of, wanted
 from support.schedulers.runs import lrs_of, modest_peaks, optimizer_with, peaks, through_file
-from support.training.training import Net, batches, mean_loss, same, spoiled, step_of
+from support.training.models import Net, batches, mean_loss, nonfinite
+from support.training.steps import make_step
+from support.training.trees import equal_trees
 
 from plateau_jax import PlateauCurve
 from torch_bridge import follow, lambda_lr
@@ -90,7 +92,7 @@ def test_a_tensor_is_filled_and_shared_only_under_one_curve(
         assert (one is shared) == (curve == curves[0])
     for step in range(10):
         exact = torch.tensor(wanted(curves, [base] * len(curves), step), dtype=dtype)
-        assert same(torch.stack(values_of(optimizer, key)), exact)
+        assert equal_trees(torch.stack(values_of(optimizer, key)), exact)
         follower.step()
     assert all(map(lambda one, other: one is other, values_of(optimizer, key), held))
 
@@ -159,12 +161,12 @@ def test_beside_a_training_step(fused: bool, skips: set[int]) -> None:
 
     model, by_hand = Net(), Net()
     optimizer, reference = optimizer_of(model), optimizer_of(by_hand)
-    step = step_of(model=model, optimizer=optimizer, curve=OTHER)
+    step = make_step(model=model, optimizer=optimizer, curve=OTHER)
     followers = [follow(optimizer, "weight_decay", CURVE), follow(optimizer, ("betas", 0), OTHER)]
     applied = 0
     for number, batch in enumerate(batches(40)):
         skipped = number in skips
-        step(spoiled(batch) if skipped else batch)
+        step(nonfinite(batch) if skipped else batch)
         for follower in followers:
             follower.step()
         if skipped:
@@ -178,13 +180,13 @@ def test_beside_a_training_step(fused: bool, skips: set[int]) -> None:
         mean_loss(by_hand, batch).backward()
         reference.step()
         applied += 1
-    assert same(model.state_dict(), by_hand.state_dict())
+    assert equal_trees(model.state_dict(), by_hand.state_dict())
 
 
 @pytest.mark.parametrize("order", ["step first", "follower first"])
 def test_resumed_beside_a_training_step(order: str) -> None:
     def build() -> tuple[Any, Any]:
-        step = step_of("adamw")
+        step = make_step("adamw")
         return step, follow(step.optimizer, "weight_decay", CURVE)
 
     data = batches(20)
@@ -200,6 +202,6 @@ def test_resumed_beside_a_training_step(order: str) -> None:
     for part, state in pairs if order == "step first" else pairs[::-1]:
         part.load_state_dict(state)
     for batch, expected in zip(data[8:], results[8:], strict=True):
-        assert same(again[0](batch), expected)
+        assert equal_trees(again[0](batch), expected)
         again[1].step()
-    assert same(again[0].state_dict(), step.state_dict())
+    assert equal_trees(again[0].state_dict(), step.state_dict())

@@ -12,7 +12,10 @@ from support.curves.descriptions import build, descriptions
 from support.examples import examples
 from support.numerics.oracle import Description
 from support.schedulers.runs import advance, lrs_of, optimizer_with, through_file
-from support.training.training import FUSED, batches, same, spoiled, step_of, train
+from support.training.models import batches, nonfinite
+from support.training.optimizers import FUSED
+from support.training.steps import make_step, train
+from support.training.trees import equal_trees
 from torch.optim.lr_scheduler import SequentialLR
 
 from plateau_jax import Curve, PlateauCurve, StagedCurve
@@ -105,9 +108,9 @@ def test_a_plan_that_is_another_from_the_saved_step_on(form: Any, strict: bool) 
     resumed, again = _scheduled(new, [0.7], 0, form)
     again.load_state_dict(through_file(scheduler.state_dict()), strict=strict)
     assert lrs_of(resumed) == [pytest.approx(0.35, rel=2**-8)]
-    step, data = step_of(curve=old), batches(11)
+    step, data = make_step(curve=old), batches(11)
     train(step, data[:10])
-    other = step_of(curve=new)
+    other = make_step(curve=new)
     other.load_state_dict(step.state_dict(), strict=strict)
     assert other(data[10]).lr == np.float32(0.01) / 2
 
@@ -172,35 +175,37 @@ def test_a_second_part_that_waits_for_its_turn_is_not_in_charge() -> None:
 def test_a_training_step_goes_on_under_a_branch(
     name: str, branch: Callable[[int], Curve], at: int, more: int, skips: set[int]
 ) -> None:
-    updates = [spoiled(batch) if number in skips else batch for number, batch in enumerate(batches(40))]
+    updates = [nonfinite(batch) if number in skips else batch for number, batch in enumerate(batches(40))]
     saved_at = max(at - more, 0)  # updates, of which not all took place
     straight, first, second = (
-        step_of(name, curve=branch(at)),
-        step_of(name, curve=LONG),
-        step_of(name, curve=branch(at)),
+        make_step(name, curve=branch(at)),
+        make_step(name, curve=LONG),
+        make_step(name, curve=branch(at)),
     )
     results = train(straight, updates)
     train(first, updates[:saved_at])
     train(second, updates[:3])
     second.load_state_dict(through_file(first.state_dict()))
-    assert same(train(second, updates[saved_at:]), results[saved_at:])
+    assert equal_trees(train(second, updates[saved_at:]), results[saved_at:])
     end, expected = second.state_dict(), straight.state_dict()
-    assert same(end, expected | {"random": end["random"]})
+    assert equal_trees(end, expected | {"random": end["random"]})
 
 
 @pytest.mark.parametrize("name", [*FUSED, "rmsprop"])
 def test_a_training_step_refuses_another_past(name: str) -> None:
     data = batches(20)
     branch = LONG.cooldown(6, 9)
-    first, second = step_of(name, curve=LONG), step_of(name, curve=branch)
+    first, second = make_step(name, curve=LONG), make_step(name, curve=branch)
     train(first, data[:12])
     train(second, data[:3])
     state, before = first.state_dict(), second.state_dict()
     with pytest.raises(ValueError, match=r"the curves differ from step 7 on.* strict=False"):
         second.load_state_dict(state)
-    assert same(second.state_dict(), before)
+    assert equal_trees(second.state_dict(), before)
     second.load_state_dict(state, strict=False)
-    assert same(second.state_dict(), state | {"curves": before["curves"], "optimizer": _optimizer(second)})
+    assert equal_trees(
+        second.state_dict(), state | {"curves": before["curves"], "optimizer": _optimizer(second)}
+    )
     peak = np.float32(second.optimizer.param_groups[0]["initial_lr"])
     for applied, batch in enumerate(data[12:], 12):
         result = second(batch)

@@ -5,8 +5,8 @@ from itertools import cycle, product
 from typing import Any, NamedTuple
 
 import torch
+from support.training.models import Batch, Net, Recurrent, batches, carried_loss, mean_loss, pair_loss
 from support.training.reads import reads_of
-from support.training.training import Batch, Net, Recurrent, batches, carried_loss, mean_loss, pair_loss
 from torch import Tensor, distributed, nn
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel

@@ -4,7 +4,7 @@ import resource
 import sys
 
 import torch
-from support.training.training import CURVE
+from support.training.steps import CURVE
 from torch import nn
 
 from torch_bridge import TrainStep, find_batch_size

@@ -8,23 +8,19 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from support.examples import examples
-from support.training.training import (
-    CURVE,
-    OPTIMIZERS,
+from support.training.models import (
     Batch,
     Net,
     batches,
-    by_hand,
     device_pair_loss,
     mean_loss,
-    optimizer_of,
+    nonfinite,
     pair_loss,
-    same,
     seeded,
-    spoiled,
-    step_of,
-    train,
 )
+from support.training.optimizers import OPTIMIZERS, make_optimizer
+from support.training.steps import CURVE, make_step, train, train_by_hand
+from support.training.trees import equal_trees
 from torch import Tensor, nn
 
 from torch_bridge import TrainStep, lambda_lr
@@ -36,14 +32,14 @@ def test_the_bits_of_the_loop_by_hand(name: str, pieces: int, max_norm: float | 
     data = batches(20 * pieces)
     updates = [data[start : start + pieces] for start in range(0, len(data), pieces)]
     model, own = Net(), Net()
-    optimizer = optimizer_of(name, model)
-    expected = by_hand(model, [optimizer], updates, max_norm)
-    own_optimizer = optimizer_of(name, own)
+    optimizer = make_optimizer(name, model)
+    expected = train_by_hand(model, [optimizer], updates, max_norm)
+    own_optimizer = make_optimizer(name, own)
     step = TrainStep(own, own_optimizer, mean_loss, CURVE, max_norm=max_norm)
     results = [step(*micro_batches) for micro_batches in updates]
-    assert same([(result.lr, result.loss, result.grad_norm) for result in results], expected)
-    assert same(own.state_dict(), model.state_dict())
-    assert same(own_optimizer.state_dict()["state"], optimizer.state_dict()["state"])
+    assert equal_trees([(result.lr, result.loss, result.grad_norm) for result in results], expected)
+    assert equal_trees(own.state_dict(), model.state_dict())
+    assert equal_trees(own_optimizer.state_dict()["state"], optimizer.state_dict()["state"])
     for group, other in zip(own_optimizer.param_groups, optimizer.param_groups, strict=True):
         assert all(group[key] == other[key] for key in group.keys() - {"lr", "params"})
     assert all(parameter.grad is None for parameter in own.parameters())
@@ -85,12 +81,12 @@ def test_groups_and_parameters_of_every_kind(name: str, dtype: torch.dtype, max_
     model, own = _Mixed(dtype), _Mixed(dtype)
     optimizer, own_optimizer = (kind(module.groups(), **options) for module in (model, own))
     data = batches(25)
-    expected = by_hand(model, [optimizer], [[batch] for batch in data], max_norm, loss_fn)
+    expected = train_by_hand(model, [optimizer], [[batch] for batch in data], max_norm, loss_fn)
     results = train(TrainStep(own, own_optimizer, loss_fn, CURVE, max_norm=max_norm), data)
-    assert same([(result.lr, result.loss, result.grad_norm) for result in results], expected)
-    assert same(own.state_dict(), model.state_dict())
-    assert same(own_optimizer.state_dict()["state"], optimizer.state_dict()["state"])
-    assert same(own.left_out.weight, _Mixed(dtype).left_out.weight)
+    assert equal_trees([(result.lr, result.loss, result.grad_norm) for result in results], expected)
+    assert equal_trees(own.state_dict(), model.state_dict())
+    assert equal_trees(own_optimizer.state_dict()["state"], optimizer.state_dict()["state"])
+    assert equal_trees(own.left_out.weight, _Mixed(dtype).left_out.weight)
 
 
 def test_sparse_gradients() -> None:
@@ -111,8 +107,8 @@ def test_sparse_gradients() -> None:
         scheduler.step()
         result = step(batch)
         torch.testing.assert_close(result.grad_norm, norm)
-        assert same(result.loss, loss)
-    assert same(own.weight, model.weight)
+        assert equal_trees(result.loss, loss)
+    assert equal_trees(own.weight, model.weight)
 
 
 def test_complex_parameters() -> None:
@@ -131,7 +127,7 @@ def test_complex_parameters() -> None:
     model, own = Spectral(), Spectral()
     optimizers = [torch.optim.Adam(each.parameters(), lr=0.1) for each in (model, own)]
     data = torch.randn(9, 4, 3)
-    expected = by_hand(model, optimizers[:1], [[batch] for batch in data], 0.1, loss_fn)
+    expected = train_by_hand(model, optimizers[:1], [[batch] for batch in data], 0.1, loss_fn)
     results = train(TrainStep(own, optimizers[1], loss_fn, CURVE, max_norm=0.1), data)
     torch.testing.assert_close([(result.lr, result.loss, result.grad_norm) for result in results], expected)
     torch.testing.assert_close(own.state_dict(), model.state_dict())
@@ -144,7 +140,7 @@ def test_pairs_do_not_depend_on_the_split(loss_fn: Callable[..., Any], rows: lis
     (whole,) = batches(1, sum(rows))
     pieces = list(zip(*(part.split(rows) for part in whole), strict=True))
     # Plain descent: Adam would turn gradients that round to nothing into steps of full size.
-    step, in_pieces = (step_of("sgd", loss_fn=loss_fn) for _ in range(2))
+    step, in_pieces = (make_step("sgd", loss_fn=loss_fn) for _ in range(2))
     for _ in range(5):
         expected, result = step(whole), in_pieces(*pieces)
         torch.testing.assert_close(result, expected, rtol=1e-6, atol=0)
@@ -166,7 +162,7 @@ def test_no_result_is_overwritten() -> None:
         lambda model, batch: model.weights[0],
     ]
     for loss_fn in losses:
-        step = step_of("sgd", Single(), loss_fn)
+        step = make_step("sgd", Single(), loss_fn)
         results = [step(None) for _ in range(5)]
         values = [result.loss.item() for result in results]
         assert values == sorted(values, reverse=True)
@@ -182,10 +178,10 @@ def test_gradients_from_before_do_not_count() -> None:
         for _ in range(2):
             model = Net()
             parameters = getattr(model, part).parameters()
-            steps.append(step_of(model=model, optimizer=torch.optim.AdamW(parameters, lr=0.1, fused=True)))
+            steps.append(make_step(model=model, optimizer=torch.optim.AdamW(parameters, lr=0.1, fused=True)))
         step, clean = steps
-        mean_loss(step.model, spoiled(batch)).backward()
+        mean_loss(step.model, nonfinite(batch)).backward()
         for _ in range(2):
-            assert same(step(batch), clean(batch))
+            assert equal_trees(step(batch), clean(batch))
             assert all(parameter.grad is None for parameter in step.model.parameters())
             mean_loss(step.model, batch).backward()

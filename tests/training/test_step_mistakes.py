@@ -7,8 +7,10 @@ from unittest.mock import patch
 
 import pytest
 import torch
-from support.training import training
-from support.training.training import CURVE, Net, batches, mean_loss, same, step_of, train
+from support.training import steps
+from support.training.models import Net, batches, mean_loss
+from support.training.steps import CURVE, make_step, train
+from support.training.trees import equal_trees
 from torch import Tensor, nn
 
 from plateau_jax import CurveWarning, PlateauCurve
@@ -22,9 +24,9 @@ from torch_bridge.training.clock import clock
 def test_a_criterion_as_loss_fn(criterion: Any) -> None:
     """What the message says to write in its place is right."""
     with pytest.raises(TypeError, match=r"loss_fn\(model, batch\): wrap the criterion") as caught:
-        step_of(loss_fn=criterion)
+        make_step(loss_fn=criterion)
     written = str(caught.value).partition("wrap the criterion, ")[2]
-    step, (batch,) = step_of(loss_fn=eval(written, {"nn": nn, "criterion": criterion})), batches(1)
+    step, (batch,) = make_step(loss_fn=eval(written, {"nn": nn, "criterion": criterion})), batches(1)
     outputs = step.model(batch[0])
     expected = (criterion() if isinstance(criterion, type) else criterion)(outputs, batch[1])
     assert step(batch).loss.item() == pytest.approx(expected.item())
@@ -36,7 +38,7 @@ def test_a_module_of_ones_own_as_loss_fn() -> None:
             return mean_loss(model, batch)
 
     data = batches(2)
-    assert same(train(step_of(loss_fn=Own()), data), train(step_of(), data))
+    assert equal_trees(train(make_step(loss_fn=Own()), data), train(make_step(), data))
 
 
 def _unpacking(model: nn.Module, batch: Any) -> Tensor:
@@ -58,7 +60,7 @@ def _without_targets(model: nn.Module, batch: Any) -> Tensor:
     [(_unpacking, ValueError, 4), (_by_index, RuntimeError, 2), (_without_targets, RuntimeError, 4)],
 )
 def test_two_arguments_are_two_micro_batches(loss_fn: Any, error: type[Exception], rows: int) -> None:
-    step, (batch,) = step_of(loss_fn=loss_fn), batches(1, rows=rows)
+    step, (batch,) = make_step(loss_fn=loss_fn), batches(1, rows=rows)
     with pytest.raises(error) as caught:
         step(*batch)
     assert "2 arguments are 2 micro-batches" in caught.value.__notes__[0]
@@ -72,7 +74,7 @@ def test_running_out_of_memory_gets_no_hint() -> None:
         raise torch.OutOfMemoryError
 
     with pytest.raises(torch.OutOfMemoryError) as caught:
-        step_of(loss_fn=loss_fn)(torch.ones(2), torch.ones(2))
+        make_step(loss_fn=loss_fn)(torch.ones(2), torch.ones(2))
     assert not hasattr(caught.value, "__notes__")
 
 
@@ -95,7 +97,7 @@ _TOKENS = torch.ones(4, 9, dtype=torch.int64)
     ids=range(4),
 )
 def test_tensors_that_are_hardly_micro_batches(micro_batches: Any) -> None:
-    step = step_of(loss_fn=_mean)
+    step = make_step(loss_fn=_mean)
     with pytest.warns(CurveWarning, match=r"micro-batches of one update.*step\(\(x, y\)\)") as caught:
         step(*micro_batches)
     assert caught[0].filename == __file__
@@ -111,30 +113,30 @@ def test_micro_batches_that_may_be_meant(micro_batches: Any) -> None:
     def loss_fn(model: nn.Module, batch: Any) -> Tensor:
         return _mean(model, batch[0] if isinstance(batch, tuple) else batch)
 
-    assert step_of(loss_fn=loss_fn)(*micro_batches).applied == 1
+    assert make_step(loss_fn=loss_fn)(*micro_batches).applied == 1
 
 
 def test_a_path_is_no_state(tmp_path: Path) -> None:
     for path in (tmp_path / "state.pt", "state.pt"):
         with pytest.raises(ValueError, match="load the file first"):
-            step_of().load_state_dict(path)  # type: ignore[arg-type]  (that is what is tested)
+            make_step().load_state_dict(path)  # type: ignore[arg-type]  (that is what is tested)
 
 
 @pytest.mark.parametrize("name", ["adamw", "rmsprop"])
 def test_a_clock_far_past_the_end(name: str) -> None:
     with patch.object(clock, "INTERVAL", 8):
-        step, (batch,) = step_of(name, curve=PlateauCurve(20)), batches(1)
+        step, (batch,) = make_step(name, curve=PlateauCurve(20)), batches(1)
         for _ in range(25):
             step(batch)
         with pytest.warns(CurveWarning, match="has total_steps = 20, .*so no weight changes") as caught:
             train(step, [batch] * 30)
     assert len(caught) == 1
-    assert caught[0].filename == training.__file__, "the line of the call"
+    assert caught[0].filename == steps.__file__, "the line of the call"
 
 
 @pytest.mark.parametrize("total", [20, 100, 700])
 def test_a_short_run_past_the_end_is_told_soon(total: int) -> None:
-    step, (batch,) = step_of(curve=PlateauCurve(total)), batches(1)
+    step, (batch,) = make_step(curve=PlateauCurve(total)), batches(1)
     train(step, [batch] * (total + 10))
     with pytest.warns(CurveWarning, match=f"total_steps = {total}, but") as caught:
         train(step, [batch] * (total + 10))
@@ -145,7 +147,7 @@ def test_a_short_run_past_the_end_is_told_soon(total: int) -> None:
 def test_nothing_is_said_of_other_ends(curve: PlateauCurve) -> None:
     with patch.object(clock, "INTERVAL", 8), warnings.catch_warnings():
         warnings.simplefilter("error")
-        step, (batch,) = step_of(curve=curve), batches(1)
+        step, (batch,) = make_step(curve=curve), batches(1)
         for _ in range(120):
             step(batch)
         step.state_dict()
@@ -162,10 +164,10 @@ def test_a_parameter_that_is_there_twice() -> None:
 
 def test_a_weight_that_requires_grad() -> None:
     step, (batch,) = (
-        step_of(loss_fn=lambda model, batch: (mean_loss(model, batch), model(batch[0]).mean())),
+        make_step(loss_fn=lambda model, batch: (mean_loss(model, batch), model(batch[0]).mean())),
         batches(1),
     )
     before = step.state_dict()
     with pytest.raises(ValueError, match=r"a pair is \(sum, weight\).*has_aux=True"):
         step(batch)
-    assert same(step.state_dict(), before)
+    assert equal_trees(step.state_dict(), before)

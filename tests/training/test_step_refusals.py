@@ -11,18 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.training.training import (
-    CURVE,
-    Net,
-    batches,
-    contents,
-    mean_loss,
-    optimizer_of,
-    pair_loss,
-    same,
-    step_of,
-    train,
-)
+from support.training.models import Net, batches, mean_loss, pair_loss
+from support.training.optimizers import make_optimizer
+from support.training.steps import CURVE, make_step, state_kept_by_skips, train
+from support.training.trees import equal_trees
 from torch import nn
 
 from plateau_jax import HoldUntilFlat, PlateauCurve
@@ -67,7 +59,7 @@ def _saved(value: Any) -> None:
 )
 def test_arguments(options: dict[str, Any], error: type[Exception], message: str) -> None:
     model = Net()
-    optimizer = optimizer_of("adamw", model)
+    optimizer = make_optimizer("adamw", model)
     group = dict(optimizer.param_groups[0])
     arguments = {"loss_fn": mean_loss, "curve": CURVE} | options
     with pytest.raises(error, match=message):
@@ -79,13 +71,13 @@ def test_a_peak_that_float32_cannot_hold() -> None:
     for rate in (1e-39, 1e39):
         model = Net()
         with pytest.raises(ValueError, match="learning rate"):
-            TrainStep(model, optimizer_of("adamw", model, lr=rate), mean_loss, CURVE)
+            TrainStep(model, make_optimizer("adamw", model, lr=rate), mean_loss, CURVE)
 
 
 def test_fp16_parameters_under_fp16() -> None:
     model = Net().half()
     with pytest.raises(ValueError, match="fp16"):
-        TrainStep(model, optimizer_of("adamw", model), mean_loss, CURVE, precision="fp16")
+        TrainStep(model, make_optimizer("adamw", model), mean_loss, CURVE, precision="fp16")
 
 
 @pytest.mark.parametrize(
@@ -105,40 +97,40 @@ def test_a_loss_that_is_refused_changes_nothing(value: Any, error: type[Exceptio
         return value(loss) if bad and batch is data[-1] else loss
 
     bad, data = False, batches(pieces)
-    step, straight = step_of(loss_fn=loss_fn), step_of()
+    step, straight = make_step(loss_fn=loss_fn), make_step()
     step(*data)
     straight(*data)
-    before, bad = contents(step), True
+    before, bad = state_kept_by_skips(step), True
     for _ in range(3):
         with pytest.raises(error):
             step(*data)
-    assert same(contents(step), before)
+    assert equal_trees(state_kept_by_skips(step), before)
     assert all(parameter.grad is None for parameter in step.model.parameters())
     bad = False
-    assert same(step(*data), straight(*data))
+    assert equal_trees(step(*data), straight(*data))
 
 
 def test_a_total_weight_of_zero() -> None:
     (batch,) = batches(1)
     empty = batch[0][:0], batch[1][:0]
-    step = step_of(loss_fn=pair_loss)
-    before = contents(step)
+    step = make_step(loss_fn=pair_loss)
+    before = state_kept_by_skips(step)
     for pieces in ((empty,), (empty, empty, empty)):
         with pytest.raises(ValueError, match=r"weight .* is zero"):
             step(*pieces)
-    assert same(contents(step), before)
+    assert equal_trees(state_kept_by_skips(step), before)
 
 
 def test_no_micro_batch() -> None:
     with pytest.raises(TypeError, match="batch"):
-        step_of()()
+        make_step()()
 
 
 def test_numbers_of_numpy_are_numbers() -> None:
     data = batches(5)
     for norm in (np.float32(0.25), np.float64(0.25)):
-        step, plain = step_of(max_norm=norm), step_of(max_norm=0.25)
-        assert same(train(step, data), train(plain, data))
+        step, plain = make_step(max_norm=norm), make_step(max_norm=0.25)
+        assert equal_trees(train(step, data), train(plain, data))
 
 
 @pytest.mark.parametrize("name", ["adamw", "rmsprop"])
@@ -153,16 +145,16 @@ def test_numbers_of_numpy_are_numbers() -> None:
     ids=["a parameter more", "a parameter less", "another list", "a group more"],
 )
 def test_parameters_that_are_no_longer_the_same(name: str, change: Any, message: str) -> None:
-    step, (batch,) = step_of(name), batches(1)
+    step, (batch,) = make_step(name), batches(1)
     step(batch)
-    before, params = contents(step), list(step.optimizer.param_groups[0]["params"])
+    before, params = state_kept_by_skips(step), list(step.optimizer.param_groups[0]["params"])
     change(step.optimizer, nn.Parameter(torch.ones(1)))
     for _ in range(2):
         with pytest.raises(ValueError, match=f"{message}.* the step was built for"):
             step(batch)
     del step.optimizer.param_groups[1:]
     step.optimizer.param_groups[0]["params"] = params
-    assert same(contents(step), before)
+    assert equal_trees(state_kept_by_skips(step), before)
     assert step(batch).applied == 2
 
 
@@ -177,24 +169,24 @@ def test_the_arguments_are_shown_as_they_are_given() -> None:
     assert {parameter.kind for parameter in list(shown.values())[4:]} == {inspect.Parameter.KEYWORD_ONLY}
     assert shown["precision"].default == "fp32"
     with pytest.raises(TypeError, match=r"TrainStep.__init__\(\) got an unexpected .* 'applied'"):
-        step_of(applied=3)
+        make_step(applied=3)
 
 
 def test_a_loss_outside_of_autograd() -> None:
     (batch,) = batches(1)
     for loss_fn in (mean_loss, pair_loss):
-        step, straight = step_of(loss_fn=loss_fn), step_of(loss_fn=loss_fn)
+        step, straight = make_step(loss_fn=loss_fn), make_step(loss_fn=loss_fn)
         for mode in (torch.no_grad, torch.inference_mode):
             with mode(), pytest.raises(ValueError, match="the loss has no gradient with respect to any"):
                 step(batch)
-        assert same(step(batch), straight(batch))
+        assert equal_trees(step(batch), straight(batch))
 
 
 def test_a_model_that_cannot_be_trained() -> None:
     with torch.inference_mode():
         model = Net()
     with pytest.raises(ValueError, match=r"made under torch\.inference_mode\(\)"):
-        step_of(model=model)
+        make_step(model=model)
 
 
 def test_a_lazy_model_has_to_be_called_before() -> None:
@@ -205,17 +197,17 @@ def test_a_lazy_model_has_to_be_called_before() -> None:
     assert "initial_lr" not in optimizer.param_groups[0]
     (batch,) = batches(1)
     lazy(batch[0])
-    assert step_of(model=lazy)(batch).applied == 1
+    assert make_step(model=lazy)(batch).applied == 1
 
 
 @pytest.mark.parametrize("name", ["adamw", "plain adam"])
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps, _saved])
 def test_a_copy_of_a_step_is_refused(name: str, copied: Callable[[Any], Any]) -> None:
-    step, straight = step_of(name), step_of(name)
+    step, straight = make_step(name), make_step(name)
     for holder in (step, [step], {"step": step}):
         if copied is copy.copy and holder is not step:
             continue
         with pytest.raises(TypeError, match="can't be copied or pickled: build another one"):
             copied(holder)
     (batch,) = batches(1)
-    assert same(step(batch), straight(batch))
+    assert equal_trees(step(batch), straight(batch))

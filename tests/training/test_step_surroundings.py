@@ -8,20 +8,10 @@ from typing import Any
 
 import pytest
 import torch
-from support.training.training import (
-    CURVE,
-    FUSED,
-    Net,
-    batches,
-    contents,
-    counting_loss,
-    mean_loss,
-    optimizer_of,
-    same,
-    spoiled,
-    step_of,
-    train,
-)
+from support.training.models import Net, batches, counting_loss, mean_loss, nonfinite
+from support.training.optimizers import FUSED, make_optimizer
+from support.training.steps import CURVE, make_step, state_kept_by_skips, train
+from support.training.trees import equal_trees
 from torch import Tensor
 
 from torch_bridge import TrainStep, evaluate
@@ -31,17 +21,17 @@ from torch_bridge import TrainStep, evaluate
 @pytest.mark.parametrize("name", ["adamw", "momentum", "plain adam"])
 def test_copies_of_its_model_and_optimizer_are_independent(copied: Callable[[Any], Any], name: str) -> None:
     data = batches(8)
-    step, straight = step_of(name), step_of(name)
+    step, straight = make_step(name), make_step(name)
     train(step, data[:3])
     train(straight, data[:3])
     model, optimizer = copied((step.model, step.optimizer))
     before = copy.deepcopy((model.state_dict(), optimizer.state_dict()))
-    assert same(train(step, data[3:]), train(straight, data[3:]))
-    assert same((model.state_dict(), optimizer.state_dict()), before)
+    assert equal_trees(train(step, data[3:]), train(straight, data[3:]))
+    assert equal_trees((model.state_dict(), optimizer.state_dict()), before)
     other = TrainStep(model, optimizer, mean_loss, CURVE)
     kept = step.state_dict()
     train(other, data)
-    assert same(step.state_dict(), kept)
+    assert equal_trees(step.state_dict(), kept)
 
 
 @pytest.mark.parametrize("name", [*FUSED, "plain adam", "plain momentum"])
@@ -53,10 +43,10 @@ def test_another_default_device(name: str, precision: str) -> None:
         model = Net()
         torch.set_default_device("meta" if elsewhere else None)
         try:
-            step = step_of(name, model, precision=precision, max_norm=0.5)
+            step = make_step(name, model, precision=precision, max_norm=0.5)
             # (Torch's own Adam makes its counts on the default device.)
             torch.set_default_device("meta" if elsewhere and name in FUSED else None)
-            results = [*train(step, data[:3]), *train(step, [spoiled(data[0])])]
+            results = [*train(step, data[:3]), *train(step, [nonfinite(data[0])])]
             torch.set_default_device("meta" if elsewhere else None)
             step.load_state_dict(step.state_dict())
             return results, train(step, data[3:]), step.state_dict()
@@ -68,45 +58,45 @@ def test_another_default_device(name: str, precision: str) -> None:
     for elsewhere in (False, True):
         torch.manual_seed(0)
         found.append(run(elsewhere))
-    assert same(found[0], found[1])
+    assert equal_trees(found[0], found[1])
 
 
 @pytest.mark.parametrize("name", ["adamw", "momentum", "plain adam"])
 def test_built_in_inference_mode(name: str) -> None:
     model, data = Net(), batches(5)
     options: dict[str, Any] = {"loss_fn": counting_loss, "precision": "fp16", "max_norm": 1.0}
-    straight = step_of(name, carry=torch.zeros(2), **options)
+    straight = make_step(name, carry=torch.zeros(2), **options)
     with torch.inference_mode():
-        step = step_of(name, model, carry=torch.zeros(2), **options)
+        step = make_step(name, model, carry=torch.zeros(2), **options)
         step.reset_carry()
-    assert same(train(step, data), train(straight, data))
-    assert same(step.state_dict(), straight.state_dict())
+    assert equal_trees(train(step, data), train(straight, data))
+    assert equal_trees(step.state_dict(), straight.state_dict())
 
 
 def test_in_other_threads() -> None:
     """Two steps at once, and one that goes from thread to thread."""
     data = batches(30)
-    expected = [train(step_of(model=Net(seed)), data) for seed in (0, 1)]
+    expected = [train(make_step(model=Net(seed)), data) for seed in (0, 1)]
     with ThreadPoolExecutor(2) as threads:
-        steps = [step_of(model=Net(seed)) for seed in (0, 1)]
+        steps = [make_step(model=Net(seed)) for seed in (0, 1)]
         found = list(threads.map(lambda step: train(step, data), steps))
-    assert same(found, expected)
-    step = step_of()
+    assert equal_trees(found, expected)
+    step = make_step()
     results = []
     for batch in data:
         with ThreadPoolExecutor(1) as thread:
             results.append(thread.submit(step, batch).result())
-    assert same(results, expected[0])
+    assert equal_trees(results, expected[0])
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")
 def test_a_compiled_model() -> None:
     model, data = Net(), batches(4)
-    optimizer = optimizer_of("adamw", model)
-    step = step_of(model=torch.compile(model, backend="eager"), optimizer=optimizer)
-    straight = step_of()
-    assert same(train(step, data), train(straight, data))
-    assert same(model.state_dict(), straight.model.state_dict())
+    optimizer = make_optimizer("adamw", model)
+    step = make_step(model=torch.compile(model, backend="eager"), optimizer=optimizer)
+    straight = make_step()
+    assert equal_trees(train(step, data), train(straight, data))
+    assert equal_trees(model.state_dict(), straight.model.state_dict())
     step.load_state_dict(step.state_dict())
 
 
@@ -117,25 +107,25 @@ class _Marked(Tensor):
 def test_subclasses_of_tensors() -> None:
     data = batches(4)
     marked = [tuple(part.as_subclass(_Marked) for part in batch) for batch in data]
-    one, other = step_of(), step_of()
+    one, other = make_step(), make_step()
     for result, expected in zip(train(one, marked), train(other, data), strict=True):
         assert [float(value) for value in result] == [float(value) for value in expected]
-    assert same(one.state_dict(), other.state_dict())
+    assert equal_trees(one.state_dict(), other.state_dict())
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 @pytest.mark.parametrize("name", ["adamw", "momentum", "plain adam"])
 def test_a_state_that_is_taken_writes_nothing(name: str, precision: str) -> None:
-    saving, never = (step_of(name, precision=precision) for _ in range(2))
+    saving, never = (make_step(name, precision=precision) for _ in range(2))
     tensors = [value for value in vars(saving._clock).values() if isinstance(value, Tensor)]
-    for batch in [*batches(5), spoiled(batches(1)[0]), *batches(5)]:
+    for batch in [*batches(5), nonfinite(batches(1)[0]), *batches(5)]:
         versions = [value._version for value in [*tensors, *saving.model.parameters()]]
         rate = saving.optimizer.param_groups[0]["lr"]
         saving.state_dict()
         assert versions == [value._version for value in [*tensors, *saving.model.parameters()]]
         assert saving.optimizer.param_groups[0]["lr"] is rate
-        assert same(saving(batch), never(batch))
-    assert same(saving.state_dict(), never.state_dict())
+        assert equal_trees(saving(batch), never(batch))
+    assert equal_trees(saving.state_dict(), never.state_dict())
 
 
 @pytest.mark.parametrize("at", ["forward", "backward", "accumulated", "optimizer", "after the optimizer"])
@@ -146,7 +136,7 @@ def test_hooks_that_raise(name: str, at: str) -> None:
     def fail(*_: Any) -> None:
         raise RuntimeError("on purpose")
 
-    step, straight, data = step_of(name), step_of(name), batches(4)
+    step, straight, data = make_step(name), make_step(name), batches(4)
     train(step, data[:2])
     train(straight, data[:2])
     hook = {
@@ -167,17 +157,17 @@ def test_hooks_that_raise(name: str, at: str) -> None:
             with pytest.raises(RuntimeError, match="an update was interrupted"):
                 call()
         step.load_state_dict(before)
-    assert same(contents(step), contents(straight))
-    assert same(train(step, data[2:]), train(straight, data[2:]))
+    assert equal_trees(state_kept_by_skips(step), state_kept_by_skips(straight))
+    assert equal_trees(train(step, data[2:]), train(straight, data[2:]))
 
 
 def test_under_an_autocast_around_the_whole_loop() -> None:
     """Where torch would keep the weights that it cast at first until the loop's end."""
-    data, eager, around = batches(6), step_of(precision="bf16"), step_of(precision="bf16")
+    data, eager, around = batches(6), make_step(precision="bf16"), make_step(precision="bf16")
     expected = train(eager, data)
     with torch.autocast("cpu", torch.bfloat16):
         found = train(around, data)
         assert evaluate(around.model, data, mean_loss, precision="bf16") == evaluate(
             eager.model, data, mean_loss, precision="bf16"
         )
-    assert same(found, expected)
+    assert equal_trees(found, expected)

@@ -9,25 +9,22 @@ import pytest
 import torch
 from support.holds.held import CURVE as HELD_CURVE
 from support.holds.held import PATIENT
-from support.training.reads import reads_of
-from support.training.training import (
-    CURVE,
-    FUSED,
-    OTHERS,
+from support.training.models import (
     Batch,
     Net,
     Recurrent,
-    Tape,
     batches,
     carried_loss,
     device_pair_loss,
     mean_loss,
-    optimizer_of,
+    nonfinite,
     pair_loss,
-    same,
-    spoiled,
-    step_of,
 )
+from support.training.operators import Tape
+from support.training.optimizers import FUSED, OTHERS, make_optimizer
+from support.training.reads import reads_of
+from support.training.steps import CURVE, make_step
+from support.training.trees import equal_trees
 from torch._dynamo.utils import counters
 
 from plateau_jax import HoldBelow
@@ -55,13 +52,13 @@ def test_no_reads(name: str, precision: str, hold: Any) -> None:
     with patch.object(clock, "INTERVAL", 3):
         for loss_fn in _LOSSES.values():
             options: dict[str, Any] = {"curve": HELD_CURVE, "hold": hold, "max_norm": 0.1}
-            step = step_of(name, loss_fn=loss_fn, precision=precision, **options)
+            step = make_step(name, loss_fn=loss_fn, precision=precision, **options)
             step(data[0])
 
             def run(step: TrainStep = step) -> None:
                 for batch in data:
                     log(step(batch, data[1], batch))
-                    log(step(spoiled(batch)))
+                    log(step(nonfinite(batch)))
 
             assert reads_of(run, _host_buffers(step)) == 0
             assert int(step(data[0]).skipped) >= 6
@@ -70,21 +67,21 @@ def test_no_reads(name: str, precision: str, hold: Any) -> None:
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
 def test_no_reads_with_a_carry(precision: str) -> None:
     model = Recurrent("GRU")
-    step = step_of("adamw", model, carried_loss, precision=precision, carry=model.initial(), max_norm=1.0)
+    step = make_step("adamw", model, carried_loss, precision=precision, carry=model.initial(), max_norm=1.0)
     data = batches(6, time=3)
     step(data[0])
-    assert reads_of(lambda: [step(batch, spoiled(batch)) and step(batch, data[0]) for batch in data]) == 0
+    assert reads_of(lambda: [step(batch, nonfinite(batch)) and step(batch, data[0]) for batch in data]) == 0
 
 
 def test_no_reads_before_the_first_update_either() -> None:
     (batch,) = batches(1)
     for name in ("adam", "adamw", "sgd", "adagrad"):
-        step = step_of(name)
-        assert reads_of(lambda step=step: step(spoiled(batch))) == 0
-    step = step_of("momentum")
-    assert reads_of(lambda: step(spoiled(batch))) == 1
+        step = make_step(name)
+        assert reads_of(lambda step=step: step(nonfinite(batch))) == 0
+    step = make_step("momentum")
+    assert reads_of(lambda: step(nonfinite(batch))) == 1
     assert reads_of(lambda: step(batch)) == 1
-    assert reads_of(lambda: step(spoiled(batch))) == 0
+    assert reads_of(lambda: step(nonfinite(batch))) == 0
 
 
 @pytest.mark.parametrize("name", OTHERS)
@@ -92,7 +89,7 @@ def test_no_reads_before_the_first_update_either() -> None:
 def test_one_read_beyond_those_of_the_optimizer(name: str, hold: Any) -> None:
     (batch,) = batches(1)
     model = Net()
-    optimizer = optimizer_of(name, model)
+    optimizer = make_optimizer(name, model)
 
     def by_hand() -> None:
         mean_loss(model, batch).backward()
@@ -100,10 +97,10 @@ def test_one_read_beyond_those_of_the_optimizer(name: str, hold: Any) -> None:
 
     by_hand()
     own = reads_of(by_hand)
-    step = step_of(name, curve=HELD_CURVE, hold=hold, max_norm=0.1)
+    step = make_step(name, curve=HELD_CURVE, hold=hold, max_norm=0.1)
     step(batch)
     assert reads_of(lambda: step(batch)) == own + 1
-    assert reads_of(lambda: step(spoiled(batch))) == 1
+    assert reads_of(lambda: step(nonfinite(batch))) == 1
 
 
 def _check_replayed(recorded: TrainStep, eager: TrainStep, data: list[Batch], bad: set[int]) -> None:
@@ -113,14 +110,14 @@ def _check_replayed(recorded: TrainStep, eager: TrainStep, data: list[Batch], ba
     inputs = [tuple(tensor.clone() for tensor in batch) for batch in data[:2]]
     with Tape() as tape:
         results = recorded(*inputs)
-    assert same(results, eager(*data[:2]))
-    data = [spoiled(batch) if index in bad else batch for index, batch in enumerate(data)]
+    assert equal_trees(results, eager(*data[:2]))
+    data = [nonfinite(batch) if index in bad else batch for index, batch in enumerate(data)]
     for index in range(2, len(data), 2):
         for static, batch in zip(inputs, data[index : index + 2], strict=True):
             torch._foreach_copy_(list(static), list(batch))
         tape.replay()
-        assert same(results, eager(*data[index : index + 2]))
-    assert same(recorded.state_dict(), eager.state_dict())
+        assert equal_trees(results, eager(*data[index : index + 2]))
+    assert equal_trees(recorded.state_dict(), eager.state_dict())
     assert recorded.state_dict()["skipped"] >= len(bad)
 
 
@@ -129,13 +126,13 @@ def _check_replayed(recorded: TrainStep, eager: TrainStep, data: list[Batch], ba
 @pytest.mark.parametrize("loss_fn", _LOSSES.values(), ids=_LOSSES)
 def test_recorded_and_replayed_equals_eager(name: str, precision: str, loss_fn: Callable[..., Any]) -> None:
     options: dict[str, Any] = {"loss_fn": loss_fn, "precision": precision, "max_norm": 0.5}
-    _check_replayed(step_of(name, **options), step_of(name, **options), batches(20), {6, 12, 18})
+    _check_replayed(make_step(name, **options), make_step(name, **options), batches(20), {6, 12, 18})
 
 
 @pytest.mark.parametrize("kind", ["LSTM", "GRU"])
 def test_recorded_and_replayed_with_a_carry(kind: str) -> None:
     models = Recurrent(kind), Recurrent(kind)
-    steps = [step_of("adamw", model, carried_loss, carry=model.initial()) for model in models]
+    steps = [make_step("adamw", model, carried_loss, carry=model.initial()) for model in models]
     _check_replayed(*steps, batches(24, time=3), {9, 17})
 
 
@@ -146,15 +143,15 @@ def test_compiled_once_and_near_eager() -> None:
     data = batches(45)
     quick = partial(torch.compile, backend="aot_eager")
     with patch.object(clock, "INTERVAL", 8), patch.object(torch, "compile", quick):
-        compiled, eager = (step_of("adamw", max_norm=1.0, compile=flag) for flag in (True, False))
+        compiled, eager = (make_step("adamw", max_norm=1.0, compile=flag) for flag in (True, False))
         compiled(data[0])
         eager(data[0])
         graphs = counters["stats"]["unique_graphs"]
         assert graphs > 0
         for batch in data[1:]:
             torch.testing.assert_close(compiled(batch), eager(batch), rtol=1e-5, atol=1e-7)
-            compiled(spoiled(batch))
-            eager(spoiled(batch))
+            compiled(nonfinite(batch))
+            eager(nonfinite(batch))
     assert counters["stats"]["unique_graphs"] == graphs
     assert compiled.state_dict()["applied"] == 45 > CURVE.total_steps
     torch.testing.assert_close(

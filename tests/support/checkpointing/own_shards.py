@@ -7,7 +7,8 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 import torch
 from support.checkpointing.checkpoints import full
-from support.training.training import CURVE, seeded
+from support.training.models import seeded
+from support.training.steps import CURVE
 from torch import Tensor, distributed, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard

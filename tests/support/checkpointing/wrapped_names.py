@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 from support.checkpointing.checkpoints import full
-from support.training.training import CURVE, mean_loss
+from support.training.models import mean_loss
+from support.training.steps import CURVE
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel

@@ -11,7 +11,7 @@ from unittest.mock import patch
 import torch
 from hypothesis import strategies as st
 from support.data.loaders import Arguments, build, epoch, seeds
-from support.training.training import same
+from support.training.trees import equal_trees
 
 Epoch = list[list[int]]  # indices of samples
 
@@ -110,7 +110,7 @@ def load_in_stages(
         epochs, states = zip(*each, strict=True)
         state = states[-1]
         first, *others = (torch.load(io.BytesIO(each), weights_only=True) for each in states)
-        assert all(same(first, other) for other in others)
+        assert all(equal_trees(first, other) for other in others)
         found.extend(side_by_side(list(together)) for together in zip(*epochs, strict=True))
     *begun, rest, after = found
     return list(chain.from_iterable(begun)), rest, after

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 from hypothesis import strategies as st
-from support.training.training import through_file
+from support.training.trees import through_file
 from torch import Tensor
 
 from torch_bridge import make_loader, prefetch

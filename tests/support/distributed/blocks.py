@@ -5,7 +5,7 @@ from itertools import product
 from typing import Any, NamedTuple
 
 import torch
-from support.training.training import seeded
+from support.training.models import seeded
 from torch import Tensor, nn
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel

@@ -6,7 +6,8 @@ from unittest.mock import patch
 
 import numpy as np
 import torch
-from support.training.training import CURVE, mean_loss, seeded
+from support.training.models import mean_loss, seeded
+from support.training.steps import CURVE
 from torch import Tensor, distributed, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor

@@ -7,8 +7,10 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 import torch
 from support.distributed import distributed_models
+from support.training.models import Net, Recurrent
+from support.training.optimizers import OPTIMIZERS, make_optimizer
 from support.training.reads import Reads
-from support.training.training import CURVE, OPTIMIZERS, Net, Recurrent, optimizer_of
+from support.training.steps import CURVE
 from torch import Tensor, distributed, nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
 from torch.distributed.device_mesh import init_device_mesh
@@ -124,7 +126,7 @@ def step_of(case: Case) -> TrainStep:
     model = wrapped(case, plain)
     return TrainStep(
         model,
-        optimizer_of(case.optimizer, model),
+        make_optimizer(case.optimizer, model),
         loss_fn_of(case),
         CURVE,
         precision=case.precision,
@@ -204,7 +206,7 @@ def _reads(case: Case) -> list[str]:
 def in_words(case: Case) -> Run:
     """The same updates in one process, each from one loss over the rows of all ranks."""
     model = model_of(case)
-    optimizer = optimizer_of(case.optimizer, model, lr=torch.tensor(0.0))
+    optimizer = make_optimizer(case.optimizer, model, lr=torch.tensor(0.0))
     peak = OPTIMIZERS[case.optimizer][1]["lr"]
     run = Run([], [], [], [], [])
     applied = skipped = 0

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import torch
 from support.distributed.distributed_updates import Case, train
-from support.training.training import CURVE, Net, mean_loss, step_of
+from support.training.models import Net, mean_loss
+from support.training.steps import CURVE, make_step
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard as shard
@@ -138,10 +139,10 @@ def not_averaged() -> list[str]:
     batch = torch.ones(4, 3), torch.ones(4, 2)
     with wrapped.no_sync():
         try:
-            step_of("adamw", wrapped)(batch)
+            make_step("adamw", wrapped)(batch)
         except RuntimeError as error:
             said.append(str(error))
-    step = step_of("adamw", wrapped)
+    step = make_step("adamw", wrapped)
     step(batch)
     model.first.requires_grad_(True)
     try:
@@ -156,7 +157,7 @@ def graphs_refused() -> list[str]:
     said: list[str] = []
     for wrap in (DistributedDataParallel, sharded):
         try:
-            step_of("adamw", wrap(Net()), cuda_graph=True)
+            make_step("adamw", wrap(Net()), cuda_graph=True)
         except ValueError as error:
             said.append(str(error))
     return said
@@ -168,7 +169,7 @@ def optimizers_run(names: list[str]) -> dict[str, str]:
     for name in names:
         model = sharded(nn.Sequential(nn.Linear(3, 2, bias=False)) if name == "muon" else Net())
         try:
-            step = step_of(name, model)
+            step = make_step(name, model)
             for _ in range(3):
                 step((torch.ones(4, 3), torch.ones(4, 2)))
             said[name] = "ran"
@@ -185,7 +186,7 @@ def compiled_models() -> list[set[str]]:
         for wrap in (DistributedDataParallel, sharded):
             wrapped: Any = wrap(Net())
             model: Any = torch.compile(wrapped, backend="eager")
-            step = step_of("adamw", model)
+            step = make_step("adamw", model)
             step((torch.ones(4, 3), torch.ones(4, 2)))
             names.append(set(step.state_dict()["model"]))
     return names

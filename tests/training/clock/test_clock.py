@@ -11,7 +11,7 @@ from support.curves.descriptions import build, descriptions
 from support.examples import examples
 from support.numerics.oracle import Description
 from support.training.reads import reads_of
-from support.training.training import skip_patterns
+from support.training.steps import skip_patterns
 
 from plateau_jax import Curve, PlateauCurve
 from torch_bridge.training.clock import clock as clock_module

@@ -16,18 +16,10 @@ from support.curves.descriptions import build, descriptions
 from support.distributed.processes import run
 from support.examples import examples
 from support.training.clock.consumption import counted_as_dtensors, counted_on_ranks, counts_of
+from support.training.models import Net, batches, device_pair_loss, mean_loss, nonfinite
 from support.training.reads import reads_of
-from support.training.training import (
-    CURVE,
-    Net,
-    batches,
-    check_resumed,
-    device_pair_loss,
-    mean_loss,
-    same,
-    spoiled,
-    step_of,
-)
+from support.training.steps import CURVE, check_resume, make_step
+from support.training.trees import equal_trees
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
@@ -116,7 +108,7 @@ def test_updates_count_what_they_consumed(name: str, precision: Any, loss_fn: An
     for number in range(8):
         micro = [batch for size in range(number % 3 + 1) for batch in batches(1, 2 + size, seed=number)]
         if number % 5 == 4:
-            micro[-1] = spoiled(micro[-1])
+            micro[-1] = nonfinite(micro[-1])
         result = step(*micro)
         row = log(result)
         assert row is not None
@@ -134,19 +126,19 @@ def test_updates_count_what_they_consumed(name: str, precision: Any, loss_fn: An
 
 def _step(name: str, **options: Any) -> Any:
     if name != "two":
-        return step_of(name, **options)
+        return make_step(name, **options)
     model = Net()
     optimizers = [
         torch.optim.AdamW(model.first.parameters(), lr=0.1, fused=True),
         torch.optim.SGD(model.last.parameters(), lr=0.2),
     ]
-    return step_of(model=model, optimizer=optimizers, **options)
+    return make_step(model=model, optimizer=optimizers, **options)
 
 
 def test_without_a_unit_consumed_is_applied() -> None:
-    step, log = step_of(), MetricLog(every=1)
+    step, log = make_step(), MetricLog(every=1)
     for number, batch in enumerate(batches(5)):
-        result = step(spoiled(batch) if number == 2 else batch)
+        result = step(nonfinite(batch) if number == 2 else batch)
         row = log(result)
         assert row is not None
         assert result.consumed is result.applied
@@ -156,7 +148,7 @@ def test_without_a_unit_consumed_is_applied() -> None:
 
 
 def test_a_log_holds_large_counts_exactly() -> None:
-    step, log = step_of(unit=1, count=lambda batch: 2**61 + 1), MetricLog(every=2)
+    step, log = make_step(unit=1, count=lambda batch: 2**61 + 1), MetricLog(every=2)
     rows = [log(step(batch)) for batch in batches(2)]
     assert [row["consumed"] for row in log.rows] == [2**61 + 1, 2**62]
     assert rows[1] is log.rows[1]
@@ -167,7 +159,7 @@ def test_a_log_holds_large_counts_exactly() -> None:
 def test_nothing_waits_for_the_device(count: Any, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clock_module, "INTERVAL", 3)
     monkeypatch.setattr(clock_module, "MOST_VALUES", most)
-    step, (batch,) = step_of(unit=3, count=count), batches(1)
+    step, (batch,) = make_step(unit=3, count=count), batches(1)
     step(batch)
 
     def updates() -> None:
@@ -182,19 +174,19 @@ def test_with_aux_and_carry_and_another_peak() -> None:
         loss = mean_loss(model, batch)
         return (loss, {"loss": loss}), carry + 1
 
-    step = step_of(loss_fn=loss_fn, has_aux=True, carry=torch.zeros(()), unit=4, count=_of_rows)
+    step = make_step(loss_fn=loss_fn, has_aux=True, carry=torch.zeros(()), unit=4, count=_of_rows)
     for number, batch in enumerate(batches(6, 5)):
         if number == 3:
             step.set_peak(0.25)
         result = step(batch)
         peak = np.float32(0.25 if number >= 3 else 0.01)
         assert result.lr.item() == np.float32(CURVE(number * 5 // 4)) * peak
-        assert same(result.aux[0]["loss"], result.loss)
+        assert equal_trees(result.aux[0]["loss"], result.loss)
         assert int(result.consumed) == 5 * number + 5
 
 
 def test_a_resumed_run_is_the_same() -> None:
-    check_resumed(lambda: step_of(unit=4, count=_of_values), batches(14, 5), (0, 1, 5, 9))
+    check_resume(lambda: make_step(unit=4, count=_of_values), batches(14, 5), (0, 1, 5, 9))
 
 
 @given(st.sampled_from((None, 1, 3, 64)), st.sampled_from((None, 1, 3, 64)), st.integers(0, 6), st.booleans())
@@ -202,7 +194,7 @@ def test_the_state_of_another_unit_is_refused_or_goes_on_at_its_clock(
     saved_unit: int | None, unit: int | None, updates: int, strict: bool
 ) -> None:
     def built(own: int | None) -> Any:
-        return step_of(unit=own, count=own and _of_rows)
+        return make_step(unit=own, count=own and _of_rows)
 
     saved = built(saved_unit)
     for batch in batches(updates, 9):
@@ -212,7 +204,7 @@ def test_the_state_of_another_unit_is_refused_or_goes_on_at_its_clock(
     if strict and unit != saved_unit:
         with pytest.raises(ValueError, match=f"unit = {saved_unit}, and here it is {unit}; .*strict=False"):
             step.load_state_dict(state)
-        assert same(step.state_dict(), before)
+        assert equal_trees(step.state_dict(), before)
         return
     step.load_state_dict(state, strict=strict)
     found = step.state_dict()
@@ -229,10 +221,10 @@ def test_the_state_of_another_unit_is_refused_or_goes_on_at_its_clock(
 def test_another_plan_is_asked_for_its_past_up_to_the_clock() -> None:
     old, new = (StagedCurve([(10, 1.0), (20,), (length, 0.0)]) for length in (10, 5))
     for updates, is_refused in ((10, False), (11, True)):
-        saved = step_of(curve=old, unit=2, count=_of_rows)
+        saved = make_step(curve=old, unit=2, count=_of_rows)
         for batch in batches(updates, 6):
             saved(batch)
-        step = step_of(curve=new, unit=2, count=_of_rows)
+        step = make_step(curve=new, unit=2, count=_of_rows)
         if is_refused:
             with pytest.raises(ValueError, match="the curves differ from step 31 on"):
                 step.load_state_dict(saved.state_dict())
@@ -257,14 +249,14 @@ _COUNTS: list[tuple[type[Exception], str, Any]] = [
 @pytest.mark.parametrize("pieces", [1, 2])
 def test_wrong_counts_change_nothing(error: type[Exception], message: str, count: Any, pieces: int) -> None:
     bad = False
-    step = step_of(unit=3, count=lambda batch: count(batch) if bad else 5)
+    step = make_step(unit=3, count=lambda batch: count(batch) if bad else 5)
     data = batches(6)
     for batch in data[:3]:
         step(batch)
     state, bad = step.state_dict(), True
     with pytest.raises(error, match=message):
         step(*data[3 : 3 + pieces])
-    assert same(step.state_dict(), state)
+    assert equal_trees(step.state_dict(), state)
     bad = False
     step(data[4])
     assert step.state_dict()["consumed"] == 20
@@ -285,14 +277,14 @@ def test_many_curves_take_no_more_memory_than_one() -> None:
 
 
 def test_a_negative_count_on_the_device_is_none() -> None:
-    step = step_of(unit=2, count=lambda batch: torch.tensor(-7))
+    step = make_step(unit=2, count=lambda batch: torch.tensor(-7))
     results = [step(batch) for batch in batches(3)]
     assert [int(result.consumed) for result in results] == [0, 0, 0]
 
 
 def test_the_end_of_the_curve_is_told() -> None:
     curve = StagedCurve([(10, 1.0), (10, 0.0)])
-    step = step_of(curve=curve, unit=4, count=_of_rows)
+    step = make_step(curve=curve, unit=4, count=_of_rows)
     for batch in batches(31, 4):
         step(batch)
     with pytest.warns(UserWarning, match=r"at step 31, .*as the training consumes, in units of 4;"):
@@ -310,7 +302,7 @@ def test_the_end_of_the_curve_is_told() -> None:
     ids=("replaced", "copied", "deeply copied", "pickled"),
 )
 def test_a_result_made_from_another_keeps_what_is_beside_its_items(anew: Callable[[Any], Any]) -> None:
-    step = step_of(
+    step = make_step(
         loss_fn=lambda model, batch: (mean_loss(model, batch), model(batch[0]).mean()),
         has_aux=True,
         unit=4,
@@ -320,15 +312,15 @@ def test_a_result_made_from_another_keeps_what_is_beside_its_items(anew: Callabl
     assert result.consumed == 12
     again = anew(result)
     assert type(again) is type(result)
-    assert same(again.consumed, result.consumed)
-    assert same(list(again.aux), list(result.aux))
+    assert equal_trees(again.consumed, result.consumed)
+    assert equal_trees(list(again.aux), list(result.aux))
 
 
 def test_a_result_of_tree_map_says_what_it_lost() -> None:
     """torch makes it from the items alone."""
-    result = step_of(unit=4, count=_of_rows)(*batches(1))
+    result = make_step(unit=4, count=_of_rows)(*batches(1))
     again = pytree.tree_map(lambda item: item + 0, result)
-    assert same(tuple(again), tuple(result))
+    assert equal_trees(tuple(again), tuple(result))
     with pytest.raises(AttributeError, match=r"made anew.* read result\.consumed before"):
         _ = again.consumed
 
@@ -341,7 +333,7 @@ def test_the_count_is_asked_once_for_each_micro_batch_without_a_gradient() -> No
         return 1
 
     data = batches(3)
-    step = step_of(unit=1, count=count)
+    step = make_step(unit=1, count=count)
     step(*data)
     assert seen == [(id(batch), False) for batch in data]
 

@@ -12,17 +12,9 @@ from hypothesis import strategies as st
 from support.examples import examples
 from support.holds.held import CURVE, PATIENT, clocks_of, curves, float32_rate, holds, told
 from support.holds.hold_cases import metrics
-from support.training.training import (
-    OPTIMIZERS,
-    Net,
-    batches,
-    mean_loss,
-    optimizer_of,
-    pair_loss,
-    spoiled,
-    step_of,
-    train,
-)
+from support.training.models import Net, batches, mean_loss, nonfinite, pair_loss
+from support.training.optimizers import OPTIMIZERS, make_optimizer
+from support.training.steps import make_step, train
 from torch import nn
 from torch._dynamo.utils import counters
 
@@ -54,7 +46,7 @@ def test_the_rate_is_that_of_the_clock(
     name: str, precision: str, curve: Curve, hold: Any, losses: list[Any], interval: int
 ) -> None:
     with patch.object(clock, "INTERVAL", interval):
-        step = step_of(name, loss_fn=told, curve=curve, hold=hold, precision=precision)
+        step = make_step(name, loss_fn=told, curve=curve, hold=hold, precision=precision)
         (peak,) = (group["initial_lr"] for group in step.optimizer.param_groups)
         expected = _expected(hold, curve, losses)
         for loss, (now, *counts) in zip(losses, expected, strict=True):
@@ -69,12 +61,12 @@ def test_the_rate_is_that_of_the_clock(
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_the_clocks_of_a_scheduler_that_is_told_the_same_losses(name: str) -> None:
     model, rule = Net(), [PATIENT, HoldBelow([(1.0, 5), (0.9, 7)], every=3)]
-    step = step_of(name, model, curve=CURVE, hold=rule)
+    step = make_step(name, model, curve=CURVE, hold=rule)
     other = torch.optim.SGD([nn.Parameter(torch.ones(()))], lr=OPTIMIZERS[name][1]["lr"])
     scheduler = lambda_lr(other, CURVE, hold=rule)
     for number, batch in enumerate(batches(60)):
         skipped = number % 7 == 3
-        result = step(spoiled(batch) if skipped else batch)
+        result = step(nonfinite(batch) if skipped else batch)
         assert int(result.clock) == scheduler.clock
         assert result.lr.tolist() == [float(np.float32(rate)) for rate in scheduler.get_last_lr()]
         if not skipped:
@@ -93,7 +85,7 @@ def test_windows_of_the_real_length() -> None:
     hold = HoldBelow([(1.5, 2500), (0.5, 40)])
     losses = [2.0] * 900 + [1.0] * 4000 + [0.25] * 1200
     expected = [*range(900), *[900] * 2500, *range(900, 2400), *[2400] * 40, *range(2400, 3560)]
-    step = step_of("sgd", loss_fn=told, curve=curve, hold=hold)
+    step = make_step("sgd", loss_fn=told, curve=curve, hold=hold)
     results = [step(torch.tensor(loss)) for loss in losses]
     assert torch.stack([result.clock for result in results]).tolist() == expected
     assert torch.stack([result.lr for result in results])[:, 0].tolist() == [
@@ -111,7 +103,7 @@ def test_in_float32_whatever_the_dtype_of_the_loss_or_torchs_own(
     before = torch.get_default_dtype()
     try:
         torch.set_default_dtype(dtype)
-        step = step_of("sgd", loss_fn=told, curve=curve, hold=hold)
+        step = make_step("sgd", loss_fn=told, curve=curve, hold=hold)
         form = torch.float64 if wide else torch.float32
         found = [int(step(torch.tensor(loss, dtype=form)).clock) for loss in losses]
     finally:
@@ -121,14 +113,14 @@ def test_in_float32_whatever_the_dtype_of_the_loss_or_torchs_own(
 
 def test_a_wide_loss_is_rounded() -> None:
     """In float64 this one would be above the border."""
-    step = step_of("sgd", loss_fn=told, curve=CURVE, hold=HoldBelow(0.1, 3))
+    step = make_step("sgd", loss_fn=told, curve=CURVE, hold=HoldBelow(0.1, 3))
     losses = [torch.tensor(0.1 + 2e-9, dtype=torch.float64)] * 5
     assert [int(result.clock) for result in train(step, losses)] == [0, 0, 0, 0, 1]
 
 
 def test_the_loss_of_all_micro_batches_is_the_metric() -> None:
     data = batches(30)
-    step, by_one = (step_of("sgd", loss_fn=pair_loss, curve=CURVE, hold=PATIENT) for _ in range(2))
+    step, by_one = (make_step("sgd", loss_fn=pair_loss, curve=CURVE, hold=PATIENT) for _ in range(2))
     losses, found = [], []
     for batch in data:
         halves = [tuple(part[rows] for part in batch) for rows in (slice(2), slice(2, None))]
@@ -169,7 +161,7 @@ def test_several_curves_are_refused_unless_they_are_the_same() -> None:
 def test_compiled_once() -> None:
     losses = np.random.default_rng(0).choice([0.5, 0.75, 1.0], 30).tolist()
     with patch.object(torch, "compile", partial(torch.compile, backend="aot_eager")):
-        step = step_of("adamw", loss_fn=told, curve=CURVE, hold=PATIENT, compile=True)
+        step = make_step("adamw", loss_fn=told, curve=CURVE, hold=PATIENT, compile=True)
         found = [int(step(torch.tensor(losses[0])).clock)]
         graphs = counters["stats"]["unique_graphs"]
         found += [int(step(torch.tensor(loss)).clock) for loss in losses[1:]]
@@ -182,7 +174,7 @@ def test_another_default_device_changes_nothing() -> None:
         model = Net().to_empty(device="cpu")
         for parameter in model.parameters():
             nn.init.zeros_(parameter)
-        step = TrainStep(model, optimizer_of("adamw", model), told, CURVE, hold=PATIENT)
+        step = TrainStep(model, make_optimizer("adamw", model), told, CURVE, hold=PATIENT)
         losses = [torch.tensor(0.75, device="cpu")] * 8
         assert [int(result.clock) for result in train(step, losses)] == [0, 1, 2, 3, 3, 3, 3, 4]
         state = step.state_dict()

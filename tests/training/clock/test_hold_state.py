@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 from support.examples import examples
 from support.holds.held import CURVE, PATIENT, curves, float32_rate, holds, told
 from support.holds.hold_cases import metrics
-from support.training.training import batches, check_resumed, same, step_of, train
+from support.training.models import batches
+from support.training.steps import check_resume, make_step, train
+from support.training.trees import equal_trees
 
 from plateau_jax import Curve, HoldBelow
 from torch_bridge.training.clock import clock
@@ -29,8 +31,8 @@ def test_from_any_update(
 ) -> None:
     updates = [torch.tensor(loss) for loss in losses]
     with patch.object(clock, "INTERVAL", interval):
-        check_resumed(
-            lambda: step_of(name, loss_fn=told, curve=curve, hold=hold, precision="fp16"), updates, (at,)
+        check_resume(
+            lambda: make_step(name, loss_fn=told, curve=curve, hold=hold, precision="fp16"), updates, (at,)
         )
 
 
@@ -41,17 +43,17 @@ _OTHERS: list[Any] = [None, HoldBelow(0.5, 3), [PATIENT, HoldBelow(0.5, 3)]]
 @pytest.mark.parametrize("swapped", [False, True])
 def test_the_state_of_other_rules(other: Any, swapped: bool) -> None:
     first, second = (other, PATIENT) if swapped else (PATIENT, other)
-    saved, step = (step_of(loss_fn=told, curve=CURVE, hold=hold) for hold in (first, second))
+    saved, step = (make_step(loss_fn=told, curve=CURVE, hold=hold) for hold in (first, second))
     train(saved, [torch.tensor(0.75)] * 5)
     train(step, [torch.tensor(0.75)] * 2)
     state, before = saved.state_dict(), step.state_dict()
     with pytest.raises(ValueError, match=r"saved with hold = .*, but here it is .* pass strict=False"):
         step.load_state_dict(state)
-    assert same(step.state_dict(), before)
+    assert equal_trees(step.state_dict(), before)
     step.load_state_dict(state, strict=False)
     after = step.state_dict()
     assert (after["clock"], after["applied"]) == (state["clock"], 5)
-    assert same(after["hold"], step_of(curve=CURVE, hold=second).state_dict()["hold"])
+    assert equal_trees(after["hold"], make_step(curve=CURVE, hold=second).state_dict()["hold"])
     result = step(torch.tensor(0.75))
     assert (result.clock, result.applied) == (state["clock"], 6)
     assert result.lr.tolist() == [float32_rate(0.01, CURVE, state["clock"])]
@@ -59,14 +61,14 @@ def test_the_state_of_other_rules(other: Any, swapped: bool) -> None:
 
 def test_a_state_from_before_there_were_rules() -> None:
     data = batches(20)
-    saved, straight = step_of(curve=CURVE), step_of(curve=CURVE)
+    saved, straight = make_step(curve=CURVE), make_step(curve=CURVE)
     train(saved, data[:8])
     results = train(straight, data)
     state: Any = saved.state_dict()
     del state["clock"], state["hold"]
-    step, held = step_of(curve=CURVE), step_of(curve=CURVE, hold=PATIENT)
+    step, held = make_step(curve=CURVE), make_step(curve=CURVE, hold=PATIENT)
     step.load_state_dict(state)
-    assert same(train(step, data[8:]), results[8:])
+    assert equal_trees(train(step, data[8:]), results[8:])
     with pytest.raises(ValueError, match="saved with hold = None"):
         held.load_state_dict(state)
     held.load_state_dict(state, strict=False)
@@ -78,7 +80,7 @@ def test_a_state_from_before_there_were_rules() -> None:
 
 @pytest.mark.parametrize("strict", [True, False])
 def test_beside_a_rule_the_updates_do_not_stand_for_the_clock(strict: bool) -> None:
-    step = step_of(loss_fn=told, curve=CURVE, hold=PATIENT)
+    step = make_step(loss_fn=told, curve=CURVE, hold=PATIENT)
     train(step, [torch.tensor(0.75)] * 5)
     state: Any = step.state_dict()
     del state["clock"]
@@ -88,23 +90,23 @@ def test_beside_a_rule_the_updates_do_not_stand_for_the_clock(strict: bool) -> N
 
 def test_another_plan_is_asked_for_its_past_up_to_the_clock() -> None:
     """Held, a run has had more updates than its clock says: a branch in between has the same past."""
-    saved = step_of(loss_fn=told, curve=CURVE, hold=PATIENT)
+    saved = make_step(loss_fn=told, curve=CURVE, hold=PATIENT)
     train(saved, [torch.tensor(0.75)] * 6)
     state = saved.state_dict()
     assert (state["clock"], state["applied"]) == (3, 6)
     branch = CURVE.cooldown(4, 5)
     assert not branch.same_until(CURVE, 6)
-    step = step_of(loss_fn=told, curve=branch, hold=PATIENT)
+    step = make_step(loss_fn=told, curve=branch, hold=PATIENT)
     step.load_state_dict(state)
     found = [int(result.clock) for result in train(step, [torch.tensor(0.75)] * 6)]
     assert found == [3, 4, 5, 6, 7, 8]
     with pytest.raises(ValueError, match="the curves differ from step"):
-        step_of(loss_fn=told, curve=CURVE.cooldown(1, 4), hold=HoldBelow(0.5, 3)).load_state_dict(state)
+        make_step(loss_fn=told, curve=CURVE.cooldown(1, 4), hold=HoldBelow(0.5, 3)).load_state_dict(state)
 
 
 @pytest.mark.parametrize("name", ["adamw", "plain adam"])
 def test_an_interrupt_within_the_decision(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    step, straight = (step_of(name, curve=CURVE, hold=PATIENT) for _ in range(2))
+    step, straight = (make_step(name, curve=CURVE, hold=PATIENT) for _ in range(2))
     data = batches(8)
     train(step, data[:5])
     train(straight, data[:5])
@@ -120,4 +122,4 @@ def test_an_interrupt_within_the_decision(name: str, monkeypatch: pytest.MonkeyP
     with pytest.raises(RuntimeError, match="an update was interrupted"):
         step(data[5])
     step.load_state_dict(state)
-    assert same(train(step, data[5:]), train(straight, data[5:]))
+    assert equal_trees(train(step, data[5:]), train(straight, data[5:]))

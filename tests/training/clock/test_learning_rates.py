@@ -9,20 +9,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from support.examples import examples
-from support.training.training import (
-    CURVE,
-    OPTIMIZERS,
-    Net,
-    batches,
-    lrs_of,
-    mean_loss,
-    optimizer_of,
-    same,
-    skip_patterns,
-    spoiled,
-    step_of,
-    train,
-)
+from support.training.models import Net, batches, mean_loss, nonfinite
+from support.training.optimizers import OPTIMIZERS, make_optimizer
+from support.training.steps import CURVE, lrs_of, make_step, skip_patterns, train
+from support.training.trees import equal_trees
 
 from plateau_jax import PlateauCurve
 from torch_bridge import TrainStep, lambda_lr
@@ -54,7 +44,7 @@ def test_the_rate_is_that_of_lambda_lr(name: str, precision: str, skips: list[bo
     with patch.object(clock, "INTERVAL", interval):
         step = TrainStep(model, kind(groups, **options), mean_loss, curves, precision=precision)
         for number, skip in enumerate(skips, 1):
-            result = step(spoiled(batch) if skip else batch)
+            result = step(nonfinite(batch) if skip else batch)
             assert result.lr.dtype == torch.float32
             assert result.lr.tolist() == [float(np.float32(lr)) for lr in scheduler.get_last_lr()]
             used = [float(np.float32(float(group["lr"]))) for group in step.optimizer.param_groups]
@@ -68,7 +58,7 @@ def test_the_rate_is_that_of_lambda_lr(name: str, precision: str, skips: list[bo
 
 def test_building_again_keeps_the_peak() -> None:
     model = Net()
-    optimizer = optimizer_of("adamw", model)
+    optimizer = make_optimizer("adamw", model)
     for build in range(3):
         step = TrainStep(model, optimizer, mean_loss, CURVE)
         peaks = [group["initial_lr"] for group in optimizer.param_groups]
@@ -80,23 +70,23 @@ def test_building_again_keeps_the_peak() -> None:
 def test_the_rate_of_an_optimizer_whose_state_was_loaded_directly() -> None:
     data = batches(12)
     for name in ("adamw", "momentum", "rmsprop"):
-        step, straight = step_of(name), step_of(name)
+        step, straight = make_step(name), make_step(name)
         train(straight, data[:4])
         train(step, data[:4])
         step.optimizer.load_state_dict(copy.deepcopy(step.optimizer.state_dict()))
         expected, found = train(straight, data[4:]), train(step, data[4:])
-        assert same(expected, found)
+        assert equal_trees(expected, found)
 
 
 def test_an_optimizer_that_is_no_longer_fused_goes_on_at_the_rate_of_the_curve() -> None:
-    step, data = step_of(), batches(12)
+    step, data = make_step(), batches(12)
     train(step, data[:6])
     state = copy.deepcopy(step.optimizer.state_dict())
     for group in state["param_groups"]:
         group["fused"] = False
     step.optimizer.load_state_dict(state)
     for applied, batch in enumerate(data[6:], 6):
-        step(spoiled(batch))
+        step(nonfinite(batch))
         result, expected = step(batch), lrs_of(step, applied).tolist()
         assert result.applied == applied + 1
         assert result.lr.tolist() == expected

@@ -4,17 +4,10 @@ from typing import Any
 
 import pytest
 import torch
-from support.training.training import (
-    CURVE,
-    Net,
-    batches,
-    mean_loss,
-    optimizer_of,
-    same,
-    step_of,
-    through_file,
-    train,
-)
+from support.training.models import Net, batches, mean_loss
+from support.training.optimizers import make_optimizer
+from support.training.steps import CURVE, make_step, train
+from support.training.trees import equal_trees, through_file
 
 from plateau_jax import HoldBelow
 from torch_bridge import TrainStep
@@ -24,15 +17,15 @@ NAMES = ["adamw", "momentum", "rmsprop"]
 
 @pytest.mark.parametrize("name", NAMES)
 def test_another_peak_from_the_next_update_on(name: str) -> None:
-    step, data = step_of(name), batches(12)
+    step, data = make_step(name), batches(12)
     train(step, data[:3])
     step.set_peak(0.25)
     found = step(data[3])
     assert found.lr.item() == torch.tensor(CURVE(3) * 0.25).item()
     assert step.optimizer.param_groups[0]["initial_lr"] == 0.25
-    other = step_of(name)
+    other = make_step(name)
     other.load_state_dict(through_file(step.state_dict()))
-    assert same(train(other, data[4:]), train(step, data[4:]))
+    assert equal_trees(train(other, data[4:]), train(step, data[4:]))
 
 
 def test_a_peak_a_group() -> None:
@@ -54,19 +47,19 @@ def test_a_peak_a_group() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_a_clock_that_starts_in_mid_run(name: str) -> None:
     """A loop of one's own, and then the step, is the step all along."""
-    straight, data = step_of(name), batches(8)
+    straight, data = make_step(name), batches(8)
     expected = train(straight, data)
     model = Net()
-    optimizer = optimizer_of(name, model)
+    optimizer = make_optimizer(name, model)
     first = TrainStep(model, optimizer, mean_loss, CURVE)
     train(first, data[:5])
     step = TrainStep(model, optimizer, mean_loss, CURVE, initial_updates=5)
-    assert same(train(step, data[5:]), expected[5:])
-    assert same(step.state_dict()["applied"], 8)
+    assert equal_trees(train(step, data[5:]), expected[5:])
+    assert equal_trees(step.state_dict()["applied"], 8)
 
 
 def test_a_clock_of_before_under_a_rule() -> None:
-    step, (batch,) = step_of(initial_updates=7, hold=HoldBelow(1e9, steps=3)), batches(1)
+    step, (batch,) = make_step(initial_updates=7, hold=HoldBelow(1e9, steps=3)), batches(1)
     assert step(batch).lr.item() == pytest.approx(CURVE(7) * 0.01)
 
 

@@ -9,7 +9,9 @@ import torch
 from support.holds.held import CURVE as HELD_CURVE
 from support.holds.held import PATIENT
 from support.training.cuda_graphs.graphs import WARM_UPS, FakeGraph, Sums, capture, graphs_for, without_cuda
-from support.training.training import batches, same, spoiled, step_of
+from support.training.models import batches, nonfinite
+from support.training.steps import make_step
+from support.training.trees import equal_trees
 from torch import Tensor
 
 from plateau_jax import HoldBelow
@@ -109,7 +111,7 @@ def test_dropped_graphs_are_made_anew(kept: list[Tensor]) -> None:
 
 def test_nothing_is_captured_while_a_setting_changes(kept: list[Tensor]) -> None:
     """A graph of it would be thrown away at once."""
-    step, captures = step_of("sgd"), list[int]()
+    step, captures = make_step("sgd"), list[int]()
     capture(step)
     for number in range(12):
         step.optimizer.param_groups[0]["weight_decay"] = 0.5 / min(number + 1, 8)
@@ -184,7 +186,7 @@ def test_a_result_is_not_overwritten(kept: list[Tensor]) -> None:
 @pytest.mark.parametrize("hold", [None, PATIENT, HoldBelow(0.9, 3, every=2), [PATIENT, HoldBelow(0.9, 3)]])
 def test_a_whole_training_step(kept: list[Tensor], hold: Any) -> None:
     """Captured and replayed, optimizer, clock, skips and all, it gives the bits of the eager one."""
-    captured, eager = (step_of("momentum", curve=HELD_CURVE, hold=hold, max_norm=0.5) for _ in range(2))
+    captured, eager = (make_step("momentum", curve=HELD_CURVE, hold=hold, max_norm=0.5) for _ in range(2))
     capture(captured)
     data = [*batches(20), *batches(20, rows=7, seed=1)]
     for number, batch in enumerate(data):
@@ -194,7 +196,7 @@ def test_a_whole_training_step(kept: list[Tensor], hold: Any) -> None:
             kept += [captured._clock._numbers, captured._clock.rates]
             if captured._clock._hold is not None:
                 kept += [tensor for pair in captured._clock._hold._memory for tensor in pair]
-        chosen = spoiled(batch) if number % 5 == 0 else batch
-        assert same(captured(chosen), eager(chosen))
+        chosen = nonfinite(batch) if number % 5 == 0 else batch
+        assert equal_trees(captured(chosen), eager(chosen))
     assert FakeGraph.captures == 2
-    assert same(captured.state_dict(), eager.state_dict())
+    assert equal_trees(captured.state_dict(), eager.state_dict())

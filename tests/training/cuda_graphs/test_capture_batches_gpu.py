@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 import torch
 from support.training.cuda_graphs.gpu import assert_same_state, captured_and_eager, graphs_of, on_gpu
-from support.training.training import Batch, batches, mean_loss, same
+from support.training.models import Batch, batches, mean_loss
+from support.training.trees import equal_trees
 from torch import Tensor, nn
 
 pytestmark = pytest.mark.gpu
@@ -55,7 +56,7 @@ def test_every_layout_gives_the_bits_of_eager(layout: Any) -> None:
     captured, eager = captured_and_eager(loss_fn=_loss_of_all, max_norm=0.5)
     for number in range(8):
         batch = _batch(layout, number)
-        assert same(captured(batch, batch), eager(batch, batch))
+        assert equal_trees(captured(batch, batch), eager(batch, batch))
     assert len(graphs_of(captured).captured) == 1
     assert_same_state(captured, eager)
 
@@ -89,7 +90,7 @@ def test_a_batch_with_a_gradient(loss_fn: Any, needs_gradient: bool) -> None:
         results = [
             step((inputs.clone().requires_grad_(needs_gradient), targets)) for step in (captured, eager)
         ]
-        assert same(*results)
+        assert equal_trees(*results)
     assert len(graphs_of(captured).captured) == 1
     assert_same_state(captured, eager)
 
@@ -99,7 +100,7 @@ def test_a_batch_that_comes_again_with_a_mark() -> None:
     captured, eager = captured_and_eager(loss_fn=_penalised)
     (batch,) = on_gpu(batches(1))
     for _ in range(8):
-        assert same(captured(batch), eager(batch))
+        assert equal_trees(captured(batch), eager(batch))
     assert_same_state(captured, eager)
 
 
@@ -110,7 +111,7 @@ def test_a_loss_that_writes_in_its_batch() -> None:
 
     captured, eager = captured_and_eager(loss_fn=loss_fn)
     for inputs, targets in on_gpu(batches(8)):
-        assert same(captured((inputs.clone(), targets)), eager((inputs.clone(), targets)))
+        assert equal_trees(captured((inputs.clone(), targets)), eager((inputs.clone(), targets)))
     assert len(graphs_of(captured).captured) == 1
     assert_same_state(captured, eager)
 
@@ -120,7 +121,7 @@ def test_one_tensor_at_two_places() -> None:
         loss_fn=lambda model, batch: mean_loss(model, (batch[0], batch[1][:, :2]))
     )
     for inputs, _ in on_gpu(batches(8)):
-        assert same(captured((inputs, inputs)), eager((inputs, inputs)))
-        assert same(captured((inputs, inputs * 2)), eager((inputs, inputs * 2)))
+        assert equal_trees(captured((inputs, inputs)), eager((inputs, inputs)))
+        assert equal_trees(captured((inputs, inputs * 2)), eager((inputs, inputs * 2)))
     assert len(graphs_of(captured).captured) == 2
     assert_same_state(captured, eager)

@@ -12,7 +12,9 @@ from support.training.cuda_graphs.gpu import (
     no_waiting,
     on_gpu,
 )
-from support.training.training import CURVE, batches, pair_loss, same, spoiled, through_file, train
+from support.training.models import batches, nonfinite, pair_loss
+from support.training.steps import CURVE, train
+from support.training.trees import equal_trees, through_file
 from torch import Tensor
 
 from torch_bridge.training.clock import clock
@@ -40,9 +42,9 @@ def test_updates_count_what_they_consumed(
     for number in range(0, 60, pieces):
         micro = data[number : number + pieces]
         if number % 4 == 3:
-            micro[-1] = spoiled(micro[-1])
+            micro[-1] = nonfinite(micro[-1])
         results = [step(*micro) for step in steps]
-        assert same(*results)
+        assert equal_trees(*results)
         peak = np.float32(steps[0].optimizer.param_groups[0]["initial_lr"])
         assert results[0].lr.item() == np.float32(CURVE(consumed // 3)) * peak
         if number % 4 != 3:
@@ -63,7 +65,7 @@ def test_a_count_from_shapes_is_that_of_each_graph() -> None:
         (batch,) = on_gpu(batches(1, rows=rows, seed=number))
         results = captured(batch), eager(batch)
         consumed += rows
-        assert same(*results)
+        assert equal_trees(*results)
         assert [int(result.consumed) for result in results] == [consumed] * 2
     assert len(graphs_of(captured).captured) == 2
 
@@ -92,7 +94,7 @@ def test_another_peak_needs_no_new_graph() -> None:
             for step in steps:
                 step.set_peak(0.125)
         results = [step(batch) for step in steps]
-        assert same(*results)
+        assert equal_trees(*results)
         if number >= 8:
             assert results[0].lr.item() == np.float32(CURVE(number * 2)) * np.float32(0.125)
     assert len(graphs_of(steps[0]).captured) == 1

@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 import torch
 from support.training.cuda_graphs.graphs import CPU, WARM_UPS, Sums, capture, graphs_for, without_cuda
-from support.training.training import batches, contents, same, step_of, train
+from support.training.models import batches
+from support.training.steps import make_step, state_kept_by_skips, train
+from support.training.trees import equal_trees
 from torch import Tensor
 
 from torch_bridge.training.cuda_graphs.capture import Graphs
@@ -171,8 +173,8 @@ def test_streams_are_in_order_after_a_warm_up_that_failed(
 
 
 def test_settings_that_no_graph_can_have_change_nothing(kept: list[Tensor]) -> None:
-    step, eager = step_of("sgd"), step_of("sgd")
-    assert same(train(step, batches(2)), train(eager, batches(2)))
+    step, eager = make_step("sgd"), make_step("sgd")
+    assert equal_trees(train(step, batches(2)), train(eager, batches(2)))
     capture(step)
     group = step.optimizer.param_groups[0]
     for name, other in (("fused", False), ("capturable", False), ("fused", False)):
@@ -181,7 +183,7 @@ def test_settings_that_no_graph_can_have_change_nothing(kept: list[Tensor]) -> N
         with pytest.raises(ValueError, match=f"cuda_graph=True needs .* {name}="):
             step(batches(1)[0])
         group[name] = before
-        assert same(train(step, batches(1)), train(eager, batches(1)))
+        assert equal_trees(train(step, batches(1)), train(eager, batches(1)))
         assert step._steppers.steady
 
 
@@ -191,11 +193,11 @@ def test_a_failed_capture_leaves_no_partial_update(kept: list[Tensor]) -> None:
     def fail(*_: Any) -> None:
         raise _OfTheUser
 
-    step, eager, (batch,) = step_of("sgd"), step_of("sgd"), batches(1)
+    step, eager, (batch,) = make_step("sgd"), make_step("sgd"), batches(1)
     capture(step)
-    assert same(train(step, [batch] * WARM_UPS), train(eager, [batch] * WARM_UPS))
+    assert equal_trees(train(step, [batch] * WARM_UPS), train(eager, [batch] * WARM_UPS))
     hook = step.optimizer.register_step_pre_hook(fail)
     with pytest.raises(_OfTheUser):
         step(batch)
     hook.remove()
-    assert same(contents(step), contents(eager))
+    assert equal_trees(state_kept_by_skips(step), state_kept_by_skips(eager))

@@ -8,7 +8,10 @@ from typing import Any
 import pytest
 import torch
 from support.training.cuda_graphs.gpu import assert_same_state, gpu_step, graphs_of, on_gpu
-from support.training.training import CURVE, Batch, Net, batches, mean_loss, optimizer_of, same, train
+from support.training.models import Batch, Net, batches, mean_loss
+from support.training.optimizers import make_optimizer
+from support.training.steps import CURVE, train
+from support.training.trees import equal_trees
 from torch import Tensor, nn
 
 from torch_bridge import TrainStep
@@ -21,7 +24,7 @@ _TESTS = Path(__file__).parents[2]
 def test_what_cannot_be_captured_is_refused() -> None:
     model = Net().cuda()
     for name in ("adamw", "rmsprop", "plain adam"):
-        optimizer = optimizer_of(name, model)
+        optimizer = make_optimizer(name, model)
         with pytest.raises(ValueError, match="cuda_graph=True needs"):
             TrainStep(model, optimizer, mean_loss, CURVE, cuda_graph=True)
         assert "initial_lr" not in optimizer.param_groups[0]
@@ -94,9 +97,9 @@ def test_an_error_goes_through_and_the_step_goes_on(error: BaseException, at: in
     after = train(captured, data[at - 1 :])
     torch.cuda.synchronize()
     torch.manual_seed(0)
-    assert same(before, train(eager, data[: at - 1]))
+    assert equal_trees(before, train(eager, data[: at - 1]))
     torch.manual_seed(1)
-    assert same(after, train(eager, data[at - 1 :]))
+    assert equal_trees(after, train(eager, data[at - 1 :]))
     assert len(graphs_of(captured).captured) == 1
     assert_same_state(captured, eager)
 
@@ -122,7 +125,7 @@ kept.append(mean_loss(model, data[0]))
 _PROGRAM = """
 import torch
 from support.training.cuda_graphs.gpu import gpu_step, graphs_of, on_gpu
-from support.training.training import Net, batches, mean_loss
+from support.training.models import Net, batches, mean_loss
 from torch.torch_version import TorchVersion
 
 kept, model, data, stream = [], Net().cuda(), on_gpu(batches(9)), torch.cuda.current_stream()

@@ -6,21 +6,19 @@ import pytest
 import torch
 from support.holds.held import float32_rate
 from support.training.cuda_graphs.gpu import FUSED_ON_GPU, gpu_step, graphs_of, no_waiting, on_gpu
-from support.training.training import (
-    CURVE,
-    FUSED,
+from support.training.models import (
     Net,
     Recurrent,
     batches,
     carried_loss,
     device_pair_loss,
     mean_loss,
+    nonfinite,
     pair_loss,
-    same,
-    set_loss_scale,
-    spoiled,
-    train,
 )
+from support.training.optimizers import FUSED
+from support.training.steps import CURVE, set_loss_scale, train
+from support.training.trees import equal_trees
 from torch import nn
 
 from torch_bridge.training.clock import clock
@@ -43,10 +41,10 @@ def test_the_bits_of_eager(name: str, precision: str, loss_fn: Any) -> None:
     captured, eager = gpu_step(name, cuda_graph=True, **options), gpu_step(name, **options)
     data = on_gpu(batches(40))
     for number in range(0, 40, 2):
-        first = spoiled(data[number]) if number % 6 == 0 else data[number]
-        assert same(captured(first, data[number + 1]), eager(first, data[number + 1]))
+        first = nonfinite(data[number]) if number % 6 == 0 else data[number]
+        assert equal_trees(captured(first, data[number + 1]), eager(first, data[number + 1]))
     assert len(graphs_of(captured).captured) == 1
-    assert same(captured.state_dict(), eager.state_dict())
+    assert equal_trees(captured.state_dict(), eager.state_dict())
 
 
 @pytest.mark.parametrize(
@@ -63,12 +61,12 @@ def test_with_a_carry(kind: str, precision: str) -> None:
     captured, eager = steps
     data = on_gpu(batches(24, time=3))
     for number in range(0, 24, 2):
-        pieces = data[number], spoiled(data[number + 1]) if number % 8 == 0 else data[number + 1]
-        assert same(captured(*pieces), eager(*pieces))
+        pieces = data[number], nonfinite(data[number + 1]) if number % 8 == 0 else data[number + 1]
+        assert equal_trees(captured(*pieces), eager(*pieces))
         if number == 14:
             captured.reset_carry()
             eager.reset_carry()
-    assert same(captured.state_dict(), eager.state_dict())
+    assert equal_trees(captured.state_dict(), eager.state_dict())
 
 
 def test_dropout_draws_the_numbers_of_eager() -> None:
@@ -78,7 +76,7 @@ def test_dropout_draws_the_numbers_of_eager() -> None:
         torch.cuda.synchronize()
         torch.manual_seed(0)
         results.append(train(gpu_step(model=Net(dropout=0.5), cuda_graph=flag), data))
-    assert same(*results)
+    assert equal_trees(*results)
 
 
 def test_every_shape_has_its_graph_up_to_a_few() -> None:
@@ -86,7 +84,7 @@ def test_every_shape_has_its_graph_up_to_a_few() -> None:
     for _ in range(5):
         for rows in range(1, 12):
             (batch,) = on_gpu(batches(1, rows, seed=rows))
-            assert same(captured(batch), eager(batch))
+            assert equal_trees(captured(batch), eager(batch))
     assert len(graphs_of(captured).captured) == 8
 
 
@@ -100,7 +98,7 @@ def test_the_steady_state_never_waits(
     for loss_fn in (mean_loss, pair_loss):
         step = gpu_step(name, loss_fn=loss_fn, precision=precision, max_norm=0.5, cuda_graph=cuda_graph)
         good = on_gpu(batches(1))[0]
-        bad = spoiled(good)
+        bad = nonfinite(good)
         for _ in range(6):
             step(good, good)
         with no_waiting():
@@ -117,7 +115,7 @@ def test_the_rates_of_a_device_that_lags(cuda_graph: bool, monkeypatch: pytest.M
     monkeypatch.setattr(clock, "INTERVAL", 6)
     step = gpu_step(cuda_graph=cuda_graph)
     (good,) = on_gpu(batches(1))
-    bad, peak, applied = spoiled(good), step.optimizer.param_groups[0]["initial_lr"], 0
+    bad, peak, applied = nonfinite(good), step.optimizer.param_groups[0]["initial_lr"], 0
     results, expected = [], []
     for number in range(60):
         if number % 7 == 3:
@@ -139,7 +137,7 @@ def test_weights_made_on_the_device() -> None:
     captured, eager = (gpu_step(loss_fn=loss_fn, cuda_graph=flag) for flag in (True, False))
     for number, batch in enumerate(on_gpu(batches(10))):
         pieces = (*batch, torch.tensor(number + 1, device="cuda")), (*batch, torch.tensor(0, device="cuda"))
-        assert same(captured(*pieces), eager(*pieces))
+        assert equal_trees(captured(*pieces), eager(*pieces))
 
 
 def test_the_first_updates_under_fp16_are_its_search() -> None:
@@ -149,7 +147,7 @@ def test_the_first_updates_under_fp16_are_its_search() -> None:
         set_loss_scale(step, 2.0**30)
     (batch,) = on_gpu(batches(1))
     for _ in range(40):
-        assert same(captured(batch), eager(batch))
+        assert equal_trees(captured(batch), eager(batch))
     assert captured.state_dict()["skipped"] > 5
     assert len(graphs_of(captured).captured) == 1
 
@@ -162,7 +160,7 @@ def test_on_another_stream_than_the_default() -> None:
         results = train(captured, data)
         expected = train(eager, data)
     torch.cuda.synchronize()
-    assert same(results, expected)
+    assert equal_trees(results, expected)
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")

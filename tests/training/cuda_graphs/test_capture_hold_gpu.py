@@ -17,7 +17,9 @@ from support.training.cuda_graphs.gpu import (
     no_waiting,
     on_gpu,
 )
-from support.training.training import CURVE, Net, batches, mean_loss, same, spoiled, through_file, train
+from support.training.models import Net, batches, mean_loss, nonfinite
+from support.training.steps import CURVE, train
+from support.training.trees import equal_trees, through_file
 
 from plateau_jax import HoldBelow, StagedCurve
 from torch_bridge import TrainStep, follow
@@ -45,7 +47,7 @@ def test_as_in_words(name: str, precision: str, hold: Any, losses: list[Any], sk
             for step in steps:
                 assert int(step(torch.tensor(float("nan"), device="cuda")).clock) == now
         results = [step(torch.tensor(loss, device="cuda")) for step in steps]
-        assert same(*results)
+        assert equal_trees(*results)
         assert int(results[0].clock) == now
         assert results[0].lr.tolist() == [float32_rate(group["initial_lr"], CURVE, now)]
     assert_same_state(*steps)
@@ -56,7 +58,7 @@ def test_as_in_words(name: str, precision: str, hold: Any, losses: list[Any], sk
 def test_captured_through_skips_and_states(name: str, hold: Any) -> None:
     steps = captured_and_eager(name, hold=hold, max_norm=0.5)
     for number, batch in enumerate(on_gpu(batches(40))):
-        assert same(*(step(spoiled(batch) if number % 6 == 5 else batch) for step in steps))
+        assert equal_trees(*(step(nonfinite(batch) if number % 6 == 5 else batch) for step in steps))
         if number == 20:
             assert len(graphs_of(steps[0]).captured) == 1
             for step in steps:
@@ -84,7 +86,7 @@ def test_a_setting_that_follows_a_curve() -> None:
         followers.append(follow(step.optimizer, ("betas", 0), StagedCurve([(30,)], start=0.5)))
     recorded = []
     for batch in on_gpu(batches(26)):
-        assert same(*(step(batch) for step in steps))
+        assert equal_trees(*(step(batch) for step in steps))
         recorded.append(len(graphs_of(steps[0]).captured))
         for follower in followers:
             follower.step()
@@ -109,4 +111,4 @@ def test_an_update_uses_the_value_that_the_group_holds() -> None:
         by_hand.zero_grad()
         mean_loss(by_hand, batch).backward()
         reference.step()
-    assert same(model.state_dict(), by_hand.state_dict())
+    assert equal_trees(model.state_dict(), by_hand.state_dict())

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from support.training.cuda_graphs.graphs import WARM_UPS, graphs_for, without_cuda
-from support.training.training import same
+from support.training.trees import equal_trees
 from torch import Tensor
 from torch._dynamo.testing import CompileCounter
 
@@ -60,7 +60,7 @@ def test_a_graph_sees_the_layout_and_the_values_of_every_batch(one: Any, other: 
     for seed in range(WARM_UPS + 3):
         batch = [one(2 * seed), other(2 * seed + 1)]
         expected = tuple(tensor.detach().reshape(-1) * 1 for tensor in batch)
-        assert same(graphs(batch), expected)
+        assert equal_trees(graphs(batch), expected)
     assert layouts == [list(map(_layout, batch))] * (WARM_UPS + 1)
 
 
@@ -93,8 +93,8 @@ def test_one_tensor_at_two_places_stays_one() -> None:
     graphs = graphs_for(update, _STEADY)
     for value in range(WARM_UPS + 3):
         tensor, twice = torch.full((2,), float(value)), torch.full((2,), 2.0 * value)
-        assert same(graphs([(tensor, tensor), (tensor, tensor)]), (2 * tensor,))
-        assert same(graphs([(tensor, twice), (tensor, tensor)]), (3 * tensor,))
+        assert equal_trees(graphs([(tensor, tensor), (tensor, tensor)]), (2 * tensor,))
+        assert equal_trees(graphs([(tensor, twice), (tensor, tensor)]), (3 * tensor,))
     assert are_one == [True, False] * (WARM_UPS + 1)
 
 
@@ -102,8 +102,8 @@ def test_one_tensor_in_two_micro_batches_is_no_other_shape() -> None:
     graphs = graphs_for(lambda micro_batches: (micro_batches[0] + micro_batches[1],), _STEADY)
     for value in range(WARM_UPS + 3):
         tensor = torch.full((2,), float(value))
-        assert same(graphs([tensor, tensor]), (2 * tensor,))
-        assert same(graphs([tensor, 2 * tensor]), (3 * tensor,))
+        assert equal_trees(graphs([tensor, tensor]), (2 * tensor,))
+        assert equal_trees(graphs([tensor, 2 * tensor]), (3 * tensor,))
     assert len(graphs.captured) == 1
 
 

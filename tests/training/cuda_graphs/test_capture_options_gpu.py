@@ -11,16 +11,9 @@ from support.training.cuda_graphs.gpu import (
     no_waiting,
     on_gpu,
 )
-from support.training.training import (
-    CURVE,
-    batches,
-    mean_loss,
-    pair_loss,
-    same,
-    spoiled,
-    through_file,
-    train,
-)
+from support.training.models import batches, mean_loss, nonfinite, pair_loss
+from support.training.steps import CURVE, train
+from support.training.trees import equal_trees, through_file
 from torch import nn
 
 pytestmark = pytest.mark.gpu
@@ -44,20 +37,20 @@ def test_aux(loss_fn: Any, pieces: int) -> None:
     for number in range(0, 36, pieces):
         micro = data[number : number + pieces]
         if number % 4 == 3:
-            micro[0] = spoiled(micro[0])
+            micro[0] = nonfinite(micro[0])
         with torch.no_grad():
             bias = captured.model.last.bias.clone()
         result, expected = captured(*micro), eager(*micro)
-        assert same(result, expected)
+        assert equal_trees(result, expected)
         assert len(result.aux) == pieces
         for own, other in zip(result.aux, expected.aux, strict=True):
-            assert same(own["outputs"], other["outputs"])
-            assert same(own["parts"][0], other["parts"][0])
+            assert equal_trees(own["outputs"], other["outputs"])
+            assert equal_trees(own["parts"][0], other["parts"][0])
             assert own["parts"][1].shape == bias.shape
             assert not own["outputs"].requires_grad
         kept.append((result.aux[0]["outputs"], expected.aux[0]["outputs"].clone()))
     assert len(graphs_of(captured).captured) == 1
-    assert all(same(*pair) for pair in kept), "no later replay writes there"
+    assert all(equal_trees(*pair) for pair in kept), "no later replay writes there"
     assert_same_state(captured, eager)
 
 
@@ -70,7 +63,7 @@ def test_aux_of_another_structure_for_another_shape() -> None:
     for number in range(16):
         (batch,) = on_gpu(batches(1, rows=3 + number % 2, seed=number))
         result, expected = captured(batch), eager(batch)
-        assert same(result.aux, expected.aux)
+        assert equal_trees(result.aux, expected.aux)
         assert isinstance(result.aux[0], list if number % 2 else dict)
     assert len(graphs_of(captured).captured) == 2
 
@@ -93,7 +86,7 @@ def test_another_peak(name: str) -> None:
                 step.set_peak(0.5 / number)
             assert graphs_of(steps[0]).captured == graphs, "a peak is no reason to capture anew"
         results = [step(batch) for step in steps]
-        assert same(*results)
+        assert equal_trees(*results)
         if number >= 10:
             peak = torch.tensor(0.5 / min(number, 11)).item()
             assert results[0].lr.item() == torch.tensor(CURVE(number) * peak).item()
@@ -109,7 +102,7 @@ def test_a_clock_that_starts_in_mid_run(name: str) -> None:
     steps, data = captured_and_eager(name, initial_updates=7), on_gpu(batches(12))
     for number, batch in enumerate(data):
         results = [step(batch) for step in steps]
-        assert same(*results)
+        assert equal_trees(*results)
         (group,) = steps[0].optimizer.param_groups
         assert int(results[0].applied) == number + 8
         assert results[0].lr.item() == torch.tensor(CURVE(number + 7) * group["initial_lr"]).item()

@@ -15,17 +15,9 @@ from support.training.cuda_graphs.gpu import (
     graphs_of,
     on_gpu,
 )
-from support.training.training import (
-    CURVE,
-    Batch,
-    Net,
-    batches,
-    mean_loss,
-    pair_loss,
-    same,
-    spoiled,
-    through_file,
-)
+from support.training.models import Batch, Net, batches, mean_loss, nonfinite, pair_loss
+from support.training.steps import CURVE
+from support.training.trees import equal_trees, through_file
 from torch import Tensor, nn
 
 from torch_bridge import TrainStep, evaluate, prefetch
@@ -61,14 +53,14 @@ class _Run:
         data = _data(rows)
         micro_batches = [data[(self.number + piece) % len(data)] for piece in range(pieces)]
         if bad:
-            micro_batches[-1] = spoiled(micro_batches[-1])
+            micro_batches[-1] = nonfinite(micro_batches[-1])
         self.number += 1
         captured, eager = (step(*micro_batches) for step in self.steps)
-        assert same(captured, eager)
+        assert equal_trees(captured, eager)
 
     def save(self) -> None:
         self.states = [through_file(step.state_dict()) for step in self.steps]
-        assert same(*self.states)
+        assert equal_trees(*self.states)
 
     def load(self) -> None:
         for step, state in zip(self.steps, self.states, strict=True):
@@ -124,8 +116,8 @@ def _with_two_optimizers(captured: bool) -> TrainStep:
 def test_several_optimizers() -> None:
     captured, eager = _with_two_optimizers(True), _with_two_optimizers(False)
     for number, batch in enumerate(on_gpu(batches(20))):
-        batch = spoiled(batch) if number % 5 == 0 else batch
-        assert same(captured(batch), eager(batch))
+        batch = nonfinite(batch) if number % 5 == 0 else batch
+        assert equal_trees(captured(batch), eager(batch))
         if number == 12:
             for step in (captured, eager):
                 step.load_state_dict(through_file(step.state_dict()))
@@ -142,6 +134,6 @@ def test_batches_that_are_prefetched(loss: str) -> None:
     data = [*batches(8), *batches(4, rows=7), *batches(8, seed=1)]
     ahead = prefetch(data, "cuda")
     for batch, (here,) in zip(ahead, (on_gpu([batch]) for batch in data), strict=True):
-        assert same(captured(batch), eager(here))
+        assert equal_trees(captured(batch), eager(here))
     assert len(graphs_of(captured).captured) == 2
     assert_same_state(captured, eager)

@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 import torch
-from support.training.training import Net, Operators, batches, mean_loss, optimizer_of, spoiled
+from support.training.models import Net, batches, mean_loss, nonfinite
+from support.training.operators import OperatorRecorder
+from support.training.optimizers import make_optimizer
 from torch import nn
 from torch.optim import Optimizer
 
@@ -23,7 +25,7 @@ class _Parts(Net):
 
 def _built() -> tuple[_Parts, Optimizer, Guards]:
     model = _Parts()
-    optimizer = optimizer_of("adamw", model)
+    optimizer = make_optimizer("adamw", model)
     mean_loss(model, batches(1)[0]).backward()
     optimizer.step()
     optimizer.zero_grad()
@@ -83,7 +85,7 @@ def test_every_change_is_noticed_once(change: Callable[[Any, Any], Any]) -> None
     model, optimizer, guards = _built()
     assert not guards.failed()
     change(model, optimizer)
-    with Operators() as operators:
+    with OperatorRecorder() as operators:
         assert guards.failed()
         guards.record()
         assert not guards.failed()
@@ -106,7 +108,7 @@ def test_settings_that_are_lists_or_tensors() -> None:
 def test_a_quiet_run_fails_none() -> None:
     model, optimizer, guards = _built()
     for batch in batches(5):
-        for each in (batch, spoiled(batch)):
+        for each in (batch, nonfinite(batch)):
             optimizer.found_inf = torch.zeros(())
             mean_loss(model, each).backward()
             optimizer.step()

@@ -5,7 +5,9 @@ from typing import Any
 import pytest
 import torch
 from support.training.cuda_graphs.gpu import assert_same_state, captured_and_eager, graphs_of, on_gpu
-from support.training.training import Batch, Net, batches, mean_loss, same, through_file, train
+from support.training.models import Batch, Net, batches, mean_loss
+from support.training.steps import train
+from support.training.trees import equal_trees, through_file
 from torch import Tensor, nn
 
 pytestmark = pytest.mark.gpu
@@ -75,7 +77,7 @@ def test_a_change_takes_effect(name: str, change: str) -> None:
         train(step, data)
         _CHANGES[change](step)
         results.append(train(step, data))
-    assert same(*results)
+    assert equal_trees(*results)
     assert len(graphs_of(captured).captured) == 1
     assert_same_state(captured, eager)
 
@@ -96,8 +98,8 @@ def test_changes_at_every_update() -> None:
 
     captured, eager = captured_and_eager(model=Average())
     for batch in on_gpu(batches(14)):
-        assert same(captured(batch), eager(batch))
-        assert same(captured.model.state_dict(), eager.model.state_dict())
+        assert equal_trees(captured(batch), eager(batch))
+        assert equal_trees(captured.model.state_dict(), eager.model.state_dict())
     assert_same_state(captured, eager)
 
 
@@ -118,7 +120,7 @@ def test_states_that_a_second_shape_makes() -> None:
     short, long = on_gpu(batches(12)), on_gpu(batches(12, rows=6, seed=1))
     data = [*short[:6], *(batch for pair in zip(short[6:], long, strict=False) for batch in pair), *long]
     for batch in data:
-        assert same(captured(batch), eager(batch))
+        assert equal_trees(captured(batch), eager(batch))
     assert len(graphs_of(captured).captured) == 2
     assert_same_state(captured, eager)
 
@@ -126,12 +128,12 @@ def test_states_that_a_second_shape_makes() -> None:
 def test_settings_that_no_graph_can_have() -> None:
     captured, eager = captured_and_eager()
     data = on_gpu(batches(8))
-    assert same(train(captured, data[:5]), train(eager, data[:5]))
+    assert equal_trees(train(captured, data[:5]), train(eager, data[:5]))
     group = captured.optimizer.param_groups[0]
     for name in ("fused", "capturable"):
         group[name] = False
         with pytest.raises(ValueError, match=f"cuda_graph=True needs .*{name}=True"):
             captured(data[5])
         group[name] = True
-    assert same(train(captured, data[5:]), train(eager, data[5:]))
+    assert equal_trees(train(captured, data[5:]), train(eager, data[5:]))
     assert_same_state(captured, eager)

@@ -8,17 +8,10 @@ import torch
 from accelerate import Accelerator
 from lightning.pytorch.core.optimizer import LightningOptimizer
 from lightning_fabric import Fabric
-from support.training.training import (
-    CURVE,
-    Net,
-    batches,
-    contents,
-    mean_loss,
-    optimizer_of,
-    same,
-    step_of,
-    train,
-)
+from support.training.models import Net, batches, mean_loss
+from support.training.optimizers import make_optimizer
+from support.training.steps import CURVE, make_step, state_kept_by_skips, train
+from support.training.trees import equal_trees
 from torch.optim import Optimizer, lr_scheduler
 
 from torch_bridge import TrainStep, follow, lambda_lr
@@ -49,7 +42,7 @@ _CASES = [(attach, "plain") for attach in _ATTACH] + [("step", wrap) for wrap in
 @pytest.mark.parametrize("outside", [True, False])
 def test_before(attach: str, wrap: str, outside: bool) -> None:
     model = Net()
-    optimizer = optimizer_of("adamw", model)
+    optimizer = make_optimizer("adamw", model)
     wrapped = _WRAP[wrap](optimizer)
     _ATTACH[attach](wrapped if outside else optimizer)
     group = dict(optimizer.param_groups[0])
@@ -65,46 +58,46 @@ def test_before(attach: str, wrap: str, outside: bool) -> None:
 @pytest.mark.parametrize("name", ["adamw", "rmsprop"])
 def test_after(attach: str, wrap: str, name: str, outside: bool) -> None:
     model = Net()
-    optimizer = optimizer_of(name, model)
+    optimizer = make_optimizer(name, model)
     wrapped = _WRAP[wrap](optimizer)
     step, data = TrainStep(model, wrapped, mean_loss, CURVE), batches(4)
-    expected = train(step_of(name), data)
+    expected = train(make_step(name), data)
     for number in (0, 2):  # before the first update, and in mid-run
         given = wrapped if outside else optimizer
         _ATTACH[attach](given)
-        before = contents(step)
+        before = state_kept_by_skips(step)
         for call in (lambda: step(data[0]), lambda: step(*data), lambda: step.set_peak(0.5)):
             with pytest.raises(ValueError, match=r"a scheduler is attached .* `del optimizer\.step`"):
                 call()
-        assert same(contents(step), before)
+        assert equal_trees(state_kept_by_skips(step), before)
         del given.step  # as the message says
-        assert same(train(step, data[number : number + 2]), expected[number : number + 2])
+        assert equal_trees(train(step, data[number : number + 2]), expected[number : number + 2])
 
 
 def test_after_to_the_last_of_several() -> None:
     model = Net()
     optimizers = [torch.optim.AdamW(part.parameters(), fused=True) for part in (model.first, model.last)]
-    step, (batch,) = step_of(model=model, optimizer=optimizers), batches(1)
+    step, (batch,) = make_step(model=model, optimizer=optimizers), batches(1)
     step(batch)
-    before = contents(step)
+    before = state_kept_by_skips(step)
     lr_scheduler.ConstantLR(optimizers[1])
     with pytest.raises(ValueError, match="a scheduler is attached"):
         step(batch)
-    assert same(contents(step), before)
+    assert equal_trees(state_kept_by_skips(step), before)
 
 
 @pytest.mark.parametrize("attached_first", [True, False])
 def test_around_a_load(attached_first: bool) -> None:
-    step, data = step_of(), batches(2)
+    step, data = make_step(), batches(2)
     step(data[0])
     state = step.state_dict()
-    other = step_of()
-    before = contents(other)
+    other = make_step()
+    before = state_kept_by_skips(other)
     if attached_first:
         lr_scheduler.ConstantLR(other.optimizer)
         with pytest.raises(ValueError, match="a scheduler is attached"):
             other.load_state_dict(state)
-        assert same(contents(other), before)
+        assert equal_trees(state_kept_by_skips(other), before)
         return
     other.load_state_dict(state)
     lr_scheduler.ConstantLR(other.optimizer)
@@ -114,7 +107,7 @@ def test_around_a_load(attached_first: bool) -> None:
 
 def test_what_is_no_scheduler_of_rates_is_taken() -> None:
     """Another `step` of the user's own, and a curve for another setting."""
-    step, data = step_of(), batches(3)
+    step, data = make_step(), batches(3)
     calls: list[int] = []
     inner: Any = step.optimizer.step
 

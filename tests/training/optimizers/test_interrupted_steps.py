@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 import torch
-from support.training.training import CURVE, Net, batches, contents, mean_loss, same, step_of, train
+from support.training.models import Net, batches, mean_loss
+from support.training.steps import CURVE, make_step, state_kept_by_skips, train
+from support.training.trees import equal_trees
 
 import torch_bridge
 from torch_bridge import TrainStep
@@ -59,18 +61,18 @@ def _fused_and_not() -> TrainStep:
 )
 def test_an_update_that_is_stopped_at_any_line(kind: str, updates: int) -> None:
     def trained() -> TrainStep:
-        step = _fused_and_not() if kind == "fused and not" else step_of(kind)
+        step = _fused_and_not() if kind == "fused and not" else make_step(kind)
         train(step, data[:updates])
         return step
 
     data = batches(updates + 2)
     straight = trained()
     state = straight.state_dict()
-    wholes = [contents(straight)]
+    wholes = [state_kept_by_skips(straight)]
     results: list[Any] = []
     for batch in data[updates:]:
         results.append(straight(batch))
-        wholes.append(contents(straight))
+        wholes.append(state_kept_by_skips(straight))
     step = trained()
     with _Lines() as lines:
         step(data[updates])
@@ -86,8 +88,8 @@ def test_an_update_that_is_stopped_at_any_line(kind: str, updates: int) -> None:
             step.load_state_dict(state)
         took_place = step.state_dict()["applied"] > updates
         outcomes.add("refused" if is_refused else "took place" if took_place else "nothing changed")
-        assert same(contents(step), wholes[took_place]), f"at line {number}"
-        assert same(step(data[updates + took_place]), results[took_place]), f"at line {number}"
+        assert equal_trees(state_kept_by_skips(step), wholes[took_place]), f"at line {number}"
+        assert equal_trees(step(data[updates + took_place]), results[took_place]), f"at line {number}"
     assert outcomes == {"took place", "nothing changed", "refused"}
 
 
@@ -95,7 +97,7 @@ def test_a_new_peak_that_is_stopped_at_any_line() -> None:
     data = batches(4)
     state: Any = None
     for stop_at in itertools.count(1):
-        step = step_of("adamw")
+        step = make_step("adamw")
         train(step, data[:3])
         state = state or step.state_dict()
         try:
@@ -116,7 +118,7 @@ def test_the_aux_of_an_update_that_is_stopped_at_any_line() -> None:
 
     *several, last = batches(4)
     for stop_at in itertools.count(1):
-        step = step_of("adamw", loss_fn=loss_fn, has_aux=True)
+        step = make_step("adamw", loss_fn=loss_fn, has_aux=True)
         try:
             with _Lines(stop_at):
                 step(*several)

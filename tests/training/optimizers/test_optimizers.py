@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 import torch
-from support.training.training import Net, mean_loss, optimizer_of
+from support.training.models import Net, mean_loss
+from support.training.optimizers import make_optimizer
 from torch import nn
 
 from torch_bridge.training.optimizers.optimizers import check_model, device_of, optimizers_of
@@ -46,7 +47,7 @@ def test_what_is_refused() -> None:
     with pytest.raises(TypeError, match=r"must be a torch\.optim\.Optimizer"):
         optimizers_of(model, "adamw")
     with pytest.raises(ValueError, match="4 of the optimizer's 4 parameters are not the model's"):
-        optimizers_of(model, optimizer_of("adamw", Net()))
+        optimizers_of(model, make_optimizer("adamw", Net()))
     more = [*model.parameters(), nn.Parameter(torch.ones(1))]
     with pytest.raises(ValueError, match="1 of the optimizer's 5 parameters are not the model's"):
         optimizers_of(model, torch.optim.SGD(more))

@@ -6,20 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from support.training.models import Net, batches, mean_loss, nonfinite
 from support.training.reads import reads_of
-from support.training.training import (
-    CURVE,
-    Net,
-    batches,
-    by_hand,
-    check_resumed,
-    contents,
-    mean_loss,
-    same,
-    spoiled,
-    step_of,
-    train,
-)
+from support.training.steps import CURVE, check_resume, make_step, state_kept_by_skips, train, train_by_hand
+from support.training.trees import equal_trees
 from torch import nn
 from torch.optim import SGD, AdamW, Muon, Optimizer
 
@@ -64,7 +54,7 @@ _SETS: dict[str, Callable[[Net], list[Optimizer]]] = {
 
 def _step(build: Callable[[Net], list[Optimizer]], curve: Any = CURVE, **options: Any) -> TrainStep:
     model = Net()
-    return step_of(model=model, optimizer=build(model), curve=curve, **options)
+    return make_step(model=model, optimizer=build(model), curve=curve, **options)
 
 
 @pytest.mark.parametrize("build", _SETS.values(), ids=_SETS)
@@ -72,15 +62,15 @@ def _step(build: Callable[[Net], list[Optimizer]], curve: Any = CURVE, **options
 def test_the_bits_of_the_loop_by_hand(build: Callable[[Net], list[Optimizer]], skips: set[int]) -> None:
     model = Net()
     optimizers, data = build(model), batches(20)
-    expected = by_hand(model, optimizers, [[batch] for batch in data], 0.3, skips=skips)
+    expected = train_by_hand(model, optimizers, [[batch] for batch in data], 0.3, skips=skips)
     step = _step(build, max_norm=0.3)
     for number, (batch, values) in enumerate(zip(data, expected, strict=True)):
-        result = step(spoiled(batch) if number in skips else batch)
-        assert same((result.lr, result.loss, result.grad_norm)[: len(values)], values)
+        result = step(nonfinite(batch) if number in skips else batch)
+        assert equal_trees((result.lr, result.loss, result.grad_norm)[: len(values)], values)
     assert (result.applied, result.skipped) == (20 - len(skips), len(skips))
-    assert same(step.model.state_dict(), model.state_dict())
+    assert equal_trees(step.model.state_dict(), model.state_dict())
     for own, other in zip(step.optimizers, optimizers, strict=True):
-        assert same(own.state_dict()["state"], other.state_dict()["state"])
+        assert equal_trees(own.state_dict()["state"], other.state_dict()["state"])
 
 
 @pytest.mark.parametrize("build", _SETS.values(), ids=_SETS)
@@ -93,28 +83,28 @@ def test_one_decision_for_all(build: Callable[[Net], list[Optimizer]]) -> None:
 
     model = Net()
     nn.init.zeros_(model.last.bias)
-    step = step_of(model=model, optimizer=build(model), loss_fn=loss_fn)
+    step = make_step(model=model, optimizer=build(model), loss_fn=loss_fn)
     good, bad = ((*batches(1)[0], value) for value in (0.0, 1.0))
     assert step(bad).skipped == 1
     step(good)
     nn.init.zeros_(model.last.bias)
-    before = contents(step)
+    before = state_kept_by_skips(step)
     result = step(bad)
-    after = contents(step)
+    after = state_kept_by_skips(step)
     assert result.loss.isfinite()
     assert after.pop("skipped") == before.pop("skipped") + 1
-    assert same(after, before)
+    assert equal_trees(after, before)
 
 
 def test_reads() -> None:
     """One an update, for all that decide on the host; none where nothing does."""
     (batch,) = batches(1)
     step = _step(_fused)
-    assert reads_of(lambda: train(step, [batch, spoiled(batch), batch])) == 0
+    assert reads_of(lambda: train(step, [batch, nonfinite(batch), batch])) == 0
     for build in (_on_the_host, _momentum_and_host, _muon_and_adamw):
         step = _step(build)
         step(batch)
-        assert reads_of(lambda step=step: step(spoiled(batch))) == 1
+        assert reads_of(lambda step=step: step(nonfinite(batch))) == 1
 
 
 @pytest.mark.parametrize(
@@ -132,7 +122,7 @@ def test_curves(curve: Any, expected: list[PlateauCurve]) -> None:
     peaks = [np.float32(peak) for peak in (0.02, 0.03, 0.01)]
     for applied, batch in enumerate(batches(6)):
         rates = [each(applied) * peak for each, peak in zip(expected, peaks, strict=True)]
-        assert same(step(batch).lr, torch.tensor(np.array(rates)))
+        assert equal_trees(step(batch).lr, torch.tensor(np.array(rates)))
         used = [float(group["lr"]) for each in step.optimizers for group in each.param_groups]
         assert [np.float32(rate) for rate in used] == rates
 
@@ -159,29 +149,29 @@ def test_a_list_of_one_is_that_one(kind: Any) -> None:
         return kind([{"params": part.parameters()} for part in (model.first, model.last)], lr=0.01)
 
     one, listed = Net(), Net()
-    step = step_of(model=one, optimizer=groups(one), curve=[CURVE, _LINEAR])
-    other = step_of(model=listed, optimizer=[groups(listed)], curve=[[CURVE, _LINEAR]])
+    step = make_step(model=one, optimizer=groups(one), curve=[CURVE, _LINEAR])
+    other = make_step(model=listed, optimizer=[groups(listed)], curve=[[CURVE, _LINEAR]])
     data = batches(6)
-    assert same(train(step, data), train(other, data))
-    assert same(step.state_dict(), other.state_dict())
+    assert equal_trees(train(step, data), train(other, data))
+    assert equal_trees(step.state_dict(), other.state_dict())
     assert other.optimizer is other.optimizers[0]
     other.load_state_dict(step.state_dict())
     step.load_state_dict(other.state_dict())
     with pytest.raises(ValueError, match="2 entries for 1 optimizers"):
-        step_of(model=listed, optimizer=[groups(listed)], curve=[CURVE, _LINEAR])
+        make_step(model=listed, optimizer=[groups(listed)], curve=[CURVE, _LINEAR])
 
 
 def test_what_is_refused() -> None:
     model = Net()
     whole, part = AdamW(model.parameters(), fused=True), SGD(model.last.parameters())
     with pytest.raises(ValueError, match="2 parameters belong to several optimizers"):
-        step_of(model=model, optimizer=[whole, part])
+        make_step(model=model, optimizer=[whole, part])
     with pytest.raises(ValueError, match="optimizer is empty"):
-        step_of(model=model, optimizer=[])
+        make_step(model=model, optimizer=[])
     with pytest.raises(TypeError, match=r"must be a torch\.optim\.Optimizer"):
-        step_of(model=model, optimizer=[part, None])
+        make_step(model=model, optimizer=[part, None])
     with pytest.raises(TypeError, match="LBFGS needs a closure"):
-        step_of(model=model, optimizer=[part, torch.optim.LBFGS(model.first.parameters())])
+        make_step(model=model, optimizer=[part, torch.optim.LBFGS(model.first.parameters())])
     assert "initial_lr" not in whole.param_groups[0]
     assert "initial_lr" not in part.param_groups[0]
 
@@ -200,13 +190,18 @@ def test_resumed_from_a_file(build: Callable[[Net], list[Optimizer]], precision:
         return mean_loss(model, (batch[0] + carry, batch[1])), carry * 0.5 + batch[0].mean()
 
     options = {"loss_fn": loss_fn, "precision": precision, "carry": torch.zeros(()), "max_norm": 0.5}
-    data = [spoiled(batch) if number in (0, 3, 6) else batch for number, batch in enumerate(batches(9))]
-    check_resumed(lambda: _step(build, **options), data, (0, 1, 4))
+    data = [nonfinite(batch) if number in (0, 3, 6) else batch for number, batch in enumerate(batches(9))]
+    check_resume(lambda: _step(build, **options), data, (0, 1, 4))
 
 
 def test_states_of_other_optimizers() -> None:
     (batch,) = batches(1)
-    others = [_step(_fused), _step(_on_the_host), _step(lambda model: _fused(model)[::-1]), step_of("adamw")]
+    others = [
+        _step(_fused),
+        _step(_on_the_host),
+        _step(lambda model: _fused(model)[::-1]),
+        make_step("adamw"),
+    ]
     for other in others:
         other(batch)
     step = others[0]
@@ -218,6 +213,6 @@ def test_states_of_other_optimizers() -> None:
     for state in states:
         with pytest.raises(ValueError, match="state_dict"):
             step.load_state_dict(state)
-        assert same(step.state_dict(), before)
+        assert equal_trees(step.state_dict(), before)
     with pytest.raises(ValueError, match="optimizer_type"):
         others[-1].load_state_dict(before)

@@ -8,19 +8,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from support.examples import examples
+from support.training.models import Net, batches, mean_loss, nonfinite
+from support.training.optimizers import FUSED, OPTIMIZERS, make_optimizer
 from support.training.reads import reads_of
-from support.training.training import (
-    CURVE,
-    FUSED,
-    OPTIMIZERS,
-    Net,
-    batches,
-    mean_loss,
-    optimizer_of,
-    same,
-    spoiled,
-    step_of,
-)
+from support.training.steps import CURVE, make_step
+from support.training.trees import equal_trees
 
 from plateau_jax import PlateauCurve
 from torch_bridge import TrainStep
@@ -41,7 +33,7 @@ def test_torch_fused_optimizers_obey_found_inf(name: str) -> None:
     """Not documented by torch: with the attribute at 1 nothing changes, at 0 it makes no difference."""
     data = batches(4)
     models = Net(), Net()
-    with_it, without = (optimizer_of(name, model) for model in models)
+    with_it, without = (make_optimizer(name, model) for model in models)
     for batch in data:
         for model, optimizer in zip(models, (with_it, without), strict=True):
             optimizer.zero_grad()
@@ -49,8 +41,8 @@ def test_torch_fused_optimizers_obey_found_inf(name: str) -> None:
         with_it.found_inf = torch.tensor(0.0)
         with_it.step()
         without.step()
-        assert same(models[0].state_dict(), models[1].state_dict())
-        assert same(_state(with_it), _state(without))
+        assert equal_trees(models[0].state_dict(), models[1].state_dict())
+        assert equal_trees(_state(with_it), _state(without))
 
         before = [parameter.clone() for parameter in models[0].parameters()], _state(with_it)
         for parameter in models[0].parameters():
@@ -58,23 +50,23 @@ def test_torch_fused_optimizers_obey_found_inf(name: str) -> None:
         with_it.found_inf = torch.tensor(1.0)
         with_it.step()
         del with_it.found_inf
-        assert same((list(models[0].parameters()), _state(with_it)), before)
+        assert equal_trees((list(models[0].parameters()), _state(with_it)), before)
 
 
 def test_torch_fused_momentum_is_not_to_be_skipped_at_first() -> None:
     """Why `_has_momentum` is asked: torch makes the buffer and, when skipping, leaves it as it came."""
     model = Net()
-    optimizer = optimizer_of("momentum", model)
+    optimizer = make_optimizer("momentum", model)
     (batch,) = batches(1)
     assert _has_momentum(optimizer), "no gradient, so nothing to wait for"
     mean_loss(model, batch).backward()
     assert not _has_momentum(optimizer)
     optimizer.step()
     assert _has_momentum(optimizer)
-    assert all(_has_momentum(optimizer_of(name, model)) for name in ("adamw", "adagrad", "sgd"))
+    assert all(_has_momentum(make_optimizer(name, model)) for name in ("adamw", "adagrad", "sgd"))
 
     model, (batch,) = Net(), batches(1)
-    optimizer = optimizer_of("momentum", model)
+    optimizer = make_optimizer("momentum", model)
     model.last.weight.requires_grad_(False)
     mean_loss(model, batch).backward()
     optimizer.step()
@@ -86,7 +78,7 @@ def test_torch_fused_momentum_is_not_to_be_skipped_at_first() -> None:
 
 def test_which_skip_on_the_device() -> None:
     for name in OPTIMIZERS:
-        optimizer = optimizer_of(name, Net())
+        optimizer = make_optimizer(name, Net())
         assert takes_found_inf(optimizer, optimizer.param_groups) == (name in FUSED)
 
     class Own(torch.optim.Adam):
@@ -103,16 +95,16 @@ def test_which_skip_on_the_device() -> None:
 
 def test_what_a_graph_can_hold() -> None:
     for name in FUSED:
-        optimizer = optimizer_of(name, Net())
+        optimizer = make_optimizer(name, Net())
         if "capturable" not in optimizer.defaults:
             check_capturable(optimizer, optimizer.param_groups)
             continue
         with pytest.raises(ValueError, match="capturable=True"):
             check_capturable(optimizer, optimizer.param_groups)
-        optimizer = optimizer_of(name, Net(), capturable=True)
+        optimizer = make_optimizer(name, Net(), capturable=True)
         check_capturable(optimizer, optimizer.param_groups)
     for name in OPTIMIZERS.keys() - FUSED.keys():
-        optimizer = optimizer_of(name, Net())
+        optimizer = make_optimizer(name, Net())
         with pytest.raises(ValueError, match=f"fused=True; the optimizer is {type(optimizer).__name__}"):
             check_capturable(optimizer, optimizer.param_groups)
 
@@ -147,9 +139,9 @@ def test_fused_or_not_between_two_updates(
     for (group, fused, skip), batch in zip(switches, batches(len(switches)), strict=True):
         for each in (optimizer, own_optimizer):
             _switch(each, group % count, fused)
-        result = step(spoiled(batch) if skip else batch)
+        result = step(nonfinite(batch) if skip else batch)
         expected = [CURVE(applied) * np.float32(peak) for peak in peaks]
-        assert same(result.lr, torch.tensor(expected))
+        assert equal_trees(result.lr, torch.tensor(expected))
         if not skip:
             on_device = all(each["fused"] for each in optimizer.param_groups)
             for each, peak in zip(optimizer.param_groups, peaks, strict=True):
@@ -161,25 +153,25 @@ def test_fused_or_not_between_two_updates(
             optimizer.step()
             applied += 1
         assert result.applied == applied
-        assert same(own.state_dict(), model.state_dict())
+        assert equal_trees(own.state_dict(), model.state_dict())
         if applied:  # a first update that a fused kernel skips leaves a state of zeros
-            assert same(_state(own_optimizer), _state(optimizer))
+            assert equal_trees(_state(own_optimizer), _state(optimizer))
 
 
 def test_which_reads_come_and_go_with_the_setting() -> None:
-    step, (batch,) = step_of("adamw"), batches(1)
+    step, (batch,) = make_step("adamw"), batches(1)
     for fused in (True, False, True, None, True):
         step.optimizer.param_groups[0]["fused"] = fused
         step(batch)
         assert (reads_of(lambda: step(batch)) == 0) is bool(fused)
-        assert reads_of(lambda: step(spoiled(batch))) == (0 if fused else 1)
+        assert reads_of(lambda: step(nonfinite(batch))) == (0 if fused else 1)
 
 
 @pytest.mark.parametrize("name", ["adamw", "momentum", "nesterov", "plain momentum", "rmsprop"])
 def test_parameters_that_are_frozen_and_join_again(name: str) -> None:
     """Fused SGD's kernel asks for the momentum of all or of none: those that join begin at zero."""
     model, reference, data = Net(), Net(), batches(8)
-    step = step_of(name, model)
+    step = make_step(name, model)
     kind, options = OPTIMIZERS[name]
     optimizer = kind(reference.parameters(), **options | {"fused": False} if "fused" in options else options)
     for module in (model, reference):
@@ -189,7 +181,7 @@ def test_parameters_that_are_frozen_and_join_again(name: str) -> None:
             module.last.weight.requires_grad_(number in (3, 4, 7))
             module.first.bias.requires_grad_(number not in (5, 6))
         skipped = number == 3
-        step(spoiled(batch) if skipped else batch)
+        step(nonfinite(batch) if skipped else batch)
         if not skipped:
             optimizer.param_groups[0]["lr"] = options["lr"] * float(CURVE(number - (number > 3)))
             optimizer.zero_grad()
@@ -200,21 +192,21 @@ def test_parameters_that_are_frozen_and_join_again(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["adamw", "sgd", "rmsprop"])
 def test_a_rate_that_is_assigned_between_updates_is_the_curves_again(name: str) -> None:
-    step, straight = step_of(name), step_of(name)
+    step, straight = make_step(name), make_step(name)
     for number, batch in enumerate(batches(9)):
         group = step.optimizer.param_groups[0]
         group["lr"] = (0.7, torch.tensor(0.7), group["lr"])[number % 3]
         if isinstance(group["lr"], torch.Tensor):
             group["lr"].fill_(0.9)
-        assert same(step(batch), straight(batch))
-    assert same(step.state_dict(), straight.state_dict())
+        assert equal_trees(step(batch), straight(batch))
+    assert equal_trees(step.state_dict(), straight.state_dict())
 
 
 @pytest.mark.parametrize("name", ["adamw", "momentum", "rmsprop"])
 def test_two_steps_over_one_optimizer(name: str) -> None:
     """Each has its own clock and ties the rates to it when it is its turn."""
     model = Net()
-    optimizer = optimizer_of(name, model)
+    optimizer = make_optimizer(name, model)
     short = PlateauCurve(20, decay_shape="linear")
     steps = [TrainStep(model, optimizer, mean_loss, curve) for curve in (CURVE, short)]
     for applied, batch in enumerate(batches(6)):

@@ -7,18 +7,11 @@ import torch
 from accelerate import Accelerator
 from lightning.pytorch.core.optimizer import LightningOptimizer
 from lightning_fabric import Fabric
+from support.training.models import Net, batches, mean_loss
+from support.training.optimizers import make_optimizer
 from support.training.reads import reads_of
-from support.training.training import (
-    CURVE,
-    Net,
-    batches,
-    lrs_of,
-    mean_loss,
-    optimizer_of,
-    same,
-    step_of,
-    train,
-)
+from support.training.steps import CURVE, lrs_of, make_step, train
+from support.training.trees import equal_trees
 from torch import nn
 from torch.optim import Optimizer
 
@@ -46,14 +39,14 @@ def _by_two(model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Any]:
 @pytest.mark.parametrize("wrap", [_by_lightning, _by_fabric, _by_accelerate, _by_two])
 @pytest.mark.parametrize("name", ["adamw", "momentum", "rmsprop"])
 def test_the_optimizer_inside_is_stepped(wrap: Any, name: str) -> None:
-    model, reference = Net(), step_of(name)
-    optimizer = optimizer_of(name, model)
+    model, reference = Net(), make_step(name)
+    optimizer = make_optimizer(name, model)
     wrapped_model, wrapped = wrap(model, optimizer)
     assert wrapped is not optimizer
     step = TrainStep(wrapped_model, wrapped, mean_loss, CURVE)
     assert step.optimizer is optimizer
     data = batches(9)
-    assert same(train(step, data[:3]), train(reference, data[:3]))
+    assert equal_trees(train(step, data[:3]), train(reference, data[:3]))
     for number, batch in enumerate(data[3:], 3):
         # A load into the wrapper or into the optimizer: the rate is the curve's all the same.
         if number == 4:
@@ -61,24 +54,24 @@ def test_the_optimizer_inside_is_stepped(wrap: Any, name: str) -> None:
         if number == 6:
             optimizer.load_state_dict(optimizer.state_dict())
         result = step(batch)
-        assert same(result, reference(batch))
+        assert equal_trees(result, reference(batch))
         used = [float(group["lr"]) for group in optimizer.param_groups]
-        assert same(torch.tensor(used), torch.from_numpy(lrs_of(step, number)))
-    assert same(list(model.parameters()), list(reference.model.parameters()))
+        assert equal_trees(torch.tensor(used), torch.from_numpy(lrs_of(step, number)))
+    assert equal_trees(list(model.parameters()), list(reference.model.parameters()))
     if name == "adamw":
         assert reads_of(lambda: step(data[0])) == 0
-    other = TrainStep(*wrap(fresh := Net(), optimizer_of(name, fresh)), mean_loss, CURVE)
+    other = TrainStep(*wrap(fresh := Net(), make_optimizer(name, fresh)), mean_loss, CURVE)
     other.load_state_dict(step.state_dict())
-    assert same(other(data[0]), step(data[0]))
+    assert equal_trees(other(data[0]), step(data[0]))
 
 
 def test_among_several() -> None:
     model = Net()
     first, last = (torch.optim.AdamW(part.parameters(), fused=True) for part in (model.first, model.last))
-    step = step_of(model=model, optimizer=[LightningOptimizer(first), last])
+    step = make_step(model=model, optimizer=[LightningOptimizer(first), last])
     assert step.optimizers == (first, last)
     with pytest.raises(ValueError, match="belong to several optimizers"):
-        step_of(model=model, optimizer=[LightningOptimizer(first), first])
+        make_step(model=model, optimizer=[LightningOptimizer(first), first])
 
 
 class _Lookahead(Optimizer):
@@ -95,8 +88,8 @@ class _Lookahead(Optimizer):
 
 def test_another_that_holds_an_optimizer_is_left_alone() -> None:
     model = Net()
-    optimizer = _Lookahead(optimizer_of("plain adam", model))
-    step = step_of(model=model, optimizer=optimizer)
+    optimizer = _Lookahead(make_optimizer("plain adam", model))
+    step = make_step(model=model, optimizer=optimizer)
     assert step.optimizer is optimizer
     train(step, batches(3))
     assert optimizer.steps == 3
@@ -108,13 +101,13 @@ def test_another_that_holds_an_optimizer_is_left_alone() -> None:
 def test_fabric_under_mixed_precision(precision: Any, wrap: Any) -> None:
     fabric = Fabric(accelerator="cpu", devices=1, precision=precision)
     inner = Net()
-    model, optimizer = fabric.setup(inner, optimizer_of("adamw", inner))
+    model, optimizer = fabric.setup(inner, make_optimizer("adamw", inner))
     with pytest.raises(ValueError, match=r"set up by Fabric .* Give model\.module to the training step"):
         TrainStep(wrap(model), optimizer, mean_loss, CURVE)
     step = TrainStep(model.module, optimizer, mean_loss, CURVE, precision="bf16")
-    reference = step_of(precision="bf16")
+    reference = make_step(precision="bf16")
     data = batches(3)
-    assert same(train(step, data), train(reference, data))
+    assert equal_trees(train(step, data), train(reference, data))
 
 
 def _fails(state: Any) -> Any:

@@ -11,25 +11,19 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from support.examples import examples
-from support.training.training import (
-    CURVE,
-    OPTIMIZERS,
+from support.training.models import (
     Net,
     Recurrent,
     batches,
     carried_loss,
-    check_resumed,
     mean_loss,
-    optimizer_of,
+    nonfinite,
     pair_loss,
-    same,
     seeded,
-    set_loss_scale,
-    spoiled,
-    step_of,
-    through_file,
-    train,
 )
+from support.training.optimizers import OPTIMIZERS, make_optimizer
+from support.training.steps import CURVE, check_resume, make_step, set_loss_scale, train
+from support.training.trees import equal_trees, through_file
 from torch import nn
 from torch.utils.data import TensorDataset
 
@@ -60,9 +54,9 @@ _OPTIONS: dict[str, dict[str, Any]] = {
 def test_from_any_update(
     name: str, options: dict[str, Any], stops: set[int], skips: set[int], interval: int
 ) -> None:
-    updates = [spoiled(batch) if number in skips else batch for number, batch in enumerate(batches(24))]
+    updates = [nonfinite(batch) if number in skips else batch for number, batch in enumerate(batches(24))]
     with patch.object(clock, "INTERVAL", interval):
-        check_resumed(lambda: step_of(name, Net(dropout=0.3), **options), updates, stops)
+        check_resume(lambda: make_step(name, Net(dropout=0.3), **options), updates, stops)
 
 
 @pytest.mark.parametrize(("kind", "precision"), [("LSTM", "fp32"), ("LSTM", "bf16"), ("GRU", "fp16")])
@@ -71,19 +65,19 @@ def test_from_any_update(
 def test_with_a_carry(kind: str, precision: str, stops: set[int], skips: set[int]) -> None:
     def build() -> TrainStep:
         model = Recurrent(kind)
-        return step_of("adamw", model, carried_loss, carry=model.initial(), precision=precision)
+        return make_step("adamw", model, carried_loss, carry=model.initial(), precision=precision)
 
     updates = batches(12, time=3)
-    check_resumed(build, [spoiled(b) if n in skips else b for n, b in enumerate(updates)], stops)
+    check_resume(build, [nonfinite(b) if n in skips else b for n, b in enumerate(updates)], stops)
 
 
 def test_with_an_fp16_scale_that_was_found() -> None:
-    step, other = (step_of("momentum", precision="fp16") for _ in range(2))
+    step, other = (make_step("momentum", precision="fp16") for _ in range(2))
     set_loss_scale(step, 2.0**30, 7)
     *_, data = train(step, batches(20)), batches(20)
     assert step.state_dict()["skipped"] > 0
     other.load_state_dict(through_file(step.state_dict()))
-    assert same(train(step, data), train(other, data))
+    assert equal_trees(train(step, data), train(other, data))
 
 
 def test_buffers_groups_and_a_model_larger_than_the_optimizer() -> None:
@@ -97,33 +91,33 @@ def test_buffers_groups_and_a_model_larger_than_the_optimizer() -> None:
         optimizer = torch.optim.AdamW(groups, lr=0.02, fused=True)
         return TrainStep(model, optimizer, mean_loss, [CURVE, PlateauCurve(9, decay_shape="linear")])
 
-    check_resumed(build, batches(14), (0, 1, 7))
+    check_resume(build, batches(14), (0, 1, 7))
 
 
 def test_a_snapshot_is_not_changed_by_later_updates() -> None:
     for name in ("adamw", "momentum", "rmsprop"):
         model = Recurrent()
-        step = step_of(name, model, carried_loss, carry=model.initial())
+        step = make_step(name, model, carried_loss, carry=model.initial())
         data = batches(6, time=3)
         train(step, data[:2])
         state = step.state_dict()
         kept = copy.deepcopy(state)
         train(step, data[2:])
-        assert same(state, kept)
+        assert equal_trees(state, kept)
         step.load_state_dict(state)
         train(step, data)
-        assert same(state, kept)
-        assert same(step.state_dict()["curves"], state["curves"])
+        assert equal_trees(state, kept)
+        assert equal_trees(step.state_dict()["curves"], state["curves"])
 
 
 def test_the_rates_are_those_of_the_state() -> None:
     """The saved peak counts, and the loaded optimizer follows the clock again."""
     data = batches(8)
     for name in ("adamw", "rmsprop"):
-        step = step_of(name)
+        step = make_step(name)
         train(step, data[:5])
         model = Net()
-        optimizer = optimizer_of(name, model, lr=0.7)
+        optimizer = make_optimizer(name, model, lr=0.7)
         other = TrainStep(model, optimizer, mean_loss, CURVE)
         train(other, data[:2])
         other.load_state_dict(step.state_dict())
@@ -168,9 +162,9 @@ class _Counting(nn.Linear):
 def test_what_a_module_saves_besides_its_tensors(kind: Callable[[], nn.Module]) -> None:
     def build() -> TrainStep:
         with seeded(0):
-            return step_of(model=nn.Sequential(kind()))
+            return make_step(model=nn.Sequential(kind()))
 
-    check_resumed(build, batches(9), (1, 3, 7))
+    check_resume(build, batches(9), (1, 3, 7))
 
 
 class _Everything(nn.Module):
@@ -201,7 +195,7 @@ def test_all_at_once_in_the_middle_of_an_epoch(name: str) -> None:
         feed = prefetch(make_loader(dataset, 4, num_workers=0), "cpu")
         feed._depth = 2  # fetching ahead, as on CUDA
         carry = torch.zeros(1, 4, 5)
-        return step_of(name, _Everything(), loss_fn, carry=carry, precision="fp16", max_norm=0.5), feed
+        return make_step(name, _Everything(), loss_fn, carry=carry, precision="fp16", max_norm=0.5), feed
 
     def run(step: TrainStep, feed: Any, updates: int) -> list[Any]:
         stream = chain.from_iterable(repeat(feed))
@@ -212,11 +206,11 @@ def test_all_at_once_in_the_middle_of_an_epoch(name: str) -> None:
     step, feed = build(3)
     done = 0
     for at in (0, 1, 5, 6, 11):  # an epoch has eleven batches: five updates and a half
-        assert same(run(step, feed, at - done), results[done:at]), at
+        assert equal_trees(run(step, feed, at - done), results[done:at]), at
         state = through_file({"step": step.state_dict(), "feed": feed.state_dict()})
         step, feed = build(77)
         step.load_state_dict(state["step"])
         feed.load_state_dict(state["feed"])
         done = at
-    assert same(run(step, feed, 14 - done), results[done:])
-    assert same(step.state_dict(), end)
+    assert equal_trees(run(step, feed, 14 - done), results[done:])
+    assert equal_trees(step.state_dict(), end)

@@ -11,7 +11,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from support.examples import examples
-from support.training.training import OPTIMIZERS, Net, batches, counting_loss, same, step_of, train
+from support.training.models import Net, batches, counting_loss
+from support.training.optimizers import OPTIMIZERS
+from support.training.steps import make_step, train
+from support.training.trees import equal_trees
 from torch import Tensor, nn
 
 from torch_bridge import TrainStep
@@ -60,7 +63,7 @@ def _damaged(data: st.DataObject, state: Any) -> Any:
 @cache
 def _sound(name: str, precision: str) -> Any:
     """The state of another step after three updates, and that after a fourth."""
-    step = step_of(name, Net(seed=1), precision=precision)
+    step = make_step(name, Net(seed=1), precision=precision)
     train(step, batches(1) * 3)
     state = step.state_dict()
     step(*batches(1))
@@ -72,27 +75,27 @@ def _sound(name: str, precision: str) -> Any:
 @given(data=st.data())
 def test_damage_is_refused_or_undone_by_a_sound_state(name: str, data: st.DataObject) -> None:
     precision = data.draw(st.sampled_from(("fp32", "fp16")))
-    step, (batch,) = step_of(name, Net(), precision=precision), batches(1)
+    step, (batch,) = make_step(name, Net(), precision=precision), batches(1)
     train(step, [batch, batch])
     sound, after = _sound(name, precision)
     damaged, before = _damaged(data, copy.deepcopy(sound)), step.state_dict()
     try:
         step.load_state_dict(damaged)
     except Exception:
-        assert same(step.state_dict(), before)
+        assert equal_trees(step.state_dict(), before)
     with suppress(Exception):  # torch may meet an entry that it cannot use
         step(batch)
     step.load_state_dict(sound)
     step(batch)
-    assert same(step.state_dict(), after)
+    assert equal_trees(step.state_dict(), after)
 
 
 @pytest.mark.parametrize("name", ["adamw", "momentum", "plain adam", "rmsprop"])
 def test_the_same_parameters_in_another_order(name: str) -> None:
     kind, options = OPTIMIZERS[name]
     model = Net()
-    reordered = step_of(optimizer=kind([*model.parameters()][::-1], **options), model=model)
-    step = step_of(name)
+    reordered = make_step(optimizer=kind([*model.parameters()][::-1], **options), model=model)
+    step = make_step(name)
     train(step, batches(2))
     train(reordered, batches(3))
     _refused(step, reordered.state_dict(), "its state differs for parameter 0")
@@ -102,7 +105,7 @@ def _refused(step: TrainStep, state: Any, match: str) -> None:
     before = step.state_dict()
     with pytest.raises(ValueError, match=match):
         step.load_state_dict(state)
-    assert same(step.state_dict(), before)
+    assert equal_trees(step.state_dict(), before)
 
 
 def _moment(value: Tensor | None) -> Callable[[Any], None]:
@@ -129,7 +132,7 @@ def _moment(value: Tensor | None) -> Callable[[Any], None]:
 @pytest.mark.parametrize("updates", [0, 2])
 @pytest.mark.parametrize("name", ["adamw", "plain adam"])
 def test_damage_to_an_optimizers_state(name: str, updates: int, damage: Callable[[Any], Any]) -> None:
-    step, state = step_of(name), copy.deepcopy(_sound(name, "fp32")[0])
+    step, state = make_step(name), copy.deepcopy(_sound(name, "fp32")[0])
     train(step, batches(updates))
     damage(state["optimizer"])
     _refused(step, state, "state_dict|initial_lr")
@@ -137,7 +140,7 @@ def test_damage_to_an_optimizers_state(name: str, updates: int, damage: Callable
 
 @pytest.mark.parametrize("scale", [0.0, -1.0, float("inf"), float("nan")])
 def test_a_loss_scale_that_would_skip_every_update(scale: float) -> None:
-    step = step_of(precision="fp16")
+    step = make_step(precision="fp16")
     before = step.state_dict()
     _refused(step, before | {"loss_scale": [torch.tensor(scale), before["loss_scale"][1]]}, "loss_scale")
 
@@ -156,7 +159,7 @@ class _Extra(nn.Linear):
 
 
 def test_an_extra_state_that_is_missing_or_unknown() -> None:
-    with_it, without = step_of(model=_Extra(3, 2)), step_of(model=nn.Linear(3, 2))
+    with_it, without = make_step(model=_Extra(3, 2)), make_step(model=nn.Linear(3, 2))
     for step, other in ((with_it, without), (without, with_it)):
         _refused(step, step.state_dict() | {"model": other.state_dict()["model"]}, "another model")
 
@@ -182,7 +185,7 @@ def _trained(updates: int, kept: int = 1) -> TrainStep:
         _Refusing(model[1].parameters(), lr=0.1, momentum=0.9),
     ]
     options: dict[str, Any] = {"precision": "fp16", "carry": torch.zeros(2)}
-    step = step_of(model=model, optimizer=optimizers, loss_fn=counting_loss, **options)
+    step = make_step(model=model, optimizer=optimizers, loss_fn=counting_loss, **options)
     train(step, batches(updates))
     return step
 
@@ -196,9 +199,9 @@ def test_an_error_of_a_part_restores_the_old_state(part: str) -> None:
     state, before = other.state_dict(), step.state_dict()
     with pytest.raises(LookupError, match="another"):
         step.load_state_dict(state)
-    assert same(step.state_dict(), before)
-    assert same(train(step, batches(4)), train(straight, batches(4)))
-    assert same(step.state_dict(), straight.state_dict() | {"random": step.state_dict()["random"]})
+    assert equal_trees(step.state_dict(), before)
+    assert equal_trees(train(step, batches(4)), train(straight, batches(4)))
+    assert equal_trees(step.state_dict(), straight.state_dict() | {"random": step.state_dict()["random"]})
 
 
 def test_a_step_that_could_not_be_restored_wants_a_state() -> None:
@@ -210,5 +213,5 @@ def test_a_step_that_could_not_be_restored_wants_a_state() -> None:
         with pytest.raises(RuntimeError, match="load a checkpoint"):
             call()
     step.load_state_dict(state)
-    assert same(step.state_dict(), state)
+    assert equal_trees(step.state_dict(), state)
     step(*batches(1))

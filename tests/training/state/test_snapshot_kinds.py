@@ -6,19 +6,10 @@ from typing import Any
 
 import pytest
 import torch
-from support.training.training import (
-    CURVE,
-    OPTIMIZERS,
-    Net,
-    batches,
-    check_resumed,
-    mean_loss,
-    same,
-    seeded,
-    step_of,
-    through_file,
-    train,
-)
+from support.training.models import Net, batches, mean_loss, seeded
+from support.training.optimizers import OPTIMIZERS
+from support.training.steps import CURVE, check_resume, make_step, train
+from support.training.trees import equal_trees, through_file
 from torch import Tensor, nn
 
 from torch_bridge import TrainStep
@@ -29,7 +20,7 @@ def test_an_empty_state_that_a_reader_has_created_is_none(name: str) -> None:
     """`optimizer.state[parameter]` makes an empty one for a parameter that never had a gradient."""
     model = Net()
     model.last.bias.requires_grad_(False)
-    step, (batch,) = step_of(name, model), batches(1)
+    step, (batch,) = make_step(name, model), batches(1)
     step(batch)
     assert step.optimizer.state[model.last.bias] == {}
     step.load_state_dict(step.state_dict())
@@ -48,10 +39,10 @@ def test_a_model_of_another_memory_format(name: str) -> None:
     model = nn.Conv2d(3, 4, 3)
     strided, plain = copy.deepcopy(model).to(memory_format=torch.channels_last), model
     data = torch.randn(8, 2, 3, 5, 5)
-    steps = [step_of(name, chosen, loss_fn) for chosen in (strided, plain)]
+    steps = [make_step(name, chosen, loss_fn) for chosen in (strided, plain)]
     train(steps[0], data[:4])
     steps[1].load_state_dict(steps[0].state_dict())
-    assert same(steps[1].state_dict(), steps[0].state_dict())
+    assert equal_trees(steps[1].state_dict(), steps[0].state_dict())
     for step in steps:
         train(step, data[4:])
     torch.testing.assert_close(plain.weight, strided.weight.contiguous(), rtol=1e-5, atol=1e-6)
@@ -97,35 +88,35 @@ _KINDS: dict[str, Callable[[nn.Module], torch.optim.Optimizer]] = {
 def test_parameters_and_settings_of_every_kind(kind: Callable[[nn.Module], torch.optim.Optimizer]) -> None:
     def build() -> TrainStep:
         model = _Odd()
-        return step_of(optimizer=kind(model), model=model, loss_fn=_own_loss)
+        return make_step(optimizer=kind(model), model=model, loss_fn=_own_loss)
 
-    check_resumed(build, batches(8))
+    check_resume(build, batches(8))
 
 
 def test_sparse_adam() -> None:
     def build() -> TrainStep:
         with seeded(0):
             model = nn.Embedding(9, 3, sparse=True)
-        return step_of(
+        return make_step(
             optimizer=torch.optim.SparseAdam(model.parameters()),
             model=model,
             loss_fn=lambda model, batch: model(batch).square().sum(),
         )
 
-    check_resumed(build, torch.randint(9, (8, 5), generator=torch.Generator().manual_seed(0)))
+    check_resume(build, torch.randint(9, (8, 5), generator=torch.Generator().manual_seed(0)))
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_load_in_inference_mode_under_another_default_device(name: str) -> None:
-    straight, step = step_of(name), step_of(name)
+    straight, step = make_step(name), make_step(name)
     data = batches(6)
     results = train(straight, data)
     train(step, data[:3])
-    other = step_of(name)
+    other = make_step(name)
     with torch.inference_mode(), torch.device("meta"):
         other.load_state_dict(step.state_dict())
-    assert same(train(other, data[3:]), results[3:])
-    assert same(other.state_dict(), straight.state_dict())
+    assert equal_trees(train(other, data[3:]), results[3:])
+    assert equal_trees(other.state_dict(), straight.state_dict())
 
 
 class _Foreign(torch.optim.Optimizer):
@@ -164,15 +155,15 @@ def test_states_in_another_dtype_than_the_parameters(kind: Any, dtype: torch.dty
 
     def build() -> TrainStep:
         model = Net().to(dtype)
-        return step_of(optimizer=kind(model.parameters(), lr=0.01), model=model, loss_fn=_in(dtype))
+        return make_step(optimizer=kind(model.parameters(), lr=0.01), model=model, loss_fn=_in(dtype))
 
-    check_resumed(build, batches(9), (3, 6))
+    check_resume(build, batches(9), (3, 6))
 
 
 # Not fused SGD: torch 2.13 leaves garbage in single elements of its bf16 momentum on a CPU.
 @pytest.mark.parametrize("name", ["adamw", "plain momentum", "adagrad", "plain adam"])
 def test_a_model_in_bf16(name: str) -> None:
-    check_resumed(lambda: step_of(name, Net().bfloat16(), _in(torch.bfloat16)), batches(8))
+    check_resume(lambda: make_step(name, Net().bfloat16(), _in(torch.bfloat16)), batches(8))
 
 
 @pytest.mark.parametrize(("one", "other"), [("adamw", {}), ("adamw", {"foreach": True}), ("momentum", {})])
@@ -199,11 +190,11 @@ def test_how_an_optimizer_computes_is_its_own(one: str, other: dict[str, Any]) -
 
 def test_a_state_of_a_capturable_optimizer() -> None:
     """Which torch runs on a GPU alone; here the optimizer stays as it was built."""
-    step, (batch,) = step_of("plain adam"), batches(1)
+    step, (batch,) = make_step("plain adam"), batches(1)
     step(batch)
     state = step.state_dict()
     state["optimizer"]["param_groups"][0].update(capturable=True, foreach=True)
-    other = step_of("plain adam")
+    other = make_step("plain adam")
     other.load_state_dict(state)
     assert not other.optimizer.param_groups[0]["capturable"]
-    assert same(other(batch), step(batch))
+    assert equal_trees(other(batch), step(batch))

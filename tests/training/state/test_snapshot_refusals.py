@@ -7,7 +7,9 @@ import pytest
 import torch
 from support.holds.held import CURVE as HELD_CURVE
 from support.holds.held import PATIENT
-from support.training.training import CURVE, Net, batches, counting_loss, mean_loss, same, step_of, train
+from support.training.models import Net, batches, counting_loss, mean_loss
+from support.training.steps import CURVE, make_step, train
+from support.training.trees import equal_trees
 from torch import nn
 
 from plateau_jax import PlateauCurve
@@ -15,20 +17,22 @@ from torch_bridge import TrainStep
 
 
 def _half() -> TrainStep:
-    return step_of("adamw", Net().bfloat16(), loss_fn=lambda model, batch: model(batch[0].bfloat16()).mean())
+    return make_step(
+        "adamw", Net().bfloat16(), loss_fn=lambda model, batch: model(batch[0].bfloat16()).mean()
+    )
 
 
 _OTHER_STATES: dict[str, tuple[Callable[[], TrainStep], str]] = {
-    "curve": (lambda: step_of(curve=PlateauCurve(41)), "the curves differ from step"),
-    "plateau": (lambda: step_of(curve=PlateauCurve(40, warmup_steps=4)), "the curves differ from step"),
-    "precision": (lambda: step_of(precision="bf16"), "precision"),
-    "fp16": (lambda: step_of(precision="fp16"), "precision"),
-    "model": (lambda: step_of(model=nn.Sequential(nn.Linear(3, 8), nn.Linear(8, 2))), "model"),
-    "wider model": (lambda: step_of(model=nn.Linear(3, 2)), "model"),
+    "curve": (lambda: make_step(curve=PlateauCurve(41)), "the curves differ from step"),
+    "plateau": (lambda: make_step(curve=PlateauCurve(40, warmup_steps=4)), "the curves differ from step"),
+    "precision": (lambda: make_step(precision="bf16"), "precision"),
+    "fp16": (lambda: make_step(precision="fp16"), "precision"),
+    "model": (lambda: make_step(model=nn.Sequential(nn.Linear(3, 8), nn.Linear(8, 2))), "model"),
+    "wider model": (lambda: make_step(model=nn.Linear(3, 2)), "model"),
     "dtype": (_half, "model"),
-    "optimizer": (lambda: step_of("sgd"), "optimizer"),
-    "near optimizer": (lambda: step_of("adam"), "optimizer"),
-    "carry": (lambda: step_of(loss_fn=counting_loss, carry=torch.zeros(3)), "carry"),
+    "optimizer": (lambda: make_step("sgd"), "optimizer"),
+    "near optimizer": (lambda: make_step("adam"), "optimizer"),
+    "carry": (lambda: make_step(loss_fn=counting_loss, carry=torch.zeros(3)), "carry"),
     "groups": (lambda: TrainStep(model := Net(), _two_groups(model), mean_loss, CURVE), "groups"),
 }
 
@@ -40,7 +44,7 @@ def _two_groups(model: Net) -> torch.optim.Optimizer:
 
 @pytest.mark.parametrize(("build", "named"), _OTHER_STATES.values(), ids=_OTHER_STATES)
 def test_state_of_another_run_is_refused(build: Callable[[], TrainStep], named: str) -> None:
-    steps = step_of(), build()
+    steps = make_step(), build()
     (batch,) = batches(1)
     for step in steps:
         step(batch)
@@ -49,21 +53,21 @@ def test_state_of_another_run_is_refused(build: Callable[[], TrainStep], named: 
         before, foreign = step.state_dict(), other.state_dict()
         with pytest.raises(ValueError, match=named):
             step.load_state_dict(foreign)
-        assert same(step.state_dict(), before)
+        assert equal_trees(step.state_dict(), before)
         step(batch)
 
 
 @pytest.mark.parametrize("state", [None, [], {"model": {}}, Net().state_dict()], ids=range(4))
 def test_what_is_no_state(state: Any) -> None:
-    step = step_of()
+    step = make_step()
     before = step.state_dict()
     with pytest.raises(ValueError, match="not a state of a TrainStep"):
         step.load_state_dict(state)
-    assert same(step.state_dict(), before)
+    assert equal_trees(step.state_dict(), before)
 
 
 def test_a_carry_of_another_shape_is_refused() -> None:
-    step, other = (step_of(loss_fn=counting_loss, carry=torch.zeros(n)) for n in (2, 3))
+    step, other = (make_step(loss_fn=counting_loss, carry=torch.zeros(n)) for n in (2, 3))
     with pytest.raises(ValueError, match="another carry"):
         step.load_state_dict(other.state_dict())
 
@@ -103,15 +107,15 @@ _COUNTED: dict[str, Any] = {"unit": 4, "count": lambda batch: len(batch[0])}
 )
 def test_a_damaged_state_changes_nothing(name: str, value: Any) -> None:
     options = _COUNTED if name in ("consumed", "unit") else _HELD if name in ("clock", "hold") else {}
-    step, straight = (step_of(**options) for _ in range(2))
-    other = step_of("adamw", Net(seed=1), **options)
+    step, straight = (make_step(**options) for _ in range(2))
+    other = make_step("adamw", Net(seed=1), **options)
     (batch,) = batches(1)
     train(other, [batch] * 3)
-    assert same(step(batch), straight(batch))
+    assert equal_trees(step(batch), straight(batch))
     before = step.state_dict()
     # Without `strict` other curves and rules are taken.
     for strict in (True,) if name in ("curves", "hold") else (True, False):
         with pytest.raises(ValueError, match=f"{name}|state_dict"):
             step.load_state_dict(other.state_dict() | {name: value}, strict=strict)
-        assert same(step.state_dict(), before)
-    assert same(step(batch), straight(batch))
+        assert equal_trees(step.state_dict(), before)
+    assert equal_trees(step(batch), straight(batch))

@@ -5,16 +5,9 @@ from typing import Any
 import pytest
 import torch
 from support.distributed.processes import run
-from support.training.training import (
-    Recurrent,
-    batches,
-    carried_loss,
-    mean_loss,
-    pair_loss,
-    same,
-    spoiled,
-    step_of,
-)
+from support.training.models import Recurrent, batches, carried_loss, mean_loss, nonfinite, pair_loss
+from support.training.steps import make_step
+from support.training.trees import equal_trees
 from support.training.update.aux_by_rank import aux_of_updates
 from torch import nn
 
@@ -33,20 +26,20 @@ def _with_aux(loss_fn: Any) -> Any:
 @pytest.mark.parametrize("pieces", [1, 3])
 def test_the_update_is_the_same_and_aux_comes_out(precision: Any, loss_fn: Any, pieces: int) -> None:
     data = batches(6)
-    step = step_of(loss_fn=_with_aux(loss_fn), has_aux=True, precision=precision)
-    straight = step_of(loss_fn=loss_fn, precision=precision)
+    step = make_step(loss_fn=_with_aux(loss_fn), has_aux=True, precision=precision)
+    straight = make_step(loss_fn=loss_fn, precision=precision)
     for number in range(0, 6, pieces):
         micro = data[number : number + pieces]
         with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=False):
             expected = [_aux(step.model, batch) for batch in micro]
         result = step(*micro)
-        assert same(tuple(result), tuple(straight(*micro)))
+        assert equal_trees(tuple(result), tuple(straight(*micro)))
         assert isinstance(result.aux, tuple)
         assert len(result.aux) == pieces
         assert not any(aux["outputs"].requires_grad for aux in result.aux)
         if precision == "fp32":
-            assert same(list(result.aux), expected)
-    assert same(step.state_dict()["model"], straight.state_dict()["model"])
+            assert equal_trees(list(result.aux), expected)
+    assert equal_trees(step.state_dict()["model"], straight.state_dict()["model"])
 
 
 def test_with_a_carry() -> None:
@@ -56,18 +49,18 @@ def test_with_a_carry() -> None:
 
     model = Recurrent()
     data = batches(4, time=3)
-    step = step_of(model=model, loss_fn=loss_fn, carry=model.initial(), has_aux=True)
-    straight = step_of(model=Recurrent(), loss_fn=carried_loss, carry=model.initial())
+    step = make_step(model=model, loss_fn=loss_fn, carry=model.initial(), has_aux=True)
+    straight = make_step(model=Recurrent(), loss_fn=carried_loss, carry=model.initial())
     for batch in data:
         result, expected = step(batch), straight(batch)
-        assert same(tuple(result), tuple(expected))
-        assert same(result.aux[0]["loss"], expected.loss)
+        assert equal_trees(tuple(result), tuple(expected))
+        assert equal_trees(result.aux[0]["loss"], expected.loss)
 
 
 def test_without_it_and_of_a_skipped_update() -> None:
     (batch,) = batches(1)
-    assert step_of()(batch).aux == ()
-    result = step_of(loss_fn=_with_aux(mean_loss), has_aux=True)(spoiled(batch))
+    assert make_step()(batch).aux == ()
+    result = make_step(loss_fn=_with_aux(mean_loss), has_aux=True)(nonfinite(batch))
     assert result.skipped == 1
     assert result.aux[0]["outputs"].isnan().all()
 
@@ -78,13 +71,13 @@ def test_without_it_and_of_a_skipped_update() -> None:
 )
 def test_what_is_refused(value: Any) -> None:
     step, (batch,) = (
-        step_of(loss_fn=lambda model, batch: value(mean_loss(model, batch)), has_aux=True),
+        make_step(loss_fn=lambda model, batch: value(mean_loss(model, batch)), has_aux=True),
         batches(1),
     )
     before = step.state_dict()
     with pytest.raises(TypeError, match="loss_fn returned"):
         step(batch)
-    assert same(step.state_dict(), before)
+    assert equal_trees(step.state_dict(), before)
 
 
 @pytest.mark.slow

@@ -7,18 +7,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from support.examples import examples
-from support.training.training import (
-    CURVE,
-    Recurrent,
-    batches,
-    carried_loss,
-    contents,
-    mean_loss,
-    same,
-    spoiled,
-    step_of,
-    train,
-)
+from support.training.models import Recurrent, batches, carried_loss, mean_loss, nonfinite
+from support.training.steps import CURVE, make_step, state_kept_by_skips, train
+from support.training.trees import equal_trees
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
@@ -30,7 +21,7 @@ _CPU = torch.device("cpu")
 
 def _step(kind: str, **options: Any) -> TrainStep:
     model = Recurrent(kind)
-    return step_of("adamw", model, carried_loss, carry=model.initial(), **options)
+    return make_step("adamw", model, carried_loss, carry=model.initial(), **options)
 
 
 def _carry(step: TrainStep) -> list[Tensor]:
@@ -56,9 +47,9 @@ def test_the_bits_of_the_loop_by_hand(kind: str, pieces: int) -> None:
             total = total + loss.detach() / pieces
         optimizer.step()
         scheduler.step()
-        assert same(step(*data[start : start + pieces]).loss, total)
-        assert same(_carry(step), pytree.tree_leaves(carry))
-    assert same(step.model.state_dict(), model.state_dict())
+        assert equal_trees(step(*data[start : start + pieces]).loss, total)
+        assert equal_trees(_carry(step), pytree.tree_leaves(carry))
+    assert equal_trees(step.model.state_dict(), model.state_dict())
 
 
 @examples(15)
@@ -68,12 +59,12 @@ def test_a_skipped_update_keeps_the_old_one(skips: list[bool], kind: str, first:
     data = batches(2 * len(skips), time=3)
     for skip, *pair in zip(skips, data[::2], data[1::2], strict=True):
         if not skip:
-            assert same(step(*pair)[:3], straight(*pair)[:3])
+            assert equal_trees(step(*pair)[:3], straight(*pair)[:3])
         elif first:
-            step(spoiled(pair[0]), pair[1])
+            step(nonfinite(pair[0]), pair[1])
         else:
-            step(pair[0], spoiled(pair[1]))
-        assert same(_carry(step), _carry(straight))
+            step(pair[0], nonfinite(pair[1]))
+        assert equal_trees(_carry(step), _carry(straight))
 
 
 def test_a_state_changed_in_place_is_still_kept() -> None:
@@ -82,19 +73,19 @@ def test_a_state_changed_in_place_is_still_kept() -> None:
         return carried_loss(model, batch, carry)
 
     model = Recurrent("GRU")
-    step = step_of("sgd", model, loss_fn, carry=torch.ones(2, 4, 5)[:1])
+    step = make_step("sgd", model, loss_fn, carry=torch.ones(2, 4, 5)[:1])
     (batch,) = batches(1, time=3)
-    step(spoiled(batch))
-    assert same(_carry(step), [torch.ones(1, 4, 5)])
+    step(nonfinite(batch))
+    assert equal_trees(_carry(step), [torch.ones(1, 4, 5)])
 
     def failing(model: nn.Module, batch: Any, carry: Tensor) -> Any:
         carry.zero_()
         raise KeyError("on purpose")
 
-    step = step_of("sgd", model, failing, carry=torch.ones(1, 4, 5))
+    step = make_step("sgd", model, failing, carry=torch.ones(1, 4, 5))
     with pytest.raises(KeyError, match="on purpose"):
         step(batch)
-    assert same(_carry(step), [torch.ones(1, 4, 5)])
+    assert equal_trees(_carry(step), [torch.ones(1, 4, 5)])
 
 
 @pytest.mark.parametrize("kind", ["LSTM", "GRU"])
@@ -103,17 +94,17 @@ def test_buffers_are_reused_and_reset(kind: str) -> None:
     leaves = pytree.tree_leaves(given_carry)
     for leaf in leaves:
         leaf.fill_(0.25)
-    step = step_of("adamw", Recurrent(kind), carried_loss, carry=given_carry)
+    step = make_step("adamw", Recurrent(kind), carried_loss, carry=given_carry)
     assert step._carry is not None
     places = [buffer.data_ptr() for buffer in step._carry.buffers]
     assert not {leaf.data_ptr() for leaf in leaves} & set(places)
     initial = _carry(step)
     train(step, batches(5, time=3))
-    assert not same(_carry(step), initial)
+    assert not equal_trees(_carry(step), initial)
     for leaf in leaves:
         leaf.fill_(7)  # the caller's tensors are the caller's
     step.reset_carry()
-    assert same(_carry(step), initial)
+    assert equal_trees(_carry(step), initial)
     step.load_state_dict(step.state_dict())
     train(step, batches(2, time=3))
     assert [buffer.data_ptr() for buffer in step._carry.buffers] == places
@@ -148,13 +139,13 @@ def test_another_shape_or_structure_changes_nothing(change: Any) -> None:
         return loss, change(*carry) if bad else carry
 
     bad, model, data = False, Recurrent(), batches(2, time=3)
-    step = step_of("adamw", model, loss_fn, carry=model.initial())
+    step = make_step("adamw", model, loss_fn, carry=model.initial())
     step(*data)
-    before, bad = contents(step), True
+    before, bad = state_kept_by_skips(step), True
     for pieces in (data[:1], data):
         with pytest.raises(ValueError, match="carry"):
             step(*pieces)
-    assert same(contents(step), before)
+    assert equal_trees(state_kept_by_skips(step), before)
     assert all(parameter.grad is None for parameter in model.parameters())
     bad = False
     assert step(*data).applied == 2
@@ -162,17 +153,17 @@ def test_another_shape_or_structure_changes_nothing(change: Any) -> None:
 
 def test_a_loss_without_its_carry() -> None:
     model, (batch,) = Recurrent(), batches(1, time=3)
-    step = step_of("adamw", model, lambda *given: carried_loss(*given)[0], carry=model.initial())
+    step = make_step("adamw", model, lambda *given: carried_loss(*given)[0], carry=model.initial())
     with pytest.raises(TypeError, match=r"must return \(loss, carry\)"):
         step(batch)
     with pytest.raises(ValueError, match="without a carry"):
-        step_of(loss_fn=mean_loss).reset_carry()
+        make_step(loss_fn=mean_loss).reset_carry()
 
 
 @pytest.mark.parametrize("carry", [(), [], {}, 1.0, (torch.zeros(1), 2), "state", (None,)], ids=repr)
 def test_what_is_no_carry(carry: Any) -> None:
     with pytest.raises(TypeError, match="carry"):
-        step_of(loss_fn=carried_loss, model=Recurrent(), carry=carry)
+        make_step(loss_fn=carried_loss, model=Recurrent(), carry=carry)
 
 
 def test_any_pytree_of_any_tensors() -> None:
@@ -191,10 +182,10 @@ def test_any_pytree_of_any_tensors() -> None:
             "flag": ~carry["flag"],
         }
 
-    step = step_of(loss_fn=loss_fn, carry=initial)
+    step = make_step(loss_fn=loss_fn, carry=initial)
     for batch in batches(3):
         step(batch, batch)
-        step(spoiled(batch), batch)
+        step(nonfinite(batch), batch)
     steps, phase, halves, _, flag = _carry(step)
     assert (steps, phase[0], halves[0], flag) == (6, -1, 2.0**-6, False)
 
@@ -205,17 +196,17 @@ def test_detached_from_the_graph_and_in_the_buffers_dtype() -> None:
     leaves = carry.detached((weight * torch.ones(2), (weight * torch.ones(3)).bfloat16()))
     assert [leaf.requires_grad for leaf in leaves] == [False, False]
     assert [leaf.dtype for leaf in leaves] == [torch.float32, torch.float32]
-    assert same(carry.select_if_skipped(leaves, torch.tensor(True)), [torch.zeros(2), torch.zeros(3)])
-    assert same(carry.select_if_skipped(leaves, torch.tensor(False)), [torch.ones(2), torch.ones(3)])
+    assert equal_trees(carry.select_if_skipped(leaves, torch.tensor(True)), [torch.zeros(2), torch.zeros(3)])
+    assert equal_trees(carry.select_if_skipped(leaves, torch.tensor(False)), [torch.ones(2), torch.ones(3)])
 
 
 def test_a_carry_that_is_a_parameter_is_kept_as_the_forward_pass_saw_it() -> None:
     def loss_fn(model: Any, batch: Any, carry: torch.Tensor) -> Any:
         return mean_loss(model, batch), model.last.bias.detach()
 
-    step = step_of("sgd", loss_fn=loss_fn, carry=torch.zeros(2))
+    step = make_step("sgd", loss_fn=loss_fn, carry=torch.zeros(2))
     for batch in batches(3):
         bias = step.model.last.bias.detach().clone()
         step(batch)
         (kept,) = _carry(step)
-        assert same(kept, bias)
+        assert equal_trees(kept, bias)

@@ -3,7 +3,7 @@
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from support.training.training import same
+from support.training.trees import equal_trees
 from torch import nn
 
 from torch_bridge.training.update.gradients import clip, gradients_of, norm_dtype, total_norm
@@ -32,8 +32,8 @@ def test_the_bits_of_clip_grad_norm(
     expected = nn.utils.clip_grad_norm_(parameters, max_norm)
     norm = total_norm(gradients, norm_dtype(parameters))
     clip(gradients, norm, max_norm)
-    assert same(norm, expected)
-    assert same(gradients, gradients_of(parameters))
+    assert equal_trees(norm, expected)
+    assert equal_trees(gradients, gradients_of(parameters))
 
 
 def test_half_precision_and_dtypes_side_by_side() -> None:

@@ -5,21 +5,10 @@ from typing import Any
 
 import pytest
 import torch
-from support.training.training import (
-    CURVE,
-    Net,
-    batches,
-    device_pair_loss,
-    lrs_of,
-    mean_loss,
-    optimizer_of,
-    pair_loss,
-    same,
-    set_loss_scale,
-    spoiled,
-    step_of,
-    train,
-)
+from support.training.models import Net, batches, device_pair_loss, mean_loss, nonfinite, pair_loss
+from support.training.optimizers import make_optimizer
+from support.training.steps import CURVE, lrs_of, make_step, set_loss_scale, train
+from support.training.trees import equal_trees
 from torch import nn
 
 from plateau_jax import PlateauCurve
@@ -36,13 +25,13 @@ def test_the_loop_with_a_grad_scaler(
 ) -> None:
     """The same bits, through overflows at the start and through growth."""
     model, own = Net(), Net()
-    optimizer = optimizer_of(name, model)
+    optimizer = make_optimizer(name, model)
     for group in optimizer.param_groups:
         group["lr"] = torch.tensor(group["lr"]) if group.get("fused") else group["lr"]
     scheduler = lambda_lr(optimizer, CURVE)
     scaler = torch.amp.GradScaler("cpu")
     scaler.load_state_dict(scaler.state_dict() | {"scale": scale, "_growth_tracker": good_updates})
-    step = TrainStep(own, optimizer_of(name, own), mean_loss, CURVE, precision="fp16", max_norm=max_norm)
+    step = TrainStep(own, make_optimizer(name, own), mean_loss, CURVE, precision="fp16", max_norm=max_norm)
     set_loss_scale(step, scale, good_updates)
     scales = []
     for batch in batches(30):
@@ -59,16 +48,16 @@ def test_the_loop_with_a_grad_scaler(
         if applied:
             scheduler.step()
         result = step(batch)
-        assert same(result.loss, loss)
+        assert equal_trees(result.loss, loss)
         if applied:
-            assert same(result.grad_norm, norm)
+            assert equal_trees(result.grad_norm, norm)
         state = step.state_dict()
         assert [value.item() for value in state["loss_scale"]] == [
             scaler.get_scale(),
             scaler.state_dict()["_growth_tracker"],
         ]
         scales.append(scaler.get_scale())
-    assert same(own.state_dict(), model.state_dict())
+    assert equal_trees(own.state_dict(), model.state_dict())
     if scale == 2.0**22:
         assert state["skipped"] > 0, "no overflow was seen"
     if good_updates:
@@ -77,10 +66,10 @@ def test_the_loop_with_a_grad_scaler(
 
 def test_the_scale_is_left_alone_by_data_that_is_not_finite() -> None:
     (batch,) = batches(1)
-    step = step_of("sgd", precision="fp16")
+    step = make_step("sgd", precision="fp16")
     step(batch)
     set_loss_scale(step, 2.0**10, 1999)  # one good update short of growing
-    train(step, [spoiled(batch)] * 3 + [spoiled(batch, float("inf"))] * 3)
+    train(step, [nonfinite(batch)] * 3 + [nonfinite(batch, float("inf"))] * 3)
     assert step.state_dict()["loss_scale"] == [2.0**10, 1999]
     step(batch)
     assert step.state_dict()["loss_scale"] == [2.0**11, 0]
@@ -89,11 +78,11 @@ def test_the_scale_is_left_alone_by_data_that_is_not_finite() -> None:
 def test_large_sums_do_not_overflow() -> None:
     """65 536 times a gradient of sums over 4 000 rows would be far beyond fp16, whose largest is 65 504."""
     (whole,) = batches(1, rows=4000)
-    expected = step_of("sgd", loss_fn=pair_loss)(whole)
+    expected = make_step("sgd", loss_fn=pair_loss)(whole)
     for rows in ([4000], [1000, 3000], [3000, 600, 400], [100, 3900], [0, 4000], [0, 0, 400, 3600, 0]):
         for loss_fn in (pair_loss, device_pair_loss):
             pieces = list(zip(*(part.split(rows) for part in whole), strict=True))
-            step = step_of("sgd", loss_fn=loss_fn, precision="fp16")
+            step = make_step("sgd", loss_fn=loss_fn, precision="fp16")
             # If the first weight is small, the scale has to come down first.
             results = [step(*pieces) for _ in range(1 if rows[0] >= 1000 else 14)]
             result = next(result for result in results if result.applied)
@@ -103,7 +92,7 @@ def test_large_sums_do_not_overflow() -> None:
 @pytest.mark.parametrize("on_nonfinite", ["skip", "raise"])
 def test_an_overflow_of_the_gradient_alone_is_the_scales_search(on_nonfinite: str) -> None:
     (batch,) = batches(1)
-    step = step_of("sgd", precision="fp16", on_nonfinite=on_nonfinite)
+    step = make_step("sgd", precision="fp16", on_nonfinite=on_nonfinite)
     set_loss_scale(step, 2.0**40, 0)
     applied, skipped = 0, 0
     while not applied:
@@ -123,7 +112,7 @@ def test_a_small_problem_is_learned_as_in_fp32(name: str, precision: str) -> Non
     curve = PlateauCurve(150, warmup_steps=10)
     losses = {}
     for chosen in ("fp32", precision):
-        results = train(step_of(name, curve=curve, precision=chosen, max_norm=1.0), [batch] * 150)
+        results = train(make_step(name, curve=curve, precision=chosen, max_norm=1.0), [batch] * 150)
         losses[chosen] = results[-1].loss.item()
         assert losses[chosen] < 0.5 * results[0].loss.item()
     assert losses[precision] == pytest.approx(losses["fp32"], rel=0.05)
@@ -138,7 +127,7 @@ def test_the_dtype_of_the_forward_pass() -> None:
         return outputs.float().mean()
 
     for precision in ("fp32", "bf16", "fp16"):
-        step_of(loss_fn=loss_fn, precision=precision)(*batches(1))
+        make_step(loss_fn=loss_fn, precision=precision)(*batches(1))
     assert seen == [torch.float32, torch.bfloat16, torch.float16]
     assert not torch.is_autocast_enabled("cpu")
 
@@ -156,9 +145,9 @@ def doubles() -> Iterator[None]:
 @pytest.mark.parametrize("name", ["adamw", "momentum", "rmsprop"])
 def test_another_default_dtype(name: str, precision: str) -> None:
     """It is the model's and the data's alone: rates stay float32, and the loss scale."""
-    step = step_of(name, precision=precision, max_norm=0.5)
+    step = make_step(name, precision=precision, max_norm=0.5)
     assert step.model.first.weight.dtype == torch.float64
     for applied, batch in enumerate(batches(5)):
         result = step(batch)
-        assert same(result.lr, torch.from_numpy(lrs_of(step, applied)))
+        assert equal_trees(result.lr, torch.from_numpy(lrs_of(step, applied)))
         assert result.applied == applied + 1

@@ -6,7 +6,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from support.training.training import Net, batches, mean_loss, same, set_loss_scale, step_of
+from support.training.models import Net, batches, mean_loss
+from support.training.steps import make_step, set_loss_scale
+from support.training.trees import equal_trees
 from torch import nn
 
 from torch_bridge import TrainStep
@@ -29,7 +31,7 @@ def _divisor(step: TrainStep) -> list[float]:
 
 @given(st.lists(st.lists(st.sampled_from([0.5, 2.0, 7.0]), min_size=1, max_size=4), min_size=1, max_size=5))
 def test_the_first_weight_of_several_is_kept(updates: list[list[float]]) -> None:
-    step = step_of("sgd", loss_fn=_weighed_loss, precision="fp16")
+    step = make_step("sgd", loss_fn=_weighed_loss, precision="fp16")
     expected: list[float] = []
     for weights in updates:
         step(*_weighed(weights))
@@ -41,7 +43,7 @@ def test_the_first_weight_of_several_is_kept(updates: list[list[float]]) -> None
 def test_gradients_are_multiplied_once_an_update(monkeypatch: pytest.MonkeyPatch) -> None:
     calls, multiply = [], torch._foreach_mul_
     monkeypatch.setattr(torch, "_foreach_mul_", lambda *args: calls.append(multiply(*args)))
-    step = step_of("sgd", loss_fn=_weighed_loss, precision="fp16")
+    step = make_step("sgd", loss_fn=_weighed_loss, precision="fp16")
     for number, weights in enumerate(([1.0, 2.5, 30.0, 7.0], [5.0, 90.0, 1.0], [2.0], [0.0, 4.0]), 1):
         step(*_weighed(weights))
         assert len(calls) == number
@@ -52,7 +54,7 @@ def test_weights_on_the_device_and_on_the_host_give_the_same_updates() -> None:
         total, weight = _weighed_loss(model, batch)
         return total, weight.item()
 
-    steps = [step_of("sgd", loss_fn=loss_fn, precision="fp16") for loss_fn in (_weighed_loss, on_host)]
+    steps = [make_step("sgd", loss_fn=loss_fn, precision="fp16") for loss_fn in (_weighed_loss, on_host)]
     for step in steps:
         set_loss_scale(step, 2.0**10, 0)
     for seed, weights in enumerate(([3.0, 5.0, 1.0], [8.0, 0.5], [1.0, 2.0, 90.0], [4.0], [0.0, 2.0])):
@@ -64,7 +66,7 @@ def test_weights_on_the_device_and_on_the_host_give_the_same_updates() -> None:
 @pytest.mark.parametrize("first", [0.0, 1.0])
 def test_a_jump_of_the_weights_costs_a_few_updates(first: float) -> None:
     """The scale halves until the larger gradients fit, and then updates take place again."""
-    step = step_of("sgd", loss_fn=_weighed_loss, precision="fp16")
+    step = make_step("sgd", loss_fn=_weighed_loss, precision="fp16")
     step(*_weighed([first, 1.0]))
     results = [step(*_weighed([1.0, 4000.0], seed)) for seed in range(25)]
     skipped = [int(result.skipped) for result in results]
@@ -77,7 +79,7 @@ def test_a_jump_of_the_weights_costs_a_few_updates(first: float) -> None:
 def test_the_divisor_is_resumed(before: list[float], at: int) -> None:
     """Bit for bit, with three entries (after an update of several weights) and two, wherever it was."""
     updates = [_weighed([3.3, 5.1 + number, 0.7], number) for number in range(6)]
-    straight, first, second = (step_of("sgd", loss_fn=_weighed_loss, precision="fp16") for _ in range(3))
+    straight, first, second = (make_step("sgd", loss_fn=_weighed_loss, precision="fp16") for _ in range(3))
     results = [straight(*pieces) for pieces in updates]
     for pieces in updates[:at]:
         first(*pieces)
@@ -85,8 +87,8 @@ def test_the_divisor_is_resumed(before: list[float], at: int) -> None:
     state = first.state_dict()
     assert len(state["loss_scale"]) == (3 if at else 2)
     second.load_state_dict(state)
-    assert same([second(*pieces) for pieces in updates[at:]], results[at:])
-    assert same(second.state_dict(), straight.state_dict())
+    assert equal_trees([second(*pieces) for pieces in updates[at:]], results[at:])
+    assert equal_trees(second.state_dict(), straight.state_dict())
 
 
 def test_an_update_that_fails_leaves_no_divisor() -> None:
@@ -95,20 +97,20 @@ def test_an_update_that_fails_leaves_no_divisor() -> None:
             raise ZeroDivisionError
         return _weighed_loss(model, batch)
 
-    one, other = (step_of("sgd", loss_fn=loss_fn, precision="fp16") for _ in range(2))
+    one, other = (make_step("sgd", loss_fn=loss_fn, precision="fp16") for _ in range(2))
     with pytest.raises(ZeroDivisionError):
         one(*_weighed([7.3]), None)
     assert _divisor(one) == []
-    assert same(one(*_weighed([3.3, 5.1])), other(*_weighed([3.3, 5.1])))
+    assert equal_trees(one(*_weighed([3.3, 5.1])), other(*_weighed([3.3, 5.1])))
     with pytest.raises(ZeroDivisionError):
         one(None, *_weighed([7.3]))
-    assert same(one.state_dict(), other.state_dict())
+    assert equal_trees(one.state_dict(), other.state_dict())
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 @pytest.mark.parametrize("first", [True, False])
 def test_a_weight_that_is_not_finite_does_no_harm_later(value: float, first: bool) -> None:
-    steps = [step_of("sgd", loss_fn=_weighed_loss, precision="fp16") for _ in range(2)]
+    steps = [make_step("sgd", loss_fn=_weighed_loss, precision="fp16") for _ in range(2)]
     for step in steps:
         set_loss_scale(step, 2.0**10, 0)
         if not first:
@@ -127,11 +129,11 @@ def test_parameters_in_fp16_without_a_scale_keep_a_divisor_too() -> None:
     def loss_fn(model: nn.Module, batch: Any) -> Any:
         return _weighed_loss(model, (batch[0].half(), batch[1].half(), batch[2]))
 
-    first, second = (step_of("sgd", Net().half(), loss_fn) for _ in range(2))
+    first, second = (make_step("sgd", Net().half(), loss_fn) for _ in range(2))
     assert first.state_dict()["loss_scale"] is None
     first(*_weighed([3.0, 5.0]))
     second.load_state_dict(first.state_dict())
     assert second.state_dict()["loss_scale"] == [3.0]
     later = _weighed([20.0, 1.0], seed=1)
-    assert same(first(*later), second(*later))
-    assert same(first.state_dict(), second.state_dict())
+    assert equal_trees(first(*later), second(*later))
+    assert equal_trees(first.state_dict(), second.state_dict())

@@ -9,19 +9,10 @@ from hypothesis import given
 from support.examples import examples
 from support.holds.held import CURVE as HELD_CURVE
 from support.holds.held import PATIENT
-from support.training.training import (
-    FUSED,
-    OPTIMIZERS,
-    batches,
-    contents,
-    device_pair_loss,
-    pair_loss,
-    same,
-    skip_patterns,
-    spoiled,
-    step_of,
-    train,
-)
+from support.training.models import batches, device_pair_loss, nonfinite, pair_loss
+from support.training.optimizers import FUSED, OPTIMIZERS
+from support.training.steps import make_step, skip_patterns, state_kept_by_skips, train
+from support.training.trees import equal_trees
 from torch import Tensor, nn
 
 from plateau_jax import HoldBelow
@@ -34,17 +25,17 @@ _INF = float("inf")
 @pytest.mark.parametrize("hold", [None, PATIENT, HoldBelow(0.9, 3, every=2)])
 def test_a_skip_changes_a_count_alone(name: str, precision: str, hold: Any) -> None:
     data = batches(8)
-    step = step_of(name, curve=HELD_CURVE, precision=precision, max_norm=0.5, hold=hold)
+    step = make_step(name, curve=HELD_CURVE, precision=precision, max_norm=0.5, hold=hold)
     for batch in data:
         last = step(batch)
         for number, value in enumerate((float("nan"), _INF, -_INF), 1):
-            before = contents(step)
-            result = step(spoiled(data[0], value), data[1])
-            after = contents(step)
+            before = state_kept_by_skips(step)
+            result = step(nonfinite(data[0], value), data[1])
+            after = state_kept_by_skips(step)
             assert not result.loss.isfinite()
             assert (result.applied, result.skipped) == (last.applied, last.skipped + number)
             assert after.pop("skipped") == before.pop("skipped") + 1
-            assert same(after, before)
+            assert equal_trees(after, before)
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
@@ -52,25 +43,25 @@ def test_a_skip_changes_a_count_alone(name: str, precision: str, hold: Any) -> N
 @given(skips=skip_patterns(30))
 def test_skips_leave_no_trace(name: str, skips: list[bool]) -> None:
     """From the first update on: what follows is what would have come without them."""
-    step, straight = step_of(name), step_of(name)
+    step, straight = make_step(name), make_step(name)
     for skip, batch in zip(skips, batches(len(skips)), strict=True):
         if skip:
-            step(spoiled(batch))
+            step(nonfinite(batch))
         else:
             result, expected = step(batch), straight(batch)
-            assert same(result[:4], expected[:4])
+            assert equal_trees(result[:4], expected[:4])
     train(step, batches(1))
     train(straight, batches(1))
-    state, reference = contents(step), contents(straight)
+    state, reference = state_kept_by_skips(step), state_kept_by_skips(straight)
     assert state.pop("skipped") == sum(skips)
     assert reference.pop("skipped") == 0
-    assert same(state, reference)
+    assert equal_trees(state, reference)
 
 
 @pytest.mark.parametrize("name", ["momentum", "nesterov"])
 def test_a_first_skip_makes_no_momentum(name: str) -> None:
-    step, (batch,) = step_of(name), batches(1)
-    train(step, [spoiled(batch)] * 2)
+    step, (batch,) = make_step(name), batches(1)
+    train(step, [nonfinite(batch)] * 2)
     assert not step.optimizer.state
 
 
@@ -88,20 +79,20 @@ def test_a_gradient_that_is_not_finite_under_a_finite_loss() -> None:
 
     for name in ("adamw", "sgd", "momentum", "rmsprop"):
         for precision in ("fp32", "bf16"):
-            step = step_of(name, Root(), loss_fn, precision=precision)
+            step = make_step(name, Root(), loss_fn, precision=precision)
             step(torch.ones(2))
-            before = contents(step)
+            before = state_kept_by_skips(step)
             result = step(torch.zeros(2))
-            after = contents(step)
+            after = state_kept_by_skips(step)
             assert result.loss == 0
             assert not result.grad_norm.isfinite()
             assert after.pop("skipped") == before.pop("skipped") + 1
-            assert same(after, before)
-        step = step_of(name, Root(), loss_fn, on_nonfinite="raise")
+            assert equal_trees(after, before)
+        step = make_step(name, Root(), loss_fn, on_nonfinite="raise")
         with pytest.raises(FloatingPointError, match=r"update 1 .*gradient norm (nan|inf)"):
             step(torch.zeros(2))
         assert int(step(torch.ones(2)).applied) == 1
-        step = step_of(name, Root(), loss_fn, on_nonfinite="raise", precision="fp16")
+        step = make_step(name, Root(), loss_fn, on_nonfinite="raise", precision="fp16")
         assert int(step(torch.zeros(2)).skipped) == 1
 
 
@@ -109,33 +100,33 @@ def test_a_gradient_that_is_not_finite_under_a_finite_loss() -> None:
 @pytest.mark.parametrize("name", ["adamw", "momentum", "rmsprop"])
 def test_raise(name: str, precision: str) -> None:
     data = batches(6)
-    step = step_of(name, precision=precision, on_nonfinite="raise")
-    straight = step_of(name, precision=precision)
+    step = make_step(name, precision=precision, on_nonfinite="raise")
+    straight = make_step(name, precision=precision)
     for number, batch in enumerate(data):
         expected = straight(batch)
-        assert same(step(batch)[:4], expected[:4])
-        before = contents(step)
+        assert equal_trees(step(batch)[:4], expected[:4])
+        before = state_kept_by_skips(step)
         for value, shown in ((float("nan"), "nan"), (_INF, "inf|nan")):
             with pytest.raises(FloatingPointError) as caught:
-                step(spoiled(batch, value))
+                step(nonfinite(batch, value))
             update = int(expected.applied) + before["skipped"] + 1
             assert re.search(rf"\bupdate {update}\b", str(caught.value))
             assert re.search(rf"loss is ({shown})", str(caught.value))
             before["skipped"] += 1
-            assert same(contents(step), before), number
+            assert equal_trees(state_kept_by_skips(step), before), number
 
 
 def test_a_total_weight_of_zero_on_the_device_is_skipped() -> None:
     (batch,) = batches(1)
     empty = batch[0][:0], batch[1][:0]
     for pieces in ((empty,), (empty, empty), (empty,) * 3):
-        step = step_of(loss_fn=device_pair_loss)
+        step = make_step(loss_fn=device_pair_loss)
         step(batch)
-        before = contents(step)
+        before = state_kept_by_skips(step)
         result = step(*pieces)
-        after = contents(step)
+        after = state_kept_by_skips(step)
         assert after.pop("skipped") == before.pop("skipped") + 1
-        assert same(after, before)
+        assert equal_trees(after, before)
         assert not result.loss.isfinite()
 
 
@@ -145,16 +136,16 @@ def test_an_empty_micro_batch_whose_loss_hangs_on_nothing() -> None:
 
     first, second = batches(2)
     empty = first[0][:0], first[1][:0]
-    expected = step_of(loss_fn=pair_loss)(first, second)
+    expected = make_step(loss_fn=pair_loss)(first, second)
     for pieces in ((empty, first, second), (first, empty, second), (first, second, empty)):
-        result = step_of(loss_fn=loss_fn)(*pieces)
+        result = make_step(loss_fn=loss_fn)(*pieces)
         torch.testing.assert_close(result, expected, rtol=1e-6, atol=0)
 
 
 @pytest.mark.parametrize("name", FUSED)
 def test_nothing_is_left_on_the_optimizer(name: str) -> None:
     (batch,) = batches(1)
-    step = step_of(name)
+    step = make_step(name)
     before = set(vars(step.optimizer))
-    train(step, [batch, spoiled(batch), batch])
+    train(step, [batch, nonfinite(batch), batch])
     assert set(vars(step.optimizer)) == before

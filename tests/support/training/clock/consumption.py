@@ -4,7 +4,8 @@ from typing import Any
 
 import torch
 from support.distributed.distributed_models import build
-from support.training.training import CURVE, batches, mean_loss, pair_loss, spoiled, step_of
+from support.training.models import batches, mean_loss, nonfinite, pair_loss
+from support.training.steps import CURVE, make_step
 from torch import Tensor, distributed
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate
@@ -47,7 +48,7 @@ def counted_on_ranks(wrapper: str, loss: str) -> list[tuple[int, int, float]]:
         numbers[:] = [_count(rank, update, piece) for piece in range(_PIECES)]
         micro = batches(_PIECES, rows=2 + rank, seed=update)
         if update == 3 and rank == 1:
-            micro[-1] = spoiled(micro[-1])
+            micro[-1] = nonfinite(micro[-1])
         result = step(*micro)
         rows.append((int(result.consumed), int(result.clock), result.lr.item()))
     return rows
@@ -61,7 +62,7 @@ def counted_as_dtensors() -> list[Any]:
     def count(batch: Any) -> Tensor:
         return numbers.pop(0)
 
-    step = step_of(unit=5, count=count)
+    step = make_step(unit=5, count=count)
     try:
         step(*batches(1))
     except TypeError as error:

@@ -7,7 +7,10 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from support.training.training import CURVE, FUSED, Batch, Net, mean_loss, optimizer_of, same
+from support.training.models import Batch, Net, mean_loss
+from support.training.optimizers import FUSED, make_optimizer
+from support.training.steps import CURVE
+from support.training.trees import equal_trees
 from torch import nn
 from torch.torch_version import TorchVersion
 
@@ -28,7 +31,7 @@ def gpu_step(
     model = (Net() if model is None else model).cuda()
     kind: Any = FUSED[name][0]
     more = {"capturable": True} if "capturable" in kind(model.parameters()).defaults else {}
-    return TrainStep(model, optimizer_of(name, model, **more), loss_fn, CURVE, **options)
+    return TrainStep(model, make_optimizer(name, model, **more), loss_fn, CURVE, **options)
 
 
 def captured_and_eager(
@@ -48,7 +51,7 @@ def graphs_of(step: TrainStep) -> Graphs:
 
 
 def assert_same_state(one: TrainStep, other: TrainStep) -> None:
-    assert same(one.state_dict(), other.state_dict())
+    assert equal_trees(one.state_dict(), other.state_dict())
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.training.training import Tape
+from support.training.operators import Tape
 from torch import Tensor, nn
 
 from torch_bridge import TrainStep

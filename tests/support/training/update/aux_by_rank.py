@@ -5,7 +5,9 @@ from typing import Any
 
 import torch
 from support.distributed.distributed_models import build, whole
-from support.training.training import CURVE, batches, same, spoiled
+from support.training.models import batches, nonfinite
+from support.training.steps import CURVE
+from support.training.trees import equal_trees
 from torch import Tensor, distributed, nn
 
 from torch_bridge import TrainStep
@@ -43,13 +45,13 @@ def aux_of_updates(wrapper: str, loss: str, pieces: int) -> list[str]:
     for update in range(4):
         micro = batches(pieces, rows=2 + rank, seed=10 * update + rank)
         if update == 2 and rank == 1:  # not finite in one rank, skipped in both
-            micro[-1] = spoiled(micro[-1])
+            micro[-1] = nonfinite(micro[-1])
         with torch.no_grad():
             expected = [{"outputs": step.model(inputs), "inputs": [inputs]} for inputs, _ in micro]
         result = step(*micro)
-        if not same(tuple(result), tuple(straight(*micro))):
+        if not equal_trees(tuple(result), tuple(straight(*micro))):
             wrong.append(f"update {update}: {result}")
-        if not same(list(result.aux), expected):
+        if not equal_trees(list(result.aux), expected):
             wrong.append(f"update {update}: aux {result.aux}, not {expected}")
         if any(aux["outputs"].requires_grad for aux in result.aux):
             wrong.append(f"update {update}: aux is not detached")

@@ -1,0 +1,42 @@
+"""The optimizers that tests train with, by name."""
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+optim = torch.optim
+
+# Those that take the decision to skip on the device.
+FUSED: dict[str, tuple[type[Optimizer], dict[str, Any]]] = {
+    "adam": (optim.Adam, {"lr": 0.01, "fused": True}),
+    "amsgrad": (optim.Adam, {"lr": 0.01, "fused": True, "amsgrad": True, "weight_decay": 0.1}),
+    "adamw": (optim.AdamW, {"lr": 0.01, "fused": True}),
+    "sgd": (optim.SGD, {"lr": 0.1, "fused": True}),
+    "momentum": (optim.SGD, {"lr": 0.1, "fused": True, "momentum": 0.9, "weight_decay": 0.01}),
+    "nesterov": (optim.SGD, {"lr": 0.1, "fused": True, "momentum": 0.9, "nesterov": True}),
+    "adagrad": (optim.Adagrad, {"lr": 0.1, "fused": True}),
+}
+OTHERS: dict[str, tuple[type[Optimizer], dict[str, Any]]] = {
+    "plain adam": (optim.Adam, {"lr": 0.01}),
+    "foreach adamw": (optim.AdamW, {"lr": 0.01, "foreach": True}),
+    "plain momentum": (optim.SGD, {"lr": 0.1, "momentum": 0.9, "dampening": 0.1}),
+    "plain adagrad": (optim.Adagrad, {"lr": 0.1, "lr_decay": 0.01}),
+    "rmsprop": (optim.RMSprop, {"lr": 0.01, "momentum": 0.9, "centered": True}),
+    "nadam": (optim.NAdam, {"lr": 0.01}),
+    "radam": (optim.RAdam, {"lr": 0.01}),
+    "adamax": (optim.Adamax, {"lr": 0.01}),
+    "adadelta": (optim.Adadelta, {"lr": 1.0}),
+    "adafactor": (optim.Adafactor, {"lr": 0.01}),
+    "asgd": (optim.ASGD, {"lr": 0.01}),
+    "rprop": (optim.Rprop, {"lr": 0.01}),
+    "muon": (optim.Muon, {"lr": 0.01}),
+}
+OPTIMIZERS = FUSED | OTHERS
+
+
+def make_optimizer(name: str, model: nn.Module, **more: Any) -> Optimizer:
+    kind, options = OPTIMIZERS[name]
+    parameters = [p for p in model.parameters() if name != "muon" or p.dim() == 2]
+    return kind(parameters, **options | more)

@@ -1,0 +1,131 @@
+"""Training steps over the small models: built, run, resumed, and trained by hand."""
+
+import copy
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, cast
+
+import numpy as np
+import torch
+from hypothesis import strategies as st
+from support.training.models import Batch, Net, mean_loss
+from support.training.optimizers import make_optimizer
+from support.training.trees import equal_trees, through_file
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from plateau_jax import PlateauCurve
+from torch_bridge import TrainStep, lambda_lr
+
+CURVE = PlateauCurve(40, warmup_steps=4, plateaus=[(20, 30)], min_lr_ratio=0.1, init_lr_ratio=0.5)
+
+
+def make_step(
+    name: str = "adamw",
+    model: nn.Module | None = None,
+    loss_fn: Callable[..., Any] = mean_loss,
+    curve: Any = CURVE,
+    optimizer: Any = None,
+    **options: Any,
+) -> TrainStep:
+    model = Net() if model is None else model
+    optimizer = make_optimizer(name, model) if optimizer is None else optimizer
+    return TrainStep(model, optimizer, loss_fn, curve, **options)
+
+
+def set_loss_scale(step: TrainStep, scale: float, good_updates: int = 0) -> None:
+    """Set the loss scale under fp16, and how many updates without an overflow it has seen."""
+    state = step.state_dict()
+    state["loss_scale"] = [torch.tensor(scale), torch.tensor(good_updates, dtype=torch.int32)]
+    step.load_state_dict(state)
+
+
+def train_by_hand(
+    model: nn.Module,
+    optimizers: Sequence[Optimizer],
+    updates: Sequence[Sequence[Any]],
+    max_norm: float | None = None,
+    loss_fn: Callable[..., Tensor] = mean_loss,
+    skips: Iterable[int] = (),
+) -> list[tuple[Tensor, ...]]:
+    """The plain loop, without the updates to skip: learning rates, loss and norm; of a skipped one the rates.
+
+    A fused optimizer gets its learning rate as a tensor.
+    """
+    groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+    for group in groups:
+        if group.get("fused"):
+            group["lr"] = torch.tensor(group["lr"])
+    schedulers = [lambda_lr(optimizer, CURVE) for optimizer in optimizers]
+    results: list[tuple[Tensor, ...]] = []
+    for number, micro_batches in enumerate(updates):
+        rates = torch.tensor([float(group["lr"]) for group in groups])
+        if number in skips:
+            results.append((rates,))
+            continue
+        model.zero_grad()
+        total = torch.zeros(())
+        for batch in micro_batches:
+            loss = loss_fn(model, batch) / len(micro_batches)
+            loss.backward()
+            total = total + loss.detach()
+        parameters = [parameter for group in groups for parameter in group["params"]]
+        norm = nn.utils.clip_grad_norm_(parameters, float("inf") if max_norm is None else max_norm)
+        for optimizer, scheduler in zip(optimizers, schedulers, strict=True):
+            optimizer.step()
+            scheduler.step()
+        results.append((rates, total, norm))
+    return results
+
+
+def lrs_of(step: TrainStep, applied: int) -> np.ndarray:
+    """The rates of each group after so many updates, from their definition."""
+    return np.array(
+        [CURVE(applied) * np.float32(group["initial_lr"]) for group in step.optimizer.param_groups]
+    )
+
+
+def state_kept_by_skips(step: TrainStep) -> dict[str, Any]:
+    """What a skipped update leaves alone: a state without rates, random numbers and the scale's counter."""
+    state = cast("dict[str, Any]", step.state_dict())
+    state["loss_scale"] = state["loss_scale"] and state["loss_scale"][0]
+    states = [state["optimizer"]] if len(step.optimizers) == 1 else state["optimizer"]
+    for group in (group for each in states for group in each["param_groups"]):
+        del group["lr"]
+    del state["random"]
+    return state
+
+
+def check_resume(build: Callable[[], TrainStep], updates: Sequence[Any], stops: Iterable[int] = (5,)) -> None:
+    """Compare a run with one that another step resumes at each of these updates, from a file."""
+    seed = torch.default_generator.manual_seed  # torch.manual_seed writes a traceback down each time
+    seed(1)
+    uninterrupted = build()
+    results = train(uninterrupted, updates)
+    end = torch.rand(3), uninterrupted.state_dict()
+
+    seed(1)
+    step, done = build(), 0
+    state = kept = None
+    for at in sorted(stops):
+        assert equal_trees(train(step, updates[done:at]), results[done:at])
+        state = through_file(step.state_dict())
+        kept = copy.deepcopy(state)
+        seed(99)
+        step, done = build(), at
+        train(step, updates[2 : 2 + at % 5])  # it has been somewhere else before
+        step.load_state_dict(state)
+        assert equal_trees(step.state_dict(), state)
+    assert equal_trees(train(step, updates[done:]), results[done:])
+    assert equal_trees((torch.rand(3), step.state_dict()), end)
+    assert equal_trees(state, kept), "the caller's state was changed"
+
+
+def skip_patterns(size: int) -> st.SearchStrategy[list[bool]]:
+    """Runs of updates that are skipped and of others, from none to all."""
+    return st.lists(st.tuples(st.booleans(), st.integers(1, 12)), min_size=1).map(
+        lambda runs: [skip for skip, length in runs for _ in range(length)][:size]
+    )
+
+
+def train(step: TrainStep, updates: Iterable[Batch]) -> list[Any]:
+    return [step(batch) for batch in updates]
