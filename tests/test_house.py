@@ -1,4 +1,4 @@
-"""How the product's files lie: layers, imports without cycles, names, sizes."""
+"""The structure of the product's files: layers, import cycles, names, sizes, and awkward phrases."""
 
 import ast
 import re
@@ -63,12 +63,12 @@ def _package(module: str) -> str:
     return module.partition(".")[0]
 
 
-def _imports_of_the_product() -> Iterator[tuple[Source, Import]]:
-    """Every import of a file of the product by another, inside functions too."""
+def _product_imports() -> Iterator[tuple[Source, Import]]:
+    """Yield each import of one file of the product by another, also inside functions."""
     for source in sources():
-        for found in imports(source):
-            if _package(found.module) in PACKAGES:
-                yield source, found
+        for imported in imports(source):
+            if _package(imported.module) in PACKAGES:
+                yield source, imported
 
 
 def _layer(module: str) -> int | None:
@@ -81,20 +81,20 @@ def _layer(module: str) -> int | None:
 
 def test_no_import_cycles() -> None:
     graph: dict[str, set[str]] = {}
-    for source, found in _imports_of_the_product():
-        graph.setdefault(source.module, set()).add(found.module)
+    for source, imported in _product_imports():
+        graph.setdefault(source.module, set()).add(imported.module)
     try:
         TopologicalSorter(graph).prepare()
     except CycleError as error:
         pytest.fail(" is imported by ".join(error.args[1]))
 
 
-def test_no_import_from_a_higher_layer() -> None:
+def test_no_imports_from_higher_layers() -> None:
     wrong: list[str] = []
-    for source, found in _imports_of_the_product():
-        layer, imported = _layer(source.module), _layer(found.module)
-        if layer is not None and imported is not None and imported > layer:
-            wrong.append(f"{source.place(found.node)} imports {found.module}")
+    for source, imported in _product_imports():
+        layer, other_layer = _layer(source.module), _layer(imported.module)
+        if layer is not None and other_layer is not None and other_layer > layer:
+            wrong.append(f"{source.place(imported.node)} imports {imported.module}")
     _assert_none(wrong)
 
 
@@ -108,30 +108,31 @@ def test_every_file_has_a_layer() -> None:
     )
 
 
-def test_the_bridge_reaches_the_core_through_one_file() -> None:
-    """And the core does not reach the bridge."""
+def test_torch_bridge_imports_plateau_jax_in_one_file() -> None:
+    """And `plateau_jax` never imports `torch_bridge`."""
     _assert_none(
         [
-            f"{source.place(found.node)} imports {found.module}"
-            for source, found in _imports_of_the_product()
-            if _package(found.module) != _package(source.module) and source.module != "torch_bridge.curve_api"
+            f"{source.place(imported.node)} imports {imported.module}"
+            for source, imported in _product_imports()
+            if _package(imported.module) != _package(source.module)
+            and source.module != "torch_bridge.curve_api"
         ]
     )
 
 
-def test_no_file_imports_its_own_package() -> None:
-    """Because the package's `__init__` imports all others on demand; `python -m` runs a file that may."""
+def test_no_file_imports_its_package() -> None:
+    """The package's `__init__` imports its files on demand. `__main__.py` may import the package."""
     _assert_none(
         [
-            source.place(found.node)
-            for source, found in _imports_of_the_product()
-            if found.module == _package(source.module) and source.path.name != "__main__.py"
+            source.place(imported.node)
+            for source, imported in _product_imports()
+            if imported.module == _package(source.module) and source.path.name != "__main__.py"
         ]
     )
 
 
 def _is_explained(source: Source, node: ast.Import | ast.ImportFrom) -> bool:
-    """By a comment on the statement, or above it; one comment may stand above several."""
+    """Return True if a comment explains the import: on it, above it, or above a block of imports."""
     lines = source.lines[node.lineno - 1 : node.end_lineno]
     for line in reversed(source.lines[: node.lineno - 1]):
         if not line.strip().startswith(("#", "from ", "import ")):
@@ -141,18 +142,18 @@ def _is_explained(source: Source, node: ast.Import | ast.ImportFrom) -> bool:
     return any(_REASON.search(line) for line in lines)
 
 
-def test_an_import_inside_a_function_says_why() -> None:
+def test_imports_inside_functions_have_a_reason() -> None:
     wrong = [
-        f"{source.place(found.node)} imports {found.module}"
+        f"{source.place(imported.node)} imports {imported.module}"
         for source in sources()
-        for found in imports(source)
-        if found.in_function and not _is_explained(source, found.node)
+        for imported in imports(source)
+        if imported.in_function and not _is_explained(source, imported.node)
     ]
-    hint = ["a comment there says which optional dependency, or start-up, it keeps away"]
+    hint = ["each needs a comment: which optional dependency, or how much start-up time, it avoids"]
     _assert_none(wrong and hint + wrong)
 
 
-def test_nothing_has_the_name_of_its_file() -> None:
+def test_no_function_shares_its_module_name() -> None:
     _assert_none(
         [
             source.place(node)
@@ -163,7 +164,7 @@ def test_nothing_has_the_name_of_its_file() -> None:
     )
 
 
-def test_the_init_of_a_subpackage_is_a_docstring() -> None:
+def test_init_of_a_subpackage_is_a_docstring() -> None:
     _assert_none(
         [
             source.module
@@ -175,8 +176,8 @@ def test_the_init_of_a_subpackage_is_a_docstring() -> None:
     )
 
 
-def test_no_file_holds_half_an_idea() -> None:
-    """Forty lines at least, but for the one file through which the bridge reaches the core."""
+def test_files_have_at_least_forty_lines() -> None:
+    """Except for the file through which `torch_bridge` imports `plateau_jax`."""
     _assert_none(
         [
             f"{source.path}: {len(source.lines)} lines"

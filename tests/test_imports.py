@@ -1,4 +1,4 @@
-"""What importing each package needs and loads: a user of one framework does not need the other."""
+"""Imports of the two packages: users of one framework do not need the other."""
 
 import pickle
 import subprocess
@@ -85,7 +85,7 @@ assert not {{name.partition(".")[0] for name, module in sys.modules.items() if m
 
 
 @pytest.mark.slow
-def test_a_scheduler_loads_no_more_than_torchs_lambda_lr():
+def test_scheduler_imports_no_more_of_torch_than_lambda_lr():
     run(f"""
 import sys
 import torch
@@ -102,11 +102,11 @@ from torch_bridge import CurveLR, count_updates, follow
 new = {{name for name in sys.modules.keys() - before if name.partition(".")[0] == "torch"}}
 assert not new, new
 subpackages = {{name.split(".")[1] for name in sys.modules if name.startswith("torch_bridge.")}}
-assert subpackages == {{"core", "schedulers"}}, subpackages
+assert subpackages == {{"curve_api", "schedulers"}}, subpackages
 """)
 
 
-# A package that is not installed, what asks for it, the name in the message, and the extra that brings it.
+# A missing package, statements that need it, the name in the message, and the extra to install.
 ASKED = [
     *(("jax", f"import plateau_jax; plateau_jax.{name}", name, "jax") for name in JAX_NAMES),
     ("jax", "from plateau_jax import optax_schedule", "optax_schedule", "jax"),
@@ -118,8 +118,8 @@ ASKED = [
 
 
 @pytest.mark.slow
-def test_a_missing_package_is_named_with_its_extra():
-    """In one process for all: torch is imported once."""
+def test_missing_package_is_named_with_its_extra():
+    """All cases share one process, so that torch is imported once."""
     printed = run(f"""
 import sys
 for absent, statements in {[asked[:2] for asked in ASKED]}:
@@ -149,7 +149,7 @@ for absent, statements in {[asked[:2] for asked in ASKED]}:
         ("torch_bridge.schedulers.group_curves", "torch_bridge", "torch_bridge.lambda_lr"),
     ],
 )
-def test_a_missing_module_of_an_installed_package_is_named(absent, imports, asked):
+def test_missing_module_of_installed_package_is_named(absent, imports, asked):
     program = f"import sys, {imports}; sys.modules[{absent!r}] = None; {asked}"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     last = done.stderr.splitlines()[-1]
@@ -157,12 +157,12 @@ def test_a_missing_module_of_an_installed_package_is_named(absent, imports, aske
 
 
 @pytest.mark.parametrize("name", ["jax", "jaxlib", None])
-def test_an_error_that_no_install_would_mend_is_kept(name):
+def test_error_that_pip_cannot_fix_is_kept(name):
     error = ModuleNotFoundError("jax requires jaxlib to be installed", name=name)
     assert optional_packages.missing_package_error("optax_schedule", error, "jax") is error
 
 
-def test_a_module_that_was_put_in_place_by_hand_is_installed(monkeypatch):
+def test_module_added_to_sys_modules_counts_as_installed(monkeypatch):
     monkeypatch.setitem(sys.modules, "by_hand", type(sys)("by_hand"))
     assert optional_packages.are_installed("sys", "by_hand")
     monkeypatch.setitem(sys.modules, "by_hand", None)
@@ -170,31 +170,31 @@ def test_a_module_that_was_put_in_place_by_hand_is_installed(monkeypatch):
     assert not optional_packages.are_installed("nowhere_to_be_found")
 
 
-def test_a_star_brings_the_names_of_jax_where_it_is_installed():
-    found = {}
-    exec("from plateau_jax import *", found)
-    assert {*JAX_NAMES, "ScaleByCurveState", "PlateauCurve", "plot"} <= found.keys()
+def test_star_import_includes_jax_names_if_installed():
+    namespace = {}
+    exec("from plateau_jax import *", namespace)
+    assert {*JAX_NAMES, "ScaleByCurveState", "PlateauCurve", "plot"} <= namespace.keys()
 
 
 @pytest.mark.parametrize("package", [plateau_jax, torch_bridge])
-def test_public_names_are_listed_and_pickled_by_their_module(package):
+def test_public_names_are_listed_and_pickle(package):
     assert set(package.__all__) <= set(dir(package))
     for name in package.__all__:
-        found = getattr(package, name)
-        assert found.__name__ == name
-        assert pickle.loads(pickle.dumps(found)) is found
+        value = getattr(package, name)
+        assert value.__name__ == name
+        assert pickle.loads(pickle.dumps(value)) is value
     with pytest.raises(AttributeError, match="no attribute 'lambda_lrs'"):
         package.lambda_lrs  # noqa: B018 -- looking the name up is the test
 
 
-# `torch_bridge` hands on the curves, and each package has its own `multiplier`.
-HANDED_ON = {"Curve", "PlateauCurve", "StagedCurve"}
-IN_BOTH = HANDED_ON | {"multiplier"}
+# `torch_bridge` re-exports the curves; each package has its own `multiplier`.
+REEXPORTED = {"Curve", "PlateauCurve", "StagedCurve"}
+IN_BOTH = REEXPORTED | {"multiplier"}
 
 
-def test_torch_bridge_hands_on_the_curves():
+def test_torch_bridge_reexports_the_curves():
     assert set(torch_bridge.__all__) & set(plateau_jax.__all__) == IN_BOTH
-    for name in HANDED_ON:
+    for name in REEXPORTED:
         assert getattr(torch_bridge, name) is getattr(plateau_jax, name)
 
 
@@ -206,7 +206,7 @@ def test_torch_bridge_hands_on_the_curves():
     ],
     ids=lambda part: str(part),
 )
-def test_a_name_of_the_other_package_says_so(package, name, other):
+def test_error_names_the_package_that_has_the_name(package, name, other):
     message = f"^{name} is not in {package.__name__}: write from {other.__name__} import {name}$"
     with pytest.raises(ImportError, match=message):
         exec(f"from {package.__name__} import {name}")
@@ -214,13 +214,13 @@ def test_a_name_of_the_other_package_says_so(package, name, other):
         getattr(package, name)
 
 
-def test_the_version_is_that_of_the_installed_package():
+def test_version_is_that_of_the_distribution():
     installed = metadata.version("plateau-jax")
     assert plateau_jax.__version__ == torch_bridge.__version__ == installed
     assert str(Version(installed)) == installed
 
 
-def test_the_version_of_a_checkout_that_was_not_installed():
+def test_version_of_a_checkout_that_is_not_installed():
     with patch.object(metadata, "distribution", side_effect=metadata.PackageNotFoundError("plateau-jax")):
         assert plateau_jax.__version__ == torch_bridge.__version__ == "0+unknown"
     assert Version("0+unknown") < Version("0.0.1")

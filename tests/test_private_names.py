@@ -1,7 +1,7 @@
-"""What the product uses of torch, NumPy and others beyond their public interfaces, one test each.
+"""One test for each private name of torch, NumPy and other libraries that the product uses.
 
-None of these tests runs the product: where a new release breaks one, it says what has changed there. The
-last tests compare the names in `_shows` with those that the product's files use.
+The tests do not run the product, so a failure after an upgrade shows what changed in the library. The last
+tests compare the names in `_shows` with those that occur in the product's files.
 """
 
 import ast
@@ -40,7 +40,7 @@ def _shows(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
 
 
 def _trained(build: Callable[..., optim.Optimizer], options: dict[str, Any]) -> tuple[Tensor, Any]:
-    """A parameter and its fused optimizer after an update, with a gradient for the next."""
+    """Return a parameter and its fused optimizer after one update, with a gradient for the next."""
     parameter = nn.Parameter(torch.ones(3))
     optimizer = build([parameter], lr=torch.tensor(0.1), fused=True, **options)
     parameter.grad = torch.full((3,), 0.5)
@@ -53,7 +53,7 @@ def _trained(build: Callable[..., optim.Optimizer], options: dict[str, Any]) -> 
     [(optim.Adam, {}), (optim.AdamW, {}), (optim.SGD, {"momentum": 0.9}), (optim.Adagrad, {})],
     ids=lambda value: getattr(value, "__name__", None),
 )
-def test_fused_optimizers_skip_where_found_inf_is_one(build: Any, options: dict[str, Any]) -> None:
+def test_fused_optimizers_skip_if_found_inf_is_one(build: Any, options: dict[str, Any]) -> None:
     parameter, optimizer = _trained(build, options)
     again, without = _trained(build, options)
     state = {name: value.clone() for name, value in optimizer.state[parameter].items()}
@@ -72,7 +72,7 @@ def test_fused_optimizers_skip_where_found_inf_is_one(build: Any, options: dict[
 
 @_shows("_amp_update_scale_")
 def test_amp_update_scale() -> None:
-    """Halved at an overflow; doubled after so many good updates in a row, which are counted."""
+    """An overflow halves the scale; three updates in a row without one double it."""
     scale, good = torch.tensor(8.0), torch.tensor(0, dtype=torch.int32)
     for overflow, expected in ((0, (8, 1)), (1, (4, 0)), (0, (4, 1)), (0, (4, 2)), (0, (8, 0))):
         torch._amp_update_scale_(scale, good, torch.tensor(float(overflow)), 2.0, 0.5, 3)
@@ -104,7 +104,7 @@ def test_pytree() -> None:
 
 
 @_shows("_is_view")
-def test_a_view_is_told_from_a_result() -> None:
+def test_is_view_distinguishes_views_from_results() -> None:
     parameter = nn.Parameter(torch.ones(2))
     assert parameter[0]._is_view()
     assert parameter[0].view(1)._is_view()
@@ -112,7 +112,7 @@ def test_a_view_is_told_from_a_result() -> None:
 
 
 @_shows("_indices", "_values")
-def test_sparse_tensors_show_their_indices_and_values() -> None:
+def test_sparse_tensors_expose_indices_and_values() -> None:
     sparse = torch.eye(2).to_sparse().coalesce()
     sparse._values().mul_(3)
     assert sparse.to_dense().tolist() == [[3, 0], [0, 3]]
@@ -121,7 +121,7 @@ def test_sparse_tensors_show_their_indices_and_values() -> None:
 
 @_shows("_SpectralNorm", "_forward_pre_hooks")
 def test_spectral_norm_is_a_module_or_a_hook() -> None:
-    """And changes buffers in a forward pass."""
+    """Both change buffers in a forward pass."""
     parametrized, hooked = parametrizations.spectral_norm(nn.Linear(3, 3)), spectral_norm(nn.Linear(3, 3))
     assert any(isinstance(module, parametrizations._SpectralNorm) for module in parametrized.modules())
     assert [type(hook) for hook in hooked._forward_pre_hooks.values()] == [SpectralNorm]
@@ -132,7 +132,7 @@ def test_spectral_norm_is_a_module_or_a_hook() -> None:
 
 
 @_shows("_parameters", "_buffers", "_modules")
-def test_modules_hold_their_parts_in_dictionaries() -> None:
+def test_modules_keep_their_parts_in_dictionaries() -> None:
     module = nn.BatchNorm1d(2)
     assert module._parameters.keys() == {"weight", "bias"}
     assert module._buffers["running_mean"] is module.running_mean
@@ -141,7 +141,7 @@ def test_modules_hold_their_parts_in_dictionaries() -> None:
 
 @pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")
 @pytest.mark.parametrize("workers", [0, pytest.param(1, marks=WORKERS)])
-def test_a_loader_draws_from_the_batch_sampler_that_it_holds(workers: int) -> None:
+def test_loader_draws_from_its_batch_sampler_attribute(workers: int) -> None:
     loader = DataLoader(list(range(6)), 2, num_workers=workers)
     batches = [[5], [0, 1, 2]]
     object.__setattr__(loader, "batch_sampler", batches)
@@ -151,7 +151,7 @@ def test_a_loader_draws_from_the_batch_sampler_that_it_holds(workers: int) -> No
 
 
 @_shows("_C", "_DisableFuncTorch")
-def test_what_is_made_inside_of_a_transformation_can_be_kept_out_of_it() -> None:
+def test_disable_functorch_makes_ordinary_tensors() -> None:
     made: list[Tensor] = []
 
     def function(x: Tensor) -> Tensor:
@@ -171,18 +171,18 @@ def _scheduler(kind: type[LambdaLR] = LambdaLR) -> LambdaLR:
 
 
 @_shows("_wrapped_by_lr_sched")
-def test_a_scheduler_marks_the_step_of_its_optimizer() -> None:
+def test_scheduler_marks_the_step_of_its_optimizer() -> None:
     assert not hasattr(optim.SGD([nn.Parameter(torch.ones(1))], lr=1.0).step, "_wrapped_by_lr_sched")
     assert hasattr(_scheduler().optimizer.step, "_wrapped_by_lr_sched")
 
 
 @_shows("_get_lr_called_within_step")
-def test_the_state_of_a_scheduler_of_torchs_has_a_key_that_a_curves_lacks() -> None:
+def test_state_of_torchs_lambda_lr_has_an_extra_key() -> None:
     assert "_get_lr_called_within_step" in _scheduler().state_dict()
 
 
 @_shows("_opt_called")
-def test_a_scheduler_makes_its_optimizer_note_that_it_was_stepped() -> None:
+def test_scheduler_makes_its_optimizer_record_steps() -> None:
     optimizer = _scheduler().optimizer
     assert not hasattr(optimizer, "_opt_called")
     optimizer.step()
@@ -190,7 +190,7 @@ def test_a_scheduler_makes_its_optimizer_note_that_it_was_stepped() -> None:
 
 
 @_shows("_step_count")
-def test_a_scheduler_counts_its_steps_and_keeps_its_first_rates() -> None:
+def test_scheduler_counts_steps_and_keeps_base_lrs() -> None:
     scheduler = _scheduler()
     scheduler.optimizer.step()
     scheduler.step()
@@ -200,7 +200,7 @@ def test_a_scheduler_counts_its_steps_and_keeps_its_first_rates() -> None:
 
 @_shows("_optimizer_step_post_hooks")
 @pytest.mark.slow
-def test_an_optimizer_has_hooks_that_its_wrapper_by_accelerate_has_not() -> None:
+def test_only_the_inner_optimizer_has_step_hooks() -> None:
     from accelerate import Accelerator
 
     inner = optim.SGD([nn.Parameter(torch.ones(1))], lr=1.0)
@@ -212,25 +212,25 @@ def test_an_optimizer_has_hooks_that_its_wrapper_by_accelerate_has_not() -> None
 
 
 @_shows("_update_lr", "_last_lr")
-def test_a_scheduler_moves_and_writes_its_rates_by_one_function() -> None:
-    asked: list[int | None] = []
+def test_scheduler_steps_through_update_lr() -> None:
+    epochs: list[int | None] = []
 
-    class Moved(LambdaLR):
+    class Recording(LambdaLR):
         def _update_lr(self, epoch: int | None = None) -> None:
-            asked.append(epoch)
+            epochs.append(epoch)
             self._last_lr: list[Any] = []
 
-    scheduler = _scheduler(Moved)
+    scheduler = _scheduler(Recording)
     scheduler.optimizer.step()
     scheduler.step()
     with pytest.warns(UserWarning, match="epoch parameter"):
         scheduler.step(5)
-    assert asked == [None, None, 5]
+    assert epochs == [None, None, 5]
 
 
 @_shows("_FabricModule", "_strategy")
 @pytest.mark.slow
-def test_a_model_of_fabric_names_its_precision() -> None:
+def test_fabric_module_has_its_precision() -> None:
     from lightning_fabric import Fabric
 
     fabric = Fabric(accelerator="cpu", devices=1, precision="bf16-mixed")
@@ -245,7 +245,7 @@ def test_a_model_of_fabric_names_its_precision() -> None:
 @_shows("_on_before_step", "_on_after_step")
 @pytest.mark.slow
 @pytest.mark.filterwarnings(r"ignore:`isinstance\(treespec, LeafSpec\)` is deprecated:FutureWarning")
-def test_lightning_counts_by_what_it_calls_around_a_step() -> None:
+def test_lightning_counts_steps_by_two_callbacks() -> None:
     import lightning
 
     counts: list[int] = []
@@ -270,7 +270,7 @@ def test_lightning_counts_by_what_it_calls_around_a_step() -> None:
 
 
 @_shows("_neg_view")
-def test_a_negative_view_shares_its_memory() -> None:
+def test_negative_view_shares_memory() -> None:
     tensor = torch.tensor([1.0, -2.0])
     view = torch._neg_view(tensor)
     assert (view.is_neg(), view.tolist()) == (True, [-1, 2])
@@ -278,11 +278,11 @@ def test_a_negative_view_shares_its_memory() -> None:
 
 
 @_shows("_metadata")
-def test_the_state_of_a_module_has_the_versions_of_its_parts() -> None:
+def test_state_of_a_module_has_submodule_versions() -> None:
     module = nn.Sequential(nn.BatchNorm1d(2))
     state: Any = module.state_dict()
     assert state._metadata == {"": {"version": 1}, "0": {"version": 2}}
-    del state["0.num_batches_tracked"]  # which version 1 of BatchNorm did not have
+    del state["0.num_batches_tracked"]  # version 1 of BatchNorm did not have it
     with pytest.raises(RuntimeError, match="num_batches_tracked"):
         module.load_state_dict(state)
     state._metadata = {"0": {"version": 1}}
@@ -290,7 +290,7 @@ def test_the_state_of_a_module_has_the_versions_of_its_parts() -> None:
 
 
 @_shows("_extra_state")
-def test_the_extra_state_of_a_module_has_a_key_of_its_own() -> None:
+def test_extra_state_of_a_module_has_a_separate_key() -> None:
     class Extra(nn.Module):
         def get_extra_state(self) -> int:
             return 3
@@ -301,13 +301,13 @@ def test_the_extra_state_of_a_module_has_a_key_of_its_own() -> None:
 @_shows("_orig_mod")
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")
-def test_a_compiled_module_holds_the_module() -> None:
+def test_compiled_module_holds_the_original() -> None:
     module = nn.Linear(1, 1)
     assert torch.compile(module)._orig_mod is module
 
 
 @_shows("_checkpoint_wrapped_module", "_modules")
-def test_a_module_under_activation_checkpointing_keeps_its_names() -> None:
+def test_activation_checkpointing_keeps_parameter_names() -> None:
     module: Any = nn.Sequential(checkpoint_wrapper(nn.Linear(1, 1)))
     assert list(module.state_dict()) == ["0.weight", "0.bias"]
     assert list(module._modules) == ["0"]
@@ -316,13 +316,13 @@ def test_a_module_under_activation_checkpointing_keeps_its_names() -> None:
 
 @_shows("_get_default_store")
 @pytest.mark.slow
-def test_the_store_that_all_ranks_reach() -> None:
+def test_ranks_share_the_default_store() -> None:
     assert run(private_names.share_a_value, processes=2) == ["1", "0"]
 
 
 @_shows("__jax_array__")
 @pytest.mark.slow
-def test_what_stands_for_an_array_of_jax_gives_it() -> None:
+def test_nnx_params_convert_to_jax_arrays() -> None:
     import jax.numpy as jnp
     from flax import nnx
 
@@ -334,39 +334,39 @@ def test_what_stands_for_an_array_of_jax_gives_it() -> None:
 
 @_shows("_local_tensor", "_utils")
 @pytest.mark.slow
-def test_dtensors_hold_their_local_part() -> None:
+def test_dtensors_hold_their_local_tensors() -> None:
     run(private_names.check_dtensors, processes=1)
 
 
 @_shows("_get_fsdp_state", *private_names.FSDP)
 @pytest.mark.slow
-def test_sharded_modules_hold_their_state() -> None:
+def test_sharded_modules_hold_their_fsdp_state() -> None:
     run(private_names.check_fsdp, processes=1)
 
 
 @_shows(*private_names.DDP)
 @pytest.mark.slow
-def test_ddp_says_what_it_averages() -> None:
+def test_ddp_exposes_what_it_averages() -> None:
     run(private_names.check_ddp, processes=1)
 
 
-# Of the messages of CUDA's libraries: no name of Python.
+# Part of an error message of a CUDA library, not a Python name.
 _TEXTS = {"_STATUS_ALLOC_FAILED"}
 
 
-def test_every_private_name_has_its_test() -> None:
+def test_each_private_name_has_a_test() -> None:
     missing = {name: places for name, places in sources.private_names().items() if name not in _SHOWN}
     assert missing.keys() == _TEXTS, "\n".join(
         f"{name} needs a test with @_shows: {', '.join(places)}" for name, places in missing.items()
     )
 
 
-def test_every_name_that_is_shown_is_used() -> None:
+def test_each_name_that_is_shown_is_used() -> None:
     text = "\n".join(line for source in sources.sources() for line in source.lines)
     assert [name for name in _SHOWN if not re.search(rf"\b{name}\b", text)] == []
 
 
-def test_a_name_is_seen_wherever_it_stands(tmp_path: Path) -> None:
+def test_private_names_are_found_in_every_position(tmp_path: Path) -> None:
     uses = [
         "x._hidden",
         "getattr(x, '_hidden')",
@@ -390,5 +390,5 @@ def test_a_name_is_seen_wherever_it_stands(tmp_path: Path) -> None:
         path = tmp_path / "file.py"
         source = sources.Source(path, "plateau_jax.file", ast.parse(text), text.splitlines())
         with patch.object(sources, "sources", lambda source=source: [source]):
-            found = sources.private_names()
-        assert set(found) == ({"_hidden"} if text in uses else set()), text
+            names = sources.private_names()
+        assert set(names) == ({"_hidden"} if text in uses else set()), text

@@ -1,4 +1,4 @@
-"""What pyproject.toml lets in: ranges that replace nothing without a reason, and that tests have run on."""
+"""Version ranges in pyproject.toml: no upper bound without a reason, both ends tested."""
 
 import re
 import tomllib
@@ -13,7 +13,7 @@ PYPROJECT = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
 PROJECT = tomllib.loads(PYPROJECT)["project"]
 EXTRAS = {"numpy": PROJECT["dependencies"], **PROJECT["optional-dependencies"]}
 TOOLS = ("dev",)
-"""Extras with tools alone, of which any release will do: .ci/versions does not install them."""
+"""Extras that only hold tools. Any release of these works, so .ci/versions does not install them."""
 
 
 def _pins(name: str) -> dict[str, Version]:
@@ -28,13 +28,13 @@ def _requirements(*, tools: bool = True) -> list[str]:
 
 
 @pytest.mark.parametrize("line", _requirements())
-def test_what_ci_installs_is_exact_and_allowed(line: str) -> None:
+def test_versions_in_ci_are_pinned_and_allowed(line: str) -> None:
     requirement = Requirement(line)
     assert requirement.specifier.contains(_pins("ci")[requirement.name])
 
 
 @pytest.mark.parametrize("line", _requirements(tools=False))
-def test_the_oldest_are_the_floors_and_the_newest_are_allowed(line: str) -> None:
+def test_oldest_versions_are_the_lower_bounds(line: str) -> None:
     requirement = Requirement(line)
     (floor,) = (Version(one.version) for one in requirement.specifier if one.operator == ">=")
     assert _pins("oldest")[requirement.name] == floor
@@ -42,19 +42,19 @@ def test_the_oldest_are_the_floors_and_the_newest_are_allowed(line: str) -> None
 
 
 @pytest.mark.parametrize("line", _requirements())
-def test_a_version_that_a_user_has_is_kept_but_for_a_reason_in_a_comment(line: str) -> None:
+def test_upper_bounds_have_a_reason_in_a_comment(line: str) -> None:
     operators = {one.operator for one in Requirement(line).specifier}
     assert operators <= {">=", "<"}
     if "<" in operators:
         assert re.search(rf'"{re.escape(line)}"\]?,? *#', PYPROJECT), f"{line} has no comment in its line"
 
 
-def test_a_package_has_its_range_in_one_place() -> None:
+def test_each_package_has_one_range() -> None:
     names = [Requirement(line).name for line in _requirements()]
     assert sorted(names) == sorted(set(names))
 
 
-def test_the_version_stands_in_pyproject_and_its_changes_in_the_changelog() -> None:
+def test_changelog_begins_with_the_current_version() -> None:
     changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     assert re.findall(r"^## (\S+)", changelog, re.MULTILINE)[0] == PROJECT["version"]
     assert "\nversion:" not in (ROOT / "CITATION.cff").read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The server that tests fork their processes off; it has imported what these need.
+"""The server from which tests fork processes, with the slow imports already done.
 
 Python has one such server per process, so all tests share one list of imports.
 """
@@ -11,6 +11,6 @@ FORKSERVER.set_forkserver_preload(
         *("pytest", "matplotlib.pyplot", "statsmodels.datasets", "sklearn.datasets"),
         *("flax.nnx", "orbax.checkpoint", "torch_bridge"),
         *("torch.distributed.fsdp", "torch.distributed.checkpoint"),
-        "torch._dynamo",  # which torch imports with the first optimizer
+        "torch._dynamo",  # torch imports it with the first optimizer
     ]
 )

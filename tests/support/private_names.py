@@ -1,4 +1,4 @@
-"""What torch's wrappers and DTensors have beyond their public interface; for a group of one process."""
+"""Checks of private names of torch's wrappers and DTensors, run in a process group of one rank."""
 
 from typing import Any
 from unittest.mock import patch
@@ -18,14 +18,14 @@ DDP = (
 )
 
 FSDP = ("_mp_policy", "gradient_divide_factor", "_fsdp_param_groups", "_fsdp_param_group")
-"""Of FSDP2's state of a module; before torch 2.13 the last one in place of the one before."""
+"""Attributes of FSDP2's state of a module. Before torch 2.13, `_fsdp_param_groups` is `_fsdp_param_group`."""
 
 
 def check_ddp() -> None:
-    """What DistributedDataParallel averages, and when.
+    """Check what DistributedDataParallel averages, and when.
 
-    Run it in a process that ends without destroying its group: after a backward pass with a hook in Python,
-    that may wait for a thread of gloo which waits for the GIL (torch 2.13).
+    The process must end without destroying its group: after a backward pass with a Python hook, destroying
+    it may wait for a gloo thread that waits for the GIL (torch 2.13).
     """
     module = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))
     module[0].requires_grad_(False)
@@ -54,7 +54,7 @@ def check_ddp() -> None:
 
 
 def check_fsdp() -> None:
-    """A sharded module knows its precision, and what its gradients are divided by."""
+    """Check that a sharded module has its precision and its gradient divisor."""
     model: Any = nn.Linear(2, 2)
     fully_shard(model, mp_policy=MixedPrecisionPolicy(reduce_dtype=torch.float16))
     state = model._get_fsdp_state()
@@ -66,24 +66,24 @@ def check_fsdp() -> None:
     assert group.gradient_divide_factor == 2.0
 
 
-class _Derived(DTensor): ...
+class _Subclass(DTensor): ...
 
 
 def check_dtensors() -> None:
-    """A DTensor's local part shares its memory: of tensors, parameters, gradients and derived classes."""
+    """Check that the local part of a DTensor, parameter, gradient or subclass shares its memory."""
     mesh = init_device_mesh("cpu", (1,))
     tensor: Any = distribute_tensor(torch.ones(4), mesh, [Shard(0)])
     parameter: Any = nn.Parameter(tensor)
     (parameter * 2).sum().backward()
-    make: Any = _Derived
-    derived: Any = make(torch.ones(4), tensor._spec, requires_grad=False)
-    for each in (tensor, parameter.data, parameter.grad, derived):
-        assert isinstance(each, DTensor)
-        assert each.device_mesh is mesh
-        local: Any = each._local_tensor
+    make: Any = _Subclass
+    subclass: Any = make(torch.ones(4), tensor._spec, requires_grad=False)
+    for dtensor in (tensor, parameter.data, parameter.grad, subclass):
+        assert isinstance(dtensor, DTensor)
+        assert dtensor.device_mesh is mesh
+        local: Any = dtensor._local_tensor
         assert type(local) is torch.Tensor
         local.fill_(3)
-        assert each.full_tensor().tolist() == [3] * 4
+        assert dtensor.full_tensor().tolist() == [3] * 4
     assert type(parameter._local_tensor) is torch.Tensor
     assert parameter._local_tensor.data_ptr() == tensor._local_tensor.data_ptr()
     shape, offsets = _utils.compute_local_shape_and_global_offset((4,), mesh, [Shard(0)])
@@ -91,7 +91,7 @@ def check_dtensors() -> None:
 
 
 def share_a_value() -> str:
-    """Give this rank's number to the other one by way of the group's store; what that one gave."""
+    """Exchange rank numbers through the group's store; return the other rank's."""
     store, rank = distributed.distributed_c10d._get_default_store(), distributed.get_rank()
     store.set(f"value of {rank}", str(rank))
     store.wait([f"value of {1 - rank}"])

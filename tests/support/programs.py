@@ -1,7 +1,7 @@
-"""The example programs, each run in a process of its own.
+"""Run the example programs, each in a separate process.
 
-The process is forked off one that has imported torch, JAX and the rest, which takes longer than a short run.
-In all else it is as fresh as a new process.
+The processes are forked from one that has already imported torch, JAX and the rest, since these imports take
+longer than a short run. Otherwise they are as fresh as new processes.
 """
 
 import os
@@ -43,13 +43,13 @@ def _run(
 
 
 class Program:
-    """A script that runs in a folder; its output can be read while it runs.
+    """A running script, whose output can be read while it runs.
 
     Args:
         script: The file.
         *arguments: On its command line.
-        folder: Where it runs.
-        environment: Variables to add, such as those of torchrun.
+        folder: Its working directory.
+        environment: Environment variables to add, such as those of torchrun.
     """
 
     def __init__(
@@ -59,19 +59,19 @@ class Program:
         folder: Path,
         environment: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        output, its_output = FORKSERVER.Pipe(duplex=False)
-        errors, its_errors = FORKSERVER.Pipe(duplex=False)
+        output, child_output = FORKSERVER.Pipe(duplex=False)
+        errors, child_errors = FORKSERVER.Pipe(duplex=False)
         self._process = FORKSERVER.Process(
             target=_run,
-            args=(script, [str(one) for one in arguments], folder, dict(environment), its_output, its_errors),
+            args=(script, list(map(str, arguments)), folder, dict(environment), child_output, child_errors),
         )
         self._process.start()
-        its_output.close()
-        its_errors.close()
+        child_output.close()
+        child_errors.close()
         self._output, self._errors = (os.fdopen(os.dup(end.fileno())) for end in (output, errors))
 
     def lines(self) -> Iterator[str]:
-        """The lines that it prints from here on."""
+        """Iterate over the lines that it prints from now on."""
         return iter(self._output)
 
     @property
@@ -84,11 +84,11 @@ class Program:
         os.kill(self.pid, signal.SIGINT)
 
     def kill(self) -> None:
-        """End it at once, whatever it is doing."""
+        """Send a SIGKILL."""
         self._process.kill()
 
     def finish(self) -> tuple[int | None, str, str]:
-        """Its exit status, the rest of what it prints, and its errors."""
+        """Wait; return the exit status, the rest of the output, and what went to standard error."""
         with self._output, self._errors:
             output, errors = self._output.read(), self._errors.read()
         self._process.join()
@@ -96,22 +96,22 @@ class Program:
 
 
 def run(script: Path, *arguments: object, folder: Path) -> str:
-    """What a script prints that ends without an error."""
+    """Run a script that must succeed; return its output."""
     status, output, errors = Program(script, *arguments, folder=folder).finish()
     assert status == 0, errors
     return output
 
 
 def finish(program: Program, status: int = 0) -> list[str]:
-    """Wait for its end; the lines that it printed and that were not read yet."""
-    found, output, errors = program.finish()
-    assert found == status, errors
+    """Wait for a program; return the lines of its output that were not read yet."""
+    exit_status, output, errors = program.finish()
+    assert exit_status == status, errors
     assert "Traceback" not in errors
     return output.splitlines()
 
 
 def number_after(label: str, lines: Iterable[str]) -> float:
-    """The first number after the label, in the one line that begins with it."""
+    """Return the first number after the label in the only line that begins with it."""
     (line,) = (line for line in lines if line.strip().startswith(label))
     number = re.search(r"[\d.]+(e[+-]\d+)?", line.partition(label)[2])
     assert number is not None
@@ -121,14 +121,14 @@ def number_after(label: str, lines: Iterable[str]) -> float:
 def start(
     folder: Path, script: str, *arguments: object, environment: Mapping[str, str] | None = None
 ) -> Program:
-    """An example, on the CPU."""
+    """Start an example on the CPU."""
     return Program(
         EXAMPLES / script, *arguments, "--device", "cpu", folder=folder, environment=environment or {}
     )
 
 
 def rank_environments(processes: int = 2) -> list[dict[str, str]]:
-    """The variables that torchrun gives each of its processes."""
+    """Return the environment variables that torchrun sets for each process."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -146,13 +146,13 @@ def rank_environments(processes: int = 2) -> list[dict[str, str]]:
 
 
 def torchrun(folder: Path, script: str, *arguments: object, processes: int = 2) -> list[Program]:
-    """An example in several processes, as torchrun starts them."""
+    """Start an example in several processes, as torchrun does."""
     environments = rank_environments(processes)
     return [start(folder, script, *arguments, environment=environment) for environment in environments]
 
 
 def interrupt(program: Program, line_before: str) -> int:
-    """Send a Ctrl-C after a line that begins so; the number of updates that took place."""
+    """Send a Ctrl-C after the line that begins with `line_before`; return the number of updates made."""
     for line in program.lines():
         if line.startswith(line_before):
             program.interrupt()
@@ -164,7 +164,7 @@ def interrupt(program: Program, line_before: str) -> int:
 
 
 def assert_is_a_picture(path: Path) -> None:
-    """Check that something is drawn, in colours."""
+    """Check that the image is large enough and has many colors."""
     pixels = matplotlib.image.imread(path)
     assert min(pixels.shape[:2]) > 300
     colours = (pixels[..., :3] * 255).round().astype(int) @ (1, 2**8, 2**16)
@@ -172,7 +172,7 @@ def assert_is_a_picture(path: Path) -> None:
 
 
 def later_lines(lines: Sequence[str], updates: int) -> list[str]:
-    """The lines about later updates, and those about no update."""
+    """Return the lines that are not about the first `updates` updates."""
     numbers = [re.match(r"(?:update)? *(\d+)[: ]", line) for line in lines]
     pairs = zip(lines, numbers, strict=True)
     later = [line for line, number in pairs if number is None or int(number[1]) > updates]
@@ -188,10 +188,11 @@ def assert_refused(
     message: str,
     device: Sequence[str] = ("--device", "cpu"),
 ) -> None:
-    """Check that it names the wrong argument in one line, and changes no file."""
+    """Check that the program prints one line of error and changes no file."""
     before = sorted(folder.rglob("*"))
-    found, output, errors = Program(EXAMPLES / script, *device, *arguments, folder=folder).finish()
-    assert found == status, errors
+    program = Program(EXAMPLES / script, *device, *arguments, folder=folder)
+    exit_status, output, errors = program.finish()
+    assert exit_status == status, errors
     assert output == ""
     assert message in errors.splitlines()[-1]
     assert "Traceback" not in errors

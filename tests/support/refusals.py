@@ -1,4 +1,4 @@
-"""One error, which says what is wrong."""
+"""Check errors and their messages."""
 
 from collections.abc import Callable
 from typing import Any
@@ -18,7 +18,7 @@ def refuses(kind: type[Exception], *parts: str, call: Callable[..., Any], **argu
 
 
 def refused(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> str:
-    """What `python -m plateau_jax` says when it refuses its arguments."""
+    """Return what `python -m plateau_jax` prints when it refuses its arguments."""
     with pytest.raises(SystemExit) as caught:
         main(arguments)
     assert caught.value.code == 2
