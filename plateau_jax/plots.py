@@ -31,7 +31,7 @@ def plot(curves: Curve | Iterable[Curve], *, peak_value: float = 1.0, ax: Any = 
     >>> ax.get_xlabel(), ax.get_ylabel()
     ('step', 'learning rate')
     """
-    return axes.draw([curve._drawn() for curve in _checked(curves)], peak_value, ax)
+    return axes.draw([curve._to_draw() for curve in _checked(curves)], peak_value, ax)
 
 
 def _checked(curves: Any) -> list[Curve]:

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from plateau_jax.curves.curve import Curve, checked
+from plateau_jax.curves.curve import Curve, check_curve
 from plateau_jax.curves.plateau_curve import PlateauCurve
 from plateau_jax.numerics import fixed_point
 from plateau_jax.numerics.arithmetic import DecodedSegments, Operations
@@ -89,7 +89,7 @@ def optax_schedule(curve: Curve, peak_value: Any) -> Callable[[Any], jax.Array]:
     >>> schedule(100)
     Array(0.0003, dtype=float32)
     """
-    curve = checked("curve", curve)
+    curve = check_curve("curve", curve)
     peak = _peak(peak_value)
     # Decoded once, in NumPy: a constant of the program, which every trace finds finished.
     table = curve._decoded

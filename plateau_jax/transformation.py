@@ -12,8 +12,8 @@ import numpy as np
 import optax
 
 from plateau_jax.curves.curve import Curve
-from plateau_jax.holds.decision import decide, start
-from plateau_jax.holds.rules import Rule, rules_of
+from plateau_jax.holds.decision import decide, initial_state
+from plateau_jax.holds.rules import Rule, check_rules
 from plateau_jax.schedule import array_of, check_real_scalar, optax_schedule
 from plateau_jax.validation import checks
 from plateau_jax.validation.checks import MAX_STEP
@@ -126,8 +126,8 @@ def scale_by_curve(
         if hold is not None:
             raise ValueError(f"hold = {hold!r} counts updates, and cannot stand beside unit = {unit!r}")
         return _counted(schedule, _up_to_most("unit", unit, 1))
-    rules = rules_of(hold, curve)
-    kinds = tuple(type(start(rule)) for rule in rules)
+    rules = check_rules(hold, curve)
+    kinds = tuple(type(initial_state(rule)) for rule in rules)
     flat_starts = np.array(curve.flat_starts, np.int32)
 
     @jax.jit
@@ -139,7 +139,7 @@ def scale_by_curve(
         return jnp.where(held, clock, following), states
 
     def init(params: optax.Params) -> ScaleByCurveState:
-        states: Any = jax.device_put(tuple(map(start, rules)))
+        states: Any = jax.device_put(tuple(map(initial_state, rules)))
         return ScaleByCurveState(jnp.zeros((), "int32"), states, schedule(0))
 
     def update(

@@ -41,7 +41,7 @@ assert "multiplier" not in globals()
 assert PlateauCurve(9)(0) == 1.0 == HoldBelow(1.0, 3).value and len(stack([StagedCurve([(3,)])]).begin) == 1
 import plateau_jax
 assert set(plateau_jax.__all__) <= set(globals()) and "plot" in plateau_jax.__all__
-import plateau_jax.holds.decision as d; d.start(d.HoldBelow(0.5, 3))
+import plateau_jax.holds.decision as d; d.initial_state(d.HoldBelow(0.5, 3))
 """
 
 A_MULTIPLIER = """

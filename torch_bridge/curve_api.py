@@ -1,8 +1,8 @@
 """All that this package takes from `plateau_jax`."""
 
 from plateau_jax import Curve, PlateauCurve, Segments, StagedCurve, stack
-from plateau_jax.holds.decision import HOST, decide, start
-from plateau_jax.holds.rules import Rule, rules_of
+from plateau_jax.holds.decision import HOST, decide, initial_state
+from plateau_jax.holds.rules import Rule, check_rules
 from plateau_jax.numerics.arithmetic import Operations
 from plateau_jax.numerics.arithmetic import multiply as multiply_levels
 from plateau_jax.numerics.fixed_point import CHUNK
@@ -20,15 +20,15 @@ __all__ = [
     "Rule",
     "Segments",
     "StagedCurve",
+    "check_rules",
     "checks",
     "decide",
     "decode_table",
     "evaluate_table",
+    "initial_state",
     "lazy_names",
     "multiply_levels",
-    "rules_of",
     "stack",
-    "start",
     "suppress_warnings",
     "warn",
     "warner_at_this_line",

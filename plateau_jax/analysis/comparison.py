@@ -9,7 +9,7 @@ from typing import Any, cast, overload
 from plateau_jax.analysis.last_iterate import outlook
 from plateau_jax.curves.curve import Curve
 from plateau_jax.drawing import notebook
-from plateau_jax.drawing.sampling import labels
+from plateau_jax.drawing.sampling import legend_labels
 from plateau_jax.validation import checks
 
 _RATIOS = "Ratios to the first curve, where each curve has its own best peak."
@@ -106,7 +106,9 @@ def _named(curves: tuple[Any, ...]) -> list[tuple[str, Curve]]:
         mapping = cast("Mapping[Any, Any]", curves[0])
         return [(_name(name), _curve(name, curve)) for name, curve in mapping.items()]
     found = [_curve(place, curve) for place, curve in enumerate(curves)]
-    return list(zip(labels([curve._drawn() for curve in found]), found, strict=True)) if found else []
+    return (
+        list(zip(legend_labels([curve._to_draw() for curve in found]), found, strict=True)) if found else []
+    )
 
 
 def _name(name: Any) -> str:

@@ -6,14 +6,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from plateau_jax.curves.curve import Curve, checked
+from plateau_jax.curves.curve import Curve, check_curve
 from plateau_jax.numerics.exact_segments import nonempty_segments
 from plateau_jax.validation import checks
 
 _Floats = NDArray[np.float64]
 _Steps = NDArray[np.int64]
 
-MOST_PARTS = 2**20
+MAX_PARTS = 2**20
 """A curve of more steps is cut into about so many parts."""
 
 _BLOCK = 1024
@@ -80,7 +80,7 @@ def outlook(curve: Curve) -> Outlook:
     >>> round(outlook(cosine).bound / outlook(linear).bound, 2)
     1.03
     """
-    lengths, middles = _parts(checked("curve", curve))
+    lengths, middles = _parts(check_curve("curve", curve))
     rates = np.asarray(curve(middles), np.float64)
     lengths, rates = lengths[rates > 0].astype(np.float64), rates[rates > 0]
     if not len(rates):
@@ -101,11 +101,11 @@ def _parts(curve: Curve) -> tuple[_Steps, _Steps]:
     One half of the parts is shared out equally among the segments that move, since a short last segment
     counts for much; the other half by their lengths.
     """
-    if curve.total_steps <= MOST_PARTS:
+    if curve.total_steps <= MAX_PARTS:
         return np.ones(curve.total_steps, np.int64), np.arange(curve.total_steps)
     segments = [(row, after - row.begin) for row, after in nonempty_segments(curve.rows) if after is not None]
     moving = [length for row, length in segments if not row.holds]
-    each, per_step = MOST_PARTS / 2 / max(1, len(moving)), MOST_PARTS / 2 / max(1, sum(moving))
+    each, per_step = MAX_PARTS / 2 / max(1, len(moving)), MAX_PARTS / 2 / max(1, sum(moving))
     begins = list[_Steps]()
     for row, length in segments:
         parts = 1 if row.holds else 1 + int(each + per_step * length)

@@ -63,7 +63,7 @@ class Curve(ABC):
             object.__setattr__(self, name, value)
         # The tables are made here and not in the first call, so that a compiler that traces a call, such as
         # torch's, finds them finished.
-        _ = self._python_rows
+        _ = self._decoded_rows
 
     @cached_property
     def segments(self) -> Segments:
@@ -81,7 +81,7 @@ class Curve(ABC):
         return tuple(exact_segments.flat_starts(self.rows))
 
     @cached_property
-    def _python_rows(self) -> tuple[list[int], list[DecodedSegments]]:
+    def _decoded_rows(self) -> tuple[list[int], list[DecodedSegments]]:
         """The first step of each row, and each row, as Python numbers."""
         return segments.python_rows(self._decoded)
 
@@ -105,7 +105,7 @@ class Curve(ABC):
         """
         if type(step) is int:
             # torch's compiler may trace an int as a symbol for any number; its index is this very number.
-            return fixed_point.evaluate_one(*self._python_rows, min(max(operator.index(step), 0), MAX_STEP))
+            return fixed_point.evaluate_one(*self._decoded_rows, min(max(operator.index(step), 0), MAX_STEP))
         steps = checks.steps(step)
         if isinstance(step, int | np.integer):
             return self(int(steps))
@@ -154,7 +154,7 @@ class Curve(ABC):
         >>> branch([3999, 4000, 4250, 5000]), branch.total_steps
         (array([1. , 1. , 0.5, 0. ], dtype=float32), 5000)
         """
-        return serialization.class_of("cooldown")(self, at, steps, to=to, shape=shape)
+        return serialization.curve_class("cooldown")(self, at, steps, to=to, shape=shape)
 
     def then(self, other: "Curve", *, scale: float = 1.0) -> "Curve":
         """A curve that follows this one to its end, and then `other` from its step 0, times `scale`.
@@ -183,7 +183,7 @@ class Curve(ABC):
         >>> restarted([10, 100, 110, 200]), restarted.total_steps
         (array([1. , 0. , 0.5, 0. ], dtype=float32), 200)
         """
-        return serialization.class_of("then")(self, other, scale=scale)
+        return serialization.curve_class("then")(self, other, scale=scale)
 
     def merge_weights(self, steps: Sequence[int] | NDArray[np.integer[Any]]) -> NDArray[np.float64]:
         """The weights of checkpoints of a constant rate whose mean takes the place of a cooldown.
@@ -264,16 +264,16 @@ class Curve(ABC):
         >>> curve.first_difference(curve.cooldown(500, 100)), curve.first_difference(curve)
         (501, None)
         """
-        other = checked("other", other)
+        other = check_curve("other", other)
         for step, after in exact_segments.differences(self.rows, other.rows):
             # Different segments may share a level: a cooldown begins at one of the segment that it leaves.
-            if self._level(step) != other._level(step) or self(step) != other(step):
+            if self._level_at(step) != other._level_at(step) or self(step) != other(step):
                 return step
             if after != step + 1:
                 return step + 1
         return None
 
-    def _level(self, step: int) -> levels.Level:
+    def _level_at(self, step: int) -> levels.Level:
         return exact_segments.segment_at(self.rows, step).at(step)
 
     def describe(self) -> str:
@@ -313,15 +313,15 @@ class Curve(ABC):
         >>> ax.get_xlabel(), ax.get_ylabel()
         ('step', 'learning rate')
         """
-        return axes.draw([self._drawn()], peak_value, ax)
+        return axes.draw([self._to_draw()], peak_value, ax)
 
-    def _drawn(self) -> sampling.Drawn:
+    def _to_draw(self) -> sampling.CurveToDraw:
         """What a picture needs of this curve."""
         # The other phrases of a cooldown, or of a continuation, say where it ends.
         length = [] if self.depth else [f"{self.total_steps} steps"]
-        return sampling.Drawn(self.rows, self, [*length, *self._phrases()])
+        return sampling.CurveToDraw(self.rows, self, [*length, *self._legend_phrases()])
 
-    def _phrases(self) -> list[str]:
+    def _legend_phrases(self) -> list[str]:
         """What the legend of a picture says of this curve, in parts, without its number of steps."""
         return [type(self).__name__]
 
@@ -334,7 +334,7 @@ class Curve(ABC):
 
         Fields that a derived dataclass adds stand in a mapping of their own, `"derived"`, as they are.
         """
-        return serialization.write(self)
+        return serialization.curve_to_dict(self)
 
     @classmethod
     def from_dict(cls, arguments: Mapping[str, Any]) -> Self:
@@ -359,13 +359,13 @@ class Curve(ABC):
         >>> Curve.from_dict(curve.to_dict()) == curve
         True
         """
-        return serialization.read(cls, arguments)
+        return serialization.curve_from_dict(cls, arguments)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Rows and tables are left out of pickles and copies: they follow from the arguments.
         values = {name: value for name, value in vars(self).items() if name not in _FOLLOWING}
-        arguments = {name: getattr(self, name) for name in serialization.names_of(type(self))}
-        return partial(serialization.copied, type(self), values | arguments), ()
+        arguments = {name: getattr(self, name) for name in serialization.field_names(type(self))}
+        return partial(serialization.rebuild_curve, type(self), values | arguments), ()
 
 
 class _Attributes(dict[str, Any]):
@@ -383,11 +383,11 @@ class _Attributes(dict[str, Any]):
         pass
 
 
-_FOLLOWING = {"rows", "depth", "total_steps", "segments", "flat_starts", "_decoded", "_python_rows"}
+_FOLLOWING = {"rows", "depth", "total_steps", "segments", "flat_starts", "_decoded", "_decoded_rows"}
 """The attributes that `_freeze` sets beside the arguments, and that are computed from them."""
 
 
-def checked(name: str, value: Any) -> Curve:
+def check_curve(name: str, value: Any) -> Curve:
     """The value, which must be a curve."""
     if not isinstance(value, Curve):
         raise TypeError(f"{name} = {checks.short_repr(value)} must be a Curve")

@@ -2,8 +2,8 @@
 
 from dataclasses import KW_ONLY, dataclass
 
-from plateau_jax.curves.curve import Curve, checked
-from plateau_jax.curves.serialization import MAX_DEPTH, kind
+from plateau_jax.curves.curve import Curve, check_curve
+from plateau_jax.curves.serialization import MAX_DEPTH, register_kind
 from plateau_jax.numerics import levels, shapes
 from plateau_jax.numerics.exact import as_written, nearest_float32
 from plateau_jax.numerics.exact_segments import ExactSegment, flat_segment, segment_at
@@ -11,7 +11,7 @@ from plateau_jax.validation import checks
 from plateau_jax.validation.checks import MAX_STEP
 
 
-@kind("cooldown", curves=["curve"])
+@register_kind("cooldown", curves=["curve"])
 @dataclass(frozen=True, repr=False)
 class Cooldown(Curve):
     """What `Curve.cooldown` returns."""
@@ -24,7 +24,7 @@ class Cooldown(Curve):
     shape: str = "1-sqrt"
 
     def __post_init__(self) -> None:
-        curve = checked("curve", self.curve)
+        curve = check_curve("curve", self.curve)
         at = checks.at_least("at", self.at, 0)
         steps = checks.at_least("steps", self.steps, 1)
         if at + steps > MAX_STEP:
@@ -55,15 +55,15 @@ class Cooldown(Curve):
             shape=shape,
         )
 
-    def _phrases(self) -> list[str]:
+    def _legend_phrases(self) -> list[str]:
         cooldown = f"{self.shape} cooldown {self.at}–{self.total_steps} to {self.to:g}"
-        return [*self.curve._phrases(), cooldown]
+        return [*self.curve._legend_phrases(), cooldown]
 
     def __repr__(self) -> str:
         return f"{self.curve!r}.cooldown({self.at}, {self.steps}, to={self.to!r}, shape={self.shape!r})"
 
 
-@kind("then", curves=["curve", "other"])
+@register_kind("then", curves=["curve", "other"])
 @dataclass(frozen=True, repr=False)
 class Then(Curve):
     """What `Curve.then` returns."""
@@ -74,7 +74,7 @@ class Then(Curve):
     scale: float = 1.0
 
     def __post_init__(self) -> None:
-        curve, other = checked("curve", self.curve), checked("other", self.other)
+        curve, other = check_curve("curve", self.curve), check_curve("other", self.other)
         scale = checks.number("scale", self.scale)
         if not 0 < scale <= 1:
             raise ValueError(f"scale = {scale!r} must lie in (0, 1]")
@@ -86,9 +86,9 @@ class Then(Curve):
         rows = [*curve.rows[:-1], *(row.shifted(first, as_written(scale)) for row in other.rows)]
         self._freeze(rows, depth=_deeper(curve, other), scale=scale)
 
-    def _phrases(self) -> list[str]:
-        before = self.curve._phrases()
-        new = [phrase for phrase in self.other._phrases() if phrase not in before]
+    def _legend_phrases(self) -> list[str]:
+        before = self.curve._legend_phrases()
+        new = [phrase for phrase in self.other._legend_phrases() if phrase not in before]
         then = f"then {self.curve.total_steps}–{self.total_steps}"
         then += f" × {self.scale:g}" if self.scale != 1 else ""
         return [*before, f"{then}: {', '.join(new)}" if new else then]

@@ -8,8 +8,8 @@ from typing import Literal, TypedDict, cast, get_args
 
 from plateau_jax.curves import hints
 from plateau_jax.curves.curve import Curve
-from plateau_jax.curves.plateaus import percentages, placed, seldom_meant, step_counts
-from plateau_jax.curves.serialization import kind
+from plateau_jax.curves.plateaus import check_absolute, check_percentages, likely_mistake, place_plateaus
+from plateau_jax.curves.serialization import register_kind
 from plateau_jax.numerics import shapes
 from plateau_jax.numerics.exact import as_written
 from plateau_jax.numerics.exact_segments import ExactSegment, flat_segment
@@ -45,7 +45,7 @@ class CurveArguments(TypedDict):
     """The shape of the decay."""
 
 
-@kind(None, former_keys={"warmup": "warmup_shape", "decay": "decay_shape"})
+@register_kind(None, former_keys={"warmup": "warmup_shape", "decay": "decay_shape"})
 @dataclass(frozen=True)
 class PlateauCurve(Curve):
     """A learning-rate curve: warmup, cosine decay, plateaus. Called with a step, it is a multiplier.
@@ -129,19 +129,24 @@ class PlateauCurve(Curve):
     decay_shape: str = "cosine"
 
     def __post_init__(self) -> None:
-        total = positive_int("total_steps", self.total_steps, hints.endless(self.total_steps))
-        warmup = integer("warmup_steps", self.warmup_steps, hints.share(self.warmup_steps, total))
+        total = positive_int("total_steps", self.total_steps, hints.for_endless_trainer(self.total_steps))
+        warmup = integer(
+            "warmup_steps", self.warmup_steps, hints.for_warmup_fraction(self.warmup_steps, total)
+        )
         if not 0 <= warmup < total:
             raise ValueError(
                 f"warmup_steps = {warmup} must lie in 0 … total_steps - 1 = {total - 1}, "
                 "so that a step is left to decay"
             )
-        plateaus = percentages(self.plateaus)
-        absolute_plateaus = step_counts(self.absolute_plateaus, warmup)
+        plateaus = check_percentages(self.plateaus)
+        absolute_plateaus = check_absolute(self.absolute_plateaus, warmup)
         min_lr_ratio = ratio("min_lr_ratio", self.min_lr_ratio)
         init_lr_ratio = ratio("init_lr_ratio", self.init_lr_ratio)
         warmup_shape = one_of(
-            "warmup_shape", self.warmup_shape, get_args(WarmupShape), hints.steps(self.warmup_shape)
+            "warmup_shape",
+            self.warmup_shape,
+            get_args(WarmupShape),
+            hints.for_steps_as_shape(self.warmup_shape),
         )
         decay_shape = shapes.canonical_shape(
             "decay_shape", self.decay_shape, tuple(shapes.SHARES), shapes.POWERS
@@ -149,7 +154,7 @@ class PlateauCurve(Curve):
         rows = _rows(
             total,
             warmup,
-            placed(total, warmup, plateaus, absolute_plateaus),
+            place_plateaus(total, warmup, plateaus, absolute_plateaus),
             as_written(min_lr_ratio),
             as_written(init_lr_ratio),
             warmup_shape,
@@ -165,7 +170,7 @@ class PlateauCurve(Curve):
             warmup_shape=warmup_shape,
             decay_shape=decay_shape,
         )
-        if message := seldom_meant(total - warmup, warmup, plateaus):
+        if message := likely_mistake(total - warmup, warmup, plateaus):
             warn(message)
         # 1e-5 / 0.1, say, may be rounded to a little below.
         if 0 < min_lr_ratio < 1e-4 and not math.isclose(min_lr_ratio, 1e-4):
@@ -182,7 +187,7 @@ class PlateauCurve(Curve):
         """
         return cast("CurveArguments", super().to_dict())
 
-    def _phrases(self) -> list[str]:
+    def _legend_phrases(self) -> list[str]:
         warmup = f"{self.warmup_shape} warmup from {self.init_lr_ratio:g} over {self.warmup_steps} steps"
         plateaus = [f"plateau {start:g}–{start + duration:g} %" for start, duration in self.plateaus]
         plateaus += [f"plateau {start}–{start + length}" for start, length in self.absolute_plateaus]

@@ -10,18 +10,20 @@ from plateau_jax.numerics import exact
 from plateau_jax.validation.checks import integer, number, pairs
 
 
-def percentages(plateaus: Any) -> tuple[tuple[float, float], ...]:
+def check_percentages(plateaus: Any) -> tuple[tuple[float, float], ...]:
     """Pairs (start, duration) in percent, sorted."""
     found: list[tuple[float, float]] = []
     for label, start, duration in pairs("plateaus", plateaus, "(start %, duration %)"):
         pair = number(f"{label}: start", start), number(f"{label}: duration", duration)
         if not all(0 <= percentage <= 100 for percentage in pair):
-            raise ValueError(f"{label}: start and duration must lie in 0 … 100 %{hints.in_steps(*pair)}")
+            raise ValueError(
+                f"{label}: start and duration must lie in 0 … 100 %{hints.for_steps_as_percent(*pair)}"
+            )
         found.append(pair)
     return tuple(sorted(found))
 
 
-def step_counts(plateaus: Any, warmup_steps: int) -> tuple[tuple[int, int], ...]:
+def check_absolute(plateaus: Any, warmup_steps: int) -> tuple[tuple[int, int], ...]:
     """Pairs (first step, number of steps), sorted."""
     found: list[tuple[int, int]] = []
     for label, start, length in pairs("absolute_plateaus", plateaus, "(start step, number of steps)"):
@@ -34,7 +36,7 @@ def step_counts(plateaus: Any, warmup_steps: int) -> tuple[tuple[int, int], ...]
     return tuple(sorted(found))
 
 
-def placed(
+def place_plateaus(
     total_steps: int,
     warmup_steps: int,
     plateaus: tuple[tuple[float, float], ...],
@@ -57,7 +59,7 @@ def placed(
             raise ValueError(
                 f"{name}: {pair} lasts from step {start} to step {start + length}, "
                 f"past total_steps = {total_steps}"
-                f"{hints.from_to(name, *pair, last=100 if name == 'plateaus' else total_steps)}"
+                f"{hints.for_end_as_length(name, *pair, last=100 if name == 'plateaus' else total_steps)}"
             )
     for (start, length, name, pair), (next_start, _, next_name, next_pair) in pairwise(found):
         if start + length > next_start:
@@ -73,7 +75,7 @@ def placed(
     return [(start, length) for start, length, *_ in found]
 
 
-def seldom_meant(after_warmup: int, warmup_steps: int, plateaus: tuple[tuple[float, float], ...]) -> str:
+def likely_mistake(after_warmup: int, warmup_steps: int, plateaus: tuple[tuple[float, float], ...]) -> str:
     """The warning about percentages that look like fractions or round to no step; else an empty string."""
     values = [value for pair in plateaus for value in pair]
     if max(values, default=2) <= 1 and any(0 < value < 1 for value in values):
@@ -81,7 +83,7 @@ def seldom_meant(after_warmup: int, warmup_steps: int, plateaus: tuple[tuple[flo
             (float(exact.as_written(start) * 100), float(exact.as_written(duration) * 100))
             for start, duration in plateaus
         ]
-        fits = _fits(after_warmup, warmup_steps, percent, [])
+        fits = _are_valid(after_warmup, warmup_steps, percent, [])
         return (
             f"plateaus = {reprlib.repr(list(plateaus))} look like fractions of 1, but are percentages: "
             f"{_in_steps(plateaus[0], after_warmup)}"
@@ -90,7 +92,7 @@ def seldom_meant(after_warmup: int, warmup_steps: int, plateaus: tuple[tuple[flo
     if lost:
         in_steps = [(warmup_steps + exact.percent_of(after_warmup, start), 1) for start, _ in lost]
         others = [pair for pair in plateaus if pair not in lost]
-        fits = _fits(after_warmup, warmup_steps, others, in_steps)
+        fits = _are_valid(after_warmup, warmup_steps, others, in_steps)
         return (
             f"plateaus has durations that round to 0 steps: {_in_steps(lost[0], after_warmup)}. Write longer "
             f"ones, or a number of steps: absolute_plateaus={_shown(in_steps) if fits else '[(start, 1)]'}"
@@ -98,7 +100,7 @@ def seldom_meant(after_warmup: int, warmup_steps: int, plateaus: tuple[tuple[flo
     return ""
 
 
-def _fits(
+def _are_valid(
     after_warmup: int,
     warmup_steps: int,
     plateaus: Sequence[tuple[float, float]],
@@ -106,7 +108,7 @@ def _fits(
 ) -> bool:
     """Whether a curve can have these plateaus, so that the warning may advise them."""
     try:
-        placed(warmup_steps + after_warmup, warmup_steps, tuple(plateaus), tuple(absolute_plateaus))
+        place_plateaus(warmup_steps + after_warmup, warmup_steps, tuple(plateaus), tuple(absolute_plateaus))
     except ValueError:
         return False
     return True

@@ -2,7 +2,7 @@
 
 A curve is a frozen dataclass, and its fields are its arguments. The class of each kind registers itself:
 
-    @kind("staged")
+    @register_kind("staged")
     @dataclass(frozen=True)
     class StagedCurve(Curve): ...
 """
@@ -33,7 +33,7 @@ class _Kind:
 _KINDS: dict[str | None, _Kind] = {}
 
 
-def kind(
+def register_kind(
     name: str | None, *, curves: Sequence[str] = (), former_keys: Mapping[str, str] | None = None
 ) -> Callable[[_Class], _Class]:
     """Register a class as what a mapping with this `"kind"` describes.
@@ -51,24 +51,24 @@ def kind(
     return register
 
 
-def class_of(name: str) -> type[Any]:
+def curve_class(name: str) -> type[Any]:
     """The class of a kind. A file that may not import the class, since the class imports it, asks here."""
     return _KINDS[name].cls
 
 
-def names_of(cls: type[Any]) -> list[str]:
+def field_names(cls: type[Any]) -> list[str]:
     return [field.name for field in fields(cls)]
 
 
-def write(curve: object) -> dict[str, Any]:
+def curve_to_dict(curve: object) -> dict[str, Any]:
     """The kind and all arguments of a curve."""
     cls = type(curve)
     found = _kind_of(cls)
-    own = names_of(found.cls)
+    own = field_names(found.cls)
     written = {} if found.name is None else {"kind": found.name}
     written |= {name: _plain(getattr(curve, name)) for name in own}
     # As they are: only their own class knows how to turn them into plain values and back.
-    added = {name: getattr(curve, name) for name in names_of(cls) if name not in own}
+    added = {name: getattr(curve, name) for name in field_names(cls) if name not in own}
     return {**written, DERIVED: added} if added else written
 
 
@@ -83,19 +83,22 @@ def _plain(value: Any) -> Any:
     return value.to_dict() if hasattr(value, "to_dict") else value
 
 
-def read(cls: type[Any], arguments: Any, depth: int = 0) -> Any:
-    """The curve that `write` wrote: a `cls` if that derives from the kind's class, else one of that class."""
+def curve_from_dict(cls: type[Any], arguments: Any, depth: int = 0) -> Any:
+    """Build the curve that `curve_to_dict` wrote.
+
+    It is a `cls` if `cls` derives from the class of the kind, else an object of that class.
+    """
     if not isinstance(arguments, Mapping):
         raise TypeError(f"arguments = {arguments!r} must be a mapping, as to_dict returns it")
     if depth > MAX_DEPTH:
         raise ValueError(f"cooldowns and continuations are nested more than {MAX_DEPTH} deep")
     values = dict(cast("Mapping[str, Any]", arguments))
-    found = _kind_in(values)
+    found = _pop_kind(values)
     if not issubclass(cls, found.cls):
         if not issubclass(found.cls, cls):
             raise ValueError(f"these are the arguments of a {found.cls.__name__}, not of a {cls.__name__}")
         cls = found.cls
-    names = names_of(cls)
+    names = field_names(cls)
     derived = values.pop(DERIVED, {})
     if not isinstance(derived, Mapping):
         raise TypeError(f"{DERIVED} = {derived!r} must be a mapping, as to_dict returns it")
@@ -106,15 +109,15 @@ def read(cls: type[Any], arguments: Any, depth: int = 0) -> Any:
             if now in values:
                 raise ValueError(f"{former} is the former name of {now}: only one of them may be given")
             values[now] = values.pop(former)
-    values = _defaults(cls, names_of(found.cls)) | values
+    values = _defaults(cls, field_names(found.cls)) | values
     missing = [name for name in names if name not in values]
     unknown = [name for name in values if name not in names]
     if missing or unknown:
         raise ValueError(
             f"not the arguments of a {cls.__name__}: missing keys {missing}, unknown keys {unknown}"
         )
-    values |= {name: read(object, values[name], depth + 1) for name in found.curves}
-    return made(cls, values)
+    values |= {name: curve_from_dict(object, values[name], depth + 1) for name in found.curves}
+    return build_curve(cls, values)
 
 
 def _defaults(cls: type[Any], names: Sequence[str]) -> dict[str, Any]:
@@ -124,7 +127,7 @@ def _defaults(cls: type[Any], names: Sequence[str]) -> dict[str, Any]:
     return {name: default for name, default in found.items() if default is not MISSING}
 
 
-def _kind_in(values: dict[str, Any]) -> _Kind:
+def _pop_kind(values: dict[str, Any]) -> _Kind:
     """The kind of a mapping, taken out of it."""
     if "kind" not in values:
         return _KINDS[None]
@@ -135,29 +138,29 @@ def _kind_in(values: dict[str, Any]) -> _Kind:
     return _KINDS[name]
 
 
-def made(cls: type[Any], values: Mapping[str, Any]) -> Any:
+def build_curve(cls: type[Any], values: Mapping[str, Any]) -> Any:
     """A curve with these fields, checked as the constructor checks them, and without warnings.
 
     `__init__` is not called: that of a derived class may take other arguments than the fields.
     """
-    curve = _with_values(cls, values)
+    curve = _new_curve(cls, values)
     with suppress_warnings():
         curve.__post_init__()
     return curve
 
 
-def copied(cls: type[Any], values: Mapping[str, Any]) -> Any:
+def rebuild_curve(cls: type[Any], values: Mapping[str, Any]) -> Any:
     """A curve with the attributes of another one, without warnings.
 
     The `__post_init__` of a derived class is not called: it has run, and may change a field each time.
     """
-    curve = _with_values(cls, values)
+    curve = _new_curve(cls, values)
     with suppress_warnings():
         _kind_of(cls).cls.__post_init__(curve)
     return curve
 
 
-def _with_values(cls: type[Any], values: Mapping[str, Any]) -> Any:
+def _new_curve(cls: type[Any], values: Mapping[str, Any]) -> Any:
     curve = object.__new__(cls)
     for name, value in values.items():
         object.__setattr__(curve, name, value)

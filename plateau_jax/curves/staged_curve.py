@@ -6,7 +6,7 @@ from fractions import Fraction
 from typing import Any, NamedTuple
 
 from plateau_jax.curves.curve import Curve
-from plateau_jax.curves.serialization import kind
+from plateau_jax.curves.serialization import register_kind
 from plateau_jax.numerics import levels, shapes
 from plateau_jax.numerics.exact import as_written
 from plateau_jax.numerics.exact_segments import ExactSegment, flat_segment
@@ -30,7 +30,7 @@ class Stage(NamedTuple):
     for P, as in `"1-x^2"`; `StagedCurve` has the equations."""
 
 
-@kind("staged")
+@register_kind("staged")
 @dataclass(frozen=True)
 class StagedCurve(Curve):
     """A learning-rate curve made of stages. Each stage begins at the level where the one before it ended.
@@ -102,7 +102,7 @@ class StagedCurve(Curve):
                 "Write each as rate / peak"
             )
 
-    def _phrases(self) -> list[str]:
+    def _legend_phrases(self) -> list[str]:
         return [f"from {self.start:g}", *map(_phrase, self.stages)]
 
 

@@ -17,7 +17,7 @@ from plateau_jax.curves.curve import Curve
 from plateau_jax.curves.plateau_curve import PlateauCurve
 from plateau_jax.design import source
 from plateau_jax.design.handles import handles_of
-from plateau_jax.drawing.sampling import spans, steps_to_draw
+from plateau_jax.drawing.sampling import shaded_spans, steps_to_draw
 from plateau_jax.numerics.exact_segments import describe_segments
 from plateau_jax.validation import checks
 from plateau_jax.validation.curve_warning import CurveWarning
@@ -68,7 +68,7 @@ def shown(question: Mapping[str, Any]) -> dict[str, Any]:
         "total": curve.total_steps,
         "steps": steps.tolist(),
         "levels": np.round(curve(steps).astype(np.float64), 6).tolist(),  # for the picture alone
-        "spans": list(spans(curve.rows))[:_MOST_ROWS],
+        "spans": list(shaded_spans(curve.rows))[:_MOST_ROWS],
         "segments": segments[: _MOST_ROWS + 1],
         "handles": [asdict(handle) for handle in handles],
         "optax": source.for_optax(curve, peak),

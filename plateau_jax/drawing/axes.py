@@ -4,7 +4,14 @@ from collections.abc import Iterator, Sequence
 from itertools import cycle
 from typing import Any
 
-from plateau_jax.drawing.sampling import FILLS, OPACITY, Drawn, labels, spans, steps_to_draw
+from plateau_jax.drawing.sampling import (
+    FILLS,
+    OPACITY,
+    CurveToDraw,
+    legend_labels,
+    shaded_spans,
+    steps_to_draw,
+)
 from plateau_jax.numerics.exact_segments import ExactSegment
 from plateau_jax.validation import checks, optional_packages
 
@@ -13,7 +20,7 @@ _STYLES = "-", "--", "-.", ":", (0, (9, 2)), (0, (5, 1, 1, 1, 1, 1))
 _HATCHES = {"warmup": "////", "plateau": None}
 
 
-def draw(curves: Sequence[Drawn], peak_value: float, ax: Any) -> Any:
+def draw(curves: Sequence[CurveToDraw], peak_value: float, ax: Any) -> Any:
     """The learning rates of the curves in one picture; see `plateau_jax.plot`."""
     peak = checks.peak("peak_value", peak_value)
     if ax is None:
@@ -23,7 +30,7 @@ def draw(curves: Sequence[Drawn], peak_value: float, ax: Any) -> Any:
             raise optional_packages.missing_package_error("plot", error, "plot") from None
         ax = plt.gca()
     named = [*_shade(ax, curves[0].rows)] if len(curves) == 1 and not ax.lines else []
-    for curve, label, style in zip(curves, labels(curves), cycle(_STYLES), strict=False):
+    for curve, label, style in zip(curves, legend_labels(curves), cycle(_STYLES), strict=False):
         steps = steps_to_draw(curve.rows)
         named += ax.plot(steps, peak * curve.values_at(steps), label=label, linestyle=style)
     ax.set_xlabel("step")
@@ -55,7 +62,7 @@ def _write_numbers(ax: Any) -> None:
 def _shade(ax: Any, rows: Sequence[ExactSegment]) -> Iterator[Any]:
     """Shade warmups and plateaus; yield the first of each, for the legend."""
     named: set[str] = set()
-    for name, begin, after in spans(rows):
+    for name, begin, after in shaded_spans(rows):
         look = {"facecolor": (FILLS[name], OPACITY), "edgecolor": (FILLS[name], 2 * OPACITY)}
         span = ax.axvspan(begin, after, **look, hatch=_HATCHES[name], linewidth=0.5, zorder=0.5)
         if name not in named:

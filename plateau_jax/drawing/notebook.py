@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from html import escape
 from typing import Any
 
-from plateau_jax.drawing.sampling import FILLS, OPACITY, spans, steps_to_draw
+from plateau_jax.drawing.sampling import FILLS, OPACITY, shaded_spans, steps_to_draw
 from plateau_jax.numerics.exact_segments import ExactSegment, describe_segments
 
 _WIDTH, _HEIGHT, _LEFT, _TOP = 620, 180, 50, 10
@@ -57,7 +57,7 @@ def _svg(rows: Sequence[ExactSegment], values_at: Callable[[Any], Any], name: st
 
 def _shades(rows: Sequence[ExactSegment]) -> Iterator[str]:
     scale = _WIDTH / rows[-1].begin
-    for name, begin, after in spans(rows):
+    for name, begin, after in shaded_spans(rows):
         fill = FILLS[name]
         # With an outline: a span that is too narrow to be filled is still seen.
         yield (
@@ -94,7 +94,7 @@ def _ticks(total: int) -> list[int]:
 
 
 def _legend(rows: Sequence[ExactSegment]) -> str:
-    names = {name for name, *_ in spans(rows)}
+    names = {name for name, *_ in shaded_spans(rows)}
     entries = (
         f'<span style="display:inline-block;width:2em;height:0.8em;margin-right:0.4em;'
         f'background:{_clear(fill, OPACITY)};border:1px solid {_clear(fill, 2 * OPACITY)}"></span>'

@@ -16,7 +16,7 @@ FILLS = {"warmup": "#f59e0b", "plateau": "#10b981"}
 OPACITY = 0.25
 
 
-class Drawn(NamedTuple):
+class CurveToDraw(NamedTuple):
     """A curve, as a picture needs it."""
 
     rows: Sequence[ExactSegment]
@@ -26,7 +26,7 @@ class Drawn(NamedTuple):
     """Its description, in parts."""
 
 
-def labels(curves: Sequence[Drawn]) -> list[str]:
+def legend_labels(curves: Sequence[CurveToDraw]) -> list[str]:
     """The phrases that set each curve apart from the others; all of them if none does."""
     shared = set(curves[0].phrases).intersection(*(curve.phrases for curve in curves))
     found = [
@@ -57,7 +57,7 @@ def steps_to_draw(rows: Sequence[ExactSegment]) -> np.ndarray:
     return np.unique(np.concatenate(found).astype(np.int64))
 
 
-def spans(rows: Sequence[ExactSegment]) -> Iterator[tuple[str, int, int]]:
+def shaded_spans(rows: Sequence[ExactSegment]) -> Iterator[tuple[str, int, int]]:
     """(what it is, first step, first step after it) of each warmup and plateau."""
     for row, after in nonempty_segments(rows):
         if after is None:

@@ -2,8 +2,8 @@
 
 What a rule remembers is a tuple of scalars, int32 and float32. A framework's side begins with
 
-    rules = rules_of(hold, curve)
-    states = tuple(map(start, rules))
+    rules = check_rules(hold, curve)
+    states = tuple(map(initial_state, rules))
 
 and calls, after every update that took place,
 
@@ -64,7 +64,7 @@ class BelowState(NamedTuple):
     """float32: their sum; without meaning where there are none."""
 
 
-def start(rule: Rule) -> FlatState | BelowState:
+def initial_state(rule: Rule) -> FlatState | BelowState:
     """The rule's state before any update, of NumPy's scalars."""
     zero, nothing = np.int32(0), np.float32(0)
     if isinstance(rule, HoldUntilFlat):
@@ -92,7 +92,7 @@ def decide(
 
     >>> from plateau_jax import HoldBelow
     >>> rule = HoldBelow(0.5, 2)
-    >>> states, clock = (start(rule),), 0
+    >>> states, clock = (initial_state(rule),), 0
     >>> for metric in (0.9, 0.4, 0.3, 0.2):
     ...     states, held = decide(HOST, (rule,), states, False, np.float32(metric))
     ...     clock += not held

@@ -153,7 +153,7 @@ class HoldBelow:
 Rule = HoldUntilFlat | HoldBelow
 
 
-def rules_of(hold: Any, curve: Curve) -> tuple[Rule, ...]:
+def check_rules(hold: Any, curve: Curve) -> tuple[Rule, ...]:
     """The rules that the user gave: none for None, one, or those of a list.
 
     Raises:

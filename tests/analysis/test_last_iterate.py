@@ -89,7 +89,7 @@ def _added_up(curve: Curve) -> tuple[float, float]:
 
 
 def _assert_within_a_thousandth(curve: Curve) -> None:
-    assert curve.total_steps > last_iterate.MOST_PARTS
+    assert curve.total_steps > last_iterate.MAX_PARTS
     found, expected = outlook(curve), _added_up(curve)
     assert (found.bound, found.peak) == pytest.approx(expected, rel=1e-3)
 
@@ -114,7 +114,7 @@ def test_so_are_parts_of_any_stages(start: float, stages: Any, end: float, scale
     """Even where the rate jumps, between curves, to one that is held for a step or two."""
     first = StagedCurve([(50_000, end, "cosine"), *stages], start=start)
     other = StagedCurve([*stages, (2,)] if last else [(3,), (800, 1e-12, "exponential")], start=1.0)
-    with patch.object(last_iterate, "MOST_PARTS", 2**14):
+    with patch.object(last_iterate, "MAX_PARTS", 2**14):
         _assert_within_a_thousandth(first.then(other, scale=scale))
 
 

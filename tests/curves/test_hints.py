@@ -5,7 +5,7 @@ import pytest
 from support.refusals import refuses
 
 from plateau_jax import Curve, HoldBelow, HoldUntilFlat, PlateauCurve, StagedCurve, stack
-from plateau_jax.holds.rules import rules_of
+from plateau_jax.holds.rules import check_rules
 
 INF = float("inf")
 
@@ -76,7 +76,7 @@ def test_values_of_a_rule_as_pairs():
 @pytest.mark.parametrize("curve", [PlateauCurve(9), StagedCurve([(9, 1.0)])])
 def test_no_flat_part_to_hold_at(curve):
     parts = "needs a flat part", "add plateaus=[(start %, duration %)]", "(steps,)"
-    refuses(ValueError, *parts, call=rules_of, hold=HoldUntilFlat(2, limit=9), curve=curve)
+    refuses(ValueError, *parts, call=check_rules, hold=HoldUntilFlat(2, limit=9), curve=curve)
 
 
 LONG = StagedCurve([(9, 1.0 - i / 1000) for i in range(900)])
@@ -85,8 +85,8 @@ LONG = StagedCurve([(9, 1.0 - i / 1000) for i in range(900)])
 @pytest.mark.parametrize(
     ("error", "call"),
     [
-        (ValueError, lambda: rules_of(HoldUntilFlat(2, limit=9), LONG)),
-        (TypeError, lambda: rules_of([LONG], LONG)),
+        (ValueError, lambda: check_rules(HoldUntilFlat(2, limit=9), LONG)),
+        (TypeError, lambda: check_rules([LONG], LONG)),
         (TypeError, lambda: LONG.then([LONG])),
         (TypeError, lambda: stack({"long": LONG})),
         (TypeError, lambda: stack([[LONG]])),

@@ -10,7 +10,7 @@ from support.curves.descriptions import build, descriptions
 from support.examples import examples
 
 from plateau_jax import PlateauCurve, plot
-from plateau_jax.drawing.sampling import spans
+from plateau_jax.drawing.sampling import shaded_spans
 
 mpl.use("Agg")
 
@@ -27,10 +27,10 @@ def test_warmup_and_plateaus_of_one_curve_are_shaded_and_named(description):
     curve = build(description)
     ax = plot(curve, ax=_axes())
     shaded = [(span.get_x(), span.get_x() + span.get_width()) for span in ax.patches]
-    assert shaded == [(begin, after) for _, begin, after in spans(curve.rows)]
+    assert shaded == [(begin, after) for _, begin, after in shaded_spans(curve.rows)]
     legend = ax.get_legend()
     names = [text.get_text() for text in legend.get_texts()] if legend else []
-    assert sorted(names) == sorted({name for name, *_ in spans(curve.rows)})
+    assert sorted(names) == sorted({name for name, *_ in shaded_spans(curve.rows)})
 
 
 @examples(25)
@@ -38,12 +38,12 @@ def test_warmup_and_plateaus_of_one_curve_are_shaded_and_named(description):
 def test_where_a_span_holds_the_curve_rests_and_where_it_warms_up_it_climbs(description):
     curve = build(description)
     inside = set()
-    for name, begin, after in spans(curve.rows):
+    for name, begin, after in shaded_spans(curve.rows):
         values = curve([begin, (begin + after) // 2, after - 1])
         assert begin < after
         assert (np.ptp(values) == 0) if name == "plateau" else (np.diff(values) >= 0).all()
         inside.add((begin, after))
-    assert len(inside) == sum(1 for _ in spans(curve.rows))
+    assert len(inside) == sum(1 for _ in shaded_spans(curve.rows))
 
 
 def test_several_curves_are_not_shaded():

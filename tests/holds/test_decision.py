@@ -10,7 +10,7 @@ from support.holds.hold_cases import SIZE, metrics, rules
 from support.holds.hold_oracle import clocks
 
 from plateau_jax import HoldBelow, HoldUntilFlat
-from plateau_jax.holds.decision import HOST, decide, start
+from plateau_jax.holds.decision import HOST, decide, initial_state
 from plateau_jax.validation import checks
 
 starts = st.sets(st.integers(0, 20), max_size=8)
@@ -18,7 +18,7 @@ starts = st.sets(st.integers(0, 20), max_size=8)
 
 def run(xp, given_rules, flat_starts, given_metrics, to=lambda value: value):
     """The clock of each update, and the clock after the last one, as the product decides."""
-    states = tuple(type(state)(*map(to, state)) for state in map(start, given_rules))
+    states = tuple(type(state)(*map(to, state)) for state in map(initial_state, given_rules))
     clock, found = 0, [0]
     with np.errstate(all="ignore"):
         for metric in given_metrics:
@@ -41,7 +41,9 @@ def test_on_the_host_as_in_words(given_rules, flat_starts, given_metrics):
 @given(rules, starts, st.lists(metrics(SIZE), min_size=3, max_size=3))
 def test_numpys_arrays_as_in_words(given_rules, flat_starts, columns):
     # Several trainings at once, each with its own place in the arrays.
-    states = tuple(type(state)(*(np.full(3, value) for value in state)) for state in map(start, given_rules))
+    states = tuple(
+        type(state)(*(np.full(3, value) for value in state)) for state in map(initial_state, given_rules)
+    )
     dtypes = [[value.dtype for value in state] for state in states]
     clock, found = np.zeros(3, int), [[0, 0, 0]]
     with np.errstate(all="ignore"):
@@ -67,7 +69,7 @@ def test_no_value_is_read_and_all_keep_their_dtype(given_rules):
     # Tensors of the meta device have no values.
     states = tuple(
         type(state)(*(torch.as_tensor(value).to("meta") for value in state))
-        for state in map(start, given_rules)
+        for state in map(initial_state, given_rules)
     )
     flat, metric = torch.ones((), dtype=torch.bool, device="meta"), torch.ones((), device="meta")
     after, held = decide(torch, given_rules, states, flat, metric)
@@ -88,13 +90,13 @@ def clocks_of(rule, flat_starts, *given_metrics):
 @given(rules, metrics(SIZE))
 def test_nothing_is_counted_where_no_flat_part_begins(given_rules, given_metrics):
     # Other rules may hold the clock there, and a run may go on under a plan with a part that begins there.
-    states = tuple(map(start, given_rules))
+    states = tuple(map(initial_state, given_rules))
     with np.errstate(all="ignore"):
         for metric in given_metrics:
             states, _ = decide(HOST, given_rules, states, False, metric)
             for rule, state in zip(given_rules, states, strict=True):
                 if isinstance(rule, HoldUntilFlat):
-                    assert state[:3] == start(rule)[:3]
+                    assert state[:3] == initial_state(rule)[:3]
 
 
 def test_a_part_is_held_until_so_many_readings_in_a_row_do_not_improve():

@@ -9,7 +9,7 @@ import pytest
 from support.jax.jax_cases import assert_equal_bits, x64_both_ways
 
 from plateau_jax import HoldBelow, HoldUntilFlat
-from plateau_jax.holds.decision import decide, start
+from plateau_jax.holds.decision import decide, initial_state
 
 pytestmark = pytest.mark.slow
 
@@ -27,7 +27,7 @@ def unrolled(xp, rule, products, plain):
 
     The state that it starts from is a constant of the program.
     """
-    states = (type(start(rule))(*(np.full(LANES, value) for value in start(rule))),)
+    states = (type(initial_state(rule))(*(np.full(LANES, value) for value in initial_state(rule))),)
     found = []
     for metric in [*(row * SHARE for row in products), *plain]:
         states, held = decide(xp, (rule,), states, np.ones(LANES, bool), metric)

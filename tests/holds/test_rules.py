@@ -14,7 +14,7 @@ from support.holds.hold_cases import below, until_flat
 from support.refusals import refuses
 
 from plateau_jax import HoldBelow, HoldUntilFlat, PlateauCurve
-from plateau_jax.holds.rules import rules_of
+from plateau_jax.holds.rules import check_rules
 from plateau_jax.validation import checks
 
 
@@ -102,15 +102,15 @@ def test_bad_arguments_of_hold_below(kind, arguments, parts):
 def test_the_rules_that_a_user_gives():
     until, other = HoldUntilFlat(2, limit=9), HoldBelow(0.5, 3)
     curve, falling = PlateauCurve(10, plateaus=[(50, 20)]), PlateauCurve(10, plateaus=[(50, 0)])
-    assert rules_of(None, falling) == ()
-    assert rules_of(until, curve) == (until,)
-    assert rules_of([until, other], curve) == rules_of((until, other), curve) == (until, other)
-    assert rules_of(other, falling) == (other,)
-    refuses(ValueError, "HoldUntilFlat", "flat part", "(50, 0)", call=rules_of, hold=until, curve=falling)
-    refuses(ValueError, "flat part", call=rules_of, hold=[other, until], curve=falling)
-    refuses(ValueError, "hold", "None", call=rules_of, hold=[], curve=curve)
+    assert check_rules(None, falling) == ()
+    assert check_rules(until, curve) == (until,)
+    assert check_rules([until, other], curve) == check_rules((until, other), curve) == (until, other)
+    assert check_rules(other, falling) == (other,)
+    refuses(ValueError, "HoldUntilFlat", "flat part", "(50, 0)", call=check_rules, hold=until, curve=falling)
+    refuses(ValueError, "flat part", call=check_rules, hold=[other, until], curve=falling)
+    refuses(ValueError, "hold", "None", call=check_rules, hold=[], curve=curve)
     for wrong in (3, "flat", HoldBelow, [other, 3], {"kind": "hold_below"}):
-        refuses(TypeError, f"hold = {wrong!r}", call=rules_of, hold=wrong, curve=curve)
+        refuses(TypeError, f"hold = {wrong!r}", call=check_rules, hold=wrong, curve=curve)
 
 
 @pytest.mark.parametrize(

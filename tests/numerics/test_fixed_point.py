@@ -42,7 +42,7 @@ def test_a_product_never_decreases(a, b, more):
 
 
 def first_row(curve):
-    return curve._python_rows[1][0]
+    return curve._decoded_rows[1][0]
 
 
 _FIXED = [name for name, share in SHARES.items() if share.fixed]
@@ -83,7 +83,7 @@ def test_the_power_to_eight_units(drawn):
     high, low = max(read.ratio(), 0.1), min(read.ratio(), 0.1) or 1e-6
     length = read.magnitude(1, MAX_STEP)
     elapsed = read.magnitude(0, length)
-    numbers = StagedCurve([(length, low, "exponential")], start=high)._python_rows[1][0]
+    numbers = StagedCurve([(length, low, "exponential")], start=high)._decoded_rows[1][0]
     if numbers.rate_whole is not None:
         (found,) = _multiplied(NUMPY, np.array([elapsed]), length, numbers)
         assert found == _multiplied(PYTHON, elapsed, length, numbers)
@@ -108,7 +108,7 @@ def test_each_formula_to_so_many_units(formula, units, drawn):
     low = max(read.ratio(), 2.0 ** -int(62 * min(power, 1)))
     elapsed = read.one_of((read.magnitude(1, length - 1), length - read.magnitude(1, length - 1)))
     curve = StagedCurve([(length, low if formula == "t^-P" else 0, shape)], start=1)
-    numbers = curve._python_rows[1][0]
+    numbers = curve._decoded_rows[1][0]
     if numbers.rate_whole is None or numbers.inverse_power == NEARLY_EQUAL:
         return  # a line, a root or a parabola
     (found,) = _multiplied(NUMPY, np.array([elapsed]), length, numbers)
@@ -129,7 +129,7 @@ def test_the_parabola_between_levels_that_are_nearly_equal(drawn):
     power = power_of(shape)[1]
     elapsed, growth = read.magnitude(1, length - 1), exactly(Fraction(1 + read.below(2**20), 2**43))
     low = float((1 + growth) ** -power)
-    numbers = StagedCurve([(length, low, shape)], start=1)._python_rows[1][0]
+    numbers = StagedCurve([(length, low, shape)], start=1)._decoded_rows[1][0]
     assert numbers.inverse_power == NEARLY_EQUAL
     (found,) = powers.parabola(NUMPY, np.array([elapsed]), numbers)
     assert found == powers.parabola(PYTHON, elapsed, numbers)

@@ -215,9 +215,9 @@ def test_a_level_is_a_fraction_where_the_root_is_one(shape, length, level):
 )
 def test_a_cooldown_to_the_very_level_of_a_power(curve, at, level):
     if level is None:
-        assert isinstance(curve._level(at), levels.Between)
+        assert isinstance(curve._level_at(at), levels.Between)
         return
-    assert curve._level(at) == Fraction(repr(level))
+    assert curve._level_at(at) == Fraction(repr(level))
     flat = curve.cooldown(at, 10, to=level)
     assert set(flat(range(at, at + 20))) == {np.float32(level)}
     assert curve.cooldown(at, 10, to=level, shape="1-x^2").rows[-2].holds
@@ -241,5 +241,5 @@ def test_a_description_and_a_picture_name_the_formula(name, power):
     shape = staged(f"{name}{power}").stages[0].shape
     curve = staged(shape)
     assert f"{shape} stage" in curve.describe()
-    assert f"{shape} to 0.1 in 50" in curve._phrases()
+    assert f"{shape} to 0.1 in 50" in curve._legend_phrases()
     assert shape in curve._repr_html_()

@@ -5,7 +5,7 @@ from typing import Any, TypedDict, cast
 
 import numpy as np
 
-from torch_bridge.curve_api import Curve, Rule, checks, rules_of, start
+from torch_bridge.curve_api import Curve, Rule, check_rules, checks, initial_state
 from torch_bridge.schedulers.resume import how_to_override
 
 States = tuple[Any, ...]
@@ -21,14 +21,14 @@ class HoldState(TypedDict):
 
 def rules_for(hold: Any, curves: Sequence[Curve]) -> tuple[Rule, ...]:
     """The rules in the user's `hold`, after a check that all parameter groups have the same curve."""
-    rules = rules_of(hold, curves[0])
+    rules = check_rules(hold, curves[0])
     if rules and any(curve != curves[0] for curve in curves):
         raise ValueError("with hold, all parameter groups must follow the same curve")
     return rules
 
 
 def initial_states(rules: Sequence[Rule]) -> States:
-    return tuple(map(start, rules))
+    return tuple(map(initial_state, rules))
 
 
 def dump_hold_states(rules: Sequence[Rule], states: States) -> list[HoldState] | None:
@@ -38,7 +38,7 @@ def dump_hold_states(rules: Sequence[Rule], states: States) -> list[HoldState] |
             "rule": rule.to_dict(),
             "state": {
                 name: type(like.item())(value)
-                for name, like, value in zip(state._fields, start(rule), state, strict=True)
+                for name, like, value in zip(state._fields, initial_state(rule), state, strict=True)
             },
         }
         for rule, state in zip(rules, states, strict=True)
@@ -62,7 +62,9 @@ def load_hold_states(saved: Any, rules: Sequence[Rule], strict: bool, builder: s
                 f"{checks.short_repr(own or None)}; to keep the clock and drop what the rule remembers, "
                 f"{how_to_override(builder)}"
             )
-        return tuple(_read(item["state"], start(rule)) for item, rule in zip(items, rules, strict=True))
+        return tuple(
+            _read(item["state"], initial_state(rule)) for item, rule in zip(items, rules, strict=True)
+        )
     except (KeyError, TypeError, ValueError) as error:
         if not strict:
             return initial_states(rules)
