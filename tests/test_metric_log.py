@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from torch_bridge import MetricLog, StepResult, TrainStep
-from torch_bridge.training.result import with_extras
+from torch_bridge.training.result import extend_result
 
 _floats = st.floats(width=32, allow_nan=False)
 _counts = st.integers(0, 2**53)
@@ -74,7 +74,7 @@ def test_saving_changes_nothing_of_when_rows_come(every: int, saves: list[bool])
 
 def _with_aux(number: int, aux: torch.Tensor) -> StepResult:
     result = _result(0.5, 0.5, [0.5], number, 0, number)
-    return with_extras(result, result.applied, [pytree.tree_structure((0,)), aux])
+    return extend_result(result, result.applied, [pytree.tree_structure((0,)), aux])
 
 
 def test_a_log_is_bounded_and_keeps_no_aux() -> None:

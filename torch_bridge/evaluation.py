@@ -10,7 +10,7 @@ from torch_bridge.distributed.lockstep import in_lockstep
 from torch_bridge.distributed.sharded import reshard
 from torch_bridge.evaluation_sums import Measures, Sums, measured, read_means
 from torch_bridge.training.update.carry import Carry
-from torch_bridge.training.update.loss import LossFunction, check_loss_fn, forward
+from torch_bridge.training.update.loss import LossFunction, call_loss_fn, check_loss_fn
 from torch_bridge.training.update.precision import Precision, PrecisionName
 
 
@@ -90,7 +90,7 @@ def evaluate(
     try:
         with torch.no_grad():
             for batch, counts in in_lockstep(batches, device):
-                found, after = run(forward, loss_fn, model, batch, state, leaves, measured)
+                found, after = run(call_loss_fn, loss_fn, model, batch, state, leaves, measured)
                 if not counts:
                     continue
                 leaves = after

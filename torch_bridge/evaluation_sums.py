@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from torch_bridge.distributed import processes
-from torch_bridge.training.update.loss import Loss, as_loss, check_kind, is_pair
+from torch_bridge.training.update.loss import Loss, check_same_kind, is_pair, parse_loss
 
 _LOSS = ""
 """The name of a loss that is not in a dictionary; as a key of a dictionary it is refused."""
@@ -33,7 +33,7 @@ def measured(value: Any) -> dict[str, Loss]:
     In a dictionary a sum may be an integer, such as a number of right answers, or a plain number.
     """
     if not isinstance(value, Mapping):
-        return {_LOSS: as_loss(value)}
+        return {_LOSS: parse_loss(value)}
     named = cast("Mapping[Any, Any]", value)
     if not named or not all(isinstance(name, str) and name for name in named):
         raise TypeError(f"loss_fn returned a dictionary with the keys {list(named)}; they must be names")
@@ -41,7 +41,7 @@ def measured(value: Any) -> dict[str, Loss]:
     for name, item in named.items():
         try:
             total, *weight = item if is_pair(item) else (item,)
-            found[name] = as_loss((_floating(total), *weight) if weight else _floating(total))
+            found[name] = parse_loss((_floating(total), *weight) if weight else _floating(total))
         except (TypeError, ValueError) as error:
             raise type(error)(f"in {name!r} {error}") from error
     return found
@@ -77,7 +77,7 @@ class Sums:
                 f"loss_fn returned {_named(found)} for one batch and {_named(self._first)} before"
             )
         for name, loss in found.items():
-            check_kind(loss, self._first[name].weight is not None)
+            check_same_kind(loss, self._first[name].weight is not None)
             weight = 1.0 if loss.weight is None else loss.weight
             sums = self._sums[name]
             sums[0] = sums[0] + loss.total.double()

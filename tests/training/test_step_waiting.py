@@ -41,7 +41,7 @@ _LOSSES = {"mean": mean_loss, "pair": pair_loss, "device pair": device_pair_loss
 
 def _host_buffers(step: TrainStep) -> list[torch.Tensor]:
     """The clock's page-locked buffers: the host may read them."""
-    return [step._clock._next_window, step._clock._seen_numbers]
+    return [step._clock._host_window, step._clock._host_counters]
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])

@@ -23,7 +23,7 @@ from torch_bridge.training.optimizers.optimizers import (
     check_model,
     curves_by_group,
     device_of,
-    optimizers_of,
+    unwrap_optimizers,
 )
 from torch_bridge.training.optimizers.wrapped_optimizers import with_wrappers
 from torch_bridge.training.update.loss import LossFunction, check_loss_fn
@@ -88,7 +88,7 @@ class TrainStepArguments:
     @cached_property
     def optimizers(self) -> tuple[Optimizer, ...]:
         """Torch's own, out of their trainers' wrappers."""
-        return tuple(optimizers_of(self.model, self.optimizer))
+        return tuple(unwrap_optimizers(self.model, self.optimizer))
 
     @property
     def with_wrappers(self) -> list[Any]:
@@ -145,7 +145,7 @@ class TrainStepArguments:
             raise ValueError(f"cuda_graph=True needs parameters on a CUDA device; they are on {self.device}")
 
 
-def takes(
+def pack_arguments_into(
     arguments: Callable[P, TrainStepArguments],
 ) -> Callable[[Callable[[Any, TrainStepArguments], None]], Callable[Concatenate[Any, P], None]]:
     """Let callers pass the arguments themselves to an `__init__` that takes them checked.
@@ -157,9 +157,9 @@ def takes(
         cast("Any", arguments).__init__.__qualname__ = init.__qualname__  # which Python's errors name
 
         @wraps(arguments.__init__)  # which inspect.signature follows
-        def with_given(self: Any, *args: P.args, **kwargs: P.kwargs) -> None:
+        def packed_init(self: Any, *args: P.args, **kwargs: P.kwargs) -> None:
             init(self, arguments(*args, **kwargs))
 
-        return with_given
+        return packed_init
 
     return decorate

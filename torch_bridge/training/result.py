@@ -78,7 +78,7 @@ def _extra(result: StepResult, name: str) -> Any:
         ) from None
 
 
-def with_extras(result: StepResult, consumed: Tensor, flat_aux: Sequence[Any]) -> StepResult:
+def extend_result(result: StepResult, consumed: Tensor, flat_aux: Sequence[Any]) -> StepResult:
     """The result with what is not an item of the tuple: `flat_aux` is a pytree's structure and leaves."""
     extended = _ExtendedResult(*result)
     aux = pytree.tree_unflatten(flat_aux[1:], flat_aux[0]) if flat_aux else ()

@@ -7,21 +7,21 @@ import torch
 from torch.optim import Optimizer
 
 from torch_bridge.schedulers.param_groups import peaks_per_group
-from torch_bridge.training.arguments import TrainStepArguments, takes
+from torch_bridge.training.arguments import TrainStepArguments, pack_arguments_into
 from torch_bridge.training.clock.batch_counts import BatchCounts
 from torch_bridge.training.clock.clock import Clock
 from torch_bridge.training.cuda_graphs.capture import Graphs
 from torch_bridge.training.cuda_graphs.guards import Guards
 from torch_bridge.training.optimizers.optimizers import as_sequence
 from torch_bridge.training.optimizers.steppers import OptimizerSteppers
-from torch_bridge.training.optimizers.wrapped_optimizers import trainer_count
-from torch_bridge.training.result import StepResult, read_and_raise_if_nonfinite, with_extras
+from torch_bridge.training.optimizers.wrapped_optimizers import lightning_counter
+from torch_bridge.training.result import StepResult, extend_result, read_and_raise_if_nonfinite
 from torch_bridge.training.state import snapshot
 from torch_bridge.training.state.saved_parts import SavedParts
 from torch_bridge.training.state.snapshot import TrainStepState
 from torch_bridge.training.update.carry import Carry
 from torch_bridge.training.update.loss_normalizer import LossNormalizer
-from torch_bridge.training.update.micro_batches import add_hint, warn_if_unlike
+from torch_bridge.training.update.micro_batches import add_micro_batch_hint, warn_if_parts_of_batch
 from torch_bridge.training.update.precision import Precision
 from torch_bridge.training.update.update import Update
 
@@ -97,7 +97,7 @@ class TrainStep:
 
     # Under torch.inference_mode() the tensors made here could not be written to outside of it.
     @torch.inference_mode(False)
-    @takes(TrainStepArguments)
+    @pack_arguments_into(TrainStepArguments)
     def __init__(self, arguments: TrainStepArguments) -> None:
         device, parameters = arguments.device, arguments.parameters
         self.model, self.strict = arguments.model, arguments.strict
@@ -105,7 +105,7 @@ class TrainStep:
         self._is_distributed = arguments.parallelism.is_distributed
         self._raises = arguments.on_nonfinite == "raise"
         self._has_compared_micro_batches = False
-        self._count_in_trainer = trainer_count(as_sequence(arguments.optimizer))
+        self._count_in_trainer = lightning_counter(as_sequence(arguments.optimizer))
         self._precision = Precision(arguments.precision, device, parameters)
         self._carry = None if arguments.carry is None else Carry(arguments.carry, device)
         self._clock = Clock(
@@ -182,16 +182,16 @@ class TrainStep:
         micro_batches = batch, *more_micro_batches
         if more_micro_batches and not self._has_compared_micro_batches:
             self._has_compared_micro_batches = True
-            warn_if_unlike(micro_batches)
+            warn_if_parts_of_batch(micro_batches)
         try:
             loss, norm, rates, counts, *aux = (self._graphs or self._update)(micro_batches)
         except Exception as error:
-            add_hint(error, micro_batches)
+            add_micro_batch_hint(error, micro_batches)
             raise
         applied, skipped, clock, consumed = counts.unbind()
         result = StepResult(loss, norm, rates, applied, skipped, clock)
         if aux or self._clock.unit is not None:
-            result = with_extras(result, applied if self._clock.unit is None else consumed, aux)
+            result = extend_result(result, applied if self._clock.unit is None else consumed, aux)
         if self._count_in_trainer is not None:
             self._count_in_trainer()
         if self._raises:

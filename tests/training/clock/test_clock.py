@@ -15,7 +15,7 @@ from support.training.steps import skip_patterns
 
 from plateau_jax import Curve, PlateauCurve
 from torch_bridge.training.clock import clock as clock_module
-from torch_bridge.training.clock.clock import Clock, Counts
+from torch_bridge.training.clock.clock import Clock, Counters
 
 # Runs may go on past the end of a curve; the warning has its own tests.
 pytestmark = pytest.mark.filterwarnings("ignore:the curve has total_steps:plateau_jax.CurveWarning")
@@ -35,8 +35,8 @@ def _expected(curves: list[Curve], peaks: list[float], applied: int) -> list[flo
 def _run(clock: Clock, skips: list[bool], applied: int) -> int:
     for skip in skips:
         clock.prepare()
-        clock.fill_rates()
-        assert clock.rates.tolist() == _expected(clock.curves, clock.peaks, applied)
+        clock.fill_lrs()
+        assert clock.lrs.tolist() == _expected(clock.curves, clock.peaks, applied)
         clock.count_update(torch.tensor(skip), _LOSS)
         applied += not skip
     return applied
@@ -56,10 +56,10 @@ def test_the_rate_is_that_of_the_count(
     with patch.object(clock_module, "INTERVAL", interval):
         clock = Clock(curves, [peak for _, peak in groups], _CPU)
         applied = _run(clock, skips, 0)
-        assert clock.read_counts() == (applied, len(skips) - applied, applied, applied)
-        clock.set(Counts(begin, 7, begin, begin), clock.peaks)
+        assert clock.read_counters() == (applied, len(skips) - applied, applied, applied)
+        clock.write_state(Counters(begin, 7, begin, begin), clock.peaks)
         applied = _run(clock, skips, begin)
-    assert clock.read_counts() == (applied, 7 + begin + len(skips) - applied, applied, applied)
+    assert clock.read_counters() == (applied, 7 + begin + len(skips) - applied, applied, applied)
 
 
 def test_many_windows_of_the_real_length() -> None:
@@ -73,12 +73,12 @@ def _run_quietly(clock: Clock, updates: int = 9) -> None:
     skip = torch.tensor(False)
     for _ in range(updates):
         clock.prepare()
-        clock.fill_rates()
+        clock.fill_lrs()
         clock.count_update(skip, _LOSS)
 
 
 def _host_buffers(clock: Clock) -> list[torch.Tensor]:
-    return [clock._next_window, clock._seen_numbers]
+    return [clock._host_window, clock._host_counters]
 
 
 def test_it_reads_nothing_and_keeps_its_tensors() -> None:
@@ -86,7 +86,7 @@ def test_it_reads_nothing_and_keeps_its_tensors() -> None:
         clock = Clock([PlateauCurve(9)], [1.0], _CPU)
         places = [value.data_ptr() for value in vars(clock).values() if isinstance(value, torch.Tensor)]
         assert reads_of(lambda: _run_quietly(clock), _host_buffers(clock)) == 0
-        clock.set(Counts(3, 1, 3, 3), clock.peaks)
+        clock.write_state(Counters(3, 1, 3, 3), clock.peaks)
     assert places == [value.data_ptr() for value in vars(clock).values() if isinstance(value, torch.Tensor)]
 
 
@@ -96,7 +96,7 @@ def test_the_window_begins_at_the_count_asked_for_a_move_before(
 ) -> None:
     with patch.object(clock_module, "INTERVAL", interval):
         clock = Clock([PlateauCurve(50)], [1.0], _CPU)
-        clock.set(Counts(begin, 0, begin, begin), clock.peaks)
+        clock.write_state(Counters(begin, 0, begin, begin), clock.peaks)
         asked, applied = begin, begin
         for number, skip in enumerate(skips):
             if number and number % interval == 0:
@@ -106,12 +106,12 @@ def test_the_window_begins_at_the_count_asked_for_a_move_before(
             clock.prepare()
             assert clock.now - clock._position == expected
             assert 0 <= applied - expected <= 2 * interval
-            clock.fill_rates()
+            clock.fill_lrs()
             clock.count_update(torch.tensor(skip), _LOSS)
             applied += not skip
 
 
-@pytest.mark.parametrize("at", ["_rows", "_window", "_position", "_seen_numbers"])
+@pytest.mark.parametrize("at", ["_rows", "_window", "_position", "_host_counters"])
 def test_a_move_of_the_window_that_is_interrupted_is_made_again(
     at: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -27,7 +27,7 @@ from plateau_jax import Curve, PlateauCurve, StagedCurve
 from torch_bridge import MetricLog
 from torch_bridge.schedulers.unit_clocks import MAX_CONSUMED
 from torch_bridge.training.clock import clock as clock_module
-from torch_bridge.training.clock.batch_counts import from_words, words
+from torch_bridge.training.clock.batch_counts import join_words, split_count
 from torch_bridge.training.clock.clock import Clock
 
 # Runs may go on past the end of a curve; the warning has its own tests.
@@ -56,18 +56,18 @@ def test_the_rate_is_that_of_what_was_consumed(
     most: int, groups: list[Any], updates: list[tuple[int, bool]], unit: int
 ) -> None:
     curves, peaks = [build(description) for description, _ in groups], [peak for _, peak in groups]
-    with patch.object(clock_module, "MOST_VALUES", most):
+    with patch.object(clock_module, "MAX_WINDOW_VALUES", most):
         clock, consumed, applied = Clock(curves, peaks, _CPU, unit=unit), 0, 0
     for number, (count, skip) in enumerate(updates, 1):
         clock.prepare()
-        clock.fill_rates()
-        assert clock.rates.tolist() == _rates(curves, peaks, consumed // unit)
-        assert clock.rates_at(consumed // unit) == [
+        clock.fill_lrs()
+        assert clock.lrs.tolist() == _rates(curves, peaks, consumed // unit)
+        assert clock.lrs_at(consumed // unit) == [
             peak * float(curve(consumed // unit)) for curve, peak in zip(curves, peaks, strict=True)
         ]
         clock.count_update(torch.tensor(skip), torch.tensor(0.5), torch.tensor(count))
         consumed, applied = consumed + count * (not skip), applied + (not skip)
-        assert clock.read_counts() == (applied, number - applied, consumed // unit, consumed)
+        assert clock.read_counters() == (applied, number - applied, consumed // unit, consumed)
 
 
 @given(st.lists(st.integers(0, MAX_CONSUMED - 1), min_size=1, max_size=6), st.integers(1, MAX_CONSUMED))
@@ -76,14 +76,14 @@ def test_it_is_exact_up_to_its_end_and_stops_there(counts: list[int], unit: int)
     for count in counts:
         clock.count_update(_NO, _NO, torch.tensor(count))
     consumed = min(sum(counts), MAX_CONSUMED)
-    assert clock.read_counts() == (len(counts), 0, consumed // unit, consumed)
+    assert clock.read_counters() == (len(counts), 0, consumed // unit, consumed)
 
 
 @example([2**61, 2**61])
 @given(st.lists(st.integers(0, MAX_CONSUMED - 1), min_size=1, max_size=9))
 def test_counts_of_ranks_add_up_in_float64(counts: list[int]) -> None:
-    sums = torch.stack([words(torch.tensor(count)) for count in counts]).sum(0)
-    assert int(from_words(sums)) == min(sum(counts), MAX_CONSUMED - 1)
+    sums = torch.stack([split_count(torch.tensor(count)) for count in counts]).sum(0)
+    assert int(join_words(sums)) == min(sum(counts), MAX_CONSUMED - 1)
 
 
 def _of_rows(batch: Any) -> int:
@@ -158,7 +158,7 @@ def test_a_log_holds_large_counts_exactly() -> None:
 @_WAYS
 def test_nothing_waits_for_the_device(count: Any, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clock_module, "INTERVAL", 3)
-    monkeypatch.setattr(clock_module, "MOST_VALUES", most)
+    monkeypatch.setattr(clock_module, "MAX_WINDOW_VALUES", most)
     step, (batch,) = make_step(unit=3, count=count), batches(1)
     step(batch)
 
@@ -166,7 +166,7 @@ def test_nothing_waits_for_the_device(count: Any, most: int, monkeypatch: pytest
         for _ in range(8):
             step(batch, batch)
 
-    assert reads_of(updates, [step._clock._seen_numbers]) == 0
+    assert reads_of(updates, [step._clock._host_counters]) == 0
 
 
 def test_with_aux_and_carry_and_another_peak() -> None:
@@ -270,10 +270,10 @@ def test_many_curves_take_no_more_memory_than_one() -> None:
     curves: list[Curve] = [PlateauCurve(50_000, warmup_steps=10 * i) for i in range(1, 31)]
     clock = Clock(curves, [0.5] * 30, _CPU, unit=1)
     held = sum(value.numel() for value in vars(clock).values() if isinstance(value, Tensor))
-    assert held < clock_module.MOST_VALUES
+    assert held < clock_module.MAX_WINDOW_VALUES
     clock.count_update(_NO, torch.tensor(1.0), torch.tensor(777))
-    clock.fill_rates()
-    assert clock.rates.tolist() == _rates(curves, [0.5] * 30, 777)
+    clock.fill_lrs()
+    assert clock.lrs.tolist() == _rates(curves, [0.5] * 30, 777)
 
 
 def test_a_negative_count_on_the_device_is_none() -> None:

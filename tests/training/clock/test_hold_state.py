@@ -116,7 +116,7 @@ def test_an_interrupt_within_the_decision(name: str, monkeypatch: pytest.MonkeyP
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(step._clock._hold, "holds", interrupted)
+        patched.setattr(step._clock._hold, "decide_hold", interrupted)
         with pytest.raises(KeyboardInterrupt):
             step(data[5])
     with pytest.raises(RuntimeError, match="an update was interrupted"):

@@ -193,7 +193,7 @@ def test_a_whole_training_step(kept: list[Tensor], hold: Any) -> None:
         if number == 2:
             state = captured.optimizer.state_dict()["state"].values()
             kept += [*captured.model.parameters(), *(row["momentum_buffer"] for row in state)]
-            kept += [captured._clock._numbers, captured._clock.rates]
+            kept += [captured._clock._counters, captured._clock.lrs]
             if captured._clock._hold is not None:
                 kept += [tensor for pair in captured._clock._hold._memory for tensor in pair]
         chosen = nonfinite(batch) if number % 5 == 0 else batch

@@ -36,7 +36,7 @@ def _of_values(batch: Any) -> Tensor:
 def test_updates_count_what_they_consumed(
     name: str, most: int, pieces: int, count: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(clock, "MOST_VALUES", most)
+    monkeypatch.setattr(clock, "MAX_WINDOW_VALUES", most)
     steps = captured_and_eager(name, loss_fn=pair_loss, max_norm=0.5, unit=3, count=count)
     data, consumed = on_gpu(batches(60)), 0
     for number in range(0, 60, pieces):
@@ -73,7 +73,7 @@ def test_a_count_from_shapes_is_that_of_each_graph() -> None:
 @pytest.mark.parametrize("most", [0, 2**20], ids=["table", "values"])
 @pytest.mark.parametrize("count", [_of_rows, _of_values])
 def test_it_waits_for_nothing(count: Any, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clock, "MOST_VALUES", most)
+    monkeypatch.setattr(clock, "MAX_WINDOW_VALUES", most)
     (batch,) = on_gpu(batches(1))
     for step in captured_and_eager(unit=3, count=count):
         train(step, [batch] * 6)

@@ -9,7 +9,7 @@ from support.training.models import Net, mean_loss
 from support.training.optimizers import make_optimizer
 from torch import nn
 
-from torch_bridge.training.optimizers.optimizers import check_model, device_of, optimizers_of
+from torch_bridge.training.optimizers.optimizers import check_model, device_of, unwrap_optimizers
 
 _ALL = {
     kind
@@ -24,9 +24,9 @@ def test_every_optimizer_of_torch_is_taken_or_refused_by_name(kind: Any) -> None
     optimizer = kind(model.parameters(), lr=0.1)
     if kind is torch.optim.LBFGS:
         with pytest.raises(TypeError, match="LBFGS needs a closure"):
-            optimizers_of(model, optimizer)
+            unwrap_optimizers(model, optimizer)
     else:
-        assert optimizers_of(model, optimizer) == [optimizer]
+        assert unwrap_optimizers(model, optimizer) == [optimizer]
         assert device_of([optimizer]) == torch.device("cpu")
 
 
@@ -37,7 +37,7 @@ def test_an_own_optimizer_that_needs_a_closure() -> None:
 
     model = Net()
     with pytest.raises(TypeError, match="LineSearch needs a closure"):
-        optimizers_of(model, LineSearch(model.parameters(), {"lr": 0.1}))
+        unwrap_optimizers(model, LineSearch(model.parameters(), {"lr": 0.1}))
 
 
 def test_what_is_refused() -> None:
@@ -45,9 +45,9 @@ def test_what_is_refused() -> None:
     with pytest.raises(TypeError, match=r"must be a torch\.nn\.Module"):
         check_model(mean_loss)
     with pytest.raises(TypeError, match=r"must be a torch\.optim\.Optimizer"):
-        optimizers_of(model, "adamw")
+        unwrap_optimizers(model, "adamw")
     with pytest.raises(ValueError, match="4 of the optimizer's 4 parameters are not the model's"):
-        optimizers_of(model, make_optimizer("adamw", Net()))
+        unwrap_optimizers(model, make_optimizer("adamw", Net()))
     more = [*model.parameters(), nn.Parameter(torch.ones(1))]
     with pytest.raises(ValueError, match="1 of the optimizer's 5 parameters are not the model's"):
-        optimizers_of(model, torch.optim.SGD(more))
+        unwrap_optimizers(model, torch.optim.SGD(more))

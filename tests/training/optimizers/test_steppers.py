@@ -16,7 +16,7 @@ from support.training.trees import equal_trees
 
 from plateau_jax import PlateauCurve
 from torch_bridge import TrainStep
-from torch_bridge.training.optimizers.steppers import _has_momentum, check_capturable, takes_found_inf
+from torch_bridge.training.optimizers.steppers import _has_all_momentum, check_capturable, takes_found_inf
 from torch_bridge.training.update.precision import Precision
 
 
@@ -54,26 +54,26 @@ def test_torch_fused_optimizers_obey_found_inf(name: str) -> None:
 
 
 def test_torch_fused_momentum_is_not_to_be_skipped_at_first() -> None:
-    """Why `_has_momentum` is asked: torch makes the buffer and, when skipping, leaves it as it came."""
+    """Why `_has_all_momentum` is asked: torch makes the buffer and, when skipping, leaves it as it came."""
     model = Net()
     optimizer = make_optimizer("momentum", model)
     (batch,) = batches(1)
-    assert _has_momentum(optimizer), "no gradient, so nothing to wait for"
+    assert _has_all_momentum(optimizer), "no gradient, so nothing to wait for"
     mean_loss(model, batch).backward()
-    assert not _has_momentum(optimizer)
+    assert not _has_all_momentum(optimizer)
     optimizer.step()
-    assert _has_momentum(optimizer)
-    assert all(_has_momentum(make_optimizer(name, model)) for name in ("adamw", "adagrad", "sgd"))
+    assert _has_all_momentum(optimizer)
+    assert all(_has_all_momentum(make_optimizer(name, model)) for name in ("adamw", "adagrad", "sgd"))
 
     model, (batch,) = Net(), batches(1)
     optimizer = make_optimizer("momentum", model)
     model.last.weight.requires_grad_(False)
     mean_loss(model, batch).backward()
     optimizer.step()
-    assert _has_momentum(optimizer)
+    assert _has_all_momentum(optimizer)
     model.last.weight.requires_grad_(True)
     mean_loss(model, batch).backward()
-    assert not _has_momentum(optimizer), "a parameter that joins later has none yet"
+    assert not _has_all_momentum(optimizer), "a parameter that joins later has none yet"
 
 
 def test_which_skip_on_the_device() -> None:

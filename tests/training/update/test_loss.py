@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from torch_bridge.training.update.loss import as_loss
+from torch_bridge.training.update.loss import parse_loss
 
 _CPU = torch.device("cpu")
 _x = torch.ones((), requires_grad=True)
@@ -18,7 +18,7 @@ _x = torch.ones((), requires_grad=True)
 )
 def test_what_is_neither_scalar_nor_pair(value: Any) -> None:
     with pytest.raises(TypeError, match="loss_fn returned"):
-        as_loss(value)
+        parse_loss(value)
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def test_what_is_neither_scalar_nor_pair(value: Any) -> None:
 )
 def test_values_that_are_refused(value: Any, shown: str) -> None:
     with pytest.raises(ValueError, match=rf"loss_fn returned .*{re.escape(shown)}"):
-        as_loss(value)
+        parse_loss(value)
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_values_that_are_refused(value: Any, shown: str) -> None:
 )
 def test_something_else_than_a_weight_is_told_what_a_pair_means(weight: Any) -> None:
     with pytest.raises((TypeError, ValueError), match=r"a pair is \(sum, weight\).*has_aux=True") as caught:
-        as_loss((_x, weight))
+        parse_loss((_x, weight))
     assert len(str(caught.value)) < 500
 
 
@@ -56,7 +56,7 @@ _TENSORS = [torch.tensor(3), torch.tensor(2.5), torch.tensor(True)]
 @pytest.mark.parametrize("weight", [3, 2.5, np.int64(3), np.float32(2.5), np.float64(2.5), *_TENSORS])
 @pytest.mark.parametrize("pair", [tuple, list])
 def test_weights_that_are_taken(weight: Any, pair: Any) -> None:
-    loss = as_loss(pair([_x, weight]))
+    loss = parse_loss(pair([_x, weight]))
     assert loss.total is _x
     assert float(loss.weight) == float(weight)
 
@@ -65,7 +65,7 @@ def test_a_weight_in_host_memory_beside_a_sum_elsewhere() -> None:
     """The meta device stands for another one."""
     total = torch.ones((), device="meta", requires_grad=True)
     for weight in (torch.tensor(3), torch.tensor(3.0), torch.tensor(3.0).bfloat16()):
-        read = as_loss((total, weight)).weight
+        read = parse_loss((total, weight)).weight
         assert type(read) is float
         assert read == 3
 
@@ -73,13 +73,13 @@ def test_a_weight_in_host_memory_beside_a_sum_elsewhere() -> None:
 def test_a_weight_elsewhere() -> None:
     weight = torch.ones((), device="meta")
     with pytest.raises(ValueError, match="a weight on meta beside a sum on cpu"):
-        as_loss((_x, weight))
+        parse_loss((_x, weight))
     for value in (float("nan"), float("inf"), -1.0):
         with pytest.raises(ValueError, match="finite and not negative"):
-            as_loss((torch.ones((), device="meta"), torch.tensor(value)))
+            parse_loss((torch.ones((), device="meta"), torch.tensor(value)))
 
 
 def test_a_weight_on_the_device_is_as_exact_as_the_sum() -> None:
     for weight in (torch.tensor(1 / 3, dtype=torch.float64), torch.tensor(2**24 + 1)):
         total = torch.ones((), dtype=torch.float64)
-        assert as_loss((total, weight)).weight == weight.double()
+        assert parse_loss((total, weight)).weight == weight.double()

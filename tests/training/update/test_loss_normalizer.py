@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from torch_bridge.distributed.parallelism import Parallelism
 from torch_bridge.training.update.gradients import gradients_of
-from torch_bridge.training.update.loss import Loss, as_loss
+from torch_bridge.training.update.loss import Loss, parse_loss
 from torch_bridge.training.update.loss_normalizer import LossNormalizer
 from torch_bridge.training.update.precision import LossScale
 
@@ -25,10 +25,10 @@ def _accumulate(
     losses: Iterable[Loss], count: int, x: Any, scale: LossScale | None = None
 ) -> tuple[Tensor, Tensor]:
     normalizer = LossNormalizer([x], scale, Parallelism(nn.Identity()))
-    normalizer.begin(count)
+    normalizer.begin_update(count)
     for loss in losses:
-        normalizer.add(loss)
-    return normalizer.finish(gradients_of([x]), None)
+        normalizer.backward(loss)
+    return normalizer.finish_update(gradients_of([x]), None)
 
 
 @given(st.lists(st.tuples(_small, _small, _weights, st.booleans()), min_size=1, max_size=6), st.booleans())
@@ -73,7 +73,7 @@ def test_a_loss_comes_back_in_at_least_float32(dtype: torch.dtype) -> None:
     for weight in (None, 2, torch.tensor(2)):
         for count in (1, 2):
             x = torch.ones((), dtype=dtype, requires_grad=True)
-            losses = [as_loss(x * 3 if weight is None else (x * 3, weight)) for _ in range(count)]
+            losses = [parse_loss(x * 3 if weight is None else (x * 3, weight)) for _ in range(count)]
             loss, _ = _accumulate(losses, count, x)
             assert loss.dtype.itemsize >= 4
             assert not loss.requires_grad

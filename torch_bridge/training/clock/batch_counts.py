@@ -13,7 +13,7 @@ from torch_bridge.schedulers.unit_clocks import MAX_CONSUMED
 _WORD_BITS = 31
 _WORD = 2**_WORD_BITS - 1
 
-MOST = MAX_CONSUMED - 1
+MAX_COUNT = MAX_CONSUMED - 1
 """The most that an update counts: two of them fit into an int64."""
 
 CountFunction = Callable[[Any], "int | Tensor"]
@@ -46,9 +46,9 @@ class BatchCounts:
                 on_device.append(found)
             else:
                 known += _number(found)
-        total = torch.full((), min(known, MOST), dtype=torch.int64, device=self._device)
+        total = torch.full((), min(known, MAX_COUNT), dtype=torch.int64, device=self._device)
         for count in on_device:
-            total = (total + count.to(torch.int64).clamp(0, MOST)).clamp_(max=MOST)
+            total = (total + count.to(torch.int64).clamp(0, MAX_COUNT)).clamp_(max=MAX_COUNT)
         return total
 
     def _is_on_device(self, count: Tensor) -> bool:
@@ -72,17 +72,17 @@ class BatchCounts:
 
 def _number(found: Any) -> int:
     number = checks.at_least("count(batch)", found.item() if isinstance(found, Tensor) else found, 0)
-    if number > MOST:
+    if number > MAX_COUNT:
         raise ValueError(f"count(batch) = {number} must be less than 2**62")
     return number
 
 
-def words(count: Tensor) -> Tensor:
+def split_count(count: Tensor) -> Tensor:
     """A count as two float64, which stay exact when they are summed over ranks: of shape (2,)."""
     return torch.stack([count >> _WORD_BITS, count & _WORD]).double()
 
 
-def from_words(sums: Tensor) -> Tensor:
+def join_words(sums: Tensor) -> Tensor:
     """`words` backwards, of the sums over ranks."""
     high, low = sums.long().unbind()
-    return ((high.clamp(max=_WORD + 1) << _WORD_BITS) + low).clamp_(max=MOST)
+    return ((high.clamp(max=_WORD + 1) << _WORD_BITS) + low).clamp_(max=MAX_COUNT)

@@ -20,14 +20,14 @@ from torch_bridge.training.clock.hold import Hold
 INTERVAL = 1024
 """Updates between two moves of the window."""
 
-MOST_VALUES = 2**20
+MAX_WINDOW_VALUES = 2**20
 """A clock of samples or tokens keeps up to this many learning rates on the device: 4 MiB."""
 
 # The host also looks at the clock this many updates after a start, to notice the end of a short curve.
 _FIRST_LOOKS = (16, 32, 64, 128, 256, 512)
 
 
-class Counts(NamedTuple):
+class Counters(NamedTuple):
     """The position of a training run."""
 
     applied: int
@@ -80,55 +80,57 @@ class Clock:
         # One tensor, so that one operator advances all numbers:
         #
         #     index       0         1         2       3
-        #     _numbers  [ applied | skipped | clock | position in the window; with a unit: consumed ]
-        self._numbers = torch.zeros(4, dtype=torch.int64, device=device)
-        self.now = self._numbers[2]
+        #     _counters  [ applied | skipped | clock | position in the window; with a unit: consumed ]
+        self._counters = torch.zeros(4, dtype=torch.int64, device=device)
+        self.now = self._counters[2]
         """The step of the curve of the next update, a scalar."""
-        self._clock = self._numbers[2:3]  # torch.index_select takes no scalar
-        self._position = self._consumed = self._numbers[3:]
+        self._clock = self._counters[2:3]  # torch.index_select takes no scalar
+        self._position = self._consumed = self._counters[3:]
         self._if_skipped = torch.tensor([0, 1, 0, 0], device=device)
         self._if_held = torch.tensor([1, 0, 0, 0], device=device)
         self._if_applied = torch.tensor([1, 0, 1, 1] if unit is None else [1, 0, 0, 0], device=device)
         self._counts = torch.tensor([1, 1, 0, 0], device=device)
         self._consumption = torch.tensor([0, 0, 0, 1], device=device)
 
-        self.rates = torch.zeros(len(self.curves), dtype=torch.float32, device=device)
+        self.lrs = torch.zeros(len(self.curves), dtype=torch.float32, device=device)
         """The learning rate of each parameter group in this update: float32, of shape (groups,)."""
-        self.group_rates = self.rates.unbind()
+        self.group_lrs = self.lrs.unbind()
         """The same memory, as one scalar for each group."""
-        self._column = self.rates.view(-1, 1)  # the shape that torch.index_select writes
+        self._column = self.lrs.view(-1, 1)  # the shape that torch.index_select writes
 
         self._interval = INTERVAL
         self._last = max(curve.total_steps for curve in self.curves)
         width = 2 * self._interval + 1 if unit is None else self._last + 1
         self._table = None
-        if unit is not None and len(self.curves) * width > MOST_VALUES:
+        if unit is not None and len(self.curves) * width > MAX_WINDOW_VALUES:
             self._table, width = tensors(stack(self.curves), device), 1
-            self._device_peaks = torch.zeros_like(self.rates)
+            self._device_peaks = torch.zeros_like(self.lrs)
         self._window = torch.zeros(len(self.curves), width, device=device, dtype=torch.float32)
         self._copied = torch.cuda.Event() if device.type == "cuda" else None
-        self._next_window = self._host_buffer(self._window)
-        self._seen_numbers = self._host_buffer(self._numbers)
-        self._rows, self._seen = self._next_window.numpy(), self._seen_numbers.numpy()
+        self._host_window = self._host_buffer(self._window)
+        self._host_counters = self._host_buffer(self._counters)
+        self._rows, self._seen = self._host_window.numpy(), self._host_counters.numpy()
 
         self._hold = Hold(rules, self.curves[0], device) if rules else None
         self._multipliers = Multipliers(self.curves)
         self._last_silent = last_silent_step(self.curves)
         self._is_copying = False
-        self.set(Counts(initial_updates, 0, initial_updates, initial_updates), peaks, initial_states(rules))
+        self.write_state(
+            Counters(initial_updates, 0, initial_updates, initial_updates), peaks, initial_states(rules)
+        )
 
     def _host_buffer(self, like: Tensor) -> Tensor:
         # Page-locked, so that no copy from or to the device has to be waited for. The device is named, since
         # the user may have set another default device.
         return torch.zeros(like.shape, dtype=like.dtype, device="cpu", pin_memory=self._copied is not None)
 
-    def set(self, counts: Counts, peaks: Sequence[float], states: States = ()) -> None:
+    def write_state(self, counts: Counters, peaks: Sequence[float], states: States = ()) -> None:
         """Start from these counts, these peaks, and the states of the rules, if there are any."""
         if self._hold is not None:
-            self._hold.set(states)
+            self._hold.write_states(states)
         self._wait_for_copy()
         self._seen[:3], self._seen[3] = counts[:3], 0 if self.unit is None else counts.consumed
-        self._numbers.copy_(self._seen_numbers)
+        self._counters.copy_(self._host_counters)
         self.set_peaks(peaks)
 
     def set_peaks(self, peaks: Sequence[float]) -> None:
@@ -137,17 +139,17 @@ class Clock:
         self._write_window()
         self._updates, self._next_look, self._looks = 0, 0, _FIRST_LOOKS
 
-    def read_counts(self) -> Counts:
+    def read_counters(self) -> Counters:
         """Synchronizes with the device."""
-        applied, skipped, clock, last = cast("list[int]", self._numbers.tolist())
+        applied, skipped, clock, last = cast("list[int]", self._counters.tolist())
         self._check_end(clock)
-        return Counts(applied, skipped, clock, applied if self.unit is None else last)
+        return Counters(applied, skipped, clock, applied if self.unit is None else last)
 
-    def read_states(self) -> States:
+    def read_hold_states(self) -> States:
         """The states of the rules. Synchronizes with the device."""
         return () if self._hold is None else self._hold.read_states()
 
-    def rates_at(self, step: int) -> list[float]:
+    def lrs_at(self, step: int) -> list[float]:
         """The learning rate of each parameter group at a step of the curve, computed on the host."""
         return list(map(operator.mul, self.peaks, self._multipliers[step]))
 
@@ -173,10 +175,10 @@ class Clock:
         later = [look for look in (*self._looks, self._interval) if look > self._updates]
         self._next_look = self._updates + 1 if self._is_copying else min(later)
 
-    def fill_rates(self) -> None:
+    def fill_lrs(self) -> None:
         """Write the learning rates of this update into `rates`."""
         if self._table is not None:
-            torch.mul(multiplier(self._table, self.now), self._device_peaks, out=self.rates)
+            torch.mul(multiplier(self._table, self.now), self._device_peaks, out=self.lrs)
         else:
             position = self._position if self.unit is None else self._clock.clamp(max=self._last)
             torch.index_select(self._window, 1, position, out=self._column)
@@ -195,16 +197,16 @@ class Clock:
         """
         change = self._if_applied
         if self._hold is not None:
-            change = torch.where(self._hold.holds(self.now, loss, skip), self._if_held, change)
+            change = torch.where(self._hold.decide_hold(self.now, loss, skip), self._if_held, change)
         if self.unit is None:
             change = torch.where(skip, self._if_skipped, change)
-            counts = torch.addcmul(self._numbers, change, self._counts)  # the clock is still this update's
-            self._numbers.add_(change)
+            counts = torch.addcmul(self._counters, change, self._counts)  # the clock is still this update's
+            self._counters.add_(change)
             return counts
         change = torch.where(skip, self._if_skipped, torch.addcmul(change, self._consumption, consumed))
-        self._numbers.add_(change)
+        self._counters.add_(change)
         self._consumed.clamp_(max=MAX_CONSUMED)
-        counts = self._numbers.clone()
+        counts = self._counters.clone()
         torch.div(self._consumed, self.unit, rounding_mode="floor", out=self._clock)
         return counts
 
@@ -220,7 +222,7 @@ class Clock:
             multipliers = map_curves(self.curves, lambda curve: curve(steps))
             for row, values, peak in zip(self._rows, multipliers, self.peaks, strict=True):
                 np.multiply(values, np.float32(peak), out=row)
-            self._window.copy_(self._next_window, non_blocking=True)
+            self._window.copy_(self._host_window, non_blocking=True)
             if self.unit is None:
                 torch.sub(self._clock, low, out=self._position)
         self._start_copy()
@@ -231,9 +233,9 @@ class Clock:
 
     def _start_copy(self) -> None:
         """Start a copy of the numbers to the host, which `prepare` looks at once it has arrived."""
-        self._seen_numbers.copy_(self._numbers, non_blocking=True)
+        self._host_counters.copy_(self._counters, non_blocking=True)
         if self._copied is not None:
-            self._copied.record(torch.cuda.current_stream(self._numbers.device))
+            self._copied.record(torch.cuda.current_stream(self._counters.device))
         self._is_copying = True
 
     def _check_end(self, clock: int) -> None:

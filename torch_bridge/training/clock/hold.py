@@ -14,7 +14,7 @@ from torch_bridge.schedulers.hold_state import States, initial_states
 class Hold:
     """What the rules remember, in tensors that stay the same, and their decision, taken on the device.
 
-    `set` comes first.
+    `write_states` comes first.
 
     Args:
         rules: At least one.
@@ -36,7 +36,7 @@ class Hold:
             self._memory.append((integers, floats))
             self._states.append(type(state)(*integers.unbind(), *floats.unbind()))
 
-    def holds(self, clock: Tensor, metric: Tensor, skip: Tensor) -> Tensor:
+    def decide_hold(self, clock: Tensor, metric: Tensor, skip: Tensor) -> Tensor:
         """Whether the clock is held after an update at `clock` that had this metric: a bool scalar.
 
         Rules remember nothing of an update that was skipped, and the answer then means nothing.
@@ -53,7 +53,7 @@ class Hold:
         """What they remember. Synchronizes with the device."""
         return tuple(type(state)(*(value.item() for value in state)) for state in self._states)
 
-    def set(self, states: States) -> None:
+    def write_states(self, states: States) -> None:
         for own, state in zip(self._states, states, strict=True):
             for number, value in zip(own, state, strict=True):
                 number.fill_(value.item())

@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 
 from torch_bridge.curve_api import Curve, checks
 from torch_bridge.schedulers.param_groups import all_parameters, curves_of, groups_of
-from torch_bridge.training.optimizers.wrapped_optimizers import unwrapped, with_wrappers
+from torch_bridge.training.optimizers.wrapped_optimizers import unwrap, with_wrappers
 
 
 def check_model(model: nn.Module) -> None:
@@ -43,7 +43,7 @@ def as_sequence(optimizer: Any) -> Sequence[Any]:
     return cast("Sequence[Any]", optimizer) if isinstance(optimizer, list | tuple) else [optimizer]
 
 
-def optimizers_of(model: nn.Module, optimizer: Any) -> list[Optimizer]:
+def unwrap_optimizers(model: nn.Module, optimizer: Any) -> list[Optimizer]:
     """The torch optimizers in one optimizer, or in a sequence of several, out of their trainers' wrappers.
 
     Raises:
@@ -54,7 +54,7 @@ def optimizers_of(model: nn.Module, optimizer: Any) -> list[Optimizer]:
     given = as_sequence(optimizer)
     if not given:
         raise ValueError("optimizer is empty; it must be a torch.optim.Optimizer or several")
-    found = [unwrapped(item) for item in given]
+    found = [unwrap(item) for item in given]
     own = set(map(id, model.parameters()))
     taken: set[int] = set()
     for item in found:

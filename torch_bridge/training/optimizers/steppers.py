@@ -59,10 +59,10 @@ class DeviceStepper:
 
     def step(self, skip: SkipDecision) -> None:
         optimizer: Any = self._optimizer
-        self.steady = not self._is_sgd or _has_momentum(optimizer)
+        self.steady = not self._is_sgd or _has_all_momentum(optimizer)
         if not self.steady:
             if skip.read_clock() is not None:
-                _complete_momentum(optimizer)
+                _fill_missing_momentum(optimizer)
                 optimizer.step()
             return
         try:
@@ -87,7 +87,7 @@ class HostStepper:
         clock = skip.read_clock()
         if clock is None:
             return
-        rates = self._clock.rates_at(clock)[self._groups]
+        rates = self._clock.lrs_at(clock)[self._groups]
         for group, rate in zip(self._optimizer.param_groups, rates, strict=True):
             group["lr"] = rate
         self._optimizer.step()
@@ -155,7 +155,7 @@ class OptimizerSteppers:
                 DeviceStepper(optimizer) if is_fused else HostStepper(optimizer, self._clock, of_clock)
             )
             self._lists.append((optimizer, groups))
-            for group, lr in zip(groups, self._clock.group_rates[of_clock], strict=True):
+            for group, lr in zip(groups, self._clock.group_lrs[of_clock], strict=True):
                 params = group["params"]
                 attached = group, params, len(params), group.get("fused"), lr if is_fused else None
                 self._groups.append(_AttachedGroup(*attached))
@@ -239,7 +239,7 @@ def check_capturable(optimizer: Optimizer, groups: Sequence[dict[str, Any]]) -> 
         )
 
 
-def _complete_momentum(optimizer: Optimizer) -> None:
+def _fill_missing_momentum(optimizer: Optimizer) -> None:
     """Give zero as momentum to parameters that join a group of fused SGD later.
 
     Its kernel takes the buffers of all parameters with a gradient, or creates them all.
@@ -254,7 +254,7 @@ def _complete_momentum(optimizer: Optimizer) -> None:
                     state["momentum_buffer"] = torch.zeros_like(parameter.detach())
 
 
-def _has_momentum(optimizer: Optimizer) -> bool:
+def _has_all_momentum(optimizer: Optimizer) -> bool:
     """Every parameter with a gradient has the momentum buffer that SGD would create."""
     return not any(
         group.get("momentum")

@@ -8,7 +8,7 @@ from torch.optim import Optimizer
 _TRAINERS = ("accelerate", "lightning", "lightning_fabric", "pytorch_lightning")
 
 
-def unwrapped(optimizer: Any) -> Any:
+def unwrap(optimizer: Any) -> Any:
     """The optimizer that the wrappers of Lightning, Fabric and accelerate hold, or the optimizer itself.
 
     Only theirs: another optimizer with an attribute `optimizer` may do more with it, as Lookahead does.
@@ -31,7 +31,7 @@ def _layers(optimizer: Any) -> Iterator[Any]:
             yield from _layers(inner)
 
 
-def trainer_count(optimizers: Sequence[Any]) -> Callable[[], None] | None:
+def lightning_counter(optimizers: Sequence[Any]) -> Callable[[], None] | None:
     """A function that counts an update in Lightning's Trainer; None where no Lightning is there.
 
     Under manual optimization `trainer.global_step` counts the calls of the wrapper's `step`, skipped updates

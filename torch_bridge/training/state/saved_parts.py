@@ -13,7 +13,7 @@ from torch_bridge.distributed.plain_names import load_plain_state, plain_state
 from torch_bridge.schedulers.hold_state import dump_hold_states, load_hold_states
 from torch_bridge.schedulers.resume import check_same_past, read_curves
 from torch_bridge.schedulers.unit_clocks import consumed_at, read_saved_clock
-from torch_bridge.training.clock.clock import Clock, Counts
+from torch_bridge.training.clock.clock import Clock, Counters
 from torch_bridge.training.state import snapshot
 from torch_bridge.training.state.snapshot import TrainStepState
 from torch_bridge.training.state.state_checks import check_form, naming
@@ -36,7 +36,7 @@ class SavedParts(NamedTuple):
 
     def read_state(self) -> TrainStepState:
         """The present state, which shares its tensors with the components. Synchronizes with the device."""
-        counts = self.clock.read_counts()
+        counts = self.clock.read_counters()
         return {
             "model": plain_state(self.module),
             "optimizer": snapshot.one_or_list(snapshot.states_of(self.optimizers, self.clock, counts.clock)),
@@ -48,8 +48,8 @@ class SavedParts(NamedTuple):
             "clock": counts.clock,
             "consumed": counts.consumed,
             "unit": self.clock.unit,
-            "hold": dump_hold_states(self.clock.rules, self.clock.read_states()),
-            "loss_scale": self.normalizer.state(),
+            "hold": dump_hold_states(self.clock.rules, self.clock.read_hold_states()),
+            "loss_scale": self.normalizer.state_tensors(),
             "carry": None if self.carry is None else self.carry.buffers,
             "random": snapshot.random_states(self.device),
         }
@@ -85,13 +85,13 @@ class SavedParts(NamedTuple):
             optimizer.load_state_dict(copied)
             snapshot.restore_dtypes(optimizer, copied)
         rules = load_hold_states(state.get("hold"), self.clock.rules, strict, "TrainStep")
-        self.clock.set(self._counts_in(state, strict), self._peaks_in(state), rules)
-        self.normalizer.set(state["loss_scale"] or ())
+        self.clock.write_state(self._counts_in(state, strict), self._peaks_in(state), rules)
+        self.normalizer.write_state(state["loss_scale"] or ())
         if self.carry is not None:
             self.carry.write(state["carry"])
         snapshot.set_random_states(state["random"], self.device)
 
-    def _counts_in(self, state: Mapping[str, Any], strict: bool) -> Counts:
+    def _counts_in(self, state: Mapping[str, Any], strict: bool) -> Counters:
         """The counts to resume from. A clock of another unit, unless `strict`, resumes at the saved step."""
         applied = checks.at_least("applied", state["applied"], 0)
         skipped = checks.at_least("skipped", state["skipped"], 0)
@@ -100,7 +100,7 @@ class SavedParts(NamedTuple):
             applied = consumed = applied if unit is None else clock
         elif unit != self.clock.unit:
             consumed = consumed_at(clock, self.clock.unit)
-        return Counts(applied, skipped, clock, consumed)
+        return Counters(applied, skipped, clock, consumed)
 
     def _peaks_in(self, state: Mapping[str, Any]) -> list[float]:
         states = snapshot.as_list(state["optimizer"], self.optimizers)

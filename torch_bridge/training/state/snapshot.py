@@ -77,7 +77,7 @@ def states_of(optimizers: Sequence[Optimizer], clock: Clock, now: int) -> list[d
     states = [optimizer.state_dict() for optimizer in optimizers]
     groups = chain.from_iterable(state["param_groups"] for state in states)
     # A group that was added since has no learning rate: the next update refuses it.
-    for group, peak, lr in zip(groups, clock.peaks, clock.rates_at(now), strict=False):
+    for group, peak, lr in zip(groups, clock.peaks, clock.lrs_at(now), strict=False):
         is_tensor = isinstance(group["lr"], Tensor)
         group["lr"] = torch.tensor(lr, dtype=torch.float32, device="cpu") if is_tensor else lr
         group["initial_lr"] = peak

@@ -133,7 +133,7 @@ class Loss(NamedTuple):
     weight: Tensor | float | None
 
 
-def as_loss(value: Any) -> Loss:
+def parse_loss(value: Any) -> Loss:
     """What a loss function returned, as a `Loss`.
 
     Raises:
@@ -146,11 +146,11 @@ def as_loss(value: Any) -> Loss:
         _check_scalar("loss", value)
     if not is_pair(value):
         raise TypeError(
-            f"loss_fn returned {shown(value)}; it must return a scalar tensor or a pair (sum, weight)"
+            f"loss_fn returned {describe(value)}; it must return a scalar tensor or a pair (sum, weight)"
         )
     total, weight = value
     if not isinstance(total, Tensor):
-        raise TypeError(f"loss_fn returned the sum {shown(total)}; it must be a scalar tensor")
+        raise TypeError(f"loss_fn returned the sum {describe(total)}; it must be a scalar tensor")
     _check_scalar("sum", total)
     if isinstance(weight, Tensor):
         if weight.dim() != 0:
@@ -166,54 +166,54 @@ def as_loss(value: Any) -> Loss:
             raise ValueError(f"loss_fn returned a weight on {weight.device} beside a sum on {total.device}")
         weight = weight.item()  # in host memory: nothing waits
     if isinstance(weight, bool) or not isinstance(weight, Real):
-        raise TypeError(f"loss_fn returned the weight {shown(weight)}; {_MEANING}")
+        raise TypeError(f"loss_fn returned the weight {describe(weight)}; {_MEANING}")
     number = float(cast("float", weight))
     if not 0 <= number < float("inf"):
         raise ValueError(f"loss_fn returned the weight {weight!r}; it must be finite and not negative")
     return Loss(total, number)
 
 
-def as_loss_and_aux(value: Any) -> tuple[Loss, Any]:
+def parse_loss_and_aux(value: Any) -> tuple[Loss, Any]:
     """What a loss function with `has_aux=True` returned, the aux detached.
 
     Raises:
         TypeError: Not a pair (loss, aux), or aux holds something that is not a tensor.
-        TypeError, ValueError: As `as_loss`.
+        TypeError, ValueError: As `parse_loss`.
     """
     if not is_pair(value):
-        raise TypeError(f"loss_fn returned {shown(value)}; with has_aux=True it must return (loss, aux)")
+        raise TypeError(f"loss_fn returned {describe(value)}; with has_aux=True it must return (loss, aux)")
     loss, aux = value
     for leaf in pytree.tree_leaves(aux):
         if not isinstance(leaf, Tensor):
             raise TypeError(
-                f"loss_fn returned an aux that holds {shown(leaf)}; it must be a pytree of tensors"
+                f"loss_fn returned an aux that holds {describe(leaf)}; it must be a pytree of tensors"
             )
-    return as_loss(loss), pytree.tree_map(Tensor.detach, aux)
+    return parse_loss(loss), pytree.tree_map(Tensor.detach, aux)
 
 
-def forward(
+def call_loss_fn(
     loss_fn: Any,
     model: nn.Module,
     batch: Any,
     carry: Carry | None,
     leaves: list[Tensor],
-    read: Callable[[Any], Any] = as_loss,
+    parse: Callable[[Any], Any] = parse_loss,
 ) -> tuple[Any, list[Tensor]]:
     """Call a loss function; with a carry, give it the state of these leaves and take its new ones.
 
-    `read` makes a `Loss`, or what else the caller expects, of what was returned beside the carry.
+    `parse` makes a `Loss`, or what else the caller expects, of what was returned beside the carry.
     """
     if carry is None:
-        return read(loss_fn(model, batch)), leaves
+        return parse(loss_fn(model, batch)), leaves
     returned = loss_fn(model, batch, carry.tree(leaves))
     if not is_pair(returned):
         raise TypeError(
             f"loss_fn returned {type(returned).__name__}; with a carry it must return (loss, carry)"
         )
-    return read(returned[0]), carry.detached(returned[1])
+    return parse(returned[0]), carry.detached(returned[1])
 
 
-def check_kind(loss: Loss, is_pair: bool) -> None:
+def check_same_kind(loss: Loss, is_pair: bool) -> None:
     """Refuse a mean after pairs, and a pair after means."""
     if (loss.weight is not None) != is_pair:
         raise TypeError("loss_fn returned a mean for one batch and a pair (sum, weight) for another")
@@ -231,7 +231,7 @@ def _check_scalar(name: str, tensor: Tensor) -> None:
         )
 
 
-def shown(value: Any) -> str:
+def describe(value: Any) -> str:
     return (
         f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else checks.short_repr(value)
     )

@@ -9,9 +9,9 @@ from torch import Tensor, nn
 from torch.distributed import ReduceOp
 
 from torch_bridge.distributed.parallelism import Parallelism
-from torch_bridge.training.clock.batch_counts import from_words, words
+from torch_bridge.training.clock.batch_counts import join_words, split_count
 from torch_bridge.training.update.gradients import total_norm
-from torch_bridge.training.update.loss import Loss, check_kind
+from torch_bridge.training.update.loss import Loss, check_same_kind
 from torch_bridge.training.update.precision import LossScale
 
 
@@ -50,7 +50,7 @@ class LossNormalizer:
         self.has_agreed = False
         """The ranks have agreed on the divisor of sums."""
 
-    def begin(self, count: int = 0, consumed: Tensor | None = None) -> None:
+    def begin_update(self, count: int = 0, consumed: Tensor | None = None) -> None:
         """Begin an update of `count` micro-batches; discard what an interrupted one left.
 
         `consumed` is what the micro-batches of this rank consume, if a clock counts it; `finish` adds what
@@ -62,7 +62,7 @@ class LossNormalizer:
         self._total: Any = None
         self._weight: Any = 0.0
 
-    def add(self, loss: Loss) -> None:
+    def backward(self, loss: Loss) -> None:
         """Run a micro-batch's backward pass.
 
         Raises:
@@ -80,7 +80,7 @@ class LossNormalizer:
             if self._can_overflow and not (self.has_agreed or self._is_alone):
                 self._agree(weight)
         else:
-            check_kind(loss, self._is_pair)
+            check_same_kind(loss, self._is_pair)
         if weight is None:
             part = total if self._count == 1 else total / self._count
         elif self._is_alone:
@@ -103,7 +103,7 @@ class LossNormalizer:
             part = part.float()
         self._total = part if self._total is None else self._total + part
 
-    def finish(self, gradients: list[Tensor], norm_dtype: torch.dtype | None) -> tuple[Tensor, Tensor]:
+    def finish_update(self, gradients: list[Tensor], norm_dtype: torch.dtype | None) -> tuple[Tensor, Tensor]:
         """Normalize the gradients in place.
 
         Returns:
@@ -132,11 +132,11 @@ class LossNormalizer:
         numbers = [total, self._weight, squares, float(bool(self._is_pair))]
         sums = torch.stack([self._as_tensor(number).double() for number in numbers])
         if self._consumed is not None:
-            sums = torch.cat([sums, words(self._consumed)])
+            sums = torch.cat([sums, split_count(self._consumed)])
         self._parallelism.all_reduce(sums)
         total_of_all, weight, squares, pairs = sums[:4]
         if self._consumed is not None:
-            self._consumed.copy_(from_words(sums[4:]))
+            self._consumed.copy_(join_words(sums[4:]))
         # If some ranks have means and others pairs there is no loss: all skip.
         total_of_all = torch.where(pairs % self._size == 0, total_of_all, math.nan)
         norm_of_all, share = squares.sqrt(), 1 / self._size
@@ -164,15 +164,15 @@ class LossNormalizer:
             return number
         return torch.full((), number, dtype=torch.float64, device=self._device)
 
-    def state(self) -> list[Tensor] | None:
+    def state_tensors(self) -> list[Tensor] | None:
         """The loss scale and what it counts, if there is one; the divisor, if the ranks agreed on one."""
-        scale = [] if self._scale is None else self._scale.state()
+        scale = [] if self._scale is None else self._scale.tensors()
         return scale + [self._divisor] * self.has_agreed or None
 
-    def set(self, state: Sequence[Tensor]) -> None:
+    def write_state(self, state: Sequence[Tensor]) -> None:
         scale, divisor = (state[:2], state[2:]) if self._scale is not None else ((), state)
         if self._scale is not None:
-            self._scale.set(scale)
+            self._scale.write_state(scale)
         self.has_agreed = len(divisor) > 0
         for saved in divisor:
             self._divisor.copy_(saved)

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch_bridge.curve_api import warn
 
 
-def add_hint(error: Exception, micro_batches: Sequence[Any]) -> None:
+def add_micro_batch_hint(error: Exception, micro_batches: Sequence[Any]) -> None:
     """Add a note to an error that `loss_fn` may have raised because it got one part of a batch alone."""
     # Running out of memory is a RuntimeError too.
     is_of_parts = isinstance(error, TypeError | ValueError | IndexError | RuntimeError)
@@ -17,7 +17,7 @@ def add_hint(error: Exception, micro_batches: Sequence[Any]) -> None:
         error.add_note(_meaning(len(micro_batches)))
 
 
-def warn_if_unlike(micro_batches: Sequence[Any]) -> None:
+def warn_if_parts_of_batch(micro_batches: Sequence[Any]) -> None:
     """Warn of bare tensors that are probably the parts of one batch, and not micro-batches.
 
     Micro-batches of tokens may differ in length.

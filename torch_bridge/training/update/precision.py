@@ -69,10 +69,10 @@ class LossScale:
         self.good_updates.add_(finite.int() - 1)
         torch._amp_update_scale_(self.factor, self.good_updates, found_inf * finite, 2.0, 0.5, 2000)
 
-    def state(self) -> list[Tensor]:
+    def tensors(self) -> list[Tensor]:
         """The scale, and the good updates since it changed."""
         return [self.factor, self.good_updates]
 
-    def set(self, state: Sequence[Tensor]) -> None:
-        for own, value in zip(self.state(), state, strict=True):
+    def write_state(self, state: Sequence[Tensor]) -> None:
+        for own, value in zip(self.tensors(), state, strict=True):
             own.copy_(value)

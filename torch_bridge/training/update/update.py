@@ -13,7 +13,7 @@ from torch_bridge.training.clock.clock import Clock
 from torch_bridge.training.optimizers.steppers import OptimizerSteppers, SkipDecision
 from torch_bridge.training.update.carry import Carry
 from torch_bridge.training.update.gradients import clip, gradients_of, norm_dtype
-from torch_bridge.training.update.loss import Loss, as_loss, as_loss_and_aux, forward
+from torch_bridge.training.update.loss import Loss, call_loss_fn, parse_loss, parse_loss_and_aux
 from torch_bridge.training.update.loss_normalizer import LossNormalizer
 from torch_bridge.training.update.precision import Precision
 
@@ -58,7 +58,7 @@ class Update:
         self._precision, self._carry, self._clock = precision, carry, clock
         self._batch_counts, self._normalizer, self._steppers = batch_counts, normalizer, steppers
         self._max_norm, self._has_aux = max_norm, has_aux
-        self._read_loss = self._read_loss_and_aux if has_aux else as_loss
+        self._parse_loss = self._parse_loss_and_aux if has_aux else parse_loss
         self._aux: list[Any] = []
         self._is_plain = carry is None and precision.name == "fp32"
         self._norm_dtype = norm_dtype(parameters)
@@ -80,18 +80,18 @@ class Update:
             parameter.grad = None
         try:
             consumed = None if self._batch_counts is None else self._batch_counts(micro_batches)
-            self._normalizer.begin(len(micro_batches), consumed)
+            self._normalizer.begin_update(len(micro_batches), consumed)
             carry = self._forward_and_backward(micro_batches)
             gradients = gradients_of(self._optimized)
             if not gradients:
                 raise ValueError("the loss has no gradient with respect to any parameter of the optimizer")
-            loss, norm = self._normalizer.finish(gradients, self._norm_dtype)
+            loss, norm = self._normalizer.finish_update(gradients, self._norm_dtype)
             if self._max_norm is not None:
                 clip(gradients, norm, self._max_norm)
             skip = SkipDecision(loss, norm, self._clock.now)
             # Before the optimizer moves a parameter that a leaf may be a view of.
             kept = [] if self._carry is None else self._carry.select_if_skipped(carry, skip.on_device)
-            self._clock.fill_rates()
+            self._clock.fill_lrs()
             self._steppers.step(skip)
             counts = self._clock.count_update(skip.on_device, loss, consumed)
             if self._precision.scale is not None:
@@ -100,14 +100,14 @@ class Update:
                 self._carry.write(kept)
             self._steppers.is_partial = False
         except BaseException:
-            self._normalizer.begin()
+            self._normalizer.begin_update()
             self._normalizer.has_agreed = had_agreed  # what only this update agreed on goes with it
             self._aux.clear()
             raise
         finally:
             for parameter in self._all_parameters:
                 parameter.grad = None
-        outputs = loss, norm, self._clock.rates.clone(), counts
+        outputs = loss, norm, self._clock.lrs.clone(), counts
         if not self._has_aux:
             return outputs
         leaves, structure = pytree.tree_flatten(tuple(self._aux))
@@ -133,15 +133,15 @@ class Update:
         """One micro-batch forward and backward; the carry after it."""
         if self._is_plain:
             torch.clear_autocast_cache()  # as Precision.run
-            loss = self._read_loss(self._loss_fn(self._model, batch))
+            loss = self._parse_loss(self._loss_fn(self._model, batch))
         else:
             loss, carry = self._precision.run(
-                forward, self._loss_fn, self._model, batch, self._carry, carry, self._read_loss
+                call_loss_fn, self._loss_fn, self._model, batch, self._carry, carry, self._parse_loss
             )
-        self._normalizer.add(loss)
+        self._normalizer.backward(loss)
         return carry
 
-    def _read_loss_and_aux(self, value: Any) -> Loss:
-        loss, aux = as_loss_and_aux(value)
+    def _parse_loss_and_aux(self, value: Any) -> Loss:
+        loss, aux = parse_loss_and_aux(value)
         self._aux.append(aux)
         return loss
