@@ -1,4 +1,4 @@
-"""What every curve is and can do."""
+"""`Curve`, the base class of every kind of curve."""
 
 import operator
 from abc import ABC, abstractmethod
@@ -22,16 +22,16 @@ from plateau_jax.validation.checks import MAX_STEP
 class Curve(ABC):
     """A learning-rate curve. Called with a step, it is a multiplier in [0, 1].
 
-        rate(step) = peak · curve(step)
+        lr(step) = peak · curve(step)
 
-    Write a curve as a `PlateauCurve` or a `StagedCurve`; `cooldown` and `then` make a new curve from it.
+    Build a curve as a `PlateauCurve` or a `StagedCurve`; `cooldown` and `then` derive new curves from it.
     Curves are frozen. Curves of one class with the same arguments are equal and have the same hash. The
-    `repr` of a curve is the Python expression that makes it.
+    `repr` of a curve is a Python expression that builds it.
 
     Every value is a float32 with the same bits in NumPy, JAX and PyTorch. It differs from the exact curve by
-    at most half a unit in the last place plus 2⁻⁵⁸. At the first step of a segment, and all along a segment
-    that holds its level, it is the float32 nearest to the exact level. Within a falling segment no value is
-    higher than an earlier one; within a rising segment none is lower.
+    at most half a unit in the last place plus 2⁻⁵⁸. At the first step of a segment, and throughout a segment
+    that holds its level, it is the float32 nearest to the exact level. Values never rise within a falling
+    segment and never fall within a rising one.
 
     >>> from plateau_jax import Curve, PlateauCurve
     >>> curve: Curve = PlateauCurve(1000, warmup_steps=100)
@@ -42,47 +42,47 @@ class Curve(ABC):
     """
 
     total_steps: int
-    """Steps of the whole curve. From this step on the last level is held; before step 0, the first."""
+    """Number of steps. From this step on the curve keeps its last level; before step 0, its first value."""
 
     rows: tuple[ExactSegment, ...]
-    """The segments in exact numbers; the last one is the end."""
+    """The segments in exact numbers; the last is the end."""
 
     depth: int
-    """How deep cooldowns and continuations are nested in this curve."""
+    """Nesting depth of cooldowns and continuations."""
 
     @abstractmethod
     def __post_init__(self) -> None:
-        """Check the arguments, and `_freeze` them with the rows that they describe."""
+        """Check the arguments, then call `_freeze` with them and with the rows that they describe."""
 
     def _freeze(self, rows: Iterable[ExactSegment], *, depth: int = 0, **arguments: Any) -> None:
-        """Set what a curve consists of, once its arguments are valid."""
+        """Set the attributes of a curve whose arguments have been checked."""
         rows = tuple(rows)
         values = {**arguments, "rows": rows, "depth": depth, "total_steps": rows[-1].begin}
-        object.__setattr__(self, "__dict__", _Attributes(vars(self)))
-        for name, value in values.items():  # a derived class may have slots for them
+        object.__setattr__(self, "__dict__", _ProtectedDict(vars(self)))
+        # One by one rather than into `__dict__`, since a derived class may have slots for them.
+        for name, value in values.items():
             object.__setattr__(self, name, value)
-        # The tables are made here and not in the first call, so that a compiler that traces a call, such as
-        # torch's, finds them finished.
+        # Compute the tables now: torch.compile would otherwise trace their construction in the first call.
         _ = self._decoded_rows
 
     @cached_property
     def segments(self) -> Segments:
-        """The curve as a table of read-only int32 arrays, a row a segment."""
+        """The curve as a table of read-only int32 arrays with one row per segment."""
         return segments.encode_table(self.rows)
 
     @cached_property
     def _decoded(self) -> DecodedSegments:
-        """The table's columns with their words joined."""
+        """The table with the words of each column joined into 64-bit integers."""
         return segments.decode_table(NUMPY, self.segments)
 
     @cached_property
     def flat_starts(self) -> tuple[int, ...]:
-        """The first step of each flat part: a maximal run of steps below `total_steps` held at one level."""
+        """The first step of each flat part: a maximal run of steps below `total_steps` at one exact level."""
         return tuple(exact_segments.flat_starts(self.rows))
 
     @cached_property
     def _decoded_rows(self) -> tuple[list[int], list[DecodedSegments]]:
-        """The first step of each row, and each row, as Python numbers."""
+        """The first step of each row, and the rows themselves, as Python integers."""
         return segments.python_rows(self._decoded)
 
     @overload
@@ -90,21 +90,21 @@ class Curve(ABC):
     @overload
     def __call__(self, step: NDArray[Any] | Sequence[Any]) -> NDArray[np.float32]: ...
     def __call__(self, step: Any) -> Any:
-        """The multiplier at each step.
+        """Return the multiplier at each step.
 
         Args:
             step: An integer of any size, or an array of integers of any shape and dtype.
 
         Returns:
             Values in [0, 1] of dtype float32: a Python float for a single integer, Python's or NumPy's; a
-            NumPy scalar for an array of no dimensions; else an array of the same shape.
+            NumPy scalar for an array without dimensions; else an array of the same shape.
 
         Raises:
-            TypeError: A step is not an integer (a bool, a float such as 3.0, a str), or is an array of JAX:
-                in JAX `optax_schedule` and `multiplier` evaluate the curve.
+            TypeError: A step is not an integer (a bool, a float such as 3.0, a str), or is a JAX array: in
+                JAX, evaluate the curve with `optax_schedule` or `multiplier`.
         """
         if type(step) is int:
-            # torch's compiler may trace an int as a symbol for any number; its index is this very number.
+            # torch.compile may trace an int as a symbol; `index` turns it into the number itself.
             return fixed_point.evaluate_one(*self._decoded_rows, min(max(operator.index(step), 0), MAX_STEP))
         steps = checks.steps(step)
         if isinstance(step, int | np.integer):
@@ -112,11 +112,11 @@ class Curve(ABC):
         return fixed_point.evaluate_many(self._decoded, steps)[()]
 
     def cooldown(self, at: int, steps: int, *, to: float = 0.0, shape: str = "1-sqrt") -> "Curve":
-        """This curve before step `at`; from there on it goes to the level `to` within `steps` steps.
+        """Return a curve that leaves this one at step `at` and reaches the level `to` `steps` steps later.
 
-        Use it to end a long run early, or to branch finished models off a run that goes on. Before step `at`
-        both curves have the same bits. So save a checkpoint at or before step `at`, and load it under the new
-        curve (`same_until` is the check).
+        Use it to end a long run early, or to branch finished models off a run that continues. Before step
+        `at` both curves have the same bits, so a checkpoint that was saved at or before step `at` can be
+        loaded under the new curve (check it with `same_until`).
 
         With the exact level a at step `at`, b = `to` and x = (step - at)/steps, the cooldown's level is
 
@@ -128,10 +128,10 @@ class Curve(ABC):
             "(1-x)^P"        b + (a - b)·(1-x)^P
             "t^-P"           t^(-P), t = a^(-1/P)·(1-x) + b^(-1/P)·x
 
-        Write a decimal for P, as in `"1-x^2"`; `StagedCurve` says which.
+        Write P as a decimal, as in `"1-x^2"`; `StagedCurve` gives its range.
 
-        Sources: cooldowns from a constant rate, and 1-sqrt, Hägele et al. 2024 (arXiv:2405.18392); linear
-        to 0, Defazio et al. 2023 (arXiv:2310.07831).
+        Sources: cooldowns from a constant learning rate, and 1-sqrt, Hägele et al. 2024 (arXiv:2405.18392);
+        linear to 0, Defazio et al. 2023 (arXiv:2310.07831).
 
         Args:
             at: First step of the cooldown, at least 0; it may lie past `total_steps`.
@@ -144,7 +144,7 @@ class Curve(ABC):
 
         Raises:
             TypeError: `at` or `steps` is not an integer, `to` not a number.
-            ValueError: A value out of its range; an unknown shape; an exponential or `"t^-P"` cooldown to 0;
+            ValueError: A value is out of range; an unknown shape; an exponential or `"t^-P"` cooldown to 0;
                 a `"t^-P"` cooldown between levels too far apart; cooldowns and continuations nested more
                 than 64 deep.
 
@@ -157,7 +157,7 @@ class Curve(ABC):
         return serialization.curve_class("cooldown")(self, at, steps, to=to, shape=shape)
 
     def then(self, other: "Curve", *, scale: float = 1.0) -> "Curve":
-        """A curve that follows this one to its end, and then `other` from its step 0, times `scale`.
+        """Return a curve that follows this one to its end, then `other` from its step 0, times `scale`.
 
             curve(step)                          for step < total_steps
             scale · other(step - total_steps)    after that
@@ -167,7 +167,7 @@ class Curve(ABC):
 
         Args:
             other: The curve that follows.
-            scale: What the levels of `other` are multiplied by, above 0 and at most 1.
+            scale: Factor for the levels of `other`, above 0 and at most 1.
 
         Returns:
             A curve of `self.total_steps + other.total_steps` steps.
@@ -186,34 +186,34 @@ class Curve(ABC):
         return serialization.curve_class("then")(self, other, scale=scale)
 
     def merge_weights(self, steps: Sequence[int] | NDArray[np.integer[Any]]) -> NDArray[np.float64]:
-        """The weights of checkpoints of a constant rate whose mean takes the place of a cooldown.
+        """Return the averaging weights that turn checkpoints of a constant learning rate into a cooldown.
 
-        You train on at the level of step `steps[0]`, and take checkpoints θ₀, …, θ_k after `steps` updates.
-        The mean Σ c_j θ_j is where this curve would have led:
+        Keep training at the level of step `steps[0]`, and save checkpoints θ₀, …, θ_k after `steps` updates.
+        Their weighted mean Σ c_j θ_j is then where this curve would have led:
 
             w_j = mean of curve(steps[j-1]), …, curve(steps[j] - 1), over curve(steps[0])
             c₀ = 1 - w₁,    c_j = w_j - w_{j+1},    c_k = w_k
 
-        With plain SGD, the same gradients and a checkpoint after every update this is exact. With fewer
+        With plain SGD, the same gradients and a checkpoint after every update, the mean is exact. With fewer
         checkpoints or another optimizer it is close to a cooldown. Whether its loss is as low depends on the
-        training: compare both once. `torch_bridge.Checkpoints.merge` takes the mean of saved models.
+        problem: compare both once. `torch_bridge.Checkpoints.merge` takes the mean of saved models.
 
         The time grows with the number of steps at which the curve moves: 0.1 s for a million.
 
         Source: WSM, Tian et al. 2025 (arXiv:2507.17634).
 
         Args:
-            steps: The number of updates before each checkpoint: rising integers, at least two. From the first
-                to the last of them the curve must not rise.
+            steps: The number of updates before each checkpoint: increasing integers, at least two. The curve
+                must not rise from the first to the last of them.
 
         Returns:
-            An array of dtype float64 and of shape (k + 1,): a weight for each checkpoint. No weight is
+            An array of dtype float64 and shape (k + 1,) with one weight per checkpoint. No weight is
             negative, and they add up to exactly 1.
 
         Raises:
             TypeError: `steps` is not a sequence of integers.
-            ValueError: There are fewer than two steps; one is negative, above 2³¹ - 1, or not above the one
-                before; the curve is 0 at `steps[0]`, or rises between `steps[0]` and `steps[-1]`.
+            ValueError: There are fewer than two steps; one is negative, above 2³¹ - 1, or not above its
+                predecessor; the curve is 0 at `steps[0]`, or rises between `steps[0]` and `steps[-1]`.
 
         >>> from plateau_jax import StagedCurve
         >>> stable = StagedCurve([(100, 1.0), (900,)])
@@ -223,18 +223,18 @@ class Curve(ABC):
         return averaging_weights.weights(self.rows, self, steps)
 
     def same_until(self, other: "Curve", step: int) -> bool:
-        """Whether both curves give the same float32 at every step below `step`.
+        """Return True if both curves give the same float32 at every step below `step`.
 
-        If they do, a run that was saved under one of them, up to `step`, can go on under the other.
+        Then a run that was saved under one of them, at or before `step`, can resume under the other.
 
-        The segments are compared in exact numbers, so True is a proof. Levels that differ exactly count as
-        different, even where both round to one float32. Segments that hold one level are the same,
-        however they were described. Segments that move are the same if they have the same first step, length,
-        shape and levels. For step 0 the answer is True.
+        Segments are compared in exact numbers, so True is a proof. Two exact levels count as different even
+        if they round to the same float32. Segments that hold the same level are equal, however they were
+        described. Segments that move are equal if they have the same first step, length, shape and levels.
+        For step 0 the answer is True.
 
         Args:
             other: The curve to compare with.
-            step: The first step that is not compared, at least 0.
+            step: The first step that is not compared; at least 0.
 
         Raises:
             TypeError: `other` is not a curve, `step` not an integer.
@@ -251,7 +251,7 @@ class Curve(ABC):
         return difference is None or step <= difference
 
     def first_difference(self, other: "Curve") -> int | None:
-        """The largest step for which `same_until` is True; None if it is True for every step.
+        """Return the largest step for which `same_until` is True; None if it is True for every step.
 
         Args:
             other: The curve to compare with.
@@ -266,7 +266,7 @@ class Curve(ABC):
         """
         other = check_curve("other", other)
         for step, after in exact_segments.differences(self.rows, other.rows):
-            # Different segments may share a level: a cooldown begins at one of the segment that it leaves.
+            # Different segments may agree at their first step: a cooldown starts on the curve that it leaves.
             if self._level_at(step) != other._level_at(step) or self(step) != other(step):
                 return step
             if after != step + 1:
@@ -277,7 +277,9 @@ class Curve(ABC):
         return exact_segments.segment_at(self.rows, step).at(step)
 
     def describe(self) -> str:
-        """A readable table of the segments that are not empty: steps, kind, and level at both ends.
+        """Return a table of the segments as text: steps, kind, and level at both ends.
+
+        Empty segments are left out.
 
         >>> from plateau_jax import PlateauCurve
         >>> print(PlateauCurve(1000, warmup_steps=100, plateaus=[(50, 20)]).describe())
@@ -291,14 +293,14 @@ class Curve(ABC):
         return exact_segments.as_text(self.rows)
 
     def plot(self, *, peak_value: float = 1.0, ax: Any = None) -> Any:
-        """Draw the learning rates, peak_value · curve(step), against the step. Needs matplotlib.
+        """Plot the learning rate, peak_value · curve(step), against the step. Needs matplotlib.
 
-        Warmup and plateaus are shaded. `plateau_jax.plot` draws several curves into one picture. In a script
+        Warmup and plateaus are shaded. `plateau_jax.plot` draws several curves into one plot. In a script,
         `matplotlib.pyplot.show()` opens the window.
 
         Args:
-            peak_value: The peak learning rate that the curve is multiplied by.
-            ax: The matplotlib Axes to draw into; the current ones by default. Limits that were set stay.
+            peak_value: The peak learning rate, by which the curve is multiplied.
+            ax: The matplotlib Axes to draw into; the current ones by default. Limits that you set are kept.
 
         Returns:
             The Axes.
@@ -306,7 +308,7 @@ class Curve(ABC):
         Raises:
             ModuleNotFoundError: matplotlib is not installed, and no Axes were given.
             TypeError: `peak_value` is not a number.
-            ValueError: A `peak_value` that is negative, not finite, or positive and below 2⁻¹²⁶.
+            ValueError: `peak_value` is negative, not finite, or positive and below 2⁻¹²⁶.
 
         >>> from plateau_jax import PlateauCurve
         >>> ax = PlateauCurve(1000, warmup_steps=100).plot(peak_value=3e-4)
@@ -316,43 +318,42 @@ class Curve(ABC):
         return axes.draw([self._to_draw()], peak_value, ax)
 
     def _to_draw(self) -> sampling.CurveToDraw:
-        """What a picture needs of this curve."""
-        # The other phrases of a cooldown, or of a continuation, say where it ends.
+        # Cooldowns and continuations name their last step in a phrase already.
         length = [] if self.depth else [f"{self.total_steps} steps"]
         return sampling.CurveToDraw(self.rows, self, [*length, *self._legend_phrases()])
 
     def _legend_phrases(self) -> list[str]:
-        """What the legend of a picture says of this curve, in parts, without its number of steps."""
+        """Describe this curve for a plot's legend, in parts, without its number of steps."""
         return [type(self).__name__]
 
     def _repr_html_(self) -> str:
-        """The curve as notebooks show it: a picture, and the table of `describe`. Needs no matplotlib."""
+        """Return HTML for notebooks: a plot and the table of `describe`. Does not need matplotlib."""
         return notebook.html(self.rows, self, type(self).__name__, repr(self))
 
     def to_dict(self) -> Mapping[str, Any]:
-        """The kind and all arguments, as plain JSON values: numbers, strings, lists and dictionaries.
+        """Return the kind and all arguments as plain JSON values: numbers, strings, lists and dictionaries.
 
-        Fields that a derived dataclass adds stand in a mapping of their own, `"derived"`, as they are.
+        Fields that a derived dataclass adds are in a separate mapping, `"derived"`, unconverted.
         """
         return serialization.curve_to_dict(self)
 
     @classmethod
     def from_dict(cls, arguments: Mapping[str, Any]) -> Self:
-        """The curve that `to_dict` wrote.
+        """Build the curve that `to_dict` described.
 
-        `Curve.from_dict` reads what any curve wrote. `PlateauCurve.from_dict` reads a `PlateauCurve` only,
-        and `StagedCurve.from_dict` a `StagedCurve` only. A class that you derive from one of them reads the
+        `Curve.from_dict` accepts every kind of curve, `PlateauCurve.from_dict` only a `PlateauCurve`, and
+        `StagedCurve.from_dict` only a `StagedCurve`. A class that you derive from one of them accepts the
         same, and returns an object of your class.
 
         Args:
-            arguments: What `to_dict` returned, also after a way through JSON. An argument that is left out
-                has its default.
+            arguments: The result of `to_dict`, possibly after a round trip through JSON. An argument that is
+                left out has its default.
 
         Raises:
             TypeError: `arguments` is not a mapping.
             ValueError: The kind is unknown, or is not the kind of this class. A key is unknown. A key without
                 a default is missing, such as `total_steps`, or a field that a derived class adds. Cooldowns
-                and continuations are nested more than 64 deep. What the constructor refuses.
+                and continuations are nested more than 64 deep. The constructor refuses the arguments.
 
         >>> from plateau_jax import Curve, PlateauCurve
         >>> curve = PlateauCurve(1000).cooldown(500, 100)
@@ -362,19 +363,18 @@ class Curve(ABC):
         return serialization.curve_from_dict(cls, arguments)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Rows and tables are left out of pickles and copies: they follow from the arguments.
-        values = {name: value for name, value in vars(self).items() if name not in _FOLLOWING}
+        # Pickles and copies hold the arguments alone: rows and tables are computed from them again.
+        values = {name: value for name, value in vars(self).items() if name not in _COMPUTED}
         arguments = {name: getattr(self, name) for name in serialization.field_names(type(self))}
         return partial(serialization.rebuild_curve, type(self), values | arguments), ()
 
 
-class _Attributes(dict[str, Any]):
-    """The `__dict__` of a curve, out of reach of torch's LambdaLR.
+class _ProtectedDict(dict[str, Any]):
+    """The `__dict__` of a curve, protected from torch's LambdaLR."""
 
-    `LambdaLR(optimizer, curve)` saves `curve.__dict__.copy()`, and loads what it saved by
-    `curve.__dict__.update`. So tables would go into checkpoints, and a saved curve would be written over a
-    frozen one. Here `copy` returns nothing and `update` changes nothing.
-    """
+    # `LambdaLR(optimizer, curve)` puts `curve.__dict__.copy()` into its state, and restores a state with
+    # `curve.__dict__.update`. With a plain dict, tables would end up in checkpoints, and loading one would
+    # silently replace this frozen curve by the saved one.
 
     def copy(self) -> dict[str, Any]:
         return {}
@@ -383,12 +383,12 @@ class _Attributes(dict[str, Any]):
         pass
 
 
-_FOLLOWING = {"rows", "depth", "total_steps", "segments", "flat_starts", "_decoded", "_decoded_rows"}
-"""The attributes that `_freeze` sets beside the arguments, and that are computed from them."""
+_COMPUTED = {"rows", "depth", "total_steps", "segments", "flat_starts", "_decoded", "_decoded_rows"}
+"""The attributes that are computed from the arguments."""
 
 
 def check_curve(name: str, value: Any) -> Curve:
-    """The value, which must be a curve."""
+    """Return the value if it is a curve, else raise a TypeError."""
     if not isinstance(value, Curve):
         raise TypeError(f"{name} = {checks.short_repr(value)} must be a Curve")
     return value

@@ -1,4 +1,4 @@
-"""Curves that are made of other curves: cooldowns and continuations."""
+"""Curves that are derived from other curves: cooldowns and continuations."""
 
 from dataclasses import KW_ONLY, dataclass
 
@@ -14,7 +14,7 @@ from plateau_jax.validation.checks import MAX_STEP
 @register_kind("cooldown", curves=["curve"])
 @dataclass(frozen=True, repr=False)
 class Cooldown(Curve):
-    """What `Curve.cooldown` returns."""
+    """The result of `Curve.cooldown`."""
 
     curve: Curve
     at: int
@@ -66,7 +66,7 @@ class Cooldown(Curve):
 @register_kind("then", curves=["curve", "other"])
 @dataclass(frozen=True, repr=False)
 class Then(Curve):
-    """What `Curve.then` returns."""
+    """The result of `Curve.then`."""
 
     curve: Curve
     other: Curve

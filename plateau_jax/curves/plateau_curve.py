@@ -1,4 +1,4 @@
-"""A curve of a warmup, a decay and plateaus."""
+"""`PlateauCurve`: a warmup, and a decay with plateaus."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -21,20 +21,20 @@ WarmupShape = Literal["linear", "cosine"]
 
 
 class CurveArguments(TypedDict):
-    """The arguments of a `PlateauCurve`, as plain JSON values: what `PlateauCurve.to_dict` returns.
+    """The arguments of a `PlateauCurve` as plain JSON values, as `PlateauCurve.to_dict` returns them.
 
     >>> PlateauCurve(1000, plateaus=[(50, 20)]).to_dict()["plateaus"]
     [[50, 20]]
     """
 
     total_steps: int
-    """Steps of the whole curve."""
+    """Number of steps of the whole curve."""
     warmup_steps: int
-    """Steps of the warmup; 0 for none."""
+    """Number of steps of the warmup; 0 for none."""
     plateaus: list[list[float]]
-    """Each [start, duration] in percent of the steps after the warmup."""
+    """Pairs [start, duration] in percent of the steps after the warmup."""
     absolute_plateaus: list[list[int]]
-    """Each [first step, number of steps]."""
+    """Pairs [first step, number of steps]."""
     min_lr_ratio: float
     """The value at the end."""
     init_lr_ratio: float
@@ -51,18 +51,18 @@ class PlateauCurve(Curve):
     """A learning-rate curve: warmup, cosine decay, plateaus. Called with a step, it is a multiplier.
 
     The multiplier rises to 1 during the warmup, then falls to `min_lr_ratio` at `total_steps`. On a plateau
-    it stays at the level that it has reached; the decay goes on after the plateau. The learning rate is the
+    it stays at the level that it has reached; after the plateau the decay continues. The learning rate is the
     peak times the multiplier.
 
-    With W = `warmup_steps`, N = `total_steps` - W, r = `min_lr_ratio` and i = `init_lr_ratio`, a warmup, for
-    step < W, is one of
+    With W = `warmup_steps`, N = `total_steps` - W, r = `min_lr_ratio` and i = `init_lr_ratio`, the warmup
+    (step < W) is one of
 
         linear    i + (1 - i)·step/W
         cosine    i + (1 - i)·(1 - cos(π·step/W))/2
 
     A plateau (p, d) starts s = floor(N·p/100) steps after the warmup and lasts l = floor(N·d/100) steps. Its
-    level is the one that a single cosine over all decaying steps has reached there; steps on earlier plateaus
-    don't count. With E = N - Σ l decaying steps, the level of the n-th plateau is
+    level is the one that a single cosine over all decaying steps has reached there, not counting the steps of
+    earlier plateaus. With E = N - Σ l decaying steps, the level of the n-th plateau is
 
         r + (1 - r)·(1 + cos(π·(sₙ - l₁ - … - lₙ₋₁)/E))/2
 
@@ -72,43 +72,43 @@ class PlateauCurve(Curve):
 
     From `total_steps` on the value is r; before step 0 it is the value at step 0. With `decay_shape="linear"`
     the last two equations have 1 - x in place of (1 + cos πx)/2; with `decay_shape="1-sqrt"` they have
-    1 - √x, with `"1-x^P"` 1 - x^P, and with `"(1-x)^P"` (1 - x)^P. Write a decimal from 0.05 to 20 for P, as
-    in `"1-x^2"`. P counts by its value: `"1-x^0.50"` is `"1-x^0.5"`, which is `"1-sqrt"`; `"1-x^1"` and
-    `"(1-x)^1"` are `"linear"`. Without warmup `init_lr_ratio` has no effect. For warmup-stable-decay put the
-    plateau at 0 %: `PlateauCurve(total, warmup_steps=w, plateaus=[(0, 80)])`.
+    1 - √x, with `"1-x^P"` 1 - x^P, and with `"(1-x)^P"` (1 - x)^P. Write P as a decimal from 0.05 to 20, as
+    in `"1-x^2"`. Spellings of the same number are equivalent: `"1-x^0.50"` is `"1-x^0.5"`, which is
+    `"1-sqrt"`; `"1-x^1"` and `"(1-x)^1"` are `"linear"`. Without warmup, `init_lr_ratio` has no effect. For
+    warmup-stable-decay put the plateau at 0 %: `PlateauCurve(total, warmup_steps=w, plateaus=[(0, 80)])`.
 
-    Sources: linear warmup, Goyal et al. 2017 (arXiv:1706.02677); half a cosine for the decay, SGDR,
+    Sources: linear warmup, Goyal et al. 2017 (arXiv:1706.02677); half-cosine decay, SGDR,
     Loshchilov & Hutter 2017 (arXiv:1608.03983); linear decay to 0, Defazio et al. 2023
     (arXiv:2310.07831) and, for language models, Bergsma et al. 2025 (arXiv:2502.15938);
     warmup-stable-decay, MiniCPM, Hu et al. 2024 (arXiv:2404.06395); 1-sqrt, Hägele et al. 2024
     (arXiv:2405.18392).
 
-    Every percentage and ratio is read as the decimal that you write: 32.3 % of 1000 is 323, and not 322 as
-    in floating point.
+    Every percentage and ratio is read as the decimal that you write: 32.3 % of 1000 is 323, not 322 as in
+    floating point.
 
     Args:
         total_steps: Number of steps of the whole curve, warmup included; 1 to 2³¹ - 1.
         warmup_steps: Steps from `init_lr_ratio` to 1, below `total_steps`. Step `warmup_steps` is the peak.
-            The first update uses step 0: by default its rate is 0, and it changes no weight. For a
-            warmup by (step + 1)/W write `PlateauCurve(total, warmup_steps=W - 1, init_lr_ratio=1 / W)`.
+            The first update uses step 0: by default its learning rate is 0, and it changes no weight. For a
+            warmup of (step + 1)/W write `PlateauCurve(total, warmup_steps=W - 1, init_lr_ratio=1 / W)`.
         plateaus: Pairs (start, duration) in percent, 0 to 100, of the steps after the warmup.
-        absolute_plateaus: Pairs (first step, number of steps), counted from step 0 of the curve. May be given
-            beside `plateaus`.
+        absolute_plateaus: Pairs (first step, number of steps), counted from step 0 of the curve. Can be
+            combined with `plateaus`.
         min_lr_ratio: The value at the end, 0 to 1.
         init_lr_ratio: The value at step 0 if there is a warmup, 0 to 1.
         warmup_shape: `"linear"` or `"cosine"`.
         decay_shape: `"cosine"`, `"linear"`, `"1-sqrt"`, `"1-x^P"` or `"(1-x)^P"`.
 
     Raises:
-        TypeError: A number of steps that is not an integer, a ratio or percentage that is not a
-            number, a plateau that is not a pair.
-        ValueError: A value out of its range; plateaus that overlap, run past the end or leave no
-            step to decay; an unknown shape.
+        TypeError: A number of steps is not an integer, a ratio or percentage is not a number, or a plateau
+            is not a pair.
+        ValueError: A value is out of range; plateaus overlap, run past the end or leave no step to decay;
+            an unknown shape.
 
     Warns:
-        CurveWarning: Percentages that look like fractions: all are at most 1, and one lies between 0 and 1.
-            A duration above 0 that rounds to no step. A `min_lr_ratio` above 0 and below 1e-4, which looks
-            like a rate.
+        CurveWarning: Percentages look like fractions: all are at most 1, and one lies between 0 and 1. A
+            duration above 0 rounds to no step. `min_lr_ratio` is above 0 and below 1e-4, and so looks like a
+            learning rate.
 
     >>> curve = PlateauCurve(1000, warmup_steps=100, plateaus=[(50, 20)], min_lr_ratio=0.1)
     >>> curve(100), curve(1000)
@@ -172,15 +172,15 @@ class PlateauCurve(Curve):
         )
         if message := likely_mistake(total - warmup, warmup, plateaus):
             warn(message)
-        # 1e-5 / 0.1, say, may be rounded to a little below.
+        # A quotient such as 1e-6 / 0.01 is meant as 1e-4, but rounds to a little less.
         if 0 < min_lr_ratio < 1e-4 and not math.isclose(min_lr_ratio, 1e-4):
             warn(
-                f"min_lr_ratio = {min_lr_ratio!r} looks like a rate, but is a share of the peak. For a final "
-                f"rate of {min_lr_ratio!r} write min_lr_ratio={min_lr_ratio!r} / peak"
+                f"min_lr_ratio = {min_lr_ratio!r} looks like a learning rate, but is a fraction of the peak. "
+                f"For a final learning rate of {min_lr_ratio!r} write min_lr_ratio={min_lr_ratio!r} / peak"
             )
 
     def to_dict(self) -> CurveArguments:
-        """All arguments, as plain JSON values.
+        """Return all arguments as plain JSON values.
 
         >>> PlateauCurve.from_dict(PlateauCurve(10).to_dict()) == PlateauCurve(10)
         True
@@ -209,10 +209,12 @@ def _rows(
     warmup_shape: WarmupShape,
     decay_shape: str,
 ) -> Iterator[ExactSegment]:
-    """Warmup, decay, (plateau, decay) for each plateau, end: any of them may be empty.
+    """Yield the segments: warmup, decay, (plateau, decay) for each plateau, end.
 
-    `plateaus` are (first step, number of steps), sorted and valid.
+    `plateaus` are valid pairs (first step, number of steps), sorted.
     """
+    # Empty segments are kept: the table's shape then depends on the number of plateaus alone, and moving one
+    # never makes JAX compile again.
     peak = Fraction(1)
     decaying = total_steps - warmup_steps - sum(length for _, length in plateaus)
     yield ExactSegment("warmup", 0, warmup_steps, init_level, peak, warmup_shape)

@@ -1,6 +1,6 @@
-"""Curves as plain JSON values, and back.
+"""Conversion of curves to plain JSON values and back.
 
-A curve is a frozen dataclass, and its fields are its arguments. The class of each kind registers itself:
+A curve is a frozen dataclass whose fields are its arguments. Each kind of curve registers its class:
 
     @register_kind("staged")
     @dataclass(frozen=True)
@@ -14,10 +14,10 @@ from typing import Any, TypeVar, cast
 from plateau_jax.validation.curve_warning import suppress_warnings
 
 MAX_DEPTH = 64
-"""How deep cooldowns and continuations may be nested."""
+"""The greatest nesting depth of cooldowns and continuations."""
 
 DERIVED = "derived"
-"""The key of the fields that a derived class has beside those of its kind."""
+"""The key of the fields that a user's derived class adds to those of its kind."""
 
 _Class = TypeVar("_Class", bound=type[Any])
 
@@ -36,12 +36,12 @@ _KINDS: dict[str | None, _Kind] = {}
 def register_kind(
     name: str | None, *, curves: Sequence[str] = (), former_keys: Mapping[str, str] | None = None
 ) -> Callable[[_Class], _Class]:
-    """Register a class as what a mapping with this `"kind"` describes.
+    """Register a class for mappings of this `"kind"`.
 
     Args:
-        name: The value of `"kind"`; None for mappings without one.
+        name: The value of `"kind"`; None for mappings without this key.
         curves: The fields that hold curves.
-        former_keys: Keys that were written in earlier versions, each with the field that it stands for.
+        former_keys: Keys that earlier versions wrote, each with the name of its field today.
     """
 
     def register(cls: _Class) -> _Class:
@@ -52,7 +52,7 @@ def register_kind(
 
 
 def curve_class(name: str) -> type[Any]:
-    """The class of a kind. A file that may not import the class, since the class imports it, asks here."""
+    """Return the class of a kind, for files that its own file imports."""
     return _KINDS[name].cls
 
 
@@ -61,25 +61,25 @@ def field_names(cls: type[Any]) -> list[str]:
 
 
 def curve_to_dict(curve: object) -> dict[str, Any]:
-    """The kind and all arguments of a curve."""
+    """Return the kind and all arguments of a curve."""
     cls = type(curve)
-    found = _kind_of(cls)
-    own = field_names(found.cls)
-    written = {} if found.name is None else {"kind": found.name}
-    written |= {name: _plain(getattr(curve, name)) for name in own}
-    # As they are: only their own class knows how to turn them into plain values and back.
-    added = {name: getattr(curve, name) for name in field_names(cls) if name not in own}
-    return {**written, DERIVED: added} if added else written
+    kind = _kind_of(cls)
+    kind_fields = field_names(kind.cls)
+    arguments = {} if kind.name is None else {"kind": kind.name}
+    arguments |= {name: _to_plain_value(getattr(curve, name)) for name in kind_fields}
+    # Unconverted: only the derived class knows how to turn its fields into plain values and back.
+    added = {name: getattr(curve, name) for name in field_names(cls) if name not in kind_fields}
+    return {**arguments, DERIVED: added} if added else arguments
 
 
 def _kind_of(cls: type[Any]) -> _Kind:
-    """The kind that a class is, or derives from."""
+    """Return the kind that a class implements or derives from."""
     return next(kind for base in cls.__mro__ for kind in _KINDS.values() if kind.cls is base)
 
 
-def _plain(value: Any) -> Any:
+def _to_plain_value(value: Any) -> Any:
     if isinstance(value, tuple):
-        return [_plain(item) for item in cast("tuple[Any, ...]", value)]
+        return [_to_plain_value(item) for item in cast("tuple[Any, ...]", value)]
     return value.to_dict() if hasattr(value, "to_dict") else value
 
 
@@ -93,42 +93,46 @@ def curve_from_dict(cls: type[Any], arguments: Any, depth: int = 0) -> Any:
     if depth > MAX_DEPTH:
         raise ValueError(f"cooldowns and continuations are nested more than {MAX_DEPTH} deep")
     values = dict(cast("Mapping[str, Any]", arguments))
-    found = _pop_kind(values)
-    if not issubclass(cls, found.cls):
-        if not issubclass(found.cls, cls):
-            raise ValueError(f"these are the arguments of a {found.cls.__name__}, not of a {cls.__name__}")
-        cls = found.cls
+    kind = _pop_kind(values)
+    if not issubclass(cls, kind.cls):
+        if not issubclass(kind.cls, cls):
+            raise ValueError(f"these are the arguments of a {kind.cls.__name__}, not of a {cls.__name__}")
+        cls = kind.cls
     names = field_names(cls)
     derived = values.pop(DERIVED, {})
     if not isinstance(derived, Mapping):
         raise TypeError(f"{DERIVED} = {derived!r} must be a mapping, as to_dict returns it")
     added = cast("Mapping[str, Any]", derived)
+    # Only fields of `cls` are taken: `Curve.from_dict` reads a derived curve as its kind, without them. The
+    # kind's arguments come last, so that no field of the same name in `derived` can replace them.
     values = {name: added[name] for name in names if name in added} | values
-    for former, now in found.former_keys.items():
-        if former in values and former not in names:
-            if now in values:
-                raise ValueError(f"{former} is the former name of {now}: only one of them may be given")
-            values[now] = values.pop(former)
-    values = _defaults(cls, field_names(found.cls)) | values
+    for former_key, key in kind.former_keys.items():
+        if former_key in values and former_key not in names:
+            if key in values:
+                raise ValueError(f"{former_key} is the former name of {key}: only one of them may be given")
+            values[key] = values.pop(former_key)
+    # Defaults for the kind's fields alone: a derived class wrote all of its fields, so a missing one is an
+    # error and not an old version's mapping.
+    values = _defaults(cls, field_names(kind.cls)) | values
     missing = [name for name in names if name not in values]
     unknown = [name for name in values if name not in names]
     if missing or unknown:
         raise ValueError(
             f"not the arguments of a {cls.__name__}: missing keys {missing}, unknown keys {unknown}"
         )
-    values |= {name: curve_from_dict(object, values[name], depth + 1) for name in found.curves}
+    values |= {name: curve_from_dict(object, values[name], depth + 1) for name in kind.curves}
     return build_curve(cls, values)
 
 
 def _defaults(cls: type[Any], names: Sequence[str]) -> dict[str, Any]:
-    """The defaults of those fields that have one."""
-    # No kind has a default that is made by a factory.
-    found = {field.name: field.default for field in fields(cls) if field.name in names}
-    return {name: default for name, default in found.items() if default is not MISSING}
+    """Return the defaults of those fields that have one."""
+    # No kind uses a default factory.
+    defaults = {field.name: field.default for field in fields(cls) if field.name in names}
+    return {name: default for name, default in defaults.items() if default is not MISSING}
 
 
 def _pop_kind(values: dict[str, Any]) -> _Kind:
-    """The kind of a mapping, taken out of it."""
+    """Remove the kind from a mapping and return it."""
     if "kind" not in values:
         return _KINDS[None]
     name = values.pop("kind")
@@ -139,10 +143,8 @@ def _pop_kind(values: dict[str, Any]) -> _Kind:
 
 
 def build_curve(cls: type[Any], values: Mapping[str, Any]) -> Any:
-    """A curve with these fields, checked as the constructor checks them, and without warnings.
-
-    `__init__` is not called: that of a derived class may take other arguments than the fields.
-    """
+    """Build a curve from its fields, with the constructor's checks but without its warnings."""
+    # Without `__init__`, since that of a derived class may take other arguments than the fields.
     curve = _new_curve(cls, values)
     with suppress_warnings():
         curve.__post_init__()
@@ -150,10 +152,9 @@ def build_curve(cls: type[Any], values: Mapping[str, Any]) -> Any:
 
 
 def rebuild_curve(cls: type[Any], values: Mapping[str, Any]) -> Any:
-    """A curve with the attributes of another one, without warnings.
-
-    The `__post_init__` of a derived class is not called: it has run, and may change a field each time.
-    """
+    """Rebuild a copied or pickled curve from its attributes, without warnings."""
+    # Only the kind's own `__post_init__` runs: that of a derived class has run already, and one that changes
+    # a field, such as `min_lr_ratio / 2`, would change it again.
     curve = _new_curve(cls, values)
     with suppress_warnings():
         _kind_of(cls).cls.__post_init__(curve)

@@ -1,4 +1,4 @@
-"""A curve as a sequence of stages."""
+"""`StagedCurve`: a curve as a sequence of stages."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass
@@ -15,7 +15,7 @@ from plateau_jax.validation.curve_warning import warn
 
 
 class Stage(NamedTuple):
-    """One stage of a `StagedCurve`: from the level before it to the level `to`, within `steps` steps.
+    """One stage of a `StagedCurve`: from the previous level to the level `to` in `steps` steps.
 
     >>> Stage(100, 0.5)
     Stage(steps=100, to=0.5, shape='linear')
@@ -24,18 +24,18 @@ class Stage(NamedTuple):
     steps: int
     """Number of steps; 0 for a jump to the level `to`."""
     to: float | None = None
-    """The level at the end, 0 to 1; None to stay at the level before."""
+    """The level at the end, 0 to 1; None to stay at the previous level."""
     shape: str = "linear"
-    """`"linear"`, `"cosine"`, `"1-sqrt"`, `"exponential"`, `"1-x^P"`, `"(1-x)^P"` or `"t^-P"`, with a decimal
-    for P, as in `"1-x^2"`; `StagedCurve` has the equations."""
+    """`"linear"`, `"cosine"`, `"1-sqrt"`, `"exponential"`, `"1-x^P"`, `"(1-x)^P"` or `"t^-P"`, with P as a
+    decimal, as in `"1-x^2"`; `StagedCurve` has the equations."""
 
 
 @register_kind("staged")
 @dataclass(frozen=True)
 class StagedCurve(Curve):
-    """A learning-rate curve made of stages. Each stage begins at the level where the one before it ended.
+    """A learning-rate curve made of stages. Each stage begins at the level at which the previous one ended.
 
-    The levels are shares of the peak. In a stage from level a to level b over L steps, the level after j
+    Levels are fractions of the peak. In a stage from level a to level b over L steps, the level after j
     steps is, with x = j/L,
 
         "linear"         a + (b - a)·x
@@ -46,10 +46,10 @@ class StagedCurve(Curve):
         "(1-x)^P"        b + (a - b)·(1-x)^P
         "t^-P"           t^(-P), t = a^(-1/P)·(1-x) + b^(-1/P)·x, for levels above 0
 
-    Write a decimal for P: `"1-x^2"`, `"(1-x)^0.9"`, or `"t^-0.5"`, the inverse square root. P lies in
-    [0.05, 20], of `"t^-P"` in [0.25, 4]; there the ratio of the levels to the power 1/P is at most 2⁶². P
-    counts by its value: `"1-x^0.50"` is `"1-x^0.5"`, which is `"1-sqrt"`; `"1-x^1"` and `"(1-x)^1"` are
-    `"linear"`.
+    Write P as a decimal: `"1-x^2"`, `"(1-x)^0.9"`, or `"t^-0.5"`, the inverse square root. P lies in
+    [0.05, 20]; for `"t^-P"` it lies in [0.25, 4], and the ratio of the levels to the power 1/P is at most
+    2⁶². Spellings of the same number are equivalent: `"1-x^0.50"` is `"1-x^0.5"`, which is `"1-sqrt"`;
+    `"1-x^1"` and `"(1-x)^1"` are `"linear"`.
 
     A stage without `to` stays at its level. A stage of 0 steps jumps to `to` at once. For both, `shape` has
     no effect. After the last stage the curve stays at the last level; before step 0 it has its value at step
@@ -61,18 +61,18 @@ class StagedCurve(Curve):
     Every level is read as the decimal that you write.
 
     Args:
-        stages: Each a `Stage`, or a tuple (steps, to, shape) whose last ones may be left out. Levels lie in
-            [0, 1]; all steps together are 1 to 2³¹ - 1.
+        stages: A sequence of `Stage`s or of tuples (steps,), (steps, to) or (steps, to, shape). Levels lie in
+            [0, 1]; the steps of all stages add up to 1 … 2³¹ - 1.
         start: The level at step 0, 0 to 1.
 
     Raises:
         TypeError: `stages` is not a sequence of stages; a number of steps is not an integer, or a level not a
             number.
-        ValueError: A value out of its range; an unknown shape; an exponential or `"t^-P"` stage from or to 0;
+        ValueError: A value is out of range; an unknown shape; an exponential or `"t^-P"` stage from or to 0;
             a `"t^-P"` stage between levels too far apart.
 
     Warns:
-        CurveWarning: The highest level is above 0 and below 0.01: the levels look like rates.
+        CurveWarning: The highest level is above 0 and below 0.01: the levels look like learning rates.
 
     >>> curve = StagedCurve([(100, 1.0), (800,), Stage(100, 0.0, "1-sqrt")])
     >>> curve([0, 50, 100, 899, 925, 1000])
@@ -98,8 +98,8 @@ class StagedCurve(Curve):
         highest = max(start, *(stage.to or 0 for stage in stages))
         if 0 < highest < 0.01:
             warn(
-                f"the levels look like rates, as the highest is {highest!r}, but are shares of the peak. "
-                "Write each as rate / peak"
+                f"the levels look like learning rates, as the highest is {highest!r}, but are fractions of "
+                "the peak. Write each as learning rate / peak"
             )
 
     def _legend_phrases(self) -> list[str]:
@@ -109,7 +109,7 @@ class StagedCurve(Curve):
 def _stage(label: str, value: Any) -> Stage:
     label = f"{label} = {short_repr(value)}"
     if not is_ordered(value) or not 1 <= len(items := tuple(value)) <= 3:
-        raise TypeError(f"{label} must be a stage (steps, to, shape), of which to and shape may be left out")
+        raise TypeError(f"{label} must be a stage (steps, to, shape); to and shape may be left out")
     stage = Stage(*items)
     return Stage(
         at_least(f"{label}: steps", stage.steps, 0),
@@ -119,7 +119,8 @@ def _stage(label: str, value: Any) -> Stage:
 
 
 def _rows(stages: Sequence[Stage], start: Fraction) -> Iterator[ExactSegment]:
-    """A row for each stage, empty ones included, and the end."""
+    """Yield one segment per stage and the end."""
+    # A jump is an empty segment: the table's shape depends on the number of stages, not on their lengths.
     begin = 0
     level = start
     for index, (steps, to, shape) in enumerate(stages):

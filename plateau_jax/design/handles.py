@@ -10,7 +10,7 @@ from typing import Any, Literal
 from plateau_jax.curves.curve import Curve
 from plateau_jax.curves.derived_curves import Cooldown, Then
 from plateau_jax.curves.plateau_curve import PlateauCurve
-from plateau_jax.curves.plateaus import placed
+from plateau_jax.curves.plateaus import place_plateaus
 from plateau_jax.curves.staged_curve import StagedCurve
 from plateau_jax.validation.checks import MAX_STEP
 
@@ -118,7 +118,7 @@ def _of_plateaus(curve: PlateauCurve, path: _Path) -> Iterator[Handle]:
     after_warmup = total - warmup
     found: list[tuple[int, int, str, int]] = []
     for index, pair in enumerate(curve.plateaus):
-        ((first, length),) = placed(total, warmup, (pair,), ())
+        ((first, length),) = place_plateaus(total, warmup, (pair,), ())
         found.append((first, length, "plateaus", index))
     for index, (first, length) in enumerate(curve.absolute_plateaus):
         found.append((first, length, "absolute_plateaus", index))

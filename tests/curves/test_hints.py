@@ -17,7 +17,11 @@ INF = float("inf")
         (TypeError, {"total_steps": np.float32(8)}, ["must be an integer: write 8, or // in place of /"]),
         (TypeError, {"total_steps": 10.5}, ["must be an integer: write // in place of /"]),
         (TypeError, {"total_steps": INF}, ["total_steps = inf must be", "give the Trainer max_steps"]),
-        (TypeError, {"warmup_steps": 0.1}, ["a share of the total: 10 % of 1000 steps is warmup_steps=100"]),
+        (
+            TypeError,
+            {"warmup_steps": 0.1},
+            ["a fraction of the total: 10 % of 1000 steps is warmup_steps=10"],
+        ),
         (TypeError, {"warmup_steps": np.float32(0.323)}, ["32.3 % of 1000 steps is warmup_steps=323"]),
         (TypeError, {"warmup_steps": 1.0}, ["write 1, or // in place of /"]),
         (ValueError, {"warmup_shape": 100}, ["warmup_shape = 100 must be", "steps go into warmup_steps"]),

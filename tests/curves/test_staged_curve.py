@@ -164,7 +164,7 @@ def test_a_stack_of_curves_of_several_shapes():
     ("low", "high"), [(1e-12, 2e-12), (1e-20, 1.5e-19), (1e-30, 1e-17), (2.0**-126, 2.0**-61)]
 )
 @pytest.mark.parametrize("length", [1000, 10**6, MAX_STEP])
-@pytest.mark.filterwarnings("ignore:the levels look like rates:plateau_jax.CurveWarning")
+@pytest.mark.filterwarnings("ignore:the levels look like learning rates:plateau_jax.CurveWarning")
 def test_tiny_levels_never_turn_in_either_direction(shape, low, high, length):
     for start, end in ((low, high), (high, low)):
         curve = StagedCurve([(length, end, shape)], start=start)

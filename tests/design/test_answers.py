@@ -234,7 +234,7 @@ def test_likely_mistakes_are_said():
     assert "look like fractions" in advice
     inner = {"kind": "staged", "stages": [[100, 3e-4]]}
     (advice,) = shown({"curve": {"kind": "then", "curve": inner, "other": GOOD}, "peak": PEAK})["advice"]
-    assert "look like rates" in advice
+    assert "look like learning rates" in advice
     assert ask(STABLE)["advice"] == []
 
 

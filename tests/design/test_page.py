@@ -528,7 +528,7 @@ def test_as_many_curves_as_the_server_takes_can_be_added(page):
 def test_likely_mistakes_are_said(page):
     page.get_by_label("Last rate, share of peak").fill("3e-5")
     settled(page)
-    expect(page.get_by_role("status").filter(has_text="looks like a rate")).to_be_visible()
+    expect(page.get_by_role("status").filter(has_text="looks like a learning rate")).to_be_visible()
 
 
 def test_nothing_is_lost_when_the_tab_is_loaded_again(page):

@@ -90,7 +90,7 @@ def test_a_final_ratio_that_looks_like_a_rate(ratio):
     messages = seen(PlateauCurve, 100, min_lr_ratio=ratio)
     assert len(messages) == (0 < ratio < 1e-4 * (1 - 1e-9))
     for message in messages:
-        assert message.startswith(f"min_lr_ratio = {ratio!r} looks like a rate, but is a share of the peak")
+        assert message.startswith(f"min_lr_ratio = {ratio!r} looks like a learning rate, but is a fraction")
         assert message.endswith(f"write min_lr_ratio={ratio!r} / peak")
 
 
@@ -109,7 +109,7 @@ def test_stages_whose_levels_look_like_rates(start, levels):
     assert len(messages) == (0 < highest < 0.01)
     for message in messages:
         assert f"highest is {highest!r}" in message
-        assert "shares of the peak" in message
+        assert "fractions of the peak" in message
         assert "rate / peak" in message
 
 
@@ -122,7 +122,7 @@ def test_a_floor_of_a_ten_thousandth_is_meant(peak):
 def test_each_fault_is_told():
     first, second = seen(PlateauCurve, 100, plateaus=LIKE_FRACTIONS, min_lr_ratio=1e-5)
     assert "look like fractions" in first
-    assert "looks like a rate" in second
+    assert "looks like a learning rate" in second
 
 
 def test_a_ratio_that_was_computed_from_rates_is_meant():
