@@ -1,7 +1,7 @@
-"""Fixed-point arithmetic: int64 in units of 2⁻⁶², with the operators `+ - * << >> & |` alone.
+"""Fixed-point arithmetic: int64 in units of 2⁻⁶², using only the operators `+ - * << >> & |`.
 
 The same functions run on arrays of NumPy, JAX and torch, and on Python's ints. `Operations` holds the few
-functions that the operators lack.
+functions for which there is no operator.
 """
 
 from collections.abc import Callable
@@ -10,20 +10,20 @@ from typing import Any, NamedTuple
 import numpy as np
 
 FIXED_BITS = 62
-"""Fractional bits of a level at run time: the most for which a product of limbs fits into int64."""
+"""Fractional bits of a level at run time: the most for which sums of products of limbs fit into int64."""
 
 LIMB_BITS = FIXED_BITS // 2
-"""Bits of a limb, half a level: a product of two levels is made of products of their limbs."""
+"""Bits of a limb: a level has two, and two levels are multiplied limb by limb."""
 
 LIMB = (1 << LIMB_BITS) - 1
-"""A mask: all bits of a limb."""
+"""The mask that selects the lowest limb."""
 
 ONE = 1 << FIXED_BITS
 
 
 def multiply(a: Any, b: Any) -> Any:
-    """a·b/2⁶² for |a| <= 2⁶² and 0 <= b <= 2⁶², at most two units low."""
-    # In limbs of 31 bits, because int64 cannot hold a·b. The same with 4-bit limbs, 0xB7·0x5C >> 8:
+    """Return a·b/2⁶² for |a| <= 2⁶² and 0 <= b <= 2⁶², at most two units low."""
+    # a·b >> 62 in 31-bit limbs, because int64 cannot hold a·b. The same with 4-bit limbs, 0xB7·0x5C >> 8:
     #     0xB·0x5 + ((0xB·0xC + 0x7·0x5) >> 4) = 55 + (167 >> 4) = 65 = 0x41
     # Without 0x7·0xC the result is at most two units low, and still never decreases as a or b grows.
     a_high, a_low = a >> LIMB_BITS, a & LIMB
@@ -47,34 +47,49 @@ class Operations(NamedTuple):
 
     @classmethod
     def of(cls, library: Any) -> "Operations":
-        """Those of NumPy, or of a library with its names."""
+        """Collect the functions of NumPy, or of a library that has them under the same names."""
         return cls(*(getattr(library, name) for name in cls._fields if name != "multiply"))
 
 
 NUMPY = Operations.of(np)
 
 
-def _where(condition: bool, first: Any, second: Any) -> Any:
-    return first if condition else second
+def _choose(condition: bool, if_true: Any, if_false: Any) -> Any:
+    return if_true if condition else if_false
 
 
-def _as_it_is(value: Any, *_: Any, **__: Any) -> Any:
+def _identity(value: Any, *_: Any, **__: Any) -> Any:
     return value
 
 
-PYTHON = Operations(int, float, _as_it_is, _as_it_is, _where, abs, min, max)
-"""For single numbers of Python."""
+PYTHON = Operations(
+    int64=int,
+    float32=float,
+    asarray=_identity,
+    take=_identity,
+    where=_choose,
+    abs=abs,
+    minimum=min,
+    maximum=max,
+)
+"""The same functions for single Python numbers."""
 
 
 class DecodedSegments(NamedTuple):
-    """A row of a table, its words joined: columns, values gathered from them, or single Python numbers."""
+    """Segments in the numbers that the arithmetic reads: `Segments` with its words joined.
+
+    A field holds a number for each row of the table, for each step (gathered from the rows), or for one row
+    (a Python number). A field that is None in the table is None here too.
+    """
 
     begin: Any
+    """First step."""
     length: Any
+    """Number of steps L; 0 if the segment is flat."""
     inverse_high: Any
-    """2⁹³/L: bits 31 to 94, int64."""
+    """2⁹³/L without its lowest limb, int64."""
     inverse_low: Any
-    """2⁹³/L: bits 0 to 30, int64."""
+    """2⁹³/L: the lowest limb, int64."""
     start: Any
     """Start level times 2⁶², int64."""
     end: Any
@@ -82,20 +97,24 @@ class DecodedSegments(NamedTuple):
     level: Any
     """Start level, float32."""
     shapes: dict[str, Any]
-    """For each word that is the shape of a row: not 0 in these rows."""
+    """For each curved shape without a parameter, by name: not 0 for the segments of this shape."""
     rate_whole: Any = None
+    """The limbs of r·2⁹³, the highest first; `rate_top` holds the limb above this one."""
     rate_high: Any = None
     rate_middle: Any = None
     rate_low: Any = None
     power: Any = None
+    """`FROM_START`, `FROM_END` or 0, as in the table."""
     inverse_power: Any = None
+    """`FAR_APART`, `NEARLY_EQUAL` or 0, as in the table."""
     rate_top: Any = None
     exponent_whole: Any = None
+    """P: the whole part."""
     exponent_fraction: Any = None
     """P·2⁶²: bits 0 to 61."""
 
     def map(self, change: Callable[[Any], Any]) -> "DecodedSegments":
-        """The numbers with each column changed."""
+        """Apply a function to each column."""
         columns = {name: column for name, column in self._asdict().items() if name != "shapes"}
         return DecodedSegments(
             **{name: None if column is None else change(column) for name, column in columns.items()},
@@ -103,6 +122,9 @@ class DecodedSegments(NamedTuple):
         )
 
 
-def ratio(steps: Any, numbers: DecodedSegments) -> Any:
-    """steps/L, for steps in int64."""
-    return steps * numbers.inverse_high + ((steps * numbers.inverse_low) >> LIMB_BITS)
+def ratio(steps: Any, segment: DecodedSegments) -> Any:
+    """Return steps/L in 62 bits, for int64 steps."""
+    # 1/L has 93 fractional bits because 62 are not enough: their error would be multiplied by the steps.
+    # With 4-bit limbs, for 4 steps of L = 7: 2¹²/7 = 0x249, and
+    #     4·0x24 + (4·0x9 >> 4) = 144 + 2 = 146 = 4·256/7, rounded down; 4·0x24 alone is 144
+    return steps * segment.inverse_high + ((steps * segment.inverse_low) >> LIMB_BITS)

@@ -1,9 +1,9 @@
 """Numbers computed once, on the host, to about 224 bits.
 
 A value v in [0, 1] is the integer nearest to v·2²²⁴. That is far finer than float32, whose smallest number
-is 2⁻¹⁴⁹, and than the 62-bit fixed point of the runtime: rounded to these, a value has in effect been rounded
-once. The levels that an exponential runs between are taken to 100 digits, however small they are: even one
-that ends near 0 passes through all the levels above.
+is 2⁻¹⁴⁹, and than the 62-bit fixed point of the runtime: rounded to either of them, a value has in effect
+been rounded once. The two levels of an exponential have 100 digits, however small they are, since even an
+exponential that ends near 0 passes through all the levels above.
 """
 
 from decimal import Context, Decimal
@@ -27,23 +27,27 @@ LN_2 = int(_DECIMAL.multiply(_DECIMAL.ln(2), ONE))
 
 
 def as_written(number: float) -> Fraction:
-    """The number as the decimal that it prints as: 32.3 is 323/10, not the nearest double."""
+    """Return the number as the decimal that it prints as: 32.3 is 323/10, not the nearest double."""
     return Fraction(repr(number))
 
 
 def percent_of(whole: int, percentage: float) -> int:
-    """The percentage of the whole, rounded down."""
+    """Return the percentage of the whole, rounded down."""
+    # In rationals: 32.3 % of 1000 is 323, but floats give 322.99999999999994, which rounds down to 322.
     share = as_written(percentage)
     return whole * share.numerator // (100 * share.denominator)
 
 
 def from_fraction(number: Fraction) -> int:
-    """The number in 224 bits."""
+    """Return the number in 224 bits."""
+    # Rounded to the nearest: with one bit more, add a half and cut. 2/3 in 2 bits: (16//3 + 1) >> 1 = 3 of 4.
     return ((number.numerator << (BITS + 1)) // number.denominator + 1) >> 1
 
 
 def half_cosine(numerator: int, denominator: int) -> int:
-    """(1 + cos(π·numerator/denominator))/2 for 0 <= numerator <= denominator, by its Taylor series."""
+    """Return (1 + cos(π·numerator/denominator))/2 for 0 <= numerator <= denominator."""
+    # By its Taylor series, with guard bits for the rounding of the terms. An angle above π/2 is mirrored: the
+    # series is shorter for the smaller angle, and the cosine's end is exactly 0.
     if 2 * numerator > denominator:
         return ONE - half_cosine(denominator - numerator, denominator)
     angle = _PI * numerator // denominator
@@ -58,22 +62,23 @@ def half_cosine(numerator: int, denominator: int) -> int:
 
 
 def square_root(number: Fraction) -> int:
-    """The root of a number in [0, 1], rounded down."""
+    """Return the square root of a number in [0, 1] in 224 bits, rounded down."""
     return isqrt((number.numerator << (2 * BITS)) // number.denominator)
 
 
 def rational_root(number: Fraction, degree: int) -> Fraction | None:
-    """The root of a fraction above 0, if that is a fraction too."""
+    """Return the root of a fraction above 0; None if it is irrational."""
     numerator, denominator = (_integer_root(part, degree) for part in number.as_integer_ratio())
     return None if numerator is None or denominator is None else Fraction(numerator, denominator)
 
 
 def _integer_root(number: int, degree: int) -> int | None:
-    """The root of a positive integer, if that is an integer too."""
+    """Return the root of a positive integer; None if it is not an integer."""
     if degree == 2:
         root = isqrt(number)
     else:
-        # Newton's method from above. A degree beyond the number's bits can only have the root 1.
+        # Newton's method from above, which falls until it is at the root rounded down. Of a degree beyond the
+        # number's bits only 1 can be a root.
         root = 1 << -(-number.bit_length() // degree) if degree < number.bit_length() else 1
         while (smaller := ((degree - 1) * root + number // root ** (degree - 1)) // degree) < root:
             root = smaller
@@ -81,64 +86,67 @@ def _integer_root(number: int, degree: int) -> int | None:
 
 
 def digits(number: Fraction) -> Decimal:
-    """The number to 100 digits."""
+    """Return the number to 100 digits."""
     return _DECIMAL.divide(number.numerator, number.denominator)
 
 
 def as_digits(value: int) -> Decimal:
-    """A value of 224 bits as a decimal."""
+    """Return a value of 224 bits as a decimal of 100 digits."""
     return _DECIMAL.divide(value, ONE)
 
 
 def from_digits(number: Decimal) -> int:
-    """The number in 224 bits."""
+    """Return the number in 224 bits."""
     return round(_DECIMAL.multiply(number, ONE))
 
 
 def part_way(start: Decimal, end: Decimal, share: Decimal) -> Decimal:
-    """start + (end - start)·share."""
+    """Return start + (end - start)·share."""
     return _DECIMAL.fma(_DECIMAL.subtract(end, start), share, start)
 
 
 @lru_cache(maxsize=1024)
 def _logarithm(number: Decimal) -> Decimal:
-    # Cached, as `power`: nothing takes as long, and curves that are made of a curve have its levels.
+    # Cached like `power`: nothing else takes as long, and curves derived from a curve share its levels.
     return _DECIMAL.ln(number)
 
 
 def geometric_mean(start: Decimal, end: Decimal, x: Fraction) -> Decimal:
-    """start^(1 - x)·end^x."""
+    """Return start^(1 - x)·end^x, the weighted geometric mean."""
     logarithm = _logarithm(start)
-    way = _DECIMAL.subtract(_logarithm(end), logarithm)
-    gone = _DECIMAL.divide(_DECIMAL.multiply(way, x.numerator), x.denominator)
-    return _DECIMAL.exp(_DECIMAL.add(logarithm, gone))
+    difference = _DECIMAL.subtract(_logarithm(end), logarithm)
+    change = _DECIMAL.divide(_DECIMAL.multiply(difference, x.numerator), x.denominator)
+    return _DECIMAL.exp(_DECIMAL.add(logarithm, change))
 
 
 @lru_cache(maxsize=1024)
 def power(base: Decimal, exponent: Fraction) -> Decimal:
-    """base^exponent, for a base above 0."""
+    """Return base^exponent, for a base above 0."""
     logarithm = _DECIMAL.multiply(_logarithm(base), exponent.numerator)
     return _DECIMAL.exp(_DECIMAL.divide(logarithm, exponent.denominator))
 
 
-def quotient(one: Decimal, other: Decimal) -> Decimal:
-    """one/other."""
-    return _DECIMAL.divide(one, other)
+def quotient(numerator: Decimal, denominator: Decimal) -> Decimal:
+    """Return numerator/denominator."""
+    return _DECIMAL.divide(numerator, denominator)
 
 
 def log2_ratio(high: Decimal, low: Decimal) -> Fraction:
-    """log₂(high/low)."""
+    """Return log₂(high/low)."""
     return Fraction(_DECIMAL.divide(_logarithm(quotient(high, low)), _logarithm(Decimal(2))))
 
 
 def nearest_float32(value: int) -> np.float32:
-    """The float32 nearest to the value, ties to even, subnormal numbers included."""
+    """Return the float32 nearest to the value, ties to even, subnormal numbers included."""
     return np.float32(rounded(value, BITS))
 
 
 def rounded(value: int, bits: int) -> float:
-    """The float32 nearest to value/2^bits, ties to even, as a Python float."""
-    smallest_exponent = 149
+    """Return the float32 nearest to value/2^bits, ties to even, as a Python float."""
+    # Rounded in integers, since `np.float32(int)` goes by way of float64 and rounds twice. Adding just under
+    # a half, or a half if the last kept bit is odd, rounds ties to even. With 2 bits to drop, 10 = 4·2.5 and
+    # 14 = 4·3.5 become (10 + 1 + 0) >> 2 = 2 and (14 + 1 + 1) >> 2 = 4.
+    smallest_exponent = 149  # of float32: the smallest subnormal number is 2⁻¹⁴⁹
     dropped = max(value.bit_length() - 24, bits - smallest_exponent, 0)
     if dropped:
         odd = (value >> dropped) & 1

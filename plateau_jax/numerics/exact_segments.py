@@ -12,7 +12,7 @@ from plateau_jax.numerics.levels import Level, between, fixed224, scaled
 
 
 class ExactSegment(NamedTuple):
-    """A segment: from `start` at step `begin` to `end`, `length` steps later; the next may begin earlier."""
+    """A segment from `start` at step `begin` to `end`, `length` steps later; the next may begin earlier."""
 
     kind: str
     begin: int
@@ -20,111 +20,115 @@ class ExactSegment(NamedTuple):
     start: Level
     end: Level
     shape: str | None
-    """None where the segment was described as one that holds."""
+    """None if the segment was described as one that holds its level."""
 
     @property
     def holds(self) -> bool:
         return self.shape is None or self.start == self.end
 
     def at(self, step: int) -> Level:
-        """The exact level at a step of the segment, or at its end."""
+        """Return the exact level at a step of the segment, or at its end."""
         if self.holds or self.shape is None:
             return self.start
         return between(self.shape, self.start, self.end, Fraction(step - self.begin, self.length))
 
     def shifted(self, steps: int, scale: Fraction) -> "ExactSegment":
-        """The segment so many steps later, with its levels times `scale`."""
-        levels = scaled(self.start, scale), scaled(self.end, scale)
-        return ExactSegment(self.kind, self.begin + steps, self.length, *levels, self.shape)
+        """Shift the segment by `steps` and multiply its levels by `scale`."""
+        return self._replace(
+            begin=self.begin + steps, start=scaled(self.start, scale), end=scaled(self.end, scale)
+        )
 
 
 def flat_segment(kind: str, begin: int, length: int, level: Level) -> ExactSegment:
-    """A segment at one level."""
-    return ExactSegment(kind, begin, length, level, level, None)
+    """Build a segment that holds one level."""
+    return ExactSegment(kind, begin, length, start=level, end=level, shape=None)
 
 
-def nonempty_segments(rows: Sequence[ExactSegment]) -> Iterator[tuple[ExactSegment, int | None]]:
-    """Each segment that is not empty, with the first step after it; None after the last."""
-    for row, after in pairwise(rows):
-        if row.begin < after.begin:
-            yield row, after.begin
-    yield rows[-1], None
+def nonempty_segments(segments: Sequence[ExactSegment]) -> Iterator[tuple[ExactSegment, int | None]]:
+    """Yield each segment that is not empty, with the first step after it; None after the last."""
+    for segment, following in pairwise(segments):
+        if segment.begin < following.begin:
+            yield segment, following.begin
+    yield segments[-1], None
 
 
 def describe_segments(
-    rows: Sequence[ExactSegment], peak: np.float32 | None = None
+    segments: Sequence[ExactSegment], peak: np.float32 | None = None
 ) -> list[tuple[str, str, str, str, str]]:
-    """The segments in words: a header, and a line for each segment that is not empty.
+    """Describe the segments in words: a header, and a line for each segment that is not empty.
 
-    With a peak, levels are shown as rates.
+    With a peak, levels are shown as learning rates.
     """
     start, end = ("from", "to") if peak is None else ("rate from", "rate to")
-    found = [("first step", "last step", "kind", start, end)]
-    for row, after in nonempty_segments(rows):
-        kind = row.kind if row.shape is None else f"{row.shape} {row.kind}"
+    lines = [("first step", "last step", "kind", start, end)]
+    for segment, after in nonempty_segments(segments):
+        kind = segment.kind if segment.shape is None else f"{segment.shape} {segment.kind}"
         last = "…" if after is None else str(after - 1)
-        ends = row.start, row.start if after is None else row.at(after)
-        start, end = (_shown(level, peak) for level in ends)
-        found.append((str(row.begin), last, kind, start, end))
-    return found
+        ends = segment.start, segment.start if after is None else segment.at(after)
+        start, end = (_format_level(level, peak) for level in ends)
+        lines.append((str(segment.begin), last, kind, start, end))
+    return lines
 
 
-def _shown(level: Level, peak: np.float32 | None) -> str:
-    found = nearest_float32(fixed224(level))
-    return f"{found if peak is None else peak * found:.6g}"
+def _format_level(level: Level, peak: np.float32 | None) -> str:
+    multiplier = nearest_float32(fixed224(level))
+    return f"{multiplier if peak is None else peak * multiplier:.6g}"
 
 
-def as_text(rows: Sequence[ExactSegment], peak: np.float32 | None = None) -> str:
-    """The table of `describe_segments`, in columns."""
-    table = describe_segments(rows, peak)
-    width = max(13, *(len(what) for _, _, what, _, _ in table))
+def as_text(segments: Sequence[ExactSegment], peak: np.float32 | None = None) -> str:
+    """Lay out the lines of `describe_segments` in columns."""
+    lines = describe_segments(segments, peak)
+    width = max(13, *(len(kind) for _, _, kind, _, _ in lines))
     return "\n".join(
-        f"{first:>10} {last:>10}  {what:{width}} {start:>11} {end:>11}"
-        for first, last, what, start, end in table
+        f"{first:>10} {last:>10}  {kind:{width}} {start:>11} {end:>11}"
+        for first, last, kind, start, end in lines
     )
 
 
-def segment_at(rows: Sequence[ExactSegment], step: int) -> ExactSegment:
-    """The segment that a step lies in."""
-    return next(row for row in reversed(rows) if row.begin <= step)
+def segment_at(segments: Sequence[ExactSegment], step: int) -> ExactSegment:
+    """Return the segment that a step lies in."""
+    return next(segment for segment in reversed(segments) if segment.begin <= step)
 
 
-def flat_starts(rows: Sequence[ExactSegment]) -> Iterator[int]:
-    """The first step of each maximal run of segments at one level; the last segment, the end, is left out."""
+def flat_starts(segments: Sequence[ExactSegment]) -> Iterator[int]:
+    """Yield the first step of each maximal run of segments at one level, except for the last segment."""
     level: Level | None = None
-    for row, after in nonempty_segments(rows):
+    for segment, after in nonempty_segments(segments):
         if after is None:
             return
-        if row.holds and row.start != level:
-            yield row.begin
-        level = row.start if row.holds else None
+        if segment.holds and segment.start != level:
+            yield segment.begin
+        level = segment.start if segment.holds else None
 
 
 def differences(
-    rows: Sequence[ExactSegment], others: Sequence[ExactSegment]
+    segments: Sequence[ExactSegment], others: Sequence[ExactSegment]
 ) -> Iterator[tuple[int, int | None]]:
-    """Runs of steps, (first, first after it), that the two describe differently."""
-    pieces, other_pieces = dict(_pieces(rows)), dict(_pieces(others))
-    found = other_found = None
+    """Yield runs of steps, (first, first after it), for which the two sequences are described differently."""
+    pieces, other_pieces = dict(_pieces(segments)), dict(_pieces(others))
+    piece = other_piece = None
     begins = sorted(pieces.keys() | other_pieces.keys())
     for begin, after in zip(begins, [*begins[1:], None], strict=True):
-        found, other_found = pieces.get(begin, found), other_pieces.get(begin, other_found)
-        if found != other_found:
+        piece, other_piece = pieces.get(begin, piece), other_pieces.get(begin, other_piece)
+        if piece != other_piece:
             yield begin, after
 
 
-def _pieces(rows: Sequence[ExactSegment]) -> Iterator[tuple[int, Level | ExactSegment]]:
-    """(first step, what decides the values from there on): a level that is held, or a segment that moves.
+def _pieces(segments: Sequence[ExactSegment]) -> Iterator[tuple[int, Level | ExactSegment]]:
+    """Yield (first step, what decides the values from there on): the level held, or the moving segment.
 
-    At its first step a segment that moves is at its start level, whatever its length and shape: those count
-    from the next step on.
+    At its first step a moving segment is at its start level, whatever its length and shape are. So that step
+    is a piece that holds, and two curves that move differently from step s still agree at s:
+
+        cosine from 1 at step 10  →  (10, 1), (11, the segment)
+        linear from 1 at step 10  →  (10, 1), (11, another segment)
     """
     last: Level | ExactSegment | None = None
-    for row, after in nonempty_segments(rows):
-        pieces: list[tuple[int, Level | ExactSegment]] = [(row.begin, row.start)]
-        if not row.holds and row.begin + 1 != after:
-            pieces.append((row.begin + 1, row._replace(kind="")))
-        for begin, what in pieces:
-            if what != last:
-                yield begin, what
-            last = what
+    for segment, after in nonempty_segments(segments):
+        pieces: list[tuple[int, Level | ExactSegment]] = [(segment.begin, segment.start)]
+        if not segment.holds and segment.begin + 1 != after:
+            pieces.append((segment.begin + 1, segment._replace(kind="")))
+        for begin, piece in pieces:
+            if piece != last:
+                yield begin, piece
+            last = piece

@@ -1,7 +1,7 @@
 """Levels of a curve in exact numbers, so that they can be compared.
 
-A rational level is a fraction; any other is a description of how it came about. Two levels are equal if
-their fractions or their descriptions are.
+A rational level is a `Fraction`; an irrational one is a `Between`, which describes how it came about. Two
+levels are equal if their fractions or their descriptions are.
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from plateau_jax.numerics.shapes import INVERSE_POWER, POWER_FROM_END, SHARES, F
 
 @dataclass(frozen=True)
 class Between:
-    """An irrational level: where a shape from `start` to `end` is at x, 0 < x < 1."""
+    """An irrational level: the level of a shape from `start` to `end` at x, 0 < x < 1."""
 
     shape: str
     start: "Level"
@@ -25,11 +25,11 @@ class Between:
     @cached_property
     def digits(self) -> Decimal:
         start, end = digits(self.start), digits(self.end)
-        if found := parse_formula(self.shape):
-            return _at(found, start, end, self.x)
+        if formula := parse_formula(self.shape):
+            return _digits_of_formula(formula, start, end, self.x)
         if self.shape == "exponential":
             return exact.geometric_mean(start, end, self.x)
-        return exact.part_way(start, end, _share(self.shape, self.x))
+        return exact.part_way(start, end, _share_digits(self.shape, self.x))
 
     @cached_property
     def fixed224(self) -> int:
@@ -40,28 +40,29 @@ Level = Fraction | Between
 
 
 @lru_cache(maxsize=1024)
-def _share(shape: str, x: Fraction) -> Decimal:
-    # Cached, because a curve that is continued by its own copy has the same x again.
+def _share_digits(shape: str, x: Fraction) -> Decimal:
+    # Cached, because a curve that is continued by a copy of itself has the same x again.
     return exact.as_digits(SHARES[shape].exact(x))
 
 
 _TOO_NEAR = 1 << 24
-"""Levels nearer than this count as equal, in units of 2⁻²²⁴: far more than the error of `bits`, far less than
-the usual difference of two levels that were written as decimals."""
+"""Levels nearer than this count as equal, in units of 2⁻²²⁴: far more than the error of `fixed224`, far less
+than the usual difference of two levels that were written as decimals."""
 
 
 def fixed224(level: Level) -> int:
-    """The level in 224 bits."""
+    """Return the level in 224 bits."""
     return level.fixed224 if isinstance(level, Between) else exact.from_fraction(level)
 
 
 def digits(level: Level) -> Decimal:
-    """The level to 100 digits."""
+    """Return the level to 100 digits."""
     return level.digits if isinstance(level, Between) else exact.digits(level)
 
 
 def are_equal(level: Level, other: Level) -> bool:
-    """Whether the levels are equal, or too near to be told apart: a `Between` may be rational by chance."""
+    """Return True if the levels are equal, or too near to distinguish."""
+    # A `Between` may be rational by chance, and so be equal to a fraction.
     return level == other or (
         isinstance(level, Between) != isinstance(other, Between)
         and abs(fixed224(level) - fixed224(other)) < _TOO_NEAR
@@ -69,14 +70,14 @@ def are_equal(level: Level, other: Level) -> bool:
 
 
 def is_above(level: Level, other: Level) -> bool:
-    """Whether the level is the higher one."""
+    """Return True if `level` is above `other`."""
     if isinstance(level, Between) or isinstance(other, Between):
         return fixed224(level) > fixed224(other)
     return level > other
 
 
 def between(shape: str, start: Level, end: Level, x: Fraction) -> Level:
-    """The level at x in [0, 1] of the way from `start` to `end`.
+    """Return the level of a shape from `start` to `end` at x in [0, 1].
 
     - linear: start + (end - start)·x
     - cosine: start + (end - start)·(1 - cos πx)/2
@@ -84,7 +85,7 @@ def between(shape: str, start: Level, end: Level, x: Fraction) -> Level:
     - exponential: start^(1 - x)·end^x
     - 1-x^P: start + (end - start)·x^P
     - (1-x)^P: end + (start - end)·(1 - x)^P
-    - t^-P: t^(-P), where t goes linearly from start^(-1/P) to end^(-1/P)
+    - t^-P: t^(-P) for a t that goes linearly from start^(-1/P) to end^(-1/P)
     """
     if x == 0 or start == end:
         return start
@@ -95,57 +96,58 @@ def between(shape: str, start: Level, end: Level, x: Fraction) -> Level:
     if shape == "exponential":
         factor = exact.rational_root(end / start, x.denominator)
         return Between(shape, start, end, x) if factor is None else start * factor**x.numerator
-    found = parse_formula(shape)
-    if found and found.name == INVERSE_POWER:
-        level = _rational_inverse_power(found.power, start, end, x)
+    formula = parse_formula(shape)
+    if formula and formula.name == INVERSE_POWER:
+        level = _rational_inverse_power(formula.power, start, end, x)
         return Between(shape, start, end, x) if level is None else level
     share = _rational_share(shape, x)
     return Between(shape, start, end, x) if share is None else start + (end - start) * share
 
 
 def scaled(level: Level, factor: Fraction) -> Level:
-    """The level times a factor: multiplying both ends of a shape multiplies every level between them."""
+    """Return the level times a factor."""
     if isinstance(level, Fraction):
         return level * factor
+    # Multiplying both ends of a shape multiplies every level between them.
     return Between(level.shape, scaled(level.start, factor), scaled(level.end, factor), level.x)
 
 
 def why_undefined(shape: str, kind: str, start: Level, end: Level, *, zero: str = "from or to 0") -> str:
-    """Why a shape does not go from one level to the other; empty where it does.
+    """Explain why a shape cannot go from one level to the other; "" if it can.
 
     Args:
         shape: The shape.
-        kind: Of what it is: "stage" or "cooldown".
+        kind: What has the shape: "stage" or "cooldown".
         start: The level at its start.
         end: The level at its end.
-        zero: Which of the levels may be 0, in words.
+        zero: The words for the level that is 0.
     """
-    found = parse_formula(shape)
-    if shape != "exponential" and (found is None or found.name != INVERSE_POWER):
+    formula = parse_formula(shape)
+    if shape != "exponential" and (formula is None or formula.name != INVERSE_POWER):
         return ""
-    what = f"{'an' if shape == 'exponential' else 'a'} {shape} {kind}"
+    subject = f"{'an' if shape == 'exponential' else 'a'} {shape} {kind}"
     if start == 0 or end == 0:
-        return f"{what} {zero} is not defined"
-    if found and ratio_of_bases(found.power, start, end) > _MOST:
+        return f"{subject} {zero} is not defined"
+    if formula and ratio_of_bases(formula.power, start, end) > _MAX_RATIO:
         return (
-            f"{what} between these levels is too steep: the lower one must be at least "
-            f"2**-{62 * float(found.power):g} times the higher one. Take a larger P or closer levels"
+            f"{subject} between these levels is too steep: the lower one must be at least "
+            f"2**-{62 * float(formula.power):g} times the higher one. Take a larger P or closer levels"
         )
     return ""
 
 
-_MOST = Decimal(2) ** 62 * (1 + Decimal("1e-60"))
-"""A little over 2⁶², for the last of the 100 digits."""
+_MAX_RATIO = Decimal(2) ** 62 * (1 + Decimal("1e-60"))
+"""A little over 2⁶², because the last of the 100 digits may be wrong."""
 
 
 def ratio_of_bases(power: Fraction, start: Level, end: Level) -> Decimal:
-    """(high/low)^(1/P) of two levels above 0, to 100 digits: by how much t grows along "t^-P"."""
+    """Return (high/low)^(1/P), the ratio by which t grows along "t^-P", to 100 digits, for levels above 0."""
     low, high = sorted((digits(start), digits(end)))
     return exact.power(exact.quotient(high, low), 1 / power)
 
 
-def _at(found: Formula, start: Decimal, end: Decimal, x: Fraction) -> Decimal:
-    name, power = found
+def _digits_of_formula(formula: Formula, start: Decimal, end: Decimal, x: Fraction) -> Decimal:
+    name, power = formula
     if name == INVERSE_POWER:
         first, last = (exact.power(level, -1 / power) for level in (start, end))
         return exact.power(exact.part_way(first, last, exact.digits(x)), -power)
@@ -163,15 +165,15 @@ def _rational_inverse_power(power: Fraction, start: Fraction, end: Fraction, x: 
 
 
 def _rational_share(shape: str, x: Fraction) -> Fraction | None:
-    if found := parse_formula(shape):
-        if found.name == POWER_FROM_END:
-            left = _rational_power(1 - x, found.power)
-            return None if left is None else 1 - left
-        return _rational_power(x, found.power)
+    if formula := parse_formula(shape):
+        if formula.name == POWER_FROM_END:
+            remaining = _rational_power(1 - x, formula.power)
+            return None if remaining is None else 1 - remaining
+        return _rational_power(x, formula.power)
     return SHARES[shape].rational(x)
 
 
 def _rational_power(number: Fraction, power: Fraction) -> Fraction | None:
-    """A fraction above 0 to a power, if that is a fraction too."""
+    """Raise a fraction above 0 to a power; None if the result is irrational."""
     root = exact.rational_root(number, power.denominator)
     return None if root is None else root**power.numerator

@@ -1,7 +1,10 @@
-"""The table: a curve precomputed as int32 columns, whose format is defined here and nowhere else.
+"""The table: a curve precomputed as int32 columns. Its format is defined here and nowhere else.
 
-A level v in [0, 1] is v·2⁶², and the inverse of a length L is 2⁹³/L. JAX cuts arrays that come into a
-jitted function to 32 bits unless x64 is on, so wider numbers are split into words.
+A level v in [0, 1] is v·2⁶², and the inverse of a length L is 2⁹³/L. Without x64 JAX truncates the arrays
+that a jitted function receives to 32 bits, so wider numbers are cut in one of two ways:
+
+    words   32 bits each, the high one signed: cheap to join into an int64. Used for what fits into 64 bits.
+    limbs   31 bits each, never negative: factors whose products fit into int64. Used for longer numbers.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,27 +23,27 @@ INVERSE_BITS = FIXED_BITS + LIMB_BITS
 """Fractional bits of 1/L: multiplied by a step below 2³¹, it still has 62 correct ones."""
 
 FROM_START, FROM_END = 1, 2
-"""The values of the column `power` for "1-x^P" and for "(1-x)^P"; 0 for other shapes."""
+"""The values of the column `power` for "1-x^P" and for "(1-x)^P"; other shapes have 0."""
 
 FAR_APART, NEARLY_EQUAL = 1, 2
-"""The values of the column `inverse_power` for "t^-P", by its levels; 0 for other shapes."""
+"""The values of the column `inverse_power` for "t^-P", by its two levels; other shapes have 0."""
 
 _WORD_BITS = 32
 _WORD = (1 << _WORD_BITS) - 1
-_DROP = exact.BITS - FIXED_BITS
+_DROPPED_BITS = exact.BITS - FIXED_BITS
 
 
 class Segments(NamedTuple):
-    """One curve as a table with a row a segment; a pytree of int32 arrays of shape (rows,).
+    """One curve as a table with one row per segment; a pytree of int32 arrays of shape (rows,).
 
-    A level v in [0, 1] and the inverse of a length L are integers, rounded, and cut into words of 32 bits:
+    A level v in [0, 1] and the inverse of a length L are integers, rounded, and split over several columns:
 
         level      v · 2⁶²
         inverse    2⁹³ / L
 
     The number of rows does not depend on where the segments lie: a `PlateauCurve` with k plateaus has 2k + 3
     (warmup, decay, (plateau, decay) k times, end), a `StagedCurve` one for each stage and one for the end. A
-    row may be empty. So moving a plateau changes numbers and no array's shape. `stack` adds an axis in front.
+    row may be empty. So moving a plateau changes numbers, but no array's shape. `stack` adds a leading axis.
 
     A column that only one kind of segment needs is None or left out in a table without such segments, and
     nothing is computed for it.
@@ -54,9 +57,9 @@ class Segments(NamedTuple):
     begin: Any
     """First step of the segment."""
     length: Any
-    """Number of steps L from the start level to the end level; 0 where the segment is flat."""
+    """Number of steps L from the start level to the end level; 0 if the segment is flat."""
     inverse_high: Any
-    """2⁹³/L: bits 63 to 94 (0 where the segment is flat)."""
+    """2⁹³/L: bits 63 to 94 (0 if the segment is flat)."""
     inverse_middle: Any
     """2⁹³/L: bits 31 to 62."""
     inverse_low: Any
@@ -72,11 +75,11 @@ class Segments(NamedTuple):
     start_float32: Any
     """Start level as the nearest float32: its bits."""
     shapes: dict[str, Any]
-    """By name, each curved shape without a parameter: 1 for its segments, else 0. A segment without a shape
-    in any column is a straight line."""
+    """By name, each curved shape without a parameter: 1 for its segments, else 0. A segment that has 0 in all
+    of these columns, and no r, is a straight line."""
     rate_whole: Any = None
-    """A rate r a step, else 0: its whole part below 2³¹. Of an exponential r = ∣log₂(end/start)∣/L. Of
-    "1-x^P" and "(1-x)^P" r = P/L. Of "t^-P" r = ((high/low)^(1/P) - 1)/L."""
+    """The change r per step, else 0: its whole part below 2³¹. For an exponential r = ∣log₂(end/start)∣/L,
+    for "1-x^P" and "(1-x)^P" r = P/L, and for "t^-P" r = ((high/low)^(1/P) - 1)/L."""
     rate_high: Any = None
     """r·2⁹³: bits 62 to 92."""
     rate_middle: Any = None
@@ -88,7 +91,7 @@ class Segments(NamedTuple):
     inverse_power: Any = None
     """`FAR_APART`, `NEARLY_EQUAL` or 0."""
     rate_top: Any = None
-    """r of a "t^-P", else 0: the whole part from 2³¹ on."""
+    """r of a "t^-P", else 0: bits 31 and above of the whole part."""
     exponent_whole: Any = None
     """P, else 0: the whole part."""
     exponent_high: Any = None
@@ -97,7 +100,7 @@ class Segments(NamedTuple):
     """P·2⁶²: bits 0 to 30."""
 
     def columns(self) -> dict[str, Any]:
-        """The columns that are there, those of `shapes` by the name of their shape."""
+        """Return the columns that the table has by name, those of `shapes` by the name of their shape."""
         columns = {**self._asdict(), **self.shapes}
         return {name: column for name, column in columns.items() if name != "shapes" and column is not None}
 
@@ -109,51 +112,56 @@ class Segments(NamedTuple):
             columns: The columns by name, as `columns()` returns them.
         """
         shapes = {name: column for name, column in columns.items() if name not in cls._fields}
-        others = {name: column for name, column in columns.items() if name in cls._fields}
-        return cls(**others, shapes=shapes)
+        fields = {name: column for name, column in columns.items() if name in cls._fields}
+        return cls(**fields, shapes=shapes)
 
 
+# The highest limb first.
 _RATE = "rate_whole", "rate_high", "rate_middle", "rate_low"
+_LONG_RATE = "rate_top", *_RATE
 _EXPONENT = "exponent_whole", "exponent_high", "exponent_low"
-_POWER = *_RATE, "power", *_EXPONENT
-_INVERSE_POWER = *_RATE, "inverse_power", "rate_top", *_EXPONENT
+
 _COLUMNS_OF_SHAPES = {
     "exponential": _RATE,
-    POWER_FROM_START: _POWER,
-    POWER_FROM_END: _POWER,
-    INVERSE_POWER: _INVERSE_POWER,
+    POWER_FROM_START: (*_RATE, "power", *_EXPONENT),
+    POWER_FROM_END: (*_RATE, "power", *_EXPONENT),
+    INVERSE_POWER: (*_LONG_RATE, "inverse_power", *_EXPONENT),
     **{name: (name,) for name, share in SHARES.items() if share.fixed},
 }
-"""The columns that a shape needs besides those of a straight line; a formula by its name."""
+"""The columns that a shape needs besides those of a straight line, by the name of the shape or formula."""
 
 
-def encode_table(rows: Sequence[ExactSegment]) -> Segments:
-    """The rows as int32 columns."""
-    # By the shapes that were described, of flat rows too: when a level changes, no column comes or goes.
-    shapes = {found.name if (found := parse_formula(row.shape)) else row.shape for row in rows}
+def encode_table(segments: Sequence[ExactSegment]) -> Segments:
+    """Encode segments as int32 columns, one row per segment."""
+    # A flat segment counts with the shape that it was described with. So changing a level never adds or
+    # removes a column, and a jitted function that takes the table is not compiled again.
+    shapes = {
+        formula.name if (formula := parse_formula(segment.shape)) else segment.shape for segment in segments
+    }
     needed = {name for shape in shapes if shape for name in _COLUMNS_OF_SHAPES.get(shape, ())}
-    words = list(map(_words, rows))
-    columns = {name: [row.get(name, 0) for row in words] for name in sorted(needed.union(words[0]))}
+    rows = list(map(_words, segments))
+    columns = {name: [row.get(name, 0) for row in rows] for name in sorted(needed.union(rows[0]))}
     return Segments.of_columns(
         {name: _frozen(np.array(column, np.int32)) for name, column in columns.items()}
     )
 
 
-def _words(row: ExactSegment) -> dict[str, int]:
-    """The columns of a segment; those that only some shapes need may be left out where they are 0."""
-    first, last = levels.fixed224(row.start), levels.fixed224(row.end)
-    # Both levels in 62 bits, rounded towards each other. So no value between them passes the exact level
-    # at either end: else a curve could climb by one unit in the last place where one segment hands over
-    # to the next. If no number of 62 bits lies between them, the row is flat.
-    low, high = -(-min(first, last) >> _DROP), max(first, last) >> _DROP
-    moves = row.length > 0 and not row.holds and low <= high
-    inverse = (1 << INVERSE_BITS) // row.length if moves else 0
+def _words(segment: ExactSegment) -> dict[str, int]:
+    """Encode a segment as one row. Columns of shapes that are absent from the result are 0."""
+    first, last = levels.fixed224(segment.start), levels.fixed224(segment.end)
+    # Both levels in 62 bits, rounded towards each other: -(-v >> n) rounds up, v >> n down. With 4 bits, a
+    # segment from 0.8 = 12.8/16 to 0.3 = 4.8/16 goes from 12 to 5. So no value between them passes the exact
+    # level at either end; otherwise a curve could rise by one unit in the last place at the border of two
+    # falling segments. If no number of 62 bits lies between the levels, the row is flat.
+    low, high = -(-min(first, last) >> _DROPPED_BITS), max(first, last) >> _DROPPED_BITS
+    moves = segment.length > 0 and not segment.holds and low <= high
+    inverse = (1 << INVERSE_BITS) // segment.length if moves else 0
     inverse_high, inverse_middle = split_words(inverse >> LIMB_BITS)
     start_high, start_low = split_words(high if first >= last else low)
     end_high, end_low = split_words(low if first >= last else high)
     return {
-        "begin": row.begin,
-        "length": row.length if moves else 0,
+        "begin": segment.begin,
+        "length": segment.length if moves else 0,
         "inverse_high": inverse_high,
         "inverse_middle": inverse_middle,
         "inverse_low": inverse & LIMB,
@@ -162,56 +170,63 @@ def _words(row: ExactSegment) -> dict[str, int]:
         "end_high": end_high,
         "end_low": end_low,
         "start_float32": int(exact.nearest_float32(first).view(np.int32)),
-        **(_words_of_shape(row) if moves else {}),
+        **(_words_of_shape(segment) if moves else {}),
     }
 
 
-def _words_of_shape(row: ExactSegment) -> dict[str, int]:
-    """The columns that the shape of a row needs besides those of a straight line."""
-    length = row.length
-    if row.shape == "exponential":
-        low, high = sorted((levels.digits(row.start), levels.digits(row.end)))
-        return dict(zip(_RATE, _limbs(exact.log2_ratio(high, low), 4, length), strict=True))
-    found = parse_formula(row.shape)
-    if found is None:
-        return dict.fromkeys(_COLUMNS_OF_SHAPES.get(row.shape or "", ()), 1)
-    name, power = found
-    # To the nearest: a logarithm with a whole part up to 31 is multiplied by it.
-    exponent = _limbs(power + Fraction(1, 2 << FIXED_BITS), 3, bits=FIXED_BITS)
+def _words_of_shape(segment: ExactSegment) -> dict[str, int]:
+    """Encode the columns that a segment's shape needs besides those of a straight line."""
+    length = segment.length
+    if segment.shape == "exponential":
+        low, high = sorted((levels.digits(segment.start), levels.digits(segment.end)))
+        return _limbs(_RATE, _fixed_point(exact.log2_ratio(high, low), INVERSE_BITS, length))
+    formula = parse_formula(segment.shape)
+    if formula is None:
+        return dict.fromkeys(_COLUMNS_OF_SHAPES.get(segment.shape or "", ()), 1)
+    name, power = formula
+    # To the nearest, unlike r: the error of P is multiplied by a logarithm whose whole part may be 31.
+    exponent = _limbs(_EXPONENT, _fixed_point(power + Fraction(1, 2 << FIXED_BITS), FIXED_BITS))
     if name == INVERSE_POWER:
-        growth = Fraction(levels.ratio_of_bases(power, row.start, row.end)) - 1
-        top, *rate = _limbs(growth, 5, length)
-        apart = NEARLY_EQUAL if growth < _LEAST_GROWTH else FAR_APART
-        return dict(zip(_INVERSE_POWER, (*rate, apart, top, *exponent), strict=True))
-    counted_from = FROM_START if name == POWER_FROM_START else FROM_END
-    return dict(zip(_POWER, (*_limbs(power, 4, length), counted_from, *exponent), strict=True))
+        growth = Fraction(levels.ratio_of_bases(power, segment.start, segment.end)) - 1
+        rate = _limbs(_LONG_RATE, _fixed_point(growth, INVERSE_BITS, length))
+        return {**rate, "inverse_power": NEARLY_EQUAL if growth < _LEAST_GROWTH else FAR_APART, **exponent}
+    rate = _limbs(_RATE, _fixed_point(power, INVERSE_BITS, length))
+    return {**rate, "power": FROM_START if name == POWER_FROM_START else FROM_END, **exponent}
 
 
 _LEAST_GROWTH = Fraction(1, 1 << 22)
-"""Below this growth of t a parabola takes the place of "t^-P": see `powers.parabola`."""
+"""If t grows by less than this, a parabola replaces "t^-P": see `powers.parabola`."""
 
 
-def _limbs(number: Fraction, count: int, length: int = 1, bits: int = INVERSE_BITS) -> tuple[int, ...]:
-    """`count` limbs of number/length, the lowest ones of the `bits` of its fraction."""
-    value = (number.numerator << bits) // (number.denominator * length)
-    return tuple((value >> (LIMB_BITS * place)) & LIMB for place in reversed(range(count)))
+def _fixed_point(number: Fraction, bits: int, length: int = 1) -> int:
+    """Return number/length with `bits` fractional bits, rounded down."""
+    return (number.numerator << bits) // (number.denominator * length)
+
+
+def _limbs(names: Sequence[str], value: int) -> dict[str, int]:
+    """Cut a value into as many limbs as there are names, the highest limb first."""
+    # With 4-bit limbs and three names, 0x3C5 is 0x3, 0xC, 0x5.
+    places = reversed(range(len(names)))
+    return {name: (value >> (LIMB_BITS * place)) & LIMB for name, place in zip(names, places, strict=True)}
 
 
 def split_words(value: int) -> tuple[int, int]:
-    """An int64 as two int32: the high word and the low one."""
+    """Split an int64 into two int32, the high word and the low word."""
+    # An int32 has a sign, so a low word from 2³¹ on wraps to a negative number. With 4-bit words, 0x5C is
+    # 5 and 0xC - 16 = -4. `join_words` masks the sign away again: 5 << 4 | (-4 & 0xF) = 0x5C.
     low = value & _WORD
     return value >> _WORD_BITS, low - ((1 << _WORD_BITS) if low >> (_WORD_BITS - 1) else 0)
 
 
 def join_words(xp: Operations, high: Any, low: Any) -> Any:
-    """Arrays of words as int64: `split_words` backwards."""
+    """Join arrays of words into int64, the inverse of `split_words`."""
     return (xp.int64(high) << _WORD_BITS) | (xp.int64(low) & _WORD)
 
 
 def decode_table(xp: Operations, table: Segments) -> DecodedSegments:
-    """The numbers that a table's words stand for; 64-bit integers must be on."""
+    """Join the words of a table. In JAX 64-bit integers must be on."""
 
-    def wide(column: Any) -> Any:
+    def to_int64(column: Any) -> Any:
         return None if column is None else xp.int64(column)
 
     return DecodedSegments(
@@ -223,11 +238,10 @@ def decode_table(xp: Operations, table: Segments) -> DecodedSegments:
         end=join_words(xp, table.end_high, table.end_low),
         level=table.start_float32.view(xp.float32),
         shapes=table.shapes,
-        **{name: wide(getattr(table, name)) for name in _RATE},
+        **{name: to_int64(getattr(table, name)) for name in _LONG_RATE},
         power=table.power,
         inverse_power=table.inverse_power,
-        rate_top=wide(table.rate_top),
-        exponent_whole=wide(table.exponent_whole),
+        exponent_whole=to_int64(table.exponent_whole),
         exponent_fraction=None
         if table.exponent_high is None
         else (xp.int64(table.exponent_high) << LIMB_BITS) | xp.int64(table.exponent_low),
@@ -235,21 +249,22 @@ def decode_table(xp: Operations, table: Segments) -> DecodedSegments:
 
 
 def python_rows(table: DecodedSegments) -> tuple[list[int], list[DecodedSegments]]:
-    """The first step of each row, and each row as Python numbers, without other shapes' columns."""
-    count = len(table.begin)
-    columns: dict[str, list[Any]] = {
-        name: [None] * count if column is None else column.tolist()
-        for name, column in table._asdict().items()
-        if name != "shapes"
-    }
-    for name in ("power", "inverse_power"):
-        columns[name] = [value or None for value in columns[name]]
-    rates = zip(*(columns[name] for name in (*_RATE, "rate_top")), strict=True)
-    columns["rate_whole"] = [words[0] if any(words) else None for words in rates]
-    shapes = {name: column.tolist() for name, column in table.shapes.items()}
-    columns["shapes"] = [{name: 1 for name in shapes if shapes[name][index]} for index in range(count)]
-    rows = zip(*(columns[name] for name in DecodedSegments._fields), strict=True)
-    return columns["begin"], [DecodedSegments(*row) for row in rows]
+    """Return the first step of each row, and each row in Python numbers."""
+    fields = table._asdict()
+    shapes = {name: column.tolist() for name, column in fields.pop("shapes").items()}
+    columns = {name: column.tolist() for name, column in fields.items() if column is not None}
+    rows: list[DecodedSegments] = []
+    for index in range(len(table.begin)):
+        row = {name: column[index] for name, column in columns.items()}
+        # None in place of 0 where the row has another shape: the arithmetic skips what is None. In columns
+        # it cannot skip, since other rows of the same column need the result.
+        if not any(row.get(name) for name in _LONG_RATE):
+            row["rate_whole"] = None
+        for name in ("power", "inverse_power"):
+            row[name] = row.get(name) or None
+        row["shapes"] = {name: 1 for name, column in shapes.items() if column[index]}
+        rows.append(DecodedSegments(**row))
+    return columns["begin"], rows
 
 
 def _frozen(array: np.ndarray) -> np.ndarray:
@@ -258,10 +273,10 @@ def _frozen(array: np.ndarray) -> np.ndarray:
 
 
 def stack(curves: Iterable[Any]) -> Segments:
-    """One table for several curves, for `vmap`: each column of shape (curves, rows).
+    """Stack the tables of several curves for `vmap`: each column is of shape (curves, rows).
 
-    For a curve with fewer segments than others the row of its end is repeated, which changes no value. A
-    column that one curve needs is zero for the curves that do not need it.
+    A shorter table repeats the row of its end, which changes no value. A column that only some curves need is
+    zero for the others.
 
     Args:
         curves: At least one curve.
@@ -270,8 +285,9 @@ def stack(curves: Iterable[Any]) -> Segments:
         A `Segments` of int32 arrays.
 
     Raises:
-        TypeError: A single curve; curves without an order, as in a set; something that is not a `Curve`.
-        ValueError: No curve was given.
+        TypeError: `curves` is a single curve, or has no order, as a set, or holds something that is not a
+            `Curve`.
+        ValueError: `curves` is empty.
 
     >>> from plateau_jax import PlateauCurve, stack
     >>> table = stack([PlateauCurve(100), PlateauCurve(100, plateaus=[(50, 30)])])
