@@ -303,10 +303,10 @@ def test_the_end_of_a_program_completes_a_save_and_prints_its_error(tmp_path: Pa
 
 _FORKED = """
 import os, sys, threading, warnings
-from torch_bridge.checkpointing.background import Background
+from torch_bridge.checkpointing.background import BackgroundTask
 warnings.simplefilter("ignore", DeprecationWarning)  # of forking with threads, in later Pythons
 go = threading.Event()
-background = Background.of("")
+background = BackgroundTask.named("")
 background.start(go.wait)
 if not (child := os.fork()):
     background.finish()

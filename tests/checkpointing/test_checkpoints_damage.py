@@ -96,14 +96,14 @@ def test_one_whose_beginning_is_damaged_may_be_the_newest(tmp_path: Path) -> Non
 
 def test_what_can_not_be_checked_is_not_loaded(copied: Path) -> None:
     """Any error in the check counts as damage, also one without a text."""
-    checking = SavedCheckpoint.check_share
+    checking = SavedCheckpoint.verify_digests
 
     def fails(checkpoint: SavedCheckpoint) -> None:
         if checkpoint.count == 2:
             raise MemoryError
         checking(checkpoint)
 
-    with patch.object(SavedCheckpoint, "check_share", fails):
+    with patch.object(SavedCheckpoint, "verify_digests", fails):
         _refused(copied, "MemoryError")
 
 

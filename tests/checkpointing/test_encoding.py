@@ -79,18 +79,18 @@ def test_a_state_comes_back_as_it_was(tmp_path_factory: pytest.TempPathFactory, 
 
 def test_a_module_keeps_the_versions_of_its_parts() -> None:
     state = nn.Sequential(nn.BatchNorm1d(2)).state_dict()
-    encoded, tensors = encoding.encode("part", state)
-    decoded = encoding.decode("part", encoded, lambda _, reference: tensors[reference.key])
+    encoded, tensors = encoding.encode_state("part", state)
+    decoded = encoding.decode_state("part", encoded, lambda _, reference: tensors[reference.key])
     assert decoded._metadata == {"": {"version": 1}, "0": {"version": 2}}
     assert same(decoded, state)
 
 
 def test_equal_paths_have_keys_of_their_own() -> None:
     state = {"a.b": torch.zeros(1), "a": {"b": torch.ones(1)}, ("a", 1): torch.ones(2)}
-    encoded, tensors = encoding.encode("part", state)
+    encoded, tensors = encoding.encode_state("part", state)
     assert list(tensors) == ["part.a.b", "part.a.b~1", "part.('a', 1)"]
-    read = json.loads(encoding.dumps(encoded))
-    assert same(encoding.decode("part", read, lambda _, reference: tensors[reference.key]), state)
+    read = json.loads(encoding.to_json(encoded))
+    assert same(encoding.decode_state("part", read, lambda _, reference: tensors[reference.key]), state)
 
 
 @pytest.mark.parametrize("is_tied", [True, False])
@@ -145,7 +145,7 @@ _nested.append(_nested)
 )
 def test_what_a_checkpoint_does_not_hold_is_named(state: Any, message: str) -> None:
     with pytest.raises(TypeError, match=message):
-        encoding.encode("part", state)
+        encoding.encode_state("part", state)
 
 
 _TENSOR = {"$": "tensor", "key": "k", "dtype": "float32", "shape": [2, 3]}
@@ -168,4 +168,4 @@ _TENSOR = {"$": "tensor", "key": "k", "dtype": "float32", "shape": [2, 3]}
 )
 def test_what_is_no_structure_is_refused(damaged: Any) -> None:
     with pytest.raises(ValueError, match=r"can't be read|not a kind of value|NumPy array|has the |zip"):
-        encoding.decode("part", [damaged], lambda *_: torch.empty(0))
+        encoding.decode_state("part", [damaged], lambda *_: torch.empty(0))

@@ -292,7 +292,7 @@ class _Failing(Mixed):
 @pytest.mark.parametrize("call", ["merge", "load_model"])
 def test_an_error_changes_nothing(saved: Path, call: str, at: str, error: type[BaseException]) -> None:
     """Also while the third checkpoint is read, and when the module can't be copied to restore it later."""
-    module, checkpoints, read = _Failing(99), Checkpoints(saved), SavedCheckpoint.read
+    module, checkpoints, read = _Failing(99), Checkpoints(saved), SavedCheckpoint.read_tensor
     module.error = error if at == "loading" else None
     before = state_of(module)
 
@@ -302,8 +302,8 @@ def test_an_error_changes_nothing(saved: Path, call: str, at: str, error: type[B
         return read(saved, reference, *arguments)
 
     where = {
-        "reading": (SavedCheckpoint, "read", broken),
-        "copying": (Snapshot, "of", Mock(side_effect=error)),
+        "reading": (SavedCheckpoint, "read_tensor", broken),
+        "copying": (Snapshot, "take", Mock(side_effect=error)),
     }
     arguments: Any = {"counts": COUNTS, "weights": _GOOD, "into": module}
     if call == "load_model":
@@ -316,7 +316,7 @@ def test_an_error_changes_nothing(saved: Path, call: str, at: str, error: type[B
 
 def test_checkpoints_stay_while_they_are_merged(tmp_path: Path) -> None:
     """Though another process saves new ones, and keeps only these."""
-    checkpoints, read = Checkpoints(tmp_path, keep=1), SavedCheckpoint.read
+    checkpoints, read = Checkpoints(tmp_path, keep=1), SavedCheckpoint.read_tensor
     models = [nn.Linear(2, 2) for _ in range(3)]
     for count, model in enumerate(models[:2]):
         Checkpoints(tmp_path, keep=2).save(count, model=model, wait=True)
@@ -326,7 +326,7 @@ def test_checkpoints_stay_while_they_are_merged(tmp_path: Path) -> None:
         return read(*arguments)
 
     merged = nn.Linear(2, 2)
-    with patch.object(SavedCheckpoint, "read", saving):
+    with patch.object(SavedCheckpoint, "read_tensor", saving):
         checkpoints.merge([0, 1], [0.5, 0.5], into=merged, part="model")
     torch.testing.assert_close(merged.weight, (models[0].weight + models[1].weight) / 2)
     checkpoints.save(3, model=models[2], wait=True)

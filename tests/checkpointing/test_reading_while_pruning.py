@@ -12,7 +12,7 @@ from torch_bridge.checkpointing import folders, rank_files, reading
 from torch_bridge.checkpointing.reading import SavedCheckpoint
 
 
-@pytest.mark.parametrize("place", [(rank_files, "read"), (SavedCheckpoint, "check_share")])
+@pytest.mark.parametrize("place", [(rank_files, "read_json"), (SavedCheckpoint, "verify_digests")])
 def test_a_newer_one_is_saved_during_a_load(tmp_path: Path, place: tuple[Any, str]) -> None:
     """One that is open is read to the end though it is removed; before that the next one is taken."""
     save_each(tmp_path, [1], keep=1)
@@ -26,7 +26,7 @@ def test_a_newer_one_is_saved_during_a_load(tmp_path: Path, place: tuple[Any, st
 
     with patch.object(*place, works):
         found = Checkpoints(tmp_path).load(part=part)
-    assert found == (1 if place[1] == "check_share" else 3)
+    assert found == (1 if place[1] == "verify_digests" else 3)
     assert same(part.state, state_of(found))
     save_each(tmp_path, [4], keep=1)
     assert leftovers(tmp_path, [4]) == []
@@ -53,13 +53,13 @@ def test_one_is_renamed_during_a_load(tmp_path: Path) -> None:
     with patch.object(folders, "commit"):
         save_each(tmp_path, [1], keep=1)
     (partial,) = tmp_path.iterdir()
-    part, working = Part(), rank_files.read
+    part, working = Part(), rank_files.read_json
 
     def works(*arguments: Any) -> Any:
         folders.commit(partial)
         return working(*arguments)
 
-    with patch.object(rank_files, "read", works):
+    with patch.object(rank_files, "read_json", works):
         assert Checkpoints(tmp_path).load(part=part) == 1
     assert same(part.state, state_of(1))
 

@@ -8,47 +8,49 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from threading import Thread
 
-_by_name: "dict[str, Background]" = {}
+_tasks_by_name: "dict[str, BackgroundTask]" = {}
 
 
-class Background:
-    """A task in a thread. The program waits for it before it ends.
+class BackgroundTask:
+    """A task in a thread, completed before the program ends.
 
-    >>> background, done = Background.of("a folder"), []
-    >>> background.start(lambda: done.append(1))
-    >>> background.finish()
+    >>> task, done = BackgroundTask.named("a folder"), []
+    >>> task.start(lambda: done.append(1))
+    >>> task.finish()
     >>> done
     [1]
-    >>> background.start(lambda: done[1])
-    >>> background is Background.of("a folder")
+    >>> task.start(lambda: done[1])
+    >>> task is BackgroundTask.named("a folder")
     True
-    >>> background.finish()
+    >>> task.finish()
     Traceback (most recent call last):
     IndexError: list index out of range
-    >>> background.finish()
+    >>> task.finish()
     """
 
     def __init__(self) -> None:
         self._pending: Future[None] | None = None
 
     @classmethod
-    def of(cls, name: str) -> "Background":
-        """Return the program's one background of this name."""
-        return _by_name.setdefault(name, cls())
+    def named(cls, name: str) -> "BackgroundTask":
+        """Return the only task of this name in the program."""
+        return _tasks_by_name.setdefault(name, cls())
 
     def start(self, work: Callable[[], object]) -> None:
-        """Start a task in a thread, after `finish` of the one before."""
+        """Run `work` in a thread. Call `finish` first if an earlier task may still run."""
         pending = Future[None]()
         try:
             self._pending = pending
             Thread(target=_run, args=(pending, work)).start()
         except BaseException:
-            if pending.cancel():  # it fails where the thread runs, and an interrupt came after its start
+            # An interrupt may come when the thread already runs. Its task can no longer be cancelled, and a
+            # later `finish` still has to wait for it.
+            if pending.cancel():
                 self._pending = None
             raise
 
     def finish(self) -> None:
-        """Wait for the task that was started, and raise its error, once."""
+        """Wait for the task, and raise its error once."""
         if self._pending is not None:
             error = self._pending.exception()
             self._pending = None
@@ -67,9 +69,9 @@ def _run(pending: "Future[None]", work: Callable[[], object]) -> None:
 
 
 def _forget_pending() -> None:
-    """A forked process has none of its parent's threads: waiting for one would never end."""
-    for background in _by_name.values():
-        background._pending = None
+    # A forked process has none of its parent's threads, so waiting for one would never end.
+    for task in _tasks_by_name.values():
+        task._pending = None
 
 
 if sys.platform != "win32":
@@ -78,9 +80,10 @@ if sys.platform != "win32":
 
 @atexit.register
 def _print_errors() -> None:
-    """Print the errors that no later call was there to raise. All threads have ended by now."""
-    for background in _by_name.values():
+    """Print the errors that no later call has raised."""
+    # Python joins all non-daemon threads before it calls atexit functions, so nothing is waited for here.
+    for task in _tasks_by_name.values():
         try:
-            background.finish()
+            task.finish()
         except BaseException:
             traceback.print_exc()

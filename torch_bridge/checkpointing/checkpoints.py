@@ -1,4 +1,4 @@
-"""`Checkpoints`: all parts of a run, saved in the background, checked and loaded again."""
+"""`Checkpoints`: save all parts of a training run in the background, and verify and load them."""
 
 import os
 import uuid
@@ -12,44 +12,44 @@ import torch
 from torch import nn
 
 from torch_bridge.checkpointing import folders, merging, parts, reading
-from torch_bridge.checkpointing.background import Background
+from torch_bridge.checkpointing.background import BackgroundTask
 from torch_bridge.checkpointing.loading_parts import LoadingModel, LoadingPart, load_all_or_none
-from torch_bridge.checkpointing.missing_ranks import named_when_missing
+from torch_bridge.checkpointing.missing_ranks import warn_of_missing_ranks
 from torch_bridge.checkpointing.parts import Part, Snapshot
 from torch_bridge.checkpointing.reading import SavedCheckpoint
-from torch_bridge.checkpointing.writing import RankContent, Summary
+from torch_bridge.checkpointing.writing import DigestSummary, RankContent
 from torch_bridge.curve_api import checks, warner_at_this_line
 from torch_bridge.distributed import processes
 from torch_bridge.distributed.processes import collective_call
 
 
 class Checkpoints:
-    """The checkpoints of a run in a folder. Each has a count: of updates, for instance.
+    """The checkpoints of a training run in a folder. Each has a count, usually that of updates.
 
     A checkpoint holds parts, given by name. A part is an object with `state_dict` and `load_state_dict` (a
     `TrainStep`, a loader, a `MetricLog`, a module, an optimizer, a scheduler), or a dictionary or a list of
     plain values, which `load` refills in place. Values may be those of JSON, tuples, sets, bytes,
-    dictionaries with any of these as keys, NumPy arrays and tensors; they come back as they were.
+    dictionaries with any of these as keys, NumPy arrays and tensors; they are restored exactly.
 
-    `save` copies the current state and returns; the copy is written in the background, as safetensors and
-    JSON files. If a process is killed, the last complete checkpoint is still there, and a later save removes
-    the files of the unfinished one. A program that ends first completes a pending save. The next call raises
-    an error that came in the background; without a next call, it is printed at the end.
+    `save` copies the current state and returns; a background thread writes the copy as safetensors and JSON
+    files. If a process is killed, the last complete checkpoint survives, and a later save removes the
+    unfinished files. A program that ends normally completes a pending save first. The next call raises an
+    error from the background; if there is no next call, the error is printed when the program ends.
 
-    `load` first compares the SHA-256 of every tensor, and runs no code from a checkpoint. One run at a time
-    may save to a directory; others may load from it meanwhile.
+    `load` verifies the SHA-256 of every tensor first, and never runs code from a checkpoint. One run at a
+    time may save to a directory; others may load from it meanwhile.
 
-    Under several processes each of them calls `save` and `load`, with the same arguments, on a folder that
-    they share. Each rank writes its shards of DTensors, rank 0 writes everything else, and another rank what
-    differs there (random numbers, for instance). A load may run on another number of processes, under DDP,
-    FSDP2 or on one process: each rank reads its shards of what is sharded now. When fewer processes load, the
-    values of the missing ranks are dropped. When more processes load, a `TrainStep` on a new rank keeps its
+    With several processes, each of them calls `save` and `load`, with the same arguments, on a folder that
+    they share. Each rank writes its shards of DTensors; rank 0 writes everything else, and other ranks only
+    what differs from rank 0 (random numbers, for instance). Any number of processes can load, under DDP,
+    FSDP2 or on one process: each rank reads its shards of what is sharded now. If fewer processes load than
+    saved, the values of the missing ranks are dropped. If more load, a `TrainStep` on a new rank keeps its
     random numbers and carry, and gets every other value from rank 0. A warning says so.
 
     Args:
-        directory: The folder; the first save makes it.
-        keep: Number of checkpoints to keep: those that were saved last. Anything in the folder that this
-            library has not written is left alone.
+        directory: The folder; the first save creates it.
+        keep: Number of checkpoints to keep: the last saved ones. Anything in the folder that this library
+            has not written is left alone.
 
     Raises:
         NotADirectoryError: The directory is a file.
@@ -73,101 +73,103 @@ class Checkpoints:
         self.directory = Path(directory).absolute()
         if self.directory.exists() and not self.directory.is_dir():
             raise NotADirectoryError(f"directory = {str(directory)!r} is not a folder")
-        self._background = Background.of(os.path.realpath(self.directory))
+        self._background = BackgroundTask.named(os.path.realpath(self.directory))
 
     def counts(self) -> list[int]:
         """Return the counts of the complete checkpoints, ascending, after waiting for a pending save.
 
-        Of several ranks this one alone is waited for: call `save(..., wait=True)` to wait for all.
+        This waits for the present rank only: call `save(..., wait=True)` to wait for all.
         """
         self._background.finish()
-        return sorted({folder.count for folder in folders.complete(self.directory)})
+        return sorted({folder.count for folder in folders.list_complete(self.directory)})
 
     def save(self, /, count: int, wait: bool = False, **parts_by_name: Part) -> None:
         """Save the parts as they are now, after waiting for a pending save.
 
         Args:
             count: The checkpoint's count, at least 0. An older checkpoint of the same count is replaced.
-            wait: Whether to return only when the checkpoint is complete, on all ranks.
+            wait: If True, return only when the checkpoint is complete, on all ranks.
             **parts_by_name: The parts.
 
         Raises:
             TypeError: `count` is not an integer; a part was passed without its name; a part has no state, or
-                its state holds something that a checkpoint does not hold.
-            ValueError: There are no parts; the count is negative; the count or the names are not the same
-                on all ranks.
-            Exception: What a part or the system raises. The other ranks then raise RuntimeError.
+                its state holds a value that a checkpoint can't hold.
+            ValueError: There are no parts; the count is negative; the count or the names differ between
+                ranks.
+            Exception: An error of a part or of the system. The other ranks then raise RuntimeError.
         """
         content: RankContent | None = None
 
-        def begin() -> tuple[int, list[str], tuple[str, Summary | None] | None]:
+        def copy_parts() -> tuple[int, list[str], tuple[str, DigestSummary | None] | None]:
             nonlocal content
             self._background.finish()
-            called = checks.at_least("count", count, 0)
-            parts.check_flag("wait", wait)
-            parts.check(parts_by_name)
-            content = RankContent({name: Snapshot.of(name, part) for name, part in parts_by_name.items()})
+            checked_count = checks.at_least("count", count, 0)
+            parts.check_not_a_part("wait", wait)
+            parts.check_parts(parts_by_name)
+            content = RankContent({name: Snapshot.take(name, part) for name, part in parts_by_name.items()})
             main = None
             if processes.is_main():
-                main = (uuid.uuid4().hex, content.summary())
-                if processes.world_size() > 1:  # before the others look for it
-                    folders.partial(self.directory, called, main[0]).mkdir(parents=True)
-            return called, list(parts_by_name), main
+                main = (uuid.uuid4().hex, content.summarize())
+                if processes.world_size() > 1:  # created before other ranks check that they share it
+                    folders.partial_folder(self.directory, checked_count, main[0]).mkdir(parents=True)
+            return checked_count, list(parts_by_name), main
 
-        with _ordinary_mode(), named_when_missing("Checkpoints.save", warner_at_this_line()):
-            begun = collective_call(begin)
-        _check_same([asked[:2] for asked in begun])
-        called, _, main = begun[0]
+        with _without_inference_mode(), warn_of_missing_ranks("Checkpoints.save", warner_at_this_line()):
+            copied = collective_call(copy_parts)
+        _check_same_on_all_ranks([(rank_count, names) for rank_count, names, _ in copied])
+        checked_count, _, main = copied[0]
         assert content is not None
         assert main is not None
-        save, summary = main
+        save_id, summary = main
         content.drop_equal(summary)
         rank, ranks = processes.rank(), processes.world_size()
         self._background.start(
-            lambda content=content: content.write(self.directory, save, called, rank, ranks, self.keep)
+            lambda content=content: content.write_files(
+                self.directory, save_id, checked_count, rank, ranks, self.keep
+            )
         )
         if wait:
             collective_call(self._background.finish)
 
     def load(self, /, count: int | None = None, **parts_by_name: Part) -> int | None:
-        """Load the saved states into the parts, into all of them or none.
+        """Load the saved states into all of the parts, or into none.
 
         Args:
-            count: Which checkpoint; by default the one that was saved last and is not damaged. A warning
-                names the damaged ones that were skipped.
-            **parts_by_name: The parts, or some of them, under the names that they were saved by.
+            count: Which checkpoint; by default the last saved one that is not damaged. A warning names the
+                damaged ones that were skipped.
+            **parts_by_name: The parts, or some of them, under the names that they were saved under.
 
         Returns:
-            The count of the checkpoint; None where there is none, and none was asked for.
+            The count of the checkpoint; None if the folder has no checkpoint and `count` is None.
 
         Raises:
             TypeError: `count` is not an integer; a part has no state.
             ValueError: There are no parts; there is no checkpoint of this count; it has no parts of these
-                names, or parts of another kind; the arguments are not the same on all ranks.
+                names, or parts of another kind; the arguments differ between ranks.
             RuntimeError: The checkpoint is damaged, or all are; or another rank has failed.
-            Exception: What a part raises that refuses its state. After any error all parts are as before.
+            Exception: An error of a part that refuses its state. After any error all parts are as before.
         """
-        return self._load(count, parts.check, parts_by_name, LoadingPart)
+        return self._load(count, parts.check_parts, parts_by_name, LoadingPart)
 
     def load_model(self, model: nn.Module, count: int | None = None, *, part: str = "step") -> int | None:
         """Load a model's weights and buffers from a checkpoint, without an optimizer or a training step.
 
-        The model may be plain or wrapped, on any number of ranks, whatever it was when it was saved. Where
-        ranks had buffers of their own (running statistics under DDP, for instance), all get those of rank 0.
+        The model may be plain or wrapped, on any number of ranks, however it was saved. If buffers differed
+        between ranks (running statistics under DDP, for instance), all ranks get those of rank 0.
 
         Args:
-            model: The module; its names and shapes are those of the saved one, its dtypes may be others.
-            count: Which checkpoint; by default the one that `load` takes.
+            model: The module. It has the names and shapes of the saved one; its dtypes may differ.
+            count: Which checkpoint; by default the one that `load` would choose.
             part: The name of the part: a `TrainStep`, or a module.
 
         Returns:
-            The count of the checkpoint; None where there is none, and none was asked for.
+            The count of the checkpoint; None if the folder has no checkpoint and `count` is None.
 
         Raises:
             TypeError: `model` is not a module; `count` is not an integer.
             ValueError: There is no checkpoint of this count; it has no such part; the part is neither a
-                `TrainStep` nor a module, or of another model; the model has no memory; the arguments are not
-                the same on all ranks. The model is as before.
+                `TrainStep` nor a module, or of another model; the model has no memory; the arguments differ
+                between ranks. The model is as before.
             RuntimeError: The checkpoint is damaged, or all are; or another rank has failed.
 
         >>> import tempfile, torch
@@ -195,35 +197,32 @@ class Checkpoints:
 
             tensor = Σ weights[i] · (the tensor in checkpoint counts[i])
 
-        This is the mean of all floating-point tensors, buffers among them. Everything else, an integer buffer
-        for instance, comes from the last of `counts`. `Curve.merge_weights` gives the weights that take the
-        place of a cooldown.
+        All floating-point tensors are averaged, buffers included. Everything else, such as an integer buffer,
+        comes from the last of `counts`. `Curve.merge_weights` returns the weights that replace a cooldown.
 
-        A tensor that is float64 in a checkpoint is summed in float64, any other in float32, and the sum is
-        rounded to the module's dtype at the end. The result has the same bits on any number of ranks. The
-        tensors are read one by one: on each rank, beside the module, there is at most one whole model in
-        memory and what the sum of one tensor takes; at the end, two. All files are compared with their
-        SHA-256 first.
+        A tensor that is float64 in any checkpoint is summed in float64, every other one in float32; the sum
+        is rounded to the module's dtype at the end. The result has the same bits on any number of ranks.
+        Tensors are read one by one. In addition to the module, each rank needs memory for one whole model and
+        the sum of one tensor, and for two models at the end. The SHA-256 of every tensor is verified first.
 
         Args:
             counts: The checkpoints, each once.
-            weights: A number for each checkpoint; they add up to 1, to within 10⁻⁶, which leaves room for
-                weights of dtype float32. Weights below 0 are taken too. A checkpoint of weight 0 is checked,
-                and not summed.
-            into: The module, plain or wrapped, on any number of ranks, as for `load_model`. It is loaded
-                with `load_state_dict`.
+            weights: A number for each checkpoint. They add up to 1 within 10⁻⁶, which leaves room for float32
+                rounding, and may be negative. A checkpoint of weight 0 is verified, but not summed.
+            into: The module, plain or wrapped, on any number of ranks, as for `load_model`. Its
+                `load_state_dict` loads the result.
             part: The name of the part: a `TrainStep`, or a module.
 
         Raises:
             TypeError: `counts` is not a sequence of integers, or `weights` is not a sequence of numbers;
                 `into` is not a module.
             ValueError: `counts` is empty or names a checkpoint twice; there are more or fewer weights than
-                counts, one is not finite, or they don't add up to 1; there is no checkpoint of one of the
-                counts; it has no such part; the part is neither a `TrainStep` nor a module, or of another
-                model; a tensor has floating point in one checkpoint and not in another, or not in the module;
-                the module has no memory; the arguments are not the same on all ranks.
+                counts, one is not finite, or they don't add up to 1; a checkpoint is missing, or has no such
+                part; the part is neither a `TrainStep` nor a module, or of another model; a tensor is
+                floating-point in one checkpoint, but not in another or in the module; the module has no
+                memory; the arguments differ between ranks.
             RuntimeError: A checkpoint is damaged; or another rank has failed.
-            Exception: What the module raises that refuses the state. After any error the module is as before.
+            Exception: An error of the module that refuses the state. After any error it is as before.
 
         >>> import tempfile, torch
         >>> from torch_bridge import Checkpoints
@@ -238,27 +237,28 @@ class Checkpoints:
         >>> folder.cleanup()
         """
 
-        def begin() -> tuple[list[int], list[float], str]:
+        def check_arguments() -> tuple[list[int], list[float], str]:
             self._background.finish()
             parts.check_model(part, "into", into)
-            return *merging.check(counts, weights), part
+            return *merging.check_arguments(counts, weights), part
 
-        with named_when_missing("Checkpoints.merge", warner_at_this_line()):
-            begun = collective_call(begin)
-        for rank, asked in enumerate(begun):
-            if asked != begun[0]:
+        with warn_of_missing_ranks("Checkpoints.merge", warner_at_this_line()):
+            arguments = collective_call(check_arguments)
+        main, *_ = arguments
+        for rank, of_rank in enumerate(arguments):
+            if of_rank != main:
                 raise ValueError(
-                    f"rank 0 merges (counts, weights, part) = {begun[0]}, and rank {rank} merges {asked}"
+                    f"rank 0 merges (counts, weights, part) = {main}, and rank {rank} merges {of_rank}"
                 )
-        called, shares, name = begun[0]
-        with _ordinary_mode(), ExitStack() as opened:
+        checked_counts, checked_weights, name = main
+        with _without_inference_mode(), ExitStack() as opened:
             model, saved = LoadingModel(name, into), list[SavedCheckpoint]()
-            for each in called:
-                checkpoint, _ = reading.newest_sound(self.directory, each, opened)
-                assert checkpoint is not None  # a missing one is an error
+            for count in checked_counts:
+                checkpoint, _ = reading.open_newest_intact(self.directory, count, opened)
+                assert checkpoint is not None  # it raises if there is none of this count
                 checkpoint.check_parts([name])
                 saved.append(checkpoint)
-            collective_call(lambda: model.take(merging.merge(saved, shares, model)))
+            collective_call(lambda: model.stage(merging.merge_states(saved, checked_weights, model)))
             load_all_or_none([model])
 
     def _load(
@@ -268,30 +268,31 @@ class Checkpoints:
         parts_by_name: Mapping[str, Part],
         kind: Callable[[str, Part], LoadingPart],
     ) -> int | None:
-        def begin() -> tuple[int | None, list[str]]:
+        def check_arguments() -> tuple[int | None, list[str]]:
             self._background.finish()
-            called = None if count is None else checks.at_least("count", count, 0)
+            checked_count = None if count is None else checks.at_least("count", count, 0)
             check(parts_by_name)
-            return called, list(parts_by_name)
+            return checked_count, list(parts_by_name)
 
         call = f"Checkpoints.{'load' if kind is LoadingPart else 'load_model'}"
-        with named_when_missing(call, warner_at_this_line()):
-            begun = collective_call(begin)
-        _check_same(begun)
-        called, names = begun[0]
-        with _ordinary_mode(), ExitStack() as opened:
-            saved, wrong = reading.newest_sound(self.directory, called, opened)
+        with warn_of_missing_ranks(call, warner_at_this_line()):
+            arguments = collective_call(check_arguments)
+        _check_same_on_all_ranks(arguments)
+        checked_count, names = arguments[0]
+        with _without_inference_mode(), ExitStack() as opened:
+            saved, damage = reading.open_newest_intact(self.directory, checked_count, opened)
             if saved is None:
                 return None
             saved.check_parts(names)
             loading = [kind(name, part) for name, part in parts_by_name.items()]
 
-            def read() -> None:
+            def read_states() -> None:
                 for part in loading:
-                    part.read(saved)
+                    part.read_state(saved)
 
-            collective_call(read)
-            for message in _messages(saved, loading, wrong):
+            collective_call(read_states)
+            # Before any part changes: under an error filter a warning raises.
+            for message in _load_warnings(saved, loading, damage):
                 warnings.warn(message, UserWarning, stacklevel=3)
             load_all_or_none(loading)
             return saved.count
@@ -300,46 +301,48 @@ class Checkpoints:
         raise TypeError("Checkpoints can't be copied or pickled: build others on the same folder")
 
 
-def _check_same(asked: Sequence[tuple[int | None, list[str]]]) -> None:
-    """Raises ValueError where a rank asks for another count or other names than rank 0."""
-    for rank, (count, names) in enumerate(asked):
-        if (count, names) != asked[0]:
+def _check_same_on_all_ranks(arguments: Sequence[tuple[int | None, list[str]]]) -> None:
+    """Raise ValueError if a rank has another count or other names than rank 0."""
+    main_count, main_names = arguments[0]
+    for rank, (count, names) in enumerate(arguments):
+        if (count, names) != (main_count, main_names):
             raise ValueError(
-                f"rank 0 asks for checkpoint {asked[0][0]} of the parts {asked[0][1]}, "
+                f"rank 0 asks for checkpoint {main_count} of the parts {main_names}, "
                 f"and rank {rank} for {count} of {names}"
             )
 
 
-def _messages(saved: SavedCheckpoint, loading: Sequence[LoadingPart], wrong: list[str]) -> list[str]:
-    """Return the warnings of a load: of damage, and of values that are lost or copied between ranks."""
-    found = [f"{saved.path} is loaded: newer ones are damaged: {'; '.join(wrong)}"] if wrong else []
-    before, now = saved.ranks, processes.world_size()
+def _load_warnings(saved: SavedCheckpoint, loading: Sequence[LoadingPart], damage: list[str]) -> list[str]:
+    """Return the warnings of a load: about damage, and about values dropped or copied between ranks."""
+    warned = [f"{saved.path} is loaded: newer ones are damaged: {'; '.join(damage)}"] if damage else []
+    before, now = saved.world_size, processes.world_size()
     if before == now:
-        return found
-    names = {part.name for part in loading if part.is_of_each_rank}
-    kept = {key for part in loading for key in part.values_of_one_rank()}
-    own = [
-        {".".join(key.split(".")[:2]) for key in saved.values_of_rank(rank) if key.split(".")[0] in names}
+        return warned
+    names = {part.name for part in loading if part.is_per_rank}
+    kept = {key for part in loading for key in part.per_rank_keys()}
+    # By rank, the values that it saved itself, named by their first two components, such as step.random.
+    by_rank = [
+        {".".join(key.split(".")[:2]) for key in saved.keys_saved_by(rank) if key.split(".")[0] in names}
         for rank in range(before)
     ]
-    lost, copied = set[str]().union(*own[now:]), set[str]().union(*own) - kept
-    messages: list[str] = []
-    if lost:
-        messages.append(f"the values of the missing processes in {', '.join(sorted(lost))} are dropped")
+    dropped, copied = set[str]().union(*by_rank[now:]), set[str]().union(*by_rank) - kept
+    changes: list[str] = []
+    if dropped:
+        changes.append(f"the values of the missing processes in {', '.join(sorted(dropped))} are dropped")
     if now > before and kept:
-        messages.append(f"the new processes keep their own {', '.join(sorted(kept))}")
+        changes.append(f"the new processes keep their own {', '.join(sorted(kept))}")
     if now > before and copied:
-        messages.append(f"the new processes get process 0's {', '.join(sorted(copied))}")
-    if messages:
-        found.insert(
-            0, f"{saved.path} was saved by {before} processes, and now there are {now}: {'; '.join(messages)}"
-        )
-    return found
+        changes.append(f"the new processes get process 0's {', '.join(sorted(copied))}")
+    if changes:
+        summary = f"{saved.path} was saved by {before} processes, and now there are {now}"
+        warned.insert(0, f"{summary}: {'; '.join(changes)}")
+    return warned
 
 
 @contextmanager
-def _ordinary_mode() -> Generator[None]:
-    """Leave inference mode: its tensors can't be trained on later. Gradients stay on or off as they are."""
+def _without_inference_mode() -> Generator[None]:
+    """Leave inference mode, whose tensors can't be trained on later."""
+    # Leaving it would turn gradients on, so the present setting is restored.
     grad_mode = torch.set_grad_enabled(torch.is_grad_enabled())
     with torch.inference_mode(False), grad_mode:
         yield

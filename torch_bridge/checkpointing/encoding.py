@@ -1,7 +1,15 @@
 """Turn a state into JSON and tensors, and back.
 
-A value that JSON would change, such as a tuple, becomes a dictionary with a tag for its type. A tensor
-becomes a reference: a dictionary with the key under which the tensor is stored.
+A value that JSON would change, such as a tuple, becomes a dictionary whose entry "$" names its type. A tensor
+becomes a reference, a dictionary with the key under which the tensor is stored. With the name "part":
+
+    {"at": (3, 0.5), "best": {1: w}, "last": w}
+
+    {"at": {"$": "tuple", "items": [3, 0.5]},
+     "best": {"$": "dict", "items": [[1, {"$": "tensor", "key": "part.best.1", …}]]},
+     "last": {"$": "tensor", "key": "part.best.1", …}}
+
+The second `w` refers to the same key as the first, so tied tensors are stored once and come back tied.
 """
 
 import json
@@ -18,22 +26,22 @@ from torch import Tensor, nn
 from torch_bridge.distributed import processes
 from torch_bridge.distributed.dtensors import local_shard, mesh_of, placements_of
 
-_TAG = "$"
-_LARGEST = 2**63  # Python refuses to parse decimals of several thousand digits
-_DICTIONARIES: dict[str, Any] = {kind.__name__: kind for kind in (dict, OrderedDict, Counter)}
-_SEQUENCES: dict[str, Any] = {kind.__name__: kind for kind in (tuple, torch.Size, set, frozenset)}
-_ARRAYS = "?biufcSUMm"  # the kinds of NumPy's dtypes whose values are their bytes
+_TAG = "$"  # a dictionary that has this key itself is encoded as items, so the two never mix
+_INT_LIMIT = 2**63  # larger ones as hex: Python refuses to parse decimals of several thousand digits
+_DICT_TYPES: dict[str, Any] = {kind.__name__: kind for kind in (dict, OrderedDict, Counter)}
+_SEQUENCE_TYPES: dict[str, Any] = {kind.__name__: kind for kind in (tuple, torch.Size, set, frozenset)}
+_ARRAY_KINDS = "?biufcSUMm"  # the kinds of NumPy dtypes whose bytes are their values, unlike those of objects
 _DTYPES = (
     *("bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64"),
     *("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu"),
     *("float16", "bfloat16", "float32", "float64", "complex32", "complex64", "complex128"),
 )
 DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in _DTYPES}
-"""The dtypes that a checkpoint holds, by name."""
+"""The dtypes that a checkpoint can hold, by name."""
 
 
 class Reference(NamedTuple):
-    """A tensor of an encoded state."""
+    """A tensor in an encoded state."""
 
     key: str
     dtype: torch.dtype
@@ -41,89 +49,89 @@ class Reference(NamedTuple):
     stride: list[int] | None
     """None if the tensor is contiguous."""
     placements: list[int | None] | None
-    """`placements_of` the saved DTensor; None for a plain tensor."""
+    """The `placements_of` the saved DTensor; None for a plain tensor."""
 
 
 MakeTensor = Callable[[str, Reference], Tensor]
-"""Makes the tensor that stands at a path of the state."""
+"""Returns the tensor for a path of the state and its reference."""
 
 
-def encode(
-    name: str, state: Any, kept: Callable[[Tensor], Tensor] = lambda tensor: tensor
+def encode_state(
+    name: str, state: Any, copy_tensor: Callable[[Tensor], Tensor] = lambda tensor: tensor
 ) -> tuple[Any, dict[str, Tensor]]:
     """Return the state as JSON, and its tensors by key.
 
-    A tensor's key is its path, such as `step.model.0.weight`. Plain tensors that `kept` returns the same
-    tensor for share one key.
+    A tensor's key is its path, such as `step.model.0.weight`. Plain tensors for which `copy_tensor` returns
+    the same copy share one key.
 
     A state may hold: None, booleans, integers, floats (to the bit), complex numbers, strings, bytes; lists,
     tuples, sets, and dictionaries with any of these as keys; dtypes, devices, sizes; NumPy's arrays and
     scalars; dense tensors, and DTensors over all ranks.
 
     Args:
-        name: The beginning of all paths.
+        name: The first component of all paths.
         state: The state.
-        kept: Returns the tensor to keep of a tensor, a copy for instance.
+        copy_tensor: Returns the tensor to store in place of a tensor. By default the tensor itself.
 
     Raises:
-        TypeError: The state holds something else; the message has its path.
+        TypeError: The state holds anything else; the message has its path.
     """
-    encoder = _Encoder(kept)
+    encoder = _Encoder(copy_tensor)
     try:
-        return encoder.encode(name, state), encoder.tensors
+        return encoder.encode_value(name, state), encoder.tensors
     except RecursionError:
         raise TypeError(f"{name} is nested too deep to be saved") from None
 
 
-def decode(name: str, structure: Any, make: MakeTensor) -> Any:
-    """Return the state that `encode` turned into this JSON, with tensors from `make`.
+def decode_state(name: str, structure: Any, make: MakeTensor) -> Any:
+    """Return the state that `encode_state` turned into this JSON, with tensors from `make`.
 
     Raises:
-        ValueError: `encode` does not write such JSON.
+        ValueError: `encode_state` never writes such JSON.
     """
     if isinstance(structure, list):
         items = enumerate(cast("list[Any]", structure))
-        return [decode(f"{name}.{index}", item, make) for index, item in items]
+        return [decode_state(f"{name}.{index}", item, make) for index, item in items]
     if not isinstance(structure, dict):
         return structure
     encoded = cast("dict[str, Any]", structure)
     if _TAG not in encoded:
-        return {key: decode(f"{name}.{key}", value, make) for key, value in encoded.items()}
+        return {key: decode_state(f"{name}.{key}", value, make) for key, value in encoded.items()}
     try:
         return _decode_tagged(name, encoded, make)
     except (LookupError, TypeError, AttributeError, ArithmeticError, RuntimeError, struct.error) as error:
         raise ValueError(f"{encoded.get(_TAG)!r} can't be read: {type(error).__name__}: {error}") from error
 
 
-def dumps(structure: Any) -> str:
-    """Return JSON text without spaces."""
+def to_json(structure: Any) -> str:
+    """Return JSON text without whitespace."""
     return json.dumps(structure, allow_nan=False, separators=(",", ":"))
 
 
 class _Encoder:
-    def __init__(self, kept: Callable[[Tensor], Tensor]) -> None:
+    def __init__(self, copy_tensor: Callable[[Tensor], Tensor]) -> None:
         self.tensors: dict[str, Tensor] = {}
-        self._kept = kept
-        self._keys: dict[int, str] = {}  # by the id of the kept tensor
+        self._copy_tensor = copy_tensor
+        self._keys: dict[int, str] = {}  # by the id of the stored tensor, which `tensors` keeps alive
 
-    def encode(self, path: str, value: Any) -> Any:
+    def encode_value(self, path: str, value: Any) -> Any:
         kind = cast("type[Any]", type(value))
         if value is None or kind is bool or kind is str:
             return value
         if kind is float:
             return value if math.isfinite(value) else {_TAG: "float", "bits": struct.pack(">d", value).hex()}
         if kind is int:
-            return value if -_LARGEST < value < _LARGEST else {_TAG: "int", "hex": hex(value)}
+            return value if -_INT_LIMIT < value < _INT_LIMIT else {_TAG: "int", "hex": hex(value)}
         if kind is list:
             return self._encode_items(path, value)
-        if kind in _DICTIONARIES.values():
+        if kind in _DICT_TYPES.values():
             return self._encode_dictionary(path, value)
-        if kind in _SEQUENCES.values():
+        if kind in _SEQUENCE_TYPES.values():
             items = self._encode_items(path, value)
-            # The order of a set differs between processes.
+            # Sorted, because the order of a set of strings differs between processes.
             return {
                 _TAG: kind.__name__,
-                "items": items if isinstance(value, tuple) else sorted(items, key=dumps),
+                "items": items if isinstance(value, tuple) else sorted(items, key=to_json),
             }
         if isinstance(value, Tensor):
             return self._encode_tensor(path, value)
@@ -140,24 +148,24 @@ class _Encoder:
         )
 
     def _encode_items(self, path: str, items: Any) -> list[Any]:
-        return [self.encode(f"{path}.{index}", item) for index, item in enumerate(items)]
+        return [self.encode_value(f"{path}.{index}", item) for index, item in enumerate(items)]
 
     def _encode_dictionary(self, path: str, value: Mapping[Any, Any]) -> Any:
         kind = type(value)
-        values = [self.encode(f"{path}.{key}", item) for key, item in value.items()]
+        values = [self.encode_value(f"{path}.{key}", item) for key, item in value.items()]
         if kind is dict and _TAG not in value and all(type(key) is str for key in value):
             return dict(zip(value, values, strict=True))
         stored = len(self.tensors)
-        keys = [self.encode(f"the key {key!r} of {path}", key) for key in value]
+        keys = [self.encode_value(f"the key {key!r} of {path}", key) for key in value]
         if len(self.tensors) > stored:
             raise TypeError(f"{path} has a tensor in a key, which a checkpoint does not hold")
         encoded: dict[str, Any] = {
             _TAG: kind.__name__,
             "items": list(map(list, zip(keys, values, strict=True))),
         }
-        # Here the state dict of a module has the versions of its submodules.
+        # torch keeps the versions of the submodules in this attribute of a module's state dict.
         if (versions := getattr(value, "_metadata", None)) is not None:
-            encoded["_metadata"] = self.encode(f"{path}._metadata", versions)
+            encoded["_metadata"] = self.encode_value(f"{path}._metadata", versions)
         return encoded
 
     def _encode_tensor(self, path: str, tensor: Tensor) -> Any:
@@ -177,35 +185,37 @@ class _Encoder:
             if local.is_meta:
                 what = "tensor without memory"
             raise TypeError(f"{path} is a {what}, which a checkpoint does not hold")
-        held = self._kept(tensor)
-        reference = self._refer(path, held)
-        if not mesh and not held.is_contiguous():
-            reference["stride"] = list(held.stride())
+        stored = self._copy_tensor(tensor)
+        reference = self._store_tensor(path, stored)
+        if not mesh and not stored.is_contiguous():
+            reference["stride"] = list(stored.stride())
         if (placements := placements_of(tensor)) is not None:
             reference["placements"] = placements
         return reference
 
     def _encode_array(self, path: str, value: Any) -> Any:
         array: np.ndarray[Any, Any] = np.asarray(value)
-        if array.dtype.kind not in _ARRAYS:
+        if array.dtype.kind not in _ARRAY_KINDS:
             raise TypeError(f"{path} is a NumPy array of {array.dtype}, which a checkpoint does not hold")
         content = array.tobytes()
         if isinstance(value, np.generic):
             return {_TAG: "scalar", "dtype": array.dtype.str, "hex": content.hex()}
-        # torch refuses an empty buffer.
+        # torch.frombuffer refuses an empty buffer, so it always gets a byte.
         values = torch.frombuffer(bytearray(content or b"-"), dtype=torch.uint8)[: len(content)]
         return {
             _TAG: "array",
             "dtype": array.dtype.str,
             "shape": list(array.shape),
-            "content": self._refer(path, values),
+            "content": self._store_tensor(path, values),
         }
 
-    def _refer(self, path: str, tensor: Tensor) -> dict[str, Any]:
+    def _store_tensor(self, path: str, tensor: Tensor) -> dict[str, Any]:
+        """Store a tensor, unless a tied one is stored already, and return a reference to it."""
         key = self._keys.get(id(tensor))
-        # A rank without a share of a DTensor could not tell that it is tied.
+        # Tied DTensors are stored under every name: all ranks must use the same keys, and a rank whose shard
+        # is empty can't tell that they are tied.
         if key is None or mesh_of(tensor):
-            # {"a.b": ...} and {"a": {"b": ...}} have the same path.
+            # {"a.b": …} and {"a": {"b": …}} give the same path: the second tensor becomes "a.b~1".
             key, number = path, 1
             while key in self.tensors:
                 key, number = f"{path}~{number}", number + 1
@@ -218,25 +228,27 @@ class _Encoder:
 def _decode_tagged(name: str, encoded: dict[str, Any], make: MakeTensor) -> Any:
     tag = encoded[_TAG]
     if tag == "tensor":
-        return make(name, _reference(encoded))
-    if tag in _SEQUENCES:
-        return _SEQUENCES[tag](decode(name, list(encoded["items"]), make))
-    if tag in _DICTIONARIES:
-        keys = [decode(name, key, make) for key, _ in encoded["items"]]
-        values = [decode(f"{name}.{key}", encoded["items"][index][1], make) for index, key in enumerate(keys)]
-        decoded = _DICTIONARIES[tag](zip(keys, values, strict=True))
-        if tag == "Counter":  # which would count the pairs
+        return make(name, _checked_reference(encoded))
+    if tag in _SEQUENCE_TYPES:
+        return _SEQUENCE_TYPES[tag](decode_state(name, list(encoded["items"]), make))
+    if tag in _DICT_TYPES:
+        keys = [decode_state(name, key, make) for key, _ in encoded["items"]]
+        values = [
+            decode_state(f"{name}.{key}", encoded["items"][index][1], make) for index, key in enumerate(keys)
+        ]
+        decoded = _DICT_TYPES[tag](zip(keys, values, strict=True))
+        if tag == "Counter":  # Counter(pairs) would count the pairs
             decoded = Counter(dict(zip(keys, values, strict=True)))
         if "_metadata" in encoded:
-            cast("Any", decoded)._metadata = decode(f"{name}._metadata", encoded["_metadata"], make)
+            cast("Any", decoded)._metadata = decode_state(f"{name}._metadata", encoded["_metadata"], make)
         return decoded
     if tag in ("array", "scalar"):
         dtype = np.dtype(encoded["dtype"])
-        if dtype.kind not in _ARRAYS:
+        if dtype.kind not in _ARRAY_KINDS:
             raise ValueError(f"{name} is a NumPy array of {dtype}")
         if tag == "scalar":
             return np.frombuffer(bytes.fromhex(encoded["hex"]), dtype)[0]
-        return decode(name, encoded["content"], make).numpy().view(dtype).reshape(encoded["shape"])
+        return decode_state(name, encoded["content"], make).numpy().view(dtype).reshape(encoded["shape"])
     if tag == "float":
         return struct.unpack(">d", bytes.fromhex(encoded["bits"]))[0]
     if tag == "complex":
@@ -252,12 +264,16 @@ def _decode_tagged(name: str, encoded: dict[str, Any], make: MakeTensor) -> Any:
     raise ValueError(f"{tag!r} is not a kind of value that a checkpoint holds")
 
 
-def _reference(encoded: Mapping[str, Any]) -> Reference:
+def _checked_reference(encoded: Mapping[str, Any]) -> Reference:
+    # A digest proves that a file is as it was written, not who wrote it. Without these checks a crafted file
+    # could claim any amount of memory.
     shape, stride, placements = encoded["shape"], encoded.get("stride"), encoded.get("placements")
     lengths: list[Any] = [*shape, *(stride or [])]
     if not all(type(length) is int and length >= 0 for length in lengths):
         raise ValueError(f"{encoded['key']} has the shape {shape} and the strides {stride}")
     if stride is not None:
+        # The last element must lie within as many elements as the shape has. With the shape [2, 3], strides
+        # [1, 2] reach 1·1 + 2·2 = 5, the last of six; strides [1, 3] would reach 7.
         last = sum((length - 1) * step for length, step in zip(shape, stride, strict=True))
         if 0 in shape or last >= math.prod(shape):
             raise ValueError(

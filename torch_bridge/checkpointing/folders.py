@@ -1,9 +1,9 @@
 """The folders of checkpoints in a directory.
 
-A checkpoint is written into `.30.<save>.partial`. It is complete as soon as it has the JSON files of all
-ranks. The rank that finds them all renames it to `30`, or to `30.1` if `30` exists; the older checkpoint of
-the same count is removed afterwards. If that rank is killed before the rename, a later save renames the
-folder, and until then it is read under its first name.
+The ranks write checkpoint 30 into `.30.<save id>.partial`. It is complete as soon as it has the JSON file of
+every rank. The rank that sees them all renames the folder to `30`, or to `30.1` if `30` exists; the older
+checkpoint of the same count is removed afterwards. If that rank is killed before the rename, a later save
+renames the folder; until then it is read under its temporary name.
 """
 
 import itertools
@@ -18,34 +18,34 @@ from pathlib import Path
 
 from torch_bridge.checkpointing import rank_files
 
-_COMPLETE = re.compile(r"(0|[1-9][0-9]*)(?:\.[1-9][0-9]*)?")
-_TEMPORARY = re.compile(r"\.(?P<count>[0-9]+)\.(?P<save>[0-9a-f]{32})\.(?P<state>partial|removed)")
-_LISTINGS = 10  # attempts to list a directory that another process changes
+_COMPLETE_NAME = re.compile(r"(0|[1-9][0-9]*)(?:\.[1-9][0-9]*)?")
+_TEMPORARY_NAME = re.compile(r"\.(?P<count>[0-9]+)\.(?P<save>[0-9a-f]{32})\.(?P<state>partial|removed)")
+_LISTING_ATTEMPTS = 10  # while another process changes the directory
 _OLD_MANIFEST = re.compile(rb"[0-9a-f]{64}\n")
 
 
 @dataclass(frozen=True, order=True)
 class CheckpointFolder:
-    """The folder of a checkpoint. They sort in the order in which they were saved."""
+    """The folder of a checkpoint. Folders sort in the order in which they were saved."""
 
-    number: float
-    """The number of the save; infinite if damage hides it, since this could be the newest."""
+    save_index: float
+    """The index of the save in this directory. Infinite if damage hides it: it could be the newest."""
     count: int
     path: Path
 
 
-def partial(directory: Path, count: int, save: str) -> Path:
-    """Return the folder in which a checkpoint is written."""
-    return directory / f".{count}.{save}.partial"
+def partial_folder(directory: Path, count: int, save_id: str) -> Path:
+    """Return the path of the folder that the ranks of one save write into."""
+    return directory / f".{count}.{save_id}.partial"
 
 
 def check_shared(path: Path) -> None:
-    """Refuse a directory in which this rank does not see the folder that rank 0 has made.
+    """Refuse a directory in which this rank does not see the folder that rank 0 created.
 
     Raises:
-        RuntimeError: The ranks have different directories under one name, on several machines for instance.
+        RuntimeError: The path names a different directory on this rank, such as another machine's local disk.
     """
-    # Not path.exists(): for seconds a network file system may remember that a folder is missing.
+    # mkdir, not path.exists(): a network file system may cache for seconds that a folder is missing.
     try:
         path.mkdir(parents=True)
     except FileExistsError:
@@ -56,107 +56,113 @@ def check_shared(path: Path) -> None:
     )
 
 
-def complete(directory: Path) -> list[CheckpointFolder]:
-    """Return the complete checkpoints that this library has written, the last one last."""
-    return [folder for folder in with_damaged(directory) if isfinite(folder.number)]
+def list_complete(directory: Path) -> list[CheckpointFolder]:
+    """Return the complete checkpoints that this library has written, in the order of their saves."""
+    return [folder for folder in list_with_damaged(directory) if isfinite(folder.save_index)]
 
 
-def with_damaged(directory: Path) -> list[CheckpointFolder]:
-    """The same, with folders that have files of ranks, but not a readable one of rank 0."""
-    found: list[CheckpointFolder] = []
-    for _ in range(_LISTINGS):
-        paths = _entries(directory)
-        found = [folder for path in paths if (folder := recognized(path)) is not None]
-        # A run that saves meanwhile renames one folder and then removes another: both could be missed.
-        if _entries(directory) == paths:
+def list_with_damaged(directory: Path) -> list[CheckpointFolder]:
+    """Return the same, and folders with files of ranks whose JSON file of rank 0 can't be read."""
+    checkpoints: list[CheckpointFolder] = []
+    for _ in range(_LISTING_ATTEMPTS):
+        paths = _list_entries(directory)
+        checkpoints = [folder for path in paths if (folder := identify_folder(path)) is not None]
+        # A save renames the new folder and then removes the old one. A listing that runs meanwhile could miss
+        # both: the new one under its old name, and the old one once it is gone. So list until nothing moves.
+        if _list_entries(directory) == paths:
             break
-    return sorted(found)
+    return sorted(checkpoints)
 
 
-def recognized(path: Path) -> CheckpointFolder | None:
-    """Return the checkpoint that a folder is, as its name and its files of rank 0 say; or None."""
+def identify_folder(path: Path) -> CheckpointFolder | None:
+    """Return the checkpoint in a folder, by its name and rank 0's JSON file; None if there is none."""
     head = rank_files.read_head(path)
-    if match := _COMPLETE.fullmatch(path.name):
+    if match := _COMPLETE_NAME.fullmatch(path.name):
         if head is not None:
-            return CheckpointFolder(head.number, int(match[1]), path)
-        if any(map(rank_files.is_rank_file, _entries(path))):
+            return CheckpointFolder(head.save_index, int(match[1]), path)
+        if any(map(rank_files.is_rank_file, _list_entries(path))):
             return CheckpointFolder(inf, int(match[1]), path)
-    elif (match := _TEMPORARY.fullmatch(path.name)) and head is not None and is_complete(path):
-        return CheckpointFolder(head.number, int(match["count"]), path)
+    elif (match := _TEMPORARY_NAME.fullmatch(path.name)) and head is not None and is_complete(path):
+        return CheckpointFolder(head.save_index, int(match["count"]), path)
     return None
 
 
-def of_version_0_2(directory: Path) -> list[int]:
+def counts_of_version_0_2(directory: Path) -> list[int]:
     """Return the counts of checkpoints in the format of version 0.2.0."""
-    found: list[int] = []
-    for path in _entries(directory):
+    counts: list[int] = []
+    for path in _list_entries(directory):
         with suppress(OSError):
             manifest = path / "0" / "manifest.json"
-            if _COMPLETE.fullmatch(path.name) and manifest.is_file():
+            if _COMPLETE_NAME.fullmatch(path.name) and manifest.is_file():
                 with manifest.open("rb") as file:
                     if _OLD_MANIFEST.fullmatch(file.read(65)):
-                        found.append(int(path.name.partition(".")[0]))
-    return sorted(found)
+                        counts.append(int(path.name.partition(".")[0]))
+    return sorted(counts)
 
 
 def is_complete(path: Path) -> bool:
-    """Whether an unfinished folder has the files of all ranks."""
+    """Return True if a partial folder has the files of all ranks."""
     head = rank_files.read_head(path)
-    return head is not None and all(rank_files.json_path(path, rank).exists() for rank in range(head.ranks))
+    return head is not None and all(
+        rank_files.json_path(path, rank).exists() for rank in range(head.world_size)
+    )
 
 
 def commit(path: Path, keep: int | None = None) -> None:
-    """Give a complete folder its final name, unless another rank does. Then remove older checkpoints.
+    """Give a complete folder its final name, unless another rank does. Then prune older checkpoints.
 
     Args:
-        path: A folder from `partial`.
-        keep: The number of counts to keep, those that were saved last; None keeps all.
+        path: A path from `partial_folder`.
+        keep: The number of counts to keep, the last saved ones; None keeps all.
     """
+    # Each rank writes its JSON file and then checks whether all are there. At least the rank that writes the
+    # last one sees all, so no rank waits for another; if two see all, one rename succeeds.
     directory, count = path.parent, path.name.split(".")[1]
     try:
-        sync(path)
+        _fsync_folder(path)
         for number in itertools.count():
             target = directory / (f"{count}.{number}" if number else count)
             if not os.path.lexists(target):  # a rename would replace an empty folder
                 path.rename(target)
                 break
     except FileNotFoundError:
-        return  # two ranks saw all files, and the other one was first
-    sync(directory)
+        return  # another rank also saw all files, and was first
+    # The rename reaches the disk before the older checkpoint of this count is removed.
+    _fsync_folder(directory)
     if keep is not None:
         _prune(directory, keep)
 
 
 def _prune(directory: Path, keep: int) -> None:
-    there = complete(directory)
-    latest = {folder.count: folder for folder in there}
+    checkpoints = list_complete(directory)
+    latest = {folder.count: folder for folder in checkpoints}  # of each count
     kept = sorted(latest.values())[-keep:]
-    for folder in there:
+    for folder in checkpoints:
         if folder not in kept and not folder.path.is_symlink():
-            # Renamed first, so that it is never seen with a part of its files.
+            # Rename first: a checkpoint must never be seen with only some of its files.
             removed = directory / f".{folder.count}.{uuid.uuid4().hex}.removed"
             with suppress(FileNotFoundError):
                 folder.path.rename(removed)
                 shutil.rmtree(removed, ignore_errors=True)
 
 
-def clear(directory: Path, save: str) -> None:
-    """Finish or remove the folders that killed processes have left.
+def clean_up_leftovers(directory: Path, save_id: str) -> None:
+    """Commit or remove the temporary folders that killed processes left behind.
 
     Args:
         directory: The directory.
-        save: The save that is under way, whose folder stays.
+        save_id: The save in progress, whose folder stays.
     """
-    for path in _entries(directory):
-        if (match := _TEMPORARY.fullmatch(path.name)) and match["save"] != save:
+    for path in _list_entries(directory):
+        if (match := _TEMPORARY_NAME.fullmatch(path.name)) and match["save"] != save_id:
             if match["state"] == "partial" and is_complete(path):
                 commit(path)
             else:
                 shutil.rmtree(path, ignore_errors=True)
 
 
-def sync(folder: Path) -> None:
-    """Put the names in a folder on the disk, on systems that can open folders."""
+def _fsync_folder(folder: Path) -> None:
+    """Flush the names in a folder to disk, on systems that can open folders."""
     with suppress(PermissionError):
         descriptor = os.open(folder, os.O_RDONLY)
         try:
@@ -165,7 +171,7 @@ def sync(folder: Path) -> None:
             os.close(descriptor)
 
 
-def _entries(directory: Path) -> list[Path]:
+def _list_entries(directory: Path) -> list[Path]:
     try:
         return sorted(directory.iterdir())
     except (FileNotFoundError, NotADirectoryError):

@@ -1,7 +1,7 @@
-"""Parts while a checkpoint is loaded: all get their saved state, or all keep the state that they had."""
+"""Load a checkpoint into its parts: all get their saved state, or all keep their present one."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -18,79 +18,86 @@ from torch_bridge.schedulers.param_groups import all_parameters
 from torch_bridge.training.state.state_checks import is_of_torch
 from torch_bridge.training.step import TrainStep
 
-_OF_ONE_RANK = ("random", "carry")  # in a training step's state; no other rank can use them
+_PER_RANK_KEYS = ("random", "carry")  # of a training step's state: no other rank can use them
+
+
+class _ShardedParameter(NamedTuple):
+    """A sharded parameter, and whether one of torch's own optimizers trains it."""
+
+    parameter: Tensor
+    is_of_torch: bool
 
 
 class LoadingPart:
-    """One part, the state that it had before, and the state that it gets."""
+    """A part, its state before the load, and the state that it will get."""
 
-    is_of_each_rank = True
-    """Whether each rank gets what it has saved itself, if that differs from rank 0's."""
+    is_per_rank = True
+    """True if each rank gets the values that it saved itself; False if all get those of rank 0."""
 
     def __init__(self, name: str, part: Part) -> None:
         self.name, self._part = name, part
         self._state: Any = None
         self._before: Snapshot | None = None
-        self._keep()
-        # A dictionary or a list gets back the very objects that it held, whatever they are.
-        self._items = None if isinstance(part, Stateful) else parts.state_of(part)
+        self._snapshot_state()
+        # After an error a dictionary or list gets back the very objects that it held, not copies.
+        self._items = None if isinstance(part, Stateful) else parts.get_state(part)
 
-    def _keep(self) -> None:
-        """Keep the state that the part has, to restore it after an error."""
+    def _snapshot_state(self) -> None:
+        """Copy the part's present state, to restore it after an error."""
         try:
-            self._before = Snapshot.of(self.name, self._part)
+            self._before = Snapshot.take(self.name, self._part)
         except Exception:  # a training step whose update was interrupted has no state
             self._before = None
 
-    def read(self, saved: SavedCheckpoint) -> None:
-        """Read the state for `load`.
+    def read_state(self, saved: SavedCheckpoint) -> None:
+        """Read the state that `load_state` will load.
 
         Raises:
             ValueError: The part was of another kind.
         """
-        rank = processes.rank() if self.is_of_each_rank else 0
-        structure = saved.part(self.name, rank)
-        if structure["of"] != (kind := parts.kind(self._part)):
+        rank = processes.rank() if self.is_per_rank else 0
+        structure = saved.part_record(self.name, rank)
+        if structure["of"] != (kind := parts.kind_of(self._part)):
             raise ValueError(f"{self.name} was saved as a {structure['of']}, and here it is a {kind}")
-        self._state = encoding.decode(self.name, structure["state"], self.reader(saved, rank))
-        if rank >= saved.ranks and self._before is not None and self._has_values_of_one_rank():
-            before = self._before.state()
-            self._state.update({key: before[key] for key in _OF_ONE_RANK})
+        self._state = encoding.decode_state(self.name, structure["state"], self.tensor_reader(saved, rank))
+        if rank >= saved.world_size and self._before is not None and self._has_per_rank_values():
+            before = self._before.decode()
+            self._state.update({key: before[key] for key in _PER_RANK_KEYS})
 
-    def values_of_one_rank(self) -> list[str]:
-        """Return the keys of values that a rank which did not save keeps as they are."""
-        if not self._has_values_of_one_rank():
+    def per_rank_keys(self) -> list[str]:
+        """Return the keys of the values that stay as they are on a rank that saved nothing."""
+        if not self._has_per_rank_values():
             return []
-        return [f"{self.name}.{key}" for key in _OF_ONE_RANK if self._state.get(key) is not None]
+        return [f"{self.name}.{key}" for key in _PER_RANK_KEYS if self._state.get(key) is not None]
 
-    def load(self) -> None:
+    def load_state(self) -> None:
         parts.set_state(self._part, self._state)
 
-    def restore(self) -> None:
-        """Give the part the state that it had before.
+    def restore_state(self) -> None:
+        """Give the part its former state.
 
         Raises:
-            RuntimeError: It had none.
+            RuntimeError: It had no state that could be copied.
         """
         if self._items is not None:
             parts.set_state(self._part, self._items)
         elif self._before is not None:
-            parts.set_state(self._part, self._before.state())
+            parts.set_state(self._part, self._before.decode())
         else:
             raise RuntimeError("it had no state to keep")
 
-    def reader(self, saved: SavedCheckpoint, rank: int) -> encoding.MakeTensor:
-        """Return a function that reads a tensor: of a DTensor this rank's shard, anything else whole."""
-        placed_like = self._placements()
+    def tensor_reader(self, saved: SavedCheckpoint, rank: int) -> encoding.MakeTensor:
+        """Return a function that reads this rank's shard of a DTensor, and any other tensor whole."""
+        make_target = self._target_maker()
 
         def read(path: str, reference: Reference) -> Tensor:
-            if (target := placed_like(path, reference)) is not None:
-                saved.check(reference, rank)
+            if (target := make_target(path, reference)) is not None:
+                saved.pieces_of(reference, rank)  # a rank without a share also refuses an incomplete tensor
                 local = local_shard(target)
                 if local.numel():
-                    local.copy_(saved.read(reference, rank, *local_region(target)))
+                    local.copy_(saved.read_tensor(reference, rank, *local_region(target)))
                 return target
-            tensor = saved.read(reference, rank)
+            tensor = saved.read_tensor(reference, rank)
             if reference.stride is None:
                 return tensor
             strided = torch.empty_strided(
@@ -100,19 +107,18 @@ class LoadingPart:
 
         return read
 
-    def _placements(self) -> Callable[[str, Reference], Tensor | None]:
-        """Return a function that makes an empty DTensor for a saved tensor, or None for a plain tensor.
+    def _target_maker(self) -> Callable[[str, Reference], Tensor | None]:
+        """Return a function that makes an empty DTensor to read into; None means a plain tensor."""
+        # A tensor is sharded like the one that the part has now. An optimizer that has not stepped yet has no
+        # state, and reading whole moments would take many times the memory of a shard. So its tensors are
+        # sharded like their parameter if they have its shape, and otherwise as they were saved. An optimizer
+        # of another library may shard even those otherwise than the parameter: as they were saved.
+        present, parameters = self._current_tensors(), self._sharded_parameters()
 
-        A tensor is placed as the one that the part has now. An optimizer that was not stepped yet has none.
-        There a tensor of a parameter's shape is placed as the parameter, and any other one as it was saved.
-        An optimizer of another library may place tensors otherwise than the parameter: as they were saved.
-        """
-        present, parameters = self._tensors(), self._sharded_parameters()
-
-        def place(path: str, reference: Reference) -> Tensor | None:
+        def make_target(path: str, reference: Reference) -> Tensor | None:
             like, saved_as = present.get(path), reference.placements
-            if like is None and (found := _owner(path, parameters)) is not None:
-                parameter, is_of_torch = found
+            if like is None and (owner := _sharded_parameter_of(path, parameters)) is not None:
+                parameter, is_of_torch = owner
                 if list(parameter.shape) == reference.shape and (is_of_torch or saved_as is None):
                     like = parameter
                 elif saved_as is not None:
@@ -121,29 +127,28 @@ class LoadingPart:
                 return None
             return torch.empty_like(like.detach(), dtype=reference.dtype, device="cpu")
 
-        return place
+        return make_target
 
-    def _tensors(self) -> dict[str, Tensor]:
-        """Return the tensors of the part's present state by their paths."""
+    def _current_tensors(self) -> dict[str, Tensor]:
+        """Return the tensors of the part's present state by path."""
         if self._before is None:
             if not isinstance(self._part, TrainStep):
                 return {}
-            own = plain_state(self._part.model)
-            return {f"{self.name}.model.{key}": value for key, value in own.items()}
-        found: dict[str, Tensor] = {}
+            model_state = plain_state(self._part.model)
+            return {f"{self.name}.model.{key}": value for key, value in model_state.items()}
+        by_path: dict[str, Tensor] = {}
         tensors = self._before.tensors
 
-        def note(path: str, reference: Reference) -> Tensor:
-            return found.setdefault(path, tensors[reference.key])
+        def collect(path: str, reference: Reference) -> Tensor:
+            return by_path.setdefault(path, tensors[reference.key])
 
-        encoding.decode(self.name, self._before.encoded["state"], note)
-        return found
+        encoding.decode_state(self.name, self._before.encoded["state"], collect)
+        return by_path
 
-    def _sharded_parameters(self) -> dict[str, tuple[Tensor, bool]]:
-        """Return the sharded parameters of an optimizer or a training step.
+    def _sharded_parameters(self) -> dict[str, _ShardedParameter]:
+        """Return the sharded parameters of an optimizer or a training step, by the path of their state.
 
-        Each has the path of its state, and a flag for optimizers of torch. The first one has the path of all
-        states too, for what an optimizer keeps for no single parameter.
+        The first one is also found under the path of all states, for values that belong to no parameter.
         """
         part, paths = self._part, [self.name]
         optimizers: Sequence[Optimizer] = [part] if isinstance(part, Optimizer) else []
@@ -151,86 +156,90 @@ class LoadingPart:
             optimizers, path = part.optimizers, f"{self.name}.optimizer"
             several = [f"{path}.{index}" for index in range(len(optimizers))]
             paths = [path] if len(optimizers) == 1 else several
-        found: dict[str, tuple[Tensor, bool]] = {}
+        by_path: dict[str, _ShardedParameter] = {}
         for path, optimizer in zip(paths, optimizers, strict=False):
             for number, parameter in enumerate(all_parameters([optimizer])):
                 if mesh_of(parameter):
-                    owner = parameter, is_of_torch(optimizer)
-                    found.setdefault(f"{path}.state", owner)
-                    found[f"{path}.state.{number}"] = owner
-        return found
+                    owner = _ShardedParameter(parameter, is_of_torch(optimizer))
+                    by_path.setdefault(f"{path}.state", owner)
+                    by_path[f"{path}.state.{number}"] = owner
+        return by_path
 
-    def _has_values_of_one_rank(self) -> bool:
+    def _has_per_rank_values(self) -> bool:
         return isinstance(self._part, TrainStep) and isinstance(self._state, dict)
 
 
 class LoadingModel(LoadingPart):
-    """A module that gets its state alone, out of a training step's or of a module's.
+    """A module that gets its state from a training step's or a module's state.
 
-    On all ranks it is the state of rank 0. The module's present state is copied only when all is read, so
-    that the copy and what reading takes are not in memory together.
+    All ranks get the state of rank 0. The module's present state is copied only after everything is read, so
+    that the copy and the memory for reading never exist together.
     """
 
-    is_of_each_rank = False
+    is_per_rank = False
     _is_changed = False
 
-    def _keep(self) -> None:
-        """Left to `load`."""
+    def _snapshot_state(self) -> None:
+        """Left to `load_state`."""
 
-    def own(self) -> dict[str, Any]:
-        """Return the module's state under plain names: its own tensors, not copies."""
-        return parts.state_of(self._part)
+    def current_state(self) -> dict[str, Any]:
+        """Return the module's state under plain names: its tensors, not copies of them."""
+        return parts.get_state(self._part)
 
-    def read(self, saved: SavedCheckpoint) -> None:
-        self.take(self.state_in(saved, self.reader(saved, 0)))
+    def read_state(self, saved: SavedCheckpoint) -> None:
+        self.stage(self.decode_state(saved, self.tensor_reader(saved, 0)))
 
-    def state_in(self, saved: SavedCheckpoint, make: encoding.MakeTensor) -> Mapping[str, Any]:
-        """Return the saved state under the names that the module has here, without those of wrappers.
+    def decode_state(self, saved: SavedCheckpoint, make: encoding.MakeTensor) -> Mapping[str, Any]:
+        """Return the saved state under the names that the module has here without its wrappers.
 
         Args:
             saved: The checkpoint.
-            make: Makes a tensor of the state from its path, as if the part was the module itself.
+            make: Makes a tensor of the state from its path, as if the part were the module itself.
 
         Raises:
-            ValueError: It is the state of something else, or of a module with other names or shapes.
+            ValueError: It is not the state of a module with these names and shapes.
         """
-        part = saved.part(self.name, 0)
+        part = saved.part_record(self.name, 0)
         state = part["state"]
         if isinstance(state, dict) and {"model", "optimizer", "applied"} <= state.keys():
             state = cast("dict[str, Any]", state)["model"]
-        state, own = encoding.decode(self.name, state, make), self.own()
+        state, current = encoding.decode_state(self.name, state, make), self.current_state()
         if part["of"] != "state" or not isinstance(state, Mapping):
             raise ValueError(f"{self.name} is neither a TrainStep nor a module")
-        found = to_plain_names(cast("Mapping[str, Any]", state), own)
+        named = to_plain_names(cast("Mapping[str, Any]", state), current)
         different = [
-            f"{name}: {_shape(found, name)} in the checkpoint, {_shape(own, name)} here"
-            for name in own | dict(found)
-            if _shape(found, name) != _shape(own, name)
+            f"{name}: {_shape_in(named, name)} in the checkpoint, {_shape_in(current, name)} here"
+            for name in current | dict(named)
+            if _shape_in(named, name) != _shape_in(current, name)
         ]
         if different:
             raise ValueError(f"{self.name} was saved with another model: {'; '.join(different[:5])}")
-        return found
+        return named
 
-    def take(self, state: Mapping[str, Any]) -> None:
-        """Keep a state for `load`."""
+    def stage(self, state: Mapping[str, Any]) -> None:
+        """Set the state that `load_state` will load."""
         self._state = state
 
-    def load(self) -> None:
-        # Without memory for a copy nothing is loaded: it could not be undone.
-        self._before = Snapshot.of(self.name, self._part)
+    def load_state(self) -> None:
+        # If there is no memory for a copy, this fails before anything is loaded.
+        self._before = Snapshot.take(self.name, self._part)
         self._is_changed = True
-        super().load()
+        super().load_state()
 
-    def restore(self) -> None:
+    def restore_state(self) -> None:
         if self._is_changed:
-            super().restore()
+            super().restore_state()
 
-    def _tensors(self) -> dict[str, Tensor]:
-        return {f"{self.name}.{key}": value for key, value in self.own().items() if isinstance(value, Tensor)}
+    def _current_tensors(self) -> dict[str, Tensor]:
+        return {
+            f"{self.name}.{key}": value
+            for key, value in self.current_state().items()
+            if isinstance(value, Tensor)
+        }
 
 
-def _owner(path: str, parameters: Mapping[str, tuple[Tensor, bool]]) -> tuple[Tensor, bool] | None:
-    """Return the sharded parameter to whose state a path belongs."""
+def _sharded_parameter_of(path: str, parameters: Mapping[str, _ShardedParameter]) -> _ShardedParameter | None:
+    """Return the sharded parameter whose state a path belongs to."""
     while path:
         path = path.rpartition(".")[0]
         if path in parameters:
@@ -238,7 +247,7 @@ def _owner(path: str, parameters: Mapping[str, tuple[Tensor, bool]]) -> tuple[Te
     return None
 
 
-def _shape(state: Mapping[str, Any], name: str) -> str:
+def _shape_in(state: Mapping[str, Any], name: str) -> str:
     if name not in state:
         return "missing"
     return str(tuple(state[name].shape)) if isinstance(state[name], Tensor) else "no tensor"
@@ -249,15 +258,17 @@ def load_all_or_none(loading: Sequence[LoadingPart]) -> None:
 
     A collective: every rank calls it.
     """
+    # Anything can fail in a part's own load_state_dict, also halfway. So a part counts as touched before it
+    # loads, and an error on any rank is raised on all: after each part, all ranks continue or all roll back.
     touched: list[LoadingPart] = []
     try:
         for part in loading:
             touched.append(part)
-            processes.collective_call(part.load)
+            processes.collective_call(part.load_state)
     except BaseException as error:
         for part in reversed(touched):
             try:
-                part.restore()
-            except Exception as second:
-                error.add_note(f"{part.name} could not be restored: {type(second).__name__}: {second}")
+                part.restore_state()
+            except Exception as failure:
+                error.add_note(f"{part.name} could not be restored: {type(failure).__name__}: {failure}")
         raise

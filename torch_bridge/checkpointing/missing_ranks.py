@@ -1,4 +1,4 @@
-"""Name the ranks that have not made a call that every rank has to make."""
+"""Name the ranks that have not made a call that every rank must make."""
 
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -9,42 +9,44 @@ from torch import distributed
 
 from torch_bridge.distributed import processes
 
-_SECONDS = 10.0  # until missing ranks are named
-_calls = count(1)
+_DELAY_SECONDS = 10.0  # before missing ranks are named
+_call_numbers = count(1)
 
 
 @contextmanager
-def named_when_missing(call: str, warn: Callable[[str], None]) -> Generator[None]:
-    """Warn of the ranks that are still missing after ten seconds in this context.
+def warn_of_missing_ranks(call: str, warn: Callable[[str], None]) -> Generator[None]:
+    """Warn if, ten seconds after this rank made a call, others have not made it yet.
 
     Args:
         call: The name of the call.
-        warn: Warns at the user's line.
+        warn: Issues a warning at the user's line.
 
     Warns:
-        CurveWarning: Once a call, at the user's line.
+        CurveWarning: At most once per call.
     """
     if processes.world_size() == 1 or not distributed.is_initialized():
         yield
         return
-    # Not a collective, which would wait as well: each rank notes how many such calls it has made.
-    store, number, rank = distributed.distributed_c10d._get_default_store(), next(_calls), processes.rank()
-    others = [other for other in range(processes.world_size()) if other != rank]
+    # A collective would wait for the missing ranks, too. So each rank publishes in the process group's
+    # key-value store how many such calls it has made; a rank with a lower number than this one is missing.
+    store = distributed.distributed_c10d._get_default_store()
+    number, rank = next(_call_numbers), processes.rank()
+    peers = [peer for peer in range(processes.world_size()) if peer != rank]
 
-    def is_missing(other: int) -> bool:
-        key = _key(other)
+    def is_missing(peer: int) -> bool:
+        key = _key(peer)
         return not store.check([key]) or int(store.get(key)) < number
 
-    def look() -> None:
-        if missing := [other for other in others if is_missing(other)]:
+    def report_missing() -> None:
+        if missing := [peer for peer in peers if is_missing(peer)]:
             warn(
                 f"{call} waits on rank {rank} for {'rank' if len(missing) == 1 else 'ranks'} "
                 f"{', '.join(map(str, missing))}: every rank must call it, not the main one alone"
             )
 
     store.set(_key(rank), str(number))
-    timer = Timer(_SECONDS, look)
-    timer.daemon = True
+    timer = Timer(_DELAY_SECONDS, report_missing)
+    timer.daemon = True  # it must not keep an interrupted program alive
     timer.start()
     try:
         yield

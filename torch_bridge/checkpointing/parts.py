@@ -1,4 +1,4 @@
-"""The parts of a checkpoint: objects with a state; dictionaries and lists, which are a state."""
+"""The parts of a checkpoint: stateful objects, dictionaries and lists."""
 
 import reprlib
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from torch_bridge.training.step import TrainStep
 
 @runtime_checkable
 class Stateful(Protocol):
-    """An object that returns its state and takes a saved one: a training step, a loader, a module."""
+    """An object that returns its state and loads a saved one: a training step, a loader, a module."""
 
     def state_dict(self) -> Any: ...
     def load_state_dict(self, state_dict: Any, /) -> Any: ...
@@ -24,8 +24,8 @@ class Stateful(Protocol):
 Part = Stateful | dict[str, Any] | list[Any]
 
 
-def check(parts: Mapping[str, Any]) -> None:
-    """Raises ValueError without parts or for a name that is not one, TypeError if an object is not a part."""
+def check_parts(parts: Mapping[str, Any]) -> None:
+    """Check that there are parts, that their names are identifiers, and that each has a state."""
     if not parts:
         raise ValueError("there are no parts: pass them by name, such as step=step, loader=loader")
     for name, part in parts.items():
@@ -37,21 +37,21 @@ def check(parts: Mapping[str, Any]) -> None:
             )
 
 
-def check_flag(name: str, value: Any) -> None:
-    """Raises TypeError if a part was passed as a flag: without a name, it would not be saved."""
+def check_not_a_part(name: str, value: Any) -> None:
+    """Refuse a part in place of a flag: it was passed without a name, and would not be saved."""
     if isinstance(value, Stateful | dict | list):
         raise TypeError(f"{name} = {value!r} must be True or False: pass parts by name, such as step=step")
 
 
-def kind(part: Part) -> str:
-    """Return the kind of a part: state, dict or list."""
+def kind_of(part: Part) -> str:
+    """Return the kind of a part: "state", "dict" or "list"."""
     if isinstance(part, Stateful):
         return "state"
     return "dict" if isinstance(part, dict) else "list"
 
 
 def check_model(part: Any, argument: str, model: Any) -> None:
-    """Raises TypeError if an argument is not a module, ValueError if it has no memory to load into.
+    """Check that an argument is a module with memory to load into.
 
     Args:
         part: The name of the part that the module is loaded from.
@@ -64,13 +64,13 @@ def check_model(part: Any, argument: str, model: Any) -> None:
         raise TypeError(
             f"{argument} = {reprlib.repr(model)} must be a module: a whole part is loaded by load({part}=...)"
         )
-    if any(each.is_meta for each in (*model.parameters(), *model.buffers())):
+    if any(tensor.is_meta for tensor in (*model.parameters(), *model.buffers())):
         raise ValueError(
             f"{argument} is on the meta device, without memory: call {argument}.to_empty(device=...) first"
         )
 
 
-def state_of(part: Part) -> Any:
+def get_state(part: Part) -> Any:
     if isinstance(part, nn.Module):
         return plain_state(part)
     if isinstance(part, Stateful):
@@ -98,14 +98,22 @@ class Snapshot:
     tensors: dict[str, Tensor]
 
     @classmethod
-    def of(cls, name: str, part: Part) -> "Snapshot":
-        """Raises TypeError if the state holds something that a checkpoint does not hold."""
-        state = state_of(part)
-        if isinstance(part, TrainStep):  # its state is a copy already
-            encoded, tensors = encoding.encode(name, state)
-        else:
-            encoded, tensors = encoding.encode(name, state, host_copier())
-        return cls({"of": kind(part), "state": encoded}, tensors)
+    def take(cls, name: str, part: Part) -> "Snapshot":
+        """Copy the present state of a part.
 
-    def state(self) -> Any:
-        return encoding.decode("", self.encoded["state"], lambda _, reference: self.tensors[reference.key])
+        Raises:
+            TypeError: The state holds something that a checkpoint can't hold.
+        """
+        state = get_state(part)
+        # A training step returns copies already. Any other state may share memory with its part.
+        if isinstance(part, TrainStep):
+            encoded, tensors = encoding.encode_state(name, state)
+        else:
+            encoded, tensors = encoding.encode_state(name, state, host_copier())
+        return cls({"of": kind_of(part), "state": encoded}, tensors)
+
+    def decode(self) -> Any:
+        """Return the state, which shares its tensors with this snapshot."""
+        return encoding.decode_state(
+            "", self.encoded["state"], lambda _, reference: self.tensors[reference.key]
+        )

@@ -1,7 +1,7 @@
 """The two files that each rank writes into a checkpoint: `rank-R.safetensors` and `rank-R.json`.
 
-The JSON file comes last, so a rank has written everything if its JSON file exists. It ends with the SHA-256
-of all that stands before; the line breaks are only here:
+The JSON file comes last, so a rank has written everything if its JSON file exists. The file ends with the
+SHA-256 of all bytes before that entry. It has no line breaks; they are added here for reading:
 
     {"format":"torch_bridge 1","save":"5e0c…","number":7,"count":30,"ranks":2,"rank":0,
      "parts":{"step":{"of":"state","state":{"model":{"0.weight":
@@ -9,7 +9,7 @@ of all that stands before; the line breaks are only here:
      "tensors":{"step.model.0.weight":{"shape":[2,3],"offsets":[0,0],"sha256":"91ab…"}, …},
      "sha256":"c0de…"}
 
-A tensor with offsets is a shard of the whole tensor.
+A tensor with offsets is a shard: here rows 0 and 1 of the four.
 """
 
 import hashlib
@@ -27,36 +27,37 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file  # pyright: ignore[reportUnknownVariableType]  (typed in part)
 from torch import Tensor
 
-from torch_bridge.checkpointing.encoding import dumps
+from torch_bridge.checkpointing.encoding import to_json
 
 _FORMAT = "torch_bridge 1"
 _HEAD = re.compile(
     rb'\{"format":"torch_bridge 1","save":"[0-9a-f]{32}","number":([0-9]{1,18}),"count":[0-9]+,'
     rb'"ranks":([0-9]{1,18}),"rank":0,'
 )
-_HEAD_BYTES = 512
+_HEAD_BYTES = 512  # enough for the longest match
 _DIGEST = ',"sha256":"{}"}}'
 _DIGEST_BYTES = len(_DIGEST.format("0" * 64))
-_AS_REAL = (torch.complex32, torch.complex128)  # safetensors has neither
+_STORED_AS_REAL = (torch.complex32, torch.complex128)  # safetensors has only complex64
 
 
 class DamagedError(ValueError):
-    """A file is not as it was written."""
+    """Raised if a file is not as it was written."""
 
 
 class Head(NamedTuple):
-    """The beginning of rank 0's JSON file."""
+    """The first entries of rank 0's JSON file."""
 
-    number: int
-    """The number of the save in this directory: the last one has the highest."""
-    ranks: int
+    save_index: int
+    """The index of the save in this directory; the last save has the highest."""
+    world_size: int
 
 
-class Saved(NamedTuple):
-    """A tensor, or this rank's shard of one, that is dense and in host memory."""
+class SavedTensor(NamedTuple):
+    """A tensor to be saved, or this rank's shard of it: contiguous, in host memory."""
 
     tensor: Tensor
     offsets: list[int] | None
+    """The position of the shard in the whole tensor; None if this is the whole tensor."""
 
 
 def json_path(folder: Path, rank: int) -> Path:
@@ -71,34 +72,35 @@ def is_rank_file(path: Path) -> bool:
     return re.fullmatch(r"rank-[0-9]+\.(json|safetensors)", path.name) is not None
 
 
-def write(
+def write_files(
     folder: Path,
     rank: int,
     record: Mapping[str, Any],
-    tensors: Mapping[str, Saved],
+    tensors: Mapping[str, SavedTensor],
     digests: Mapping[str, str],
 ) -> None:
-    """Write both files of a rank. On return they are on the disk.
+    """Write both files of a rank, and flush them to disk.
 
     Args:
         folder: The folder of the checkpoint.
         rank: The rank.
         record: The entries of the JSON file from `save` to `parts`.
         tensors: The tensors by key.
-        digests: The SHA-256 of tensors for which it is known already.
+        digests: The SHA-256 of those tensors for which it is already known.
     """
     path = tensors_path(folder, rank)
-    stored = {key: as_stored(saved.tensor) for key, saved in tensors.items()}
+    stored = {key: to_storable(saved.tensor) for key, saved in tensors.items()}
+    # safetensors creates files that nobody else may read. Take the usual mode from a file made by Python.
     path.touch()
     mode = stat.S_IMODE(path.stat().st_mode)
     try:
         save_file(stored, path)
     except SafetensorError as error:
-        # The error of the system, of a full disk for instance, stands only in the text.
+        # The cause, such as a full disk, is only in the text. Raise it as Python does.
         if (number := re.search(r"\(os error ([0-9]+)\)", str(error))) is None:
             raise
         raise OSError(int(number[1]), os.strerror(int(number[1])), str(path)) from error
-    path.chmod(mode)  # safetensors makes files that nobody else may read
+    path.chmod(mode)
     with path.open("r+b") as file:
         os.fsync(file.fileno())
     entries: dict[str, dict[str, Any]] = {}
@@ -106,13 +108,13 @@ def write(
         entries[key] = {"shape": list(saved.tensor.shape)}
         if saved.offsets is not None:
             entries[key]["offsets"] = saved.offsets
-        entries[key]["sha256"] = digests.get(key) or digest_of([stored[key]])
-    text = dumps({"format": _FORMAT, **record, "tensors": entries})[:-1]
-    _write_whole(json_path(folder, rank), text.encode())
+        entries[key]["sha256"] = digests.get(key) or sha256_of([stored[key]])
+    text = to_json({"format": _FORMAT, **record, "tensors": entries})[:-1]  # the digest closes the brace
+    _write_json(json_path(folder, rank), text.encode())
 
 
-def _write_whole(path: Path, text: bytes) -> None:
-    """Write a JSON file with its digest, or none if the process ends before."""
+def _write_json(path: Path, text: bytes) -> None:
+    """Write a JSON file with its digest, or no file if the process is killed."""
     unfinished = path.with_suffix(".tmp")
     try:
         with unfinished.open("wb") as file:
@@ -120,61 +122,61 @@ def _write_whole(path: Path, text: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
     except OSError as error:
-        raise OSError(error.errno, error.strerror, str(path)) from error  # that of a full disk names no file
-    unfinished.rename(path)
+        raise OSError(error.errno, error.strerror, str(path)) from error  # a full disk's error names no file
+    unfinished.rename(path)  # atomic: the file exists as a whole or not at all
 
 
-def remove(folder: Path, rank: int) -> None:
-    """Remove what a rank has written, and the folder if it is empty then."""
+def remove_files(folder: Path, rank: int) -> None:
+    """Remove the unfinished files of a rank, and the folder if it is then empty."""
     with suppress(OSError):
         for path in (tensors_path(folder, rank), json_path(folder, rank).with_suffix(".tmp")):
             path.unlink(missing_ok=True)
         folder.rmdir()
 
 
-def as_stored(tensor: Tensor) -> Tensor:
-    """Return a view of a tensor in a dtype that safetensors has."""
-    return torch.view_as_real(tensor) if tensor.dtype in _AS_REAL else tensor
+def to_storable(tensor: Tensor) -> Tensor:
+    """Return a view of a tensor in a dtype that safetensors supports."""
+    return torch.view_as_real(tensor) if tensor.dtype in _STORED_AS_REAL else tensor
 
 
-def as_saved(stored: Tensor, dtype: torch.dtype) -> Tensor:
-    """Undo `as_stored` for a tensor of this dtype."""
-    return torch.view_as_complex(stored) if dtype in _AS_REAL else stored
+def from_storable(stored: Tensor, dtype: torch.dtype) -> Tensor:
+    """Undo `to_storable` for a tensor of this dtype."""
+    return torch.view_as_complex(stored) if dtype in _STORED_AS_REAL else stored
 
 
-def digest_of(tensors: Iterable[Tensor]) -> str:
-    """Return the SHA-256 of the bytes of dense tensors, one after the other."""
+def sha256_of(tensors: Iterable[Tensor]) -> str:
+    """Return the SHA-256 of the bytes of contiguous tensors, one after the other."""
     digest = hashlib.sha256()
     for tensor in tensors:
         if tensor.numel():
-            # Not reshape(-1), which leaves the stride of a single element as it is.
+            # Not reshape(-1): it keeps the stride of a single element, and view(uint8) needs stride 1.
             flat = tensor.as_strided((tensor.numel(),), (1,))
             digest.update(flat.view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 
 def read_head(folder: Path) -> Head | None:
-    """Return what rank 0's JSON file begins with; None if this library has not written it."""
+    """Return the head of rank 0's JSON file; None if this library has not written it."""
     try:
         path = json_path(folder, 0)
         if not stat.S_ISREG(path.stat().st_mode):
             return None
         with path.open("rb") as file:
-            found = _HEAD.match(file.read(_HEAD_BYTES))
+            match = _HEAD.match(file.read(_HEAD_BYTES))
     except OSError:
         return None
-    return None if found is None else Head(int(found[1]), int(found[2]))
+    return None if match is None else Head(save_index=int(match[1]), world_size=int(match[2]))
 
 
-def read(folder: Path, rank: int) -> dict[str, Any]:
+def read_json(folder: Path, rank: int) -> dict[str, Any]:
     """Return the content of a rank's JSON file.
 
     Raises:
         DamagedError: It is not as it was written.
-        OSError: The system can't read it.
+        OSError: It can't be read.
     """
     path = json_path(folder, rank)
-    check_regular(path)
+    check_regular_file(path)
     content = path.read_bytes()
     text, end = content[:-_DIGEST_BYTES], content[-_DIGEST_BYTES:]
     if end != _DIGEST.format(hashlib.sha256(text).hexdigest()).encode():
@@ -183,19 +185,20 @@ def read(folder: Path, rank: int) -> dict[str, Any]:
         record = json.loads(content)
     except (ValueError, RecursionError) as error:
         raise DamagedError(f"{path.name} can't be read: {error}") from error
-    if wrong := _wrong_entry(record):
+    if wrong := _first_invalid_entry(record):
         raise DamagedError(f"{path.name} has no valid {wrong}")
     return record
 
 
-def check_regular(path: Path) -> None:
-    """Raises DamagedError if the path is not of a regular file: a device could be read forever."""
+def check_regular_file(path: Path) -> None:
+    """Raise DamagedError if a path is not a regular file: reading a device might never end."""
     if not stat.S_ISREG(path.stat().st_mode):
         raise DamagedError(f"{path.name} is not a file")
 
 
-def _wrong_entry(record: Any) -> str:
-    """Return the name of an entry that is not valid; the digest does not say who has written it."""
+def _first_invalid_entry(record: Any) -> str:
+    """Return the name of the first invalid entry, or ""."""
+    # The digest does not say who wrote the file: it may be crafted.
     if record.get("format") != _FORMAT:
         return "format"
     for name, least in (("count", 0), ("ranks", 1), ("rank", 0)):

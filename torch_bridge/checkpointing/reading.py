@@ -1,4 +1,4 @@
-"""Reading a checkpoint: every tensor is checked first, then each rank reads what it needs."""
+"""Open a checkpoint, verify all its tensors, and read from it what each rank needs."""
 
 import math
 import operator
@@ -20,16 +20,16 @@ from torch_bridge.distributed import processes
 
 Value = TypeVar("Value")
 
-_BLOCK = 2**21  # elements that are read at once for a digest
-_LISTINGS = 5  # a run that saves and prunes meanwhile may rename or remove a folder before it is opened
+_BLOCK_ELEMENTS = 2**21  # elements read at once for a digest
+_LISTING_ATTEMPTS = 5  # a running save may rename or remove a listed folder before it is opened
 
 
 class RemovedError(Exception):
-    """A folder was renamed or removed after it was listed."""
+    """Raised if a folder was renamed or removed after it was listed."""
 
 
 class _Piece(NamedTuple):
-    """A part of a tensor, in the file of one rank."""
+    """A tensor, or a shard of one, in the file of one rank."""
 
     rank: int
     offsets: list[int]
@@ -37,14 +37,14 @@ class _Piece(NamedTuple):
 
 
 class SavedCheckpoint:
-    """A checkpoint whose files are open: they stay readable even if the folder is removed.
+    """A checkpoint with open files, which stay readable even if the folder is removed.
 
     Args:
         folder: The folder.
-        opened: Closes the files.
+        opened: The exit stack that closes the files.
 
     Raises:
-        DamagedError: A file is not as it was written. The tensors are checked by `check_share`.
+        DamagedError: A file is not as it was written. `verify_digests` checks the tensors themselves.
         OSError: A file can't be read.
     """
 
@@ -53,20 +53,20 @@ class SavedCheckpoint:
         self._records: list[dict[str, Any]] = []
         self._files: list[Any] = []
         self._shards: dict[str, list[_Piece]] = {}
-        first = rank_files.read(folder.path, 0)
+        first = rank_files.read_json(folder.path, 0)
         for rank in range(first["ranks"]):
-            record = rank_files.read(folder.path, rank) if rank else first
+            record = rank_files.read_json(folder.path, rank) if rank else first
             name = rank_files.json_path(folder.path, rank).name
             if (record["count"], record["ranks"], record["rank"]) != (folder.count, first["ranks"], rank):
                 raise DamagedError(f"{name} is of another checkpoint")
             if record["save"] != first["save"]:
                 raise DamagedError(f"{name} is of another save of {folder.count} than that of rank 0")
             path = rank_files.tensors_path(folder.path, rank)
-            rank_files.check_regular(path)
+            rank_files.check_regular_file(path)
             with path.open("rb"):
-                pass  # safetensors says of a file that may not be read, too, that it is missing
+                pass  # a missing permission raises here; safetensors would call the file missing
             try:
-                # With "pread" a slice is copied into memory, and nothing else of the file.
+                # With "pread" a slice is copied into memory, and nothing else of the file is.
                 file: Any = opened.enter_context(cast("Any", safe_open)(path, "pt", backend="pread"))
             except OSError:
                 raise
@@ -82,32 +82,32 @@ class SavedCheckpoint:
                     self._shards.setdefault(key, []).append(piece)
 
     @property
-    def ranks(self) -> int:
-        """The number of ranks that saved it."""
+    def world_size(self) -> int:
+        """The number of ranks that saved the checkpoint."""
         return len(self._records)
 
     def check_parts(self, names: Sequence[str]) -> None:
-        """Raises ValueError if the checkpoint lacks a part."""
-        there = list(self._records[0]["parts"])
-        if unknown := sorted(set(names) - set(there)):
-            raise ValueError(f"{self.path} has the parts {there}, and not {unknown}")
+        """Raise ValueError if the checkpoint lacks a part."""
+        saved_names = list(self._records[0]["parts"])
+        if unknown := sorted(set(names) - set(saved_names)):
+            raise ValueError(f"{self.path} has the parts {saved_names}, and not {unknown}")
 
-    def part(self, name: str, rank: int) -> dict[str, Any]:
-        """Return the JSON of a part as this rank saved it; that of rank 0, if it did not save another one."""
-        record = self._records[rank if rank < self.ranks else 0]
+    def part_record(self, name: str, rank: int) -> dict[str, Any]:
+        """Return the JSON of a part as this rank saved it, or rank 0's if the rank saved none."""
+        record = self._records[rank if rank < self.world_size else 0]
         return record["parts"].get(name) or self._records[0]["parts"][name]
 
-    def values_of_rank(self, rank: int) -> list[str]:
-        """Return the keys of the values that this rank has saved for itself."""
+    def keys_saved_by(self, rank: int) -> list[str]:
+        """Return the parts and unsharded tensors that a rank saved because they differ from rank 0's."""
         record = self._records[rank]
         keys = [key for key, entry in record["tensors"].items() if "offsets" not in entry]
         return [*record["parts"], *keys] if rank else []
 
-    def check_share(self) -> None:
-        """Compare this rank's share of all tensors with their digests.
+    def verify_digests(self) -> None:
+        """Verify the digests of an equal share of all stored tensors, whoever will read them.
 
         Raises:
-            DamagedError: One is not as it was written.
+            DamagedError: A tensor is not as it was written.
         """
         stored = [(rank, key) for rank, record in enumerate(self._records) for key in record["tensors"]]
         for rank, key in stored[processes.rank() :: processes.world_size()]:
@@ -115,21 +115,24 @@ class SavedCheckpoint:
             shape = saved.get_shape()
             if shape[: len(entry["shape"])] != entry["shape"]:
                 raise DamagedError(f"rank-{rank}.safetensors has another shape of {key}")
-            if rank_files.digest_of(_blocks(saved, shape)) != entry["sha256"]:
+            if rank_files.sha256_of(_row_blocks(saved, shape)) != entry["sha256"]:
                 raise DamagedError(f"rank-{rank}.safetensors is damaged: the SHA-256 of {key} differs")
 
-    def check(self, reference: Reference, rank: int) -> list[_Piece]:
-        """Return the pieces of a tensor on this rank.
+    def pieces_of(self, reference: Reference, rank: int) -> list[_Piece]:
+        """Return the pieces that make up a tensor, as seen by `rank`.
 
         Raises:
-            ValueError: Together they are not the whole tensor.
+            ValueError: They don't make up the whole tensor.
         """
         key, shape = reference.key, reference.shape
+        # A whole tensor: this rank's own if it saved one, else rank 0's.
         for owner in (rank, 0):
-            entry = self._records[owner]["tensors"].get(key) if owner < self.ranks else None
+            entry = self._records[owner]["tensors"].get(key) if owner < self.world_size else None
             if entry is not None and "offsets" not in entry and entry["shape"] == shape:
                 return [_Piece(owner, [0] * len(shape), shape)]
         pieces = self._shards.get(key, [])
+        # Else the shards of all ranks. None of them reaches beyond the tensor, and together they have as many
+        # elements. (Shards that overlap and leave gaps could have them, too, but are never written.)
         are_inside = all(
             len(piece.shape) == len(shape)
             and all(map(operator.le, map(operator.add, piece.offsets, piece.shape), shape))
@@ -139,21 +142,26 @@ class SavedCheckpoint:
             raise ValueError(f"{key} is not there whole")
         return pieces
 
-    def read(
+    def read_tensor(
         self, reference: Reference, rank: int, offsets: Sequence[int] | None = None, shape: Sequence[int] = ()
     ) -> Tensor:
         """Read a tensor, or a region of it, into host memory.
 
         Args:
             reference: The tensor.
-            rank: The rank whose value is read, if it has saved one for itself.
-            offsets: The place of the region; None for the whole tensor.
+            rank: The rank whose value is read, if it saved one itself.
+            offsets: The position of the region; None for the whole tensor.
             shape: The shape of the region.
         """
-        pieces = self.check(reference, rank)
+        # The ranks that load may hold other regions than the ranks that saved. So of each stored piece read
+        # only its intersection with the region. Two ranks saved 3 rows each, and this rank of three needs
+        # rows [2, 4):
+        #     piece [0, 3) of rank 0: intersection [2, 3), its rows [2, 3), our rows [0, 1)
+        #     piece [3, 6) of rank 1: intersection [3, 4), its rows [0, 1), our rows [1, 2)
+        pieces = self.pieces_of(reference, rank)
         if offsets is None:
             offsets, shape = [0] * len(reference.shape), reference.shape
-        found: Tensor | None = None
+        region: Tensor | None = None
         for piece in pieces:
             starts = list(map(max, piece.offsets, offsets))
             ends = list(
@@ -162,90 +170,100 @@ class SavedCheckpoint:
             if any(map(operator.ge, starts, ends)):
                 continue
             saved = self._files[piece.rank].get_slice(reference.key)
-            part = rank_files.as_saved(saved[_slices(starts, ends, piece.offsets)], reference.dtype)
+            part = rank_files.from_storable(saved[_slices_from(starts, ends, piece.offsets)], reference.dtype)
             if part.dtype != reference.dtype:
                 raise ValueError(f"{reference.key} is {part.dtype} in its file, and not {reference.dtype}")
-            if list(part.shape) == list(shape):
+            if list(part.shape) == list(shape):  # a single piece covers the region
                 return part
-            if found is None:
-                found = torch.empty(shape, dtype=reference.dtype, device="cpu")
-            found[_slices(starts, ends, offsets)] = part
-        return torch.empty(shape, dtype=reference.dtype, device="cpu") if found is None else found
+            if region is None:
+                region = torch.empty(shape, dtype=reference.dtype, device="cpu")
+            region[_slices_from(starts, ends, offsets)] = part
+        return torch.empty(shape, dtype=reference.dtype, device="cpu") if region is None else region
 
 
-def _slices(starts: Sequence[int], ends: Sequence[int], origin: Sequence[int]) -> tuple[slice, ...]:
+def _slices_from(starts: Sequence[int], ends: Sequence[int], origin: Sequence[int]) -> tuple[slice, ...]:
+    """Return the region [starts, ends) of the whole tensor as slices of a piece that begins at `origin`."""
     return tuple(map(slice, map(operator.sub, starts, origin), map(operator.sub, ends, origin)))
 
 
-def _blocks(saved: Any, shape: list[int]) -> Generator[Tensor]:
-    """Yield a stored tensor in blocks of rows, so that it is not in memory as a whole."""
+def _row_blocks(saved: Any, shape: list[int]) -> Generator[Tensor]:
+    """Yield a stored tensor in blocks of rows, so that it is never in memory as a whole."""
+    # With blocks of 6 elements, a tensor of shape [5, 3] comes as rows [0, 2), [2, 4), [4, 5).
     if not shape:
         yield saved[...]
-    elif size := math.prod(shape):  # safetensors does not slice what is empty
-        rows = max(1, _BLOCK * shape[0] // size)
+    elif size := math.prod(shape):  # safetensors can't slice an empty tensor
+        rows = max(1, _BLOCK_ELEMENTS * shape[0] // size)
         for first in range(0, shape[0], rows):
             yield saved[first : min(first + rows, shape[0])]
 
 
-def newest_sound(
+def open_newest_intact(
     directory: Path, count: int | None, opened: ExitStack
 ) -> tuple[SavedCheckpoint | None, list[str]]:
-    """Open the checkpoint of this count, or the last one in which no rank finds damage.
+    """Open the checkpoint of this count, or the last saved one in which no rank finds damage.
 
     A collective: every rank calls it.
 
     Returns:
-        The checkpoint, None if there are no checkpoints; and a description of the damage of later ones.
+        The checkpoint, or None if there are none; and descriptions of the damage to later ones.
 
     Raises:
         ValueError: There is no checkpoint of this count.
-        RuntimeError: All of them are damaged, or in the format of version 0.2.0; or another process removes
-            them faster than they can be opened.
+        RuntimeError: All are damaged, or in the format of version 0.2.0; or another process removes them
+            faster than they can be opened.
     """
-    for _ in range(_LISTINGS):
+    for _ in range(_LISTING_ATTEMPTS):
         try:
-            return _newest_sound(directory, count, opened)
+            return _open_listed(directory, count, opened)
         except RemovedError:
             continue
     raise RuntimeError(f"the checkpoints in {directory} are removed while they are opened")
 
 
-def _newest_sound(
+def _open_listed(
     directory: Path, count: int | None, opened: ExitStack
 ) -> tuple[SavedCheckpoint | None, list[str]]:
-    there, old = processes.collective_call(
-        lambda: (folders.with_damaged(directory), folders.of_version_0_2(directory))
+    # All ranks use rank 0's listing: theirs may already differ.
+    listed, old_counts = processes.collective_call(
+        lambda: (folders.list_with_damaged(directory), folders.counts_of_version_0_2(directory))
     )[0]
     if count is not None:
-        if not any(folder.count == count for folder in there):
-            is_old = ", but one of version 0.2.0, whose format is not read any more" if count in old else ""
-            counts = sorted({folder.count for folder in there})
-            raise ValueError(f"{directory} has no checkpoint {count}{is_old}; it has {counts}")
-        there = [folder for folder in there if folder.count == count]
-    elif old and not there:
+        if not any(folder.count == count for folder in listed):
+            is_old = count in old_counts
+            hint = ", but one of version 0.2.0, whose format is not read any more" if is_old else ""
+            counts = sorted({folder.count for folder in listed})
+            raise ValueError(f"{directory} has no checkpoint {count}{hint}; it has {counts}")
+        listed = [folder for folder in listed if folder.count == count]
+    elif old_counts and not listed:
         raise RuntimeError(
             f"{directory} has only checkpoints in the format of version 0.2.0, which is not read any more: "
-            f"{old}"
+            f"{old_counts}"
         )
-    wrong: list[str] = []
-    for folder in reversed(there):
-        here = replace(folder, path=directory / folder.path.name)  # ranks may see it under other paths
+    damage: list[str] = []
+    for folder in reversed(listed):
+        here = replace(folder, path=directory / folder.path.name)  # the directory's path may differ by rank
         with ExitStack() as attempt:
-            saved, problem = _attempt(here, lambda here=here, attempt=attempt: SavedCheckpoint(here, attempt))
+            saved, problem = _run_on_all_ranks(
+                here, lambda here=here, attempt=attempt: SavedCheckpoint(here, attempt)
+            )
             if saved is not None and problem is None:
-                _, problem = _attempt(here, saved.check_share)
+                _, problem = _run_on_all_ranks(here, saved.verify_digests)
             if problem is None:
                 opened.enter_context(attempt.pop_all())
-                return saved, wrong
-        wrong.append(f"{folder.count}: {problem}")
-    if there:
+                return saved, damage
+        damage.append(f"{folder.count}: {problem}")
+    if listed:
         what = "only damaged checkpoints" if count is None else "a damaged checkpoint"
-        raise RuntimeError(f"{directory} has {what}: {'; '.join(wrong)}")
+        raise RuntimeError(f"{directory} has {what}: {'; '.join(damage)}")
     return None, []
 
 
-def _attempt(folder: CheckpointFolder, work: Callable[[], Value]) -> tuple[Value | None, str | None]:
-    """Return what the work returns on this rank, and what is wrong on the first rank on which it fails."""
+def _run_on_all_ranks(folder: CheckpointFolder, work: Callable[[], Value]) -> tuple[Value | None, str | None]:
+    """Return this rank's result, and the error of the first rank that has one.
+
+    Raises:
+        RemovedError: An error came because the folder is no longer what was listed.
+    """
     value, problem = None, None
     try:
         value = work()
@@ -253,9 +271,9 @@ def _attempt(folder: CheckpointFolder, work: Callable[[], Value]) -> tuple[Value
         problem = f"{Path(str(error.filename)).name} is missing"
     except Exception as error:
         problem = str(error) or type(error).__name__
-    # Removed, renamed, or replaced by a later save that got the same name.
-    is_removed = problem is not None and folders.recognized(folder.path) != folder
+    # It may have been removed, renamed, or replaced by a later save that got the same name.
+    is_removed = problem is not None and folders.identify_folder(folder.path) != folder
     gathered = processes.gather((problem, is_removed))
     if any(removed for _, removed in gathered):
         raise RemovedError
-    return value, next((other for other, _ in gathered if other is not None), None)
+    return value, next((message for message, _ in gathered if message is not None), None)

@@ -1,8 +1,8 @@
 """Choose and write each rank's share of a checkpoint.
 
-Each rank writes its shards of DTensors. Everything else is written by rank 0, and by another rank only if it
-differs there. The ranks compare digests in the gather at the start of `save`; from then on none waits for
-another, so a save in the background survives the process group.
+Each rank writes its shards of DTensors. Rank 0 writes everything else, and another rank only what differs
+from rank 0's. The ranks compare digests in the gather at the start of `save`. After that no rank waits for
+another, so a background save survives the process group.
 """
 
 import hashlib
@@ -15,20 +15,20 @@ from typing import Any, NamedTuple, cast
 from torch import Tensor
 
 from torch_bridge.checkpointing import folders, rank_files
-from torch_bridge.checkpointing.encoding import dumps
+from torch_bridge.checkpointing.encoding import to_json
 from torch_bridge.checkpointing.parts import Snapshot
-from torch_bridge.checkpointing.rank_files import Saved
+from torch_bridge.checkpointing.rank_files import SavedTensor
 from torch_bridge.distributed import processes
 from torch_bridge.distributed.dtensors import local_region, local_shard, mesh_of
 
 
-class Summary(NamedTuple):
-    """Digests from rank 0, by which the other ranks leave out what is the same there."""
+class DigestSummary(NamedTuple):
+    """Digests of what rank 0 writes, so that other ranks need not write it again."""
 
     parts: dict[str, str]
     """The SHA-256 of each part's JSON."""
     tensors: dict[str, tuple[str, str, tuple[int, ...]]]
-    """The SHA-256, dtype and shape of each tensor that is not sharded."""
+    """The SHA-256, dtype and shape of each unsharded tensor."""
 
 
 class RankContent:
@@ -36,74 +36,81 @@ class RankContent:
 
     def __init__(self, snapshots: Mapping[str, Snapshot]) -> None:
         self._parts = {name: snapshot.encoded for name, snapshot in snapshots.items()}
-        self._tensors: dict[str, Saved] = {}
+        self._tensors: dict[str, SavedTensor] = {}
         for snapshot in snapshots.values():
             for key, tensor in snapshot.tensors.items():
-                if (saved := _saved(key, tensor)) is not None:
+                if (saved := _share_of_this_rank(key, tensor)) is not None:
                     self._tensors[key] = saved
-        # On one rank they are computed in the background.
-        self._digests = _digests(self._tensors) if processes.world_size() > 1 else {}
+        # A single rank has nothing to compare before it returns to training: it hashes in the background.
+        self._digests = _digest_unsharded(self._tensors) if processes.world_size() > 1 else {}
 
-    def summary(self) -> Summary | None:
-        """Return what other ranks compare with their content; None if there are none."""
+    def summarize(self) -> DigestSummary | None:
+        """Return the digests to compare between ranks; None on a single rank."""
         if processes.world_size() == 1:
             return None
-        parts = {name: hashlib.sha256(dumps(part).encode()).hexdigest() for name, part in self._parts.items()}
+        parts = {
+            name: hashlib.sha256(to_json(part).encode()).hexdigest() for name, part in self._parts.items()
+        }
         tensors = {
             key: (digest, str(tensor.dtype), tuple(tensor.shape))
             for key, digest in self._digests.items()
             for tensor in [self._tensors[key].tensor]
         }
-        return Summary(parts, tensors)
+        return DigestSummary(parts, tensors)
 
-    def drop_equal(self, main: Summary | None) -> None:
-        """Leave to rank 0 what is the same there."""
-        here = None if processes.is_main() else self.summary()
-        if here is None or main is None:
+    def drop_equal(self, main_summary: DigestSummary | None) -> None:
+        """Leave to rank 0 what it writes anyway."""
+        here = None if processes.is_main() else self.summarize()
+        if here is None or main_summary is None:
             return
         self._parts = {
-            name: part for name, part in self._parts.items() if here.parts[name] != main.parts[name]
+            name: part for name, part in self._parts.items() if here.parts[name] != main_summary.parts[name]
         }
         self._tensors = {
             key: saved
             for key, saved in self._tensors.items()
-            if saved.offsets is not None or here.tensors[key] != main.tensors.get(key)
+            if saved.offsets is not None or here.tensors[key] != main_summary.tensors.get(key)
         }
 
-    def write(self, directory: Path, save: str, count: int, rank: int, ranks: int, keep: int) -> None:
-        """Write this rank's files. The last rank makes the checkpoint complete."""
-        number = 0
+    def write_files(
+        self, directory: Path, save_id: str, count: int, rank: int, ranks: int, keep: int
+    ) -> None:
+        """Write this rank's files. The rank that completes the checkpoint commits its folder."""
+        save_index = 0  # readers take that of rank 0
         if rank == 0:
-            folders.clear(directory, save)
-            number = 1 + max((int(folder.number) for folder in folders.complete(directory)), default=0)
-        path = folders.partial(directory, count, save)
+            folders.clean_up_leftovers(directory, save_id)
+            save_index = 1 + max(
+                (int(folder.save_index) for folder in folders.list_complete(directory)), default=0
+            )
+        path = folders.partial_folder(directory, count, save_id)
         if rank > 0:
             folders.check_shared(path)
         path.mkdir(parents=True, exist_ok=True)
         record = {
-            "save": save,
-            "number": number,
+            "save": save_id,
+            "number": save_index,
             "count": count,
             "ranks": ranks,
             "rank": rank,
             "parts": self._parts,
         }
         try:
-            rank_files.write(path, rank, record, self._tensors, self._digests)
+            rank_files.write_files(path, rank, record, self._tensors, self._digests)
         except BaseException:
-            rank_files.remove(path, rank)
+            rank_files.remove_files(path, rank)
             raise
         if folders.is_complete(path):
             folders.commit(path, keep)
 
 
-def _saved(key: str, tensor: Tensor) -> Saved | None:
-    """Return what this rank saves of a tensor; None if other ranks save all of a DTensor."""
+def _share_of_this_rank(key: str, tensor: Tensor) -> SavedTensor | None:
+    """Return the part of a tensor that this rank saves, or None if other ranks save all of it."""
     local = local_shard(tensor).contiguous()
     if not (mesh := mesh_of(tensor)):
-        return Saved(local, None)
+        return SavedTensor(local, None)
     place = mesh.get_coordinate()
     placements = cast("Any", tensor).placements
+    # Of the ranks that hold the same replica, only the first along that mesh dimension saves it.
     is_copy = any(
         coordinate > 0 and placement.is_replicate()
         for coordinate, placement in zip(place, placements, strict=True)
@@ -113,21 +120,22 @@ def _saved(key: str, tensor: Tensor) -> Saved | None:
     offsets, shape = local_region(tensor)
     if list(local.shape) != shape:
         raise TypeError(f"{key} is a DTensor with an unknown placement, {placements}")
-    return Saved(local, offsets)
+    return SavedTensor(local, offsets)
 
 
-def _digests(tensors: Mapping[str, Saved]) -> dict[str, str]:
-    """Return the SHA-256 of each tensor that is not sharded."""
+def _digest_unsharded(tensors: Mapping[str, SavedTensor]) -> dict[str, str]:
+    """Return the SHA-256 of each unsharded tensor."""
     whole = [(key, saved.tensor) for key, saved in tensors.items() if saved.offsets is None]
-    # hashlib releases the GIL. One task for each of many small tensors would take longer than their digests.
+    # hashlib releases the GIL, so threads help. One task per tensor would cost more than hashing small ones:
+    # thread i takes every tensor i, i + workers, i + 2·workers, …
     workers = min(8, os.cpu_count() or 1)
 
     def digest_share(first: int) -> dict[str, str]:
         share = whole[first::workers]
-        return {key: rank_files.digest_of([rank_files.as_stored(tensor)]) for key, tensor in share}
+        return {key: rank_files.sha256_of([rank_files.to_storable(tensor)]) for key, tensor in share}
 
-    found: dict[str, str] = {}
+    digests: dict[str, str] = {}
     with ThreadPoolExecutor(workers) as pool:
         for share in pool.map(digest_share, range(workers)):
-            found |= share
-    return found
+            digests |= share
+    return digests

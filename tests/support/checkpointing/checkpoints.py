@@ -225,7 +225,7 @@ def trained(directory: Path, cases: Sequence[Case]) -> list[Any]:
     return found
 
 
-_read = SavedCheckpoint.read
+_read_tensor = SavedCheckpoint.read_tensor
 
 
 def loaded(directory: Path, cases: Sequence[tuple[int, Case]]) -> list[Any]:
@@ -239,13 +239,13 @@ def loaded(directory: Path, cases: Sequence[tuple[int, Case]]) -> list[Any]:
 
         def counting(saved: SavedCheckpoint, reference: Reference, *arguments: Any) -> Tensor:
             nonlocal elements
-            tensor = _read(saved, reference, *arguments)
+            tensor = _read_tensor(saved, reference, *arguments)
             elements += tensor.numel() if "random" not in reference.key else 0
             return tensor
 
         with (
             warnings.catch_warnings(record=True) as said,
-            patch.object(SavedCheckpoint, "read", counting),
+            patch.object(SavedCheckpoint, "read_tensor", counting),
         ):
             warnings.simplefilter("always")
             before = torch.get_rng_state().clone()
@@ -331,7 +331,7 @@ def alone(directory: Path, call: str) -> list[tuple[str, str, bool]]:
     checkpoints, part = Checkpoints(directory), Part(1)
     checkpoints.save(1, part=part, wait=True)
     store = distributed.distributed_c10d._get_default_store()
-    with warnings.catch_warnings(record=True) as said, patch.object(missing_ranks, "_SECONDS", 0.01):
+    with warnings.catch_warnings(record=True) as said, patch.object(missing_ranks, "_DELAY_SECONDS", 0.01):
         warnings.simplefilter("always")
         if rank() == 1:
             store.wait(["warned"])
