@@ -111,7 +111,7 @@ def test_the_window_begins_at_the_count_asked_for_a_move_before(
             applied += not skip
 
 
-@pytest.mark.parametrize("at", ["_rows", "_window", "_position", "_host_counters"])
+@pytest.mark.parametrize("at", ["_window_array", "_window", "_position", "_host_counters"])
 def test_a_move_of_the_window_that_is_interrupted_is_made_again(
     at: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

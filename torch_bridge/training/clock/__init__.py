@@ -1,1 +1,1 @@
-"""The clock of a training step: updates, samples or tokens, and the learning rates there."""
+"""The clock of a training step: it counts updates, samples or tokens, and has the learning rates."""

@@ -1,4 +1,4 @@
-"""How many samples or tokens an update consumes: the sum of what `count(batch)` says, over all ranks."""
+"""The samples or tokens that an update consumes: the sum of `count(batch)` over micro-batches and ranks."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -14,7 +14,7 @@ _WORD_BITS = 31
 _WORD = 2**_WORD_BITS - 1
 
 MAX_COUNT = MAX_CONSUMED - 1
-"""The most that an update counts: two of them fit into an int64."""
+"""The largest count of an update: the sum of two fits into an int64."""
 
 CountFunction = Callable[[Any], "int | Tensor"]
 
@@ -23,8 +23,8 @@ class BatchCounts:
     """Adds up the counts of an update's micro-batches on one rank.
 
     Args:
-        function: `count(batch)` gives a micro-batch's number, an int or an integer scalar.
-        device: Where the sum is.
+        function: `count(batch)` returns the samples or tokens of a micro-batch, an int or an integer scalar.
+        device: The device of the sum.
     """
 
     def __init__(self, function: CountFunction, device: torch.device) -> None:
@@ -32,22 +32,24 @@ class BatchCounts:
 
     @torch.no_grad()
     def __call__(self, micro_batches: Sequence[Any]) -> Tensor:
-        """The sum, an int64 scalar of its own. What is on the device stays there.
+        """Return the sum as a new int64 scalar. Counts on the device are added there, without a read.
 
         Raises:
-            TypeError: `count` returned no integer, or a DTensor.
-            ValueError: A negative number that the host knows, or too large a one; a tensor that is no
-                scalar, or is on another device than the parameters.
+            TypeError: `count` returned something other than an integer, or a DTensor.
+            ValueError: A count on the host is negative or too large; a tensor is not a scalar, or is on
+                another device than the parameters.
         """
-        known, on_device = 0, list[Tensor]()
+        host_total, device_counts = 0, list[Tensor]()
         for batch in micro_batches:
-            found = self._function(batch)
-            if isinstance(found, Tensor) and self._is_on_device(found):
-                on_device.append(found)
+            count = self._function(batch)
+            if isinstance(count, Tensor) and self._is_on_device(count):
+                device_counts.append(count)
             else:
-                known += _number(found)
-        total = torch.full((), min(known, MAX_COUNT), dtype=torch.int64, device=self._device)
-        for count in on_device:
+                host_total += _checked_int(count)
+        total = torch.full((), min(host_total, MAX_COUNT), dtype=torch.int64, device=self._device)
+        # The host does not see these counts, so they are clamped, not refused: each sum too, since a sum of
+        # three could overflow.
+        for count in device_counts:
             total = (total + count.to(torch.int64).clamp(0, MAX_COUNT)).clamp_(max=MAX_COUNT)
         return total
 
@@ -56,8 +58,8 @@ class BatchCounts:
             raise TypeError(f"count returned a tensor of {count.dtype}; it must be of integers")
         if mesh_of(count) is not None:
             raise TypeError(
-                "count returned a DTensor; return this rank's own number, as .to_local() of its batch gives "
-                "it: ranks are added up"
+                "count returned a DTensor; return the count of this rank alone, as computed from .to_local() "
+                "of its batch: the counts of the ranks are added up"
             )
         if count.dim() != 0:
             raise ValueError(f"count returned a tensor of shape {tuple(count.shape)}; it must be a scalar")
@@ -70,19 +72,24 @@ class BatchCounts:
         return False
 
 
-def _number(found: Any) -> int:
-    number = checks.at_least("count(batch)", found.item() if isinstance(found, Tensor) else found, 0)
+def _checked_int(count: Any) -> int:
+    number = checks.at_least("count(batch)", count.item() if isinstance(count, Tensor) else count, 0)
     if number > MAX_COUNT:
         raise ValueError(f"count(batch) = {number} must be less than 2**62")
     return number
 
 
+# Ranks add up their counts in a float64 message, which would round a sum above 2**53. Each word of a count
+# has at most 31 bits, so both sums stay exact. With words of 4 bits, 0x5D + 0x2F:
+#
+#     (5, 13) + (2, 15) = (7, 28),  and (7 << 4) + 28 = 140 = 0x8C
 def split_count(count: Tensor) -> Tensor:
-    """A count as two float64, which stay exact when they are summed over ranks: of shape (2,)."""
+    """Split a count into its high and low word, whose sums over ranks are exact: float64 of shape (2,)."""
     return torch.stack([count >> _WORD_BITS, count & _WORD]).double()
 
 
 def join_words(sums: Tensor) -> Tensor:
-    """`words` backwards, of the sums over ranks."""
+    """Return the count whose words, each summed over ranks, are these."""
     high, low = sums.long().unbind()
+    # A larger high word would overflow in the shift.
     return ((high.clamp(max=_WORD + 1) << _WORD_BITS) + low).clamp_(max=MAX_COUNT)

@@ -1,4 +1,4 @@
-"""Rules that hold the clock, decided on the device."""
+"""The rules that hold the clock, evaluated on the device."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,23 +12,23 @@ from torch_bridge.schedulers.hold_state import States, initial_states
 
 
 class Hold:
-    """What the rules remember, in tensors that stay the same, and their decision, taken on the device.
+    """The states of the rules, and their decision to hold the clock, on the device.
 
-    `write_states` comes first.
+    Call `write_states` before the first decision.
 
     Args:
-        rules: At least one.
+        rules: At least one rule.
         curve: The curve whose clock they hold.
-        device: Where they decide.
+        device: The device of the states.
     """
 
     def __init__(self, rules: Sequence[Rule], curve: Curve, device: torch.device) -> None:
         self._rules = rules
         self._flat_starts = torch.tensor(curve.flat_starts, dtype=torch.int64, device=device)
         self._memory: list[tuple[Tensor, Tensor]] = []
-        """The integers and the floats of each rule, each in one tensor, which an update writes at once."""
+        """The integers and the floats of each rule's state, a tensor each: an update writes it at once."""
         self._states: list[Any] = []
-        """The same memory, as one scalar for each number."""
+        """The same memory, as states of one scalar per field."""
         for state in initial_states(rules):
             count = sum(value.dtype == np.int32 for value in state)
             integers = torch.zeros(count, dtype=torch.int32, device=device)
@@ -37,9 +37,9 @@ class Hold:
             self._states.append(type(state)(*integers.unbind(), *floats.unbind()))
 
     def decide_hold(self, clock: Tensor, metric: Tensor, skip: Tensor) -> Tensor:
-        """Whether the clock is held after an update at `clock` that had this metric: a bool scalar.
+        """Record the metric of an update at `clock`, and decide whether to hold the clock: a bool scalar.
 
-        Rules remember nothing of an update that was skipped, and the answer then means nothing.
+        A skipped update changes no state, and its result must be ignored.
         """
         flat = (self._flat_starts == clock).any()
         states, held = decide(torch, self._rules, self._states, flat, metric.float())
@@ -50,10 +50,10 @@ class Hold:
         return held
 
     def read_states(self) -> States:
-        """What they remember. Synchronizes with the device."""
+        """Read the states. Synchronizes with the device."""
         return tuple(type(state)(*(value.item() for value in state)) for state in self._states)
 
     def write_states(self, states: States) -> None:
-        for own, state in zip(self._states, states, strict=True):
-            for number, value in zip(own, state, strict=True):
-                number.fill_(value.item())
+        for device_state, state in zip(self._states, states, strict=True):
+            for scalar, value in zip(device_state, state, strict=True):
+                scalar.fill_(value.item())
