@@ -22,9 +22,7 @@ from torch_bridge.profiling import profile as profile
 from torch_bridge.schedulers.curve_lr import (
     CurveLR as CurveLR,
 )
-from torch_bridge.schedulers.curve_lr import (
-    CurveLRState as CurveLRState,
-)
+from torch_bridge.schedulers.curve_lr_state import CurveLRState as CurveLRState
 from torch_bridge.schedulers.factories import (
     count_updates as count_updates,
 )

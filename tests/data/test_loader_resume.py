@@ -188,5 +188,5 @@ def test_the_state_of_another_loader_is_refused_and_changes_nothing(other: Argum
 
 def test_a_path_in_place_of_a_state() -> None:
     loader = make_loader(range(4), 2, num_workers=0)
-    with pytest.raises(ValueError, match=r"'loader\.pt' is a path, and not a state: load the file first"):
+    with pytest.raises(ValueError, match=r"'loader\.pt' is a path, not a state: load the file first"):
         loader.load_state_dict("loader.pt")  # pyright: ignore[reportArgumentType]  (the mistake)

@@ -107,7 +107,7 @@ class _TooFew(CurveLR):
 
 
 def test_a_derived_class_that_gives_too_few_rates_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"1 rates for 2 parameter groups"):
+    with pytest.raises(ValueError, match=r"1 learning rates for 2 parameter groups"):
         _TooFew(optimizer_with([0.1, 0.2]), CURVE)
 
 

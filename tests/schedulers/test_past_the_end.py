@@ -13,7 +13,8 @@ from plateau_jax import CurveWarning, HoldBelow, PlateauCurve
 from torch_bridge import lambda_lr
 
 PAST = (
-    r"^the curve has total_steps = {}, but the training continues at step {}, with every rate at 0.*count_upd"
+    r"^the curve has total_steps = {}, but training continues at step {}, with every learning rate at 0"
+    r".*count_upd"
 )
 
 

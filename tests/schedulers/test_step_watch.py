@@ -27,8 +27,8 @@ ADVICE = (
     r'or something else, turn this warning off: warnings\.filterwarnings\("ignore", "scheduler\.step"\)$'
 )
 ONCE_AN_EPOCH = rf"^scheduler\.step\(\) came after 10 or more optimizer steps, three times in a row.*{ADVICE}"
-LATE_AT_0 = rf"^scheduler\.step\(\) came after 12 optimizer steps, all at rate 0.*{ADVICE}"
-NEVER = rf"^scheduler\.step\(\) was not called in 20 optimizer steps, and every rate is 0.*{ADVICE}"
+LATE_AT_0 = rf"^scheduler\.step\(\) came after 12 optimizer steps, all at learning rate 0.*{ADVICE}"
+NEVER = rf"^scheduler\.step\(\) was not called in 20 optimizer steps, and every learning rate is 0.*{ADVICE}"
 SEVERAL_TIMES = (
     r"twice or more after one optimizer step, three times in a row.*accelerate.*Don't prepare it; write "
     r"if accelerator\.sync_gradients and not accelerator\.optimizer_step_was_skipped: scheduler\.step\(\)\. "

@@ -165,16 +165,16 @@ def test_a_given_count_comes_before_the_function(kind: str) -> None:
 def test_a_count_goes_by_its_name(kind: str, unit: int | None) -> None:
     run = CountedRun(kind, CURVE, unit)
     if unit is None:
-        with pytest.raises(TypeError, match=r"step\(count=8\), and the curve counts updates.*unit=n"):
+        with pytest.raises(TypeError, match=r"step\(count=8\), but the curve counts updates.*unit=n"):
             run.part.step(count=8)
         if kind == "scheduler":
-            with pytest.raises(TypeError, match=r"step\(count=8\), and the curve counts updates"):
+            with pytest.raises(TypeError, match=r"step\(count=8\), but the curve counts updates"):
                 run.part.step(3, count=8)
     elif kind == "scheduler":
         for epoch in (0, 1, 8):
-            with pytest.raises(TypeError, match=rf"step\({epoch}\) beside unit = 8: write step\(count=n\)"):
+            with pytest.raises(TypeError, match=rf"step\({epoch}\) with unit = 8: write step\(count=n\)"):
                 run.part.step(epoch)
-            with pytest.raises(TypeError, match=rf"step\({epoch}\) beside unit = 8: write step\(count=n\)"):
+            with pytest.raises(TypeError, match=rf"step\({epoch}\) with unit = 8: write step\(count=n\)"):
                 run.part.step(epoch, count=8)
     else:
         with pytest.raises(TypeError, match="positional"):
@@ -212,7 +212,7 @@ def test_what_does_not_go_beside_a_unit(arguments: Any) -> None:
     optimizer = optimizer_with([0.1])
     before = str(optimizer.param_groups)
     for last_epoch in (0, 7):
-        with pytest.raises(ValueError, match=rf"last_epoch = {last_epoch} beside unit = 8.*load_state_dict"):
+        with pytest.raises(ValueError, match=rf"last_epoch = {last_epoch} with unit = 8.*load_state_dict"):
             lambda_lr(optimizer, CURVE, last_epoch, **arguments)
     with pytest.raises(ValueError, match=r"^hold= and unit= .*: give one of them$"):
         lambda_lr(optimizer, CURVE, hold=HoldBelow(0.5, 3), **arguments)
@@ -332,5 +332,5 @@ def test_past_the_end_it_is_said_once_with_the_clock(unit: int) -> None:
             told[update] = message
     first = next(update for update in range(240) if clocks[update] >= 20 and clocks[update + 1] > 30)
     assert list(told) == [first]
-    assert f" total_steps = 20, but the training continues at step {clocks[first + 1]}," in told[first]
+    assert f" total_steps = 20, but training continues at step {clocks[first + 1]}," in told[first]
     assert f"as the training consumes, in units of {unit};" in told[first]

@@ -80,7 +80,7 @@ def test_the_state_of_another_unit(
         _refused(
             run,
             state,
-            rf"was saved with unit = {saved_unit}, and here it is {unit}; to go on at its clock, {clock}, "
+            rf"was saved with unit = {saved_unit}, but here it is {unit}; to resume from its clock, {clock}, "
             r"pass strict=False to load_state_dict, or to (lambda_lr|follow) if Checkpoints or a trainer "
             r"loads$",
             strict=True,
@@ -160,7 +160,7 @@ def test_a_state_from_before_there_were_units(kind: str) -> None:
     run.part.load_state_dict(state)
     run.check(7, 7)
     counted = CountedRun(kind, CURVE, 8)
-    _refused(counted, state, "saved with unit = None, and here it is 8")
+    _refused(counted, state, "saved with unit = None, but here it is 8")
     counted.part.load_state_dict(state, strict=False)
     counted.check(56, 7)
 

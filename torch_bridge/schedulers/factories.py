@@ -1,4 +1,4 @@
-"""The functions that build a scheduler from a curve, and that count the updates it needs."""
+"""Functions that build a scheduler from a curve and count the updates of a training run."""
 
 from collections.abc import Callable, Sequence, Sized
 from dataclasses import replace
@@ -44,7 +44,7 @@ def lambda_lr(
     unit: int | None = None,
     count: Callable[[], int] | None = None,
 ) -> CurveLR:
-    """The curve as a PyTorch scheduler.
+    """Build a PyTorch scheduler that follows the curve.
 
     After n calls of `step()` each group has the learning rate
 
@@ -55,53 +55,53 @@ def lambda_lr(
     that `plateau_jax.optax_schedule` gives for the same peak. If `group["lr"]` is a tensor, the scheduler
     writes into that tensor.
 
-    A group that is added to the optimizer later follows a curve that was given for all groups, from the next
-    `step()` on, with its own learning rate as its peak; with one curve for each group it is refused.
+    A group that is added to the optimizer later follows the curve if one was given for all groups, from the
+    next `step()` on, with its own learning rate as its peak; with one curve for each group it is refused.
 
     With `hold` the learning rate is peak · curve(clock), and rules may hold the clock while updates continue.
     After each update call `step(metric)`, with a float or a scalar tensor, the same on all ranks; reading a
     tensor synchronizes with the device. A scheduler that steps others without a metric, such as
     `SequentialLR`, cannot step this one.
 
-    With `unit` a step of the curve is not an update, but `unit` samples or tokens:
+    With `unit`, a step of the curve is not an update, but `unit` samples or tokens:
 
         consumed = Σ counts of all updates so far
         clock    = consumed // unit
         lr       = float32(peak) · curve(clock)
 
     After each update call `step(count=n)`, with the samples or tokens of that update on all ranks. For
-    trainers and torch schedulers that call `step()` bare, pass `count`, a function that returns n; in a
-    `SequentialLR` it counts from the scheduler's turn on. The learning rate stays the same until a unit is
-    full, so let a unit be no more than an update consumes.
+    trainers and torch schedulers that call `step()` without arguments, pass `count`, a function that returns
+    n; in a `SequentialLR` it counts from the scheduler's turn on. The learning rate stays the same until a
+    unit is full, so choose a unit that is at most what an update consumes.
 
     Args:
         optimizer: Any torch optimizer.
         curve: One curve for all parameter groups, or a sequence with one for each.
         last_epoch: Index of the last finished update, as in torch: after n scheduler steps, n - 1.
-        strict: Whether `load_state_dict(state)` refuses the state of a curve with another past, that is with
-            other values at the steps so far. With False the run resumes under this curve. This argument is
-            for trainers, which call `load_state_dict` themselves; your own calls may pass `strict` there.
+        strict: If True, `load_state_dict(state)` refuses the state of a curve with another past, that is,
+            with other values at the steps so far. If False, the run resumes under this curve. This argument
+            is for trainers, which call `load_state_dict` themselves; your own calls may pass `strict` there.
         hold: A `HoldUntilFlat`, a `HoldBelow`, or a list of them, under one curve for all groups. It excludes
             `unit`.
         unit: The number of samples or tokens in one step of the curve, 1 … 2⁶². By default a step is an
             update.
         count: With `unit`, a function without arguments that returns the samples or tokens of the last
-            update, an integer. `step()` calls it if it is called without a count. A state does not hold it;
-            a pickled scheduler does.
+            update, an integer. A `step()` without a count calls it. It is not part of the state, but is
+            pickled with the scheduler.
 
     Returns:
-        A `torch.optim.lr_scheduler.LambdaLR`, whose `set_peak(...)` gives another peak. Its state consists of
+        A `torch.optim.lr_scheduler.LambdaLR`, whose `set_peak(...)` changes the peak. Its state consists of
         plain numbers and lists, and survives `torch.load(weights_only=True)`. Its `clock` is the step of the
         curve that gives the learning rates, and its `last_epoch` counts the calls of `step`.
 
     Raises:
-        TypeError: `optimizer`, `curve` or `hold` is something else; `unit` is not an integer; `count` is not
+        TypeError: `optimizer`, `curve` or `hold` has the wrong type; `unit` is not an integer; `count` is not
             a function, or is given without `unit`.
-        ValueError: Another number of curves than of groups; a learning rate is negative, not finite, or
-            positive and below 2⁻¹²⁶; `last_epoch` is below -1, or at least 0 if an optimizer that keeps a
-            state of earlier steps has a group without `initial_lr`, whose peak is unknown; several curves
-            with `hold`, or a curve without a flat part for `HoldUntilFlat`; `unit` is below 1, or is given
-            together with `hold` or with a `last_epoch` above -1.
+        ValueError: The numbers of curves and groups differ; a learning rate is negative, not finite, or
+            positive and below 2⁻¹²⁶; `last_epoch` is below -1, or is at least 0 although a group of an
+            optimizer that was stepped has no `initial_lr`, so that its peak is unknown; several curves with
+            `hold`, or a curve without a flat part for `HoldUntilFlat`; `unit` is below 1, or is given with
+            `hold` or with a `last_epoch` above -1.
 
     >>> import torch
     >>> from plateau_jax import PlateauCurve
@@ -114,7 +114,7 @@ def lambda_lr(
     >>> round(optimizer.param_groups[0]["lr"], 9)
     0.00015
 
-    The same curve on a clock of tokens, 4096 a step:
+    The same curve on a clock of tokens, 4096 per step:
 
     >>> optimizer = torch.optim.AdamW(torch.nn.Linear(2, 1).parameters(), lr=3e-4)
     >>> scheduler = lambda_lr(optimizer, PlateauCurve(1000, warmup_steps=100), unit=4096)
@@ -187,7 +187,8 @@ def get_cosine_plateau_schedule_with_warmup(
     if min_lr_ratio != 0.0:
         raise ValueError(f"min_lr_ratio = {min_lr_ratio!r} and min_lr = {min_lr!r}: give one of them")
     floor = checks.peak("min_lr", min_lr)
-    # A `min_lr` that rounds to the peak is the peak, not a little more or less.
+    # The peaks are rounded to float32. A min_lr that rounds to the peak stands for the peak, although the
+    # number itself may lie a little above it, and then be refused, or below.
     ratios = [
         checks.ratio_to_peak("min_lr", peak if peak == floor else min_lr, peak)
         for peak in peaks_of(optimizer, last_epoch)
@@ -198,12 +199,12 @@ def get_cosine_plateau_schedule_with_warmup(
 
 
 def count_updates(loader: Sized | int, epochs: int, *, accumulation: int = 1) -> int:
-    """The number of updates in a training run, for the `total_steps` of its curve.
+    """Count the updates in a training run, for the `total_steps` of its curve.
 
         updates = ⌈batches / accumulation⌉ · epochs
 
     An update takes `accumulation` batches; the last update of an epoch may take fewer. Each rank counts the
-    batches of its own loader, and all get the same number.
+    batches of its own loader, and all ranks get the same number.
 
     Args:
         loader: Anything whose length is its number of batches, such as a `DataLoader`; or this rank's number

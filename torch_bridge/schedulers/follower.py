@@ -13,7 +13,7 @@ from torch_bridge.schedulers.unit_clocks import refuse_count
 
 
 class FollowerState(TypedDict):
-    """What `Follower.state_dict` returns: plain numbers, lists and dictionaries.
+    """The state that `Follower.state_dict` returns: plain numbers, lists and dictionaries.
 
     >>> import torch
     >>> from plateau_jax import PlateauCurve
@@ -28,7 +28,7 @@ class FollowerState(TypedDict):
     clock: int
     """The step of the curve that gives the values."""
     consumed: int
-    """The samples or tokens of all updates; without a unit the number of steps."""
+    """The samples or tokens of all updates; without a unit, the number of steps."""
     unit: int | None
     """The number of samples or tokens in one step of the curve."""
     key: str | list[str | int]
@@ -40,7 +40,7 @@ class FollowerState(TypedDict):
 
 
 class Follower(GroupCurves):
-    """What `follow` builds. Call `step()` after each update; save and load it like a scheduler.
+    """The object that `follow` builds. Call `step()` after each update; save and load it like a scheduler.
 
         group[key] = float32(base) · curve(clock)
 
@@ -87,41 +87,41 @@ class Follower(GroupCurves):
         """Write the values of the next step into the groups.
 
         Args:
-            count: With `unit`, the samples or tokens of the update that took place. By default the function
-                that the follower was built with is called.
+            count: With `unit`, the samples or tokens of the update that took place. By default, the result
+                of the `count` function that the follower was built with.
 
         Raises:
             TypeError: `count` is not an integer, or is given without `unit`; with `unit` there is neither a
-                count nor a function. Nothing was changed.
-            ValueError: `count` is negative, or above 2⁶² together with what was consumed; the optimizer has
-                other groups than it had at first. Nothing was changed.
+                count nor a `count` function. Nothing was changed.
+            ValueError: `count` is negative, or raises the total consumed above 2⁶²; the optimizer no longer
+                has the groups that it had at first. Nothing was changed.
         """
-        if self._units is not None:
-            self._move_to(self.last_epoch + 1, self._units.after(count))
+        if self._unit_clock is not None:
+            self._move_to(self.last_epoch + 1, self._unit_clock.consumed_after(count))
         elif count is None:
             self._move_to(self.last_epoch + 1, 0)
         else:
             raise refuse_count(count, "follow")
 
     def _move_to(self, updates: int, consumed: int) -> None:
-        self._admit_new_groups()  # it may refuse them, so it comes before anything changes
+        self._admit_new_groups()  # before anything changes, since it may refuse them
         self.last_epoch = updates
-        if self._units is not None:
-            self._units.consumed = consumed
+        if self._unit_clock is not None:
+            self._unit_clock.consumed = consumed
         groups, multipliers = self.optimizer.param_groups, self._multipliers[self.clock]
         for group, base, multiplier in zip(groups, self._bases, multipliers, strict=True):
             self._option.write(group, base * multiplier)
 
     def _new_base(self, index: int, group: dict[str, Any]) -> float:
         try:
-            value = self._option.of(group)
+            value = self._option.read(group)
         except (IndexError, KeyError, TypeError):
             raise ValueError(f"param_groups[{index}] has no {self._option}") from None
         return base_value(f"{self._option} of param_groups[{index}]", value)
 
     def state_dict(self) -> FollowerState:
-        """The step and the base values; and the key, the curves and the unit, which a load compares."""
-        if self._for_all is not None:
+        """Return the step and the base values, and the key, curves and unit, which a load compares."""
+        if self._common_curve is not None:
             self._admit_new_groups()
         return {
             "last_epoch": self.last_epoch,
@@ -140,24 +140,24 @@ class Follower(GroupCurves):
         both have the same values at every step so far; then the optimizer's state must be loaded first.
 
         Args:
-            state_dict: What `state_dict` returned.
-            strict: Whether to refuse the state of a curve with another past, or of another unit. With False
-                the follower resumes from the saved clock, as `CurveLR.load_state_dict` says. By default the
-                value that the follower was built with.
+            state_dict: A state that `state_dict` returned.
+            strict: If True, refuse a state whose curve has another past, or whose unit differs. If False, the
+                follower resumes from the saved clock, as in `CurveLR.load_state_dict`. By default, the value
+                that the follower was built with.
 
         Raises:
-            ValueError: The state is that of a curve with another past or of another unit (unless `strict` is
-                False), of another key or of another number of groups, or is not a state. Nothing was changed.
+            ValueError: The saved curve has another past, or the saved unit differs (unless `strict` is
+                False); the keys or the numbers of groups differ; or it is not a state. Nothing was changed.
         """
         strict = self.strict if strict is None else strict
         with reading_state_of("a follower", state_dict):
             key: Any = state_dict["key"]
             if (list(cast("Any", key)) if isinstance(key, tuple) else key) != self._key:
                 raise ValueError(
-                    f"state_dict is of {checks.short_repr(key)}, and this follower sets {self._key!r}"
+                    f"state_dict is for key = {checks.short_repr(key)}, but this follower sets {self._key!r}"
                 )
             checks.at_least("last_epoch", state_dict["last_epoch"], 0)
-            position, bases = self._read(state_dict, "base_values", strict)
+            position, bases = self._read_position_and_bases(state_dict, "base_values", strict)
         self._set_bases(bases)
         self._move_to(position.last_epoch, position.consumed)
 
@@ -176,7 +176,7 @@ def follow(
     unit: int | None = None,
     count: Callable[[], int] | None = None,
 ) -> Follower:
-    """A curve for an option of an optimizer other than the learning rate.
+    """Build a curve for an option of an optimizer other than the learning rate.
 
     After n calls of `step()` each group has
 
@@ -184,14 +184,14 @@ def follow(
 
     The base is the group's value when the follower is built, **rounded to float32**. So the product is exact
     in a Python float, and rounded to float32 it is the value that JAX computes. If the value is a tensor, the
-    follower writes into that tensor. The base is in the follower's state, not in the groups: build the
-    follower while the groups have their first values, or load its state afterwards.
+    follower writes into that tensor. The base is saved in the follower's state, not in the groups: build the
+    follower while the groups have their initial values, or load its state afterwards.
 
     An optimizer may have any number of followers, one for each option, next to a scheduler or a `TrainStep`.
     A follower counts its own `step()` calls: a hold of the scheduler, or a skipped update, does not stop it.
     New groups join as in `lambda_lr`, and with `unit` the clock is that of `lambda_lr`.
 
-    A CUDA graph keeps the numbers that it was captured with. So under `TrainStep(cuda_graph=True)` updates
+    A CUDA graph keeps the numbers that it was captured with. So under `TrainStep(cuda_graph=True)`, updates
     run eagerly while the value changes, and are captured again once it has stayed the same for three updates.
 
     Args:
@@ -207,10 +207,10 @@ def follow(
         numbers and lists, and survives `torch.load(weights_only=True)`.
 
     Raises:
-        TypeError: `optimizer`, `key` or `curve` is something else; a value is not a number; `unit` is not an
+        TypeError: `optimizer`, `key` or `curve` has the wrong type; a value is not a number; `unit` is not an
             integer; `count` is not a function, or is given without `unit`.
-        ValueError: A group lacks the key; the key is that of the learning rate, which is for `lambda_lr`;
-            another number of curves than of groups; a value is negative, not finite, or positive and below
+        ValueError: A group lacks the key; the key is that of the learning rate, which needs `lambda_lr`; the
+            numbers of curves and groups differ; a value is negative, not finite, or positive and below
             2⁻¹²⁶; `unit` is below 1.
 
     >>> import torch
@@ -230,7 +230,7 @@ def follow(
 def _option(key: Any) -> GroupOption:
     name, index = (key, None) if isinstance(key, str) else _pair(key)
     if name in ("lr", "initial_lr"):
-        raise ValueError(f"key = {key!r} is the rate: that is for lambda_lr, or for TrainStep")
+        raise ValueError(f"key = {key!r} is the learning rate: use lambda_lr or TrainStep for it")
     return GroupOption(name, index)
 
 

@@ -1,4 +1,4 @@
-"""A scheduler whose clock rules may hold."""
+"""A scheduler whose clock may be held by rules."""
 
 from collections.abc import Sequence
 
@@ -14,7 +14,9 @@ from torch_bridge.schedulers.unit_clocks import Position
 
 
 class HeldCurveLR(CurveLR):
-    """What `lambda_lr` builds with `hold`: `step(metric)` moves the clock one on, unless a rule holds it.
+    """The scheduler that `lambda_lr` builds with `hold`.
+
+    `step(metric)` advances the clock by one step of the curve, unless a rule holds it.
 
     `last_epoch` counts the updates; `clock` is the step of the curve.
     """
@@ -48,34 +50,34 @@ class HeldCurveLR(CurveLR):
         Raises:
             TypeError: `metric` is missing or not a real scalar. Nothing was changed.
         """
-        if metric is None and not self._step_count:  # the first step, which torch makes itself
+        if metric is None and not self._step_count:  # LambdaLR's constructor calls step() once
             self._clock = self.last_epoch + 1
             super().step()
             return
         with np.errstate(all="ignore"):
             is_flat_start = self._clock in self._flat_starts
-            states, held = decide(HOST, self._rules, self._states, is_flat_start, _number(metric))
+            states, held = decide(HOST, self._rules, self._states, is_flat_start, _metric_number(metric))
         clock = self._clock + (not held)
         self._watch.before_step(clock)
         if self._step_count == 1:
             self._watch.check_order()
-        self._admit_new_groups()  # it may refuse them, so it comes before anything changes
+        self._admit_new_groups()  # before anything changes, since it may refuse them
         self._clock, self._states = clock, states
-        self._move()
+        self._move_to(self.last_epoch + 1)
         self._step_count += 1
 
     def get_lr(self) -> list[float | Tensor]:
-        """Each group's learning rate at `clock`."""
+        """Return each group's learning rate at `clock`."""
         return [
             peak * factor for peak, factor in zip(self._bases, self._multipliers[self._clock], strict=True)
         ]
 
     def _resume_at(self, position: Position, states: States) -> None:
         self._clock, self._states = position.clock, states
-        self._move(position.last_epoch)
+        self._move_to(position.last_epoch)
 
 
-def _number(metric: float | Tensor | None) -> np.float32:
+def _metric_number(metric: float | Tensor | None) -> np.float32:
     if metric is None:
         raise TypeError("with hold, step() needs the metric of the update: step(loss)")
     if isinstance(metric, Tensor):

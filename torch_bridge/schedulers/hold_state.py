@@ -1,4 +1,4 @@
-"""Rules that hold the clock: their check against the curves, and their states as plain values."""
+"""Rules that hold the clock: checked against the curves, and saved as plain values."""
 
 from collections.abc import Sequence
 from typing import Any, TypedDict, cast
@@ -20,7 +20,7 @@ class HoldState(TypedDict):
 
 
 def rules_for(hold: Any, curves: Sequence[Curve]) -> tuple[Rule, ...]:
-    """The rules in the user's `hold`, after a check that all parameter groups have the same curve."""
+    """Return the rules in the user's `hold`; with rules, all parameter groups must have the same curve."""
     rules = check_rules(hold, curves[0])
     if rules and any(curve != curves[0] for curve in curves):
         raise ValueError("with hold, all parameter groups must follow the same curve")
@@ -32,13 +32,13 @@ def initial_states(rules: Sequence[Rule]) -> States:
 
 
 def dump_hold_states(rules: Sequence[Rule], states: States) -> list[HoldState] | None:
-    """For a checkpoint; None without rules."""
+    """Return the rules and their states as plain values for a checkpoint; None if there are no rules."""
     return [
         {
             "rule": rule.to_dict(),
             "state": {
-                name: type(like.item())(value)
-                for name, like, value in zip(state._fields, initial_state(rule), state, strict=True)
+                name: type(initial.item())(value)
+                for name, initial, value in zip(state._fields, initial_state(rule), state, strict=True)
             },
         }
         for rule, state in zip(rules, states, strict=True)
@@ -46,47 +46,50 @@ def dump_hold_states(rules: Sequence[Rule], states: States) -> list[HoldState] |
 
 
 def load_hold_states(saved: Any, rules: Sequence[Rule], strict: bool, builder: str) -> States:
-    """The states of these rules from what `dump_hold_states` wrote.
+    """Return the states of these rules from what `dump_hold_states` returned.
 
-    Without `strict`, the rules start anew if the states are damaged, or those of other rules.
+    Without `strict`, the rules start anew if the saved states are damaged or belong to other rules.
     """
     try:
         saved = [] if saved is None else saved
         if not isinstance(saved, list | tuple):
             raise TypeError(f"hold = {checks.short_repr(saved)} must be a list")
         items = cast("Sequence[Any]", saved)
-        own, other = [rule.to_dict() for rule in rules], [item["rule"] for item in items]
-        if own != other:
+        expected, saved_rules = [rule.to_dict() for rule in rules], [item["rule"] for item in items]
+        if saved_rules != expected:
             raise ValueError(
-                f"state_dict was saved with hold = {checks.short_repr(other or None)}, but here it is "
-                f"{checks.short_repr(own or None)}; to keep the clock and drop what the rule remembers, "
+                f"state_dict was saved with hold = {checks.short_repr(saved_rules or None)}, but here it is "
+                f"{checks.short_repr(expected or None)}; to keep the clock and drop what the rule remembers, "
                 f"{how_to_override(builder)}"
             )
         return tuple(
-            _read(item["state"], initial_state(rule)) for item, rule in zip(items, rules, strict=True)
+            _read_rule_state(item["state"], initial_state(rule))
+            for item, rule in zip(items, rules, strict=True)
         )
     except (KeyError, TypeError, ValueError) as error:
         if not strict:
             return initial_states(rules)
         if isinstance(error, ValueError):
             raise
-        raise ValueError(f"state_dict has no state of a hold: {type(error).__name__}: {error}") from None
+        raise ValueError(
+            f"state_dict has no valid state of a hold: {type(error).__name__}: {error}"
+        ) from None
 
 
-def _read(saved: Any, like: Any) -> Any:
-    """A rule's state, checked against the rule's start `like`: no count may be below its start."""
-    if set(saved) != set(like._fields):
-        raise ValueError(f"state_dict has a hold's state of {sorted(saved)}; it must be of {like._fields}")
+def _read_rule_state(saved: Any, initial: Any) -> Any:
+    """Check a rule's saved state against its initial one: same names, and no count below its start."""
+    if set(saved) != set(initial._fields):
+        raise ValueError(f"state_dict has a hold's state of {sorted(saved)}; it must be of {initial._fields}")
     values: dict[str, Any] = {}
-    for name, least in zip(like._fields, like, strict=True):
+    for name, start_value in zip(initial._fields, initial, strict=True):
         value = saved[name]
-        if least.dtype == np.int32:
-            if not least <= checks.integer(name, value) <= checks.MAX_STEP:
+        if start_value.dtype == np.int32:
+            if not start_value <= checks.integer(name, value) <= checks.MAX_STEP:
                 raise ValueError(f"state_dict has {name} = {value!r} in a hold's state; it must be a count")
         elif type(value) is not float or not _is_float32(value):
             raise TypeError(f"{name} = {value!r} must be a float that float32 holds")
-        values[name] = type(least)(value)
-    return type(like)(**values)
+        values[name] = type(start_value)(value)
+    return type(initial)(**values)
 
 
 def _is_float32(value: float) -> bool:

@@ -12,14 +12,14 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch_bridge.curve_api import Curve, warn
 from torch_bridge.schedulers.param_groups import as_number
 
-MANY = 10
-"""A scheduler step after this many optimizer steps looks like one an epoch."""
+LATE_STEPS = 10
+"""A scheduler step after this many optimizer steps looks like one per epoch."""
 
-NEVER = 20
-"""After this many optimizer steps at rate 0 without a scheduler step, the scheduler seems forgotten."""
+FORGOTTEN_STEPS = 20
+"""After this many optimizer steps at learning rate 0 without a scheduler step, it seems forgotten."""
 
-_NOTHING = -2
-"""No optimizer step to count repeated scheduler steps from: further ones are not the second after any."""
+_NO_STREAK = -2
+"""A streak that no optimizer step precedes: no further scheduler step is the second after one."""
 
 _ADVICE = (
     "the curve counts updates. Call it after every optimizer.step() (in Lightning "
@@ -35,42 +35,45 @@ _ADVICE_WITH_UNIT = (
 
 
 class StepWatch:
-    """Compares the steps of an optimizer with those of its scheduler, and warns once if they don't fit.
+    """A hook that compares an optimizer's steps with its scheduler's, and warns once if they don't match.
 
-    At learning rate 0, when no weight moves, it warns after `NEVER` optimizer steps without a scheduler step,
-    or when a scheduler step comes after `MANY` or more. At any learning rate it warns if, three times in a
-    row, a scheduler step came after `MANY` or more optimizer steps, or two or more scheduler steps came after
-    a single optimizer step.
+    At learning rate 0, when no weight moves, it warns after `FORGOTTEN_STEPS` optimizer steps without a
+    scheduler step, or when a scheduler step comes after `LATE_STEPS` or more. At any learning rate it warns
+    if, three times in a row, a scheduler step came after `LATE_STEPS` or more optimizer steps, or two or more
+    scheduler steps came after a single optimizer step.
 
-    Scheduler steps in a row count as one repetition, however many they are. So plotting by calling `step()`
-    repeatedly does not warn, nor does fast-forwarding a run, nor an update that fp16 skips now and then while
-    its scheduler is stepped.
+    Consecutive scheduler steps count as one repetition, however many they are. So plotting by calling
+    `step()` repeatedly does not warn, nor does fast-forwarding a run, nor an update that fp16 skips now and
+    then while its scheduler is stepped.
 
     A compiled optimizer step is not counted, because the count would be compiled in; nor is that of an
-    optimizer without hooks. A copy of a watch counts nothing, and so repeats no warning.
+    optimizer without hooks. A copy of a watch counts nothing, so it does not repeat a warning.
     """
 
     def __init__(self) -> None:
         self.warned = False
-        self._run = _NOTHING
+        self._streak = _NO_STREAK
         """n > 0: the last n steps were the optimizer's; n < 0: the last -n were the scheduler's."""
-        self._late = 0
-        """The last scheduler steps in a row that came after `MANY` or more optimizer steps."""
-        self._repeated = 0
-        """The last optimizer steps in a row that were each followed by two or more scheduler steps."""
+        self._late_in_a_row = 0
+        """The latest scheduler steps in a row that each came after at least `LATE_STEPS` optimizer steps."""
+        self._repeats_in_a_row = 0
+        """The latest optimizer steps in a row that were each followed by two or more scheduler steps."""
         self._last_silent: float = math.inf
+        """The last step of the curve that brings no warning about its end."""
         self._scheduler: Any = lambda: None
 
-    def start(self, optimizer: Optimizer, scheduler: Any) -> None:
+    def attach(self, optimizer: Optimizer, scheduler: Any) -> None:
         """Count the steps of this optimizer, in place of the watches of schedulers that no longer exist."""
+        # A weak reference, since the optimizer holds its hooks, and must not keep old schedulers alive.
         self._scheduler = weakref.ref(scheduler)
         self._last_silent = last_silent_step(scheduler.curves)
         while "_optimizer_step_post_hooks" not in vars(optimizer):
-            # A trainer's wrapper, such as accelerate's, has no hooks; the optimizer in it has.
+            # A trainer's wrapper, such as accelerate's, has no hooks; the optimizer inside it does.
             optimizer = getattr(optimizer, "optimizer", None)  # pyright: ignore[reportAssignmentType]
             if not isinstance(optimizer, Optimizer):
                 return
-        # A watch cannot be removed when its scheduler goes: the optimizer may be iterating over its hooks.
+        # A watch can't be removed when its scheduler is collected: the optimizer may be iterating over its
+        # hooks just then.
         hooks = optimizer._optimizer_step_post_hooks
         for key, hook in list(hooks.items()):
             if isinstance(hook, StepWatch) and hook._scheduler() is None:
@@ -78,55 +81,55 @@ class StepWatch:
         optimizer.register_step_post_hook(self)
 
     def __call__(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        """After a step of the optimizer."""
+        """Count a step of the optimizer, which calls this after it."""
         if is_dynamo_compiling():
             return
-        if self._run > -2:  # at most one scheduler step came after the update before
-            self._repeated = 0
-        self._run = max(self._run, 0) + 1
-        if self._run == NEVER and self._is_stuck():
+        if self._streak > -2:  # at most one scheduler step followed the previous optimizer step
+            self._repeats_in_a_row = 0
+        self._streak = max(self._streak, 0) + 1
+        if self._streak == FORGOTTEN_STEPS and self._is_stuck():
             self._warn(
-                f"scheduler.step() was not called in {NEVER} optimizer steps, and every rate is 0, so no "
-                f"weight changes: {self._advice()}"
+                f"scheduler.step() was not called in {FORGOTTEN_STEPS} optimizer steps, and every learning "
+                f"rate is 0, so no weight changes: {self._advice()}"
             )
 
     def before_step(self, clock: int) -> None:
-        """Before a scheduler step that moves the curve on to this clock."""
-        run = self._run
-        if run > 0:
-            self._run = -1
+        """Count a scheduler step that is about to move the curve to this clock."""
+        streak = self._streak
+        if streak > 0:
+            self._streak = -1
             if clock > self._last_silent:
                 self._check_end(clock)
-            if run >= MANY:
-                self._count_late_step(run)
+            if streak >= LATE_STEPS:
+                self._count_late_step(streak)
             else:
-                self._late = 0
+                self._late_in_a_row = 0
             return
-        self._run = run - 1
-        self._late = 0
-        if run == -1:  # this is the second scheduler step after an update
-            self._count_repetition()
+        self._streak = streak - 1
+        self._late_in_a_row = 0
+        if streak == -1:  # this is the second scheduler step after an optimizer step
+            self._count_repeat()
 
-    def _count_late_step(self, run: int) -> None:
-        self._late += 1
-        if self._late == 3:
+    def _count_late_step(self, optimizer_steps: int) -> None:
+        self._late_in_a_row += 1
+        if self._late_in_a_row == 3:
             self._warn(
-                f"scheduler.step() came after {MANY} or more optimizer steps, three times in a row: it "
-                f"seems to be called once an epoch, but {self._advice()}"
+                f"scheduler.step() came after {LATE_STEPS} or more optimizer steps, three times in a row: it "
+                f"seems to be called once per epoch, but {self._advice()}"
             )
         elif not self.warned and self._is_stuck():
             self._warn(
-                f"scheduler.step() came after {run} optimizer steps, all at rate 0, so no weight "
-                f"changed: it seems to be called once an epoch, but {self._advice()}"
+                f"scheduler.step() came after {optimizer_steps} optimizer steps, all at learning rate 0, so "
+                f"no weight changed: it seems to be called once per epoch, but {self._advice()}"
             )
 
-    def _count_repetition(self) -> None:
-        self._repeated += 1
-        if self._repeated == 3:
+    def _count_repeat(self) -> None:
+        self._repeats_in_a_row += 1
+        if self._repeats_in_a_row == 3:
             counts = "each call adds a count" if self._has_unit() else "the curve counts updates"
             self._warn(
-                "scheduler.step() came twice or more after one optimizer step, three times in a row, "
-                f"but {counts}. Most often accelerate does this: it steps a prepared "
+                "scheduler.step() was called twice or more after one optimizer step, three times in a row, "
+                f"but {counts}. Most often the reason is accelerate: it steps a prepared "
                 "scheduler once for each process. Don't prepare it; write "
                 "if accelerator.sync_gradients and not accelerator.optimizer_step_was_skipped: "
                 "scheduler.step(). Without accelerate, call it once after every optimizer.step()"
@@ -139,35 +142,38 @@ class StepWatch:
             warn_past_the_end(scheduler.curves, clock, scheduler.unit)
 
     def check_order(self) -> None:
-        """Before the first scheduler step. Torch's own `step` would warn at our line, not at the user's.
+        """Warn as torch does if the first scheduler step comes before any optimizer step.
+
+        Torch's own `step` would warn at a line of this package, not at the user's.
 
         Warns:
-            UserWarning: As torch does, if the optimizer has made no step.
+            UserWarning: The optimizer has made no step.
         """
-        scheduler = self._scheduler()  # of a copy None: torch does not note the steps of a copied optimizer
+        # None for a copied watch: torch does not note the steps of a copied optimizer.
+        scheduler = self._scheduler()
         if scheduler is not None and not getattr(scheduler.optimizer, "_opt_called", False):
             warn(
                 "Detected call of `lr_scheduler.step()` before `optimizer.step()`. Call them in the opposite "
-                "order: `optimizer.step()` before `lr_scheduler.step()`. Else the first value of the "
+                "order: `optimizer.step()` before `lr_scheduler.step()`. Otherwise the first value of the "
                 "learning rate schedule is skipped. See https://pytorch.org/docs/stable/optim.html#how-to-adjust-learning-rate",
                 UserWarning,
             )
 
     def restart(self) -> None:
-        """Forget the steps so far: the scheduler was moved to another step."""
-        self._run = _NOTHING
-        self._late = self._repeated = 0
+        """Forget the steps so far, because the scheduler was moved to another step."""
+        self._streak = _NO_STREAK
+        self._late_in_a_row = self._repeats_in_a_row = 0
 
     def resume(self, clock: int, warned: bool) -> None:
-        """Forget the steps so far: the scheduler has loaded a state."""
+        """Forget the steps so far, because the scheduler has loaded a state."""
         self.restart()
         self.warned = warned
         if (scheduler := self._scheduler()) is not None:
             last = last_silent_step(scheduler.curves)
-            self._last_silent = math.inf if clock > last else last  # the saved run has warned
+            self._last_silent = math.inf if clock > last else last  # past it, the saved run has warned
 
     def _is_stuck(self) -> bool:
-        """Whether every rate is 0, and further scheduler steps would change that."""
+        """Return True if all learning rates are 0 and further scheduler steps would change that."""
         scheduler = self._scheduler()
         return (
             scheduler is not None
@@ -192,10 +198,8 @@ class StepWatch:
 
 
 def all_lrs_are_zero(scheduler: LRScheduler) -> bool:
-    """Whether every rate is 0, for a scheduler that has its turn and a peak above 0.
-
-    The groups' rates are read only if the scheduler's own are 0: reading one on a device synchronizes.
-    """
+    """Return True if all learning rates are 0, in a scheduler that has its turn and a peak above 0."""
+    # The groups come last, since a learning rate there may be a tensor, whose read waits for the device.
     return (
         scheduler.last_epoch >= 0
         and any(scheduler.base_lrs)
@@ -205,13 +209,13 @@ def all_lrs_are_zero(scheduler: LRScheduler) -> bool:
 
 
 def last_silent_step(curves: Sequence[Curve]) -> float:
-    """The last step past the end of the curves that brings no warning; infinity if a rate stays above 0.
+    """Return the last step past the end of the curves that brings no warning; infinity if one ends above 0.
 
     A run may train a little longer on purpose, or to a round number of updates.
     """
     total = max(curve.total_steps for curve in curves)
-    stays = any(curve(curve.total_steps) for curve in curves)
-    return math.inf if stays else total + max(10, total // 100)
+    ends_above_0 = any(curve(curve.total_steps) for curve in curves)
+    return math.inf if ends_above_0 else total + max(10, total // 100)
 
 
 def warn_past_the_end(curves: Sequence[Curve], step: int, unit: int | None) -> None:
@@ -225,7 +229,7 @@ def warn_past_the_end(curves: Sequence[Curve], step: int, unit: int | None) -> N
     if unit is not None:
         needed = f"consumes, in units of {unit}"
     warn(
-        f"the curve has total_steps = {total}, but the training continues at step {step}, with every rate at "
-        "0, so no weight changes. Give the curve as many steps as the training "
+        f"the curve has total_steps = {total}, but training continues at step {step}, with every learning "
+        "rate at 0, so no weight changes. Give the curve as many steps as the training "
         f"{needed}; or end it above 0 (min_lr_ratio)"
     )

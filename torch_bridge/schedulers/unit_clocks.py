@@ -1,4 +1,4 @@
-"""A clock of samples or tokens: the sum of what updates consumed, in steps of a unit."""
+"""A clock of samples or tokens: the sum of the counts of all updates, in steps of a unit."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, cast
@@ -10,11 +10,11 @@ from torch_bridge.curve_api import checks
 from torch_bridge.schedulers.resume import how_to_override
 
 MAX_CONSUMED = 2**62
-"""The greatest unit, and the greatest sum: TrainStep counts in int64 on the device."""
+"""The largest unit, and the largest sum: `TrainStep` counts in int64 on the device."""
 
 
 class UnitClock:
-    """Counts what updates consume: clock = consumed // unit."""
+    """A counter of the samples or tokens that updates consume: clock = consumed // unit."""
 
     def __init__(self, unit: int, count: Callable[[], int] | None) -> None:
         self.unit, self.count = unit, count
@@ -24,18 +24,18 @@ class UnitClock:
     def clock(self) -> int:
         return self.consumed // self.unit
 
-    def after(self, count: Any) -> int:
-        """The sum after an update with this count; without a count the user's function is called."""
+    def consumed_after(self, count: Any) -> int:
+        """Return the sum after an update with this count; if it is None, the user's function is called."""
         name = "count"
         if count is None:
             if self.count is None:
                 raise TypeError(
                     f"with unit = {self.unit}, step() needs what the update consumed: write step(count=n); "
-                    "or, where a trainer calls step() bare, pass count=, a function without arguments that "
+                    "or, if a trainer calls step() itself, pass count=, a function without arguments that "
                     "returns n"
                 )
             name, count = "count()", self.count()
-        if isinstance(count, Tensor) and count.dtype is torch.bool:  # which counts as an index
+        if isinstance(count, Tensor) and count.dtype is torch.bool:  # operator.index accepts it
             raise TypeError(f"{name} = {count!r} must be an integer")
         consumed = self.consumed + checks.at_least(name, count, 0)
         if consumed > MAX_CONSUMED:
@@ -43,8 +43,8 @@ class UnitClock:
         return consumed
 
 
-def unit_clock(unit: Any, count: Any) -> UnitClock | None:
-    """The clock for a user's `unit` and `count`; None if the curve counts updates."""
+def make_unit_clock(unit: Any, count: Any) -> UnitClock | None:
+    """Build the clock for the user's `unit` and `count`; None if the curve counts updates."""
     if count is not None and not callable(count):
         raise TypeError(f"count = {count!r} must be a function without arguments")
     if unit is None:
@@ -57,7 +57,7 @@ def unit_clock(unit: Any, count: Any) -> UnitClock | None:
 
 
 def checked_unit(unit: Any) -> int:
-    """The unit as a Python int."""
+    """Return the unit as a Python int, after a check of its range."""
     checked = checks.integer("unit", unit)
     if not 1 <= checked <= MAX_CONSUMED:
         raise ValueError(f"unit = {checked} must lie in 1 … 2**62")
@@ -65,28 +65,38 @@ def checked_unit(unit: Any) -> int:
 
 
 def refuse_count(count: Any, builder: str) -> TypeError:
-    """The error for `step(count=...)` on a clock that counts updates."""
+    """Return the error for `step(count=...)` on a clock that counts updates."""
     return TypeError(
-        f"step(count={count!r}), and the curve counts updates: write step(), or build it with unit=, as "
+        f"step(count={count!r}), but the curve counts updates: write step(), or build it with unit=, as "
         f"{builder}(..., unit=n)"
     )
 
 
-def read_saved_clock(
-    state_dict: Mapping[str, Any], updates: int, own_unit: int | None, strict: bool, builder: str
-) -> tuple[int | None, int, int]:
-    """The unit, the clock and what was consumed (0 without a unit), in a state saved after `updates` updates.
+class SavedClock(NamedTuple):
+    """The clock in a saved state."""
 
-    With `strict` a unit other than `own_unit` is refused; the message names `builder`, which takes `strict`.
+    unit: int | None
+    clock: int
+    consumed: int
+    """0 without a unit."""
+
+
+def read_saved_clock(
+    state_dict: Mapping[str, Any], updates: int, expected_unit: int | None, strict: bool, builder: str
+) -> SavedClock:
+    """Read the clock of a state that was saved after `updates` updates.
+
+    With `strict`, a unit other than `expected_unit` is refused; the message names `builder`, which takes
+    `strict`.
     """
     unit = state_dict.get("unit")
     if unit is None:
-        # Only a rule can hold the clock. Without one, a state of 0.1.0 lacks it: it is the number of updates.
+        # A state of 0.1.0 has no clock unless a rule could hold it: it equals the number of updates.
         clock = state_dict["clock"] if state_dict.get("hold") else state_dict.get("clock", updates)
         clock, consumed = checks.at_least("clock", clock, min(updates, 0)), 0
         if clock > max(updates, 0):
             raise ValueError(
-                f"state_dict has clock = {clock} after {updates} updates, which move it one each"
+                f"state_dict has clock = {clock} after {updates} updates, which move it by at most one each"
             )
     else:
         unit = checks.at_least("unit", unit, 1)
@@ -97,16 +107,16 @@ def read_saved_clock(
                 f"state_dict has clock = {clock}, consumed = {consumed} and unit = {unit}; the clock must be "
                 "consumed // unit, of at most 2**62 consumed"
             )
-    if strict and unit != own_unit:
+    if strict and unit != expected_unit:
         raise ValueError(
-            f"state_dict was saved with unit = {unit}, and here it is {own_unit}; to go on at its clock, "
-            f"{clock}, {how_to_override(builder)}"
+            f"state_dict was saved with unit = {unit}, but here it is {expected_unit}; to resume from its "
+            f"clock, {clock}, {how_to_override(builder)}"
         )
-    return unit, clock, consumed
+    return SavedClock(unit, clock, consumed)
 
 
 def consumed_at(clock: int, unit: int) -> int:
-    """The sum at which this clock begins its present step."""
+    """Return the sum at which the clock reaches this step."""
     if clock * unit > MAX_CONSUMED:
         raise ValueError(f"unit = {unit} at clock = {clock} is more than 2**62 consumed in all")
     return clock * unit
@@ -121,20 +131,33 @@ class Position(NamedTuple):
 
 
 def read_position(
-    state_dict: Mapping[str, Any], own: UnitClock | None, counts_updates: bool, strict: bool, builder: str
+    state_dict: Mapping[str, Any],
+    unit_clock: UnitClock | None,
+    counts_updates: bool,
+    strict: bool,
+    builder: str,
 ) -> Position:
-    """The position in a state, on the clock of the run that loads it.
+    """Read the position in a state, on the clock of the run that loads it.
 
-    Without `strict` the saved step of the curve stays, whatever the saved clock counted. `own` is None if the
-    run counts updates; `counts_updates` says that its clock is that number, since no rule can hold it.
+    Without `strict`, the run resumes at the saved step of the curve, whatever the saved clock counted.
+
+    Args:
+        state_dict: The saved state.
+        unit_clock: The clock of the run that loads it; None if its curve counts updates.
+        counts_updates: True if no rule can hold the clock of that run, so that without a unit the clock is
+            the number of updates.
+        strict: As in `load_state_dict`.
+        builder: As in `how_to_override`.
     """
     last_epoch = checks.at_least("last_epoch", state_dict["last_epoch"], -1)
-    own_unit = None if own is None else own.unit
-    unit, clock, consumed = read_saved_clock(state_dict, last_epoch, own_unit, strict, builder)
-    if own is None:
-        moved = last_epoch >= 0 and (counts_updates or unit is not None)
-        return Position(clock if moved else last_epoch, clock, 0)
-    if unit != own.unit:
-        clock = max(clock, 0)
-        consumed = consumed_at(clock, own.unit)
-    return Position(last_epoch, clock, consumed)
+    unit = None if unit_clock is None else unit_clock.unit
+    saved = read_saved_clock(state_dict, last_epoch, unit, strict, builder)
+    if unit_clock is None:
+        # If no rule can hold the clock here, it is the number of updates; so a clock that a rule held
+        # replaces the saved number, as does one of samples. At -1 the scheduler waits in a SequentialLR.
+        is_replaced = last_epoch >= 0 and (counts_updates or saved.unit is not None)
+        return Position(saved.clock if is_replaced else last_epoch, saved.clock, 0)
+    if saved.unit == unit_clock.unit:
+        return Position(last_epoch, saved.clock, saved.consumed)
+    clock = max(saved.clock, 0)
+    return Position(last_epoch, clock, consumed_at(clock, unit_clock.unit))

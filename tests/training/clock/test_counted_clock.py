@@ -202,7 +202,7 @@ def test_the_state_of_another_unit_is_refused_or_goes_on_at_its_clock(
     state, step = saved.state_dict(), built(unit)
     before = step.state_dict()
     if strict and unit != saved_unit:
-        with pytest.raises(ValueError, match=f"unit = {saved_unit}, and here it is {unit}; .*strict=False"):
+        with pytest.raises(ValueError, match=f"unit = {saved_unit}, but here it is {unit}; .*strict=False"):
             step.load_state_dict(state)
         assert equal_trees(step.state_dict(), before)
         return
