@@ -1,6 +1,6 @@
-"""Whether the clock is held: one body of comparisons and `where` for every framework.
+"""The decision of hold rules: one function of comparisons and `where` for every framework.
 
-What a rule remembers is a tuple of scalars, int32 and float32. A framework's side begins with
+The state of a rule is a NamedTuple of int32 and float32 scalars, the integers first. A framework starts with
 
     rules = check_rules(hold, curve)
     states = tuple(map(initial_state, rules))
@@ -9,14 +9,16 @@ and calls, after every update that took place,
 
     states, held = decide(xp, rules, states, flat, metric)
 
-The clock then goes one step on, unless `held`. For a skipped update it does not call `decide`, or drops the
-result: nothing else has changed. `states` keep their structure and dtypes. `type(state)` and `state._fields`
-name their numbers, the integers first.
-
-No branch of Python depends on a value, and nothing is divided. Between a product and a sum or difference that
-it goes into there is a `where`, and the other operand is not a constant. Else XLA contracts the two, even
-across an optimization barrier, and its decision would differ from that of the other frameworks.
+The clock then advances by one step unless `held`. After a skipped update, do not call `decide`, or discard
+its result. States keep their structure and dtypes.
 """
+
+# The same bits in NumPy, torch and compiled JAX need some care:
+# - No Python branch depends on a value, so that `decide` can be traced and captured.
+# - Nothing is divided: 1/every is rounded to float32 once, on the host.
+# - XLA contracts a·b + c into one fused operation that rounds only once, even across an optimization barrier.
+#   A `where` between the product and the sum prevents that, unless c is a constant: XLA moves the addition of
+#   a constant into the `where`, next to the product.
 
 import math
 from collections.abc import Sequence
@@ -33,62 +35,71 @@ def _where(condition: Any, first: Any, second: Any) -> Any:
 
 
 HOST = SimpleNamespace(where=_where, maximum=max)
-"""The namespace for single numbers of NumPy and Python: several times faster there than `numpy`."""
+"""The namespace for NumPy scalars and Python numbers; several times faster than `numpy` on them."""
 
 
 class FlatState(NamedTuple):
-    """What a `HoldUntilFlat` remembers; when it holds nothing, its state at the start."""
+    """The state of a `HoldUntilFlat`; its integers are initial unless the clock is held at a flat start."""
 
     updates: Any
-    """int32: updates at this clock so far; the rule's `limit` once it has released the part."""
+    """int32: updates at this clock so far; the rule's `limit` once it has released the flat part."""
     stale: Any
     """int32: readings in a row without improvement; -1 before the first reading."""
     filled: Any
-    """int32: metrics in the mean that is under way."""
+    """int32: number of metrics in the unfinished mean."""
     total: Any
-    """float32: their sum; without meaning where there are none."""
+    """float32: sum of these metrics; undefined if there are none."""
     best: Any
-    """float32: the last reading that improved; without meaning where there was none."""
+    """float32: the last reading that improved; undefined if there was none."""
 
 
 class BelowState(NamedTuple):
-    """What a `HoldBelow` remembers."""
+    """The state of a `HoldBelow`."""
 
     left: Any
-    """int32: advances of the clock still to be left out."""
+    """int32: updates for which the clock still has to be held."""
     promised: Any
-    """int32: all advances to be left out up to now, which tells the values that were reached."""
+    """int32: sum of `steps` over all values that were reached; it also tells which ones."""
     filled: Any
-    """int32: metrics in the mean that is under way."""
+    """int32: number of metrics in the unfinished mean."""
     total: Any
-    """float32: their sum; without meaning where there are none."""
+    """float32: sum of these metrics; undefined if there are none."""
+
+
+class _Reading(NamedTuple):
+    """The mean of `every` metrics, possibly unfinished."""
+
+    filled: Any
+    total: Any
+    value: Any
+    is_complete: Any
 
 
 def initial_state(rule: Rule) -> FlatState | BelowState:
-    """The rule's state before any update, of NumPy's scalars."""
-    zero, nothing = np.int32(0), np.float32(0)
+    """Return the rule's state before the first update, as NumPy scalars."""
+    zero, undefined = np.int32(0), np.float32(0)
     if isinstance(rule, HoldUntilFlat):
-        return FlatState(zero, np.int32(-1), zero, nothing, nothing)
-    return BelowState(zero, zero, zero, nothing)
+        return FlatState(zero, np.int32(-1), zero, undefined, undefined)
+    return BelowState(zero, zero, zero, undefined)
 
 
 def decide(
     xp: Any, rules: Sequence[Rule], states: Sequence[Any], flat: Any, metric: Any
 ) -> tuple[tuple[Any, ...], Any]:
-    """What each rule remembers after an update, and whether one of them holds the clock.
+    """Return each rule's state after an update, and True if any rule holds the clock.
 
-    Every rule sees every update and counts alone, whether others hold the clock or not.
+    Every rule sees every update and counts independently of the others.
 
     Args:
-        xp: `jax.numpy` or `torch`, for arrays of no dimensions, or all of one shape; `HOST` or `numpy`,
-            under `numpy.errstate(all="ignore")`.
+        xp: `jax.numpy` or `torch`, for arrays that have no dimensions or all the same shape; `HOST` or
+            `numpy`, under `numpy.errstate(all="ignore")`.
         rules: At least one.
-        states: One of each rule.
-        flat: bool: whether the clock that gave this update's rate is one of `curve.flat_starts`.
-        metric: float32, already rounded: `checks.metric` rounds what is not an array of a framework.
+        states: One state per rule.
+        flat: bool: True if the clock of this update is one of `curve.flat_starts`.
+        metric: float32, already rounded; `checks.metric` rounds numbers that are not framework arrays.
 
     Returns:
-        (states, held), `held` a bool.
+        (states, held), where `held` is a bool.
 
     >>> from plateau_jax import HoldBelow
     >>> rule = HoldBelow(0.5, 2)
@@ -100,43 +111,46 @@ def decide(
     2
     """
     finite = abs(metric) < math.inf
-    # Zero in place of what is not finite changes no sum. And this `where` keeps a sum from being contracted
-    # with a product that the metric may be.
+    # Zero adds nothing to a sum. The metric may itself be a product, so this `where` is needed even for
+    # finite metrics: it keeps XLA from contracting that product with the sum in `_add_to_reading`.
     metric = xp.where(finite, metric, 0.0)
-    found = [
-        _until_flat(xp, rule, state, flat, metric, finite)
+    decisions = [
+        _update_until_flat(xp, rule, state, flat, metric, finite)
         if isinstance(rule, HoldUntilFlat)
-        else _below(xp, rule, state, metric, finite)
+        else _update_below(xp, rule, state, metric, finite)
         for rule, state in zip(rules, states, strict=True)
     ]
-    held = found[0][1]
-    for _, holds in found[1:]:
+    held = decisions[0][1]
+    for _, holds in decisions[1:]:
         held = held | holds
+    # Another rule may hold the clock at a flat start that this one has released. Its state is then kept, so
+    # that it does not hold the same part again; it is reset as soon as the clock leaves.
     stays = flat & held
     return tuple(
-        _kept(xp, state, stays) if isinstance(state, FlatState) else state for state, _ in found
+        _reset_unless(xp, stays, state) if isinstance(state, FlatState) else state for state, _ in decisions
     ), held
 
 
-def _until_flat(
+def _update_until_flat(
     xp: Any, rule: HoldUntilFlat, state: FlatState, flat: Any, metric: Any, finite: Any
 ) -> tuple[FlatState, Any]:
-    filled, total, reading, whole = _mean(xp, rule.every, state, metric, finite)
+    reading = _add_to_reading(xp, rule.every, state, metric, finite)
     if rule.threshold_mode == "rel":
         bound = state.best * float(np.float32(1 - rule.threshold))
     else:
-        # Not a constant: XLA would subtract it before the `where` that stands behind the product in `best`.
+        # `best` is a product behind a `where`, so a constant must not be subtracted from it (see above). This
+        # `where` yields the threshold whenever a reading is complete, but XLA cannot know that.
         bound = state.best - xp.where(finite, float(np.float32(rule.threshold)), metric)
-    better = whole & ((state.stale < 0) | (reading < bound))
-    stale = xp.where(better, 0, xp.where(whole, state.stale + 1, state.stale))
+    better = reading.is_complete & ((state.stale < 0) | (reading.value < bound))
+    stale = xp.where(better, 0, xp.where(reading.is_complete, state.stale + 1, state.stale))
     running = (state.updates < rule.limit) & (stale < rule.patience)
     updates = xp.where(running, state.updates + 1, rule.limit)
-    best = xp.where(better, reading, state.best)
-    return FlatState(updates, stale, filled, total, best), flat & (updates < rule.limit)
+    best = xp.where(better, reading.value, state.best)
+    return FlatState(updates, stale, reading.filled, reading.total, best), flat & (updates < rule.limit)
 
 
-def _kept(xp: Any, state: FlatState, stays: Any) -> FlatState:
-    """The state, if the clock stays where a part begins; else the state at the start."""
+def _reset_unless(xp: Any, stays: Any, state: FlatState) -> FlatState:
+    """Return the state if the clock stays at the start of a flat part, else the initial state."""
     return state._replace(
         updates=xp.where(stays, state.updates, 0),
         stale=xp.where(stays, state.stale, -1),
@@ -144,23 +158,27 @@ def _kept(xp: Any, state: FlatState, stays: Any) -> FlatState:
     )
 
 
-def _below(xp: Any, rule: HoldBelow, state: BelowState, metric: Any, finite: Any) -> tuple[BelowState, Any]:
-    filled, total, reading, whole = _mean(xp, rule.every, state, metric, finite)
+def _update_below(
+    xp: Any, rule: HoldBelow, state: BelowState, metric: Any, finite: Any
+) -> tuple[BelowState, Any]:
+    reading = _add_to_reading(xp, rule.every, state, metric, finite)
+    # Values fall, so a single running sum of steps records which of them were reached. With (0.5, 3) and
+    # (0.2, 10), `promised` is 0, then 3 at a reading of 0.4, then 13 at 0.1; a first reading of 0.1 promises
+    # 13 at once. It never decreases, so each value counts once.
     promised, steps_so_far = state.promised, 0
     for value, steps in rule.pairs:
         steps_so_far += steps
-        promised = xp.where(reading <= float(np.float32(value)), steps_so_far, promised)
-    promised = xp.where(whole, xp.maximum(promised, state.promised), state.promised)
+        promised = xp.where(reading.value <= float(np.float32(value)), steps_so_far, promised)
+    promised = xp.where(reading.is_complete, xp.maximum(promised, state.promised), state.promised)
     left = state.left + (promised - state.promised)
     holds = left > 0
-    return BelowState(xp.where(holds, left - 1, left), promised, filled, total), holds
+    return BelowState(xp.where(holds, left - 1, left), promised, reading.filled, reading.total), holds
 
 
-def _mean(xp: Any, every: int, state: FlatState | BelowState, metric: Any, finite: Any) -> tuple[Any, ...]:
-    """(filled, total, reading, whether the reading is there) after one more metric."""
+def _add_to_reading(xp: Any, every: int, state: FlatState | BelowState, metric: Any, finite: Any) -> _Reading:
     if every == 1:
-        return state.filled, state.total, metric, finite
+        return _Reading(state.filled, state.total, metric, finite)
     total = xp.where(state.filled == 0, metric, state.total + metric)
-    whole = finite & (state.filled == every - 1)
-    filled = xp.where(whole, 0, xp.where(finite, state.filled + 1, state.filled))
-    return filled, total, total * float(np.float32(1 / every)), whole
+    is_complete = finite & (state.filled == every - 1)
+    filled = xp.where(is_complete, 0, xp.where(finite, state.filled + 1, state.filled))
+    return _Reading(filled, total, total * float(np.float32(1 / every)), is_complete)

@@ -1,4 +1,4 @@
-"""Rules that hold the curve's clock: what the user wrote, checked once, frozen."""
+"""Rules that hold the curve's clock: frozen, and checked when they are built."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import KW_ONLY, asdict, dataclass
@@ -15,16 +15,16 @@ ThresholdMode = Literal["rel", "abs"]
 class HoldUntilFlat:
     """Hold the clock at the first step of each flat part until a metric stops improving.
 
-    The clock is the step of the curve that gives the rate. A flat part is a run of steps at one exact level:
-    a plateau, or a stage that stays at its level. The clock stops at the first step of the flat part. It goes
-    on after `patience` readings in a row without improvement, and at the latest after `limit` updates at that
-    step. The other steps of the flat part then follow as usual, without another stop. With `limit=1` the
-    clock never stops.
+    The clock is the step of the curve that gives the learning rate. A flat part is a run of steps at one
+    exact level: a plateau, or a stage that stays at its level. The clock stops at the first step of the flat
+    part. It continues after `patience` readings in a row without improvement, and at the latest after `limit`
+    updates at that step. The remaining steps of the flat part then follow without another stop. With
+    `limit=1` the clock never stops.
 
     A reading is the mean of `every` metrics, counted from the first update of the hold: their float32
-    sum, in order, times float32(1/`every`). A metric is rounded to float32 first; one that is not
-    finite is left out of the mean, and its update still counts for `limit`. With t = `threshold`, a
-    reading improves where, in float32,
+    sum, in order, times float32(1/`every`). Each metric is first rounded to float32. One that is not finite
+    is left out of the mean, but its update still counts towards `limit`. With t = `threshold`, a reading
+    improves if, in float32,
 
         reading < best·float32(1 - t)    for "rel", whose metric is never negative
         reading < best - float32(t)      for "abs"
@@ -32,15 +32,15 @@ class HoldUntilFlat:
     Here best is the last reading that improved. The first reading of each hold improves.
 
     Args:
-        patience: Readings in a row without improvement; 1 to 2³¹ - 1.
-        threshold: What counts as an improvement, at least 0; for `"rel"` at most 1.
+        patience: Number of readings in a row without improvement; 1 to 2³¹ - 1.
+        threshold: The least improvement that counts, at least 0; for `"rel"` at most 1.
         threshold_mode: `"rel"` or `"abs"`.
-        every: Metrics in a reading; 1 to `limit`.
-        limit: Updates at one clock at most; 1 to 2³¹ - 1.
+        every: Number of metrics in a reading; 1 to `limit`.
+        limit: Greatest number of updates at one step of the curve; 1 to 2³¹ - 1.
 
     Raises:
-        TypeError: A count that is not an integer, a threshold that is not a number.
-        ValueError: A value out of its range.
+        TypeError: A count is not an integer, or a threshold is not a number.
+        ValueError: A value is out of range.
 
     >>> HoldUntilFlat(5, every=100, limit=20_000)
     HoldUntilFlat(patience=5, threshold=0.0001, threshold_mode='rel', every=100, limit=20000)
@@ -73,36 +73,35 @@ class HoldUntilFlat:
         object.__setattr__(self, "limit", limit)
 
     def to_dict(self) -> dict[str, Any]:
-        """The kind and all arguments, as plain JSON values."""
+        """Return the kind and all arguments as plain JSON values."""
         return {"kind": "hold_until_flat", **asdict(self)}
 
 
 @dataclass(frozen=True)
 class HoldBelow:
-    """Hold the clock for some updates once a metric has fallen to a value.
+    """Hold the clock for a number of updates once a metric has fallen to a value.
 
     A value is reached at the first update with, in float32,
 
         reading = float32(1/every) · Σ metrics ≤ value
 
     After this update, and after the next `steps` - 1 updates, the clock stays where it is. (The clock is the
-    step of the curve that gives the rate; without a rule it moves one on after every update.) For several
-    values write `HoldBelow([(value, steps), …])`, from the highest value down. Each value is reached once. If
-    a value is reached during a hold, or several at once, their steps are added.
+    step of the curve that gives the learning rate; without a rule it advances by one after every update.) For
+    several values write `HoldBelow([(value, steps), …])`, from the highest value down. Each value is reached
+    once. If several values are reached at once, or one during a hold, their steps are added.
 
-    A reading is made of `every` metrics, counted from the first update of the training and summed in
-    order. A metric is rounded to float32 first; one that is not finite is left out of the mean.
+    A reading consists of `every` metrics, counted from the first update of the run and summed in order. Each
+    metric is first rounded to float32; one that is not finite is left out of the mean.
 
     Args:
-        value: A number, or pairs (value, steps) with falling values.
-        steps: For a single `value`, how many updates the hold lasts. The steps of all pairs together are 1 to
-            2³¹ - 1.
-        every: Metrics in a reading; 1 to 2³¹ - 1.
+        value: A number, or pairs (value, steps) with decreasing values.
+        steps: Number of updates that the hold for a single `value` lasts. The steps of all pairs add up to
+            1 … 2³¹ - 1.
+        every: Number of metrics in a reading; 1 to 2³¹ - 1.
 
     Raises:
-        TypeError: A value that is not a number, steps that are not an integer, something that is not a
-            pair.
-        ValueError: A number out of its range; values that do not fall; no pair.
+        TypeError: A value is not a number, a number of steps is not an integer, or an item is not a pair.
+        ValueError: A number is out of range; the values do not decrease; there is no pair.
 
     >>> HoldBelow(0.5, 100) == HoldBelow([(0.5, 100)])
     True
@@ -117,14 +116,14 @@ class HoldBelow:
 
     def __post_init__(self) -> None:
         if self.steps is not None:
-            found = [("HoldBelow", self.value, self.steps)]
+            labelled = [("HoldBelow", self.value, self.steps)]
         elif isinstance(self.value, Iterable):
-            found = checks.pairs("value", self.value, "(value, steps)")
+            labelled = checks.pairs("value", self.value, "(value, steps)")
         else:
             raise TypeError(f"value = {self.value!r} must be pairs (value, steps), or steps must be given")
         pairs = [
             (checks.float32(f"{label}: value", value), checks.positive_int(f"{label}: steps", steps))
-            for label, value, steps in found
+            for label, value, steps in labelled
         ]
         if not pairs:
             raise ValueError("value holds no pair (value, steps); at least one is needed")
@@ -141,11 +140,11 @@ class HoldBelow:
 
     @property
     def pairs(self) -> tuple[tuple[float, int], ...]:
-        """(value, steps) of each."""
+        """The pairs (value, steps), also for a single value."""
         return cast("Any", self.value if self.steps is None else ((self.value, self.steps),))
 
     def to_dict(self) -> dict[str, Any]:
-        """The kind and all arguments, as plain JSON values."""
+        """Return the kind and all arguments as plain JSON values."""
         value = [list(pair) for pair in self.pairs] if self.steps is None else self.value
         return {"kind": "hold_below", "value": value, "steps": self.steps, "every": self.every}
 
@@ -154,11 +153,11 @@ Rule = HoldUntilFlat | HoldBelow
 
 
 def check_rules(hold: Any, curve: Curve) -> tuple[Rule, ...]:
-    """The rules that the user gave: none for None, one, or those of a list.
+    """Check the argument `hold`, None, a rule or a list of rules, and return its rules.
 
     Raises:
-        TypeError: Something that is not a rule.
-        ValueError: An empty list; a `HoldUntilFlat` for a curve without a flat part.
+        TypeError: An item is not a rule.
+        ValueError: The list is empty, or a `HoldUntilFlat` is used with a curve that has no flat part.
     """
     if hold is None:
         return ()
