@@ -17,7 +17,7 @@ from torch_bridge.training.optimizers.steppers import OptimizerSteppers
 from torch_bridge.training.optimizers.wrapped_optimizers import lightning_counter
 from torch_bridge.training.result import StepResult, extend_result, read_and_raise_if_nonfinite
 from torch_bridge.training.state import snapshot
-from torch_bridge.training.state.saved_parts import SavedParts
+from torch_bridge.training.state.saved_components import SavedParts
 from torch_bridge.training.state.snapshot import TrainStepState
 from torch_bridge.training.update.carry import Carry
 from torch_bridge.training.update.loss_normalizer import LossNormalizer
