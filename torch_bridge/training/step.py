@@ -10,14 +10,14 @@ from torch_bridge.schedulers.param_groups import peaks_per_group
 from torch_bridge.training.arguments import TrainStepArguments, pack_arguments_into
 from torch_bridge.training.clock.batch_counts import BatchCounts
 from torch_bridge.training.clock.clock import Clock
-from torch_bridge.training.cuda_graphs.capture import Graphs
+from torch_bridge.training.cuda_graphs.capture import GraphedUpdate
 from torch_bridge.training.cuda_graphs.guards import Guards
 from torch_bridge.training.optimizers.optimizers import as_sequence
 from torch_bridge.training.optimizers.steppers import OptimizerSteppers
 from torch_bridge.training.optimizers.wrapped_optimizers import lightning_counter
 from torch_bridge.training.result import StepResult, extend_result, read_and_raise_if_nonfinite
 from torch_bridge.training.state import snapshot
-from torch_bridge.training.state.saved_components import SavedParts
+from torch_bridge.training.state.saved_components import SavedComponents
 from torch_bridge.training.state.snapshot import TrainStepState
 from torch_bridge.training.update.carry import Carry
 from torch_bridge.training.update.loss_normalizer import LossNormalizer
@@ -135,11 +135,11 @@ class TrainStep:
             max_norm=arguments.max_norm,
             has_aux=arguments.has_aux,
         )
-        self._graphs: Graphs | None = None
+        self._graphs: GraphedUpdate | None = None
         if arguments.cuda_graph:
             guards = Guards(self.model, self.optimizers)
-            self._graphs = Graphs(self._update, self._steppers, guards, device)
-        self._saved_parts = SavedParts(
+            self._graphs = GraphedUpdate(self._update, self._steppers, guards, device)
+        self._saved_components = SavedComponents(
             arguments.parallelism.module,
             self.optimizers,
             self._clock,
@@ -248,7 +248,7 @@ class TrainStep:
         `fully_shard` its shards. `Checkpoints` brings such states to another number of ranks.
         """
         self._check_whole()
-        return snapshot.on_host(self._saved_parts.read_state())
+        return snapshot.copy_to_host(self._saved_components.read_state())
 
     @torch.inference_mode(False)
     def load_state_dict(
@@ -280,10 +280,10 @@ class TrainStep:
             self._check_whole()
         strict = self.strict if strict is None else strict
         self._steppers.prepare()
-        parts, was_partial = self._saved_parts, self._steppers.is_partial
+        parts, was_partial = self._saved_components, self._steppers.is_partial
         own = parts.read_state()
         parts.check(own, state_dict, strict)
-        before = snapshot.on_host(own)
+        before = snapshot.copy_to_host(own)
         self._steppers.is_partial = True  # some parts have the new state, and some the old one
         try:
             parts.write_state(state_dict, strict)

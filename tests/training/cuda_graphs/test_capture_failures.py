@@ -13,7 +13,7 @@ from support.training.steps import make_step, state_kept_by_skips, train
 from support.training.trees import equal_trees
 from torch import Tensor
 
-from torch_bridge.training.cuda_graphs.capture import Graphs
+from torch_bridge.training.cuda_graphs.capture import GraphedUpdate
 
 
 class _OfTheUser(Exception):
@@ -36,7 +36,7 @@ def kept(monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
     return kept
 
 
-def _that_fails(kept: list[Tensor], error: BaseException) -> tuple[Graphs, list[BaseException]]:
+def _that_fails(kept: list[Tensor], error: BaseException) -> tuple[GraphedUpdate, list[BaseException]]:
     """Graphs whose captures raise the error, while it is in the list."""
     sums, errors, runs = Sums(kept), [error], iter(range(100))
 
@@ -52,7 +52,7 @@ def _batch() -> list[Any]:
     return [{"x": torch.ones(2)}]
 
 
-def _warm_up(graphs: Graphs) -> None:
+def _warm_up(graphs: GraphedUpdate) -> None:
     for _ in range(WARM_UPS):
         graphs(_batch())
 

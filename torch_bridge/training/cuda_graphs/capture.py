@@ -35,7 +35,7 @@ class _Captured(NamedTuple):
     outputs: tuple[Any, ...]
 
 
-class Graphs:
+class GraphedUpdate:
     """Calls an update, first eagerly, then from a graph, one for each shape of its batches.
 
     The first updates of a shape run on the stream that is captured later, and count; capturing

@@ -16,12 +16,12 @@ from torch_bridge.schedulers.unit_clocks import consumed_at, read_saved_clock
 from torch_bridge.training.clock.clock import Clock, Counters
 from torch_bridge.training.state import snapshot
 from torch_bridge.training.state.snapshot import TrainStepState
-from torch_bridge.training.state.state_checks import check_form, naming
+from torch_bridge.training.state.state_checks import check_saved_state, naming_entry
 from torch_bridge.training.update.carry import Carry
 from torch_bridge.training.update.loss_normalizer import LossNormalizer
 
 
-class SavedParts(NamedTuple):
+class SavedComponents(NamedTuple):
     """Save and restore these components."""
 
     module: nn.Module
@@ -36,22 +36,23 @@ class SavedParts(NamedTuple):
 
     def read_state(self) -> TrainStepState:
         """The present state, which shares its tensors with the components. Synchronizes with the device."""
-        counts = self.clock.read_counters()
+        counters = self.clock.read_counters()
+        states = snapshot.optimizer_states(self.optimizers, self.clock, counters.clock)
         return {
             "model": plain_state(self.module),
-            "optimizer": snapshot.one_or_list(snapshot.states_of(self.optimizers, self.clock, counts.clock)),
+            "optimizer": snapshot.one_or_list(states),
             "optimizer_type": snapshot.one_or_list([type(item).__name__ for item in self.optimizers]),
             "precision": self.precision,
             "curves": [curve.to_dict() for curve in self.clock.curves],
-            "applied": counts.applied,
-            "skipped": counts.skipped,
-            "clock": counts.clock,
-            "consumed": counts.consumed,
+            "applied": counters.applied,
+            "skipped": counters.skipped,
+            "clock": counters.clock,
+            "consumed": counters.consumed,
             "unit": self.clock.unit,
             "hold": dump_hold_states(self.clock.rules, self.clock.read_hold_states()),
             "loss_scale": self.normalizer.state_tensors(),
             "carry": None if self.carry is None else self.carry.buffers,
-            "random": snapshot.random_states(self.device),
+            "random": snapshot.get_random_states(self.device),
         }
 
     def check(self, own: TrainStepState, saved: Any, strict: bool) -> None:
@@ -60,13 +61,13 @@ class SavedParts(NamedTuple):
         Raises:
             ValueError: It does not fit; see `TrainStep.load_state_dict`.
         """
-        check_form(own, saved, self.optimizers)
-        with naming("clock"):
+        check_saved_state(own, saved, self.optimizers)
+        with naming_entry("clock"):
             counts = self._counts_in(saved, strict)
-        with naming("initial_lr"):
+        with naming_entry("initial_lr"):
             self._peaks_in(saved)
         if strict:
-            with naming("curves"):
+            with naming_entry("curves"):
                 curves = read_curves(saved["curves"], self.clock.curves)
             check_same_past(curves, self.clock.curves, counts.clock, "TrainStep")
         load_hold_states(saved.get("hold"), self.clock.rules, strict, "TrainStep")
@@ -81,7 +82,7 @@ class SavedParts(NamedTuple):
         load_plain_state(self.module, state["model"])
         states = snapshot.as_list(state["optimizer"], self.optimizers)
         for optimizer, saved in zip(self.optimizers, states, strict=True):
-            copied = snapshot.copied_for(optimizer, saved)
+            copied = snapshot.copy_optimizer_state(optimizer, saved)
             optimizer.load_state_dict(copied)
             snapshot.restore_dtypes(optimizer, copied)
         rules = load_hold_states(state.get("hold"), self.clock.rules, strict, "TrainStep")

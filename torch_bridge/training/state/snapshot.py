@@ -72,7 +72,7 @@ def as_list(saved: Any, optimizers: Sequence[Optimizer]) -> Any:
     return [saved] if len(optimizers) == 1 else saved
 
 
-def states_of(optimizers: Sequence[Optimizer], clock: Clock, now: int) -> list[dict[str, Any]]:
+def optimizer_states(optimizers: Sequence[Optimizer], clock: Clock, now: int) -> list[dict[str, Any]]:
     """The optimizers' states, with the clock's peaks and its learning rates at `now`."""
     states = [optimizer.state_dict() for optimizer in optimizers]
     groups = chain.from_iterable(state["param_groups"] for state in states)
@@ -84,7 +84,7 @@ def states_of(optimizers: Sequence[Optimizer], clock: Clock, now: int) -> list[d
     return states
 
 
-def on_host(state: TrainStepState) -> TrainStepState:
+def copy_to_host(state: TrainStepState) -> TrainStepState:
     """Return the state with a copy in host memory of each tensor; tied ones stay tied."""
     copied = pytree.tree_map_only(Tensor, host_copier(), state)
     # The versions of the model's modules, which torch keeps as an attribute.
@@ -93,7 +93,7 @@ def on_host(state: TrainStepState) -> TrainStepState:
     return copied
 
 
-def copied_for(optimizer: Optimizer, state: Any) -> Any:
+def copy_optimizer_state(optimizer: Optimizer, state: Any) -> Any:
     """Copy an optimizer's state; shard its tensors and lay them out in memory as their parameters are.
 
     Fused kernels on a CPU go through both in the order of memory, whatever the strides: with another layout,
@@ -136,7 +136,7 @@ def _copy(leaf: Any) -> Any:
     return leaf.detach().clone() if isinstance(leaf, Tensor) else copy.deepcopy(leaf)
 
 
-def random_states(device: torch.device) -> dict[str, Tensor]:
+def get_random_states(device: torch.device) -> dict[str, Tensor]:
     """The states of torch's generators: the CPU's and, for a CUDA device, that device's."""
     states = {"cpu": torch.get_rng_state()}
     if device.type == "cuda":

@@ -26,7 +26,7 @@ _MOST_STEPS = 2**53  # a double holds every count up to here
 
 
 @contextmanager
-def naming(entry: str) -> Generator[None]:
+def naming_entry(entry: str) -> Generator[None]:
     """Turn any error that a damaged entry of a state leads to into a ValueError that names the entry."""
     try:
         yield
@@ -37,7 +37,7 @@ def naming(entry: str) -> Generator[None]:
         raise ValueError(message) from error
 
 
-def check_form(own: TrainStepState, saved: Any, optimizers: Sequence[Optimizer]) -> None:
+def check_saved_state(own: TrainStepState, saved: Any, optimizers: Sequence[Optimizer]) -> None:
     """Refuse a state with other keys, shapes or dtypes than this step's, and shards of another rank.
 
     Args:
@@ -57,12 +57,12 @@ def check_form(own: TrainStepState, saved: Any, optimizers: Sequence[Optimizer])
             raise ValueError(
                 f"state_dict was saved with {name} = {saved[name]}, and this step has {own[name]}"
             )
-    with naming("model"):
+    with naming_entry("model"):
         model = to_plain_names(saved["model"], own["model"])
         _check_kinds("another model", _kinds(own["model"]), _kinds(model))
-    with naming("carry"):
+    with naming_entry("carry"):
         _check_kinds("another carry", _kinds(own["carry"]), _kinds(saved["carry"]))
-    with naming("loss_scale"):
+    with naming_entry("loss_scale"):
         scale, saved_scale = ([*(state["loss_scale"] or ())] for state in (own, saved))
         count = 2 if own["precision"] == "fp16" else 0
         # After the scale and its counter comes the divisor of sums, once it was agreed on.
@@ -71,10 +71,10 @@ def check_form(own: TrainStepState, saved: Any, optimizers: Sequence[Optimizer])
         # With other values than these every update would be skipped.
         if not all(0 < value < float("inf") for value in [*saved_scale[:1], *saved_scale[count:]]):
             raise ValueError(f"state_dict has loss_scale = {saved_scale}; it must be finite and positive")
-    with naming("random"):  # a state that was saved on a GPU loads on a CPU, and the other way round
+    with naming_entry("random"):  # a state that was saved on a GPU loads on a CPU, and the other way round
         cpu_states = [{"cpu": state["random"]["cpu"]} for state in (own, saved)]
         _check_kinds("other random numbers", *map(_kinds, cpu_states))
-    with naming("optimizer"):
+    with naming_entry("optimizer"):
         _check_shards(own, saved)
         own_states, states = (as_list(state["optimizer"], optimizers) for state in (own, saved))
         if len(states) != len(optimizers):

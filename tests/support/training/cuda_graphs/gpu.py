@@ -15,7 +15,7 @@ from torch import nn
 from torch.torch_version import TorchVersion
 
 from torch_bridge import TrainStep
-from torch_bridge.training.cuda_graphs.capture import Graphs
+from torch_bridge.training.cuda_graphs.capture import GraphedUpdate
 
 # Before 2.13 torch's fused Adagrad takes no CUDA tensors.
 FUSED_ON_GPU = [name for name in FUSED if name != "adagrad" or TorchVersion(torch.__version__) >= "2.13"]
@@ -45,7 +45,7 @@ def captured_and_eager(
     return captured, eager
 
 
-def graphs_of(step: TrainStep) -> Graphs:
+def graphs_of(step: TrainStep) -> GraphedUpdate:
     assert step._graphs is not None
     return step._graphs
 

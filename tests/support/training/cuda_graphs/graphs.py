@@ -11,7 +11,7 @@ from support.training.operators import Tape
 from torch import Tensor, nn
 
 from torch_bridge import TrainStep
-from torch_bridge.training.cuda_graphs.capture import Graphs
+from torch_bridge.training.cuda_graphs.capture import GraphedUpdate
 from torch_bridge.training.cuda_graphs.guards import Guards
 
 CPU = torch.device("cpu")
@@ -59,15 +59,15 @@ def without_cuda(monkeypatch: pytest.MonkeyPatch, kept: list[Tensor]) -> None:
     monkeypatch.setattr(Tensor, "record_stream", nothing)
 
 
-def graphs_for(update: Callable[[Sequence[Any]], tuple[Any, ...]], steppers: Any) -> Graphs:
+def graphs_for(update: Callable[[Sequence[Any]], tuple[Any, ...]], steppers: Any) -> GraphedUpdate:
     """Graphs of an update that depends on no model."""
-    return Graphs(update, steppers, Guards(nn.Identity(), []), CPU)
+    return GraphedUpdate(update, steppers, Guards(nn.Identity(), []), CPU)
 
 
 def capture(step: TrainStep) -> None:
     """Let a step on the CPU capture its updates."""
     step._steppers._cuda_graph = True
-    step._graphs = Graphs(step._update, step._steppers, Guards(step.model, step.optimizers), CPU)
+    step._graphs = GraphedUpdate(step._update, step._steppers, Guards(step.model, step.optimizers), CPU)
 
 
 class Sums:
