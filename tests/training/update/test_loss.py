@@ -72,7 +72,7 @@ def test_a_weight_in_host_memory_beside_a_sum_elsewhere() -> None:
 
 def test_a_weight_elsewhere() -> None:
     weight = torch.ones((), device="meta")
-    with pytest.raises(ValueError, match="a weight on meta beside a sum on cpu"):
+    with pytest.raises(ValueError, match="a weight on meta and a sum on cpu"):
         parse_loss((_x, weight))
     for value in (float("nan"), float("inf"), -1.0):
         with pytest.raises(ValueError, match="finite and not negative"):

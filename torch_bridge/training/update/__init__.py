@@ -1,1 +1,1 @@
-"""One update: forward and backward passes, gradients, loss, precision."""
+"""One update: its forward and backward passes, gradients, loss and precision."""

@@ -1,4 +1,4 @@
-"""Recurrent state that goes from one micro-batch to the next, kept in buffers that are reused."""
+"""The recurrent state, passed from one micro-batch to the next and kept in fixed buffers."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,10 +9,10 @@ from torch.utils import _pytree as pytree
 
 
 class Carry:
-    """A pytree of tensors: an LSTM's or GRU's state.
+    """A pytree of tensors, such as the state of an LSTM or a GRU.
 
     Raises:
-        TypeError: A leaf that is not a tensor, or no leaf at all.
+        TypeError: A leaf is not a tensor, or there are no leaves.
     """
 
     def __init__(self, initial: Any, device: torch.device) -> None:
@@ -26,10 +26,10 @@ class Carry:
         return pytree.tree_unflatten(list(leaves), self._structure)
 
     def detached(self, value: Any) -> list[Tensor]:
-        """The leaves of a new state, cut off the autograd graph, in the buffers' dtypes.
+        """Return the leaves of a new state, detached and in the buffers' dtypes.
 
         Raises:
-            ValueError: Another structure, shape or device than the initial state's.
+            ValueError: Its structure, shapes or devices are not those of the initial state.
         """
         leaves, structure = pytree.tree_flatten(value)
         fits = structure == self._structure and all(
@@ -41,11 +41,11 @@ class Carry:
                 f"loss_fn returned a carry of {_shapes(value)}; it must be like the initial one, "
                 f"{_shapes(self.tree(self.buffers))}"
             )
-        # A bf16 LSTM returns its state in bf16, whatever it was given.
+        # A bf16 LSTM returns its state in bf16, whatever the dtype of its input.
         return [leaf.detach().to(buffer.dtype) for leaf, buffer in zip(leaves, self.buffers, strict=True)]
 
     def select_if_skipped(self, leaves: Sequence[Tensor], skip: Tensor) -> list[Tensor]:
-        """New tensors: a new state's leaves, or the present ones where `skip`."""
+        """Return new tensors: the leaves of a new state, or the present ones if the update is skipped."""
         return [torch.where(skip, *pair) for pair in zip(self.buffers, leaves, strict=True)]
 
     def write(self, leaves: Sequence[Tensor]) -> None:

@@ -1,4 +1,4 @@
-"""Gradients: gathered, their total norm, clipped; the bits of torch.nn.utils in less host time."""
+"""Gradients: collected, measured and clipped, with the bits of torch.nn.utils in less host time."""
 
 from collections.abc import Callable, Iterable
 from typing import Any, cast
@@ -8,13 +8,13 @@ from torch import Tensor, nn
 
 from torch_bridge.distributed.dtensors import local_shard
 
-_vector_norm = cast("Callable[[Tensor], Tensor]", torch.linalg.vector_norm)  # torch gives it no types
+_vector_norm = cast("Callable[[Tensor], Tensor]", torch.linalg.vector_norm)  # untyped in torch
 
 
 def gradients_of(parameters: Iterable[nn.Parameter]) -> list[Tensor]:
-    """The gradients that are there, to be changed in place.
+    """Return the parameters' gradients, skipping None, to be changed in place.
 
-    For a sparse gradient that is its values, for a DTensor the shard of this rank.
+    Of a sparse gradient these are the values, of a DTensor this rank's shard.
     """
     gradients: list[Tensor] = []
     for parameter in parameters:
@@ -24,13 +24,13 @@ def gradients_of(parameters: Iterable[nn.Parameter]) -> list[Tensor]:
         if gradient.is_sparse:
             gradient = parameter.grad = gradient.coalesce()
             gradient = gradient._values()
-        # Most are plain tensors, for which an update should not pay a call each.
+        # Most are plain tensors, and a call for each would cost every update.
         gradients.append(gradient if type(gradient) is Tensor else local_shard(gradient))
     return gradients
 
 
 def norm_dtype(parameters: Iterable[nn.Parameter]) -> torch.dtype | None:
-    """The dtype to take norms in: at least float32; None for that of the gradients."""
+    """Return the dtype to compute norms in, at least float32; None if the gradients' own dtypes suffice."""
     dtypes = {parameter.dtype for parameter in parameters}
     if all(dtype.itemsize >= 4 for dtype in dtypes):
         return None
@@ -38,13 +38,13 @@ def norm_dtype(parameters: Iterable[nn.Parameter]) -> torch.dtype | None:
 
 
 def total_norm(gradients: list[Tensor], dtype: torch.dtype | None) -> Tensor:
-    """The 2-norm of all gradients together, a scalar."""
+    """Return the 2-norm of all gradients together, a scalar."""
     norms = torch._foreach_norm(gradients, 2.0, dtype=dtype)
     return _vector_norm(torch.stack(norms))
 
 
 def clip(gradients: list[Tensor], norm: Tensor, max_norm: float) -> None:
     """Scale the gradients by min(1, max_norm/(norm + 1e-6)), in place."""
-    # As torch computes max_norm / (norm + 1e-6), without the functions in Python that it goes through.
+    # The same operators as max_norm / (norm + 1e-6) in torch, without torch's Python functions around them.
     factor = norm.add(1e-6).reciprocal_().mul_(max_norm).clamp_(max=1.0)
     torch._foreach_mul_(gradients, factor)

@@ -1,4 +1,4 @@
-"""What a loss function is, and what it may return: a mean, or a sum and its weight."""
+"""The forms of a loss function, and the parsing of its result: a mean, or a sum and its weight."""
 
 from collections.abc import Callable, Sequence
 from numbers import Real
@@ -22,11 +22,11 @@ class MeanLoss(Protocol):
     """
 
     def __call__(self, model: Any, batch: Any, /) -> Tensor:
-        """The mean loss of a batch.
+        """Return the mean loss of a batch.
 
         Args:
-            model: The module, as the step has it.
-            batch: A batch or a micro-batch, as the step was given it.
+            model: The step's module.
+            batch: A batch or a micro-batch, as passed to the step.
         """
         ...
 
@@ -36,9 +36,9 @@ class PairLoss(Protocol):
 
         loss = Σ sum / Σ weight
 
-    The weight is what the sum is divided by, such as a number of samples or tokens; never an accuracy or
-    another metric: those are returned with `has_aux=True`. The sums run over the micro-batches of an update,
-    or the batches of `evaluate`.
+    The weight is the sum's divisor, such as a number of samples or tokens. Return accuracies and other
+    metrics with `has_aux=True` instead. Σ runs over the micro-batches of an update, or over the batches of
+    `evaluate`.
 
     >>> def loss_fn(model, batch):
     ...     inputs, targets = batch
@@ -47,11 +47,11 @@ class PairLoss(Protocol):
     """
 
     def __call__(self, model: Any, batch: Any, /) -> tuple[Tensor, Tensor | float]:
-        """The sum and the weight of a batch.
+        """Return the sum and the weight of a batch.
 
         Args:
-            model: The module, as the step has it.
-            batch: A batch or a micro-batch, as the step was given it.
+            model: The step's module.
+            batch: A batch or a micro-batch, as passed to the step.
         """
         ...
 
@@ -67,11 +67,11 @@ class CarriedLoss(Protocol):
     """
 
     def __call__(self, model: Any, batch: Any, carry: Any, /) -> tuple[Tensor | tuple[Any, Any], Any]:
-        """The loss, with `has_aux=True` (loss, aux), and the new carry of a batch.
+        """Return the loss of a batch, with `has_aux=True` (loss, aux), and the new carry.
 
         Args:
-            model: The module, as the step has it.
-            batch: A batch or a micro-batch, as the step was given it.
+            model: The step's module.
+            batch: A batch or a micro-batch, as passed to the step.
             carry: The recurrent state, a pytree of tensors. The new one has the same shapes and dtypes.
         """
         ...
@@ -89,11 +89,11 @@ class AuxLoss(Protocol):
     """
 
     def __call__(self, model: Any, batch: Any, /) -> tuple[Tensor | tuple[Tensor, Tensor | float], Any]:
-        """The loss of a batch, and what else was computed.
+        """Return the loss of a batch and the aux outputs.
 
         Args:
-            model: The module, as the step has it.
-            batch: A batch or a micro-batch, as the step was given it.
+            model: The step's module.
+            batch: A batch or a micro-batch, as passed to the step.
         """
         ...
 
@@ -105,20 +105,20 @@ _MEANING = (
     "return more than the loss, build the step with has_aux=True and return (loss, aux)"
 )
 
-_OF_TORCH = ("torch.nn.modules.loss", "torch.nn.functional")
+_TORCH_LOSS_MODULES = ("torch.nn.modules.loss", "torch.nn.functional")
 
 
 def check_loss_fn(loss_fn: Any) -> None:
-    """Refuse what can't be called, and torch's own criteria, which take outputs and targets.
+    """Refuse objects that are not callable, and torch's own criteria, which take outputs and targets.
 
     Raises:
-        TypeError: It is one of these.
+        TypeError: `loss_fn` is one of these.
     """
     if not callable(loss_fn):
         raise TypeError(f"loss_fn = {loss_fn!r} must be callable")
     # A user's class derived from a criterion may have a `forward` that takes a model.
     function = type(loss_fn).forward if isinstance(loss_fn, nn.Module) else loss_fn
-    if getattr(function, "__module__", None) in _OF_TORCH:
+    if getattr(function, "__module__", None) in _TORCH_LOSS_MODULES:
         criterion = f"nn.{loss_fn.__name__}()" if isinstance(loss_fn, type) else "criterion"
         raise TypeError(
             f"loss_fn = {loss_fn!r} takes outputs and targets, and is called as loss_fn(model, batch): wrap "
@@ -127,17 +127,17 @@ def check_loss_fn(loss_fn: Any) -> None:
 
 
 class Loss(NamedTuple):
-    """A mean loss (`weight` is None), or a sum and the weight that it is to be divided by."""
+    """A mean loss (`weight` is None), or a sum and its divisor."""
 
     total: Tensor
     weight: Tensor | float | None
 
 
 def parse_loss(value: Any) -> Loss:
-    """What a loss function returned, as a `Loss`.
+    """Convert the result of a loss function to a `Loss`.
 
     Raises:
-        TypeError: It is neither a tensor nor a pair (sum, weight).
+        TypeError: The result is neither a tensor nor a pair (sum, weight).
         ValueError: The loss is not a scalar, or the weight is negative, not a scalar, or requires grad.
     """
     if isinstance(value, Tensor) and value.dim() == 0 and value.is_floating_point():
@@ -157,14 +157,14 @@ def parse_loss(value: Any) -> Loss:
             raise ValueError(f"loss_fn returned a weight of shape {tuple(weight.shape)}; {_MEANING}")
         if weight.requires_grad:
             raise ValueError(
-                f"loss_fn returned a weight that requires grad; {_MEANING}; a weight that was computed from "
-                "outputs needs weight.detach()"
+                f"loss_fn returned a weight that requires grad; {_MEANING}; if it was computed from outputs, "
+                "return weight.detach()"
             )
         if weight.device == total.device:
             return Loss(total, weight.detach().to(torch.promote_types(total.dtype, torch.float32)))
         if weight.device.type != "cpu":
-            raise ValueError(f"loss_fn returned a weight on {weight.device} beside a sum on {total.device}")
-        weight = weight.item()  # in host memory: nothing waits
+            raise ValueError(f"loss_fn returned a weight on {weight.device} and a sum on {total.device}")
+        weight = weight.item()  # in host memory, so this does not synchronize
     if isinstance(weight, bool) or not isinstance(weight, Real):
         raise TypeError(f"loss_fn returned the weight {describe(weight)}; {_MEANING}")
     number = float(cast("float", weight))
@@ -174,10 +174,10 @@ def parse_loss(value: Any) -> Loss:
 
 
 def parse_loss_and_aux(value: Any) -> tuple[Loss, Any]:
-    """What a loss function with `has_aux=True` returned, the aux detached.
+    """Convert the result of a loss function with `has_aux=True`; detach the aux.
 
     Raises:
-        TypeError: Not a pair (loss, aux), or aux holds something that is not a tensor.
+        TypeError: The result is not a pair (loss, aux), or a leaf of aux is not a tensor.
         TypeError, ValueError: As `parse_loss`.
     """
     if not is_pair(value):
@@ -199,9 +199,10 @@ def call_loss_fn(
     leaves: list[Tensor],
     parse: Callable[[Any], Any] = parse_loss,
 ) -> tuple[Any, list[Tensor]]:
-    """Call a loss function; with a carry, give it the state of these leaves and take its new ones.
+    """Call a loss function; with a carry, pass it the state with these leaves.
 
-    `parse` makes a `Loss`, or what else the caller expects, of what was returned beside the carry.
+    Returns:
+        The result without the carry, converted by `parse`; the leaves of the new carry.
     """
     if carry is None:
         return parse(loss_fn(model, batch)), leaves

@@ -1,4 +1,4 @@
-"""One loss and one gradient from the micro-batches of an update, over one rank or several."""
+"""One loss and one gradient from all micro-batches of an update, on one rank or several."""
 
 import math
 from collections.abc import Sequence
@@ -16,22 +16,31 @@ from torch_bridge.training.update.precision import LossScale
 
 
 class LossNormalizer:
-    """Runs each micro-batch's backward pass as its loss arrives, and normalizes loss and gradients.
+    """Runs each micro-batch's backward pass as its loss arrives, then normalizes loss and gradients.
 
         loss = Σ sum / Σ weight  for pairs,  the mean of the means otherwise
 
-    Σ weight is known only at the end. So sum/c goes backward, and at the end gradients and loss are
-    multiplied by c/Σ weight. A single micro-batch on one rank takes its own weight as c, and needs no
+    Σ weight is known only at the end. So the backward passes run on sum/c, and at the end gradients and loss
+    are multiplied by c/Σ weight. A single micro-batch on one rank takes its own weight as c and needs no
     multiplication. Otherwise c is 1, unless an fp16 gradient of a sum could overflow: then c is the largest
     first weight of any rank, agreed on once, in the first update, and saved with the state.
 
     Several ranks: the model's wrapper averages gradients over the ranks, which is right for means. For pairs
-    it leaves 1/size · Σ gradients/c, so that the factor is c·size/Σ weight. One all-reduce of float64
-    carries total, weight, squared norm, kind and consumption, so all ranks make the same decision. Sums of
-    int64 counts over ranks would round in float64, so a count travels as two words of 31 bits.
+    the average is Σ gradient/c / size, so the factor is c·size/Σ weight. One all-reduce in float64 carries
+    total, weight, squared norm, kind and consumption, so all ranks make the same decision. A sum of int64
+    counts over ranks would be rounded in float64, so a count travels as two words of 31 bits.
+
+    For example, two ranks return (12, 3) and (2, 1), so that the loss is 14/4 = 3.5. With gradients g and h
+    of the two sums, the gradient of the loss is (g + h)/4:
+
+                              c = 1                            fp16: c = 3, the largest first weight
+        backward passes       g              and  h            g/3              and  h/3
+        averaged              (g + h)/2                        (g + h)/6
+        times c·size/Σ weight (g + h)/2 · 1·2/4 = (g + h)/4    (g + h)/6 · 3·2/4 = (g + h)/4
+        loss                  (12 + 2) · 1/4 = 3.5             (4 + 2/3) · 3/4 = 3.5
 
     Args:
-        parameters: Those that are optimized.
+        parameters: The optimized parameters.
         scale: The loss scale, or None.
         parallelism: The interface to the model's parallelism.
     """
@@ -48,13 +57,13 @@ class LossNormalizer:
         )
         self._divisor = torch.ones((), dtype=torch.float32, device=self._device)
         self.has_agreed = False
-        """The ranks have agreed on the divisor of sums."""
+        """True once the ranks have agreed on the divisor of sums, c."""
 
     def begin_update(self, count: int = 0, consumed: Tensor | None = None) -> None:
-        """Begin an update of `count` micro-batches; discard what an interrupted one left.
+        """Begin an update of `count` micro-batches; discard the sums of an interrupted one.
 
-        `consumed` is what the micro-batches of this rank consume, if a clock counts it; `finish` adds what
-        those of the other ranks do.
+        `consumed` is the samples or tokens of this rank's micro-batches, if the clock counts them;
+        `finish_update` adds those of the other ranks to it, in place.
         """
         self._count, self._consumed = count, consumed
         self._is_alone = count == 1 and self._size == 1
@@ -93,11 +102,11 @@ class LossNormalizer:
         elif self._size > 1:
             raise ValueError(
                 "the loss has no gradient with respect to any parameter, but the other ranks wait for one: "
-                "run the model also on a micro-batch without rows, and return (loss.sum(), 0)"
+                "run the model on a micro-batch without rows too, and return (loss.sum(), 0)"
             )
         elif weight is None:  # the sum of an empty micro-batch may depend on no parameter; a mean may not
             raise ValueError("the loss has no gradient with respect to any parameter")
-        # A loss that is a parameter or a view of one would change with it.
+        # If loss_fn returned a parameter or a view of one, the optimizer would change the reported loss.
         part = part.detach().clone() if part.is_leaf or part._is_view() else part.detach()
         if part.dtype.itemsize < 4:
             part = part.float()
@@ -107,10 +116,10 @@ class LossNormalizer:
         """Normalize the gradients in place.
 
         Returns:
-            The loss of the update, and the total norm of the gradients: new scalars.
+            The loss of the update and the total norm of the gradients, as new scalars.
 
         Raises:
-            ValueError: The total weight is a zero known on the host.
+            ValueError: The total weight is zero, and the host knows it.
         """
         loss, self._total = self._total, None
         factor = None if self._scale is None else self._scale.factor.reciprocal()
@@ -127,30 +136,31 @@ class LossNormalizer:
         self, total: Tensor, gradients: list[Tensor], norm_dtype: torch.dtype | None, factor: Any
     ) -> tuple[Tensor, Tensor]:
         norm = total_norm(gradients, norm_dtype)
-        # float64 holds the square of every float32.
-        squares = norm.double().square() / self._parallelism.replicas
-        numbers = [total, self._weight, squares, float(bool(self._is_pair))]
+        # In float64, which the square of a float32 cannot overflow. Replicas hold equal gradients, so the sum
+        # over ranks would count each square once per replica.
+        square = norm.double().square() / self._parallelism.replicas
+        numbers = [total, self._weight, square, float(bool(self._is_pair))]
         sums = torch.stack([self._as_tensor(number).double() for number in numbers])
         if self._consumed is not None:
             sums = torch.cat([sums, split_count(self._consumed)])
         self._parallelism.all_reduce(sums)
-        total_of_all, weight, squares, pairs = sums[:4]
+        total_over_ranks, weight, squares, pairs = sums[:4]
         if self._consumed is not None:
             self._consumed.copy_(join_words(sums[4:]))
-        # If some ranks have means and others pairs there is no loss: all skip.
-        total_of_all = torch.where(pairs % self._size == 0, total_of_all, math.nan)
-        norm_of_all, share = squares.sqrt(), 1 / self._size
+        # If some ranks returned means and others pairs, the update has no loss: NaN makes all ranks skip it.
+        total_over_ranks = torch.where(pairs % self._size == 0, total_over_ranks, math.nan)
+        norm_over_ranks, share = squares.sqrt(), 1 / self._size
         if self._is_pair:
             share = (self._divisor if self.has_agreed else 1.0) / weight
             factor = share * self._size if factor is None else share * self._size * factor
         if factor is not None:
-            # With a factor of another dtype torch would run one operator for each gradient.
+            # With a factor of another dtype, torch would run one operator per gradient.
             torch._foreach_mul_(gradients, factor.to(norm.dtype))
-            norm_of_all = norm_of_all * factor
-        return (total_of_all * share).to(total.dtype), norm_of_all.to(norm.dtype)
+            norm_over_ranks = norm_over_ranks * factor
+        return (total_over_ranks * share).to(total.dtype), norm_over_ranks.to(norm.dtype)
 
     def _agree(self, weight: Tensor | float | None) -> None:
-        """Agree with all ranks on the divisor of sums: their largest weight, or 1 if there is none."""
+        """Agree with all ranks on the divisor of sums: their largest first weight, or 1 if all are zero."""
         if weight is None and self._size == 1:
             return
         first = self._as_tensor(0.0 if weight is None else weight).float()
@@ -165,7 +175,7 @@ class LossNormalizer:
         return torch.full((), number, dtype=torch.float64, device=self._device)
 
     def state_tensors(self) -> list[Tensor] | None:
-        """The loss scale and what it counts, if there is one; the divisor, if the ranks agreed on one."""
+        """Return the loss scale and its counter under fp16, then the divisor, if the ranks agreed on it."""
         scale = [] if self._scale is None else self._scale.tensors()
         return scale + [self._divisor] * self.has_agreed or None
 
@@ -179,7 +189,7 @@ class LossNormalizer:
 
 
 def _nonzero_on_host(total_weight: Tensor | float) -> Tensor | float:
-    """The total weight. A zero is refused if the host knows it; on the device it makes the loss NaN."""
+    """Refuse a zero that the host knows. A zero on the device makes the loss NaN, which skips the update."""
     if not isinstance(total_weight, Tensor) and total_weight == 0:
         raise ValueError("the total weight of the micro-batches is zero")
     return total_weight

@@ -18,15 +18,15 @@ _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class Precision:
-    """What a precision's name stands for on a device.
+    """The autocast context and the loss scale of a named precision.
 
     Args:
         name: "fp32", "bf16" or "fp16".
         device: The device of the parameters.
-        parameters: Those that are optimized.
+        parameters: The optimized parameters.
 
     Raises:
-        ValueError: Another name; "fp16" with parameters that are fp16 themselves.
+        ValueError: An unknown name, or "fp16" with parameters that are fp16 themselves.
     """
 
     def __init__(self, name: PrecisionName, device: torch.device, parameters: Sequence[Tensor] = ()) -> None:
@@ -38,11 +38,12 @@ class Precision:
         dtype = _DTYPES.get(name)
         self._autocast = None if dtype is None else torch.autocast(device.type, dtype=dtype)
         self.scale = LossScale(device) if name == "fp16" else None
-        """What losses are multiplied by on their way back, or None."""
+        """The loss scale, or None."""
 
     def run(self, function: Callable[..., Value], *arguments: Any) -> Value:
-        """Call a function, which runs forward passes, under autocast."""
-        # Where the whole loop is under autocast, torch keeps the weights that it cast until the loop's end.
+        """Call a function that runs forward passes, under autocast."""
+        # If the user's whole loop runs under autocast, torch caches cast weights until the loop ends, so that
+        # later updates would use the weights of the first one.
         torch.clear_autocast_cache()
         if self._autocast is None:
             return function(*arguments)
@@ -51,9 +52,9 @@ class Precision:
 
 
 class LossScale:
-    """The scale that keeps fp16 gradients away from zero: halved at an overflow, doubled every 2 000 updates.
+    """The factor that keeps fp16 gradients from underflow: halved at overflows, doubled every 2000 updates.
 
-    As `torch.amp.GradScaler`, whose update this calls; the step itself decides whether to skip.
+    It is updated by the operator of `torch.amp.GradScaler`; the step itself decides whether to skip.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -61,18 +62,18 @@ class LossScale:
         self.good_updates = torch.zeros((), dtype=torch.int32, device=device)
 
     def update(self, found_inf: Tensor, loss: Tensor) -> None:
-        """`found_inf` is 1.0 if the update was skipped."""
-        # The scale is not to blame for a loss that is not finite, and many bad batches would bring it to
-        # zero: such an update is not counted as an overflow, nor as the good update that the call below
-        # would then take it for.
+        """Update the scale; `found_inf` is 1.0 if the update was skipped, else 0.0."""
+        # A loss that is not finite is not the scale's fault, and many bad batches would halve it to zero. So
+        # such an update counts neither as an overflow nor as a good update, which the operator below
+        # would otherwise take it for.
         finite = loss.mul(0).eq(0)
         self.good_updates.add_(finite.int() - 1)
         torch._amp_update_scale_(self.factor, self.good_updates, found_inf * finite, 2.0, 0.5, 2000)
 
     def tensors(self) -> list[Tensor]:
-        """The scale, and the good updates since it changed."""
+        """Return the scale and its counter of good updates since the last change."""
         return [self.factor, self.good_updates]
 
     def write_state(self, state: Sequence[Tensor]) -> None:
-        for own, value in zip(self.tensors(), state, strict=True):
-            own.copy_(value)
+        for tensor, value in zip(self.tensors(), state, strict=True):
+            tensor.copy_(value)

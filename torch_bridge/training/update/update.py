@@ -19,11 +19,11 @@ from torch_bridge.training.update.precision import Precision
 
 
 class Update:
-    """Run an update over micro-batches; works on the same tensors at every call.
+    """Runs an update over micro-batches. Every call uses the same tensors, so that a graph can capture it.
 
     Args:
         model: The module.
-        loss_fn: Returns a loss, a pair or what `carry` and `has_aux` add to them.
+        loss_fn: Returns a loss or a pair, with the carry and the aux if there are any.
         parameters: The parameters that the optimizers train.
         parallelism: The ranks that train the model.
         precision: Runs the forward passes.
@@ -33,7 +33,7 @@ class Update:
         normalizer: Runs the backward passes.
         steppers: Step the optimizers.
         max_norm: The norm to clip gradients to, or None.
-        has_aux: Whether `loss_fn` returns aux outputs.
+        has_aux: True if `loss_fn` returns aux outputs.
     """
 
     def __init__(
@@ -67,15 +67,17 @@ class Update:
         """Run an update.
 
         Returns:
-            Loss, norm, learning rates and counts, as new tensors. With `has_aux` also the structure and the
-            tensors of the tuple of all aux, flat, so that a CUDA graph can copy them.
+            Loss, norm, learning rates and counters, as new tensors. With `has_aux` also the pytree structure
+            of the micro-batches' aux outputs and their tensors, flat, so that a CUDA graph can copy them.
         """
-        # Between torch's operators a call of a Python function takes most of a microsecond, since the caches
-        # hold torch's code by then. So the smallest pieces are written out, here and in what this calls.
-        # Under a wrapper an error anywhere leaves other ranks in a collective, and torch's wrapper in a pass.
+        # A call of a Python function between torch's operators takes most of a microsecond, since the caches
+        # hold torch's code by then. So the smallest pieces are inlined, here and in what this calls.
+        #
+        # On one rank `steppers.step` sets `is_partial`: an error before that leaves the step usable. Under a
+        # wrapper, an error anywhere leaves other ranks waiting in a collective, and the wrapper in mid-pass.
         self._steppers.is_partial = self._parallelism is not None
         had_agreed = self._normalizer.has_agreed
-        self._aux.clear()  # an interrupt after the last count may have left some
+        self._aux.clear()  # an update interrupted after its count may have left some
         for parameter in self._all_parameters:
             parameter.grad = None
         try:
@@ -89,25 +91,25 @@ class Update:
             if self._max_norm is not None:
                 clip(gradients, norm, self._max_norm)
             skip = SkipDecision(loss, norm, self._clock.now)
-            # Before the optimizer moves a parameter that a leaf may be a view of.
-            kept = [] if self._carry is None else self._carry.select_if_skipped(carry, skip.on_device)
+            # Before the optimizer's step: a leaf may be a view of a parameter that it moves.
+            next_carry = [] if self._carry is None else self._carry.select_if_skipped(carry, skip.on_device)
             self._clock.fill_lrs()
             self._steppers.step(skip)
-            counts = self._clock.count_update(skip.on_device, loss, consumed)
+            counters = self._clock.count_update(skip.on_device, loss, consumed)
             if self._precision.scale is not None:
                 self._precision.scale.update(skip.found_inf, loss)
             if self._carry is not None:
-                self._carry.write(kept)
+                self._carry.write(next_carry)
             self._steppers.is_partial = False
         except BaseException:
             self._normalizer.begin_update()
-            self._normalizer.has_agreed = had_agreed  # what only this update agreed on goes with it
+            self._normalizer.has_agreed = had_agreed  # discard a divisor agreed on in this update
             self._aux.clear()
             raise
         finally:
             for parameter in self._all_parameters:
                 parameter.grad = None
-        outputs = loss, norm, self._clock.lrs.clone(), counts
+        outputs = loss, norm, self._clock.lrs.clone(), counters
         if not self._has_aux:
             return outputs
         leaves, structure = pytree.tree_flatten(tuple(self._aux))
@@ -115,24 +117,24 @@ class Update:
         return *outputs, structure, *leaves
 
     def _forward_and_backward(self, micro_batches: Sequence[Any]) -> list[Tensor]:
-        """Run all micro-batches; the carry after the last one."""
-        # Clones, since loss_fn may change them in place before the update turns out to be skipped.
+        """Run all micro-batches; return the carry after the last one."""
+        # Clones: loss_fn may change them in place, and the update may turn out to be skipped.
         carry = [] if self._carry is None else [buffer.clone() for buffer in self._carry.buffers]
         for number, batch in enumerate(micro_batches, 1):
-            # None if there is nothing to average: a context that does nothing would be three calls.
+            # None if there is nothing to average: a null context would cost three calls.
             is_last = number == len(micro_batches)
             context = None if self._parallelism is None else self._parallelism.micro_batch_context(is_last)
             if context is None:
-                carry = self._run(batch, carry)
+                carry = self._run_micro_batch(batch, carry)
             else:
                 with context:
-                    carry = self._run(batch, carry)
+                    carry = self._run_micro_batch(batch, carry)
         return carry
 
-    def _run(self, batch: Any, carry: list[Tensor]) -> list[Tensor]:
-        """One micro-batch forward and backward; the carry after it."""
+    def _run_micro_batch(self, batch: Any, carry: list[Tensor]) -> list[Tensor]:
+        """Run a micro-batch forward and backward; return the carry after it."""
         if self._is_plain:
-            torch.clear_autocast_cache()  # as Precision.run
+            torch.clear_autocast_cache()  # as in Precision.run
             loss = self._parse_loss(self._loss_fn(self._model, batch))
         else:
             loss, carry = self._precision.run(
