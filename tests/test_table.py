@@ -166,12 +166,12 @@ def test_tensors_are_new_and_of_the_same_columns():
 
 def test_a_table_is_moved_once():
     curve = StagedCurve([(123, 0.5, "cosine"), (77,)])
-    before = len(table._MOVED)
+    before = len(table._DEVICE_TABLES)
     for step in range(3):
         multiplier(curve.segments, torch.tensor(step))
         multiplier(StagedCurve([(123, 0.5, "cosine"), (77,)]).segments, torch.tensor(step))
         multiplier(stack([curve, CURVE]), torch.tensor(step))
-    assert len(table._MOVED) == before + 2
+    assert len(table._DEVICE_TABLES) == before + 2
 
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.float64, torch.float32, torch.int16], ids=str)
@@ -196,7 +196,7 @@ def test_a_table_of_other_numbers_is_refused(dtype):
     ids=["grad", "hessian", "jacfwd", "functionalize", "vmap"],
 )
 def test_a_table_that_is_moved_inside_of_a_transformation_serves_outside_of_it(transformed):
-    table._MOVED.clear()
+    table._DEVICE_TABLES.clear()
     curve = StagedCurve([(124, 0.5, "cosine"), (77,)])
 
     def value():
@@ -233,8 +233,8 @@ def test_a_level_is_rounded_once_even_by_way_of_float64(values):
     """As compiled code does it on a CPU of 256 bits. A sum that float64 rounds would show in float32."""
     levels = torch.tensor(values)
     wanted = np.array(values, np.int64).astype(np.float32)
-    assert_equal_bits(table._as(levels, torch.float32), wanted)
-    assert_equal_bits(table._as(levels, torch.float64).to(torch.float32), wanted)
+    assert_equal_bits(table._to_float(levels, torch.float32), wanted)
+    assert_equal_bits(table._to_float(levels, torch.float64).to(torch.float32), wanted)
 
 
 @pytest.fixture
@@ -351,7 +351,7 @@ def test_compiled_with_vectors_of_256_bits_at_rounding_borders():
     orders = np.arange(38, dtype=np.int64)[:, None]
     digits = (2 * np.linspace(2**23, 2**24 - 1, 500).astype(np.int64) + 1)[None]
     values = np.minimum((digits << orders) + np.arange(-2, 3)[:, None, None], 2**62)
-    as_float32 = torch.compile(lambda levels: table._as(levels + 1 - 1, torch.float32), fullgraph=True)
+    as_float32 = torch.compile(lambda levels: table._to_float(levels + 1 - 1, torch.float32), fullgraph=True)
     with config.patch({"cpp.simdlen": 256}):
         assert_equal_bits(as_float32(torch.from_numpy(values)), values.astype(np.float32))
     torch.compiler.reset()

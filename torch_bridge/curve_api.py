@@ -1,4 +1,4 @@
-"""All that this package takes from `plateau_jax`."""
+"""Everything that this package imports from `plateau_jax`."""
 
 from plateau_jax import Curve, PlateauCurve, Segments, StagedCurve, stack
 from plateau_jax.holds.decision import HOST, decide, initial_state

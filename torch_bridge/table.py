@@ -11,20 +11,20 @@ from torch_bridge.curve_api import Operations, Segments, checks, decode_table, e
 
 
 def multiplier(segments: Segments, step: Tensor) -> Tensor:
-    """The multiplier of a table at each step, as a pure function, on the device of the step.
+    """Evaluate a table at each step, as a pure function, on the device of the step.
 
         multiplier(curve.segments, step) = curve(step)
 
     The bits are those of `curve(step)` on every device: eager, under `torch.compile(fullgraph=True)`, under
     `torch.func.vmap` over steps and in a CUDA graph. It never synchronizes with the device.
 
-    The columns of `curve.segments` are NumPy arrays. They are constants: the first call on a device moves
-    them there, and later calls find them. To move them while a CUDA graph is captured is an error, so call it
-    once before. Code that was compiled for one curve is compiled again for another. (torch 2.11 has no such
-    constants in compiled code, which copies the columns at each call there: give it a table of tensors.)
+    The columns of `curve.segments` are NumPy arrays, and are treated as constants: the first call on a device
+    copies them there, and later calls reuse the copy. Copying them during the capture of a CUDA graph is an
+    error, so call `multiplier` once before. Code compiled for one curve is recompiled for another. (In torch
+    2.11 compiled code has no such constants and copies the columns at each call: pass a table of tensors.)
 
-    A table of tensors, from `tensors`, is an input as any other. Compiled code then takes another table of as
-    many rows and of the same columns without a recompilation.
+    A table of tensors, from `tensors`, is an ordinary input. Compiled code accepts another table with as many
+    rows and the same columns without a recompilation.
 
     Args:
         segments: `curve.segments`, or int32 tensors of shape (rows,) on the device of the step; from `stack`,
@@ -35,9 +35,10 @@ def multiplier(segments: Segments, step: Tensor) -> Tensor:
         float32 in [0, 1], of the shape of `step`; for a table from `stack`, of shape (curves,) + step.shape.
 
     Raises:
-        TypeError: A step that is no tensor of integers (bool, float, an int of Python); a `segments` that is
-            no table, or has a column that is not of int32.
-        RuntimeError: The first call with a `curve.segments` on a device, while a CUDA graph is captured.
+        TypeError: `step` is not a tensor of integers (it is bool or floating-point, or a Python int);
+            `segments` is not a table, or has a column that is not int32.
+        RuntimeError: The first call with this `curve.segments` on a device, during the capture of a CUDA
+            graph.
 
     >>> import torch
     >>> from plateau_jax import PlateauCurve
@@ -65,27 +66,27 @@ def multiplier(segments: Segments, step: Tensor) -> Tensor:
             raise TypeError(
                 f"segments.{name} is of {column.dtype}; it must be of torch.int32, as in curve.segments"
             )
-    steps, table = _in_range(step), decode_table(_TORCH, segments)
+    steps, table = _clamp_steps(step), decode_table(_TORCH, segments)
     if table.begin.ndim == 1:
         return evaluate_table(_TORCH, table, steps)
     curves, rows = table.begin.shape
     first = rows * torch.arange(curves, device=step.device)[:, None]
-    found = evaluate_table(_TORCH, table, steps.flatten().expand(curves, -1), first)
-    return found.reshape(curves, *step.shape)
+    multipliers = evaluate_table(_TORCH, table, steps.flatten().expand(curves, -1), first)
+    return multipliers.reshape(curves, *step.shape)
 
 
 def tensors(segments: Segments, device: Any = None) -> Segments:
-    """The table as int32 tensors, for `multiplier`.
+    """Copy a table to int32 tensors, for `multiplier`.
 
     Args:
         segments: `curve.segments`, or a table from `stack`.
-        device: Where the tensors lie; None is torch's default device.
+        device: The device of the tensors; None is torch's default device.
 
     Returns:
-        A `Segments` of new int32 tensors of the same shapes. A column that is None stays so.
+        A `Segments` of new int32 tensors of the same shapes. A column that is None stays None.
 
     Raises:
-        TypeError: `segments` is no table.
+        TypeError: `segments` is not a table.
 
     >>> from plateau_jax import PlateauCurve
     >>> from torch_bridge import tensors
@@ -93,10 +94,12 @@ def tensors(segments: Segments, device: Any = None) -> Segments:
     tensor([  0,  10, 100], dtype=torch.int32)
     """
     _check_table(segments)
-    return Segments.of_columns({name: _copied(column, device) for name, column in segments.columns().items()})
+    return Segments.of_columns(
+        {name: _copy_column(column, device) for name, column in segments.columns().items()}
+    )
 
 
-def _copied(column: Any, device: Any) -> Tensor:
+def _copy_column(column: Any, device: Any) -> Tensor:
     if isinstance(column, Tensor):
         return column.detach().to(device or torch.get_default_device(), torch.int32, copy=True)
     return torch.tensor(np.asarray(column), dtype=torch.int32, device=device)
@@ -109,28 +112,29 @@ def _check_table(segments: Any) -> None:
         )
 
 
-def _in_range(step: Tensor) -> Tensor:
-    """The step as int64 in 0 … 2³¹ - 1."""
+def _clamp_steps(step: Tensor) -> Tensor:
+    """Clamp steps of any integer dtype to 0 … 2³¹ - 1, as int64."""
     wide = step.to(torch.int64)
-    if step.dtype == torch.uint64:  # from 2⁶³ on they have become negative
+    if step.dtype == torch.uint64:  # values from 2⁶³ on have become negative
         wide = torch.where(wide < 0, checks.MAX_STEP, wide)
     return wide.clamp(0, checks.MAX_STEP)
 
 
-_MOVED: dict[Any, tuple[Tensor, Any]] = {}
-"""Tables on a device, and on CUDA the event after which they are there. They are never dropped, since the
-graphs that a user captured may read them: 64 bytes a row."""
+_DEVICE_TABLES: dict[Any, tuple[Tensor, Any]] = {}
+"""Tables on a device, each with the CUDA event that ends its copy, or None. They are never dropped, since
+CUDA graphs that a user captured may read them. Each takes 64 bytes per row."""
 
-_COMPILED: dict[int, Segments] = {}
-"""Tables that are constants of compiled code, which knows them by their id: so no other may get it."""
+_COMPILED_TABLES: dict[int, Segments] = {}
+"""Tables that are constants of compiled code, which identifies them by their id. They are kept alive, so that
+no other table gets the same id."""
 
 _HAS_CONSTANTS = TorchVersion(torch.__version__) >= "2.12"
-"""Whether a function with arrays among its arguments can give a constant of compiled code."""
+"""True if a function that takes arrays can return a constant of compiled code."""
 
 
-# Code that torch compiles may not look at a table of NumPy arrays: each array would become an input of it,
-# and would be copied to the device at every call. torch runs these two functions as they are, once, and their
-# results are constants. It compiles again for a table with another id.
+# Code that torch compiles must not touch a table of NumPy arrays: each array would become an input, copied to
+# the device at every call. torch runs the two functions below uncompiled, once, and takes their results as
+# constants. It recompiles for a table with another id.
 @torch.compiler.assume_constant_result
 def _column_names(segments: Segments) -> tuple[str, ...]:
     return tuple(segments.columns())
@@ -138,26 +142,28 @@ def _column_names(segments: Segments) -> tuple[str, ...]:
 
 @torch.compiler.assume_constant_result
 def _constants(segments: Segments, device: torch.device) -> Tensor:
-    """The columns that are there, on the device, as one int32 tensor."""
+    """Return the columns of the table on the device, as one int32 tensor."""
     if torch.compiler.is_compiling():
-        _COMPILED[id(segments)] = segments
+        _COMPILED_TABLES[id(segments)] = segments
     columns = segments.columns()
     packed = np.stack(list(columns.values()))
+    # By value: equal curves share one copy.
     key = packed.tobytes(), packed.shape, tuple(columns), device
-    if key not in _MOVED:
-        moved = _moved(packed, device)
-        if type(moved[0]) is not Tensor:  # a fake one, for instance, that stands for this trace alone
-            return moved[0]
-        _MOVED[key] = moved
-    tensor, there = _MOVED[key]
-    if there is not None and not torch.cuda.is_current_stream_capturing():
-        torch.cuda.current_stream(device).wait_event(there)
+    if key not in _DEVICE_TABLES:
+        tensor, copied = _copy_to_device(packed, device)
+        if type(tensor) is not Tensor:  # such as a fake tensor, which is valid for this trace only
+            return tensor
+        _DEVICE_TABLES[key] = tensor, copied
+    tensor, copied = _DEVICE_TABLES[key]
+    if copied is not None and not torch.cuda.is_current_stream_capturing():
+        torch.cuda.current_stream(device).wait_event(copied)
     return tensor
 
 
-def _moved(packed: np.ndarray, device: torch.device) -> tuple[Tensor, Any]:
-    """The array on the device, and the event after which it is there."""
-    # Inside of a transformation of torch.func the tensor would belong to it, and be of no use after it.
+def _copy_to_device(packed: np.ndarray, device: torch.device) -> tuple[Tensor, Any]:
+    """Copy the array to the device; return it with the CUDA event that ends the copy, or None."""
+    # Without this, a tensor made inside a transformation of torch.func would belong to the transformation and
+    # be invalid outside of it, and one made in inference mode could not be saved for a backward pass.
     with torch.inference_mode(False), torch._C._DisableFuncTorch():
         host = torch.from_numpy(packed)
         if device.type != "cuda":
@@ -167,53 +173,54 @@ def _moved(packed: np.ndarray, device: torch.device) -> tuple[Tensor, Any]:
                 "the table of this curve is not on the device yet, and a CUDA graph is being captured: call "
                 "multiplier once before the capture, or give it tensors(segments, device)"
             )
-        # On a stream of its own, it does not wait for what the device has still to do.
+        # On a separate stream the copy does not wait for the work already queued on the device.
         stream = torch.cuda.Stream(device)
         with torch.cuda.stream(stream):
             tensor = host.pin_memory().to(device, non_blocking=True)
         return tensor, stream.record_event()
 
 
-def _multiply(one: Any, other: Any) -> Any:
-    product = multiply_levels(one, other)
+def _multiply(a: Any, b: Any) -> Any:
+    product = multiply_levels(a, b)
     if not torch.compiler.is_compiling():
         return product
-    # For torch's compiler this makes the product a value of its own. Else it writes the product out wherever
-    # it is used, again and again, and takes four times as long; the code that it makes is as fast.
+    # Make Inductor materialize the product instead of inlining it at every use, which would take four times
+    # as long to compile. The compiled code is equally fast.
     return product.as_strided(product.shape, product.stride())
 
 
-def _wide(value: Tensor) -> Tensor:
+def _to_int64(value: Tensor) -> Tensor:
     return value.to(torch.int64)
 
 
-def _as(value: Tensor, dtype: torch.dtype) -> Tensor:
-    """An int64 from 0 to 2⁶² as float32, rounded to nearest even.
-
-    Compiled for AVX2 it goes by way of float64, which would round twice. So, of what float64 has no digits
-    for, only whether there is any is kept.
-    """
-    low = value & _DROPPED
-    kept = (value - low) | torch.where(low != 0, _STICKY, 0)
-    return torch.where(value < 1 << 53, value, kept).to(dtype)
+_LOW_BITS, _STICKY_BIT = (1 << 10) - 1, 1 << 9
 
 
-_DROPPED, _STICKY = (1 << 10) - 1, 1 << 9
+def _to_float(value: Tensor, dtype: torch.dtype) -> Tensor:
+    """Convert an int64 from 0 to 2⁶² to float32, rounded to nearest even."""
+    # AVX2 cannot convert int64 to float32, so code compiled for it goes by way of float64, which would round
+    # twice. The sticky bit prevents that: the bits that float64 cannot hold are replaced by one bit that says
+    # whether any of them was set. The same for 8 bits by way of 5 digits to 3:
+    #     0b10101111 rounds to 101·2⁵, but by way of 10110·2³, a tie, it would round to 110·2⁵
+    #     0b10101000, with the low 4 bits replaced by the sticky bit, is 10101·2³ and rounds to 101·2⁵
+    low = value & _LOW_BITS
+    sticky = (value - low) | torch.where(low != 0, _STICKY_BIT, 0)
+    return torch.where(value < 1 << 53, value, sticky).to(dtype)
 
 
 def _take(column: Tensor, index: Tensor, mode: str) -> Tensor:
-    # Indexing, `column[index]`, would read an index of no dimensions on the host.
+    # `column[index]` would read an index without dimensions on the host, which synchronizes.
     return column.flatten().index_select(0, index.flatten()).reshape(index.shape)
 
 
-def _minimum(one: Tensor, other: Any) -> Tensor:
-    return torch.minimum(one, other) if isinstance(other, Tensor) else one.clamp(max=other)
+def _minimum(a: Tensor, b: Any) -> Tensor:
+    return torch.minimum(a, b) if isinstance(b, Tensor) else a.clamp(max=b)
 
 
 _TORCH = Operations(
-    int64=_wide,
+    int64=_to_int64,
     float32=torch.float32,
-    asarray=_as,
+    asarray=_to_float,
     take=_take,
     where=torch.where,
     abs=torch.abs,

@@ -1,4 +1,4 @@
-"""The warning about arguments that are allowed, but seldom meant."""
+"""The warning about arguments that are valid, but probably a mistake."""
 
 import sys
 import warnings
@@ -8,20 +8,21 @@ from contextvars import ContextVar
 from types import FrameType
 from typing import Any
 
-_INSIDE = {"plateau_jax", "torch_bridge", "torch", "copy", "dataclasses"}
-"""Packages that may lie between the user's line and the warning; the last two by way of `replace`."""
+_SKIPPED_PACKAGES = {"plateau_jax", "torch_bridge", "torch", "copy", "dataclasses"}
+"""Packages whose frames may lie between the user's line and the warning: `copy.replace` and
+`dataclasses.replace` construct curves too."""
 
-_said: dict[Any, Any] = {}
-"""Where Python keeps what was said from other threads, so that it says it once."""
+_thread_registry: dict[Any, Any] = {}
+"""The registry in which Python records warnings from other threads, so that each is shown once."""
 
-_silent = ContextVar("silent", default=False)
+_is_suppressed = ContextVar("is_suppressed", default=False)
 
 
 class CurveWarning(UserWarning):
-    """A warning of likely mistakes: the message says what was found, and what to write instead.
+    """A warning about a likely mistake: the message says what is suspicious, and what to write instead.
 
     It points at the line of the user's call; inside a trainer, at the trainer's line. Each curve or scheduler
-    gives a warning once. Python's own filters turn it off:
+    warns once. Python's own filters turn it off:
 
     >>> import warnings
     >>> from plateau_jax import CurveWarning, PlateauCurve
@@ -32,42 +33,43 @@ class CurveWarning(UserWarning):
 
 
 def warn(message: str, category: type[Warning] = CurveWarning) -> None:
-    """Warn at the innermost line outside of those packages."""
-    if _silent.get():
+    """Warn at the user's line: the innermost one outside of `_SKIPPED_PACKAGES`."""
+    if _is_suppressed.get():
         return
-    # From Python 3.12 on `skip_file_prefixes` would do the same.
+    # Python 3.11 has no `skip_file_prefixes`, which does the same.
     frame, level = sys._getframe(1), 2
-    while frame is not None and _is_inside(frame):
+    while frame is not None and _is_skipped(frame):
         frame, level = frame.f_back, level + 1
     warnings.warn(message, category, stacklevel=level)
 
 
-def _is_inside(frame: FrameType) -> bool:
+def _is_skipped(frame: FrameType) -> bool:
     code = frame.f_code
-    # The `__init__` that `dataclass` writes for a user's derived class has the user's module.
+    # The `__init__` that `dataclass` generates for a user's derived class has the user's module.
     is_generated = (code.co_filename, code.co_name) == ("<string>", "__init__")
-    return is_generated or str(frame.f_globals.get("__name__")).partition(".")[0] in _INSIDE
+    return is_generated or str(frame.f_globals.get("__name__")).partition(".")[0] in _SKIPPED_PACKAGES
 
 
 @contextmanager
 def suppress_warnings() -> Generator[None]:
-    """No warnings inside: for curves that were constructed before, such as copies and saved states."""
-    token = _silent.set(True)
+    """Suppress warnings while a curve that was constructed before is rebuilt, as a copy or from a state."""
+    token = _is_suppressed.set(True)
     try:
         yield
     finally:
-        _silent.reset(token)
+        _is_suppressed.reset(token)
 
 
 def warner_at_this_line() -> Callable[[str], None]:
-    """What `warn` does, from another thread: its warning points at the line where this was called."""
+    """Return a `warn` for another thread: its warnings point at the user's line that led to this call."""
+    # Another thread's frames do not lead back to the user's line, so it is recorded now.
     frame = sys._getframe(1)
-    while frame.f_back is not None and _is_inside(frame):
+    while frame.f_back is not None and _is_skipped(frame):
         frame = frame.f_back
-    name, line = frame.f_code.co_filename, frame.f_lineno
+    filename, line = frame.f_code.co_filename, frame.f_lineno
     module = frame.f_globals.get("__name__")
 
     def warn_there(message: str) -> None:
-        warnings.warn_explicit(message, CurveWarning, name, line, module, _said)
+        warnings.warn_explicit(message, CurveWarning, filename, line, module, _thread_registry)
 
     return warn_there
