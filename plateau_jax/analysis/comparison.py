@@ -1,4 +1,4 @@
-"""Curves side by side: what theory says of each, over what it says of the first."""
+"""A comparison of curves by their last-iterate bounds, relative to the first curve."""
 
 import textwrap
 from collections.abc import Mapping
@@ -15,10 +15,10 @@ from plateau_jax.validation import checks
 _RATIOS = "Ratios to the first curve, where each curve has its own best peak."
 
 _LIMITS = (
-    "They say nothing of the loss itself, nor of two curves at one fixed peak. In published trainings "
-    "(124M parameters, AdamW; nothing fitted) the ranks by bound agree with the ranks by best loss by "
-    "0.87 and 0.88 (Spearman; 25000 and 50000 steps), the logarithm of the peak with that of the best "
-    "rate by 0.95 and 0.92."
+    "They say nothing of the loss itself, nor of two curves at one fixed peak. In published training runs "
+    "(124M parameters, AdamW; nothing fitted) the ranks by bound correlate with the ranks by best loss at "
+    "0.87 and 0.88 (Spearman; 25000 and 50000 steps), and the logarithm of the peak with that of the best "
+    "learning rate at 0.95 and 0.92."
 )
 
 NOTE = f"{_RATIOS} {_LIMITS}"
@@ -26,14 +26,14 @@ NOTE = f"{_RATIOS} {_LIMITS}"
 
 @dataclass(frozen=True)
 class Comparison:
-    """What theory says of several curves, over what it says of the first. See `compare`.
+    """The predictions of theory for several curves, relative to the first; the result of `compare`.
 
-    `print` shows it as text, and a notebook as a table; both with what the numbers say, and what not.
+    `print` shows it as text and a notebook as a table, both with a note on what the numbers mean.
 
     Attributes:
-        names: What each curve is called.
-        bounds: Each curve's bound over the first curve's; lower is better.
-        peaks: Each curve's best peak over the first curve's.
+        names: The name of each curve.
+        bounds: Each curve's bound divided by the first curve's; lower is better.
+        peaks: Each curve's best peak divided by the first curve's.
 
     >>> from plateau_jax import PlateauCurve, compare
     >>> table = compare({"linear": PlateauCurve(1000, decay_shape="linear"), "cosine": PlateauCurve(1000)})
@@ -53,8 +53,8 @@ class Comparison:
         return as_text(self)
 
     def _repr_html_(self) -> str:
-        """The table as notebooks show it."""
-        return f"<div>{notebook.table(_lines(self))}<div>{escape(NOTE)}</div></div>"
+        """Return HTML for notebooks."""
+        return f"<div>{notebook.table(_table_rows(self))}<div>{escape(NOTE)}</div></div>"
 
 
 @overload
@@ -62,26 +62,26 @@ def compare(curves: Mapping[str, Curve], /) -> Comparison: ...
 @overload
 def compare(*curves: Curve) -> Comparison: ...
 def compare(*curves: Any) -> Comparison:
-    """Compare curves by what theory says of each, with its peak tuned. The first curve is the reference.
+    """Compare curves by the predictions of theory, each at its best peak. The first curve is the reference.
 
         bounds[i] = outlook(curves[i]).bound / outlook(curves[0]).bound
         peaks[i]  = outlook(curves[i]).peak  / outlook(curves[0]).peak
 
-    **What it says**: a curve with a lower bound should reach a lower loss, once its peak is tuned. If you
+    **What it predicts**: a curve with a lower bound should reach a lower loss, once its peak is tuned. If you
     have tuned the peak of the first curve, try peaks[i] times that peak for curve i.
-    **What it does not say**: anything of the loss itself, or of two curves at one fixed peak. `outlook` has
-    the formula, its sources, and how well it agrees with published trainings.
+    **What it does not predict**: the loss itself, or how two curves compare at one fixed peak. `outlook` has
+    the formula, its sources, and how well it agrees with published training runs.
 
     Args:
-        curves: Curves; or one mapping, from a name to a curve. Without names a curve is called by what sets
-            it apart from the others.
+        curves: Curves, or one mapping from names to curves. An unnamed curve is named after what sets it
+            apart from the others.
 
     Returns:
-        The ratios. They print as a table.
+        The ratios, which print as a table.
 
     Raises:
-        TypeError: Something is not a `Curve`, or a name is not a string.
-        ValueError: There is no curve, or one has no positive rate.
+        TypeError: An argument is not a `Curve`, or a name is not a string.
+        ValueError: There is no curve, or one is 0 at every step.
 
     >>> from plateau_jax import PlateauCurve, compare
     >>> table = compare(PlateauCurve(1000), PlateauCurve(1000, plateaus=[(55, 40)]))
@@ -90,61 +90,61 @@ def compare(*curves: Any) -> Comparison:
     >>> [round(bound, 2) for bound in table.bounds], [round(peak, 2) for peak in table.peaks]
     ([1.0, 1.21], [1.0, 1.44])
     """
-    named = _named(curves)
+    named = _check_curves(curves)
     if not named:
         raise ValueError("there is no curve: write compare(curve, other) or compare({'name': curve, ...})")
-    found = [outlook(curve) for _, curve in named]
+    outlooks = [outlook(curve) for _, curve in named]
     return Comparison(
         tuple(name for name, _ in named),
-        tuple(one.bound / found[0].bound for one in found),
-        tuple(one.peak / found[0].peak for one in found),
+        tuple(each.bound / outlooks[0].bound for each in outlooks),
+        tuple(each.peak / outlooks[0].peak for each in outlooks),
     )
 
 
-def _named(curves: tuple[Any, ...]) -> list[tuple[str, Curve]]:
+def _check_curves(curves: tuple[Any, ...]) -> list[tuple[str, Curve]]:
+    """Return (name, curve) for each curve, in order."""
     if len(curves) == 1 and isinstance(curves[0], Mapping):
         mapping = cast("Mapping[Any, Any]", curves[0])
-        return [(_name(name), _curve(name, curve)) for name, curve in mapping.items()]
-    found = [_curve(place, curve) for place, curve in enumerate(curves)]
-    return (
-        list(zip(legend_labels([curve._to_draw() for curve in found]), found, strict=True)) if found else []
-    )
+        return [(_check_name(name), _check_item(name, curve)) for name, curve in mapping.items()]
+    checked = [_check_item(index, curve) for index, curve in enumerate(curves)]
+    names = legend_labels([curve._to_draw() for curve in checked]) if checked else []
+    return list(zip(names, checked, strict=True))
 
 
-def _name(name: Any) -> str:
+def _check_name(name: Any) -> str:
     if not isinstance(name, str):
         raise TypeError(f"the name {name!r} of a curve must be a string")
     return name
 
 
-def _curve(place: object, curve: Any) -> Curve:
+def _check_item(key: object, curve: Any) -> Curve:
     if not isinstance(curve, Curve):
         raise TypeError(
-            f"curves[{place!r}] = {checks.short_repr(curve)} must be a Curve: write compare(curve, other) or "
+            f"curves[{key!r}] = {checks.short_repr(curve)} must be a Curve: write compare(curve, other) or "
             "compare({'name': curve, ...})"
         )
     return curve
 
 
-def _lines(comparison: Comparison, first_peak: float | None = None) -> list[tuple[str, ...]]:
-    """A header, and a line for each curve."""
+def _table_rows(comparison: Comparison, first_peak: float | None = None) -> list[tuple[str, ...]]:
+    """Return a header and one row per curve."""
     header = "", "bound", "peak" if first_peak is None else "best peak"
-    by = 1.0 if first_peak is None else first_peak
+    factor = 1.0 if first_peak is None else first_peak
     rows = zip(comparison.names, comparison.bounds, comparison.peaks, strict=True)
-    return [header, *((name, f"{bound:#.4g}", f"{by * peak:#.3g}") for name, bound, peak in rows)]
+    return [header, *((name, f"{bound:#.4g}", f"{factor * peak:#.3g}") for name, bound, peak in rows)]
 
 
 def as_text(comparison: Comparison, first_peak: float | None = None) -> str:
-    """The table in columns, and the note.
+    """Return the table in columns and the note.
 
-    With the best peak of the first curve it has the best peaks of all, in place of ratios.
+    Given the best peak of the first curve, show the best peak of each instead of ratios.
     """
-    lines = _lines(comparison, first_peak)
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    table = [f"{name:{widths[0]}}  {bound:>{widths[1]}}  {peak:>{widths[2]}}" for name, bound, peak in lines]
-    found = _RATIOS
+    rows = _table_rows(comparison, first_peak)
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    table = [f"{name:{widths[0]}}  {bound:>{widths[1]}}  {peak:>{widths[2]}}" for name, bound, peak in rows]
+    meaning = _RATIOS
     if first_peak is not None:
-        found = (
+        meaning = (
             f"Bounds over that of the first curve; best peaks, if {first_peak:g} is the best of that curve."
         )
-    return "\n".join([*table, "", *textwrap.wrap(f"{found} {_LIMITS}", 90)])
+    return "\n".join([*table, "", *textwrap.wrap(f"{meaning} {_LIMITS}", 90)])

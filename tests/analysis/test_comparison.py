@@ -76,7 +76,11 @@ def test_it_is_frozen() -> None:
         ([COSINE, {"a": LINEAR}], TypeError, r"curves\[1\] = .* must be a Curve"),
         ([{"a": COSINE, "b": 3}], TypeError, r"curves\['b'\] = 3 must be a Curve"),
         ([{1: COSINE}], TypeError, "the name 1 of a curve must be a string"),
-        ([COSINE, StagedCurve([(5,)], start=0.0)], ValueError, r"StagedCurve\(.* has no positive rate"),
+        (
+            [COSINE, StagedCurve([(5,)], start=0.0)],
+            ValueError,
+            r"StagedCurve\(.* has no positive",
+        ),
     ],
 )
 def test_what_is_refused(curves: Any, error: type[Exception], message: str) -> None:

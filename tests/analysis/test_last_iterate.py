@@ -138,9 +138,9 @@ def test_one_step_is_exact(level: float, zeros: int) -> None:
 
 
 def test_a_curve_without_a_rate_is_refused() -> None:
-    with pytest.raises(ValueError, match="has no positive rate"):
+    with pytest.raises(ValueError, match="has no positive learning rate"):
         outlook(StagedCurve([(5,)], start=0.0))
-    with pytest.raises(ValueError, match=r"\.\.\. has no positive rate") as raised:
+    with pytest.raises(ValueError, match=r"\.\.\. has no positive learning rate") as raised:
         outlook(StagedCurve([(1,)] * 1000, start=0.0))
     assert len(str(raised.value)) < 300
     not_a_curve: Any = [1.0, 0.5]

@@ -85,7 +85,7 @@ def test_it_goes_with_a_picture(saved, tmp_path, capsys) -> None:
         (DESCRIBED, "--compare takes at least two curves: repeat --from FILE"),
         ([], "required: TOTAL, or --from FILE"),
         (["--from", "cosine", "--min-lr-ratio", "0.1"], "required: TOTAL"),
-        (["--from", "cosine", "--from", "zero"], "has no positive rate"),
+        (["--from", "cosine", "--from", "zero"], "has no positive learning rate"),
         ([*DESCRIBED, "--from", "cosine", "--peak", "0"], "--compare takes a --peak above 0"),
         (["--from", "cosine", "--from", "cosine", "--json"], "--json takes one curve, not 2"),
         (["--from", "cosine", "--from", "cosine", "--csv", "-"], "--csv takes one curve, not 2"),
