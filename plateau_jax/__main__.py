@@ -1,4 +1,4 @@
-"""`python -m plateau_jax`: look at a curve from the shell."""
+"""`python -m plateau_jax`: print, plot, export, compare and design curves from the shell."""
 
 import argparse
 import csv
@@ -19,7 +19,7 @@ from plateau_jax.analysis.comparison import compare
 from plateau_jax.curves.curve import Curve
 from plateau_jax.curves.plateau_curve import CurveArguments, PlateauCurve
 from plateau_jax.numerics import exact_segments
-from plateau_jax.output_files import is_stream, written
+from plateau_jax.output_files import is_stream, open_for_writing
 from plateau_jax.validation import checks, optional_packages
 
 _EXAMPLES = """\
@@ -41,7 +41,7 @@ def _parser() -> argparse.ArgumentParser:
         description="Print the segments of a learning-rate curve; draw it or write its values.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,  # --min-lr 1e-5, a rate, must not be --min-lr-ratio, a share
+        allow_abbrev=False,  # --min-lr 1e-5, a learning rate, must not become --min-lr-ratio
     )
     described = parser.add_argument_group("a PlateauCurve")
     described.add_argument(
@@ -50,7 +50,10 @@ def _parser() -> argparse.ArgumentParser:
     described.add_argument("--warmup-steps", metavar="N", type=int, help="warmup steps (0)")
     described.add_argument("--warmup-shape", metavar="SHAPE", help="linear or cosine (linear)")
     described.add_argument(
-        "--init-lr-ratio", metavar="R", type=float, help="first rate of a warmup as a share of the peak (0)"
+        "--init-lr-ratio",
+        metavar="R",
+        type=float,
+        help="initial learning rate of the warmup, as a share of the peak (0)",
     )
     described.add_argument(
         "--plateau",
@@ -76,7 +79,7 @@ def _parser() -> argparse.ArgumentParser:
         help="cosine, linear, 1-sqrt, 1-x^P or (1-x)^P, with a decimal for P, as in 1-x^2 (cosine)",
     )
     described.add_argument(
-        "--min-lr-ratio", metavar="R", type=float, help="final rate as a share of the peak (0)"
+        "--min-lr-ratio", metavar="R", type=float, help="final learning rate, as a share of the peak (0)"
     )
     parser.add_argument(
         "--from",
@@ -94,7 +97,7 @@ def _parser() -> argparse.ArgumentParser:
         help="end the curve at step AT with a 1-sqrt cooldown to 0 in STEPS steps",
     )
     parser.add_argument(
-        "--peak", metavar="P", type=float, help="peak learning rate (1); with it the table shows rates"
+        "--peak", metavar="P", type=float, help="peak learning rate (1); the table then shows learning rates"
     )
     parser.add_argument("--plot", metavar="FILE", type=Path, help="write a picture (needs matplotlib)")
     parser.add_argument(
@@ -105,17 +108,15 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--compare",
         action="store_true",
-        help="compare curves by what theory says of each with its best peak: TOTAL's curve, if there is one, "
-        "then each --from; the first is the reference. Prints its table instead. With --peak, the best peak "
-        "of the first curve, it shows the best peaks of all",
+        help="print a table instead that compares TOTAL's curve, if there is one, and each --from by their "
+        "theoretical bounds, each at its best peak; the first curve is the reference. If --peak is the best "
+        "peak of the first curve, the table shows the best peaks of all",
     )
     parser.add_argument("--json", action="store_true", help="print the curve's arguments as JSON instead")
     page = parser.add_argument_group("the page")
-    page.add_argument(
-        "--design", action="store_true", help="open a page in the browser on which curves are designed"
-    )
-    page.add_argument("--port", metavar="N", type=int, help="its port (8700); 0 for a free one")
-    page.add_argument("--no-browser", action="store_true", help="print the page's address, open nothing")
+    page.add_argument("--design", action="store_true", help="open a page in the browser for designing curves")
+    page.add_argument("--port", metavar="N", type=int, help="port of the page (8700); 0 for a free one")
+    page.add_argument("--no-browser", action="store_true", help="print the page's address without opening it")
     return parser
 
 
@@ -126,11 +127,11 @@ def main(arguments: list[str] | None = None) -> int:
         if sys.stdout is None:
             raise ValueError("standard output is closed")
         if options.design:
-            _design(options)
+            _serve_design_page(options)
             return 0
         if options.port is not None or options.no_browser:
-            raise ValueError(f"{'--no-browser' if options.port is None else '--port'} goes with --design")
-        curves = _curves(options)
+            raise ValueError(f"{'--no-browser' if options.port is None else '--port'} requires --design")
+        curves = _build_curves(options)
         peak = checks.peak("peak", 1.0 if options.peak is None else options.peak)
         if len(curves) > 1 and (options.csv is not None or options.json):
             raise ValueError(
@@ -142,7 +143,7 @@ def main(arguments: list[str] | None = None) -> int:
             raise ValueError("--compare takes a --peak above 0: the best peak of the first curve")
         if options.csv == "-" and options.json:
             raise ValueError("--csv - and --json both write to standard output: give one of them")
-        compared = compare(*curves) if options.compare else None
+        comparison_table = compare(*curves) if options.compare else None
         if options.plot is not None:
             _write_picture(curves, peak, options.plot)
         if options.csv not in (None, "-"):
@@ -153,48 +154,50 @@ def main(arguments: list[str] | None = None) -> int:
         _write_values(curves[0], peak, sys.stdout)
     elif options.json:
         print(json.dumps(curves[0].to_dict()))
-    elif compared:
-        # Before the columns are set: signs may become longer.
-        names = tuple(_encodable(name, sys.stdout) for name in compared.names)
-        print(comparison.as_text(replace(compared, names=names), options.peak))
+    elif comparison_table:
+        # Replacing a character may lengthen a name, so do it before the columns are aligned.
+        names = tuple(_encodable(name, sys.stdout) for name in comparison_table.names)
+        print(comparison.as_text(replace(comparison_table, names=names), options.peak))
     else:
-        shown = None if options.peak is None else peak
-        tables = "\n\n".join(exact_segments.as_text(curve.rows, shown) for curve in curves)
+        table_peak = None if options.peak is None else peak
+        tables = "\n\n".join(exact_segments.as_text(curve.rows, table_peak) for curve in curves)
         print(_encodable(tables, sys.stdout))
     return 0
 
 
-def _curves(options: argparse.Namespace) -> list[Curve]:
-    found = {name: getattr(options, name) for name in CurveArguments.__annotations__}
-    described = {name: value for name, value in found.items() if value is not None}
+def _build_curves(options: argparse.Namespace) -> list[Curve]:
+    values = {name: getattr(options, name) for name in CurveArguments.__annotations__}
+    described = {name: value for name, value in values.items() if value is not None}
     if options.files and described and not (options.compare or options.design):
         raise ValueError(f"--from takes a curve as it is, without {', '.join(described)}")
     if "total_steps" not in described and (described or not options.files):
         raise ValueError("the following arguments are required: TOTAL, or --from FILE")
     curves: list[Curve] = [PlateauCurve(**described)] if described else []
-    curves += [_read(file) for file in options.files]
+    curves += [_read_curve(file) for file in options.files]
     if options.cooldown:
         curves = [curve.cooldown(*options.cooldown) for curve in curves]
     return curves
 
 
-def _design(options: argparse.Namespace) -> None:
-    """Serve the page. It begins with the curves of the command line, if there are any."""
-    from plateau_jax.design import answers, server  # its modules double the start-up of all other commands
+def _serve_design_page(options: argparse.Namespace) -> None:
+    """Serve the design page, starting with the curves of the command line, if any."""
+    # Imported here, because the HTTP modules would double the start-up time of every other command.
+    from plateau_jax.design import answers, server
 
-    written = next((name for name in ("plot", "csv", "json", "compare") if getattr(options, name)), None)
-    if written:
-        raise ValueError(f"--design opens a page: leave --{written} out")
+    output = next((name for name in ("plot", "csv", "json", "compare") if getattr(options, name)), None)
+    if output:
+        raise ValueError(f"--design opens a page: leave --{output} out")
     peak = 3e-4 if options.peak is None else options.peak
     checks.peak("peak", peak)
     described = any(getattr(options, name) is not None for name in CurveArguments.__annotations__)
-    curves = _curves(options) if described or options.files or options.cooldown else []
+    curves = _build_curves(options) if described or options.files or options.cooldown else []
     names = [*(["Curve"] if described else []), *(Path(file).stem for file in options.files)]
-    start = answers.start(list(zip(names, curves, strict=True)), peak)
-    server.serve(start, server.PORT if options.port is None else options.port, browser=not options.no_browser)
+    initial = answers.initial_curves(list(zip(names, curves, strict=True)), peak)
+    port = server.PORT if options.port is None else options.port
+    server.serve(initial, port, browser=not options.no_browser)
 
 
-def _read(file: str) -> Curve:
+def _read_curve(file: str) -> Curve:
     if file == "-" and sys.stdin is None:
         raise ValueError("--from -: standard input is closed")
     try:
@@ -213,24 +216,24 @@ def _read(file: str) -> Curve:
 
 def _write_picture(curves: list[Curve], peak: np.float32, path: Path) -> None:
     try:
-        from matplotlib.figure import Figure  # optional
+        from matplotlib.figure import Figure  # an optional dependency
     except ModuleNotFoundError as error:
         raise optional_packages.missing_package_error("--plot", error, "plot") from None
 
     figure: Any = Figure(figsize=(8, 4), layout="constrained")
     plots.plot(curves, peak_value=float(peak), ax=figure.subplots())
     path = path if path.suffix or is_stream(path) else path.with_name(f"{path.name}.png")
-    with written(path) as beside, beside.open("wb") as file:
+    with open_for_writing(path) as temporary, temporary.open("wb") as file:
         figure.savefig(file, dpi=120, format=path.suffix.removeprefix(".") or "png")
 
 
 def _write_csv(curve: Curve, peak: np.float32, path: Path) -> None:
-    with written(path) as beside, beside.open("w", newline="") as file:
+    with open_for_writing(path) as temporary, temporary.open("w", newline="") as file:
         _write_values(curve, peak, file)
 
 
 def _write_values(curve: Curve, peak: np.float32, file: TextIO) -> None:
-    chunk = 1 << 16
+    chunk = 1 << 16  # steps; a curve may have 2**31, too many for one array
     writer = csv.writer(file)
     writer.writerow(["step", "learning_rate"])
     for first in range(0, curve.total_steps + 1, chunk):
@@ -239,7 +242,7 @@ def _write_values(curve: Curve, peak: np.float32, file: TextIO) -> None:
 
 
 def _encodable(text: str, stream: TextIO) -> str:
-    """The text with signs that the stream has; columns stay in line."""
+    """Replace characters that the stream's encoding lacks; the columns stay aligned."""
     try:
         text.encode(stream.encoding or "utf-8")
     except UnicodeEncodeError:
@@ -247,26 +250,28 @@ def _encodable(text: str, stream: TextIO) -> str:
     return text
 
 
-def _in_a_shell(message: Warning | str, *_: object, **__: object) -> str:
-    """How a warning is printed where no line of a program can be pointed at."""
+def _format_warning(message: Warning | str, *_: object, **__: object) -> str:
+    """Format a warning without a source line: in a shell, there is none of the user's."""
     return f"python -m plateau_jax: warning: {message}\n"
 
 
-def _stop(*_: object) -> None:
+def _exit_on_sigterm(*_: object) -> None:
     sys.exit(128 + signal.SIGTERM)
 
 
 if __name__ == "__main__":
-    warnings.formatwarning = _in_a_shell
-    signal.signal(signal.SIGTERM, _stop)
-    if hasattr(signal, "SIGPIPE"):  # it is not on Windows
-        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # as of any command whose reader has gone: `| head`
+    warnings.formatwarning = _format_warning
+    # As an exception, so that a partly written file is removed.
+    signal.signal(signal.SIGTERM, _exit_on_sigterm)
+    if hasattr(signal, "SIGPIPE"):  # not on Windows
+        # In `… | head`, end silently like other commands, rather than with a BrokenPipeError.
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     try:
         status = main()
         sys.stdout.flush()
         sys.exit(status)
-    except OSError as error:  # such as a full disk behind standard output, which `sys.exit` would flush again
+    except OSError as error:  # such as a full disk
         print(f"python -m plateau_jax: error: {error.strerror}", file=sys.stderr)
-        os._exit(2)
+        os._exit(2)  # sys.exit would flush standard output again, and fail again
     except KeyboardInterrupt:
         sys.exit(130)

@@ -1,4 +1,4 @@
-"""Files that the command line writes: whole or not at all, streams in place."""
+"""Output files of the command line: files are replaced atomically, streams are written in place."""
 
 import os
 import shutil
@@ -9,39 +9,42 @@ from pathlib import Path
 
 
 @contextmanager
-def written(path: Path) -> Generator[Path]:
-    """A path to write to, as `_whole` gives it; what was written, or could not be, is said."""
+def open_for_writing(path: Path) -> Generator[Path]:
+    """Yield a path to write to, then report that the file was written; name the file in errors."""
     try:
-        with _whole(path) as beside:
-            yield beside
-    except (OSError, ValueError) as error:  # matplotlib raises ValueError for a format that it does not know
+        with _replace_atomically(path) as temporary:
+            yield temporary
+    except (OSError, ValueError) as error:  # matplotlib raises ValueError for an unknown format
         raise OSError(f"{path} cannot be written: {getattr(error, 'strerror', None) or error}") from None
     if not is_stream(path):
         print(f"wrote {path}", file=sys.stderr)  # standard output may be data
 
 
 @contextmanager
-def _whole(path: Path) -> Generator[Path]:
-    """A path to write to. It replaces the file in one go, once all is written."""
+def _replace_atomically(path: Path) -> Generator[Path]:
+    """Yield a temporary path, which replaces the file once everything is written."""
     if is_stream(path):
         yield path
         return
-    target = path.resolve()  # a link stays a link
+    target = path.resolve()  # replace what a link points to, not the link
     if not target.parent.is_dir():
         raise FileNotFoundError(f"there is no folder {target.parent}")
-    beside = target.with_name(f".plateau_jax.{os.getpid()}.part")  # the file's own name may be of full length
+    # In the same folder, because a rename is atomic only within one file system. Without the file's own name,
+    # which may already have the maximum length.
+    temporary = target.with_name(f".plateau_jax.{os.getpid()}.part")
     try:
         if target.exists():
-            target.open("ab").close()  # refused, where the file may not be written
-            beside.touch()
-            shutil.copymode(target, beside)
-        yield beside
-        beside.replace(target)
+            # A rename needs no permission for the file itself: fail here if it is read-only.
+            target.open("ab").close()
+            temporary.touch()
+            shutil.copymode(target, temporary)
+        yield temporary
+        temporary.replace(target)
     finally:
-        beside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
 
 
 def is_stream(path: Path) -> bool:
-    """Whether the path must be written in place: a pipe, a device, or the file behind /dev/stdout."""
+    """Return True if the path must be written in place: a pipe, a device, or the file behind /dev/stdout."""
     streams = "/dev", "/dev/fd", "/proc/self/fd"
     return (path.exists() and not path.is_file()) or str(path.absolute().parent) in streams
