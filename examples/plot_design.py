@@ -10,7 +10,7 @@ from pathlib import Path
 from playwright.sync_api import sync_playwright
 
 from plateau_jax import PlateauCurve
-from plateau_jax.design.answers import start
+from plateau_jax.design.answers import initial_curves
 from plateau_jax.design.server import Server
 
 PICTURE = Path(__file__).parents[1] / "docs" / "pictures" / "design.png"
@@ -21,7 +21,7 @@ CURVES = [
     ("Stable + cooldown", PlateauCurve(10_000, warmup_steps=500, plateaus=[(0, 70)], decay_shape="linear")),
 ]
 
-with Server(0, start(CURVES, 3e-4)) as server, sync_playwright() as tools:
+with Server(0, initial_curves(CURVES, 3e-4)) as server, sync_playwright() as tools:
     threading.Thread(target=server.serve_forever, daemon=True).start()
     browser = tools.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
     page = browser.new_page(viewport={"width": 1280, "height": 800}, color_scheme="light")

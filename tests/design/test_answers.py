@@ -1,4 +1,4 @@
-"""What the page is told of a curve: lines to copy, handles, messages, ratios."""
+"""Answers of the design page about curves: code to copy, handles, messages, ratios."""
 
 import copy
 import json
@@ -14,8 +14,14 @@ from hypothesis import strategies as st
 from support.curves.descriptions import build, descriptions
 
 from plateau_jax import Curve, CurveWarning, PlateauCurve, Stage, StagedCurve, compare
-from plateau_jax.design.answers import opened, outlooks, parsed, rates, shown
-from plateau_jax.design.handles import MOST, Handle, handles_of
+from plateau_jax.design.answers import (
+    compare_curves,
+    describe_curve,
+    learning_rates,
+    open_curve,
+    parse_json,
+)
+from plateau_jax.design.handles import MAX_HANDLES, Handle, curve_and_peak_handles
 from plateau_jax.numerics.exact_segments import describe_segments
 
 PEAK = 3e-4
@@ -31,47 +37,47 @@ CURVES = [
 ]
 
 
-def ask(curve: Curve, peak: float = PEAK) -> dict[str, Any]:
-    return shown({"curve": curve.to_dict(), "peak": peak})
+def describe(curve: Curve, peak: float = PEAK) -> dict[str, Any]:
+    return describe_curve({"curve": curve.to_dict(), "peak": peak})
 
 
-def executed(text: str, **names: Any) -> dict[str, Any]:
+def execute(text: str, **names: Any) -> dict[str, Any]:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", CurveWarning)  # levels that are drawn may look like rates
+        warnings.simplefilter("ignore", CurveWarning)  # generated levels may look like learning rates
         exec(text, names)
     return names
 
 
 @given(descriptions(counts=range(5)))
-def test_copied_lines_make_the_curve(description):
+def test_copied_code_builds_the_curve(description):
     curve = build(description)
-    answer = ask(curve)
-    assert executed(answer["optax"])["curve"] == curve
-    assert executed(answer["torch"], model=torch.nn.Linear(1, 1))["curve"] == curve
+    answer = describe(curve)
+    assert execute(answer["optax"])["curve"] == curve
+    assert execute(answer["torch"], model=torch.nn.Linear(1, 1))["curve"] == curve
     assert Curve.from_dict(json.loads(answer["json"])) == curve
     assert answer["curve"] == json.loads(answer["json"]) == curve.to_dict()
 
 
 @pytest.mark.parametrize("curve", CURVES, ids=repr)
 @pytest.mark.parametrize("peak", [PEAK, 1, 0.1])
-def test_copied_lines_give_the_rates_of_the_page_at_every_step(curve, peak, monkeypatch):
-    wanted = np.float32(peak) * curve(np.arange(curve.total_steps + 3))
-    answer = ask(curve, peak)
+def test_copied_code_gives_the_learning_rates(curve, peak, monkeypatch):
+    expected = np.float32(peak) * curve(np.arange(curve.total_steps + 3))
+    answer = describe(curve, peak)
     monkeypatch.setattr(optax, "adamw", lambda schedule: schedule)
-    schedule = executed(answer["optax"])["tx"]
-    assert np.array_equal(np.asarray(schedule(np.arange(len(wanted)))), wanted)
-    lines = executed(answer["torch"], model=torch.nn.Linear(1, 1))
-    found: list[float] = []
-    for _ in wanted:
-        found += lines["scheduler"].get_last_lr()
-        lines["optimizer"].step()
-        lines["scheduler"].step()
-    assert np.array_equal(np.float32(found), wanted)
+    schedule = execute(answer["optax"])["tx"]
+    assert np.array_equal(np.asarray(schedule(np.arange(len(expected)))), expected)
+    names = execute(answer["torch"], model=torch.nn.Linear(1, 1))
+    used: list[float] = []
+    for _ in expected:
+        used += names["scheduler"].get_last_lr()
+        names["optimizer"].step()
+        names["scheduler"].step()
+    assert np.array_equal(np.float32(used), expected)
 
 
-def test_copied_lines_are_short():
+def test_copied_code_is_short():
     curve = PlateauCurve(10_000, warmup_steps=500, plateaus=[(0, 70)]).cooldown(6_000, 1_500, to=0.1)
-    assert ask(curve)["optax"] == (
+    assert describe(curve)["optax"] == (
         "import optax\n"
         "from plateau_jax import PlateauCurve, optax_schedule\n\n"
         "curve = PlateauCurve(10_000, warmup_steps=500, plateaus=[(0, 70)])\n"
@@ -81,17 +87,17 @@ def test_copied_lines_are_short():
 
 
 @given(descriptions(counts=range(5)))
-def test_the_picture_is_of_the_curve(description):
+def test_picture_points_lie_on_the_curve(description):
     curve = build(description)
-    answer = ask(curve)
+    answer = describe(curve)
     steps = np.asarray(answer["steps"])
     assert (steps[0], steps[-1]) == (0, curve.total_steps)
     assert np.allclose(answer["levels"], curve(steps), rtol=0, atol=1e-6)
     assert len(answer["segments"]) == 1 + len(curve.describe().splitlines()[1:])
 
 
-def moved(curve: Curve, handle: Handle, value: float) -> dict[str, Any]:
-    """What the page describes once a handle has this value."""
+def arguments_after_move(curve: Curve, handle: Handle, value: float) -> dict[str, Any]:
+    """Compute the curve's JSON after a handle is moved to a value, as main.js does."""
     entry: Any = {"curve": copy.deepcopy(curve.to_dict())}
     for path, sign in handle.moves:
         holder = entry
@@ -104,57 +110,59 @@ def moved(curve: Curve, handle: Handle, value: float) -> dict[str, Any]:
     return entry["curve"]
 
 
-def same(others: list[Handle], handle: Handle) -> Handle | None:
-    return next((one for one in others if (one.name, one.moves) == (handle.name, handle.moves)), None)
+def find_handle(handles: list[Handle], wanted: Handle) -> Handle | None:
+    key = wanted.name, wanted.moves
+    return next((handle for handle in handles if (handle.name, handle.moves) == key), None)
 
 
 @given(descriptions(counts=range(4), depth=2), st.integers(0, 3))
 @settings(max_examples=50)
-def test_a_handle_goes_where_it_is_dragged(description, way):
+def test_handle_moves_to_the_dragged_value(description, aim_index):
     curve = build(description)
-    for handle in handles_of(curve, PEAK)[1:]:
+    for handle in curve_and_peak_handles(curve, PEAK)[1:]:
         assert handle.low <= handle.value <= handle.high, handle
         assert 0 <= handle.step <= curve.total_steps, handle
-        aim = (handle.low, handle.value + handle.drag, handle.value - handle.drag, handle.high)[way]
+        unit = handle.drag_unit
+        aim = (handle.low, handle.value + unit, handle.value - unit, handle.high)[aim_index]
         value = min(max(aim, handle.low), handle.high)
-        arguments = moved(curve, handle, value)
+        arguments = arguments_after_move(curve, handle, value)
         try:
             after = Curve.from_dict(arguments)
-        except ValueError:  # such as a warmup into a plateau that is given in steps
+        except ValueError:  # such as a warmup that reaches into a plateau in steps
             continue
-        if after.to_dict() != arguments:  # plateaus are sorted
+        if after.to_dict() != arguments:  # the constructor sorted the plateaus
             continue
-        there = same(handles_of(after, PEAK), handle)
-        if there is None:  # such as the first rate of a warmup that is gone
+        after_move = find_handle(curve_and_peak_handles(after, PEAK), handle)
+        if after_move is None:  # such as the initial learning rate without a warmup
             continue
-        assert there.value == pytest.approx(value, rel=1e-9, abs=1e-9)
-        went = (there.value - handle.value) / handle.per
+        assert after_move.value == pytest.approx(value, rel=1e-9, abs=1e-9)
+        distance = (after_move.value - handle.value) / handle.value_per_unit
         if handle.axis == "step":
-            assert there.step - handle.step == pytest.approx(went, rel=1e-9, abs=1.001), handle
+            assert after_move.step - handle.step == pytest.approx(distance, rel=1e-9, abs=1.001), handle
         else:
-            assert there.level - handle.level == pytest.approx(went, abs=1e-6), handle
+            assert after_move.level - handle.level == pytest.approx(distance, abs=1e-6), handle
 
 
 @given(descriptions(counts=range(1, 4), kind="plateaus"))
-def test_a_plateau_that_is_dragged_as_far_as_it_goes_is_allowed(description):
+def test_plateau_limits_give_valid_curves(description):
     curve = build(description)
-    for handle in handles_of(curve, PEAK):
+    for handle in curve_and_peak_handles(curve, PEAK):
         if handle.name.startswith("Plateau"):
             for value in (handle.low, handle.high):
-                Curve.from_dict(moved(curve, handle, value))
+                Curve.from_dict(arguments_after_move(curve, handle, value))
 
 
 @pytest.mark.parametrize("curve", CURVES, ids=repr)
-def test_handles_have_names_of_their_own_and_values_in_words(curve):
-    found = handles_of(curve, PEAK)
-    assert found[0].name == "Peak learning rate"
-    assert all(handle.text for handle in found)
-    assert len({(handle.name, handle.moves) for handle in found}) == len(found)
+def test_handles_have_unique_names_and_texts(curve):
+    handles = curve_and_peak_handles(curve, PEAK)
+    assert handles[0].name == "Peak learning rate"
+    assert all(handle.text for handle in handles)
+    assert len({(handle.name, handle.moves) for handle in handles}) == len(handles)
 
 
-def test_too_many_handles_are_none():
-    stairs = StagedCurve([stage for _ in range(MOST) for stage in ((1,), (0, 0.5))], start=1.0)
-    assert [handle["name"] for handle in ask(stairs)["handles"]] == ["Peak learning rate"]
+def test_too_many_handles_are_omitted():
+    stairs = StagedCurve([stage for _ in range(MAX_HANDLES) for stage in ((1,), (0, 0.5))], start=1.0)
+    assert [handle["name"] for handle in describe(stairs)["handles"]] == ["Peak learning rate"]
 
 
 GOOD = STABLE.to_dict()
@@ -180,8 +188,8 @@ GOOD = STABLE.to_dict()
     ],
 )
 @pytest.mark.parametrize("place", ["alone", "curve", "other", "deep"])
-def test_the_constructors_message_stands_where_it_belongs(arguments, path, field, index, message, place):
-    around: dict[str, Any] = {
+def test_fault_has_constructor_message_and_place(arguments, path, field, index, message, place):
+    nestings: dict[str, Any] = {
         "alone": lambda: (arguments, []),
         "curve": lambda: ({"kind": "cooldown", "curve": arguments, "at": 3, "steps": 4}, ["curve"]),
         "other": lambda: ({"kind": "then", "curve": GOOD, "other": arguments}, ["other"]),
@@ -194,15 +202,15 @@ def test_the_constructors_message_stands_where_it_belongs(arguments, path, field
             ["curve", "curve"],
         ),
     }
-    given_, inner = around[place]()
-    fault = shown({"curve": given_, "peak": PEAK})["fault"]
+    nested, inner = nestings[place]()
+    fault = describe_curve({"curve": nested, "peak": PEAK})["fault"]
     assert message in fault["message"]
     assert (list(fault["path"]), fault["field"], fault["index"]) == (inner + path, field, index)
 
 
 @pytest.mark.parametrize("peak", [-1, "x", None, True, 1e300, 1e-300, float("nan")])
-def test_a_wrong_peak_is_said_beside_the_peak(peak):
-    fault = shown({"curve": GOOD, "peak": peak})["fault"]
+def test_invalid_peak_is_a_fault_of_the_peak(peak):
+    fault = describe_curve({"curve": GOOD, "peak": peak})["fault"]
     assert (fault["field"], fault["path"]) == ("peak", [])
     assert fault["message"].startswith("peak = ")
 
@@ -215,61 +223,63 @@ _junk = st.recursive(
 
 
 @given(st.sampled_from(CURVES), st.data())
-def test_whatever_stands_in_a_field_gets_an_answer(curve, data):
+def test_any_field_value_gets_an_answer(curve, data):
     question: Any = {"curve": copy.deepcopy(curve.to_dict()), "peak": PEAK}
     holder, key = question, "curve"
     while isinstance(holder[key], dict | list) and holder[key] and data.draw(st.booleans()):
         holder = holder[key]
         key = data.draw(st.sampled_from(list(holder) if isinstance(holder, dict) else range(len(holder))))
     holder[key] = data.draw(_junk)
-    answer = shown(question)
+    answer = describe_curve(question)
     if "fault" in answer:
         assert answer["fault"]["message"]
     else:
         assert Curve.from_dict(answer["curve"]).to_dict() == answer["curve"]
 
 
-def test_likely_mistakes_are_said():
-    (advice,) = shown({"curve": {"total_steps": 1000, "plateaus": [[0.5, 0.3]]}, "peak": PEAK})["advice"]
+def test_likely_mistakes_are_reported():
+    fractions = {"total_steps": 1000, "plateaus": [[0.5, 0.3]]}
+    (advice,) = describe_curve({"curve": fractions, "peak": PEAK})["advice"]
     assert "look like fractions" in advice
     inner = {"kind": "staged", "stages": [[100, 3e-4]]}
-    (advice,) = shown({"curve": {"kind": "then", "curve": inner, "other": GOOD}, "peak": PEAK})["advice"]
+    nested = {"kind": "then", "curve": inner, "other": GOOD}
+    (advice,) = describe_curve({"curve": nested, "peak": PEAK})["advice"]
     assert "look like learning rates" in advice
-    assert ask(STABLE)["advice"] == []
+    assert describe(STABLE)["advice"] == []
 
 
-def test_ratios_are_those_of_compare():
+def test_ratios_match_compare():
     entries = [{"curve": curve.to_dict(), "peak": 0.5 + place} for place, curve in enumerate(CURVES)]
-    found = outlooks({"curves": entries})["outlooks"]
+    outlooks = compare_curves({"curves": entries})["outlooks"]
     table = compare(*CURVES)
-    assert [one["bound"] for one in found] == list(table.bounds)
-    assert [one["advised"] for one in found] == list(table.peaks)
-    assert [one["rate"] for one in found] == [0.5 * peak for peak in table.peaks]
+    assert [outlook["bound"] for outlook in outlooks] == list(table.bounds)
+    assert [outlook["peak_ratio"] for outlook in outlooks] == list(table.peaks)
+    assert [outlook["advised_peak"] for outlook in outlooks] == [0.5 * peak for peak in table.peaks]
 
 
-def test_a_curve_without_a_rate_has_no_ratio():
+def test_curve_at_zero_has_no_ratio():
     zero = {"curve": StagedCurve([(10,)]).to_dict(), "peak": 1}
     good = {"curve": GOOD, "peak": 1}
-    first, second = outlooks({"curves": [good, zero]})["outlooks"]
-    assert (first["bound"], second) == (1, {"fault": "no rate above 0"})
-    first, second = outlooks({"curves": [zero, good]})["outlooks"]
+    first, second = compare_curves({"curves": [good, zero]})["outlooks"]
+    assert (first["bound"], second) == (1, {"fault": "no learning rate above 0"})
+    first, second = compare_curves({"curves": [zero, good]})["outlooks"]
     assert "the first curve" in second["fault"]
 
 
-def test_rates_at_a_step_are_those_of_the_curves():
+def test_learning_rates_match_the_curves():
     entries = [{"curve": curve.to_dict(), "peak": PEAK} for curve in CURVES]
-    found = rates({"curves": entries, "step": 120})["rates"]
-    assert found == [pytest.approx(PEAK * curve(120), rel=1e-5) for curve in CURVES]
+    values = learning_rates({"curves": entries, "step": 120})["learning_rates"]
+    assert values == [pytest.approx(PEAK * curve(120), rel=1e-5) for curve in CURVES]
 
 
 @given(descriptions(counts=range(4)))
-def test_json_that_is_opened_is_the_curve(description):
+def test_opened_json_gives_the_curve(description):
     curve = build(description)
-    assert opened({"text": json.dumps(curve.to_dict())}) == {"curve": curve.to_dict()}
+    assert open_curve({"text": json.dumps(curve.to_dict())}) == {"curve": curve.to_dict()}
 
 
-def test_json_that_is_opened_gets_every_argument():
-    assert opened({"text": '{"total_steps": 9, "warmup": "cosine"}'}) == {
+def test_opened_json_gets_every_argument():
+    assert open_curve({"text": '{"total_steps": 9, "warmup": "cosine"}'}) == {
         "curve": PlateauCurve(9, warmup_shape="cosine").to_dict()
     }
 
@@ -287,37 +297,37 @@ def test_json_that_is_opened_gets_every_argument():
         ('{"total_step": 1}', "unknown keys ['total_step']"),
     ],
 )
-def test_text_that_is_no_curve_is_refused(text, message):
-    assert message in opened({"text": text})["fault"]
+def test_text_without_a_curve_is_refused(text, message):
+    assert message in open_curve({"text": text})["fault"]
 
 
-def test_parsed_numbers_are_what_was_written():
-    assert parsed('{"a": [1, 2.5, 1e-300]}') == {"a": [1, 2.5, 1e-300]}
+def test_parsed_numbers_are_unchanged():
+    assert parse_json('{"a": [1, 2.5, 1e-300]}') == {"a": [1, 2.5, 1e-300]}
 
 
-def test_what_is_left_out_of_a_long_curve_is_said():
+def test_omissions_of_long_curves_are_reported():
     curve = StagedCurve([(10, 1 - number / 500) for number in range(400)])
-    answer = ask(curve)
+    answer = describe(curve)
     assert len(answer["segments"]) < 400
     assert [message.split()[:2] for message in answer["advice"]] == [["The", "table"], ["The", "picture"]]
-    lines = len(describe_segments(curve.rows))
-    assert f"of {lines} segments" not in answer["advice"][0]  # the header is not a segment
-    assert f"of {lines - 1} segments" in answer["advice"][0]
+    rows = len(describe_segments(curve.rows))  # with the column heads, which are not a segment
+    assert f"of {rows} segments" not in answer["advice"][0]
+    assert f"of {rows - 1} segments" in answer["advice"][0]
 
 
 @given(st.floats(0, 1, exclude_min=True), st.floats(1e-37, 1e38))
 def test_answers_are_json(scale, peak):
-    """Which has no infinity and no NaN."""
+    """JSON has neither infinity nor NaN."""
     curve = STABLE.cooldown(150, 60).then(STAGED, scale=scale)
-    answer = ask(curve, peak)
+    answer = describe(curve, peak)
     entries = [{"curve": STABLE.to_dict(), "peak": peak}, {"curve": curve.to_dict(), "peak": peak}]
     question = {"curves": entries, "step": 5}
-    for found in (answer, outlooks(question), rates(question)):
-        json.dumps(found, allow_nan=False)
+    for value in (answer, compare_curves(question), learning_rates(question)):
+        json.dumps(value, allow_nan=False)
 
 
-def test_no_two_handles_have_one_name():
+def test_repeated_handle_names_are_numbered():
     curve = STABLE.cooldown(150, 60).then(STAGED.cooldown(100, 50).cooldown(80, 5)).cooldown(190, 5)
     curve = curve.then(STABLE)
-    names = [handle.name for handle in handles_of(curve, PEAK)]
+    names = [handle.name for handle in curve_and_peak_handles(curve, PEAK)]
     assert len(set(names)) == len(names)

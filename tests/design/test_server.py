@@ -1,4 +1,4 @@
-"""The page's server: what it serves, what it refuses, and that it goes on after each refusal."""
+"""The design page's server: what it serves, what it refuses, and that it survives each refusal."""
 
 import json
 import re
@@ -16,7 +16,7 @@ from support.design.design import ask, request, served
 
 from plateau_jax import PlateauCurve
 from plateau_jax.__main__ import main
-from plateau_jax.design.server import MOST_BYTES, Server, serve
+from plateau_jax.design.server import MAX_BODY_BYTES, Server, serve
 
 CURVE = PlateauCurve(1000, warmup_steps=100, plateaus=[(50, 20)])
 QUESTION = {"curve": CURVE.to_dict(), "peak": 3e-4}
@@ -25,30 +25,32 @@ BODY = json.dumps(QUESTION).encode()
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    with served() as found:
-        yield found
+    with served() as server:
+        yield server
 
 
 @pytest.fixture(autouse=True)
-def it_goes_on(server: Server) -> Iterator[None]:
+def check_server_still_answers(server: Server) -> Iterator[None]:
     yield
     assert ask(server, "/curve", QUESTION)["curve"] == CURVE.to_dict()
 
 
-def test_it_listens_on_the_loopback_alone(server: Server) -> None:
+def test_server_listens_on_loopback_only(server: Server) -> None:
     assert server.server_address[0] == "127.0.0.1"
 
 
-def test_every_file_of_the_page_is_served_for_this_origin_alone(server: Server) -> None:
+def test_page_files_are_served_to_this_origin_only(server: Server) -> None:
     page = request(server, "GET", "/")
     names = re.findall(r'(?:src|href)="([^"]+)"', page.body.decode())
-    scripts = {name for name in server.pages if name.endswith(".js")}
+    scripts = {name for name in server.files if name.endswith(".js")}
     assert {f"/{name}" for name in names if name.endswith(".js")} <= scripts
-    kinds = {"js": "text/javascript", "css": "text/css", "svg": "image/svg+xml", "html": "text/html"}
+    content_types = {"js": "text/javascript", "css": "text/css", "svg": "image/svg+xml", "html": "text/html"}
     for path in ["/", *scripts, *(f"/{name}" for name in names)]:
         reply = request(server, "GET", path)
         assert reply.status == 200
-        assert reply.headers["Content-Type"].startswith(kinds.get(path.rpartition(".")[2], "text/html"))
+        assert reply.headers["Content-Type"].startswith(
+            content_types.get(path.rpartition(".")[2], "text/html")
+        )
         policy = dict(part.split(" ", 1) for part in reply.headers["Content-Security-Policy"].split("; "))
         assert policy.pop("default-src") == "'none'"
         assert set(policy.values()) == {"'self'", "'none'"}
@@ -56,11 +58,11 @@ def test_every_file_of_the_page_is_served_for_this_origin_alone(server: Server) 
         assert not [name for name in reply.headers if name.startswith("Access-Control")]
 
 
-def test_the_modules_import_files_that_are_there(server: Server) -> None:
-    for path, content in server.pages.items():
+def test_modules_import_existing_files(server: Server) -> None:
+    for path, content in server.files.items():
         if path.endswith(".js"):
             for name in re.findall(r'from "\.(/[^"]+)"', content.decode()):
-                assert name in server.pages
+                assert name in server.files
 
 
 @pytest.mark.parametrize(
@@ -76,27 +78,27 @@ def test_the_modules_import_files_that_are_there(server: Server) -> None:
     ],
 )
 @pytest.mark.parametrize("method", ["GET", "POST"])
-def test_another_host_is_refused(server: Server, host: str | None, method: str) -> None:
-    """DNS rebinding: the page of that host, with the loopback's address, must read nothing."""
-    named = host and host.format(port=server.port)
+def test_other_hosts_are_refused(server: Server, host: str | None, method: str) -> None:
+    """DNS rebinding: a page of a host that resolves to the loopback address must not read anything."""
+    header = host and host.format(port=server.port)
     for path in ("/", "/start", "/curve"):
-        reply = request(server, method, path, BODY if method == "POST" else None, Host=named)
+        reply = request(server, method, path, BODY if method == "POST" else None, Host=header)
         assert reply.status == 403
         assert server.address in reply.json["error"]
 
 
-def test_localhost_is_this_host(server: Server) -> None:
+def test_localhost_is_accepted(server: Server) -> None:
     assert request(server, "GET", "/", Host=f"localhost:{server.port}").status == 200
 
 
 @pytest.mark.parametrize("origin", ["http://evil.example", "https://127.0.0.1:{port}", "null", ""])
-def test_a_question_from_another_page_is_refused(server: Server, origin: str) -> None:
+def test_questions_of_other_pages_are_refused(server: Server, origin: str) -> None:
     reply = request(server, "POST", "/curve", BODY, Origin=origin.format(port=server.port))
     assert reply.status == 403
     assert "own page" in reply.json["error"]
 
 
-def test_a_question_of_the_page_is_answered(server: Server) -> None:
+def test_questions_of_the_page_are_answered(server: Server) -> None:
     origin = server.address.rstrip("/")
     assert request(server, "POST", "/curve", BODY, Origin=origin).status == 200
     assert (
@@ -115,9 +117,9 @@ def test_a_question_of_the_page_is_answered(server: Server) -> None:
         ("/curve", b"[" * 200_000, "nested too deep"),
         ("/curve", b"[]", "must be a JSON object"),
         ("/curve", b'"a"', "must be a JSON object"),
-        ("/rates", b'{"curves": [], "step": 0.5}', "step = 0.5 must be an integer"),
-        ("/rates", b'{"curves": [], "step": -1}', "step = -1 must be at least 0"),
-        ("/rates", b'{"curves": 3, "step": 0}', "curves must be a list"),
+        ("/learning-rates", b'{"curves": [], "step": 0.5}', "step = 0.5 must be an integer"),
+        ("/learning-rates", b'{"curves": [], "step": -1}', "step = -1 must be at least 0"),
+        ("/learning-rates", b'{"curves": 3, "step": 0}', "curves must be a list"),
         ("/outlook", b"{}", "curves must be a list"),
         ("/outlook", b'{"curves": [3]}', "curves must be a list"),
         ("/outlook", b'{"curves": [{"curve": {"total_steps": 0}, "peak": 1}]}', "total_steps = 0 must lie"),
@@ -129,23 +131,23 @@ def test_a_question_of_the_page_is_answered(server: Server) -> None:
         ("/outlook", json.dumps({"curves": [QUESTION] * 13}).encode(), "it may hold 12"),
     ],
 )
-def test_a_body_that_is_no_question_is_refused(server: Server, path: str, body: bytes, message: str) -> None:
+def test_invalid_questions_are_refused(server: Server, path: str, body: bytes, message: str) -> None:
     reply = request(server, "POST", path, body)
     assert reply.status == 400
     assert message in reply.json["error"]
 
 
 @pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", None])
-def test_a_body_of_another_type_is_refused(server: Server, kind: str | None) -> None:
-    """Forms, and requests that a browser sends to other origins without asking, have one of these."""
+def test_other_content_types_are_refused(server: Server, kind: str | None) -> None:
+    """Browsers send these types, which forms have, to other origins without a preflight request."""
     reply = request(server, "POST", "/curve", BODY, Content_Type=kind)
     assert reply.status == 415
     assert "application/json" in reply.json["error"]
 
 
-@pytest.mark.parametrize("size", [MOST_BYTES + 1, 20 * MOST_BYTES])
-def test_a_body_that_is_too_large_is_refused(server: Server, size: int) -> None:
-    """Its sender has sent all of it, and reads the answer."""
+@pytest.mark.parametrize("size", [MAX_BODY_BYTES + 1, 20 * MAX_BODY_BYTES])
+def test_oversized_bodies_are_refused(server: Server, size: int) -> None:
+    """The client sends all of the body and can still read the answer."""
     reply = request(server, "POST", "/curve", b" " * size)
     assert reply.status == 413
     assert str(size) in reply.json["error"]
@@ -155,15 +157,15 @@ def test_a_body_that_is_too_large_is_refused(server: Server, size: int) -> None:
 @pytest.mark.parametrize(
     ("length", "status"), [(None, 411), ("", 400), ("-1", 400), ("x", 400), ("٣", 400), ("1" * 5000, 400)]
 )
-def test_a_body_of_no_known_length_is_refused(server: Server, length: str | None, status: int) -> None:
+def test_bodies_of_unknown_length_are_refused(server: Server, length: str | None, status: int) -> None:
     sent = None if length is None else length.encode("utf-8").decode("latin-1")
     reply = request(server, "POST", "/curve", b"", Content_Length=sent)
     assert reply.status == status
     assert "Content-Length" in reply.json["error"]
 
 
-def _sent(server: Server, *headers: str, body: bytes) -> bytes:
-    """The answer to a question that says and sends no more than this."""
+def _send_raw(server: Server, *headers: str, body: bytes) -> bytes:
+    """Send these headers and this body, close the sending side, and return the answer."""
     head = [
         "POST /curve HTTP/1.1",
         f"Host: 127.0.0.1:{server.port}",
@@ -176,26 +178,26 @@ def _sent(server: Server, *headers: str, body: bytes) -> bytes:
         return connection.makefile("rb").read()
 
 
-def test_a_body_that_ends_early_is_refused(server: Server) -> None:
-    reply = _sent(server, f"Content-Length: {len(BODY) + 9}", body=BODY)
+def test_truncated_bodies_are_refused(server: Server) -> None:
+    reply = _send_raw(server, f"Content-Length: {len(BODY) + 9}", body=BODY)
     assert b" 400 " in reply
     assert f"the body ended after {len(BODY)} of".encode() in reply
 
 
-def test_a_body_in_chunks_is_refused_whatever_length_it_gives(server: Server) -> None:
-    reply = _sent(server, f"Content-Length: {len(BODY)}", "Transfer-Encoding: chunked", body=BODY)
+def test_chunked_bodies_are_refused(server: Server) -> None:
+    reply = _send_raw(server, f"Content-Length: {len(BODY)}", "Transfer-Encoding: chunked", body=BODY)
     assert b" 411 " in reply
 
 
-def test_many_connections_at_once_do_not_wait_for_the_kernel() -> None:
-    """None is answered here: they all wait."""
+def test_backlog_holds_many_connections() -> None:
+    """This server answers none of them, so all connections stay in the backlog."""
     with Server(0) as waiting, ExitStack() as connections:
         for _ in range(100):
             connections.enter_context(socket.create_connection(("127.0.0.1", waiting.port), timeout=60))
 
 
 @pytest.mark.parametrize("path", ["/nothing", "/../server.py", "/%2e%2e/server.py", "/page", "/curve/"])
-def test_an_unknown_path_is_refused(server: Server, path: str) -> None:
+def test_unknown_paths_are_refused(server: Server, path: str) -> None:
     for method, body in (("GET", None), ("POST", BODY)):
         reply = request(server, method, path, body)
         assert reply.status == 404
@@ -207,7 +209,7 @@ def test_an_unknown_path_is_refused(server: Server, path: str) -> None:
     [(method, "/curve") for method in ("HEAD", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "GET")]
     + [("POST", path) for path in ("/", "/start", "/main.js")],
 )
-def test_another_method_is_refused(server: Server, method: str, path: str) -> None:
+def test_other_methods_are_refused(server: Server, method: str, path: str) -> None:
     reply = request(server, method, path, None if method == "GET" else BODY)
     assert reply.status == 405
     assert reply.headers["Allow"] == "GET, POST"
@@ -225,14 +227,14 @@ def test_another_method_is_refused(server: Server, method: str, path: str) -> No
         (b"GET / HTTP/1.1\r\n" + b"A: b\r\n" * 200 + b"\r\n", 431),
     ],
 )
-def test_what_is_no_request_is_refused(server: Server, sent: bytes, status: int) -> None:
+def test_malformed_requests_are_refused(server: Server, sent: bytes, status: int) -> None:
     with socket.create_connection(("127.0.0.1", server.port), timeout=60) as connection:
         connection.sendall(sent)
         assert f" {status} ".encode() in connection.makefile("rb").read()
 
 
-def _goes_away(port: int) -> None:
-    """A tab that closes in the middle of an answer: the connection is reset."""
+def _reset_during_answer(port: int) -> None:
+    """Reset a connection in the middle of an answer, like a tab that closes."""
     body = json.dumps({"curve": PlateauCurve(10**6).to_dict(), "peak": 1}).encode()
     with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -242,27 +244,27 @@ def _goes_away(port: int) -> None:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
 
-def test_a_tab_that_closes_ends_nothing(server: Server, capfd: pytest.CaptureFixture[str]) -> None:
+def test_closing_tab_does_not_stop_the_server(server: Server, capfd: pytest.CaptureFixture[str]) -> None:
     for _ in range(5):
-        _goes_away(server.port)
+        _reset_during_answer(server.port)
         assert ask(server, "/curve", QUESTION)
     assert capfd.readouterr() == ("", "")
 
 
-def test_a_fault_of_ours_is_an_answer(
+def test_internal_error_is_answered(
     server: Server, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    def fails(*_: object) -> None:
-        raise KeyError("a fault")
+    def fail(*_: object) -> None:
+        raise KeyError("a bug")
 
     with monkeypatch.context() as patch:
-        patch.setattr("plateau_jax.design.server.answer", fails)
+        patch.setattr("plateau_jax.design.server.answer_request", fail)
         reply = request(server, "POST", "/curve", BODY)
-    assert (reply.status, reply.json) == (500, {"error": "this failed; the terminal shows why"})
-    assert "KeyError: 'a fault'" in capfd.readouterr().err
+    assert (reply.status, reply.json) == (500, {"error": "this request failed; the terminal shows why"})
+    assert "KeyError: 'a bug'" in capfd.readouterr().err
 
 
-# A process started in the background inherits an ignored SIGINT; a terminal's does not.
+# A process started in the background inherits an ignored SIGINT; one started in a terminal does not.
 AT_A_TERMINAL = """
 import runpy, signal
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -272,25 +274,25 @@ COMMAND = [sys.executable, "-c", AT_A_TERMINAL, "--design", "--no-browser"]
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGPIPE"), reason="Windows has other signals")
-def test_as_a_command_it_prints_its_address_and_ends_with_a_line() -> None:
+def test_command_prints_its_address_and_its_end() -> None:
     with subprocess.Popen([*COMMAND, "--port", "0"], stdout=-1, stderr=-1, text=True) as process:
         assert process.stdout
         try:
             line = process.stdout.readline()
-            found = re.search(r"http://127\.0\.0\.1:(\d+)/", line)
-            assert found, line
+            match = re.search(r"http://127\.0\.0\.1:(\d+)/", line)
+            assert match, line
             for _ in range(3):
-                _goes_away(int(found[1]))
+                _reset_during_answer(int(match[1]))
             assert process.poll() is None
             process.send_signal(signal.SIGINT)
             rest, errors = process.communicate(timeout=60)
         finally:
             process.kill()
-    assert (rest.strip(), errors, process.returncode) == ("The page has ended.", "", 0)
+    assert (rest.strip(), errors, process.returncode) == ("The server has stopped.", "", 0)
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGPIPE"), reason="Windows has other signals")
-def test_it_ends_without_a_fault_when_nobody_reads_its_line() -> None:
+def test_command_ends_cleanly_without_a_reader() -> None:
     """`python -m plateau_jax --design | head -1`, and Ctrl-C."""
     with subprocess.Popen([*COMMAND, "--port", "0"], stdout=-1, stderr=-1, text=True) as process:
         assert process.stdout
@@ -299,7 +301,7 @@ def test_it_ends_without_a_fault_when_nobody_reads_its_line() -> None:
             port = re.search(r":(\d+)/", process.stdout.readline())
             assert port
             process.stdout.close()
-            _goes_away(int(port[1]))  # by now it serves
+            _reset_during_answer(int(port[1]))  # which waits until it serves
             process.send_signal(signal.SIGINT)
             assert process.stderr.read() == ""
             assert process.wait(timeout=60) == 0
@@ -308,22 +310,22 @@ def test_it_ends_without_a_fault_when_nobody_reads_its_line() -> None:
 
 
 @pytest.mark.parametrize("browser", [True, False])
-def test_the_browser_is_opened_at_the_address(browser, monkeypatch, capsys):
+def test_browser_is_opened_at_the_address(browser, monkeypatch, capsys):
     opened: Queue[str] = Queue()
     monkeypatch.setattr("webbrowser.open", opened.put)
     monkeypatch.setattr(Server, "serve_forever", lambda _: signal.raise_signal(signal.SIGINT))
     serve([], 0, browser=browser)
     printed, ended = capsys.readouterr().out.splitlines()[0::2]
-    assert ended == "The page has ended."
+    assert ended == "The server has stopped."
     if browser:
         assert opened.get(timeout=60) in printed
     assert opened.empty()
 
 
-def test_a_port_in_use_is_refused(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+def test_port_in_use_is_refused(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         main(["--design", "--no-browser", "--port", str(server.port)])
-    assert f"--port {server.port} is in use: take another, or --port 0" in capsys.readouterr().err
+    assert f"--port {server.port} is in use: choose another, or --port 0" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -338,11 +340,13 @@ def test_a_port_in_use_is_refused(server: Server, capsys: pytest.CaptureFixture[
         (["--design", "--warmup-steps", "3"], "TOTAL, or --from FILE"),
         (["--design", "--cooldown", "3", "4"], "TOTAL, or --from FILE"),
         (["--design", "--from", "/no/such/file"], "--from /no/such/file: No such file"),
-        (["10", "--port", "0"], "--port goes with --design"),
-        (["10", "--no-browser"], "--no-browser goes with --design"),
+        (["10", "--port", "0"], "--port requires --design"),
+        (["10", "--no-browser"], "--no-browser requires --design"),
     ],
 )
-def test_wrong_words_are_refused(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_arguments_are_refused(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit, match="2"):
         main(words)
     assert message in capsys.readouterr().err
@@ -358,19 +362,19 @@ def test_wrong_words_are_refused(words: list[str], message: str, capsys: pytest.
         (["--from", "{folder}/a.json", "--from", "{folder}/b.json"], ["a", "b"]),
     ],
 )
-def test_the_page_begins_with_the_curves_of_the_command_line(tmp_path, monkeypatch, words, names):
-    given = {"a": CURVE, "b": CURVE.cooldown(500, 100)}
-    for name, curve in given.items():
+def test_page_starts_with_curves_of_command_line(tmp_path, monkeypatch, words, names):
+    saved = {"a": CURVE, "b": CURVE.cooldown(500, 100)}
+    for name, curve in saved.items():
         (tmp_path / f"{name}.json").write_text(json.dumps(curve.to_dict()))
-    served: list[object] = []
+    calls: list[object] = []
     monkeypatch.setattr(
-        "plateau_jax.design.server.serve", lambda *found, **more: served.append((*found, more))
+        "plateau_jax.design.server.serve", lambda *values, **options: calls.append((*values, options))
     )
     assert main(["--design", "--peak", "0.5", *(word.format(folder=tmp_path) for word in words)]) == 0
-    ((start, port, more),) = served
-    assert [entry["name"] for entry in start] == names
-    assert {entry["peak"] for entry in start} == {0.5}
-    assert (port, more) == (8700, {"browser": True})
-    for entry in start:
-        if entry["name"] in given:
-            assert entry["curve"] == given[entry["name"]].to_dict()
+    ((entries, port, options),) = calls
+    assert [entry["name"] for entry in entries] == names
+    assert {entry["peak"] for entry in entries} == {0.5}
+    assert (port, options) == (8700, {"browser": True})
+    for entry in entries:
+        if entry["name"] in saved:
+            assert entry["curve"] == saved[entry["name"]].to_dict()

@@ -33,7 +33,7 @@ def test_commands_open_the_page(command, tmp_path, monkeypatch):
     for name in ("curve.json", "other.json"):
         (tmp_path / name).write_text(json.dumps(PlateauCurve(100).to_dict()))
     opened: list[object] = []
-    monkeypatch.setattr("plateau_jax.design.server.serve", lambda start, *_, **__: opened.extend(start))
+    monkeypatch.setattr("plateau_jax.design.server.serve", lambda curves, *_, **__: opened.extend(curves))
     assert main(shlex.split(command, comments=True)[3:]) == 0
     assert opened
 

@@ -1,11 +1,11 @@
-// The fields of the chosen curve: one for each argument of its constructor, and the constructor's own messages.
+// The fields of the selected curve: one per argument of its constructor, with the constructor's messages.
 
-import { element, set } from "./elements.js";
-import { at } from "./history.js";
+import { element, setProperties } from "./elements.js";
+import { valueAt, withValue } from "./history.js";
 
 const LABELS = {
   total_steps: "Total steps", warmup_steps: "Warmup steps", warmup_shape: "Warmup shape",
-  init_lr_ratio: "First rate, share of peak", decay_shape: "Decay shape", min_lr_ratio: "Last rate, share of peak",
+  init_lr_ratio: "Initial LR, share of peak", decay_shape: "Decay shape", min_lr_ratio: "Final LR, share of peak",
   start: "Start, share of peak", at: "First step", steps: "Steps", to: "To, share of peak", shape: "Shape",
   scale: "Scale", peak: "Peak learning rate",
 };
@@ -15,30 +15,31 @@ export class Controls {
   #form;
   #listeners;
   #inputs = [];
-  #slots = new Map();
+  #slots = new Map();  // the places for messages, by path
   #structure = null;
 
-  // listeners.edit(path, value) for one field, listeners.restructure(change) for rows and blocks,
-  // listeners.pause() when a field is left.
+  // listeners.edit(path, value) changes one field, listeners.restructure(change) adds, moves or removes rows and
+  // derived curves, listeners.leave() is called when a field loses the focus, listeners.entry() returns the entry.
   constructor(form, listeners) {
     this.#form = form;
     this.#listeners = listeners;
     form.addEventListener("submit", (event) => event.preventDefault());
-    form.addEventListener("focusout", () => listeners.pause());
+    form.addEventListener("focusout", () => listeners.leave());
   }
 
-  // `entry` is {id, name, peak, curve}; paths begin there. A field that is being typed in keeps its text.
+  // `entry` is {id, name, peak, curve}; paths start there. The field with the focus keeps its text, so that
+  // typing is not disturbed, except after undo and redo.
   draw(entry, { fault = null, advice = [], isUndone = false }) {
-    const structure = JSON.stringify([entry.id, shapeOf(entry.curve)]);
-    if (structure !== this.#structure) this.#rebuild(entry, structure);
+    const structure = JSON.stringify([entry.id, structureOf(entry.curve)]);
+    if (structure !== this.#structure) this.#build(entry, structure);
     for (const { input, path } of this.#inputs) {
-      const value = at(entry, path);
-      if ((input !== document.activeElement || isUndone) && read(input.value) !== value) input.value = value ?? "";
+      const value = valueAt(entry, path);
+      if ((input !== document.activeElement || isUndone) && parseField(input.value) !== value) input.value = value ?? "";
     }
     this.#showFault(fault);
-    const said = this.#slots.get("advice");
-    if (said.textContent !== advice.join("")) {
-      said.replaceChildren(...advice.map((text) => element("p", { class: "advice" }, text)));
+    const slot = this.#slots.get("advice");
+    if (slot.textContent !== advice.join("")) {
+      slot.replaceChildren(...advice.map((text) => element("p", { class: "advice" }, text)));
     }
   }
 
@@ -46,7 +47,7 @@ export class Controls {
     this.#form.querySelector(`[data-path="${CSS.escape(path.join("/"))}"]`)?.focus();
   }
 
-  #rebuild(entry, structure) {
+  #build(entry, structure) {
     const focused = document.activeElement?.dataset?.path;
     this.#structure = structure;
     this.#inputs = [];
@@ -57,14 +58,13 @@ export class Controls {
     if (focused) this.focus(focused.split("/"));
   }
 
-  // The fields of a curve, and of the curves that it is made of.
+  // The fields of a curve and, recursively, of the curves it is derived from.
   #block(curve, path, isOutermost = false) {
     const fields = { undefined: () => this.#plateauCurve(curve, path), staged: () => this.#staged(curve, path),
       cooldown: () => this.#cooldown(curve, path), then: () => this.#continuation(curve, path) };
-    const found = (fields[curve?.kind] ?? (() => []))();
-    const own = [this.#slot(path), ...found];
-    if (!isOutermost && path.at(-1) === "curve") return own;
-    return [...own, element("div", { class: "actions" },
+    const block = [this.#slot(path), ...(fields[curve?.kind] ?? (() => []))()];
+    if (!isOutermost && path.at(-1) === "curve") return block;
+    return [...block, element("div", { class: "actions" },
       this.#button("+ Cooldown", () => this.#wrap(path, cooldown)),
       this.#button("+ Continuation", () => this.#wrap(path, continuation)))];
   }
@@ -76,7 +76,7 @@ export class Controls {
         cells: [[...path, name, index, 0], [...path, name, index, 1]],
         labels: [`Plateau ${index + 1} in ${unit}, start`, `Plateau ${index + 1} in ${unit}, length`],
         path: [...path, name, index],
-        actions: [this.#button("×", () => this.#without([...path, name], index), `Remove plateau ${index + 1} in ${unit}`)],
+        actions: [this.#button("×", () => this.#removeItem([...path, name], index), `Remove plateau ${index + 1} in ${unit}`)],
       }));
       return [this.#slot([...path, name]), ...(rows.length ? [this.#table(["", `Start, ${unit}`, `Length, ${unit}`, ""], rows)] : [])];
     });
@@ -86,32 +86,31 @@ export class Controls {
       element("fieldset", {}, element("legend", {}, "Plateaus"),
         ...plateaus.flat(),
         element("div", { class: "actions" },
-          this.#button("+ Plateau, in %", () => this.#with([...path, "plateaus"], roomFor(curve))),
-          this.#button("+ in steps", () => this.#with([...path, "absolute_plateaus"], stepsFor(curve))))),
+          this.#button("+ Plateau, in %", () => this.#addItem([...path, "plateaus"], newPlateau(curve))),
+          this.#button("+ in steps", () => this.#addItem([...path, "absolute_plateaus"], newAbsolutePlateau(curve))))),
     ];
   }
 
   #staged(curve, path) {
     const stages = Array.isArray(curve.stages) ? curve.stages : [];
-    const name = (index, what) => `Stage ${index + 1}, ${what}`;
     const rows = stages.map((_, index) => ({
       cells: [0, 1, 2].map((item) => [...path, "stages", index, item]),
-      labels: ["steps", "to", "shape"].map((what) => name(index, what)),
+      labels: ["steps", "to", "shape"].map((part) => `Stage ${index + 1}, ${part}`),
       path: [...path, "stages", index],
       actions: [
-        ...[["↑", "up", -1, 0], ["↓", "down", 1, stages.length - 1]].map(([sign, way, by, end]) => set(
-          this.#button(sign, () => this.#swap([...path, "stages"], index, way, by), `Move stage ${index + 1} ${way}`, index === end),
-          { "data-path": [...path, "stages", index, way].join("/") })),
-        this.#button("×", () => this.#without([...path, "stages"], index), `Remove stage ${index + 1}`, stages.length === 1),
+        ...[["↑", "up", -1, 0], ["↓", "down", 1, stages.length - 1]].map(([arrow, direction, offset, end]) => setProperties(
+          this.#button(arrow, () => this.#moveItem([...path, "stages"], index, direction, offset), `Move stage ${index + 1} ${direction}`, index === end),
+          { "data-path": [...path, "stages", index, direction].join("/") })),
+        this.#button("×", () => this.#removeItem([...path, "stages"], index), `Remove stage ${index + 1}`, stages.length === 1),
       ],
     }));
     return [
       this.#field([...path, "start"]),
       element("fieldset", {}, element("legend", {}, "Stages"), this.#slot([...path, "stages"]),
         this.#table(["", "Steps", "To", "Shape", ""], rows),
-        element("p", { class: "caveat" }, "“To” is a share of the peak; left empty, the stage stays at its level."),
+        element("p", { class: "caveat" }, "“To” is a share of the peak; if it is empty, the stage holds its level."),
         element("div", { class: "actions" },
-          this.#button("+ Stage", () => this.#with([...path, "stages"], [Math.max(1, Math.round(stepsOf(curve) / 5)), null, "linear"])))),
+          this.#button("+ Stage", () => this.#addItem([...path, "stages"], [Math.max(1, Math.round(stepsOf(curve) / 5)), null, "linear"])))),
     ];
   }
 
@@ -124,12 +123,12 @@ export class Controls {
     return [...this.#block(curve.curve, [...path, "curve"]),
       this.#group("Continuation", path, [
         this.#field([...path, "scale"], "Continuation"),
-        element("fieldset", { "aria-label": "What continues" }, ...this.#block(curve.other, [...path, "other"])),
+        element("fieldset", { "aria-label": "The continuing curve" }, ...this.#block(curve.other, [...path, "other"])),
       ])];
   }
 
   #group(title, path, children) {
-    const remove = this.#button("×", () => this.#listeners.restructure((entry) => put(entry, path, at(entry, path).curve)), `Remove the ${title.toLowerCase()}`);
+    const remove = this.#button("×", () => this.#listeners.restructure((entry) => withValue(entry, path, valueAt(entry, path).curve)), `Remove the ${title.toLowerCase()}`);
     return element("fieldset", {}, element("legend", {}, element("span", { class: "legend" }, title, remove)), ...children);
   }
 
@@ -156,7 +155,7 @@ export class Controls {
     const input = element("input", {
       ...properties, "data-path": path.join("/"), spellcheck: "false", autocapitalize: "off",
       inputmode: properties.list ? null : "decimal",
-      input: () => this.#listeners.edit(path, read(input.value)),
+      input: () => this.#listeners.edit(path, parseField(input.value)),
     });
     this.#inputs.push({ input, path });
     return input;
@@ -175,86 +174,83 @@ export class Controls {
   }
 
   #showFault(fault) {
-    const known = fault === null ? null : this.#slotOf(fault);
+    const place = fault === null ? null : this.#placeOf(fault);
     for (const slot of this.#slots.values()) {
-      const text = slot === known?.slot ? fault.message : "";
-      // A message that stays is not said again.
+      const text = slot === place?.slot ? fault.message : "";
+      // Screen readers would announce an unchanged message again if it were set.
       if (slot.classList.contains("fault") && slot.textContent !== text) slot.textContent = text;
     }
     for (const { input, path } of this.#inputs) {
-      const isWrong = known !== null && known.isField && `${path.join("/")}/`.startsWith(`${known.key}/`);
-      set(input, { "aria-invalid": isWrong ? "true" : null, "aria-describedby": isWrong ? known.slot.id : null });
+      const isInvalid = place !== null && place.isField && `${path.join("/")}/`.startsWith(`${place.key}/`);
+      setProperties(input, { "aria-invalid": isInvalid ? "true" : null, "aria-describedby": isInvalid ? place.slot.id : null });
     }
   }
 
-  // The slot beside the field, or the nearest one around it.
-  #slotOf({ path, field, index }) {
-    const own = field === "peak" ? ["peak"] : ["curve", ...path];
-    const places = [];
-    if (field && field !== "peak" && index !== null) places.push([...own, field, index]);
-    if (field && field !== "peak") places.push([...own, field]);
-    for (let length = own.length; length > 0; length -= 1) places.push(own.slice(0, length));
-    for (const place of places) {
-      const key = place.join("/");
-      if (this.#slots.has(key)) return { key, slot: this.#slots.get(key), isField: place.length > own.length || field === "peak" };
+  // The slot next to the field at fault, or else the nearest one around it: of the list's item, of the field, of the
+  // curve, of the curves derived from it.
+  #placeOf({ path, field, index }) {
+    const curvePath = field === "peak" ? ["peak"] : ["curve", ...path];
+    const candidates = [];
+    if (field && field !== "peak" && index !== null) candidates.push([...curvePath, field, index]);
+    if (field && field !== "peak") candidates.push([...curvePath, field]);
+    for (let length = curvePath.length; length > 0; length -= 1) candidates.push(curvePath.slice(0, length));
+    for (const candidate of candidates) {
+      const key = candidate.join("/");
+      if (this.#slots.has(key)) return { key, slot: this.#slots.get(key), isField: candidate.length > curvePath.length || field === "peak" };
     }
     return null;
   }
 
-  #wrap(path, around) {
-    this.#listeners.restructure((entry) => put(entry, path, around(at(entry, path))));
+  #wrap(path, derive) {
+    this.#listeners.restructure((entry) => withValue(entry, path, derive(valueAt(entry, path))));
   }
 
-  #with(path, item) {
-    const index = (at(this.#listeners.entry(), path) ?? []).length;
-    this.#listeners.restructure((entry) => put(entry, path, [...(at(entry, path) ?? []), item]));
+  #addItem(path, item) {
+    const index = (valueAt(this.#listeners.entry(), path) ?? []).length;
+    this.#listeners.restructure((entry) => withValue(entry, path, [...(valueAt(entry, path) ?? []), item]));
     this.focus([...path, index, 0]);
   }
 
-  #without(path, index) {
-    this.#listeners.restructure((entry) => put(entry, path, at(entry, path).filter((_, other) => other !== index)));
+  #removeItem(path, index) {
+    this.#listeners.restructure((entry) => withValue(entry, path, valueAt(entry, path).filter((_, position) => position !== index)));
   }
 
-  // The focus stays with the stage that is moved.
-  #swap(path, index, way, by) {
-    const other = index + by;
+  // Swap an item with its neighbour. The focus follows the item.
+  #moveItem(path, index, direction, offset) {
+    const target = index + offset;
     this.#listeners.restructure((entry) => {
-      const items = [...at(entry, path)];
-      [items[index], items[other]] = [items[other], items[index]];
-      return put(entry, path, items);
+      const items = [...valueAt(entry, path)];
+      [items[index], items[target]] = [items[target], items[index]];
+      return withValue(entry, path, items);
     });
-    this.focus([...path, other, 0]);
-    this.focus([...path, other, way]);  // not where it is disabled, at the end
+    // At the end of the list the button is disabled and takes no focus, so the first field keeps it.
+    this.focus([...path, target, 0]);
+    this.focus([...path, target, direction]);
   }
 }
 
-function put(entry, path, value) {
-  const copy = structuredClone(entry);
-  at(copy, path.slice(0, -1))[path.at(-1)] = value;
-  return copy;
-}
-
-// What decides which fields there are.
-function shapeOf(curve) {
+// Two curves of the same structure have the same fields.
+function structureOf(curve) {
   if (curve === null || typeof curve !== "object") return null;
   return [curve.kind, curve.plateaus?.length, curve.absolute_plateaus?.length, curve.stages?.length,
-    "curve" in curve ? shapeOf(curve.curve) : 0, "other" in curve ? shapeOf(curve.other) : 0];
+    "curve" in curve ? structureOf(curve.curve) : 0, "other" in curve ? structureOf(curve.other) : 0];
 }
 
-// A number where the text is one, nothing where it is empty; else the text, for the constructor to refuse.
-export function read(text) {
+// A number, with separators between digits allowed; null for an empty field; else the text itself, which the
+// constructor refuses with a message.
+function parseField(text) {
   const plain = text.trim().replace(/(?<=\d)[_\s\u202f](?=\d)/g, "");
   if (plain === "") return null;
   const isNumber = /^[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?$/i.test(plain) && Number.isFinite(Number(plain));
   return isNumber ? Number(plain) : text.trim();
 }
 
-// Steps of a curve as it is described, to make a first guess for what is added to it.
+// The total steps of a curve whose fields may be invalid: a guess, to place what is added to it.
 export function stepsOf(curve) {
   const sum = (steps) => steps.reduce((total, step) => total + (Number(step) || 0), 0);
-  const known = { undefined: () => Number(curve.total_steps) || 0, staged: () => sum(curve.stages.map(([steps]) => steps)),
+  const counts = { undefined: () => Number(curve.total_steps) || 0, staged: () => sum(curve.stages.map(([steps]) => steps)),
     cooldown: () => sum([curve.at, curve.steps]), then: () => stepsOf(curve.curve) + stepsOf(curve.other) };
-  return known[curve?.kind]?.() ?? 0;
+  return counts[curve?.kind]?.() ?? 0;
 }
 
 const cooldown = (curve) => ({ kind: "cooldown", curve, at: Math.round(stepsOf(curve) * 0.6),
@@ -262,13 +258,13 @@ const cooldown = (curve) => ({ kind: "cooldown", curve, at: Math.round(stepsOf(c
 
 const continuation = (curve) => ({ kind: "then", curve, other: structuredClone(curve), scale: 0.5 });
 
-// A plateau that fits into the widest gap between those in percent.
-function roomFor({ plateaus = [] }) {
-  const taken = [[0, 0], ...plateaus.filter((pair) => pair?.every(Number.isFinite)), [100, 0]].sort((one, other) => one[0] - other[0]);
-  const gaps = taken.slice(1).map(([start], at) => [taken[at][0] + taken[at][1], start]);
+// A plateau in the middle of the widest gap between those in percent.
+function newPlateau({ plateaus = [] }) {
+  const taken = [[0, 0], ...plateaus.filter((pair) => pair?.every(Number.isFinite)), [100, 0]].sort(([start], [otherStart]) => start - otherStart);
+  const gaps = taken.slice(1).map(([start], index) => [taken[index][0] + taken[index][1], start]);
   const [from, to] = gaps.reduce((widest, gap) => (gap[1] - gap[0] > widest[1] - widest[0] ? gap : widest));
   const length = Math.min(20, (to - from) / 2);
   return [Math.round((from + (to - from - length) / 2) * 10) / 10, Math.round(length * 10) / 10];
 }
 
-const stepsFor = (curve) => [Math.round(stepsOf(curve) * 0.85), Math.max(1, Math.round(stepsOf(curve) * 0.05))];
+const newAbsolutePlateau = (curve) => [Math.round(stepsOf(curve) * 0.85), Math.max(1, Math.round(stepsOf(curve) * 0.05))];

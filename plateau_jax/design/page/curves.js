@@ -1,55 +1,57 @@
-// The table of curves: which one is edited, its name, and how it compares with the first.
+// The table of curves: which one is selected, their names, and how they compare with the first.
 
-import { drawn, element, ofRates } from "./elements.js";
+import { element, formatLearningRate, svgElement } from "./elements.js";
 import { DASHES } from "./picture.js";
 
-// entries: {id, own, name, isHidden}; outlooks: an answer for each id, or none yet.
-// listeners: choose, rename, hide, remove, lead (make it the first), take (take the advised peak).
-export function drawCurves(body, entries, chosen, outlooks, listeners) {
+// entries: {id, colour, name, isHidden}; outlooks: an answer of the server per id, or none yet.
+// listeners: select, rename, hide, remove, makeReference (move to the top), usePeak (take over the advised peak).
+export function drawCurves(body, entries, selected, outlooks, listeners) {
   const focused = body.contains(document.activeElement) ? document.activeElement : null;
-  body.replaceChildren(...entries.map((entry, at) => row(entry, at, entry.id === chosen, outlooks.get(entry.id), entries.length, listeners)));
-  const again = focused && body.querySelector(`[data-key="${focused.dataset.key}"]`);
-  again?.focus();
-  if (again?.name === "name") again.value = focused.value;  // which is being typed
+  body.replaceChildren(...entries.map((entry, index) =>
+    row(entry, index, entry.id === selected, outlooks.get(entry.id), entries.length, listeners)));
+  // The rows are new nodes: give the focus, and a name that is being typed, back to the same control.
+  const control = focused && body.querySelector(`[data-key="${focused.dataset.key}"]`);
+  control?.focus();
+  if (control?.name === "name") control.value = focused.value;
 }
 
-function row(entry, at, isChosen, outlook, many, listeners) {
-  const key = (what) => `${what}-${entry.id}`;
-  const button = (text, label, what, disabled = false) => element("button", {
+function row(entry, index, isSelected, outlook, count, listeners) {
+  const key = (action) => `${action}-${entry.id}`;
+  const button = (text, label, action, disabled = false) => element("button", {
     type: "button", class: "plain", "aria-label": `${label} ${entry.name}`, title: label, disabled,
-    "data-key": key(what), click: () => listeners[what](entry.id),
+    "data-key": key(action), click: () => listeners[action](entry.id),
   }, text);
-  const choice = element("input", {
-    type: "radio", name: "chosen", "aria-label": `Edit ${entry.name}`, "data-key": key("choose"),
-    change: () => listeners.choose(entry.id),
+  const radio = element("input", {
+    type: "radio", name: "selected", "aria-label": `Edit ${entry.name}`, "data-key": key("select"),
+    change: () => listeners.select(entry.id),
   });
-  choice.checked = isChosen;
+  radio.checked = isSelected;
   const name = element("input", {
     name: "name", value: entry.name, "aria-label": `Name of ${entry.name}`, "data-key": key("name"), maxlength: 40, spellcheck: "false",
     change: (event) => listeners.rename(entry.id, event.target.value),
   });
-  const swatch = drawn("svg", { class: "swatch", width: 26, height: 8, "aria-hidden": "true" },
-    drawn("line", { x1: 0, x2: 26, y1: 4, y2: 4, "stroke-width": isChosen ? 3 : 2, "stroke-dasharray": (!isChosen && DASHES[entry.own]) || null }));
-  return element("tr", { class: `own-${entry.own} ${isChosen ? "chosen" : ""}`, "data-id": entry.id },
-    element("td", {}, element("div", { class: "name" }, choice, swatch, name)),
-    ...figures(entry, at, outlook, listeners, key),
+  const swatch = svgElement("svg", { class: "swatch", width: 26, height: 8, "aria-hidden": "true" },
+    svgElement("line", { x1: 0, x2: 26, y1: 4, y2: 4, "stroke-width": isSelected ? 3 : 2, "stroke-dasharray": (!isSelected && DASHES[entry.colour]) || null }));
+  return element("tr", { class: `colour-${entry.colour} ${isSelected ? "selected" : ""}`, "data-id": entry.id },
+    element("td", {}, element("div", { class: "name" }, radio, swatch, name)),
+    ...figures(entry, index, outlook, listeners, key),
     element("td", { class: "row-actions" },
-      at ? button("make reference", "Compare the others with", "lead") : element("span", { class: "muted reference" }, "reference"),
-      button(entry.isHidden ? "show" : "hide", entry.isHidden ? "Show" : "Hide", "hide", isChosen),
-      button("×", "Remove", "remove", many === 1)));
+      index ? button("make reference", "Compare the others with", "makeReference") : element("span", { class: "muted reference" }, "reference"),
+      button(entry.isHidden ? "show" : "hide", entry.isHidden ? "Show" : "Hide", "hide", isSelected),
+      button("×", "Remove", "remove", count === 1)));
 }
 
-function figures(entry, at, outlook, listeners, key) {
+function figures(entry, index, outlook, listeners, key) {
   if (!outlook) return [element("td", { class: "number" }, "…"), element("td", { class: "number" }, "…")];
   if (outlook.fault) return [element("td", { class: "number muted", colspan: 2 }, outlook.fault)];
-  const { bound, advised, rate } = outlook;
-  const take = element("button", {
-    type: "button", class: "link", "data-key": key("take"), "aria-label": `Take the advised peak for ${entry.name}`,
-    title: "Take it as the peak", click: () => listeners.take(entry.id, Number(rate.toPrecision(3))),
+  const peak = Number(outlook.advised_peak.toPrecision(3));
+  const use = element("button", {
+    type: "button", class: "link", "data-key": key("usePeak"), "aria-label": `Use the advised peak for ${entry.name}`,
+    title: "Use as the peak", click: () => listeners.usePeak(entry.id, peak),
   }, "use");
   return [
-    element("td", { class: "number", "data-figure": "bound", "data-label": "Cost" }, element("b", {}, `× ${bound.toFixed(3)}`)),
-    element("td", { class: "number", "data-figure": "advised", "data-label": "Peak" }, element("b", {}, `× ${advised.toFixed(3)}`),
-      ...(at ? [element("span", { class: "muted" }, `  = ${ofRates(Number(rate.toPrecision(3)))}`), take] : [])),
+    element("td", { class: "number", "data-figure": "bound", "data-label": "Cost" }, element("b", {}, `× ${outlook.bound.toFixed(3)}`)),
+    element("td", { class: "number", "data-figure": "peak-ratio", "data-label": "Peak" }, element("b", {}, `× ${outlook.peak_ratio.toFixed(3)}`),
+      ...(index ? [element("span", { class: "muted" }, `  = ${formatLearningRate(peak)}`), use] : [])),
   ];
 }

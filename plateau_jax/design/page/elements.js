@@ -1,32 +1,33 @@
-// Elements of the page, made in one call each.
+// HTML and SVG elements, each made in one call, and numbers formatted for the page.
 
 export function element(tag, properties = {}, ...children) {
-  return filled(document.createElement(tag), properties, children);
+  return fill(document.createElement(tag), properties, children);
 }
 
-export function drawn(tag, properties = {}, ...children) {
-  return filled(document.createElementNS("http://www.w3.org/2000/svg", tag), properties, children);
+export function svgElement(tag, properties = {}, ...children) {
+  return fill(document.createElementNS("http://www.w3.org/2000/svg", tag), properties, children);
 }
 
-// Functions are listeners; all else are attributes. False and null leave an attribute out.
-export function set(found, properties) {
+// Set attributes and, for functions, event listeners. False, null and undefined remove an attribute.
+export function setProperties(node, properties) {
   for (const [name, value] of Object.entries(properties)) {
-    if (typeof value === "function") found.addEventListener(name, value);
-    else if (value === false || value === null || value === undefined) found.removeAttribute(name);
-    else if (found.getAttribute(name) !== String(value)) found.setAttribute(name, value === true ? "" : value);
+    if (typeof value === "function") node.addEventListener(name, value);
+    else if (value === false || value === null || value === undefined) node.removeAttribute(name);
+    else if (node.getAttribute(name) !== String(value)) node.setAttribute(name, value === true ? "" : value);
   }
-  return found;
+  return node;
 }
 
-function filled(found, properties, children) {
-  set(found, properties).append(...children.filter((child) => child !== null));
-  return found;
+function fill(node, properties, children) {
+  setProperties(node, properties).append(...children.filter((child) => child !== null));
+  return node;
 }
 
-export const ofSteps = (step) => String(step).replace(/\B(?=(\d{3})+$)/g, "\u202f");
+// 12345 with a narrow no-break space before each group of three digits.
+export const formatStep = (step) => String(step).replace(/\B(?=(\d{3})+$)/g, "\u202f");
 
-export function ofRates(rate) {
-  if (rate === 0 || (Math.abs(rate) >= 1e-3 && Math.abs(rate) < 1e5)) return String(Number(rate.toPrecision(4)));
-  const [digits, power] = rate.toExponential(3).split("e");
+export function formatLearningRate(lr) {
+  if (lr === 0 || (Math.abs(lr) >= 1e-3 && Math.abs(lr) < 1e5)) return String(Number(lr.toPrecision(4)));
+  const [digits, power] = lr.toExponential(3).split("e");
   return `${Number(digits)}e${Number(power)}`;
 }

@@ -1,4 +1,4 @@
-// What the user has described: the curves, and which of them is being edited. With undo and redo.
+// The state that the user edits (the curves, and which one is selected), with undo and redo.
 
 export class History {
   #past = [];
@@ -9,7 +9,7 @@ export class History {
     this.present = present;
   }
 
-  // Changes in a row with one key, such as those of one drag, are one step.
+  // Successive changes with the same key, such as those of one drag, form one undo step. Null never merges.
   change(key, next) {
     if (JSON.stringify(next) === JSON.stringify(this.present)) return;
     if (key === null || key !== this.#key) this.#past.push(this.present);
@@ -18,23 +18,23 @@ export class History {
     this.present = next;
   }
 
-  // A change that is no step of its own.
+  // Change the state without an undo step.
   replace(next) {
     this.present = next;
     this.#key = null;
   }
 
-  // What comes next is a step of its own.
-  pause() {
+  // Let the next change begin a new undo step, whatever its key.
+  endStep() {
     this.#key = null;
   }
 
   undo() {
-    this.#move(this.#past, this.#future);
+    this.#travel(this.#past, this.#future);
   }
 
   redo() {
-    this.#move(this.#future, this.#past);
+    this.#travel(this.#future, this.#past);
   }
 
   get canUndo() {
@@ -45,7 +45,7 @@ export class History {
     return this.#future.length > 0;
   }
 
-  #move(from, to) {
+  #travel(from, to) {
     if (!from.length) return;
     to.push(this.present);
     this.present = from.pop();
@@ -53,12 +53,13 @@ export class History {
   }
 }
 
-export const at = (value, path) => path.reduce((found, name) => found?.[name], value);
+// The value at a path of keys; undefined if there is none.
+export const valueAt = (value, path) => path.reduce((inner, key) => inner?.[key], value);
 
-// A copy of the value, with another one at the path.
+// A copy of the value with the part at the path replaced.
 export function withValue(value, path, replacement) {
   const copy = structuredClone(value);
   if (!path.length) return replacement;
-  at(copy, path.slice(0, -1))[path.at(-1)] = replacement;
+  valueAt(copy, path.slice(0, -1))[path.at(-1)] = replacement;
   return copy;
 }

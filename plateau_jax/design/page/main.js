@@ -1,39 +1,40 @@
-// The page: what is described, what the server says of it, and where each part of that is shown.
+// The page: it holds the curves, asks the server about them, and shows the answers.
 
 import { Controls, stepsOf } from "./controls.js";
 import { drawCurves } from "./curves.js";
-import { element, ofRates, ofSteps } from "./elements.js";
-import { added } from "./handles.js";
-import { at, History, withValue } from "./history.js";
+import { element, formatLearningRate, formatStep } from "./elements.js";
+import { addDecimals } from "./handles.js";
+import { History, valueAt, withValue } from "./history.js";
 import { Picture } from "./picture.js";
-import { ask, latest } from "./requests.js";
-import { load, save } from "./saved.js";
+import { ask, latestOnly } from "./requests.js";
+import { loadState, saveState } from "./saved.js";
 
 const COLOURS = 6;
-const page = (id) => document.getElementById(id);
+const byId = (id) => document.getElementById(id);
 
-// Of each curve's id: the last answer to a valid description, with its peak; what was asked; what is wrong now.
+// By the curve's id: {answer, peak} of its last valid description, the question last asked, and its present fault.
 const known = new Map();
 let outlooks = new Map();
 let history;
-let saved;
-let most;
-let code = "optax";
-let refreshed = Promise.resolve();
-let turns = Promise.resolve();
+let initialCurves;  // as JSON, to recognize the saved state of another start of the server
+let maxCurves;
+let format = "optax";  // of the code to copy
+let refreshed = Promise.resolve();  // resolves once the server's answers to the last change are shown
+let queue = Promise.resolve();  // of key presses on handles
 
-const failed = (error) => {
-  const isGone = error instanceof TypeError;
-  page("trouble").hidden = false;
-  page("trouble").textContent = isGone
-    ? "The server does not answer. Start it again with python -m plateau_jax --design, then reload; what is described here stays."
+const showTrouble = (error) => {
+  const isUnreachable = error instanceof TypeError;  // by fetch
+  byId("trouble").hidden = false;
+  byId("trouble").textContent = isUnreachable
+    ? "The server does not answer. Start it again with python -m plateau_jax --design, then reload: this tab keeps your curves."
     : error.message;
 };
 
-// What is described
+// The state
 
 const entries = () => history.present.curves;
-const chosen = () => entries().find(({ id }) => id === history.present.chosen) ?? entries()[0];
+const selected = () => entries().find(({ id }) => id === history.present.selected) ?? entries()[0];
+const entryOf = (id) => entries().find((entry) => entry.id === id);
 
 function change(key, next) {
   history.change(key, next);
@@ -46,14 +47,15 @@ const changeEntry = (key, entry) =>
 
 function add(name, curve, peak) {
   const id = Math.max(0, ...entries().map((entry) => entry.id)) + 1;
-  const taken = entries().map(({ own }) => own);
-  const free = Array.from({ length: COLOURS }, (_, own) => own).find((own) => own && !taken.includes(own)) ?? (id % (COLOURS - 1)) + 1;
-  history.pause();
-  change(null, { chosen: id, curves: [...entries(), { id, own: free, name, peak, curve }] });
+  const taken = entries().map((entry) => entry.colour);
+  // Colour 0 is grey, which the first curve has at the start, as the reference.
+  const colour = Array.from({ length: COLOURS - 1 }, (_, index) => index + 1).find((free) => !taken.includes(free)) ?? (id % (COLOURS - 1)) + 1;
+  change(null, { selected: id, curves: [...entries(), { id, colour, name, peak, curve }] });
 }
 
-const ADDED = {
-  copy: () => [`${chosen().name} (copy)`, structuredClone(chosen().curve)],
+// For each button that adds a curve: its name and its description.
+const TEMPLATES = {
+  copy: () => [`${selected().name} (copy)`, structuredClone(selected().curve)],
   cosine: (steps, warmup) => ["Cosine", { total_steps: steps, warmup_steps: warmup }],
   linear: (steps, warmup) => ["Line to 0", { total_steps: steps, warmup_steps: warmup, decay_shape: "linear" }],
   stable: (steps, warmup) => ["Stable + cooldown",
@@ -63,25 +65,26 @@ const ADDED = {
     [steps - warmup - Math.round((steps - warmup) * 0.7), 0, "1-sqrt"]].filter(([steps]) => steps) }],
 };
 
-async function addKind(kind) {
-  const curve = known.get(chosen().id)?.answer?.curve ?? chosen().curve;
+// Add a curve with the length, warmup and peak of the selected one.
+async function addFromTemplate(template) {
+  const curve = known.get(selected().id)?.answer?.curve ?? selected().curve;
   let base = curve;
   while (base.curve) base = base.curve;
   const steps = stepsOf(curve) || 10000;
-  const [name, description] = ADDED[kind](steps, Math.min(base.warmup_steps ?? 0, steps - 1));
-  await open(JSON.stringify(description), name, chosen().peak);
+  const [name, description] = TEMPLATES[template](steps, Math.min(base.warmup_steps ?? 0, steps - 1));
+  await openCurve(JSON.stringify(description), name, selected().peak);
 }
 
-// Another curve, of a text in JSON. Returns what is wrong with it, if anything is.
-async function open(text, name, peak) {
+// Add the curve that a JSON text describes. Returns the fault of an invalid one, else undefined.
+async function openCurve(text, name, peak) {
   const { curve, fault } = await ask("/open", { text });
   if (fault === undefined) add(name, curve, peak);
   return fault;
 }
 
-// What the server says of it
+// Questions to the server
 
-const refresh = latest(async () => {
+const refresh = latestOnly(async () => {
   for (const entry of entries()) {
     const question = { curve: entry.curve, peak: entry.peak };
     const asked = JSON.stringify(question);
@@ -91,211 +94,209 @@ const refresh = latest(async () => {
     const isValid = answer.fault === undefined;
     known.set(entry.id, isValid ? { asked, answer, peak: entry.peak, fault: null } : { ...before, asked, fault: answer.fault });
   }
-  page("trouble").hidden = true;
+  byId("trouble").hidden = true;
   show();
   compare();
-  readRates();
-}, failed);
+  readLearningRates();
+}, showTrouble);
 
-const valid = () => entries().filter(({ id }) => known.get(id)?.answer);
+const validEntries = () => entries().filter(({ id }) => known.get(id)?.answer);
+const visibleEntries = () => validEntries().filter(({ id, isHidden }) => !isHidden || id === selected().id);
 const asQuestion = ({ id }) => ({ curve: known.get(id).answer.curve, peak: known.get(id).peak });
 
-const compare = latest(async () => {
-  const asked = valid();
-  const { outlooks: found, note } = await ask("/outlook", { curves: asked.map(asQuestion) });
-  outlooks = new Map(asked.map(({ id }, place) => [id, found[place]]));
-  page("note").textContent = note;
+const compare = latestOnly(async () => {
+  const compared = validEntries();
+  const answer = await ask("/outlook", { curves: compared.map(asQuestion) });
+  outlooks = new Map(compared.map(({ id }, index) => [id, answer.outlooks[index]]));
+  byId("note").textContent = answer.note;
   showCurves();
-}, failed);
+}, showTrouble);
 
-const readRates = latest(async () => {
+const readLearningRates = latestOnly(async () => {
   if (picture.step === null) return;
-  const asked = valid().filter(({ id, isHidden }) => !isHidden || id === chosen().id);
-  const { step, rates } = await ask("/rates", { curves: asked.map(asQuestion), step: picture.step });
-  const words = asked.map((entry, place) => element("span", { class: `own-${entry.own}` },
-    element("span", { class: "dot" }), `${entry.name} `, element("b", {}, ofRates(rates[place]))));
-  page("readout").replaceChildren(element("span", {}, "step ", element("b", {}, ofSteps(step))), ...words);
-  picture.say(`step ${step}: ${asked.map((entry, place) => `${entry.name} ${ofRates(rates[place])}`).join(", ")}`);
-}, failed);
+  const shown = visibleEntries();
+  const answer = await ask("/learning-rates", { curves: shown.map(asQuestion), step: picture.step });
+  const texts = answer.learning_rates.map(formatLearningRate);
+  byId("readout").replaceChildren(
+    element("span", {}, "step ", element("b", {}, formatStep(answer.step))),
+    ...shown.map(({ colour, name }, index) => element("span", { class: `colour-${colour}` },
+      element("span", { class: "dot" }), `${name} `, element("b", {}, texts[index]))));
+  picture.announce(`step ${answer.step}: ${shown.map(({ name }, index) => `${name} ${texts[index]}`).join(", ")}`);
+}, showTrouble);
 
-// Where it is shown
+// The parts of the page
 
 function show(isUndone = false) {
-  const entry = chosen();
+  const entry = selected();
   const { answer, fault = null } = known.get(entry.id) ?? {};
   controls.draw(entry, { fault, advice: answer?.advice, isUndone });
-  picture.draw(valid().filter(({ id, isHidden }) => !isHidden || id === entry.id).map(({ id, own }) => ({
-    own, isChosen: id === entry.id, peak: known.get(id).peak, answer: known.get(id).answer,
+  picture.draw(visibleEntries().map(({ id, colour }) => ({
+    colour, isSelected: id === entry.id, peak: known.get(id).peak, answer: known.get(id).answer,
   })));
-  page("picture").classList.toggle("stale", fault !== null);
-  page("stale").hidden = fault === null;
-  page("undo").disabled = !history.canUndo;
-  page("redo").disabled = !history.canRedo;
-  for (const button of document.querySelectorAll("#open, [data-add]")) button.disabled = entries().length >= most;
+  byId("picture").classList.toggle("stale", fault !== null);
+  byId("stale").hidden = fault === null;
+  byId("undo").disabled = !history.canUndo;
+  byId("redo").disabled = !history.canRedo;
+  for (const button of document.querySelectorAll("#open, [data-add]")) button.disabled = entries().length >= maxCurves;
   showCurves();
   showSegments(answer);
   showCode(answer);
-  save({ saved, present: history.present });
+  saveState({ initialCurves, present: history.present });
 }
 
 function showCurves() {
-  drawCurves(page("curves").tBodies[0], entries(), chosen().id, outlooks, {
-    choose: (id) => {
-      history.replace({ ...history.present, chosen: id });
+  drawCurves(byId("curves").tBodies[0], entries(), selected().id, outlooks, {
+    select: (id) => {
+      history.replace({ ...history.present, selected: id });
       show();
-      readRates();
+      readLearningRates();
     },
-    rename: (id, name) => changeEntry(null, { ...entries().find((entry) => entry.id === id), name: name.trim() || `Curve ${id}` }),
-    hide: (id) => {
-      const entry = entries().find((other) => other.id === id);
-      changeEntry(null, { ...entry, isHidden: !entry.isHidden });
-    },
+    rename: (id, name) => changeEntry(null, { ...entryOf(id), name: name.trim() || `Curve ${id}` }),
+    hide: (id) => changeEntry(null, { ...entryOf(id), isHidden: !entryOf(id).isHidden }),
     remove: (id) => {
-      const left = entries().filter((entry) => entry.id !== id);
-      change(null, { chosen: id === chosen().id ? left[0].id : chosen().id, curves: left });
+      const remaining = entries().filter((entry) => entry.id !== id);
+      change(null, { selected: id === selected().id ? remaining[0].id : selected().id, curves: remaining });
     },
-    lead: (id) => {
-      const first = entries().find((entry) => entry.id === id);
-      change(null, { ...history.present, curves: [first, ...entries().filter((entry) => entry !== first)] });
+    makeReference: (id) => {
+      const others = entries().filter((entry) => entry.id !== id);
+      change(null, { ...history.present, curves: [entryOf(id), ...others] });
     },
-    take: (id, peak) => changeEntry(null, { ...entries().find((entry) => entry.id === id), peak }),
+    usePeak: (id, peak) => changeEntry(null, { ...entryOf(id), peak }),
   });
 }
 
 function showSegments(answer) {
   const [heads, ...rows] = answer?.segments ?? [[]];
   const cell = (text, column) => element("td", { class: column === 2 ? null : "number" }, text);
-  page("segments").tHead.replaceChildren(element("tr", {}, ...heads.map((text, column) =>
+  byId("segments").tHead.replaceChildren(element("tr", {}, ...heads.map((text, column) =>
     element("th", { scope: "col", class: column === 2 ? null : "number" }, text))));
-  page("segments").tBodies[0].replaceChildren(...rows.map((row) => element("tr", {}, ...row.map(cell))));
+  byId("segments").tBodies[0].replaceChildren(...rows.map((row) => element("tr", {}, ...row.map(cell))));
 }
 
 function showCode(answer) {
-  const text = answer?.[code] ?? "";
-  if (page("code").textContent !== text) page("code").textContent = text;
-  page("code").setAttribute("aria-labelledby", `tab-${code}`);
+  const text = answer?.[format] ?? "";
+  if (byId("code").textContent !== text) byId("code").textContent = text;
+  byId("code").setAttribute("aria-labelledby", `tab-${format}`);
   for (const tab of document.querySelectorAll("[role=tab]")) {
-    const isChosen = tab.id === `tab-${code}`;
-    tab.setAttribute("aria-selected", String(isChosen));
-    tab.tabIndex = isChosen ? 0 : -1;
+    const isSelected = tab.id === `tab-${format}`;
+    tab.setAttribute("aria-selected", String(isSelected));
+    tab.tabIndex = isSelected ? 0 : -1;
   }
 }
 
-// What the user does
+// Actions of the user
 
-const controls = new Controls(page("controls"), {
-  entry: chosen,
-  edit: (path, value) => changeEntry(`field ${chosen().id} ${path}`, withValue(chosen(), path, value)),
-  restructure: (changed) => {
-    history.pause();
-    changeEntry(null, changed(chosen()));
-  },
-  pause: () => history?.pause(),
+const controls = new Controls(byId("controls"), {
+  entry: selected,
+  edit: (path, value) => changeEntry(`field ${selected().id} ${path}`, withValue(selected(), path, value)),
+  restructure: (changed) => changeEntry(null, changed(selected())),
+  leave: () => history?.endStep(),
 });
 
-const picture = new Picture(page("picture"), {
-  read: () => readRates(),
-  inTurn: (act) => (turns = turns.then(() => refreshed).then(act).catch(failed)),
-  // What is moved is the curve on the picture, the last valid one; each handle's value tells how far.
+const picture = new Picture(byId("picture"), {
+  read: () => readLearningRates(),
+  enqueue: (action) => (queue = queue.then(() => refreshed).then(action).catch(showTrouble)),
+  // A handle belongs to the curve on the picture, the last valid one, and its value is that curve's. A drag
+  // always counts from the curve at its beginning, so that dragging back undoes it.
   move: (moved, isLast) => {
     if (moved !== null) {
-      const entry = chosen();
-      let next = picture.isHeld ? (picture.before ??= current(entry)) : current(entry);
+      const entry = selected();
+      let next = picture.isDragging ? (picture.beforeDrag ??= lastValid(entry)) : lastValid(entry);
       for (const [path, sign] of moved.handle.moves) {
-        next = withValue(next, path, added(at(next, path), sign * (moved.value - moved.handle.value)));
+        next = withValue(next, path, addDecimals(valueAt(next, path), sign * (moved.value - moved.handle.value)));
       }
       changeEntry(`move ${entry.id} ${moved.handle.name}`, next);
     }
     if (isLast) {
-      picture.before = null;
-      if (moved === null) history.pause();
+      picture.beforeDrag = null;
+      if (moved === null) history.endStep();
       show();
     }
   },
 });
 
-// An entry with the last description and peak that were valid.
-function current(entry) {
+// The entry with its last valid curve and peak.
+function lastValid(entry) {
   const { answer, peak } = known.get(entry.id);
   return { ...entry, curve: answer.curve, peak };
 }
 
-function travel(way) {
-  history[way]();
+function undoOrRedo(action) {
+  history[action]();
   show(true);
   refreshed = refresh();
 }
 
-page("undo").addEventListener("click", () => travel("undo"));
-page("redo").addEventListener("click", () => travel("redo"));
+byId("undo").addEventListener("click", () => undoOrRedo("undo"));
+byId("redo").addEventListener("click", () => undoOrRedo("redo"));
 document.addEventListener("keydown", (event) => {
-  if (!(event.ctrlKey || event.metaKey) || event.altKey || page("opening").open) return;
-  const way = { z: event.shiftKey ? "redo" : "undo", y: "redo" }[event.key.toLowerCase()];
-  if (way === undefined) return;
-  event.preventDefault();
-  travel(way);
+  if (!(event.ctrlKey || event.metaKey) || event.altKey || byId("opening").open) return;
+  const action = { z: event.shiftKey ? "redo" : "undo", y: "redo" }[event.key.toLowerCase()];
+  if (action === undefined) return;
+  event.preventDefault();  // the browser's undo, which knows the text of one field only
+  undoOrRedo(action);
 });
 
 for (const button of document.querySelectorAll("[data-add]")) {
-  button.addEventListener("click", () => addKind(button.dataset.add).catch(failed));
+  button.addEventListener("click", () => addFromTemplate(button.dataset.add).catch(showTrouble));
 }
 
 const tabs = [...document.querySelectorAll("[role=tab]")];
-tabs.forEach((tab, place) => {
+tabs.forEach((tab, index) => {
   tab.addEventListener("click", () => {
-    code = tab.id.replace("tab-", "");
-    showCode(known.get(chosen().id)?.answer);
+    format = tab.id.replace("tab-", "");
+    showCode(known.get(selected().id)?.answer);
   });
   tab.addEventListener("keydown", ({ key }) => {
-    const other = tabs[(place + { ArrowRight: 1, ArrowLeft: tabs.length - 1 }[key]) % tabs.length];
-    other?.focus();
-    other?.click();
+    const neighbour = tabs[(index + { ArrowRight: 1, ArrowLeft: tabs.length - 1 }[key]) % tabs.length];
+    neighbour?.focus();
+    neighbour?.click();
   });
 });
 
-page("copy").addEventListener("click", async () => {
+byId("copy").addEventListener("click", async () => {
   try {
-    await navigator.clipboard.writeText(page("code").textContent);
-    page("copied").textContent = "Copied";
-  } catch {
-    getSelection().selectAllChildren(page("code"));
-    page("copied").textContent = "Selected: press Ctrl+C";
+    await navigator.clipboard.writeText(byId("code").textContent);
+    byId("copied").textContent = "Copied";
+  } catch {  // the browser may refuse access to the clipboard
+    getSelection().selectAllChildren(byId("code"));
+    byId("copied").textContent = "Selected: press Ctrl+C";
   }
-  setTimeout(() => (page("copied").textContent = ""), 2500);
+  setTimeout(() => (byId("copied").textContent = ""), 2500);
 });
 
-page("open").addEventListener("click", () => {
-  page("opening-fault").textContent = "";
-  page("opening").showModal();
+byId("open").addEventListener("click", () => {
+  byId("opening-fault").textContent = "";
+  byId("opening").showModal();
 });
-page("file").addEventListener("change", async ({ target }) => {
-  if (target.files.length) page("pasted").value = await target.files[0].text();
+byId("file").addEventListener("change", async ({ target }) => {
+  if (target.files.length) byId("pasted").value = await target.files[0].text();
 });
-page("accept").addEventListener("click", async () => {
+byId("accept").addEventListener("click", async () => {
   try {
-    const file = page("file").files[0]?.name.replace(/\.json$/i, "");
-    const fault = await open(page("pasted").value, file ?? "Opened", chosen().peak);
-    page("opening-fault").textContent = fault ?? "";
+    const file = byId("file").files[0]?.name.replace(/\.json$/i, "");
+    const fault = await openCurve(byId("pasted").value, file ?? "Opened", selected().peak);
+    byId("opening-fault").textContent = fault ?? "";
     if (fault !== undefined) return;
-    page("opening").querySelector("form").reset();
-    page("opening").close();
+    byId("opening").querySelector("form").reset();
+    byId("opening").close();
   } catch (error) {
-    page("opening-fault").textContent = error.message;
+    byId("opening-fault").textContent = error.message;
   }
 });
 
-// The start: what the command line says, or what this tab had before it was loaded again.
+// Begin with the curves of the command line or, after a reload, with those that this tab had.
 
 async function start() {
-  const { curves, ...more } = await ask("/start");
-  most = more.most;
-  saved = JSON.stringify(curves);
-  const before = load();
-  const fresh = curves.map((entry, place) => ({ id: place + 1, own: place % COLOURS, ...entry }));
-  history = new History(before?.saved === saved ? before.present : { chosen: fresh.at(-1).id, curves: fresh });
-  page("readout").textContent = "Point at the picture to read the rates there.";
+  const { curves, max_curves } = await ask("/start");
+  maxCurves = max_curves;
+  initialCurves = JSON.stringify(curves);
+  const before = loadState();
+  const fresh = curves.map((entry, index) => ({ id: index + 1, colour: index % COLOURS, ...entry }));
+  history = new History(before?.initialCurves === initialCurves ? before.present : { selected: fresh.at(-1).id, curves: fresh });
+  byId("readout").textContent = "Point at the picture to read learning rates.";
   show();
   refresh();
 }
 
-start().catch(failed);
+start().catch(showTrouble);

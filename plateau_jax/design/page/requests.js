@@ -1,49 +1,49 @@
-// Questions to the server. All values on this page are the answers of the Python package.
+// Requests to the server. Every value on this page is computed there, by the Python package.
 
 export async function ask(path, question) {
-  busy(1);
+  countRequests(1);
   try {
-    const answered = await fetch(path, question === undefined ? {} : {
+    const response = await fetch(path, question === undefined ? {} : {
       method: "POST",
       headers: { "Content-Type": "application/json" },
       body: JSON.stringify(question),
     });
-    const answer = await answered.json();
-    if (!answered.ok) throw new Error(answer.error);
+    const answer = await response.json();
+    if (!response.ok) throw new Error(answer.error);
     return answer;
   } finally {
-    busy(-1);
+    countRequests(-1);
   }
+}
+
+// Wrap an async function so that it never runs twice at once. Of the calls made during a run, only the last is
+// kept, so that no old answer overwrites a newer one. The returned promise resolves once nothing is left to run.
+export function latestOnly(run, onError) {
+  let current = null;
+  let pending = null;
+  const runAll = async () => {
+    countRequests(1);
+    while (pending) {
+      const values = pending;
+      pending = null;
+      try {
+        await run(...values);
+      } catch (error) {
+        onError(error);
+      }
+    }
+    current = null;
+    countRequests(-1);
+  };
+  return (...values) => {
+    pending = values;
+    return (current ??= runAll());
+  };
 }
 
 let running = 0;
 
-// A function that does `work`, never twice at a time. Of the calls that come meanwhile only the last counts,
-// so that no answer comes late. What it returns is resolved when nothing is left to do.
-export function latest(work, failed) {
-  let running = null;
-  let next = null;
-  const run = async () => {
-    busy(1);
-    while (next) {
-      const now = next;
-      next = null;
-      try {
-        await work(...now);
-      } catch (error) {
-        failed(error);
-      }
-    }
-    running = null;
-    busy(-1);
-  };
-  return (...values) => {
-    next = values;
-    return (running ??= run());
-  };
-}
-
-function busy(change) {
+function countRequests(change) {
   running += change;
   document.querySelector("main").setAttribute("aria-busy", String(running > 0));
 }

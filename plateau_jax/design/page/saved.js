@@ -1,22 +1,23 @@
-// What this tab keeps while it is loaded again. A browser may keep nothing, or too little for long curves.
+// The state that survives a reload of this tab. Storage may be blocked, or too small for long curves.
 
-let isLost = false;
+const KEY = "plateau_jax.design";
+let isUnsaved = false;
 
-addEventListener("beforeunload", (event) => isLost && event.preventDefault());  // the browser asks
+addEventListener("beforeunload", (event) => isUnsaved && event.preventDefault());  // the browser asks the user
 
-export function load() {
+export function loadState() {
   try {
-    return JSON.parse(sessionStorage.getItem("design"));
+    return JSON.parse(sessionStorage.getItem(KEY));
   } catch {
     return null;
   }
 }
 
-export function save(value) {
+export function saveState(state) {
   try {
-    sessionStorage.setItem("design", JSON.stringify(value));
-    isLost = false;
+    sessionStorage.setItem(KEY, JSON.stringify(state));
+    isUnsaved = false;
   } catch {
-    isLost = true;
+    isUnsaved = true;
   }
 }

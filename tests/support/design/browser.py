@@ -1,4 +1,4 @@
-"""The system's Chromium, without a window."""
+"""The system's Chromium, headless."""
 
 import shutil
 from collections.abc import Generator
@@ -10,11 +10,12 @@ from playwright.sync_api import Browser, sync_playwright
 
 @contextmanager
 def chromium() -> Generator[Browser]:
-    """A browser; the test is skipped where the system has none."""
+    """Start a browser; skip the test if the system has none."""
     path = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     if path is None:
         pytest.skip("no chromium on this system")
     with sync_playwright() as tools:
-        window = tools.chromium.launch(executable_path=path, args=["--no-sandbox"])  # for root, in CI
-        yield window
-        window.close()
+        # Chromium's sandbox does not work for root, which CI runs as.
+        browser = tools.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield browser
+        browser.close()

@@ -1,4 +1,4 @@
-"""The page's server, in this process, and requests to it."""
+"""The design page's server, run in this process, and requests to it."""
 
 import http.client
 import json
@@ -21,9 +21,9 @@ class Reply(NamedTuple):
 
 
 @contextmanager
-def served(start: Any = ()) -> Generator[Server]:
-    """A server on a free port."""
-    with Server(0, start) as server:
+def served(curves: Any = ()) -> Generator[Server]:
+    """Run a server on a free port."""
+    with Server(0, curves) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         try:
@@ -40,10 +40,10 @@ def request(
     body: bytes | None = None,
     **headers: str | None,
 ) -> Reply:
-    """Send a request; a header that is None is left out, and underscores are hyphens."""
+    """Send a request. Underscores in header names become hyphens; headers that are None are omitted."""
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
-    given = {name.replace("_", "-"): value for name, value in headers.items()}
-    sent = {"Host": f"127.0.0.1:{server.port}", **given}
+    custom = {name.replace("_", "-"): value for name, value in headers.items()}
+    sent = {"Host": f"127.0.0.1:{server.port}", **custom}
     if body is not None:
         sent = {"Content-Type": "application/json", "Content-Length": str(len(body)), **sent}
     with closing(connection):
@@ -57,7 +57,7 @@ def request(
 
 
 def ask(server: Server, path: str, question: Any) -> Any:
-    """The answer to a question of the page."""
+    """Ask the server as the page does, and return its answer."""
     reply = request(server, "POST", path, json.dumps(question).encode())
     assert reply.status == 200, reply
     return reply.json
