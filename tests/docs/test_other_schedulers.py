@@ -72,7 +72,7 @@ def expected(after, here, end, plan):
             return np.append(here[:end], here[end - fall : end + 1][::-1])
         case "restarts again":
             return np.append(here[:end], plan["peak"])
-        case "falls on":
+        case "keeps falling":
             return here[:end]
         case "raises":
             return here[: end + 1]
@@ -109,7 +109,7 @@ def test_both_blocks_give_the_same_rates(pair, plan):
     _, there = run(pair.there, plan, steps)
     error = abs(np.float64(there[: len(wanted)]) - wanted)
     assert np.all(error <= 2.0**-23 * wanted + lost_there(pair, plan) * plan["peak"])
-    if pair.after == "falls on":
+    if pair.after == "keeps falling":
         assert there[-1] < 0.998 * here[-1] or here[-1] == 0 > there[-1]
     if pair.after == "raises":
         with pytest.raises(ValueError, match="Tried to step"):

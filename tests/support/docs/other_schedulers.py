@@ -27,11 +27,11 @@ PAGE = ROOT / "docs" / "other_schedulers.md"
 OF_OLMO = (
     *("CosWithWarmup", "LinearWithWarmup", "ConstantWithWarmup", "WSD", "InvSqrtWithWarmup", "PowerLR"),
 )
-PAST_THE_END = "climbs again", "restarts again", "falls on", "raises"
-"""What a section's words say of the other library's rates past the end; else they are equal there too."""
+PAST_THE_END = "climbs again", "restarts again", "keeps falling", "raises"
+"""Words by which a section describes an original that differs from the curve past the end."""
 
 _SECTION = re.compile(
-    r"(.+?)\n\n(.+?)\n\nThere:\n\n```py(?:thon)?\n(.+?)```\n\nHere:\n\n```python\n(.+?)```\n*", re.DOTALL
+    r"(.+?)\n\n(.+?)\n\nBefore:\n\n```py(?:thon)?\n(.+?)```\n\nAfter:\n\n```python\n(.+?)```\n*", re.DOTALL
 )
 
 
