@@ -34,7 +34,7 @@ def test_resumed_it_is_as_uninterrupted(wrapper, as_tensor, lost, tmp_path):
 def test_the_program_goes_on_under_torchrun(wrapper, tmp_path):
     """torchrun itself, which imports torch in three processes, starts one of the six runs."""
     wrap = "model = nn.parallel.DistributedDataParallel(model)" if wrapper == "ddp" else "fully_shard(model)"
-    stop = "        if update == 120:\n            raise KeyboardInterrupt\n        everything ="
+    stop = "        if update == 120:\n            raise KeyboardInterrupt\n        batch ="
 
     def write(changes):
         file = tmp_path / "program.py"
@@ -48,7 +48,7 @@ def test_the_program_goes_on_under_torchrun(wrapper, tmp_path):
         assert [exit_status for exit_status, _, _ in ended] == [status] * 2, ended
         return [line for _, output, _ in ended for line in output.splitlines() if "loss" in line]
 
-    before = printed({"        everything =": stop}, status=1)
+    before = printed({"        batch =": stop}, status=1)
     after = printed({})
     if wrapper == "fsdp":
         command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]

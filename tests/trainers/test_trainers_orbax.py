@@ -99,5 +99,5 @@ def test_resume_needs_a_curve_of_the_same_past(page, manager):
     run.load(page, manager)
     run.train(5, 12)
     run.watched.assert_given(BRANCH, PEAK, range(5, 12))
-    with pytest.raises(ValueError, match="another past"):
+    with pytest.raises(ValueError, match="different past"):
         Run(PlateauCurve(12)).load(page, manager)

@@ -1,4 +1,4 @@
-"""The sections of docs/other_schedulers.md: both sides of each, and the rates that they give."""
+"""The sections of docs/other_schedulers.md: both blocks of each, and the learning rates that they give."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -21,12 +21,17 @@ from torch.optim.lr_scheduler import LRScheduler
 from plateau_jax import Curve
 
 Settings = Mapping[str, Any]
-Rates = NDArray[np.floating[Any]]
+LearningRates = NDArray[np.floating[Any]]
 
 PAGE = ROOT / "docs" / "other_schedulers.md"
-OF_OLMO = (
-    *("CosWithWarmup", "LinearWithWarmup", "ConstantWithWarmup", "WSD", "InvSqrtWithWarmup", "PowerLR"),
-)
+OLMO_SCHEDULERS = [
+    "CosWithWarmup",
+    "LinearWithWarmup",
+    "ConstantWithWarmup",
+    "WSD",
+    "InvSqrtWithWarmup",
+    "PowerLR",
+]
 PAST_THE_END = "climbs again", "restarts again", "keeps falling", "raises"
 """Words by which a section describes an original that differs from the curve past the end."""
 
@@ -36,121 +41,125 @@ _SECTION = re.compile(
 
 
 class Pair(NamedTuple):
-    """A section of the page: a scheduler of another library, and the same rates here."""
+    """A section of the page: the original scheduler, and code here that gives the same learning rates."""
 
     heading: str
-    words: str
-    there: str
-    here: str
+    text: str
+    before: str
+    after: str
 
     @property
-    def of_optax(self) -> bool:
+    def is_optax(self) -> bool:
         return self.heading.startswith("optax.")
 
     @property
-    def of_megatron(self) -> bool:
+    def is_megatron(self) -> bool:
         return self.heading.startswith("--lr-decay-style")
 
     @property
-    def of_olmo(self) -> bool:
-        return self.heading in OF_OLMO
+    def is_olmo(self) -> bool:
+        return self.heading in OLMO_SCHEDULERS
 
-    def by_updates(self) -> "Pair":
-        """As the page says, for a constant batch: what counts samples there and here counts updates."""
+    def counting_updates(self) -> "Pair":
+        """Count updates instead of samples, as the page describes for a constant batch size."""
         return self._replace(
-            there=self.there.replace("batch * ", ""),
-            here=self.here.replace("batch * ", "").replace(", unit=1", ""),
+            before=self.before.replace("batch * ", ""),
+            after=self.after.replace("batch * ", "").replace(", unit=1", ""),
         )
 
     @property
-    def after(self) -> str:
-        found = [after for after in PAST_THE_END if after in self.words]
-        assert len(found) <= 1, self.heading
-        return found[0] if found else ""
+    def past_the_end(self) -> str:
+        """The phrase for how the original continues past the end; "" if as the curve does."""
+        phrases = [phrase for phrase in PAST_THE_END if phrase in self.text]
+        assert len(phrases) <= 1, self.heading
+        return phrases[0] if phrases else ""
 
 
-def pairs() -> list[Pair]:
-    """Every section with three signs."""
+def read_pairs() -> list[Pair]:
+    """Return every section of the third level."""
     _, *parts = PAGE.read_text(encoding="utf-8").split("\n### ")
-    found: list[Pair] = []
+    pairs: list[Pair] = []
     for part in parts:
         section = _SECTION.fullmatch(part.partition("\n## ")[0])
         assert section, part
-        found.append(Pair(*section.groups()))
-    return found
+        pairs.append(Pair(*section.groups()))
+    return pairs
 
 
-def names() -> dict[str, Any]:
-    """What the page's first block sets."""
-    found: dict[str, Any] = {}
-    exec(next(sections(PAGE)).python(), found)
-    del found["__builtins__"]
-    return found
+def page_settings() -> dict[str, Any]:
+    """Return the names that the page's first block sets, and their values."""
+    namespace: dict[str, Any] = {}
+    exec(next(sections(PAGE)).python(), namespace)
+    del namespace["__builtins__"]
+    return namespace
 
 
-def run(code: str, settings: Settings, steps: int) -> tuple[dict[str, Any], Rates]:
-    """What the block sets, and the rates of updates 0, 1, …: of a stepped optimizer, or of a schedule."""
+def run(code: str, settings: Settings, steps: int) -> tuple[dict[str, Any], LearningRates]:
+    """Run a block; return its names, and the learning rates of updates 0, 1, … that it schedules."""
     optimizer = SGD([torch.nn.Parameter(torch.ones(1))], settings["peak"], momentum=0.9)
-    made: dict[str, Any] = {**settings, "optimizer": optimizer}
-    with patch.dict("sys.modules", _stand_ins(settings)), patch("plateau_jax.optax_schedule", _uncompiled):
-        exec(code, made)
-    if schedule := made.get("schedule"):
-        every = schedule if "curve" in made else jax.vmap(schedule)
-        return made, np.asarray(every(np.arange(steps)))
-    scheduler = made["scheduler"] if "scheduler" in made else made["lr_scheduler"]
+    namespace: dict[str, Any] = {**settings, "optimizer": optimizer}
+    with (
+        patch.dict("sys.modules", _stand_in_modules(settings)),
+        patch("plateau_jax.optax_schedule", _uncompiled),
+    ):
+        exec(code, namespace)
+    if schedule := namespace.get("schedule"):
+        vectorized = schedule if "curve" in namespace else jax.vmap(schedule)
+        return namespace, np.asarray(vectorized(np.arange(steps)))
+    scheduler = namespace["scheduler"] if "scheduler" in namespace else namespace["lr_scheduler"]
     if not isinstance(scheduler, LRScheduler):
-        return made, np.array([scheduler(step) for step in range(steps)])
-    rates: list[float] = []
+        return namespace, np.array([scheduler(step) for step in range(steps)])
+    lrs: list[float] = []
     for _ in range(steps):
-        rates += lrs_of(optimizer)
+        lrs += lrs_of(optimizer)
         advance(optimizer, scheduler)
-    return made, np.array(rates)
+    return namespace, np.array(lrs)
 
 
-def run_counted(
+def run_with_counts(
     pair: Pair, settings: Settings, counts: Sequence[int]
 ) -> tuple[list[float], list[float], list[float]]:
-    """The rates there and here of updates of these counts, and here the rate after the last one."""
+    """Return the learning rates before and after at updates of these counts, and the final one after."""
     optimizer = SGD([torch.nn.Parameter(torch.ones(1))], settings["peak"], momentum=0.9)
-    made: list[dict[str, Any]] = []
-    with patch.dict("sys.modules", _stand_ins(settings)):
-        for code in (pair.there, pair.here):
-            made.append({**settings, "optimizer": optimizer})
-            exec(code, made[-1])
-    rate, scheduler = (names["scheduler"] for names in made)
-    there: list[float] = []
-    here: list[float] = []
+    namespaces: list[dict[str, Any]] = []
+    with patch.dict("sys.modules", _stand_in_modules(settings)):
+        for code in (pair.before, pair.after):
+            namespaces.append({**settings, "optimizer": optimizer})
+            exec(code, namespaces[-1])
+    original, scheduler = (namespace["scheduler"] for namespace in namespaces)
+    before: list[float] = []
+    after: list[float] = []
     used = 0
     for count in counts:
-        if pair.of_olmo:
+        if pair.is_olmo:
             scheduler.step(count=count)
-            there.append(rate(used + count))
+            before.append(original(used + count))
         else:
-            there.append(rate(used))
-        here += lrs_of(optimizer)
+            before.append(original(used))
+        after += lrs_of(optimizer)
         optimizer.step()
         used += count
-        if not pair.of_olmo:
+        if not pair.is_olmo:
             scheduler.step(count=count)
-    return there, here, lrs_of(optimizer)
+    return before, after, lrs_of(optimizer)
 
 
-def _uncompiled(curve: Curve, peak: float) -> Callable[[NDArray[Any]], Rates]:
-    """The bits of `optax_schedule`, as its own tests show, without compiling for every generated curve."""
+def _uncompiled(curve: Curve, peak: float) -> Callable[[NDArray[Any]], LearningRates]:
+    """Give the bits of `optax_schedule` without compiling for every generated curve."""
     return lambda steps: product(curve, peak, steps, x64=False)
 
 
-def _olmo(kind: str, peak: float, max_tokens: int, *, units: str, **settings: Any) -> published.Rate:
+def _olmo(kind: str, peak: float, max_tokens: int, *, units: str, **settings: Any) -> published.Formula:
     assert units == "tokens"
     settings.pop("decay_fraction", None)
     return published.olmo(kind, peak, max_tokens, **settings)
 
 
-def _stand_ins(settings: Settings) -> dict[str, ModuleType]:
-    """The modules that are not installed, with the formulas in place of their schedulers."""
+def _stand_in_modules(settings: Settings) -> dict[str, ModuleType]:
+    """Return stand-ins for the packages that are not installed, with formulas as their schedulers."""
     peak, batch = settings["peak"], settings["batch"]
     tokens = settings["length"] * batch * settings["total"]
-    found: dict[str, ModuleType] = {}
+    modules: dict[str, ModuleType] = {}
     for path, scheduler in {
         "cosine_plateau_scheduler.CosinePlateauScheduler": published.cosine_plateau,
         "timm.scheduler.CosineLRScheduler": published.timm_cosine,
@@ -160,12 +169,15 @@ def _stand_ins(settings: Settings) -> dict[str, ModuleType]:
         ),
         "megatron.core.optimizer_param_scheduler.OptimizerParamScheduler": published.megatron,
         "olmo_core.optim.scheduler.SchedulerUnits": SimpleNamespace(tokens="tokens"),
-        **{f"olmo_core.optim.scheduler.{kind}": partial(_olmo, kind, peak, tokens) for kind in OF_OLMO},
+        **{
+            f"olmo_core.optim.scheduler.{kind}": partial(_olmo, kind, peak, tokens)
+            for kind in OLMO_SCHEDULERS
+        },
     }.items():
         module, _, name = path.rpartition(".")
         packages = module.split(".")
         for depth in range(1, len(packages) + 1):
             full = ".".join(packages[:depth])
-            found.setdefault(full, ModuleType(full))
-        setattr(found[module], name, scheduler)
-    return found
+            modules.setdefault(full, ModuleType(full))
+        setattr(modules[module], name, scheduler)
+    return modules

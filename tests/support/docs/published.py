@@ -1,12 +1,12 @@
-"""Published schedulers as formulas in Python's floats, called as in docs/other_schedulers.md.
+"""Published schedulers as formulas in Python floats, with the signatures used in docs/other_schedulers.md.
 
-Their packages are not test dependencies. timm needs torchvision, which cannot be imported beside a CPU build
-of torch; transformers and Lightning, which import it where it is installed, then fail too. torchtitan,
-Megatron-LM and OLMo-core bring much more than a scheduler. CosinePlateauScheduler would be a package for a
-single section.
+Their packages are not test dependencies. timm needs torchvision, which cannot be imported alongside a CPU
+build of torch; transformers and Lightning import torchvision if it is installed, and would then fail too.
+torchtitan, Megatron-LM and OLMo-core install much more than a scheduler. Cosine-Plateau-Scheduler would be a
+dependency for a single section.
 
-Each was compared by hand with the package's own code: under 300 random settings, stepped past the end, they
-differ by at most 4·10⁻¹⁶ of the peak.
+Each formula was compared manually with the code of its package: under 300 random settings, stepped past the
+end, they differ by at most 4·10⁻¹⁶ of the peak.
 """
 
 import math
@@ -14,21 +14,21 @@ from collections.abc import Callable, Sequence
 
 from torch.optim import Optimizer
 
-Rate = Callable[[int], float]
+Formula = Callable[[int], float]
+"""The learning rate as a function of the update, or of the samples or tokens consumed."""
 
 
-def _fall(level: float, end: float, x: float) -> float:
-    """Half a cosine."""
+def _cosine_decay(level: float, end: float, x: float) -> float:
     return end + (level - end) * (1 + math.cos(math.pi * x)) / 2
 
 
-_LEFT: dict[str, Callable[[float], float]] = {
+_DECAY_SHAPES: dict[str, Callable[[float], float]] = {
     "linear": lambda x: 1 - x,
-    "cosine": lambda x: _fall(1.0, 0.0, x),
+    "cosine": lambda x: _cosine_decay(1.0, 0.0, x),
     "sqrt": lambda x: 1 - math.sqrt(x),
     "minus_sqrt": lambda x: 1 - math.sqrt(x),
 }
-"""The share of a decay's way that is left at x, by torchtitan's and Megatron-LM's names."""
+"""Shapes that fall from 1 at x = 0 to 0 at x = 1, by their names in torchtitan and Megatron-LM."""
 
 
 def cosine_plateau(
@@ -38,33 +38,35 @@ def cosine_plateau(
     warmup_steps: int,
     min_lr_ratio: float,
     plateau_steps: Sequence[tuple[float, float]],
-) -> Rate:
-    """The `CosinePlateauScheduler` of Cosine-Plateau-Scheduler 0.2.0, for percentages that are whole numbers.
+) -> Formula:
+    """Return the `CosinePlateauScheduler` of Cosine-Plateau-Scheduler 0.2.0.
 
-    It calculates steps of others in floats: 32.3 % of 1000 is 322 there.
+    It computes steps from percentages in floating point: 32.3 % of 1000 is 322.
 
     Source: https://github.com/Koronos/Cosine-Plateau-Scheduler.
     """
     peak = optimizer.param_groups[0]["lr"]
     decay, floor = total_steps - warmup_steps, peak * min_lr_ratio
-    holds = sorted((int(decay * start / 100), int(decay * length / 100)) for start, length in plateau_steps)
-    falling = decay - sum(length for _, length in holds)
+    plateaus = sorted(
+        (int(decay * start / 100), int(decay * length / 100)) for start, length in plateau_steps
+    )
+    falling = decay - sum(length for _, length in plateaus)
 
-    def rate(step: int) -> float:
+    def lr(step: int) -> float:
         if step < warmup_steps:
             return peak * step / warmup_steps
         step -= warmup_steps
         begin, held, level = 0, 0, peak
-        for start, length in [*holds, (decay, 0)]:
-            goal = _fall(peak, floor, (start - held) / falling)
+        for start, length in [*plateaus, (decay, 0)]:
+            plateau_level = _cosine_decay(peak, floor, (start - held) / falling)
             if step < start:
-                return _fall(level, goal, (step - begin) / (start - begin))
+                return _cosine_decay(level, plateau_level, (step - begin) / (start - begin))
             if step < start + length:
-                return goal
-            begin, held, level = start + length, held + length, goal
+                return plateau_level
+            begin, held, level = start + length, held + length, plateau_level
         return floor
 
-    return rate
+    return lr
 
 
 def timm_cosine(
@@ -77,8 +79,8 @@ def timm_cosine(
     warmup_prefix: bool,
     t_in_epochs: bool,
     cycle_limit: int = 1,
-) -> Rate:
-    """The `CosineLRScheduler` of timm 1.0.31 under `step_update`, with the warmup before the cosine.
+) -> Formula:
+    """Return the `CosineLRScheduler` of timm 1.0.31 under `step_update`, with the warmup before the cosine.
 
     Source: https://github.com/huggingface/pytorch-image-models, timm/scheduler/cosine_lr.py.
     """
@@ -86,11 +88,11 @@ def timm_cosine(
     assert warmup_prefix
     assert not t_in_epochs
 
-    def decayed(step: int) -> float:
+    def decay(step: int) -> float:
         cycle, within = divmod(step, t_initial)
-        return _fall(peak, lr_min, within / t_initial) if cycle < cycle_limit else lr_min
+        return _cosine_decay(peak, lr_min, within / t_initial) if cycle < cycle_limit else lr_min
 
-    return _after_timms_warmup(decayed, peak, warmup_t, warmup_lr_init)
+    return _prepend_timm_warmup(decay, peak, warmup_t, warmup_lr_init)
 
 
 def timm_poly(
@@ -103,8 +105,8 @@ def timm_poly(
     warmup_lr_init: float,
     warmup_prefix: bool,
     t_in_epochs: bool,
-) -> Rate:
-    """The `PolyLRScheduler` of timm 1.0.31 under `step_update`, with the warmup before the polynomial.
+) -> Formula:
+    """Return the `PolyLRScheduler` of timm 1.0.31 under `step_update`, with the warmup before the polynomial.
 
     Source: https://github.com/huggingface/pytorch-image-models, timm/scheduler/poly_lr.py.
     """
@@ -112,19 +114,19 @@ def timm_poly(
     assert warmup_prefix
     assert not t_in_epochs
 
-    def decayed(step: int) -> float:
+    def decay(step: int) -> float:
         return lr_min + (peak - lr_min) * max(0.0, 1 - step / t_initial) ** power
 
-    return _after_timms_warmup(decayed, peak, warmup_t, warmup_lr_init)
+    return _prepend_timm_warmup(decay, peak, warmup_t, warmup_lr_init)
 
 
-def _after_timms_warmup(decayed: Rate, peak: float, warmup_t: int, warmup_lr_init: float) -> Rate:
-    def rate(step: int) -> float:
+def _prepend_timm_warmup(decay: Formula, peak: float, warmup_t: int, warmup_lr_init: float) -> Formula:
+    def lr(step: int) -> float:
         if step < warmup_t:
             return warmup_lr_init + step * (peak - warmup_lr_init) / warmup_t
-        return decayed(step - warmup_t)
+        return decay(step - warmup_t)
 
-    return rate
+    return lr
 
 
 def torchtitan(
@@ -135,21 +137,21 @@ def torchtitan(
     decay_ratio: float,
     decay_type: str,
     min_lr_factor: float,
-) -> Rate:
-    """The `LRSchedulersContainer` of torchtitan 0.3.0.
+) -> Formula:
+    """Return the `LRSchedulersContainer` of torchtitan 0.3.0.
 
     Source: https://github.com/pytorch/torchtitan, torchtitan/components/optimizer/lr_scheduler.py.
     """
-    left = _LEFT[decay_type]
+    shape = _DECAY_SHAPES[decay_type]
     decay = round(total_steps * decay_ratio)
 
-    def rate(step: int) -> float:
+    def lr(step: int) -> float:
         if step < warmup_steps:
             return peak * (step + 1) / warmup_steps
         x = max(0, step - (total_steps - decay)) / decay
-        return peak * (min_lr_factor + (1 - min_lr_factor) * left(x))
+        return peak * (min_lr_factor + (1 - min_lr_factor) * shape(x))
 
-    return rate
+    return lr
 
 
 def megatron(
@@ -163,14 +165,14 @@ def megatron(
     lr_decay_style: str,
     wsd_decay_steps: int = 0,
     lr_wsd_decay_style: str = "",
-    **of_weight_decay: float | str,
-) -> Rate:
-    """The `OptimizerParamScheduler` of Megatron-LM at commit 00caa53, by the samples that updates have used.
+    **weight_decay_options: float | str,
+) -> Formula:
+    """Return the `OptimizerParamScheduler` of Megatron-LM at commit 00caa53, as a function of samples.
 
-    With warmup W, length T and x, the share of the decay that is gone, the rate is
+    With warmup W, length T, decay length D and the elapsed fraction x of the decay, the learning rate is
 
         init + (max - init)·samples/W    up to W
-        max                              after that, for ever if "constant", else until the decay begins
+        max                              after that, forever if "constant", else until the decay begins
         max·√(W/samples), at least min   until T, for "inverse-square-root"
         min + (max - min)·S(x)           until T, x = (samples - W)/(T - W), or counted from T - D for "WSD"
         min                              past T
@@ -181,7 +183,7 @@ def megatron(
     decay = wsd_decay_steps if wsd else lr_decay_steps - lr_warmup_steps
     begin = lr_decay_steps - decay
 
-    def rate(samples: int) -> float:
+    def lr(samples: int) -> float:
         if lr_warmup_steps and samples <= lr_warmup_steps:
             return init_lr + (max_lr - init_lr) * samples / lr_warmup_steps
         if lr_decay_style == "constant" or samples <= begin:
@@ -190,10 +192,10 @@ def megatron(
             return min_lr
         if lr_decay_style == "inverse-square-root":
             return max(min_lr, max_lr * math.sqrt(lr_warmup_steps / samples))
-        share = _LEFT[lr_wsd_decay_style if wsd else lr_decay_style]((samples - begin) / decay)
-        return min_lr + (max_lr - min_lr) * share
+        remaining = _DECAY_SHAPES[lr_wsd_decay_style if wsd else lr_decay_style]((samples - begin) / decay)
+        return min_lr + (max_lr - min_lr) * remaining
 
-    return rate
+    return lr
 
 
 def olmo(
@@ -207,23 +209,23 @@ def olmo(
     b: float = -0.5,
     decay: int = 0,
     decay_min_lr: float = 0.0,
-) -> Rate:
-    """A scheduler of OLMo-core 2.5.0, by the tokens that were used, those of the present update included.
+) -> Formula:
+    """Return a scheduler of OLMo-core 2.5.0, as a function of tokens, including those of the current update.
 
-    With warmup W, length T and x = (tokens - W)/(T - W) the rate is
+    With warmup W, length T, decay length D and x = (tokens - W)/(T - W), the learning rate is
 
         min + (peak - min)·tokens/W                      before W
         alpha·peak + (peak - alpha·peak)·S(x)            until T, for "CosWithWarmup", "LinearWithWarmup"
         peak                                             for "ConstantWithWarmup", and for "WSD" until T - D
         last + (peak - last)·(T - tokens)/D              after that
         alpha·peak + (peak - alpha·peak)·√(W/tokens)     for "InvSqrtWithWarmup"
-        peak·(tokens/W)ᵇ                                 for "PowerLR", until T - D; then in a line to last
+        peak·(tokens/W)ᵇ                                 for "PowerLR", until T - D; then linear to last
 
     Source: https://github.com/allenai/OLMo-core, src/olmo_core/optim/scheduler.py; train/trainer.py
     there adds the tokens of a batch before its update.
     """
 
-    def rate(tokens: int) -> float:
+    def lr(tokens: int) -> float:
         if tokens < warmup:
             return warmup_min_lr + (peak - warmup_min_lr) * tokens / warmup
         if kind == "ConstantWithWarmup":
@@ -231,17 +233,15 @@ def olmo(
         if kind == "InvSqrtWithWarmup":
             return peak * alpha_f + (peak - peak * alpha_f) * math.sqrt(warmup / tokens)
         if kind == "PowerLR":
-            before = min(tokens, max_tokens - decay)
-            share = min(max_tokens - tokens, decay) / decay
-            return (
-                decay_min_lr + (peak * (before / warmup) ** b - decay_min_lr) * share
-                if tokens > before
-                else peak * (before / warmup) ** b
-            )
+            on_power_law = min(tokens, max_tokens - decay)
+            level = peak * (on_power_law / warmup) ** b
+            if tokens <= on_power_law:
+                return level
+            return decay_min_lr + (level - decay_min_lr) * min(max_tokens - tokens, decay) / decay
         if kind == "WSD":
             return decay_min_lr + (peak - decay_min_lr) * min(max_tokens - tokens, decay) / decay
-        left = _LEFT[{"CosWithWarmup": "cosine", "LinearWithWarmup": "linear"}[kind]]
-        share = left((tokens - warmup) / (max_tokens - warmup)) if tokens < max_tokens else 0.0
-        return peak * alpha_f + (peak - peak * alpha_f) * share
+        shape = _DECAY_SHAPES[{"CosWithWarmup": "cosine", "LinearWithWarmup": "linear"}[kind]]
+        remaining = shape((tokens - warmup) / (max_tokens - warmup)) if tokens < max_tokens else 0.0
+        return peak * alpha_f + (peak - peak * alpha_f) * remaining
 
-    return rate
+    return lr
