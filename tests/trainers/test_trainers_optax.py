@@ -31,7 +31,7 @@ def test_resumed_it_is_as_uninterrupted(tmp_path):
 
 
 def test_resume_with_two_curves_and_averaged_weights(tmp_path):
-    heading = "optax: partition and an average of the weights"
+    heading = "optax: partition and weight averaging"
     linear = PlateauCurve(200, warmup_steps=20, decay_shape="linear")
     (whole, given), (resumed, given_later) = whole_and_resumed(heading, tmp_path, watched)
     for each, counts in ((given, range(200)), (given_later, range(100, 200))):
