@@ -11,7 +11,7 @@ from support.curves.descriptions import SHAPES, build, descriptions, description
 from support.curves.strategies import arguments
 from support.examples import examples
 from support.numerics.borders import steps_at_borders
-from support.numerics.oracle import Oracle, decimal, exactly, half_ulp, is_nearest_float32, same
+from support.numerics.oracle import Oracle, are_equal, as_written, exactly, half_ulp, is_nearest_float32
 
 from plateau_jax import PlateauCurve
 
@@ -73,9 +73,9 @@ def test_a_cooldown_starts_at_the_exact_level_however_close_to_a_border(case):
 def test_ends_are_exactly_the_arguments(chosen):
     curve = build(chosen)
     assert curve(chosen["warmup_steps"]) == 1 or chosen["warmup_steps"] == chosen["total_steps"]
-    assert is_nearest_float32(curve(chosen["total_steps"]), decimal(chosen["min_lr_ratio"]))
+    assert is_nearest_float32(curve(chosen["total_steps"]), as_written(chosen["min_lr_ratio"]))
     if chosen["warmup_steps"]:
-        assert is_nearest_float32(curve(0), decimal(chosen["init_lr_ratio"]))
+        assert is_nearest_float32(curve(0), as_written(chosen["init_lr_ratio"]))
 
 
 @given(descriptions_and_steps(size=8))
@@ -99,7 +99,7 @@ def test_no_stage_turns_back_nor_leaves_0_to_1(description, random):
     curve, oracle = build(description), Oracle(description)
     for begin, end, part in oracle.spans():
         # Unless the stage is cut short or the level jumps after it, it ends at the next stage's first level.
-        whole = end == part.begin + part.length and same(oracle(end), part.end)
+        whole = end == part.begin + part.length and are_equal(oracle(end), part.end)
         last = end if whole else end - 1
         centres = begin, last, (begin + last) // 2, random.randint(begin, last), random.randint(begin, last)
         steps = np.array(centres)[:, None] + np.arange(-100, 100)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from support.curves.descriptions import build, descriptions, descriptions_and_steps, steps_of
 from support.curves.strategies import MAX_STEP, Words, words
 from support.examples import examples
-from support.numerics.oracle import Oracle, same, stage_of
+from support.numerics.oracle import Oracle, are_equal, complete_stage
 
 from plateau_jax import PlateauCurve, StagedCurve
 
@@ -17,7 +17,7 @@ def _otherwise(description, read):
     match description:
         case {"stages": stages, "start": level}:
             written = [(0, level)] * read.below(2)
-            for steps, to, shape in map(stage_of, stages):
+            for steps, to, shape in map(complete_stage, stages):
                 goal = level if to is None else to
                 if goal == level:
                     part = read.magnitude(0, steps)
@@ -44,7 +44,7 @@ def _changed(description, read):
     match description:
         case {"stages": stages, "start": start}:
             index = read.below(len(stages))
-            steps, before, shape = stage_of(stages[index])
+            steps, before, shape = complete_stage(stages[index])
             # Another level, or one that has the same float32.
             to = read.one_of((0.1, 0.5, 0.1 if before is None else before * (1 - 2.0**-40)))
             # A jump stays one: the level before it may be 0, and an exponential may follow.
@@ -89,7 +89,7 @@ def test_true_is_a_proof(case, drawn):
         if later:
             assert one(step) == other(step)
             # Exact levels that round to one float32 do not count as the same.
-            assert same(exact(step), changed_exact(step))
+            assert are_equal(exact(step), changed_exact(step))
 
 
 @examples(200)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from support.curves.descriptions import build, descriptions_and_steps
 from support.curves.strategies import MAX_STEP, Words, shape_of, words
 from support.examples import examples
-from support.numerics.oracle import decimal, exactly, power_of
+from support.numerics.oracle import as_written, exactly, power_of
 from support.numerics.oracle import share as share_at
 
 from plateau_jax import StagedCurve
@@ -87,7 +87,7 @@ def test_the_power_to_eight_units(drawn):
     if numbers.rate_whole is not None:
         (found,) = _multiplied(NUMPY, np.array([elapsed]), length, numbers)
         assert found == _multiplied(PYTHON, elapsed, length, numbers)
-        ratio = decimal(low) / decimal(high)
+        ratio = as_written(low) / as_written(high)
         assert abs(int(found) - ratio ** exactly(Fraction(elapsed, length)) * ONE) <= 8
 
 
@@ -115,7 +115,7 @@ def test_each_formula_to_so_many_units(formula, units, drawn):
     assert found == _multiplied(PYTHON, elapsed, length, numbers)
     x = exactly(Fraction(elapsed, length))
     if formula == "t^-P":
-        wanted = (1 - x + decimal(low) ** (-1 / power) * x) ** -power
+        wanted = (1 - x + as_written(low) ** (-1 / power) * x) ** -power
     else:
         wanted = (x if formula == "1-x^P" else 1 - x) ** power
     assert abs(int(found) - wanted * ONE) <= units
@@ -133,8 +133,8 @@ def test_the_parabola_between_levels_that_are_nearly_equal(drawn):
     assert numbers.inverse_power == NEARLY_EQUAL
     (found,) = powers.parabola(NUMPY, np.array([elapsed]), numbers)
     assert found == powers.parabola(PYTHON, elapsed, numbers)
-    growth = decimal(low) ** (-1 / power) - 1
-    wanted = (1 - (1 + growth * elapsed / length) ** -power) / (1 - decimal(low))
+    growth = as_written(low) ** (-1 / power) - 1
+    wanted = (1 - (1 + growth * elapsed / length) ** -power) / (1 - as_written(low))
     assert abs(exactly(Fraction(int(found), ONE)) - wanted) <= 4 * growth**2 + 8 * exactly(Fraction(1, ONE))
 
 

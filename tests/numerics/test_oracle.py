@@ -7,7 +7,7 @@ from hypothesis import given
 from support.curves.descriptions import descriptions_and_steps
 from support.examples import examples
 from support.numerics.borders import PROMISED, steps_at_borders
-from support.numerics.oracle import Oracle, exactly, half_ulp, mp, stage_of
+from support.numerics.oracle import Oracle, complete_stage, exactly, half_ulp, mp
 
 GONE = {
     "linear": lambda x: x,
@@ -45,7 +45,7 @@ def _value(description, step):
     """The curve by its definition in the documentation."""
     match description:
         case {"stages": stages, "start": level}:
-            for steps, to, shape in map(stage_of, stages):
+            for steps, to, shape in map(complete_stage, stages):
                 goal = level if to is None else to
                 if step < steps:
                     return level if to is None else _between(level, goal, shape, step / steps)

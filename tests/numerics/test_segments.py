@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from support.curves.descriptions import build, descriptions
 from support.curves.strategies import arguments
-from support.numerics.oracle import Oracle, exactly, is_nearest_float32, power_of, same
+from support.numerics.oracle import Oracle, are_equal, exactly, is_nearest_float32, power_of
 
 from plateau_jax import PlateauCurve, Segments, stack
 from plateau_jax.numerics import fixed_point
@@ -56,7 +56,7 @@ def test_the_words_of_each_row(chosen):
         row = Segments.of_columns({name: int(column[index]) for name, column in columns.items()})
         # Where no number of 62 bits lies between two levels, nothing can move.
         low, high = sorted((segment.start, segment.end))
-        if not curve.rows[index].holds and (same(low, high) or 0 < low < 2.0**-220):
+        if not curve.rows[index].holds and (are_equal(low, high) or 0 < low < 2.0**-220):
             continue  # Far down a power neither 300 bits nor the 224 of a level tell all levels apart.
         moves = segment.length > 0 and low < high and int(high * 2**62) >= low * 2**62
         assert row.length == (segment.length if moves else 0)

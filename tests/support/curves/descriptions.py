@@ -15,7 +15,7 @@ from support.curves.strategies import (
     shape_of,
     words,
 )
-from support.numerics.oracle import Description, Oracle, decimal, mp, power_of, same
+from support.numerics.oracle import Description, Oracle, are_equal, as_written, mp, power_of
 
 from plateau_jax import Curve, CurveWarning, PlateauCurve, Stage, StagedCurve
 from plateau_jax.numerics import shapes
@@ -86,7 +86,7 @@ def _stages(read: Words, most_steps: int, most_stages: int) -> Description:
             steps = min(left, 1)
         elif kind == 4:
             to = level
-        if to is not None and steps and not _is_defined(shape, decimal(level), decimal(to)):
+        if to is not None and steps and not _is_defined(shape, as_written(level), as_written(to)):
             shape = "1-sqrt"
         written = 1 if kind == 0 else 2 if kind % 2 and shape == "linear" else 3
         stages.append((steps, to, shape)[:written])
@@ -107,10 +107,10 @@ def _cooldown(read: Words, parent: Description, most_steps: int) -> Description:
     to = min(1.0, float(level) * read.one_of((0.0, 1.0, 0.5, 0.1, 1 - 1e-7)))
     if read.below(4) == 0:
         to = min(to, read.ratio())
-    if decimal(to) > level and not same(decimal(to), level):
+    if as_written(to) > level and not are_equal(as_written(to), level):
         to = float(np.nextafter(to, 0))
     to = to if _promised(to) else 0.0
-    if not _is_defined(shape, level, decimal(to)):
+    if not _is_defined(shape, level, as_written(to)):
         shape = "1-sqrt"
     return {"cooldown": parent, "at": at, "steps": steps, "to": to, "shape": shape}
 
@@ -118,7 +118,7 @@ def _cooldown(read: Words, parent: Description, most_steps: int) -> Description:
 def _one_after_another(read: Words, first: Description, other: Description) -> Description:
     levels = [level for part in Oracle(other).parts for level in (part.start, part.end)]
     scale = read.one_of((1, 1.0, 0.5, 0.1, 1 / 3, read.ratio()))
-    if scale == 0 or not all(_promised(level * decimal(scale)) for level in levels):
+    if scale == 0 or not all(_promised(level * as_written(scale)) for level in levels):
         scale = 1.0
     return {"curve": first, "then": other, "scale": scale}
 

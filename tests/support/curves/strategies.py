@@ -11,7 +11,7 @@ from random import Random
 from typing import Any, TypeVar
 
 from hypothesis import strategies as st
-from support.numerics.oracle import share_of
+from support.numerics.oracle import percent_of
 
 from plateau_jax.numerics import shapes
 
@@ -151,13 +151,13 @@ def read_arguments(read: Words, counts: Sequence[int], most_steps: int = MAX_STE
     relative: list[tuple[float, float]] = []
     absolute: list[tuple[int, int]] = []
     held = 0
-    starts = [warmup + share_of(after_warmup, _number(cut)) for cut in cuts[::2]]
+    starts = [warmup + percent_of(after_warmup, _number(cut)) for cut in cuts[::2]]
     of_lengths = read.take(most)
     for index, (start, end) in enumerate(zip(cuts[::2], cuts[1::2], strict=True)):
         of_length, in_steps = divmod(of_lengths[index], 2)
         room = (starts[index + 1] if index + 1 < count else total) - starts[index]
         pair = _number(start), _number(end - start)
-        length = magnitude(of_length, 0, room) if in_steps else share_of(after_warmup, pair[1])
+        length = magnitude(of_length, 0, room) if in_steps else percent_of(after_warmup, pair[1])
         if held + length >= after_warmup:
             break  # A step must be left to decay.
         held += length

@@ -35,12 +35,12 @@ def exactly(number: Any) -> Any:
     return mp.mpf(number)
 
 
-def decimal(number: float) -> Any:
+def as_written(number: float) -> Any:
     """A float read as the decimal that it prints as."""
     return exactly(Fraction(repr(number)))
 
 
-def same(one: Any, other: Any) -> bool:
+def are_equal(one: Any, other: Any) -> bool:
     """Whether two exact levels are equal."""
     return abs(one - other) <= _SAME
 
@@ -97,7 +97,7 @@ class Part:
 
     @property
     def flat(self) -> bool:
-        return same(self.start, self.end)
+        return are_equal(self.start, self.end)
 
 
 def _held(begin: int, level: Any, length: int = 0) -> Part:
@@ -129,7 +129,7 @@ class Oracle:
         for begin, end, part in self.spans():
             if not part.flat:
                 continue
-            if runs and runs[-1][1] == begin and same(runs[-1][2], part.start):
+            if runs and runs[-1][1] == begin and are_equal(runs[-1][2], part.start):
                 begin = runs.pop()[0]
             runs.append((begin, end, part.start))
         return [(begin, end - begin) for begin, end, _ in runs]
@@ -141,14 +141,14 @@ def _read(description: Description) -> tuple[int, list[Part]]:
         case {"stages": stages, "start": start}:
             return _staged(stages, start)
         case {"cooldown": parent, "at": at, "steps": steps, "to": to, "shape": shape}:
-            return _cooled(Oracle(parent), at, steps, decimal(to), shape)
+            return _cooled(Oracle(parent), at, steps, as_written(to), shape)
         case {"curve": first, "then": other, "scale": scale}:
-            return _joined(Oracle(first), Oracle(other), decimal(scale))
+            return _joined(Oracle(first), Oracle(other), as_written(scale))
         case _:
             return description["total_steps"], _plateaus(**description)
 
 
-def stage_of(written: tuple[Any, ...]) -> tuple[int, float | None, str]:
+def complete_stage(written: tuple[Any, ...]) -> tuple[int, float | None, str]:
     """A stage with what may be left out."""
     left_out: tuple[Any, ...] = None, "linear"
     steps, to, shape = (*written, *left_out[len(written) - 1 :])
@@ -156,10 +156,10 @@ def stage_of(written: tuple[Any, ...]) -> tuple[int, float | None, str]:
 
 
 def _staged(stages: Any, start: float) -> tuple[int, list[Part]]:
-    begin, level = 0, decimal(start)
+    begin, level = 0, as_written(start)
     parts: list[Part] = []
-    for steps, to, shape in map(stage_of, stages):
-        goal = level if to is None else decimal(to)
+    for steps, to, shape in map(complete_stage, stages):
+        goal = level if to is None else as_written(to)
         if to is None:
             parts.append(_held(begin, level, steps))
         elif steps:
@@ -195,15 +195,15 @@ def _plateaus(
 ) -> list[Part]:
     """Warmup, decay and plateau by turns, decay, end."""
     after_warmup = total_steps - warmup_steps
-    least, one = decimal(min_lr_ratio), exactly(1)
+    least, one = as_written(min_lr_ratio), exactly(1)
     holds = [
-        (warmup_steps + share_of(after_warmup, start), share_of(after_warmup, duration))
+        (warmup_steps + percent_of(after_warmup, start), percent_of(after_warmup, duration))
         for start, duration in plateaus
     ]
     holds = sorted([*holds, *absolute_plateaus])
     decaying = after_warmup - sum(length for _, length in holds)
 
-    parts = [Part(0, warmup_steps, decimal(init_lr_ratio), one, warmup_shape)]
+    parts = [Part(0, warmup_steps, as_written(init_lr_ratio), one, warmup_shape)]
     begin, level, held = warmup_steps, one, 0
     for start, length in holds:
         next_level = Part(warmup_steps + held, decaying, one, least, decay_shape).at(start)
@@ -214,7 +214,7 @@ def _plateaus(
     return [*parts, _held(total_steps, least)]
 
 
-def share_of(whole: int, percentage: float) -> int:
+def percent_of(whole: int, percentage: float) -> int:
     """A percentage of some steps, the percentage read as the decimal that it prints as."""
     return floor(whole * Fraction(repr(percentage)) / 100)
 
