@@ -17,7 +17,7 @@ from torch.nn.utils.rnn import pack_sequence
 from torch.utils import _pytree as pytree
 
 from torch_bridge import prefetch
-from torch_bridge.data.prefetching import _memory
+from torch_bridge.data.prefetching import _dense_parts
 
 
 @given(arguments(), st.integers(1, 3), st.lists(st.integers(1, 6), max_size=3))
@@ -115,7 +115,7 @@ def test_all_the_memory_of_a_tensor_is_known(layout: torch.layout) -> None:
     dense = torch.eye(4)
     blocks = {"blocksize": (2, 2)} if layout in (torch.sparse_bsr, torch.sparse_bsc) else {}
     tensor = dense if layout == torch.strided else dense.to_sparse(layout=layout, **blocks)
-    parts = _memory(tensor)
+    parts = _dense_parts(tensor)
     assert all(part.layout == torch.strided for part in parts)
     assert {part.untyped_storage().data_ptr() for part in parts} == _storages(tensor)
     assert len(parts) == {torch.strided: 1, torch.sparse_coo: 2}.get(layout, 3)
@@ -126,9 +126,9 @@ def test_all_the_memory_of_other_leaves_is_known() -> None:
     for packed in (unsorted, pack_sequence([torch.ones(3), torch.ones(2)])):
         # batch_sizes stays on the CPU.
         moved = packed.data, packed.sorted_indices, packed.unsorted_indices
-        assert _storages(_memory(packed)) == _storages(moved)
+        assert _storages(_dense_parts(packed)) == _storages(moved)
     for leaf in ("text", 3, 0.5, None, b"bytes", range(3)):
-        assert _memory(leaf) == []
+        assert _dense_parts(leaf) == []
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_all_the_memory_of_other_leaves_is_known() -> None:
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors is in prototype stage:UserWarning")
 def test_what_cannot_be_copied_is_named(make: Any, says: str) -> None:
     with pytest.raises(TypeError, match=says):
-        _memory(make())
+        _dense_parts(make())
 
 
 def test_prefetch_refuses_what_it_cannot_do() -> None:

@@ -1,4 +1,4 @@
-"""`make_loader`: a data loader that fits the machine and resumes in mid-epoch."""
+"""`make_loader`: a data loader that suits the machine and resumes in mid-epoch."""
 
 import os
 import sys
@@ -12,11 +12,11 @@ from torch_bridge.curve_api import checks
 from torch_bridge.data.resumable_loader import GlobalBatches, ResumableLoader, on_cpu
 from torch_bridge.distributed import processes
 
-# Each worker holds the dataset object once more, and a single device seldom needs more than this.
-MOST_WORKERS = 8
+# Each worker holds another copy of the dataset object, and a single device seldom needs more workers.
+_MAX_WORKERS = 8
 
-_REFUSED = ("sampler", "batch_sampler", "generator", "in_order")
-_WORKERS_ONLY = ("prefetch_factor", "persistent_workers", "multiprocessing_context", "timeout")
+_REFUSED_OPTIONS = ("sampler", "batch_sampler", "generator", "in_order")
+_WORKER_OPTIONS = ("prefetch_factor", "persistent_workers", "multiprocessing_context", "timeout")
 
 
 @runtime_checkable
@@ -39,32 +39,34 @@ def make_loader(
 ) -> ResumableLoader:
     """Build a reproducible data loader that resumes in the middle of an epoch.
 
-    Every iteration is an epoch. For training each epoch has a new order, drawn from `seed`, and an incomplete
-    last batch is dropped; otherwise the whole dataset comes in its own order. Samples are loaded and collated
-    on the CPU, and the random states of torch, NumPy and Python are not changed.
+    Every iteration is an epoch. In training, each epoch has a new order, drawn from `seed`, and an incomplete
+    last batch is dropped; otherwise the whole dataset is loaded in the order of its indices. Samples are
+    loaded and collated on the CPU. The random states of torch, NumPy and Python are not changed.
 
-    Under several processes (of the process group or, before there is one, torchrun's) each rank loads its
-    share of every batch: n ranks with batches of `batch_size` load together, in the order of ranks, what one
-    process would load in batches of n · `batch_size`. An incomplete last batch is split as evenly as
-    possible. In evaluation a rank may get none of it, and has one batch fewer (see `evaluate`).
+    With several processes (of the process group or, before there is one, torchrun's) each rank loads its
+    share of every batch: n ranks with batches of `batch_size` together load, in the order of ranks, the
+    samples that one process would load in batches of n · `batch_size`. An incomplete last batch is split as
+    evenly as possible. In evaluation a rank may get none of it, and then has one batch fewer (see
+    `evaluate`).
 
-    `load_state_dict(loader.state_dict())` on a loader built with the same arguments makes its next iteration
-    begin with the first batch that had not been handed out: in mid-epoch the rest of that epoch, after an
-    epoch's last batch the next one. The state is (epoch, batch). It is the same on every rank, and any number
-    of ranks and workers can load it if the batch of all ranks together stays the same. A loader has one
-    place: a new iteration, or a loaded state, ends the iteration before. An augmentation that is to be the
-    same after a resume has to take its random numbers from (seed, epoch, index).
+    After `load_state_dict(loader.state_dict())` on a loader built with the same arguments, its next iteration
+    begins with the first batch that had not been handed out: the rest of that epoch, or the next epoch if
+    none is left. The state is (epoch, batch). It is the same on every rank, and any number of ranks and
+    workers can load it if the batch of all ranks together keeps its size. A loader has one position: a new
+    iteration, or loading a state, ends the iteration before. To repeat exactly after a resume, augmentation
+    must draw its random numbers from (seed, epoch, index).
 
     Args:
         dataset: Samples by index, with a length.
         batch_size: Samples in a batch of one process.
-        training: Whether to shuffle and to drop the last incomplete batch.
-        device: Where the batches will go (see `prefetch`); for CUDA they are put in pinned memory.
-        num_workers: Processes that load, each with its own copy of the dataset, through all epochs. By
-            default one fewer than the cores that this process may use, at most 8; the processes on one
-            machine (torchrun's `LOCAL_WORLD_SIZE`) share its cores. Where workers are spawned, a script
-            needs `if __name__ == "__main__":`.
-        seed: What the orders are drawn from: 0 to 2³² - 1.
+        training: If True, shuffle and drop an incomplete last batch.
+        device: The device that the batches will be copied to (see `prefetch`). For CUDA they are put in
+            pinned memory.
+        num_workers: Number of loading processes, each with its own copy of the dataset, which live through
+            all epochs. By default one fewer than the cores that this process may use, at most 8; the
+            processes on one machine (torchrun's `LOCAL_WORLD_SIZE`) share its cores. On systems that spawn
+            workers, a script needs `if __name__ == "__main__":`.
+        seed: The seed of the orders, 0 to 2³² - 1.
         **overrides: Other keyword arguments of `torch.utils.data.DataLoader`, such as `shuffle`,
             `drop_last`, `collate_fn` or `prefetch_factor`. For another order pass
             `torch.utils.data.Subset(dataset, indices)` and `shuffle=False`.
@@ -73,12 +75,12 @@ def make_loader(
         A `torch.utils.data.DataLoader` with `state_dict` and `load_state_dict`.
 
     Raises:
-        TypeError: A dataset without length or index (an `IterableDataset` keeps its own place in its
-            stream), a sampler, or a keyword argument that `DataLoader` does not know.
-        ValueError: A number out of its range; a dataset too small for a batch; in training with
-            `drop_last=False`, a last batch with fewer samples than ranks. From `load_state_dict`: the state
-            of a loader that was built with other arguments.
-        RuntimeError: torch does not know the device. From an iteration: another has ended it, or the
+        TypeError: The dataset has no length or index (an `IterableDataset` keeps its own position in its
+            stream); a sampler was passed, or a keyword argument that `DataLoader` does not have.
+        ValueError: A number is out of range; the dataset is too small for a batch; in training with
+            `drop_last=False`, the last batch has fewer samples than ranks. From `load_state_dict`: the state
+            is of a loader that was built with other arguments.
+        RuntimeError: torch does not know the device. From an iteration: another one has ended it, or the
             loader was built before the process group.
 
     >>> from torch_bridge import make_loader
@@ -93,7 +95,7 @@ def make_loader(
     """
     if isinstance(dataset, IterableDataset) or not isinstance(dataset, Indexed):
         raise TypeError(f"dataset = {dataset!r} must have a length and samples by index")
-    for name in overrides.keys() & _REFUSED:
+    for name in overrides.keys() & _REFUSED_OPTIONS:
         raise TypeError(
             f"{name} = {overrides[name]!r}: make_loader takes no sampler or order but those of seed= and "
             "shuffle=, so that the place in the data is (epoch, batch)"
@@ -111,20 +113,22 @@ def make_loader(
         rank=processes.rank(),
         world_size=processes.world_size(),
     )
-    batches.check(training)
+    batches.check_sizes(training)
     on_cuda = device is not None and torch.device(device).type == "cuda" and torch.cuda.is_available()
-    workers = _workers(num_workers, any(overrides.get(name) for name in _WORKERS_ONLY))
+    workers = _workers(num_workers, any(overrides.get(name) for name in _WORKER_OPTIONS))
     settings = {"pin_memory": on_cuda, "persistent_workers": workers > 0, **overrides}
     with on_cpu(), warnings.catch_warnings():
+        # DataLoader itself calls this deprecated function of torch.
         warnings.filterwarnings("ignore", message="'set_vital' is deprecated", category=UserWarning)
         return ResumableLoader(dataset, batches, num_workers=workers, **settings)
 
 
 def _workers(num_workers: int | None, are_needed: bool) -> int:
+    """Return the number of workers; by default at least one if an option that needs them is set."""
     if num_workers is not None:
         return checks.at_least("num_workers", num_workers, 0)
     cores = _usable_cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    return max(min(cores - 1, MOST_WORKERS), int(are_needed))
+    return max(min(cores - 1, _MAX_WORKERS), int(are_needed))
 
 
 def _usable_cores() -> int:

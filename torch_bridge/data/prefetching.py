@@ -1,4 +1,4 @@
-"""`prefetch`: copies of a loader's batches to the device, made ahead of the training loop."""
+"""`prefetch`: copy a loader's batches to the device ahead of the training loop."""
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sized
@@ -21,30 +21,30 @@ State = dict[str, Any]
 class prefetch(Generic[Batch]):
     """A loader's batches on the device, copied while the device still works on earlier ones.
 
-    On CUDA the copies of the next `depth` batches run on a separate stream. The user's stream, which is
-    current when a batch is requested, waits for the copy of that batch, and the memory of a batch is reused
-    only after the work that this stream has queued on it. The device does both waits: with pinned memory
+    On CUDA the copies of the next `depth` batches run on a separate stream. The user's stream, the current
+    one when a batch is requested, waits for the copy of that batch; the memory of a batch is reused only
+    after the work that this stream has queued on it. The device does both waits: with pinned memory
     (`make_loader(..., device=device)`) the host never synchronizes with it. On a CPU the batches are returned
-    as they are.
+    unchanged.
 
-    Each iteration iterates the loader once. An error in the loader is raised in its place, after the
-    batches before it. The state is the loader's after the last batch handed out, however many batches were
-    fetched ahead. A loader with a state has one place: a new iteration, or a loaded state, ends the iteration
-    before.
+    Each iteration iterates over the loader once. An error in the loader is raised after the batches before
+    it. The state is the loader's state after the last batch handed out, however many were fetched ahead. A
+    loader with a state has one position: a new iteration, or loading a state, ends the iteration before.
 
     Args:
         loader: Any iterable of batches. A batch is a pytree (tuples, lists, dicts, named tuples) of dense
-            or sparse tensors and packed sequences; other leaves are handed through. Once the loader has
-            handed out a batch, it may not write to it.
+            or sparse tensors and packed sequences; other leaves are passed through. The loader must not
+            write to a batch after handing it out.
         device: A CUDA device or the CPU.
-        depth: How many batches are copied ahead.
+        depth: Number of batches copied ahead.
 
     Raises:
         TypeError: `depth` is not an integer. From an iteration, on CUDA: a batch holds a nested or quantized
-            tensor, or one of another layout. From `state_dict`, `load_state_dict` and `len`: the loader has
-            no such method.
-        ValueError: `depth` is below 1; the device is neither CUDA's nor the CPU, or there is no CUDA.
-        RuntimeError: torch does not know the device. From an iteration that another has ended.
+            tensor, or one of an unsupported layout. From `state_dict`, `load_state_dict` and `len`: the
+            loader has no such method.
+        ValueError: `depth` is below 1; the device is neither a CUDA device nor the CPU, or CUDA is not
+            available.
+        RuntimeError: torch does not know the device. From an iteration: another one has ended it.
 
     >>> from torch_bridge import make_loader, prefetch
     >>> feed = prefetch(make_loader(range(6), 2, training=False, num_workers=0), "cpu")
@@ -65,39 +65,39 @@ class prefetch(Generic[Batch]):
         self._stream = Stream(device) if kind == "cuda" else None
         self._depth = depth if kind == "cuda" else 0
         self._state: State | None = None
-        self._newest: object = None  # the iteration that the state belongs to
+        self._iteration: object = None  # the iteration that the state belongs to
 
     def __len__(self) -> int:
         return len(cast(Sized, self.loader))
 
     def __iter__(self) -> Iterator[Batch]:
-        self._newest = this = object()
+        self._iteration = this = object()
         batches = iter(self.loader)
         self._state = self._loader_state()
         for batch, arrived, state in _run_ahead(self._fetch(batches), self._depth):
-            if self._stateful is not None and self._newest is not this:
+            if self._stateful is not None and self._iteration is not this:
                 raise RuntimeError("this iteration was ended: another has begun, or a state was loaded")
             if arrived is not None:
-                _receive(batch, arrived)
+                _use_on_current_stream(batch, arrived)
             self._state = state
             yield batch
-        if self._newest is this:
-            self._state = self._loader_state()  # at its end a loader may change its state
+        if self._iteration is this:
+            self._state = self._loader_state()  # a loader may change its state when it ends
 
     def state_dict(self) -> State:
-        """The loader's state after the last batch handed out."""
-        return self._with_state().state_dict() if self._state is None else self._state
+        """Return the loader's state after the last batch handed out."""
+        return self._stateful_loader().state_dict() if self._state is None else self._state
 
     def load_state_dict(self, state_dict: State) -> None:
-        """Make the next iteration begin at the place that the state says.
+        """Make the next iteration begin at the position in a state.
 
         Args:
-            state_dict: What `state_dict` returned.
+            state_dict: A state that `state_dict` returned.
         """
-        self._with_state().load_state_dict(state_dict)
-        self._state = self._newest = None
+        self._stateful_loader().load_state_dict(state_dict)
+        self._state = self._iteration = None
 
-    def _with_state(self) -> Stateful:
+    def _stateful_loader(self) -> Stateful:
         if self._stateful is None:
             raise TypeError(f"loader = {self.loader!r} has no state_dict and load_state_dict")
         return self._stateful
@@ -106,18 +106,25 @@ class prefetch(Generic[Batch]):
         return None if self._stateful is None else self._stateful.state_dict()
 
     def _fetch(self, batches: Iterator[Batch]) -> Iterator[tuple[Batch, Event | None, State | None]]:
-        """Each batch with the event of its arrival on the device, and the loader's state after it."""
+        """Yield each batch with the event of its arrival on the device, and the loader's state after it."""
+        # The state travels with its batch: by the time the batch is handed out, the loader is `depth` ahead.
         for batch in batches:
             if self._stream is None:
                 yield batch, None, self._loader_state()
             else:
-                yield *_send(batch, self._stream), self._loader_state()
+                yield *_start_copy(batch, self._stream), self._loader_state()
 
 
-def _send(batch: Batch, stream: Stream) -> tuple[Batch, Event]:
+# Two streams share a batch, and the host waits for neither:
+#     the copying stream:  copy 1 · record 1 · copy 2 · record 2 · …
+#     the user's stream:   wait for record 1 · work on 1 · wait for record 2 · work on 2 · …
+# `wait_event` makes the user's stream wait for the copy. In the other direction, torch's allocator could give
+# batch 1's memory to copy 3 as soon as Python drops the batch, though work on it may still be queued.
+# `record_stream` delays that until the work is done.
+def _start_copy(batch: Batch, stream: Stream) -> tuple[Batch, Event]:
     leaves, structure = pytree.tree_flatten(batch, _is_packed)
-    if any(part.is_cuda for leaf in leaves for part in _memory(leaf)):
-        # The batch lies on a device already, where queued work may still write to it.
+    if any(part.is_cuda for leaf in leaves for part in _dense_parts(leaf)):
+        # The batch is on a device already, and queued work there may still write to it.
         stream.wait_stream(torch.cuda.current_stream(stream.device))
     arrival = Event()
     with torch.cuda.stream(stream):
@@ -132,22 +139,22 @@ def _copy(leaf: Any, device: torch.device) -> Any:
     return leaf.to(device, non_blocking=True) if isinstance(leaf, Tensor) else leaf
 
 
-def _receive(batch: Any, arrival: Event) -> None:
+def _use_on_current_stream(batch: Any, arrival: Event) -> None:
     user = torch.cuda.current_stream(arrival.device)
     user.wait_event(arrival)
     for leaf in pytree.tree_leaves(batch, _is_packed):
-        for part in _memory(leaf):
-            # Its memory belongs to the copying stream, which may reuse it as soon as it is freed.
+        for part in _dense_parts(leaf):
+            # The copying stream allocated the memory, and would otherwise reuse it as soon as it is freed.
             part.record_stream(user)
 
 
 def _is_packed(node: Any) -> bool:
-    # pytree would open it, as a named tuple, and its batch_sizes must stay on the CPU.
+    # It is a named tuple, which pytree would take apart; its batch_sizes must stay on the CPU.
     return isinstance(node, PackedSequence)
 
 
-def _memory(leaf: Any) -> list[Tensor]:
-    """The dense tensors that hold a leaf's memory."""
+def _dense_parts(leaf: Any) -> list[Tensor]:
+    """Return the dense tensors that hold a leaf's memory."""
     if isinstance(leaf, PackedSequence):
         indices = leaf.sorted_indices, leaf.unsorted_indices
         return [leaf.data, *(tensor for tensor in indices if tensor is not None)]
@@ -159,7 +166,7 @@ def _memory(leaf: Any) -> list[Tensor]:
         return [leaf.crow_indices(), leaf.col_indices(), leaf.values()]
     if leaf.layout in (torch.sparse_csc, torch.sparse_bsc):
         return [leaf.ccol_indices(), leaf.row_indices(), leaf.values()]
-    if leaf.layout != torch.strided or leaf.is_nested or leaf.is_quantized:  # their memory is not known
+    if leaf.layout != torch.strided or leaf.is_nested or leaf.is_quantized:  # memory unknown
         raise TypeError(
             f"a batch holds a {type(leaf).__name__} of layout {leaf.layout} and dtype {leaf.dtype}; prefetch "
             "takes dense and sparse tensors and packed sequences"
@@ -168,7 +175,7 @@ def _memory(leaf: Any) -> list[Tensor]:
 
 
 def _run_ahead(items: Iterator[Item], depth: int) -> Iterator[Item]:
-    """The items, each once `depth` more are drawn. An error is raised after the items before it."""
+    """Yield each item after drawing `depth` more. An error is raised after the items before it."""
     drawn: deque[Item] = deque()
     try:
         for item in items:

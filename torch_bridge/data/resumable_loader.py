@@ -1,4 +1,4 @@
-"""A data loader whose place is (epoch, batch), whatever the number of ranks and workers."""
+"""A data loader whose position is (epoch, batch), whatever the number of ranks and workers."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -11,7 +11,7 @@ from torch_bridge.curve_api import checks
 from torch_bridge.distributed import processes
 from torch_bridge.schedulers.resume import refuse_path
 
-Place = tuple[int, int]  # an epoch, and the number of its batches that were handed out
+Position = tuple[int, int]  # an epoch, and the number of its batches already handed out
 
 
 class GlobalBatches(BatchSampler):
@@ -19,11 +19,11 @@ class GlobalBatches(BatchSampler):
 
     With n ranks and B = n · `batch_size`, global batch i has the samples [i·B, (i + 1)·B) of the epoch's
     order. Of its r samples (B, or fewer in an incomplete last batch) rank k has [⌈k·r/n⌉, ⌈(k + 1)·r/n⌉).
-    The order of epoch e is the permutation number e that is drawn from the seed.
+    The order of epoch e is the e-th permutation drawn from the seed, counted from 0.
 
     Args:
         samples: The length of the dataset.
-        batch_size: Samples that one rank has in a batch.
+        batch_size: Samples of one rank in a batch.
         shuffle: Draw a new order for each epoch; otherwise keep that of the dataset.
         drop_last: Leave out an incomplete last batch.
         seed: The seed of all orders.
@@ -52,44 +52,47 @@ class GlobalBatches(BatchSampler):
             "drop_last": drop_last,
             "seed": seed,
         }
-        self.start: Place = (0, 0)
-        """Where the next iteration begins."""
-        whole, self._rest = divmod(samples, size)
-        self.count = whole + (self._rest > 0 and not drop_last)
+        self.start: Position = (0, 0)
+        """The position at which the next iteration begins."""
+        whole, self._remainder = divmod(samples, size)
+        self.count = whole + (self._remainder > 0 and not drop_last)
         """The number of global batches in an epoch."""
         self._samples, self._size, self._shuffle, self._seed = samples, size, shuffle, seed
-        self._generator, self._drawn = torch.Generator("cpu").manual_seed(seed), 0
+        self._generator, self._orders_drawn = torch.Generator("cpu").manual_seed(seed), 0
 
-    def check(self, training: bool) -> None:
-        """Refuse a dataset that gives no batch, or in training one that lacks samples for a rank."""
+    def check_sizes(self, training: bool) -> None:
+        """Refuse a dataset without a single batch, and in training one whose last batch misses a rank."""
         ranks = f" in each of {self.world_size} processes" if self.world_size > 1 else ""
         if not self.count:
             raise ValueError(
                 f"{self._samples} samples give no batch of batch_size = {self.batch_size}{ranks} with "
                 f"drop_last = {self.drop_last}"
             )
-        if training and not self.drop_last and 0 < self._rest < self.world_size:
+        if training and not self.drop_last and 0 < self._remainder < self.world_size:
             raise ValueError(
-                f"{self._samples} samples leave {self._rest} for {self.world_size} processes in the last "
-                "batch, and in training every process needs some: give drop_last = True, or another "
+                f"{self._samples} samples leave {self._remainder} for {self.world_size} processes in the "
+                "last batch, and in training every process needs some: give drop_last = True, or another "
                 "batch_size"
             )
 
     def __len__(self) -> int:
         # In evaluation this rank may have no sample of the last batch.
-        return self.count - (self.count > 0 and not self._share(self.count - 1))
+        return self.count - (self.count > 0 and not self._indices_in(self.count - 1))
 
     def __iter__(self) -> Iterator[list[int]]:
-        epoch, batch = self.start  # here, not in the generator below, which begins later
+        # Read `start` here, not in the generator: its body runs only at the first `next`.
+        epoch, batch = self.start
         return self._shares(self._order(epoch), batch)
 
     def _shares(self, order: torch.Tensor | None, batch: int) -> Iterator[list[int]]:
-        for share in map(self._share, range(batch, self.count)):
-            if share:
-                yield list(share) if order is None else order[share.start : share.stop].tolist()
+        for indices in map(self._indices_in, range(batch, self.count)):
+            if indices:
+                yield list(indices) if order is None else order[indices.start : indices.stop].tolist()
 
-    def _share(self, batch: int) -> range:
-        """The places of this rank's samples in the epoch's order."""
+    def _indices_in(self, batch: int) -> range:
+        """Return the indices, into the epoch's order, of this rank's samples in a global batch."""
+        # -(-a // n) rounds up. Five samples over three ranks begin at ⌈0/3⌉, ⌈5/3⌉, ⌈10/3⌉ = 0, 2, 4 and are
+        # split 2, 2, 1.
         first = batch * self._size
         size = min(self._size, self._samples - first)
         begin, end = (first - (-k * size // self.world_size) for k in (self.rank, self.rank + 1))
@@ -98,17 +101,19 @@ class GlobalBatches(BatchSampler):
     def _order(self, epoch: int) -> torch.Tensor | None:
         if not self._shuffle:
             return None
-        if epoch < self._drawn:  # back to an earlier epoch: draw from the beginning
+        # Only the seed and the epoch decide an order, so a state need not hold the generator's. A
+        # resumed run draws the orders of all earlier epochs again, once.
+        if epoch < self._orders_drawn:  # back to an earlier epoch: start over
             self._generator.manual_seed(self._seed)
-            self._drawn = 0
-        for _ in range(self._drawn, epoch):
+            self._orders_drawn = 0
+        for _ in range(self._orders_drawn, epoch):
             torch.randperm(self._samples, generator=self._generator, device="cpu")
-        self._drawn = epoch + 1
+        self._orders_drawn = epoch + 1
         return torch.randperm(self._samples, generator=self._generator, device="cpu")
 
 
 class ResumableLoader(DataLoader[Any]):
-    """A DataLoader whose state is its arguments, and the epoch and batch after the last one handed out.
+    """A DataLoader whose state is its arguments and its position after the last batch handed out.
 
     Args:
         dataset: The samples.
@@ -119,16 +124,20 @@ class ResumableLoader(DataLoader[Any]):
     batch_sampler: GlobalBatches  # pyright: ignore[reportIncompatibleVariableOverride]  (torch's may be None)
 
     def __init__(self, dataset: Any, batches: GlobalBatches, **settings: Any) -> None:
-        # The workers' seeds are drawn from a generator that the orders don't use, other seeds on every rank.
+        # DataLoader draws the workers' seeds from this generator at each iteration. If orders used it too,
+        # a resumed run would have others. The seeds differ between ranks.
         seeds = torch.Generator("cpu").manual_seed(batches.made_with["seed"] + batches.rank)
         super().__init__(
             dataset, batches.batch_size, drop_last=batches.drop_last, generator=seeds, **settings
         )
-        # Given as an argument, it would hide batch_size and drop_last; DataLoader refuses an assignment.
+        # As an argument it would hide batch_size and drop_last, and DataLoader refuses an assignment.
         object.__setattr__(self, "batch_sampler", batches)
-        self._place: Place = (0, 0)
-        self._next: Place = (0, 0)
-        self._newest: object = None  # the iteration that the place belongs to
+        # `state_dict` saves `_position`; the next iteration begins at `_next_start`. With 3 batches per epoch
+        # they are (0, 2) and (1, 0) once batches 0 and 1 of epoch 0 were handed out: a new iteration is the
+        # next epoch, but a resumed run gets batch 2 first. After batch 2 both are (1, 0).
+        self._position: Position = (0, 0)
+        self._next_start: Position = (0, 0)
+        self._iteration: object = None  # the iteration that the position belongs to
 
     def __iter__(self) -> Iterator[Any]:  # pyright: ignore[reportIncompatibleMethodOverride]  (torch names its class)
         if self.batch_sampler.world_size == 1 < processes.world_size():
@@ -136,38 +145,38 @@ class ResumableLoader(DataLoader[Any]):
                 f"the loader was built for one process, and there are {processes.world_size()} now: build it "
                 "after the process group"
             )
-        self._newest = this = object()
-        self._place = self.batch_sampler.start = epoch, batch = self._next
-        self._next = epoch + 1, 0
+        self._iteration = this = object()
+        self._position = self.batch_sampler.start = epoch, batch = self._next_start
+        self._next_start = epoch + 1, 0
         with on_cpu():
             batches = super().__iter__()
         while True:
-            # Persistent workers serve one iteration: an older one would take its batches away.
-            if self._newest is not this:
+            # Persistent workers serve one iteration: an older one would take batches away from it.
+            if self._iteration is not this:
                 raise RuntimeError("this iteration was ended: another has begun, or a state was loaded")
             with on_cpu():
                 try:
                     loaded = next(batches)
                 except StopIteration:
-                    self._place = self._next  # on a rank without samples in the last batch, too
+                    self._position = self._next_start  # also on a rank without samples in the last batch
                     return
             batch += 1
-            self._place = (epoch, batch) if batch < self.batch_sampler.count else self._next
+            self._position = (epoch, batch) if batch < self.batch_sampler.count else self._next_start
             yield loaded
 
     def state_dict(self) -> dict[str, Any]:
-        """The arguments that the order depends on, and the place after the last batch handed out."""
-        epoch, batch = self._place
+        """Return the arguments that decide the order, and the position after the last batch handed out."""
+        epoch, batch = self._position
         return {"made_with": dict(self.batch_sampler.made_with), "epoch": epoch, "batch": batch}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Make the next iteration begin at the place that the state says.
+        """Make the next iteration begin at the position in a state.
 
         Args:
-            state_dict: What `state_dict` returned.
+            state_dict: A state that `state_dict` returned.
 
         Raises:
-            ValueError: Not the state of a loader, or of one with other arguments. Nothing was changed.
+            ValueError: It is not the state of a loader with these arguments. Nothing was changed.
         """
         refuse_path(state_dict)
         if not isinstance(state_dict, Mapping) or not {"made_with", "epoch", "batch"} <= state_dict.keys():
@@ -186,10 +195,10 @@ class ResumableLoader(DataLoader[Any]):
         epoch, batch = (checks.at_least(name, state_dict[name], 0) for name in ("epoch", "batch"))
         if batch >= self.batch_sampler.count:
             raise ValueError(f"batch = {batch} must be below {self.batch_sampler.count}, those of an epoch")
-        self._place = self._next = epoch, batch
-        self._newest = None
+        self._position = self._next_start = epoch, batch
+        self._iteration = None
 
 
 def on_cpu() -> AbstractContextManager[Any]:
-    """Make tensors on the CPU if no device is given. It costs nothing if that is the default."""
+    """Create tensors on the CPU by default. Costs nothing if that is already the default."""
     return nullcontext() if torch.get_default_device().type == "cpu" else torch.device("cpu")

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from plateau_jax import HoldBelow
 
-_MOST_GRAPHS, _MOST_SHAPES = 8, 64
+_MAX_GRAPHS, _MAX_SHAPES = 8, 64
 
 
 @pytest.fixture(autouse=True)
@@ -46,13 +46,13 @@ def test_warmed_up_captured_once_and_replayed(kept: list[Tensor]) -> None:
 def test_every_shape_has_its_graph_up_to_a_few(kept: list[Tensor]) -> None:
     sums, total = Sums(kept), 0.0
     for turn in range(6):
-        for rows in range(1, _MOST_GRAPHS + 4):
+        for rows in range(1, _MAX_GRAPHS + 4):
             total += rows * (turn + 1)
             assert sums.graphs([_batch(rows, turn + 1.0)])[0] == total
-    assert FakeGraph.captures == _MOST_GRAPHS
+    assert FakeGraph.captures == _MAX_GRAPHS
     eager = 3 * 6
-    assert sums.runs == _MOST_GRAPHS * (WARM_UPS + 1) + eager
-    assert kept[1] == 6 * (_MOST_GRAPHS + 3)
+    assert sums.runs == _MAX_GRAPHS * (WARM_UPS + 1) + eager
+    assert kept[1] == 6 * (_MAX_GRAPHS + 3)
 
 
 @pytest.mark.parametrize(
@@ -166,10 +166,10 @@ def test_equal_numbers_of_several_types_are_several_shapes(kept: list[Tensor]) -
 
 
 def test_a_number_that_always_changes_is_no_leak(kept: list[Tensor]) -> None:
-    sums, calls = Sums(kept), 2 * _MOST_SHAPES
+    sums, calls = Sums(kept), 2 * _MAX_SHAPES
     for number in range(calls):
         sums.graphs([_batch(2, 1.0, times=number)])
-        assert len(sums.graphs._warm_ups) == min(number + 1, _MOST_SHAPES)
+        assert len(sums.graphs._warm_ups) == min(number + 1, _MAX_SHAPES)
     assert (FakeGraph.captures, sums.runs) == (0, calls)
     assert kept[0] == calls * (calls - 1)
     for _ in range(5):  # a number that was met early still gets its graph

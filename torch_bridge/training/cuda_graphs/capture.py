@@ -1,4 +1,4 @@
-"""CUDA graphs: an update captured once for each shape of batch, and replayed."""
+"""Capture an update as a CUDA graph for each shape of batch, and replay it."""
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
@@ -13,9 +13,9 @@ from torch_bridge.training.cuda_graphs.guards import Guards
 from torch_bridge.training.optimizers.steppers import OptimizerSteppers
 
 _WARM_UPS = 3
-_MOST_GRAPHS = 8
-_MOST_SHAPES = 64  # met at all: a number in the batch that always changes is one each time
-_PLAIN = (int, float, bool, str, bytes, type(None))
+_MAX_GRAPHS = 8
+_MAX_SHAPES = 64  # of which warm-ups are counted: a number in the batch that always changes gives new ones
+_PLAIN_TYPES = (int, float, bool, str, bytes, type(None))
 _NOTE = (
     "This error came while the update was captured in a CUDA graph. During capture loss_fn must not read "
     "the device (.item(), boolean masks) or move data between host and device; to run it anyway, build the "
@@ -36,18 +36,24 @@ class _Captured(NamedTuple):
 
 
 class GraphedUpdate:
-    """Calls an update, first eagerly, then from a graph, one for each shape of its batches.
-
-    The first updates of a shape run on the stream that is captured later, and count; capturing
-    executes nothing. Past a few shapes further ones run eagerly.
+    """An update that runs eagerly at first and from a CUDA graph later, one for each shape of batch.
 
     Args:
-        update: Takes the micro-batches and returns tensors, and things that are the same for each batch of a
-            shape; works on the same tensors at every call.
-        steppers: Of the optimizers. Graphs are captured only after an update that did not synchronize.
-        guards: When they fail, everything warms up and is captured again.
+        update: Takes the micro-batches and returns tensors, and other values that depend only on the shape of
+            the batches. It works on the same tensors at every call.
+        steppers: The steppers of the optimizers.
+        guards: If they fail, all graphs are dropped, and captured again after new warm-ups.
         device: The CUDA device.
     """
+
+    # A graph replays the same kernels on the same memory. For each shape of batch:
+    # 1. The first three updates are warm-ups: real updates, which train and count. They run eagerly, on the
+    #    side stream that is captured later, so that compilation and the optimizers' states precede capture.
+    # 2. Capture records an update on static inputs, empty tensors of the batch's layout. It executes nothing:
+    #    neither parameters nor counters move, and the first replay follows at once.
+    # 3. A replay copies the batch into the static inputs, runs the graph, and clones its outputs, which the
+    #    next replay would overwrite.
+    # All graphs share one memory pool: only one runs at a time, and nothing in it is needed after a replay.
 
     def __init__(
         self,
@@ -61,9 +67,9 @@ class GraphedUpdate:
         self.drop()
 
     def drop(self) -> None:
-        """Forget all graphs: the next updates of each shape warm up again, and it is captured anew."""
+        """Drop all graphs: each shape warms up and is captured again."""
         self.captured: dict[Any, _Captured] = {}
-        """The graphs, by the shape of their batches."""
+        """The graphs by the shape of their batches."""
         self._warm_ups: dict[Any, int] = {}
         self._pool = torch.cuda.graph_pool_handle()
 
@@ -72,28 +78,28 @@ class GraphedUpdate:
             self.drop()
         flat = [pytree.tree_flatten(batch) for batch in micro_batches]
         for leaf in chain.from_iterable(leaves for leaves, _ in flat):
-            _check(leaf, self._stream.device)
-        shape = tuple((structure, *_shapes(leaves)) for leaves, structure in flat)
+            _check_leaf(leaf, self._stream.device)
+        shape = tuple((structure, *_shape_of(leaves)) for leaves, structure in flat)
         captured = self.captured.get(shape)
         if captured is None:
             warm_ups = self._warm_ups.get(shape, 0)
             is_new = shape not in self._warm_ups
-            if len(self.captured) == _MOST_GRAPHS or (is_new and len(self._warm_ups) == _MOST_SHAPES):
+            if len(self.captured) == _MAX_GRAPHS or (is_new and len(self._warm_ups) == _MAX_SHAPES):
                 return self._update(micro_batches)
             if warm_ups < _WARM_UPS:
                 outputs = self._warm_up(micro_batches)
-                # An update that synchronized with the device does not count: the next one may do so again.
+                # Only a steady update counts as a warm-up: after one that synchronized with the device the
+                # next may do so again, which capture forbids.
                 self._warm_ups[shape] = warm_ups + self._steppers.steady
                 if not self.captured:
-                    self._guards.record()  # the states that optimizers make in it are no change
+                    self._guards.record()  # optimizers create states during warm-ups: not a change
                 return outputs
             captured = self.captured[shape] = self._capture(flat)
         if captured.inputs:
-            tensors = chain.from_iterable(_tensors(leaves).values() for leaves, _ in flat)
-            torch._foreach_copy_(captured.inputs, list(map(_memory, tensors)))
+            tensors = chain.from_iterable(_unique_tensors(leaves).values() for leaves, _ in flat)
+            torch._foreach_copy_(captured.inputs, list(map(_without_overlap, tensors)))
         captured.graph.replay()
-        # The next replay overwrites the graph's own outputs.
-        return tuple(map(_copied, captured.outputs))
+        return tuple(map(_clone_tensor, captured.outputs))
 
     def _warm_up(self, micro_batches: Sequence[Any]) -> tuple[Any, ...]:
         present = torch.cuda.current_stream(self._stream.device)
@@ -105,22 +111,22 @@ class GraphedUpdate:
             present.wait_stream(self._stream)
         for output in outputs:
             if isinstance(output, Tensor):
-                output.record_stream(present)
+                output.record_stream(present)  # the side stream must not reuse its memory too early
         return outputs
 
     def _capture(self, flat: list[tuple[list[Any], Any]]) -> _Captured:
         inputs: list[Tensor] = []
         batches: list[Any] = []
         for leaves, structure in flat:
-            own = {key: _empty_like(tensor) for key, tensor in _tensors(leaves).items()}
-            inputs += map(_memory, own.values())
-            batches.append(pytree.tree_unflatten([own.get(id(leaf), leaf) for leaf in leaves], structure))
+            static = {key: _empty_like(tensor) for key, tensor in _unique_tensors(leaves).items()}
+            inputs += map(_without_overlap, static.values())
+            batches.append(pytree.tree_unflatten([static.get(id(leaf), leaf) for leaf in leaves], structure))
         graph = torch.cuda.CUDAGraph()
         outputs: tuple[Any, ...] = ()
         failure: Exception | None = None
         try:
-            # Other threads stay free to use CUDA meanwhile: a loader's, which pins memory.
-            # The outer context is there for a capture that fails: torch's own then stays on its stream.
+            # "thread_local": another thread, such as a loader's that pins memory, may use CUDA meanwhile.
+            # The outer context restores the stream if capture fails: torch.cuda.graph would stay on its own.
             with (
                 torch.cuda.stream(self._stream),
                 torch.cuda.graph(
@@ -130,32 +136,32 @@ class GraphedUpdate:
                 try:
                     outputs = self._update(batches)
                 except Exception as error:
-                    failure = error
+                    failure = error  # the more telling one: leaving the context may raise another
         except Exception as error:
-            failure = failure or error  # what CUDA objects to it says again at the end
+            failure = failure or error
             if TorchVersion(torch.__version__) < "2.13":
                 failure.add_note(_NOTE_BEFORE_2_13)
         finally:
-            self._steppers.is_partial = False  # while an update is captured nothing moves
+            self._steppers.is_partial = False  # capture has moved nothing
         if failure is not None:
-            # Something may have kept a tensor of it, and torch takes no such pool again.
+            # A tensor may still live in this pool, and torch refuses to reuse such a pool.
             self._pool = torch.cuda.graph_pool_handle()
             failure.add_note(_NOTE)
             try:
                 raise failure
             finally:
-                del failure  # its traceback holds this frame, and all that was captured
+                del failure  # its traceback holds this frame, and with it all that was captured
         return _Captured(graph, inputs, outputs)
 
 
-def _copied(output: Any) -> Any:
+def _clone_tensor(output: Any) -> Any:
     return output.clone() if isinstance(output, Tensor) else output
 
 
-def _check(leaf: Any, device: torch.device) -> None:
-    """Refuse what a graph would keep at its first value, or cut off."""
+def _check_leaf(leaf: Any, device: torch.device) -> None:
+    """Refuse a leaf whose first value a graph would keep, or whose gradients it would cut off."""
     if not isinstance(leaf, Tensor):
-        if not isinstance(leaf, _PLAIN):
+        if not isinstance(leaf, _PLAIN_TYPES):
             raise TypeError(
                 f"a batch holds a {type(leaf).__name__}, and a CUDA graph would use its first value in every "
                 "replay; with cuda_graph=True a batch may hold tensors and plain values"
@@ -175,31 +181,37 @@ def _check(leaf: Any, device: torch.device) -> None:
         )
 
 
-def _tensors(leaves: Sequence[Any]) -> dict[int, Tensor]:
-    """Each tensor of a batch once, by its identity: a compiled loss_fn is compiled for which are one."""
+def _unique_tensors(leaves: Sequence[Any]) -> dict[int, Tensor]:
+    """Return each tensor of a batch once, by id."""
+    # If two leaves are one tensor, so are their static inputs: a compiled loss_fn depends on it.
     return {id(leaf): leaf for leaf in leaves if isinstance(leaf, Tensor)}
 
 
-def _shapes(leaves: Sequence[Any]) -> Iterator[Any]:
-    """What has to be the same for a replay: which tensors there are, their layout, other leaves."""
-    numbers = {key: number for number, key in enumerate(_tensors(leaves))}
+def _shape_of(leaves: Sequence[Any]) -> Iterator[Any]:
+    """Yield what must be equal for a replay: which leaves are one tensor, all layouts, and plain values."""
+    numbers = {key: number for number, key in enumerate(_unique_tensors(leaves))}
     for leaf in leaves:
         if isinstance(leaf, Tensor):
-            marks = leaf.requires_grad, leaf.is_conj(), leaf.is_neg()
-            yield numbers[id(leaf)], leaf.shape, leaf.stride(), leaf.dtype, marks
+            flags = leaf.requires_grad, leaf.is_conj(), leaf.is_neg()
+            yield numbers[id(leaf)], leaf.shape, leaf.stride(), leaf.dtype, flags
         else:
             yield type(leaf), leaf
 
 
 def _empty_like(tensor: Tensor) -> Tensor:
-    """A tensor of the same layout, gaps and all: a compiled loss_fn is compiled for it."""
+    """Return an empty tensor of the same strides, gaps included: a compiled loss_fn depends on them."""
     empty = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
-    return _flip_as(tensor, empty).detach().requires_grad_(tensor.requires_grad)
+    return _with_flags_of(tensor, empty).detach().requires_grad_(tensor.requires_grad)
 
 
-def _memory(tensor: Tensor) -> Tensor:
-    """Every element in memory, to be copied: each once, or, where some may be the same, all of the range."""
-    tensor = _flip_as(tensor, tensor.detach())
+def _without_overlap(tensor: Tensor) -> Tensor:
+    """Return a view of the tensor's memory that has each element once, to copy from or to."""
+    # An expanded tensor shows one element several times, and a copy to such a view is undefined. So:
+    #   shape (2, 3), stride (0, 1): sizes (1, 3): the repeated dimension is read once;
+    #   shape (2, 3), stride (4, 1): 1·2 < 4, so no elements meet: the view itself, without its gaps;
+    #   shape (3, 2), stride (1, 1): elements may meet: all of the range, 2·1 + 1·1 + 1 = 4 elements.
+    # The first call undoes the flags of conjugate and negated views: it is memory that is copied, not values.
+    tensor = _with_flags_of(tensor, tensor.detach())
     if tensor.is_contiguous() or not tensor.numel():
         return tensor
     strides = tensor.stride()
@@ -211,7 +223,7 @@ def _memory(tensor: Tensor) -> Tensor:
     return tensor.as_strided(sizes, strides) if are_apart else tensor.as_strided((last + 1,), (1,))
 
 
-def _flip_as(tensor: Tensor, other: Tensor) -> Tensor:
-    """The other tensor, its marks "conjugate" and "negative" turned over where the first has them."""
-    other = other.conj() if tensor.is_conj() else other
-    return torch._neg_view(other) if tensor.is_neg() else other
+def _with_flags_of(like: Tensor, tensor: Tensor) -> Tensor:
+    """Return a view of `tensor` whose conjugate and negative flags are toggled if `like` has them set."""
+    tensor = tensor.conj() if like.is_conj() else tensor
+    return torch._neg_view(tensor) if like.is_neg() else tensor

@@ -13,15 +13,15 @@ from torch_bridge.schedulers.param_groups import all_groups
 
 
 class Guards:
-    """Compare what a CUDA graph bakes in, besides the shapes of the batches.
+    """Detect changes to what a captured update depends on, apart from the shapes of its batches.
 
-    These are each module's mode, parts, parameters and buffers, the optimizers' settings and states, their
-    memory, and their `requires_grad`. Other changes go unnoticed: of plain values that a forward pass reads,
-    such as a dropout rate or a variable of `loss_fn`, of hooks, of torch's global switches, and of `.data` to
-    another view of the same memory.
+    Compared are each module's mode, submodules, parameters and buffers; the optimizers' settings and states;
+    and the memory and `requires_grad` of all their tensors. Other changes go unnoticed: to plain values that
+    a forward pass reads (a dropout probability, a variable of `loss_fn`), to hooks, to torch's global
+    switches, and to `.data` if it becomes another view of the same memory.
 
     Args:
-        model: The module that the update trains.
+        model: The module that is trained.
         optimizers: Its optimizers.
     """
 
@@ -30,22 +30,22 @@ class Guards:
         self.record()
 
     def record(self) -> None:
-        """Compare with the present state from now on."""
+        """Record the present state, to compare later states with it."""
         self._recorded_settings = self._settings()
         self._modules = list(self._model.modules())
-        # Kept alive, so that later objects can't be mistaken for them.
+        # The objects are kept alive: a new object could otherwise get the id of one that was freed.
         self._recorded_objects = list(self._objects())
         self._tensors = [tensor for tensor in self._recorded_objects if _has_memory(tensor)]
         self._recorded_values = self._values()
 
     def failed(self) -> bool:
-        """Something differs from when it was recorded. Does not synchronize with the device."""
+        """Return True if anything differs from the recorded state. Does not synchronize with the device."""
         if self._settings() != self._recorded_settings:
             return True
         objects = list(self._objects())
         if len(objects) != len(self._recorded_objects):
             return True
-        # The values are those of the same objects.
+        # `_values` reads the recorded tensors, so it is of use only if they are still the present ones.
         same = all(map(operator.is_, objects, self._recorded_objects))
         return not same or self._values() != self._recorded_values
 
@@ -79,14 +79,17 @@ def _has_memory(value: Any) -> bool:
 
 
 def _settings(group: dict[str, Any]) -> list[Any]:
-    """The settings of a group that a kernel gets: the learning rate is in the clock's memory."""
+    """Return the settings of a group that a graph bakes in."""
+    # Not the learning rate, which a graph reads from the clock's tensor.
     return [
-        (name, _value(value)) for name, value in group.items() if name not in ("lr", "initial_lr", "params")
+        (name, _comparable(value))
+        for name, value in group.items()
+        if name not in ("lr", "initial_lr", "params")
     ]
 
 
-def _value(value: Any) -> Any:
-    """A setting's value, to be compared without synchronizing with the device."""
+def _comparable(value: Any) -> Any:
+    """Return a value that equals another one without synchronizing with the device."""
     if isinstance(value, tuple | list):
-        return tuple(_value(item) for item in cast("tuple[Any, ...]", value))
+        return tuple(_comparable(item) for item in cast("tuple[Any, ...]", value))
     return id(value) if isinstance(value, Tensor) else value
