@@ -1,4 +1,4 @@
-"""The arguments of a training step: checked, and the parts that they stand for."""
+"""The arguments of a training step, checked, and the objects that follow from them."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass, field
@@ -38,7 +38,7 @@ P = ParamSpec("P")
 
 @dataclass(frozen=True, eq=False)
 class TrainStepArguments:
-    """The arguments of `TrainStep`, as they were given, and the optimizers, curves and tensors in them.
+    """The arguments of `TrainStep` as passed, and the optimizers, curves and tensors that follow from them.
 
     Raises:
         TypeError, ValueError: As `TrainStep`.
@@ -68,7 +68,8 @@ class TrainStepArguments:
         check_model(self.model)
         checks.one_of("synchronize", self.synchronize, get_args(Synchronize))
         parallelism = parallelism_of(self.model, every_micro_batch=self.synchronize == "micro")
-        # No cached property: its warning would name a line of functools as the caller's.
+        # Not a cached property: its warning would name a line of functools as the caller's. The dataclass is
+        # frozen, hence object.__setattr__.
         object.__setattr__(self, "parallelism", parallelism)
         parallelism.check_parameters(self.parameters)
         checks.one_of("on_nonfinite", self.on_nonfinite, get_args(OnNonfinite))
@@ -87,17 +88,17 @@ class TrainStepArguments:
 
     @cached_property
     def optimizers(self) -> tuple[Optimizer, ...]:
-        """Torch's own, out of their trainers' wrappers."""
+        """The torch optimizers, unwrapped."""
         return tuple(unwrap_optimizers(self.model, self.optimizer))
 
     @property
     def with_wrappers(self) -> list[Any]:
-        """The optimizers, and the wrappers that trainers have put around them."""
+        """The torch optimizers and their wrappers."""
         return with_wrappers(as_sequence(self.optimizer))
 
     @cached_property
     def parameters(self) -> list[nn.Parameter]:
-        """Those that are optimized."""
+        """The optimized parameters."""
         return all_parameters(self.optimizers)
 
     @cached_property
@@ -107,33 +108,33 @@ class TrainStepArguments:
 
     @cached_property
     def curves(self) -> list[Curve]:
-        """One for each parameter group of all optimizers."""
+        """The curve of each parameter group of all optimizers."""
         return curves_by_group(self.optimizer, self.optimizers, self.curve)
 
     @cached_property
     def peaks(self) -> list[float]:
-        """The peak learning rate of each group."""
+        """The peak learning rate of each parameter group."""
         return [peak for optimizer in self.optimizers for peak in peaks_of(optimizer)]
 
     @cached_property
     def rules(self) -> tuple[Rule, ...]:
-        """Those that may hold the clock."""
+        """The rules that may hold the clock."""
         return rules_for(self.hold, self.curves)
 
     def _check_unit(self, rules: Sequence[Rule]) -> None:
         if self.unit is None and self.count is None:
             return
         if self.unit is None:
-            raise TypeError("count= needs unit=: how many of what it counts make one step of the curve")
+            raise TypeError("count= needs unit=: the samples or tokens that make one step of the curve")
         unit = checked_unit(self.unit)
         if not callable(self.count):
             raise TypeError(f"unit = {unit} needs count=, a function of a batch; it is {self.count!r}")
         if rules:
-            raise ValueError(f"unit = {unit} beside hold: a rule holds a clock of updates alone")
+            raise ValueError(f"unit = {unit} with hold: a rule can hold only a clock of updates")
         if self.initial_updates:
             raise ValueError(
-                f"unit = {unit} beside initial_updates = {self.initial_updates}, which does not say what "
-                "they consumed: resume with load_state_dict"
+                f"unit = {unit} with initial_updates = {self.initial_updates}, which does not say what these "
+                "updates consumed: resume with load_state_dict"
             )
 
     def _check_graph(self) -> None:
@@ -148,15 +149,15 @@ class TrainStepArguments:
 def pack_arguments_into(
     arguments: Callable[P, TrainStepArguments],
 ) -> Callable[[Callable[[Any, TrainStepArguments], None]], Callable[Concatenate[Any, P], None]]:
-    """Let callers pass the arguments themselves to an `__init__` that takes them checked.
+    """Decorate an `__init__` that takes one checked dataclass, so that callers pass its fields as arguments.
 
-    So they are declared once: `help`, `inspect.signature` and type checkers show those of the dataclass.
+    The fields are thus declared once: `help`, `inspect.signature` and type checkers show the dataclass's.
     """
 
     def decorate(init: Callable[[Any, TrainStepArguments], None]) -> Callable[Concatenate[Any, P], None]:
-        cast("Any", arguments).__init__.__qualname__ = init.__qualname__  # which Python's errors name
+        cast("Any", arguments).__init__.__qualname__ = init.__qualname__  # the name in Python's errors
 
-        @wraps(arguments.__init__)  # which inspect.signature follows
+        @wraps(arguments.__init__)  # inspect.signature follows __wrapped__
         def packed_init(self: Any, *args: P.args, **kwargs: P.kwargs) -> None:
             init(self, arguments(*args, **kwargs))
 

@@ -1,4 +1,4 @@
-"""What an update reports."""
+"""The results of an update."""
 
 import math
 from collections.abc import Sequence
@@ -23,18 +23,18 @@ class StepResult(NamedTuple):
     grad_norm: Tensor
     """The total 2-norm of the gradients, unscaled, before clipping; a floating-point scalar."""
     lr: Tensor
-    """The rate of each parameter group in this update, float32 of shape (groups,)."""
+    """The learning rate of each parameter group in this update, float32 of shape (groups,)."""
     applied: Tensor
-    """How many updates took place so far, an int64 scalar."""
+    """The number of updates applied so far, an int64 scalar."""
     skipped: Tensor
-    """How many were skipped so far, an int64 scalar."""
+    """The number of updates skipped so far, an int64 scalar."""
     clock: Tensor
-    """The step of the curve that `lr` is of, an int64 scalar: how many updates took place before this one,
-    unless a rule has held the clock; with `unit` what those consumed, // unit."""
+    """The step of the curve at which `lr` was taken, an int64 scalar: the number of updates applied before
+    this one, unless a rule held the clock; with `unit`, the samples or tokens they consumed, // unit."""
 
     @property
     def consumed(self) -> Tensor:
-        """What the updates so far have consumed, an int64 scalar: samples or tokens under `unit`, or updates.
+        """The samples or tokens consumed so far, an int64 scalar; without `unit`, the same as `applied`.
 
         Skipped updates do not count. An attribute, not an item of the tuple.
         """
@@ -42,44 +42,45 @@ class StepResult(NamedTuple):
 
     @property
     def aux(self) -> tuple[Any, ...]:
-        """With `has_aux=True` what `loss_fn` returned beside the loss, a pytree of tensors a micro-batch.
+        """With `has_aux=True`, the aux outputs of `loss_fn`: one pytree of tensors per micro-batch.
 
-        They are detached, of this rank alone, and of skipped updates too. Without a CUDA graph they are not
-        copied: a parameter or a buffer among them goes on changing. An attribute, not an item of the tuple.
+        They are detached, come from this rank alone, and are there for skipped updates too. Without a CUDA
+        graph they are not copied, so a parameter or buffer among them keeps changing. An attribute, not an
+        item of the tuple.
         """
         return ()
 
 
 class _ExtendedResult(StepResult):
-    """A result with its own `consumed` and `aux`, which are attributes and not items of the tuple."""
+    """A result whose attributes `consumed` and `aux` are stored next to the items of the tuple."""
 
     @property
     def consumed(self) -> Tensor:
-        return _extra(self, "consumed")
+        return _read_extra(self, "consumed")
 
     @property
     def aux(self) -> tuple[Any, ...]:
-        return _extra(self, "aux")
+        return _read_extra(self, "aux")
 
-    # Typing forbids it, since a NamedTuple has nothing but its items; this class has.
+    # Typing forbids it, since a NamedTuple stores only its items. This class also stores attributes.
     def _replace(self, **items: Any) -> Self:  # pyright: ignore[reportIncompatibleMethodOverride]
         replaced = super()._replace(**items)
         vars(replaced).update(vars(self))
         return replaced
 
 
-def _extra(result: StepResult, name: str) -> Any:
+def _read_extra(result: StepResult, name: str) -> Any:
     try:
         return vars(result)[name]
     except KeyError:
         raise AttributeError(
-            f"this result was made anew from the items of another, as by tree_map, and {name} is not one of "
-            f"them: read result.{name} before"
+            f"this result was rebuilt from the items of another one, as tree_map does, and {name} is not an "
+            f"item: read result.{name} first"
         ) from None
 
 
 def extend_result(result: StepResult, consumed: Tensor, flat_aux: Sequence[Any]) -> StepResult:
-    """The result with what is not an item of the tuple: `flat_aux` is a pytree's structure and leaves."""
+    """Return the result with `consumed` and `aux`; `flat_aux` is a pytree's structure, then its leaves."""
     extended = _ExtendedResult(*result)
     aux = pytree.tree_unflatten(flat_aux[1:], flat_aux[0]) if flat_aux else ()
     vars(extended).update(consumed=consumed, aux=aux)
@@ -87,11 +88,11 @@ def extend_result(result: StepResult, consumed: Tensor, flat_aux: Sequence[Any])
 
 
 def read_and_raise_if_nonfinite(result: StepResult, scaled: bool) -> None:
-    """Refuse a result that is not finite. Synchronizes with the device.
+    """Raise an error if a result is not finite. Synchronizes with the device.
 
     Raises:
-        FloatingPointError: The loss is not finite; or the norm, unless the loss was `scaled`: then it may
-            be an overflow of the scale.
+        FloatingPointError: The loss is not finite; or the norm is not, and the loss was not `scaled`. (With a
+            scaled loss, the scale may have overflowed.)
     """
     loss, norm = result.loss.item(), result.grad_norm.item()
     if not math.isfinite(loss) or (not math.isfinite(norm) and not scaled):

@@ -1,4 +1,4 @@
-"""`TrainStep`: a training update as a call, and its state."""
+"""`TrainStep`: one call per training update, with a state to save and restore."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Never
@@ -60,11 +60,12 @@ class TrainStep:
             Lightning, Fabric or accelerate are unwrapped.
         loss_fn: `loss_fn(model, batch)` returns a mean loss, a scalar, or a pair (sum, weight), such as
             (loss.sum(), number of tokens).
-        curve: One curve, or a sequence of one per parameter group. For several optimizers: one for all, or a
-            sequence with an entry per optimizer.
+        curve: One curve, or a sequence of one per parameter group. For several optimizers, one curve for all,
+            or a sequence with such an entry per optimizer.
         precision: `"fp32"`, `"bf16"`, or `"fp16"` with dynamic loss scaling (arXiv:1710.03740).
         max_norm: Clip gradients to this total 2-norm, as `torch.nn.utils.clip_grad_norm_` does.
-        on_nonfinite: `"skip"` the update, or `"raise"`, which synchronizes with the device in every update.
+        on_nonfinite: `"skip"` the update, or `"raise"` an error, which synchronizes with the device in every
+            update.
         compile: Compile `loss_fn` with `torch.compile`.
         cuda_graph: Capture the whole update in a CUDA graph, one for each shape of batch.
         carry: The initial recurrent state, any pytree of tensors: `loss_fn(model, batch, carry)` then returns
@@ -74,9 +75,9 @@ class TrainStep:
             which takes less memory under `fully_shard`.
         strict: The default of `load_state_dict`'s `strict`.
         initial_updates: Updates already made by another training loop; the schedule resumes from there. The
-            groups need their peaks in `initial_lr` then.
+            groups then need their peaks in `initial_lr`.
         has_aux: `loss_fn` returns (loss or pair, aux), with aux any pytree of tensors; see `result.aux`.
-        unit: Samples or tokens per step of the curve, counted by `count`. None: an update is a step.
+        unit: Samples or tokens per step of the curve, counted by `count`. None: one step per update.
         count: `count(batch)` returns the samples or tokens of a micro-batch, an int or an integer scalar
             tensor.
 
@@ -86,16 +87,16 @@ class TrainStep:
         strict: As above.
 
     Raises:
-        TypeError, ValueError: An argument, or a combination of arguments, that a step cannot train with; the
-            message names it. Nothing was changed.
+        TypeError, ValueError: A step cannot train with an argument, or with a combination of arguments; the
+            message names them. Nothing was changed.
 
     Warns:
         CurveWarning: Several ranks run and the model is not wrapped, so each rank trains alone;
-            `distribute(model, None)` says that this is intended. Or tensors that are probably the parts of
-            one batch were passed as micro-batches.
+            `distribute(model, None)` marks this as intended. Or tensors that are probably the parts of one
+            batch were passed as micro-batches.
     """
 
-    # Under torch.inference_mode() the tensors made here could not be written to outside of it.
+    # Tensors made under torch.inference_mode() could not be written to outside of it.
     @torch.inference_mode(False)
     @pack_arguments_into(TrainStepArguments)
     def __init__(self, arguments: TrainStepArguments) -> None:
@@ -151,7 +152,7 @@ class TrainStep:
 
     @property
     def optimizer(self) -> Optimizer:
-        """The torch optimizer, if there is only one."""
+        """The torch optimizer, if it is the only one."""
         if len(self.optimizers) != 1:
             raise AttributeError(f"this step has {len(self.optimizers)} optimizers: see step.optimizers")
         return self.optimizers[0]
@@ -160,23 +161,23 @@ class TrainStep:
         """Run one update over the micro-batches.
 
         Args:
-            batch: A batch, as `loss_fn` takes it.
-            *more_micro_batches: Others of the same update.
+            batch: A batch for `loss_fn`.
+            *more_micro_batches: Further micro-batches of the same update.
 
         Returns:
             The results, as tensors on the device.
 
         Raises:
             FloatingPointError: `on_nonfinite="raise"`, and the loss or the gradient norm is not finite.
-            TypeError, ValueError: `loss_fn` returned neither a loss nor a pair, or another carry; `count`
-                returned no number; the optimizer has a scheduler, or other parameters than before. Unless the
-                model is wrapped, the step stays usable.
-            RuntimeError: An earlier update was interrupted between the optimizer's step and its count, or, if
-                the model is wrapped, anywhere: the message says how to resume. Or `DistributedDataParallel`
-                did not average the gradients.
+            TypeError, ValueError: `loss_fn` returned neither a loss nor a pair, or a carry of another form;
+                `count` did not return an integer; the optimizer has a scheduler, or other parameters than
+                before. Unless the model is wrapped, the step stays usable.
+            RuntimeError: An earlier update was interrupted after the optimizer's step began and before the
+                update was counted, or, if the model is wrapped, anywhere: the message says how to resume. Or
+                `DistributedDataParallel` did not average the gradients.
         """
         if self._steppers.is_partial:
-            self._check_whole()
+            self._refuse_if_partial()
         self._steppers.prepare()
         self._clock.prepare()
         micro_batches = batch, *more_micro_batches
@@ -184,12 +185,12 @@ class TrainStep:
             self._has_compared_micro_batches = True
             warn_if_parts_of_batch(micro_batches)
         try:
-            loss, norm, rates, counts, *aux = (self._graphs or self._update)(micro_batches)
+            loss, norm, lrs, counters, *aux = (self._graphs or self._update)(micro_batches)
         except Exception as error:
             add_micro_batch_hint(error, micro_batches)
             raise
-        applied, skipped, clock, consumed = counts.unbind()
-        result = StepResult(loss, norm, rates, applied, skipped, clock)
+        applied, skipped, clock, consumed = counters.unbind()
+        result = StepResult(loss, norm, lrs, applied, skipped, clock)
         if aux or self._clock.unit is not None:
             result = extend_result(result, applied if self._clock.unit is None else consumed, aux)
         if self._count_in_trainer is not None:
@@ -212,42 +213,43 @@ class TrainStep:
     def set_peak(self, peak: float | Sequence[float]) -> None:
         """Use another peak learning rate from the next update on.
 
-        The state saves it. A learning rate that is written into a group is overwritten by the next update.
+        The state includes it. A learning rate written into a parameter group is overwritten by the next
+        update.
 
         Args:
-            peak: One for all parameter groups, or a sequence of one for each, those of several optimizers
-                one after the other. Rounded to float32.
+            peak: One peak for all parameter groups, or a sequence of one per group, in the order of the
+                optimizers. Rounded to float32.
 
         Raises:
-            TypeError: Not a number, or a sequence of them.
-            ValueError: Negative, not finite, or positive and below 2⁻¹²⁶; another number of peaks than of
-                groups. Nothing was changed.
+            TypeError: `peak` is neither a number nor a sequence of numbers.
+            ValueError: A peak is negative, not finite, or positive and below 2⁻¹²⁶; or the number of peaks
+                differs from that of groups. Nothing was changed.
         """
         peaks = peaks_per_group(peak, len(self._clock.peaks))
         self._steppers.prepare()
         was_partial = self._steppers.is_partial
-        self._steppers.is_partial = True  # until the window on the device has the new peaks too
+        self._steppers.is_partial = True  # while only some of groups and window have the new peaks
         self._clock.set_peaks(peaks)
         self._steppers.write_peaks()
         self._steppers.is_partial = was_partial
 
     def _reattach(self) -> None:
-        """Attach the steppers to the groups and states that a load has made."""
+        """Attach the steppers to the groups and states that a load created."""
         self._steppers.attach()
         if self._graphs is not None:
             self._graphs.drop()
 
     def state_dict(self) -> TrainStepState:
-        """A snapshot in host memory, which later updates do not change. Synchronizes with the device.
+        """Return a snapshot in host memory, which later updates do not change. Synchronizes with the device.
 
-        It has model, optimizers, loss scale, clock, carry, and torch's random-number states, as tensors and
-        plain values, so that `torch.load(weights_only=True)` reads it back. `state["applied"]` and
-        `state["skipped"]` count the updates so far. A restored run also needs the state of its loader.
+        It contains the model, optimizers, loss scale, clock, carry, and torch's random-number states, as
+        tensors and plain values, so that `torch.load(weights_only=True)` can read it. `state["applied"]` and
+        `state["skipped"]` count the updates so far. To resume a run, also save the state of its loader.
 
-        Each of several ranks calls it, for a state of its own: its random numbers and carry, and under
-        `fully_shard` its shards. `Checkpoints` brings such states to another number of ranks.
+        On several ranks, each rank calls it and gets its own state: its random numbers and carry, and under
+        `fully_shard` its shards. `Checkpoints` resumes from such states with another number of ranks.
         """
-        self._check_whole()
+        self._refuse_if_partial()
         return snapshot.copy_to_host(self._saved_components.read_state())
 
     @torch.inference_mode(False)
@@ -257,34 +259,34 @@ class TrainStep:
         """Resume, bit for bit, from a snapshot. Copies what it loads.
 
         The peak learning rates and the optimizers' settings become the saved ones, except for those that
-        only choose an implementation (`fused`, `foreach`, `capturable`, `differentiable`). The state of an
-        optimizer that is not torch's own is compared with this step's only after its first update.
+        only choose an implementation (`fused`, `foreach`, `capturable`, `differentiable`). If an optimizer
+        is not one of torch's own, its state is compared with this step's only after the first update.
 
         Args:
             state_dict: The state that `state_dict` returned. If this step's parameters are sharded, the
                 saved tensors may be whole.
-            strict: Refuse the state of another plan: of a curve that differs at a step before the saved
-                clock (`Curve.same_until`), of another hold or of another unit. With False the run resumes
-                under this step's curve, at the saved clock; rules other than the saved ones start anew; with
-                another unit `consumed` is clock · unit, and without one the number of updates is the clock.
-                The default is the step's own `strict`.
+            strict: Refuse the state of another plan: a curve that differs at a step before the saved clock
+                (`Curve.same_until`), another hold or another unit. With False the run resumes under this
+                step's curve, at the saved clock; rules that were not saved start anew; with another unit
+                `consumed` is clock · unit, and without one the number of updates is the clock. The default
+                is the step's `strict`.
 
         Raises:
-            ValueError: The state of another plan (unless `strict` is False), of another model, optimizer,
-                precision or carry; damaged, or not a state; a scheduler is attached to the optimizer.
+            ValueError: The state is damaged or not a state; it belongs to another plan (unless `strict` is
+                False), model, optimizer, precision or carry; or a scheduler is attached to the optimizer.
             Exception: Any error that the `load_state_dict` of the model or an optimizer raises.
 
-        After an error everything has the state that it had before.
+        After an error everything is restored.
         """
         if self._is_distributed:
-            self._check_whole()
+            self._refuse_if_partial()
         strict = self.strict if strict is None else strict
         self._steppers.prepare()
         parts, was_partial = self._saved_components, self._steppers.is_partial
-        own = parts.read_state()
-        parts.check(own, state_dict, strict)
-        before = snapshot.copy_to_host(own)
-        self._steppers.is_partial = True  # some parts have the new state, and some the old one
+        present = parts.read_state()
+        parts.check(present, state_dict, strict)
+        before = snapshot.copy_to_host(present)
+        self._steppers.is_partial = True  # while only some parts have the new state
         try:
             parts.write_state(state_dict, strict)
         except BaseException:
@@ -295,7 +297,7 @@ class TrainStep:
         self._reattach()
         self._steppers.is_partial = False
 
-    def _check_whole(self) -> None:
+    def _refuse_if_partial(self) -> None:
         if not self._steppers.is_partial:
             return
         if self._is_distributed:

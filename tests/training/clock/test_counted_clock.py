@@ -321,7 +321,7 @@ def test_a_result_of_tree_map_says_what_it_lost() -> None:
     result = make_step(unit=4, count=_of_rows)(*batches(1))
     again = pytree.tree_map(lambda item: item + 0, result)
     assert equal_trees(tuple(again), tuple(result))
-    with pytest.raises(AttributeError, match=r"made anew.* read result\.consumed before"):
+    with pytest.raises(AttributeError, match=r"rebuilt.* read result\.consumed first"):
         _ = again.consumed
 
 
