@@ -1,4 +1,4 @@
-"""The site: `python -m sphinx -W docs build/site`."""
+"""Sphinx configuration of the site. Build it with `python -m sphinx -W docs build/site`."""
 
 import plateau_jax
 
@@ -10,13 +10,13 @@ extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 exclude_patterns = ["pictures"]
 default_role = "code"  # docstrings write `name`, as Markdown does
 myst_heading_anchors = 3
-nb_execution_mode = "off"  # the notebook is committed with what it prints
+nb_execution_mode = "off"  # the notebook is committed with its outputs
 
 html_theme = "furo"
-pygments_dark_style = "a11y-dark"  # the default underlines modules, as links are
+pygments_dark_style = "a11y-dark"  # the default style underlines module names, like links
 html_title = "plateau-jax"
 html_copy_source = False
-html_use_index = False  # reference/index.md is ordered by use
+html_use_index = False  # reference/index.md lists all names, in order of use
 html_css_files = ["site.css"]
 html_static_path = ["static"]
 
@@ -28,31 +28,32 @@ autodoc_member_order = "bysource"
 autodoc_default_options = {"members": True, "special-members": "__call__"}
 autodoc_class_signature = "mixed"
 napoleon_numpy_docstring = False
-napoleon_custom_sections = [("Attributes", "params_style")]  # listed as the arguments are
+napoleon_custom_sections = [("Attributes", "params_style")]  # formatted like Args
 
 
 def mark_equations(app, what, name, obj, options, lines):
-    """Make a literal block of each indented block after an empty line: the docstrings' equations."""
-    found, before = [], ""
+    """Turn each indented block after an empty line, a docstring's equation, into a literal block."""
+    # In reStructuredText such a block would be a quotation, set as prose.
+    marked, before = [], ""
     for index, line in enumerate(lines):
         indent = len(line) - len(line.lstrip())
         margin = len(before) - len(before.lstrip())
         if line and not lines[index - 1] and before and indent >= margin + 4:
-            found += [" " * margin + ".. code-block:: text", ""]
+            marked += [" " * margin + ".. code-block:: text", ""]
             before = " " * indent + "."
         elif line:
             before = line
-        found.append(line)
-    # napoleon takes the first line of an attribute up to a colon for its type: here, an empty comment.
-    lines[:] = ["..", "", *found] if what in ("attribute", "property") else found
+        marked.append(line)
+    # napoleon reads the first line of an attribute, up to a colon, as its type: give it an empty comment.
+    lines[:] = ["..", "", *marked] if what in ("attribute", "property") else marked
 
 
-def stay_on_the_site(app, name, source):
-    """Lead links to the notebook and to the changelog to their pages."""
+def link_to_site_pages(app, name, source):
+    """Replace links to the notebook's and the changelog's files by links to their pages on the site."""
     source[0] = source[0].replace("](../examples/choosing_a_curve.ipynb)", "](choosing_a_curve)")
     source[0] = source[0].replace("](../CHANGELOG.md)", "](changelog)")
 
 
 def setup(app):
     app.connect("autodoc-process-docstring", mark_equations, priority=400)  # before napoleon
-    app.connect("source-read", stay_on_the_site)
+    app.connect("source-read", link_to_site_pages)

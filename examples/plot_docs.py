@@ -14,45 +14,45 @@ from plateau_jax import PlateauCurve, StagedCurve
 matplotlib.use("Agg")  # Files, no window.
 
 PICTURES = Path(__file__).parents[1] / "docs" / "pictures"
-BLUE, ORANGE, GREEN = "#0072B2", "#D55E00", "#009E73"  # of Okabe and Ito, which colour-blind eyes tell apart
+BLUE, ORANGE, GREEN = "#0072B2", "#D55E00", "#009E73"  # Okabe and Ito's palette, safe for colour-blind readers
 
 
-def axes_of(size, total):
+def make_axes(size, total):
     _, axes = plt.subplots(figsize=size, layout="constrained")
     axes.set(xlim=(0, total), ylim=(0, 1.08), xlabel="step", ylabel="multiplier")
     axes.spines[["top", "right"]].set_visible(False)
     return axes
 
 
-def draw(axes, curve, **look):
+def draw_curve(axes, curve, **style):
     steps = np.arange(curve.total_steps + 1)
-    axes.plot(steps, curve(steps), **{"color": BLUE, "linewidth": 2, **look})
+    axes.plot(steps, curve(steps), **{"color": BLUE, "linewidth": 2, **style})
 
 
-def save(name):
+def save_picture(name):
     PICTURES.mkdir(parents=True, exist_ok=True)
     plt.savefig(PICTURES / f"{name}.png", dpi=90)
     plt.close()
 
 
-def shape(name, file):
-    """A stage that falls, and one that rises."""
-    axes = axes_of((2.4, 1.6), 200)
-    draw(axes, StagedCurve([(100, 0.05, name), (100, 1.0, name)], start=1.0))
+def draw_shape(name, file):
+    """Draw a stage that falls and one that rises."""
+    axes = make_axes((2.4, 1.6), 200)
+    draw_curve(axes, StagedCurve([(100, 0.05, name), (100, 1.0, name)], start=1.0))
     axes.set_xticks([0, 100, 200])
     axes.set_yticks([0, 0.5, 1])
-    save(f"shape-{file}")
+    save_picture(f"shape-{file}")
 
 
-def plateau_curve():
-    """The parts of a curve, and the cosine from which its plateau has its level."""
+def draw_plateau_curve():
+    """Draw the parts of a curve, and the cosine that gives its plateau's level."""
     curve = PlateauCurve(10_000, warmup_steps=500, plateaus=[(30, 30)], min_lr_ratio=0.1)
     warmup, decay, plateau, _, _ = curve.rows
-    axes = axes_of((7.2, 3.2), 10_000)
+    axes = make_axes((7.2, 3.2), 10_000)
     decaying = curve.total_steps - warmup.length - plateau.length
     without = PlateauCurve(warmup.length + decaying, warmup_steps=warmup.length, min_lr_ratio=0.1)
-    draw(axes, without, color=ORANGE, linestyle=":", linewidth=1.6)
-    draw(axes, curve)
+    draw_curve(axes, without, color=ORANGE, linestyle=":", linewidth=1.6)
+    draw_curve(axes, curve)
     level = curve(plateau.begin)
     axes.plot(plateau.begin, level, "o", color=ORANGE, markersize=6)
     axes.annotate("warmup", (250, 0.5), (700, 0.25))
@@ -61,26 +61,26 @@ def plateau_curve():
     axes.annotate("half cosine", (8_250, 0.5))
     axes.annotate("min_lr_ratio", (10_000, 0.035), ha="right")
     axes.annotate("one cosine,\nthe plateau left out", (4_500, 0.27), color=ORANGE, ha="right")
-    save("plateau-curve")
+    save_picture("plateau-curve")
 
 
-def early_and_late():
-    """The three curves of examples/choosing_a_curve.ipynb."""
-    axes = axes_of((7.2, 2.8), 600)
-    for label, plateaus, look in (
+def draw_early_and_late():
+    """Draw the three curves of examples/choosing_a_curve.ipynb."""
+    axes = make_axes((7.2, 2.8), 600)
+    for label, plateaus, style in (
         ("no plateau", [], {"color": "0.5"}),
         ("early plateau", [(0, 40)], {"color": GREEN}),
         ("late plateau", [(55, 40)], {"color": ORANGE, "linestyle": "--"}),
     ):
-        draw(axes, PlateauCurve(600, warmup_steps=30, plateaus=plateaus), label=label, **look)
+        draw_curve(axes, PlateauCurve(600, warmup_steps=30, plateaus=plateaus), label=label, **style)
     axes.legend(frameon=False, loc="upper right")
-    save("early-and-late")
+    save_picture("early-and-late")
 
 
-def staged_curve():
+def draw_staged_curve():
     stages = [(500, 1.0), (3_000,), (0, 0.5), (2_000,), (2_000, 0.1, "cosine"), (2_500, 0.0, "1-sqrt")]
-    axes = axes_of((7.2, 2.8), 10_000)
-    draw(axes, StagedCurve(stages))
+    axes = make_axes((7.2, 2.8), 10_000)
+    draw_curve(axes, StagedCurve(stages))
     for text, place in (
         ("(500, 1.0)", (400, 0.35)),
         ("(3000,)", (1_600, 0.9)),
@@ -90,14 +90,14 @@ def staged_curve():
         ('(2500, 0.0, "1-sqrt")', (7_350, 0.14)),
     ):
         axes.annotate(text, place, family="monospace", fontsize=9)
-    save("staged-curve")
+    save_picture("staged-curve")
 
 
 for name in ("linear", "cosine", "1-sqrt", "exponential"):
-    shape(name, name)
-shape("1-x^3", "power-from-start")
-shape("(1-x)^3", "power-from-end")
-shape("t^-0.5", "inverse-power")
-plateau_curve()
-early_and_late()
-staged_curve()
+    draw_shape(name, name)
+draw_shape("1-x^3", "power-from-start")
+draw_shape("(1-x)^3", "power-from-end")
+draw_shape("t^-0.5", "inverse-power")
+draw_plateau_curve()
+draw_early_and_late()
+draw_staged_curve()

@@ -1,4 +1,4 @@
-"""Draw the README's picture: one curve with a plateau at its peak, and a shorter run that branches off it.
+"""Draw the README's picture: a curve with a plateau at its peak, and a shorter run that branches off it.
 
 python examples/plot_readme.py
 """
@@ -15,7 +15,7 @@ matplotlib.use("Agg")  # A file, no window.
 PEAK = 3e-4
 CURVE = PlateauCurve(10_000, warmup_steps=500, plateaus=[(0, 70)], decay_shape="1-sqrt")
 BRANCH = CURVE.cooldown(3_500, 1_500)
-BLUE, ORANGE = "#0072B2", "#D55E00"  # of Okabe and Ito's colours, which colour-blind eyes tell apart
+BLUE, ORANGE = "#0072B2", "#D55E00"  # Okabe and Ito's palette, safe for colour-blind readers
 
 figure, axes = plt.subplots(figsize=(8.5, 3.2), layout="constrained")
 CURVE.plot(peak_value=PEAK, ax=axes)
@@ -24,16 +24,16 @@ branched = range(BRANCH.at, BRANCH.total_steps + 1)
 axes.plot(branched, PEAK * BRANCH(branched), color=ORANGE, linewidth=2.4, linestyle="--")
 
 
-def name(text, curve, step, beside, align="left"):
-    """Write beside a curve, in points from its value at a step."""
-    axes.annotate(text, (step, PEAK * curve(step)), beside, textcoords="offset points", ha=align, va="center")
+def label_curve(text, curve, step, offset, align="left"):
+    """Write a label at an offset, in points, from the curve's value at a step."""
+    axes.annotate(text, (step, PEAK * curve(step)), offset, textcoords="offset points", ha=align, va="center")
 
 
-axes.get_legend().remove()  # The names stand beside the curves.
-name("warmup", CURVE, 250, (22, -18))
-name("plateau at the peak, from the start", CURVE, 3_800, (0, 11), "center")
-name("a branch: stop early,\nwith a cooldown of its own", BRANCH, 4_200, (10, 10))
-name("cooldown", CURVE, 8_200, (10, 8))
+axes.get_legend().remove()  # The curves are labelled directly.
+label_curve("warmup", CURVE, 250, (22, -18))
+label_curve("plateau at the peak, from the start", CURVE, 3_800, (0, 11), "center")
+label_curve("a branch: stop early,\nwith its own cooldown", BRANCH, 4_200, (10, 10))
+label_curve("cooldown", CURVE, 8_200, (10, 8))
 axes.set(xlim=(0, 10_100), ylim=(0, 3.5e-4))
 axes.set_yticks([0, 1e-4, 2e-4, 3e-4], ["0", "1e-4", "2e-4", "3e-4"])
 axes.spines[["top", "right"]].set_visible(False)
