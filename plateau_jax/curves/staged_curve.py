@@ -61,7 +61,7 @@ class StagedCurve(Curve):
     Every level is read as the decimal that you write.
 
     Args:
-        stages: A sequence of `Stage`s or of tuples (steps,), (steps, to) or (steps, to, shape). Levels lie in
+        stages: A sequence of `Stage` or of tuples (steps,), (steps, to) or (steps, to, shape). Levels lie in
             [0, 1]; the steps of all stages add up to 1 … 2³¹ - 1.
         start: The level at step 0, 0 to 1.
 
