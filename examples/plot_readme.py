@@ -15,7 +15,7 @@ matplotlib.use("Agg")  # A file, no window.
 PEAK = 3e-4
 CURVE = PlateauCurve(10_000, warmup_steps=500, plateaus=[(0, 70)], decay_shape="1-sqrt")
 BRANCH = CURVE.cooldown(3_500, 1_500)
-BLUE, ORANGE = "#0072B2", "#D55E00"  # Okabe and Ito's palette, safe for colour-blind readers
+BLUE, ORANGE = "#0072B2", "#D55E00"  # Okabe and Ito, safe for colour-blind readers
 
 figure, axes = plt.subplots(figsize=(8.5, 3.2), layout="constrained")
 CURVE.plot(peak_value=PEAK, ax=axes)
