@@ -94,8 +94,8 @@ def test_no_batch_costs_a_read() -> None:
 
 def test_what_is_refused_is_refused_everywhere() -> None:
     empty = "ValueError: batches is empty"
-    mixed = "TypeError: loss_fn returned a mean in one rank and a pair (sum, weight) in another"
-    names = "TypeError: loss_fn returned other names in one rank than in another"
+    mixed = "TypeError: loss_fn returned a mean on one rank and a pair (sum, weight) on another"
+    names = "TypeError: loss_fn returned other names on one rank than on another"
     assert processes.run(errors) == [[empty, empty, mixed, names, names]] * 2
 
 

@@ -1,4 +1,4 @@
-"""The largest micro-batch that fits in memory, found by trying."""
+"""The largest micro-batch that fits in memory, found by trial."""
 
 import gc
 import math
@@ -17,11 +17,11 @@ from torch_bridge.curve_api import checks
 from torch_bridge.distributed import processes
 from torch_bridge.training.result import StepResult
 
-# The optimizer makes its states in the first update, and a CUDA graph is captured in the fourth, or in the
-# fifth if fused SGD has to make its momentum first.
+# The optimizer creates its state in the first update, and a CUDA graph is captured in the fourth, or in the
+# fifth if fused SGD has to create its momentum first.
 _UPDATES = 5
-_MOST_CALLS = 24  # fp16 skips up to 16 updates until its loss scale fits
-_SIGNS = (
+_MAX_CALLS = 24  # fp16 skips up to 16 updates until its loss scale fits
+_OUT_OF_MEMORY_MESSAGES = (
     "DefaultCPUAllocator: can't allocate memory",
     "DefaultCPUAllocator: not enough memory",
     "out of memory",
@@ -44,7 +44,7 @@ def find_batch_size(
     The search bisects the divisors of `global_batch`: if a micro-batch does not fit, larger ones don't
     either. Each trial builds a step and makes five updates. An update holds all of its micro-batches in
     memory and runs two of them, the second with the gradients of the first in memory. The step is then
-    thrown away and its memory freed. The random states of torch, NumPy and Python are restored at the end.
+    discarded and its memory freed. The random states of torch, NumPy and Python are restored at the end.
 
     The search runs in one process. For training on n ranks, run it beforehand with the global batch divided
     by n, and set `limit` below the result to leave memory for communication.
@@ -52,7 +52,7 @@ def find_batch_size(
     Args:
         make_step: Builds a new model, a new optimizer and a `TrainStep` over them (or another callable that
             takes micro-batches). Nothing else may hold the model.
-        make_batch: `make_batch(micro_batch)` returns a micro-batch of that many samples, on the device.
+        make_batch: `make_batch(n)` returns a micro-batch of n samples, on the device.
         global_batch: Samples in an update; at most 2³¹ - 1.
         limit: The largest micro-batch to try.
 
@@ -60,9 +60,9 @@ def find_batch_size(
         micro_batch and accumulation.
 
     Raises:
-        TypeError: A function that can't be called, or a number that is not an integer.
-        ValueError: `make_step` returned a step over a model that existed before; a number out of its range.
-        RuntimeError: Not even one sample fits; there are several processes.
+        TypeError: A function can't be called, or a number is not an integer.
+        ValueError: `make_step` returned a step over a model that existed before; a number is out of range.
+        RuntimeError: Not even one sample fits; or there are several processes.
 
     >>> from torch_bridge import PlateauCurve, TrainStep
     >>> def make_step():
@@ -76,15 +76,15 @@ def find_batch_size(
         if not callable(function):
             raise TypeError(f"{name} = {function!r} must be callable")
     samples = checks.positive_int("global_batch", global_batch)
-    most = samples if limit is None else checks.at_least("limit", limit, 1)
+    largest = samples if limit is None else checks.at_least("limit", limit, 1)
     if processes.world_size() > 1:
         raise RuntimeError(
             f"find_batch_size runs in one process, and there are {processes.world_size()}: run it beforehand "
             f"in a separate process, with global_batch = {samples} divided by the number of ranks"
         )
-    with _random_states_kept():
-        _check_is_new(make_step)
-        sizes = [size for size in _divisors(samples) if size <= most]
+    with _preserved_random_states():
+        _check_model_is_new(make_step)
+        sizes = [size for size in _divisors(samples) if size <= largest]
         # Bisection bounds: sizes[:fitting] fit, sizes[unfit:] do not.
         fitting, unfit = 0, len(sizes)
         while fitting < unfit:
@@ -104,8 +104,8 @@ def _divisors(number: int) -> list[int]:
     return sorted({*small, *(number // size for size in small)})
 
 
-def _check_is_new(make_step: Callable[[], Any]) -> None:
-    """Refuse a `make_step` over a model that something else holds: trials would train it."""
+def _check_model_is_new(make_step: Callable[[], Any]) -> None:
+    """Refuse a `make_step` whose model something else holds, because trials would train it."""
     model = getattr(make_step(), "model", None)
     parameters = [] if model is None else [weakref.ref(parameter) for parameter in model.parameters()]
     del model
@@ -123,10 +123,10 @@ def _fits(
     size: int,
     accumulation: int,
 ) -> bool:
-    """Whether a new step makes its updates with the memory that there is."""
-    step = make_step()  # an error here is not the batch's
+    """Return True if a new step makes its updates without running out of memory."""
+    step = make_step()  # outside the try: if the step itself does not fit, no batch size helps
     try:
-        for calls in range(1, _MOST_CALLS + 1):
+        for calls in range(1, _MAX_CALLS + 1):
             if calls - _skipped_after_update(step, make_batch(size), accumulation) == _UPDATES:
                 break
     except Exception as error:
@@ -137,22 +137,24 @@ def _fits(
 
 
 def _skipped_after_update(step: Callable[..., Any], batch: Any, accumulation: int) -> int:
-    """Make an update with the memory that training needs; return how many the step has skipped so far."""
+    """Make an update as training does, and return the number of updates that the step has skipped so far."""
+    # All micro-batches of the update are in memory, but it is enough to run two: the second one runs with the
+    # gradients of the first in memory, and further ones need no more.
     copies = [pytree.tree_map_only(Tensor, torch.clone, batch) for _ in range(accumulation - 1)]
     result = step(batch, *copies[:1])
     return int(result.skipped) if isinstance(result, StepResult) else 0
 
 
 def _free_memory() -> None:
-    gc.collect()  # modules, graphs and tracebacks refer to each other in cycles
+    gc.collect()  # modules, graphs and tracebacks are in reference cycles
     if torch.cuda.is_initialized():
         torch.cuda.empty_cache()
 
 
 @contextmanager
-def _random_states_kept() -> Generator[None]:
-    """How many trials there are depends on the memory, and a run's random numbers should not."""
-    numpy, python = np.random.get_state(), random.getstate()  # noqa: NPY002 (the state that is to be kept)
+def _preserved_random_states() -> Generator[None]:
+    """Restore all random states: the number of trials depends on memory; a run's random numbers must not."""
+    numpy, python = np.random.get_state(), random.getstate()  # noqa: NPY002 (the state to restore)
     try:
         with torch.random.fork_rng(range(torch.cuda.device_count())):
             yield
@@ -162,11 +164,11 @@ def _random_states_kept() -> Generator[None]:
 
 
 def _is_out_of_memory(error: BaseException | None) -> bool:
-    """Whether an error, or its cause, says that there was no memory."""
+    """Return True if an error, or its cause, says that memory ran out."""
     while error is not None:
         if isinstance(error, torch.OutOfMemoryError | MemoryError):
             return True
-        if isinstance(error, RuntimeError) and any(sign in str(error) for sign in _SIGNS):
+        if isinstance(error, RuntimeError) and any(part in str(error) for part in _OUT_OF_MEMORY_MESSAGES):
             return True
-        error = error.__cause__ or getattr(error, "inner_exception", None)  # that of torch.compile
+        error = error.__cause__ or getattr(error, "inner_exception", None)  # of torch.compile
     return False

@@ -8,7 +8,7 @@ from torch import nn
 
 from torch_bridge.distributed.lockstep import in_lockstep
 from torch_bridge.distributed.sharded import reshard
-from torch_bridge.evaluation_sums import Measures, Sums, measured, read_means
+from torch_bridge.evaluation_sums import LossSums, MetricsFunction, parse_named_losses, read_means
 from torch_bridge.training.update.carry import Carry
 from torch_bridge.training.update.loss import LossFunction, call_loss_fn, check_loss_fn
 from torch_bridge.training.update.precision import Precision, PrecisionName
@@ -27,7 +27,7 @@ def evaluate(
 def evaluate(
     model: nn.Module,
     batches: Iterable[Any],
-    loss_fn: Measures,
+    loss_fn: MetricsFunction,
     *,
     precision: PrecisionName = "fp32",
     carry: Any = None,
@@ -35,42 +35,42 @@ def evaluate(
 def evaluate(
     model: nn.Module,
     batches: Iterable[Any],
-    loss_fn: LossFunction | Measures,
+    loss_fn: LossFunction | MetricsFunction,
     *,
     precision: PrecisionName = "fp32",
     carry: Any = None,
 ) -> float | dict[str, float]:
-    """The mean loss over all batches, or each of several means, without gradients and in evaluation mode.
+    """Return the mean loss over all batches, or several means, without gradients and in evaluation mode.
 
         Σ sum / Σ weight    if loss_fn returns pairs
         Σ mean / batches    if it returns means
 
     The sums are float64, and the host synchronizes with the device once, at the end. Afterwards every module
-    has its mode again. `loss_fn` is not compiled: a step built with `compile=True` compiles its own copy.
+    has its previous mode. `loss_fn` is not compiled: a step built with `compile=True` compiles its own copy.
 
     With several ranks, every rank calls this with its own batches (those of `make_loader(...,
     training=False)` hold every sample once). The sums run over all ranks, and every rank gets the same loss.
-    A sharded model must run equally often on all ranks, so a rank without another batch repeats its last one
-    (or another rank's first) and ignores the result. If `batches` has a length on every rank, the ranks agree
-    once on the number of passes, otherwise before every pass. After an error on one rank the others wait
-    until that rank ends, or until the timeout of the process group.
+    A sharded model must run equally often on all ranks, so a rank that has no more batches repeats its last
+    one (or another rank's first) and ignores the result. If `batches` has a length on every rank, the ranks
+    agree once on the number of passes, otherwise before every pass. After an error on one rank, the others
+    wait until that rank ends, or until the timeout of the process group.
 
     Args:
-        model: The module that `loss_fn` is called with; with several ranks, in its wrapper.
+        model: The module that `loss_fn` is called with; with several ranks, the wrapped model.
         batches: Any iterable of batches.
         loss_fn: As for `TrainStep`; or one that returns a dictionary of losses, accuracies and the like,
             each a mean or a pair (sum, weight), the same names for every batch. (For a `loss_fn` that
             returns aux pass `lambda model, batch: loss_fn(model, batch)[0]`.)
         precision: As for `TrainStep`.
-        carry: The initial recurrent state, as for `TrainStep`; it goes from batch to batch within a rank.
+        carry: The initial recurrent state, as for `TrainStep`; it is passed from batch to batch on each rank.
 
     Returns:
         The loss, or a dictionary of numbers; not finite if the total weight is zero.
 
     Raises:
-        TypeError, ValueError: What `TrainStep` raises for the same arguments and the same loss; no
-            batch on any rank; a dictionary with other names than that of the batch before.
-        RuntimeError: Several ranks without a process group.
+        TypeError, ValueError: As `TrainStep` for the same arguments and the same loss; no rank has a batch;
+            the names in the dictionary differ from those of an earlier batch.
+        RuntimeError: There are several ranks but no process group.
 
     >>> model = nn.Linear(2, 1)
     >>> loss_fn = lambda model, batch: (model(batch).sum() * 0 + len(batch), len(batch))
@@ -85,19 +85,21 @@ def evaluate(
     run = Precision(precision, device).run
     leaves = [] if state is None else state.buffers
     modes = {module: module.training for module in model.modules()}
-    sums: Sums | None = None
+    sums: LossSums | None = None
     model.eval()
     try:
         with torch.no_grad():
             for batch, counts in in_lockstep(batches, device):
-                found, after = run(call_loss_fn, loss_fn, model, batch, state, leaves, measured)
-                if not counts:
+                losses, new_leaves = run(
+                    call_loss_fn, loss_fn, model, batch, state, leaves, parse_named_losses
+                )
+                if not counts:  # a filler batch, which keeps the collectives of the ranks together
                     continue
-                leaves = after
-                sums = sums or Sums(found)
-                sums.add(found)
+                leaves = new_leaves
+                sums = sums or LossSums(losses)
+                sums.add(losses)
     finally:
         for module, mode in modes.items():
             module.training = mode
-        reshard(model)  # so that an optimizer can be built over its parameters
+        reshard(model)  # without a backward pass it stays gathered, and no optimizer could be built over it
     return read_means(sums)

@@ -1,4 +1,4 @@
-"""A log of what updates report, which synchronizes with the device once in a while."""
+"""A log of the results of updates, which synchronizes with the device only now and then."""
 
 from collections.abc import Mapping
 from typing import Any, cast
@@ -10,17 +10,17 @@ from torch import Tensor
 from torch_bridge.curve_api import checks
 from torch_bridge.training.result import StepResult
 
-_NAMES_OF_COUNTS = "applied", "skipped", "clock", "consumed"
-_COUNTS = len(_NAMES_OF_COUNTS)
+_COUNTER_NAMES = "applied", "skipped", "clock", "consumed"
+_COUNTERS = len(_COUNTER_NAMES)
 
 
 class MetricLog:
-    """A log that keeps results on the device, and makes rows of numbers once in many updates.
+    """A log that keeps results on the device, and turns them into rows of numbers every few updates.
 
     A call returns the newest row if it has made rows, else None: print it, or show it in a progress bar. To
     make rows, the log copies all results from the device at once, which synchronizes with it. `flush` makes
-    rows immediately; `every` counts from then on. `state_dict` makes rows too, but does not change when calls
-    return one.
+    rows immediately; `every` counts from then on. `state_dict` makes rows too, but does not change which
+    calls return one.
 
     Args:
         every: Number of updates between rows.
@@ -48,51 +48,52 @@ class MetricLog:
         self.every = checks.at_least("every", every, 1)
         self.keep = None if keep is None else checks.at_least("keep", keep, 1)
         self.rows: list[dict[str, Any]] = []
-        self._kept: list[tuple[Tensor, ...]] = []
-        self._early = 0
-        """Results since the newest row was returned of which a save has made rows."""
+        self._pending: list[tuple[Tensor, ...]] = []
+        self._made_by_saves = 0
+        """Results that a save has turned into rows since a call last returned a row."""
 
     def __call__(self, result: StepResult) -> dict[str, Any] | None:
-        """Keep a result; if it is time, make rows of all that is kept.
+        """Keep a result; after every `every` calls, make rows of all kept results.
 
         Args:
-            result: What an update returned.
+            result: The result of an update.
 
         Returns:
             The newest row if rows were made, else None.
         """
-        self._kept.append((*result, result.consumed))  # without aux, which may be large
-        return self.flush() if self._early + len(self._kept) >= self.every else None
+        self._pending.append((*result, result.consumed))  # without aux, which may be large
+        return self.flush() if self._made_by_saves + len(self._pending) >= self.every else None
 
     def flush(self) -> dict[str, Any] | None:
-        """Make rows of what is kept. Synchronizes with the device if there is anything.
+        """Make rows of the kept results. Synchronizes with the device if there are any.
 
         Returns:
             The newest row of all; None if there is none.
         """
-        self._early = 0
+        self._made_by_saves = 0
         self._make_rows()
         return self.rows[-1] if self.rows else None
 
     def _make_rows(self) -> None:
-        if self._kept:
-            columns = map(torch.stack, zip(*self._kept, strict=True))
-            columns = [column.view(len(self._kept), -1) for column in columns]
-            # float64 holds every float32, and its bits go beside the counts, for one copy to the host.
-            bits = torch.hstack(columns[:-_COUNTS]).double().view(torch.int64)
-            table = cast("list[list[int]]", torch.hstack([bits, *columns[-_COUNTS:]]).tolist())
-            self._kept.clear()
-            floats = np.array([row[:-_COUNTS] for row in table]).view(np.float64).tolist()
-            for (loss, norm, *rates), counts in zip(floats, table, strict=True):
-                row = {"loss": loss, "grad_norm": norm, "lr": rates[0] if len(rates) == 1 else rates}
-                row.update(zip(_NAMES_OF_COUNTS, counts[-_COUNTS:], strict=True))
+        if self._pending:
+            columns = map(torch.stack, zip(*self._pending, strict=True))
+            columns = [column.view(len(self._pending), -1) for column in columns]
+            # One copy to the host instead of two: float64 holds every float32 exactly, and its bits, read as
+            # int64, fit into one table with the counters, which float64 would round above 2⁵³.
+            bits = torch.hstack(columns[:-_COUNTERS]).double().view(torch.int64)
+            table = cast("list[list[int]]", torch.hstack([bits, *columns[-_COUNTERS:]]).tolist())
+            self._pending.clear()
+            floats = np.array([row[:-_COUNTERS] for row in table]).view(np.float64).tolist()
+            for (loss, norm, *lrs), counters in zip(floats, table, strict=True):
+                row = {"loss": loss, "grad_norm": norm, "lr": lrs[0] if len(lrs) == 1 else lrs}
+                row.update(zip(_COUNTER_NAMES, counters[-_COUNTERS:], strict=True))
                 self.rows.append(row)
             if self.keep is not None:
                 del self.rows[: -self.keep]
 
     def state_dict(self) -> dict[str, Any]:
-        """The rows, with those of what is kept. Synchronizes with the device as `flush` does."""
-        self._early += len(self._kept)
+        """Return all rows, including those of kept results. Synchronizes with the device as `flush` does."""
+        self._made_by_saves += len(self._pending)
         self._make_rows()
         return {"rows": [dict(row) for row in self.rows]}
 
@@ -100,15 +101,15 @@ class MetricLog:
         """Continue with the rows of `state_dict`; rows and kept results of this log are dropped.
 
         Args:
-            state_dict: What `state_dict` returned.
+            state_dict: A state that `state_dict` returned.
 
         Raises:
-            ValueError: Not the state of a log. Nothing was changed.
+            ValueError: It is not the state of a log. Nothing was changed.
         """
         rows = state_dict.get("rows") if isinstance(state_dict, Mapping) else None
         if not isinstance(rows, list) or not all(isinstance(row, dict) for row in cast("list[Any]", rows)):
             raise ValueError("state_dict is not the state of a MetricLog")
         rows = cast("list[dict[str, Any]]", rows)
         self.rows[:] = [dict(row) for row in (rows if self.keep is None else rows[-self.keep :])]
-        self._kept.clear()
-        self._early = 0
+        self._pending.clear()
+        self._made_by_saves = 0

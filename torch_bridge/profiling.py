@@ -1,4 +1,4 @@
-"""`profile`: where the time of an update goes."""
+"""`profile`: how long the parts of an update take."""
 
 import os
 from collections.abc import Callable, Iterable
@@ -16,13 +16,13 @@ _WAITS = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchroniz
 def profile(step: Callable[[Any], Any], batches: Iterable[Any], directory: str | os.PathLike[str]) -> str:
     """Trace a few steady updates with `torch.profiler`.
 
-    The first eight updates are not traced: in them compilation and capture take place. The trace of the
-    next five is written to `directory/trace.json`, for Perfetto or chrome://tracing.
+    The first eight updates are not traced, since they include compilation and capture. The trace of the next
+    five is written to `directory/trace.json`, for Perfetto or chrome://tracing.
 
     Args:
-        step: A `TrainStep`, or anything that is called with a batch.
+        step: A `TrainStep`, or another function of a batch.
         batches: At least 13 batches. The step is called with the first 13.
-        directory: The folder for the trace. It is made if there is none.
+        directory: The folder for the trace, which is created if necessary.
 
     Returns:
         A short table of averages per update: wall time; the host's time in the step; the time that the
@@ -30,8 +30,8 @@ def profile(step: Callable[[Any], Any], batches: Iterable[Any], directory: str |
         host waits for data. Without a GPU the rows of the device are zero.
 
     Raises:
-        TypeError: `step` can't be called, `batches` not be iterated; `directory` is no path.
-        ValueError: Fewer than 13 batches.
+        TypeError: `step` can't be called, `batches` can't be iterated, or `directory` is not a path.
+        ValueError: There are fewer than 13 batches.
 
     >>> import tempfile
     >>> from torch_bridge import profile
@@ -51,7 +51,7 @@ def profile(step: Callable[[Any], Any], batches: Iterable[Any], directory: str |
     try:
         for _ in range(_WARM_UPS):
             step(next(iterator))
-        # Without acc_events torch 2.11 warns that a schedule would clear events, though there is no schedule.
+        # Without acc_events torch 2.11 warns that a schedule would clear events, although none is used.
         with (
             torch.profiler.profile(activities=activities, acc_events=True) as profiler,
             record_function("all updates"),
@@ -71,14 +71,14 @@ def profile(step: Callable[[Any], Any], batches: Iterable[Any], directory: str |
 
 
 def _table(profiler: Any) -> str:
-    """Counts and times in milliseconds, averages over the traced updates."""
+    """Return a table of counts and times in milliseconds, averaged over the traced updates."""
     cpu = torch.autograd.DeviceType.CPU
     on_host = {event.key: event for event in profiler.key_averages() if event.device_type == cpu}
     # A range that `record_function` names appears on the device too, around the work inside it.
     on_device = [e for e in profiler.events() if e.device_type != cpu and not e.is_user_annotation]
     copies = [event for event in on_device if event.name.startswith("Memcpy")]
     updates = [e.time_range for e in profiler.events() if e.name == "update" and e.device_type == cpu]
-    # Only those inside updates count: at its end the profiler itself waits too.
+    # Only waits inside updates count: the profiler itself waits for the device at its end.
     waits = [
         event
         for event in profiler.events()

@@ -34,7 +34,7 @@ def test_wrong_arguments(mode: Any) -> None:
     refuses(TypeError, "blocks has 'Linear'", call=call, blocks=["Linear"])
     refuses(TypeError, "blocks has <class 'int'>", call=call, blocks=int)
     refuses(TypeError, "blocks = 3", call=call, blocks=3)
-    refuses(ValueError, "blocks has LSTM, and no module", call=call, blocks=[nn.Linear, nn.LSTM])
+    refuses(ValueError, "blocks has LSTM, but no module", call=call, blocks=[nn.Linear, nn.LSTM])
     refuses(TypeError, "['unused']", call=call, unused=True)
     refuses(ValueError, "device = 'meta'", call=call, device="meta")
     if not torch.cuda.is_available():

@@ -1,1 +1,1 @@
-"""Several processes: ranks, DTensors, how a model is wrapped."""
+"""Training over several processes: ranks, DTensors, wrapped models."""

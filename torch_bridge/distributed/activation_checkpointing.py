@@ -1,4 +1,4 @@
-"""Activation checkpointing: blocks are computed again for their gradients, and their activations not kept."""
+"""Activation checkpointing: recompute blocks in the backward pass instead of keeping their activations."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar, cast
@@ -16,47 +16,48 @@ _checkpoint: Callable[..., Any] = cast("Any", checkpoint.checkpoint)
 
 
 def checkpoint_activations(model: Model, blocks: type[nn.Module] | Sequence[type[nn.Module]]) -> Model:
-    """Let each module of these classes keep only its inputs, and run again in the backward pass.
+    """Make each module of these classes keep only its inputs, and run again in the backward pass.
 
     With n blocks, each with a bytes of activations and i bytes of inputs, and a backward pass that needs
     one block at a time, one more forward pass reduces the memory of activations
 
         from n·a bytes to n·i + a
 
-    Gradients and random numbers are the same bits as without. Source: Chen et al. 2016, Training Deep Nets
-    with Sublinear Memory Cost (arXiv:1604.06174).
+    Gradients and random numbers have the same bits as without it. Source: Chen et al. 2016, Training Deep
+    Nets with Sublinear Memory Cost (arXiv:1604.06174).
 
-    The second pass is that of `torch.utils.checkpoint` with `use_reentrant=False`, under the autocast and
-    the random state of the first. Only the `forward` of each of these modules changes: the names of
-    parameters and states stay, copies and pickles of the model are checkpointed too, and a second call
-    changes nothing. Without gradients, as in `evaluate`, nothing is kept and nothing runs twice.
+    `torch.utils.checkpoint` with `use_reentrant=False` makes the second pass, under the autocast and the
+    random state of the first. Only the `forward` of each of these modules changes: the names of parameters
+    and states stay, copies and pickles of the model are checkpointed too, and a second call changes nothing.
+    Without gradients, as in `evaluate`, nothing is kept and nothing runs twice.
 
     It composes with `torch.compile`, autocast, accumulation, and a carry that blocks take and return. It
     composes with `DistributedDataParallel` and `fully_shard`, before or after wrapping, for the same
-    classes of blocks or others; a block that is sharded for itself is gathered once for both passes.
+    classes of blocks or others; a block that is sharded separately is gathered once for both passes.
 
     It does not compose with
 
     - `cuda_graph=True`, since torch's checkpoint reads the random state;
     - dropout under `torch.compile(backend="eager")`, which is for debugging: the second pass draws other
       random numbers;
-    - on CUDA the dropout of `nn.LSTM`, `nn.GRU` and `nn.RNN`, since cuDNN has a random state of its own.
+    - on CUDA the dropout of `nn.LSTM`, `nn.GRU` and `nn.RNN`, since cuDNN has a separate random state.
 
-    A block must compute the same twice. Its side effects, such as a list that it appends to, happen twice,
-    and its inputs must not be changed in place before the backward pass.
+    A block must compute the same result twice. Its side effects, such as a list that it appends to, happen
+    twice, and its inputs must not be changed in place before the backward pass.
 
     Args:
-        model: The model; it is changed, and may be one of the blocks itself.
-        blocks: A module class, such as a transformer's block, or a sequence of them. A block inside a block
-            runs again inside the outer one's second pass.
+        model: The model, which is modified; it may be one of the blocks itself.
+        blocks: A module class, such as a transformer's block, or a sequence of them. A block inside another
+            runs again within the second pass of the outer one.
 
     Returns:
         The model.
 
     Raises:
-        TypeError: `model` is no module, or `blocks` is neither a module class nor a sequence of them.
-        ValueError: There is no class, or one that no module of the model has; or a block has BatchNorm,
-            another layer with running statistics, or spectral norm inside: its buffers would change twice.
+        TypeError: `model` is not a module, or `blocks` is neither a module class nor a sequence of them.
+        ValueError: `blocks` is empty, or has a class that no module of the model has; or a block contains
+            BatchNorm, another layer with running statistics, or spectral norm, whose buffers would change
+            twice.
 
     >>> import torch
     >>> layer = nn.TransformerEncoderLayer(8, 2, batch_first=True)
@@ -68,14 +69,14 @@ def checkpoint_activations(model: Model, blocks: type[nn.Module] | Sequence[type
     classes = classes_of(model, blocks)
     if not classes:
         raise ValueError(f"blocks = {blocks!r} must have a class of modules")
-    found = {name: module for name, module in _named_modules(model) if isinstance(module, classes)}
-    for name, block in found.items():
-        for called, reason in _changing_buffers(name, block):
+    matching = {name: module for name, module in _named_modules(model) if isinstance(module, classes)}
+    for name, block in matching.items():
+        for layer, reason in _layers_that_change_buffers(name, block):
             raise ValueError(
-                f"{called} has {reason}, inside a block: its buffers would change in the first pass, and "
-                "again in the second. Choose other blocks, or a layer that changes none"
+                f"{layer} has {reason}, inside a block: its buffers would change in the first pass, and "
+                "again in the second. Choose other blocks, or a layer that doesn't change buffers"
             )
-    for block in found.values():
+    for block in matching.values():
         if not isinstance(block.forward, CheckpointedForward):
             block.forward = CheckpointedForward(block.forward)
     return model
@@ -85,33 +86,33 @@ def _named_modules(model: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn
     return cast("Any", model).named_modules(prefix=prefix)
 
 
-def _changing_buffers(name: str, block: nn.Module) -> Iterator[tuple[str, str]]:
-    """The modules of a block whose buffers a forward pass changes: a name, and the reason."""
+def _layers_that_change_buffers(name: str, block: nn.Module) -> Iterator[tuple[str, str]]:
+    """Yield each layer of a block whose forward pass changes buffers: a description, and the reason."""
     for path, module in _named_modules(block, name):
-        called = f"{path or 'the model'} ({type(module).__name__})"
+        layer = f"{path or 'the model'} ({type(module).__name__})"
         if getattr(module, "track_running_stats", False):
-            yield called, "running statistics"
+            yield layer, "running statistics"
         hooks = cast("Any", module._forward_pre_hooks).values()
         if isinstance(module, _SpectralNorm) or any(isinstance(hook, SpectralNorm) for hook in hooks):
-            yield called, "spectral norm"
+            yield layer, "spectral norm"
 
 
 class CheckpointedForward:
-    """Keeps only the inputs of a module's forward pass, and runs it again for its gradients.
+    """A `forward` that keeps only its inputs, and runs again in the backward pass."""
 
-    It is an attribute of the module, not a module around it. So names stay, and hooks, above all those of
-    `fully_shard`, run once, outside of what runs twice. It calls a bound method, which a copy or a pickle
-    of the module binds to itself.
-    """
+    # An attribute of the module, not a module around it. So names stay, and hooks, above all those of
+    # `fully_shard`, run once, outside of the part that runs twice. It wraps a bound method, since copy and
+    # pickle bind that to the copied module.
 
     def __init__(self, forward: Callable[..., Any]) -> None:
-        self.__wrapped__ = forward  # also what inspect.signature follows
+        self.__wrapped__ = forward  # a name that inspect.signature follows
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if not torch.is_grad_enabled():
             return self.__wrapped__(*args, **kwargs)
-        # All by position: torch's checkpoint has keywords of its own, which may be names of the block's too.
-        # And it searches positional arguments only for devices, and for inputs changed in place.
+        # All by position: torch's checkpoint takes keywords itself, and a block may have the same ones, such
+        # as `debug`. It also looks for devices, and for inputs changed in place, only among positional
+        # arguments.
         values = *kwargs.values(), *args
         return _checkpoint(self._run, tuple(kwargs), *values, use_reentrant=False)
 
@@ -121,5 +122,5 @@ class CheckpointedForward:
 
 
 def is_checkpointed(model: nn.Module) -> bool:
-    """Whether modules of the model run again for their gradients."""
+    """Return True if modules of the model run again in the backward pass."""
     return any(isinstance(module.forward, CheckpointedForward) for module in model.modules())

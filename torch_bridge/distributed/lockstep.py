@@ -1,4 +1,4 @@
-"""Equally many batches on every rank, since a wrapped model must be called equally often everywhere."""
+"""The same number of batches on every rank, because each forward pass of a wrapped model is a collective."""
 
 from collections.abc import Iterable, Iterator
 from itertools import count
@@ -15,18 +15,18 @@ _NONE: Any = object()
 
 
 def in_lockstep(batches: Iterable[Batch], device: torch.device) -> Iterator[tuple[Batch, bool]]:
-    """Each batch with True; then filler batches with False, until every rank has got equally many.
+    """Yield each batch with True, then filler batches with False, until all ranks have the same number.
 
     The filler is this rank's last batch, repeated; on a rank without any batch it is the first batch of
-    another rank. The ranks agree once on the greatest length. From there on, and where an iterable has no
-    length, they agree before every batch. If no rank has a batch, nothing is yielded.
+    another rank. The ranks agree once on the largest length. After that number of batches, or from the start
+    if an iterable has no length, they agree before every batch. If no rank has a batch, nothing is yielded.
 
     Args:
         batches: This rank's batches.
-        device: Where the tensors of another rank's batch are put, if that rank had them on a device.
+        device: The device for the tensors of another rank's batch, if that rank had them on a device.
 
     Raises:
-        RuntimeError: There are several processes and no process group.
+        RuntimeError: There are several processes but no process group.
     """
     if processes.world_size() == 1:
         for batch in batches:
@@ -35,22 +35,24 @@ def in_lockstep(batches: Iterable[Batch], device: torch.device) -> Iterator[tupl
     length = _length(batches)
     iterator = iter(batches)
     batch = next(iterator, _NONE)
-    own = batch is not _NONE
-    lengths, owns = zip(*processes.gather((length, own)), strict=True)
-    if not any(owns):
+    has_batch = batch is not _NONE
+    lengths, ranks_have_batch = zip(*processes.gather((length, has_batch)), strict=True)
+    if not any(ranks_have_batch):
         return
-    if not all(owns):
-        first = _broadcast(batch, owns.index(True), device)
-        batch = batch if own else first
+    if not all(ranks_have_batch):
+        # A collective: ranks that have a batch take part too, and discard the result.
+        first = _broadcast(batch, ranks_have_batch.index(True), device)
+        batch = batch if has_batch else first
     agreed = 0 if None in lengths else max(lengths)
-    for turn in count(1):
-        yield batch, own
-        following = next(iterator, _NONE) if own else _NONE
-        own = following is not _NONE
-        if own:
+    for passes in count(1):
+        yield batch, has_batch
+        following = next(iterator, _NONE) if has_batch else _NONE
+        has_batch = following is not _NONE
+        if has_batch:
             batch = following
-        # A length may be wrong, as that of a loader that goes on in mid-epoch is.
-        if turn >= agreed and not any(processes.gather(own)):
+        # Ask all ranks even at the agreed number: a length may be wrong, as that of a loader which resumes in
+        # mid-epoch.
+        if passes >= agreed and not any(processes.gather(has_batch)):
             return
 
 
@@ -62,12 +64,15 @@ def _length(batches: Iterable[Any]) -> int | None:
 
 
 def _broadcast(batch: Any, source: int, device: torch.device) -> Any:
-    """The batch of the rank `source`, sent through host memory: its device may have another name here."""
+    """Return the batch of the rank `source`, on this rank's device if it was on a device there."""
+    # It travels through host memory: the other rank's device, such as "cuda:1", has another name here.
     sent: list[Any] = [None]
     if processes.rank() == source:
         on_host = [leaf.is_cpu for leaf in pytree.tree_leaves(batch) if isinstance(leaf, Tensor)]
         sent = [(pytree.tree_map_only(Tensor, Tensor.cpu, batch), on_host)]
     distributed.broadcast_object_list(sent, source)
     received, on_host = sent[0]
-    stays = iter(on_host)
-    return pytree.tree_map_only(Tensor, lambda leaf: leaf if next(stays) else leaf.to(device), received)
+    stays_on_host = iter(on_host)
+    return pytree.tree_map_only(
+        Tensor, lambda leaf: leaf if next(stays_on_host) else leaf.to(device), received
+    )

@@ -9,10 +9,10 @@ from torch.distributed import ReduceOp
 
 
 class Parallelism:
-    """The interface between an update and the model's parallelism; the class itself is for a plain module."""
+    """The interface between an update and the model's parallelism; the class itself serves a plain module."""
 
     is_distributed = False
-    """Collectives run in an update, also in a group of one rank."""
+    """True if an update runs collectives, even in a group of one rank."""
     size = 1
     """The number of ranks that train the model."""
     replicas = 1
@@ -24,22 +24,22 @@ class Parallelism:
 
     @property
     def may_send_fp16(self) -> bool:
-        """A collective may get gradients as fp16, where large ones overflow."""
+        """True if a collective may receive gradients as fp16, in which large ones overflow."""
         return False
 
     def check_parameters(self, parameters: Sequence[nn.Parameter]) -> None:
-        """Refuse optimized parameters whose gradients are not averaged over the ranks; here all are.
+        """Refuse optimized parameters whose gradients are not averaged over the ranks.
 
         Raises:
-            ValueError: There are some.
+            ValueError: There is such a parameter.
         """
 
     def micro_batch_context(self, is_last: bool) -> AbstractContextManager[Any] | None:
-        """The context of a micro-batch's forward and backward pass, which may average the gradients.
+        """Return a context for the passes of a micro-batch, which decides if gradients are averaged.
 
         None if it would do nothing.
         """
         return None
 
     def all_reduce(self, values: Tensor, operation: Any = ReduceOp.SUM) -> None:
-        """Replace the values by their sum over all ranks, or by another operation, in place."""
+        """All-reduce the values in place: their sum over all ranks, or another operation."""

@@ -1,4 +1,4 @@
-"""The names of a module's state without those of its wrappers, so that it loads under any wrapper."""
+"""Names in a module's state without the parts that wrappers add, so that it loads under any wrapper."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping
@@ -11,12 +11,15 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from torch_bridge.distributed.dtensors import shard_like
 
-_COMPILED = "_orig_mod"  # where torch.compile keeps the module
-_CHECKPOINTED = "_checkpoint_wrapped_module"  # torch leaves this name out of states by itself
+# Three wrappers add a part to names: torch.compile "_orig_mod", DistributedDataParallel and DataParallel
+# "module". Torch's own wrapper for activation checkpointing adds one too, but leaves it out of states.
+_COMPILED = "_orig_mod"
+_CHECKPOINTED = "_checkpoint_wrapped_module"
 
 
 def plain_name(module: nn.Module, name: str) -> str:
-    """A name of the module's state, or of one of its parts, as it is without wrappers."""
+    """Return a name in the module's state, or of one of its submodules, without the parts of wrappers."""
+    # Walk down the modules: a part "module" is dropped if a wrapper is there, but kept if the user chose it.
     kept: list[str] = []
     inner: nn.Module | None = module
     for part in name.split(".") if name else []:
@@ -30,17 +33,17 @@ def plain_name(module: nn.Module, name: str) -> str:
 
 
 def plain_state(module: nn.Module) -> dict[str, Any]:
-    """The module's state under plain names."""
+    """Return the module's state under plain names."""
     return _renamed(module.state_dict(), lambda name: plain_name(module, name))
 
 
-def to_plain_names(state: Mapping[str, Any], own: Collection[str]) -> Mapping[str, Any]:
-    """A saved state under plain names, though it was saved under the names of wrappers.
+def to_plain_names(state: Mapping[str, Any], plain_names: Collection[str]) -> Mapping[str, Any]:
+    """Return a state, saved under plain names or under those of wrappers, under plain names.
 
     Args:
         state: The saved state.
-        own: The plain names of the module that gets it. By them a wrapper's name is told from the same name
-            in the user's module.
+        plain_names: The plain names of the module that loads it, which show if "module" in a saved name
+            comes from a wrapper or from the user's module.
     """
 
     def uncompiled(name: str) -> str:
@@ -53,52 +56,55 @@ def to_plain_names(state: Mapping[str, Any], own: Collection[str]) -> Mapping[st
         return _without(uncompiled(name), "module")
 
     if not all(isinstance(name, str) for name in state):
-        return state  # no module's: whoever loads it refuses it
-    names = set(own)
+        return state  # not a module's state: the load refuses it
+    # The saved wrappers are unknown. So take the first of these changes that gives the module's names; "str"
+    # changes nothing.
+    expected = set(plain_names)
     for change in (str, uncompiled, unwrapped, without_any):
-        if set(map(change, state)) == names:
+        if set(map(change, state)) == expected:
             return _renamed(state, change)
     return _renamed(state, uncompiled)
 
 
 def load_plain_state(module: nn.Module, state: Any) -> None:
     """Load a state, saved under plain names or under those of wrappers, into a module, wrapped or not."""
-    own = module.state_dict()
+    current = module.state_dict()
     if isinstance(state, Mapping):
-        plain = {plain_name(module, name): name for name in own}
+        plain = {plain_name(module, name): name for name in current}
         paths: dict[str, str] = {}
         for path in dict(cast("Any", module.named_modules(remove_duplicate=False))):
             paths[plain_name(module, path)] = path
         saved = to_plain_names(cast("Mapping[str, Any]", state), plain)
         state = _renamed(saved, lambda name: plain.get(name, paths.get(name, name)))
         placed = {
-            name: shard_like(own[name], value)
+            name: shard_like(current[name], value)
             for name, value in state.items()
-            if isinstance(value, Tensor) and isinstance(own.get(name), Tensor)
+            if isinstance(value, Tensor) and isinstance(current.get(name), Tensor)
         }
         if any(placed[name] is not state[name] for name in placed):
             state = _renamed(state, str, placed)
-    # Tensors that were made in inference mode may change in this mode alone.
-    is_for_inference = any(each.is_inference() for each in (*module.parameters(), *module.buffers()))
+    # Tensors that were created in inference mode can be changed only in this mode.
+    tensors = (*module.parameters(), *module.buffers())
+    is_for_inference = any(tensor.is_inference() for tensor in tensors)
     with torch.inference_mode() if is_for_inference else nullcontext():
         module.load_state_dict(state)
 
 
 def _without(name: str, part: str) -> str:
-    return ".".join(each for each in name.split(".") if each != part)
+    return ".".join(piece for piece in name.split(".") if piece != part)
 
 
 def _renamed(
     state: Mapping[str, Any], change: Callable[[str], str], values: Mapping[str, Any] | None = None
 ) -> Any:
-    """The state under other names. One whose names and values stay is returned itself."""
+    """Return the state under changed names, or the state itself if no name and no value changes."""
     names = {name: change(name) for name in state}
-    if values is None and all(name == other for name, other in names.items()):
+    if values is None and all(name == new_name for name, new_name in names.items()):
         return state
     renamed: Any = OrderedDict(
         (names[name], (values or {}).get(name, value)) for name, value in state.items()
     )
-    # Here torch keeps the versions of the modules, by their paths.
+    # In this attribute torch keeps the versions of the modules, by their paths.
     if (versions := getattr(state, "_metadata", None)) is not None:
         renamed._metadata = OrderedDict((change(path), version) for path, version in versions.items())
     return renamed

@@ -1,4 +1,4 @@
-"""The processes of a run: how many there are, which one this is, a value gathered from all."""
+"""The processes of a run: their number, this process's rank, and collectives of Python objects."""
 
 import os
 from collections.abc import Callable
@@ -10,17 +10,17 @@ Value = TypeVar("Value")
 
 
 def world_size() -> int:
-    """The number of ranks: of the process group or, before there is one, of torchrun."""
+    """Return the number of ranks: of the process group or, before there is one, from torchrun."""
     return distributed.get_world_size() if has_group() else int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def rank() -> int:
-    """The rank of this process, from 0."""
+    """Return the rank of this process, from 0."""
     return distributed.get_rank() if has_group() else int(os.environ.get("RANK", "0"))
 
 
 def is_main() -> bool:
-    """Whether this process has rank 0: the one that should print, draw and write files.
+    """Return True if this process has rank 0: the one that should print, plot and write files.
 
     >>> if is_main():
     ...     print("once, however many processes there are")
@@ -30,10 +30,10 @@ def is_main() -> bool:
 
 
 def gather(value: Value) -> list[Value]:
-    """The value of every rank, in the order of ranks. A collective: every rank calls it.
+    """Return the value of every rank, in the order of ranks. A collective: every rank must call it.
 
     Raises:
-        RuntimeError: There are several processes and no process group.
+        RuntimeError: There are several processes but no process group.
     """
     if world_size() == 1:
         return [value]
@@ -48,14 +48,15 @@ def gather(value: Value) -> list[Value]:
 
 
 def collective_call(work: Callable[[], Value]) -> list[Value]:
-    """Call a function on every rank, and return what it returned on each. An error on one is raised on all.
+    """Call a function on every rank, and return all results. An error on one rank is raised on all.
 
-    A collective: every rank calls it.
+    A collective: every rank must call it.
 
     Raises:
-        Exception: What the function raised on this rank.
-        RuntimeError: It raised on another rank.
+        Exception: The error of the function on this rank.
+        RuntimeError: The function raised on another rank.
     """
+    # A rank that raised at once would leave the others waiting in the collective, so errors are gathered too.
     value: Any = None
     error: Exception | None = None
     try:
@@ -67,7 +68,7 @@ def collective_call(work: Callable[[], Value]) -> list[Value]:
         if error is not None:
             raise error
     finally:
-        del error  # its traceback holds this frame, and with it what the work has in memory
+        del error  # its traceback refers to this frame, a cycle that would keep the work's tensors alive
     for rank, (_, message) in enumerate(gathered):
         if message is not None:
             raise RuntimeError(f"rank {rank} failed: {message}")
@@ -75,5 +76,4 @@ def collective_call(work: Callable[[], Value]) -> list[Value]:
 
 
 def has_group() -> bool:
-    """Whether there is a process group."""
     return distributed.is_available() and distributed.is_initialized()

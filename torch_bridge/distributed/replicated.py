@@ -1,4 +1,4 @@
-"""`DistributedDataParallel` in an update: what it averages, and when."""
+"""`DistributedDataParallel` in an update: which gradients it averages, and when."""
 
 from collections.abc import Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -30,21 +30,24 @@ _NOT_CALLED = (
 
 
 class Replicated(Parallelism):
-    """A `DistributedDataParallel`: every rank holds all parameters, and gets the same gradient."""
+    """A `DistributedDataParallel`: every rank holds all parameters and receives the same gradient."""
+
+    # Torch does not complain, at least not in the same update, if the averaging did not take place: the
+    # replicas would drift apart. So each update checks that DDP was called and that its reducer has finished.
 
     is_distributed = True
 
     def __init__(self, model: DistributedDataParallel, every_micro_batch: bool) -> None:
         super().__init__(cast("nn.Module", model.module))
         self._model = cast("Any", model)
-        # With static_graph torch cannot put off the averaging of the first backward pass.
+        # With static_graph torch can't postpone the averaging of the first backward pass.
         self._every_micro_batch = every_micro_batch or model.static_graph
         self._group = cast("distributed.ProcessGroup", model.process_group)
         self.size = self.replicas = self._group.size()
         self._left_out: list[nn.Parameter] = []
         self._was_called = False
         self._torch_post_forward = self._model._post_forward
-        # torch.compile leaves torch's own alone too.
+        # Not compiled, since torch.compile does not compile torch's own _post_forward either.
         self._noting_post_forward: Any = torch.compiler.disable(self._post_forward)
 
     @property
@@ -80,17 +83,17 @@ class Replicated(Parallelism):
         try:
             yield
         finally:
-            del self._model._post_forward  # the class's method is found again
+            del self._model._post_forward  # which uncovers the method of the class
         if not self._was_called:
             raise RuntimeError(_NOT_CALLED)
-        # torch itself would raise in the next forward pass: an update later.
+        # Torch itself would raise only in the next forward pass, one update later.
         try:
             self._model._check_reducer_finalized()
         except RuntimeError as error:
             raise RuntimeError(_NOT_AVERAGED) from error
 
     def _post_forward(self, output: Any) -> Any:
-        # torch itself asks this here, to prepare for the backward pass.
+        # Torch's method tests the same before it prepares for the backward pass.
         if torch.is_grad_enabled() and self._model.require_backward_grad_sync:
             self._was_called = True
         return self._torch_post_forward(output)

@@ -1,4 +1,4 @@
-"""`fully_shard` (FSDP2) in an update: what it can train, and when gradients are averaged."""
+"""`fully_shard` (FSDP2) in an update: which models it can train, and when gradients are averaged."""
 
 from collections.abc import Generator
 from contextlib import AbstractContextManager, contextmanager
@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 from torch_bridge.distributed.dtensors import mesh_of
 from torch_bridge.distributed.parallelism import Parallelism
 
-# Optimizers of torch 2.13 that raise in the middle of an update of DTensors.
+# Optimizers of torch 2.13 that raise in the middle of an update if parameters are DTensors.
 _NOT_SHARDED = ("Adafactor", "Muon", "Rprop")
 _NOT_SHARDED_FUSED = ("Adagrad", "SGD")
 
@@ -20,7 +20,7 @@ _NOT_SHARDED_FUSED = ("Adagrad", "SGD")
 class Sharded(Parallelism):
     """A model under `fully_shard` (FSDP2): every rank holds a shard of each parameter and gradient.
 
-    Over two mesh dimensions the shards are replicated along the first.
+    On a mesh of two dimensions the shards are replicated along the first.
     """
 
     is_distributed = True
@@ -28,14 +28,14 @@ class Sharded(Parallelism):
     def __init__(self, model: nn.Module, every_micro_batch: bool) -> None:
         super().__init__(model)
         self._model = cast("Any", model)
-        # An earlier training loop may have left them off, in parts of the model too.
+        # An earlier training loop may have switched them off, perhaps in parts of the model only.
         self._model.set_requires_gradient_sync(True)
         self._model.set_requires_all_reduce(True)
         mesh = mesh_of(next(model.parameters()))
         self._groups = mesh.get_all_groups()
         self.size = mesh.size()
         self.replicas = mesh.size(0) if mesh.ndim == 2 else 1
-        # On one rank averaging costs nothing, and unaveraged gradients are not in `parameter.grad`.
+        # On one rank averaging costs nothing, and gradients get into `parameter.grad` only when averaged.
         self._every_micro_batch = every_micro_batch or self.size == 1
         policies = [module._get_fsdp_state()._mp_policy for module in _sharded_modules(model)]
         self._may_send_fp16 = any(
@@ -58,16 +58,16 @@ class Sharded(Parallelism):
             self._model.set_requires_gradient_sync(True)
 
     def all_reduce(self, values: Tensor, operation: Any = ReduceOp.SUM) -> None:
-        for group in self._groups:
+        for group in self._groups:  # one for each mesh dimension; together they reach all ranks
             distributed.all_reduce(values, operation, group=group)
 
 
 def check_sharded(model: nn.Module) -> None:
-    """Refuse a model that `fully_shard` has sharded in a way that an update can't work with.
+    """Refuse a model that `fully_shard` has sharded in a way that an update does not support.
 
     Raises:
-        ValueError: Sharded in part, over several meshes, along other dimensions, with an offload policy, or
-            with gradients that are no averages over the ranks.
+        ValueError: The model is sharded in part, over several meshes or along other dimensions; it has an
+            offload policy; or its gradients may not be averages over the ranks.
     """
     reshard(model)
     meshes = set(map(mesh_of, model.parameters()))
@@ -79,17 +79,18 @@ def check_sharded(model: nn.Module) -> None:
     (mesh,) = meshes
     placements = {str(cast("Any", parameter).placements) for parameter in model.parameters()}
     *replicated, sharded = cast("Any", next(model.parameters())).placements
-    if len(replicated) > 1 or not all(each.is_replicate() for each in replicated) or not sharded.is_shard():
+    is_replicated = all(placement.is_replicate() for placement in replicated)
+    if len(replicated) > 1 or not is_replicated or not sharded.is_shard():
         raise ValueError(
             f"the model's parameters are placed as {sorted(placements)}; a training step takes fully_shard "
-            "over one mesh dimension, or over two for hybrid sharding, and nothing beside it"
+            "over one mesh dimension, or over two for hybrid sharding, and no other parallelism"
         )
     if (device := next(model.parameters()).device.type) != mesh.device_type:
         raise ValueError(
-            f"the model's parameters are kept on {device} beside a mesh on {mesh.device_type}: a training "
+            f"the model's parameters are kept on {device}, but the mesh is on {mesh.device_type}: a training "
             "step needs fully_shard without an offload policy"
         )
-    # Hybrid sharding divides by a given factor twice: only torch's own choice, None, is an average for sure.
+    # Hybrid sharding divides by a given factor twice, so only torch's own choice, None, is surely an average.
     if any(group.gradient_divide_factor is not None for group in _parameter_groups(model)):
         raise ValueError(
             "set_gradient_divide_factor was called on the model or a part of it, so gradients may not be "
@@ -113,8 +114,8 @@ def check_shardable(optimizer: Optimizer) -> None:
 
 
 def is_sharded(module: nn.Module) -> bool:
-    """Whether `fully_shard` was called on this module itself."""
-    # By its class's name: to import torch.distributed.fsdp takes most of a second.
+    """Return True if `fully_shard` was called on this module itself."""
+    # By the name of its class, since importing torch.distributed.fsdp takes most of a second.
     return any(kind.__name__ == "FSDPModule" for kind in type(module).__mro__)
 
 
@@ -129,7 +130,7 @@ def _sharded_modules(model: nn.Module) -> list[Any]:
 
 
 def _parameter_groups(model: nn.Module) -> list[Any]:
-    """FSDP2's groups of parameters, each of which is gathered and reduced by one collective."""
+    """Return FSDP2's groups of parameters, each gathered and reduced by one collective."""
     states = [module._get_fsdp_state() for module in _sharded_modules(model)]
     if any(hasattr(state, "_fsdp_param_groups") for state in states):
         return [group for state in states for group in state._fsdp_param_groups]

@@ -1,4 +1,4 @@
-"""How a model is wrapped for several ranks."""
+"""Detect how a model is wrapped for several ranks."""
 
 from typing import cast
 from weakref import WeakSet
@@ -13,24 +13,24 @@ from torch_bridge.distributed.parallelism import Parallelism
 from torch_bridge.distributed.replicated import Replicated
 from torch_bridge.distributed.sharded import Sharded, check_sharded, is_sharded
 
-_MEANT_UNWRAPPED: WeakSet[nn.Module] = WeakSet()
+_INDEPENDENT: WeakSet[nn.Module] = WeakSet()
 
 
 def parallelism_of(model: nn.Module, every_micro_batch: bool) -> Parallelism:
-    """How the ranks share a model.
+    """Return the interface to the model's parallelism.
 
     Args:
         model: The module, compiled or not.
         every_micro_batch: Average gradients after each micro-batch, not once per update.
 
     Warns:
-        CurveWarning: A module without a wrapper, in a group of several ranks.
+        CurveWarning: The model has no wrapper, but there are several ranks.
 
     Raises:
-        ValueError: A wrapper that is not torch's `DistributedDataParallel` or `fully_shard`, or not around
+        ValueError: The wrapper is not torch's `DistributedDataParallel` or `fully_shard`, or is not around
             the whole model.
     """
-    inner = getattr(model, "_orig_mod", model)  # what torch.compile wraps
+    inner = getattr(model, "_orig_mod", model)  # the module inside that of torch.compile
     if isinstance(inner, DistributedDataParallel):
         check_unwrapped(cast("nn.Module", inner.module))
         return Replicated(inner, every_micro_batch)
@@ -38,7 +38,7 @@ def parallelism_of(model: nn.Module, every_micro_batch: bool) -> Parallelism:
         check_sharded(inner)
         return Sharded(inner, every_micro_batch)
     check_unwrapped(model)
-    if inner not in _MEANT_UNWRAPPED and processes.has_group() and distributed.get_world_size() > 1:
+    if inner not in _INDEPENDENT and processes.has_group() and distributed.get_world_size() > 1:
         warn(
             f"the model is not wrapped, but {distributed.get_world_size()} ranks run: each rank trains its "
             "own model. Pass what distribute(model) returns to the step; if you want one model per rank, "
@@ -49,7 +49,7 @@ def parallelism_of(model: nn.Module, every_micro_batch: bool) -> Parallelism:
 
 def mark_independent(model: nn.Module) -> None:
     """Mark the ranks' models as intentionally independent; silences the warning."""
-    _MEANT_UNWRAPPED.update(model.modules())
+    _INDEPENDENT.update(model.modules())
 
 
 def check_unwrapped(model: nn.Module) -> None:
@@ -60,11 +60,11 @@ def check_unwrapped(model: nn.Module) -> None:
     """
     for module in model.modules():
         kinds = {kind.__name__ for kind in type(module).__mro__}
-        if found := kinds & {"DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule"}:
+        if wrappers := kinds & {"DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule"}:
             raise ValueError(
-                f"the model, or a part of it, is wrapped for several processes ({found.pop()}). A TrainStep "
-                "takes a model that is wrapped as a whole: by DistributedDataParallel(model), or by "
-                "fully_shard of its blocks and then of the model; distribute does either to a plain model"
+                f"the model, or a part of it, is wrapped for several processes ({wrappers.pop()}). A "
+                "TrainStep takes a model that is wrapped as a whole: by DistributedDataParallel(model), or "
+                "by fully_shard of its blocks and then of the model; distribute does either to a plain model"
             )
     if any(map(mesh_of, model.parameters())):
         raise ValueError("parameters of the model are DTensors, but it is not under fully_shard")
