@@ -1,4 +1,4 @@
-"""`multiplier` in torch: the bits of NumPy in every mode, types of steps, and how often it compiles."""
+"""`multiplier` in torch: NumPy's bits in every mode, dtypes of steps, and the number of compilations."""
 
 from functools import partial
 
@@ -30,7 +30,7 @@ VERSION = TorchVersion(torch.__version__)
 cases = descriptions_and_steps((0, 1, 2, 18, 19, 30), SIZE)
 _each = pytest.mark.parametrize("curve", [CURVE, MANY, NESTED], ids=["curve", "many", "nested"])
 _compiles = pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated")
-"""The import of torch's compiler."""
+"""The import of torch's compiler gives this warning."""
 _both_tables = pytest.mark.parametrize(
     "table_of", [lambda table: table, tensors], ids=["constant", "tensors"]
 )
@@ -42,7 +42,7 @@ def curve_and_steps(case):
 
 
 def every_mode(of_step, steps):
-    """Values of the function at the steps, in each way that torch runs it without compiling."""
+    """Return the function's values at the steps, in each mode in which torch runs it without compiling."""
     steps = torch.from_numpy(steps)
     rows = steps.reshape(6, -1)
     return {
@@ -60,7 +60,7 @@ def every_mode(of_step, steps):
 @_both_tables
 @examples(40)
 @given(cases)
-def test_a_table_has_the_bits_of_numpy_in_every_mode(table_of, case):
+def test_table_matches_numpy_bits_in_every_mode(table_of, case):
     curve, steps = curve_and_steps(case)
     for values in every_mode(partial(multiplier, table_of(curve.segments)), steps).values():
         assert_equal_bits(values, curve(steps))
@@ -68,7 +68,7 @@ def test_a_table_has_the_bits_of_numpy_in_every_mode(table_of, case):
 
 @examples(100)
 @given(steps_at_borders())
-def test_next_to_a_rounding_border_it_has_the_bits_of_numpy(case):
+def test_table_matches_numpy_bits_at_rounding_borders(case):
     description, step = case
     curve, steps = build(description), np.clip(step + np.arange(SIZE) - SIZE // 2, 0, MAX_STEP)
     assert_equal_bits(multiplier(curve.segments, torch.from_numpy(steps)), curve(steps))
@@ -76,7 +76,7 @@ def test_next_to_a_rounding_border_it_has_the_bits_of_numpy(case):
 
 @_both_tables
 @_each
-def test_every_step_of_a_curve(table_of, curve):
+def test_table_matches_numpy_bits_at_every_step(table_of, curve):
     steps = torch.from_numpy(STEPS)
     assert_equal_bits(multiplier(table_of(curve.segments), steps), curve(STEPS))
     nothing = multiplier(table_of(curve.segments), steps[:0].reshape(0, 3))
@@ -92,7 +92,7 @@ _stacks = given(
 
 
 def stacked(case, others, rows, shape):
-    """A table of curves, steps, and the value of each curve at each of them."""
+    """Return a stacked table, steps, and the values of each curve at the steps."""
     first, steps = curve_and_steps(case)
     curves = [first, *map(build, others), every_shape(rows)]
     steps = np.resize(steps, shape)
@@ -101,27 +101,27 @@ def stacked(case, others, rows, shape):
 
 @examples(20)
 @_stacks
-def test_a_stack_is_each_curve_in_front(case, others, rows, shape):
-    table, steps, wanted = stacked(case, others, rows, shape)
+def test_stack_adds_leading_axis_of_curves(case, others, rows, shape):
+    table, steps, expected = stacked(case, others, rows, shape)
     for one in (table, tensors(table)):
-        assert_equal_bits(multiplier(one, steps), wanted)
+        assert_equal_bits(multiplier(one, steps), expected)
 
 
 @pytest.mark.skipif(VERSION < "2.13", reason="this torch has no vmap of a view as another dtype")
 @examples(20)
 @_stacks
-def test_vmap_over_the_curves_of_a_stack(case, others, rows, shape):
-    table, steps, wanted = stacked(case, others, rows, shape)
+def test_vmap_over_stacked_curves(case, others, rows, shape):
+    table, steps, expected = stacked(case, others, rows, shape)
     in_front = Segments.of_columns(dict.fromkeys(table.columns(), 0))
     over_curves = torch.func.vmap(multiplier, in_dims=(in_front, None))
-    assert_equal_bits(over_curves(tensors(table), steps), wanted)
+    assert_equal_bits(over_curves(tensors(table), steps), expected)
 
 
 INTEGERS = ["uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64"]
 
 
 @pytest.mark.parametrize("dtype", INTEGERS)
-def test_every_integer_type(dtype):
+def test_step_may_have_any_integer_dtype(dtype):
     limits = np.iinfo(dtype)
     wide = [limits.min, limits.max, -1, 0, 1, 100, 101, 500, 999, 1000, MAX_STEP - 1, 2**31, 2**32 + 5, 2**63]
     steps = np.array([step for step in wide if limits.min <= step <= limits.max], dtype)
@@ -132,39 +132,39 @@ def test_every_integer_type(dtype):
 
 
 @pytest.mark.parametrize("dtype", [torch.bool, torch.float32, torch.bfloat16, torch.float64, torch.complex64])
-def test_steps_that_are_no_integers(dtype):
+def test_step_of_other_dtype_is_refused(dtype):
     with pytest.raises(TypeError, match=f"step must be a tensor of integers, not of {dtype}"):
         multiplier(CURVE.segments, torch.ones(3, dtype=dtype))
 
 
 @pytest.mark.parametrize("step", [3, True, 3.0, np.arange(3), [1, 2], None], ids=repr)
-def test_steps_that_are_no_tensors(step):
+def test_step_must_be_a_tensor(step):
     with pytest.raises(TypeError, match="must be a tensor of integers; write"):
         multiplier(CURVE.segments, step)
 
 
 @pytest.mark.parametrize("segments", [CURVE, CURVE.segments.begin, None, tuple(CURVE.segments)], ids=type)
-def test_what_is_no_table(segments):
+def test_segments_must_be_a_table(segments):
     for call in (tensors, partial(multiplier, step=torch.tensor(3))):
         with pytest.raises(TypeError, match="must be a table"):
             call(segments)
 
 
-def test_tensors_are_new_and_of_the_same_columns():
+def test_tensors_copies_every_column():
     for segments in (CURVE.segments, stack([CURVE, NESTED])):
-        found = tensors(segments)
-        assert found.columns().keys() == segments.columns().keys()
-        for name, column in found.columns().items():
+        copied = tensors(segments)
+        assert copied.columns().keys() == segments.columns().keys()
+        for name, column in copied.columns().items():
             assert column.dtype == torch.int32
             np.testing.assert_array_equal(column.numpy(), segments.columns()[name])
             column.zero_()
         assert segments.length.any()
-        again = tensors(found)
-        assert again.begin.data_ptr() != found.begin.data_ptr()
+        again = tensors(copied)
+        assert again.begin.data_ptr() != copied.begin.data_ptr()
     assert tensors(CURVE.segments, "meta").begin.device.type == "meta"
 
 
-def test_a_table_is_moved_once():
+def test_equal_tables_are_copied_to_device_once():
     curve = StagedCurve([(123, 0.5, "cosine"), (77,)])
     before = len(table._DEVICE_TABLES)
     for step in range(3):
@@ -175,7 +175,7 @@ def test_a_table_is_moved_once():
 
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.float64, torch.float32, torch.int16], ids=str)
-def test_a_table_of_other_numbers_is_refused(dtype):
+def test_table_of_other_dtype_is_refused(dtype):
     right = tensors(NESTED.segments)
     wrong = Segments.of_columns({name: column.to(dtype) for name, column in right.columns().items()})
     for segments in (wrong, right._replace(start_low=wrong.start_low)):
@@ -195,7 +195,7 @@ def test_a_table_of_other_numbers_is_refused(dtype):
     ],
     ids=["grad", "hessian", "jacfwd", "functionalize", "vmap"],
 )
-def test_a_table_that_is_moved_inside_of_a_transformation_serves_outside_of_it(transformed):
+def test_table_copied_inside_transformation_is_reusable(transformed):
     table._DEVICE_TABLES.clear()
     curve = StagedCurve([(124, 0.5, "cosine"), (77,)])
 
@@ -205,11 +205,11 @@ def test_a_table_that_is_moved_inside_of_a_transformation_serves_outside_of_it(t
     transformed(value)
     gradient = torch.func.grad(lambda x: (value() * x).sum())(torch.ones(1))
     assert type(gradient) is torch.Tensor
-    for found in (gradient, value()):
-        assert_equal_bits(found.numpy(), curve(np.array([60])))
+    for multipliers in (gradient, value()):
+        assert_equal_bits(multipliers.numpy(), curve(np.array([60])))
 
 
-def test_a_table_is_not_kept_from_a_trace_of_fake_tensors():
+def test_fake_tensors_are_not_kept():
     from torch._subclasses import FakeTensorMode
 
     curve = StagedCurve([(321, 0.5, "cosine"), (77,)])
@@ -229,17 +229,17 @@ _borders = st.builds(
 
 @given(st.lists(_below_64_bits | _borders, min_size=1))
 @example([0, 1, 2**53 - 1, 2**53, 2**53 + 1, 2**61 + 2**37 + 1, 2**62])
-def test_a_level_is_rounded_once_even_by_way_of_float64(values):
-    """As compiled code does it on a CPU of 256 bits. A sum that float64 rounds would show in float32."""
+def test_level_is_rounded_once_even_through_float64(values):
+    """On a CPU with 256-bit vectors compiled code converts through float64, which would round twice."""
     levels = torch.tensor(values)
-    wanted = np.array(values, np.int64).astype(np.float32)
-    assert_equal_bits(table._to_float(levels, torch.float32), wanted)
-    assert_equal_bits(table._to_float(levels, torch.float64).to(torch.float32), wanted)
+    expected = np.array(values, np.int64).astype(np.float32)
+    assert_equal_bits(table._to_float(levels, torch.float32), expected)
+    assert_equal_bits(table._to_float(levels, torch.float64).to(torch.float32), expected)
 
 
 @pytest.fixture
 def compilations():
-    """The graphs that were compiled; each is run as it is traced."""
+    """The list of compiled graphs, and a backend that adds to it and runs each graph as traced."""
     torch.compiler.reset()
     graphs = []
 
@@ -251,17 +251,17 @@ def compilations():
     torch.compiler.reset()
 
 
-def moved(shift):
-    """Curves of one form, whatever the shift."""
+def shifted_curve(shift):
+    """Return a curve whose table has the same rows and columns for every shift."""
     powers = [(20, 0.08, f"1-x^0.{shift}"), (20, 0.3, f"t^-{shift}"), (20, 0.2, f"(1-x)^{shift}.3")]
     return StagedCurve([(10 + shift, 0.5, "cosine"), (20,), (9 * shift, 0.1, "1-sqrt"), *powers])
 
 
-def test_another_step_and_another_table_of_tensors_compile_nothing(compilations):
+def test_other_steps_and_tensor_tables_do_not_recompile(compilations):
     graphs, backend = compilations
     of_table = torch.compile(multiplier, fullgraph=True, backend=backend)
     for shift in range(1, 5):
-        curve = moved(shift)
+        curve = shifted_curve(shift)
         assert_equal_bits(of_table(tensors(curve.segments), torch.from_numpy(STEPS)), curve(STEPS))
         assert_equal_bits(of_table(tensors(curve.segments), torch.from_numpy(STEPS + 3)), curve(STEPS + 3))
     assert len(graphs) == 1
@@ -271,9 +271,9 @@ _has_constants = pytest.mark.skipif(VERSION < "2.12", reason="torch 2.11 makes i
 
 
 @_has_constants
-def test_a_constant_table_is_compiled_once_and_is_no_input(compilations):
+def test_constant_table_is_compiled_once_and_not_an_input(compilations):
     graphs, backend = compilations
-    curve = moved(3)
+    curve = shifted_curve(3)
     of_step = torch.compile(lambda step: multiplier(curve.segments, step), fullgraph=True, backend=backend)
     for shift in range(4):
         assert_equal_bits(of_step(torch.from_numpy(STEPS + shift)), curve(STEPS + shift))
@@ -282,27 +282,27 @@ def test_a_constant_table_is_compiled_once_and_is_no_input(compilations):
 
 
 @_has_constants
-def test_another_constant_table_is_never_taken_for_the_first(compilations):
+def test_constant_tables_are_not_confused(compilations):
     graphs, backend = compilations
     of_table = torch.compile(multiplier, fullgraph=True, backend=backend)
     for shift in range(1, 5):
-        curve: Curve = moved(shift)  # the one before is dropped, and its id may be given away
+        curve: Curve = shifted_curve(shift)  # the previous one is dropped, and its id may be reused
         assert_equal_bits(of_table(curve.segments, torch.from_numpy(STEPS)), curve(STEPS))
     assert len(graphs) == 4
 
 
-def test_a_curve_that_takes_the_place_of_another_is_compiled_again(compilations):
+def test_replaced_curve_is_recompiled(compilations):
     _, backend = compilations
-    holder = {"curve": moved(1)}
+    holder = {"curve": shifted_curve(1)}
     of_step = torch.compile(
         lambda step: multiplier(holder["curve"].segments, step), fullgraph=True, backend=backend
     )
     for shift in (1, 2, 3):
-        holder["curve"] = curve = moved(shift)
+        holder["curve"] = curve = shifted_curve(shift)
         assert_equal_bits(of_step(torch.from_numpy(STEPS)), curve(STEPS))
 
 
-def test_vmap_is_compiled_too(compilations):
+def test_vmap_compiles(compilations):
     _, backend = compilations
     over_steps = torch.func.vmap(partial(multiplier, tensors(NESTED.segments)))
     compiled = torch.compile(over_steps, fullgraph=True, backend=backend)
@@ -311,7 +311,7 @@ def test_vmap_is_compiled_too(compilations):
 
 @pytest.fixture(scope="module")
 def compiled():
-    """`multiplier` as torch's own compiler makes it for this machine."""
+    """`multiplier` compiled by Inductor for this machine."""
     torch.compiler.reset()
     yield torch.compile(multiplier, fullgraph=True, dynamic=False)
     torch.compiler.reset()
@@ -321,30 +321,30 @@ def compiled():
 @pytest.mark.slow
 @examples(200)
 @given(descriptions_and_steps((0, 1, 2, 16), SIZE))
-def test_compiled_it_has_the_bits_of_numpy(compiled, case):
+def test_compiled_table_matches_numpy_bits(compiled, case):
     curve, steps = curve_and_steps(case)
     if len(curve.segments.begin) < 40:
-        found = compiled(tensors(in_one_of_two_forms(curve)), torch.from_numpy(steps))
-        assert_equal_bits(found, curve(steps))
+        multipliers = compiled(tensors(in_one_of_two_forms(curve)), torch.from_numpy(steps))
+        assert_equal_bits(multipliers, curve(steps))
 
 
 @_compiles
 @pytest.mark.slow
 @examples(200)
 @given(steps_at_borders())
-def test_compiled_it_has_the_bits_of_numpy_next_to_a_rounding_border(compiled, case):
+def test_compiled_table_matches_numpy_at_borders(compiled, case):
     description, step = case
     curve = build(description)
     steps = np.clip(step + np.arange(SIZE, dtype=np.int32) - SIZE // 2, 0, MAX_STEP)
     if len(curve.segments.begin) < 40:
-        found = compiled(tensors(in_one_of_two_forms(curve)), torch.from_numpy(steps))
-        assert_equal_bits(found, curve(steps))
+        multipliers = compiled(tensors(in_one_of_two_forms(curve)), torch.from_numpy(steps))
+        assert_equal_bits(multipliers, curve(steps))
 
 
 @_compiles
 @pytest.mark.slow
-def test_compiled_with_vectors_of_256_bits_at_rounding_borders():
-    """They have no conversion of int64 to float32: torch goes by way of float64."""
+def test_256_bit_vectors_round_once_at_borders():
+    """256-bit vectors have no conversion of int64 to float32: torch converts through float64."""
     from torch._inductor import config
 
     torch.compiler.reset()
@@ -360,7 +360,7 @@ def test_compiled_with_vectors_of_256_bits_at_rounding_borders():
 @_compiles
 @pytest.mark.slow
 @pytest.mark.parametrize("curve", [MANY, stack([CURVE, MANY])], ids=["searched", "stack"])
-def test_compiled_constant_tables(curve):
+def test_compiled_constant_table_matches_eager(curve):
     torch.compiler.reset()
     segments = curve if isinstance(curve, Segments) else curve.segments
     of_step = torch.compile(lambda step: multiplier(segments, step), fullgraph=True)

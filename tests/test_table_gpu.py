@@ -1,4 +1,4 @@
-"""`multiplier` on a GPU: the bits of NumPy, no waiting, streams, graphs."""
+"""`multiplier` on a GPU: NumPy's bits, no synchronization, streams, CUDA graphs."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.gpu
 
 @examples(40)
 @given(descriptions_and_steps((0, 1, 2, 18, 19, 30), 48))
-def test_the_bits_of_numpy(case):
+def test_gpu_matches_numpy_bits(case):
     curve, steps = build(case[0]), np.array(case[1], np.int32)
     for segments in (curve.segments, tensors(curve.segments, "cuda")):
         assert_equal_bits(multiplier(segments, torch.from_numpy(steps).cuda()).cpu(), curve(steps))
@@ -27,57 +27,57 @@ def test_the_bits_of_numpy(case):
 
 @examples(40)
 @given(steps_at_borders())
-def test_the_bits_of_numpy_next_to_a_rounding_border(case):
+def test_gpu_matches_numpy_bits_at_rounding_borders(case):
     curve = build(case[0])
     steps = np.clip(case[1] + np.arange(-24, 24), 0, MAX_STEP)
     assert_equal_bits(multiplier(curve.segments, torch.from_numpy(steps).cuda()).cpu(), curve(steps))
 
 
-def test_nothing_waits_for_the_device_not_even_the_first_call():
+def test_first_call_does_not_synchronize():
     curve = StagedCurve([(431, 0.5, "cosine"), (77, 0.2, "exponential")])
     steps, table = torch.from_numpy(STEPS).cuda(), stack([curve, CURVE])
     one = torch.tensor(7, device="cuda")
     with no_waiting():
-        found = [multiplier(curve.segments, steps) for _ in range(2)]
+        multipliers = [multiplier(curve.segments, steps) for _ in range(2)]
         of_one, of_two = multiplier(curve.segments, one), multiplier(table, steps)
-    for values in found:
+    for values in multipliers:
         assert_equal_bits(values.cpu(), curve(STEPS))
     assert of_one.item() == curve(7)
     assert_equal_bits(of_two.cpu(), np.stack([curve(STEPS), CURVE(STEPS)]))
 
 
-def test_other_streams_wait_for_the_table():
+def test_other_streams_wait_for_table():
     curve = StagedCurve([(433, 0.5, "cosine"), (77, 0.2, "exponential")])
     steps = torch.from_numpy(STEPS).cuda()
     torch.cuda.synchronize()
     multiplier(curve.segments, steps)
     other = torch.cuda.Stream()
     with torch.cuda.stream(other):
-        found = multiplier(curve.segments, steps)
+        multipliers = multiplier(curve.segments, steps)
     other.synchronize()
-    assert_equal_bits(found.cpu(), curve(STEPS))
+    assert_equal_bits(multipliers.cpu(), curve(STEPS))
 
 
 @pytest.mark.parametrize("curve", [CURVE, MANY, NESTED], ids=["curve", "many", "nested"])
 @pytest.mark.parametrize("constant", [True, False], ids=["constant", "tensors"])
-def test_in_a_graph(curve, constant):
+def test_cuda_graph_replays_table(curve, constant):
     segments = curve.segments if constant else tensors(curve.segments, "cuda")
     step = torch.zeros((), dtype=torch.int64, device="cuda")
     multiplier(segments, step)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        found = multiplier(segments, step)
+        multipliers = multiplier(segments, step)
     for number in (0, 1, 100, 437, 999, 10**6, 2**40):
         step.fill_(number)
         graph.replay()
-        assert found.item() == curve(number)
+        assert multipliers.item() == curve(number)
 
 
-def test_a_table_is_not_moved_while_a_graph_is_captured():
+def test_capture_refuses_to_copy_table():
     curve = StagedCurve([(439, 0.5, "cosine"), (77,)])
     step = torch.zeros((), dtype=torch.int64, device="cuda")
     with torch.cuda.graph(torch.cuda.CUDAGraph()):
-        step.add_(0)  # an empty graph would bring a warning
+        step.add_(0)  # an empty graph would give a warning
         with pytest.raises(RuntimeError, match="call multiplier once before the capture"):
             multiplier(curve.segments, step)
     assert multiplier(curve.segments, step).item() == curve(0)
@@ -85,7 +85,7 @@ def test_a_table_is_not_moved_while_a_graph_is_captured():
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")
 @pytest.mark.slow
-def test_compiled_it_has_the_bits_of_numpy():
+def test_compiled_table_matches_numpy_bits():
     compiled = torch.compile(multiplier, fullgraph=True)
     steps = torch.from_numpy(STEPS).cuda()
     for curve in (CURVE, NESTED):

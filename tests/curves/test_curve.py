@@ -81,7 +81,7 @@ def test_ends_are_exactly_the_arguments(chosen):
 @given(descriptions_and_steps(size=8))
 def test_flat_parts_are_flat(case):
     description, steps = case
-    curve, flat = build(description), Oracle(description).flat()
+    curve, flat = build(description), Oracle(description).flat_runs()
     assert curve.flat_starts == tuple(begin for begin, _ in flat)
     for begin, length in flat:
         inside = [begin, begin + length - 1, *(begin + step % length for step in steps)]

@@ -1,4 +1,4 @@
-"""The 224-bit numbers, against rationals and cosines of 300 bits."""
+"""The 224-bit numbers, compared with rationals and with functions in 300 bits."""
 
 from fractions import Fraction
 from math import floor
@@ -18,24 +18,24 @@ levels = st.one_of(st.integers(0, 2**224), magnitudes(0, 2**224))
 
 
 @given(st.floats(0, 1))
-def test_a_float_is_the_decimal_that_it_prints_as(ratio):
+def test_float_is_read_as_printed_decimal(ratio):
     assert exact.as_written(ratio) == Fraction(str(ratio))
     assert float(exact.as_written(ratio)) == ratio
     assert abs(exact.from_fraction(exact.as_written(ratio)) * UNIT - Fraction(str(ratio))) <= UNIT / 2
 
 
 @given(st.integers(0, MAX_STEP), percentages)
-def test_percent_of_rounds_the_exact_share_down(whole, percentage):
+def test_percent_of_rounds_exact_share_down(whole, percentage):
     number = float(percentage)
     assert exact.percent_of(whole, number) == floor(whole * Fraction(str(number)) / 100)
 
 
-def test_percent_of_is_not_fooled_by_binary():
+def test_percent_of_ignores_binary_rounding():
     assert exact.percent_of(1000, 32.3) == 323 != floor(1000 * 32.3 / 100)
 
 
 @given(magnitudes(1, MAX_STEP), st.data())
-def test_half_cosine_to_222_bits(denominator, data):
+def test_half_cosine_is_accurate_to_222_bits(denominator, data):
     numerator = data.draw(magnitudes(0, denominator))
     with mpmath.workprec(300):
         value = (1 + mpmath.cospi(exactly(Fraction(numerator, denominator)))) / 2
@@ -54,7 +54,7 @@ positive = st.floats(5e-324, 1).map(exact.as_written)
 
 
 @given(positive, positive, st.fractions(0, 1, max_denominator=MAX_STEP))
-def test_geometric_mean_part_of_the_way_root_and_logarithm(one, other, x):
+def test_decimal_functions_match_mpmath(one, other, x):
     digits = exact.digits(one), exact.digits(other)
     with mpmath.workprec(400):
         weight, share = exactly(x), exact.from_fraction(x)
@@ -76,28 +76,28 @@ def test_geometric_mean_part_of_the_way_root_and_logarithm(one, other, x):
 
 
 @given(levels)
-def test_nearest_float32(level):
-    found = exact.nearest_float32(level)
-    assert type(found) is np.float32
-    assert is_nearest_float32(found, exactly(level * UNIT))
+def test_nearest_float32_is_nearest(level):
+    nearest = exact.nearest_float32(level)
+    assert type(nearest) is np.float32
+    assert is_nearest_float32(nearest, exactly(level * UNIT))
 
 
 @given(st.integers(24, 224).flatmap(lambda bits: st.tuples(magnitudes(0, 2**bits), st.just(bits))))
-def test_rounded_to_float32_from_any_number_of_bits(case):
+def test_rounded_is_nearest_for_any_number_of_bits(case):
     value, bits = case
-    found = exact.rounded(value, bits)
-    assert type(found) is float
-    assert found == np.float32(found)
-    assert is_nearest_float32(np.float32(found), exactly(Fraction(value, 2**bits)))
+    rounded = exact.rounded(value, bits)
+    assert type(rounded) is float
+    assert rounded == np.float32(rounded)
+    assert is_nearest_float32(np.float32(rounded), exactly(Fraction(value, 2**bits)))
 
 
 @given(st.floats(0, 1, width=32))
-def test_nearest_float32_of_a_float32_is_itself(value):
+def test_nearest_float32_keeps_float32(value):
     assert exact.nearest_float32(int(Fraction(value) / UNIT)) == value
 
 
 @given(st.floats(0, 1, width=32, exclude_max=True))
-def test_ties_go_to_the_even_neighbour(below):
+def test_ties_round_to_even(below):
     below, above = np.float32(below), np.nextafter(np.float32(below), np.float32(2))
     middle = (Fraction(float(below)) + Fraction(float(above))) / 2
     even = below if below.view(np.int32) % 2 == 0 else above

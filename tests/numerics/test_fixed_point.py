@@ -1,4 +1,4 @@
-"""The integer arithmetic, against rationals and high-precision sines."""
+"""The integer arithmetic, compared with rationals and with functions in 300 bits."""
 
 from bisect import bisect_right
 from fractions import Fraction
@@ -26,7 +26,7 @@ signed = st.builds(int.__mul__, up_to_one, st.sampled_from((-1, 1)))
 
 @examples(500)
 @given(signed, up_to_one)
-def test_a_product_is_at_most_two_units_low_in_numpy_as_in_python(a, b):
+def test_product_is_at_most_two_units_low(a, b):
     product = multiply(np.int64(a), np.int64(b))
     assert product == multiply(a, b)
     assert 0 <= Fraction(a * b, ONE) - int(product) < 3
@@ -34,14 +34,14 @@ def test_a_product_is_at_most_two_units_low_in_numpy_as_in_python(a, b):
 
 @examples(500)
 @given(signed, up_to_one, st.integers(0, 2**40))
-def test_a_product_never_decreases(a, b, more):
+def test_product_never_decreases(a, b, more):
     product = multiply(a, b)
     assert multiply(min(a + more, ONE), b) >= product
     if a >= 0:
         assert multiply(a, min(b + more, ONE)) >= product
 
 
-def first_row(curve):
+def first_segment(curve):
     return curve._decoded_rows[1][0]
 
 
@@ -49,58 +49,58 @@ _FIXED = [name for name, share in SHARES.items() if share.fixed]
 
 
 def _fixed(name, length, elapsed):
-    """The share in NumPy, and in Python where `elapsed` is one number."""
-    share, numbers = SHARES[name], first_row(StagedCurve([(length, 0, name)], start=1))
+    """Return the share in NumPy; check that Python computes the same at the first and the last step."""
+    share, segment = SHARES[name], first_segment(StagedCurve([(length, 0, name)], start=1))
     elapsed = np.minimum(elapsed, length - elapsed) if share.is_symmetric else np.array(elapsed)
-    x = ratio(np.minimum(elapsed, length - elapsed), numbers)
-    found = share.fixed(NUMPY, x, elapsed, numbers)
+    x = ratio(np.minimum(elapsed, length - elapsed), segment)
+    shares = share.fixed(NUMPY, x, elapsed, segment)
     for index in (0, -1):
-        alone = share.fixed(PYTHON, int(x[index]), int(elapsed[index]), numbers)
-        assert alone == found[index]
-    return found, elapsed
+        alone = share.fixed(PYTHON, int(x[index]), int(elapsed[index]), segment)
+        assert alone == shares[index]
+    return shares, elapsed
 
 
 @examples(500)
 @given(st.sampled_from(_FIXED), words(2))
-def test_each_share_to_its_units(name, drawn):
+def test_share_stays_within_its_units(name, drawn):
     read = Words(drawn)
     length = read.magnitude(2, MAX_STEP)
-    found, elapsed = _fixed(name, length, np.array([read.magnitude(1, length - 1)]))
-    wanted = share_at(name, exactly(Fraction(int(elapsed[0]), length)))
-    assert abs(int(found[0]) - wanted * ONE) <= SHARES[name].units
+    shares, elapsed = _fixed(name, length, np.array([read.magnitude(1, length - 1)]))
+    expected = share_at(name, exactly(Fraction(int(elapsed[0]), length)))
+    assert abs(int(shares[0]) - expected * ONE) <= SHARES[name].units
 
 
 @given(st.sampled_from(_FIXED), st.integers(1, MAX_STEP // 2 - 64))
-def test_no_share_decreases(name, first):
-    found, _ = _fixed(name, MAX_STEP, np.arange(first, first + 64))
-    assert (np.diff(found) >= 0).all()
+def test_share_never_decreases(name, first):
+    shares, _ = _fixed(name, MAX_STEP, np.arange(first, first + 64))
+    assert (np.diff(shares) >= 0).all()
 
 
 @examples(500)
 @given(words(4))
-def test_the_power_to_eight_units(drawn):
+def test_exponential_stays_within_eight_units(drawn):
     read = Words(drawn)
     high, low = max(read.ratio(), 0.1), min(read.ratio(), 0.1) or 1e-6
     length = read.magnitude(1, MAX_STEP)
     elapsed = read.magnitude(0, length)
-    numbers = StagedCurve([(length, low, "exponential")], start=high)._decoded_rows[1][0]
-    if numbers.rate_whole is not None:
-        (found,) = _multiplied(NUMPY, np.array([elapsed]), length, numbers)
-        assert found == _multiplied(PYTHON, elapsed, length, numbers)
+    segment = first_segment(StagedCurve([(length, low, "exponential")], start=high))
+    if segment.rate_whole is not None:
+        (value,) = _two_to_minus_exponent(NUMPY, np.array([elapsed]), length, segment)
+        assert value == _two_to_minus_exponent(PYTHON, elapsed, length, segment)
         ratio = as_written(low) / as_written(high)
-        assert abs(int(found) - ratio ** exactly(Fraction(elapsed, length)) * ONE) <= 8
+        assert abs(int(value) - ratio ** exactly(Fraction(elapsed, length)) * ONE) <= 8
 
 
-def _multiplied(xp, elapsed, length, numbers):
-    """What a shape with a rate multiplies by, counted from the higher level."""
-    exponent = powers.exponent(xp, elapsed, length - elapsed, elapsed, numbers)
+def _two_to_minus_exponent(xp, elapsed, length, segment):
+    """Return 2^(-E), with steps counted from the higher level."""
+    exponent = powers.exponent(xp, elapsed, length - elapsed, elapsed, segment)
     return fixed_point._two_to_minus(xp, *exponent)
 
 
 @pytest.mark.parametrize(("formula", "units"), [("1-x^P", 8), ("(1-x)^P", 8), ("t^-P", 14)])
 @examples(500)
 @given(drawn=words(8))
-def test_each_formula_to_so_many_units(formula, units, drawn):
+def test_formula_stays_within_units(formula, units, drawn):
     read = Words(drawn)
     shape = shape_of(read, (formula,))
     _, power = power_of(shape)
@@ -108,38 +108,38 @@ def test_each_formula_to_so_many_units(formula, units, drawn):
     low = max(read.ratio(), 2.0 ** -int(62 * min(power, 1)))
     elapsed = read.one_of((read.magnitude(1, length - 1), length - read.magnitude(1, length - 1)))
     curve = StagedCurve([(length, low if formula == "t^-P" else 0, shape)], start=1)
-    numbers = curve._decoded_rows[1][0]
-    if numbers.rate_whole is None or numbers.inverse_power == NEARLY_EQUAL:
+    segment = first_segment(curve)
+    if segment.rate_whole is None or segment.inverse_power == NEARLY_EQUAL:
         return  # a line, a root or a parabola
-    (found,) = _multiplied(NUMPY, np.array([elapsed]), length, numbers)
-    assert found == _multiplied(PYTHON, elapsed, length, numbers)
+    (value,) = _two_to_minus_exponent(NUMPY, np.array([elapsed]), length, segment)
+    assert value == _two_to_minus_exponent(PYTHON, elapsed, length, segment)
     x = exactly(Fraction(elapsed, length))
     if formula == "t^-P":
-        wanted = (1 - x + as_written(low) ** (-1 / power) * x) ** -power
+        expected = (1 - x + as_written(low) ** (-1 / power) * x) ** -power
     else:
-        wanted = (x if formula == "1-x^P" else 1 - x) ** power
-    assert abs(int(found) - wanted * ONE) <= units
+        expected = (x if formula == "1-x^P" else 1 - x) ** power
+    assert abs(int(value) - expected * ONE) <= units
 
 
 @examples(500)
 @given(words(6))
-def test_the_parabola_between_levels_that_are_nearly_equal(drawn):
+def test_parabola_between_nearly_equal_levels(drawn):
     read = Words(drawn)
     shape, length = shape_of(read, ("t^-P",)), read.magnitude(2, MAX_STEP)
     power = power_of(shape)[1]
     elapsed, growth = read.magnitude(1, length - 1), exactly(Fraction(1 + read.below(2**20), 2**43))
     low = float((1 + growth) ** -power)
-    numbers = StagedCurve([(length, low, shape)], start=1)._decoded_rows[1][0]
-    assert numbers.inverse_power == NEARLY_EQUAL
-    (found,) = powers.parabola(NUMPY, np.array([elapsed]), numbers)
-    assert found == powers.parabola(PYTHON, elapsed, numbers)
+    segment = first_segment(StagedCurve([(length, low, shape)], start=1))
+    assert segment.inverse_power == NEARLY_EQUAL
+    (value,) = powers.parabola(NUMPY, np.array([elapsed]), segment)
+    assert value == powers.parabola(PYTHON, elapsed, segment)
     growth = as_written(low) ** (-1 / power) - 1
-    wanted = (1 - (1 + growth * elapsed / length) ** -power) / (1 - as_written(low))
-    assert abs(exactly(Fraction(int(found), ONE)) - wanted) <= 4 * growth**2 + 8 * exactly(Fraction(1, ONE))
+    expected = (1 - (1 + growth * elapsed / length) ** -power) / (1 - as_written(low))
+    assert abs(exactly(Fraction(int(value), ONE)) - expected) <= 4 * growth**2 + 8 * exactly(Fraction(1, ONE))
 
 
 @given(descriptions_and_steps(size=16))
-def test_a_step_is_evaluated_alike_alone_and_among_others(case):
+def test_step_alone_matches_step_in_array(case):
     description, steps = case
     curve = build(description)
     steps = np.maximum(steps, 0).astype(np.int32)
@@ -151,8 +151,8 @@ def test_a_step_is_evaluated_alike_alone_and_among_others(case):
 
 
 @given(st.lists(st.integers(0, 3), max_size=80), words(16))
-def test_the_row_of_a_step_is_the_last_that_begins_before_it(lengths, drawn):
+def test_row_index_matches_bisect(lengths, drawn):
     begin = np.cumsum([0, *lengths], dtype=np.int32)
     steps = np.array(drawn, np.uint64).astype(np.int64) % (begin[-1] + 2)
-    found = fixed_point._row_index(NUMPY, begin, steps, 0)
-    assert found.tolist() == [bisect_right(begin.tolist(), step) - 1 for step in steps.tolist()]
+    index = fixed_point._row_index(NUMPY, begin, steps, 0)
+    assert index.tolist() == [bisect_right(begin.tolist(), step) - 1 for step in steps.tolist()]

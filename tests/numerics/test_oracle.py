@@ -1,4 +1,4 @@
-"""The oracle itself, against each curve's definition in plain floats, from one kind to the next."""
+"""The oracle itself, compared with each curve's definition in plain floats."""
 
 import math
 
@@ -9,7 +9,7 @@ from support.examples import examples
 from support.numerics.borders import PROMISED, steps_at_borders
 from support.numerics.oracle import Oracle, complete_stage, exactly, half_ulp, mp
 
-GONE = {
+SHARES = {
     "linear": lambda x: x,
     "cosine": lambda x: (1 - math.cos(math.pi * x)) / 2,
     "1-sqrt": math.sqrt,
@@ -27,7 +27,7 @@ def _between(start, end, shape, x):
     if formula == "t":
         first, last = (level ** (1 / float(power)) for level in (start, end))
         return (first + (last - first) * x) ** float(power)
-    return start + (end - start) * GONE[shape](x)
+    return start + (end - start) * SHARES[shape](x)
 
 
 def _total(description):
@@ -42,7 +42,7 @@ def _total(description):
 
 
 def _value(description, step):
-    """The curve by its definition in the documentation."""
+    """Return the value of a curve by its definition in the documentation."""
     match description:
         case {"stages": stages, "start": level}:
             for steps, to, shape in map(complete_stage, stages):
@@ -63,7 +63,7 @@ def _value(description, step):
 
 @examples(200)
 @given(descriptions_and_steps(range(1), size=16))
-def test_it_follows_the_definitions(case):
+def test_oracle_follows_definitions(case):
     description, steps = case
     oracle = Oracle(description)
     assert oracle.total_steps == _total(description)
@@ -90,16 +90,16 @@ HALF = {"stages": [(10,), (0, 0.5)], "start": 0.25}
     ],
     ids=str,
 )
-def test_flat_parts_that_touch_at_one_level_are_one(description, flat):
-    assert Oracle(description).flat() == flat
+def test_adjacent_parts_at_one_level_are_one_flat_run(description, flat):
+    assert Oracle(description).flat_runs() == flat
 
 
 @examples(200)
 @given(steps_at_borders())
-def test_at_a_border_an_error_a_little_above_the_promise_is_seen(case):
+def test_borders_expose_errors_just_above_promise(case):
     description, step = case
     value = Oracle(description)(step)
-    # From the value to the middle between the two float32 around it.
+    # The distance from the value to the middle between the two float32 around it.
     unit = 2 * half_ulp(value)
     beyond = abs(mp.frac(value / unit) - exactly(0.5)) * unit
     assert exactly(PROMISED) < beyond <= 4 * exactly(PROMISED)

@@ -17,12 +17,12 @@ from plateau_jax.numerics.segments import decode_table, join_words, split_words
 from plateau_jax.numerics.shapes import SHARES
 
 
-def _count(chosen):
+def _plateau_count(chosen):
     return len(chosen["plateaus"]) + len(chosen["absolute_plateaus"])
 
 
 @given(arguments())
-def test_a_table_has_two_rows_for_each_plateau_and_three_more(chosen):
+def test_table_has_two_rows_per_plateau_and_three_more(chosen):
     curve = build(chosen)
     table = curve.segments
     assert isinstance(table, Segments)
@@ -32,7 +32,7 @@ def test_a_table_has_two_rows_for_each_plateau_and_three_more(chosen):
         assert (column is None) == ("^" not in curve.decay_shape)
     assert table.inverse_power is table.rate_top is None
     for column in table.columns().values():
-        assert column.shape == (2 * _count(chosen) + 3,)
+        assert column.shape == (2 * _plateau_count(chosen) + 3,)
         assert column.dtype == np.int32
         assert not column.flags.writeable
     assert table.begin.tolist() == Oracle(chosen).borders
@@ -49,15 +49,15 @@ LEVEL_OF_FEW_BITS = {
 
 @example(LEVEL_OF_FEW_BITS)
 @given(arguments())
-def test_the_words_of_each_row(chosen):
+def test_row_encodes_exact_segment(chosen):
     curve, oracle = build(chosen), Oracle(chosen)
     for index, segment in enumerate(oracle.parts):
         columns = curve.segments.columns()
         row = Segments.of_columns({name: int(column[index]) for name, column in columns.items()})
-        # Where no number of 62 bits lies between two levels, nothing can move.
+        # If no number of 62 bits lies between two levels, the row is flat.
         low, high = sorted((segment.start, segment.end))
         if not curve.rows[index].holds and (are_equal(low, high) or 0 < low < 2.0**-220):
-            continue  # Far down a power neither 300 bits nor the 224 of a level tell all levels apart.
+            continue  # far down a power neither 300 bits nor the 224 of a level distinguish all levels
         moves = segment.length > 0 and low < high and int(high * 2**62) >= low * 2**62
         assert row.length == (segment.length if moves else 0)
         inverse = _joined_words(row.inverse_high, row.inverse_middle) << 31 | row.inverse_low
@@ -73,17 +73,17 @@ def test_the_words_of_each_row(chosen):
             assert 0 <= power * 2**93 / segment.length - rate < 1
         assert is_nearest_float32(np.int32(row.start_float32).view(np.float32), segment.start)
         start, end = _joined_words(row.start_high, row.start_low), _joined_words(row.end_high, row.end_low)
-        # One unit, and a little for the last of the 224 bits that a level is computed to.
+        # One unit, and a little more, because the last of a level's 224 bits may be wrong.
         unit, least = exactly(Fraction(1, 2**62)), exactly(Fraction(1, 2**220))
         assert abs(start * unit - segment.start) < unit + least
         assert abs(end * unit - segment.end) < unit + least
-        # Rounded inwards: no value between the two words lies beyond one of the levels.
+        # Rounded inwards: no value between the two encoded levels lies beyond an exact one.
         if moves:
             assert low - least <= min(start, end) * unit <= max(start, end) * unit <= high + least
 
 
 @given(st.integers(-(2**63), 2**63 - 1))
-def test_words_are_int32_and_join_to_what_was_split(value):
+def test_join_words_inverts_split_words(value):
     high, low = (np.array([word], np.int32) for word in split_words(value))
     assert join_words(NUMPY, high, low).tolist() == [value] == [_joined_words(*split_words(value))]
 
@@ -96,7 +96,7 @@ def _joined_words(high, low):
     st.lists(descriptions(range(6)), min_size=1, max_size=5),
     st.lists(st.integers(0, 2**31 - 1), min_size=1),
 )
-def test_each_table_of_a_stack_is_its_curve(several, steps):
+def test_stacked_table_evaluates_like_its_curve(several, steps):
     curves = [build(description) for description in several]
     stacked = stack(curves)
     steps = np.array(steps, np.int32)
@@ -107,32 +107,32 @@ def test_each_table_of_a_stack_is_its_curve(several, steps):
 
 
 @given(st.lists(arguments(range(6)), min_size=1, max_size=5))
-def test_a_stack_is_as_long_as_its_longest_table(several):
+def test_stack_is_as_long_as_longest_table(several):
     stacked = stack(build(chosen) for chosen in several)
-    rows = 2 * max(map(_count, several)) + 3
+    rows = 2 * max(map(_plateau_count, several)) + 3
     for column in stacked.columns().values():
         assert column.shape == (len(several), rows)
         assert column.dtype == np.int32
         assert not column.flags.writeable
 
 
-def test_an_empty_stack_is_refused():
+def test_empty_stack_is_refused():
     with pytest.raises(ValueError, match="curves"):
         stack([])
 
 
-def test_a_single_curve_is_no_stack():
+def test_single_curve_is_refused():
     with pytest.raises(TypeError, match=r"^curves = PlateauCurve\(.* must be several Curves"):
         stack(PlateauCurve(10))
 
 
 @pytest.mark.parametrize("collection", [set, frozenset, dict.fromkeys])
-def test_curves_without_an_order_are_no_stack(collection):
+def test_unordered_curves_are_refused(collection):
     with pytest.raises(TypeError, match=r"^curves = .* must be several Curves, in order$"):
         stack(collection([PlateauCurve(10)]))
 
 
 @pytest.mark.parametrize("item", [3, None, PlateauCurve, PlateauCurve(10).segments, [PlateauCurve(10)]])
-def test_what_is_no_curve_cannot_be_stacked(item):
+def test_stack_refuses_other_objects(item):
     with pytest.raises(TypeError, match=r"^curves holds .*; it must hold Curves$"):
         stack([PlateauCurve(10), item])

@@ -1,4 +1,4 @@
-"""Shapes that are formulas: how they are written, which are equal, and what is refused."""
+"""Shapes written as formulas: their spellings, which of them are equal, and which are refused."""
 
 import re
 from decimal import Decimal
@@ -21,8 +21,8 @@ def staged(shape):
     return StagedCurve([(50, 0.1, shape), (30, 0.3, shape)], start=0.9)
 
 
-def made_with(shape):
-    """Every way to use a shape."""
+def curves_with(shape):
+    """Return a curve for each way to use a shape."""
     stable = StagedCurve([(10, 1.0)])
     return [staged(shape), stable.cooldown(5, 20, to=0.1, shape=shape)] + (
         [] if shape.startswith("t") else [PlateauCurve(90, plateaus=[(30, 20)], decay_shape=shape)]
@@ -47,8 +47,8 @@ def made_with(shape):
         ("t^-.25", "t^-0.25"),
     ],
 )
-def test_p_counts_by_its_value(shape, same):
-    for one, other in zip(made_with(shape), made_with(same), strict=True):
+def test_spellings_of_one_power_are_equal(shape, same):
+    for one, other in zip(curves_with(shape), curves_with(same), strict=True):
         assert one == other
         assert hash(one) == hash(other)
         assert one.to_dict() == other.to_dict()
@@ -59,21 +59,21 @@ def test_p_counts_by_its_value(shape, same):
 
 
 @given(st.sampled_from(NAMES), st.decimals(0, 25, places=4), st.integers(0, 3))
-def test_each_decimal_in_the_range_is_taken_and_no_other(name, power, zeros):
+def test_power_must_lie_in_range(name, power, zeros):
     shape = f"{name}{power:f}{'0' * zeros}"
     low, high = (Decimal("0.25"), 4) if name == "t^-" else (Decimal("0.05"), 20)
     if not low <= power <= high:
         with pytest.raises(ValueError, match=rf"^stages\[0\] = .*: shape = .*: P = {power:f}0* must lie in"):
             staged(shape)
         return
-    for curve in made_with(shape):
+    for curve in curves_with(shape):
         assert Curve.from_dict(curve.to_dict()) == curve == eval(repr(curve), vars(plateau_jax))
     (stage, _) = staged(shape).stages
     assert stage.shape == staged(stage.shape).stages[0].shape
 
 
 @given(st.floats(0.25, 4))
-def test_each_float_may_be_put_into_a_formula(power):
+def test_formula_accepts_printed_floats(power):
     for name in NAMES:
         assert staged(f"{name}{power}") == staged(f"{name}{Decimal(repr(power)):f}0")
 
@@ -105,7 +105,7 @@ def test_each_float_may_be_put_into_a_formula(power):
     ],
     ids=lambda power: repr(power[:9]),
 )
-def test_what_is_no_decimal(name, power):
+def test_power_must_be_plain_decimal(name, power):
     match = r"shape = .*: write P as a decimal .*, as in '"
     with pytest.raises(ValueError, match=match):
         staged(name + power)
@@ -120,7 +120,7 @@ def test_what_is_no_decimal(name, power):
 @pytest.mark.parametrize(
     "shape", ["x^2", "1 - x^2", "1-x**2", "1-X^2", "t^2", "(1-x)2", "1-x", "", "sqrt", None, 2]
 )
-def test_an_unknown_formula(shape):
+def test_unknown_formula_is_refused(shape):
     words = "must be one of 'linear', 'cosine', '1-sqrt', 'exponential', '1-x^P', '(1-x)^P', 't^-P', with a "
     with pytest.raises(ValueError, match=re.escape(f"{words}decimal for P, such as '1-x^2'")):
         staged(shape)
@@ -131,7 +131,7 @@ def test_an_unknown_formula(shape):
 
 
 @pytest.mark.parametrize("text", ["a" * 10**6, "1-x^" + "2" * 10**6, ["1-x^2"] * 10**5])
-def test_a_refusal_is_short(text):
+def test_error_for_long_shape_is_short(text):
     for refused in (
         lambda: StagedCurve([(10, 0.1, text)], start=1.0),
         lambda: StagedCurve([(10,)], start=1).cooldown(5, 5, shape=text),
@@ -143,7 +143,7 @@ def test_a_refusal_is_short(text):
         assert len(str(raised.value)) < 800
 
 
-def test_the_decay_of_a_plateau_curve_takes_no_inverse_power():
+def test_plateau_curve_refuses_inverse_power():
     with pytest.raises(ValueError, match=r"^decay_shape = 't\^-1' must be one of 'linear'"):
         PlateauCurve(10, min_lr_ratio=0.1, decay_shape="t^-1")
     with pytest.raises(ValueError, match=r"^warmup_shape = '1-x\^2' must be one of 'linear', 'cosine'$"):
@@ -151,20 +151,20 @@ def test_the_decay_of_a_plateau_curve_takes_no_inverse_power():
 
 
 @pytest.mark.parametrize(("to", "start"), [(0, 1), (1, 0), (0, 0)])
-def test_an_inverse_power_from_or_to_zero(to, start):
+def test_inverse_power_from_or_to_zero_is_refused(to, start):
     with pytest.raises(ValueError, match=r"^stages\[0\]: a t\^-2 stage from or to 0 is not defined$"):
         StagedCurve([(5, to, "t^-2")], start=start)
 
 
-def test_an_inverse_power_cooldown_to_zero():
+def test_inverse_power_cooldown_to_zero_is_refused():
     with pytest.raises(ValueError, match=r"^a t\^-2 cooldown to 0 is not defined$"):
         StagedCurve([(10,)], start=1).cooldown(5, 5, shape="t^-2")
 
 
 @pytest.mark.parametrize("power", ["0.25", "0.5", "1", "2"])
-def test_levels_that_are_too_far_apart(power):
+def test_inverse_power_refuses_distant_levels(power):
     shape, most = f"t^-{power}", 62 * float(power)
-    low = 2.0**-most  # of P = 0.25 not exactly 2⁻¹⁵·⁵
+    low = 2.0**-most  # for P = 0.25 only near 2⁻¹⁵·⁵
     nearer, farther = (float(f"{low * factor:.3g}") for factor in (1.01, 0.99))
     for start, end in ((1, nearer), (nearer, 1)):
         assert StagedCurve([(9, end, shape)], start=start)(9) == np.float32(end)
@@ -178,7 +178,7 @@ def test_levels_that_are_too_far_apart(power):
         StagedCurve([(9,)], start=1).cooldown(5, 5, to=farther, shape=shape)
 
 
-def test_a_ratio_of_2_to_the_62_is_not_too_large():
+def test_base_ratio_of_2_to_the_62_is_accepted():
     curve = StagedCurve([(9, 2.0**-31 / 2**0, "t^-0.5")], start=1.0)
     assert curve(range(9)).tolist() == sorted(curve(range(9)), reverse=True)
 
@@ -195,10 +195,10 @@ def test_a_ratio_of_2_to_the_62_is_not_too_large():
         ("1-x^0.3333333333333333", 8, None),
     ],
 )
-def test_a_level_is_a_fraction_where_the_root_is_one(shape, length, level):
-    (row, _) = StagedCurve([(length, 0, shape)], start=1).rows
-    found = row.at(1)
-    assert isinstance(found, levels.Between) if level is None else found == level
+def test_level_with_rational_root_is_fraction(shape, length, level):
+    (segment, _) = StagedCurve([(length, 0, shape)], start=1).rows
+    computed = segment.at(1)
+    assert isinstance(computed, levels.Between) if level is None else computed == level
 
 
 @pytest.mark.parametrize(
@@ -213,7 +213,7 @@ def test_a_level_is_a_fraction_where_the_root_is_one(shape, length, level):
         (PlateauCurve(20, absolute_plateaus=[(10, 5)], decay_shape="1-x^2", min_lr_ratio=0.1), 12, 0.6),
     ],
 )
-def test_a_cooldown_to_the_very_level_of_a_power(curve, at, level):
+def test_cooldown_to_exact_level_of_power_is_flat(curve, at, level):
     if level is None:
         assert isinstance(curve._level_at(at), levels.Between)
         return
@@ -225,8 +225,8 @@ def test_a_cooldown_to_the_very_level_of_a_power(curve, at, level):
         curve.cooldown(at, 10, to=float(np.nextafter(level, 1)))
 
 
-def test_a_cooldown_from_far_down_a_power():
-    """(1-x)^20 falls to 10⁻¹⁷⁸ on its last step, below what 224 bits hold."""
+def test_cooldown_from_tiny_level_of_power():
+    """(1-x)^20 falls to 10⁻¹⁷⁸ on its last step, which is less than 224 bits can hold."""
     parent = {"stages": [(10**9, 0, "(1-x)^20")], "start": 1.0}
     cooldown = {"cooldown": parent, "at": 10**9 - 1, "steps": 5, "to": 1e-300, "shape": "exponential"}
     curve = StagedCurve([(10**9, 0, "(1-x)^20")], start=1.0).cooldown(
@@ -237,7 +237,7 @@ def test_a_cooldown_from_far_down_a_power():
 
 
 @given(st.sampled_from(NAMES), st.integers(25, 400).map(lambda power: power / 100))
-def test_a_description_and_a_picture_name_the_formula(name, power):
+def test_description_and_picture_name_formula(name, power):
     shape = staged(f"{name}{power}").stages[0].shape
     curve = staged(shape)
     assert f"{shape} stage" in curve.describe()

@@ -1,4 +1,4 @@
-"""Wrong arguments of a `PlateauCurve`: each gives one error, which names the argument and its value."""
+"""Wrong arguments of a `PlateauCurve`: each error names the argument and shows its value."""
 
 import re
 from decimal import Decimal
@@ -16,21 +16,18 @@ from plateau_jax.validation import checks
 
 NAN, INF = float("nan"), float("inf")
 RATIOS = "min_lr_ratio", "init_lr_ratio"
-
-
-STEPS = "total_steps", "warmup_steps"
 PLATEAUS = "plateaus", "absolute_plateaus"
 UNORDERED = [{85, 10}, frozenset((85, 10)), {85: 0, 10: 0}, {85: 0, 10: 0}.keys(), {0: 85, 1: 10}.values()]
-NO_PAIRS = [(50,), (50, 10, 5), 50, "50", None, (), (50, None), (50, "10"), (50, True), (50, 1j)]
-NO_STEPS = [True, np.True_, 10.5, 10.0, "10", None, NAN, 3j, np.float32(10), [10], Fraction(10)]
-NO_SEQUENCES = [None, 50, "50", np.array(50), set(), {(85, 10)}, {(85, 10): 0}, {85: 10}.items()]
+NOT_PAIRS = [(50,), (50, 10, 5), 50, "50", None, (), (50, None), (50, "10"), (50, True), (50, 1j)]
+NOT_INTEGERS = [True, np.True_, 10.5, 10.0, "10", None, NAN, 3j, np.float32(10), [10], Fraction(10)]
+NOT_SEQUENCES = [None, 50, "50", np.array(50), set(), {(85, 10)}, {(85, 10): 0}, {85: 10}.items()]
 TOO_LARGE_OR_SMALL = [-0.1, 1.0000000000000002, 2, NAN, INF, -INF, np.float32(1.5), 10**400]
 
 REFUSED = [
     *(
         (TypeError, {name: value}, "integer")
         for name in ("total_steps", "warmup_steps")
-        for value in NO_STEPS
+        for value in NOT_INTEGERS
     ),
     *((ValueError, {"total_steps": value}, str(MAX_STEP)) for value in (0, -1, MAX_STEP + 1, np.int64(-5))),
     *((ValueError, {name: value}, "") for name in RATIOS for value in TOO_LARGE_OR_SMALL),
@@ -40,12 +37,12 @@ REFUSED = [
         for name in ("warmup_shape", "decay_shape")
         for value in ("exponential", "Linear", "", None, 1, ["linear"])
     ),
-    *((TypeError, {name: value}, "pair") for name in PLATEAUS for value in NO_SEQUENCES),
+    *((TypeError, {name: value}, "pair") for name in PLATEAUS for value in NOT_SEQUENCES),
 ]
 
 
 @pytest.mark.parametrize(("error", "wrong", "part"), REFUSED, ids=str)
-def test_a_wrong_argument_is_named_and_shown(error, wrong, part):
+def test_error_names_argument_and_shows_value(error, wrong, part):
     ((name, value),) = wrong.items()
     shown = (
         re.sub(r"^np\.(float32|int64)\((.*)\)$", r"\2", repr(value)) if error is ValueError else repr(value)
@@ -54,7 +51,7 @@ def test_a_wrong_argument_is_named_and_shown(error, wrong, part):
 
 
 @given(st.integers(1, MAX_STEP), st.integers())
-def test_a_warmup_that_leaves_no_step_or_is_negative(total, warmup):
+def test_warmup_must_leave_a_step(total, warmup):
     if 0 <= warmup < total:
         assert PlateauCurve(total, warmup_steps=warmup)(warmup) == 1
         return
@@ -63,20 +60,20 @@ def test_a_warmup_that_leaves_no_step_or_is_negative(total, warmup):
 
 
 PAIRS_REFUSED = [
-    *((TypeError, name, pair) for name in PLATEAUS for pair in (*NO_PAIRS, *UNORDERED)),
+    *((TypeError, name, pair) for name in PLATEAUS for pair in (*NOT_PAIRS, *UNORDERED)),
     *(
         (ValueError, "plateaus", pair)
         for value in (-1, -0.5, 100.5, 101, NAN, INF, -INF, 10**400)
         for pair in ((value, 10), (10, value))
     ),
     *((TypeError, "absolute_plateaus", pair) for pair in ((50.0, 10), (50, 10.5), (np.float64(50), 10))),
-    # In the warmup, or of negative length.
+    # During the warmup, or of negative length.
     *((ValueError, "absolute_plateaus", pair) for pair in ((-1, 5), (9, 5), (50, -1), (-(10**30), 2))),
 ]
 
 
 @pytest.mark.parametrize(("error", "name", "pair"), PAIRS_REFUSED, ids=str)
-def test_a_wrong_pair_is_named_and_shown(error, name, pair):
+def test_error_names_and_shows_pair(error, name, pair):
     right = (20, 5)
     arguments = {"total_steps": 100, "warmup_steps": 10, name: [right, pair]}
     refuses(error, f"{name}[1] = {pair!r}", call=PlateauCurve, **arguments)
@@ -84,7 +81,7 @@ def test_a_wrong_pair_is_named_and_shown(error, name, pair):
 
 @pytest.mark.parametrize("name", PLATEAUS)
 @pytest.mark.parametrize("pair", [[85, 10], np.array([85, 10]), range(85, 9, -75)], ids=repr)
-def test_pairs_with_an_order(name, pair):
+def test_any_ordered_pair_is_accepted(name, pair):
     assert getattr(PlateauCurve(100, **{name: [pair]}), name) == ((85, 10),)
 
 
@@ -103,13 +100,13 @@ def test_pairs_with_an_order(name, pair):
         ({"plateaus": [(28, 5)], "absolute_plateaus": [(10, 20)]}, "overlap"),
     ],
 )
-def test_plateaus_that_overlap_or_run_past_the_end_are_named(plateaus, part):
+def test_overlapping_or_late_plateaus_are_named(plateaus, part):
     pairs = [str(pair) for several in plateaus.values() for pair in several]
     refuses(ValueError, *plateaus, *pairs, part, call=PlateauCurve, total_steps=100, **plateaus)
 
 
 @given(st.integers(1, MAX_STEP), st.data())
-def test_no_step_left_to_decay(total, data):
+def test_plateaus_must_leave_a_step_to_decay(total, data):
     warmup = data.draw(st.integers(0, total - 1))
     length = total - warmup
     cut = data.draw(st.integers(0, length))
@@ -124,12 +121,12 @@ SCALARS = [True, np.True_, 3.0, 2.5, np.float32(3), NAN, "3", b"3", None, 3j, De
 
 
 @pytest.mark.parametrize("step", SCALARS + ARRAYS, ids=repr)
-def test_a_step_that_is_not_an_integer(step):
+def test_step_must_be_an_integer(step):
     refuses(TypeError, "step", "integer", call=PlateauCurve(10), step=step)
 
 
 @pytest.mark.parametrize("step", [True, 3.0, "3", [1.0, 2.0], [1, 2.0], [True, 2], [[1], [2, 3]]])
-def test_a_wrong_step_is_shown(step):
+def test_error_shows_step(step):
     refuses(
         TypeError,
         f"step must be an integer or an array of integers, not {step!r}",
@@ -144,7 +141,7 @@ def _changed(**changes):
 
 
 @pytest.mark.parametrize("name", PlateauCurve(100).to_dict())
-def test_a_missing_key(name):
+def test_missing_key_has_default_except_total_steps(name):
     if name == "total_steps":
         missing = "missing keys ['total_steps']"
         refuses(ValueError, missing, call=PlateauCurve.from_dict, arguments=_changed(total_steps=...))
@@ -152,11 +149,11 @@ def test_a_missing_key(name):
         assert PlateauCurve.from_dict(_changed(**{name: ...})) == PlateauCurve(100)
 
 
-def test_an_unknown_key():
+def test_unknown_key_is_refused():
     refuses(ValueError, "unknown", "'min_lr'", call=PlateauCurve.from_dict, arguments=_changed(min_lr=0.1))
 
 
-def test_json_values_are_checked_too():
+def test_from_dict_checks_values():
     refuses(
         TypeError, "total_steps = 100.0", call=PlateauCurve.from_dict, arguments=_changed(total_steps=100.0)
     )
@@ -170,7 +167,7 @@ def test_json_values_are_checked_too():
 
 @pytest.mark.parametrize("kind", [np.str_, type("Name", (str,), {})])
 @pytest.mark.parametrize("shape", ["linear", "cosine"])
-def test_a_shape_is_a_plain_string(kind, shape):
+def test_shape_becomes_plain_string(kind, shape):
     curve = PlateauCurve(100, warmup_shape=kind(shape), decay_shape=kind(shape))
     assert type(curve.warmup_shape) is type(curve.decay_shape) is str
     assert eval(repr(curve)) == curve == PlateauCurve(100, warmup_shape=shape, decay_shape=shape)
@@ -178,7 +175,7 @@ def test_a_shape_is_a_plain_string(kind, shape):
 
 @pytest.mark.parametrize("kind", [float, np.float64, np.float32, type("Number", (float,), {})])
 @given(st.sampled_from((-0.0, 0.0, 0.25)))
-def test_a_number_is_a_plain_one_and_zero_has_no_sign(kind, value):
+def test_number_becomes_plain_without_signed_zero(kind, value):
     curve = PlateauCurve(100, min_lr_ratio=kind(value), init_lr_ratio=kind(value))
     for ratio in (curve.min_lr_ratio, curve.init_lr_ratio):
         assert type(ratio) is float
@@ -186,7 +183,7 @@ def test_a_number_is_a_plain_one_and_zero_has_no_sign(kind, value):
 
 
 @pytest.mark.parametrize("value", [Fraction(1, 2), Decimal("0.5")], ids=repr)
-def test_numbers_of_other_kinds_are_told_what_to_write(value):
+def test_error_for_fraction_suggests_float(value):
     message = f"min_lr_ratio = {value!r} must be a number: write float({value!r})"
     with pytest.raises(TypeError, match=f"^{re.escape(message)}$"):
         PlateauCurve(100, min_lr_ratio=value)
@@ -195,26 +192,26 @@ def test_numbers_of_other_kinds_are_told_what_to_write(value):
 @pytest.mark.parametrize(
     "value", [NAN, INF, -INF, -1, -1e-30, 2.0**-127, 1e-300, 1e39, 3.4028236e38, 10**400, -(10**400)]
 )
-def test_peaks_out_of_range(value):
+def test_peak_out_of_range_is_refused(value):
     refuses(ValueError, f"peak_value = {value!r}", call=checks.peak, name="peak_value", value=value)
 
 
 @pytest.mark.parametrize("value", [True, np.True_, "0.1", b"1", None, 1j, [0.1], np.ones(2)])
-def test_peaks_that_are_no_numbers(value):
+def test_peak_must_be_a_number(value):
     refuses(TypeError, f"peak_value = {value!r}", call=checks.peak, name="peak_value", value=value)
 
 
 @given(st.floats(2.0**-126, float(np.finfo(np.float32).max)) | st.sampled_from((0, 1, -0.0, 2.0**-126)))
-def test_a_peak_is_rounded_to_float32_once(value):
+def test_peak_is_rounded_to_float32_once(value):
     for kind in (float, np.float64, np.array):
-        found = checks.peak("peak_value", kind(value))
-        assert type(found) is np.float32
-        assert found == np.float32(value)
-        assert not np.signbit(found)
+        peak = checks.peak("peak_value", kind(value))
+        assert type(peak) is np.float32
+        assert peak == np.float32(value)
+        assert not np.signbit(peak)
 
 
 @given(st.floats(0, 1e30), st.floats(0, 1e30))
-def test_a_ratio_to_the_peak(value, peak):
+def test_ratio_to_peak_recovers_value(value, peak):
     if value <= peak:
         ratio = checks.ratio_to_peak("end_value", value, peak)
         assert 0 <= ratio <= 1
@@ -231,7 +228,7 @@ def test_a_ratio_to_the_peak(value, peak):
         )
 
 
-def test_a_scalar_array_is_a_number_and_a_boolean_one_is_not():
+def test_scalar_array_is_number_unless_boolean():
     assert checks.number("r", np.asarray(np.float32(0.1))) == 0.1
     assert checks.peak("p", np.asarray(0.5)) == 0.5
     for check in (checks.number, checks.peak):

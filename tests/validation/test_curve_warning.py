@@ -1,4 +1,4 @@
-"""`CurveWarning` of a curve: when, where, and how often."""
+"""`CurveWarning` about a curve: when it is given, at which line, and how often."""
 
 import copy
 import dataclasses
@@ -20,8 +20,8 @@ from torch_bridge import get_cosine_plateau_schedule_with_warmup, lambda_lr
 LIKE_FRACTIONS = [(0.5, 0.3)]
 
 
-def seen(call, *arguments, **named):
-    """The messages of a call; each is a `CurveWarning` that points into this file."""
+def warnings_of(call, *arguments, **named):
+    """Return the warnings of a call; check that each is a `CurveWarning` that points into this file."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         call(*arguments, **named)
@@ -39,14 +39,14 @@ _pairs = st.one_of(
 @example(1000, 0, [(0, 1)])
 @example(1000, 0, [(0, 1), (2, 0.5)])
 @example(10**6, 0, [(0, 0.5)])
-def test_fractions_and_lost_plateaus_are_warned_about_and_nothing_else(decaying, warmup, plateaus):
+def test_only_fractions_and_lost_plateaus_warn(decaying, warmup, plateaus):
     lengths = [int(decaying * Fraction(str(duration)) / 100) for _, duration in plateaus]
     lost = any(length == 0 and duration > 0 for length, (_, duration) in zip(lengths, plateaus, strict=True))
     numbers = [number for pair in plateaus for number in pair]
     fractions = bool(numbers) and max(numbers) <= 1 and any(number not in (0, 1) for number in numbers)
     try:
-        messages = seen(PlateauCurve, decaying + warmup, warmup_steps=warmup, plateaus=plateaus)
-    except ValueError:  # they overlap, or leave no step to decay
+        messages = warnings_of(PlateauCurve, decaying + warmup, warmup_steps=warmup, plateaus=plateaus)
+    except ValueError:  # the plateaus overlap, or leave no step to decay
         return
     assert len(messages) == (fractions or lost)
     if messages:
@@ -64,8 +64,8 @@ def test_fractions_and_lost_plateaus_are_warned_about_and_nothing_else(decaying,
         ([(70, 0.01), (30, 0.05), (50, 10)], "absolute_plateaus=[(301, 1), (649, 1)]"),
     ],
 )
-def test_what_it_says_to_write_is_right(plateaus, instead):
-    (message,) = seen(PlateauCurve, 910, warmup_steps=40, plateaus=plateaus)
+def test_suggested_plateaus_are_right(plateaus, instead):
+    (message,) = warnings_of(PlateauCurve, 910, warmup_steps=40, plateaus=plateaus)
     (written,) = re.findall(r"\w*plateaus=\[.*\]$", message)
     assert written == instead
     name, value = written.split("=")
@@ -76,8 +76,8 @@ def test_what_it_says_to_write_is_right(plateaus, instead):
 @pytest.mark.parametrize(
     ("total", "plateaus"), [(1000, [(1, 0.5)]), (10, [(100, 0.5)]), (20, [(10, 1), (12, 1), (14, 1)])]
 )
-def test_what_would_be_refused_is_no_advice(total, plateaus):
-    (message,) = seen(PlateauCurve, total, plateaus=plateaus)
+def test_invalid_plateaus_are_not_suggested(total, plateaus):
+    (message,) = warnings_of(PlateauCurve, total, plateaus=plateaus)
     assert not re.search(r"plateaus=\[\(\d", message)
 
 
@@ -86,8 +86,8 @@ def test_what_would_be_refused_is_no_advice(total, plateaus):
 @example(1e-4)
 @example(9.99e-5)
 @example(5e-324)
-def test_a_final_ratio_that_looks_like_a_rate(ratio):
-    messages = seen(PlateauCurve, 100, min_lr_ratio=ratio)
+def test_final_ratio_like_learning_rate_warns(ratio):
+    messages = warnings_of(PlateauCurve, 100, min_lr_ratio=ratio)
     assert len(messages) == (0 < ratio < 1e-4 * (1 - 1e-9))
     for message in messages:
         assert message.startswith(f"min_lr_ratio = {ratio!r} looks like a learning rate, but is a fraction")
@@ -103,9 +103,9 @@ _levels = st.one_of(st.none(), st.sampled_from((0, 0.01, 3e-4)), st.floats(0, 0.
 @example(3e-4, [None])
 @example(0.0, [float(np.nextafter(0.01, 0))])
 @example(0.0, [1.0, None, 0.001])
-def test_stages_whose_levels_look_like_rates(start, levels):
+def test_stage_levels_like_learning_rates_warn(start, levels):
     highest = max([start, *(level for level in levels if level is not None)])
-    messages = seen(StagedCurve, [(5, level) for level in levels], start=start)
+    messages = warnings_of(StagedCurve, [(5, level) for level in levels], start=start)
     assert len(messages) == (0 < highest < 0.01)
     for message in messages:
         assert f"highest is {highest!r}" in message
@@ -115,31 +115,32 @@ def test_stages_whose_levels_look_like_rates(start, levels):
 
 @given(st.floats(1e-12, 10).map(np.float32).map(float))
 @example(0.1)
-def test_a_floor_of_a_ten_thousandth_is_meant(peak):
-    assert seen(PlateauCurve, 100, min_lr_ratio=1e-4 * peak / peak) == []
+def test_floor_of_one_ten_thousandth_is_accepted(peak):
+    assert warnings_of(PlateauCurve, 100, min_lr_ratio=1e-4 * peak / peak) == []
 
 
-def test_each_fault_is_told():
-    first, second = seen(PlateauCurve, 100, plateaus=LIKE_FRACTIONS, min_lr_ratio=1e-5)
+def test_each_mistake_warns():
+    first, second = warnings_of(PlateauCurve, 100, plateaus=LIKE_FRACTIONS, min_lr_ratio=1e-5)
     assert "look like fractions" in first
     assert "looks like a learning rate" in second
 
 
-def test_a_ratio_that_was_computed_from_rates_is_meant():
-    def by_rates():
+def test_ratio_computed_from_learning_rates_is_accepted():
+    def from_learning_rates():
         cosine_plateau_schedule(0.0, 0.1, 10, 100, end_value=1e-7)
         cosine_plateau_schedule(1e-7, 0.1, 10, 100, end_value=1e-7)
         for min_lr in (1e-7, 1e-6):
             optimizer = optimizer_with([0.1, 0.2])
             get_cosine_plateau_schedule_with_warmup(optimizer, 0, 100, min_lr=min_lr)
 
-    assert seen(by_rates) == []
-    assert len(seen(get_cosine_plateau_schedule_with_warmup, optimizer_with([0.1]), 0, 9, (), 1e-5)) == 1
+    assert warnings_of(from_learning_rates) == []
+    build = get_cosine_plateau_schedule_with_warmup
+    assert len(warnings_of(build, optimizer_with([0.1]), 0, 9, (), 1e-5)) == 1
 
 
-def test_a_message_stays_short():
+def test_message_stays_short():
     many = [(index / 1000, 0.0001) for index in range(900)]
-    (message,) = seen(PlateauCurve, 10**7, plateaus=many)
+    (message,) = warnings_of(PlateauCurve, 10**7, plateaus=many)
     assert len(message) < 500
 
 
@@ -169,17 +170,17 @@ def _min_lr():
         "min_lr",
     ),
 )
-def test_a_construction_warns_once_at_the_users_line(construct):
-    assert len(seen(construct)) == 1
+def test_construction_warns_once_at_users_line(construct):
+    assert len(warnings_of(construct)) == 1
 
 
-def test_replace_constructs_anew():
+def test_replace_warns_again():
     curve = PlateauCurve(100, plateaus=[(50, 30)])
-    assert len(seen(dataclasses.replace, curve, plateaus=LIKE_FRACTIONS)) == 1
+    assert len(warnings_of(dataclasses.replace, curve, plateaus=LIKE_FRACTIONS)) == 1
 
 
 @pytest.mark.filterwarnings("error::plateau_jax.CurveWarning")
-def test_copies_pickles_and_saved_curves_do_not_repeat_it():
+def test_copies_pickles_and_saved_curves_stay_silent():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", CurveWarning)
         curve = PlateauCurve(100, plateaus=LIKE_FRACTIONS, min_lr_ratio=1e-5)
@@ -194,7 +195,7 @@ def test_copies_pickles_and_saved_curves_do_not_repeat_it():
         PlateauCurve(100, plateaus=LIKE_FRACTIONS)
 
 
-def test_the_line_is_that_of_the_call_also_where_the_caller_has_no_name():
+def test_warning_points_at_call_in_unnamed_module():
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         exec(
@@ -209,11 +210,11 @@ class _Named(PlateauCurve):
     name: str = ""
 
 
-def test_the_line_is_that_of_the_call_for_a_derived_class_too():
-    assert len(seen(_Named, 100, plateaus=LIKE_FRACTIONS, name="mine")) == 1
+def test_warning_points_at_call_of_derived_class():
+    assert len(warnings_of(_Named, 100, plateaus=LIKE_FRACTIONS, name="mine")) == 1
 
 
-def test_the_command_line_says_it_too(capsys):
+def test_command_line_warns_too(capsys):
     with pytest.warns(CurveWarning, match=re.escape("write plateaus=[(50, 30)]")):
         assert main(["100", "--plateau", "0.5", "0.3"]) == 0
     assert capsys.readouterr().out == PlateauCurve(100, absolute_plateaus=[(0, 0)]).describe() + "\n"
@@ -221,8 +222,8 @@ def test_the_command_line_says_it_too(capsys):
 
 @given(st.integers(1, 10**6), st.lists(st.integers(0, 10**6), max_size=9))
 @example(1, [0])
-def test_a_warmup_that_begins_above_zero(warmup, steps):
-    """What the docstring of `warmup_steps` says about a warmup by (step + 1)/W."""
+def test_warmup_from_first_step_above_zero(warmup, steps):
+    """The docstring of `warmup_steps` explains how to write a warmup by (step + 1)/W."""
     curve = PlateauCurve(warmup + 10, warmup_steps=warmup - 1, init_lr_ratio=1 / warmup)
     for step in [0, *(step % warmup for step in steps)]:
         exact = Fraction(step + 1, warmup)

@@ -1,9 +1,9 @@
 """Steps whose exact value lies next to a rounding border, the middle between two float32.
 
-Of the values at random steps only about one in 2³⁰ lies so close to a border that an error of 2⁻⁵⁸ shows. So
-the stage is made to fit its border. The places x in the stage where its value is close enough to the border,
-but not closer than promised, are an interval; the simplest fraction j/L in it, found by continued fractions,
-gives the length L of the stage and the step j.
+At a random step, the value lies so close to a border that an error of 2⁻⁵⁸ shows only about once in 2³⁰. So
+the stage is fitted to a border. The places x at which the stage's value is close enough to the border, but
+not closer than promised, are an interval. The simplest fraction j/L in it, found by continued fractions, is
+the length L of the stage and the step j.
 """
 
 from collections.abc import Sequence
@@ -18,18 +18,20 @@ from support.curves.strategies import MAX_STEP, Words, shape_of, words
 from support.numerics.oracle import Description, Oracle, Part, exactly, mp, power_of, share
 
 PROMISED = Fraction(1, 2**58)
-"""How far a value may lie from the exact one before it is rounded: an exact value that is closer to a border
-may be rounded to either side of it, one that is farther may not."""
+"""The promised error of a value before it is rounded: an exact value closer to a border than this may be
+rounded to either side, one that is farther away may not."""
 
 _BEFORE = 10**6
-_LONGEST = MAX_STEP - 2 * _BEFORE
+_MAX_LENGTH = MAX_STEP - 2 * _BEFORE
 _TRIES = 4
 _WORDS_OF_CURVE = 9
-_WORDS_A_TRY = _WORDS_OF_CURVE + 4
+_WORDS_PER_TRY = _WORDS_OF_CURVE + 4
 
 
 def simplest_between(low: Fraction, high: Fraction) -> Fraction:
-    """The fraction of the smallest denominator in the open interval, 0 <= low < high."""
+    """Return the fraction with the smallest denominator in the open interval, 0 <= low < high."""
+    # One step of the continued fraction at a time: (3/10, 1/3) holds no integer and its inverse is (3, 10/3).
+    # That has the fraction 3 + (0, 1/3), and (0, 1/3) has 1/4. So the result is 1/(3 + 1/4) = 4/13.
     whole = low.numerator // low.denominator
     if whole + 1 < high:
         return Fraction(whole + 1)
@@ -39,14 +41,14 @@ def simplest_between(low: Fraction, high: Fraction) -> Fraction:
     return whole + 1 / simplest_between(1 / high, 1 / low)
 
 
-def _place(part: Part, value: Any) -> Fraction:
-    """The x in [0, 1] at which a part comes to this value."""
-    gone = (value - part.start) / (part.end - part.start)
+def _place_of_value(part: Part, value: Any) -> Fraction:
+    """Return the x in [0, 1] at which a part reaches a value."""
+    share_reached = (value - part.start) / (part.end - part.start)
     formula, power = power_of(part.shape)
     if formula == "1-x^":
-        x = gone ** (1 / power)
+        x = share_reached ** (1 / power)
     elif formula == "(1-x)^":
-        x = 1 - (1 - gone) ** (1 / power)
+        x = 1 - (1 - share_reached) ** (1 / power)
     elif formula == "t^-":
         first, last, now = (level ** (-1 / power) for level in (part.start, part.end, value))
         x = (now - first) / (last - first)
@@ -56,19 +58,19 @@ def _place(part: Part, value: Any) -> Fraction:
         x, high = mp.mpf(0), mp.mpf(1)
         for _ in range(285):
             middle = (x + high) / 2
-            x, high = (middle, high) if share(part.shape, middle) < gone else (x, middle)
+            x, high = (middle, high) if share(part.shape, middle) < share_reached else (x, middle)
     return Fraction(int(mp.ldexp(x, 280)), 2**280)
 
 
 def _border(value: Any) -> Fraction:
-    """The middle between two float32 that is nearest to a value."""
+    """Return the middle between two float32 that is nearest to a value."""
     near = np.float32(float(value))
     other = np.nextafter(near, np.float32(-1 if near > value else 2))
     return (Fraction(float(near)) + Fraction(float(other))) / 2
 
 
 def _levels(read: Words) -> tuple[float, float]:
-    """Any two levels, two far from each other, or two very close ones with a border between them."""
+    """Draw any two levels, two that are far apart, or two very close ones with a border between them."""
     kind, one, other = read.below(4), read.ratio(), read.ratio()
     if kind == 1:
         border = float(_border(max(one, 0.1)))
@@ -78,8 +80,8 @@ def _levels(read: Words) -> tuple[float, float]:
     return (one, other) if read.below(2) else (other, one)
 
 
-def _curve(read: Words, length: int, shape: str) -> tuple[Description, int]:
-    """A curve with a stage of so many steps, and which of its parts that is."""
+def _curve_with_stage(read: Words, length: int, shape: str) -> tuple[Description, int]:
+    """Draw a curve with a stage of `length` steps; return it with the index of the stage's part."""
     start, end = _levels(read)
     kind, before = read.below(8), read.magnitude(1, _BEFORE)
     formula, power = power_of(shape)
@@ -115,9 +117,10 @@ def _curve(read: Words, length: int, shape: str) -> tuple[Description, int]:
             return stage, -2
 
 
-def _try(drawn: list[int], shape: str, least: Fraction) -> tuple[Description, int] | None:
+def _fit_stage(drawn: list[int], shape: str, least: Fraction) -> tuple[Description, int] | None:
+    """Fit a stage to a border near a drawn value; None if the levels and steps leave no room for it."""
     read = Words(drawn[_WORDS_OF_CURVE:])
-    description, index = _curve(Words(drawn[:_WORDS_OF_CURVE]), 2, shape)
+    description, index = _curve_with_stage(Words(drawn[:_WORDS_OF_CURVE]), 2, shape)
     part = Oracle(description).parts[index]
     share = Fraction(1 + read.below(2**53), 2**53 + 1) / 2 ** read.below(8)
     border = _border(part.start + (part.end - part.start) * exactly(share))
@@ -127,14 +130,14 @@ def _try(drawn: list[int], shape: str, least: Fraction) -> tuple[Description, in
         low, high = sorted((part.start, part.end))
         if not max(low, 2.0**-28) < min(ends) < max(ends) < high:
             return None
-        near, far = sorted(_place(part, end) for end in ends)
-        if far * _LONGEST <= 1 or (1 - near) * _LONGEST <= 1:
-            return None  # Nearer to the start or the end than any step.
+        near, far = sorted(_place_of_value(part, end) for end in ends)
+        if far * _MAX_LENGTH <= 1 or (1 - near) * _MAX_LENGTH <= 1:
+            return None  # nearer to the start or the end than any step
         place = simplest_between(near, far)
-        if place.denominator <= _LONGEST:
-            times = read.magnitude(1, _LONGEST // place.denominator)
+        if place.denominator <= _MAX_LENGTH:
+            times = read.magnitude(1, _MAX_LENGTH // place.denominator)
             length = times * place.denominator
-            description, index = _curve(Words(drawn[:_WORDS_OF_CURVE]), length, shape)
+            description, index = _curve_with_stage(Words(drawn[:_WORDS_OF_CURVE]), length, shape)
             begin = Oracle(description).parts[index].begin
             return description, begin + times * place.numerator
     return None
@@ -143,14 +146,14 @@ def _try(drawn: list[int], shape: str, least: Fraction) -> tuple[Description, in
 def steps_at_borders(
     shapes: Sequence[str] = SHAPES, least: Fraction = PROMISED
 ) -> st.SearchStrategy[tuple[Description, int]]:
-    """Curves, each with a step whose exact value is `least` to 4 · `least` from a rounding border."""
+    """Draw curves, each with a step whose exact value is `least` to 4 · `least` from a rounding border."""
 
-    def read(drawn: list[int]) -> tuple[Description, int]:
+    def fit_curve(drawn: list[int]) -> tuple[Description, int]:
         shape = shape_of(Words(drawn[-2:]), shapes)
-        tries = (drawn[first : first + _WORDS_A_TRY] for first in range(0, len(drawn) - 2, _WORDS_A_TRY))
-        found = next(filter(None, (_try(several, shape, least) for several in tries)), None)
-        assume(found)
-        assert found
-        return found
+        tries = (drawn[first : first + _WORDS_PER_TRY] for first in range(0, len(drawn) - 2, _WORDS_PER_TRY))
+        fitted = next(filter(None, (_fit_stage(attempt, shape, least) for attempt in tries)), None)
+        assume(fitted)
+        assert fitted
+        return fitted
 
-    return words(_TRIES * _WORDS_A_TRY + 2).map(read)
+    return words(_TRIES * _WORDS_PER_TRY + 2).map(fit_curve)

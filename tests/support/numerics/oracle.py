@@ -1,10 +1,10 @@
-"""Curves straight from their formulas, in exact rationals and numbers of 300 bits.
+"""An oracle for curves: straight from their formulas, in exact rationals and numbers of 300 bits.
 
 It shares no code with the product, and is slow. A curve is described in plain data, which
 `support.curves.descriptions` draws and turns into curves:
 
 - the arguments of a `PlateauCurve`: `{"total_steps": …, …}`;
-- stages: `{"stages": [(steps, to, shape), …], "start": level}`, `to` and `shape` left out at will;
+- stages: `{"stages": [(steps, to, shape), …], "start": level}`; `to` and `shape` may be left out;
 - a cooldown: `{"cooldown": description, "at": …, "steps": …, "to": …, "shape": …}`;
 - one after another: `{"curve": description, "then": description, "scale": …}`.
 """
@@ -24,24 +24,24 @@ Description = Mapping[str, Any]
 mp: Any = mpmath.MPContext()
 mp.prec = 300
 
-# Equal levels that were computed in two ways differ by less than this, different levels by more.
+# Equal levels computed in two ways differ by less than this, different levels by more.
 _SAME = mp.ldexp(1, -250)
 
 
 def exactly(number: Any) -> Any:
-    """A rational, an int or a float as a number of 300 bits."""
+    """Convert a rational, an int or a float to a number of 300 bits."""
     if isinstance(number, Fraction):
         return mp.mpf(number.numerator) / number.denominator
     return mp.mpf(number)
 
 
 def as_written(number: float) -> Any:
-    """A float read as the decimal that it prints as."""
+    """Return a float as the decimal that it prints as."""
     return exactly(Fraction(repr(number)))
 
 
 def are_equal(one: Any, other: Any) -> bool:
-    """Whether two exact levels are equal."""
+    """Return True if two exact levels are equal."""
     return abs(one - other) <= _SAME
 
 
@@ -50,11 +50,11 @@ _SHARES: dict[str, Callable[[Any], Any]] = {
     "cosine": lambda x: (1 - mp.cospi(x)) / 2,
     "1-sqrt": lambda x: mp.sqrt(x),
 }
-"""The share of the way at x in [0, 1], for each shape that is a word, but for exponentials."""
+"""The share of the way from start to end at x in [0, 1], for each word except "exponential"."""
 
 
 def share(shape: str, x: Any) -> Any:
-    """The share of the way that a shape has gone at x in [0, 1]."""
+    """Return the share of the way from start to end at x in [0, 1]."""
     formula, power = power_of(shape)
     if formula == "1-x^":
         return x**power
@@ -64,7 +64,7 @@ def share(shape: str, x: Any) -> Any:
 
 
 def power_of(shape: str) -> tuple[str, Any]:
-    """A formula up to its P, and P; ("", None) for another shape."""
+    """Return a formula up to its P, and P; ("", None) for a shape that is a word."""
     formula, _, power = shape.rpartition("^")
     if formula == "t":
         return "t^-", exactly(Fraction(power.removeprefix("-")))
@@ -73,7 +73,7 @@ def power_of(shape: str) -> tuple[str, Any]:
 
 @dataclass(frozen=True)
 class Part:
-    """From one level towards another within `length` steps; a later part may cut it short."""
+    """A part of a curve from one level to another within `length` steps; a later part may cut it short."""
 
     begin: int
     length: int
@@ -91,24 +91,24 @@ class Part:
         if formula == "t^-":
             first, last = self.start ** (-1 / power), self.end ** (-1 / power)
             return (first + (last - first) * x) ** -power
-        if formula == "(1-x)^":  # exact to the last digit where the end is 0 too
+        if formula == "(1-x)^":  # counted from the end, which is exact to the last digit even if it is 0
             return self.end + (self.start - self.end) * (1 - x) ** power
         return self.start + (self.end - self.start) * share(self.shape, x)
 
     @property
-    def flat(self) -> bool:
+    def is_flat(self) -> bool:
         return are_equal(self.start, self.end)
 
 
-def _held(begin: int, level: Any, length: int = 0) -> Part:
+def _flat_part(begin: int, level: Any, length: int = 0) -> Part:
     return Part(begin, length, level, level, "flat")
 
 
 class Oracle:
-    """The exact multiplier at each step of the curve that is described."""
+    """The exact multiplier at each step of a described curve."""
 
     def __init__(self, description: Description) -> None:
-        self.total_steps, self.parts = _read(description)
+        self.total_steps, self.parts = _parse_description(description)
         """The last part begins at `total_steps` and holds."""
         self.borders = [part.begin for part in self.parts]
         """First step of every part, empty ones included."""
@@ -118,16 +118,16 @@ class Oracle:
         return self.parts[bisect_right(self.borders, step) - 1].at(step)
 
     def spans(self) -> list[tuple[int, int, Part]]:
-        """(first step, first step after it, part) of each part below `total_steps` that is not empty."""
+        """Return (first step, first step after it, part) of each nonempty part below `total_steps`."""
         ends = self.borders[1:]
         spans = zip(self.borders, ends, self.parts, strict=False)
         return [(begin, end, part) for begin, end, part in spans if begin < end]
 
-    def flat(self) -> list[tuple[int, int]]:
-        """(first step, number of steps) of every longest run of parts that hold one level."""
+    def flat_runs(self) -> list[tuple[int, int]]:
+        """Return (first step, number of steps) of each maximal run of parts that hold one level."""
         runs: list[tuple[int, int, Any]] = []
         for begin, end, part in self.spans():
-            if not part.flat:
+            if not part.is_flat:
                 continue
             if runs and runs[-1][1] == begin and are_equal(runs[-1][2], part.start):
                 begin = runs.pop()[0]
@@ -135,45 +135,45 @@ class Oracle:
         return [(begin, end - begin) for begin, end, _ in runs]
 
 
-def _read(description: Description) -> tuple[int, list[Part]]:
-    """The total steps of a description, and its parts."""
+def _parse_description(description: Description) -> tuple[int, list[Part]]:
+    """Return the total steps of a description, and its parts."""
     match description:
         case {"stages": stages, "start": start}:
-            return _staged(stages, start)
+            return _staged_parts(stages, start)
         case {"cooldown": parent, "at": at, "steps": steps, "to": to, "shape": shape}:
-            return _cooled(Oracle(parent), at, steps, as_written(to), shape)
+            return _cooldown_parts(Oracle(parent), at, steps, as_written(to), shape)
         case {"curve": first, "then": other, "scale": scale}:
-            return _joined(Oracle(first), Oracle(other), as_written(scale))
+            return _continued_parts(Oracle(first), Oracle(other), as_written(scale))
         case _:
-            return description["total_steps"], _plateaus(**description)
+            return description["total_steps"], _plateau_parts(**description)
 
 
 def complete_stage(written: tuple[Any, ...]) -> tuple[int, float | None, str]:
-    """A stage with what may be left out."""
-    left_out: tuple[Any, ...] = None, "linear"
-    steps, to, shape = (*written, *left_out[len(written) - 1 :])
+    """Fill in the defaults of a stage."""
+    defaults: tuple[Any, ...] = None, "linear"
+    steps, to, shape = (*written, *defaults[len(written) - 1 :])
     return steps, to, shape
 
 
-def _staged(stages: Any, start: float) -> tuple[int, list[Part]]:
+def _staged_parts(stages: Any, start: float) -> tuple[int, list[Part]]:
     begin, level = 0, as_written(start)
     parts: list[Part] = []
     for steps, to, shape in map(complete_stage, stages):
         goal = level if to is None else as_written(to)
         if to is None:
-            parts.append(_held(begin, level, steps))
+            parts.append(_flat_part(begin, level, steps))
         elif steps:
             parts.append(Part(begin, steps, level, goal, shape))
         begin, level = begin + steps, goal
-    return begin, [*parts, _held(begin, level)]
+    return begin, [*parts, _flat_part(begin, level)]
 
 
-def _cooled(parent: Oracle, at: int, steps: int, to: Any, shape: str) -> tuple[int, list[Part]]:
+def _cooldown_parts(parent: Oracle, at: int, steps: int, to: Any, shape: str) -> tuple[int, list[Part]]:
     before = [part for part in parent.parts if part.begin < at]
-    return at + steps, [*before, Part(at, steps, parent(at), to, shape), _held(at + steps, to)]
+    return at + steps, [*before, Part(at, steps, parent(at), to, shape), _flat_part(at + steps, to)]
 
 
-def _joined(first: Oracle, other: Oracle, scale: Any) -> tuple[int, list[Part]]:
+def _continued_parts(first: Oracle, other: Oracle, scale: Any) -> tuple[int, list[Part]]:
     shift = first.total_steps
     before = [part for part in first.parts if part.begin < shift]
     after = [
@@ -183,7 +183,7 @@ def _joined(first: Oracle, other: Oracle, scale: Any) -> tuple[int, list[Part]]:
     return shift + other.total_steps, before + after
 
 
-def _plateaus(
+def _plateau_parts(
     total_steps: int,
     warmup_steps: int = 0,
     plateaus: Any = (),
@@ -193,7 +193,7 @@ def _plateaus(
     warmup_shape: str = "linear",
     decay_shape: str = "cosine",
 ) -> list[Part]:
-    """Warmup, decay and plateau by turns, decay, end."""
+    """Return the parts: warmup, decays and plateaus by turns, a decay, the end."""
     after_warmup = total_steps - warmup_steps
     least, one = as_written(min_lr_ratio), exactly(1)
     holds = [
@@ -208,25 +208,25 @@ def _plateaus(
     for start, length in holds:
         next_level = Part(warmup_steps + held, decaying, one, least, decay_shape).at(start)
         parts.append(Part(begin, start - begin, level, next_level, decay_shape))
-        parts.append(_held(start, next_level, length))
+        parts.append(_flat_part(start, next_level, length))
         begin, level, held = start + length, next_level, held + length
     parts.append(Part(begin, total_steps - begin, level, least, decay_shape))
-    return [*parts, _held(total_steps, least)]
+    return [*parts, _flat_part(total_steps, least)]
 
 
 def percent_of(whole: int, percentage: float) -> int:
-    """A percentage of some steps, the percentage read as the decimal that it prints as."""
+    """Return a percentage of steps, rounded down; the percentage is the decimal that it prints as."""
     return floor(whole * Fraction(repr(percentage)) / 100)
 
 
 def half_ulp(value: Any) -> Any:
-    """Half a unit in the last place of float32, at the exact value."""
+    """Return half a unit in the last place of float32, at the exact value."""
     exponent = mp.frexp(value)[1] if value else -125
     return mp.ldexp(1, max(exponent, -125) - 25)
 
 
-def is_nearest_float32(found: np.float32, value: Any) -> bool:
-    """Whether no float32 lies nearer to the exact value."""
-    neighbours = (np.nextafter(found, np.float32(way)) for way in (-1, 2))
-    error = abs(exactly(float(found)) - value)
+def is_nearest_float32(rounded: np.float32, value: Any) -> bool:
+    """Return True if no other float32 is nearer to the exact value."""
+    neighbours = (np.nextafter(rounded, np.float32(side)) for side in (-1, 2))
+    error = abs(exactly(float(rounded)) - value)
     return all(error <= abs(exactly(float(neighbour)) - value) for neighbour in neighbours)
