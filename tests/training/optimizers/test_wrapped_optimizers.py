@@ -130,7 +130,7 @@ def test_a_state_of_another_form(form: Any) -> None:
 
     model = Net()
     optimizer = Odd(model.parameters(), lr=0.1)
-    with pytest.raises(ValueError, match=r"Odd\.state_dict\(\) has a form of its own"):
+    with pytest.raises(ValueError, match=r"Odd\.state_dict\(\) has a non-standard form"):
         TrainStep(model, optimizer, mean_loss, CURVE)
     assert optimizer.param_groups[0]["lr"] == 0.1
     assert "initial_lr" not in optimizer.param_groups[0]

@@ -1,4 +1,4 @@
-"""Which models and optimizers a training step takes, and in which form."""
+"""Checks of the models and optimizers that a training step can train with."""
 
 import inspect
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,54 +14,54 @@ from torch_bridge.training.optimizers.wrapped_optimizers import unwrap, with_wra
 
 
 def check_model(model: nn.Module) -> None:
-    """Refuse what is not a module whose backward pass is torch's own.
+    """Refuse a model that is not a module, or whose backward pass is not torch's own.
 
     Raises:
-        TypeError: Not a module.
-        ValueError: Wrapped by Lightning Fabric for mixed precision.
+        TypeError: The model is not a module.
+        ValueError: Lightning Fabric wrapped it for mixed precision.
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"model = {model!r} must be a torch.nn.Module")
     for module in model.modules():
         kinds = {kind.__name__ for kind in type(module).__mro__}
         precision = cast("Any", module)._strategy.precision if "_FabricModule" in kinds else None
-        if precision is not None and _has_own_backward(precision):
+        if precision is not None and _overrides_backward(precision):
             raise ValueError(
                 f"the model was set up by Fabric with {type(precision).__name__}, whose backward pass only "
-                "Fabric can run. Give model.module to the training step, with precision= of its own, and "
-                "on several ranks distribute(model.module)"
+                "Fabric can run. Give the training step model.module and its own precision=, and on several "
+                "ranks distribute(model.module)"
             )
 
 
-def _has_own_backward(precision: Any) -> bool:
+def _overrides_backward(precision: Any) -> bool:
     base = next(kind for kind in type(precision).__mro__ if kind.__name__ == "Precision")
     return type(precision).backward is not base.backward
 
 
 def as_sequence(optimizer: Any) -> Sequence[Any]:
-    """One optimizer, or a sequence of several, as a sequence."""
+    """Return a sequence of optimizers as it is, and one optimizer as a sequence."""
     return cast("Sequence[Any]", optimizer) if isinstance(optimizer, list | tuple) else [optimizer]
 
 
 def unwrap_optimizers(model: nn.Module, optimizer: Any) -> list[Optimizer]:
-    """The torch optimizers in one optimizer, or in a sequence of several, out of their trainers' wrappers.
+    """Unwrap one optimizer or a sequence of several, and check that a training step can use them.
 
     Raises:
-        TypeError: Not an optimizer, or one whose `step` needs a closure.
-        ValueError: No optimizer; parameters that are not the model's, that are there twice, or of several
-            optimizers; a scheduler that is attached; a `state_dict` of a form of its own.
+        TypeError: An argument is not an optimizer, or its `step` needs a closure.
+        ValueError: There is no optimizer; a parameter is not the model's, occurs twice, or belongs to several
+            optimizers; a scheduler is attached; or an optimizer has a non-standard `state_dict`.
     """
-    given = as_sequence(optimizer)
-    if not given:
+    wrapped = as_sequence(optimizer)
+    if not wrapped:
         raise ValueError("optimizer is empty; it must be a torch.optim.Optimizer or several")
-    found = [unwrap(item) for item in given]
-    own = set(map(id, model.parameters()))
-    taken: set[int] = set()
-    for item in found:
+    optimizers = [unwrap(item) for item in wrapped]
+    model_parameters = set(map(id, model.parameters()))
+    assigned: set[int] = set()
+    for item in optimizers:
         groups_of(item)
-        _check_step(item)
+        _refuse_closure(item)
         parameters = list(map(id, all_parameters([item])))
-        if foreign := sum(parameter not in own for parameter in parameters):
+        if foreign := sum(parameter not in model_parameters for parameter in parameters):
             raise ValueError(
                 f"{foreign} of the optimizer's {len(parameters)} parameters are not the model's; "
                 "after fully_shard a model has other parameters than before"
@@ -71,31 +71,31 @@ def unwrap_optimizers(model: nn.Module, optimizer: Any) -> list[Optimizer]:
                 f"{repeated} parameters are in the optimizer's groups more than once, and would be scaled, "
                 "clipped and stepped as often: give each one once, as model.parameters() does"
             )
-        if shared := len(taken.intersection(parameters)):
-            raise ValueError(f"{shared} parameters belong to several optimizers; each needs one of its own")
-        taken.update(parameters)
-        _check_state(item)
-    check_no_scheduler(with_wrappers(given))
-    return found
+        if shared := len(assigned.intersection(parameters)):
+            raise ValueError(f"{shared} parameters belong to several optimizers; each must belong to one")
+        assigned.update(parameters)
+        _check_state_dict(item)
+    check_no_scheduler(with_wrappers(wrapped))
+    return optimizers
 
 
 def check_no_scheduler(optimizers: Iterable[Any]) -> None:
     """Refuse optimizers, or wrappers of them, with a scheduler attached.
 
     Raises:
-        ValueError: One has; the message says what to write.
+        ValueError: A scheduler is attached; the message says how to remove it.
     """
-    # Torch replaces `step` in the attributes of an optimizer that a scheduler is built over.
+    # A torch scheduler replaces `step` in the attributes of its optimizer.
     attributes: list[dict[str, Any]] = list(map(vars, optimizers))
-    if any(hasattr(each.get("step"), "_wrapped_by_lr_sched") for each in attributes):
+    if any(hasattr(names.get("step"), "_wrapped_by_lr_sched") for names in attributes):
         raise ValueError(
-            "a scheduler is attached to the optimizer, but a TrainStep sets the rates itself, from its own "
-            "curve. Leave the scheduler out; to keep this optimizer, write `del optimizer.step`, which "
-            "removes what torch has put there for the scheduler"
+            "a scheduler is attached to the optimizer, but a TrainStep sets the learning rates itself, from "
+            "its own curve. Leave the scheduler out; to keep this optimizer, write `del optimizer.step`, "
+            "which removes the function that torch put there for the scheduler"
         )
 
 
-def _check_step(optimizer: Optimizer) -> None:
+def _refuse_closure(optimizer: Optimizer) -> None:
     closure = inspect.signature(type(optimizer).step).parameters.get("closure")
     if closure is not None and closure.default is inspect.Parameter.empty:
         raise TypeError(
@@ -104,27 +104,27 @@ def _check_step(optimizer: Optimizer) -> None:
         )
 
 
-def _check_state(optimizer: Optimizer) -> None:
+def _check_state_dict(optimizer: Optimizer) -> None:
     try:
         state: Any = optimizer.state_dict()
         counts = [len(group["params"]) for group in state["param_groups"]]
-        usual = isinstance(state["state"], Mapping)
-    except Exception as error:  # whatever its own code raises
-        counts, usual, reason = [], False, f" ({type(error).__name__}: {error})"
+        is_standard = isinstance(state["state"], Mapping)
+    except Exception as error:  # an optimizer's code may raise anything
+        counts, is_standard, reason = [], False, f" ({type(error).__name__}: {error})"
     else:
         reason = ""
-    if not usual or counts != [len(group["params"]) for group in optimizer.param_groups]:
+    if not is_standard or counts != [len(group["params"]) for group in optimizer.param_groups]:
         raise ValueError(
-            f"{type(optimizer).__name__}.state_dict() has a form of its own{reason}, which a TrainStep "
-            "could save but not load. Give it the torch optimizer that is inside"
+            f"{type(optimizer).__name__}.state_dict() has a non-standard form{reason}, which a TrainStep "
+            "could save but not load. Give it the torch optimizer inside"
         )
 
 
 def device_of(optimizers: Sequence[Optimizer]) -> torch.device:
-    """The device that the parameters are on.
+    """Return the device of the parameters.
 
     Raises:
-        ValueError: Parameters on several devices, or made under `torch.inference_mode`.
+        ValueError: They are on several devices, or were made under `torch.inference_mode`.
     """
     parameters = all_parameters(optimizers)
     if any(parameter.is_inference() for parameter in parameters):
@@ -138,14 +138,14 @@ def device_of(optimizers: Sequence[Optimizer]) -> torch.device:
 
 
 def curves_by_group(optimizer: Any, optimizers: Sequence[Optimizer], curve: Any) -> list[Curve]:
-    """One curve for each parameter group of all optimizers.
+    """Return one curve for each parameter group of all optimizers.
 
-    For a sequence of optimizers `curve` is one for all, or a sequence with an entry per optimizer; such an
-    entry, like `curve` for one optimizer alone, is a curve or a sequence of one per group.
+    For a sequence of optimizers, `curve` is one curve for all, or a sequence with an entry per optimizer.
+    Such an entry, like `curve` for a single optimizer, is a curve or a sequence of one curve per group.
 
     Raises:
-        TypeError: Something that is not a `Curve`.
-        ValueError: Another number of curves than of optimizers, or of groups.
+        TypeError: An entry is not a `Curve`.
+        ValueError: The number of curves differs from that of optimizers or of groups.
     """
     entries: Sequence[Any] = [curve] * len(optimizers)
     if isinstance(optimizer, list | tuple) and not isinstance(curve, Curve):
@@ -157,4 +157,4 @@ def curves_by_group(optimizer: Any, optimizers: Sequence[Optimizer], curve: Any)
         if len(entries) != len(optimizers):
             raise ValueError(f"curve has {len(entries)} entries for {len(optimizers)} optimizers")
     pairs = zip(optimizers, entries, strict=True)
-    return [found for each, entry in pairs for found in curves_of(each, entry)]
+    return [group_curve for item, entry in pairs for group_curve in curves_of(item, entry)]

@@ -1,4 +1,15 @@
-"""How an update steps its optimizers: the skip is decided on the device, or on the host."""
+"""Steps of the optimizers, with the decision to skip an update read on the device or on the host.
+
+A skipped update must leave parameters and optimizer states as they were. The optimizers differ in who can
+read the decision:
+
+- The fused kernels of torch read it, and the learning rate, from device tensors. So the host enqueues the
+  step without knowing whether it takes effect, and nothing waits.
+- All others count their steps on the host, before any kernel runs. The device cannot undo that, so the host
+  must read the decision first, which synchronizes once per update.
+- The first step of fused SGD creates its momentum buffers on the host and leaves it to the kernel to
+  initialize them. A skip on the device would leave them uninitialized, so until they exist the host decides.
+"""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
@@ -11,15 +22,15 @@ from torch_bridge.schedulers.param_groups import all_groups
 from torch_bridge.training.clock.clock import Clock
 from torch_bridge.training.optimizers.optimizers import check_no_scheduler
 
-# Their fused kernels take a tensor `found_inf`, and change nothing if it is 1.
+# Their fused kernels read a tensor `found_inf`, and change nothing if it is 1.
 _WITH_FOUND_INF = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad)
 
 
 class SkipDecision:
-    """The decision of one update: it is skipped if its loss or its gradient norm is not finite."""
+    """The decision to skip an update: its loss or its gradient norm is not finite."""
 
     def __init__(self, loss: Tensor, norm: Tensor, clock: Tensor) -> None:
-        # Zero times a finite number is zero: one comparison in place of two isfinite.
+        # x·0 is 0 for a finite x and NaN otherwise: one comparison replaces two calls of isfinite.
         self.on_device = loss.mul(0).add_(norm, alpha=0).ne(0)
         self.found_inf = self.on_device.float()
         self._clock = clock
@@ -27,9 +38,9 @@ class SkipDecision:
     _step: int | None = None
 
     def read_clock(self) -> int | None:
-        """The step of the curve of this update; None if it is skipped.
+        """Return the step of the curve of this update, or None if the update is skipped.
 
-        Synchronizes with the device once, however often it is called.
+        The first call synchronizes with the device, and reads decision and clock at once.
         """
         if self._step is None:
             self._step = int(torch.where(self.on_device, -1, self._clock).item())
@@ -40,16 +51,15 @@ class OptimizerStepper(Protocol):
     """Steps one optimizer at the clock's learning rates, unless the update is skipped."""
 
     steady: bool
-    """The last update did not synchronize with the device."""
+    """True if the last update did not synchronize with the device."""
 
     def step(self, skip: SkipDecision) -> None: ...
 
 
 class DeviceStepper:
-    """For fused optimizers: learning rates and decision are tensors, which their kernels read.
+    """For fused optimizers, whose kernels read learning rates and decision from tensors.
 
-    While fused SGD still has momentum buffers to create, the decision is read on the host: a skip on the
-    device would leave them uninitialized.
+    While fused SGD still has momentum buffers to create, the host reads the decision.
     """
 
     def __init__(self, optimizer: Optimizer) -> None:
@@ -69,14 +79,12 @@ class DeviceStepper:
             optimizer.found_inf = skip.found_inf
             optimizer.step()
         finally:
+            # A leftover attribute would affect the user's later calls of `optimizer.step`.
             vars(optimizer).pop("found_inf", None)
 
 
 class HostStepper:
-    """For all others: they count on the host, which a skip on the device could not undo.
-
-    Their learning rates are floats.
-    """
+    """For all other optimizers, which count on the host and get their learning rates as floats."""
 
     steady = False
 
@@ -87,14 +95,14 @@ class HostStepper:
         clock = skip.read_clock()
         if clock is None:
             return
-        rates = self._clock.lrs_at(clock)[self._groups]
-        for group, rate in zip(self._optimizer.param_groups, rates, strict=True):
-            group["lr"] = rate
+        lrs = self._clock.lrs_at(clock)[self._groups]
+        for group, lr in zip(self._optimizer.param_groups, lrs, strict=True):
+            group["lr"] = lr
         self._optimizer.step()
 
 
 class _AttachedGroup(NamedTuple):
-    """A parameter group, and what it had when it was attached."""
+    """A parameter group, and the values that it had when it was attached."""
 
     group: dict[str, Any]
     params: list[Any]
@@ -108,10 +116,10 @@ class OptimizerSteppers:
     """The steppers of all optimizers of an update, chosen by the settings of their groups.
 
     Args:
-        optimizers: Their groups, one after the other, are those of the clock.
-        with_wrappers: The same, and the wrappers that trainers have put around them.
+        optimizers: The torch optimizers; the clock has their groups in this order.
+        with_wrappers: The same optimizers, and the trainers' wrappers around them.
         clock: Holds the learning rates.
-        cuda_graph: The update is captured in CUDA graphs.
+        cuda_graph: True if the update is captured in CUDA graphs.
     """
 
     def __init__(
@@ -119,46 +127,46 @@ class OptimizerSteppers:
     ) -> None:
         self._optimizers, self._with_wrappers, self._clock = optimizers, with_wrappers, clock
         self._cuda_graph = cuda_graph
-        self._parameters = self._present_parameters()
+        self._parameter_ids = self._present_parameter_ids()
         self.is_partial = False
-        """An update began and did not end: weights may have moved, or other ranks may wait for this one."""
+        """True while an update is unfinished: weights may have moved, or other ranks wait for this one."""
         self.attach()
 
     def attach(self) -> None:
-        """Choose the steppers, and give the groups their peaks and the tensors of their learning rates.
+        """Choose the steppers, and give the groups their peaks and the clock's learning-rate tensors.
 
         Raises:
-            ValueError: A scheduler is attached; the optimizers have other groups or parameters than they had
-                at first; or a CUDA graph cannot hold them.
+            ValueError: A scheduler is attached; the optimizers have other groups or parameters than at first;
+                or a CUDA graph cannot capture them.
         """
         check_no_scheduler(self._with_wrappers)
-        present = self._present_parameters()
-        if len(present) != len(self._parameters):
+        present = self._present_parameter_ids()
+        if len(present) != len(self._parameter_ids):
             raise ValueError(
                 f"the optimizer has {len(present)} parameter groups; "
-                f"the step was built for {len(self._parameters)}"
+                f"the step was built for {len(self._parameter_ids)}"
             )
-        if present != self._parameters:
+        if present != self._parameter_ids:
             raise ValueError("the optimizer has other parameters than those that the step was built for")
         self._check_capturable()
         self._steppers: list[OptimizerStepper] = []
-        self._lists: list[tuple[Optimizer, list[dict[str, Any]]]] = []
+        self._group_lists: list[tuple[Optimizer, list[dict[str, Any]]]] = []
         self._groups: list[_AttachedGroup] = []
         attributes: list[dict[str, Any]] = list(map(vars, self._with_wrappers))
-        self._steps = [(each, each.get("step")) for each in attributes]
+        self._step_attributes = [(names, names.get("step")) for names in attributes]
         first = 0
         for optimizer in self._optimizers:
             groups = optimizer.param_groups
-            of_clock = slice(first, first := first + len(groups))
+            clock_groups = slice(first, first := first + len(groups))
             is_fused = takes_found_inf(optimizer, groups)
             self._steppers.append(
-                DeviceStepper(optimizer) if is_fused else HostStepper(optimizer, self._clock, of_clock)
+                DeviceStepper(optimizer) if is_fused else HostStepper(optimizer, self._clock, clock_groups)
             )
-            self._lists.append((optimizer, groups))
-            for group, lr in zip(groups, self._clock.group_lrs[of_clock], strict=True):
-                params = group["params"]
-                attached = group, params, len(params), group.get("fused"), lr if is_fused else None
-                self._groups.append(_AttachedGroup(*attached))
+            self._group_lists.append((optimizer, groups))
+            for group, lr in zip(groups, self._clock.group_lrs[clock_groups], strict=True):
+                params, fused = group["params"], group.get("fused")
+                attached = _AttachedGroup(group, params, len(params), fused, lr if is_fused else None)
+                self._groups.append(attached)
         self._any_on_host = any(isinstance(stepper, HostStepper) for stepper in self._steppers)
         self.write_peaks()
         self.prepare()
@@ -169,16 +177,16 @@ class OptimizerSteppers:
             group["initial_lr"] = peak
 
     def prepare(self) -> None:
-        """Called before each update: attach again if the user or a load has changed the groups.
+        """Prepare the next update: attach again if the user or a load has changed the groups.
 
-        A load makes new groups. An assigned learning rate is replaced by the clock's tensor again.
+        A load creates new groups. If a learning rate was assigned, the clock's tensor replaces it again.
 
         Raises:
             ValueError: As `attach`.
         """
-        # Only what would be wrong without a word, in a few comparisons: each update pays for them.
+        # Every update pays for these comparisons, so they cover only changes that would go unnoticed.
         count = 0
-        for optimizer, groups in self._lists:
+        for optimizer, groups in self._group_lists:
             if optimizer.param_groups is not groups:
                 return self.attach()
             count += len(groups)
@@ -189,7 +197,7 @@ class OptimizerSteppers:
                 return self.attach()
             if lr is not None:
                 group["lr"] = lr
-        for attributes, step in self._steps:
+        for attributes, step in self._step_attributes:
             if attributes.get("step") is not step:
                 return self.attach()
         return self._check_capturable()
@@ -199,33 +207,37 @@ class OptimizerSteppers:
             for optimizer in self._optimizers:
                 check_capturable(optimizer, optimizer.param_groups)
 
-    def _present_parameters(self) -> list[list[int]]:
+    def _present_parameter_ids(self) -> list[list[int]]:
         return [list(map(id, group["params"])) for group in all_groups(self._optimizers)]
 
     @property
     def steady(self) -> bool:
-        """The last update did not synchronize with the device."""
+        """True if the last update did not synchronize with the device."""
         return all(stepper.steady for stepper in self._steppers)
 
     def step(self, skip: SkipDecision) -> None:
-        # A stepper on the host waits for the decision: an interrupt of this wait leaves everything as it was.
+        # An interrupt while a host stepper waits for the decision, such as Ctrl-C, changes nothing. So the
+        # wait comes before `is_partial`, and the step stays usable.
         if self._any_on_host and skip.read_clock() is None:
             return
+        # Set before the first optimizer moves a weight. An error from here until the update is counted leaves
+        # new weights with old counters, and the next update would use the same learning rate again. Only a
+        # completed update or a loaded checkpoint clears the mark.
         self.is_partial = True
         for stepper in self._steppers:
             stepper.step(skip)
 
 
 def takes_found_inf(optimizer: Optimizer, groups: Sequence[dict[str, Any]]) -> bool:
-    """The optimizer, with these groups, takes the decision to skip as a tensor."""
+    """Return True if the optimizer, with these groups, reads the decision to skip from a tensor."""
     return type(optimizer) in _WITH_FOUND_INF and all(group.get("fused") for group in groups)
 
 
 def check_capturable(optimizer: Optimizer, groups: Sequence[dict[str, Any]]) -> None:
-    """Refuse what a CUDA graph cannot hold.
+    """Refuse an optimizer that a CUDA graph cannot capture.
 
     Raises:
-        ValueError: The optimizer is not a fused one, or not capturable.
+        ValueError: The optimizer is not fused, or not capturable.
     """
     if not takes_found_inf(optimizer, groups):
         names = ", ".join(kind.__name__ for kind in _WITH_FOUND_INF)
@@ -240,22 +252,22 @@ def check_capturable(optimizer: Optimizer, groups: Sequence[dict[str, Any]]) -> 
 
 
 def _fill_missing_momentum(optimizer: Optimizer) -> None:
-    """Give zero as momentum to parameters that join a group of fused SGD later.
+    """Create zero momentum for parameters of fused SGD that get their first gradient after others.
 
-    Its kernel takes the buffers of all parameters with a gradient, or creates them all.
+    Its kernel uses the buffers of all parameters with a gradient, or creates them all.
     """
     for group in optimizer.param_groups:
         trained = [parameter for parameter in group["params"] if parameter.grad is not None]
         states = [optimizer.state[parameter] for parameter in trained]
-        lacking = [state.get("momentum_buffer") is None for state in states]
-        if not all(lacking):
-            for parameter, state, lacks in zip(trained, states, lacking, strict=True):
-                if lacks:
+        are_missing = [state.get("momentum_buffer") is None for state in states]
+        if not all(are_missing):
+            for parameter, state, is_missing in zip(trained, states, are_missing, strict=True):
+                if is_missing:
                     state["momentum_buffer"] = torch.zeros_like(parameter.detach())
 
 
 def _has_all_momentum(optimizer: Optimizer) -> bool:
-    """Every parameter with a gradient has the momentum buffer that SGD would create."""
+    """Return True if every parameter with a gradient has the momentum buffer that SGD would create."""
     return not any(
         group.get("momentum")
         and parameter.grad is not None
