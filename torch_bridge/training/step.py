@@ -284,7 +284,7 @@ class TrainStep:
         self._steppers.prepare()
         parts, was_partial = self._saved_components, self._steppers.is_partial
         present = parts.read_state()
-        parts.check(present, state_dict, strict)
+        parts.check_state(present, state_dict, strict)
         before = snapshot.copy_to_host(present)
         self._steppers.is_partial = True  # while only some parts have the new state
         try:

@@ -1,1 +1,1 @@
-"""The state of a training step: saved, compared, and loaded."""
+"""The state of a training step: copy it, check it, load it."""

@@ -1,4 +1,4 @@
-"""The components of a training step that its state consists of."""
+"""Save and restore the components that make up the state of a training step."""
 
 from collections.abc import Mapping, Sequence
 from itertools import chain
@@ -22,7 +22,7 @@ from torch_bridge.training.update.loss_normalizer import LossNormalizer
 
 
 class SavedComponents(NamedTuple):
-    """Save and restore these components."""
+    """The components of a training step that have a saved state."""
 
     module: nn.Module
     """The model, unwrapped."""
@@ -35,7 +35,7 @@ class SavedComponents(NamedTuple):
     """The device of the parameters."""
 
     def read_state(self) -> TrainStepState:
-        """The present state, which shares its tensors with the components. Synchronizes with the device."""
+        """Return the present state, which shares memory with the components. Synchronizes with the device."""
         counters = self.clock.read_counters()
         states = snapshot.optimizer_states(self.optimizers, self.clock, counters.clock)
         return {
@@ -55,29 +55,29 @@ class SavedComponents(NamedTuple):
             "random": snapshot.get_random_states(self.device),
         }
 
-    def check(self, own: TrainStepState, saved: Any, strict: bool) -> None:
-        """Compare a saved state with `own`, the present one.
+    def check_state(self, current: TrainStepState, saved: Any, strict: bool) -> None:
+        """Check that a saved state fits these components, before any of them changes.
 
         Raises:
-            ValueError: It does not fit; see `TrainStep.load_state_dict`.
+            ValueError: See `TrainStep.load_state_dict`.
         """
-        check_saved_state(own, saved, self.optimizers)
+        check_saved_state(current, saved, self.optimizers)
         with naming_entry("clock"):
-            counts = self._counts_in(saved, strict)
+            counters = self._counters_in(saved, strict)
         with naming_entry("initial_lr"):
             self._peaks_in(saved)
         if strict:
             with naming_entry("curves"):
                 curves = read_curves(saved["curves"], self.clock.curves)
-            check_same_past(curves, self.clock.curves, counts.clock, "TrainStep")
+            check_same_past(curves, self.clock.curves, counters.clock, "TrainStep")
         load_hold_states(saved.get("hold"), self.clock.rules, strict, "TrainStep")
 
     def write_state(self, state: Mapping[str, Any], strict: bool) -> None:
-        """Load a copy of a state that `check` has accepted.
+        """Load a copy of a state that `check_state` has accepted.
 
         Raises:
-            Exception: From the `load_state_dict` of the model or of an optimizer. What comes before it has
-                the new state then, and what comes after it the old one.
+            Exception: The `load_state_dict` of the model or of an optimizer failed. Some components then have
+                the new state and others the old one.
         """
         load_plain_state(self.module, state["model"])
         states = snapshot.as_list(state["optimizer"], self.optimizers)
@@ -86,14 +86,14 @@ class SavedComponents(NamedTuple):
             optimizer.load_state_dict(copied)
             snapshot.restore_dtypes(optimizer, copied)
         rules = load_hold_states(state.get("hold"), self.clock.rules, strict, "TrainStep")
-        self.clock.write_state(self._counts_in(state, strict), self._peaks_in(state), rules)
+        self.clock.write_state(self._counters_in(state, strict), self._peaks_in(state), rules)
         self.normalizer.write_state(state["loss_scale"] or ())
         if self.carry is not None:
             self.carry.write(state["carry"])
         snapshot.set_random_states(state["random"], self.device)
 
-    def _counts_in(self, state: Mapping[str, Any], strict: bool) -> Counters:
-        """The counts to resume from. A clock of another unit, unless `strict`, resumes at the saved step."""
+    def _counters_in(self, state: Mapping[str, Any], strict: bool) -> Counters:
+        """Return the counters to resume from. Unless `strict`, the unit may differ: the clock decides."""
         applied = checks.at_least("applied", state["applied"], 0)
         skipped = checks.at_least("skipped", state["skipped"], 0)
         unit, clock, consumed = read_saved_clock(state, applied, self.clock.unit, strict, "TrainStep")

@@ -1,4 +1,4 @@
-"""The state of a training step on the host: its entries, copies of it, random numbers."""
+"""The state of a training step: its entries, copies in host memory, random-number states."""
 
 import copy
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ from torch_bridge.distributed.dtensors import host_copier, placements_of, shard_
 from torch_bridge.schedulers.hold_state import HoldState
 from torch_bridge.training.clock.clock import Clock
 
-_IMPLEMENTATION = ("fused", "foreach", "capturable", "differentiable")
+_IMPLEMENTATION_OPTIONS = ("fused", "foreach", "capturable", "differentiable")
 
 
 class TrainStepState(TypedDict):
@@ -32,52 +32,52 @@ class TrainStepState(TypedDict):
     """
 
     model: dict[str, Any]
-    """The state of the model, under the names that it has without its wrappers."""
+    """The state of the model, under the names of the unwrapped model."""
     optimizer: Any
     """The state of the optimizer, or a list of the states of several."""
     optimizer_type: str | list[str]
-    """The name of its class, or a list of names."""
+    """The name of the optimizer's class, or a list of names."""
     precision: str
     """`"fp32"`, `"bf16"` or `"fp16"`."""
     curves: list[Mapping[str, Any]]
     """The arguments of each parameter group's curve."""
     applied: int
-    """The number of updates applied."""
+    """Number of updates applied."""
     skipped: int
-    """The number of updates skipped."""
+    """Number of updates skipped."""
     clock: int
-    """The step of the curve whose learning rates the next update uses."""
+    """The curve's step at which the next update takes its learning rates."""
     consumed: int
-    """With `unit` the number of samples or tokens consumed; else `applied`."""
+    """Number of samples or tokens consumed; equal to `applied` if `unit` is None."""
     unit: int | None
-    """The number of samples or tokens that make one step of the curve; None if an update does."""
+    """Number of samples or tokens per step of the curve; None if each update is a step."""
     hold: list[HoldState] | None
-    """The rules that hold the clock, and their states."""
+    """The rules that hold the clock, with their states."""
     loss_scale: Sequence[Tensor] | None
-    """Under fp16 the loss scale, a float32 scalar, and the counter that it depends on; then, once it was
-    agreed on, the divisor of sums."""
+    """Under fp16 the loss scale, a float32 scalar, and the growth counter of the scaler; then, if
+    there is one, the divisor of sums."""
     carry: list[Tensor] | None
-    """The leaves of the recurrent state, if the step has one, with its shapes and dtypes."""
+    """The leaves of the recurrent state; None if the step has none."""
     random: dict[str, Tensor]
     """The states of torch's generators, uint8 of shape (bytes,): `"cpu"` and, on a GPU, `"cuda"`."""
 
 
 def one_or_list(items: list[Any]) -> Any:
-    """The only item, or a list of several: how a state holds its optimizers."""
+    """Return the only item, or the list of several: a state holds optimizers this way."""
     return items[0] if len(items) == 1 else items
 
 
 def as_list(saved: Any, optimizers: Sequence[Optimizer]) -> Any:
-    """The inverse of `one_or_list` for these optimizers."""
+    """Undo `one_or_list` for the states of these optimizers."""
     return [saved] if len(optimizers) == 1 else saved
 
 
-def optimizer_states(optimizers: Sequence[Optimizer], clock: Clock, now: int) -> list[dict[str, Any]]:
-    """The optimizers' states, with the clock's peaks and its learning rates at `now`."""
+def optimizer_states(optimizers: Sequence[Optimizer], clock: Clock, step: int) -> list[dict[str, Any]]:
+    """Return the optimizers' states, with the clock's peaks and its learning rates at `step`."""
     states = [optimizer.state_dict() for optimizer in optimizers]
     groups = chain.from_iterable(state["param_groups"] for state in states)
-    # A group that was added since has no learning rate: the next update refuses it.
-    for group, peak, lr in zip(groups, clock.peaks, clock.lrs_at(now), strict=False):
+    # Not strict: a group added since has no learning rate, and the next update refuses it.
+    for group, peak, lr in zip(groups, clock.peaks, clock.lrs_at(step), strict=False):
         is_tensor = isinstance(group["lr"], Tensor)
         group["lr"] = torch.tensor(lr, dtype=torch.float32, device="cpu") if is_tensor else lr
         group["initial_lr"] = peak
@@ -85,25 +85,23 @@ def optimizer_states(optimizers: Sequence[Optimizer], clock: Clock, now: int) ->
 
 
 def copy_to_host(state: TrainStepState) -> TrainStepState:
-    """Return the state with a copy in host memory of each tensor; tied ones stay tied."""
+    """Return the state with each tensor copied to host memory; tied tensors stay tied."""
     copied = pytree.tree_map_only(Tensor, host_copier(), state)
-    # The versions of the model's modules, which torch keeps as an attribute.
+    # tree_map drops this attribute, in which torch keeps the versions of the modules.
     if hasattr(state["model"], "_metadata"):
         copied["model"]._metadata = cast("Any", state["model"])._metadata
     return copied
 
 
 def copy_optimizer_state(optimizer: Optimizer, state: Any) -> Any:
-    """Copy an optimizer's state; shard its tensors and lay them out in memory as their parameters are.
-
-    Fused kernels on a CPU go through both in the order of memory, whatever the strides: with another layout,
-    as of a model in channels_last, an element would get the moments of another one.
-
-    The settings that only choose an implementation stay this optimizer's: the saved ones may not run here.
-    """
-    copied = pytree.tree_map(_copy, state)
+    """Copy a saved state, with its tensors sharded and laid out like the optimizer's parameters."""
+    # Fused CPU kernels walk through a parameter and its moments in the order of memory, whatever the strides.
+    # With two layouts, such as channels_last and contiguous, an element would get another one's moments: by
+    # rows memory holds a 2 × 2 matrix as 00, 01, 10, 11, and by columns as 00, 10, 01, 11.
+    copied = pytree.tree_map(_copy_leaf, state)
     for group, saved in zip(optimizer.param_groups, copied["param_groups"], strict=True):
-        saved.update((name, group[name]) for name in _IMPLEMENTATION if name in group)
+        # Options that only choose an implementation stay this optimizer's: the saved one may not run here.
+        saved.update((name, group[name]) for name in _IMPLEMENTATION_OPTIONS if name in group)
         for parameter, number in zip(group["params"], saved["params"], strict=True):
             values = copied["state"].get(number, {})
             for name, value in values.items():
@@ -115,29 +113,29 @@ def copy_optimizer_state(optimizer: Optimizer, state: Any) -> Any:
 def _like_parameter(parameter: Tensor, value: Tensor) -> Tensor:
     value = shard_like(parameter, value)
     if placements_of(value) != placements_of(parameter):
-        return value  # an optimizer may shard it in another way
+        return value  # some optimizers shard their state otherwise
     like = torch.empty_like(parameter.detach(), dtype=value.dtype, device=value.device)
     return value if like.stride() == value.stride() else like.copy_(value)
 
 
 def restore_dtypes(optimizer: Optimizer, state: Any) -> None:
-    """Restore the dtypes of a loaded state: torch casts values to the dtype of their parameter."""
+    """Restore the saved dtypes, since torch casts a loaded state to the dtypes of its parameters."""
     for group, saved in zip(optimizer.param_groups, state["param_groups"], strict=True):
         for parameter, number in zip(group["params"], saved["params"], strict=True):
             loaded = optimizer.state.get(parameter, {})
             for name, value in state["state"].get(number, {}).items():
-                if not isinstance(value, Tensor):  # a list or dictionary may hold tensors
+                if not isinstance(value, Tensor):  # a list or dictionary, whose tensors may be anywhere
                     loaded[name] = pytree.tree_map_only(Tensor, methodcaller("to", parameter.device), value)
-                elif name != "step" and loaded[name].dtype != value.dtype:  # torch keeps that of "step"
+                elif name != "step" and loaded[name].dtype != value.dtype:  # torch does not cast "step"
                     loaded[name] = value.to(parameter.device)
 
 
-def _copy(leaf: Any) -> Any:
+def _copy_leaf(leaf: Any) -> Any:
     return leaf.detach().clone() if isinstance(leaf, Tensor) else copy.deepcopy(leaf)
 
 
 def get_random_states(device: torch.device) -> dict[str, Tensor]:
-    """The states of torch's generators: the CPU's and, for a CUDA device, that device's."""
+    """Return the states of torch's generators: the CPU's and, for a CUDA device, that device's."""
     states = {"cpu": torch.get_rng_state()}
     if device.type == "cuda":
         states["cuda"] = torch.cuda.get_rng_state(device)
