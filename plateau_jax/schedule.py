@@ -1,4 +1,4 @@
-"""A curve in JAX: as a pure function of the step, and as an optax schedule."""
+"""Curves in JAX: a pure function of the step, and optax schedules."""
 
 # jax.jit is not fully typed:
 # pyright: reportUnknownVariableType=false
@@ -24,23 +24,23 @@ from plateau_jax.validation.curve_warning import suppress_warnings
 
 
 def multiplier(segments: Segments, step: Any) -> jax.Array:
-    """The multiplier of a table at each step, as a pure function.
+    """Return the multiplier of a table at each step, as a pure function.
 
         multiplier(curve.segments, step) = curve(step)
 
-    The table may be a traced argument: plateaus can then move without a recompilation as long as their
-    number stays. `jax.vmap` over a table from `stack` evaluates many curves at once.
+    The table may be a traced argument: plateaus can then move without recompilation as long as their number
+    stays the same. `jax.vmap` over a table from `stack` evaluates many curves at once.
 
     Args:
         segments: `curve.segments`, int32 arrays of shape (rows,).
         step: An integer, or an integer array of any shape and dtype.
 
     Returns:
-        float32 in [0, 1], of the shape of `step`, with x64 on or off.
+        float32 in [0, 1] of the same shape as `step`, with x64 on or off.
 
     Raises:
-        TypeError: A step that is not an integer (bool, float); a table that is not one, or has a column that
-            is not of int32.
+        TypeError: A step is not an integer (bool, float); `segments` is not a single table, or has a column
+            that is not int32.
 
     >>> import jax.numpy as jnp
     >>> from plateau_jax import PlateauCurve, multiplier
@@ -51,21 +51,21 @@ def multiplier(segments: Segments, step: Any) -> jax.Array:
     if not isinstance(segments, Segments) or jnp.ndim(segments.begin) != 1:
         raise TypeError("segments must be one table, curve.segments; a table from stack is for jax.vmap")
     for name, column in segments.columns().items():
-        # Of wide numbers of NumPy's, JAX makes int32 by itself, unless x64 is on.
+        # With x64 off, JAX narrows a wider NumPy column to int32 by itself; `result_type` accounts for that.
         if column.dtype != np.int32 and jnp.result_type(column) != np.int32:
             raise TypeError(
                 f"segments.{name} is of {column.dtype}; it must be of int32, as in curve.segments"
             )
-    return _multiplier(segments, _steps(step))
+    return _multiplier(segments, _check_steps(step))
 
 
 def optax_schedule(curve: Curve, peak_value: Any) -> Callable[[Any], jax.Array]:
-    """The curve as an optax schedule: what optax takes as `learning_rate`.
+    """Return the curve as an optax schedule, which optax takes as `learning_rate`.
 
-        rate(step) = float32(peak_value) · curve(step)
+        lr(step) = float32(peak_value) · curve(step)
 
     The schedule is a pure function. It works under every JAX transformation, such as `jit`, `vmap` and
-    `scan`; called eagerly, it is one jitted call.
+    `scan`; an eager call is a single jitted call.
 
     Args:
         curve: The curve.
@@ -73,13 +73,13 @@ def optax_schedule(curve: Curve, peak_value: Any) -> Callable[[Any], jax.Array]:
             rounded too, but its range is not checked.
 
     Returns:
-        A callable. Its step is an integer or an integer array of any shape and dtype; its result
-        has the step's shape and is float32, or float64 and exact when x64 is on.
+        A function of the step, an integer or an integer array of any shape and dtype. Its result has the
+        step's shape and is float32; with x64 on, it is float64 and exact.
 
     Raises:
-        TypeError: `curve` is not a curve, or `peak_value` not a real scalar. From the schedule: a step is not
-            an integer.
-        ValueError: A peak that is negative, not finite, or positive and below 2⁻¹²⁶.
+        TypeError: `curve` is not a curve, or `peak_value` is not a real scalar. From the schedule: a step is
+            not an integer.
+        ValueError: `peak_value` is negative, not finite, or positive and below 2⁻¹²⁶.
 
     >>> import optax
     >>> from plateau_jax import PlateauCurve, optax_schedule
@@ -90,18 +90,20 @@ def optax_schedule(curve: Curve, peak_value: Any) -> Callable[[Any], jax.Array]:
     Array(0.0003, dtype=float32)
     """
     curve = check_curve("curve", curve)
-    peak = _peak(peak_value)
-    # Decoded once, in NumPy: a constant of the program, which every trace finds finished.
+    peak = _check_peak(peak_value)
+    # Decoded once, in NumPy, so that every trace takes the finished table as a constant.
     table = curve._decoded
 
     @jax.jit
-    def rate(step: Any, peak: Any) -> jax.Array:
-        # Two float32: their product is exact in float64, and has one rounding in float32.
+    def learning_rate(step: Any, peak: Any) -> jax.Array:
+        # The product of two float32 is exact in float64 (24 + 24 bits < 53), and rounded once in float32.
+        # Under an outer jit the peak is a constant. XLA would fold it with the factor 2⁻⁶² at the end of
+        # `fixed_point.evaluate`, which underflows for tiny peaks; the select between the two prevents that.
         dtype = jnp.result_type(float)
         return peak.astype("float32").astype(dtype) * _evaluate(step, lambda: table).astype(dtype)
 
     def schedule(step: Any) -> jax.Array:
-        return rate(_steps(step), peak)
+        return learning_rate(_check_steps(step), peak)
 
     return schedule
 
@@ -114,10 +116,10 @@ def cosine_plateau_schedule(
     end_value: float = 0.0,
     plateaus: Sequence[tuple[float, float]] = (),
 ) -> Callable[[Any], jax.Array]:
-    """`optax.warmup_cosine_decay_schedule` with plateaus, in optax's convention.
+    """Return `optax.warmup_cosine_decay_schedule` with plateaus, in optax's convention.
 
-    Linear warmup from `init_value` to `peak_value`, then cosine decay to `end_value`, as `optax_schedule`
-    computes it. With W = `warmup_steps`, N = `decay_steps` - W and no plateaus, the rate is
+    Linear warmup from `init_value` to `peak_value`, then cosine decay to `end_value`, computed by
+    `optax_schedule`. With W = `warmup_steps`, N = `decay_steps` - W and no plateaus, the learning rate is
 
         init_value + (peak_value - init_value)·step/W                         for step < W
         end_value + (peak_value - end_value)·(1 + cos(π·(step - W)/N))/2      after that
@@ -125,18 +127,18 @@ def cosine_plateau_schedule(
     `PlateauCurve` has the equations with plateaus, and the sources.
 
     Args:
-        init_value: Rate at step 0, in [0, peak_value].
-        peak_value: Rate at step `warmup_steps`: 0, or at least 2⁻¹²⁶.
-        warmup_steps: Steps of the warmup.
-        decay_steps: Steps of the whole schedule, **warmup included**.
-        end_value: Rate from step `decay_steps` on, in [0, peak_value].
+        init_value: Learning rate at step 0, in [0, peak_value].
+        peak_value: Learning rate at step `warmup_steps`: 0, or at least 2⁻¹²⁶.
+        warmup_steps: Number of steps of the warmup.
+        decay_steps: Number of steps of the whole schedule, **warmup included**.
+        end_value: Learning rate from step `decay_steps` on, in [0, peak_value].
         plateaus: Pairs (start, duration) in percent of the steps after the warmup.
 
     Returns:
-        A schedule, as `optax_schedule` returns it: float32, of the step's shape.
+        A schedule as returned by `optax_schedule`: float32, of the step's shape.
 
     Raises:
-        TypeError, ValueError: As `PlateauCurve` and `optax_schedule`; an initial or end value
+        TypeError, ValueError: As for `PlateauCurve` and `optax_schedule`; an initial or end value is
             outside [0, peak_value].
 
     >>> import jax.numpy as jnp
@@ -154,8 +156,8 @@ def cosine_plateau_schedule(
     return optax_schedule(curve, peak_value)
 
 
-def _peak(value: Any) -> Any:
-    value = array_of(value)
+def _check_peak(value: Any) -> Any:
+    value = unwrap_array(value)
     if not isinstance(value, Tracer):
         return checks.peak("peak_value", value)
     check_real_scalar("peak_value", value)
@@ -163,20 +165,20 @@ def _peak(value: Any) -> Any:
 
 
 def check_real_scalar(name: str, value: Any) -> None:
-    """Refuse an array that has dimensions or holds no real numbers; it may be traced."""
+    """Raise a TypeError unless an array, possibly traced, is a real number without dimensions."""
     real = jnp.issubdtype(value.dtype, jnp.floating) or jnp.issubdtype(value.dtype, jnp.integer)
     if value.shape or not real:
         raise TypeError(f"{name} = {value!r} must be a real scalar")
 
 
-def array_of(value: Any) -> Any:
-    """The array that a value stands for, as a variable of flax does; any other value as it is."""
+def unwrap_array(value: Any) -> Any:
+    """Return the array inside a wrapper such as a flax variable; return any other value unchanged."""
     convert = getattr(value, "__jax_array__", None)
     return value if convert is None else convert()
 
 
-def _steps(step: Any) -> Any:
-    step = array_of(step)
+def _check_steps(step: Any) -> Any:
+    step = unwrap_array(step)
     if not isinstance(step, jax.Array):
         return checks.steps(step)
     if not jnp.issubdtype(step.dtype, jnp.integer):
@@ -188,10 +190,10 @@ _JAX = Operations.of(jnp)
 
 
 def _evaluate(step: Any, decode: Callable[..., DecodedSegments], *words: Any) -> jax.Array:
-    """The multiplier at each step, in the table that `decode(*words)` returns."""
+    """Return the multiplier at each step, in the table that `decode(*words)` returns."""
     evaluate: Any = partial(_evaluate_in_integers, decode)
-    # In a mesh with explicit axes, such as one from `jax.make_mesh`, JAX wants a sharding for every gather;
-    # `auto_axes` leaves that to the compiler.
+    # On a mesh with explicit axes, the default of `jax.make_mesh`, JAX requires a sharding for every gather;
+    # `auto_axes` leaves the choice to the compiler.
     sharding = jax.typeof(step).sharding
     if explicit := sharding.mesh.explicit_axes:
         evaluate = jax.sharding.auto_axes(evaluate, axes=explicit, out_sharding=sharding)
@@ -199,8 +201,11 @@ def _evaluate(step: Any, decode: Callable[..., DecodedSegments], *words: Any) ->
 
 
 def _evaluate_in_integers(decode: Callable[..., DecodedSegments], step: Any, *words: Any) -> jax.Array:
-    # 64-bit integers for these lines alone, whatever the x64 mode of the program around.
+    # The curve needs 64-bit integers even in programs with x64 off; JAX traces them within this block. With
+    # x64 off, JAX truncates 64-bit arguments of a jitted function to 32 bits, so a traced table arrives as
+    # int32 words, which are joined only here.
     with jax.enable_x64(True):
+        # Steps are clipped in their own dtype, before the cast to int32 could wrap them around.
         if jnp.iinfo(step.dtype).max > MAX_STEP:
             step = jnp.clip(step, 0, MAX_STEP)
         step = jnp.maximum(step.astype("int32"), 0)

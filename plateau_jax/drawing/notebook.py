@@ -1,4 +1,4 @@
-"""A curve in a notebook: an inline SVG and the table of its segments."""
+"""HTML of a curve for notebooks: an inline SVG and the table of its segments."""
 
 from collections.abc import Callable, Iterator, Sequence
 from html import escape
@@ -8,29 +8,29 @@ from plateau_jax.drawing.sampling import FILLS, OPACITY, shaded_spans, steps_to_
 from plateau_jax.numerics.exact_segments import ExactSegment, describe_segments
 
 _WIDTH, _HEIGHT, _LEFT, _TOP = 620, 180, 50, 10
-_MOST_ROWS = 200
+_MAX_ROWS = 200
 
-# Text and axes take the notebook's own colour, light or dark. Filled areas let the background through. The
-# line has a contrast of 3.7 : 1 to white and of 5.7 : 1 to black.
+# Text and axes use the notebook's text colour, light or dark, and filled areas are translucent. The line has
+# a contrast of 3.7 : 1 to white and of 5.7 : 1 to black.
 _LINE = "#3b82f6"
 
-# For pages without a style of their own, and for tables longer than a screen.
+# For pages without a style sheet, and for tables longer than a screen.
 _TABLE = "text-align:right;border-spacing:1em 0;font-variant-numeric:tabular-nums"
 _SCROLLED = "display:inline-block;max-height:26em;overflow:auto"
 
 
 def html(rows: Sequence[ExactSegment], values_at: Callable[[Any], Any], name: str, description: str) -> str:
-    """The picture with warmups and plateaus shaded, and the table under it.
+    """Return the plot, with warmups and plateaus shaded, and the table below it.
 
     Args:
         rows: The segments.
-        values_at: The curve: an array of steps in, an array of multipliers out.
-        name: What the curve is, for a reader of the picture's title.
-        description: How it was written.
+        values_at: The curve as a function from an array of steps to an array of multipliers.
+        name: The kind of curve, for the title of the plot.
+        description: The expression that builds the curve.
     """
     return (
         f"<div>{_svg(rows, values_at, name)}{_legend(rows)}"
-        f"<div><code>{escape(_short(description))}</code></div>{table(describe_segments(rows))}</div>"
+        f"<div><code>{escape(_truncated(description))}</code></div>{table(describe_segments(rows))}</div>"
     )
 
 
@@ -41,17 +41,17 @@ def _svg(rows: Sequence[ExactSegment], values_at: Callable[[Any], Any], name: st
     top = float(values.max()) or 1.0
     x = _LEFT + steps * (_WIDTH / total)
     y = _TOP + (1 - values / top) * _HEIGHT
-    # Of the points that fall onto one pixel the first: more make the page longer, and the line no better.
+    # Keep the first point of each pixel: further ones would only make the page longer.
     points: dict[tuple[float, float], tuple[float, float]] = {}
     for point in zip(x.tolist(), y.tolist(), strict=True):
         points.setdefault((round(point[0]), round(point[1], 1)), point)
-    drawn = " ".join(f"{x:.1f},{y:.1f}" for x, y in [*points.values(), (x[-1], y[-1])])
+    polyline = " ".join(f"{x:.1f},{y:.1f}" for x, y in [*points.values(), (x[-1], y[-1])])
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_LEFT + _WIDTH + 10} {_TOP + _HEIGHT + 25}" '
         f'style="width:100%;max-width:{_LEFT + _WIDTH + 10}px;height:auto" role="img" font-size="11">'
         f"<title>{escape(name)}, {total} steps</title>"
         f"{''.join(_shades(rows))}{''.join(_axes(total, top))}"
-        f'<polyline points="{drawn}" fill="none" stroke="{_LINE}" stroke-width="2"/></svg>'
+        f'<polyline points="{polyline}" fill="none" stroke="{_LINE}" stroke-width="2"/></svg>'
     )
 
 
@@ -59,7 +59,7 @@ def _shades(rows: Sequence[ExactSegment]) -> Iterator[str]:
     scale = _WIDTH / rows[-1].begin
     for name, begin, after in shaded_spans(rows):
         fill = FILLS[name]
-        # With an outline: a span that is too narrow to be filled is still seen.
+        # The outline keeps spans visible that are too narrow to be filled.
         yield (
             f'<rect class="{name}" x="{_LEFT + begin * scale:.1f}" y="{_TOP}" '
             f'width="{(after - begin) * scale:.1f}" height="{_HEIGHT}" stroke-width="0.5" '
@@ -87,17 +87,20 @@ def _axes(total: int, top: float) -> Iterator[str]:
 
 
 def _ticks(total: int) -> list[int]:
-    """About five round steps, and the end; the last round step leaves room for it."""
-    size = 10 ** (len(str(total)) - 1)
-    apart = next(step for step in (size // 5, size // 2, size, 2 * size) if 5 * step >= total)
-    return [*range(0, total - 3 * apart // 4, apart), total]
+    """Return about five round steps, and the end."""
+    magnitude = 10 ** (len(str(total)) - 1)
+    candidates = magnitude // 5, magnitude // 2, magnitude, 2 * magnitude
+    spacing = next(candidate for candidate in candidates if 5 * candidate >= total)
+    # The last round step stays 3/4 of the spacing away from the end, or their labels would overlap.
+    return [*range(0, total - 3 * spacing // 4, spacing), total]
 
 
 def _legend(rows: Sequence[ExactSegment]) -> str:
     names = {name for name, *_ in shaded_spans(rows)}
     entries = (
         f'<span style="display:inline-block;width:2em;height:0.8em;margin-right:0.4em;'
-        f'background:{_clear(fill, OPACITY)};border:1px solid {_clear(fill, 2 * OPACITY)}"></span>'
+        f"background:{_translucent(fill, OPACITY)};"
+        f'border:1px solid {_translucent(fill, 2 * OPACITY)}"></span>'
         f'<span style="margin-right:1.5em">{name}</span>'
         for name, fill in FILLS.items()
         if name in names
@@ -105,14 +108,14 @@ def _legend(rows: Sequence[ExactSegment]) -> str:
     return f"<div>{''.join(entries)}</div>"
 
 
-def _clear(colour: str, opacity: float) -> str:
+def _translucent(colour: str, opacity: float) -> str:
     return f"{colour}{round(255 * opacity):02x}"
 
 
 def table(lines: Sequence[tuple[str, ...]]) -> str:
-    """A header and rows; of very many, the first and the last."""
+    """Return an HTML table of a header and rows; a very long one is shortened."""
     header, *body = lines
-    shown = body[:_MOST_ROWS]
+    shown = body[:_MAX_ROWS]
     if len(shown) < len(body):
         shown = [*shown[:-1], ("…",) * len(header), body[-1]]
     cells = [_cells("th", header), *(_cells("td", line) for line in shown)]
@@ -123,5 +126,5 @@ def _cells(tag: str, line: tuple[str, ...]) -> str:
     return f"<tr>{''.join(f'<{tag}>{escape(cell)}</{tag}>' for cell in line)}</tr>"
 
 
-def _short(text: str, most: int = 400) -> str:
-    return text if len(text) <= most else text[:most] + " …"
+def _truncated(text: str, limit: int = 400) -> str:
+    return text if len(text) <= limit else text[:limit] + " …"

@@ -1,4 +1,4 @@
-"""What pictures of curves share: the steps that they draw, warmups and plateaus, labels."""
+"""The parts common to all plots of curves: sampled steps, shaded spans, legend labels."""
 
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
@@ -11,54 +11,55 @@ from plateau_jax.numerics.levels import is_above
 from plateau_jax.numerics.shapes import parse_formula
 
 FILLS = {"warmup": "#f59e0b", "plateau": "#10b981"}
-"""The colour of each kind of span; OPACITY lets the background, white or dark, shine through."""
+"""The colour of each kind of span, drawn with OPACITY, so that it suits white and dark backgrounds."""
 
 OPACITY = 0.25
 
 
 class CurveToDraw(NamedTuple):
-    """A curve, as a picture needs it."""
+    """The data of a curve that a plot needs."""
 
     rows: Sequence[ExactSegment]
     values_at: Callable[[Any], Any]
-    """An array of steps in, an array of multipliers out."""
+    """The curve as a function from an array of steps to an array of multipliers."""
     phrases: list[str]
-    """Its description, in parts."""
+    """The description of the curve, in parts."""
 
 
 def legend_labels(curves: Sequence[CurveToDraw]) -> list[str]:
-    """The phrases that set each curve apart from the others; all of them if none does."""
+    """Return a unique label per curve: the phrases that set it apart, or all phrases if none does."""
     shared = set(curves[0].phrases).intersection(*(curve.phrases for curve in curves))
-    found = [
+    labels = [
         ", ".join([phrase for phrase in curve.phrases if phrase not in shared] or curve.phrases)
         for curve in curves
     ]
-    found = [textwrap.shorten(label, 80, placeholder=" …") for label in found]
+    labels = [textwrap.shorten(label, 80, placeholder=" …") for label in labels]
+    # Curves may still share a label: equal curves, or long labels that were shortened to the same text.
     return [
-        f"{number}: {label}" if found.count(label) > 1 else label
-        for number, label in enumerate(found, start=1)
+        f"{number}: {label}" if labels.count(label) > 1 else label
+        for number, label in enumerate(labels, start=1)
     ]
 
 
 def steps_to_draw(rows: Sequence[ExactSegment]) -> np.ndarray:
-    """Both sides of every border, where a curve may jump, and enough steps between for a smooth line."""
-    found = [np.linspace(0, rows[-1].begin, 1001)]
+    """Return both sides of every segment border, and enough steps between for a smooth line."""
+    steps = [np.linspace(0, rows[-1].begin, 1001)]
     segments = list(nonempty_segments(rows))
-    # Closer together at both ends: a square root is steep at its start, a rising exponential at its end. A
-    # power may be so steep that it needs steps at every order of magnitude.
+    # Samples are denser at both ends of a segment: a square root is steep at its start, a rising exponential
+    # at its end. Powers may be so steep that they need samples at every order of magnitude.
     shares = (1 - np.cos(np.linspace(0, np.pi, max(50, 3000 // len(segments))))) / 2
     for row, after in segments:
         if after is not None:
             last = after - 1
-            found += [row.begin + shares * (last - row.begin)]
+            steps += [row.begin + shares * (last - row.begin)]
             if parse_formula(row.shape) and last > row.begin:
                 near = np.geomspace(1, last - row.begin, 200)
-                found += [row.begin + near, last - near]
-    return np.unique(np.concatenate(found).astype(np.int64))
+                steps += [row.begin + near, last - near]
+    return np.unique(np.concatenate(steps).astype(np.int64))
 
 
 def shaded_spans(rows: Sequence[ExactSegment]) -> Iterator[tuple[str, int, int]]:
-    """(what it is, first step, first step after it) of each warmup and plateau."""
+    """Yield (name, first step, first step after it) of each warmup and plateau."""
     for row, after in nonempty_segments(rows):
         if after is None:
             return

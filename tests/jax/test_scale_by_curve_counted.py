@@ -207,7 +207,7 @@ def test_what_is_no_unit(unit, error, message):
 
 
 def test_rules_are_refused_beside_a_unit():
-    with pytest.raises(ValueError, match=r"^hold = HoldBelow.* cannot stand beside unit = 8$"):
+    with pytest.raises(ValueError, match=r"^hold = HoldBelow.* cannot be combined with unit = 8$"):
         scale_by_curve(CURVE, PEAK, hold=BELOW, unit=8)
 
 
