@@ -85,22 +85,22 @@ def _integer_root(number: int, degree: int) -> int | None:
     return root if root == 1 == number or (root > 1 and root**degree == number) else None
 
 
-def digits(number: Fraction) -> Decimal:
+def to_decimal(number: Fraction) -> Decimal:
     """Return the number to 100 digits."""
     return _DECIMAL.divide(number.numerator, number.denominator)
 
 
-def as_digits(value: int) -> Decimal:
+def fixed224_to_decimal(value: int) -> Decimal:
     """Return a value of 224 bits as a decimal of 100 digits."""
     return _DECIMAL.divide(value, ONE)
 
 
-def from_digits(number: Decimal) -> int:
+def from_decimal(number: Decimal) -> int:
     """Return the number in 224 bits."""
     return round(_DECIMAL.multiply(number, ONE))
 
 
-def part_way(start: Decimal, end: Decimal, share: Decimal) -> Decimal:
+def interpolate(start: Decimal, end: Decimal, share: Decimal) -> Decimal:
     """Return start + (end - start)·share."""
     return _DECIMAL.fma(_DECIMAL.subtract(end, start), share, start)
 
@@ -138,10 +138,10 @@ def log2_ratio(high: Decimal, low: Decimal) -> Fraction:
 
 def nearest_float32(value: int) -> np.float32:
     """Return the float32 nearest to the value, ties to even, subnormal numbers included."""
-    return np.float32(rounded(value, BITS))
+    return np.float32(round_to_float32(value, BITS))
 
 
-def rounded(value: int, bits: int) -> float:
+def round_to_float32(value: int, bits: int) -> float:
     """Return the float32 nearest to value/2^bits, ties to even, as a Python float."""
     # Rounded in integers, since `np.float32(int)` goes by way of float64 and rounds twice. Adding just under
     # a half, or a half if the last kept bit is odd, rounds ties to even. With 2 bits to drop, 10 = 4·2.5 and

@@ -93,7 +93,7 @@ def evaluate_one(begins: Sequence[int], rows: Sequence[DecodedSegments], step: i
         index, end = (middle, end) if begins[middle] <= step else (index, middle)
     segment = rows[index]
     x, value = _interpolate(PYTHON, segment, step)
-    return segment.level if x == 0 else exact.rounded(value, FIXED_BITS)
+    return segment.level if x == 0 else exact.round_to_float32(value, FIXED_BITS)
 
 
 def _interpolate(xp: Operations, segment: DecodedSegments, step: Any) -> tuple[Any, Any]:

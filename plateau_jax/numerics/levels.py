@@ -23,26 +23,26 @@ class Between:
     x: Fraction
 
     @cached_property
-    def digits(self) -> Decimal:
-        start, end = digits(self.start), digits(self.end)
+    def decimal(self) -> Decimal:
+        start, end = to_decimal(self.start), to_decimal(self.end)
         if formula := parse_formula(self.shape):
-            return _digits_of_formula(formula, start, end, self.x)
+            return _decimal_of_formula(formula, start, end, self.x)
         if self.shape == "exponential":
             return exact.geometric_mean(start, end, self.x)
-        return exact.part_way(start, end, _share_digits(self.shape, self.x))
+        return exact.interpolate(start, end, _decimal_share(self.shape, self.x))
 
     @cached_property
     def fixed224(self) -> int:
-        return exact.from_digits(self.digits)
+        return exact.from_decimal(self.decimal)
 
 
 Level = Fraction | Between
 
 
 @lru_cache(maxsize=1024)
-def _share_digits(shape: str, x: Fraction) -> Decimal:
+def _decimal_share(shape: str, x: Fraction) -> Decimal:
     # Cached, because a curve that is continued by a copy of itself has the same x again.
-    return exact.as_digits(SHARES[shape].exact(x))
+    return exact.fixed224_to_decimal(SHARES[shape].exact(x))
 
 
 _TOO_NEAR = 1 << 24
@@ -55,9 +55,9 @@ def fixed224(level: Level) -> int:
     return level.fixed224 if isinstance(level, Between) else exact.from_fraction(level)
 
 
-def digits(level: Level) -> Decimal:
+def to_decimal(level: Level) -> Decimal:
     """Return the level to 100 digits."""
-    return level.digits if isinstance(level, Between) else exact.digits(level)
+    return level.decimal if isinstance(level, Between) else exact.to_decimal(level)
 
 
 def are_equal(level: Level, other: Level) -> bool:
@@ -142,18 +142,18 @@ _MAX_RATIO = Decimal(2) ** 62 * (1 + Decimal("1e-60"))
 
 def ratio_of_bases(power: Fraction, start: Level, end: Level) -> Decimal:
     """Return (high/low)^(1/P), the ratio by which t grows along "t^-P", to 100 digits, for levels above 0."""
-    low, high = sorted((digits(start), digits(end)))
+    low, high = sorted((to_decimal(start), to_decimal(end)))
     return exact.power(exact.quotient(high, low), 1 / power)
 
 
-def _digits_of_formula(formula: Formula, start: Decimal, end: Decimal, x: Fraction) -> Decimal:
+def _decimal_of_formula(formula: Formula, start: Decimal, end: Decimal, x: Fraction) -> Decimal:
     name, power = formula
     if name == INVERSE_POWER:
         first, last = (exact.power(level, -1 / power) for level in (start, end))
-        return exact.power(exact.part_way(first, last, exact.digits(x)), -power)
+        return exact.power(exact.interpolate(first, last, exact.to_decimal(x)), -power)
     if name == POWER_FROM_END:
-        return exact.part_way(end, start, exact.power(exact.digits(1 - x), power))
-    return exact.part_way(start, end, exact.power(exact.digits(x), power))
+        return exact.interpolate(end, start, exact.power(exact.to_decimal(1 - x), power))
+    return exact.interpolate(start, end, exact.power(exact.to_decimal(x), power))
 
 
 def _rational_inverse_power(power: Fraction, start: Fraction, end: Fraction, x: Fraction) -> Fraction | None:

@@ -1,8 +1,8 @@
 """The exponents of exponentials, "x^P" and "t^-P", whose values are all 2^(-E).
 
-For an exponential E is r·j. For the other two E = P·log₂ w with a w >= 1: 1/x for "x^P", and t for "t^-P".
-All numbers are integers in units of 2⁻⁶². An integer k and a y in [5/7, 10/7] are chosen so that w = 2ᵏ/y for
-"x^P", and w = 2ᵏ·y for "t^-P". Then
+For an exponential, E is the r of the table times the steps j. For the other two, E = P·log₂ w with a w >= 1:
+1/x for "x^P", and for "t^-P" the t that is 1 at the higher level. All numbers are integers in units of 2⁻⁶².
+An integer k and a y in [5/7, 10/7] are chosen so that w = 2ᵏ/y for "x^P", and w = 2ᵏ·y for "t^-P". Then
 
     E = P·k + a·B(y),    B(y) = log₂(y)/(y - 1)
 
@@ -41,7 +41,7 @@ _INTERCEPT = _SLOPE * 29 // 7
 def exponent(
     xp: Operations, elapsed: Any, remaining: Any, from_high: Any, segment: DecodedSegments
 ) -> tuple[Any, Any]:
-    """Return E, minus log₂ of the value of a shape with an r: the whole part, and the fraction in 62 bits.
+    """Return E for the shapes whose value is 2^(-E): the whole part, and the fraction in 62 bits.
 
     `elapsed` and `remaining` count steps from the ends of the segment, `from_high` from the end with the
     higher level.

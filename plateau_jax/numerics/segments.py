@@ -3,8 +3,10 @@
 A level v in [0, 1] is v·2⁶², and the inverse of a length L is 2⁹³/L. Without x64 JAX truncates the arrays
 that a jitted function receives to 32 bits, so wider numbers are cut in one of two ways:
 
-    words   32 bits each, the high one signed: cheap to join into an int64. Used for what fits into 64 bits.
-    limbs   31 bits each, never negative: factors whose products fit into int64. Used for longer numbers.
+    words   32 bits each. Two of them are joined into an int64 before they are used.
+    limbs   31 bits each, never negative. They are multiplied one by one, since a product fits into int64.
+
+An inverse, which has up to 94 bits, is two words and a limb.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -178,7 +180,7 @@ def _words_of_shape(segment: ExactSegment) -> dict[str, int]:
     """Encode the columns that a segment's shape needs besides those of a straight line."""
     length = segment.length
     if segment.shape == "exponential":
-        low, high = sorted((levels.digits(segment.start), levels.digits(segment.end)))
+        low, high = sorted((levels.to_decimal(segment.start), levels.to_decimal(segment.end)))
         return _limbs(_RATE, _fixed_point(exact.log2_ratio(high, low), INVERSE_BITS, length))
     formula = parse_formula(segment.shape)
     if formula is None:

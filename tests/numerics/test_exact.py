@@ -55,16 +55,15 @@ positive = st.floats(5e-324, 1).map(exact.as_written)
 
 @given(positive, positive, st.fractions(0, 1, max_denominator=MAX_STEP))
 def test_decimal_functions_match_mpmath(one, other, x):
-    digits = exact.digits(one), exact.digits(other)
+    digits = exact.to_decimal(one), exact.to_decimal(other)
     with mpmath.workprec(400):
         weight, share = exactly(x), exact.from_fraction(x)
         ends = exactly(one), exactly(other)
         mean = ends[0] ** (1 - weight) * ends[1] ** weight
         assert abs(exactly(Fraction(exact.geometric_mean(*digits, x))) / mean - 1) < mpmath.ldexp(1, -290)
-        way = ends[0] + (ends[1] - ends[0]) * mpmath.ldexp(share, -224)
-        assert abs(exactly(Fraction(exact.part_way(*digits, exact.as_digits(share)))) - way) < mpmath.ldexp(
-            1, -290
-        )
+        level = ends[0] + (ends[1] - ends[0]) * mpmath.ldexp(share, -224)
+        interpolated = exact.interpolate(*digits, exact.fixed224_to_decimal(share))
+        assert abs(exactly(Fraction(interpolated)) - level) < mpmath.ldexp(1, -290)
         assert abs(exact.square_root(x) - mpmath.ldexp(mpmath.sqrt(weight), 224)) <= 1
         logarithm = mpmath.log(ends[0] / ends[1], 2)
         assert abs(exactly(exact.log2_ratio(*digits)) - logarithm) < mpmath.ldexp(1, -230)
@@ -72,7 +71,7 @@ def test_decimal_functions_match_mpmath(one, other, x):
         assert abs(
             exactly(Fraction(raised)) / ends[0] ** (weight - exactly(Fraction(1, 3))) - 1
         ) < mpmath.ldexp(1, -290)
-        assert abs(exact.from_digits(digits[0]) - mpmath.ldexp(ends[0], 224)) < 0.51
+        assert abs(exact.from_decimal(digits[0]) - mpmath.ldexp(ends[0], 224)) < 0.51
 
 
 @given(levels)
@@ -85,7 +84,7 @@ def test_nearest_float32_is_nearest(level):
 @given(st.integers(24, 224).flatmap(lambda bits: st.tuples(magnitudes(0, 2**bits), st.just(bits))))
 def test_rounded_is_nearest_for_any_number_of_bits(case):
     value, bits = case
-    rounded = exact.rounded(value, bits)
+    rounded = exact.round_to_float32(value, bits)
     assert type(rounded) is float
     assert rounded == np.float32(rounded)
     assert is_nearest_float32(np.float32(rounded), exactly(Fraction(value, 2**bits)))
