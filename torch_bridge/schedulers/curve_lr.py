@@ -233,7 +233,7 @@ class CurveLR(GroupCurves, LambdaLR):
             self._move_to(self.last_epoch)
 
     def get_lr(self) -> list[float | Tensor]:
-        """Return each group's learning rate at `clock`: a product of two float32, exact in a Python float."""
+        """Return each group's learning rate at `clock`, a scalar: the exact product of two float32."""
         # Exact, since 24 + 24 bits fit into the 53 of a double. Python floats, since a NumPy scalar would end
         # up in `param_groups`, and from there in checkpoints.
         step = self.last_epoch if self._unit_clock is None else self._unit_clock.clock

@@ -57,7 +57,7 @@ class TrainStepState(TypedDict):
     """Under fp16 the loss scale, a float32 scalar, and the growth counter of the scaler; then, if
     there is one, the divisor of sums."""
     carry: list[Tensor] | None
-    """The leaves of the recurrent state; None if the step has none."""
+    """The leaves of the recurrent state, with its shapes and dtypes; None if the step has none."""
     random: dict[str, Tensor]
     """The states of torch's generators, uint8 of shape (bytes,): `"cpu"` and, on a GPU, `"cuda"`."""
 
