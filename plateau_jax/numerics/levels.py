@@ -1,7 +1,7 @@
 """Levels of a curve in exact numbers, so that they can be compared.
 
-A rational level is a `Fraction`; an irrational one is a `Between`, which describes how it came about. Two
-levels are equal if their fractions or their descriptions are.
+A level that is known to be rational is a `Fraction`; any other is a `Between`, which describes how it came
+about. Two levels are equal if their fractions or their descriptions are.
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from plateau_jax.numerics.shapes import INVERSE_POWER, POWER_FROM_END, SHARES, F
 
 @dataclass(frozen=True)
 class Between:
-    """An irrational level: the level of a shape from `start` to `end` at x, 0 < x < 1."""
+    """A level not known to be rational: that of a shape from `start` to `end` at x, 0 < x < 1."""
 
     shape: str
     start: "Level"

@@ -12,7 +12,10 @@ from typing import Any, TypeVar, cast
 import numpy as np
 
 MAX_STEP = 2**31 - 1
+"""The largest int32: tables and traced steps are int32."""
+
 SMALLEST_PEAK = 2.0**-126
+"""The smallest normal float32: XLA flushes smaller numbers to 0."""
 
 _Choice = TypeVar("_Choice", bound=str)
 
@@ -152,7 +155,6 @@ def peak(name: str, value: Any) -> np.float32:
         raise TypeError(f"{name} = {value!r} must be a number") from None
     except OverflowError:  # from an int
         lr = math.inf
-    # Below 2⁻¹²⁶ a float32 is subnormal, and XLA flushes it to 0.
     if not (lr == 0 or SMALLEST_PEAK <= lr < math.inf):
         raise ValueError(f"{name} = {value!r} must be 0, or finite and at least 2**-126")
     with np.errstate(over="ignore"):
