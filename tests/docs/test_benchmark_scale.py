@@ -1,4 +1,4 @@
-"""The benchmark of training at scale runs, counts correctly, and leaves no process behind."""
+"""The benchmark of training at scale runs, counts correctly and leaves no process behind."""
 
 import re
 import runpy
@@ -22,7 +22,7 @@ def benchmark():
         return runpy.run_path(str(SCRIPT))
 
 
-def test_it_prints_every_table(tmp_path):
+def test_benchmark_prints_every_table(tmp_path):
     text = run(SCRIPT, "--quick", folder=tmp_path)
     tables = {table.splitlines()[0]: table for table in text.split("\n\n")[1:]}
     updates = [name for name in tables if "micro-batches an update" in name]
@@ -37,7 +37,7 @@ def test_it_prints_every_table(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_ctrl_c_ends_all_processes(tmp_path):
+def test_ctrl_c_ends_all_processes(tmp_path):
     program = Program(SCRIPT, "--rounds", 1, folder=tmp_path)
     for line in program.lines():
         if line.startswith("ddp, tiny"):
@@ -49,21 +49,21 @@ def test_a_ctrl_c_ends_all_processes(tmp_path):
     assert not any(process.is_running() for process in processes)
 
 
-def test_what_a_forward_pass_keeps_is_counted_once(benchmark):
+def test_kept_activations_are_counted_once(benchmark):
     model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.ReLU(), nn.Linear(8, 2))
     inputs = torch.randn(3, 4)
-    # The inputs, and what each ReLU returns: the weights, which matter too, are parameters.
+    # Autograd keeps the inputs and the output of each ReLU; it also keeps weights, but these are parameters.
     assert benchmark["kept"](model, lambda: model(inputs)) == 4 * 3 * (4 + 8 + 8)
 
 
-def test_the_estimate_is_that_of_its_formula(benchmark, capsys):
+def test_estimate_matches_its_formula(benchmark, capsys):
     benchmark["estimate"](1e9, 0.5, 25e9, 0.8)
     lines = capsys.readouterr().out.splitlines()
     rows = {int(cells[0]): cells[1:] for line in lines if (cells := line.split())[:1] and cells[0].isdigit()}
     assert list(rows) == [8, 16, 32, 64, 128, 256, 512, 1024]
     # 7 GB in 0.28 s, of which 0.224 s overlap; 10.5 GB in 0.42 s, of which 0.336 s overlap.
     assert rows[8] == ["7", "0.556", "90%", "16", "10.5", "0.584", "86%", "2"]
-    # The collectives that can overlap take longer than the compute: 0.1 s of them is hidden.
+    # The collectives that can overlap take longer than the compute, which hides only 0.1 s of them.
     benchmark["estimate"](1e9, 0.1, 25e9, 1)
     (row,) = re.findall(r"^ *8 .*", capsys.readouterr().out, re.MULTILINE)
     assert row.split()[2:4] == ["0.28", "36%"]

@@ -1,4 +1,4 @@
-"""The benchmark of what each option gives or costs runs, and prints a ratio for each option."""
+"""The benchmark of speed options runs and prints a ratio for each option."""
 
 import re
 
@@ -9,7 +9,7 @@ SCRIPT = EXAMPLES / "benchmarks" / "speedups.py"
 
 
 @pytest.mark.slow
-def test_it_prints_a_ratio_for_every_option(tmp_path):
+def test_benchmark_prints_ratio_for_every_option(tmp_path):
     sizes = "--rounds", "1", "--calls", "1", "--rows", "4", "--samples", "8", "--layers", "1"
     printed = run(SCRIPT, *sizes, folder=tmp_path)
     ratios = dict(re.findall(r"^ *(\S.*?)  +\d\S* +([\d.]+)$", printed, re.MULTILINE))

@@ -1,4 +1,4 @@
-"""docs/curves.md: the notebook has its figures, an example its pictures."""
+"""docs/curves.md: its figures match the notebook, and an example draws its pictures."""
 
 import re
 import shutil
@@ -6,7 +6,7 @@ import shutil
 import matplotlib.image
 import numpy as np
 import pytest
-from support.docs.pages import ROOT, printed_by_the_notebook
+from support.docs.pages import ROOT, notebook_output
 from support.programs import EXAMPLES, run
 
 pytestmark = pytest.mark.slow
@@ -15,8 +15,8 @@ PAGE = ROOT / "docs" / "curves.md"
 PICTURES = ROOT / "docs" / "pictures"
 
 
-def test_figures_of_the_table_are_those_of_the_notebook():
-    lines = printed_by_the_notebook().splitlines()
+def test_table_matches_notebook_output():
+    lines = notebook_output().splitlines()
     table = re.findall(r"^\| (\w+ plateau) \|(.+)\|$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
     assert len(table) == 3
     for name, cells in table:
@@ -27,11 +27,11 @@ def test_figures_of_the_table_are_those_of_the_notebook():
             (f"{name}, {peak} ", f"{loss} {best_apart}"),
         ):
             (line,) = [line for line in lines if line.startswith(start)]
-            found = line.removeprefix(start).split("lower")[0]
-            assert found.split() == figures.split()
+            printed = line.removeprefix(start).split("lower")[0]
+            assert printed.split() == figures.split()
 
 
-def test_pictures_are_drawn_by_the_example_and_shown(tmp_path):
+def test_example_draws_all_pictures_of_the_page(tmp_path):
     script = tmp_path / "examples" / "plot_docs.py"
     script.parent.mkdir()
     shutil.copy(EXAMPLES / "plot_docs.py", script)

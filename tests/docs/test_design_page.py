@@ -28,7 +28,7 @@ COMMANDS = [line for line in LINES if line.startswith("python -m plateau_jax")]
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_commands_open_the_page(command, tmp_path, monkeypatch):
+def test_commands_open_design_page(command, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in ("curve.json", "other.json"):
         (tmp_path / name).write_text(json.dumps(PlateauCurve(100).to_dict()))
@@ -38,9 +38,9 @@ def test_commands_open_the_page(command, tmp_path, monkeypatch):
     assert opened
 
 
-def test_the_picture_is_drawn_by_the_example(tmp_path):
+def test_example_draws_the_picture(tmp_path):
     with chromium():
-        pass  # or skipped, where there is none
+        pass  # skips the test if Chromium is not installed
     script = tmp_path / "examples" / "plot_design.py"
     script.parent.mkdir()
     (tmp_path / "docs" / "pictures").mkdir(parents=True)

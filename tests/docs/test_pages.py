@@ -1,7 +1,7 @@
-"""Every section of the README and of the pages in `docs/` runs as a program; links lead somewhere.
+"""Every section of the README and of the pages in `docs/` runs as a program, and every link resolves.
 
-A section is what stands under a heading with two signs. Its Python blocks run from top to bottom, after those
-that stand before the page's first such heading.
+A section is everything under a second-level heading. Its Python blocks run from top to bottom, after the
+blocks before the first such heading of the page.
 """
 
 import re
@@ -11,24 +11,24 @@ from pathlib import Path
 import pytest
 from support.docs.pages import PAGES, ROOT, sections
 
-_OF_LIGHTNING = r"ignore:`isinstance\(treespec, LeafSpec\)` is deprecated:FutureWarning"
-WARNINGS_OF_OTHERS = {
-    "PyTorch Lightning": _OF_LIGHTNING,
-    "PyTorch Lightning, counting tokens": _OF_LIGHTNING,
-    # torch's compiler, of torch itself.
+_LIGHTNING_WARNING = r"ignore:`isinstance\(treespec, LeafSpec\)` is deprecated:FutureWarning"
+IGNORED_WARNINGS = {
+    "PyTorch Lightning": _LIGHTNING_WARNING,
+    "PyTorch Lightning, counting tokens": _LIGHTNING_WARNING,
+    # torch's compiler calls a deprecated function of torch.
     "A compiled optimizer": "ignore:`torch.jit.script_method` is deprecated:DeprecationWarning",
 }
-"""By heading: what a library says of itself."""
+"""Warnings that a library causes in its own code, by heading."""
 
 
 def programs():
     for page in PAGES:
-        first, *others = sections(page)
-        for section in others or [first]:
+        introduction, *rest = sections(page)
+        for section in rest or [introduction]:
             if code := section.python():
-                before = "" if section is first else first.python()
-                known = WARNINGS_OF_OTHERS.get(section.heading)
-                marks = [pytest.mark.filterwarnings(known)] if known else []
+                before = "" if section is introduction else introduction.python()
+                ignored = IGNORED_WARNINGS.get(section.heading)
+                marks = [pytest.mark.filterwarnings(ignored)] if ignored else []
                 name = f"{page.stem}-{section.heading or 'whole'}"
                 yield pytest.param(f"{before}\n{code}", id=name, marks=marks)
 
@@ -41,8 +41,8 @@ def test_sections_run(program, tmp_path, monkeypatch, capsys):
     file.write_text(program, encoding="utf-8")
     runpy.run_path(str(file), run_name="__main__")
     printed = iter(capsys.readouterr().out.splitlines())
-    for shown in re.findall(r"^print\(.*\)  # (.+)$", program, re.MULTILINE):
-        assert shown in printed, shown  # after the line that was found before
+    for line in re.findall(r"^print\(.*\)  # (.+)$", program, re.MULTILINE):
+        assert line in printed, line  # searching an iterator consumes it, so this also checks the order
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
@@ -55,7 +55,7 @@ def test_scripts_and_links_exist(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_links_within_a_page_lead_to_headings(page: Path) -> None:
+def test_links_within_page_match_headings(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     headings = re.findall(r"^##+ (.+)$", text, re.MULTILINE)
     anchors = {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}

@@ -1,4 +1,4 @@
-"""Programs and commands of a page print what the page says."""
+"""Programs and commands of a page print the output that the page shows."""
 
 import contextlib
 import io
@@ -12,15 +12,15 @@ pytestmark = pytest.mark.slow
 
 
 def programs():
-    """Each section, and the code that stands before the first one."""
+    """Yield each section, with the code before the first one."""
     for name in ("choosing", "curves"):
-        first, *others = sections(ROOT / "docs" / f"{name}.md")
-        for section in others:
-            yield pytest.param(first.python(), section, id=f"{name}-{section.heading}")
+        introduction, *rest = sections(ROOT / "docs" / f"{name}.md")
+        for section in rest:
+            yield pytest.param(introduction.python(), section, id=f"{name}-{section.heading}")
 
 
 @pytest.mark.parametrize(("before", "section"), list(programs()))
-def test_programs_print_what_the_page_says(before, section, tmp_path, monkeypatch):
+def test_programs_print_the_output_on_the_page(before, section, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setenv("PYTHONUTF8", "1")

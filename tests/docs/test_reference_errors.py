@@ -1,4 +1,4 @@
-"""What the `Raises` sections of some public names say is true."""
+"""Some public names raise the errors that their `Raises` sections document."""
 
 import inspect
 import re
@@ -18,7 +18,7 @@ def optimizer() -> torch.optim.Optimizer:
     return torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1)
 
 
-# The public name, a wrong call, and the error that the docstring promises for it.
+# The public name, a wrong call, and the error that the docstring documents for it.
 WRONG_CALLS: list[tuple[Any, Callable[[], object], type[Exception]]] = [
     (pj.PlateauCurve, lambda: pj.PlateauCurve(100, plateaus=[(50, 60)]), ValueError),
     (pj.PlateauCurve, lambda: pj.PlateauCurve("100"), TypeError),

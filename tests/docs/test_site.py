@@ -1,4 +1,4 @@
-"""The built site: its links, its search, its reference of every public name, its width on a phone."""
+"""The built site: its links, its search, its reference of every public name and its width on a phone."""
 
 import json
 import re
@@ -10,17 +10,17 @@ import pytest
 from bs4 import BeautifulSoup, Tag
 from playwright.sync_api import Page
 from support.design.browser import chromium
-from support.docs.reference import NAMES, PACKAGES, entries, members
-from support.docs.site import ROOT, build, described, pages
+from support.docs.reference import NAMES, PACKAGES, documented_names, members
+from support.docs.site import ROOT, build_site, descriptions, read_pages
 
 pytestmark = pytest.mark.slow
 
-WIDTH = 390
-"""Of a phone, in pixels."""
+PHONE_WIDTH = 390
+"""In pixels."""
 
-# Public names that compute no number, and why.
+# Public names that do not compute a number, grouped by reason.
 WITHOUT_EQUATION = {
-    "a state, a record or a type of function: what computes it has the equation": (
+    "a state, a record or a type of function: the function that computes it has the equation": (
         "plateau_jax.Comparison",
         "plateau_jax.CurveArguments",
         "plateau_jax.Outlook",
@@ -33,7 +33,7 @@ WITHOUT_EQUATION = {
         "torch_bridge.StepResult",
         "torch_bridge.TrainStepState",
     ),
-    "moves, keeps, draws or measures what others computed": (
+    "moves, stores, draws or measures values that others compute": (
         "plateau_jax.plot",
         "plateau_jax.stack",
         "torch_bridge.Checkpoints",
@@ -44,38 +44,38 @@ WITHOUT_EQUATION = {
         "torch_bridge.profile",
         "torch_bridge.tensors",
     ),
-    "says something": ("plateau_jax.CurveWarning", "torch_bridge.is_main"),
+    "reports something": ("plateau_jax.CurveWarning", "torch_bridge.is_main"),
 }
 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("build") / "site"
-    build(folder)
+    build_site(folder)
     return folder
 
 
 @pytest.fixture(scope="module")
 def html(site: Path) -> dict[str, BeautifulSoup]:
-    return pages(site)
+    return read_pages(site)
 
 
 @pytest.fixture(scope="module")
 def reference(html: dict[str, BeautifulSoup]) -> dict[str, Tag]:
-    """What the reference says of each name and of each member, in the order of its index."""
+    """The description of each name and member in the reference, in the order of its index."""
     listed = html["reference/index.html"].select("article section > ul > li > p > a")
     files = dict.fromkeys(str(link["href"]).partition("#")[0] for link in listed)
-    return {name: body for file in files for name, body in described(html[f"reference/{file}"]).items()}
+    return {name: body for file in files for name, body in descriptions(html[f"reference/{file}"]).items()}
 
 
 @pytest.fixture(scope="module")
 def phone() -> Iterator[Page]:
-    """A tab that is as wide as a phone."""
+    """A browser tab as wide as a phone."""
     with chromium() as window:
-        yield window.new_page(viewport={"width": WIDTH, "height": 844})
+        yield window.new_page(viewport={"width": PHONE_WIDTH, "height": 844})
 
 
-def test_every_document_is_a_page(html: dict[str, BeautifulSoup]) -> None:
+def test_every_document_becomes_a_page(html: dict[str, BeautifulSoup]) -> None:
     documents = [path.relative_to(ROOT / "docs") for path in sorted((ROOT / "docs").rglob("*.md"))]
     missing = {path.with_suffix(".html").as_posix() for path in documents} - html.keys()
     assert not missing, "\n".join(sorted(missing))
@@ -84,8 +84,8 @@ def test_every_document_is_a_page(html: dict[str, BeautifulSoup]) -> None:
     assert titles["changelog.html"].startswith("Changelog")
 
 
-def test_links_lead_to_a_file_and_an_anchor_of_the_site(site: Path, html: dict[str, BeautifulSoup]) -> None:
-    """Of links to other places only the form is checked."""
+def test_links_resolve_within_the_site(site: Path, html: dict[str, BeautifulSoup]) -> None:
+    """Checks only the form of external links."""
     anchors = {file: {str(tag["id"]) for tag in page.select("[id]")} for file, page in html.items()}
     wrong: list[str] = []
     for file, page in html.items():
@@ -98,15 +98,15 @@ def test_links_lead_to_a_file_and_an_anchor_of_the_site(site: Path, html: dict[s
                 )
             else:
                 path = (site / file).parent / unquote(address.path) if address.path else site / file
-                other = path.resolve().relative_to(site.resolve()).as_posix() if path.exists() else ""
-                known = anchors.get(other, set[str]())
-                is_right = other and (not address.fragment or unquote(address.fragment) in known)
+                target_file = path.resolve().relative_to(site.resolve()).as_posix() if path.exists() else ""
+                known = anchors.get(target_file, set[str]())
+                is_right = target_file and (not address.fragment or unquote(address.fragment) in known)
             if not is_right:
                 wrong.append(f"{file}: {target}")
     assert not wrong, "\n".join(wrong)
 
 
-def test_a_page_loads_nothing_from_elsewhere(html: dict[str, BeautifulSoup]) -> None:
+def test_pages_load_nothing_from_other_sites(html: dict[str, BeautifulSoup]) -> None:
     loaded = [
         f"{file}: {tag}"
         for file, page in html.items()
@@ -116,26 +116,26 @@ def test_a_page_loads_nothing_from_elsewhere(html: dict[str, BeautifulSoup]) -> 
     assert not loaded, "\n".join(loaded)
 
 
-def test_the_search_knows_every_page_and_name(site: Path, html: dict[str, BeautifulSoup]) -> None:
+def test_search_index_has_every_page_and_name(site: Path, html: dict[str, BeautifulSoup]) -> None:
     text = (site / "searchindex.js").read_text(encoding="utf-8")
     index = json.loads(text.removeprefix("Search.setIndex(").removesuffix(")"))
     assert {f"{name}.html" for name in index["docnames"]} == html.keys() - {"search.html"}
-    known = {f"{prefix}.{entry[4]}" for prefix, found in index["objects"].items() for entry in found}
+    known = {f"{prefix}.{entry[4]}" for prefix, members in index["objects"].items() for entry in members}
     assert NAMES.keys() <= known
 
 
 def test_every_public_name_is_in_the_reference(reference: dict[str, Tag]) -> None:
     for package in PACKAGES:
         for name in package.__all__:
-            own = f"{package.__name__}.{name}"
-            if own not in NAMES:  # `torch_bridge` hands on the curves of `plateau_jax`
-                own = f"plateau_jax.{name}"
-                assert getattr(package, name) is NAMES[own]
-            assert own in reference, own
+            full_name = f"{package.__name__}.{name}"
+            if full_name not in NAMES:  # `torch_bridge` re-exports the curves of `plateau_jax`
+                full_name = f"plateau_jax.{name}"
+                assert getattr(package, name) is NAMES[full_name]
+            assert full_name in reference, full_name
     assert {name for name in reference if name.count(".") == 1} == NAMES.keys()
 
 
-def test_index_has_every_name_in_the_order_of_its_pages(
+def test_index_lists_names_in_the_order_of_pages(
     html: dict[str, BeautifulSoup], reference: dict[str, Tag]
 ) -> None:
     lines = html["reference/index.html"].select("article section > ul > li")
@@ -153,44 +153,45 @@ def test_pages_show_every_member_with_its_docstring(reference: dict[str, Tag]) -
             reference[member.name].get_text(strip=True)
             if member.name in reference
             # A field of a dataclass is an argument of its class.
-            else member.name.rpartition(".")[2] in entries(member.its_class, "Args", "Attributes")
+            else member.name.rpartition(".")[2]
+            in documented_names(member.class_docstring, "Args", "Attributes")
         )
     ]
     assert not missing, "\n".join(missing)
 
 
-def test_what_computes_a_number_shows_its_equation(reference: dict[str, Tag]) -> None:
+def test_names_that_compute_numbers_show_equations(reference: dict[str, Tag]) -> None:
     without = {name for names in WITHOUT_EQUATION.values() for name in names}
     missing = {name for name in NAMES if not reference[name].select(".highlight-text")} ^ without
     assert not missing, "\n".join(sorted(missing))
 
 
-def test_no_part_of_a_sentence_is_taken_for_a_type(reference: dict[str, Tag]) -> None:
-    """Types stand beside the name; Sphinx can take what comes before a colon for another one."""
+def test_sphinx_mistakes_no_text_for_a_type(reference: dict[str, Tag]) -> None:
+    """Types stand next to the name; Sphinx can mistake the text before a colon for another type."""
     wrong = [
         name for name, body in reference.items() for tag in body.select("dt") if tag.get_text() == "Type:"
     ]
     assert not wrong, "\n".join(wrong)
 
 
-def test_no_markup_is_left_in_the_reference(reference: dict[str, Tag]) -> None:
-    """Such as a list shown as text, a section that was not recognised, a lone star or quote."""
+def test_reference_contains_no_unrendered_markup(reference: dict[str, Tag]) -> None:
+    """Finds lists shown as text, unrecognized sections, and stray stars or quotes."""
     left = list[str]()
     for name, body in reference.items():
         shown = BeautifulSoup(str(body), "html.parser")
-        # Examples, code inside of text, titles of sections; not equations.
+        # Remove examples, inline code and section titles, but not equations.
         for tag in shown.select(".doctest, .highlight-python, .highlight-default, code, dt, .rubric"):
             tag.decompose()
-        # A parameter's own stars stay: **settings.
+        # Allow the stars of a parameter, such as **settings.
         wrong = re.compile(r"`|\*(?!\*?\w+( |$))|^ *- |^ *>|::|^[A-Z]\w+:$")
         left += [f"{name}: {line}" for line in shown.get_text().splitlines() if wrong.search(line)]
     assert not left, "\n".join(left)
 
 
-def test_nothing_but_code_scrolls_sideways_on_a_phone(
+def test_only_code_scrolls_sideways_on_a_phone(
     site: Path, html: dict[str, BeautifulSoup], phone: Page
 ) -> None:
-    """A block of code scrolls by itself; all else ends before the right edge."""
+    """A code block may scroll; everything else must end before the right edge."""
     beyond = """edge => [...document.querySelectorAll(".content *, header *")]
         .filter(part => !part.closest("pre") || part.tagName === "PRE")
         .filter(part => part.getBoundingClientRect().right > edge)
@@ -198,12 +199,12 @@ def test_nothing_but_code_scrolls_sideways_on_a_phone(
     wide = list[str]()
     for file in html:
         phone.goto((site / file).as_uri())
-        wide += [f"{file}: {part}" for part in phone.evaluate(beyond, WIDTH)]
+        wide += [f"{file}: {part}" for part in phone.evaluate(beyond, PHONE_WIDTH)]
     assert not wide, "\n".join(wide)
 
 
-def test_the_search_finds_a_name_without_a_server(site: Path, phone: Page) -> None:
+def test_search_finds_a_name_without_a_server(site: Path, phone: Page) -> None:
     phone.goto(f"{(site / 'search.html').as_uri()}?q=find_batch_size")
-    found = phone.locator("#search-results li a").first
-    found.wait_for()
-    assert "find_batch_size" in str(found.get_attribute("href"))
+    result = phone.locator("#search-results li a").first
+    result.wait_for()
+    assert "find_batch_size" in str(result.get_attribute("href"))

@@ -1,4 +1,4 @@
-"""The README and the pages of `docs/`: their sections, and the blocks of code in each."""
+"""The sections of the README and of the pages in `docs/`, with their code blocks."""
 
 import json
 from collections.abc import Iterator
@@ -12,8 +12,8 @@ README = ROOT / "README.md"
 PAGES = (README, *sorted((ROOT / "docs").rglob("*.md")))
 
 
-def printed_by_the_notebook() -> str:
-    """The text of all outputs that are stored in it."""
+def notebook_output() -> str:
+    """Return the text of all outputs that are stored in the notebook."""
     notebook = json.loads((ROOT / "examples" / "choosing_a_curve.ipynb").read_text(encoding="utf-8"))
     outputs = [output for cell in notebook["cells"] for output in cell.get("outputs", [])]
     return "".join(line for output in outputs for line in output.get("text", []))
@@ -29,7 +29,7 @@ class Block:
 class Section:
     page: Path
     heading: str
-    """Empty for what comes before the first heading of its level."""
+    """Empty for the part before the first heading of the level."""
     blocks: tuple[Block, ...]
 
     def python(self) -> str:
@@ -37,7 +37,7 @@ class Section:
 
 
 def sections(page: Path, level: int = 2) -> Iterator[Section]:
-    """A page cut at its headings of one level; deeper headings stay inside of their section."""
+    """Split a page at its headings of one level; deeper headings stay inside their section."""
     heading, blocks = "", list[Block]()
     tokens = MarkdownIt().parse(page.read_text(encoding="utf-8"))
     for token, following in zip(tokens, [*tokens[1:], None], strict=True):

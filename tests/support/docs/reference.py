@@ -1,4 +1,4 @@
-"""The public names, and what their docstrings have entries for."""
+"""Public names, their members and parameters, and the entries of their docstrings."""
 
 import inspect
 import re
@@ -19,81 +19,83 @@ NAMES: dict[str, Any] = {
     f"{package.__name__}.{name}": getattr(package, name)
     for package in PACKAGES
     for name in package.__all__
-    # `torch_bridge` hands on the curves of `plateau_jax`.
+    # `torch_bridge` re-exports the curves of `plateau_jax`.
     if getattr(package, name).__module__.startswith(f"{package.__name__}.")
 }
 
 
 @dataclass(frozen=True)
 class Member:
-    """A public name, or a method or an attribute of one."""
+    """A public name, or one of its methods or attributes."""
 
     name: str
     docstring: str
-    its_class: str = ""
-    """The docstring of the class that it belongs to, which may describe it too."""
+    class_docstring: str = ""
+    """The docstring of its class, which may describe the member too; "" if it has none."""
     function: Callable[..., Any] | None = None
-    """What is called; None for an attribute."""
+    """The function to call; None for an attribute."""
     annotation: str = ""
 
     @property
     def described(self) -> str:
-        """The docstrings that may describe it."""
-        return f"{self.docstring}\n\n{self.its_class}"
+        """All docstrings that may describe the member."""
+        return f"{self.docstring}\n\n{self.class_docstring}"
 
 
-def _function(found: Any) -> Callable[..., Any] | None:
-    found = getattr(found, "__func__", found)  # of a classmethod or a staticmethod
-    return found if inspect.isfunction(found) else None
+def _unwrap_function(value: Any) -> Callable[..., Any] | None:
+    value = getattr(value, "__func__", value)  # of a classmethod or a staticmethod
+    return value if inspect.isfunction(value) else None
 
 
-def _own(kind: type[Any]) -> Iterator[tuple[str, Any, str, str]]:
-    """(name, what it is, docstring, annotation) of what a class defines itself."""
-    written = ModuleAnalyzer.for_module(kind.__module__).find_attr_docs()
-    annotations = inspect.get_annotations(kind)
-    for name in dict.fromkeys([*annotations, *vars(kind)]):
-        found = vars(kind).get(name)
-        is_code = isinstance(found, property | cached_property) or _function(found) is not None
-        docstring = inspect.getdoc(cast(object, found)) if is_code else None
-        docstring = docstring or "\n".join(written.get((kind.__name__, name), ()))
-        yield name, found, docstring, str(annotations.get(name, ""))
+def _class_attributes(class_: type[Any]) -> Iterator[tuple[str, Any, str, str]]:
+    """Yield (name, value, docstring, annotation) of each attribute that a class itself defines."""
+    attribute_docs = ModuleAnalyzer.for_module(class_.__module__).find_attr_docs()
+    annotations = inspect.get_annotations(class_)
+    for name in dict.fromkeys([*annotations, *vars(class_)]):
+        value = vars(class_).get(name)
+        is_code = isinstance(value, property | cached_property) or _unwrap_function(value) is not None
+        docstring = inspect.getdoc(cast(object, value)) if is_code else None
+        docstring = docstring or "\n".join(attribute_docs.get((class_.__name__, name), ()))
+        yield name, value, docstring, str(annotations.get(name, ""))
 
 
-def _is_hidden(kind: type[Any]) -> bool:
-    """Whether a class of ours is not public, so that its members are those of the public classes."""
-    ours = kind.__module__.partition(".")[0] in {package.__name__ for package in PACKAGES}
-    return ours and kind not in NAMES.values()
+def _is_private_base(class_: type[Any]) -> bool:
+    """Return True for a private class of this project: its members belong to the public subclasses."""
+    in_packages = class_.__module__.partition(".")[0] in {package.__name__ for package in PACKAGES}
+    return in_packages and class_ not in NAMES.values()
 
 
 def members() -> Iterator[Member]:
-    """All that pages show.
+    """Yield every public name and member that the reference pages show.
 
-    A constructor has the name and the docstring of its class. What a Protocol, a NamedTuple or a TypedDict is
-    made with are its members.
+    A constructor has the name and the docstring of its class. The arguments of a Protocol, a NamedTuple or a
+    TypedDict are its members.
     """
-    for name, found in NAMES.items():
-        docstring = inspect.getdoc(found) or ""
-        yield Member(name, docstring, function=_function(found))
-        if not isinstance(found, type):
+    for name, public in NAMES.items():
+        docstring = inspect.getdoc(public) or ""
+        yield Member(name, docstring, function=_unwrap_function(public))
+        if not isinstance(public, type):
             continue
-        shown = [found, *(base for base in found.__mro__ if _is_hidden(base))]
-        for own, value, written, annotation in chain.from_iterable(map(_own, shown)):
-            is_field = bool(annotation)
-            if own == "__call__" or (not own.startswith("_") and (is_field or value is not None)):
-                yield Member(f"{name}.{own}", written, docstring, _function(value), annotation)
-            elif own == "__init__" and not {"_is_protocol", "_fields"} & vars(found).keys():
-                yield Member(name, docstring, function=_function(value))
+        classes = [public, *(base for base in public.__mro__ if _is_private_base(base))]
+        attributes = chain.from_iterable(map(_class_attributes, classes))
+        for attribute, value, attribute_docstring, annotation in attributes:
+            is_public = not attribute.startswith("_") and (annotation or value is not None)
+            if attribute == "__call__" or is_public:
+                function = _unwrap_function(value)
+                yield Member(f"{name}.{attribute}", attribute_docstring, docstring, function, annotation)
+            elif attribute == "__init__" and not {"_is_protocol", "_fields"} & vars(public).keys():
+                yield Member(name, docstring, function=_unwrap_function(value))
 
 
 def parameters(member: Member) -> set[str]:
-    """What a function or a constructor takes; none for anything else."""
+    """Return the parameters of a function or a constructor; none for anything else."""
     if member.function is None:
         return set()
     return set(inspect.signature(member.function).parameters) - {"self", "cls"}
 
 
-def entries(docstring: str, *sections: str) -> set[str]:
-    """What these sections of a docstring in Google's style describe: names of arguments, of errors."""
+def documented_names(docstring: str, *sections: str) -> set[str]:
+    """Return the names (arguments, errors) that these sections of a Google-style docstring describe."""
     bodies = re.findall(rf"^(?:{'|'.join(sections)}):\n((?:(?: .*)?\n)+)", docstring + "\n", re.MULTILINE)
-    found = re.findall(r"^ {4}([\w*][\w*, ]*):", "\n".join(bodies), re.MULTILINE)
-    return {name.strip("* ") for names in found for name in names.split(",")}
+    matches = re.findall(r"^ {4}([\w*][\w*, ]*):", "\n".join(bodies), re.MULTILINE)
+    return {name.strip("* ") for names in matches for name in names.split(",")}

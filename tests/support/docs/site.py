@@ -1,4 +1,4 @@
-"""The documentation site, as its command builds it, and its reference by name."""
+"""Build the documentation site with the command of CONTRIBUTING, and read its pages and reference."""
 
 import os
 import re
@@ -12,12 +12,12 @@ from bs4 import BeautifulSoup, Tag
 ROOT = Path(__file__).parents[3]
 
 
-def build(folder: Path) -> None:
-    """Run the command of CONTRIBUTING, into this folder."""
+def build_site(folder: Path) -> None:
+    """Build the site into this folder with the command of CONTRIBUTING."""
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     (command,) = re.findall(r"^python (-m sphinx .*) build/site$", text, re.MULTILINE)
     paths = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, *shlex.split(command), str(folder)],
         cwd=ROOT,
         env=os.environ | {"PYTHONPATH": paths},
@@ -25,11 +25,11 @@ def build(folder: Path) -> None:
         text=True,
         check=False,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert result.returncode == 0, result.stdout + result.stderr
 
 
-def pages(folder: Path) -> dict[str, BeautifulSoup]:
-    """The pages under their paths in the folder."""
+def read_pages(folder: Path) -> dict[str, BeautifulSoup]:
+    """Return the pages by their paths in the folder."""
     return {
         path.relative_to(folder).as_posix(): BeautifulSoup(path.read_text(encoding="utf-8"), "html.parser")
         for path in sorted(folder.rglob("*.html"))
@@ -37,14 +37,14 @@ def pages(folder: Path) -> dict[str, BeautifulSoup]:
     }
 
 
-def described(page: BeautifulSoup) -> dict[str, Tag]:
-    """What a page of the reference says of each name in its order, without what it says of its members."""
-    found: dict[str, Tag] = {}
+def descriptions(page: BeautifulSoup) -> dict[str, Tag]:
+    """Return the description of each name on a reference page, in order, without those of its members."""
+    result: dict[str, Tag] = {}
     for heading in page.select("dl.py > dt.sig[id]"):
         body = heading.find_next_sibling("dd")
         assert body is not None
-        own = BeautifulSoup(str(body), "html.parser")
-        for member in own.select("dd dl.py"):
+        description = BeautifulSoup(str(body), "html.parser")
+        for member in description.select("dd dl.py"):
             member.decompose()
-        found[str(heading["id"])] = own
-    return found
+        result[str(heading["id"])] = description
+    return result
