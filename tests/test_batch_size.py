@@ -53,7 +53,7 @@ def _trials(global_batch: int, limit: int | None, fits: Callable[[int], bool]) -
     st.integers(0, 4000),
     st.none() | st.integers(1, 4000),
 )
-def test_the_largest_divisor_that_fits(
+def test_finds_the_largest_divisor_that_fits(
     kind: Callable[[int], Any], global_batch: int, most: int, limit: int | None
 ) -> None:
     result, trials = _trials(kind(global_batch), limit, lambda size: size <= most)
@@ -70,7 +70,7 @@ def test_the_largest_divisor_that_fits(
         assert "not even a micro-batch of one sample" in result
 
 
-def test_a_batch_may_be_what_does_not_fit() -> None:
+def test_batch_itself_may_not_fit() -> None:
     def make_array(size: int) -> Any:
         return np.empty(2**58 if size > 2 else 1)
 
@@ -101,7 +101,7 @@ _OTHERS = {
 
 
 @pytest.mark.parametrize("kind", _OUT_OF_MEMORY)
-def test_out_of_memory(kind: str) -> None:
+def test_out_of_memory_errors_are_recognized(kind: str) -> None:
     def step(batch: Tensor, *_: Tensor) -> None:
         if len(batch) > 3:
             raise _OUT_OF_MEMORY[kind]
@@ -111,7 +111,7 @@ def test_out_of_memory(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", _OTHERS)
 @pytest.mark.parametrize("where", ["step", "make_batch", "make_step"])
-def test_other_errors_pass(kind: str, where: str) -> None:
+def test_other_errors_propagate(kind: str, where: str) -> None:
     def fail(*_: Any) -> Any:
         raise _OTHERS[kind]
 
@@ -123,7 +123,7 @@ def test_other_errors_pass(kind: str, where: str) -> None:
     assert caught.value is _OTHERS[kind]
 
 
-def test_without_memory_for_a_step_nothing_can_be_found() -> None:
+def test_step_that_does_not_fit_raises() -> None:
     with pytest.raises(RuntimeError, match="DefaultCPUAllocator"):
         find_batch_size(exhaust, torch.ones, 8)  # type: ignore[arg-type]  (it returns no step)
 
@@ -134,7 +134,7 @@ _MMAP = {"MALLOC_MMAP_THRESHOLD_": str(2**16), "MALLOC_ARENA_MAX": "1"}
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 @pytest.mark.parametrize("name", ["adamw", "plain adam", "momentum"])
-def test_a_trial_is_five_updates_that_take_place(name: str, precision: Any) -> None:
+def test_trial_makes_five_applied_updates(name: str, precision: Any) -> None:
     passes: list[tuple[int, bool, bool]] = []
     results: list[Any] = []
 
@@ -168,7 +168,7 @@ def test_a_trial_is_five_updates_that_take_place(name: str, precision: Any) -> N
     assert len(passes) == 2 * len(results)
 
 
-def test_a_batch_is_as_training_has_it() -> None:
+def test_trial_has_the_batches_of_an_update() -> None:
     """Changed by its step, and beside all others of its update."""
     seen: list[tuple[int, int]] = []
 
@@ -183,7 +183,7 @@ def test_a_batch_is_as_training_has_it() -> None:
     assert seen[-5:] == [(4, 2)] * 5
 
 
-def test_memory_is_given_back() -> None:
+def test_trials_free_their_memory() -> None:
     held: list[weakref.ref[Any]] = []
 
     def make_step() -> Callable[..., Any]:
@@ -207,7 +207,7 @@ def test_memory_is_given_back() -> None:
 
 
 @pytest.mark.slow
-def test_a_process_whose_memory_is_short() -> None:
+def test_process_with_little_memory() -> None:
     paths = os.pathsep.join([str(Path(__file__).parent), *sys.path])
     found = subprocess.run(
         [sys.executable, "-m", "support.trials", "find_in_short_memory"],
@@ -219,7 +219,7 @@ def test_a_process_whose_memory_is_short() -> None:
     assert found.stdout.split() == ["16", "4", "True"]
 
 
-def test_the_callers_random_numbers_are_untouched() -> None:
+def test_random_states_are_restored() -> None:
     def draw() -> list[float]:
         return [float(torch.rand(())), float(np.random.rand()), random.random()]  # noqa: NPY002
 
@@ -243,7 +243,7 @@ def test_the_callers_random_numbers_are_untouched() -> None:
 
 
 @pytest.mark.parametrize("held", ["model", "parameter"])
-def test_a_model_that_exists_already_is_refused(held: str) -> None:
+def test_existing_model_is_refused(held: str) -> None:
     """Before a trial trains it."""
     kept: list[Any] = [nn.Linear(3, 2)]
 
@@ -260,13 +260,13 @@ def test_a_model_that_exists_already_is_refused(held: str) -> None:
     assert kept[0].bias.tolist() == before
 
 
-def test_it_runs_in_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_processes_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(RuntimeError, match="runs in one process, and there are 2"):
         find_batch_size(lambda: print, torch.ones, 8)
 
 
-def test_refusals() -> None:
+def test_wrong_arguments_are_refused() -> None:
     refusals = [
         (TypeError, "make_step", {"make_step": 3}),
         (TypeError, "make_batch", {"make_batch": None}),

@@ -53,7 +53,7 @@ def _modes(model: nn.Module) -> list[bool]:
     return [module.training for module in model.modules()]
 
 
-def test_every_module_gets_its_mode_back() -> None:
+def test_every_module_keeps_its_mode() -> None:
     model = nn.Sequential(Net(dropout=0.5), nn.BatchNorm1d(2))
     model[0].first.eval()
     model[1].eval()
@@ -86,7 +86,7 @@ def test_every_module_gets_its_mode_back() -> None:
     assert torch.is_grad_enabled()
 
 
-def test_one_read() -> None:
+def test_evaluation_synchronizes_once() -> None:
     for loss_fn in (mean_loss, pair_loss, device_pair_loss):
         for precision in ("fp32", "bf16", "fp16"):
             model, data = Net(), batches(7)
@@ -95,7 +95,7 @@ def test_one_read() -> None:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("loss_fn", [mean_loss, pair_loss, device_pair_loss])
-def test_a_gpu_is_waited_for_once(loss_fn: Any) -> None:
+def test_evaluation_waits_for_gpu_once(loss_fn: Any) -> None:
     model, data = Net().cuda(), [(inputs.cuda(), targets.cuda()) for inputs, targets in batches(3)]
     expected = evaluate(model, data, loss_fn)
     with warnings.catch_warnings(record=True) as caught:
@@ -108,7 +108,7 @@ def test_a_gpu_is_waited_for_once(loss_fn: Any) -> None:
     assert sum("synchronizing CUDA operation" in str(warning.message) for warning in caught) == 1
 
 
-def test_a_carry_goes_from_batch_to_batch() -> None:
+def test_carry_is_passed_from_batch_to_batch() -> None:
     for kind, precision in (("LSTM", "fp32"), ("LSTM", "bf16"), ("GRU", "fp16")):
         model, initial = Recurrent(kind), Recurrent(kind).initial()
         (whole,) = batches(1, time=12)
@@ -123,7 +123,7 @@ def test_a_carry_goes_from_batch_to_batch() -> None:
         )
 
 
-def test_what_is_refused() -> None:
+def test_wrong_arguments_are_refused() -> None:
     data = batches(2)
     for empty in ([], iter(())):
         with pytest.raises(ValueError, match="empty"):
@@ -146,7 +146,7 @@ def test_what_is_refused() -> None:
         evaluate(recurrent, batches(1, time=2), carried_loss, carry=[*recurrent.initial()])
 
 
-def test_a_total_weight_of_zero_is_no_number() -> None:
+def test_total_weight_of_zero_is_not_finite() -> None:
     empty = [(batch[0][:0], batch[1][:0]) for batch in batches(2)]
     for loss_fn in (pair_loss, device_pair_loss):
         assert math.isnan(evaluate(Net(), empty, loss_fn))
@@ -155,7 +155,7 @@ def test_a_total_weight_of_zero_is_no_number() -> None:
         assert evaluate(Net(), [batch], lambda m, b: (mean_loss(m, b), zero)) == math.inf  # noqa: B023 - called before the next turn
 
 
-def test_several_means_at_once() -> None:
+def test_several_named_means() -> None:
     model, data = Net(), [*batches(3), *batches(1, rows=2, seed=1)]
 
     def measures(model: nn.Module, batch: Any) -> dict[str, Any]:
@@ -189,11 +189,11 @@ def test_several_means_at_once() -> None:
     ],
     ids=str,
 )
-def test_dictionaries_that_are_refused(values: Any) -> None:
+def test_wrong_dictionaries_are_refused(values: Any) -> None:
     with pytest.raises(TypeError, match="loss_fn returned"):
         evaluate(Net(), values, lambda model, batch: batch)
 
 
-def test_a_criterion_is_refused() -> None:
+def test_criterion_as_loss_fn_is_refused() -> None:
     with pytest.raises(TypeError, match="wrap the criterion"):
         evaluate(Net(), batches(1), nn.MSELoss())

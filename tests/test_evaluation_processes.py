@@ -38,7 +38,7 @@ def _exact(split: list[list[int]], loss: str) -> float:
 
 
 @pytest.mark.parametrize("kind", ["plain", "ddp", "fsdp"])
-def test_every_sample_counts_once_whatever_is_passed_again(kind: str) -> None:
+def test_every_sample_counts_once_despite_fillers(kind: str) -> None:
     first, *others = processes.run(evaluate_splits, kind, processes=3)
     assert all(other == first for other in others)
     assert len(first) == len(SPLITS) * len(FORMS)
@@ -49,7 +49,7 @@ def test_every_sample_counts_once_whatever_is_passed_again(kind: str) -> None:
         assert found.as_before
 
 
-def test_each_of_several_means_is_over_the_batches_of_all_ranks() -> None:
+def test_named_means_cover_batches_of_all_ranks() -> None:
     """Pairs by their weights, means by batch; a rank may have no batch at all."""
     first, *others = processes.run(evaluate_named, processes=3)
     assert all(other == first for other in others)
@@ -61,7 +61,7 @@ def test_each_of_several_means_is_over_the_batches_of_all_ranks() -> None:
         assert found == pytest.approx(expected, rel=1e-6)
 
 
-def test_a_carry_goes_through_the_batches_of_its_process() -> None:
+def test_carry_stays_on_its_rank() -> None:
     pieces = [batches(count, time=4, seed=count) for count in (3, 1)]
     losses = []
     with torch.no_grad():
@@ -76,7 +76,7 @@ def test_a_carry_goes_through_the_batches_of_its_process() -> None:
     assert found[0] == found[1]
 
 
-def test_loaders_of_several_processes_make_one_evaluation() -> None:
+def test_loaders_of_all_ranks_cover_the_data_once() -> None:
     numbers, exact = [1, 7, 8, 9], []
     for rows in numbers:
         (samples,) = batches(1, rows)
@@ -87,19 +87,19 @@ def test_loaders_of_several_processes_make_one_evaluation() -> None:
     assert found[0] == found[1]
 
 
-def test_no_batch_costs_a_read() -> None:
+def test_reads_do_not_grow_with_batches() -> None:
     for few, many in processes.run(count_reads):
         assert few == many
 
 
-def test_what_is_refused_is_refused_everywhere() -> None:
+def test_refusals_are_raised_on_all_ranks() -> None:
     empty = "ValueError: batches is empty"
     mixed = "TypeError: loss_fn returned a mean on one rank and a pair (sum, weight) on another"
     names = "TypeError: loss_fn returned other names on one rank than on another"
     assert processes.run(errors) == [[empty, empty, mixed, names, names]] * 2
 
 
-def test_several_processes_need_their_group() -> None:
+def test_several_processes_need_a_group() -> None:
     model = Net()
     with process(1, 2), pytest.raises(RuntimeError, match="WORLD_SIZE = 2, but there is no process group"):
         evaluate(model, batches(2), mean_loss)

@@ -43,7 +43,7 @@ def _result(loss: float, norm: float, rates: list[float], *counts: int) -> StepR
     st.integers(1, 7),
     st.none() | st.integers(1, 25),
 )
-def test_every_value_is_kept_and_the_newest_returned(rows: list[Any], every: int, keep: int | None) -> None:
+def test_rows_hold_every_value(rows: list[Any], every: int, keep: int | None) -> None:
     """All of them, or the newest so many."""
     log, kept = MetricLog(every, keep), slice(-keep if keep else None, None)
     expected = []
@@ -61,7 +61,7 @@ def test_every_value_is_kept_and_the_newest_returned(rows: list[Any], every: int
 
 
 @given(st.integers(1, 7), st.lists(st.booleans(), max_size=30))
-def test_saving_changes_nothing_of_when_rows_come(every: int, saves: list[bool]) -> None:
+def test_saving_does_not_change_when_rows_come(every: int, saves: list[bool]) -> None:
     log, straight = MetricLog(every), MetricLog(every)
     for number, saved in enumerate(saves):
         result = _result(float(number), 1.0, [0.5], number, 0, number)
@@ -77,7 +77,7 @@ def _with_aux(number: int, aux: torch.Tensor) -> StepResult:
     return extend_result(result, result.applied, [pytree.tree_structure((0,)), aux])
 
 
-def test_a_log_is_bounded_and_keeps_no_aux() -> None:
+def test_log_is_bounded_and_drops_aux() -> None:
     log = MetricLog(every=10)
     kept = weakref.ref(aux := torch.ones(3))
     for number in range(1500):
@@ -89,14 +89,14 @@ def test_a_log_is_bounded_and_keeps_no_aux() -> None:
     assert kept() is None
 
 
-def test_what_is_not_a_state_is_refused() -> None:
+def test_wrong_state_is_refused() -> None:
     wrong: list[Any] = ["log.pt", {}, {"rows": 3}, {"rows": [3]}]
     for state in wrong:
         with pytest.raises(ValueError, match="not the state of a MetricLog"):
             MetricLog().load_state_dict(state)
 
 
-def test_one_read_a_flush() -> None:
+def test_each_flush_synchronizes_once() -> None:
     step, log = make_step(), MetricLog(every=10)
     tolist = Tensor.tolist
     shapes = []
@@ -114,7 +114,7 @@ def test_one_read_a_flush() -> None:
     assert [row["applied"] for row in log.rows] == list(range(1, 31))
 
 
-def test_a_flush_costs_the_device_little() -> None:
+def test_flush_needs_few_operators() -> None:
     """A handful of operators, however many updates it is for."""
     counts = []
     for every in (10, 100):
@@ -127,7 +127,7 @@ def test_a_flush_costs_the_device_little() -> None:
     assert counts[0] == counts[1] < 40
 
 
-def test_groups_skips_and_what_json_takes() -> None:
+def test_rows_hold_plain_numbers() -> None:
     model = Net()
     groups = [{"params": module.parameters()} for module in (model.first, model.last)]
     step = TrainStep(model, torch.optim.AdamW(groups, fused=True), mean_loss, CURVE)
@@ -140,7 +140,7 @@ def test_groups_skips_and_what_json_takes() -> None:
     assert (row["applied"], row["skipped"], row["clock"], len(row["lr"])) == (1, 1, 1, 2)
 
 
-def test_losses_of_a_float64_model() -> None:
+def test_float64_losses_are_exact() -> None:
     model = nn.Linear(3, 2).double()
     step = make_step("adamw", model, lambda model, batch: model(batch[0].double()).mean())
     log = MetricLog(1)
@@ -151,7 +151,7 @@ def test_losses_of_a_float64_model() -> None:
 @pytest.mark.parametrize(
     ("every", "error"), [(0, ValueError), (-1, ValueError), (1.5, TypeError), ("2", TypeError)]
 )
-def test_a_bad_number_of_updates(every: Any, error: type[Exception]) -> None:
+def test_wrong_every_or_keep_is_refused(every: Any, error: type[Exception]) -> None:
     with pytest.raises(error, match="every"):
         MetricLog(every)
     with pytest.raises(error, match="keep"):

@@ -15,7 +15,7 @@ from torch_bridge import profile
 from torch_bridge.profiling import _table
 
 
-def test_a_trace_and_a_table(tmp_path: Path) -> None:
+def test_profile_writes_trace_and_returns_table(tmp_path: Path) -> None:
     step = make_step()
     directory = tmp_path / "made" / "if need be"
     table = profile(step, iter(batches(20)), directory)
@@ -35,7 +35,7 @@ def test_a_trace_and_a_table(tmp_path: Path) -> None:
     assert profile(step, batches(13), str(directory)).count("\n") == table.count("\n")
 
 
-def test_too_few_batches(tmp_path: Path) -> None:
+def test_too_few_batches_are_refused(tmp_path: Path) -> None:
     for count in (0, 5, 12):
         with pytest.raises(ValueError, match="needs 13"):
             profile(make_step(), batches(count), tmp_path)
@@ -56,7 +56,7 @@ def _event(name: str, start: int, end: int, on_device: bool = False, named: bool
     )
 
 
-def test_what_is_no_work_of_the_device_and_no_wait_of_an_update() -> None:
+def test_table_counts_device_work_and_waits_in_updates() -> None:
     """Named ranges appear on the device too, and the profiler itself waits at its end."""
     events = [_event("all updates", 0, 5000, named=True)]
     for start in range(0, 5000, 1000):

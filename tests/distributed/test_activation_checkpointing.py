@@ -29,7 +29,7 @@ _BLOCKS = st.sampled_from([Block, Mixer, (Block, Mixer), [nn.Linear, Mixer], nn.
 
 @examples(30)
 @given(_BLOCKS, _BLOCKS, st.sampled_from(["fp32", "bf16"]), st.booleans())
-def test_same_bits(blocks: Any, more: Any, precision: str, training: bool) -> None:
+def test_checkpointed_model_has_same_bits(blocks: Any, more: Any, precision: str, training: bool) -> None:
     plain, model = Stack().train(training), Stack().train(training)
     assert checkpoint_activations(model, blocks) is model
     checkpoint_activations(model, more)
@@ -40,7 +40,7 @@ def test_same_bits(blocks: Any, more: Any, precision: str, training: bool) -> No
 
 
 @pytest.mark.slow
-def test_same_bits_over_several_processes() -> None:
+def test_wrapped_models_have_same_bits() -> None:
     assert run(wrapped_differences) == [[], []]
 
 
@@ -53,7 +53,7 @@ def _runs(model: nn.Module) -> list[str]:
     return passes
 
 
-def test_a_block_runs_again_once_and_only_for_gradients() -> None:
+def test_block_reruns_once_and_only_for_gradients() -> None:
     model = checkpoint_activations(checkpoint_activations(Stack(), Block), (Block,))
     passes = _runs(model)
     gradients_of(model, updates=1)
@@ -101,7 +101,7 @@ def test_only_the_inputs_of_blocks_are_kept() -> None:
     ],
     ids=["deepcopy", "pickle", "torch.save"],
 )
-def test_copies_are_checkpointed_too_and_stand_alone(copied: Callable[[nn.Module], nn.Module]) -> None:
+def test_copies_are_checkpointed_and_independent(copied: Callable[[nn.Module], nn.Module]) -> None:
     model = checkpoint_activations(Stack(), Block)
     twin = copied(model)
     passes, others = _runs(twin), _runs(model)
@@ -118,7 +118,7 @@ def _saved(model: nn.Module) -> io.BytesIO:
     return file
 
 
-def test_forward_shows_its_own_arguments() -> None:
+def test_forward_keeps_its_signature() -> None:
     (block,) = nn.Sequential(Mixer(4))
     checkpoint_activations(block, Mixer)
     assert list(inspect.signature(block.forward).parameters) == ["inputs", "debug"]
@@ -133,7 +133,7 @@ def _carried_loss(model: nn.Module, batch: Any, carry: Any) -> Any:
     ("precision", "compile"),
     [("fp32", False), ("bf16", False), pytest.param("bf16", True, marks=pytest.mark.slow)],
 )
-def test_a_training_step(precision: Any, compile: bool) -> None:
+def test_training_step_has_same_bits(precision: Any, compile: bool) -> None:
     results: list[tuple[list[Tensor], list[Tensor]]] = []
     for blocks in (None, Block):
         model = Stack() if blocks is None else checkpoint_activations(Stack(), blocks)
@@ -172,7 +172,7 @@ def test_a_training_step(precision: Any, compile: bool) -> None:
 )
 @pytest.mark.filterwarnings("ignore:Lazy modules are a new feature:UserWarning")
 @pytest.mark.filterwarnings("ignore:.*weight_norm.*is deprecated:FutureWarning")
-def test_buffers_that_would_change_twice(layer: nn.Module) -> None:
+def test_layers_that_change_buffers_are_refused(layer: nn.Module) -> None:
     block = Block(4)
     model = nn.ModuleDict({"deep": nn.Sequential(nn.ReLU(), block)})
     block.extra = layer
@@ -190,21 +190,21 @@ def test_buffers_that_would_change_twice(layer: nn.Module) -> None:
     )
 
 
-def test_layers_without_running_statistics_may_stand_in_a_block() -> None:
+def test_layers_without_running_statistics_are_allowed() -> None:
     layers = nn.Sequential(
         nn.BatchNorm1d(4, track_running_stats=False), nn.InstanceNorm1d(4), nn.GroupNorm(2, 4)
     )
     checkpoint_activations(layers, nn.Sequential)(torch.randn(3, 4, 2)).sum().backward()
 
 
-def test_a_graph_cannot_hold_what_runs_again() -> None:
+def test_cuda_graph_refuses_checkpointed_model() -> None:
     model = checkpoint_activations(Stack(), Block)
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
     with pytest.raises(ValueError, match="cuda_graph=True needs a model without checkpoint_activations"):
         TrainStep(model, optimizer, lambda *_: torch.zeros(()), CURVE, cuda_graph=True)
 
 
-def test_refusals() -> None:
+def test_wrong_arguments_are_refused() -> None:
     refusals = [
         (TypeError, "model", {"model": "Block", "blocks": Block}),
         (TypeError, "blocks", {"blocks": Block(4)}),

@@ -19,7 +19,7 @@ from support.distributed.processes import run
 pytestmark = pytest.mark.slow
 
 
-def test_after_an_error_a_step_refuses_to_go_on() -> None:
+def test_step_refuses_calls_after_an_error() -> None:
     """Wherever it came: other ranks may wait in a collective, and torch's wrappers are in mid-pass."""
     cases = list(product(("ddp", "fsdp"), ("forward", "backward", "optimizer")))
     for found in run(said_after_an_error, cases):
@@ -30,7 +30,7 @@ def test_after_an_error_a_step_refuses_to_go_on() -> None:
 @pytest.mark.parametrize(
     "case", ["skipped in the last micro-batch", "frozen after wrapping", "frozen while training"]
 )
-def test_what_ddp_does_not_average_is_no_update(case: str) -> None:
+def test_update_without_ddps_average_is_refused(case: str) -> None:
     for said, is_unchanged in run(refused_under_ddp, case):
         assert "has not averaged the gradients" in said
         assert "find_unused_parameters=True" in said
@@ -38,14 +38,14 @@ def test_what_ddp_does_not_average_is_no_update(case: str) -> None:
 
 
 @pytest.mark.parametrize("how", [("ddp",), ("fsdp",), ("fsdp", "all"), ("fsdp", "a part")], ids=" ".join)
-def test_what_is_averaged_is_right(how: tuple[str, ...]) -> None:
+def test_averaged_gradients_match_one_process(how: tuple[str, ...]) -> None:
     """Also where an earlier loop has switched the averaging off."""
     for found, expected in zip(run(weights_after, *how), run(expected_after), strict=True):
         for one, other in zip(found, expected, strict=True):
             np.testing.assert_allclose(one, other, rtol=0, atol=1e-6)
 
 
-def test_a_mean_on_one_rank_and_a_pair_on_another_is_skipped_on_all() -> None:
+def test_mixed_means_and_pairs_are_skipped_on_all_ranks() -> None:
     """Also where large sums could overflow, for which ranks with pairs communicate once more."""
     ways = [("ddp", "fp32"), ("fsdp", "fp32"), ("ddp", "fp16"), ("fsdp", "fp16")]
     ways += [("ddp by fp16", "fp32"), ("fsdp by fp16", "fp32")]
@@ -58,7 +58,7 @@ def test_a_mean_on_one_rank_and_a_pair_on_another_is_skipped_on_all() -> None:
 
 @pytest.mark.parametrize("is_compiled", [False, True], ids=["eager", "compiled"])
 @pytest.mark.parametrize("wrong", ["module", "closed over", "no_grad"])
-def test_an_update_that_passes_by_ddp_is_refused(wrong: str, is_compiled: bool) -> None:
+def test_update_that_bypasses_ddp_is_refused(wrong: str, is_compiled: bool) -> None:
     for said, is_unchanged in run(updates_without_an_average, wrong, is_compiled):
         assert "has not averaged the gradients: loss_fn did not call it" in said
         assert "model(inputs)" in said
@@ -66,7 +66,7 @@ def test_an_update_that_passes_by_ddp_is_refused(wrong: str, is_compiled: bool) 
 
 
 @pytest.mark.parametrize("how", ["plain", "inner", "meant"])
-def test_a_model_for_each_rank_is_told_unless_it_is_meant(how: str) -> None:
+def test_unwrapped_model_warns_unless_intended(how: str) -> None:
     for found in run(unwrapped, how):
         if how == "meant":
             assert found == []
@@ -78,7 +78,7 @@ def test_a_model_for_each_rank_is_told_unless_it_is_meant(how: str) -> None:
 
 
 @pytest.mark.parametrize("part", [False, True], ids=["the model", "a part"])
-def test_gradients_that_are_divided_by_a_number_are_refused(part: bool) -> None:
+def test_gradient_divide_factor_is_refused(part: bool) -> None:
     for plain, with_sums, *said in run(divided_by, [None, 1.0, 2.0], part):
         np.testing.assert_allclose(plain[0], with_sums[0], rtol=0, atol=1e-7)
         assert all("averages over the 2 ranks" in each for each in said)

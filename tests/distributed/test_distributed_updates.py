@@ -36,7 +36,7 @@ def _same_everywhere(runs: list[Run]) -> Run:
     return first
 
 
-def test_as_one_process() -> None:
+def test_updates_match_one_process() -> None:
     cases = [
         Case(wrapper, optimizer, loss, accumulation, max_norm, "fp32", synchronize, seed=number)
         for number, (wrapper, optimizer, loss, accumulation, max_norm, synchronize) in enumerate(
@@ -55,7 +55,7 @@ def test_as_one_process() -> None:
         _check(_same_everywhere(runs), in_words(case))
 
 
-def test_carry() -> None:
+def test_updates_with_carry_match_one_process() -> None:
     cases = [
         Case(
             wrapper,
@@ -75,7 +75,7 @@ def test_carry() -> None:
         _check(_same_everywhere(runs), in_words(case))
 
 
-def test_what_is_not_finite_on_one_rank_is_skipped_on_all() -> None:
+def test_nonfinite_update_is_skipped_on_all_ranks() -> None:
     cases = [
         Case(wrapper, optimizer, loss, accumulation, 0.1, synchronize=synchronize, spoiled=spoiled)
         for wrapper, optimizer, loss, accumulation, synchronize, spoiled in product(
@@ -94,7 +94,7 @@ def test_what_is_not_finite_on_one_rank_is_skipped_on_all() -> None:
         _check_weights(found, expected)
 
 
-def test_a_rank_without_rows_and_an_update_without_rows() -> None:
+def test_ranks_and_updates_without_rows() -> None:
     cases = [
         Case(wrapper, optimizer, loss, accumulation, 0.1, synchronize=synchronize, empty=empty)
         for wrapper, optimizer, loss, accumulation, synchronize, empty in product(
@@ -112,7 +112,7 @@ def test_a_rank_without_rows_and_an_update_without_rows() -> None:
         _check_weights(found, expected)
 
 
-def test_fifty_updates() -> None:
+def test_fifty_updates_match_one_process() -> None:
     cases = [
         Case(wrapper, optimizer, "device pair", 2, 0.5, synchronize=synchronize, updates=50)
         for wrapper, synchronize in product(_WRAPPERS, ("update", "micro"))
@@ -122,7 +122,7 @@ def test_fifty_updates() -> None:
         _check(_same_everywhere(runs), in_words(case))
 
 
-def test_gradients_are_multiplied_no_more_than_needed() -> None:
+def test_gradients_are_multiplied_only_as_needed() -> None:
     """Once to clip; for pairs and under fp16 once before. In their own dtype: on a GPU one operator."""
     cases = [
         Case(wrapper, "adamw", loss, accumulation, 0.1, precision)
@@ -146,7 +146,7 @@ def test_no_update_synchronizes_with_the_device() -> None:
     assert run(all_reads, cases) == [[[]] * len(cases)] * 2
 
 
-def test_hybrid_sharding_over_four_ranks() -> None:
+def test_hybrid_sharding_matches_one_process() -> None:
     cases = [
         Case("hybrid", optimizer, "pair", 2, 0.05, "fp32", synchronize, spoiled=((3, 2, _nan),), processes=4)
         for optimizer, synchronize in product(("adamw", "rmsprop"), ("update", "micro"))
@@ -158,7 +158,7 @@ def test_hybrid_sharding_over_four_ranks() -> None:
         _check_weights(found, expected)
 
 
-def test_fp16() -> None:
+def test_overflow_on_one_rank_is_skipped_on_all() -> None:
     """Where one rank overflows, all skip and all lower the scale; averaged each micro-batch or update."""
     cases = [
         Case(wrapper, optimizer, loss, accumulation, 0.1, "fp16", synchronize, spoiled=spoiled, updates=8)
@@ -182,7 +182,7 @@ def test_fp16() -> None:
             assert one.counts[-1][1] > expected.counts[-1][1]
 
 
-def test_gradients_that_a_collective_gets_as_fp16() -> None:
+def test_fp16_collectives_do_not_overflow() -> None:
     """Sums that are too large for fp16 do not overflow: the collective gets values of the size of means."""
     cases = [
         Case(wrapper, "adamw", loss, accumulation, 0.1, synchronize=synchronize, growth=growth)
@@ -199,7 +199,7 @@ def test_gradients_that_a_collective_gets_as_fp16() -> None:
         _check_weights(found, expected, 5e-3)
 
 
-def test_fp16_settles_if_weights_grow_within_an_update() -> None:
+def test_fp16_scale_settles_with_growing_weights() -> None:
     """Sums are divided by the first weight: the scale comes down until the largest fits."""
     cases = [
         Case(wrapper, "adamw", loss, 3, 0.1, "fp16", updates=16, growth=10.0)

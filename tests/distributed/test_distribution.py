@@ -25,7 +25,7 @@ def test_one_process_gets_its_model_back(mode: Any) -> None:
 
 
 @pytest.mark.parametrize("mode", ["ddp", "fsdp", None])
-def test_wrong_arguments(mode: Any) -> None:
+def test_wrong_arguments_are_refused(mode: Any) -> None:
     def call(model: Any = None, **more: Any) -> None:
         distribute(Net() if model is None else model, more.pop("mode", mode), **{"device": "cpu"} | more)
 
@@ -67,7 +67,7 @@ def test_every_rank_gets_the_weights_of_rank_0(wrapper: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("wrapper", models.WRAPPERS)
-def test_a_state_goes_on_bit_for_bit(wrapper: str) -> None:
+def test_resume_matches_uninterrupted_run(wrapper: str) -> None:
     for losses, again, state, loaded in run(models.saved_and_loaded, wrapper):
         assert losses == again
         assert _equal(state, loaded)
@@ -77,20 +77,20 @@ def test_a_state_goes_on_bit_for_bit(wrapper: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_state_of_a_fused_optimizer_goes_on_where_torch_has_no_fused_one() -> None:
+def test_fused_optimizer_state_loads_without_fused() -> None:
     for found in run(models.from_fused_optimizers):
         for losses, sharded in found:
             np.testing.assert_allclose(sharded, losses, rtol=1e-5)
 
 
 @pytest.mark.slow
-def test_a_plain_model_refuses_shards() -> None:
+def test_plain_model_refuses_shards() -> None:
     for said in run(models.shards_in_a_plain_step):
         assert re.search(r"shards of tensors, placed as .*Shard.*; save and load through Checkpoints", said)
 
 
 @pytest.mark.slow
-def test_a_rank_refuses_the_shards_of_another() -> None:
+def test_rank_refuses_shards_of_another() -> None:
     first, second = run(models.shards_of_another_rank)
     assert first == ""
     assert "each rank must load its own state" in second

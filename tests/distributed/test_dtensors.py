@@ -13,7 +13,7 @@ class _Derived(Tensor): ...
 
 
 @pytest.mark.parametrize("kind", [torch.Tensor, nn.Parameter, nn.Buffer, _Derived])
-def test_a_plain_tensor_is_its_own_local_part(kind: type[Tensor]) -> None:
+def test_plain_tensor_is_its_own_shard(kind: type[Tensor]) -> None:
     tensor = kind(torch.ones(3))
     assert local_shard(tensor) is tensor
     assert mesh_of(tensor) is None
@@ -21,5 +21,5 @@ def test_a_plain_tensor_is_its_own_local_part(kind: type[Tensor]) -> None:
 
 
 @pytest.mark.slow
-def test_the_local_part_of_a_dtensor() -> None:
+def test_local_shard_of_dtensors() -> None:
     assert run(wrong_local_parts) == [[], []]

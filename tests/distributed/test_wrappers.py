@@ -17,11 +17,11 @@ from support.training.optimizers import FUSED, OPTIMIZERS
 pytestmark = pytest.mark.slow
 
 
-def test_in_one_process_with_the_bits_of_the_plain_model() -> None:
+def test_wrapped_model_has_bits_of_plain_model() -> None:
     assert run(other_bits, processes=1) == [[]]
 
 
-def test_models_that_are_refused() -> None:
+def test_unsupported_wrapping_is_refused() -> None:
     (said,) = run(refusals, processes=1)
     parts = {
         "a part in DDP": "DistributedDataParallel",
@@ -39,13 +39,13 @@ def test_models_that_are_refused() -> None:
         assert part in said[name]
 
 
-def test_calls_without_an_average_are_refused() -> None:
+def test_calls_without_average_are_refused() -> None:
     ((inside, unfrozen),) = run(not_averaged, processes=1)
     assert "no_sync" in inside
     assert "does not average" in unfrozen
 
 
-def test_a_graph_holds_no_wrapper() -> None:
+def test_cuda_graph_refuses_wrapped_model() -> None:
     message = "cuda_graph=True needs a model that is not wrapped for several ranks"
     assert run(graphs_refused, processes=1) == [[message] * 2]
 
@@ -58,6 +58,6 @@ def test_optimizers_on_sharded_parameters() -> None:
     assert {name for name in names if said[name] == "ran"} == set(names) - refused
 
 
-def test_compiled_wrappers() -> None:
+def test_compiled_wrappers_keep_plain_names() -> None:
     names = set(Net().state_dict())
     assert run(compiled_models, processes=1) == [[names, names]]

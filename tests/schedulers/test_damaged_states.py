@@ -88,7 +88,7 @@ def _damaged(run: _Run, name: str, value: Any) -> Any:
 
 
 @pytest.mark.parametrize(("kind", "name", "value"), [*_CASES, *_UNREAD], ids=str)
-def test_damage_is_refused(kind: str, name: str, value: Any) -> None:
+def test_damaged_state_is_refused(kind: str, name: str, value: Any) -> None:
     run = _Run(kind)
     run.advance(5)
     state = _damaged(run, name, value)
@@ -106,7 +106,7 @@ def test_damage_is_refused(kind: str, name: str, value: Any) -> None:
 
 @pytest.mark.parametrize("kind", _DAMAGE)
 @pytest.mark.parametrize("strict", [True, False])
-def test_what_is_not_a_state_is_refused(kind: str, strict: bool) -> None:
+def test_path_or_foreign_state_is_refused(kind: str, strict: bool) -> None:
     run, other = _Run(kind), _Run("plain" if kind == "follower" else "follower")
     before = run.shown()
     for path in ("a/state.pt", b"state.pt", Path("state.pt")):

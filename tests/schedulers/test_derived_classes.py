@@ -44,7 +44,7 @@ def _train(optimizer: torch.optim.Optimizer, *steps: Any) -> list[Any]:
     return [(group["lr"], group["weight_decay"]) for group in optimizer.param_groups]
 
 
-def test_a_curve_without_a_hash_moves_every_setting() -> None:
+def test_unhashable_curve_drives_every_option() -> None:
     curve, other = Noted(50, notes=["a"]), Noted(60, notes=["b"])
     optimizer = _optimizer()
     steps = lambda_lr(optimizer, [curve, other]).step, follow(optimizer, "weight_decay", curve).step
@@ -57,7 +57,7 @@ def test_a_curve_without_a_hash_moves_every_setting() -> None:
         assert _train(optimizer, *steps) == _train(plain, *plain_steps)
 
 
-def test_a_training_step_takes_a_curve_without_a_hash() -> None:
+def test_training_step_takes_unhashable_curve() -> None:
     rates: list[list[float]] = []
     for curve in (Noted(5), PlateauCurve(5)):
         model = torch.nn.Linear(2, 1)
@@ -68,7 +68,7 @@ def test_a_training_step_takes_a_curve_without_a_hash() -> None:
 
 
 @pytest.mark.parametrize("hold", [None, HoldBelow(0.5, 3)], ids=str)
-def test_a_curve_reads_the_form_that_it_wrote(hold: HoldBelow | None) -> None:
+def test_custom_to_dict_is_read_by_its_from_dict(hold: HoldBelow | None) -> None:
     curve = Weeks(70, plateaus=[(50, 30)])
     optimizer = _optimizer()
     scheduler, follower = lambda_lr(optimizer, curve, hold=hold), follow(optimizer, "weight_decay", curve)
@@ -88,7 +88,7 @@ def test_a_curve_reads_the_form_that_it_wrote(hold: HoldBelow | None) -> None:
         other.load_state_dict(states[1])
 
 
-def test_a_derived_curve_reads_the_state_of_another_kind() -> None:
+def test_derived_curve_reads_state_of_base_curve() -> None:
     saved: Curve = PlateauCurve(70, plateaus=[(0, 50)])
     scheduler = lambda_lr(_optimizer(), saved)
     other = lambda_lr(_optimizer(), Weeks(70, plateaus=[(0, 50)]))
@@ -106,7 +106,7 @@ class _TooFew(CurveLR):
         return super().get_lr()[:1]
 
 
-def test_a_derived_class_that_gives_too_few_rates_is_refused() -> None:
+def test_get_lr_with_too_few_values_is_refused() -> None:
     with pytest.raises(ValueError, match=r"1 learning rates for 2 parameter groups"):
         _TooFew(optimizer_with([0.1, 0.2]), CURVE)
 
@@ -117,6 +117,6 @@ class _AsTorchs(CurveLR):
         return super().get_lr()
 
 
-def test_a_derived_class_after_torchs_pattern_brings_no_warning() -> None:
+def test_get_lr_in_torchs_pattern_does_not_warn() -> None:
     optimizer = optimizer_with([0.1])
     advance(optimizer, _AsTorchs(optimizer, CURVE), 3)

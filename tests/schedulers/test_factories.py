@@ -29,7 +29,7 @@ def _transformers(step, warmup, total):
 
 @examples(50)
 @given(magnitudes(1, 2**31 - 1), st.data())
-def test_without_plateaus_it_is_the_schedule_of_transformers(total, data):
+def test_without_plateaus_equals_transformers_schedule(total, data):
     warmup = data.draw(magnitudes(0, total - 1))
     scheduler = get_cosine_plateau_schedule_with_warmup(optimizer_with([0.1]), warmup, total)
     for step in data.draw(st.lists(st.integers(0, total), min_size=20, max_size=20)):
@@ -40,7 +40,7 @@ def test_without_plateaus_it_is_the_schedule_of_transformers(total, data):
 
 @pytest.mark.filterwarnings("ignore:min_lr_ratio:plateau_jax.CurveWarning")
 @given(st.floats(0, 1).filter(lambda ratio: ratio == 0 or ratio > 1e-30), st.integers(0, 120))
-def test_it_is_lambda_lr_under_the_curve_with_these_arguments(ratio, step):
+def test_alias_equals_lambda_lr_under_same_curve(ratio, step):
     curve = PlateauCurve(100, warmup_steps=20, plateaus=((10, 20), (50, 5)), min_lr_ratio=ratio)
     found, expected = optimizer_with([0.1, 0.3]), optimizer_with([0.1, 0.3])
     scheduler = get_cosine_plateau_schedule_with_warmup(
@@ -51,7 +51,7 @@ def test_it_is_lambda_lr_under_the_curve_with_these_arguments(ratio, step):
     scheduler.load_state_dict(reference.state_dict())
 
 
-def test_the_alias_has_one_signature() -> None:
+def test_alias_has_signature_of_transformers() -> None:
     """The arguments of transformers' function come first; hold, unit and count belong to lambda_lr."""
     names = list(signature(get_cosine_plateau_schedule_with_warmup).parameters)
     assert names[:3] == ["optimizer", "num_warmup_steps", "num_training_steps"]
@@ -65,7 +65,7 @@ def test_the_alias_has_one_signature() -> None:
     st.lists(st.floats(2.0**-100, FLOAT32_MAX), min_size=1, max_size=4),
     st.one_of(st.just(0.0), st.just(1.0), st.floats(2.0**-20, 1)),
 )
-def test_min_lr_is_the_last_rate_of_every_group(rates, share):
+def test_min_lr_is_final_lr_of_every_group(rates, share):
     min_lr = min(rates) * share
     optimizer = optimizer_with(rates)
     get_cosine_plateau_schedule_with_warmup(optimizer, 5, 50, min_lr=min_lr, last_epoch=49)
@@ -76,7 +76,7 @@ def test_min_lr_is_the_last_rate_of_every_group(rates, share):
 
 
 @given(st.floats(2.0**-126, FLOAT32_MAX), st.booleans())
-def test_min_lr_may_be_the_peak_whichever_way_float32_rounds_it(peak, resumed):
+def test_min_lr_may_equal_peak_before_rounding(peak, resumed):
     optimizer = optimizer_with([peak])
     if resumed:
         # By now the group's initial_lr is the rounded peak.
@@ -87,7 +87,7 @@ def test_min_lr_may_be_the_peak_whichever_way_float32_rounds_it(peak, resumed):
 
 @pytest.mark.filterwarnings("ignore:min_lr_ratio:plateau_jax.CurveWarning")
 @given(st.integers(1, 10**6).map(lambda parts: parts / 10**6))
-def test_under_a_peak_of_1_min_lr_is_the_ratio(floor):
+def test_min_lr_equals_ratio_at_peak_1(floor):
     optimizer = optimizer_with([1.0])
     scheduler = get_cosine_plateau_schedule_with_warmup(optimizer, 5, 50, min_lr=floor)
     by_ratio = get_cosine_plateau_schedule_with_warmup(optimizer, 5, 50, min_lr_ratio=floor)
@@ -97,7 +97,7 @@ def test_under_a_peak_of_1_min_lr_is_the_ratio(floor):
 
 @pytest.mark.parametrize("min_lr", [0.0, 1e-5, 0.2])
 @pytest.mark.parametrize("ratio", [0.1, 1.0])
-def test_both_a_ratio_and_a_rate_are_refused(min_lr, ratio):
+def test_ratio_together_with_min_lr_is_refused(min_lr, ratio):
     with pytest.raises(ValueError, match=f"min_lr_ratio = {ratio} and min_lr = {min_lr}: give one"):
         get_cosine_plateau_schedule_with_warmup(
             optimizer_with([0.1]), 1, 10, min_lr_ratio=ratio, min_lr=min_lr
@@ -105,13 +105,13 @@ def test_both_a_ratio_and_a_rate_are_refused(min_lr, ratio):
 
 
 @given(st.one_of(st.floats(min_value=0.2000001), st.floats(max_value=-1e-300), st.just(float("nan"))))
-def test_a_min_lr_outside_a_groups_range_is_refused(min_lr):
+def test_min_lr_out_of_range_is_refused(min_lr):
     with pytest.raises(ValueError, match=r"min_lr = "):
         get_cosine_plateau_schedule_with_warmup(optimizer_with([0.5, 0.2]), 1, 10, min_lr=min_lr)
 
 
 @given(st.integers(1, 40), st.integers(1, 5), st.integers(1, 9), st.booleans(), st.integers(1, 7))
-def test_it_is_the_number_of_updates_that_are_made(samples, size, accumulation, drop_last, epochs):
+def test_count_updates_equals_updates_of_a_loop(samples, size, accumulation, drop_last, epochs):
     loader = DataLoader(range(samples), batch_size=size, drop_last=drop_last)
     updates = 0
     for _ in range(epochs):
@@ -147,21 +147,21 @@ class _Refuses:
     [DataLoader(_Endless()), iter([1]), _Refuses(), 3.0, True, None, "10"],
     ids=lambda value: type(value).__name__,
 )
-def test_what_has_no_length_is_told_what_to_give(loader):
+def test_count_updates_refuses_loader_without_length(loader):
     with pytest.raises(TypeError, match=r"^loader = .* has no length: give the number of batches"):
         count_updates(loader, 1)
 
 
 @pytest.mark.parametrize("value", [0, -1])
 @pytest.mark.parametrize("name", ["batches", "epochs", "accumulation"])
-def test_every_number_is_at_least_one(name, value):
+def test_count_updates_refuses_numbers_below_one(name, value):
     numbers = {"batches": 10, "epochs": 2, "accumulation": 3, name: value}
     with pytest.raises(ValueError, match=f"{name} = {value} must be at least 1"):
         count_updates(numbers["batches"], numbers["epochs"], accumulation=numbers["accumulation"])
 
 
 @pytest.mark.parametrize("value", [2.0, "2", True, None])
-def test_every_number_is_an_integer(value):
+def test_count_updates_refuses_other_types(value):
     with pytest.raises(TypeError, match=r"epochs = .* must be an integer"):
         count_updates(10, value)
     with pytest.raises(TypeError, match=r"accumulation = .* must be an integer"):

@@ -50,7 +50,7 @@ def test_values_are_exact_products(kind: Any, key: Key, cases: list[Any], steps:
         assert group == old, "nothing else has changed"
 
 
-def test_several_on_one_optimizer_leave_each_other_alone() -> None:
+def test_followers_of_one_optimizer_are_independent() -> None:
     optimizer = optimizer_with([0.1], torch.optim.AdamW, weight_decay=0.5, betas=(0.9, 0.99))
     scheduler = lambda_lr(optimizer, OTHER)
     keys: dict[Key, tuple[float, PlateauCurve]] = {
@@ -69,7 +69,7 @@ def test_several_on_one_optimizer_leave_each_other_alone() -> None:
             each.step()
 
 
-def test_a_list_stays_a_list() -> None:
+def test_list_option_stays_a_list() -> None:
     optimizer = optimizer_with([0.1], torch.optim.Adam)
     optimizer.param_groups[0]["betas"] = [0.5, 0.9]
     follower = follow(optimizer, ("betas", 1), CURVE)
@@ -80,7 +80,7 @@ def test_a_list_stays_a_list() -> None:
 @pytest.mark.parametrize("key", ["weight_decay", ("betas", 0)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @given(modest_peaks, st.lists(st.sampled_from((CURVE, OTHER)), min_size=1, max_size=4))
-def test_a_tensor_is_filled_and_shared_only_under_one_curve(
+def test_tensor_is_filled_and_shared_by_curve(
     key: Key, dtype: torch.dtype, base: float, curves: list[PlateauCurve]
 ) -> None:
     shared = torch.tensor(base, dtype=dtype)
@@ -118,7 +118,7 @@ def test_a_tensor_is_filled_and_shared_only_under_one_curve(
     ],
     ids=str,
 )
-def test_a_key_that_is_refused(key: Any, error: type[Exception], message: str) -> None:
+def test_wrong_key_is_refused(key: Any, error: type[Exception], message: str) -> None:
     optimizer = optimizer_with([0.1], torch.optim.AdamW)
     before = str(optimizer.param_groups)
     with pytest.raises(error, match=message):
@@ -129,7 +129,7 @@ def test_a_key_that_is_refused(key: Any, error: type[Exception], message: str) -
 @pytest.mark.parametrize(
     "base", [-0.1, float("nan"), float("inf"), 1e-40, "0.1", None, True, torch.tensor(3)]
 )
-def test_a_value_that_is_refused(base: Any) -> None:
+def test_wrong_value_is_refused(base: Any) -> None:
     optimizer = optimizer_with([0.1, 0.1])
     optimizer.param_groups[1]["momentum"] = base
     before = str(optimizer.param_groups)
@@ -138,7 +138,7 @@ def test_a_value_that_is_refused(base: Any) -> None:
     assert str(optimizer.param_groups) == before
 
 
-def test_a_group_that_came_later_is_refused_under_a_curve_a_group() -> None:
+def test_new_group_needs_one_curve_for_all() -> None:
     optimizer = optimizer_with([0.1], momentum=0.5)
     follower = follow(optimizer, "momentum", [CURVE])
     optimizer.add_param_group({"params": [torch.nn.Parameter(torch.ones(1))]})
@@ -153,7 +153,7 @@ def test_a_group_that_came_later_is_refused_under_a_curve_a_group() -> None:
 @pytest.mark.parametrize("fused", [True, False])
 @examples(5)
 @given(st.sets(st.integers(0, 39)))
-def test_beside_a_training_step(fused: bool, skips: set[int]) -> None:
+def test_training_step_uses_followed_values(fused: bool, skips: set[int]) -> None:
     """Each update uses the value that the group has at its call."""
 
     def optimizer_of(model: Net) -> torch.optim.Optimizer:
@@ -184,7 +184,7 @@ def test_beside_a_training_step(fused: bool, skips: set[int]) -> None:
 
 
 @pytest.mark.parametrize("order", ["step first", "follower first"])
-def test_resumed_beside_a_training_step(order: str) -> None:
+def test_resume_with_training_step_matches(order: str) -> None:
     def build() -> tuple[Any, Any]:
         step = make_step("adamw")
         return step, follow(step.optimizer, "weight_decay", CURVE)

@@ -22,21 +22,21 @@ schedulers = pytest.mark.parametrize("scheduler", [lambda_lr, CurveLR])
 
 @schedulers
 @pytest.mark.parametrize("optimizer", [None, torch.nn.Linear(1, 1), []])
-def test_something_that_is_no_optimizer(optimizer, scheduler):
+def test_wrong_optimizer_is_refused(optimizer, scheduler):
     with pytest.raises(TypeError, match=r"optimizer = .* must be a torch\.optim\.Optimizer"):
         lambda_lr(optimizer, CURVE)
 
 
 @schedulers
 @pytest.mark.parametrize("curve", [None, 3, "curve", CURVE.to_dict(), [CURVE, None], iter([CURVE, CURVE])])
-def test_something_that_is_no_curve(curve, scheduler):
+def test_wrong_curve_is_refused(curve, scheduler):
     with pytest.raises(TypeError, match=r"curve = .* must be a Curve"):
         scheduler(optimizer_with([0.1, 0.1]), curve)
 
 
 @schedulers
 @given(st.integers(1, 4), st.integers(0, 6))
-def test_the_wrong_number_of_curves(scheduler, groups, curves):
+def test_wrong_number_of_curves_is_refused(scheduler, groups, curves):
     optimizer = optimizer_with([0.1] * groups)
     if curves == groups:
         assert len(scheduler(optimizer, [CURVE] * curves).lr_lambdas) == groups
@@ -54,7 +54,7 @@ bad_rates = st.one_of(
 
 
 @given(bad_rates, st.sampled_from(("lr", "initial_lr")), st.booleans())
-def test_a_rate_out_of_range_is_refused_and_nothing_changed(rate, key, in_a_tensor):
+def test_lr_out_of_range_is_refused(rate, key, in_a_tensor):
     optimizer = optimizer_with([0.1, 0.1])
     rate = torch.tensor(float(rate), dtype=torch.float64) if in_a_tensor and rate != 10**400 else rate
     optimizer.param_groups[1][key] = rate
@@ -67,7 +67,7 @@ def test_a_rate_out_of_range_is_refused_and_nothing_changed(rate, key, in_a_tens
 
 
 @pytest.mark.parametrize("rate", [None, "0.1", True, 1j, [0.1]])
-def test_a_rate_that_is_no_number_is_refused(rate):
+def test_lr_of_wrong_type_is_refused(rate):
     optimizer = optimizer_with([0.1])
     optimizer.param_groups[0]["lr"] = rate
     with pytest.raises(TypeError, match=r"param_groups\[0\] = .* must be a number"):
@@ -75,7 +75,7 @@ def test_a_rate_that_is_no_number_is_refused(rate):
 
 
 @given(st.lists(st.lists(st.integers(1, 3), min_size=1, max_size=3), max_size=3))
-def test_the_groups_and_parameters_of_several_optimizers(sizes):
+def test_groups_and_parameters_of_several_optimizers(sizes):
     """`sizes` has, for each optimizer, the number of parameters of each group."""
     optimizers, groups, parameters = [], [], []
     for counts in sizes:
@@ -95,7 +95,7 @@ any_step = st.one_of(st.integers(-(10**4), 10**4), st.integers(2**31 - 5000, 2**
     st.lists(descriptions(range(5)), min_size=1, max_size=3),
     st.lists(st.tuples(any_step, st.integers(0, 3)), max_size=8),
 )
-def test_each_step_has_a_python_float_of_each_curve(cases, walk):
+def test_multipliers_are_python_floats_of_the_curves(cases, walk):
     curves = [build(description) for description in cases]
     ahead = Multipliers(curves)
     for start, further in walk:
@@ -105,13 +105,13 @@ def test_each_step_has_a_python_float_of_each_curve(cases, walk):
             assert all(type(factor) is float for factor in factors)
 
 
-def test_what_lies_behind_is_dropped():
+def test_multipliers_keep_one_window():
     ahead = Multipliers([PlateauCurve(10**6)])
     sizes = {len(ahead) for step in range(20_000) if ahead[step]}
     assert len(sizes) == 1
 
 
-def test_a_step_far_ahead_is_computed_alone():
+def test_distant_step_is_computed_alone():
     ahead = Multipliers([PlateauCurve(10**9)])
     for step in range(10**4, 10**5, 10**4):
         assert ahead[step]
@@ -120,7 +120,7 @@ def test_a_step_far_ahead_is_computed_alone():
     assert len(ahead) > 1000
 
 
-def test_copies_carry_the_curves_alone():
+def test_copies_leave_out_the_window():
     ahead = Multipliers([PlateauCurve(10**6)])
     expected = ahead[7]
     for copied in (copy.copy(ahead), copy.deepcopy(ahead), pickle.loads(pickle.dumps(ahead))):

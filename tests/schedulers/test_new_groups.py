@@ -34,7 +34,7 @@ def _update(optimizer: Any, scheduler: Any, held: bool) -> None:
     st.lists(st.one_of(st.integers(1, 8), st.just("save"), modest_peaks), max_size=8),
     st.sampled_from((float, torch.tensor)),
 )
-def test_a_new_group_joins_with_its_own_peak(held: bool, moves: Any, form: Any) -> None:
+def test_new_group_joins_with_its_own_peak(held: bool, moves: Any, form: Any) -> None:
     curve, hold = (HELD_CURVE, PATIENT) if held else (CURVE, None)
     optimizer, peaks = optimizer_with([form(0.5)]), [0.5]
     scheduler = lambda_lr(optimizer, curve, hold=hold)
@@ -66,7 +66,7 @@ def test_a_new_group_joins_with_its_own_peak(held: bool, moves: Any, form: Any) 
         )
 
 
-def test_a_new_group_with_the_tensor_of_an_older_one_has_its_peak() -> None:
+def test_new_group_with_shared_tensor_has_its_peak() -> None:
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=torch.tensor(0.5))
     scheduler = lambda_lr(optimizer, CURVE)
     for _ in range(5):
@@ -78,7 +78,7 @@ def test_a_new_group_with_the_tensor_of_an_older_one_has_its_peak() -> None:
 
 
 @pytest.mark.parametrize("held", [False, True])
-def test_a_new_group_is_refused_under_a_curve_a_group(held: bool) -> None:
+def test_new_group_needs_one_curve_for_all(held: bool) -> None:
     optimizer = optimizer_with([0.5])
     scheduler: Any = lambda_lr(optimizer, [HELD_CURVE], hold=PATIENT if held else None)
     for _ in range(4):
@@ -99,7 +99,7 @@ def test_a_new_group_is_refused_under_a_curve_a_group(held: bool) -> None:
     ) == before
 
 
-def test_a_rate_that_is_no_peak_is_refused_before_anything_moves() -> None:
+def test_new_group_with_wrong_lr_changes_nothing() -> None:
     optimizer = optimizer_with([0.5])
     scheduler = lambda_lr(optimizer, CURVE)
     _update(optimizer, scheduler, False)
@@ -113,7 +113,7 @@ def test_a_rate_that_is_no_peak_is_refused_before_anything_moves() -> None:
     assert scheduler.state_dict() == state
 
 
-def test_groups_that_have_gone_are_refused() -> None:
+def test_removed_group_is_refused() -> None:
     optimizer = optimizer_with([0.5, 0.1])
     scheduler = lambda_lr(optimizer, CURVE)
     del optimizer.param_groups[1]
@@ -124,7 +124,7 @@ def test_groups_that_have_gone_are_refused() -> None:
 
 
 @pytest.mark.parametrize("form", [float, torch.tensor])
-def test_a_new_group_joins_a_followers_one_curve(form: Any) -> None:
+def test_new_group_joins_follower(form: Any) -> None:
     optimizer = optimizer_with([0.5], torch.optim.AdamW, weight_decay=0.5)
     optimizer.param_groups[0]["weight_decay"] = form(0.5)
     follower = follow(optimizer, "weight_decay", CURVE)
@@ -145,7 +145,7 @@ def test_a_new_group_joins_a_followers_one_curve(form: Any) -> None:
 @pytest.mark.parametrize("held", [False, True])
 @examples(30)
 @given(st.integers(0, 12), st.one_of(modest_peaks, st.tuples(modest_peaks, modest_peaks)), st.integers(0, 5))
-def test_from_the_next_update_on_and_after_a_resume(held: bool, steps: int, peak: Any, more: int) -> None:
+def test_set_peak_holds_after_updates_and_resume(held: bool, steps: int, peak: Any, more: int) -> None:
     curve, hold = (HELD_CURVE, PATIENT) if held else (CURVE, None)
 
     def start() -> Any:
@@ -180,7 +180,7 @@ def test_from_the_next_update_on_and_after_a_resume(held: bool, steps: int, peak
         update()
 
 
-def test_groups_that_shared_a_tensor_part() -> None:
+def test_set_peak_separates_shared_tensors() -> None:
     parameters = [{"params": [torch.nn.Parameter(torch.ones(1))]} for _ in range(2)]
     optimizer = torch.optim.SGD(parameters, lr=torch.tensor(0.5))
     scheduler = lambda_lr(optimizer, PlateauCurve(100))
@@ -188,7 +188,7 @@ def test_groups_that_shared_a_tensor_part() -> None:
     assert lrs_of(optimizer) == [0.5, 0.25]
 
 
-def test_one_that_waits_for_its_turn_writes_no_rate() -> None:
+def test_set_peak_before_its_turn_writes_no_lr() -> None:
     optimizer = optimizer_with([0.5])
     parts = [ConstantLR(optimizer, 0.5, total_iters=100), lambda_lr(optimizer, CURVE)]
     scheduler = SequentialLR(optimizer, parts, [5])
@@ -205,7 +205,7 @@ _WRONG: list[Any] = [
 
 
 @pytest.mark.parametrize(("peak", "error"), _WRONG, ids=str)
-def test_what_is_no_peak_changes_nothing(peak: Any, error: type[Exception]) -> None:
+def test_wrong_peak_changes_nothing(peak: Any, error: type[Exception]) -> None:
     optimizer = optimizer_with([0.5, 0.25])
     scheduler = lambda_lr(optimizer, CURVE)
     advance(optimizer, scheduler, 3)
@@ -228,7 +228,7 @@ def test_what_is_no_peak_changes_nothing(peak: Any, error: type[Exception]) -> N
     ],
     ids=("plain", "held", "factory"),
 )
-def test_a_decayed_rate_is_not_taken_as_the_peak(build: Any, loaded: bool, scheduled: Any) -> None:
+def test_decayed_lr_is_not_taken_as_peak(build: Any, loaded: bool, scheduled: Any) -> None:
     optimizer = optimizer_with([0.5, 0.25], build)
     optimizer.step()
     for group in optimizer.param_groups:
@@ -248,14 +248,14 @@ def test_a_decayed_rate_is_not_taken_as_the_peak(build: Any, loaded: bool, sched
     assert scheduled(optimizer, 6).base_lrs == [0.5, 0.5]
 
 
-def test_the_rate_of_plain_sgd_is_its_peak() -> None:
+def test_lr_of_plain_sgd_is_its_peak() -> None:
     optimizer = optimizer_with([0.5])
     optimizer.step()
     assert lambda_lr(optimizer, CURVE, 6).base_lrs == [0.5]
 
 
 @pytest.mark.parametrize("build", [torch.optim.AdamW, torch.optim.Adagrad, torch.optim.SGD])
-def test_a_fresh_optimizer_may_go_on_and_a_stepped_one_may_begin(build: Any) -> None:
+def test_fresh_optimizer_may_start_in_mid_run(build: Any) -> None:
     assert lambda_lr(optimizer_with([0.5], build), CURVE, 6).base_lrs == [0.5]
     stepped = optimizer_with([0.5], build)
     stepped.step()

@@ -47,7 +47,7 @@ def _scheduled(curve: Any, peaks: list[float], steps: int, form: Any = float) ->
 @every_branch
 @examples(20)
 @given(at=st.integers(0, 60), more=st.integers(0, 20))
-def test_a_scheduler_goes_on_under_a_branch(branch: Callable[[int], Curve], at: int, more: int) -> None:
+def test_scheduler_resumes_under_branch(branch: Callable[[int], Curve], at: int, more: int) -> None:
     """Saved before the curves differ, and loaded optimizer first: as if it had always had the new curve."""
     curve, saved_at = branch(at), max(at - more, 0)
     optimizer, scheduler = _scheduled(LONG, [0.1, 0.7], saved_at)
@@ -66,7 +66,7 @@ def test_a_scheduler_goes_on_under_a_branch(branch: Callable[[int], Curve], at: 
 
 @examples(60)
 @given(descriptions(range(3)), descriptions(range(3), depth=1), st.integers(0, 30), st.integers(0, 40))
-def test_the_first_other_step_is_named(
+def test_refusal_names_first_different_step(
     description: Description, other: Description, at: int, saved_at: int
 ) -> None:
     """A state with the same past is accepted; a refusal says up to which step the pasts are the same."""
@@ -101,7 +101,7 @@ every_form = pytest.mark.parametrize(
 
 @every_form
 @pytest.mark.parametrize("strict", [True, False])
-def test_a_plan_that_is_another_from_the_saved_step_on(form: Any, strict: bool) -> None:
+def test_plan_may_differ_from_saved_step_on(form: Any, strict: bool) -> None:
     """The rate is that of the new curve at once."""
     old, new = StagedCurve([(19,)], start=0.3), StagedCurve([(10,), (0, 0.5), (9,)], start=0.3)
     _, scheduler = _scheduled(old, [0.7], 10, form)
@@ -119,7 +119,7 @@ def test_a_plan_that_is_another_from_the_saved_step_on(form: Any, strict: bool) 
 @pytest.mark.filterwarnings("ignore:the curve has total_steps:plateau_jax.CurveWarning")
 @pytest.mark.filterwarnings("ignore:The epoch parameter")  # which SequentialLR passes
 @given(st.sampled_from((float, torch.tensor, _NARROW)), st.booleans(), st.integers(1, 40))
-def test_a_second_part_of_sequential_lr_under_another_plan(form: Any, strict: bool, saved_at: int) -> None:
+def test_second_part_of_sequential_lr_changes_plan(form: Any, strict: bool, saved_at: int) -> None:
     """The scheduler that wrote the rates before the load writes them afterwards."""
 
     def start(second: Curve) -> tuple[Any, Any]:
@@ -143,7 +143,7 @@ def test_a_second_part_of_sequential_lr_under_another_plan(form: Any, strict: bo
 
 
 @pytest.mark.filterwarnings("ignore:The epoch parameter")  # which SequentialLR passes
-def test_a_second_part_that_waits_for_its_turn_is_not_in_charge() -> None:
+def test_second_part_waits_for_its_turn() -> None:
     """Even if the first part's rate happens to equal its own first rate."""
 
     def start(second: Curve) -> tuple[Any, Any]:
@@ -172,7 +172,7 @@ def test_a_second_part_that_waits_for_its_turn_is_not_in_charge() -> None:
 @every_branch
 @examples(4)
 @given(at=st.integers(0, 20), more=st.integers(0, 5), skips=st.sets(st.integers(0, 39), max_size=9))
-def test_a_training_step_goes_on_under_a_branch(
+def test_training_step_resumes_under_branch(
     name: str, branch: Callable[[int], Curve], at: int, more: int, skips: set[int]
 ) -> None:
     updates = [nonfinite(batch) if number in skips else batch for number, batch in enumerate(batches(40))]
@@ -192,7 +192,7 @@ def test_a_training_step_goes_on_under_a_branch(
 
 
 @pytest.mark.parametrize("name", [*FUSED, "rmsprop"])
-def test_a_training_step_refuses_another_past(name: str) -> None:
+def test_training_step_refuses_another_past(name: str) -> None:
     data = batches(20)
     branch = LONG.cooldown(6, 9)
     first, second = make_step(name, curve=LONG), make_step(name, curve=branch)
@@ -218,7 +218,7 @@ def _optimizer(step: Any) -> Any:
     return step.state_dict()["optimizer"]
 
 
-def test_a_group_of_several_under_another_plan() -> None:
+def test_refusal_names_the_group() -> None:
     curves, others = [LONG, AFTER], [LONG, AFTER.cooldown(10, 5)]
     optimizer, scheduler = _scheduled(curves, [0.1, 0.2], 10)
     resumed, again = _scheduled(others, [0.1, 0.2], 0)
@@ -229,7 +229,7 @@ def test_a_group_of_several_under_another_plan() -> None:
         again.load_state_dict(scheduler.state_dict())
 
 
-def test_a_follower_goes_on_under_a_branch() -> None:
+def test_follower_resumes_under_branch() -> None:
     saved, resumed = (optimizer_with([0.1], weight_decay=0.5) for _ in range(2))
     first = follow(saved, "weight_decay", LONG)
     for _ in range(30):

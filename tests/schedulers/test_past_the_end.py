@@ -37,7 +37,7 @@ def _steps_until_told(optimizer, step, most):
     st.booleans(),
     st.sampled_from((float, torch.tensor)),
 )
-def test_it_is_said_once_past_ten_steps_and_a_hundredth(total, held, form):
+def test_warns_once_after_ten_steps_and_one_percent(total, held, form):
     optimizer = optimizer_with([form(0.1), form(0.2)])
     first = max(0, total - 5)
     hold = HoldBelow(-1.0, 1) if held else None
@@ -51,7 +51,7 @@ def test_it_is_said_once_past_ten_steps_and_a_hundredth(total, held, form):
     assert f"at step {at}," in told[0][1]
 
 
-def test_of_several_curves_the_last_end_counts():
+def test_last_end_of_several_curves_counts():
     optimizer = optimizer_with([0.1, 0.1])
     scheduler = lambda_lr(optimizer, [PlateauCurve(10), PlateauCurve(40)])
     advance(optimizer, scheduler, 50)
@@ -67,13 +67,13 @@ def test_of_several_curves_the_last_end_counts():
         (PlateauCurve(10), [0.0, 0.0]),
     ],
 )
-def test_nothing_is_said_where_a_rate_stays_or_every_peak_is_0(curves, rates):
+def test_no_warning_if_lr_stays_or_peaks_are_0(curves, rates):
     optimizer = optimizer_with(rates)
     advance(optimizer, lambda_lr(optimizer, curves), 100)
 
 
 @pytest.mark.parametrize("before", [0, 5])
-def test_plotting_does_not_warn_and_training_after_it_does(before):
+def test_training_after_plotting_warns(before):
     optimizer = optimizer_with([0.1])
     scheduler = lambda_lr(optimizer, PlateauCurve(10))
     with warnings.catch_warnings():
@@ -85,7 +85,7 @@ def test_plotting_does_not_warn_and_training_after_it_does(before):
         advance(optimizer, scheduler)
 
 
-def test_an_error_made_of_it_leaves_all_as_it_was():
+def test_warning_as_error_changes_nothing():
     optimizer = optimizer_with([0.1])
     scheduler = lambda_lr(optimizer, PlateauCurve(10))
     advance(optimizer, scheduler, 20)
@@ -98,7 +98,7 @@ def test_an_error_made_of_it_leaves_all_as_it_was():
     assert scheduler.last_epoch == 29
 
 
-def test_a_resumed_run_warns_unless_it_has_warned():
+def test_resumed_run_does_not_repeat_warning():
     for updates, expected in ((15, 6), (30, None)):
         optimizer = optimizer_with([0.1])
         scheduler = lambda_lr(optimizer, PlateauCurve(10))

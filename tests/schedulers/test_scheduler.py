@@ -27,7 +27,7 @@ def _exact_product(peak: float, curve: Curve, step: int) -> Fraction:
 
 @examples(50)
 @given(descriptions_and_steps(size=8))
-def test_each_lambda_is_the_curve_in_a_python_float(case):
+def test_lambdas_return_python_floats_of_the_curve(case):
     description, steps = case
     curve, oracle = build(description), Oracle(description)
     scheduler = lambda_lr(optimizer_with([0.1, 0.2]), curve)
@@ -44,7 +44,7 @@ def test_each_lambda_is_the_curve_in_a_python_float(case):
 @pytest.mark.filterwarnings("ignore:the curve has total_steps")  # the steps may lead past the end
 @examples(50)
 @given(st.lists(st.tuples(descriptions(), peaks), min_size=1, max_size=3), st.integers(0, 20))
-def test_rates_are_exact_products_with_a_curve_a_group(cases, steps):
+def test_lrs_are_exact_products_per_group(cases, steps):
     curves = [build(description) for description, _ in cases]
     group_peaks = [peak for _, peak in cases]
     optimizer = optimizer_with(group_peaks)
@@ -59,7 +59,7 @@ def test_rates_are_exact_products_with_a_curve_a_group(cases, steps):
 
 @examples(50)
 @given(descriptions_and_steps(size=4), st.lists(peaks, min_size=1, max_size=3))
-def test_rates_are_exact_products_with_one_curve_for_all(case, group_peaks):
+def test_lrs_are_exact_products_under_one_curve(case, group_peaks):
     description, steps = case
     curve = build(description)
     for step in (abs(step) for step in steps):
@@ -73,7 +73,7 @@ def test_rates_are_exact_products_with_one_curve_for_all(case, group_peaks):
 @pytest.mark.slow
 @examples(10)
 @given(descriptions_and_steps(size=36), peaks)
-def test_rates_equal_those_of_optax(case, peak):
+def test_lrs_equal_those_of_optax(case, peak):
     description, steps = case
     curve = build(description)
     steps = [abs(step) for step in steps]
@@ -99,7 +99,7 @@ def test_rates_equal_those_of_optax(case, peak):
 
 
 @pytest.mark.filterwarnings("ignore:the curve has total_steps:plateau_jax.CurveWarning")
-def test_a_long_run_follows_the_curve_over_every_window():
+def test_long_run_follows_curve_over_all_windows():
     curves = [
         PlateauCurve(6000, warmup_steps=100, plateaus=[(20, 20)]),
         PlateauCurve(5000, decay_shape="linear"),
@@ -120,7 +120,7 @@ def test_a_long_run_follows_the_curve_over_every_window():
 
 @example(2**63 - 5)
 @given(st.integers(CURVE.total_steps, 2**80))
-def test_past_the_end_the_rate_holds(step):
+def test_lr_is_constant_past_the_end(step):
     optimizer = optimizer_with([0.5])
     scheduler = lambda_lr(optimizer, CURVE, last_epoch=step - 1)
     for _ in range(3):
@@ -130,7 +130,7 @@ def test_past_the_end_the_rate_holds(step):
 
 
 @given(st.lists(st.integers(-200, 9000), min_size=1, max_size=8))
-def test_a_step_to_an_epoch_jumps_there(epochs):
+def test_step_to_epoch_jumps_there(epochs):
     optimizer = optimizer_with([0.5])
     scheduler = lambda_lr(optimizer, CURVE)
     optimizer.step()
@@ -144,7 +144,7 @@ def test_a_step_to_an_epoch_jumps_there(epochs):
 
 @pytest.mark.parametrize("epoch", [0.5, 2.5, 3.0, True, "3", "x", float("nan"), np.float32(3), (3,)])
 @pytest.mark.parametrize("steps", [0, 4])
-def test_an_epoch_that_is_not_an_integer_is_refused(epoch, steps):
+def test_epoch_of_wrong_type_is_refused(epoch, steps):
     optimizer, expected = optimizer_with([0.5]), optimizer_with([0.5])
     scheduler, reference = lambda_lr(optimizer, CURVE), lambda_lr(expected, CURVE)
     for run in ((optimizer, scheduler), (expected, reference)):
@@ -161,7 +161,7 @@ def test_an_epoch_that_is_not_an_integer_is_refused(epoch, steps):
 
 
 @pytest.mark.parametrize("loss", [0.5, torch.tensor(0.5), torch.tensor(3), torch.ones(()).requires_grad_()])
-def test_a_loss_without_a_hold_is_told_before_torch_warns(loss):
+def test_loss_without_hold_is_refused_before_warnings(loss):
     scheduler = lambda_lr(optimizer_with([0.5]), CURVE)  # of the order of steps, torch would warn too
     before = scheduler.state_dict()
     with pytest.raises(
@@ -172,7 +172,7 @@ def test_a_loss_without_a_hold_is_told_before_torch_warns(loss):
 
 
 @given(st.integers(max_value=-1))
-def test_an_epoch_before_the_first_is_saved_and_loaded(epoch):
+def test_negative_epoch_is_saved_and_loaded(epoch):
     optimizer = optimizer_with([0.5])
     scheduler = lambda_lr(optimizer, CURVE)
     optimizer.step()
@@ -184,7 +184,7 @@ def test_an_epoch_before_the_first_is_saved_and_loaded(epoch):
     assert again.state_dict() == scheduler.state_dict()
 
 
-def test_no_numpy_number_reaches_groups_or_checkpoints():
+def test_no_numpy_scalar_reaches_groups_or_states():
     optimizer = optimizer_with([np.float64(0.1), np.float32(0.2), 1])
     scheduler = lambda_lr(optimizer, CURVE, last_epoch=np.int32(-1))
     advance(optimizer, scheduler, 3)
@@ -197,7 +197,7 @@ def test_no_numpy_number_reaches_groups_or_checkpoints():
 
 
 @given(peaks, peaks)
-def test_the_peak_is_initial_lr_where_there_is_one_and_a_float32(rate, peak):
+def test_peak_is_initial_lr_in_float32(rate, peak):
     optimizer = optimizer_with([rate, rate])
     optimizer.param_groups[1]["initial_lr"] = peak
     first = lambda_lr(optimizer, CURVE)
@@ -209,12 +209,12 @@ def test_the_peak_is_initial_lr_where_there_is_one_and_a_float32(rate, peak):
 
 
 @pytest.mark.parametrize("last_epoch", [1.0, True, None, "3", np.float32(2)])
-def test_a_last_epoch_that_is_no_integer(last_epoch):
+def test_last_epoch_of_wrong_type_is_refused(last_epoch):
     with pytest.raises(TypeError, match=r"last_epoch = .* must be an integer"):
         lambda_lr(optimizer_with([0.1]), CURVE, last_epoch=last_epoch)
 
 
 @given(st.integers(max_value=-2))
-def test_a_last_epoch_before_the_first(last_epoch):
+def test_last_epoch_below_minus_one_is_refused(last_epoch):
     with pytest.raises(ValueError, match=f"last_epoch = {last_epoch} must be at least -1"):
         lambda_lr(optimizer_with([0.1]), CURVE, last_epoch=last_epoch)

@@ -38,7 +38,7 @@ _FORMS: dict[str, Any] = {
 @pytest.mark.parametrize("form", _FORMS.values(), ids=_FORMS)
 @examples(60)
 @given(curves, holds, metrics(SIZE))
-def test_the_rate_is_that_of_the_clock(form: Any, curve: Curve, hold: Any, given_metrics: list[Any]) -> None:
+def test_lr_follows_held_clock(form: Any, curve: Curve, hold: Any, given_metrics: list[Any]) -> None:
     run = HeldRun(curve, hold)
     expected = clocks_of(hold, curve, given_metrics)
     for updates, (clock, metric) in enumerate(zip(expected, given_metrics, strict=False)):
@@ -47,7 +47,7 @@ def test_the_rate_is_that_of_the_clock(form: Any, curve: Curve, hold: Any, given
     run.check(expected[-1], SIZE)
 
 
-def test_a_metric_is_rounded_to_float32() -> None:
+def test_metric_is_rounded_to_float32() -> None:
     """In float64 these would lie on the other side of the threshold."""
     rule = HoldBelow(0.1, 2)
     above = float(np.nextafter(np.float32(0.1), np.float32(1)))
@@ -58,7 +58,7 @@ def test_a_metric_is_rounded_to_float32() -> None:
             assert run.scheduler.clock == (not held)
 
 
-def test_from_a_last_epoch_the_clock_goes_on_and_the_rules_begin() -> None:
+def test_last_epoch_sets_clock_and_starts_rules() -> None:
     for last_epoch, clocks in ((2, [3, 3, 3, 3, 4]), (3, [4, 5, 6, 7, 8])):
         optimizer = optimizer_with([0.1])
         scheduler = lambda_lr(optimizer, CURVE, last_epoch, hold=PATIENT)
@@ -71,7 +71,7 @@ def test_from_a_last_epoch_the_clock_goes_on_and_the_rules_begin() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_a_tensor_rate_is_filled(dtype: torch.dtype) -> None:
+def test_tensor_lr_is_filled(dtype: torch.dtype) -> None:
     rate = torch.tensor(0.5, dtype=dtype)
     optimizer = optimizer_with([rate])
     scheduler = lambda_lr(optimizer, CURVE, hold=PATIENT)
@@ -100,7 +100,7 @@ _NO_SCALARS: list[Any] = [
 
 @pytest.mark.parametrize("metric", _NO_SCALARS, ids=repr)
 @pytest.mark.parametrize("updates", [0, 5])
-def test_a_metric_that_is_none_changes_nothing(metric: Any, updates: int) -> None:
+def test_wrong_metric_changes_nothing(metric: Any, updates: int) -> None:
     run, straight = (HeldRun(CURVE, [PATIENT, HoldBelow(0.7, 3)]) for _ in range(2))
     for _ in range(updates):
         run.update(0.7)
@@ -116,7 +116,7 @@ def test_a_metric_that_is_none_changes_nothing(metric: Any, updates: int) -> Non
         assert run.scheduler.state_dict() == straight.scheduler.state_dict()
 
 
-def test_a_step_whose_warning_is_an_error_changes_nothing() -> None:
+def test_warning_as_error_changes_nothing() -> None:
     run = HeldRun(CURVE, HoldBelow(0.7, 3))
     before = run.scheduler.state_dict()
     with pytest.raises(UserWarning, match=r"before `optimizer.step\(\)`"):
@@ -135,7 +135,7 @@ def test_a_step_whose_warning_is_an_error_changes_nothing() -> None:
         (CURVE, [], ValueError, "no rule"),
     ],
 )
-def test_what_is_refused(curve: Any, hold: Any, error: type[Exception], message: str) -> None:
+def test_wrong_hold_is_refused(curve: Any, hold: Any, error: type[Exception], message: str) -> None:
     optimizer = optimizer_with([0.1, 0.2])
     before = str(optimizer.param_groups)
     with pytest.raises(error, match=message):
@@ -144,7 +144,7 @@ def test_what_is_refused(curve: Any, hold: Any, error: type[Exception], message:
     lambda_lr(optimizer, [CURVE, CURVE], hold=PATIENT)
 
 
-def test_a_scheduler_that_steps_without_a_metric_is_told() -> None:
+def test_sequential_lr_cannot_step_it() -> None:
     optimizer = optimizer_with([0.1])
     parts = [lambda_lr(optimizer, CURVE, hold=PATIENT), lambda_lr(optimizer, CURVE)]
     scheduler = SequentialLR(optimizer, parts, [5])
@@ -165,7 +165,7 @@ def test_a_scheduler_that_steps_without_a_metric_is_told() -> None:
         max_size=4,
     ),
 )
-def test_resumed_is_as_if_it_had_never_stopped(
+def test_resume_matches_uninterrupted_run(
     curve: Curve, hold: Any, given_metrics: list[Any], stops: dict[int, str]
 ) -> None:
     run = HeldRun(curve, hold)
@@ -184,7 +184,7 @@ _OTHERS: list[Any] = [None, HoldUntilFlat(4, limit=9), HoldBelow(0.5, 3), [PATIE
 @pytest.mark.parametrize("other", _OTHERS, ids=str)
 @pytest.mark.parametrize("swapped", [False, True])
 @given(updates=st.integers(0, 20))
-def test_the_state_of_other_rules(other: Any, swapped: bool, updates: int) -> None:
+def test_state_of_other_rules_needs_strict_false(other: Any, swapped: bool, updates: int) -> None:
     """It is refused; with strict=False the run goes on from the clock, and the rules start anew."""
     first, second = (other, PATIENT) if swapped else (PATIENT, other)
     saved, run = HeldRun(CURVE, first), HeldRun(CURVE, second)
@@ -210,7 +210,7 @@ LONG = StagedCurve([(3, 1.0), (40,), (10, 0.0)])
 
 
 @pytest.mark.parametrize("hold", [PATIENT, None], ids=["held", "let go"])
-def test_another_plan_is_asked_for_its_past_up_to_the_clock(hold: Any) -> None:
+def test_past_is_compared_up_to_the_clock(hold: Any) -> None:
     """Not up to the number of updates, which a hold makes greater than the clock."""
     saved = HeldRun(LONG, HoldUntilFlat(30, limit=1000))
     for _ in range(20):

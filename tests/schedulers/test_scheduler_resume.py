@@ -46,7 +46,7 @@ def _wide(rate):
     st.integers(0, 6),
     st.sampled_from((float, _wide)),
 )
-def test_every_route_goes_on_like_the_run_that_never_stopped(route, kind, cases, first, steps, form):
+def test_every_route_matches_uninterrupted_run(route, kind, cases, first, steps, form):
     curves = [build(description) for description, _ in cases]
     rates = [peak for _, peak in cases]
     whole = Run(curves, rates, form, kind, last_epoch=first - 1)
@@ -72,7 +72,7 @@ def test_every_route_goes_on_like_the_run_that_never_stopped(route, kind, cases,
     st.sampled_from((float, _narrow, _wide)),
     st.lists(st.one_of(st.integers(1, 40), st.sampled_from((*ROUTES, 3100))), max_size=8),
 )
-def test_any_walk_of_steps_and_resumptions(cases, form, walk):
+def test_any_sequence_of_steps_and_resumes_matches(cases, form, walk):
     curves = [build(description) for description, _ in cases]
     rates = [peak for _, peak in cases]
     run = Run(curves, rates, form)
@@ -116,7 +116,7 @@ def _curve_then_averaging(optimizer):
     st.booleans(),
     st.sampled_from((float, _wide)),
 )
-def test_beside_other_schedulers(build, saved_at, optimizer_first, form):
+def test_resume_with_other_schedulers_matches(build, saved_at, optimizer_first, form):
     def start():
         optimizer = optimizer_with([form(0.5), form(0.25)])
         return optimizer, build(optimizer)

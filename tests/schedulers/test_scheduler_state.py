@@ -37,7 +37,7 @@ def _unchanged(run, load):
 
 
 @given(descriptions(range(4)), descriptions(range(4)), st.integers(0, 5), st.integers(0, 5))
-def test_another_past_is_refused_by_name(description, other, saved_at, loaded_at):
+def test_refusal_names_both_curves(description, other, saved_at, loaded_at):
     old, new = build(description), build(other)
     saved, run = Run([old, old], [0.1, 0.2]), Run([new, new], [0.1, 0.2])
     saved.advance(saved_at)
@@ -68,7 +68,7 @@ def test_another_past_is_refused_by_name(description, other, saved_at, loaded_at
 
 
 @given(st.integers(0, 50), modest_peaks)
-def test_a_plain_lambda_lr_can_be_taken_over(steps, peak):
+def test_plain_lambda_lr_state_needs_strict_false(steps, peak):
     optimizer = optimizer_with([peak])
     plain = LambdaLR(optimizer, lambda step: 1.0)
     advance(optimizer, plain, steps)
@@ -87,7 +87,7 @@ def test_a_plain_lambda_lr_can_be_taken_over(steps, peak):
 
 
 @pytest.mark.parametrize("hold", [None, HoldUntilFlat(5, limit=20)], ids=("plain", "held"))
-def test_a_refusal_is_a_few_lines_whatever_the_curves(hold):
+def test_refusal_of_long_curves_is_short(hold):
     """A staircase of 300 stages prints as more than ten thousand characters."""
     old, new = (
         StagedCurve([stage for step in range(300) for stage in ((0, 1 - step / 301), (length,))])
@@ -104,7 +104,7 @@ def test_a_refusal_is_a_few_lines_whatever_the_curves(hold):
         assert len(str(caught.value)) < 900
 
 
-def test_a_checkpoint_stays_small_after_many_steps():
+def test_checkpoint_stays_small_after_many_steps():
     run = Run([CURVE], [0.1])
     run.advance(5000)
     file = io.BytesIO()
@@ -113,7 +113,7 @@ def test_a_checkpoint_stays_small_after_many_steps():
     assert file.tell() < 10_000
 
 
-def test_a_state_shares_nothing_with_its_schedulers():
+def test_state_shares_nothing_with_schedulers():
     run, other = Run([CURVE], [0.1]), Run([CURVE], [0.1])
     run.advance(7)
     state = run.scheduler.state_dict()
@@ -137,7 +137,7 @@ def _as_a_trainer_loads(scheduler, state):
     st.sampled_from((lambda pair: pair, copy.deepcopy, lambda pair: pickle.loads(pickle.dumps(pair)))),
     st.integers(1, 150),
 )
-def test_a_standing_choice_is_what_a_trainer_loads_by(copied, saved_at):
+def test_trainer_loads_by_builders_strict(copied, saved_at):
     saved = Run([CURVE], [0.1])
     saved.advance(saved_at)
     state = saved.scheduler.state_dict()
@@ -160,7 +160,7 @@ def test_a_standing_choice_is_what_a_trainer_loads_by(copied, saved_at):
 
 
 @given(st.integers(1, 19))
-def test_under_the_same_curve_a_standing_choice_changes_nothing(saved_at):
+def test_strict_false_keeps_lrs_of_other_scheduler(saved_at):
     # Another scheduler wrote the rate: a load must not replace it by the curve's.
     def start():
         optimizer = optimizer_with([0.5])
@@ -183,7 +183,7 @@ def test_under_the_same_curve_a_standing_choice_changes_nothing(saved_at):
     ],
     ids=("one for all", "one a group"),
 )
-def test_the_state_of_fewer_groups_is_refused(curve, message):
+def test_state_of_fewer_groups_is_refused(curve, message):
     optimizer = optimizer_with([0.1])
     scheduler = lambda_lr(optimizer, curve)
     state = scheduler.state_dict() | {"base_lrs": [0.3]}

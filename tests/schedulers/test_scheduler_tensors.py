@@ -33,7 +33,7 @@ def _in_dtype(peak, curve, step, dtype):
 
 
 @given(descriptions(range(4)), modest_peaks, dtypes, st.integers(0, 30), st.booleans())
-def test_a_tensor_rate_stays_the_same_tensor(description, peak, dtype, steps, scalar_shape):
+def test_tensor_lr_stays_the_same_tensor(description, peak, dtype, steps, scalar_shape):
     curve = build(description)
     tensor = torch.tensor(peak if scalar_shape else [peak], dtype=dtype)
     optimizer = optimizer_with([tensor], torch.optim.AdamW)
@@ -52,7 +52,7 @@ def test_a_tensor_rate_stays_the_same_tensor(description, peak, dtype, steps, sc
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
 @pytest.mark.parametrize("requires_grad", [False, True])
 @given(st.floats(2.0**-10, 10))
-def test_the_peak_is_the_number_in_the_tensor(dtype, requires_grad, rate):
+def test_peak_is_the_number_in_the_tensor(dtype, requires_grad, rate):
     tensor = torch.tensor(rate, dtype=dtype)
     peak = float(np.float32(tensor.item()))
     tensor.requires_grad_(requires_grad)
@@ -68,7 +68,7 @@ def test_the_peak_is_the_number_in_the_tensor(dtype, requires_grad, rate):
 
 
 @given(modest_peaks, dtypes, st.integers(0, 30), st.integers(0, 30))
-def test_loading_fills_the_tensor_that_the_group_holds(peak, dtype, saved_at, loaded_at):
+def test_load_fills_the_tensor_of_the_group(peak, dtype, saved_at, loaded_at):
     saved = optimizer_with([torch.tensor(peak, dtype=dtype)])
     scheduler = lambda_lr(saved, CURVE)
     advance(saved, scheduler, saved_at)
@@ -111,7 +111,7 @@ def test_groups_share_a_tensor_only_under_one_curve(peak, dtype, curves, steps):
 
 
 @given(st.integers(0, 30))
-def test_a_tensor_shared_in_the_checkpoint_parts_under_new_curves(steps):
+def test_load_separates_shared_tensors_of_new_curves(steps):
     saved = optimizer_with([None, None], torch.optim.AdamW, lr=torch.tensor(0.5))
     scheduler = lambda_lr(saved, CURVE)
     advance(saved, scheduler, steps)
@@ -128,7 +128,7 @@ def test_a_tensor_shared_in_the_checkpoint_parts_under_new_curves(steps):
 
 @pytest.mark.gpu("torch")
 @given(modest_peaks, st.integers(0, 30))
-def test_a_rate_on_the_device_stays_there(peak, steps):
+def test_lr_on_the_device_stays_there(peak, steps):
     tensor = torch.tensor(peak, device="cuda")
     parameter = torch.nn.Parameter(torch.ones(2, device="cuda"))
     parameter.grad = torch.ones_like(parameter)
@@ -140,7 +140,7 @@ def test_a_rate_on_the_device_stays_there(peak, steps):
     assert tensor.item() == _in_dtype(peak, CURVE, steps, torch.float32)
 
 
-def test_a_tensor_of_integers_is_refused():
+def test_integer_tensor_is_refused():
     """It would cut the decimals off each rate."""
     optimizer = optimizer_with([torch.tensor(1)])
     with pytest.raises(TypeError, match=r"learning rate of param_groups\[0\] .* floating-point tensor"):

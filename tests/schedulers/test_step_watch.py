@@ -93,7 +93,7 @@ _events = st.lists(st.one_of(_run, _repeated, st.sampled_from("l+0-")), max_size
 @example(("o" * 10 + "+") * 4)
 @example("os+" * 4)
 @example("o0s" * 4)
-def test_warns_once_and_by_the_rule(kind: Any, events: str) -> None:
+def test_warns_once_by_the_rule(kind: Any, events: str) -> None:
     """A load (l) starts the count anew, as does a step to a number (0, -) other than the next one (+)."""
     optimizer = optimizer_with([0.1])
     scheduler, step = kind(optimizer)
@@ -129,7 +129,7 @@ _WRONG = [
 @kinds
 @pytest.mark.parametrize(("begin", "wrong", "message"), _WRONG)
 @pytest.mark.parametrize("form", [float, torch.tensor])
-def test_message_and_line(kind: Any, begin: str, wrong: str, message: str, form: Any) -> None:
+def test_warning_has_message_and_line(kind: Any, begin: str, wrong: str, message: str, form: Any) -> None:
     optimizer = optimizer_with([form(0.1), form(0.2)])
     scheduler, step = kind(optimizer)
     _repeat(begin, optimizer, step)
@@ -181,7 +181,7 @@ def test_copies_do_not_warn(kind: Any, pattern: str, copied: Any) -> None:
     _repeat(pattern or TWICE, other, lambda: _step_of(kind, again), 5)
 
 
-def test_copies_made_before_the_first_step_do_not_warn() -> None:
+def test_copies_of_fresh_schedulers_do_not_warn() -> None:
     """Torch does not note the steps of a copied optimizer, and warns of a plain `LambdaLR` here."""
     optimizer = optimizer_with([0.1])
     advance(*copy.deepcopy((optimizer, lambda_lr(optimizer, CURVE))), 3)
@@ -321,7 +321,7 @@ def test_legitimate_programs_do_not_warn(program: Any) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("outside", [True, False])
-def test_accumulation_by_accelerate(outside: bool) -> None:
+def test_accumulation_by_accelerate_does_not_warn(outside: bool) -> None:
     """Its wrapper makes an update in one of four calls."""
     from accelerate import Accelerator
 
@@ -345,7 +345,7 @@ def test_accumulation_by_accelerate(outside: bool) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [_plain, _held, lambda optimizer: (_sequence(optimizer, True), None)])
-def test_a_scheduler_that_accelerate_steps_once_a_rank(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prepared_scheduler_of_accelerate_warns(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from accelerate import scheduler as module
 
     monkeypatch.setattr(module, "AcceleratorState", lambda: SimpleNamespace(num_processes=2))
@@ -371,7 +371,7 @@ def test_torchs_warnings_point_at_the_users_line(kind: Any) -> None:
     assert {(warning.category, warning.filename) for warning in caught} == {(UserWarning, __file__)}
 
 
-def test_schedulers_that_are_gone_leave_one_watch() -> None:
+def test_collected_schedulers_leave_one_watch() -> None:
     optimizer = optimizer_with([0.1])
     optimizer.register_step_post_hook(lambda *_: gc.collect() and None)  # while the hooks are iterated over
     hooks = optimizer._optimizer_step_post_hooks
@@ -387,7 +387,7 @@ def test_schedulers_that_are_gone_leave_one_watch() -> None:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated")
-def test_a_compiled_optimizer_is_not_compiled_more_often() -> None:
+def test_watch_causes_no_recompilation() -> None:
     from torch._dynamo.testing import CompileCounter
 
     counts: list[int] = []

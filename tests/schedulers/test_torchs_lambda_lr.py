@@ -26,7 +26,7 @@ OTHER = PlateauCurve(200, plateaus=[(10, 20)], decay_shape="linear")
     st.integers(0, 12),
     st.integers(0, 12),
 )
-def test_a_resumed_run_is_the_run_that_never_stopped(cases, saved_at, more):
+def test_resume_matches_uninterrupted_run(cases, saved_at, more):
     def start():
         optimizer = optimizer_with([peak for _, peak in cases])
         return optimizer, LambdaLR(optimizer, [build(description) for description, _ in cases])
@@ -55,7 +55,7 @@ def _old_state(curve):
 
 
 @pytest.mark.parametrize("old", [CURVE, OTHER], ids=["the same", "another"])
-def test_an_old_state_gives_the_step_and_leaves_the_curve_alone(old):
+def test_old_state_gives_step_and_keeps_curve(old):
     curve = PlateauCurve.from_dict(CURVE.to_dict())
     optimizer = optimizer_with([0.1])
     scheduler = LambdaLR(optimizer, curve)
@@ -79,7 +79,7 @@ torch_deprecates = pytest.mark.filterwarnings("ignore:`torch.jit.script_method` 
 @torch_deprecates
 @pytest.mark.parametrize("build", [LambdaLR, lambda_lr], ids=["LambdaLR", "lambda_lr"])
 @pytest.mark.parametrize("form", [float, torch.tensor], ids=["number", "tensor"])
-def test_optimizer_and_scheduler_compiled_together(build, form):
+def test_optimizer_and_scheduler_compile_together(build, form):
     # As torch's documentation does it; its scheduler breaks the graph.
     optimizer = optimizer_with([form(0.5)])
     scheduler = build(optimizer, CURVE)
@@ -97,7 +97,7 @@ def test_optimizer_and_scheduler_compiled_together(build, form):
 @pytest.mark.slow
 @torch_deprecates
 @pytest.mark.parametrize("fullgraph", [False, True])
-def test_a_compiled_function_may_call_the_curve(fullgraph):
+def test_compiled_function_may_call_the_curve(fullgraph):
     torch.compiler.reset()
     # Tracing also works for a curve that was never called.
     curve = PlateauCurve.from_dict(CURVE.to_dict())
@@ -123,7 +123,7 @@ def _partial(scale: float, step: int) -> float:
     st.booleans(),
     st.sampled_from((_function, partial(_partial, 1.0), lambda step: 1 / (1 + step))),
 )
-def test_torchs_own_goes_on_from_a_curves_state(steps: int, held: bool, function: Any) -> None:
+def test_lambda_lr_loads_state_of_curve_lr(steps: int, held: bool, function: Any) -> None:
     optimizer = optimizer_with([0.5, 0.25])
     scheduler = lambda_lr(optimizer, CURVE, hold=HoldUntilFlat(3, limit=9) if held else None)
     for _ in range(steps):
@@ -145,7 +145,7 @@ def test_torchs_own_goes_on_from_a_curves_state(steps: int, held: bool, function
     assert again.state_dict() == scheduler.state_dict()
 
 
-def test_a_state_that_passed_through_torchs_own_is_read() -> None:
+def test_curve_lr_reads_state_saved_by_lambda_lr() -> None:
     optimizer = optimizer_with([0.5])
     scheduler = lambda_lr(optimizer, CURVE)
     advance(optimizer, scheduler, 5)
@@ -164,7 +164,7 @@ def test_a_state_that_passed_through_torchs_own_is_read() -> None:
 
 
 @pytest.mark.slow
-def test_the_scheduler_of_transformers_takes_it() -> None:
+def test_transformers_scheduler_loads_curve_lr_state() -> None:
     import transformers
 
     optimizer = optimizer_with([0.5, 0.25])

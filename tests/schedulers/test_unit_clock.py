@@ -37,7 +37,7 @@ _FORMS: dict[str, Any] = {
 @pytest.mark.parametrize("form", _FORMS.values(), ids=_FORMS)
 @examples(60)
 @given(descriptions(range(4)), units, counts, st.booleans())
-def test_the_values_are_those_of_the_clock(
+def test_values_follow_the_clock(
     kind: str, form: Any, description: Description, unit: int, given_counts: list[int], asked: bool
 ) -> None:
     run = CountedRun(kind, build(description), unit, asked)
@@ -50,7 +50,7 @@ def test_the_values_are_those_of_the_clock(
 
 @kinds
 @pytest.mark.parametrize(("unit", "most"), [(256, 512), (65_536, 4_000_000)])
-def test_many_random_counts(kind: str, unit: int, most: int) -> None:
+def test_values_follow_many_random_counts(kind: str, unit: int, most: int) -> None:
     draw = random.Random(unit)
     given_counts = [draw.randint(0, most) for _ in range(20_000)]
     clocks = clocks_of(unit, given_counts)
@@ -68,7 +68,7 @@ def test_many_random_counts(kind: str, unit: int, most: int) -> None:
 @kinds
 @examples(60)
 @given(units, counts, st.randoms(use_true_random=False))
-def test_another_cut_changes_nothing(kind: str, unit: int, given_counts: list[int], draw: Any) -> None:
+def test_splitting_counts_changes_nothing(kind: str, unit: int, given_counts: list[int], draw: Any) -> None:
     curve = PlateauCurve(2**31 - 1, warmup_steps=1000, decay_shape="linear")
     whole, cut = (CountedRun(kind, curve, unit) for _ in range(2))
     for count in given_counts:
@@ -81,7 +81,7 @@ def test_another_cut_changes_nothing(kind: str, unit: int, given_counts: list[in
 
 
 @kinds
-def test_it_is_exact_up_to_the_62nd_power_of_two(kind: str) -> None:
+def test_sum_is_exact_up_to_2_to_the_62(kind: str) -> None:
     run = CountedRun(kind, CURVE, 2**61 // 30 + 1)
     for updates in range(2**4):
         run.check(updates * (2**58 - 1), updates)
@@ -97,7 +97,7 @@ def test_it_is_exact_up_to_the_62nd_power_of_two(kind: str) -> None:
 
 
 @kinds
-def test_without_a_unit_an_update_is_a_step(kind: str) -> None:
+def test_without_unit_an_update_is_a_step(kind: str) -> None:
     run = CountedRun(kind, CURVE, None)
     for updates in range(3):
         run.check(updates, updates)
@@ -127,7 +127,7 @@ _NO_COUNTS: list[tuple[Any, type[Exception]]] = [
 @pytest.mark.parametrize(("count", "error"), _NO_COUNTS, ids=repr)
 @pytest.mark.parametrize("asked", [False, True])
 @pytest.mark.parametrize("updates", [0, 3])
-def test_a_count_that_is_none_changes_nothing(
+def test_wrong_count_changes_nothing(
     kind: str, count: Any, error: type[Exception], asked: bool, updates: int
 ) -> None:
     run = CountedRun(kind, CURVE, 8, asked)
@@ -142,7 +142,7 @@ def test_a_count_that_is_none_changes_nothing(
 
 
 @kinds
-def test_a_step_without_a_count_names_both_ways(kind: str) -> None:
+def test_step_without_count_names_both_remedies(kind: str) -> None:
     run = CountedRun(kind, CURVE, 8)
     run.update(20)
     before = run.shown()
@@ -153,7 +153,7 @@ def test_a_step_without_a_count_names_both_ways(kind: str) -> None:
 
 
 @kinds
-def test_a_given_count_comes_before_the_function(kind: str) -> None:
+def test_count_argument_overrides_count_function(kind: str) -> None:
     run = CountedRun(kind, CURVE, 8, asked=True)
     run.optimizer.step()
     run.part.step(count=np.uint8(200))
@@ -162,7 +162,7 @@ def test_a_given_count_comes_before_the_function(kind: str) -> None:
 
 @pytest.mark.parametrize("unit", [None, 8])
 @kinds
-def test_a_count_goes_by_its_name(kind: str, unit: int | None) -> None:
+def test_count_is_passed_by_keyword(kind: str, unit: int | None) -> None:
     run = CountedRun(kind, CURVE, unit)
     if unit is None:
         with pytest.raises(TypeError, match=r"step\(count=8\), but the curve counts updates.*unit=n"):
@@ -197,7 +197,9 @@ _REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
 
 @kinds
 @pytest.mark.parametrize(("arguments", "error", "message"), _REFUSED)
-def test_what_is_refused(kind: str, arguments: Any, error: type[Exception], message: str) -> None:
+def test_wrong_unit_or_count_is_refused(
+    kind: str, arguments: Any, error: type[Exception], message: str
+) -> None:
     optimizer = optimizer_with([0.1], weight_decay=0.5)
     before = str(optimizer.param_groups)
     first = (optimizer,) if kind == "scheduler" else (optimizer, "weight_decay")
@@ -208,7 +210,7 @@ def test_what_is_refused(kind: str, arguments: Any, error: type[Exception], mess
 
 
 @pytest.mark.parametrize("arguments", [{"unit": 8}, {"unit": 8, "count": lambda: 3}])
-def test_what_does_not_go_beside_a_unit(arguments: Any) -> None:
+def test_unit_excludes_last_epoch_and_hold(arguments: Any) -> None:
     optimizer = optimizer_with([0.1])
     before = str(optimizer.param_groups)
     for last_epoch in (0, 7):
@@ -220,7 +222,7 @@ def test_what_does_not_go_beside_a_unit(arguments: Any) -> None:
 
 
 @kinds
-def test_a_group_that_comes_later_follows_the_clock(kind: str) -> None:
+def test_new_group_follows_the_clock(kind: str) -> None:
     run = CountedRun(kind, CURVE, 8)
     run.update(100)
     group: dict[str, Any] = {"params": [torch.nn.Parameter(torch.ones(1))]}
@@ -245,7 +247,7 @@ _composed: dict[str, Any] = {
 @pytest.mark.parametrize("place", _composed)
 @examples(20)
 @given(st.lists(st.integers(0, 60), min_size=41, max_size=41), st.integers(0, 39), st.booleans())
-def test_inside_of_torchs_own_schedulers(
+def test_clock_inside_torchs_schedulers(
     place: str, given_counts: list[int], saved_at: int, optimizer_first: bool
 ) -> None:
     def start() -> tuple[Any, Any, Any]:
@@ -279,7 +281,7 @@ def test_inside_of_torchs_own_schedulers(
 
 
 @pytest.mark.parametrize("place", ["first", "second", "chained"])
-def test_the_count_function_is_called_once_an_update(place: str) -> None:
+def test_count_function_is_called_once_per_update(place: str) -> None:
     pending = 0
 
     def take() -> int:
@@ -299,7 +301,7 @@ def test_the_count_function_is_called_once_an_update(place: str) -> None:
 
 
 @pytest.mark.parametrize("place", _composed)
-def test_inside_of_torchs_own_schedulers_it_needs_a_function(place: str) -> None:
+def test_torchs_schedulers_need_count_function(place: str) -> None:
     optimizer = optimizer_with([0.5])
     scheduler = _composed[place](optimizer, lambda_lr(optimizer, CURVE, unit=8))
     with pytest.raises(TypeError, match=r"with unit = 8, .*count=, a function without arguments"):
@@ -321,7 +323,7 @@ def _told(run: CountedRun, pattern: list[tuple[int, int]]) -> list[str]:
 
 
 @pytest.mark.parametrize("unit", [1, 3, 10, 40])
-def test_past_the_end_it_is_said_once_with_the_clock(unit: int) -> None:
+def test_warning_past_the_end_names_the_clock(unit: int) -> None:
     """Where an update at a rate of 0 comes more than ten steps past the end."""
     run = CountedRun("scheduler", PlateauCurve(20), unit)
     run.update(10)

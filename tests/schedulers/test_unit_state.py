@@ -35,7 +35,7 @@ kinds = pytest.mark.parametrize("kind", ["scheduler", "follower"])
     st.booleans(),
     st.lists(st.tuples(counts, st.sampled_from(ROUTES)), max_size=4),
 )
-def test_resumed_is_as_if_it_had_never_stopped(
+def test_resume_matches_uninterrupted_run(
     kind: str, description: Description, unit: int | None, asked: bool, walk: list[tuple[list[int], str]]
 ) -> None:
     run = CountedRun(kind, build(description), unit, asked and unit is not None)
@@ -66,7 +66,7 @@ def _refused(run: CountedRun, state: Any, message: str, **options: Any) -> None:
     st.lists(st.integers(0, 30), max_size=9),
     st.booleans(),
 )
-def test_the_state_of_another_unit(
+def test_state_of_another_unit_needs_strict_false(
     kind: str, saved_unit: int | None, unit: int | None, given_counts: list[int], standing: bool
 ) -> None:
     saved = CountedRun(kind, CURVE, saved_unit)
@@ -99,7 +99,7 @@ def test_the_state_of_another_unit(
     again.check(consumed, updates)
 
 
-def test_between_a_hold_and_a_unit() -> None:
+def test_resume_switches_between_hold_and_unit() -> None:
     """A run under a hold goes on by units, and the other way round, at the saved clock."""
     held = lambda_lr(optimizer_with([0.5]), CURVE, hold=HoldBelow(0.5, 3))
     for _ in range(8):
@@ -126,7 +126,7 @@ def test_between_a_hold_and_a_unit() -> None:
 @kinds
 @examples(60)
 @given(descriptions(range(3)), descriptions(range(3)), st.integers(1, 20), st.integers(0, 300))
-def test_another_curve_is_asked_for_its_past_up_to_the_clock(
+def test_past_is_compared_up_to_the_clock(
     kind: str, description: Description, other: Description, unit: int, consumed: int
 ) -> None:
     old, new = build(description), build(other)
@@ -142,14 +142,14 @@ def test_another_curve_is_asked_for_its_past_up_to_the_clock(
 
 
 @kinds
-def test_a_clock_too_large_for_the_other_unit_is_refused(kind: str) -> None:
+def test_clock_too_large_for_new_unit_is_refused(kind: str) -> None:
     saved, run = CountedRun(kind, CURVE, 1), CountedRun(kind, CURVE, 8)
     saved.update(2**60)
     _refused(run, saved.part.state_dict(), r"more than 2\*\*62", strict=False)
 
 
 @kinds
-def test_a_state_from_before_there_were_units(kind: str) -> None:
+def test_state_of_a_version_without_units_loads(kind: str) -> None:
     saved, run = (CountedRun(kind, CURVE, None) for _ in range(2))
     advance(saved.optimizer, saved.part, 7)
     state = {
@@ -165,7 +165,7 @@ def test_a_state_from_before_there_were_units(kind: str) -> None:
     counted.check(56, 7)
 
 
-def test_a_plain_lambda_lr_can_be_taken_over() -> None:
+def test_plain_lambda_lr_state_loads_with_unit() -> None:
     optimizer = optimizer_with([0.5])
     plain = LambdaLR(optimizer, lambda step: 1.0)
     advance(optimizer, plain, 7)
@@ -175,7 +175,7 @@ def test_a_plain_lambda_lr_can_be_taken_over() -> None:
     assert lrs_of(scheduler.optimizer) == [0.5 * CURVE(7)]
 
 
-def test_a_saved_function_is_the_one_of_the_new_run() -> None:
+def test_loaded_scheduler_calls_its_own_function() -> None:
     """The state holds numbers: a scheduler that is loaded asks its own function."""
     saved = lambda_lr(optimizer_with([0.5]), CURVE, unit=8, count=lambda: 16)
     advance(saved.optimizer, saved)
@@ -189,7 +189,7 @@ def sixteen() -> int:
     return 16
 
 
-def test_a_copy_asks_the_same_function() -> None:
+def test_copies_call_the_same_function() -> None:
     for count in (sixteen, lambda: 16):
         optimizer = optimizer_with([0.5])
         scheduler = lambda_lr(optimizer, CURVE, unit=8, count=count)
