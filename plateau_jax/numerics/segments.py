@@ -256,14 +256,15 @@ def python_rows(table: DecodedSegments) -> tuple[list[int], list[DecodedSegments
     shapes = {name: column.tolist() for name, column in fields.pop("shapes").items()}
     columns = {name: column.tolist() for name, column in fields.items() if column is not None}
     rows: list[DecodedSegments] = []
-    for index in range(len(table.begin)):
-        row = {name: column[index] for name, column in columns.items()}
-        # None in place of 0 where the row has another shape: the arithmetic skips what is None. In columns
-        # it cannot skip, since other rows of the same column need the result.
-        if not any(row.get(name) for name in _LONG_RATE):
+    for index, values in enumerate(zip(*columns.values(), strict=True)):
+        row: dict[str, Any] = dict(zip(columns, values, strict=True))
+        # In the columns a row with another shape has 0 here. In a single row this becomes None, because the
+        # arithmetic skips what is None.
+        if "rate_whole" in row and not any(row.get(name) for name in _LONG_RATE):
             row["rate_whole"] = None
         for name in ("power", "inverse_power"):
-            row[name] = row.get(name) or None
+            if not row.get(name):
+                row[name] = None
         row["shapes"] = {name: 1 for name, column in shapes.items() if column[index]}
         rows.append(DecodedSegments(**row))
     return columns["begin"], rows
