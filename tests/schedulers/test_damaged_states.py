@@ -1,4 +1,4 @@
-"""A damaged state, or something else in place of a state, is refused and changes nothing."""
+"""Damaged states, and objects that are not states, are refused and change nothing."""
 
 import copy
 from pathlib import Path
@@ -12,7 +12,7 @@ from torch_bridge import follow, lambda_lr
 
 
 class _Run:
-    """One of four kinds of a scheduler, or a follower, for two groups."""
+    """A scheduler of one of three kinds, or a follower, for two groups."""
 
     def __init__(self, kind: str) -> None:
         self.optimizer = optimizer_with([0.1, 0.1], weight_decay=0.5)
@@ -67,18 +67,18 @@ _CASES = [
     for name, values in names.items()
     for value in values
 ]
-# With strict=False these are not read.
+# With strict=False these entries are not read.
 _CURVES: list[Any] = [5, [5] * 2, [{}] * 2, [], [CURVE.to_dict()]]
 _UNREAD = [(kind, "curves", curves) for kind in _DAMAGE for curves in _CURVES]
 _HOLDS: list[Any] = [None, 5, [], [{}], [{"rule": RULE}], [{"rule": RULE, "state": {}}]]
 _UNREAD += [("held", "hold", hold) for hold in _HOLDS]
-_IN_A_HOLD = {"updates": 1.0, "filled": -1, "stale": 2**31, "best": 0.1, "total": 1e39, "more": 1}
-_UNREAD += [("held", name, value) for name, value in _IN_A_HOLD.items()]
+_HOLD_ENTRIES = {"updates": 1.0, "filled": -1, "stale": 2**31, "best": 0.1, "total": 1e39, "more": 1}
+_UNREAD += [("held", name, value) for name, value in _HOLD_ENTRIES.items()]
 
 
 def _damaged(run: _Run, name: str, value: Any) -> Any:
     state = copy.deepcopy(run.part.state_dict())
-    if name in _IN_A_HOLD:
+    if name in _HOLD_ENTRIES:
         state["hold"][0]["state"][name] = value
     elif value is ...:
         del state[name]
@@ -99,7 +99,7 @@ def test_damaged_state_is_refused(kind: str, name: str, value: Any) -> None:
             run.part.load_state_dict(state, strict=False)
             assert run.part.last_epoch == 5
         else:
-            with pytest.raises(ValueError):  # noqa: PT011 - each names something else
+            with pytest.raises(ValueError):  # noqa: PT011 - the messages differ
                 run.part.load_state_dict(state, strict=strict)
             assert run.shown() == before
 

@@ -16,13 +16,13 @@ from torch_bridge import CurveLR, TrainStep, follow, lambda_lr
 
 @dataclass(frozen=True, kw_only=True)
 class Noted(PlateauCurve):
-    """It has no hash, as a list has none."""
+    """A curve without a hash, because lists have none."""
 
     notes: list[str] = field(default_factory=list[str])
 
 
 class Weeks(PlateauCurve):
-    """It writes, and reads, arguments in a form of its own."""
+    """A curve with its own form of `to_dict` and `from_dict`."""
 
     def to_dict(self) -> Any:
         return {"weeks": self.total_steps / 7, "plateaus": [list(pair) for pair in self.plateaus]}
@@ -58,13 +58,13 @@ def test_unhashable_curve_drives_every_option() -> None:
 
 
 def test_training_step_takes_unhashable_curve() -> None:
-    rates: list[list[float]] = []
+    lrs: list[list[float]] = []
     for curve in (Noted(5), PlateauCurve(5)):
         model = torch.nn.Linear(2, 1)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
         step = TrainStep(model, optimizer, lambda model, batch: model(batch).sum(), curve)
-        rates.append([float(step(torch.ones(3, 2)).lr) for _ in range(8)])
-    assert rates[0] == rates[1]
+        lrs.append([float(step(torch.ones(3, 2)).lr) for _ in range(8)])
+    assert lrs[0] == lrs[1]
 
 
 @pytest.mark.parametrize("hold", [None, HoldBelow(0.5, 3)], ids=str)
@@ -111,7 +111,7 @@ def test_get_lr_with_too_few_values_is_refused() -> None:
         _TooFew(optimizer_with([0.1, 0.2]), CURVE)
 
 
-class _AsTorchs(CurveLR):
+class _InTorchsPattern(CurveLR):
     def get_lr(self) -> Any:
         _warn_get_lr_called_within_step(self)
         return super().get_lr()
@@ -119,4 +119,4 @@ class _AsTorchs(CurveLR):
 
 def test_get_lr_in_torchs_pattern_does_not_warn() -> None:
     optimizer = optimizer_with([0.1])
-    advance(optimizer, _AsTorchs(optimizer, CURVE), 3)
+    advance(optimizer, _InTorchsPattern(optimizer, CURVE), 3)

@@ -1,4 +1,4 @@
-"""`count_updates`, and `get_cosine_plateau_schedule_with_warmup` against the schedule of transformers."""
+"""`count_updates`; `get_cosine_plateau_schedule_with_warmup` compared with transformers' schedule."""
 
 import math
 from fractions import Fraction
@@ -42,12 +42,12 @@ def test_without_plateaus_equals_transformers_schedule(total, data):
 @given(st.floats(0, 1).filter(lambda ratio: ratio == 0 or ratio > 1e-30), st.integers(0, 120))
 def test_alias_equals_lambda_lr_under_same_curve(ratio, step):
     curve = PlateauCurve(100, warmup_steps=20, plateaus=((10, 20), (50, 5)), min_lr_ratio=ratio)
-    found, expected = optimizer_with([0.1, 0.3]), optimizer_with([0.1, 0.3])
+    optimizer, expected = optimizer_with([0.1, 0.3]), optimizer_with([0.1, 0.3])
     scheduler = get_cosine_plateau_schedule_with_warmup(
-        found, 20, 100, [(10, 20), (50, 5)], min_lr_ratio=ratio, last_epoch=step - 1
+        optimizer, 20, 100, [(10, 20), (50, 5)], min_lr_ratio=ratio, last_epoch=step - 1
     )
     reference = lambda_lr(expected, curve, last_epoch=step - 1)
-    assert lrs_of(found) == lrs_of(expected)
+    assert lrs_of(optimizer) == lrs_of(expected)
     scheduler.load_state_dict(reference.state_dict())
 
 
@@ -65,21 +65,21 @@ def test_alias_has_signature_of_transformers() -> None:
     st.lists(st.floats(2.0**-100, FLOAT32_MAX), min_size=1, max_size=4),
     st.one_of(st.just(0.0), st.just(1.0), st.floats(2.0**-20, 1)),
 )
-def test_min_lr_is_final_lr_of_every_group(rates, share):
-    min_lr = min(rates) * share
-    optimizer = optimizer_with(rates)
+def test_min_lr_is_final_lr_of_every_group(peaks, share):
+    min_lr = min(peaks) * share
+    optimizer = optimizer_with(peaks)
     get_cosine_plateau_schedule_with_warmup(optimizer, 5, 50, min_lr=min_lr, last_epoch=49)
-    for peak, rate in zip(rates, lrs_of(optimizer), strict=True):
+    for peak, lr in zip(peaks, lrs_of(optimizer), strict=True):
         # To the precision of a float32 ratio; a subnormal one has fewer bits.
         lost = max(Fraction(min_lr) / 2**24, Fraction(peak) / 2**149)
-        assert abs(Fraction(rate) - Fraction(min_lr)) <= lost * Fraction(9, 8)
+        assert abs(Fraction(lr) - Fraction(min_lr)) <= lost * Fraction(9, 8)
 
 
 @given(st.floats(2.0**-126, FLOAT32_MAX), st.booleans())
 def test_min_lr_may_equal_peak_before_rounding(peak, resumed):
     optimizer = optimizer_with([peak])
     if resumed:
-        # By now the group's initial_lr is the rounded peak.
+        # The first scheduler has set the group's initial_lr to the rounded peak.
         get_cosine_plateau_schedule_with_warmup(optimizer, 0, 10, min_lr=peak)
     (factor_at,) = get_cosine_plateau_schedule_with_warmup(optimizer, 0, 10, min_lr=peak).lr_lambdas
     assert [factor_at(step) for step in range(12)] == [1.0] * 12
@@ -126,9 +126,9 @@ def test_count_updates_equals_updates_of_a_loop(samples, size, accumulation, dro
             count_updates(loader, epochs, accumulation=accumulation)
         return
     batches = len(loader)
-    for each in (loader, batches, np.int32(batches), torch.tensor(batches), [0] * batches):
-        found = count_updates(each, epochs, accumulation=accumulation)
-        assert (found, type(found)) == (updates, int)
+    for argument in (loader, batches, np.int32(batches), torch.tensor(batches), [0] * batches):
+        result = count_updates(argument, epochs, accumulation=accumulation)
+        assert (result, type(result)) == (updates, int)
     assert PlateauCurve(updates).total_steps == updates
 
 

@@ -1,4 +1,4 @@
-"""Options other than the learning rate under a curve: their values, their state, and what is refused."""
+"""Followers: values of options under a curve, states, refusals."""
 
 from fractions import Fraction
 from typing import Any
@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.curves.descriptions import build, descriptions
 from support.examples import examples
-from support.schedulers.followed import Key, optimizer_of, put, value, values_of, wanted
+from support.schedulers.followed import Key, expected_values, optimizer_of, put, value, values_of
 from support.schedulers.runs import lrs_of, modest_peaks, optimizer_with, peaks, through_file
 from support.training.models import Net, batches, mean_loss, nonfinite
 from support.training.steps import make_step
@@ -41,13 +41,13 @@ def test_values_are_exact_products(kind: Any, key: Key, cases: list[Any], steps:
     follower = follow(optimizer, key, curves)
     for step in range(steps):
         assert follower.last_epoch == step
-        for found, base, curve in zip(values_of(optimizer, key), bases, curves, strict=True):
-            assert type(found) is float
-            assert Fraction(found) == Fraction(float(np.float32(base))) * Fraction(curve(step))
+        for number, base, curve in zip(values_of(optimizer, key), bases, curves, strict=True):
+            assert type(number) is float
+            assert Fraction(number) == Fraction(float(np.float32(base))) * Fraction(curve(step))
         follower.step()
     for group, old in zip(optimizer.param_groups, before, strict=True):
         put(group, key, value(old, key))
-        assert group == old, "nothing else has changed"
+        assert group == old, "nothing else changed"
 
 
 def test_followers_of_one_optimizer_are_independent() -> None:
@@ -61,12 +61,12 @@ def test_followers_of_one_optimizer_are_independent() -> None:
     followers = [follow(optimizer, key, curve) for key, (_, curve) in keys.items()]
     for step in range(30):
         for key, (base, curve) in keys.items():
-            assert values_of(optimizer, key) == wanted([curve], [base], step)
+            assert values_of(optimizer, key) == expected_values([curve], [base], step)
         assert type(optimizer.param_groups[0]["betas"]) is tuple
-        assert lrs_of(optimizer) == wanted([OTHER], [0.1], step)
+        assert lrs_of(optimizer) == expected_values([OTHER], [0.1], step)
         optimizer.step()
-        for each in (scheduler, *followers):
-            each.step()
+        for part in (scheduler, *followers):
+            part.step()
 
 
 def test_list_option_stays_a_list() -> None:
@@ -91,7 +91,7 @@ def test_tensor_is_filled_and_shared_by_curve(
     for one, curve in zip(held, curves, strict=True):
         assert (one is shared) == (curve == curves[0])
     for step in range(10):
-        exact = torch.tensor(wanted(curves, [base] * len(curves), step), dtype=dtype)
+        exact = torch.tensor(expected_values(curves, [base] * len(curves), step), dtype=dtype)
         assert equal_trees(torch.stack(values_of(optimizer, key)), exact)
         follower.step()
     assert all(map(lambda one, other: one is other, values_of(optimizer, key), held))
@@ -154,7 +154,7 @@ def test_new_group_needs_one_curve_for_all() -> None:
 @examples(5)
 @given(st.sets(st.integers(0, 39)))
 def test_training_step_uses_followed_values(fused: bool, skips: set[int]) -> None:
-    """Each update uses the value that the group has at its call."""
+    """Each update uses the value that is in the group when the step is called."""
 
     def optimizer_of(model: Net) -> torch.optim.Optimizer:
         return torch.optim.AdamW(model.parameters(), lr=0.01, weight_decay=0.5, fused=fused)
@@ -172,8 +172,8 @@ def test_training_step_uses_followed_values(fused: bool, skips: set[int]) -> Non
         if skipped:
             continue
         (group,) = reference.param_groups
-        rate = float(np.float32(0.01)) * OTHER(applied)
-        group["lr"] = torch.tensor(rate, dtype=torch.float32) if fused else rate
+        lr = float(np.float32(0.01)) * OTHER(applied)
+        group["lr"] = torch.tensor(lr, dtype=torch.float32) if fused else lr
         group["weight_decay"] = 0.5 * CURVE(number)
         group["betas"] = (float(np.float32(0.9)) * OTHER(number), 0.999)
         by_hand.zero_grad()

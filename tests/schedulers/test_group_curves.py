@@ -1,4 +1,4 @@
-"""Peaks, groups and multipliers: what is refused, and what is computed ahead."""
+"""Peaks, groups and multipliers: refusals, and windows computed ahead."""
 
 import copy
 import pickle
@@ -45,7 +45,7 @@ def test_wrong_number_of_curves_is_refused(scheduler, groups, curves):
         scheduler(optimizer, (CURVE,) * curves)
 
 
-bad_rates = st.one_of(
+bad_lrs = st.one_of(
     st.floats(max_value=-1e-300),
     st.floats(0, 2.0**-126, exclude_min=True, exclude_max=True),
     st.floats(min_value=3.5e38),
@@ -53,11 +53,11 @@ bad_rates = st.one_of(
 )
 
 
-@given(bad_rates, st.sampled_from(("lr", "initial_lr")), st.booleans())
-def test_lr_out_of_range_is_refused(rate, key, in_a_tensor):
+@given(bad_lrs, st.sampled_from(("lr", "initial_lr")), st.booleans())
+def test_lr_out_of_range_is_refused(lr, key, in_a_tensor):
     optimizer = optimizer_with([0.1, 0.1])
-    rate = torch.tensor(float(rate), dtype=torch.float64) if in_a_tensor and rate != 10**400 else rate
-    optimizer.param_groups[1][key] = rate
+    lr = torch.tensor(float(lr), dtype=torch.float64) if in_a_tensor and lr != 10**400 else lr
+    optimizer.param_groups[1][key] = lr
     before = [dict(group) for group in optimizer.param_groups]
     with pytest.raises(ValueError, match=r"param_groups\[1\] = "):
         lambda_lr(optimizer, CURVE)
@@ -66,21 +66,21 @@ def test_lr_out_of_range_is_refused(rate, key, in_a_tensor):
         assert all(group[name] is old[name] for name in old)
 
 
-@pytest.mark.parametrize("rate", [None, "0.1", True, 1j, [0.1]])
-def test_lr_of_wrong_type_is_refused(rate):
+@pytest.mark.parametrize("lr", [None, "0.1", True, 1j, [0.1]])
+def test_lr_of_wrong_type_is_refused(lr):
     optimizer = optimizer_with([0.1])
-    optimizer.param_groups[0]["lr"] = rate
+    optimizer.param_groups[0]["lr"] = lr
     with pytest.raises(TypeError, match=r"param_groups\[0\] = .* must be a number"):
         lambda_lr(optimizer, CURVE)
 
 
 @given(st.lists(st.lists(st.integers(1, 3), min_size=1, max_size=3), max_size=3))
 def test_groups_and_parameters_of_several_optimizers(sizes):
-    """`sizes` has, for each optimizer, the number of parameters of each group."""
+    """`sizes` lists, for each optimizer, the number of parameters in each group."""
     optimizers, groups, parameters = [], [], []
     for counts in sizes:
         made = [[torch.nn.Parameter(torch.ones(1)) for _ in range(count)] for count in counts]
-        optimizers.append(torch.optim.SGD([{"params": each} for each in made], lr=0.1))
+        optimizers.append(torch.optim.SGD([{"params": group} for group in made], lr=0.1))
         groups += optimizers[-1].param_groups
         parameters += [parameter for group in made for parameter in group]
     assert list(map(id, all_groups(iter(optimizers)))) == list(map(id, groups))
@@ -97,32 +97,36 @@ any_step = st.one_of(st.integers(-(10**4), 10**4), st.integers(2**31 - 5000, 2**
 )
 def test_multipliers_are_python_floats_of_the_curves(cases, walk):
     curves = [build(description) for description in cases]
-    ahead = Multipliers(curves)
+    multipliers = Multipliers(curves)
     for start, further in walk:
         for step in range(start, start + further + 1):
-            factors = ahead[step]
+            factors = multipliers[step]
             assert factors == tuple(curve(step) for curve in curves)
             assert all(type(factor) is float for factor in factors)
 
 
 def test_multipliers_keep_one_window():
-    ahead = Multipliers([PlateauCurve(10**6)])
-    sizes = {len(ahead) for step in range(20_000) if ahead[step]}
+    multipliers = Multipliers([PlateauCurve(10**6)])
+    sizes = {len(multipliers) for step in range(20_000) if multipliers[step]}
     assert len(sizes) == 1
 
 
 def test_distant_step_is_computed_alone():
-    ahead = Multipliers([PlateauCurve(10**9)])
+    multipliers = Multipliers([PlateauCurve(10**9)])
     for step in range(10**4, 10**5, 10**4):
-        assert ahead[step]
-        assert len(ahead) == 1
-    assert ahead[step + 1]
-    assert len(ahead) > 1000
+        assert multipliers[step]
+        assert len(multipliers) == 1
+    assert multipliers[step + 1]
+    assert len(multipliers) > 1000
 
 
 def test_copies_leave_out_the_window():
-    ahead = Multipliers([PlateauCurve(10**6)])
-    expected = ahead[7]
-    for copied in (copy.copy(ahead), copy.deepcopy(ahead), pickle.loads(pickle.dumps(ahead))):
+    multipliers = Multipliers([PlateauCurve(10**6)])
+    expected = multipliers[7]
+    for copied in (
+        copy.copy(multipliers),
+        copy.deepcopy(multipliers),
+        pickle.loads(pickle.dumps(multipliers)),
+    ):
         assert len(copied) == 0
         assert copied[7] == expected

@@ -1,4 +1,4 @@
-"""Groups that are added later, and another peak in mid-run."""
+"""Groups added in mid-run, peaks changed in mid-run, and peaks read at the start."""
 
 from typing import Any
 
@@ -60,7 +60,7 @@ def test_new_group_joins_with_its_own_peak(held: bool, moves: Any, form: Any) ->
         factor = curve(scheduler.clock)
         assert scheduler.base_lrs == [np.float32(peak) for peak in peaks]
         exact = [float(np.float32(peak)) * factor for peak in peaks]
-        assert lrs_of(optimizer) == [np.float32(rate) if form is torch.tensor else rate for rate in exact]
+        assert lrs_of(optimizer) == [np.float32(lr) if form is torch.tensor else lr for lr in exact]
         assert (
             len(scheduler.get_last_lr()) == len(scheduler.lr_lambdas) == len(scheduler.curves) == len(peaks)
         )
@@ -71,7 +71,7 @@ def test_new_group_with_shared_tensor_has_its_peak() -> None:
     scheduler = lambda_lr(optimizer, CURVE)
     for _ in range(5):
         _update(optimizer, scheduler, False)
-    _add(optimizer)  # torch gives it the default rate, the tensor that the scheduler fills
+    _add(optimizer)  # torch gives it the default learning rate, the tensor that the scheduler fills
     _update(optimizer, scheduler, False)
     assert scheduler.base_lrs == [0.5, 0.5]
     assert lrs_of(optimizer) == [float(np.float32(0.5 * CURVE(6)))] * 2
@@ -135,8 +135,8 @@ def test_new_group_joins_follower(form: Any) -> None:
     resumed = follow(again, "weight_decay", CURVE)
     resumed.load_state_dict(state)
     for step in range(2, 30):
-        for each, its_optimizer in ((follower, optimizer), (resumed, again)):
-            each.step()
+        for part, its_optimizer in ((follower, optimizer), (resumed, again)):
+            part.step()
             assert [float(group["weight_decay"]) for group in its_optimizer.param_groups] == [
                 pytest.approx(base * CURVE(step), rel=1e-7) for base in (0.5, 0.25)
             ]
@@ -157,7 +157,7 @@ def test_set_peak_holds_after_updates_and_resume(held: bool, steps: int, peak: A
         scheduler.step(*[0.5] * held)
 
     def check() -> None:
-        expected = [float(np.float32(each)) * curve(scheduler.clock) for each in peaks]
+        expected = [float(np.float32(peak)) * curve(scheduler.clock) for peak in peaks]
         assert lrs_of(optimizer) == scheduler.get_last_lr() == expected
 
     optimizer, scheduler = start()

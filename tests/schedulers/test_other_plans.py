@@ -1,4 +1,4 @@
-"""Resumed under another plan: where the past is the same a run goes on under the new one, bit for bit."""
+"""Resuming under another plan: if the past is the same, a run continues under the new one, bit for bit."""
 
 from collections.abc import Callable
 from typing import Any
@@ -32,7 +32,7 @@ _BRANCHES: dict[str, Callable[[int], Curve]] = {
     "a longer one": lambda at: LONG.then(AFTER, scale=0.5),
 }
 every_branch = pytest.mark.parametrize("branch", _BRANCHES.values(), ids=_BRANCHES)
-_NARROW: Any = lambda rate: torch.tensor(rate, dtype=torch.bfloat16)  # noqa: E731 - one of two forms
+_NARROW: Any = lambda lr: torch.tensor(lr, dtype=torch.bfloat16)  # noqa: E731 - one of two forms
 
 
 def _scheduled(curve: Any, peaks: list[float], steps: int, form: Any = float) -> tuple[Any, Any]:
@@ -48,7 +48,7 @@ def _scheduled(curve: Any, peaks: list[float], steps: int, form: Any = float) ->
 @examples(20)
 @given(at=st.integers(0, 60), more=st.integers(0, 20))
 def test_scheduler_resumes_under_branch(branch: Callable[[int], Curve], at: int, more: int) -> None:
-    """Saved before the curves differ, and loaded optimizer first: as if it had always had the new curve."""
+    """A state saved before the curves differ continues as if the run had always had the new curve."""
     curve, saved_at = branch(at), max(at - more, 0)
     optimizer, scheduler = _scheduled(LONG, [0.1, 0.7], saved_at)
     states = through_file([optimizer.state_dict(), scheduler.state_dict()])
@@ -69,7 +69,7 @@ def test_scheduler_resumes_under_branch(branch: Callable[[int], Curve], at: int,
 def test_refusal_names_first_different_step(
     description: Description, other: Description, at: int, saved_at: int
 ) -> None:
-    """A state with the same past is accepted; a refusal says up to which step the pasts are the same."""
+    """A state with the same past is accepted; a refusal names the first step at which the pasts differ."""
     old = build(description)
     if old.total_steps > 2**30:
         old = old.cooldown(at, 20)
@@ -84,12 +84,12 @@ def test_refusal_names_first_different_step(
         with pytest.raises(ValueError, match=r"pass strict=False to load_state_dict, or") as caught:
             scheduler.load_state_dict(state)
         assert scheduler.state_dict() == before
-        same, _ = (step for step in range(saved_at + 1) if _is_the_last(new, old, step))
+        same, _ = (step for step in range(saved_at + 1) if _is_last_common_step(new, old, step))
         assert f"the curves differ from step {same} on: resume with the old curve, or" in str(caught.value)
 
 
-def _is_the_last(new: Curve, old: Curve, step: int) -> bool:
-    """Whether `step` is the last step up to which both are the same, or the next one."""
+def _is_last_common_step(new: Curve, old: Curve, step: int) -> bool:
+    """Return True if `step` is the last step up to which both are the same, or the next one."""
     same = [new.same_until(old, max(step + shift, 0)) for shift in (-1, 0, 1)]
     return same in ([True, True, False], [True, False, False])
 
@@ -102,7 +102,7 @@ every_form = pytest.mark.parametrize(
 @every_form
 @pytest.mark.parametrize("strict", [True, False])
 def test_plan_may_differ_from_saved_step_on(form: Any, strict: bool) -> None:
-    """The rate is that of the new curve at once."""
+    """The learning rate is at once that of the new curve."""
     old, new = StagedCurve([(19,)], start=0.3), StagedCurve([(10,), (0, 0.5), (9,)], start=0.3)
     _, scheduler = _scheduled(old, [0.7], 10, form)
     resumed, again = _scheduled(new, [0.7], 0, form)
@@ -120,7 +120,7 @@ def test_plan_may_differ_from_saved_step_on(form: Any, strict: bool) -> None:
 @pytest.mark.filterwarnings("ignore:The epoch parameter")  # which SequentialLR passes
 @given(st.sampled_from((float, torch.tensor, _NARROW)), st.booleans(), st.integers(1, 40))
 def test_second_part_of_sequential_lr_changes_plan(form: Any, strict: bool, saved_at: int) -> None:
-    """The scheduler that wrote the rates before the load writes them afterwards."""
+    """The scheduler that was in charge before the load is in charge afterwards."""
 
     def start(second: Curve) -> tuple[Any, Any]:
         optimizer = optimizer_with([form(0.5)])
@@ -144,7 +144,7 @@ def test_second_part_of_sequential_lr_changes_plan(form: Any, strict: bool, save
 
 @pytest.mark.filterwarnings("ignore:The epoch parameter")  # which SequentialLR passes
 def test_second_part_waits_for_its_turn() -> None:
-    """Even if the first part's rate happens to equal its own first rate."""
+    """Even if the learning rate of the first part happens to equal its own first one."""
 
     def start(second: Curve) -> tuple[Any, Any]:
         optimizer = optimizer_with([0.5])
@@ -156,11 +156,11 @@ def test_second_part_waits_for_its_turn() -> None:
     resumed, again = start(PlateauCurve(50, warmup_steps=5))
     resumed.load_state_dict(optimizer.state_dict())
     again.load_state_dict(scheduler.state_dict())
-    found: list[float] = []
+    lrs: list[float] = []
     for _ in range(13):
-        found += lrs_of(resumed)
+        lrs += lrs_of(resumed)
         advance(resumed, again)
-    assert found == [0.5] * 10 + [
+    assert lrs == [0.5] * 10 + [
         0.0,
         float(np.float32(0.5) * np.float32(0.2)),
         float(np.float32(0.5) * np.float32(0.4)),
@@ -176,7 +176,7 @@ def test_training_step_resumes_under_branch(
     name: str, branch: Callable[[int], Curve], at: int, more: int, skips: set[int]
 ) -> None:
     updates = [nonfinite(batch) if number in skips else batch for number, batch in enumerate(batches(40))]
-    saved_at = max(at - more, 0)  # updates, of which not all took place
+    saved_at = max(at - more, 0)  # updates, not all of which are applied
     straight, first, second = (
         make_step(name, curve=branch(at)),
         make_step(name, curve=LONG),
@@ -214,7 +214,7 @@ def test_training_step_refuses_another_past(name: str) -> None:
 
 
 def _optimizer(step: Any) -> Any:
-    """A step's state, with the rates of the new curve."""
+    """Return the optimizer's state in a step, with the learning rates of the new curve."""
     return step.state_dict()["optimizer"]
 
 

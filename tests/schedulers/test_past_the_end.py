@@ -1,4 +1,4 @@
-"""A training that goes on past its curve's end at rate 0 is told so, once; others are not."""
+"""Training past the end of its curve at learning rate 0 warns once; other training does not."""
 
 import warnings
 
@@ -18,17 +18,17 @@ PAST = (
 )
 
 
-def _steps_until_told(optimizer, step, most):
-    """The number of updates after which it was said, and how often it was."""
-    told = []
-    for number in range(1, most + 1):
+def _warnings_by_update(optimizer, step, updates):
+    """Return each warning with the number of the update that it followed."""
+    messages = []
+    for number in range(1, updates + 1):
         optimizer.step()
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             step()
         assert all(warning.filename == __file__ for warning in caught)
-        told += [(number, str(warning.message)) for warning in caught]
-    return told
+        messages += [(number, str(warning.message)) for warning in caught]
+    return messages
 
 
 @examples(20)
@@ -42,13 +42,13 @@ def test_warns_once_after_ten_steps_and_one_percent(total, held, form):
     first = max(0, total - 5)
     hold = HoldBelow(-1.0, 1) if held else None
     scheduler = lambda_lr(optimizer, PlateauCurve(total), first - 1, hold=hold)
-    told = _steps_until_told(optimizer, lambda: scheduler.step(*[0.5] * held), 80)
+    messages = _warnings_by_update(optimizer, lambda: scheduler.step(*[0.5] * held), 80)
     at = next(
         step for step in range(total, 2 * total + 20) if step - total > 10 and step - total > total / 100
     )
-    assert [first + number for number, _ in told] == [at]
-    assert f"total_steps = {total}," in told[0][1]
-    assert f"at step {at}," in told[0][1]
+    assert [first + number for number, _ in messages] == [at]
+    assert f"total_steps = {total}," in messages[0][1]
+    assert f"at step {at}," in messages[0][1]
 
 
 def test_last_end_of_several_curves_counts():
@@ -60,15 +60,15 @@ def test_last_end_of_several_curves_counts():
 
 
 @pytest.mark.parametrize(
-    ("curves", "rates"),
+    ("curves", "lrs"),
     [
         (PlateauCurve(10, min_lr_ratio=0.1), [0.1, 0.1]),
         ([PlateauCurve(10), PlateauCurve(10, min_lr_ratio=0.1)], [0.1, 0.1]),
         (PlateauCurve(10), [0.0, 0.0]),
     ],
 )
-def test_no_warning_if_lr_stays_or_peaks_are_0(curves, rates):
-    optimizer = optimizer_with(rates)
+def test_no_warning_if_lr_stays_or_peaks_are_0(curves, lrs):
+    optimizer = optimizer_with(lrs)
     advance(optimizer, lambda_lr(optimizer, curves), 100)
 
 
@@ -108,5 +108,5 @@ def test_resumed_run_does_not_repeat_warning():
         resumed = optimizer_with([0.1])
         again = lambda_lr(resumed, PlateauCurve(10))
         again.load_state_dict(through_file(scheduler.state_dict()))
-        told = _steps_until_told(resumed, again.step, 30)
-        assert [number for number, _ in told] == ([expected] if expected else [])
+        messages = _warnings_by_update(resumed, again.step, 30)
+        assert [number for number, _ in messages] == ([expected] if expected else [])

@@ -1,4 +1,4 @@
-"""The rates that `lambda_lr` gives, step by step, and what it refuses."""
+"""The learning rates of `lambda_lr`, step by step, and its refusals."""
 
 import re
 from fractions import Fraction
@@ -50,9 +50,9 @@ def test_lrs_are_exact_products_per_group(cases, steps):
     optimizer = optimizer_with(group_peaks)
     scheduler = lambda_lr(optimizer, curves)
     for step in range(steps):
-        for rate, peak, curve in zip(lrs_of(optimizer), group_peaks, curves, strict=True):
-            assert Fraction(rate) == _exact_product(peak, curve, step)
-            assert np.float32(rate) == np.float32(peak) * curve(step)
+        for lr, peak, curve in zip(lrs_of(optimizer), group_peaks, curves, strict=True):
+            assert Fraction(lr) == _exact_product(peak, curve, step)
+            assert np.float32(lr) == np.float32(peak) * curve(step)
         assert scheduler.get_last_lr() == lrs_of(optimizer)
         advance(optimizer, scheduler)
 
@@ -65,7 +65,7 @@ def test_lrs_are_exact_products_under_one_curve(case, group_peaks):
     for step in (abs(step) for step in steps):
         optimizer = optimizer_with(group_peaks)
         lambda_lr(optimizer, curve, last_epoch=step - 1)
-        assert [Fraction(rate) for rate in lrs_of(optimizer)] == [
+        assert [Fraction(lr) for lr in lrs_of(optimizer)] == [
             _exact_product(peak, curve, step) for peak in group_peaks
         ]
 
@@ -77,25 +77,25 @@ def test_lrs_equal_those_of_optax(case, peak):
     description, steps = case
     curve = build(description)
     steps = [abs(step) for step in steps]
-    rates = []
+    lrs = []
     for step in steps:
         optimizer = optimizer_with([peak])
         lambda_lr(optimizer, curve, last_epoch=step - 1)
-        rates += lrs_of(optimizer)
-    rates = np.array(rates)
+        lrs += lrs_of(optimizer)
+    lrs = np.array(lrs)
     schedule = optax_schedule(curve, peak)
 
     with jax.enable_x64(True):
         wide = np.asarray(schedule(np.array(steps)))
     assert wide.dtype == np.float64
-    np.testing.assert_array_equal(wide, rates)
+    np.testing.assert_array_equal(wide, lrs)
 
     with jax.enable_x64(False):
         narrow = np.asarray(schedule(np.array(steps)))
     assert narrow.dtype == np.float32
-    # For subnormal float32 numbers XLA promises nothing.
-    promised = (rates == 0) | (rates >= 2.0**-126)
-    np.testing.assert_array_equal(narrow[promised], rates.astype(np.float32)[promised])
+    # XLA flushes subnormal float32 numbers, so they are outside the promise.
+    promised = (lrs == 0) | (lrs >= 2.0**-126)
+    np.testing.assert_array_equal(narrow[promised], lrs.astype(np.float32)[promised])
 
 
 @pytest.mark.filterwarnings("ignore:the curve has total_steps:plateau_jax.CurveWarning")
@@ -106,16 +106,16 @@ def test_long_run_follows_curve_over_all_windows():
     ]
     optimizer = optimizer_with([3e-4, 0.7])
     scheduler = lambda_lr(optimizer, curves)
-    found = [lrs_of(optimizer)]
+    lrs = [lrs_of(optimizer)]
     for _ in range(6500):
         advance(optimizer, scheduler)
-        found.append(lrs_of(optimizer))
+        lrs.append(lrs_of(optimizer))
     steps = np.arange(6501)
     expected = [
         float(np.float32(peak)) * curve(steps).astype(np.float64)
         for peak, curve in zip((3e-4, 0.7), curves, strict=True)
     ]
-    np.testing.assert_array_equal(np.array(found).T, expected)
+    np.testing.assert_array_equal(np.array(lrs).T, expected)
 
 
 @example(2**63 - 5)
@@ -154,7 +154,7 @@ def test_epoch_of_wrong_type_is_refused(epoch, steps):
         scheduler.step(epoch)
     assert scheduler.state_dict() == reference.state_dict()
     assert lrs_of(optimizer) == lrs_of(expected)
-    # The saved state can be loaded, and the next step is the one after the last good one.
+    # The saved state can be loaded, and the next step follows the last valid one.
     scheduler.load_state_dict(through_file(scheduler.state_dict()))
     advance(optimizer, scheduler)
     assert lrs_of(optimizer) == [0.5 * CURVE(steps + 1)]
@@ -162,7 +162,7 @@ def test_epoch_of_wrong_type_is_refused(epoch, steps):
 
 @pytest.mark.parametrize("loss", [0.5, torch.tensor(0.5), torch.tensor(3), torch.ones(()).requires_grad_()])
 def test_loss_without_hold_is_refused_before_warnings(loss):
-    scheduler = lambda_lr(optimizer_with([0.5]), CURVE)  # of the order of steps, torch would warn too
+    scheduler = lambda_lr(optimizer_with([0.5]), CURVE)  # torch would also warn about the order of steps
     before = scheduler.state_dict()
     with pytest.raises(
         TypeError, match=r"epoch = .* must be an integer: step\(\) takes a loss only with hold="
@@ -197,11 +197,11 @@ def test_no_numpy_scalar_reaches_groups_or_states():
 
 
 @given(peaks, peaks)
-def test_peak_is_initial_lr_in_float32(rate, peak):
-    optimizer = optimizer_with([rate, rate])
+def test_peak_is_initial_lr_in_float32(lr, peak):
+    optimizer = optimizer_with([lr, lr])
     optimizer.param_groups[1]["initial_lr"] = peak
     first = lambda_lr(optimizer, CURVE)
-    expected = [float(np.float32(rate)), float(np.float32(peak))]
+    expected = [float(np.float32(lr)), float(np.float32(peak))]
     assert first.base_lrs == [group["initial_lr"] for group in optimizer.param_groups] == expected
     advance(optimizer, first, 5)
     again = lambda_lr(optimizer, CURVE, last_epoch=9)

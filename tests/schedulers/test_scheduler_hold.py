@@ -1,4 +1,4 @@
-"""A scheduler whose clock rules hold: its rates, its state, and what is refused."""
+"""A scheduler whose clock is held by rules: learning rates, states, refusals."""
 
 from typing import Any
 
@@ -62,27 +62,27 @@ def test_last_epoch_sets_clock_and_starts_rules() -> None:
     for last_epoch, clocks in ((2, [3, 3, 3, 3, 4]), (3, [4, 5, 6, 7, 8])):
         optimizer = optimizer_with([0.1])
         scheduler = lambda_lr(optimizer, CURVE, last_epoch, hold=PATIENT)
-        found = []
+        held_clocks = []
         for _ in clocks:
-            found.append(scheduler.clock)
+            held_clocks.append(scheduler.clock)
             optimizer.step()
             scheduler.step(0.5)
-        assert found == clocks
+        assert held_clocks == clocks
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_tensor_lr_is_filled(dtype: torch.dtype) -> None:
-    rate = torch.tensor(0.5, dtype=dtype)
-    optimizer = optimizer_with([rate])
+    lr = torch.tensor(0.5, dtype=dtype)
+    optimizer = optimizer_with([lr])
     scheduler = lambda_lr(optimizer, CURVE, hold=PATIENT)
     for clock in [0, 1, 2, 3, 3, 3, 3, 4, 5]:
-        assert optimizer.param_groups[0]["lr"] is rate
-        assert rate == torch.tensor(0.5 * CURVE(clock), dtype=dtype)
+        assert optimizer.param_groups[0]["lr"] is lr
+        assert lr == torch.tensor(0.5 * CURVE(clock), dtype=dtype)
         optimizer.step()
         scheduler.step(1.0)
 
 
-_NO_SCALARS: list[Any] = [
+_WRONG_METRICS: list[Any] = [
     None,
     "0.5",
     True,
@@ -98,7 +98,7 @@ _NO_SCALARS: list[Any] = [
 ]
 
 
-@pytest.mark.parametrize("metric", _NO_SCALARS, ids=repr)
+@pytest.mark.parametrize("metric", _WRONG_METRICS, ids=repr)
 @pytest.mark.parametrize("updates", [0, 5])
 def test_wrong_metric_changes_nothing(metric: Any, updates: int) -> None:
     run, straight = (HeldRun(CURVE, [PATIENT, HoldBelow(0.7, 3)]) for _ in range(2))
@@ -185,7 +185,7 @@ _OTHERS: list[Any] = [None, HoldUntilFlat(4, limit=9), HoldBelow(0.5, 3), [PATIE
 @pytest.mark.parametrize("swapped", [False, True])
 @given(updates=st.integers(0, 20))
 def test_state_of_other_rules_needs_strict_false(other: Any, swapped: bool, updates: int) -> None:
-    """It is refused; with strict=False the run goes on from the clock, and the rules start anew."""
+    """With strict=False the run continues from the saved clock, and the rules start anew."""
     first, second = (other, PATIENT) if swapped else (PATIENT, other)
     saved, run = HeldRun(CURVE, first), HeldRun(CURVE, second)
     for _ in range(updates):
@@ -211,7 +211,7 @@ LONG = StagedCurve([(3, 1.0), (40,), (10, 0.0)])
 
 @pytest.mark.parametrize("hold", [PATIENT, None], ids=["held", "let go"])
 def test_past_is_compared_up_to_the_clock(hold: Any) -> None:
-    """Not up to the number of updates, which a hold makes greater than the clock."""
+    """Not up to the number of updates, which exceeds the clock after a hold."""
     saved = HeldRun(LONG, HoldUntilFlat(30, limit=1000))
     for _ in range(20):
         saved.update(0.5)
@@ -226,6 +226,6 @@ def test_past_is_compared_up_to_the_clock(hold: Any) -> None:
     other = HeldRun(StagedCurve([(2, 1.0), (40,)]), HoldUntilFlat(30, limit=1000))
     with pytest.raises(ValueError, match="the curves differ from step"):
         other.scheduler.load_state_dict(state)
-    let_go = HeldRun(branch, hold)
-    let_go.scheduler.load_state_dict(state, strict=False)
-    let_go.check(3, 20 if hold else 3)
+    released = HeldRun(branch, hold)
+    released.scheduler.load_state_dict(state, strict=False)
+    released.check(3, 20 if hold else 3)

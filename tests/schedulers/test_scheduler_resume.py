@@ -1,4 +1,4 @@
-"""A resumed run has the rates of an uninterrupted run, however it was saved and loaded."""
+"""A resumed run has the learning rates of an uninterrupted run, however it was saved and loaded."""
 
 import pytest
 import torch
@@ -29,12 +29,12 @@ pytestmark = [
 ]
 
 
-def _narrow(rate):
-    return torch.tensor(rate, dtype=torch.float32)
+def _narrow(lr):
+    return torch.tensor(lr, dtype=torch.float32)
 
 
-def _wide(rate):
-    return torch.tensor(rate, dtype=torch.float64)
+def _wide(lr):
+    return torch.tensor(lr, dtype=torch.float64)
 
 
 @pytest.mark.parametrize("route", ROUTES)
@@ -48,9 +48,9 @@ def _wide(rate):
 )
 def test_every_route_matches_uninterrupted_run(route, kind, cases, first, steps, form):
     curves = [build(description) for description, _ in cases]
-    rates = [peak for _, peak in cases]
-    whole = Run(curves, rates, form, kind, last_epoch=first - 1)
-    resumed = Run(curves, rates, form, kind, last_epoch=first - 1)
+    lrs = [peak for _, peak in cases]
+    whole = Run(curves, lrs, form, kind, last_epoch=first - 1)
+    resumed = Run(curves, lrs, form, kind, last_epoch=first - 1)
     for run in (whole, resumed):
         run.advance(steps)
     getattr(resumed, route)()
@@ -58,12 +58,12 @@ def test_every_route_matches_uninterrupted_run(route, kind, cases, first, steps,
     for _ in range(5):
         assert resumed.scheduler.last_epoch == whole.scheduler.last_epoch
         assert lrs_of(resumed.optimizer) == lrs_of(whole.optimizer)
-        assert lrs_of(resumed.optimizer) == expected_lrs(resumed, rates, resumed.scheduler.last_epoch)
+        assert lrs_of(resumed.optimizer) == expected_lrs(resumed, lrs, resumed.scheduler.last_epoch)
         for run in (whole, resumed):
             run.advance(1)
     assert resumed.scheduler.get_last_lr() == whole.scheduler.get_last_lr()
     assert resumed.scheduler.base_lrs == whole.scheduler.base_lrs
-    assert all(isinstance(rate, float) for rate in resumed.scheduler.base_lrs)
+    assert all(isinstance(lr, float) for lr in resumed.scheduler.base_lrs)
 
 
 @examples(40)
@@ -74,14 +74,14 @@ def test_every_route_matches_uninterrupted_run(route, kind, cases, first, steps,
 )
 def test_any_sequence_of_steps_and_resumes_matches(cases, form, walk):
     curves = [build(description) for description, _ in cases]
-    rates = [peak for _, peak in cases]
-    run = Run(curves, rates, form)
+    lrs = [peak for _, peak in cases]
+    run = Run(curves, lrs, form)
     for move in walk:
         if isinstance(move, int):
             run.advance(move)
         else:
             getattr(run, move)()
-        assert lrs_of(run.optimizer) == expected_lrs(run, rates, run.scheduler.last_epoch)
+        assert lrs_of(run.optimizer) == expected_lrs(run, lrs, run.scheduler.last_epoch)
 
 
 CURVE = PlateauCurve(100, warmup_steps=10, plateaus=[(50, 20)], min_lr_ratio=0.1)
@@ -122,21 +122,21 @@ def test_resume_with_other_schedulers_matches(build, saved_at, optimizer_first, 
         return optimizer, build(optimizer)
 
     def follow(optimizer, schedulers, steps):
-        """The rates of these steps; of two schedulers the second takes over at step 20."""
-        rates = []
+        """Return the learning rates of these steps; a second scheduler takes over at step 20."""
+        lrs = []
         for step in steps:
             optimizer.step()
             schedulers[-1 if step >= 20 else 0].step()
-            rates.append(lrs_of(optimizer))
-        return rates
+            lrs.append(lrs_of(optimizer))
+        return lrs
 
     optimizer, schedulers = start()
     follow(optimizer, schedulers, range(saved_at))
     saved = through_file([part.state_dict() for part in (optimizer, *schedulers)])
-    wanted = [lrs_of(optimizer), *follow(optimizer, schedulers, range(saved_at, saved_at + 30))]
+    expected = [lrs_of(optimizer), *follow(optimizer, schedulers, range(saved_at, saved_at + 30))]
 
     optimizer, schedulers = start()
     order = [optimizer, *schedulers] if optimizer_first else [*schedulers, optimizer]
     for part, state in zip(order, saved if optimizer_first else [*saved[1:], saved[0]], strict=True):
         part.load_state_dict(state)
-    assert [lrs_of(optimizer), *follow(optimizer, schedulers, range(saved_at, saved_at + 30))] == wanted
+    assert [lrs_of(optimizer), *follow(optimizer, schedulers, range(saved_at, saved_at + 30))] == expected

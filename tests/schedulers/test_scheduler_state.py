@@ -1,4 +1,4 @@
-"""A scheduler's state is plain, small and of one curve; and what is refused on loading."""
+"""A scheduler's state is plain, small and tied to its curve; refusals on loading."""
 
 import copy
 import io
@@ -28,8 +28,8 @@ CURVE = PlateauCurve(100, warmup_steps=10, plateaus=[(50, 20)], min_lr_ratio=0.1
 OTHER = PlateauCurve(200, plateaus=[(10, 20)], decay_shape="linear")
 
 
-def _unchanged(run, load):
-    """Check that a load fails and leaves everything as it was."""
+def _changes_nothing(run, load):
+    """Return True if a load that fails leaves everything as it was."""
     before = [dict(group) for group in run.optimizer.param_groups], copy.deepcopy(run.scheduler.state_dict())
     load()
     after = [dict(group) for group in run.optimizer.param_groups], run.scheduler.state_dict()
@@ -56,12 +56,12 @@ def test_refusal_names_both_curves(description, other, saved_at, loaded_at):
             assert repr(new)[:150] in message
             assert f"the curves differ from step {new.first_difference(old)} on: resume with the" in message
 
-        assert _unchanged(run, load)
+        assert _changes_nothing(run, load)
         run.scheduler.load_state_dict(state, strict=False)
     for step in range(saved_at, saved_at + 3):
         assert lrs_of(run.optimizer) == expected_lrs(run, [0.1, 0.2], step)
         run.advance(1)
-    # The next state is the new curve's.
+    # The next state holds the new curve.
     again = Run([new, new], [0.1, 0.2])
     again.scheduler.load_state_dict(through_file(run.scheduler.state_dict()))
     assert lrs_of(again.optimizer) == lrs_of(run.optimizer)
@@ -79,7 +79,7 @@ def test_plain_lambda_lr_state_needs_strict_false(steps, peak):
         with pytest.raises(ValueError, match=r"has no curve.* strict=False"):
             run.scheduler.load_state_dict(state)
 
-    assert _unchanged(run, load)
+    assert _changes_nothing(run, load)
     run.scheduler.load_state_dict(state, strict=False)
     for step in range(steps, steps + 3):
         assert lrs_of(run.optimizer) == expected_lrs(run, [peak], step)
@@ -161,7 +161,7 @@ def test_trainer_loads_by_builders_strict(copied, saved_at):
 
 @given(st.integers(1, 19))
 def test_strict_false_keeps_lrs_of_other_scheduler(saved_at):
-    # Another scheduler wrote the rate: a load must not replace it by the curve's.
+    # Another scheduler wrote the learning rate, so a load must not replace it by the curve's.
     def start():
         optimizer = optimizer_with([0.5])
         parts = [ConstantLR(optimizer, 0.5, total_iters=100), lambda_lr(optimizer, CURVE, strict=False)]

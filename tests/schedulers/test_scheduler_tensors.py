@@ -1,4 +1,4 @@
-"""Rates that are tensors: each stays the same tensor, and groups share one only under one schedule."""
+"""Learning rates in tensors: each stays the same tensor, and groups share one only under one schedule."""
 
 import numpy as np
 import pytest
@@ -23,13 +23,13 @@ OTHER = PlateauCurve(200, plateaus=[(10, 20)], decay_shape="linear")
 dtypes = st.sampled_from((torch.float32, torch.float64))
 
 
-def _held(optimizer):
+def _lr_tensors(optimizer):
     return [group["lr"] for group in optimizer.param_groups]
 
 
-def _in_dtype(peak, curve, step, dtype):
-    rate = float(np.float32(peak)) * float(curve(step))
-    return float(np.float32(rate)) if dtype == torch.float32 else rate
+def _expected_lr(peak, curve, step, dtype):
+    lr = float(np.float32(peak)) * float(curve(step))
+    return float(np.float32(lr)) if dtype == torch.float32 else lr
 
 
 @given(descriptions(range(4)), modest_peaks, dtypes, st.integers(0, 30), st.booleans())
@@ -41,7 +41,7 @@ def test_tensor_lr_stays_the_same_tensor(description, peak, dtype, steps, scalar
     for step in range(steps):
         assert optimizer.param_groups[0]["lr"] is tensor
         assert tensor.dtype == dtype
-        assert tensor.item() == _in_dtype(peak, curve, step, dtype)
+        assert tensor.item() == _expected_lr(peak, curve, step, dtype)
         assert scheduler.get_last_lr() == [tensor]
         assert scheduler.get_last_lr()[0] is not tensor
         advance(optimizer, scheduler)
@@ -52,8 +52,8 @@ def test_tensor_lr_stays_the_same_tensor(description, peak, dtype, steps, scalar
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
 @pytest.mark.parametrize("requires_grad", [False, True])
 @given(st.floats(2.0**-10, 10))
-def test_peak_is_the_number_in_the_tensor(dtype, requires_grad, rate):
-    tensor = torch.tensor(rate, dtype=dtype)
+def test_peak_is_the_number_in_the_tensor(dtype, requires_grad, lr):
+    tensor = torch.tensor(lr, dtype=dtype)
     peak = float(np.float32(tensor.item()))
     tensor.requires_grad_(requires_grad)
     assert peaks_of(optimizer_with([tensor], torch.optim.AdamW)) == [peak]
@@ -80,14 +80,14 @@ def test_load_fills_the_tensor_of_the_group(peak, dtype, saved_at, loaded_at):
     advance(optimizer, scheduler, loaded_at)
     scheduler.load_state_dict(state)
     assert optimizer.param_groups[0]["lr"] is tensor
-    assert tensor.item() == _in_dtype(peak, CURVE, saved_at, dtype)
+    assert tensor.item() == _expected_lr(peak, CURVE, saved_at, dtype)
 
-    # The optimizer's load puts another tensor there; from then on that one is filled.
+    # The optimizer's load puts another tensor there, which is filled from then on.
     optimizer.load_state_dict(saved.state_dict())
     loaded = optimizer.param_groups[0]["lr"]
     advance(optimizer, scheduler)
     assert optimizer.param_groups[0]["lr"] is loaded
-    assert loaded.item() == _in_dtype(peak, CURVE, saved_at + 1, dtype)
+    assert loaded.item() == _expected_lr(peak, CURVE, saved_at + 1, dtype)
 
 
 @given(
@@ -97,17 +97,17 @@ def test_load_fills_the_tensor_of_the_group(peak, dtype, saved_at, loaded_at):
     st.integers(0, 20),
 )
 def test_groups_share_a_tensor_only_under_one_curve(peak, dtype, curves, steps):
-    # torch gives all groups without their own rate the same tensor.
+    # torch gives the same tensor to all groups without an explicit learning rate.
     shared = torch.tensor(peak, dtype=dtype)
     optimizer = optimizer_with([None] * len(curves), torch.optim.AdamW, lr=shared)
-    assert all(rate is shared for rate in _held(optimizer))
+    assert all(rate is shared for rate in _lr_tensors(optimizer))
     scheduler = lambda_lr(optimizer, curves)
-    held = _held(optimizer)
+    held = _lr_tensors(optimizer)
     for curve, rate in zip(curves, held, strict=True):
         assert (rate is shared) == (curve == curves[0])
     advance(optimizer, scheduler, steps)
-    assert all(rate is before for rate, before in zip(_held(optimizer), held, strict=True))
-    assert lrs_of(optimizer) == [_in_dtype(peak, curve, steps, dtype) for curve in curves]
+    assert all(rate is before for rate, before in zip(_lr_tensors(optimizer), held, strict=True))
+    assert lrs_of(optimizer) == [_expected_lr(peak, curve, steps, dtype) for curve in curves]
 
 
 @given(st.integers(0, 30))
@@ -122,7 +122,9 @@ def test_load_separates_shared_tensors_of_new_curves(steps):
     optimizer.load_state_dict(states[0])
     scheduler.load_state_dict(states[1], strict=False)
     for step in range(steps, steps + 3):
-        assert lrs_of(optimizer) == [_in_dtype(0.5, curve, step, torch.float32) for curve in (CURVE, OTHER)]
+        assert lrs_of(optimizer) == [
+            _expected_lr(0.5, curve, step, torch.float32) for curve in (CURVE, OTHER)
+        ]
         advance(optimizer, scheduler)
 
 
@@ -137,11 +139,11 @@ def test_lr_on_the_device_stays_there(peak, steps):
     advance(optimizer, scheduler, steps)
     assert optimizer.param_groups[0]["lr"] is tensor
     assert tensor.is_cuda
-    assert tensor.item() == _in_dtype(peak, CURVE, steps, torch.float32)
+    assert tensor.item() == _expected_lr(peak, CURVE, steps, torch.float32)
 
 
 def test_integer_tensor_is_refused():
-    """It would cut the decimals off each rate."""
+    """It would truncate every learning rate to an integer."""
     optimizer = optimizer_with([torch.tensor(1)])
     with pytest.raises(TypeError, match=r"learning rate of param_groups\[0\] .* floating-point tensor"):
         lambda_lr(optimizer, CURVE)

@@ -1,4 +1,4 @@
-"""A scheduler warns if it is stepped too rarely or too often, and in no legitimate program."""
+"""A scheduler warns if it is stepped too rarely or too often, but not in legitimate programs."""
 
 import copy
 import gc
@@ -69,9 +69,9 @@ def _repeat(pattern: str, optimizer: Any, step: Any, times: int = 1) -> None:
 
 EPOCH, TWICE = "o" * 10 + "s", "oss"
 RULE = re.compile("((o{10,}s){3}|(oss+){2}oss)$")
-"""Ends where the warning is due."""
+"""Matches a history that ends where the warning is due."""
 RULE_AT_0 = re.compile("(o{10,}s|o{20})$")
-"""And if every rate was 0 before the last event."""
+"""The same if every learning rate was 0 before the last event."""
 
 _run = st.one_of(
     st.sampled_from((1, 1, 1, 2, 9, 10, 10, 11, 30)).map("o".__mul__),
@@ -94,7 +94,7 @@ _events = st.lists(st.one_of(_run, _repeated, st.sampled_from("l+0-")), max_size
 @example("os+" * 4)
 @example("o0s" * 4)
 def test_warns_once_by_the_rule(kind: Any, events: str) -> None:
-    """A load (l) starts the count anew, as does a step to a number (0, -) other than the next one (+)."""
+    """A load (l) restarts the count, as does a step to a number (0, -) other than the next one (+)."""
     optimizer = optimizer_with([0.1])
     scheduler, step = kind(optimizer)
     stretch, expected = "", 0
@@ -182,7 +182,7 @@ def test_copies_do_not_warn(kind: Any, pattern: str, copied: Any) -> None:
 
 
 def test_copies_of_fresh_schedulers_do_not_warn() -> None:
-    """Torch does not note the steps of a copied optimizer, and warns of a plain `LambdaLR` here."""
+    """Torch does not note the steps of a copied optimizer, so it warns about a plain `LambdaLR` here."""
     optimizer = optimizer_with([0.1])
     advance(*copy.deepcopy((optimizer, lambda_lr(optimizer, CURVE))), 3)
 
@@ -203,7 +203,7 @@ def _a_unit_that_takes_long_to_fill(optimizer: Any) -> None:
 
 
 def _gan(optimizer: Any) -> None:
-    """The discriminator makes 12 updates for each one of the generator."""
+    """The discriminator makes 12 updates for each update of the generator."""
     other = optimizer_with([0.1])
     generator, discriminator = lambda_lr(optimizer, CURVE), lambda_lr(other, CURVE)
     for _ in range(5):
@@ -271,7 +271,7 @@ def _fp16(optimizer: Any) -> None:
 
 
 def _above_0(optimizer: Any) -> None:
-    """Without a warmup, or with another rate in the groups, two epochs do not warn."""
+    """Without a warmup, or with another learning rate in the groups, two epochs do not warn."""
     for curve in (PlateauCurve(100), [CURVE, PlateauCurve(100)]):
         other = optimizer_with([0.1, 0.1])
         _repeat("o" * 30 + "s", other, lambda_lr(other, curve).step, 2)
@@ -286,7 +286,7 @@ def _frozen(optimizer: Any) -> None:
 
 
 class _NoHooks(torch.optim.Optimizer):
-    """A wrapper that is an optimizer by its class alone."""
+    """A wrapper that is an optimizer only by its class."""
 
     def __init__(self, inner: Any) -> None:
         self.optim, self.param_groups = inner, inner.param_groups
@@ -301,7 +301,7 @@ def _steps_are_not_seen(optimizer: Any) -> None:
 
 
 def _curve_counts_epochs(optimizer: Any) -> None:
-    """As the message advises."""
+    """The warning is turned off as the message advises."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "scheduler.step")
         _repeat("o" * 30 + "s", optimizer, lambda_lr(optimizer, CURVE).step, 5)

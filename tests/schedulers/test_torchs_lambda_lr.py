@@ -1,4 +1,4 @@
-"""torch's own `LambdaLR` with a curve, and with the state of a curve's scheduler."""
+"""Torch's own `LambdaLR` with a curve as its function, and with the state of a `CurveLR`."""
 
 from functools import partial
 from typing import Any
@@ -46,7 +46,7 @@ def test_resume_matches_uninterrupted_run(cases, saved_at, more):
 
 
 def _old_state(curve):
-    """A state as torch saves it for an object with attributes, which a curve once was."""
+    """Return a state as torch saves it for a callable object, whose attributes it copies."""
     attributes = {name: getattr(curve, name) for name in ("total_steps", "plateaus", "warmup_steps")}
     attributes |= {"segments": curve.segments, "rows": curve.rows, "anything": np.float32(1)}
     optimizer = optimizer_with([0.1])
@@ -139,7 +139,7 @@ def test_lambda_lr_loads_state_of_curve_lr(steps: int, held: bool, function: Any
     for step in range(steps + 1, steps + 4):
         advance(other, own)
         assert lrs_of(other) == own.get_last_lr() == [peak * function(step) for peak in (0.5, 0.25)]
-    # The state is as it was, and goes back to where it came from.
+    # The load left the state unchanged, so a CurveLR loads it again.
     again = lambda_lr(optimizer_with([0.5, 0.25]), CURVE, hold=HoldUntilFlat(3, limit=9) if held else None)
     again.load_state_dict(saved[1])
     assert again.state_dict() == scheduler.state_dict()

@@ -1,4 +1,4 @@
-"""A scheduler or a follower on a clock of samples: its values, and what is refused."""
+"""Schedulers and followers on a clock of samples: values and refusals."""
 
 import random
 import warnings
@@ -56,12 +56,12 @@ def test_values_follow_many_random_counts(kind: str, unit: int, most: int) -> No
     clocks = clocks_of(unit, given_counts)
     curve = PlateauCurve(clocks[-1] * 9 // 10 + 1, warmup_steps=clocks[-1] // 20, plateaus=[(40, 30)])
     run = CountedRun(kind, curve, unit)
-    found: list[tuple[int, float]] = []
+    values: list[tuple[int, float]] = []
     run.optimizer.step()
     for count in given_counts:
-        found.append((run.part.clock, run.values()[0]))
+        values.append((run.part.clock, run.values()[0]))
         run.part.step(count=count)
-    assert found == list(zip(clocks, (0.25 * curve(np.array(clocks[:-1]))).tolist(), strict=False))
+    assert values == list(zip(clocks, (0.25 * curve(np.array(clocks[:-1]))).tolist(), strict=False))
     assert run.part.consumed == sum(given_counts)
 
 
@@ -107,7 +107,7 @@ def test_without_unit_an_update_is_a_step(kind: str) -> None:
     assert run.part.state_dict()["unit"] is None
 
 
-_NO_COUNTS: list[tuple[Any, type[Exception]]] = [
+_WRONG_COUNTS: list[tuple[Any, type[Exception]]] = [
     (-1, ValueError),
     (True, TypeError),
     (np.True_, TypeError),
@@ -124,7 +124,7 @@ _NO_COUNTS: list[tuple[Any, type[Exception]]] = [
 
 
 @kinds
-@pytest.mark.parametrize(("count", "error"), _NO_COUNTS, ids=repr)
+@pytest.mark.parametrize(("count", "error"), _WRONG_COUNTS, ids=repr)
 @pytest.mark.parametrize("asked", [False, True])
 @pytest.mark.parametrize("updates", [0, 3])
 def test_wrong_count_changes_nothing(
@@ -228,9 +228,9 @@ def test_new_group_follows_the_clock(kind: str) -> None:
     group: dict[str, Any] = {"params": [torch.nn.Parameter(torch.ones(1))]}
     run.optimizer.add_param_group(group | {"lr": 0.5, "weight_decay": 0.5})
     run.update(100)
-    assert run.values() == [*run.wanted(25), 0.5 * CURVE(25)]
+    assert run.values() == [*run.expected_values(25), 0.5 * CURVE(25)]
     run.part.load_state_dict(through_file(run.part.state_dict()))
-    assert run.values() == [*run.wanted(25), 0.5 * CURVE(25)]
+    assert run.values() == [*run.expected_values(25), 0.5 * CURVE(25)]
 
 
 _composed: dict[str, Any] = {
@@ -256,7 +256,7 @@ def test_clock_inside_torchs_schedulers(
         return optimizer, ours, _composed[place](optimizer, ours)
 
     def clock(update: int) -> int | None:
-        """The clock of our scheduler after so many updates, if it is its turn; it counts from its turn on."""
+        """Return the clock of our scheduler after this many updates; None if it is not its turn."""
         if place == "second":
             return sum(given_counts[20:update]) // 8 if update >= 20 else None
         return sum(given_counts[:update]) // 8 if update < 20 or place == "chained" else None
@@ -308,8 +308,8 @@ def test_torchs_schedulers_need_count_function(place: str) -> None:
         advance(optimizer, scheduler, 22)
 
 
-def _told(run: CountedRun, pattern: list[tuple[int, int]]) -> list[str]:
-    """What is said where so many optimizer steps are followed by so many scheduler steps."""
+def _warnings_of(run: CountedRun, pattern: list[tuple[int, int]]) -> list[str]:
+    """Return the warnings of a run; each pair is a number of optimizer steps, then of scheduler steps."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for updates, calls in pattern:
@@ -324,15 +324,15 @@ def _told(run: CountedRun, pattern: list[tuple[int, int]]) -> list[str]:
 
 @pytest.mark.parametrize("unit", [1, 3, 10, 40])
 def test_warning_past_the_end_names_the_clock(unit: int) -> None:
-    """Where an update at a rate of 0 comes more than ten steps past the end."""
+    """It comes with the first update at learning rate 0 more than ten steps past the end."""
     run = CountedRun("scheduler", PlateauCurve(20), unit)
     run.update(10)
     clocks = clocks_of(unit, [10] * 241)[1:]
-    told: dict[int, str] = {}
+    messages: dict[int, str] = {}
     for update in range(240):
-        for message in _told(run, [(1, 1)]):
-            told[update] = message
+        for message in _warnings_of(run, [(1, 1)]):
+            messages[update] = message
     first = next(update for update in range(240) if clocks[update] >= 20 and clocks[update + 1] > 30)
-    assert list(told) == [first]
-    assert f" total_steps = 20, but training continues at step {clocks[first + 1]}," in told[first]
-    assert f"as the training consumes, in units of {unit};" in told[first]
+    assert list(messages) == [first]
+    assert f" total_steps = 20, but training continues at step {clocks[first + 1]}," in messages[first]
+    assert f"as the training consumes, in units of {unit};" in messages[first]

@@ -1,4 +1,4 @@
-"""The state of a scheduler or a follower on a clock of samples: resumed in every way, and what is refused."""
+"""States of schedulers and followers on a clock of samples: every way to resume, and refusals."""
 
 import copy
 import pickle
@@ -67,12 +67,12 @@ def _refused(run: CountedRun, state: Any, message: str, **options: Any) -> None:
     st.booleans(),
 )
 def test_state_of_another_unit_needs_strict_false(
-    kind: str, saved_unit: int | None, unit: int | None, given_counts: list[int], standing: bool
+    kind: str, saved_unit: int | None, unit: int | None, given_counts: list[int], strict_off: bool
 ) -> None:
     saved = CountedRun(kind, CURVE, saved_unit)
     for count in given_counts:
         saved.update(count) if saved_unit else advance(saved.optimizer, saved.part)
-    run = CountedRun(kind, CURVE, unit, strict=not standing)
+    run = CountedRun(kind, CURVE, unit, strict=not strict_off)
     advance(run.optimizer, run.part, 2) if unit is None else run.update(20)
     state = through_file(saved.part.state_dict())
     clock, updates = saved.part.clock, len(given_counts)
@@ -85,7 +85,7 @@ def test_state_of_another_unit_needs_strict_false(
             r"loads$",
             strict=True,
         )
-    run.part.load_state_dict(state, **({} if standing else {"strict": saved_unit == unit}))
+    run.part.load_state_dict(state, **({} if strict_off else {"strict": saved_unit == unit}))
     if saved_unit == unit:
         consumed = saved.part.consumed
     elif unit is None:
@@ -93,14 +93,14 @@ def test_state_of_another_unit_needs_strict_false(
     else:
         consumed = clock * unit
     run.check(consumed, updates)
-    # The next state is one of this unit.
+    # The next state has this unit.
     again = CountedRun(kind, CURVE, unit)
     again.part.load_state_dict(through_file(run.part.state_dict()))
     again.check(consumed, updates)
 
 
 def test_resume_switches_between_hold_and_unit() -> None:
-    """A run under a hold goes on by units, and the other way round, at the saved clock."""
+    """A run under a hold continues with a unit, and the reverse, from the saved clock."""
     held = lambda_lr(optimizer_with([0.5]), CURVE, hold=HoldBelow(0.5, 3))
     for _ in range(8):
         held.optimizer.step()
@@ -113,7 +113,7 @@ def test_resume_switches_between_hold_and_unit() -> None:
     assert (counted.clock, counted.consumed, counted.last_epoch) == (held.clock, held.clock * 8, 8)
     counted.optimizer.step()
     counted.step(count=400)
-    for _ in range(2):  # what was loaded is saved, and loaded again
+    for _ in range(2):  # the loaded state is saved and loaded again
         state = through_file(counted.state_dict())
         held = lambda_lr(optimizer_with([0.5]), CURVE, hold=HoldBelow(0.5, 3))
         held.load_state_dict(state, strict=False)
@@ -176,7 +176,7 @@ def test_plain_lambda_lr_state_loads_with_unit() -> None:
 
 
 def test_loaded_scheduler_calls_its_own_function() -> None:
-    """The state holds numbers: a scheduler that is loaded asks its own function."""
+    """The state does not hold the function: a scheduler that loads it calls its own."""
     saved = lambda_lr(optimizer_with([0.5]), CURVE, unit=8, count=lambda: 16)
     advance(saved.optimizer, saved)
     scheduler = lambda_lr(optimizer_with([0.5]), CURVE, unit=8, count=lambda: 80)

@@ -1,4 +1,4 @@
-"""Schedulers and followers on a clock of samples: stepped by counts, and saved and loaded in every way."""
+"""Schedulers and followers on a clock of samples: stepped by counts, saved and loaded in every way."""
 
 import copy
 import json
@@ -21,15 +21,15 @@ counts = st.lists(st.one_of(magnitudes(0, 2**45), st.integers(0, 300)), max_size
 
 
 def clocks_of(unit: int, given: Sequence[int]) -> list[int]:
-    """The clock of each update, and the clock after the last one."""
+    """Return the clock of each update, and the clock after the last one."""
     sums = [0]
     for count in given:
         sums.append(sums[-1] + count)
     return [consumed // unit for consumed in sums]
 
 
-class Present:
-    """A function that a trainer's scheduler asks: the count of the update that took place."""
+class Counter:
+    """The `count` function of a scheduler in a trainer: the count of the update that took place."""
 
     def __init__(self) -> None:
         self.count: Any = None
@@ -41,7 +41,7 @@ class Present:
 
 
 class CountedRun:
-    """One of the two kinds, with two groups."""
+    """A scheduler or a follower of two groups."""
 
     BASES = 0.25, 0.7
 
@@ -52,8 +52,8 @@ class CountedRun:
         self.start()
 
     def start(self, optimizer_state: Any = None) -> None:
-        self.present = Present()
-        count: Callable[[], Any] | None = self.present if self.asked else None
+        self.counter = Counter()
+        count: Callable[[], Any] | None = self.counter if self.asked else None
         arguments: Any = self.options | {"unit": self.unit, "count": count}
         if self.kind == "scheduler":
             self.optimizer = optimizer_with(self.BASES)
@@ -73,7 +73,7 @@ class CountedRun:
         if self.unit is None:
             self.part.step()
         elif self.asked:
-            self.present.count = count
+            self.counter.count = count
             self.part.step()
         else:
             self.part.step(count=count)
@@ -83,7 +83,7 @@ class CountedRun:
             return lrs_of(self.optimizer)
         return [group["weight_decay"] for group in self.optimizer.param_groups]
 
-    def wanted(self, clock: int) -> list[float]:
+    def expected_values(self, clock: int) -> list[float]:
         return [float(np.float32(base)) * self.curve(clock) for base in self.BASES]
 
     def check(self, consumed: int, updates: int) -> None:
@@ -91,10 +91,10 @@ class CountedRun:
         assert (self.part.consumed, self.part.clock, self.part.unit) == (consumed, clock, self.unit)
         assert type(self.part.consumed) is int
         assert self.part.last_epoch == updates
-        assert self.values() == self.wanted(clock)
+        assert self.values() == self.expected_values(clock)
 
     def shown(self) -> str:
-        """All that an error must leave as it was."""
+        """Return all that an error must not change, as text."""
         groups = [{**group, "params": None} for group in self.optimizer.param_groups]
         return str((self.part.state_dict(), groups))
 
@@ -130,11 +130,11 @@ class CountedRun:
         self.part.load_state_dict(saved[1])
 
     def by_copy(self) -> None:
-        self.optimizer, self.part, self.present = copy.deepcopy((self.optimizer, self.part, self.present))
+        self.optimizer, self.part, self.counter = copy.deepcopy((self.optimizer, self.part, self.counter))
 
     def by_pickle(self) -> None:
-        self.optimizer, self.part, self.present = pickle.loads(
-            pickle.dumps((self.optimizer, self.part, self.present))
+        self.optimizer, self.part, self.counter = pickle.loads(
+            pickle.dumps((self.optimizer, self.part, self.counter))
         )
 
 

@@ -1,4 +1,4 @@
-"""Settings of an optimizer's groups, read and written by key, and the values that a curve must give them."""
+"""Options of an optimizer's groups, read and written by key, and their expected values under a curve."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -36,5 +36,5 @@ def values_of(optimizer: torch.optim.Optimizer, key: Key) -> list[float]:
     return [value(group, key) for group in optimizer.param_groups]
 
 
-def wanted(curves: Sequence[Curve], bases: Sequence[float], step: int) -> list[float]:
+def expected_values(curves: Sequence[Curve], bases: Sequence[float], step: int) -> list[float]:
     return [float(np.float32(base)) * curve(step) for base, curve in zip(bases, curves, strict=True)]

@@ -1,4 +1,4 @@
-"""PyTorch runs as small as they come: optimizers to schedule, and steps to make."""
+"""Minimal PyTorch runs: optimizers with a scheduler, and their steps."""
 
 import copy
 import io
@@ -18,26 +18,26 @@ from torch_bridge import lambda_lr
 
 FLOAT32_MAX = float(np.finfo(np.float32).max)
 
-# The peaks that are promised something: 0, and those that a normal float32 holds.
+# The peaks covered by the contract: 0, and those that a normal float32 holds.
 peaks = st.one_of(
     st.sampled_from((0.0, 2.0**-126, 1e-5, 3e-4, 1e-3, 0.1, 0.7, 1.0, FLOAT32_MAX)),
     st.floats(1e-6, 10),
     st.floats(2.0**-126, FLOAT32_MAX),
 )
 
-# Those that an optimizer survives.
+# Peaks with which an optimizer's weights stay finite.
 modest_peaks = st.one_of(st.sampled_from((0.0, 1e-5, 3e-4, 1e-3, 0.1, 0.7, 1.0)), st.floats(1e-6, 10))
 
 
 def optimizer_with(
-    rates: Sequence[Any], kind: Callable[..., Optimizer] = torch.optim.SGD, **options: Any
+    lrs: Sequence[Any], kind: Callable[..., Optimizer] = torch.optim.SGD, **options: Any
 ) -> Optimizer:
-    """An optimizer with a group for each rate; None leaves the group to the default rate."""
+    """Build an optimizer with a group for each learning rate; None stands for the default."""
     groups = []
-    for rate in rates:
+    for lr in lrs:
         parameter = torch.nn.Parameter(torch.ones(2))
         parameter.grad = torch.full((2,), 0.5)
-        groups.append({"params": [parameter]} | ({} if rate is None else {"lr": rate}))
+        groups.append({"params": [parameter]} | ({} if lr is None else {"lr": lr}))
     return kind(groups, **options)
 
 
@@ -59,17 +59,17 @@ def through_file(state: Any) -> Any:
 
 
 class Run:
-    """An optimizer and its scheduler, which can be saved and loaded in every way there is."""
+    """An optimizer and its scheduler, with every way to save and load them."""
 
     def __init__(
         self,
         curves: Sequence[PlateauCurve],
-        rates: Sequence[float],
+        lrs: Sequence[float],
         form: Callable[[float], float | Tensor] = float,
         kind: type[Optimizer] = torch.optim.SGD,
         last_epoch: int = -1,
     ) -> None:
-        self.fresh = lambda: optimizer_with([form(rate) for rate in rates], kind)
+        self.fresh = lambda: optimizer_with([form(lr) for lr in lrs], kind)
         self.curves = curves
         self.optimizer = self.fresh()
         self.scheduler = lambda_lr(self.optimizer, curves, last_epoch)
@@ -128,7 +128,7 @@ class Run:
         self.optimizer.load_state_dict(saved)
 
     def by_pickle(self) -> None:
-        self.advance(1)  # torch warns of a copy that was made before the first step
+        self.advance(1)  # torch warns about copies made before the first step
         self.optimizer, self.scheduler = pickle.loads(pickle.dumps((self.optimizer, self.scheduler)))
 
     def by_deepcopy(self) -> None:
@@ -139,14 +139,12 @@ class Run:
 ROUTES = [name for name in vars(Run) if name.startswith("by_")]
 
 
-def expected_lrs(run: Run, rates: Sequence[float], step: int) -> list[float]:
-    """The rates at a step, from the curve; rounded where a narrow tensor holds them."""
-    exact = [
-        float(np.float32(rate)) * float(curve(step)) for rate, curve in zip(rates, run.curves, strict=True)
-    ]
+def expected_lrs(run: Run, lrs: Sequence[float], step: int) -> list[float]:
+    """Return the curve's learning rates at a step, rounded to float32 if a group holds such a tensor."""
+    exact = [float(np.float32(lr)) * float(curve(step)) for lr, curve in zip(lrs, run.curves, strict=True)]
     return [
-        float(np.float32(rate))
+        float(np.float32(lr))
         if isinstance(group["lr"], Tensor) and group["lr"].dtype == torch.float32
-        else rate
-        for rate, group in zip(exact, run.optimizer.param_groups, strict=True)
+        else lr
+        for lr, group in zip(exact, run.optimizer.param_groups, strict=True)
     ]
