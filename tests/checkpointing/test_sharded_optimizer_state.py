@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.checkpointing import own_shards
+from support.checkpointing import sharded_optimizer_state
 from support.distributed import processes
 
 pytestmark = pytest.mark.slow
@@ -31,8 +31,8 @@ def _check(found: Any, expected: Any, plain: bool = False, is_exact: bool = True
 
 def test_they_come_back_from_a_state_dict(tmp_path: Path) -> None:
     """As it is, and from a file in the same process and in another one."""
-    first = processes.run(own_shards.by_state_dict, tmp_path)
-    for (straight, *resumed), later in zip(first, processes.run(own_shards.from_file, tmp_path), strict=True):
+    first = processes.run(sharded_optimizer_state.by_state_dict, tmp_path)
+    for (straight, *resumed), later in zip(first, processes.run(sharded_optimizer_state.from_file, tmp_path), strict=True):
         assert {where for *_, where in straight.before.forms.values()} == {
             "plain",
             "replicated",
@@ -46,11 +46,11 @@ def test_they_come_back_from_a_state_dict(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("wrapper", "ranks"), [("fsdp", 2), ("hybrid", 4)])
 def test_they_come_back_from_a_checkpoint(tmp_path: Path, wrapper: str, ranks: int) -> None:
     """On as many ranks, on fewer, and, where parameters are plain, as plain tensors."""
-    straight = processes.run(own_shards.saved, tmp_path, wrapper, processes=ranks)[0]
+    straight = processes.run(sharded_optimizer_state.saved, tmp_path, wrapper, processes=ranks)[0]
     expected = {name: where for name, (*_, where) in straight.before.forms.items()}
     for now, other in ((ranks, wrapper), (ranks // 2, "fsdp")):
-        for resumed, alone in processes.run(own_shards.loaded, tmp_path, other, processes=now):
+        for resumed, alone in processes.run(sharded_optimizer_state.loaded, tmp_path, other, processes=now):
             _check(resumed, straight, is_exact=now == ranks)
             assert alone == expected
-    resumed, _ = own_shards.loaded(tmp_path, "plain")
+    resumed, _ = sharded_optimizer_state.loaded(tmp_path, "plain")
     _check(resumed, straight, plain=True, is_exact=False)

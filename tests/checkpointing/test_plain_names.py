@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from support.checkpointing.checkpoints import same
-from support.checkpointing.wrapped_names import WRAPPERS, loads_everywhere
+from support.checkpointing.model_wrappers import WRAPPERS, loads_everywhere
 from support.distributed.processes import run
 from support.training.models import batches
 from support.training.steps import make_step
