@@ -1,4 +1,4 @@
-"""Checkpoints of one process: what a save holds, which checkpoints are kept, all parts or none."""
+"""Checkpoints of one process: contents of a save, pruning, loading of all parts or none."""
 
 import copy
 import pickle
@@ -30,7 +30,7 @@ pytestmark = WORKERS
 
 
 class Run:
-    """A training with all the parts that it needs to go on."""
+    """A training run with all the parts that a resume needs."""
 
     def __init__(self, seed: int) -> None:
         torch.manual_seed(seed)
@@ -43,7 +43,7 @@ class Run:
             "seen": [],
         }
 
-    def go(self, updates: int) -> list[Any]:
+    def train(self, updates: int) -> list[Any]:
         step, loader, log, progress, seen = self.parts.values()
         while updates:
             for batch in loader:
@@ -62,22 +62,22 @@ def _rows() -> tuple[torch.Tensor, torch.Tensor]:
     return torch.arange(54.0).view(18, 3) / 54, torch.ones(18, 2)
 
 
-def test_a_run_that_is_resumed_equals_one_that_was_not(tmp_path: Path) -> None:
-    expected = Run(0).go(9)
+def test_resume_matches_uninterrupted_run(tmp_path: Path) -> None:
+    expected = Run(0).train(9)
     run, checkpoints = Run(0), Checkpoints(tmp_path)
-    run.go(5)
+    run.train(5)
     checkpoints.save(5, **run.parts)
-    run.go(1)
+    run.train(1)
     again = Run(1)
     progress = again.parts["progress"]
     assert Checkpoints(tmp_path).load(5, **again.parts) == 5
     assert again.parts["progress"] is progress
-    assert same(again.go(4), expected)
+    assert same(again.train(4), expected)
     assert checkpoints.load(**run.parts) == 5
-    assert same(run.go(4), expected)
+    assert same(run.train(4), expected)
 
 
-def test_a_save_holds_the_state_at_its_call(tmp_path: Path) -> None:
+def test_save_keeps_state_at_call(tmp_path: Path) -> None:
     model, values, part = nn.Linear(3, 2), {"a": [1]}, Part({"t": torch.zeros(4)})
     go, writing = Event(), rank_files.save_file
 
@@ -103,10 +103,10 @@ def test_a_save_holds_the_state_at_its_call(tmp_path: Path) -> None:
 
 @examples(15)
 @given(st.lists(st.integers(0, 12), min_size=1, max_size=6), st.integers(1, 4))
-def test_the_newest_ones_are_kept(
+def test_last_saved_checkpoints_are_kept(
     tmp_path_factory: pytest.TempPathFactory, saved: list[int], keep: int
 ) -> None:
-    """Those that were saved last, whatever their counts: a run may have gone back."""
+    """The last saved ones, whatever their counts: a run may have rolled back."""
     directory = tmp_path_factory.mktemp("kept")
     checkpoints, expected, values = Checkpoints(directory, keep=keep), list[int](), dict[int, int]()
     for number, count in enumerate(saved):
@@ -122,16 +122,16 @@ def test_the_newest_ones_are_kept(
     shutil.rmtree(directory)
 
 
-def test_who_may_read_the_files(tmp_path: Path) -> None:
-    """Those who may read other files that the program makes: another user may evaluate, say."""
+def test_files_have_usual_permissions(tmp_path: Path) -> None:
+    """Whoever may read other files of the program may read these: another user may evaluate."""
     (tmp_path / "other").touch()
     Checkpoints(tmp_path).save(1, part=Part(torch.ones(2)), wait=True)
     modes = {path.stat().st_mode for path in [tmp_path / "other", *(tmp_path / "1").iterdir()]}
     assert len(modes) == 1
 
 
-def test_two_on_one_folder(tmp_path: Path) -> None:
-    """They wait for each other's saves, whatever path each was given."""
+def test_two_objects_share_one_folder(tmp_path: Path) -> None:
+    """They wait for each other's saves, even under different paths."""
     (tmp_path / "link").symlink_to(tmp_path / "folder", target_is_directory=True)
     one, two = Checkpoints(tmp_path / "folder"), Checkpoints(tmp_path / "link")
     part = Part(torch.ones(1))
@@ -145,8 +145,8 @@ def test_two_on_one_folder(tmp_path: Path) -> None:
     assert leftovers(tmp_path / "folder", [1, 2]) == []
 
 
-def test_a_module_that_refuses_has_its_tensors_back(tmp_path: Path) -> None:
-    """It has already taken the other tensors when it says that one is missing."""
+def test_refusing_module_gets_tensors_back(tmp_path: Path) -> None:
+    """The module has already loaded other tensors when it finds one missing."""
     checkpoints, first = Checkpoints(tmp_path), Part(2)
     checkpoints.save(1, first=Part(1), model=nn.Sequential(nn.Linear(2, 2)))
     model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
@@ -157,7 +157,7 @@ def test_a_module_that_refuses_has_its_tensors_back(tmp_path: Path) -> None:
     assert same(model.state_dict(), before)
 
 
-def test_a_step_that_broke_off_can_be_loaded(tmp_path: Path) -> None:
+def test_interrupted_step_can_be_loaded(tmp_path: Path) -> None:
     step, checkpoints = make_step(), Checkpoints(tmp_path)
     checkpoints.save(0, step=step)
     step._steppers.is_partial = True
@@ -167,7 +167,7 @@ def test_a_step_that_broke_off_can_be_loaded(tmp_path: Path) -> None:
     step(batches(1)[0])
 
 
-def test_nothing_there(tmp_path: Path) -> None:
+def test_empty_folder_has_no_checkpoints(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path / "none" / "yet")
     assert checkpoints.counts() == []
     assert checkpoints.load(values=[1]) is None
@@ -180,8 +180,8 @@ def test_nothing_there(tmp_path: Path) -> None:
         checkpoints.load(3, values=[1])
 
 
-def test_inference_mode(tmp_path: Path) -> None:
-    """What is loaded in inference mode can be trained on."""
+def test_loaded_state_can_be_trained_in_inference_mode(tmp_path: Path) -> None:
+    """A state loaded in inference mode can be trained on."""
     model, checkpoints = nn.Linear(2, 1), Checkpoints(tmp_path)
     optimizer = torch.optim.Adam(model.parameters())
     for _ in range(2):
@@ -192,7 +192,7 @@ def test_inference_mode(tmp_path: Path) -> None:
             checkpoints.load(model=model, optimizer=optimizer)
 
 
-def test_a_default_device_is_not_where_states_go(tmp_path: Path) -> None:
+def test_default_device_does_not_hold_states(tmp_path: Path) -> None:
     part, checkpoints = Part({"a": torch.ones(2, 3).t(), "b": torch.ones(2)}), Checkpoints(tmp_path)
     with torch.device("meta"):
         checkpoints.save(1, part=part)
@@ -200,7 +200,7 @@ def test_a_default_device_is_not_where_states_go(tmp_path: Path) -> None:
     assert same(part.state, {"a": torch.ones(2, 3).t(), "b": torch.ones(2)})
 
 
-def test_wrong_arguments(tmp_path: Path) -> None:
+def test_invalid_arguments_are_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(NotADirectoryError, match="file' is not a folder"):
         Checkpoints(tmp_path / "file")
@@ -238,15 +238,15 @@ def test_wrong_arguments(tmp_path: Path) -> None:
             copied(checkpoints)
 
 
-def test_a_part_may_have_any_name(tmp_path: Path) -> None:
+def test_part_may_have_any_name(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path)
     checkpoints.save(1, self=[1], directory=[2], Self=[3])
     found: dict[str, list[int]] = {"self": [], "directory": [], "Self": []}
-    checkpoints.load(**found)  # type: ignore[arg-type]  (count is none of them)
+    checkpoints.load(**found)  # type: ignore[arg-type]  (none of them is called count)
     assert found == {"self": [1], "directory": [2], "Self": [3]}
 
 
-def test_what_is_refused_leaves_nothing(tmp_path: Path) -> None:
+def test_refused_save_leaves_no_files(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path)
     checkpoints.save(1, values=[1])
     with pytest.raises(TypeError, match=r"part.a is of builtins.object"):
@@ -256,7 +256,7 @@ def test_what_is_refused_leaves_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("call", ["save", "load", "counts"])
-def test_an_error_in_the_background_comes_up_at_the_next_call(tmp_path: Path, call: str) -> None:
+def test_next_call_raises_background_error(tmp_path: Path, call: str) -> None:
     checkpoints, part = Checkpoints(tmp_path), Part(torch.ones(2))
     checkpoints.save(1, part=part)
     checkpoints.counts()
@@ -293,7 +293,7 @@ two.save(2, part=Part())
 
 
 @pytest.mark.slow
-def test_the_end_of_a_program_completes_a_save_and_prints_its_error(tmp_path: Path) -> None:
+def test_program_end_completes_save_and_prints_error(tmp_path: Path) -> None:
     command = [sys.executable, "-c", _PROGRAM, str(tmp_path)]
     ended = subprocess.run(command, check=True, capture_output=True, text=True)
     assert ended.stderr.endswith("OSError: the disk is full\n")
@@ -318,13 +318,13 @@ go.set()
 
 
 @pytest.mark.slow
-def test_a_forked_process_waits_for_nothing() -> None:
-    """The pending save is its parent's: neither a call nor the end of the child waits for it."""
+def test_forked_process_does_not_wait() -> None:
+    """The pending save belongs to the parent: neither a call nor the end of the child waits for it."""
     subprocess.run([sys.executable, "-c", _FORKED], check=True, timeout=120)
 
 
-def test_an_interrupt_while_waiting(tmp_path: Path) -> None:
-    """The save goes on, and the next one waits for it."""
+def test_save_survives_interrupt_while_waiting(tmp_path: Path) -> None:
+    """The save continues, and the next one waits for it."""
     checkpoints, part = Checkpoints(tmp_path), Part(torch.ones(2))
     with (
         patch("concurrent.futures.Future.exception", side_effect=KeyboardInterrupt),
@@ -358,10 +358,10 @@ def _state_of(part: Any) -> Any:
 
 @examples(15)
 @given(st.lists(st.sampled_from(list(_KINDS)), max_size=4), st.data())
-def test_a_part_that_refuses_leaves_all_as_they_were(
+def test_refusing_part_leaves_all_unchanged(
     tmp_path_factory: pytest.TempPathFactory, kinds: list[str], data: st.DataObject
 ) -> None:
-    """Wherever it stands among the parts, and though it has changed already; without it all are loaded."""
+    """At any position among the parts, and after it has changed itself; without it all are loaded."""
     checkpoints = Checkpoints(tmp_path_factory.mktemp("refused"))
 
     def parts(state: int) -> dict[str, Any]:
@@ -381,8 +381,8 @@ def test_a_part_that_refuses_leaves_all_as_they_were(
     }
 
 
-def test_a_part_that_could_not_be_put_back_is_named(tmp_path: Path) -> None:
-    """It had no state before, as a training step that broke off."""
+def test_part_that_is_not_restored_is_named(tmp_path: Path) -> None:
+    """The part had no state before, like an interrupted training step."""
     checkpoints, without = Checkpoints(tmp_path), Part(0)
     checkpoints.save(1, without=Part(1), refusing=Part(1))
     with (
@@ -390,7 +390,7 @@ def test_a_part_that_could_not_be_put_back_is_named(tmp_path: Path) -> None:
         pytest.raises(KeyError, match="another one") as caught,
     ):
         checkpoints.load(without=without, refusing=Refusing(0))
-    *_, note = caught.value.__notes__  # the last: parts are put back in reverse order
+    *_, note = caught.value.__notes__  # the last: parts are restored in reverse order
     assert note.startswith("without could not be restored: ")
 
 
@@ -409,8 +409,8 @@ def _step(curve: PlateauCurve, **options: bool) -> Any:
 @pytest.mark.parametrize(
     ("build", "name"), [(_scheduler, "lambda_lr"), (_follower, "follow"), (_step, "TrainStep")]
 )
-def test_another_plan_is_taken_where_that_was_said_before(tmp_path: Path, build: Any, name: str) -> None:
-    """`Checkpoints` calls `load_state_dict` without `strict=`, so that it is said when the part is built."""
+def test_part_built_with_strict_false_takes_other_plan(tmp_path: Path, build: Any, name: str) -> None:
+    """`Checkpoints` calls `load_state_dict` without `strict=`, so it is set when the part is built."""
     other = PlateauCurve(CURVE.total_steps, warmup_steps=1)
     checkpoints, saved = Checkpoints(tmp_path), build(CURVE)
     for batch in batches(3):
@@ -433,7 +433,7 @@ def test_another_plan_is_taken_where_that_was_said_before(tmp_path: Path, build:
         part.load_state_dict(saved.state_dict(), strict=True)
 
 
-def test_the_state_of_a_log_has_all_its_rows() -> None:
+def test_log_state_has_all_rows() -> None:
     half, one = torch.tensor(0.5), torch.tensor(1)
     result = StepResult(half, half, torch.tensor([0.125, 0.25]), one, one, one)
     log, other = MetricLog(every=10), MetricLog(keep=1)

@@ -1,4 +1,4 @@
-"""Damaged checkpoints are named before any part changes, and the one before is loaded."""
+"""Damaged checkpoints are named before any part changes, and the previous one is loaded."""
 
 import hashlib
 import json
@@ -32,8 +32,8 @@ def copied(saved: Path, tmp_path: Path) -> Path:
     return shutil.copytree(saved, tmp_path / "run")
 
 
-def _refused(directory: Path, message: str) -> None:
-    """Checkpoint 2 is refused if it is asked for, and passed over otherwise."""
+def _check_refused(directory: Path, message: str) -> None:
+    """Check that checkpoint 2 is refused if requested, and skipped otherwise."""
     part = Part("as before")
     with pytest.raises(RuntimeError, match=rf"a damaged checkpoint: 2: .*{message}"):
         Checkpoints(directory).load(2, part=part)
@@ -44,7 +44,7 @@ def _refused(directory: Path, message: str) -> None:
     assert same(part.state, state_of(1))
 
 
-def test_a_flipped_bit(saved: Path, tmp_path: Path) -> None:
+def test_flipped_bit_is_detected(saved: Path, tmp_path: Path) -> None:
     """A flipped bit in any file is found before the file is used."""
 
     @examples(60)
@@ -57,30 +57,30 @@ def test_a_flipped_bit(saved: Path, tmp_path: Path) -> None:
         content = bytearray(path.read_bytes())
         content[int(where * len(content))] ^= 1 << bit
         path.write_bytes(content)
-        _refused(directory, f"{name} (is damaged|has )")
+        _check_refused(directory, f"{name} (is damaged|has )")
 
     flip()
 
 
 @pytest.mark.parametrize("name", _FILES)
-def test_a_cut_and_a_missing_file(copied: Path, name: str) -> None:
+def test_truncated_or_missing_file_is_detected(copied: Path, name: str) -> None:
     path = copied / "2" / name
     path.write_bytes(path.read_bytes()[:-1])
-    _refused(copied, f"{name} is damaged")
+    _check_refused(copied, f"{name} is damaged")
     path.write_bytes(b"")
-    _refused(copied, f"{name} is damaged")
+    _check_refused(copied, f"{name} is damaged")
     path.unlink()
-    _refused(copied, f"{name} is missing")
+    _check_refused(copied, f"{name} is missing")
 
 
-def test_files_of_another_checkpoint(copied: Path) -> None:
+def test_files_of_other_checkpoint_are_detected(copied: Path) -> None:
     for path in (copied / "1").iterdir():
         shutil.copy(path, copied / "2")
-    _refused(copied, "rank-0.json is of another checkpoint")
+    _check_refused(copied, "rank-0.json is of another checkpoint")
 
 
-def test_one_whose_beginning_is_damaged_may_be_the_newest(tmp_path: Path) -> None:
-    """Each load names it. It is not known as this library's any more, so it is never removed."""
+def test_checkpoint_with_damaged_head_may_be_newest(tmp_path: Path) -> None:
+    """Each load names it. It no longer looks like this library's, so it is never removed."""
     save_each(tmp_path, [1, 2, 3], keep=3)
     checkpoints, part = Checkpoints(tmp_path), Part()
     path = tmp_path / "2" / "rank-0.json"
@@ -94,8 +94,8 @@ def test_one_whose_beginning_is_damaged_may_be_the_newest(tmp_path: Path) -> Non
     assert path.exists()
 
 
-def test_what_can_not_be_checked_is_not_loaded(copied: Path) -> None:
-    """Any error in the check counts as damage, also one without a text."""
+def test_unverifiable_checkpoint_is_not_loaded(copied: Path) -> None:
+    """Any error in the check counts as damage, even one without a message."""
     checking = SavedCheckpoint.verify_digests
 
     def fails(checkpoint: SavedCheckpoint) -> None:
@@ -104,10 +104,10 @@ def test_what_can_not_be_checked_is_not_loaded(copied: Path) -> None:
         checking(checkpoint)
 
     with patch.object(SavedCheckpoint, "verify_digests", fails):
-        _refused(copied, "MemoryError")
+        _check_refused(copied, "MemoryError")
 
 
-def test_a_damaged_one_is_saved_again(copied: Path) -> None:
+def test_damaged_checkpoint_can_be_saved_again(copied: Path) -> None:
     """It keeps its folder, and the new one of its count is loaded."""
     (copied / "2" / "rank-0.json").write_bytes(b"")
     checkpoints, part = Checkpoints(copied), Part()
@@ -118,14 +118,14 @@ def test_a_damaged_one_is_saved_again(copied: Path) -> None:
         assert part.state == "again"
 
 
-def test_where_all_are_broken(copied: Path) -> None:
+def test_all_damaged_checkpoints_are_named(copied: Path) -> None:
     for count in (1, 2):
         (copied / str(count) / "rank-0.json").unlink()
     with pytest.raises(RuntimeError, match=r"only damaged checkpoints: 2: .*is missing; 1: .*is missing"):
         Checkpoints(copied).load(part=Part())
 
 
-def test_a_warning_made_an_error_comes_before_anything_is_touched(copied: Path) -> None:
+def test_warning_as_error_leaves_parts_unchanged(copied: Path) -> None:
     (copied / "2" / "rank-0.json").unlink()
     part = Part("as before")
     with pytest.raises(UserWarning, match="newer ones are damaged"):  # the filter that all tests have
@@ -133,7 +133,7 @@ def test_a_warning_made_an_error_comes_before_anything_is_touched(copied: Path) 
     assert part.state == "as before"
 
 
-def test_what_others_have_put_there(copied: Path) -> None:
+def test_foreign_entries_are_left_alone(copied: Path) -> None:
     """Other files and folders are neither loaded, nor counted, nor removed."""
     for name in ("notes", "01", "1.0", "-3", "٣", "best.1"):
         shutil.copytree(copied / "1", copied / name)
@@ -145,8 +145,8 @@ def test_what_others_have_put_there(copied: Path) -> None:
     assert {path.name for path in copied.iterdir()} == {"notes", "01", "1.0", "-3", "٣", "best.1", "7", "3"}
 
 
-def test_the_digest_of_a_tensor_is_that_of_its_bytes(saved: Path) -> None:
-    """And that of the JSON file is at its end; any tool reads both."""
+def test_digest_is_sha256_of_tensor_bytes(saved: Path) -> None:
+    """The JSON file ends with its own digest. Any tool can check both."""
     tensors = load_file(saved / "2" / "rank-0.safetensors")
     text = (saved / "2" / "rank-0.json").read_text()
     record = json.loads(text)

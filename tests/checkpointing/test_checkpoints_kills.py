@@ -1,4 +1,4 @@
-"""Ranks that are killed at any moment of a save."""
+"""Ranks killed at any moment of a save."""
 
 import random
 from pathlib import Path
@@ -15,8 +15,8 @@ KILLS = 10  # of 20 moments
 
 @pytest.mark.parametrize("count", [2, 1], ids=["the next", "the same"])
 @pytest.mark.parametrize("number", [1, 2])
-def test_a_kill_leaves_a_complete_one(tmp_path: Path, count: int, number: int) -> None:
-    """Checkpoint 1 is there; a save of 2, or of 1 again, is killed just before it touches the disk."""
+def test_kill_leaves_complete_checkpoint(tmp_path: Path, count: int, number: int) -> None:
+    """With checkpoint 1 saved, a save of 2, or of 1 again, is killed just before it touches the disk."""
     moments = list(range(20))
     random.Random(number).shuffle(moments)
     for at in moments[: KILLS // number]:
@@ -34,7 +34,7 @@ def test_a_kill_leaves_a_complete_one(tmp_path: Path, count: int, number: int) -
         assert same(part.state, state_of(3))
 
 
-def test_the_moments_are_those_of_a_whole_save(tmp_path: Path) -> None:
+def test_kill_moments_cover_whole_save(tmp_path: Path) -> None:
     """The first moment is before there is a checkpoint, and moment 200 is never reached."""
     assert killed(save_each, tmp_path / "first", [1], at=0)
     assert Checkpoints(tmp_path / "first").counts() == []

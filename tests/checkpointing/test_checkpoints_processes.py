@@ -16,8 +16,8 @@ from torch_bridge import Checkpoints
 pytestmark = pytest.mark.slow
 
 
-def test_each_process_gets_its_own_back(tmp_path: Path) -> None:
-    """And a value that is the same on all ranks is written once."""
+def test_each_rank_gets_own_values_back(tmp_path: Path) -> None:
+    """A value that is equal on all ranks is written once."""
     assert processes.run(support.own_and_common, tmp_path) == [[True] * 3, [True] * 3]
     sizes = [(tmp_path / "1" / f"rank-{rank}.safetensors").stat().st_size for rank in range(2)]
     assert sizes[0] - sizes[1] > 1000 * 4
@@ -25,7 +25,7 @@ def test_each_process_gets_its_own_back(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("part", ["step", "model"])
-def test_shards_of_tied_weights(tmp_path: Path, part: str) -> None:
+def test_tied_sharded_weights_are_saved(tmp_path: Path, part: str) -> None:
     processes.run(support.tied_shards, tmp_path)
     model = torch.nn.Sequential(torch.nn.Linear(3, 1), torch.nn.Linear(3, 1))
     Checkpoints(tmp_path).load_model(model, part=part)
@@ -42,10 +42,10 @@ _LATER = {
 }
 
 
-def test_on_another_number_of_processes_and_under_another_wrapper(tmp_path: Path) -> None:
-    """From every wrapper to every other, with optimizers that were not stepped yet.
+def test_load_under_other_world_size_and_wrapper(tmp_path: Path) -> None:
+    """From every wrapper to every other, with optimizers that have not stepped yet.
 
-    A rank gets its own random numbers, if it has saved any. Under FSDP2 it reads its shards alone.
+    A rank gets its own random numbers, if it saved any. Under FSDP2 it reads only its shards.
     """
     kept = {
         1: support.trained(tmp_path / "1", [_PLAIN]),
@@ -102,7 +102,7 @@ def _check_warnings(before: int, now: int, said: list[str]) -> None:
         ("refusal", 1, "KeyError: 'another one'"),
     ],
 )
-def test_what_fails_on_one_rank_fails_on_all(tmp_path: Path, how: str, who: int | None, message: str) -> None:
+def test_failure_on_one_rank_raises_on_all(tmp_path: Path, how: str, who: int | None, message: str) -> None:
     """All ranks raise, all parts are as they were, and the next save is complete."""
     for rank, (raised, state, counts, later) in enumerate(processes.run(support.fail, tmp_path, how)):
         assert message in raised
@@ -124,7 +124,7 @@ def test_damage_is_known_to_all_ranks(tmp_path: Path) -> None:
         path.write_bytes(content)
 
 
-def test_files_of_ranks_from_two_saves(tmp_path: Path) -> None:
+def test_rank_files_of_two_saves_are_refused(tmp_path: Path) -> None:
     """An interrupted copy may leave a file of one save next to that of another save of the same count."""
     for run in ("one", "other"):
         processes.run(support.own_and_common, tmp_path / run)
@@ -133,21 +133,21 @@ def test_files_of_ranks_from_two_saves(tmp_path: Path) -> None:
     assert [message in raised for raised in processes.run(support.load_any, tmp_path / "one")] == [True] * 2
 
 
-def test_ranks_that_do_not_share_the_folder(tmp_path: Path) -> None:
-    """As on several machines without a common file system, where no checkpoint would ever be complete."""
+def test_unshared_folder_is_refused(tmp_path: Path) -> None:
+    """As on several machines without a shared file system: no checkpoint would ever be complete."""
     for raised in processes.run(support.unshared, tmp_path):
         assert f"{tmp_path / '1'} is not a folder that all ranks share" in raised
 
 
 @pytest.mark.parametrize("call", ["save", "load"])
-def test_a_call_of_one_rank_alone_names_the_others(tmp_path: Path, call: str) -> None:
+def test_call_on_one_rank_names_missing_ranks(tmp_path: Path, call: str) -> None:
     first, second = processes.run(support.alone, tmp_path, call)
     message = f"Checkpoints.{call} waits on rank 0 for rank 1: every rank must call it"
     assert [(text.startswith(message), *more) for text, *more in first] == [(True, "CurveWarning", True)]
     assert second == []
 
 
-def test_a_save_outlives_its_process_group(tmp_path: Path) -> None:
+def test_save_outlives_process_group(tmp_path: Path) -> None:
     processes.run(support.without_group, tmp_path)
     assert Checkpoints(tmp_path).counts() == [1]
     part: Any = support.Part()

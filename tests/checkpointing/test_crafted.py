@@ -1,4 +1,4 @@
-"""Crafted checkpoints whose digests fit: they lead nowhere, and change nothing but what is loaded."""
+"""Crafted checkpoints with valid digests do no harm: they are refused, or change only the loaded part."""
 
 import hashlib
 import json
@@ -23,19 +23,19 @@ from torch_bridge import Checkpoints
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Checkpoint 2, of 1 and 2."""
+    """The folder of checkpoint 2, next to that of 1."""
     save_each(tmp_path, [1, 2])
     return tmp_path / "2"
 
 
-def _refused(folder: Path, message: str, error: type[Exception] = RuntimeError) -> None:
+def _check_refused(folder: Path, message: str, error: type[Exception] = RuntimeError) -> None:
     part = Part("as before")
     with pytest.raises(error, match=message):
         Checkpoints(folder.parent).load(2, part=part)
     assert part.state == "as before"
 
 
-def _crafted(folder: Path, change: Callable[[Any], object]) -> None:
+def _rewrite_json(folder: Path, change: Callable[[Any], object]) -> None:
     """Change the content of rank-0.json, and give it the digest of its new content."""
     path = folder / "rank-0.json"
     record = json.loads(path.read_text())
@@ -49,12 +49,12 @@ def _write(path: Path, text: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["rank-0.json", "rank-0.safetensors"])
-def test_a_device_is_not_read(folder: Path, name: str) -> None:
-    """It would be read for ever."""
+def test_device_file_is_not_read(folder: Path, name: str) -> None:
+    """Reading it would never end."""
     path = folder / name
     path.unlink()
     path.symlink_to("/dev/zero")
-    _refused(folder, f"{name} is not a file")
+    _check_refused(folder, f"{name} is not a file")
 
 
 @pytest.mark.parametrize(
@@ -72,31 +72,31 @@ def test_a_device_is_not_read(folder: Path, name: str) -> None:
         ("tensors", {"part.weights": {"shape": [50], "offsets": [0, 0], "sha256": ""}}),
     ],
 )
-def test_an_entry_of_another_kind(folder: Path, key: str, value: Any) -> None:
-    _crafted(folder, lambda record: record.update({key: value}))
-    _refused(folder, f"rank-0.json has no valid {key if key != 'tensors' or not value else 'shape'}")
+def test_invalid_entry_is_refused(folder: Path, key: str, value: Any) -> None:
+    _rewrite_json(folder, lambda record: record.update({key: value}))
+    _check_refused(folder, f"rank-0.json has no valid {key if key != 'tensors' or not value else 'shape'}")
 
 
-def test_a_rank_that_is_not_0_is_damage(folder: Path) -> None:
-    """Other ranks write the number 0, by which the folder would be older than all."""
-    _crafted(folder, lambda record: record.update(number=0, rank=1))
+def test_wrong_rank_counts_as_damage(folder: Path) -> None:
+    """Other ranks write save index 0, which would make the folder older than all."""
+    _rewrite_json(folder, lambda record: record.update(number=0, rank=1))
     with pytest.warns(UserWarning, match="newer ones are damaged: 2"):
         assert Checkpoints(folder.parent).load(part=Part()) == 1
 
 
-def test_a_number_that_no_float_holds(folder: Path) -> None:
-    _crafted(folder, lambda record: record.update(number=10**400))
+def test_save_index_beyond_float_range_is_harmless(folder: Path) -> None:
+    _rewrite_json(folder, lambda record: record.update(number=10**400))
     checkpoints = Checkpoints(folder.parent)
     checkpoints.save(3, part=Part())
     assert checkpoints.counts() == [1, 3]
 
 
-def test_what_is_no_record_at_all(folder: Path) -> None:
+def test_invalid_json_is_refused(folder: Path) -> None:
     _write(folder / "rank-0.json", "{")
-    _refused(folder, "rank-0.json can't be read")
+    _check_refused(folder, "rank-0.json can't be read")
     _write(folder / "rank-0.json", '{"a":' + "[" * 10**6)
-    _refused(folder, "rank-0.json can't be read")
-    _crafted(folder.parent / "1", lambda record: record.update(ranks=10**9))
+    _check_refused(folder, "rank-0.json can't be read")
+    _rewrite_json(folder.parent / "1", lambda record: record.update(ranks=10**9))
     with pytest.raises(RuntimeError, match=r"1: rank-1\.json is missing"):
         Checkpoints(folder.parent).load(1, part=Part())
 
@@ -113,17 +113,17 @@ _CHANGES: dict[str, list[Any]] = {
 @pytest.mark.parametrize(
     ("key", "value"), [(key, value) for key, values in _CHANGES.items() for value in values]
 )
-def test_a_reference_that_its_file_does_not_bear_out(folder: Path, key: str, value: Any) -> None:
-    """It takes no memory that the file does not have, and leads to no other file."""
-    _crafted(folder, lambda record: record["parts"]["part"]["state"]["weights"].update({key: value}))
+def test_reference_beyond_its_file_is_refused(folder: Path, key: str, value: Any) -> None:
+    """It can't claim more memory than the file has, and leads to no other file."""
+    _rewrite_json(folder, lambda record: record["parts"]["part"]["state"]["weights"].update({key: value}))
     message = "not there whole|strides|placements|can't be read|in its file|has the shape|zip"
-    _refused(folder, message, ValueError)
+    _check_refused(folder, message, ValueError)
 
 
-def test_a_shard_that_is_not_inside_its_tensor(folder: Path) -> None:
+def test_shard_outside_its_tensor_is_refused(folder: Path) -> None:
     for offsets in ([1], [2**60]):
-        _crafted(folder, lambda record, at=offsets: record["tensors"]["part.weights"].update(offsets=at))
-        _refused(folder, "part.weights is not there whole", ValueError)
+        _rewrite_json(folder, lambda record, at=offsets: record["tensors"]["part.weights"].update(offsets=at))
+        _check_refused(folder, "part.weights is not there whole", ValueError)
 
 
 def _header(text: str, length: int | None = None) -> bytes:
@@ -143,22 +143,22 @@ _HEADERS = [
 
 
 @pytest.mark.parametrize("content", _HEADERS)
-def test_the_header_of_the_tensors(folder: Path, content: bytes) -> None:
+def test_invalid_safetensors_header_is_refused(folder: Path, content: bytes) -> None:
     (folder / "rank-0.safetensors").write_bytes(content)
-    _refused(folder, "2: rank-0.safetensors (is damaged|has other tensors)")
+    _check_refused(folder, "2: rank-0.safetensors (is damaged|has other tensors)")
 
 
-def test_a_tensor_of_another_shape_or_dtype(folder: Path) -> None:
-    """Its bytes are those of the digest."""
+def test_tensor_of_other_shape_or_dtype_is_refused(folder: Path) -> None:
+    """Its bytes still match the digest."""
     path, weights = folder / "rank-0.safetensors", state_of(2)["weights"]
     save_file({"part.weights": weights.view(5, 10)}, path)
-    _refused(folder, "rank-0.safetensors has another shape of part.weights")
+    _check_refused(folder, "rank-0.safetensors has another shape of part.weights")
     save_file({"part.weights": weights.view(torch.int32)}, path)
-    _refused(folder, "part.weights is torch.int32 in its file, and not torch.float32", ValueError)
+    _check_refused(folder, "part.weights is torch.int32 in its file, and not torch.float32", ValueError)
 
 
 class _Code:
-    """Makes a folder when it is unpickled."""
+    """Creates a folder when it is unpickled."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -167,21 +167,21 @@ class _Code:
         return os.mkdir, (str(self.path),)
 
 
-def test_no_code_is_run(folder: Path, tmp_path: Path) -> None:
-    """Not from the files, and not from an array of objects."""
+def test_load_runs_no_code(folder: Path, tmp_path: Path) -> None:
+    """Neither from the files nor from an array of objects."""
     ran = tmp_path / "ran"
     content = pickle.dumps(_Code(ran))
     array = {"$": "scalar", "dtype": "O", "hex": content.hex()}
-    _crafted(folder, lambda record: record["parts"]["part"].update(state=array))
-    _refused(folder, "NumPy array of object", ValueError)
+    _rewrite_json(folder, lambda record: record["parts"]["part"].update(state=array))
+    _check_refused(folder, "NumPy array of object", ValueError)
     for name in ("rank-0.safetensors", "rank-0.json"):
         (folder / name).write_bytes(content)
-        _refused(folder, f"{name} is damaged")
+        _check_refused(folder, f"{name} is damaged")
     assert not ran.exists()
 
 
 def test_any_json_is_refused_or_loaded(folder: Path) -> None:
-    """Whatever stands in the place of a state, a load gives it or raises; nothing is loaded by half."""
+    """Whatever JSON replaces a state, a load returns it or raises; nothing is loaded halfway."""
     values = st.recursive(
         st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=3),
         lambda inner: (
@@ -200,7 +200,7 @@ def test_any_json_is_refused_or_loaded(folder: Path) -> None:
     @example({"$": "float", "bits": "00"})
     @given(values)
     def load(state: Any) -> None:
-        _crafted(folder, lambda record: record["parts"]["part"].update(state=state))
+        _rewrite_json(folder, lambda record: record["parts"]["part"].update(state=state))
         part = Part("as before")
         try:
             Checkpoints(folder.parent).load(2, part=part)
@@ -210,7 +210,7 @@ def test_any_json_is_refused_or_loaded(folder: Path) -> None:
     load()
 
 
-def test_a_whole_copy_is_the_same_checkpoint(folder: Path) -> None:
+def test_copied_folder_is_same_checkpoint(folder: Path) -> None:
     shutil.copytree(folder, folder.parent / "moved" / "2")
     part = Part()
     assert Checkpoints(folder.parent / "moved").load(part=part) == 2

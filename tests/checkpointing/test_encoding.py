@@ -1,4 +1,4 @@
-"""A state as JSON and tensors: it comes back as it was, or the value that can't is named."""
+"""A state as JSON and tensors: it round-trips exactly, or the value that can't is named."""
 
 import json
 import math
@@ -30,7 +30,7 @@ def _tensors(draw: st.DrawFn) -> Tensor:
     tensor = values.to(draw(st.sampled_from(list(encoding.DTYPES.values()))))
     if shape and draw(st.booleans()):
         tensor = tensor.movedim(0, -1)
-    # A contiguous tensor may have any stride where its size is 1; it comes back with the usual one.
+    # A contiguous tensor may have any stride along a dimension of size 1; the usual one is restored.
     return torch.empty(tensor.shape, dtype=tensor.dtype).copy_(tensor) if tensor.is_contiguous() else tensor
 
 
@@ -70,14 +70,14 @@ _states = st.recursive(
 
 @examples(150)
 @given(_states)
-def test_a_state_comes_back_as_it_was(tmp_path_factory: pytest.TempPathFactory, state: Any) -> None:
+def test_state_round_trips(tmp_path_factory: pytest.TempPathFactory, state: Any) -> None:
     checkpoints, part = Checkpoints(tmp_path_factory.mktemp("state")), Part()
     checkpoints.save(1, part=Part(state))
     checkpoints.load(part=part)
     assert same(part.state, state)
 
 
-def test_a_module_keeps_the_versions_of_its_parts() -> None:
+def test_module_versions_round_trip() -> None:
     state = nn.Sequential(nn.BatchNorm1d(2)).state_dict()
     encoded, tensors = encoding.encode_state("part", state)
     decoded = encoding.decode_state("part", encoded, lambda _, reference: tensors[reference.key])
@@ -85,7 +85,7 @@ def test_a_module_keeps_the_versions_of_its_parts() -> None:
     assert same(decoded, state)
 
 
-def test_equal_paths_have_keys_of_their_own() -> None:
+def test_equal_paths_get_different_keys() -> None:
     state = {"a.b": torch.zeros(1), "a": {"b": torch.ones(1)}, ("a", 1): torch.ones(2)}
     encoded, tensors = encoding.encode_state("part", state)
     assert list(tensors) == ["part.a.b", "part.a.b~1", "part.('a', 1)"]
@@ -95,7 +95,7 @@ def test_equal_paths_have_keys_of_their_own() -> None:
 
 @pytest.mark.parametrize("is_tied", [True, False])
 def test_tied_tensors_are_written_once(tmp_path: Path, is_tied: bool) -> None:
-    """And named twice. Tensors that only have the same values are written each."""
+    """Both names refer to it. Tensors with equal values that are not tied are each written."""
     weight = torch.arange(1000.0)
     state = {"a": weight, "b": weight if is_tied else weight.clone(), "part of it": weight[:500]}
     checkpoints, part = Checkpoints(tmp_path), Part()
@@ -106,7 +106,7 @@ def test_tied_tensors_are_written_once(tmp_path: Path, is_tied: bool) -> None:
     assert same(part.state, state)
 
 
-def test_the_tied_weights_of_a_training_step_are_written_once(tmp_path: Path) -> None:
+def test_tied_weights_of_step_are_written_once(tmp_path: Path) -> None:
     model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
     model[1].weight = model[0].weight
     step, other = make_step(model=model), make_step(model=nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3)))
@@ -143,7 +143,7 @@ _nested.append(_nested)
         (_nested, "part is nested too deep to be saved"),
     ],
 )
-def test_what_a_checkpoint_does_not_hold_is_named(state: Any, message: str) -> None:
+def test_unsupported_value_is_named(state: Any, message: str) -> None:
     with pytest.raises(TypeError, match=message):
         encoding.encode_state("part", state)
 
@@ -166,6 +166,6 @@ _TENSOR = {"$": "tensor", "key": "k", "dtype": "float32", "shape": [2, 3]}
         {"$": "tensor", "key": "k"},
     ],
 )
-def test_what_is_no_structure_is_refused(damaged: Any) -> None:
+def test_invalid_structure_is_refused(damaged: Any) -> None:
     with pytest.raises(ValueError, match=r"can't be read|not a kind of value|NumPy array|has the |zip"):
         encoding.decode_state("part", [damaged], lambda *_: torch.empty(0))

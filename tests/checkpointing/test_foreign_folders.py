@@ -1,4 +1,4 @@
-"""What this project has not written, under whatever name, is not listed, loaded, replaced or removed."""
+"""Foreign folders, whatever their names, are never listed, loaded, replaced or removed."""
 
 import json
 import shutil
@@ -13,8 +13,8 @@ from support.examples import examples
 from torch_bridge import Checkpoints
 
 
-def _foreign(path: Path, kind: str) -> None:
-    """A folder of somebody else's."""
+def _create_foreign(path: Path, kind: str) -> None:
+    """Create a folder that this library has not written."""
     path.mkdir()
     if kind == "images":
         (path / "0").mkdir()
@@ -35,7 +35,8 @@ _KINDS = ["empty", "images", "another library", "version 0.2.0"]
 
 def _content(path: Path) -> dict[str, bytes | None]:
     return {
-        str(each.relative_to(path)): each.read_bytes() if each.is_file() else None for each in path.rglob("*")
+        str(entry.relative_to(path)): entry.read_bytes() if entry.is_file() else None
+        for entry in path.rglob("*")
     }
 
 
@@ -45,12 +46,12 @@ def _content(path: Path) -> dict[str, bytes | None]:
     st.lists(st.integers(0, 9), min_size=1, max_size=4),
     st.integers(1, 3),
 )
-def test_other_folders_with_numbers_are_left_alone(
+def test_foreign_numbered_folders_are_left_alone(
     tmp_path_factory: pytest.TempPathFactory, foreign: dict[int, str], saved: list[int], keep: int
 ) -> None:
     directory = tmp_path_factory.mktemp("classes")
     for number, kind in foreign.items():
-        _foreign(directory / str(number), kind)
+        _create_foreign(directory / str(number), kind)
     before = {number: _content(directory / str(number)) for number in foreign}
     checkpoints, part = Checkpoints(directory, keep=keep), Part()
     assert checkpoints.counts() == []
@@ -75,7 +76,7 @@ def test_other_folders_with_numbers_are_left_alone(
     shutil.rmtree(directory)
 
 
-def test_a_link_is_loaded_and_never_removed(tmp_path: Path) -> None:
+def test_link_is_loaded_and_never_removed(tmp_path: Path) -> None:
     Checkpoints(tmp_path / "other").save(5, part=Part("linked"), wait=True)
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "5").symlink_to(tmp_path / "other" / "5", target_is_directory=True)

@@ -1,4 +1,4 @@
-"""A save that the system stops says which file it was, and what the system says."""
+"""The error of a save that the system stops names the file and the system's message."""
 
 import resource
 import signal
@@ -15,8 +15,8 @@ from torch_bridge import Checkpoints
 
 
 @contextmanager
-def _files_of_at_most(size: int) -> Generator[None]:
-    """The system refuses to write behind this place of a file, as it does on a full disk."""
+def _file_size_limit(size: int) -> Generator[None]:
+    """Make the system refuse to write beyond `size` bytes of a file, as on a full disk."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
@@ -35,10 +35,10 @@ def _files_of_at_most(size: int) -> Generator[None]:
         (900, list(range(10_000)), "rank-0.json"),
     ],
 )
-def test_the_file_and_the_error_of_the_system(tmp_path: Path, size: int, state: Any, name: str) -> None:
+def test_full_disk_error_names_file(tmp_path: Path, size: int, state: Any, name: str) -> None:
     checkpoints, part = Checkpoints(tmp_path), Part("small")
     checkpoints.save(1, part=part, wait=True)
-    with _files_of_at_most(size), pytest.raises(OSError, match=rf"File too large: .*/{name}'"):
+    with _file_size_limit(size), pytest.raises(OSError, match=rf"File too large: .*/{name}'"):
         checkpoints.save(2, part=Part(state), wait=True)
     assert checkpoints.counts() == [1]
     assert leftovers(tmp_path, [1]) == []

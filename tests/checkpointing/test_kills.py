@@ -1,4 +1,4 @@
-"""A training that is killed again and again ends with the bits of one that was never killed."""
+"""A training run that is killed repeatedly ends with the same bits as one that never was."""
 
 import random
 import threading
@@ -20,7 +20,7 @@ FOLDER = "train_gpt_checkpoints"
 
 
 class Anything:
-    """A part that keeps whatever state it gets."""
+    """A part that keeps any state it is given."""
 
     def state_dict(self):
         return {}
@@ -42,7 +42,7 @@ def last_state(folder):
 
 
 @pytest.mark.parametrize(("way", "kills", "seed"), [(None, 14, 0), ("ddp", 3, 1), ("fsdp", 3, 2)])
-def test_the_end_is_that_of_a_run_that_was_never_killed(tmp_path, way, kills, seed):
+def test_killed_runs_match_uninterrupted_run(tmp_path, way, kills, seed):
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     whole.mkdir()
     killed.mkdir()

@@ -1,4 +1,4 @@
-"""Weights and buffers alone, out of a checkpoint of a training step or of a module."""
+"""Weights and buffers alone, from a checkpoint of a training step or of a module."""
 
 import copy
 from pathlib import Path
@@ -33,7 +33,7 @@ def saved(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_out_of_a_step_and_out_of_a_module(saved: Path) -> None:
+def test_model_loads_from_step_and_from_module(saved: Path) -> None:
     step, model, other = make_step(model=Net(2)), Net(3), _normed(2)
     expected = _normed(2)
     checkpoints = Checkpoints(saved)
@@ -65,7 +65,7 @@ def test_out_of_a_step_and_out_of_a_module(saved: Path) -> None:
         (nn.Linear(3, 2, device="meta"), {"part": "net"}, r"model is on the meta device, .*to_empty"),
     ],
 )
-def test_what_does_not_fit_changes_nothing(
+def test_mismatch_leaves_model_unchanged(
     saved: Path, model: nn.Module, options: dict[str, Any], message: str
 ) -> None:
     before = copy.deepcopy(model.state_dict())
@@ -75,7 +75,7 @@ def test_what_does_not_fit_changes_nothing(
         assert same(dict(model.state_dict()), dict(before))
 
 
-def test_damage_is_found_first_and_a_step_is_not_a_model(saved: Path) -> None:
+def test_damage_and_wrong_types_are_refused(saved: Path) -> None:
     model: Any = Net(2)
     before = copy.deepcopy(model.state_dict())
     path = saved / "7" / "rank-0.safetensors"

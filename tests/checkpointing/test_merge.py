@@ -35,7 +35,7 @@ UNITS |= {torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Four checkpoints of a module of many dtypes, and one more of other things."""
+    """Four checkpoints of a module of many dtypes, and a fifth with other parts."""
     folder = tmp_path_factory.mktemp("saved")
     checkpoints = Checkpoints(folder, keep=5)
     for count in COUNTS:
@@ -51,8 +51,8 @@ _weights = st.lists(st.sampled_from([0.0, 1.0, 0.1, -0.7, 1 / 3, 3.0, 1e-9]), mi
 
 @given(_weights, st.permutations(COUNTS))
 @examples(40)
-def test_the_mean_of_every_floating_tensor(saved: Path, first: list[float], counts: list[int]) -> None:
-    """Summed at least in float32, and rounded once; all else comes from the last count."""
+def test_floating_tensors_are_averaged(saved: Path, first: list[float], counts: list[int]) -> None:
+    """They are summed at least in float32 and rounded once; all else comes from the last count."""
     weights = [*first[:-1], 1 - math.fsum(first[:-1])]
     counts = counts[: len(weights)]
     states = [state_of(Mixed(count)) for count in counts]
@@ -77,7 +77,7 @@ def test_the_mean_of_every_floating_tensor(saved: Path, first: list[float], coun
     assert not module.frozen.requires_grad
 
 
-def test_one_checkpoint_alone_is_loaded_as_it_is(saved: Path) -> None:
+def test_single_weighted_checkpoint_is_loaded_exactly(saved: Path) -> None:
     module = Mixed(99)
     Checkpoints(saved).merge([20, 10, 30], np.array([1, 0, 0], np.float32), into=module, part="model")
     expected = state_of(Mixed(20)) | {name: state_of(Mixed(30))[name] for name in ("count", "mask")}
@@ -85,7 +85,7 @@ def test_one_checkpoint_alone_is_loaded_as_it_is(saved: Path) -> None:
 
 
 @pytest.mark.parametrize("shape", ["linear", "cosine", "1-sqrt"])
-def test_a_merge_is_where_sgd_under_a_cooldown_ends(tmp_path: Path, shape: Any) -> None:
+def test_merge_equals_cooldown_of_sgd(tmp_path: Path, shape: Any) -> None:
     """With a checkpoint after every update, and gradients that don't depend on the weights."""
     random = torch.Generator().manual_seed(0)
     gradients = torch.randn(30, 4, 3, generator=random, dtype=torch.float64)
@@ -113,7 +113,7 @@ def test_a_merge_is_where_sgd_under_a_cooldown_ends(tmp_path: Path, shape: Any) 
     assert (merged.weight - ends[0].weight).abs().max() > 0.01
 
 
-def test_the_model_of_a_training_step(tmp_path: Path) -> None:
+def test_merge_into_model_of_training_step(tmp_path: Path) -> None:
     step, checkpoints, states = make_step(model=Net(1)), Checkpoints(tmp_path), list[Any]()
     for count, batch in enumerate(batches(3)):
         step(batch)
@@ -132,7 +132,7 @@ def test_the_model_of_a_training_step(tmp_path: Path) -> None:
     assert same(state_of(compiled._orig_mod), state_of(merged))
 
 
-def test_tied_tensors_and_what_a_module_keeps_beside_tensors(tmp_path: Path) -> None:
+def test_merge_keeps_ties_and_extra_state(tmp_path: Path) -> None:
     class Tied(nn.Module):
         def __init__(self, seed: int) -> None:
             super().__init__()
@@ -161,7 +161,7 @@ def test_tied_tensors_and_what_a_module_keeps_beside_tensors(tmp_path: Path) -> 
     assert merged.seed == 3
 
 
-def test_into_other_dtypes_and_out_of_checkpoints_of_several(tmp_path: Path) -> None:
+def test_merge_across_dtypes(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path)
     values = torch.tensor([[1 + 2.0**-30, 1 / 3]], dtype=torch.float64)
     for count, dtype in enumerate((torch.float64, torch.bfloat16)):
@@ -177,7 +177,7 @@ def test_into_other_dtypes_and_out_of_checkpoints_of_several(tmp_path: Path) -> 
     assert torch.equal(half.weight, merged.weight.half())
 
 
-def test_a_checkpoint_of_weight_zero_may_have_no_finite_values(tmp_path: Path) -> None:
+def test_zero_weight_checkpoint_may_be_non_finite(tmp_path: Path) -> None:
     checkpoints, model = Checkpoints(tmp_path, keep=4), nn.Linear(2, 2)
     for count, value in enumerate((1.0, math.nan, 3.0, math.inf)):
         nn.init.constant_(model.weight, value)
@@ -218,7 +218,7 @@ _GOOD = [0.25, 0.25, 0.25, 0.25]
         (COUNTS, _GOOD, {"into": nn.Linear(3, 3)}, ValueError, "checkpoint 10: model was saved with another"),
     ],
 )
-def test_what_is_refused_changes_nothing(
+def test_refused_merge_leaves_module_unchanged(
     saved: Path, counts: Any, weights: Any, options: dict[str, Any], error: type[Exception], message: str
 ) -> None:
     module = options.get("into", Mixed(99))
@@ -242,12 +242,14 @@ def _buffer(value: float, dtype: torch.dtype) -> nn.Module:
         ("complex64", "float32", "float32", "torch.complex64 in checkpoint 1, and torch.float32 in check"),
         ("float32", "float32", "int64", "torch.float32 in checkpoint 2, and torch.int64 here: its mean"),
         ("complex64", "complex64", "float32", "torch.complex64 in checkpoint 2, and torch.float32 here"),
-        ("float32", "int64", "float32", None),  # it has no mean: the last count's
+        ("float32", "int64", "float32", None),  # integers have no mean: the last count's
         ("float32", "float32", "complex64", None),
     ],
 )
-def test_dtypes_of_a_mean(tmp_path: Path, first: str, last: str, here: str, message: str | None) -> None:
-    """A mean isn't cut to an integer, or to its real part."""
+def test_mean_needs_fitting_dtypes(
+    tmp_path: Path, first: str, last: str, here: str, message: str | None
+) -> None:
+    """A mean is never truncated to an integer or to its real part."""
     checkpoints, module = Checkpoints(tmp_path), _buffer(0, getattr(torch, here))
     for count, dtype in ((1, first), (2, last)):
         checkpoints.save(count, model=_buffer(count, getattr(torch, dtype)))
@@ -260,8 +262,8 @@ def test_dtypes_of_a_mean(tmp_path: Path, first: str, last: str, here: str, mess
     assert not module.get_buffer("values").any()
 
 
-def test_any_damage_is_found_before_the_module_changes(saved: Path, tmp_path: Path) -> None:
-    """Also where the checkpoint has the weight 0."""
+def test_damage_leaves_module_unchanged(saved: Path, tmp_path: Path) -> None:
+    """Even if the damaged checkpoint has weight 0."""
     shutil.copytree(saved, tmp_path, dirs_exist_ok=True)
     module = Mixed(99)
     before = state_of(module)
@@ -276,7 +278,7 @@ def test_any_damage_is_found_before_the_module_changes(saved: Path, tmp_path: Pa
 
 
 class _Failing(Mixed):
-    """Raises this error once, after it has taken some tensors."""
+    """Raises an error once, after it has loaded some tensors."""
 
     error: type[BaseException] | None = None
 
@@ -290,8 +292,8 @@ class _Failing(Mixed):
 @pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
 @pytest.mark.parametrize("at", ["reading", "copying", "loading"])
 @pytest.mark.parametrize("call", ["merge", "load_model"])
-def test_an_error_changes_nothing(saved: Path, call: str, at: str, error: type[BaseException]) -> None:
-    """Also while the third checkpoint is read, and when the module can't be copied to restore it later."""
+def test_error_leaves_module_unchanged(saved: Path, call: str, at: str, error: type[BaseException]) -> None:
+    """Including errors while the third checkpoint is read or the module is copied for a later restore."""
     module, checkpoints, read = _Failing(99), Checkpoints(saved), SavedCheckpoint.read_tensor
     module.error = error if at == "loading" else None
     before = state_of(module)
@@ -314,8 +316,8 @@ def test_an_error_changes_nothing(saved: Path, call: str, at: str, error: type[B
     getattr(checkpoints, call)(**arguments, part="model")
 
 
-def test_checkpoints_stay_while_they_are_merged(tmp_path: Path) -> None:
-    """Though another process saves new ones, and keeps only these."""
+def test_pruning_does_not_disturb_merge(tmp_path: Path) -> None:
+    """Even if another process saves new checkpoints and keeps only those."""
     checkpoints, read = Checkpoints(tmp_path, keep=1), SavedCheckpoint.read_tensor
     models = [nn.Linear(2, 2) for _ in range(3)]
     for count, model in enumerate(models[:2]):
@@ -333,7 +335,7 @@ def test_checkpoints_stay_while_they_are_merged(tmp_path: Path) -> None:
     assert checkpoints.counts() == [3]
 
 
-def test_in_inference_mode_and_without_gradients(saved: Path) -> None:
+def test_merge_in_inference_mode_and_without_gradients(saved: Path) -> None:
     module, other = Mixed(99), Mixed(99)
     with torch.inference_mode():
         Checkpoints(saved).merge(COUNTS, _GOOD, into=module, part="model")
@@ -344,8 +346,8 @@ def test_in_inference_mode_and_without_gradients(saved: Path) -> None:
 
 
 @pytest.mark.parametrize("inside", [True, False])
-def test_a_module_that_was_made_in_inference_mode(saved: Path, inside: bool) -> None:
-    """Its tensors may change in this mode alone."""
+def test_merge_into_inference_module(saved: Path, inside: bool) -> None:
+    """Its tensors may change only in inference mode."""
     checkpoints, expected = Checkpoints(saved), Mixed(99)
     checkpoints.merge(COUNTS, _GOOD, into=expected, part="model")
     with torch.inference_mode():
@@ -363,7 +365,7 @@ def test_a_module_that_was_made_in_inference_mode(saved: Path, inside: bool) -> 
     not Path("/proc/self/status").exists(), reason="the system does not tell a process's memory"
 )
 @pytest.mark.parametrize("kind", ["float32", "bfloat16", "one tensor", "tied"])
-def test_the_most_memory_is_that_of_two_models(tmp_path: Path, kind: str) -> None:
+def test_merge_needs_memory_of_two_models(tmp_path: Path, kind: str) -> None:
     counts, model, small = range(8), support.large(kind), nn.Linear(2, 2)
     for count in counts:
         Checkpoints(tmp_path / kind, keep=8).save(count, model=model, wait=True)
@@ -372,7 +374,7 @@ def test_the_most_memory_is_that_of_two_models(tmp_path: Path, kind: str) -> Non
         "from pathlib import Path; from support.checkpointing.merging import peak_of_merge; "
         f"peak_of_merge(Path({str(tmp_path)!r}), {kind!r}, range(8))"
     )
-    # What is freed goes back to the system at once, so that its figure is that of the tensors.
+    # Freed memory returns to the system at once, so that its figure is that of the tensors.
     environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536", "PYTHONPATH": os.pathsep.join(sys.path)}
     printed = subprocess.run(
         [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True

@@ -23,7 +23,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return [folder / name for name in ("plain", "ddp", "fsdp")]
 
 
-def test_the_same_bits_from_and_to_any_number_of_processes(saved: list[Path]) -> None:
+def test_merge_has_same_bits_on_any_world_size(saved: list[Path]) -> None:
     expected, *others = support.merged(saved, COUNTS, WEIGHTS, ["plain"])
     assert expected["['1.num_batches_tracked']"] == 3
     exact = sum(
@@ -53,7 +53,7 @@ def test_the_same_bits_from_and_to_any_number_of_processes(saved: list[Path]) ->
         ("loading", "KeyError: 'not this one'"),
     ],
 )
-def test_a_refusal_on_one_rank_is_one_on_all(saved: list[Path], how: str, message: str) -> None:
+def test_refusal_on_one_rank_raises_on_all(saved: list[Path], how: str, message: str) -> None:
     """And the module is as before on all."""
     for rank, (raised, is_as_before) in enumerate(processes.run(support.refused, saved[2], how)):
         assert message in raised

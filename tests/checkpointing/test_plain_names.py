@@ -1,4 +1,4 @@
-"""The states of modules have plain names under any wrapper, and those saved before still load."""
+"""States of modules have plain names under any wrapper; older ones with wrapped names still load."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is dep
 
 
 class _Odd(nn.Module):
-    """Has a part called as a wrapper's."""
+    """A module with a part named like a wrapper's."""
 
     def __init__(self, seed: int) -> None:
         super().__init__()
@@ -47,8 +47,8 @@ _BUILDS: dict[str, Callable[[int], Any]] = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("before", _BUILDS)
-def test_states_go_all_ways(tmp_path: Path, before: str) -> None:
-    """As a part of its own, saved now, and saved before under the wrapper's names."""
+def test_state_loads_under_every_wrapper(tmp_path: Path, before: str) -> None:
+    """As a separate part, alone, and as saved by an earlier version under the wrapper's names."""
     expected = _Odd(1).state_dict()
     saved = _BUILDS[before](1)
     assert same(dict(plain_state(saved)), dict(expected))
@@ -66,8 +66,8 @@ def test_states_go_all_ways(tmp_path: Path, before: str) -> None:
         assert same(dict(plain_state(model)), dict(expected))
 
 
-def test_a_plain_module_keeps_its_own_state() -> None:
-    """The names, their order and the versions of its parts."""
+def test_plain_module_keeps_its_state() -> None:
+    """The names, their order and the versions of the submodules."""
     model = _Odd(1)
     assert same(plain_state(model), model.state_dict())
     other = {name: torch.zeros_like(value) for name, value in model.state_dict().items()}
@@ -76,7 +76,7 @@ def test_a_plain_module_keeps_its_own_state() -> None:
 
 
 @pytest.mark.slow
-def test_a_training_step_of_a_compiled_model() -> None:
+def test_step_state_of_compiled_model_has_plain_names() -> None:
     plain, compiled = nn.Linear(3, 2), torch.compile(nn.Linear(3, 2), backend="eager")
     step, other = make_step(model=plain), make_step(model=compiled)
     for batch in batches(2):
@@ -86,12 +86,12 @@ def test_a_training_step_of_a_compiled_model() -> None:
     assert list(other.state_dict()["model"]) == ["weight", "bias"]
     assert same(dict(other.state_dict()["model"]), dict(state["model"]))
     before: Any = {**state, "model": {f"_orig_mod.{name}": value for name, value in state["model"].items()}}
-    for each in (make_step(model=nn.Linear(3, 2)), other):
-        each.load_state_dict(before)
-        assert same(dict(each.state_dict()["model"]), dict(state["model"]))
+    for loading in (make_step(model=nn.Linear(3, 2)), other):
+        loading.load_state_dict(before)
+        assert same(dict(loading.state_dict()["model"]), dict(state["model"]))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("wrapper", WRAPPERS)
-def test_on_several_ranks(tmp_path: Path, wrapper: str) -> None:
+def test_state_loads_under_every_wrapper_on_ranks(tmp_path: Path, wrapper: str) -> None:
     assert run(loads_everywhere, tmp_path, wrapper) == [[], []]

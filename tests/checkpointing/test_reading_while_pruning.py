@@ -13,8 +13,8 @@ from torch_bridge.checkpointing.reading import SavedCheckpoint
 
 
 @pytest.mark.parametrize("place", [(rank_files, "read_json"), (SavedCheckpoint, "verify_digests")])
-def test_a_newer_one_is_saved_during_a_load(tmp_path: Path, place: tuple[Any, str]) -> None:
-    """One that is open is read to the end though it is removed; before that the next one is taken."""
+def test_newer_checkpoint_is_saved_during_load(tmp_path: Path, place: tuple[Any, str]) -> None:
+    """A checkpoint removed while open is read to the end; one removed before that is replaced by the next."""
     save_each(tmp_path, [1], keep=1)
     counts, part = [2, 3], Part()
     working = getattr(*place)
@@ -32,8 +32,8 @@ def test_a_newer_one_is_saved_during_a_load(tmp_path: Path, place: tuple[Any, st
     assert leftovers(tmp_path, [4]) == []
 
 
-def test_another_one_of_its_name_comes_during_a_load(tmp_path: Path) -> None:
-    """Saves of one count take the names 1 and 1.1 in turn. The files of two saves are no damage."""
+def test_checkpoint_is_replaced_during_load(tmp_path: Path) -> None:
+    """Saves of one count are named 1 and 1.1 in turn. Files of two saves do not count as damage."""
     save_each(tmp_path, [1], keep=1)
     part, opening = Part(), reading.safe_open
     left = [1, 1]
@@ -48,8 +48,8 @@ def test_another_one_of_its_name_comes_during_a_load(tmp_path: Path) -> None:
     assert part.state == ["later"]
 
 
-def test_one_is_renamed_during_a_load(tmp_path: Path) -> None:
-    """The rank that ends last gives the folder its name, when a reader may have seen the first one."""
+def test_folder_is_renamed_during_load(tmp_path: Path) -> None:
+    """The last rank renames the folder, which a reader may have listed under its temporary name."""
     with patch.object(folders, "commit"):
         save_each(tmp_path, [1], keep=1)
     (partial,) = tmp_path.iterdir()
@@ -64,8 +64,8 @@ def test_one_is_renamed_during_a_load(tmp_path: Path) -> None:
     assert same(part.state, state_of(1))
 
 
-def test_one_that_was_not_renamed_is_complete(tmp_path: Path) -> None:
-    """Its last rank was killed before it could rename the folder; the next save does."""
+def test_uncommitted_folder_is_complete(tmp_path: Path) -> None:
+    """Its last rank was killed before the rename; the next save does it."""
     for count in (1, 2):
         with patch.object(folders, "commit"):
             save_each(tmp_path, [count], keep=1)
@@ -77,7 +77,7 @@ def test_one_that_was_not_renamed_is_complete(tmp_path: Path) -> None:
     assert leftovers(tmp_path, [1, 2, 3]) == []
 
 
-def test_two_ranks_that_end_at_the_same_time(tmp_path: Path) -> None:
+def test_two_ranks_commit_at_once(tmp_path: Path) -> None:
     """Both see all files, and one of them renames the folder."""
     with patch.object(folders, "commit"):
         save_each(tmp_path, [1], keep=1)
@@ -89,8 +89,8 @@ def test_two_ranks_that_end_at_the_same_time(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("moment", range(8))
-def test_a_listing_sees_the_old_or_the_new_one(tmp_path: Path, moment: int) -> None:
-    """Though the newer one gets its name, and the older one is removed, while the directory is looked at."""
+def test_listing_sees_old_or_new_checkpoint(tmp_path: Path, moment: int) -> None:
+    """Even if the newer one is renamed and the older one removed during the listing."""
     save_each(tmp_path, [1], keep=1)
     with patch.object(folders, "commit"):
         save_each(tmp_path, [2], keep=1)

@@ -1,4 +1,4 @@
-"""DTensors of an optimizer's own, in lists and dictionaries or of another shape than the parameter."""
+"""An optimizer's own DTensors, in lists and dictionaries or of another shape than the parameter."""
 
 from pathlib import Path
 from typing import Any
@@ -12,10 +12,10 @@ pytestmark = pytest.mark.slow
 
 
 def _check(found: Any, expected: Any, plain: bool = False, is_exact: bool = True) -> None:
-    """A resumed training is the one that did not stop.
+    """Check that a resumed run equals the uninterrupted one.
 
-    All its tensors may be `plain`. On another number of ranks its gradients, and what follows from them, are
-    not exact.
+    All its tensors may be `plain`. With another number of ranks its gradients, and everything computed from
+    them, are not exact.
     """
     tolerance = 0.0 if is_exact else 1e-4
     for one, other, limit in ((found.before, expected.before, 0.0), (found.after, expected.after, tolerance)):
@@ -29,23 +29,25 @@ def _check(found: Any, expected: Any, plain: bool = False, is_exact: bool = True
     np.testing.assert_allclose(found.losses, expected.losses, rtol=tolerance)
 
 
-def test_they_come_back_from_a_state_dict(tmp_path: Path) -> None:
-    """As it is, and from a file in the same process and in another one."""
+def test_sharded_state_resumes_from_state_dict(tmp_path: Path) -> None:
+    """Directly, and from a file in the same process and in another one."""
     first = processes.run(sharded_optimizer_state.by_state_dict, tmp_path)
-    for (straight, *resumed), later in zip(first, processes.run(sharded_optimizer_state.from_file, tmp_path), strict=True):
+    for (straight, *resumed), later in zip(
+        first, processes.run(sharded_optimizer_state.from_file, tmp_path), strict=True
+    ):
         assert {where for *_, where in straight.before.forms.values()} == {
             "plain",
             "replicated",
             "sharded along 0",
             "sharded along 1",
         }
-        for each in (*resumed, later):
-            _check(each, straight)
+        for run in (*resumed, later):
+            _check(run, straight)
 
 
 @pytest.mark.parametrize(("wrapper", "ranks"), [("fsdp", 2), ("hybrid", 4)])
-def test_they_come_back_from_a_checkpoint(tmp_path: Path, wrapper: str, ranks: int) -> None:
-    """On as many ranks, on fewer, and, where parameters are plain, as plain tensors."""
+def test_sharded_state_resumes_from_checkpoint(tmp_path: Path, wrapper: str, ranks: int) -> None:
+    """On as many ranks, on fewer, and as plain tensors if the parameters are plain."""
     straight = processes.run(sharded_optimizer_state.saved, tmp_path, wrapper, processes=ranks)[0]
     expected = {name: where for name, (*_, where) in straight.before.forms.items()}
     for now, other in ((ranks, wrapper), (ranks // 2, "fsdp")):

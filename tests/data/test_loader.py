@@ -30,7 +30,7 @@ pytestmark = WORKERS
 
 @given(arguments())
 @examples(200)
-def test_every_epoch_is_the_dataset(arguments: Arguments) -> None:
+def test_every_epoch_covers_dataset(arguments: Arguments) -> None:
     """In its own order or another, whole or without the samples that don't fill a batch."""
     size, samples = arguments["batch_size"], len(arguments["dataset"])
     shuffle = arguments.get("shuffle", arguments["training"])
@@ -49,7 +49,7 @@ def test_every_epoch_is_the_dataset(arguments: Arguments) -> None:
 
 @given(seeds, seeds, st.integers(0, 2**32))
 @examples(50)
-def test_orders_depend_on_the_seed_alone(seed: int, other: int, around: int) -> None:
+def test_orders_depend_on_seed_alone(seed: int, other: int, around: int) -> None:
     def orders(seed: int) -> list[Any]:
         loader = make_loader(range(1000), 100, seed=seed, num_workers=0)
         return [epoch(loader) for _ in range(EPOCHS)]
@@ -65,7 +65,7 @@ def test_orders_depend_on_the_seed_alone(seed: int, other: int, around: int) -> 
 
 @with_and_without_workers
 @pytest.mark.parametrize("depth", [0, 2])
-def test_the_global_random_states_are_left_alone(num_workers: int, depth: int) -> None:
+def test_loader_keeps_global_random_states(num_workers: int, depth: int) -> None:
     def states() -> Any:
         of_numpy = repr(np.random.get_state())  # noqa: NPY002  the global one is what this is about
         return torch.get_rng_state().tolist(), of_numpy, random.getstate()
@@ -94,7 +94,7 @@ class Made:
 @with_and_without_workers
 @pytest.mark.parametrize("depth", [0, 2])
 @pytest.mark.parametrize("dataset", [range(7), Made()], ids=["range", "made"])
-def test_a_default_device_changes_nothing(num_workers: int, depth: int, dataset: Any) -> None:
+def test_default_device_changes_nothing(num_workers: int, depth: int, dataset: Any) -> None:
     """A loader is built, iterated, saved and resumed while tensors are made on "meta", without values."""
 
     def run() -> list[Any]:
@@ -118,7 +118,7 @@ def test_a_default_device_changes_nothing(num_workers: int, depth: int, dataset:
 
 
 @pytest.mark.parametrize(("cores", "workers"), [(1, 0), (2, 1), (6, 5), (9, 8), (64, 8)])
-def test_workers_are_one_fewer_than_the_cores_up_to_a_limit(
+def test_default_workers_follow_cores_up_to_limit(
     monkeypatch: pytest.MonkeyPatch, cores: int, workers: int
 ) -> None:
     monkeypatch.setattr(data, "_usable_cores", lambda: cores)
@@ -129,7 +129,7 @@ def test_workers_are_one_fewer_than_the_cores_up_to_a_limit(
 
 
 @pytest.mark.parametrize(("cores", "workers"), [(1, 0), (7, 0), (8, 1), (16, 3), (200, 8)])
-def test_processes_of_one_machine_share_its_cores(
+def test_processes_of_one_machine_share_cores(
     monkeypatch: pytest.MonkeyPatch, cores: int, workers: int
 ) -> None:
     monkeypatch.setattr(data, "_usable_cores", lambda: cores)
@@ -137,7 +137,7 @@ def test_processes_of_one_machine_share_its_cores(
     assert make_loader(range(4), 2).num_workers == workers
 
 
-def test_the_cores_are_those_that_this_process_may_use() -> None:
+def test_usable_cores_respect_affinity() -> None:
     assert 1 <= data._usable_cores() <= torch.multiprocessing.cpu_count()
 
 
@@ -153,7 +153,7 @@ def test_only_batches_for_cuda_are_pinned(
     assert not make_loader(range(4), 2, device=device, pin_memory=False).pin_memory
 
 
-def test_other_overrides_reach_the_loader() -> None:
+def test_overrides_reach_data_loader() -> None:
     dataset = TensorDataset(torch.arange(6))
     loader = make_loader(
         dataset, 2, num_workers=2, prefetch_factor=5, persistent_workers=False, timeout=9, drop_last=False
@@ -163,7 +163,7 @@ def test_other_overrides_reach_the_loader() -> None:
     assert (loader.batch_size, loader.drop_last) == (2, False)
 
 
-def test_an_order_of_ones_own_is_a_subset() -> None:
+def test_custom_order_is_a_subset() -> None:
     order = [3, 1, 4, 0, 5]
     loader = make_loader(
         Subset(cast("Any", range(6)), order), 2, shuffle=False, drop_last=False, num_workers=0
@@ -204,6 +204,6 @@ class Stream(IterableDataset[int]):
         ({"nonsense": 1}, TypeError, "nonsense"),
     ],
 )
-def test_what_does_not_fit_is_refused(wrong: Arguments, error: type[Exception], says: str) -> None:
+def test_invalid_arguments_are_refused(wrong: Arguments, error: type[Exception], says: str) -> None:
     with pytest.raises(error, match=says):
         make_loader(**{"dataset": range(8), "batch_size": 4, **wrong})

@@ -37,7 +37,7 @@ def _epochs(arguments: Arguments) -> tuple[list[Any], int]:
 @given(shared())
 @example((RAGGED, [4]))
 @examples(200)
-def test_shares_put_side_by_side_are_the_batches_of_one_process(case: Shared) -> None:
+def test_joined_shares_equal_single_process_batches(case: Shared) -> None:
     arguments, (count,) = case
     each = in_each(_epochs, split(arguments, count), processes=count)
     for index, whole in enumerate(expected(arguments, 2)):
@@ -52,7 +52,7 @@ def test_shares_put_side_by_side_are_the_batches_of_one_process(case: Shared) ->
             assert max(sizes) <= arguments["batch_size"] // count
 
 
-def test_one_process_has_the_orders_that_it_had_in_version_0_1() -> None:
+def test_orders_equal_those_of_version_0_1() -> None:
     generator = torch.Generator().manual_seed(7)
     loader = make_loader(range(10), 3, seed=7, drop_last=False, num_workers=0)
     for _ in range(3):
@@ -72,7 +72,7 @@ def stages(draw: st.DrawFn) -> tuple[Arguments, list[tuple[int, int | None]]]:
 @given(stages(), depths)
 @example((RAGGED, [(4, 3), (2, 0), (1, None)]), 2)
 @examples(200)
-def test_twice_resumed_in_one_epoch_on_other_numbers_of_processes(
+def test_resume_twice_with_other_world_sizes(
     case: tuple[Arguments, list[tuple[int, int | None]]], depth: int
 ) -> None:
     arguments, cuts = case
@@ -84,7 +84,7 @@ def test_twice_resumed_in_one_epoch_on_other_numbers_of_processes(
 
 
 @pytest.mark.slow
-def test_workers_change_nothing() -> None:
+def test_workers_change_nothing_on_ranks() -> None:
     """Not the samples, nor where a state goes on, though torchrun's variables are set in workers too."""
     arguments: Arguments = {"dataset": range(23), "batch_size": 8, "training": True, "seed": 1}
 
@@ -99,7 +99,7 @@ def test_workers_change_nothing() -> None:
 
 
 @pytest.mark.slow
-def test_twice_resumed_in_one_epoch_in_processes_of_a_group() -> None:
+def test_resume_twice_in_process_groups() -> None:
     arguments: Arguments = {
         "dataset": range(31),
         "batch_size": 6,
@@ -117,7 +117,7 @@ def test_twice_resumed_in_one_epoch_in_processes_of_a_group() -> None:
     assert after == second
 
 
-def test_a_state_belongs_to_a_global_batch_size() -> None:
+def test_state_needs_same_global_batch_size() -> None:
     with process(0, 2):
         state = make_loader(range(24), 4).state_dict()
     with process(1, 3), pytest.raises(ValueError, match=r"batch_size = 8 \(now 12\).* of all processes"):
@@ -134,13 +134,13 @@ def test_a_state_belongs_to_a_global_batch_size() -> None:
         ),
     ],
 )
-def test_what_does_not_fit_several_processes_is_refused(wrong: Arguments, says: str) -> None:
+def test_invalid_sizes_for_ranks_are_refused(wrong: Arguments, says: str) -> None:
     arguments = {"dataset": range(8), "batch_size": 4, "num_workers": 0, **wrong}
     with process(0, 2), pytest.raises(ValueError, match=says):
         make_loader(**arguments)
 
 
-def test_a_loader_older_than_its_process_group_is_refused() -> None:
+def test_loader_older_than_process_group_is_refused() -> None:
     loader = make_loader(range(8), 2, num_workers=0)
     with process(0, 2), pytest.raises(RuntimeError, match="built for one process, and there are 2 now"):
         next(iter(loader))

@@ -36,9 +36,7 @@ pairs = st.tuples(depths, depths)
 @example(({"dataset": range(10), "batch_size": 3}, 3, 3), (0, 0), True)
 @example(({"dataset": range(10), "batch_size": 3}, 0, 0), (0, 3), False)
 @examples(300)
-def test_a_resumed_run_goes_on_with_the_first_batch_not_handed_out(
-    cuts: Cuts, depths: tuple[int, int], see_end: bool
-) -> None:
+def test_resume_continues_with_next_batch(cuts: Cuts, depths: tuple[int, int], see_end: bool) -> None:
     check_resume(*cuts, depths, see_end, num_workers=0)
 
 
@@ -47,12 +45,12 @@ def test_a_resumed_run_goes_on_with_the_first_batch_not_handed_out(
 @example(({"dataset": range(7), "batch_size": 2}, 3, 0), (0, 0), False, True)
 @example(({"dataset": range(7), "batch_size": 2}, 3, 3), (2, 1), True, False)
 @examples(4)
-def test_the_same_with_workers(cuts: Cuts, depths: tuple[int, int], see_end: bool, persistent: bool) -> None:
+def test_resume_with_workers(cuts: Cuts, depths: tuple[int, int], see_end: bool, persistent: bool) -> None:
     check_resume(*cuts, depths, see_end, num_workers=2, persistent_workers=persistent)
 
 
 @pytest.mark.slow
-def test_the_same_with_spawned_workers() -> None:
+def test_resume_with_spawned_workers() -> None:
     arguments = {"dataset": range(8), "batch_size": 2, "num_workers": 1, "multiprocessing_context": "spawn"}
     whole, resumed = build(arguments), build(arguments, 1)
     batches = iter(whole)
@@ -64,7 +62,7 @@ def test_the_same_with_spawned_workers() -> None:
 
 @given(st.integers(0, 9), st.integers(0, 9), depths)
 @examples(15)
-def test_a_load_that_is_undone_loses_no_batch(seen: int, loaded: int, depth: int) -> None:
+def test_undone_load_loses_no_batch(seen: int, loaded: int, depth: int) -> None:
     """If another part refuses its state after the loader has taken its own, the old place is loaded back."""
 
     def build_one() -> Any:
@@ -82,7 +80,7 @@ def test_a_load_that_is_undone_loses_no_batch(seen: int, loaded: int, depth: int
 
 @given(seeds, st.integers(0, 40), st.integers(0, 40))
 @examples(30)
-def test_an_epoch_is_reached_from_any_other(seed: int, first: int, second: int) -> None:
+def test_any_epoch_is_reachable_from_any_other(seed: int, first: int, second: int) -> None:
     """Orders are drawn one after another; a state may lead forwards or back."""
     generator = torch.Generator().manual_seed(seed)
     orders = [torch.randperm(5, generator=generator).tolist() for _ in range(41)]
@@ -95,7 +93,7 @@ def test_an_epoch_is_reached_from_any_other(seed: int, first: int, second: int) 
 
 @given(arguments(), st.integers(0, 10), depths)
 @examples(100)
-def test_a_loader_may_go_back_to_its_own_state(arguments: Arguments, count: int, depth: int) -> None:
+def test_loader_may_load_its_earlier_state(arguments: Arguments, count: int, depth: int) -> None:
     """A loader may load its own earlier state in mid-epoch: what follows is the same."""
     feed = build(arguments, depth, num_workers=0)
     state = saved_after(feed, count)
@@ -115,7 +113,7 @@ def test_a_loader_may_go_back_to_its_own_state(arguments: Arguments, count: int,
 @with_and_without_workers
 @pytest.mark.parametrize("depth", [0, 1, 3])
 @pytest.mark.parametrize("load", [False, True])
-def test_a_new_beginning_ends_the_iteration_before(num_workers: int, depth: int, load: bool) -> None:
+def test_new_iteration_ends_earlier_one(num_workers: int, depth: int, load: bool) -> None:
     """With workers the old one would take batches away from the new one."""
     arguments = {"dataset": range(10), "batch_size": 2, "num_workers": num_workers}
     whole, feed = build(arguments), build(arguments, depth)
@@ -140,7 +138,7 @@ def test_a_new_beginning_ends_the_iteration_before(num_workers: int, depth: int,
 
 
 @given(st.integers(0, 3), depths)
-def test_after_an_error_a_resumed_loader_comes_to_the_same_sample(fails_at: int, depth: int) -> None:
+def test_resumed_loader_meets_same_failing_sample(fails_at: int, depth: int) -> None:
     values: list[Any] = [0, 1, 2, 3]
     values[fails_at] = "no number"
     arguments = {
@@ -170,7 +168,7 @@ def test_after_an_error_a_resumed_loader_comes_to_the_same_sample(fails_at: int,
         ({"training": False}, r"shuffle = False \(now True\), drop_last = False \(now True\)"),
     ],
 )
-def test_the_state_of_another_loader_is_refused_and_changes_nothing(other: Arguments, says: str) -> None:
+def test_state_of_other_loader_is_refused(other: Arguments, says: str) -> None:
     ours: Arguments = {"dataset": range(8), "batch_size": 4, "num_workers": 0}
     state = make_loader(**{**ours, **other}).state_dict()
     loader, untouched = make_loader(**ours), make_loader(**ours)
@@ -186,7 +184,7 @@ def test_the_state_of_another_loader_is_refused_and_changes_nothing(other: Argum
     assert epoch(loader) == epoch(untouched)
 
 
-def test_a_path_in_place_of_a_state() -> None:
+def test_path_instead_of_state_is_refused() -> None:
     loader = make_loader(range(4), 2, num_workers=0)
     with pytest.raises(ValueError, match=r"'loader\.pt' is a path, not a state: load the file first"):
         loader.load_state_dict("loader.pt")  # pyright: ignore[reportArgumentType]  (the mistake)

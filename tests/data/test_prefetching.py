@@ -31,9 +31,7 @@ def test_prefetching_changes_no_batch(arguments: Arguments, depth: int, breaks: 
 
 
 @given(st.integers(0, 8), st.integers(0, 4))
-def test_fetching_ahead_is_by_depth_and_the_state_is_of_the_last_batch_handed_out(
-    length: int, depth: int
-) -> None:
+def test_state_is_of_last_batch_handed_out(length: int, depth: int) -> None:
     loader = Counted(length)
     assert (
         prefetch(loader, "cpu")._depth == 0
@@ -47,7 +45,7 @@ def test_fetching_ahead_is_by_depth_and_the_state_is_of_the_last_batch_handed_ou
 
 
 @given(st.integers(0, 5), st.integers(0, 4))
-def test_an_error_of_the_loader_comes_in_its_place(fails_at: int, depth: int) -> None:
+def test_loader_error_follows_earlier_batches(fails_at: int, depth: int) -> None:
     feed, seen = ahead(Counted(6, fails_at), depth), []
     with pytest.raises(OSError, match=f"^{fails_at}$"):
         seen.extend(batch.item() for batch in feed)
@@ -56,7 +54,7 @@ def test_an_error_of_the_loader_comes_in_its_place(fails_at: int, depth: int) ->
 
 
 @given(st.integers(0, 5), st.integers(0, 4))
-def test_an_interrupt_does_not_wait_and_loses_no_batch(fails_at: int, depth: int) -> None:
+def test_interrupt_loses_no_batch(fails_at: int, depth: int) -> None:
     feed, seen = ahead(Counted(6, fails_at, KeyboardInterrupt), depth), []
     with pytest.raises(KeyboardInterrupt):
         seen.extend(batch.item() for batch in feed)
@@ -64,7 +62,7 @@ def test_an_interrupt_does_not_wait_and_loses_no_batch(fails_at: int, depth: int
     assert feed.state_dict() == {"count": len(seen)}
 
 
-def test_an_error_leaves_nothing_behind() -> None:
+def test_error_leaves_no_reference_cycle() -> None:
     """The loader is freed at once: no cycle of references is left for the garbage collector."""
     loader = Counted(6, 3)
     alive = weakref.ref(loader)
@@ -79,7 +77,7 @@ def test_an_error_leaves_nothing_behind() -> None:
 
 
 @given(depths, st.lists(st.booleans(), max_size=12))
-def test_two_iterations_of_a_loader_without_a_state_go_side_by_side(depth: int, turns: list[bool]) -> None:
+def test_stateless_loader_allows_two_iterations(depth: int, turns: list[bool]) -> None:
     feed = ahead([torch.tensor(index) for index in range(4)], depth)
     iterations, counts = (iter(feed), iter(feed)), [0, 0]
     for turn in turns:
@@ -88,7 +86,7 @@ def test_two_iterations_of_a_loader_without_a_state_go_side_by_side(depth: int, 
         counts[turn] += 1
 
 
-def test_batches_are_handed_through_on_a_cpu() -> None:
+def test_cpu_batches_are_passed_through() -> None:
     point = namedtuple("point", "x y")
     batches = [{"a": point(torch.ones(2), "name"), "b": [torch.zeros(1), None]}]
     assert all(a is b for a, b in zip(prefetch(batches, "cpu"), batches, strict=True))
@@ -110,7 +108,7 @@ LAYOUTS = [torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bs
 
 @pytest.mark.parametrize("layout", [torch.strided, *LAYOUTS])
 @pytest.mark.filterwarnings("ignore:Sparse [A-Z]+ tensor support is in beta state:UserWarning")
-def test_all_the_memory_of_a_tensor_is_known(layout: torch.layout) -> None:
+def test_dense_parts_cover_tensor_memory(layout: torch.layout) -> None:
     """Memory that is not known could be reused before the work on it is done."""
     dense = torch.eye(4)
     blocks = {"blocksize": (2, 2)} if layout in (torch.sparse_bsr, torch.sparse_bsc) else {}
@@ -121,7 +119,7 @@ def test_all_the_memory_of_a_tensor_is_known(layout: torch.layout) -> None:
     assert len(parts) == {torch.strided: 1, torch.sparse_coo: 2}.get(layout, 3)
 
 
-def test_all_the_memory_of_other_leaves_is_known() -> None:
+def test_dense_parts_cover_other_leaves() -> None:
     unsorted = pack_sequence([torch.ones(2), torch.ones(3)], enforce_sorted=False)
     for packed in (unsorted, pack_sequence([torch.ones(3), torch.ones(2)])):
         # batch_sizes stays on the CPU.
@@ -145,12 +143,12 @@ def test_all_the_memory_of_other_leaves_is_known() -> None:
 )
 @pytest.mark.filterwarnings("ignore:.*quantized tensor creation functions:UserWarning")
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors is in prototype stage:UserWarning")
-def test_what_cannot_be_copied_is_named(make: Any, says: str) -> None:
+def test_unsupported_tensor_is_named(make: Any, says: str) -> None:
     with pytest.raises(TypeError, match=says):
         _dense_parts(make())
 
 
-def test_prefetch_refuses_what_it_cannot_do() -> None:
+def test_invalid_arguments_are_refused() -> None:
     with pytest.raises(ValueError, match="depth = 0 must be at least 1"):
         prefetch([], "cpu", 0)
     with pytest.raises(TypeError, match=r"depth = 1\.5 must be an integer"):

@@ -78,7 +78,7 @@ def test_copies_and_work_wait_for_each_other(kind: str, late: str, depth: int) -
     assert [total.item() for total in sums] == expected
 
 
-def test_what_lies_on_the_device_already_has_been_written() -> None:
+def test_queued_writes_to_device_batches_finish_first() -> None:
     """Work that a loader has queued on another stream is done before its batch is used."""
     streams = torch.cuda.Stream(), torch.cuda.Stream()
 
@@ -100,7 +100,7 @@ def test_what_lies_on_the_device_already_has_been_written() -> None:
 
 @pytest.mark.parametrize("depth", [1, 3])
 @pytest.mark.parametrize("place", [0, 2, 5])
-def test_what_cannot_be_copied_comes_up_in_its_place(place: int, depth: int) -> None:
+def test_copy_error_follows_earlier_batches(place: int, depth: int) -> None:
     batches: list[Any] = [torch.tensor(index) for index in range(6)]
     batches[place] = [batches[place], torch.ones(2).to_mkldnn()]
     seen: list[int] = []
@@ -109,7 +109,7 @@ def test_what_cannot_be_copied_comes_up_in_its_place(place: int, depth: int) -> 
     assert seen == list(range(place))
 
 
-def test_resuming_on_cuda_with_pinned_batches_and_workers() -> None:
+def test_resume_with_pinned_batches_and_workers() -> None:
     arguments = {"dataset": range(20), "batch_size": 3, "device": "cuda", "num_workers": 2}
     whole = make_loader(**arguments)
     epochs = [epoch(whole) for _ in range(3)]
@@ -121,7 +121,7 @@ def test_resuming_on_cuda_with_pinned_batches_and_workers() -> None:
         assert epoch(resumed) == epochs[index + 1]
 
 
-def test_a_state_that_was_loaded_to_the_device_resumes() -> None:
+def test_state_loaded_to_device_resumes() -> None:
     """`torch.load(..., map_location="cuda")` moves the generator's state, too."""
     arguments = {"dataset": range(20), "batch_size": 3, "device": "cuda", "num_workers": 0}
     whole = make_loader(**arguments)
@@ -133,7 +133,7 @@ def test_a_state_that_was_loaded_to_the_device_resumes() -> None:
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_a_default_device_on_cuda_changes_nothing(num_workers: int) -> None:
+def test_cuda_default_device_changes_nothing(num_workers: int) -> None:
     arguments = {"dataset": range(20), "batch_size": 3, "device": "cuda", "num_workers": num_workers}
     whole = make_loader(**arguments)
     expected = [epoch(whole) for _ in range(2)]

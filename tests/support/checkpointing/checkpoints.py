@@ -1,4 +1,4 @@
-"""Parts of checkpoints, kills in the middle of a save, and what ranks save and load."""
+"""Parts of checkpoints, kills during a save, and the saves and loads of ranks."""
 
 import os
 import signal
@@ -27,7 +27,7 @@ from torch_bridge.checkpointing.reading import SavedCheckpoint
 
 
 class Part:
-    """Has any state, and takes any."""
+    """A part with any state."""
 
     def __init__(self, state: Any = None) -> None:
         self.state = state
@@ -40,7 +40,7 @@ class Part:
 
 
 class Refusing(Part):
-    """Takes the state first, and then refuses it where it is not the one before."""
+    """A part that takes a state first, and then refuses it unless it is the former one."""
 
     def load_state_dict(self, state_dict: Any) -> None:
         before, self.state = self.state, state_dict
@@ -49,7 +49,7 @@ class Refusing(Part):
 
 
 def same(found: Any, expected: Any) -> bool:
-    """Whether types, values, bits, the order of keys, shapes, and layouts in memory are the same."""
+    """Return True if types, bits, the order of keys, shapes and memory layouts are equal."""
     if type(found) is not type(expected):
         return False
     if isinstance(expected, Tensor):
@@ -82,7 +82,7 @@ def _bits(tensor: Tensor) -> bytes:
 
 
 def leftovers(directory: Path, counts: Sequence[int]) -> list[str]:
-    """What lies in the folder beside one complete checkpoint of each count."""
+    """Return the names in a folder other than one complete checkpoint of each count."""
     names = [path.name for path in directory.iterdir()]
     extra = [name for name in names if name.partition(".")[0] not in map(str, counts)]
     return extra if extra or len(names) == len(counts) else names
@@ -108,7 +108,7 @@ def killed(function: Callable[..., Any], *arguments: Any, at: int, rank: int = 0
     was_killed = workers[rank].exitcode == -signal.SIGKILL
     for worker in workers:
         if was_killed:
-            worker.kill()  # it would wait for the killed one, or it has seen the connection close
+            worker.kill()  # it may wait for the killed one, or have seen the connection close
         worker.join()
     assert was_killed or {worker.exitcode for worker in workers} == {0}
     return was_killed
@@ -134,7 +134,7 @@ def _work(
 
     sys.addaudithook(count_down)
     function(*arguments)
-    os._exit(0)  # skips gloo's own end, which can abort the process
+    os._exit(0)  # skips gloo's teardown, which can abort the process
 
 
 def state_of(count: int) -> dict[str, Any]:
@@ -142,7 +142,7 @@ def state_of(count: int) -> dict[str, Any]:
 
 
 def save_each(directory: Path, counts: Sequence[int], keep: int = 2) -> None:
-    """Save these checkpoints one after the other. The part's state says of which count it is."""
+    """Save these checkpoints one after the other. The part's state depends on the count."""
     checkpoints = Checkpoints(directory, keep=keep)
     for count in counts:
         checkpoints.save(count, part=Part(state_of(count)), wait=True)
@@ -153,7 +153,7 @@ def rank() -> int:
 
 
 def sharded(seed: int) -> nn.Module:
-    """Two layers under FSDP2. Two ranks hold shards of unequal size."""
+    """Return two layers under FSDP2, in which two ranks hold shards of unequal size."""
     torch.manual_seed(seed)
     model = nn.Sequential(nn.Linear(3, 5), nn.Linear(5, 1))
     for module in (*model, model):
@@ -162,7 +162,7 @@ def sharded(seed: int) -> nn.Module:
 
 
 def full(state: Any) -> dict[str, np.ndarray[Any, Any]]:
-    """Every tensor of a state, whole, by its path."""
+    """Return every tensor of a state, gathered, by path."""
     found: dict[str, np.ndarray[Any, Any]] = {}
     for path, leaf in cast("list[tuple[Any, Any]]", pytree.tree_leaves_with_path(state)):
         if isinstance(leaf, Tensor):
@@ -172,7 +172,7 @@ def full(state: Any) -> dict[str, np.ndarray[Any, Any]]:
 
 
 def own_and_common(directory: Path) -> list[bool]:
-    """Whether this rank gets back the state of a part, of plain values, of a sharded model and optimizer."""
+    """Save and load a part, plain values, a sharded model and optimizer; return whether each comes back."""
     model, common = sharded(0), torch.arange(1000.0)
     optimizer = torch.optim.Adam(model.parameters())
     model(torch.ones(2, 3)).sum().backward()
@@ -202,7 +202,7 @@ def own_and_common(directory: Path) -> list[bool]:
 
 
 def tied_shards(directory: Path) -> None:
-    """Save a step and its model under FSDP2. Their layers share a weight, of which rank 1 has no row."""
+    """Save a step and its model under FSDP2, with a tied weight of which rank 1 has no row."""
     first, second = nn.Linear(3, 1), nn.Linear(3, 1)
     second.weight = first.weight
     nn.init.constant_(first.weight, 7.0)
@@ -214,7 +214,7 @@ def tied_shards(directory: Path) -> None:
 
 
 def trained(directory: Path, cases: Sequence[Case]) -> list[Any]:
-    """Train and save each case; what each checkpoint then holds, whole."""
+    """Train and save each case, and return the gathered content of each checkpoint."""
     found: list[Any] = []
     for number, case in enumerate(cases):
         step = step_of(case)
@@ -229,9 +229,9 @@ _read_tensor = SavedCheckpoint.read_tensor
 
 
 def loaded(directory: Path, cases: Sequence[tuple[int, Case]]) -> list[Any]:
-    """Load the checkpoints of these numbers into fresh steps; what these then hold, and the warnings.
+    """Load the numbered checkpoints into new steps; return their content and the warnings.
 
-    And how many elements of the model's and the optimizer's tensors this rank has read.
+    Also return the number of elements of model and optimizer that this rank has read.
     """
     found: list[Any] = []
     for number, case in cases:
@@ -297,7 +297,7 @@ def fail(directory: Path, how: str) -> Any:
 
 
 def load_any(directory: Path) -> str:
-    """The message of the error that a load raises."""
+    """Return the message of the error that a load raises."""
     try:
         Checkpoints(directory).load(part=Part(), values={}, model=Part(), optimizer=Part())
     except RuntimeError as error:
@@ -310,7 +310,7 @@ def _fails(*_: object) -> Any:
 
 
 def without_group(directory: Path) -> None:
-    """Save, and destroy the process group at once; then wait for the end of the save."""
+    """Save, destroy the process group at once, and wait for the save to end."""
     checkpoints = Checkpoints(directory)
     checkpoints.save(1, model=sharded(0), part=Part(torch.full((3,), float(rank()))))
     distributed.destroy_process_group()
@@ -318,7 +318,7 @@ def without_group(directory: Path) -> None:
 
 
 def unshared(directory: Path) -> str:
-    """The message of the error of a save into a folder of this rank."""
+    """Return the error message of a save into a folder that only this rank has."""
     try:
         Checkpoints(directory / str(rank())).save(1, part=Part(1), wait=True)
     except RuntimeError as error:
@@ -327,7 +327,7 @@ def unshared(directory: Path) -> str:
 
 
 def alone(directory: Path, call: str) -> list[tuple[str, str, bool]]:
-    """Rank 0 calls first, and rank 1 when rank 0 was warned: messages, kinds, whether they name this file."""
+    """Call on rank 0, then on rank 1 after the warning; return texts, categories, if they name this file."""
     checkpoints, part = Checkpoints(directory), Part(1)
     checkpoints.save(1, part=part, wait=True)
     store = distributed.distributed_c10d._get_default_store()

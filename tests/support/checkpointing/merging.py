@@ -1,4 +1,4 @@
-"""Models of all dtypes, their checkpoints, and merges of them on several ranks."""
+"""Models of all dtypes, their checkpoints, and merges on several ranks."""
 
 import copy
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from torch_bridge.distributed.plain_names import plain_state
 
 
 class Mixed(nn.Module):
-    """Parameters and buffers of many dtypes and shapes; a seed gives the same ones every time."""
+    """Parameters and buffers of many dtypes and shapes, drawn from a seed."""
 
     def __init__(self, seed: int) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class Mixed(nn.Module):
 
 
 def weighted(states: Sequence[dict[str, Any]], weights: Sequence[float]) -> dict[str, tuple[Any, Any]]:
-    """Of each floating tensor the mean in float64, and Σ |weight · tensor|, by which roundings are judged."""
+    """Return the float64 mean of each floating-point tensor, and Σ |weight · tensor|, its rounding scale."""
     found: dict[str, tuple[Any, Any]] = {}
     for name, tensor in states[-1].items():
         if tensor.is_floating_point() or tensor.is_complex():
@@ -51,12 +51,12 @@ def weighted(states: Sequence[dict[str, Any]], weights: Sequence[float]) -> dict
 
 
 def state_of(module: nn.Module) -> dict[str, Any]:
-    """A copy."""
+    """Return a copy of the module's state."""
     return copy.deepcopy(dict(module.state_dict()))
 
 
 def net(seed: int) -> nn.Sequential:
-    """Layers of which one has fewer rows than there are ranks, with a counting buffer."""
+    """Return layers with a counting buffer; one of them has fewer rows than there are ranks."""
     torch.manual_seed(seed)
     return nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5), nn.Linear(5, 1))
 
@@ -84,7 +84,7 @@ def save_each(directory: Path, wrapper: str, counts: Sequence[int]) -> None:
 def merged(
     directories: Sequence[Path], counts: Sequence[int], weights: Sequence[float], wrappers: Sequence[str]
 ) -> list[dict[str, np.ndarray[Any, Any]]]:
-    """What modules under these wrappers hold after a merge from each directory, whole."""
+    """Return the gathered states of modules under these wrappers after a merge from each directory."""
     found: list[dict[str, np.ndarray[Any, Any]]] = []
     for directory in directories:
         for wrapper in wrappers:
@@ -95,7 +95,7 @@ def merged(
 
 
 def refused(directory: Path, how: str) -> tuple[str, bool]:
-    """What a merge raises that fails on rank 1, and whether the model is as before."""
+    """Return the error of a merge that fails on rank 1, and whether the model is unchanged."""
     rank = distributed.get_rank()
     model: Any = wrapped(99, "fsdp")
     before = full(dict(model.state_dict()))
@@ -125,7 +125,7 @@ def refused(directory: Path, how: str) -> tuple[str, bool]:
 
 
 def peak_of_merge(directory: Path, kind: str, counts: Sequence[int]) -> None:
-    """Print the most memory that a merge takes beside the module, in models.
+    """Print the peak memory of a merge in addition to the module, in units of a model.
 
     Run as a program: the peak that the system knows is that of the whole process.
     """
@@ -139,13 +139,13 @@ def peak_of_merge(directory: Path, kind: str, counts: Sequence[int]) -> None:
 
 
 def _memory(what: str) -> int:
-    """What the process has, or the most that it had, in bytes; `resource` would tell of the parent too."""
+    """Return the memory of the process, or its peak, in bytes; `resource` would include the parent's."""
     with Path("/proc/self/status").open() as file:
         return next(int(line.split()[1]) * 1024 for line in file if line.startswith(what))
 
 
 def large(kind: str) -> nn.Module:
-    """Models of 32 MB."""
+    """Return a model of 32 MB."""
     if kind == "one tensor":
         return nn.Linear(2896, 2896, bias=False)
     if kind == "tied":

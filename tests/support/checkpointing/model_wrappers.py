@@ -1,4 +1,4 @@
-"""Models under compositions of wrappers on several ranks, which load each other's checkpoints."""
+"""Models under combinations of wrappers on several ranks, which load each other's checkpoints."""
 
 import warnings
 from collections.abc import Callable
@@ -50,7 +50,7 @@ def _differs(model: nn.Module, expected: dict[str, Any]) -> bool:
 
 
 def loads_everywhere(directory: Path, wrapper: str) -> list[str]:
-    """Which loads under other wrappers differ from what this one has saved."""
+    """Save under one wrapper, load under all, and name the loads that differ."""
     warnings.filterwarnings("ignore", "`torch.jit.script_method` is deprecated", DeprecationWarning)
     trained = WRAPPERS[wrapper](_model(1))
     step = _step(trained)

@@ -1,4 +1,4 @@
-"""An optimizer that keeps DTensors of its own, and trainings with it that are saved and resumed."""
+"""An optimizer with its own DTensors, and training runs with it that are saved and resumed."""
 
 import warnings
 from pathlib import Path
@@ -17,24 +17,23 @@ from torch.utils import _pytree as pytree
 
 from torch_bridge import Checkpoints, TrainStep
 
-_RANKS = 4  # an update is of so many micro-batches, over all ranks
-_BEFORE, _AFTER = 3, 3  # updates
+_RANKS = 4  # micro-batches of an update, over all ranks
+_BEFORE, _AFTER = 3, 3  # updates before and after the save
 
 
 def _placed(tensor: Tensor, like: Tensor, dim: int | None) -> Tensor:
-    """Under `fully_shard` a DTensor that is sharded along this dimension, or whole on every rank."""
+    """Under `fully_shard`, return a DTensor sharded along this dimension, or replicated if it is None."""
     if not isinstance(like, DTensor):
         return tensor
     where: Placement = Replicate() if dim is None else Shard(dim)
-    placements = [where if each.is_shard() else Replicate() for each in like.placements]
+    placements = [where if placement.is_shard() else Replicate() for placement in like.placements]
     return cast("DTensor", tensor).redistribute(placements=placements)
 
 
-class OwnShards(torch.optim.Optimizer):
-    """Keeps, for a parameter of shape (rows, columns), tensors in lists, dictionaries and by themselves.
+class ShardedStateOptimizer(torch.optim.Optimizer):
+    """Keeps tensors for each parameter of shape (rows, columns): alone, in lists and in dictionaries.
 
-    They are of its shape and of others, of its dtype and of others, sharded as it is and otherwise, and one
-    is plain. All take part in the update.
+    Some have its shape, dtype and placements, others do not, and one is plain. All take part in the update.
     """
 
     def __init__(self, parameters: Any) -> None:
@@ -69,8 +68,8 @@ class OwnShards(torch.optim.Optimizer):
                 state["plain"][0] += 1
                 change = state["sums"][0] / (1 + state["rows"].double().unsqueeze(1))
                 change = change + state["sums"][1][0].double().unsqueeze(1) / 64
-                for each in (more["whole"], more["across"][0], state["turned"].double()):
-                    change = change + _placed(each, parameter, 0) / (2 + state["plain"][0][0])
+                for value in (more["whole"], more["across"][0], state["turned"].double()):
+                    change = change + _placed(value, parameter, 0) / (2 + state["plain"][0][0])
                 change = change + _placed(more["columns"], parameter, None) / 16
                 parameter.sub_((group["lr"] * change).float())
 
@@ -88,7 +87,7 @@ def _step(wrapper: str) -> TrainStep:
         mesh = init_device_mesh("cpu", shape, mesh_dim_names=("copy", "shard")[-len(shape) :])
         for module in (*model, model):
             fully_shard(module, mesh=mesh)
-    return TrainStep(model, OwnShards(model.parameters()), _loss, CURVE)
+    return TrainStep(model, ShardedStateOptimizer(model.parameters()), _loss, CURVE)
 
 
 def _update(step: TrainStep, number: int) -> float:
@@ -101,14 +100,14 @@ def _update(step: TrainStep, number: int) -> float:
 
 
 class Kept(NamedTuple):
-    """Everything that a state holds, whole, and how each of the optimizer's tensors is placed."""
+    """All gathered tensors of a state, and the dtype, shape and placement of the optimizer's."""
 
     tensors: dict[str, np.ndarray[Any, Any]]
     forms: dict[str, tuple[str, tuple[int, ...], str]]
 
 
 class Resumed(NamedTuple):
-    """What a training had, the losses of later updates, and what it has after them."""
+    """The state of a run before and after some updates, and their losses."""
 
     before: Kept
     losses: list[float]
@@ -133,8 +132,8 @@ def _forms(state: Any) -> dict[str, tuple[str, tuple[int, ...], str]]:
 def _where(tensor: Tensor) -> str:
     if not isinstance(tensor, DTensor):
         return "plain"
-    found = [f"sharded along {each.dim}" for each in tensor.placements if isinstance(each, Shard)]
-    return next(iter(found), "replicated")
+    dims = [placement.dim for placement in tensor.placements if isinstance(placement, Shard)]
+    return f"sharded along {dims[0]}" if dims else "replicated"
 
 
 def _resumed(step: TrainStep) -> Resumed:
@@ -150,14 +149,14 @@ def _trained(wrapper: str) -> TrainStep:
 
 
 def saved(directory: Path, wrapper: str) -> Resumed:
-    """A training that saves a checkpoint and goes on."""
+    """Train, save a checkpoint, and continue."""
     step = _trained(wrapper)
     Checkpoints(directory).save(_BEFORE, step=step, optimizer=step.optimizer, wait=True)
     return _resumed(step)
 
 
 def loaded(directory: Path, wrapper: str) -> tuple[Resumed, Any]:
-    """A training that loads it; and how tensors are placed in an optimizer that loads it alone."""
+    """Load the checkpoint and continue; also return the placements in an optimizer loaded alone."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".* was saved by ", UserWarning)
         step, alone = _step(wrapper), _step(wrapper).optimizer
@@ -167,18 +166,18 @@ def loaded(directory: Path, wrapper: str) -> tuple[Resumed, Any]:
 
 
 def by_state_dict(directory: Path) -> list[Resumed]:
-    """A training, and two that load its `state_dict`, as it is and from a file."""
+    """Return a run, and two that load its `state_dict`, directly and from a file."""
     step, path = _trained("fsdp"), directory / f"{distributed.get_rank()}.pt"
     state = step.state_dict()
     torch.save(state, path)
     others = [_step("fsdp"), _step("fsdp")]
     others[0].load_state_dict(state)
     others[1].load_state_dict(torch.load(path, weights_only=True))
-    return [_resumed(each) for each in (step, *others)]
+    return [_resumed(run) for run in (step, *others)]
 
 
 def from_file(directory: Path) -> Resumed:
-    """A training of another process that loads this file."""
+    """Load this file in another process and continue."""
     step = _step("fsdp")
     step.load_state_dict(torch.load(directory / f"{distributed.get_rank()}.pt", weights_only=True))
     return _resumed(step)

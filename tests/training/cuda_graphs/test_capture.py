@@ -34,7 +34,7 @@ def _batch(rows: int, value: float, **more: Any) -> dict[str, Any]:
     return {"x": torch.full((rows,), value), **more}
 
 
-def test_warmed_up_captured_once_and_replayed(kept: list[Tensor]) -> None:
+def test_update_warms_up_captures_once_and_replays(kept: list[Tensor]) -> None:
     sums = Sums(kept)
     results = [sums.graphs([_batch(2, float(number))]) for number in range(10)]
     assert sums.runs == WARM_UPS + 1
@@ -43,7 +43,7 @@ def test_warmed_up_captured_once_and_replayed(kept: list[Tensor]) -> None:
     assert [result[1].item() for result in results] == list(range(1, 11))
 
 
-def test_every_shape_has_its_graph_up_to_a_few(kept: list[Tensor]) -> None:
+def test_each_shape_has_graph_up_to_limit(kept: list[Tensor]) -> None:
     sums, total = Sums(kept), 0.0
     for turn in range(6):
         for rows in range(1, _MAX_GRAPHS + 4):
@@ -64,7 +64,7 @@ def test_every_shape_has_its_graph_up_to_a_few(kept: list[Tensor]) -> None:
         [{"x": torch.ones(2, 1)}],
     ],
 )
-def test_what_is_another_shape(kept: list[Tensor], other: Any) -> None:
+def test_changed_batch_is_another_shape(kept: list[Tensor], other: Any) -> None:
     sums = Sums(kept)
     for _ in range(5):
         sums.graphs([_batch(2, 1.0)])
@@ -75,7 +75,7 @@ def test_what_is_another_shape(kept: list[Tensor], other: Any) -> None:
     assert kept[0] == before + expected
 
 
-def test_nothing_is_captured_before_the_steady_state(kept: list[Tensor]) -> None:
+def test_capture_waits_for_steady_state(kept: list[Tensor]) -> None:
     sums = Sums(kept, steady=False)
     for _ in range(9):
         sums.graphs([_batch(2, 1.0)])
@@ -87,7 +87,7 @@ def test_nothing_is_captured_before_the_steady_state(kept: list[Tensor]) -> None
     assert kept[1] == 18
 
 
-def test_the_steady_state_is_that_of_the_shape(kept: list[Tensor]) -> None:
+def test_each_shape_needs_its_steady_warm_ups(kept: list[Tensor]) -> None:
     """Warm-ups of one shape that synchronized do not count, whatever those of another shape did."""
     sums = Sums(kept)
     for _ in range(WARM_UPS + 1):
@@ -98,7 +98,7 @@ def test_the_steady_state_is_that_of_the_shape(kept: list[Tensor]) -> None:
     assert (FakeGraph.captures, sums.runs) == (1, 2 * (WARM_UPS + 1))
 
 
-def test_dropped_graphs_are_made_anew(kept: list[Tensor]) -> None:
+def test_dropped_graphs_are_captured_again(kept: list[Tensor]) -> None:
     sums = Sums(kept)
     for _ in range(6):
         sums.graphs([_batch(2, 1.0)])
@@ -109,7 +109,7 @@ def test_dropped_graphs_are_made_anew(kept: list[Tensor]) -> None:
     assert kept[0] == 24
 
 
-def test_nothing_is_captured_while_a_setting_changes(kept: list[Tensor]) -> None:
+def test_changing_setting_delays_capture(kept: list[Tensor]) -> None:
     """A graph of it would be thrown away at once."""
     step, captures = make_step("sgd"), list[int]()
     capture(step)
@@ -121,14 +121,14 @@ def test_nothing_is_captured_while_a_setting_changes(kept: list[Tensor]) -> None
     assert captures == [0] * still_changing + [1] * (12 - still_changing)
 
 
-def test_a_batch_of_nothing_and_of_numbers(kept: list[Tensor]) -> None:
+def test_batch_without_tensors_is_captured(kept: list[Tensor]) -> None:
     sums = Sums(kept)
     for _ in range(6):
         sums.graphs([])
     assert (FakeGraph.captures, kept[1].item()) == (1, 6)
 
 
-def test_a_tensor_that_is_elsewhere_is_refused(kept: list[Tensor]) -> None:
+def test_tensor_on_other_device_is_refused(kept: list[Tensor]) -> None:
     """A graph would go on with the value that it had at the capture."""
     sums = Sums(kept)
     with pytest.raises(ValueError, match="tensor on meta"):
@@ -141,7 +141,7 @@ def test_a_tensor_that_is_elsewhere_is_refused(kept: list[Tensor]) -> None:
     [SimpleNamespace(x=torch.ones(2)), np.ones(2), {1}, object()],
     ids=lambda value: type(value).__name__,
 )
-def test_an_opaque_object_is_refused(kept: list[Tensor], value: Any) -> None:
+def test_opaque_object_is_refused(kept: list[Tensor], value: Any) -> None:
     """A graph would go on with what it held at the capture, hashable or not."""
     sums = Sums(kept)
     with pytest.raises(TypeError, match=f"holds a {type(value).__name__}"):
@@ -149,7 +149,7 @@ def test_an_opaque_object_is_refused(kept: list[Tensor], value: Any) -> None:
     assert (sums.runs, kept[1].item()) == (0, 0)
 
 
-def test_equal_numbers_of_several_types_are_several_shapes(kept: list[Tensor]) -> None:
+def test_equal_numbers_of_other_types_differ_in_shape(kept: list[Tensor]) -> None:
     sums, seen = Sums(kept), set()
 
     def update(micro_batches: Any) -> tuple[Tensor, ...]:
@@ -165,7 +165,7 @@ def test_equal_numbers_of_several_types_are_several_shapes(kept: list[Tensor]) -
     assert kept[0] == 36
 
 
-def test_a_number_that_always_changes_is_no_leak(kept: list[Tensor]) -> None:
+def test_changing_number_does_not_leak_shapes(kept: list[Tensor]) -> None:
     sums, calls = Sums(kept), 2 * _MAX_SHAPES
     for number in range(calls):
         sums.graphs([_batch(2, 1.0, times=number)])
@@ -177,14 +177,14 @@ def test_a_number_that_always_changes_is_no_leak(kept: list[Tensor]) -> None:
     assert FakeGraph.captures == 1
 
 
-def test_a_result_is_not_overwritten(kept: list[Tensor]) -> None:
+def test_replay_does_not_overwrite_results(kept: list[Tensor]) -> None:
     sums = Sums(kept)
     results = [sums.graphs([_batch(2, 1.0)]) for _ in range(7)]
     assert len({part.data_ptr() for result in results for part in result}) == 14
 
 
 @pytest.mark.parametrize("hold", [None, PATIENT, HoldBelow(0.9, 3, every=2), [PATIENT, HoldBelow(0.9, 3)]])
-def test_a_whole_training_step(kept: list[Tensor], hold: Any) -> None:
+def test_captured_step_matches_eager_step(kept: list[Tensor], hold: Any) -> None:
     """Captured and replayed, optimizer, clock, skips and all, it gives the bits of the eager one."""
     captured, eager = (make_step("momentum", curve=HELD_CURVE, hold=hold, max_norm=0.5) for _ in range(2))
     capture(captured)

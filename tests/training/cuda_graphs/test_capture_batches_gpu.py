@@ -52,7 +52,7 @@ def _batch(layout: Any, seed: int) -> Any:
 
 
 @pytest.mark.parametrize("layout", _LAYOUTS.values(), ids=_LAYOUTS)
-def test_every_layout_gives_the_bits_of_eager(layout: Any) -> None:
+def test_every_layout_matches_eager(layout: Any) -> None:
     captured, eager = captured_and_eager(loss_fn=_loss_of_all, max_norm=0.5)
     for number in range(8):
         batch = _batch(layout, number)
@@ -64,7 +64,7 @@ def test_every_layout_gives_the_bits_of_eager(layout: Any) -> None:
 @pytest.mark.parametrize("layout", _LAYOUTS.values(), ids=_LAYOUTS)
 @pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")
 @pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores:UserWarning")
-def test_every_layout_compiled(layout: Any) -> None:
+def test_every_layout_matches_eager_compiled(layout: Any) -> None:
     torch._dynamo.reset()
     both, eager = captured_and_eager()
     both._update._loss_fn = torch.compile(mean_loss)
@@ -83,7 +83,7 @@ def _penalised(model: nn.Module, batch: Batch) -> Tensor:
 
 @pytest.mark.parametrize("needs_gradient", [True, False])
 @pytest.mark.parametrize("loss_fn", [mean_loss, _penalised])
-def test_a_batch_with_a_gradient(loss_fn: Any, needs_gradient: bool) -> None:
+def test_batch_may_require_gradient(loss_fn: Any, needs_gradient: bool) -> None:
     captured, eager = captured_and_eager(loss_fn=loss_fn, max_norm=0.5)
     for inputs, targets in on_gpu(batches(10)):
         # Each with its own leaf: a penalised loss marks what it is given.
@@ -95,7 +95,7 @@ def test_a_batch_with_a_gradient(loss_fn: Any, needs_gradient: bool) -> None:
     assert_same_state(captured, eager)
 
 
-def test_a_batch_that_comes_again_with_a_mark() -> None:
+def test_batch_marked_by_loss_is_another_shape() -> None:
     """A loss that marks its batch makes it another kind of batch when it comes again."""
     captured, eager = captured_and_eager(loss_fn=_penalised)
     (batch,) = on_gpu(batches(1))
@@ -104,7 +104,7 @@ def test_a_batch_that_comes_again_with_a_mark() -> None:
     assert_same_state(captured, eager)
 
 
-def test_a_loss_that_writes_in_its_batch() -> None:
+def test_loss_may_write_to_batch() -> None:
     def loss_fn(model: nn.Module, batch: Batch) -> Tensor:
         inputs, targets = batch
         return mean_loss(model, (inputs.mul_(model.get_parameter("last.bias").sum()), targets))
@@ -116,7 +116,7 @@ def test_a_loss_that_writes_in_its_batch() -> None:
     assert_same_state(captured, eager)
 
 
-def test_one_tensor_at_two_places() -> None:
+def test_tensor_used_twice_matches_eager() -> None:
     captured, eager = captured_and_eager(
         loss_fn=lambda model, batch: mean_loss(model, (batch[0], batch[1][:, :2]))
     )

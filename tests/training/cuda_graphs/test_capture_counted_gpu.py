@@ -33,7 +33,7 @@ def _of_values(batch: Any) -> Tensor:
 @pytest.mark.parametrize("count", [_of_rows, _of_values])
 @pytest.mark.parametrize("pieces", [1, 3])
 @pytest.mark.parametrize(("name", "most"), [("adamw", 0), ("momentum", 2**20)])
-def test_updates_count_what_they_consumed(
+def test_consumption_matches_eager(
     name: str, most: int, pieces: int, count: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(clock, "MAX_WINDOW_VALUES", most)
@@ -57,7 +57,7 @@ def test_updates_count_what_they_consumed(
     assert_same_state(*steps)
 
 
-def test_a_count_from_shapes_is_that_of_each_graph() -> None:
+def test_count_from_shapes_differs_by_graph() -> None:
     captured, eager = captured_and_eager(unit=5, count=_of_rows)
     consumed = 0
     for number in range(16):
@@ -72,7 +72,7 @@ def test_a_count_from_shapes_is_that_of_each_graph() -> None:
 
 @pytest.mark.parametrize("most", [0, 2**20], ids=["table", "values"])
 @pytest.mark.parametrize("count", [_of_rows, _of_values])
-def test_it_waits_for_nothing(count: Any, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_counted_clock_never_waits(count: Any, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clock, "MAX_WINDOW_VALUES", most)
     (batch,) = on_gpu(batches(1))
     for step in captured_and_eager(unit=3, count=count):
@@ -81,13 +81,13 @@ def test_it_waits_for_nothing(count: Any, most: int, monkeypatch: pytest.MonkeyP
             train(step, [batch] * 6)
 
 
-def test_a_count_on_another_device_is_read_if_it_is_the_host() -> None:
+def test_count_may_be_a_host_tensor() -> None:
     step, _ = captured_and_eager(unit=3, count=lambda batch: torch.tensor(4))
     (batch,) = on_gpu(batches(1))
     assert [int(step(batch).consumed) for _ in range(6)] == [4, 8, 12, 16, 20, 24]
 
 
-def test_another_peak_needs_no_new_graph() -> None:
+def test_new_peak_needs_no_new_graph() -> None:
     steps, data = captured_and_eager(unit=2, count=_of_rows), on_gpu(batches(12))
     for number, batch in enumerate(data):
         if number == 8:

@@ -72,7 +72,7 @@ def _end_captures(monkeypatch: pytest.MonkeyPatch, end: Callable[[], None]) -> N
 
 @pytest.mark.parametrize("ends_well", [True, False])
 @pytest.mark.parametrize("error", _ERRORS, ids=lambda error: type(error).__name__)
-def test_the_error_is_the_one_that_came_up(
+def test_first_error_is_raised(
     kept: list[Tensor], monkeypatch: pytest.MonkeyPatch, error: Exception, ends_well: bool
 ) -> None:
     def end() -> None:
@@ -98,7 +98,7 @@ def test_the_error_is_the_one_that_came_up(
 @pytest.mark.parametrize(
     ("version", "damaged"), [("2.11.0+cu130", True), ("2.13.0", False), ("2.15.1", False)]
 )
-def test_the_note_says_what_torch_breaks(
+def test_note_names_damage_by_torch(
     kept: list[Tensor], monkeypatch: pytest.MonkeyPatch, version: str, damaged: bool
 ) -> None:
     """The error comes at the end of the capture."""
@@ -116,7 +116,7 @@ def test_the_note_says_what_torch_breaks(
     assert ("restart the process" in "".join(raised.value.__notes__)) == damaged
 
 
-def test_a_stop_from_the_keyboard_goes_through(kept: list[Tensor]) -> None:
+def test_keyboard_interrupt_is_raised(kept: list[Tensor]) -> None:
     graphs, errors = _that_fails(kept, KeyboardInterrupt())
     _warm_up(graphs)
     with pytest.raises(KeyboardInterrupt):
@@ -126,9 +126,7 @@ def test_a_stop_from_the_keyboard_goes_through(kept: list[Tensor]) -> None:
     assert (len(graphs.captured), kept[1].item()) == (1, WARM_UPS + 1)
 
 
-def test_no_pool_of_a_capture_that_failed_is_used_again(
-    kept: list[Tensor], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pool_of_failed_capture_is_not_reused(kept: list[Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
     """Something may still hold a tensor of it: torch's allocator then refuses the pool."""
     pools = iter(range(100))
     used: list[int] = []
@@ -150,7 +148,7 @@ def test_no_pool_of_a_capture_that_failed_is_used_again(
 
 
 @pytest.mark.parametrize("error", [_OfTheUser("mine"), KeyboardInterrupt()], ids=["error", "Ctrl-C"])
-def test_streams_are_in_order_after_a_warm_up_that_failed(
+def test_streams_are_ordered_after_failed_warm_up(
     kept: list[Tensor], monkeypatch: pytest.MonkeyPatch, error: BaseException
 ) -> None:
     """The caller's stream waits for what the warm-up had begun."""
@@ -172,7 +170,7 @@ def test_streams_are_in_order_after_a_warm_up_that_failed(
     assert waits == [("side", "caller"), ("caller", "side")]
 
 
-def test_settings_that_no_graph_can_have_change_nothing(kept: list[Tensor]) -> None:
+def test_uncapturable_settings_change_nothing(kept: list[Tensor]) -> None:
     step, eager = make_step("sgd"), make_step("sgd")
     assert equal_trees(train(step, batches(2)), train(eager, batches(2)))
     capture(step)
@@ -187,7 +185,7 @@ def test_settings_that_no_graph_can_have_change_nothing(kept: list[Tensor]) -> N
         assert step._steppers.steady
 
 
-def test_a_failed_capture_leaves_no_partial_update(kept: list[Tensor]) -> None:
+def test_failed_capture_leaves_no_partial_update(kept: list[Tensor]) -> None:
     """It fails while the optimizer steps, but a capture executes nothing."""
 
     def fail(*_: Any) -> None:

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.gpu
 _TESTS = Path(__file__).parents[2]
 
 
-def test_what_cannot_be_captured_is_refused() -> None:
+def test_uncapturable_arguments_are_refused() -> None:
     model = Net().cuda()
     for name in ("adamw", "rmsprop", "plain adam"):
         optimizer = make_optimizer(name, model)
@@ -72,7 +72,7 @@ class _Keeping(Net):
     ],
     ids=lambda error: type(error).__name__,
 )
-def test_an_error_goes_through_and_the_step_goes_on(error: BaseException, at: int) -> None:
+def test_step_continues_after_error(error: BaseException, at: int) -> None:
     """In a warm-up (calls 1 to 3) as in the capture (call 4)."""
     losses: list[Any] = [_Failing(error, at), _Failing(error, 0)]
     steps = [
@@ -164,7 +164,7 @@ torch.cuda.synchronize()
     ],
     ids=["reads", "wraps the error", "keeps a loss"],
 )
-def test_a_capture_that_cuda_breaks_off(loss: str, words: list[str]) -> None:
+def test_capture_aborted_by_cuda_is_explained(loss: str, words: list[str]) -> None:
     """In a process of its own, since torch before 2.13 leaves it damaged."""
     done = subprocess.run(
         [sys.executable, "-c", _PROGRAM.replace("LOSS", loss)], cwd=_TESTS, capture_output=True, text=True

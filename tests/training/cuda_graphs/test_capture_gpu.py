@@ -36,7 +36,7 @@ _LOSSES = {"mean": mean_loss, "pair": pair_loss}
 @pytest.mark.parametrize("name", FUSED_ON_GPU)
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
 @pytest.mark.parametrize("loss_fn", _LOSSES.values(), ids=_LOSSES)
-def test_the_bits_of_eager(name: str, precision: str, loss_fn: Any) -> None:
+def test_captured_matches_eager(name: str, precision: str, loss_fn: Any) -> None:
     options: dict[str, Any] = {"loss_fn": loss_fn, "precision": precision, "max_norm": 0.5}
     captured, eager = gpu_step(name, cuda_graph=True, **options), gpu_step(name, **options)
     data = on_gpu(batches(40))
@@ -50,7 +50,7 @@ def test_the_bits_of_eager(name: str, precision: str, loss_fn: Any) -> None:
 @pytest.mark.parametrize(
     ("kind", "precision"), [("LSTM", "fp32"), ("LSTM", "bf16"), ("LSTM", "fp16"), ("GRU", "fp32")]
 )
-def test_with_a_carry(kind: str, precision: str) -> None:
+def test_captured_matches_eager_with_carry(kind: str, precision: str) -> None:
     steps = []
     for flag in (True, False):
         model = Recurrent(kind)
@@ -69,7 +69,7 @@ def test_with_a_carry(kind: str, precision: str) -> None:
     assert equal_trees(captured.state_dict(), eager.state_dict())
 
 
-def test_dropout_draws_the_numbers_of_eager() -> None:
+def test_dropout_matches_eager() -> None:
     data = on_gpu(batches(20))
     results = []
     for flag in (True, False):
@@ -79,7 +79,7 @@ def test_dropout_draws_the_numbers_of_eager() -> None:
     assert equal_trees(*results)
 
 
-def test_every_shape_has_its_graph_up_to_a_few() -> None:
+def test_each_shape_has_graph_up_to_limit() -> None:
     captured, eager = gpu_step(cuda_graph=True), gpu_step()
     for _ in range(5):
         for rows in range(1, 12):
@@ -91,7 +91,7 @@ def test_every_shape_has_its_graph_up_to_a_few() -> None:
 @pytest.mark.parametrize("name", FUSED_ON_GPU)
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
 @pytest.mark.parametrize("cuda_graph", [False, True])
-def test_the_steady_state_never_waits(
+def test_steady_state_never_waits(
     name: str, precision: str, cuda_graph: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(clock, "INTERVAL", 6)
@@ -110,7 +110,7 @@ def test_the_steady_state_never_waits(
 
 
 @pytest.mark.parametrize("cuda_graph", [False, True])
-def test_the_rates_of_a_device_that_lags(cuda_graph: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lrs_match_on_lagging_device(cuda_graph: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """The host moves the window, and sets another peak, while the device is updates behind."""
     monkeypatch.setattr(clock, "INTERVAL", 6)
     step = gpu_step(cuda_graph=cuda_graph)
@@ -129,7 +129,7 @@ def test_the_rates_of_a_device_that_lags(cuda_graph: bool, monkeypatch: pytest.M
     assert [result.lr.item() for result in results] == expected
 
 
-def test_weights_made_on_the_device() -> None:
+def test_weights_computed_on_device_match_eager() -> None:
     def loss_fn(model: nn.Module, batch: Any) -> Any:
         total, _ = device_pair_loss(model, batch[:2])
         return total, batch[2]
@@ -140,7 +140,7 @@ def test_weights_made_on_the_device() -> None:
         assert equal_trees(captured(*pieces), eager(*pieces))
 
 
-def test_the_first_updates_under_fp16_are_its_search() -> None:
+def test_fp16_scale_search_matches_eager() -> None:
     """Overflows before, while, and after the graph is captured."""
     captured, eager = (gpu_step("momentum", precision="fp16", cuda_graph=flag) for flag in (True, False))
     for step in (captured, eager):
@@ -152,7 +152,7 @@ def test_the_first_updates_under_fp16_are_its_search() -> None:
     assert len(graphs_of(captured).captured) == 1
 
 
-def test_on_another_stream_than_the_default() -> None:
+def test_captured_runs_on_any_stream() -> None:
     data = on_gpu(batches(12))
     captured, eager = (gpu_step(cuda_graph=flag) for flag in (True, False))
     torch.cuda.synchronize()
@@ -165,7 +165,7 @@ def test_on_another_stream_than_the_default() -> None:
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")
 @pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores:UserWarning")
-def test_compiled_and_captured() -> None:
+def test_compiled_and_captured_matches_eager() -> None:
     both, eager = gpu_step(compile=True, cuda_graph=True), gpu_step()
     for batch in on_gpu(batches(12)):
         torch.testing.assert_close(both(batch), eager(batch), rtol=1e-5, atol=1e-6)

@@ -38,7 +38,9 @@ _HOLDS = {"flat": PATIENT, "below": HoldBelow(0.9, 3, every=2), "both": [PATIENT
     metrics(SIZE).map(lambda drawn: [loss for loss in drawn if abs(loss) < float("inf")]),
     st.sets(st.integers(0, SIZE)),
 )
-def test_as_in_words(name: str, precision: str, hold: Any, losses: list[Any], skips: set[int]) -> None:
+def test_hold_matches_reference(
+    name: str, precision: str, hold: Any, losses: list[Any], skips: set[int]
+) -> None:
     steps = captured_and_eager(name, Net(), told, precision=precision, hold=hold)
     expected = clocks_of(hold, CURVE, losses)
     (group,) = steps[0].optimizer.param_groups
@@ -55,7 +57,7 @@ def test_as_in_words(name: str, precision: str, hold: Any, losses: list[Any], sk
 
 @pytest.mark.parametrize("hold", _HOLDS.values(), ids=_HOLDS)
 @pytest.mark.parametrize("name", ["adamw", "momentum"])
-def test_captured_through_skips_and_states(name: str, hold: Any) -> None:
+def test_captured_hold_matches_eager(name: str, hold: Any) -> None:
     steps = captured_and_eager(name, hold=hold, max_norm=0.5)
     for number, batch in enumerate(on_gpu(batches(40))):
         assert equal_trees(*(step(nonfinite(batch) if number % 6 == 5 else batch) for step in steps))
@@ -68,7 +70,7 @@ def test_captured_through_skips_and_states(name: str, hold: Any) -> None:
     assert steps[0].state_dict()["clock"] < steps[0].state_dict()["applied"]
 
 
-def test_nothing_waits() -> None:
+def test_captured_hold_never_waits() -> None:
     (batch,) = on_gpu(batches(1))
     for step in captured_and_eager(hold=_HOLDS["both"]):
         train(step, [batch] * 6)
@@ -77,7 +79,7 @@ def test_nothing_waits() -> None:
         assert int(results[-1].applied) == 26
 
 
-def test_a_setting_that_follows_a_curve() -> None:
+def test_followed_setting_matches_eager() -> None:
     """Each change is seen; a graph is made where the value has stood for some updates."""
     stairs = StagedCurve([(4,), (4, 0.5), (8,), (0, 0.25), (8,)], start=1.0)
     steps, followers = captured_and_eager("adamw"), []
@@ -94,7 +96,7 @@ def test_a_setting_that_follows_a_curve() -> None:
     assert recorded == [0] * 3 + [1] * 2 + [0] * 6 + [1] * 5 + [0] * 3 + [1] * 7
 
 
-def test_an_update_uses_the_value_that_the_group_holds() -> None:
+def test_update_uses_present_group_value() -> None:
     """Captured and eager alike, as by hand."""
     model, by_hand = Net().cuda(), Net().cuda()
     options: dict[str, Any] = {"lr": 0.01, "weight_decay": 0.5, "fused": True, "capturable": True}

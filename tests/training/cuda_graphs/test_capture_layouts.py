@@ -49,7 +49,7 @@ def _layout(tensor: Tensor) -> Any:
 
 
 @given(_layouts(), _layouts())
-def test_a_graph_sees_the_layout_and_the_values_of_every_batch(one: Any, other: Any) -> None:
+def test_graph_sees_layout_and_values_of_batch(one: Any, other: Any) -> None:
     layouts: list[Any] = []
 
     def update(micro_batches: Any) -> tuple[Tensor, ...]:
@@ -74,7 +74,7 @@ def test_a_graph_sees_the_layout_and_the_values_of_every_batch(one: Any, other: 
         (lambda wide: wide[:2].unfold(1, 4, 2), 2000),  # it overlaps itself: all of the range
     ],
 )
-def test_what_lies_between_is_not_copied(layout: Any, copied: int) -> None:
+def test_gaps_are_not_copied(layout: Any, copied: int) -> None:
     graphs = graphs_for(lambda micro_batches: (micro_batches[0] * 1,), _STEADY)
     for _ in range(WARM_UPS + 1):
         graphs([layout(torch.ones(5, 1000))])
@@ -82,7 +82,7 @@ def test_what_lies_between_is_not_copied(layout: Any, copied: int) -> None:
     assert [memory.numel() for memory in recorded.inputs] == [copied]
 
 
-def test_one_tensor_at_two_places_stays_one() -> None:
+def test_tensor_used_twice_stays_one() -> None:
     are_one: list[bool] = []
 
     def update(micro_batches: Any) -> tuple[Tensor, ...]:
@@ -98,7 +98,7 @@ def test_one_tensor_at_two_places_stays_one() -> None:
     assert are_one == [True, False] * (WARM_UPS + 1)
 
 
-def test_one_tensor_in_two_micro_batches_is_no_other_shape() -> None:
+def test_tensor_in_two_micro_batches_keeps_shape() -> None:
     graphs = graphs_for(lambda micro_batches: (micro_batches[0] + micro_batches[1],), _STEADY)
     for value in range(WARM_UPS + 3):
         tensor = torch.full((2,), float(value))
@@ -107,7 +107,7 @@ def test_one_tensor_in_two_micro_batches_is_no_other_shape() -> None:
     assert len(graphs.captured) == 1
 
 
-def test_a_loss_that_writes_in_its_batch_leaves_the_graphs_own_alone() -> None:
+def test_loss_writing_to_batch_grows_no_history() -> None:
     """Not a history of gradients that grows with every replay."""
     weight = torch.ones((), requires_grad=True)
 
@@ -139,7 +139,7 @@ _COMPILED = {
 
 
 @pytest.mark.parametrize("layout", _COMPILED.values(), ids=_COMPILED)
-def test_a_capture_compiles_nothing(layout: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_capture_compiles_nothing(layout: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Dynamo compares what it has compiled for with what it is given, and would compile anew."""
     monkeypatch.setattr(torch.cuda, "graph", lambda graph, **_: nullcontext())
     torch._dynamo.reset()

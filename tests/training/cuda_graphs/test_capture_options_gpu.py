@@ -31,7 +31,7 @@ def _with_aux(loss_fn: Any) -> Any:
 
 @pytest.mark.parametrize("loss_fn", [mean_loss, pair_loss])
 @pytest.mark.parametrize("pieces", [1, 3])
-def test_aux(loss_fn: Any, pieces: int) -> None:
+def test_aux_matches_eager(loss_fn: Any, pieces: int) -> None:
     captured, eager = captured_and_eager(loss_fn=_with_aux(loss_fn), has_aux=True, max_norm=0.5)
     data, kept = on_gpu(batches(36)), []
     for number in range(0, 36, pieces):
@@ -54,7 +54,7 @@ def test_aux(loss_fn: Any, pieces: int) -> None:
     assert_same_state(captured, eager)
 
 
-def test_aux_of_another_structure_for_another_shape() -> None:
+def test_aux_structure_may_differ_by_shape() -> None:
     def loss_fn(model: nn.Module, batch: Any) -> Any:
         loss = mean_loss(model, batch)
         return loss, {"few": loss} if len(batch[0]) < 4 else [loss, loss * 2]
@@ -68,7 +68,7 @@ def test_aux_of_another_structure_for_another_shape() -> None:
     assert len(graphs_of(captured).captured) == 2
 
 
-def test_aux_waits_for_nothing() -> None:
+def test_aux_never_waits() -> None:
     (batch,) = on_gpu(batches(1))
     for step in captured_and_eager(loss_fn=_with_aux(mean_loss), has_aux=True):
         train(step, [batch] * 6)
@@ -77,7 +77,7 @@ def test_aux_waits_for_nothing() -> None:
 
 
 @pytest.mark.parametrize("name", _NAMES)
-def test_another_peak(name: str) -> None:
+def test_new_peak_matches_eager(name: str) -> None:
     steps, data = captured_and_eager(name, max_norm=0.5), on_gpu(batches(24))
     for number, batch in enumerate(data):
         if number in (2, 10, 11):  # while it warms up, and twice after the graph was captured
@@ -98,7 +98,7 @@ def test_another_peak(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", _NAMES)
-def test_a_clock_that_starts_in_mid_run(name: str) -> None:
+def test_initial_updates_match_eager(name: str) -> None:
     steps, data = captured_and_eager(name, initial_updates=7), on_gpu(batches(12))
     for number, batch in enumerate(data):
         results = [step(batch) for step in steps]

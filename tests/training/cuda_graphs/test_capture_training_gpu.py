@@ -96,7 +96,9 @@ _ACTIONS: dict[str, Any] = {
     st.sampled_from(list(_LOSSES)),
     st.lists(st.sampled_from(list(_ACTIONS)), min_size=15, max_size=25),
 )
-def test_whatever_happens_between_updates(name: str, precision: str, loss: str, actions: list[str]) -> None:
+def test_actions_between_updates_match_eager(
+    name: str, precision: str, loss: str, actions: list[str]
+) -> None:
     run = _Run(name, _LOSSES[loss], precision=precision)
     for action in actions:
         _ACTIONS[action](run)
@@ -113,7 +115,7 @@ def _with_two_optimizers(captured: bool) -> TrainStep:
     return TrainStep(model, optimizers, mean_loss, CURVE, max_norm=0.5, cuda_graph=captured)
 
 
-def test_several_optimizers() -> None:
+def test_several_optimizers_match_eager() -> None:
     captured, eager = _with_two_optimizers(True), _with_two_optimizers(False)
     for number, batch in enumerate(on_gpu(batches(20))):
         batch = nonfinite(batch) if number % 5 == 0 else batch
@@ -129,7 +131,7 @@ def test_several_optimizers() -> None:
 
 
 @pytest.mark.parametrize("loss", _LOSSES)
-def test_batches_that_are_prefetched(loss: str) -> None:
+def test_prefetched_batches_match_eager(loss: str) -> None:
     captured, eager = captured_and_eager(loss_fn=_LOSSES[loss], precision="fp16")
     data = [*batches(8), *batches(4, rows=7), *batches(8, seed=1)]
     ahead = prefetch(data, "cuda")

@@ -81,7 +81,7 @@ _CHANGES: dict[str, Callable[[Any, Any], Any]] = {
 
 
 @pytest.mark.parametrize("change", _CHANGES.values(), ids=_CHANGES)
-def test_every_change_is_noticed_once(change: Callable[[Any, Any], Any]) -> None:
+def test_every_change_fails_guards_once(change: Callable[[Any, Any], Any]) -> None:
     model, optimizer, guards = _built()
     assert not guards.failed()
     change(model, optimizer)
@@ -92,7 +92,7 @@ def test_every_change_is_noticed_once(change: Callable[[Any, Any], Any]) -> None
     assert not operators.names
 
 
-def test_settings_that_are_lists_or_tensors() -> None:
+def test_list_and_tensor_settings_are_compared() -> None:
     _, optimizer, guards = _built()
     betas = [0.9, torch.tensor(0.99)]
     _group(optimizer)["betas"] = betas
@@ -105,7 +105,7 @@ def test_settings_that_are_lists_or_tensors() -> None:
     assert guards.failed()
 
 
-def test_a_quiet_run_fails_none() -> None:
+def test_undisturbed_run_passes_guards() -> None:
     model, optimizer, guards = _built()
     for batch in batches(5):
         for each in (batch, nonfinite(batch)):

@@ -69,7 +69,7 @@ _CASES = [
 
 
 @pytest.mark.parametrize(("name", "change"), _CASES)
-def test_a_change_takes_effect(name: str, change: str) -> None:
+def test_change_takes_effect(name: str, change: str) -> None:
     captured, eager = captured_and_eager(name, _Deep())
     data = on_gpu(batches(8))
     results = []
@@ -82,7 +82,7 @@ def test_a_change_takes_effect(name: str, change: str) -> None:
     assert_same_state(captured, eager)
 
 
-def test_changes_at_every_update() -> None:
+def test_changes_at_every_update_match_eager() -> None:
     """A buffer that each forward pass sets anew, which a graph can't follow."""
 
     class Average(Net):
@@ -103,7 +103,7 @@ def test_changes_at_every_update() -> None:
     assert_same_state(captured, eager)
 
 
-def test_states_that_a_second_shape_makes() -> None:
+def test_states_created_by_second_shape_match_eager() -> None:
     """A part that only longer batches reach gets its optimizer state while there is a graph already."""
 
     def loss_fn(model: nn.Module, batch: Batch) -> Tensor:
@@ -125,7 +125,7 @@ def test_states_that_a_second_shape_makes() -> None:
     assert_same_state(captured, eager)
 
 
-def test_settings_that_no_graph_can_have() -> None:
+def test_uncapturable_settings_are_refused() -> None:
     captured, eager = captured_and_eager()
     data = on_gpu(batches(8))
     assert equal_trees(train(captured, data[:5]), train(eager, data[:5]))

@@ -51,7 +51,7 @@ _OPTIONS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("options", _OPTIONS.values(), ids=_OPTIONS)
 @examples(2)
 @given(stops=_stops(24), skips=st.sets(st.integers(0, 23)), interval=st.integers(2, 9))
-def test_from_any_update(
+def test_resume_from_any_update(
     name: str, options: dict[str, Any], stops: set[int], skips: set[int], interval: int
 ) -> None:
     updates = [nonfinite(batch) if number in skips else batch for number, batch in enumerate(batches(24))]
@@ -62,7 +62,7 @@ def test_from_any_update(
 @pytest.mark.parametrize(("kind", "precision"), [("LSTM", "fp32"), ("LSTM", "bf16"), ("GRU", "fp16")])
 @examples(5)
 @given(stops=_stops(12), skips=st.sets(st.integers(0, 11), max_size=5))
-def test_with_a_carry(kind: str, precision: str, stops: set[int], skips: set[int]) -> None:
+def test_resume_with_carry(kind: str, precision: str, stops: set[int], skips: set[int]) -> None:
     def build() -> TrainStep:
         model = Recurrent(kind)
         return make_step("adamw", model, carried_loss, carry=model.initial(), precision=precision)
@@ -71,7 +71,7 @@ def test_with_a_carry(kind: str, precision: str, stops: set[int], skips: set[int
     check_resume(build, [nonfinite(b) if n in skips else b for n, b in enumerate(updates)], stops)
 
 
-def test_with_an_fp16_scale_that_was_found() -> None:
+def test_resume_with_adapted_fp16_scale() -> None:
     step, other = (make_step("momentum", precision="fp16") for _ in range(2))
     set_loss_scale(step, 2.0**30, 7)
     *_, data = train(step, batches(20)), batches(20)
@@ -80,7 +80,7 @@ def test_with_an_fp16_scale_that_was_found() -> None:
     assert equal_trees(train(step, data), train(other, data))
 
 
-def test_buffers_groups_and_a_model_larger_than_the_optimizer() -> None:
+def test_resume_with_buffers_groups_and_frozen_weights() -> None:
     def build() -> TrainStep:
         with seeded(2):
             model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Dropout(0.2), nn.Linear(4, 2))
@@ -94,7 +94,7 @@ def test_buffers_groups_and_a_model_larger_than_the_optimizer() -> None:
     check_resume(build, batches(14), (0, 1, 7))
 
 
-def test_a_snapshot_is_not_changed_by_later_updates() -> None:
+def test_later_updates_do_not_change_snapshot() -> None:
     for name in ("adamw", "momentum", "rmsprop"):
         model = Recurrent()
         step = make_step(name, model, carried_loss, carry=model.initial())
@@ -110,7 +110,7 @@ def test_a_snapshot_is_not_changed_by_later_updates() -> None:
         assert equal_trees(step.state_dict()["curves"], state["curves"])
 
 
-def test_the_rates_are_those_of_the_state() -> None:
+def test_lrs_are_those_of_loaded_state() -> None:
     """The saved peak counts, and the loaded optimizer follows the clock again."""
     data = batches(8)
     for name in ("adamw", "rmsprop"):
@@ -159,7 +159,7 @@ class _Counting(nn.Linear):
 
 
 @pytest.mark.parametrize("kind", [lambda: _Versioned(3, 2), _Counting])
-def test_what_a_module_saves_besides_its_tensors(kind: Callable[[], nn.Module]) -> None:
+def test_module_extra_state_is_saved(kind: Callable[[], nn.Module]) -> None:
     def build() -> TrainStep:
         with seeded(0):
             return make_step(model=nn.Sequential(kind()))
@@ -182,7 +182,7 @@ class _Everything(nn.Module):
 
 
 @pytest.mark.parametrize("name", ["adamw", "momentum", "rmsprop"])
-def test_all_at_once_in_the_middle_of_an_epoch(name: str) -> None:
+def test_resume_in_mid_epoch_with_all_features(name: str) -> None:
     """fp16, statistics, random numbers, a carry, pairs of two pieces, and data that is fetched ahead."""
     dataset = TensorDataset(*batches(1, rows=44, time=4)[0])
 

@@ -73,7 +73,7 @@ def _sound(name: str, precision: str) -> Any:
 @pytest.mark.parametrize("name", OPTIMIZERS)
 @examples(25)
 @given(data=st.data())
-def test_damage_is_refused_or_undone_by_a_sound_state(name: str, data: st.DataObject) -> None:
+def test_damage_is_refused_or_undone_by_sound_state(name: str, data: st.DataObject) -> None:
     precision = data.draw(st.sampled_from(("fp32", "fp16")))
     step, (batch,) = make_step(name, Net(), precision=precision), batches(1)
     train(step, [batch, batch])
@@ -91,7 +91,7 @@ def test_damage_is_refused_or_undone_by_a_sound_state(name: str, data: st.DataOb
 
 
 @pytest.mark.parametrize("name", ["adamw", "momentum", "plain adam", "rmsprop"])
-def test_the_same_parameters_in_another_order(name: str) -> None:
+def test_reordered_parameters_are_refused(name: str) -> None:
     kind, options = OPTIMIZERS[name]
     model = Net()
     reordered = make_step(optimizer=kind([*model.parameters()][::-1], **options), model=model)
@@ -131,7 +131,7 @@ def _moment(value: Tensor | None) -> Callable[[Any], None]:
 )
 @pytest.mark.parametrize("updates", [0, 2])
 @pytest.mark.parametrize("name", ["adamw", "plain adam"])
-def test_damage_to_an_optimizers_state(name: str, updates: int, damage: Callable[[Any], Any]) -> None:
+def test_damaged_optimizer_state_is_refused(name: str, updates: int, damage: Callable[[Any], Any]) -> None:
     step, state = make_step(name), copy.deepcopy(_sound(name, "fp32")[0])
     train(step, batches(updates))
     damage(state["optimizer"])
@@ -139,7 +139,7 @@ def test_damage_to_an_optimizers_state(name: str, updates: int, damage: Callable
 
 
 @pytest.mark.parametrize("scale", [0.0, -1.0, float("inf"), float("nan")])
-def test_a_loss_scale_that_would_skip_every_update(scale: float) -> None:
+def test_useless_loss_scale_is_refused(scale: float) -> None:
     step = make_step(precision="fp16")
     before = step.state_dict()
     _refused(step, before | {"loss_scale": [torch.tensor(scale), before["loss_scale"][1]]}, "loss_scale")
@@ -158,7 +158,7 @@ class _Extra(nn.Linear):
             raise LookupError("another number")
 
 
-def test_an_extra_state_that_is_missing_or_unknown() -> None:
+def test_missing_or_unknown_extra_state_is_refused() -> None:
     with_it, without = make_step(model=_Extra(3, 2)), make_step(model=nn.Linear(3, 2))
     for step, other in ((with_it, without), (without, with_it)):
         _refused(step, step.state_dict() | {"model": other.state_dict()["model"]}, "another model")
@@ -191,7 +191,7 @@ def _trained(updates: int, kept: int = 1) -> TrainStep:
 
 
 @pytest.mark.parametrize("part", ["model", "optimizer"])
-def test_an_error_of_a_part_restores_the_old_state(part: str) -> None:
+def test_error_of_component_restores_old_state(part: str) -> None:
     step, other = _trained(3), _trained(5, kept=2 if part == "model" else 1)
     straight = _trained(3)
     straight.load_state_dict(step.state_dict())
@@ -204,7 +204,7 @@ def test_an_error_of_a_part_restores_the_old_state(part: str) -> None:
     assert equal_trees(step.state_dict(), straight.state_dict() | {"random": step.state_dict()["random"]})
 
 
-def test_a_step_that_could_not_be_restored_wants_a_state() -> None:
+def test_unrestored_step_needs_state() -> None:
     step, state = _trained(3), _trained(5).state_dict()
     step.optimizers[1].failures = 2
     with pytest.raises(LookupError):

@@ -16,7 +16,7 @@ from torch_bridge import TrainStep
 
 
 @pytest.mark.parametrize("name", ["adamw", "momentum", "plain adam", "rmsprop"])
-def test_an_empty_state_that_a_reader_has_created_is_none(name: str) -> None:
+def test_empty_optimizer_state_is_ignored(name: str) -> None:
     """`optimizer.state[parameter]` makes an empty one for a parameter that never had a gradient."""
     model = Net()
     model.last.bias.requires_grad_(False)
@@ -29,7 +29,7 @@ def test_an_empty_state_that_a_reader_has_created_is_none(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["adamw", "momentum", "adagrad", "plain adam"])
-def test_a_model_of_another_memory_format(name: str) -> None:
+def test_state_loads_into_other_memory_format(name: str) -> None:
     """Fused kernels take parameters and moments in the order of memory."""
 
     def loss_fn(model: nn.Module, batch: Tensor) -> Tensor:
@@ -85,7 +85,7 @@ _KINDS: dict[str, Callable[[nn.Module], torch.optim.Optimizer]] = {
 
 
 @pytest.mark.parametrize("kind", _KINDS.values(), ids=_KINDS)
-def test_parameters_and_settings_of_every_kind(kind: Callable[[nn.Module], torch.optim.Optimizer]) -> None:
+def test_resume_with_every_kind_of_parameter(kind: Callable[[nn.Module], torch.optim.Optimizer]) -> None:
     def build() -> TrainStep:
         model = _Odd()
         return make_step(optimizer=kind(model), model=model, loss_fn=_own_loss)
@@ -93,7 +93,7 @@ def test_parameters_and_settings_of_every_kind(kind: Callable[[nn.Module], torch
     check_resume(build, batches(8))
 
 
-def test_sparse_adam() -> None:
+def test_resume_with_sparse_adam() -> None:
     def build() -> TrainStep:
         with seeded(0):
             model = nn.Embedding(9, 3, sparse=True)
@@ -107,7 +107,7 @@ def test_sparse_adam() -> None:
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_load_in_inference_mode_under_another_default_device(name: str) -> None:
+def test_load_in_inference_mode_and_on_default_device(name: str) -> None:
     straight, step = make_step(name), make_step(name)
     data = batches(6)
     results = train(straight, data)
@@ -150,7 +150,7 @@ def _in(dtype: torch.dtype) -> Callable[[nn.Module, Any], Tensor]:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 @pytest.mark.parametrize("kind", [torch.optim.NAdam, torch.optim.ASGD, _Foreign])
-def test_states_in_another_dtype_than_the_parameters(kind: Any, dtype: torch.dtype) -> None:
+def test_state_keeps_other_dtype_than_parameters(kind: Any, dtype: torch.dtype) -> None:
     """Torch casts them to the parameters' dtype as it loads them."""
 
     def build() -> TrainStep:
@@ -162,12 +162,12 @@ def test_states_in_another_dtype_than_the_parameters(kind: Any, dtype: torch.dty
 
 # Not fused SGD: torch 2.13 leaves garbage in single elements of its bf16 momentum on a CPU.
 @pytest.mark.parametrize("name", ["adamw", "plain momentum", "adagrad", "plain adam"])
-def test_a_model_in_bf16(name: str) -> None:
+def test_resume_with_bf16_model(name: str) -> None:
     check_resume(lambda: make_step(name, Net().bfloat16(), _in(torch.bfloat16)), batches(8))
 
 
 @pytest.mark.parametrize(("one", "other"), [("adamw", {}), ("adamw", {"foreach": True}), ("momentum", {})])
-def test_how_an_optimizer_computes_is_its_own(one: str, other: dict[str, Any]) -> None:
+def test_implementation_options_stay_the_optimizers(one: str, other: dict[str, Any]) -> None:
     """A state of a fused optimizer in a step that has another one, and the other way round."""
     kind, options = OPTIMIZERS[one]
     data = batches(4)
@@ -188,7 +188,7 @@ def test_how_an_optimizer_computes_is_its_own(one: str, other: dict[str, Any]) -
         assert all(abs(a.loss - b.loss) < 1e-5 for a, b in zip(after, expected, strict=True))
 
 
-def test_a_state_of_a_capturable_optimizer() -> None:
+def test_state_of_capturable_optimizer_loads() -> None:
     """Which torch runs on a GPU alone; here the optimizer stays as it was built."""
     step, (batch,) = make_step("plain adam"), batches(1)
     step(batch)

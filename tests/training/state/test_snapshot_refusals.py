@@ -43,7 +43,7 @@ def _two_groups(model: Net) -> torch.optim.Optimizer:
 
 
 @pytest.mark.parametrize(("build", "named"), _OTHER_STATES.values(), ids=_OTHER_STATES)
-def test_state_of_another_run_is_refused(build: Callable[[], TrainStep], named: str) -> None:
+def test_state_of_other_run_is_refused(build: Callable[[], TrainStep], named: str) -> None:
     steps = make_step(), build()
     (batch,) = batches(1)
     for step in steps:
@@ -58,7 +58,7 @@ def test_state_of_another_run_is_refused(build: Callable[[], TrainStep], named: 
 
 
 @pytest.mark.parametrize("state", [None, [], {"model": {}}, Net().state_dict()], ids=range(4))
-def test_what_is_no_state(state: Any) -> None:
+def test_invalid_state_is_refused(state: Any) -> None:
     step = make_step()
     before = step.state_dict()
     with pytest.raises(ValueError, match="not a state of a TrainStep"):
@@ -66,7 +66,7 @@ def test_what_is_no_state(state: Any) -> None:
     assert equal_trees(step.state_dict(), before)
 
 
-def test_a_carry_of_another_shape_is_refused() -> None:
+def test_carry_of_other_shape_is_refused() -> None:
     step, other = (make_step(loss_fn=counting_loss, carry=torch.zeros(n)) for n in (2, 3))
     with pytest.raises(ValueError, match="another carry"):
         step.load_state_dict(other.state_dict())
@@ -105,7 +105,7 @@ _COUNTED: dict[str, Any] = {"unit": 4, "count": lambda batch: len(batch[0])}
     ],
     ids=lambda value: repr(value)[:40],
 )
-def test_a_damaged_state_changes_nothing(name: str, value: Any) -> None:
+def test_damaged_state_changes_nothing(name: str, value: Any) -> None:
     options = _COUNTED if name in ("consumed", "unit") else _HELD if name in ("clock", "hold") else {}
     step, straight = (make_step(**options) for _ in range(2))
     other = make_step("adamw", Net(seed=1), **options)
