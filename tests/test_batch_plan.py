@@ -26,7 +26,7 @@ def all_pairs(draw):
 
 
 def clocks_of(pairs, updates):
-    """What was consumed before each update, by a loop, and the batch of each."""
+    """Loop over updates, and return what was consumed before each, and each batch."""
     consumed, found = 0, []
     for _ in range(updates):
         batch = [batch for threshold, batch in pairs if threshold <= consumed][-1]
@@ -36,7 +36,7 @@ def clocks_of(pairs, updates):
 
 
 @given(all_pairs())
-def test_it_does_what_a_loop_over_updates_does(pairs):
+def test_plan_matches_loop_over_updates(pairs):
     plan, run = BatchPlan(pairs), clocks_of(pairs, 400)
     for updates, (consumed, batch) in enumerate(run):
         assert plan(consumed) == batch
@@ -49,7 +49,7 @@ def test_it_does_what_a_loop_over_updates_does(pairs):
 
 
 @given(all_pairs(), st.integers(0, 10**40), st.integers(1, 10**30))
-def test_it_is_exact_for_any_counts(pairs, total, scale):
+def test_counted_clock_is_exact_for_any_counts(pairs, total, scale):
     plan = BatchPlan([(threshold * scale, batch * scale) for threshold, batch in pairs])
     updates = plan.updates(total)
     assert type(updates) is type(plan.consumed(updates)) is int
@@ -59,13 +59,13 @@ def test_it_is_exact_for_any_counts(pairs, total, scale):
     assert plan(plan.consumed(updates)) == plan.consumed(updates + 1) - plan.consumed(updates)
 
 
-def test_a_threshold_that_a_batch_jumps_over_is_left_out():
+def test_threshold_inside_a_batch_is_skipped():
     plan = BatchPlan([(0, 100), (10, 1), (50, 7)])
     assert [plan.consumed(updates) for updates in range(4)] == [0, 100, 107, 114]
     assert plan.updates(101) == 2
 
 
-def test_a_plan_is_a_frozen_value():
+def test_plan_is_frozen_and_hashable():
     other = BatchPlan(((np.int64(0), np.int8(8)), [160, 16]))
     assert (other, hash(other)) == (RAMP, hash(RAMP))
     assert repr(other) == "BatchPlan(pairs=((0, 8), (160, 16)))"
@@ -78,7 +78,7 @@ def test_a_plan_is_a_frozen_value():
 
 
 @given(all_pairs())
-def test_json_both_ways(pairs):
+def test_json_round_trip_gives_equal_object(pairs):
     plan = BatchPlan(pairs)
     assert BatchPlan.from_dict(json.loads(json.dumps(plan.to_dict()))) == plan
 
@@ -93,13 +93,13 @@ def test_json_both_ways(pairs):
     ],
     ids=repr,
 )
-def test_arguments_that_are_none(arguments, error):
+def test_bad_arguments_are_refused(arguments, error):
     with pytest.raises(error, match=r"arguments = .* as to_dict returns it"):
         BatchPlan.from_dict(arguments)
 
 
 @given(all_pairs(), st.integers(1, 8), st.integers(1, 4))
-def test_micro_batches_make_a_batch_or_are_refused(pairs, micro_batch, processes):
+def test_micro_batches_divide_batch_or_are_refused(pairs, micro_batch, processes):
     plan, whole = BatchPlan(pairs), True
     for threshold, batch in pairs:
         if batch % (micro_batch * processes):
@@ -116,7 +116,7 @@ def test_micro_batches_make_a_batch_or_are_refused(pairs, micro_batch, processes
             plan.check(micro_batch, processes)
 
 
-def test_one_process_is_meant_unless_said():
+def test_processes_default_to_one():
     assert RAMP.micro_batches(0, 4) == RAMP.micro_batches(160, 4, 2) == 2
     RAMP.check(8)
     with pytest.raises(ValueError, match=r"pairs\[0\] = \(0, 8\) is 8, .* = 16 · 1 = 16 does not divide"):
@@ -144,7 +144,7 @@ def test_one_process_is_meant_unless_said():
     ],
     ids=repr,
 )
-def test_pairs_that_are_no_plan(pairs, error, message):
+def test_invalid_pairs_are_refused(pairs, error, message):
     with pytest.raises(error, match=message):
         BatchPlan(pairs)
 
@@ -152,7 +152,7 @@ def test_pairs_that_are_no_plan(pairs, error, message):
 @pytest.mark.parametrize(
     "value", [math.nan, 3.0, math.inf, True, "3", None, Fraction(3), np.float32(3)], ids=repr
 )
-def test_numbers_that_are_no_integers(value):
+def test_numbers_that_are_not_integers_are_refused(value):
     calls = {
         "consumed": RAMP,
         "total": RAMP.updates,
@@ -175,7 +175,7 @@ def test_numbers_that_are_no_integers(value):
         (lambda: RAMP.micro_batches(0, 1, 0), "processes = 0 must be at least 1"),
     ],
 )
-def test_numbers_below_the_least(call, message):
+def test_numbers_below_minimum_are_refused(call, message):
     with pytest.raises(ValueError, match=message):
         call()
 
@@ -188,8 +188,8 @@ _RAMPED: list[Curve] = [
 
 
 @pytest.mark.parametrize("curve", _RAMPED, ids=["staged", "plateau"])
-def test_a_ramp_of_the_batch_keeps_the_length_of_every_phase(curve):
-    """100 updates: batch 8 for 160 samples, then 16; 10 of warmup, then constant, 20 of linear decay."""
+def test_batch_ramp_keeps_length_of_every_phase(curve):
+    """100 updates: batch 8 for 160 samples, then 16; warmup for 10, then constant, linear decay for 20."""
     total = 160 + 80 * 16
     assert RAMP.updates(total) == 100
     assert RAMP.consumed(100) == total == curve.total_steps * _UNIT

@@ -1,4 +1,4 @@
-"""The picture shows the curve, and its legend says what sets curves apart."""
+"""`plot`: lines match the curves, and the legend names what sets each apart."""
 
 import inspect
 import subprocess
@@ -32,7 +32,7 @@ def _points(line):
 
 @examples(40)
 @given(st.lists(descriptions(), min_size=1, max_size=3), st.sampled_from((0.0, 1.0, 3e-4, 1e-7, 123.0)))
-def test_every_point_lies_on_the_curve_and_every_border_is_drawn(cases, peak):
+def test_points_lie_on_the_curve_and_include_borders(cases, peak):
     curves = [build(description) for description in cases]
     ax = plot(curves, peak_value=peak, ax=_axes())
     assert len(ax.lines) == len(curves)
@@ -50,14 +50,14 @@ def test_every_point_lies_on_the_curve_and_every_border_is_drawn(cases, peak):
     assert top > max(line.get_ydata().max() for line in ax.lines)
 
 
-def test_one_curve_alone_is_one_line():
+def test_single_curve_is_one_line():
     ax = _axes()
     assert plot(CURVE, ax=ax) is ax
     assert len(ax.lines) == 1
     assert (ax.get_xlabel(), ax.get_ylabel()) == ("step", "multiplier")
 
 
-def test_without_axes_it_draws_into_the_current_ones():
+def test_plot_without_axes_uses_current_ones():
     import matplotlib.pyplot as plt
 
     figure, ax = plt.subplots()
@@ -70,7 +70,7 @@ def test_without_axes_it_draws_into_the_current_ones():
 
 @examples(20)
 @given(descriptions(), st.sampled_from((1.0, 3e-4)))
-def test_the_method_draws_what_the_function_draws(description, peak):
+def test_method_and_function_draw_the_same(description, peak):
     curve = build(description)
     ax, other = _axes(), _axes()
     assert curve.plot(peak_value=peak, ax=ax) is ax
@@ -82,7 +82,7 @@ def test_the_method_draws_what_the_function_draws(description, peak):
     assert (ax.get_ylabel(), ax.get_ylim()) == (other.get_ylabel(), other.get_ylim())
 
 
-def test_the_method_takes_the_arguments_of_the_function():
+def test_method_and_function_take_the_same_arguments():
     function, method = inspect.signature(plot), inspect.signature(Curve.plot)
     assert list(function.parameters.values())[1:] == list(method.parameters.values())[1:]
 
@@ -93,7 +93,7 @@ def test_several_curves_in_any_iterable(of):
     assert len(plot(of(curves), ax=_axes()).lines) == 3
 
 
-def test_the_legend_says_what_sets_curves_apart():
+def test_legend_distinguishes_curves():
     variants = [
         PlateauCurve(1000),
         PlateauCurve(2000),
@@ -119,7 +119,7 @@ def _legend(curves):
     return [text.get_text() for text in plot(curves, ax=_axes()).get_legend().get_texts()]
 
 
-def test_the_legend_says_what_sets_branches_apart():
+def test_legend_distinguishes_branches():
     stable = StagedCurve([(50, 1.0), (950,)])
     branches = [stable.cooldown(500, 100), stable.cooldown(500, 200, to=0.1, shape="linear")]
     assert _legend([stable, *branches]) == [
@@ -133,7 +133,7 @@ def test_the_legend_says_what_sets_branches_apart():
     ]
 
 
-def test_the_legend_says_what_sets_continuations_apart():
+def test_legend_distinguishes_continuations():
     cycle = PlateauCurve(300, warmup_steps=30)
     twice = cycle.then(cycle, scale=0.5)
     assert _legend([cycle, twice, twice.then(cycle), cycle.then(StagedCurve([(100,)], start=0.2))]) == [
@@ -144,13 +144,13 @@ def test_the_legend_says_what_sets_continuations_apart():
     ]
 
 
-def test_the_legend_says_what_sets_stages_apart():
+def test_legend_distinguishes_stages():
     stairs = StagedCurve([(100,), (0, 0.5), (100,), (50, 0.1, "cosine")], start=1)
     slope = StagedCurve([(100,), (50, 0.5), (100,), (50, 0.1, "cosine")], start=1)
     assert _legend([stairs, slope]) == ["250 steps, jump to 0.5", "300 steps, linear to 0.5 in 50"]
 
 
-def test_labels_are_short_and_no_two_alike():
+def test_labels_are_short_and_unique():
     saws = [StagedCurve([(20, 0.5), (20, 0.8)] * 20 + [(last, 0.0)]) for last in (10, 20, 30)]
     many = [PlateauCurve(1000, plateaus=[(10 * index, length) for index in range(9)]) for length in (4, 5, 5)]
     labels = _legend([*saws, *many])
@@ -169,7 +169,7 @@ STEEP = [
 
 
 @pytest.mark.parametrize("curve", [*STEEP, StagedCurve([(10**5, 1, "exponential")], start=1e-9)], ids=repr)
-def test_the_line_is_smooth_and_jumps_where_the_curve_does(curve):
+def test_line_is_smooth_and_jumps_with_the_curve(curve):
     jumping = curve.then(StagedCurve([(0, 0.5), (10**6, 0.2), (0, 0.7), (10,)], start=0.1))
     steps, rates = _points(plot(jumping, ax=_axes()).lines[0])
     apart = np.diff(steps) > 1
@@ -182,7 +182,7 @@ def test_the_line_is_smooth_and_jumps_where_the_curve_does(curve):
     st.sampled_from((1.0, 1e-5)),
     st.sampled_from(((8, 4), (5, 3.5), (12, 9))),
 )
-def test_the_legend_covers_no_curve_and_names_each(cases, peak, size):
+def test_legend_names_every_curve_and_covers_none(cases, peak, size):
     figure = Figure(figsize=size, layout="constrained")
     ax = plot([build(description) for description in cases], peak_value=peak, ax=figure.subplots())
     figure.draw_without_rendering()
@@ -196,14 +196,14 @@ def test_the_legend_covers_no_curve_and_names_each(cases, peak, size):
     assert legend.y0 > highest
 
 
-def test_a_higher_curve_in_the_same_axes_stays_in_sight():
+def test_higher_curve_in_same_axes_stays_visible():
     ax = plot(CURVE, peak_value=1e-3, ax=_axes())
     plot(CURVE, peak_value=1.0, ax=ax)
     plot(CURVE, peak_value=0.1, ax=ax)
     assert ax.get_ylim()[1] > 1.0
 
 
-def test_logarithmic_axes_are_left_alone():
+def test_logarithmic_axes_are_unchanged():
     ax = _axes()
     ax.set_yscale("log")
     with warnings.catch_warnings(action="error"):
@@ -212,7 +212,7 @@ def test_logarithmic_axes_are_left_alone():
     assert ax.get_ylim()[0] > 0
 
 
-def test_what_was_drawn_before_and_what_comes_later_is_seen():
+def test_earlier_and_later_plots_stay_visible():
     ax = _axes()
     ax.plot([0, 1000], [-3, -1])
     plot(CURVE, ax=ax)
@@ -227,7 +227,7 @@ def test_what_was_drawn_before_and_what_comes_later_is_seen():
     assert ax.get_ylim()[1] > 9
 
 
-def test_limits_that_were_set_stay():
+def test_axis_limits_set_by_user_stay():
     ax = _axes()
     ax.set_ylim(0.1, 0.3)
     ax.set_xlim(10, 20)
@@ -235,7 +235,7 @@ def test_limits_that_were_set_stay():
     assert (ax.get_xlim(), ax.get_ylim()) == ((10, 20), (0.1, 0.3))
 
 
-def test_what_writes_the_numbers_and_places_the_ticks_may_be_the_users():
+def test_formatters_and_locators_set_by_user_stay():
     ax = _axes()
     ax.xaxis.set_major_locator(MultipleLocator(250))
     ax.xaxis.set_major_formatter("{x:.0f}!")
@@ -247,29 +247,29 @@ def test_what_writes_the_numbers_and_places_the_ticks_may_be_the_users():
 
 
 @pytest.mark.parametrize("curves", [None, 5, "curve", [None], [CURVE, 3], CURVE.to_dict()], ids=str)
-def test_what_is_no_curve_is_refused(curves):
+def test_value_that_is_not_a_curve_is_refused(curves):
     with pytest.raises(TypeError, match=r"curves holds .*must be one Curve or several"):
         plot(curves, ax=_axes())
 
 
-def test_no_curve_at_all_is_refused():
+def test_empty_list_of_curves_is_refused():
     with pytest.raises(ValueError, match="curves is empty"):
         plot([], ax=_axes())
 
 
 @pytest.mark.parametrize("peak", [-1.0, float("nan"), float("inf"), 1e-40, 1e39])
-def test_a_peak_out_of_range_is_refused(peak):
+def test_peak_out_of_range_is_refused(peak):
     with pytest.raises(ValueError, match="peak_value = "):
         plot(CURVE, peak_value=peak, ax=_axes())
 
 
 @pytest.mark.parametrize("peak", [None, "0.1", True])
-def test_a_peak_that_is_no_number_is_refused(peak):
+def test_peak_that_is_not_a_number_is_refused(peak):
     with pytest.raises(TypeError, match="peak_value = "):
         plot(CURVE, peak_value=peak, ax=_axes())
 
 
-def test_axes_that_are_given_need_no_pyplot():
+def test_given_axes_do_not_need_pyplot():
     code = """
 import sys
 from matplotlib.figure import Figure
@@ -281,6 +281,6 @@ assert "jax" not in sys.modules and "torch" not in sys.modules
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_an_array_of_no_dimensions_is_no_curve():
+def test_array_without_dimensions_is_refused():
     with pytest.raises(TypeError, match=r"^curves holds array\(3\); it must be one Curve or several$"):
         plot(np.array(3), ax=_axes())

@@ -1,4 +1,4 @@
-"""Curves side by side: ratios to the first, names, text and HTML, refusals."""
+"""`compare`: ratios to the first curve, names, text and HTML, and checks of its arguments."""
 
 from dataclasses import FrozenInstanceError
 from typing import Any
@@ -19,7 +19,7 @@ LIMITS = "nothing of the loss itself", "two curves at one fixed peak", "0.87 and
 
 @examples(20)
 @given(st.lists(descriptions(range(7)), min_size=1, max_size=4))
-def test_it_has_ratios_to_the_first(described: Any) -> None:
+def test_comparison_has_ratios_to_first_curve(described: Any) -> None:
     curves = [build(description) for description in described]
     assume(all(curve.total_steps <= 10**6 for curve in curves))
     assume(all(curve(np.arange(curve.total_steps)).any() for curve in curves))
@@ -33,7 +33,7 @@ def test_it_has_ratios_to_the_first(described: Any) -> None:
     assert hash(named) == hash(found)
 
 
-def test_names_are_those_of_the_legend() -> None:
+def test_names_match_the_legend() -> None:
     assert compare(COSINE, LINEAR).names == ("cosine decay to 0", "linear decay to 0")
     assert compare(COSINE, COSINE).names == (
         "1: 1000 steps, no warmup, cosine decay to 0, no plateau",
@@ -41,7 +41,7 @@ def test_names_are_those_of_the_legend() -> None:
     )
 
 
-def test_it_prints_as_a_table_with_what_it_says() -> None:
+def test_comparison_prints_table_and_note() -> None:
     found = Comparison(("first", "a long name"), (1.0, 1.03219), (1.0, 0.0123456))
     first, second, third, empty, *note = str(found).splitlines()
     assert [first, second, third, empty] == [
@@ -54,7 +54,7 @@ def test_it_prints_as_a_table_with_what_it_says() -> None:
     assert all(limit in " ".join(note) for limit in LIMITS)
 
 
-def test_notebooks_show_the_same() -> None:
+def test_notebook_shows_same_table() -> None:
     found = Comparison(("a < b", "c"), (1.0, 1.03219), (1.0, 0.5))
     root = ElementTree.fromstring(found._repr_html_())
     cells = [[cell.text or "" for cell in row] for row in root.iter("tr")]
@@ -62,7 +62,7 @@ def test_notebooks_show_the_same() -> None:
     assert all(limit in "".join(root.itertext()) for limit in LIMITS)
 
 
-def test_it_is_frozen() -> None:
+def test_comparison_is_frozen() -> None:
     with pytest.raises(FrozenInstanceError):
         compare(COSINE).names = ()  # pyright: ignore[reportAttributeAccessIssue]  (what is tested)
 
@@ -83,6 +83,6 @@ def test_it_is_frozen() -> None:
         ),
     ],
 )
-def test_what_is_refused(curves: Any, error: type[Exception], message: str) -> None:
+def test_bad_arguments_are_refused(curves: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         compare(*curves)

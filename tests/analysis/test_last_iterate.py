@@ -1,4 +1,4 @@
-"""The outlook of a curve: its formula in 50 digits, parts within 10⁻³, refusals."""
+"""`outlook` against its formula in 50 digits, and within 10⁻³ for long curves."""
 
 import tracemalloc
 from decimal import Decimal, localcontext
@@ -18,7 +18,7 @@ from plateau_jax.analysis import last_iterate
 
 
 def _in_digits(curve: Curve) -> tuple[Decimal, Decimal]:
-    """Bound and peak by the formula as it is written, from the last step to the first."""
+    """Compute bound and peak from the formula, from the last step to the first."""
     with localcontext() as context:
         context.prec = 50
         rates = [Decimal(float(rate)) for rate in curve(np.arange(curve.total_steps))]
@@ -40,7 +40,7 @@ def _assert_near(curve: Curve, tolerance: float) -> None:
 
 @examples(60)
 @given(descriptions())
-def test_it_is_the_formula(description: Any) -> None:
+def test_outlook_matches_formula(description: Any) -> None:
     curve = build(description)
     assume(curve.total_steps <= 100_000)
     assume(curve(np.arange(curve.total_steps)).any())
@@ -48,7 +48,7 @@ def test_it_is_the_formula(description: Any) -> None:
 
 
 def _long(steps: int) -> dict[str, Curve]:
-    """One curve of each kind. Added up one by one, the squares of the last one's level are 3·10⁻¹² off."""
+    """One curve of each kind. Summed one by one, the squares of the last curve's level are 3·10⁻¹² off."""
     warmup = steps // 100
     cosine = PlateauCurve(steps, warmup_steps=warmup)
     curves = {
@@ -68,18 +68,18 @@ def _long(steps: int) -> dict[str, Curve]:
 
 
 @pytest.mark.parametrize("curve", _long(100_000).values(), ids=_long(100_000))
-def test_so_it_is_for_long_curves(curve: Curve) -> None:
-    _assert_near(curve, 1e-13)  # promised are 1e-12, and below 1e-11
+def test_outlook_of_long_curves_matches_formula(curve: Curve) -> None:
+    _assert_near(curve, 1e-13)  # the documentation promises 1e-12
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("curve", _long(2**20).values(), ids=_long(2**20))
-def test_so_it_is_up_to_the_first_parts(curve: Curve) -> None:
+def test_outlook_up_to_2_to_20_steps_matches_formula(curve: Curve) -> None:
     _assert_near(curve, 1e-12)
 
 
 def _added_up(curve: Curve) -> tuple[float, float]:
-    """The formula at every step, with plain float64."""
+    """Evaluate the formula at every step in plain float64."""
     rates = np.asarray(curve(np.arange(curve.total_steps)), np.float64)
     rates = rates[rates > 0]
     sums, squares = (np.cumsum(values[::-1])[::-1] for values in (rates, rates**2))
@@ -95,7 +95,7 @@ def _assert_within_a_thousandth(curve: Curve) -> None:
 
 
 @pytest.mark.parametrize("curve", _long(1_200_001).values(), ids=_long(1_200_001))
-def test_parts_are_within_a_thousandth(curve: Curve) -> None:
+def test_outlook_in_parts_is_within_a_thousandth(curve: Curve) -> None:
     _assert_within_a_thousandth(curve)
 
 
@@ -107,11 +107,13 @@ _MOVING = st.tuples(st.sampled_from([64, 5000, 100_000]), _LEVELS, _SHAPES)
 _STAGES = st.lists(_HELD | _MOVING, max_size=4)
 
 
-@pytest.mark.filterwarnings("ignore::plateau_jax.CurveWarning")  # levels that look like rates
+@pytest.mark.filterwarnings("ignore::plateau_jax.CurveWarning")  # levels that look like learning rates
 @examples(60)
 @given(_LEVELS, _STAGES, _LEVELS, st.sampled_from([1.0, 1e-4]), st.booleans())
-def test_so_are_parts_of_any_stages(start: float, stages: Any, end: float, scale: float, last: bool) -> None:
-    """Even where the rate jumps, between curves, to one that is held for a step or two."""
+def test_outlook_of_any_stages_is_within_a_thousandth(
+    start: float, stages: Any, end: float, scale: float, last: bool
+) -> None:
+    """Even if the curve jumps to a level that it holds for a step or two."""
     first = StagedCurve([(50_000, end, "cosine"), *stages], start=start)
     other = StagedCurve([*stages, (2,)] if last else [(3,), (800, 1e-12, "exponential")], start=1.0)
     with patch.object(last_iterate, "MAX_PARTS", 2**14):
@@ -119,7 +121,7 @@ def test_so_are_parts_of_any_stages(start: float, stages: Any, end: float, scale
 
 
 @pytest.mark.parametrize("level", [1.0, 0.3])
-def test_the_longest_curves_take_no_more_memory(level: float) -> None:
+def test_outlook_of_longest_curves_is_fast_and_small(level: float) -> None:
     harmonic = np.log(MAX_STEP - 1) + np.euler_gamma
     held = StagedCurve([(MAX_STEP,)], start=level)
     expected = np.sqrt(1 / MAX_STEP * (1 + harmonic))
@@ -137,7 +139,7 @@ def test_one_step_is_exact(level: float, zeros: int) -> None:
     assert outlook(curve) == Outlook(bound=1.0, peak=1 / level)
 
 
-def test_a_curve_without_a_rate_is_refused() -> None:
+def test_all_zero_curve_is_refused() -> None:
     with pytest.raises(ValueError, match="has no positive learning rate"):
         outlook(StagedCurve([(5,)], start=0.0))
     with pytest.raises(ValueError, match=r"\.\.\. has no positive learning rate") as raised:

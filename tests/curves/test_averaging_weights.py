@@ -1,4 +1,4 @@
-"""`merge_weights`: the weights of checkpoints whose mean takes the place of a cooldown."""
+"""`merge_weights`: averaging weights that turn checkpoints into a cooldown."""
 
 import math
 from fractions import Fraction
@@ -18,7 +18,7 @@ BRANCH = STABLE.cooldown(600, 400)
 
 
 def _expected(values: list[Fraction], steps: list[int]) -> list[Fraction]:
-    """By the definition, in exact numbers; `values` begin at steps[0]."""
+    """Compute the weights from their definition in exact numbers; `values` begin at steps[0]."""
     means = [
         sum(values[before - steps[0] : after - steps[0]]) / (after - before) / values[0]
         for before, after in pairwise(steps)
@@ -28,8 +28,8 @@ def _expected(values: list[Fraction], steps: list[int]) -> list[Fraction]:
 
 @given(descriptions_and_steps(counts=range(6), size=24, depth=2))
 @examples(400)
-def test_the_definition_on_generated_curves(drawn):
-    """Wherever the curve neither rises nor begins at 0; anywhere else it is refused."""
+def test_weights_match_definition_on_generated_curves(drawn):
+    """A curve that rises or begins at 0 is refused."""
     description, steps = drawn
     read = Words([abs(step) * 2654435761 for step in steps])
     start = min(max(steps[0], 0), MAX_STEP - 3000)
@@ -47,15 +47,15 @@ def test_the_definition_on_generated_curves(drawn):
         assert found.dtype == np.float64
         assert not np.signbit(found).any()
         for order in (found, found[::-1], np.sort(found)):
-            assert sum(order) == 1  # one after the other: not a bit is lost
+            assert sum(order) == 1  # in any order, not a bit is lost
         for weight, exact in zip(found, expected, strict=True):
             assert abs(Fraction(float(weight)) - exact) < Fraction(1, 2**51)
 
 
 @given(descriptions_and_steps(counts=range(6), size=1, depth=1))
 @examples(50)
-def test_many_checkpoints_and_long_stretches_between_them(drawn):
-    """The same weights, whether the steps of an interval are evaluated at once or in many parts."""
+def test_many_checkpoints_and_long_intervals_agree(drawn):
+    """Weights do not depend on whether an interval is evaluated at once or in chunks."""
     description, (step,) = drawn
     curve = build(description).cooldown(max(step, 0) % 10**6, 200_000, shape="linear")
     start = curve.total_steps - 200_000
@@ -68,8 +68,8 @@ def test_many_checkpoints_and_long_stretches_between_them(drawn):
 
 
 @pytest.mark.parametrize("shape", ["linear", "cosine", "1-sqrt"])
-def test_the_mean_is_where_sgd_under_the_curve_ends(shape):
-    """With the same gradients, and a checkpoint after every update."""
+def test_mean_equals_sgd_under_the_curve(shape):
+    """For the same gradients and a checkpoint after every update."""
     random, peak = np.random.default_rng(3), 0.1
     gradients = random.normal(size=(300, 50))
     curve = StagedCurve([(20, 0.75), (300,)]).cooldown(50, 250, shape=shape)
@@ -84,18 +84,18 @@ def test_the_mean_is_where_sgd_under_the_curve_ends(shape):
     assert abs(constant - cooled).max() > 0.1
 
 
-def test_a_stretch_at_one_level_takes_the_last_checkpoint():
+def test_flat_stretch_weighs_last_checkpoint_only():
     assert STABLE.merge_weights([100, 107, 500, 2**31 - 1]).tolist() == [0, 0, 0, 1]
     assert BRANCH.merge_weights(np.array([550, 600, 1000, 1100])).tolist()[-1] == 0
     assert BRANCH.merge_weights((599, 600)).tolist() == [0, 1]
 
 
-def test_the_curve_may_rise_before_and_after():
+def test_curve_may_rise_outside_checkpoints():
     restarted = PlateauCurve(100, warmup_steps=10).then(PlateauCurve(100, warmup_steps=10))
     assert restarted.merge_weights([10, 50, 100]).sum() == 1
 
 
-def test_a_derived_class_that_falls_where_its_segments_hold():
+def test_derived_class_may_fall_within_flat_segments():
     class Falling(StagedCurve):
         def __call__(self, step):
             return super().__call__(step) * np.float32(1) / (1 + np.asarray(step))
@@ -128,6 +128,6 @@ def test_a_derived_class_that_falls_where_its_segments_hold():
         ([1000, 1001], ValueError, r"the curve is 0 at steps\[0\] = 1000"),
     ],
 )
-def test_what_is_refused(steps, error, message):
+def test_bad_arguments_are_refused(steps, error, message):
     with pytest.raises(error, match=message):
         BRANCH.merge_weights(steps)

@@ -1,4 +1,4 @@
-"""A curve of any kind: its values, against the formulas."""
+"""Values of every kind of curve against the exact formulas."""
 
 from fractions import Fraction
 from typing import Any
@@ -20,7 +20,7 @@ MAX_STEP = 2**31 - 1
 
 @examples(300)
 @given(descriptions_and_steps())
-def test_each_value_is_the_exact_one_to_half_an_ulp_and_2_to_the_minus_58(case):
+def test_values_are_within_half_ulp_plus_2_to_minus_58(case):
     description, steps = case
     curve, oracle = build(description), Oracle(description)
     for step, found in zip(steps, curve(steps), strict=True):
@@ -30,7 +30,7 @@ def test_each_value_is_the_exact_one_to_half_an_ulp_and_2_to_the_minus_58(case):
 
 @pytest.mark.parametrize("shape", SHAPES)
 @given(data=st.data())
-def test_next_to_a_rounding_border_too_and_without_turning_back(shape, data):
+def test_values_near_rounding_borders_are_exact_and_monotone(shape, data):
     description, step = data.draw(steps_at_borders((shape,)))
     curve, oracle = build(description), Oracle(description)
     value = oracle(step)
@@ -41,8 +41,8 @@ def test_next_to_a_rounding_border_too_and_without_turning_back(shape, data):
 
 
 @given(st.floats(5e-324, 1e-30), st.floats(1e-3, 1), st.integers(2, 3000), st.booleans(), st.data())
-def test_an_exponential_far_down_or_up_is_as_exact(low, high, length, rises, data):
-    """As ExponentialLR over many steps; and a cooldown that leaves it somewhere, further down still."""
+def test_exponential_between_tiny_levels_is_as_exact(low, high, length, rises, data):
+    """Like ExponentialLR over many steps, with a cooldown to even smaller levels."""
     start, end = (low, high) if rises else (high, low)
     stage = {"stages": [(length, end, "exponential")], "start": start}
     at = data.draw(st.integers(1, length))
@@ -56,21 +56,21 @@ def test_an_exponential_far_down_or_up_is_as_exact(low, high, length, rises, dat
 
 
 @given(descriptions())
-def test_the_first_step_of_every_part_is_the_nearest_float32(description):
+def test_first_step_of_every_segment_is_nearest_float32(description):
     curve, oracle = build(description), Oracle(description)
     for border in oracle.borders:
         assert is_nearest_float32(curve(border), oracle(border)), border
 
 
 @given(steps_at_borders(least=Fraction(1, 2**62)))
-def test_a_cooldown_starts_at_the_exact_level_however_close_to_a_border(case):
+def test_cooldown_starts_at_nearest_float32_near_borders(case):
     parent, at = case
     cooldown = {"cooldown": parent, "at": at, "steps": 1, "to": 0.0, "shape": "1-sqrt"}
     assert is_nearest_float32(build(cooldown)(at), Oracle(cooldown)(at))
 
 
 @given(arguments())
-def test_ends_are_exactly_the_arguments(chosen):
+def test_ends_equal_the_arguments(chosen):
     curve = build(chosen)
     assert curve(chosen["warmup_steps"]) == 1 or chosen["warmup_steps"] == chosen["total_steps"]
     assert is_nearest_float32(curve(chosen["total_steps"]), as_written(chosen["min_lr_ratio"]))
@@ -95,10 +95,10 @@ def _assert_one_way(values, part):
 
 @examples(200)
 @given(descriptions(), st.randoms())
-def test_no_stage_turns_back_nor_leaves_0_to_1(description, random):
+def test_stages_are_monotone_and_within_0_and_1(description, random):
     curve, oracle = build(description), Oracle(description)
     for begin, end, part in oracle.spans():
-        # Unless the stage is cut short or the level jumps after it, it ends at the next stage's first level.
+        # Unless a stage is cut short or followed by a jump, its values end at the next stage's first level.
         whole = end == part.begin + part.length and are_equal(oracle(end), part.end)
         last = end if whole else end - 1
         centres = begin, last, (begin + last) // 2, random.randint(begin, last), random.randint(begin, last)
@@ -109,7 +109,7 @@ def test_no_stage_turns_back_nor_leaves_0_to_1(description, random):
 
 
 @given(descriptions(), st.integers(1))
-def test_holds_before_the_start_and_past_the_end(description, far):
+def test_curve_is_constant_before_start_and_past_end(description, far):
     curve = build(description)
     assert curve.total_steps == Oracle(description).total_steps
     assert curve(-far) == curve(0)
@@ -146,7 +146,7 @@ def test_integers_of_any_size(description, steps):
 
 
 @pytest.mark.parametrize("dtype", [np.int64, np.uint64])
-def test_the_ends_of_64_bits(dtype):
+def test_limits_of_64_bit_integers_are_clamped(dtype):
     curve = PlateauCurve(10, min_lr_ratio=0.25)
     limits = np.iinfo(dtype)
     np.testing.assert_array_equal(curve(np.array([limits.min, limits.max], dtype)), np.float32([1, 0.25]))
@@ -155,7 +155,7 @@ def test_the_ends_of_64_bits(dtype):
 
 
 @pytest.mark.parametrize("shape", [(0,), (0, 3)])
-def test_no_steps_no_values(shape):
+def test_empty_steps_give_empty_values(shape):
     values = PlateauCurve(10)(np.zeros(shape, int))
     assert (values.shape, values.dtype) == (shape, np.float32)
 
@@ -169,7 +169,7 @@ def test_no_steps_no_values(shape):
         ({"plateaus": [(np.float32(32.3), np.float64(0.7))]}, (323, 7)),
     ],
 )
-def test_percentages_are_decimals(numbers, decimals):
+def test_percentages_are_read_as_decimals(numbers, decimals):
     start, length = decimals
     curve = PlateauCurve(1000, **numbers)
     assert curve == PlateauCurve(
@@ -180,7 +180,7 @@ def test_percentages_are_decimals(numbers, decimals):
     )
 
 
-def test_each_pair_of_plateaus_may_touch():
+def test_plateaus_may_touch():
     touching = PlateauCurve(100, plateaus=[(10, 20)], absolute_plateaus=[(30, 10), (30, 0), (40, 0)])
     values = touching(range(10, 41))
     assert np.unique(values[:-1]).size == 1
@@ -188,7 +188,7 @@ def test_each_pair_of_plateaus_may_touch():
 
 
 @pytest.mark.parametrize("warmup", [0, 1, 99])
-def test_a_single_step_to_decay(warmup):
+def test_single_step_may_be_left_to_decay(warmup):
     curve = PlateauCurve(
         100, warmup_steps=warmup, absolute_plateaus=[(warmup + 1, 99 - warmup)], min_lr_ratio=0.1
     )

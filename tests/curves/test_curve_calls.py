@@ -1,4 +1,4 @@
-"""Steps that a curve is called with: single integers; arrays of JAX, whose error names what to call."""
+"""Calls of a curve with single integers and with JAX arrays, which are refused with a hint."""
 
 import pickle
 import subprocess
@@ -23,7 +23,7 @@ from plateau_jax import PlateauCurve
 
 @examples(200)
 @given(descriptions_and_steps(size=32), st.lists(st.integers(), max_size=4))
-def test_a_single_integer_gives_the_bits_of_the_array_in_a_python_float(case, more):
+def test_single_integer_gives_array_bits_as_python_float(case, more):
     description, steps = case
     curve = build(description)
     steps += more
@@ -35,13 +35,13 @@ def test_a_single_integer_gives_the_bits_of_the_array_in_a_python_float(case, mo
 
 
 @pytest.mark.parametrize("kind", [np.int8, np.uint8, np.int32, np.uint64, type("Step", (int,), {})])
-def test_a_single_integer_of_any_type_gives_a_python_float(kind):
+def test_single_integer_of_any_type_gives_python_float(kind):
     for step in (0, 1, 99, 127):
         assert type(CURVE(kind(step))) is float
         assert CURVE(kind(step)) == CURVE(step)
 
 
-def test_a_curve_keeps_nothing_of_its_calls():
+def test_calls_leave_no_state_in_curve():
     curve = PlateauCurve(10**6, warmup_steps=100, plateaus=[(50, 10)])
     before = pickle.dumps(vars(curve))
     for step in range(0, 10**6, 997):
@@ -60,7 +60,7 @@ def test_a_curve_keeps_nothing_of_its_calls():
     [lambda call: call, jax.jit, partial(jax.vmap, axis_size=1, in_axes=None)],
     ids=["eager", "jit", "vmap"],
 )
-def test_a_step_of_jax_is_told_what_to_call(x64, step, transform):
+def test_error_for_jax_step_names_jax_function(x64, step, transform):
     with (
         jax.enable_x64(x64),
         pytest.raises(TypeError, match=r"optax_schedule\(curve, peak_value\), or multiplier"),
@@ -68,14 +68,14 @@ def test_a_step_of_jax_is_told_what_to_call(x64, step, transform):
         transform(CURVE)(step)
 
 
-def test_a_step_of_a_scan_is_told_what_to_call():
+def test_error_in_scan_names_jax_function():
     with pytest.raises(TypeError, match=r"optax_schedule\(curve, peak_value\)"):
         jax.lax.scan(lambda step, _: (step + 1, CURVE(step)), 0, length=3)
 
 
 _DECAY = signature(optax.add_decayed_weights).parameters["weight_decay"]
 _DECAYED_WEIGHTS = [optax.add_decayed_weights] if "Callable" in str(_DECAY) else []
-"""From optax 0.2.6 on, where it takes a schedule."""
+"""Since optax 0.2.6 it accepts a schedule."""
 
 
 @pytest.mark.parametrize("jit", [lambda update: update, jax.jit], ids=["eager", "jit"])
@@ -91,7 +91,7 @@ _DECAYED_WEIGHTS = [optax.add_decayed_weights] if "Callable" in str(_DECAY) else
         lambda curve: optax.adamw(lambda step: 3e-4 * curve(step)),
     ],
 )
-def test_an_optimizer_of_optax_is_told_what_to_call(jit, build):
+def test_error_in_optax_optimizer_names_jax_function(jit, build):
     optimizer = build(CURVE)
     params = {"w": jnp.ones(2)}
 
@@ -102,7 +102,7 @@ def test_an_optimizer_of_optax_is_told_what_to_call(jit, build):
         train()
 
 
-def test_the_integers_of_torch_and_numpy_are_steps_where_jax_is_loaded():
+def test_torch_and_numpy_integers_are_steps_with_jax_loaded():
     assert CURVE(torch.tensor(3)) == CURVE(torch.arange(9))[3] == CURVE(np.array(3)) == CURVE(3)
 
 
@@ -118,7 +118,7 @@ assert "jax" not in sys.modules
 
 
 @given(st.integers(0, 2000), st.sampled_from((3e-4, 0.1, 0.7)))
-def test_a_rate_written_by_hand_is_the_exact_product_of_two_float32(step, peak):
+def test_python_product_of_two_float32_is_exact(step, peak):
     peak = np.float32(peak)
     exact = np.float64(peak) * np.float64(CURVE(step))
     assert float(peak) * CURVE(step) == exact

@@ -1,4 +1,4 @@
-"""A curve of any kind as an object: its repr, JSON, equality, copies and description."""
+"""Curves as objects: repr, JSON, equality, copies and description."""
 
 import copy
 import dataclasses
@@ -35,7 +35,7 @@ def test_repr_evaluates_to_itself(description):
 
 
 @given(descriptions_and_steps(size=12))
-def test_json_both_ways(case):
+def test_json_round_trip_gives_equal_object(case):
     description, steps = case
     curve = build(description)
     written = json.loads(json.dumps(curve.to_dict(), allow_nan=False))
@@ -47,7 +47,7 @@ def test_json_both_ways(case):
 
 
 @given(arguments())
-def test_what_was_written_before_there_were_other_kinds_still_loads(chosen):
+def test_dicts_of_earlier_versions_still_load(chosen):
     curve = build(chosen)
     written = json.loads(json.dumps(chosen))
     assert Curve.from_dict(written) == PlateauCurve.from_dict(written) == curve
@@ -55,7 +55,7 @@ def test_what_was_written_before_there_were_other_kinds_still_loads(chosen):
 
 
 def _with_former_keys(written):
-    """What earlier versions wrote, as deep as it is nested."""
+    """Rewrite a dict and all dicts nested in it with the keys of earlier versions."""
     names = {"warmup_shape": "warmup", "decay_shape": "decay"}
     return {
         names.get(name, name): _with_former_keys(value) if isinstance(value, dict) else value
@@ -64,7 +64,7 @@ def _with_former_keys(written):
 
 
 @given(descriptions())
-def test_former_keys_are_read_and_no_longer_written(description):
+def test_former_keys_are_read_but_not_written(description):
     curve = build(description)
     written = json.dumps(curve.to_dict())
     assert '"warmup"' not in written
@@ -76,7 +76,7 @@ def test_former_keys_are_read_and_no_longer_written(description):
 
 @pytest.mark.parametrize(("former", "now"), [("warmup", "warmup_shape"), ("decay", "decay_shape")])
 @pytest.mark.parametrize("value", ["linear", "cosine"])
-def test_a_key_under_both_its_names_is_refused(former, now, value):
+def test_key_under_both_names_is_refused(former, now, value):
     written = {**PlateauCurve(9).to_dict(), former: value}
     nested = {"kind": "then", "curve": written, "other": PlateauCurve(9).to_dict(), "scale": 1.0}
     for both in (written, nested):
@@ -85,7 +85,7 @@ def test_a_key_under_both_its_names_is_refused(former, now, value):
 
 
 @pytest.mark.parametrize("former", ["warmup", "decay"])
-def test_no_other_kind_and_no_constructor_takes_a_former_key(former):
+def test_former_keys_are_read_for_their_kind_alone(former):
     with pytest.raises(ValueError, match=rf"StagedCurve: missing keys \[\], unknown keys \['{former}'\]"):
         Curve.from_dict({"kind": "staged", "stages": [[5, 1]], "start": 0, former: "linear"})
     with pytest.raises(TypeError, match=former):
@@ -102,7 +102,7 @@ def test_curves_are_equal_exactly_when_their_arguments_are(description, other):
 
 @pytest.mark.filterwarnings("ignore::plateau_jax.CurveWarning")
 @given(arguments(), st.randoms())
-def test_equal_whatever_the_order_and_the_kind_of_numbers(chosen, random):
+def test_equality_ignores_order_and_number_types(chosen, random):
     curve = build(chosen)
     shuffled = {
         name: random.sample(chosen[name], len(chosen[name])) for name in ("plateaus", "absolute_plateaus")
@@ -122,7 +122,7 @@ def test_equal_whatever_the_order_and_the_kind_of_numbers(chosen, random):
     assert json.dumps(other.to_dict())
 
 
-def test_every_argument_of_a_plateau_curve_tells_curves_apart():
+def test_every_argument_of_plateau_curve_matters_for_equality():
     curve = PlateauCurve(100)
     changes = {
         "total_steps": 101,
@@ -148,7 +148,7 @@ CHANGES = (
 
 
 @pytest.mark.parametrize("kind", range(4), ids=KINDS.__getitem__)
-def test_every_argument_of_every_kind_tells_curves_apart(kind):
+def test_every_argument_of_every_kind_matters_for_equality(kind):
     description = ONE_OF_EACH_KIND[kind]
     others = {build({**description, name: value}) for name, value in CHANGES[kind].items()}
     assert len(others - {build(description)}) == len(CHANGES[kind])
@@ -156,7 +156,7 @@ def test_every_argument_of_every_kind_tells_curves_apart(kind):
 
 @pytest.mark.parametrize("name", ["total_steps", "segments", "anything"])
 @pytest.mark.parametrize("description", ONE_OF_EACH_KIND, ids=KINDS)
-def test_frozen(description, name):
+def test_attributes_cannot_be_set(description, name):
     curve = build(description)
     with pytest.raises(dataclasses.FrozenInstanceError):
         setattr(curve, name, 5)
@@ -181,13 +181,13 @@ def test_copies_are_equal_and_carry_no_table(copied, description):
     assert len(pickle.dumps(curve)) == len(fresh) == len(pickle.dumps(other))
 
 
-def test_replace_checks_again():
+def test_replace_checks_arguments():
     with pytest.raises(ValueError, match="warmup_steps = 100"):
         dataclasses.replace(PlateauCurve(100), warmup_steps=100)
 
 
 @given(descriptions())
-def test_describe_names_the_parts_that_are_not_empty(description):
+def test_describe_lists_nonempty_segments(description):
     curve, oracle = build(description), Oracle(description)
     header, *lines = curve.describe().splitlines()
     assert len({len(line) for line in (header, *lines)}) == 1
@@ -199,6 +199,6 @@ def test_describe_names_the_parts_that_are_not_empty(description):
         assert f"{curve(begin):.6g}" == line.split()[-2]
 
 
-def test_a_curve_without_a_kind_cannot_be_made():
+def test_base_class_cannot_be_instantiated():
     with pytest.raises(TypeError, match="abstract"):
         Curve()

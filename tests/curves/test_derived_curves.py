@@ -1,4 +1,4 @@
-"""Cooldowns and continuations: what is refused, how they are described, how deep they nest."""
+"""Cooldowns and continuations: their checks, descriptions, and nesting depth."""
 
 import copy
 import json
@@ -58,12 +58,12 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("error", "call", "message"), REFUSED)
-def test_what_is_refused(error, call, message):
+def test_bad_arguments_are_refused(error, call, message):
     with pytest.raises(error, match=f"^{re.escape(message)}"):
         call()
 
 
-def test_a_cooldown_to_the_level_itself_holds_it():
+def test_cooldown_to_current_level_holds_it():
     branch = CURVE.cooldown(2000, 5, to=0.1)
     assert branch.same_until(CURVE, 10**9)
     assert branch.total_steps == 2005
@@ -71,7 +71,7 @@ def test_a_cooldown_to_the_level_itself_holds_it():
 
 
 @pytest.mark.parametrize("least", [0, 0.015, 0.024, 0.027, 0.2, 0.999])
-def test_the_level_itself_may_be_rational_by_way_of_irrational_ones(least):
+def test_rational_level_may_come_from_irrational_ones(least):
     # (1 + r)/2 + (1 - r)/√8 at a quarter of the cosine, and from there √½ of the way to r.
     level = float((1 + 3 * Fraction(repr(least))) / 4)
     twice = PlateauCurve(400, min_lr_ratio=least).cooldown(100, 40, to=least)
@@ -97,12 +97,12 @@ def test_description():
     ]
 
 
-def test_description_of_a_row_that_is_cut_says_where_it_stops():
+def test_description_of_shortened_segment_ends_at_its_last_step():
     lines = PlateauCurve(100, decay_shape="linear").cooldown(50, 10).describe().splitlines()
     assert lines[1].split() == ["0", "49", "linear", "decay", "1", "0.5"]
 
 
-def test_sixty_four_deep_and_no_deeper():
+def test_nesting_stops_at_depth_64():
     curve = PlateauCurve(1000)
     for index in range(64):
         curve = curve.cooldown(900 - index, 1000)
@@ -119,7 +119,7 @@ def test_sixty_four_deep_and_no_deeper():
         Curve.from_dict(deeper)
 
 
-def test_json_nested_beyond_what_python_recurses_is_refused_too():
+def test_json_nested_beyond_recursion_limit_is_refused():
     arguments = CURVE.to_dict()
     for _ in range(10_000):
         arguments = {"kind": "then", "curve": CURVE.to_dict(), "other": arguments, "scale": 1.0}
@@ -128,7 +128,7 @@ def test_json_nested_beyond_what_python_recurses_is_refused_too():
 
 
 @pytest.mark.parametrize("kind", ["plateau", "Staged", None, 5, ["staged"], {}], ids=str)
-def test_an_unknown_kind(kind):
+def test_unknown_kind_is_refused(kind):
     with pytest.raises(
         ValueError, match=r"^kind = .* must be one of 'cooldown', 'staged', 'then', or left out"
     ):
@@ -136,19 +136,19 @@ def test_an_unknown_kind(kind):
 
 
 @pytest.mark.parametrize("arguments", [None, [1], "curve", 5], ids=str)
-def test_arguments_that_are_no_mapping(arguments):
+def test_arguments_that_are_not_a_mapping_are_refused(arguments):
     with pytest.raises(TypeError, match=r"^arguments = .* must be a mapping"):
         Curve.from_dict(arguments)
     with pytest.raises(TypeError, match=r"^arguments = .* must be a mapping"):
         Curve.from_dict({"kind": "then", "curve": CURVE.to_dict(), "other": arguments, "scale": 1.0})
 
 
-def test_missing_and_unknown_keys():
+def test_missing_and_unknown_keys_are_refused():
     with pytest.raises(ValueError, match=r"StagedCurve: missing keys \['stages'\], unknown keys \['begin'\]"):
         Curve.from_dict({"kind": "staged", "begin": 0})
 
 
-def test_each_kind_is_read_by_its_class_and_by_no_other():
+def test_each_kind_is_read_by_its_class_alone():
     curves = [CURVE, StagedCurve([(5, 1)]), CURVE.cooldown(5, 5), CURVE.then(CURVE)]
     for curve in curves:
         assert Curve.from_dict(curve.to_dict()) == curve
@@ -162,9 +162,9 @@ def test_each_kind_is_read_by_its_class_and_by_no_other():
                     kind.from_dict(curve.to_dict())
 
 
-def test_a_flat_part_is_a_run_at_one_level_below_the_end():
+def test_flat_part_is_run_at_one_level_before_the_end():
     assert CURVE.flat_starts == (550,)
-    # Plateaus that touch are at one level; so is a hold after a plateau.
+    # Plateaus that touch share a level, and so does a hold after a plateau.
     assert PlateauCurve(100, plateaus=[(50, 10), (60, 10), (90, 5)]).flat_starts == (50, 90)
     stairs = StagedCurve([(5,), (5, 0.0), (5, 0.5), (5,), (0, 0.3), (5,), (0, 0.5)])
     assert stairs.flat_starts == (0, 15, 20)
@@ -175,19 +175,19 @@ def test_a_flat_part_is_a_run_at_one_level_below_the_end():
 
 
 @pytest.mark.parametrize(("shape", "gone"), [("linear", 18_000), ("cosine", 16_000), ("1-sqrt", 13_500)])
-def test_rational_levels_are_equal_however_they_came_about(shape, gone):
+def test_rational_levels_are_equal_however_computed(shape, gone):
     # 1 - 3/4, (1 + cos 2π/3)/2 and 1 - √(9/16).
     curve = PlateauCurve(48_000, decay_shape=shape, absolute_plateaus=[(gone, 24_000)])
     quarter = StagedCurve([(gone,), (24_000, None)], start=0.25)
     assert curve.rows[2].start == quarter.rows[1].start
 
 
-def test_a_rational_power_is_a_rational_level():
+def test_rational_power_gives_rational_level():
     tenth = StagedCurve([(10, 0.01, "exponential")], start=1.0).cooldown(5, 1)
     assert tenth.rows[-2].start == StagedCurve([(1,)], start=0.1).rows[0].start
 
 
-def test_a_shared_past_is_seen_however_it_was_described():
+def test_shared_past_is_found_however_described():
     warmup = PlateauCurve(1000, warmup_steps=100, plateaus=[(0, 90)])
     staged = StagedCurve([(100, 1.0), (600,), (0, 1.0), (200, 1.0, "cosine"), (10,), (10, 0.5)])
     assert warmup.same_until(staged, 910)
@@ -197,7 +197,7 @@ def test_a_shared_past_is_seen_however_it_was_described():
     assert CURVE.first_difference(PlateauCurve.from_dict(CURVE.to_dict())) is None
 
 
-def test_levels_with_one_float32_are_different_all_the_same():
+def test_exact_levels_with_same_float32_differ():
     one, other = (StagedCurve([(5, level)], start=level) for level in (0.1, 0.10000000000000002))
     assert one(range(9)).tolist() == other(range(9)).tolist()
     assert one.same_until(other, 0)

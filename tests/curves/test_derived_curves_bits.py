@@ -1,4 +1,4 @@
-"""`cooldown` and `then`: the bits of the curves that they are made of."""
+"""`cooldown` and `then` keep the bits of the curves they are derived from."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ from plateau_jax import PlateauCurve, StagedCurve
 
 
 @given(descriptions_and_steps(kind="cooldown"), words(16))
-def test_before_its_first_step_a_cooldown_has_the_curves_own_bits(case, more):
+def test_cooldown_keeps_parent_bits_before_its_first_step(case, more):
     description, steps = case
     parent, at = description["cooldown"], description["at"]
     steps = [min(step, at - 1) for step in (*steps, *steps_of(parent, more))]
@@ -19,7 +19,7 @@ def test_before_its_first_step_a_cooldown_has_the_curves_own_bits(case, more):
 
 
 @given(descriptions_and_steps(kind="then"), words(16))
-def test_then_has_the_first_curves_own_bits_before_the_second(case, more):
+def test_then_keeps_first_curves_bits(case, more):
     description, steps = case
     first = build(description["curve"])
     steps = [min(step, first.total_steps - 1) for step in (*steps, *steps_of(description["curve"], more))]
@@ -27,7 +27,7 @@ def test_then_has_the_first_curves_own_bits_before_the_second(case, more):
 
 
 @given(descriptions(depth=2), descriptions_and_steps(size=16, depth=2))
-def test_unscaled_the_second_curve_has_its_own_bits_too(first, case):
+def test_then_keeps_unscaled_second_curves_bits(first, case):
     description, steps = case
     total = Oracle(first).total_steps
     if total + Oracle(description).total_steps < 2**31:
@@ -44,7 +44,7 @@ def test_unscaled_the_second_curve_has_its_own_bits_too(first, case):
         (StagedCurve([(4, 0.1, "1-sqrt")], start=0.3), 1, 0.2),
         (StagedCurve([(2, 0.2, "exponential")], start=0.8), 1, 0.4),
         (PlateauCurve(3, min_lr_ratio=0.1, decay_shape="linear"), 1, 0.7),
-        # Half way between two plateaus at irrational levels, whose mean is rational.
+        # Halfway between two plateaus at irrational levels with a rational mean.
         (PlateauCurve(6, absolute_plateaus=[(1, 1), (4, 1)], min_lr_ratio=0.1), 3, 0.55),
         (
             PlateauCurve(100, min_lr_ratio=0.1).then(PlateauCurve(3, decay_shape="linear"), scale=0.3),
@@ -53,7 +53,7 @@ def test_unscaled_the_second_curve_has_its_own_bits_too(first, case):
         ),
     ],
 )
-def test_a_cooldown_may_go_to_the_very_level_that_it_starts_from(curve, at, level):
+def test_cooldown_may_end_at_its_own_start_level(curve, at, level):
     flat = curve.cooldown(at, 10, to=level)
     assert set(flat(range(at, at + 20))) == {np.float32(level)}
     with pytest.raises(ValueError, match="to"):

@@ -1,4 +1,4 @@
-"""What the message of a wrong argument says to write: that very thing, in place of it, is right."""
+"""Hints in error messages: they say what to write instead of a wrong argument."""
 
 import numpy as np
 import pytest
@@ -37,7 +37,7 @@ INF = float("inf")
     ],
     ids=str,
 )
-def test_what_to_write_instead(kind, arguments, parts):
+def test_message_says_what_to_write_instead(kind, arguments, parts):
     refuses(kind, *parts, call=PlateauCurve, **{"total_steps": 1000, **arguments})
 
 
@@ -58,7 +58,7 @@ def test_what_to_write_instead(kind, arguments, parts):
     ],
     ids=str,
 )
-def test_where_nothing_is_known_nothing_is_advised(arguments):
+def test_no_advice_if_none_applies(arguments):
     with pytest.raises((TypeError, ValueError)) as caught:
         PlateauCurve(**{"total_steps": 1000, **arguments})
     for advice in (
@@ -73,12 +73,12 @@ def test_where_nothing_is_known_nothing_is_advised(arguments):
         assert advice not in str(caught.value)
 
 
-def test_values_of_a_rule_as_pairs():
+def test_rule_values_without_pairs_are_refused():
     refuses(TypeError, "did you mean value=[(0.5, 3)]", call=HoldBelow, value=[0.5, 3])
 
 
 @pytest.mark.parametrize("curve", [PlateauCurve(9), StagedCurve([(9, 1.0)])])
-def test_no_flat_part_to_hold_at(curve):
+def test_curve_without_flat_part_is_refused(curve):
     parts = "needs a flat part", "add plateaus=[(start %, duration %)]", "(steps,)"
     refuses(ValueError, *parts, call=check_rules, hold=HoldUntilFlat(2, limit=9), curve=curve)
 
@@ -97,7 +97,7 @@ LONG = StagedCurve([(9, 1.0 - i / 1000) for i in range(900)])
     ],
     ids=range(5),
 )
-def test_a_long_curve_is_cut_short_in_a_message(error, call):
+def test_message_shortens_long_curve(error, call):
     with pytest.raises(error) as caught:
         call()
     assert "StagedCurve(stages=(Stage(steps=9, " in str(caught.value)
@@ -121,7 +121,7 @@ def test_a_long_curve_is_cut_short_in_a_message(error, call):
     ],
     ids=str,
 )
-def test_defaults_are_filled_in_where_a_key_is_missing(written, curve):
+def test_missing_keys_get_defaults(written, curve):
     assert Curve.from_dict(written) == type(curve).from_dict(written) == curve
     needed = written.keys() & {"total_steps", "stages", "curve", "other", "at", "steps"}
     for name in needed:
@@ -129,6 +129,6 @@ def test_defaults_are_filled_in_where_a_key_is_missing(written, curve):
         refuses(ValueError, f"missing keys ['{name}']", call=type(curve).from_dict, arguments=rest)
 
 
-def test_a_misspelt_key_is_not_taken_for_a_missing_one():
+def test_misspelt_key_is_reported_as_unknown():
     written = {"total_steps": 9, "min_lr": 0.1}
     refuses(ValueError, "unknown keys ['min_lr']", call=Curve.from_dict, arguments=written)

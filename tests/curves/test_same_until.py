@@ -13,7 +13,7 @@ from plateau_jax import PlateauCurve, StagedCurve
 
 
 def _otherwise(description, read):
-    """The same curve at every step, described in another way."""
+    """Describe the same curve in another way."""
     match description:
         case {"stages": stages, "start": level}:
             written = [(0, level)] * read.below(2)
@@ -32,7 +32,7 @@ def _otherwise(description, read):
             return {**description, "cooldown": _otherwise(parent, read)}
         case {"curve": first, "then": other}:
             return {**description, "curve": _otherwise(first, read), "then": _otherwise(other, read)}
-    # Each plateau as two that touch, of which one may have no step.
+    # Each plateau becomes two that touch; one of them may be empty.
     absolute = description["absolute_plateaus"]
     split = [(start, read.magnitude(0, length)) for start, length in absolute]
     rest = [(start + part, length - part) for (start, length), (_, part) in zip(absolute, split, strict=True)]
@@ -40,14 +40,14 @@ def _otherwise(description, read):
 
 
 def _changed(description, read):
-    """A curve of as many steps that is another one, perhaps, from some step on."""
+    """Describe a curve of the same length that may differ from some step on."""
     match description:
         case {"stages": stages, "start": start}:
             index = read.below(len(stages))
             steps, before, shape = complete_stage(stages[index])
-            # Another level, or one that has the same float32.
+            # A different level, possibly with the same float32.
             to = read.one_of((0.1, 0.5, 0.1 if before is None else before * (1 - 2.0**-40)))
-            # A jump stays one: the level before it may be 0, and an exponential may follow.
+            # A jump stays a jump: the level before it may be 0, and an exponential may follow.
             earlier = [(steps - 1, before, shape), (1, None)] if steps else [(0, to)]
             more = read.one_of(([(0, to), stages[index]], [(steps, to)], [(steps, to, "cosine")], earlier))
             return {"stages": [*stages[:index], *more, *stages[index + 1 :]], "start": start}
@@ -71,7 +71,7 @@ def _hold(level):
 
 @examples(200)
 @given(descriptions_and_steps(size=16), words(40))
-def test_true_is_a_proof(case, drawn):
+def test_same_until_true_is_a_proof(case, drawn):
     description, steps = case
     changed = _changed(description, Words(drawn[16:]))
     one = build(description)
@@ -94,7 +94,7 @@ def test_true_is_a_proof(case, drawn):
 
 @examples(200)
 @given(descriptions_and_steps(size=4), words(100))
-def test_one_curve_described_in_two_ways_is_the_same_at_every_step(case, drawn):
+def test_curve_described_differently_is_same_at_every_step(case, drawn):
     description, steps = case
     one, other = build(description), build(_otherwise(description, Words(drawn)))
     for step in (*map(abs, steps), 0, 1, one.total_steps, MAX_STEP):
@@ -104,12 +104,12 @@ def test_one_curve_described_in_two_ways_is_the_same_at_every_step(case, drawn):
 
 
 @given(descriptions(), descriptions())
-def test_nothing_lies_before_step_0(description, other):
+def test_curves_are_same_until_step_0(description, other):
     assert build(description).same_until(build(other), 0)
 
 
 @given(descriptions(kind="cooldown"), st.integers(0, 10), st.integers(1, 10))
-def test_branches_are_the_same_until_the_first_parts(description, later, steps):
+def test_branches_are_same_until_first_departure(description, later, steps):
     parent, at = build(description["cooldown"]), description["at"]
     branch, other = build(description), parent.cooldown(min(at + later, MAX_STEP - steps), steps)
     until = min(at, MAX_STEP - steps)
@@ -120,7 +120,7 @@ def test_branches_are_the_same_until_the_first_parts(description, later, steps):
 
 
 @given(descriptions(kind="then"), descriptions(depth=2))
-def test_sequences_are_the_same_until_the_first_curve_ends(description, other):
+def test_continuation_is_same_until_first_curve_ends(description, other):
     first, total = build(description["curve"]), Oracle(description["curve"]).total_steps
     assert build(description).same_until(first, total)
     if total + Oracle(other).total_steps <= MAX_STEP:
@@ -128,14 +128,14 @@ def test_sequences_are_the_same_until_the_first_curve_ends(description, other):
 
 
 @given(descriptions(depth=1), descriptions(depth=1), descriptions(depth=1))
-def test_it_does_not_matter_which_of_three_are_joined_first(one, two, three):
+def test_then_is_associative(one, two, three):
     one, two, three = map(build, (one, two, three))
     if one.total_steps + two.total_steps + three.total_steps <= MAX_STEP:
         assert one.then(two).then(three).same_until(one.then(two.then(three)), MAX_STEP)
 
 
 @given(descriptions(depth=0))
-def test_a_hold_past_the_end_is_a_hold(description):
+def test_hold_past_the_end_continues_the_curve(description):
     oracle = Oracle(description)
     given = [stage[1] for stage in description.get("stages", ()) if stage[1:] and stage[1] is not None]
     level = (
@@ -157,7 +157,7 @@ def test_a_hold_past_the_end_is_a_hold(description):
         (_hold(0.3), _hold(0.3).cooldown(5, 5, to=0.29999999999999993), 5),
     ],
 )
-def test_levels_that_differ_are_different_even_with_one_float32(one, other, first):
+def test_different_levels_with_same_float32_differ(one, other, first):
     assert one.same_until(other, first)
     assert not one.same_until(other, first + 2)
     assert not other.same_until(one, MAX_STEP)
@@ -173,7 +173,7 @@ def test_levels_that_differ_are_different_even_with_one_float32(one, other, firs
         PlateauCurve(5, min_lr_ratio=1).then(_hold(1)).cooldown(0, 3, to=1.0),
     ],
 )
-def test_one_level_is_one_however_it_is_held(other):
+def test_same_level_is_equal_however_held(other):
     level = other(0)
     assert _hold(level).same_until(other, 20)
     assert other.same_until(_hold(level), 20)

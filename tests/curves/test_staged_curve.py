@@ -1,4 +1,4 @@
-"""Stages: what is refused, how they are read, and what their table looks like."""
+"""`StagedCurve`: its checks, its stages as plain numbers, and its table."""
 
 import re
 
@@ -30,7 +30,7 @@ REFUSED = [
             ([(5, 1)], level, f"start = {re.escape(repr(level))} must"),
         )
     ),
-    # A shape is checked where it is not used, too.
+    # A shape is checked even if it has no effect.
     *(
         (ValueError, [stage], 0.0, r"stages\[0\] = .*: shape = .* must be one of 'linear', 'cosine'")
         for stage in [(5, 0.5, "sqrt"), (5, None, "Linear"), (0, 0.5, None), (5, 0.5, ["cosine"])]
@@ -47,18 +47,18 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("error", "stages", "start", "message"), REFUSED, ids=str)
-def test_what_is_refused(error, stages, start, message):
+def test_bad_arguments_are_refused(error, stages, start, message):
     with pytest.raises(error, match=f"^{message}"):
         StagedCurve(stages, start=start)
 
 
-def test_an_exponential_that_holds_or_jumps_is_none():
+def test_exponential_that_holds_or_jumps_has_no_columns():
     curve = StagedCurve([(5, None, "exponential"), (0, 0.5, "exponential"), (0, 0, "exponential"), (5,)])
     assert curve(range(10)).tolist() == [0] * 10
     assert curve.segments.rate_whole is None
 
 
-def test_stages_of_any_type_become_stages_of_plain_numbers():
+def test_stages_become_plain_numbers():
     curve = StagedCurve([[np.int64(5), np.float32(0.1)], (5, None), Stage(0, 1), (3,)], start=np.float64(0.3))
     assert curve.stages == ((5, 0.1, "linear"), (5, None, "linear"), (0, 1, "linear"), (3, None, "linear"))
     assert all(type(stage) is Stage for stage in curve.stages)
@@ -78,7 +78,7 @@ def test_description():
     ]
 
 
-def test_a_table_has_a_row_a_stage_and_only_the_columns_of_its_shapes():
+def test_table_has_row_per_stage_and_columns_of_its_shapes():
     linear = StagedCurve([(10, 1), (0, 0.5), (5,), (0, 0.2)])
     assert linear.segments.begin.tolist() == [0, 10, 10, 15, 15]
     assert len(linear.segments.columns()) == 10
@@ -90,13 +90,13 @@ def test_a_table_has_a_row_a_stage_and_only_the_columns_of_its_shapes():
         assert column.shape == (6,)
         assert column.dtype == np.int32
         assert not column.flags.writeable
-    # Where the levels of a stage are equal, the table has the same columns.
+    # A stage between equal levels keeps the columns of its shape.
     flat = StagedCurve([(9, 1, shape) for _, _, shape in every.stages], start=1)
     assert flat.segments.columns().keys() == every.segments.columns().keys()
 
 
 def jitted_values():
-    """`multiplier` jitted, and a list with an item for each compilation."""
+    """Return the jitted `multiplier`, and a list that grows by one item per compilation."""
     compiled = []
 
     @jax.jit
@@ -107,7 +107,7 @@ def jitted_values():
     return values, compiled
 
 
-def test_traced_tables_move_without_a_compilation():
+def test_traced_tables_change_without_recompilation():
     values, compiled = jitted_values()
     steps = np.arange(300, dtype=np.int32)
     for middle in (20, 1, 99):
@@ -119,12 +119,12 @@ def test_traced_tables_move_without_a_compilation():
     assert len(compiled) == 1
 
 
-def test_a_power_moves_without_a_compilation():
+def test_powers_change_without_recompilation():
     values, compiled = jitted_values()
     steps = np.arange(120, dtype=np.int32)
     for first, second, third in (("0.3", "2", "0.5"), ("20", "0.05", "4"), ("1.7", "0.5", "0.25")):
         shapes = f"1-x^{first}", f"(1-x)^{second}", f"t^-{third}"
-        # The last stage has nearly equal levels, and another way to its values.
+        # Nearly equal levels in the last stage take another code path.
         for levels in ((0.3, 0.7, 0.1), (0.3, 0.7, 0.7 + 1e-9)):
             stages = [(40, level, shape) for level, shape in zip(levels, shapes, strict=True)]
             curve = StagedCurve(stages, start=1.0)
@@ -132,7 +132,7 @@ def test_a_power_moves_without_a_compilation():
     assert len(compiled) == 1
 
 
-def test_a_stack_of_curves_of_several_shapes():
+def test_stack_may_mix_shapes():
     curves = [
         PlateauCurve(99, plateaus=[(20, 10)]),
         StagedCurve([(9, 1), (30, 0.1, "exponential"), (9, 0, "1-sqrt")]),
@@ -165,7 +165,7 @@ def test_a_stack_of_curves_of_several_shapes():
 )
 @pytest.mark.parametrize("length", [1000, 10**6, MAX_STEP])
 @pytest.mark.filterwarnings("ignore:the levels look like learning rates:plateau_jax.CurveWarning")
-def test_tiny_levels_never_turn_in_either_direction(shape, low, high, length):
+def test_tiny_levels_are_monotone_in_both_directions(shape, low, high, length):
     for start, end in ((low, high), (high, low)):
         curve = StagedCurve([(length, end, shape)], start=start)
         for first in (0, length // 4, length // 2 - 500, length - 1000):
@@ -177,7 +177,7 @@ def test_tiny_levels_never_turn_in_either_direction(shape, low, high, length):
 
 @pytest.mark.parametrize("power", [1.5, 2, 3, 7, 12.5, 16, 20])
 @pytest.mark.parametrize("length", [2**10, 2**14, 3 * 2**12, 10_000])
-def test_no_step_of_a_power_turns(power, length):
+def test_powers_are_monotone_at_every_step(power, length):
     # At x = 2^-k, far below 2⁻⁶², an integer power is a power of two: its logarithm has no fraction.
     rising = StagedCurve([(length, 1.0, f"1-x^{power}")], start=0.0)(range(length + 1))
     falling = StagedCurve([(length, 0.0, f"(1-x)^{power}")], start=1.0)(range(length + 1))
@@ -186,8 +186,8 @@ def test_no_step_of_a_power_turns(power, length):
 
 
 @pytest.mark.parametrize("shape", ["exponential", "t^-0.25", "t^-1", "t^-4"])
-def test_slow_stages_never_turn(shape):
-    # From one step to the next these move by about as much as the arithmetic is off.
+def test_slow_stages_are_monotone(shape):
+    # From one step to the next these move by about the error of the arithmetic.
     for low in (0.5, 0.75, 1 - 2.0**-23):
         for width in (1e-11, 1e-10, 1e-9, 1e-8, 1e-7, 3e-7, 1e-6):
             for start, end in ((low, min(low + width, 1.0)), (min(low + width, 1.0), low)):
@@ -199,7 +199,7 @@ def test_slow_stages_never_turn(shape):
                 assert (np.sign(end - start) * np.diff(values) >= 0).all()
 
 
-def test_a_repr_names_everything():
+def test_repr_names_all_arguments():
     curve = StagedCurve([(5, 1)], start=0.5)
     assert repr(curve) == "StagedCurve(stages=(Stage(steps=5, to=1, shape='linear'),), start=0.5)"
     assert repr(curve.cooldown(3, 1)) == f"{curve!r}.cooldown(3, 1, to=0.0, shape='1-sqrt')"

@@ -1,4 +1,4 @@
-"""Classes derived from each kind of curve: they read what they wrote, and copies are of the same class."""
+"""Classes derived from each kind of curve: `from_dict` and copies return the same class."""
 
 import copy
 import dataclasses
@@ -34,7 +34,7 @@ class PlainThen(Then):
 
 @dataclass(frozen=True, kw_only=True)
 class WithFields:
-    """What a derived dataclass may add; the names of fields say nothing to the kind."""
+    """Fields of a derived dataclass; some have the names of keys that mean something to the kind."""
 
     note: str = ""
     warmup: float = 0.5
@@ -62,11 +62,11 @@ class NotedCooldown(WithFields, Cooldown):
 
 @dataclass(frozen=True, kw_only=True)
 class NotedThen(WithFields, Then):
-    curve_before: str = ""  # read as it is: it is no curve
+    curve_before: str = ""  # a plain field in spite of its name
 
 
 class Recipe:
-    """Another constructor than the kind's, which takes a curve and remembers its place in a list."""
+    """A constructor with other arguments than the fields."""
 
     def __init__(self, curve, place):
         object.__setattr__(self, "place", place)
@@ -116,7 +116,7 @@ added = st.fixed_dictionaries(
 @pytest.mark.parametrize("form", ["plain", "fields", "recipe"])
 @pytest.mark.parametrize("kind", KINDS)
 @given(data=st.data())
-def test_a_derived_class_reads_its_own_dict_and_is_copied(form, kind, data):
+def test_derived_class_reads_its_dict_and_is_copied(form, kind, data):
     curve = build(data.draw(descriptions(range(4), kind=kind)))
     match form:
         case "plain":
@@ -159,7 +159,7 @@ def test_every_kind_reads_its_own_dict(description):
 
 @pytest.mark.filterwarnings("ignore::plateau_jax.CurveWarning")
 @given(descriptions(range(4), depth=1), added)
-def test_inside_other_curves_it_is_read_as_its_kind(description, fields):
+def test_derived_class_inside_others_is_read_as_its_kind(description, fields):
     curve = build(description)
     noted = derived_of(NOTED, curve)(**fields_of(curve), **fields)
     end = StagedCurve([(5, 0.0)])
@@ -168,7 +168,7 @@ def test_inside_other_curves_it_is_read_as_its_kind(description, fields):
             assert Curve.from_dict(of(noted).to_dict()) == of(curve)
 
 
-def test_a_class_reads_no_kind_that_it_does_not_derive_from():
+def test_class_refuses_kinds_it_does_not_derive_from():
     curve = PlateauCurve(100)
     written = [curve.to_dict(), StagedCurve([(5, 1)]).to_dict(), curve.cooldown(5, 5).to_dict()]
     for cls, arguments in zip((PlainStages, NotedCooldown, PlateausRecipe), written, strict=True):
@@ -176,7 +176,7 @@ def test_a_class_reads_no_kind_that_it_does_not_derive_from():
             cls.from_dict(arguments)
 
 
-def test_fields_that_a_class_adds_are_its_arguments_too():
+def test_fields_of_derived_class_are_arguments():
     noted = NotedPlateaus(10, note="a")
     assert noted.to_dict() == {
         **PlateauCurve(10).to_dict(),
@@ -186,7 +186,7 @@ def test_fields_that_a_class_adds_are_its_arguments_too():
     del written["derived"]["note"]
     with pytest.raises(ValueError, match=r"NotedPlateaus: missing keys \['note'\], unknown keys \[\]"):
         NotedPlateaus.from_dict(written)
-    # Beside the kind's own arguments, as a `to_dict` of the user's may write them.
+    # A user's own `to_dict` may write them next to the kind's arguments.
     assert NotedPlateaus.from_dict({**written, "note": "a", "runs": ()}) == noted
     with pytest.raises(ValueError, match=r"PlateauCurve: missing keys \[\], unknown keys \['note'\]"):
         Curve.from_dict({**written, "note": "a"})
@@ -196,20 +196,20 @@ def test_fields_that_a_class_adds_are_its_arguments_too():
 
 
 @pytest.mark.parametrize("value", [None, 5, [], "note"], ids=repr)
-def test_derived_fields_that_are_no_mapping(value):
+def test_derived_fields_must_be_a_mapping(value):
     for cls in (Curve, PlateauCurve, NotedPlateaus):
         with pytest.raises(TypeError, match=r"^derived = .* must be a mapping"):
             cls.from_dict({**PlateauCurve(10).to_dict(), "derived": value})
 
 
-def test_a_copy_keeps_what_a_constructor_set_beside_the_fields():
+def test_copy_keeps_attributes_besides_fields():
     recipe = PlateausRecipe(PlateauCurve(10), 3)
     assert copy.copy(recipe).place == pickle.loads(pickle.dumps(recipe)).place == 3
 
 
 @dataclass(frozen=True, kw_only=True)
 class Halved(PlateauCurve):
-    """Its `__post_init__` changes a field, and would change it again if it ran again."""
+    """A class whose `__post_init__` changes a field each time it runs."""
 
     place: dataclasses.InitVar[int] = 0
 
@@ -219,7 +219,7 @@ class Halved(PlateauCurve):
         object.__setattr__(self, "note", [place])
 
 
-def test_a_copy_does_not_run_what_a_class_adds_to_the_constructor():
+def test_copy_skips_post_init_of_derived_class():
     curve = Halved(10, min_lr_ratio=0.5, place=3)
     for copied in (copy.copy(curve), copy.deepcopy(curve), pickle.loads(pickle.dumps(curve))):
         assert type(copied) is Halved
@@ -254,7 +254,7 @@ SLOTS = SlotPlateaus, SlotStages, SlotCooldown, SlotThen
 
 @pytest.mark.filterwarnings("ignore::plateau_jax.CurveWarning")
 @given(descriptions(range(4)))
-def test_a_class_with_slots_has_the_checked_arguments(description):
+def test_class_with_slots_keeps_checked_arguments(description):
     curve = build(description)
     written = {
         name: list(value) if isinstance(value, tuple) else value for name, value in fields_of(curve).items()

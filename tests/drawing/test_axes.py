@@ -1,4 +1,4 @@
-"""What a picture shows beside its lines: shaded warmups and plateaus, in black and white too."""
+"""Shaded warmups and plateaus in plots, readable in black and white."""
 
 import matplotlib as mpl
 import numpy as np
@@ -23,7 +23,7 @@ def _axes():
 
 @examples(25)
 @given(descriptions())
-def test_warmup_and_plateaus_of_one_curve_are_shaded_and_named(description):
+def test_single_curve_has_shaded_and_named_spans(description):
     curve = build(description)
     ax = plot(curve, ax=_axes())
     shaded = [(span.get_x(), span.get_x() + span.get_width()) for span in ax.patches]
@@ -35,7 +35,7 @@ def test_warmup_and_plateaus_of_one_curve_are_shaded_and_named(description):
 
 @examples(25)
 @given(descriptions())
-def test_where_a_span_holds_the_curve_rests_and_where_it_warms_up_it_climbs(description):
+def test_plateau_spans_are_flat_and_warmup_spans_rise(description):
     curve = build(description)
     inside = set()
     for name, begin, after in shaded_spans(curve.rows):
@@ -49,7 +49,7 @@ def test_where_a_span_holds_the_curve_rests_and_where_it_warms_up_it_climbs(desc
 def test_several_curves_are_not_shaded():
     ax = plot([CURVE, PlateauCurve(10, warmup_steps=5)], ax=_axes())
     assert not ax.patches
-    plot(CURVE, ax=ax)  # beside other lines nobody could tell whose spans they are
+    plot(CURVE, ax=ax)  # with other lines in the plot, spans would be ambiguous
     assert not ax.patches
 
 
@@ -57,12 +57,12 @@ def _grey(colour):
     return np.dot(to_rgb(colour), (0.299, 0.587, 0.114))
 
 
-def test_without_colour_lines_and_spans_can_be_told_apart():
+def test_lines_and_spans_differ_without_colour():
     many = plot([PlateauCurve(100 + index) for index in range(6)], ax=_axes())
     assert len({str(line._unscaled_dash_pattern) for line in many.lines}) == 6
     warmup, plateau = plot(CURVE, ax=_axes()).patches
     assert warmup.get_hatch() != plateau.get_hatch()
-    # Lighter than the line, and darker than a white page.
+    # Lighter than the line and darker than a white page.
     (line,) = plot(CURVE, ax=_axes()).lines
     for span in (warmup, plateau):
         *colour, opacity = span.get_facecolor()
@@ -70,7 +70,7 @@ def test_without_colour_lines_and_spans_can_be_told_apart():
 
 
 @pytest.mark.parametrize("total", [1, 2, 3, 7, 1000, 2**31 - 1])
-def test_the_ticks_are_whole_steps(total):
+def test_ticks_are_whole_steps(total):
     ax = plot(PlateauCurve(total), ax=_axes())
     ticks = ax.get_xticks()
     assert (ticks == ticks.round()).all()

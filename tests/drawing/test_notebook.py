@@ -1,4 +1,4 @@
-"""A curve in a notebook: the HTML is well-formed and escaped, and shows the curve."""
+"""HTML for notebooks: well-formed, escaped, and true to the curve."""
 
 import subprocess
 import sys
@@ -19,7 +19,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 
 def parsed(curve):
-    """All of it, its SVG, and the table's cells."""
+    """Return the root element, its SVG, and the cells of the table."""
     root = ElementTree.fromstring(curve._repr_html_())
     (svg,) = root.iter(f"{SVG}svg")
     return root, svg, [[cell.text for cell in row] for row in root.iter("tr")]
@@ -32,7 +32,7 @@ def _points(svg):
 
 @examples(25)
 @given(descriptions())
-def test_the_line_is_the_curve(description):
+def test_line_matches_the_curve(description):
     curve = build(description)
     _, svg, _ = parsed(curve)
     points = _points(svg)
@@ -40,7 +40,7 @@ def test_the_line_is_the_curve(description):
     assert len(points) < 10_000
     left, right, bottom = points[0, 0], points[-1, 0], 190
     points = points[:: len(points) // 40 + 1]
-    # A point lies on the curve: at some step that falls onto it, or between two such steps.
+    # A point lies on the curve at a step that rounds to it, or between two such steps.
     borders = [row.begin + side for row in curve.rows for side in (-1, 0)]
     top = float(curve(np.array(borders)).max()) or 1.0
     heights = (bottom - points[:, 1]) / 180 * top
@@ -55,14 +55,14 @@ def test_the_line_is_the_curve(description):
 
 @given(descriptions())
 @examples(25)
-def test_the_table_is_that_of_describe(description):
+def test_html_table_matches_describe(description):
     curve = build(description)
     _, _, cells = parsed(curve)
     lines = curve.describe().splitlines()
     assert [" ".join(row).split() for row in cells] == [line.split() for line in lines]
 
 
-def test_warmup_and_plateaus_are_shaded_where_they_are():
+def test_warmup_and_plateaus_are_shaded_in_place():
     _, svg, _ = parsed(CURVE)
     scale = 620 / 1000
     shaded = [(r.get("class"), float(r.get("x")), float(r.get("width"))) for r in svg.iter(f"{SVG}rect")]
@@ -87,7 +87,7 @@ def test_stages_and_branches_are_shaded_too():
     assert _kinds(PlateauCurve(10)) == []
 
 
-def test_text_and_axes_take_the_colour_of_the_page():
+def test_text_and_axes_use_page_colour():
     _, svg, _ = parsed(CURVE)
     texts = list(svg.iter(f"{SVG}text"))
     assert {"0", "200", "400", "600", "800", "1000", "1", "0.5"} == {text.text for text in texts}
@@ -96,7 +96,7 @@ def test_text_and_axes_take_the_colour_of_the_page():
 
 
 @given(st.integers(1, 2**31 - 1))
-def test_steps_are_named_at_round_numbers_that_do_not_run_together(total):
+def test_tick_labels_are_round_and_do_not_overlap(total):
     _, svg, _ = parsed(PlateauCurve(total))
     texts = [text for text in svg.iter(f"{SVG}text") if float(text.get("y")) > 200]
     steps = [int(text.text) for text in texts]
@@ -106,7 +106,7 @@ def test_steps_are_named_at_round_numbers_that_do_not_run_together(total):
     apart = steps[1] if len(steps) > 2 else 1
     assert steps[:-1] == [*range(0, steps[-2] + 1, apart)]
     assert str(apart).rstrip("0") in {"1", "2", "5"}
-    # A digit is at most 0.65 of the size wide. The first starts at its place, the last ends there.
+    # A digit is at most 0.65 of the font size wide. The first label starts at its tick, the last ends there.
     shares = {"start": (0, 1), "middle": (0.5, 0.5), "end": (1, 0)}
     reach = [(float(t.get("x")), len(t.text) * 11 * 0.65, *shares[t.get("text-anchor")]) for t in texts]
     for (x, width, _, after), (next_x, next_width, before, _) in pairwise(reach):
@@ -114,13 +114,13 @@ def test_steps_are_named_at_round_numbers_that_do_not_run_together(total):
 
 
 @pytest.mark.parametrize("total", [10**3, 10**6, 2**31 - 1])
-def test_a_short_warmup_is_seen(total):
+def test_short_warmup_is_visible(total):
     _, svg, _ = parsed(PlateauCurve(total, warmup_steps=1))
     (warmup,) = svg.iter(f"{SVG}rect")
     assert float(warmup.get("stroke-width")) > 0
 
 
-def test_a_straight_warmup_is_drawn_straight():
+def test_linear_warmup_is_drawn_straight():
     _, svg, _ = parsed(PlateauCurve(1000, warmup_steps=100))
     x, y = _points(svg).T
     warmup = x <= 112
@@ -128,7 +128,7 @@ def test_a_straight_warmup_is_drawn_straight():
     np.testing.assert_allclose(y[warmup], 190 - (x[warmup] - 50) * 180 / 62, atol=0.25)
 
 
-def test_what_a_user_wrote_is_escaped():
+def test_user_text_is_escaped():
     class Mine(PlateauCurve):
         def __repr__(self):
             return "<script>alert('&')</script>"
@@ -139,7 +139,7 @@ def test_what_a_user_wrote_is_escaped():
     assert "<script>alert('&')</script>" in "".join(root.itertext())
 
 
-def test_many_segments_make_a_page_of_bounded_length():
+def test_html_of_many_segments_is_bounded():
     curve = StagedCurve([(1, index % 7 / 7) for index in range(3000)])
     _, _, cells = parsed(curve)
     assert len(cells) == 202
@@ -149,7 +149,7 @@ def test_many_segments_make_a_page_of_bounded_length():
 
 
 @pytest.mark.slow
-def test_it_needs_neither_matplotlib_nor_ipython():
+def test_html_needs_neither_matplotlib_nor_ipython():
     program = """
 import sys
 sys.modules["matplotlib"] = sys.modules["IPython"] = None

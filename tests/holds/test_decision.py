@@ -1,4 +1,4 @@
-"""Hold rules decide in NumPy and torch what their words say."""
+"""Decisions of hold rules in NumPy and torch against an oracle written from their documentation."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ starts = st.sets(st.integers(0, 20), max_size=8)
 
 
 def run(xp, given_rules, flat_starts, given_metrics, to=lambda value: value):
-    """The clock of each update, and the clock after the last one, as the product decides."""
+    """Return the clock of each update and the clock after the last, by the product's decisions."""
     states = tuple(type(state)(*map(to, state)) for state in map(initial_state, given_rules))
     clock, found = 0, [0]
     with np.errstate(all="ignore"):
@@ -31,7 +31,7 @@ def run(xp, given_rules, flat_starts, given_metrics, to=lambda value: value):
 
 @examples(300)
 @given(rules, starts, metrics(SIZE))
-def test_on_the_host_as_in_words(given_rules, flat_starts, given_metrics):
+def test_host_decision_matches_oracle(given_rules, flat_starts, given_metrics):
     assert run(HOST, given_rules, flat_starts, given_metrics) == clocks(
         given_rules, flat_starts, given_metrics
     )
@@ -39,8 +39,8 @@ def test_on_the_host_as_in_words(given_rules, flat_starts, given_metrics):
 
 @examples(100)
 @given(rules, starts, st.lists(metrics(SIZE), min_size=3, max_size=3))
-def test_numpys_arrays_as_in_words(given_rules, flat_starts, columns):
-    # Several trainings at once, each with its own place in the arrays.
+def test_numpy_decision_matches_oracle(given_rules, flat_starts, columns):
+    # Several runs at once, one per array element.
     states = tuple(
         type(state)(*(np.full(3, value) for value in state)) for state in map(initial_state, given_rules)
     )
@@ -59,13 +59,13 @@ def test_numpys_arrays_as_in_words(given_rules, flat_starts, columns):
 
 @examples(40)
 @given(rules, starts, metrics(SIZE))
-def test_torchs_tensors_as_in_words(given_rules, flat_starts, given_metrics):
+def test_torch_decision_matches_oracle(given_rules, flat_starts, given_metrics):
     found = run(torch, given_rules, flat_starts, given_metrics, torch.as_tensor)
     assert found == clocks(given_rules, flat_starts, given_metrics)
 
 
 @given(rules)
-def test_no_value_is_read_and_all_keep_their_dtype(given_rules):
+def test_decision_on_meta_tensors_keeps_dtypes(given_rules):
     # Tensors of the meta device have no values.
     states = tuple(
         type(state)(*(torch.as_tensor(value).to("meta") for value in state))
@@ -80,7 +80,7 @@ def test_no_value_is_read_and_all_keep_their_dtype(given_rules):
 
 
 def clocks_of(rule, flat_starts, *given_metrics):
-    """The product's clocks, after a check that the oracle has the same."""
+    """Return the product's clocks after checking them against the oracle."""
     given_rules = rule if isinstance(rule, list) else [rule]
     found = run(HOST, given_rules, flat_starts, given_metrics)
     assert found == clocks(given_rules, flat_starts, given_metrics)
@@ -88,8 +88,8 @@ def clocks_of(rule, flat_starts, *given_metrics):
 
 
 @given(rules, metrics(SIZE))
-def test_nothing_is_counted_where_no_flat_part_begins(given_rules, given_metrics):
-    # Other rules may hold the clock there, and a run may go on under a plan with a part that begins there.
+def test_nothing_is_counted_away_from_flat_starts(given_rules, given_metrics):
+    # Other rules may hold the clock there, and a run may resume under a curve with a flat part there.
     states = tuple(map(initial_state, given_rules))
     with np.errstate(all="ignore"):
         for metric in given_metrics:
@@ -99,42 +99,42 @@ def test_nothing_is_counted_where_no_flat_part_begins(given_rules, given_metrics
                     assert state[:3] == initial_state(rule)[:3]
 
 
-def test_a_part_is_held_until_so_many_readings_in_a_row_do_not_improve():
+def test_patience_ends_hold_of_flat_part():
     rule = HoldUntilFlat(2, limit=100)
-    # At step 2 the first reading improves, whatever came before it; then two don't.
+    # At step 2 the first reading always improves; the next two do not.
     assert clocks_of(rule, {2}, 0, 0, 1, 1, 1, 0, 0) == [0, 1, 2, 2, 2, 3, 4, 5]
-    # A reading that improves begins the row anew.
+    # A reading that improves restarts the count.
     assert clocks_of(rule, {2}, 0, 0, 1, 1, 0.9, 1, 1, 1) == [0, 1, 2, 2, 2, 2, 2, 3, 4]
 
 
-def test_each_part_is_held_on_its_own():
+def test_each_flat_part_is_held_independently():
     rule = HoldUntilFlat(1, limit=100)
     # The best reading of the first part does not count in the second.
     assert clocks_of(rule, {0, 2}, 0, 0, 5, 5, 4, 5, 5) == [0, 0, 1, 2, 2, 2, 3, 4]
 
 
-def test_the_update_of_the_limit_advances():
+def test_update_at_limit_advances_clock():
     falling = [9, 8, 7, 6, 5, 4, 3, 2]
     assert clocks_of(HoldUntilFlat(1, limit=3), {2}, *falling) == [0, 1, 2, 2, 2, 3, 4, 5, 6]
     assert clocks_of(HoldUntilFlat(1, limit=1), {2}, *falling) == list(range(9))
 
 
-def test_what_is_not_finite_counts_for_the_limit_alone():
+def test_nonfinite_metric_counts_for_limit_alone():
     nan, inf = float("nan"), float("inf")
     assert clocks_of(HoldUntilFlat(1, limit=4), {0}, nan, inf, -inf, nan, nan) == [0, 0, 0, 0, 1, 2]
     assert clocks_of(HoldUntilFlat(1, limit=9), {0}, 1, nan, 1e39, 1, 1) == [0, 0, 0, 0, 1, 2]
     assert clocks_of(HoldBelow(0.5, 2), set(), -inf, nan, 0.5, 9, 9) == [0, 1, 2, 2, 2, 3]
 
 
-def test_a_reading_is_a_mean_from_the_start_of_the_hold():
+def test_reading_is_mean_from_start_of_hold():
     rule = HoldUntilFlat(1, every=2, limit=100)
-    # From step 1 on: 4 and 2, then 2 and 4: no improvement. The 0 of step 0 is no part of it.
+    # From step 1 on: 4 and 2, then 2 and 4: no improvement. The 0 of step 0 is not included.
     assert clocks_of(rule, {1}, 0, 4, 2, 2, 4, 0) == [0, 1, 1, 1, 1, 2, 3]
     # A metric that is not finite only delays the mean.
     assert clocks_of(rule, {1}, 0, 4, float("nan"), 2, 2, 4, 0) == [0, 1, 1, 1, 1, 1, 2, 3]
 
 
-def test_a_reading_is_a_mean_from_the_start_of_the_training():
+def test_reading_is_mean_from_start_of_run():
     assert clocks_of(HoldBelow(3, 1, every=2), {1}, 9, 3, 3, 3, 3, 3) == [0, 1, 2, 3, 3, 4, 5]
 
 
@@ -144,39 +144,39 @@ def test_a_reading_is_a_mean_from_the_start_of_the_training():
         ("rel", 2.0, np.float32(2) * np.float32(1 - 0.3)),
         ("abs", 2.0, np.float32(2) - np.float32(0.3)),
         ("abs", -2.0, np.float32(-2) - np.float32(0.3)),
-        # The border lies above `first`: this is why "rel" is for metrics that are not negative.
+        # The threshold lies above `first`, which is why "rel" needs metrics that are never negative.
         ("rel", -2.0, np.float32(-2) * np.float32(1 - 0.3)),
     ],
 )
-def test_a_reading_improves_below_the_border_in_float32(mode, first, border):
+def test_reading_improves_below_float32_threshold(mode, first, border):
     rule = HoldUntilFlat(1, threshold=0.3, threshold_mode=mode, limit=100)
     below_it = np.nextafter(border, np.float32(-9))
     assert clocks_of(rule, {0}, first, border) == [0, 0, 1]
     assert clocks_of(rule, {0}, first, below_it) == [0, 0, 0]
 
 
-def test_a_metric_is_rounded_first():
+def test_metric_is_rounded_first():
     border = np.float32(2) - np.float32(0.3)
     rule = HoldUntilFlat(1, threshold=0.3, threshold_mode="abs", limit=100)
     assert clocks_of(rule, {0}, 2.0, float(border) - 1e-12) == [0, 0, 1]
     assert clocks_of(HoldBelow(0.1, 1), set(), 0.1 + 1e-12) == [0, 0]
 
 
-def test_a_value_holds_from_its_own_update_on():
+def test_value_holds_from_the_update_that_reached_it():
     assert clocks_of(HoldBelow(0.5, 2), set(), 0.9, 0.5, 0.1, 0.1, 0.1) == [0, 1, 1, 1, 2, 3]
 
 
-def test_each_value_fires_once_and_adds_to_what_is_left():
+def test_each_value_is_reached_once_and_steps_add_up():
     rule = HoldBelow([(0.5, 2), (0.2, 3)])
     assert clocks_of(rule, set(), 0.1, *[0.1] * 6) == [0, 0, 0, 0, 0, 0, 1, 2]
     assert clocks_of(rule, set(), 0.5, 0.2, *[0.1] * 5) == [0, 0, 0, 0, 0, 0, 1, 2]
     assert clocks_of(rule, set(), 0.5, 0.9, 0.9, 0.2, *[0.5] * 4) == [0, 0, 0, 1, 1, 1, 1, 2, 3]
 
 
-def test_in_a_list_each_counts_alone():
+def test_rules_in_a_list_count_independently():
     until, other = HoldUntilFlat(9, limit=2), HoldBelow(0.5, 5)
-    # The part at 1 is released after two updates and not held again, while the other goes on to hold.
+    # The part at 1 is released after two updates and not held again while the other rule still holds.
     assert clocks_of([until, other], {1}, 1, 0, *[0] * 6) == [0, 1, 1, 1, 1, 1, 1, 2, 3]
-    # The other's advances are used up while the part is held.
+    # The other rule's updates are used up while the part is held.
     long = HoldUntilFlat(9, limit=7)
     assert clocks_of([long, other], {1}, 1, 0, *[0] * 7) == [0, 1, 1, 1, 1, 1, 1, 1, 2, 3]

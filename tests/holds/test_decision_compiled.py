@@ -1,4 +1,4 @@
-"""The decision inside larger programs, where XLA would contract a product with a sum or a difference."""
+"""The decision inside larger programs, in which XLA might contract a product and a sum."""
 
 from functools import partial
 
@@ -18,14 +18,14 @@ SHARE = np.float32(0.37)
 
 
 def drawn(updates: int, seed: int):
-    """A row of metrics for each update, one for each lane; they are to be multiplied by `SHARE`."""
+    """Draw a row of metrics per update, with one metric per lane; each is later multiplied by `SHARE`."""
     return np.random.default_rng(seed).uniform(0.5, 1, (updates, LANES)).astype(np.float32)
 
 
 def unrolled(xp, rule, products, plain):
-    """The states after one update for each row: first the rows of products, then those taken as they are.
+    """Return (states, held) after each row: first the rows of products, then the plain ones.
 
-    The state that it starts from is a constant of the program.
+    The initial state is a constant of the program.
     """
     states = (type(initial_state(rule))(*(np.full(LANES, value) for value in initial_state(rule))),)
     found = []
@@ -47,7 +47,7 @@ RULES = [
 
 @x64_both_ways
 @pytest.mark.parametrize("rule", RULES, ids=repr)
-def test_states_have_the_bits_of_numpy(x64, rule):
+def test_states_match_numpy_bits(x64, rule):
     products = drawn(9, 1)
     wanted = unrolled(np, rule, products, [])
     with jax.enable_x64(x64):
@@ -57,8 +57,8 @@ def test_states_have_the_bits_of_numpy(x64, rule):
 
 @x64_both_ways
 @pytest.mark.parametrize("rule", RULES[:4], ids=repr)
-def test_at_the_border_they_decide_as_numpy(x64, rule):
-    # The first reading, made of products, is the best; the second lies at the rule's border or next to it.
+def test_compiled_decision_at_threshold_matches_numpy(x64, rule):
+    # The first reading, made of products, is the best; the second lies at the rule's threshold or next to it.
     every = rule.every
     products = drawn(every, 2)
     (state,), _ = unrolled(np, rule, products, [])[-1]

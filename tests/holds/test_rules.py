@@ -1,4 +1,4 @@
-"""Hold rules as values: equal, hashed, copied and written; and what is refused."""
+"""Hold rules as values: equality, hashes, copies, dicts, and checks of their arguments."""
 
 import json
 import pickle
@@ -19,7 +19,7 @@ from plateau_jax.validation import checks
 
 
 @given(st.one_of(until_flat, below))
-def test_a_rule_is_a_value(rule):
+def test_rule_is_frozen_and_hashable(rule):
     again = eval(repr(rule))
     assert again == rule
     assert hash(again) == hash(rule)
@@ -34,7 +34,7 @@ def test_a_rule_is_a_value(rule):
         rule.every = 2
 
 
-def test_limit_has_room_for_one_reading():
+def test_limit_allows_at_least_one_reading():
     assert HoldUntilFlat(1, every=9, limit=9).every == 9
 
 
@@ -69,7 +69,7 @@ def test_arguments_become_plain_numbers():
     ],
     ids=str,
 )
-def test_bad_arguments_of_hold_until_flat(kind, changes, parts):
+def test_hold_until_flat_refuses_bad_arguments(kind, changes, parts):
     refuses(kind, *parts, call=HoldUntilFlat, **{"patience": 2, "limit": 9, **changes})
 
 
@@ -95,11 +95,11 @@ def test_bad_arguments_of_hold_until_flat(kind, changes, parts):
     ],
     ids=str,
 )
-def test_bad_arguments_of_hold_below(kind, arguments, parts):
+def test_hold_below_refuses_bad_arguments(kind, arguments, parts):
     refuses(kind, *parts, call=HoldBelow, **arguments)
 
 
-def test_the_rules_that_a_user_gives():
+def test_check_rules_accepts_rules_and_refuses_others():
     until, other = HoldUntilFlat(2, limit=9), HoldBelow(0.5, 3)
     curve, falling = PlateauCurve(10, plateaus=[(50, 20)]), PlateauCurve(10, plateaus=[(50, 0)])
     assert check_rules(None, falling) == ()
@@ -118,7 +118,7 @@ def test_the_rules_that_a_user_gives():
     [
         (0.1, np.float32(0.1)),
         (2**24 + 1, np.float32(2**24)),
-        # By way of a double it would be rounded twice, and down.
+        # Through a double it would be rounded twice, and down.
         (2**62 + 2**38 + 1, np.float32(2**62 + 2**39)),
         (np.float64(-0.3), np.float32(-0.3)),
         (np.array(0.3), np.float32(0.3)),
@@ -131,7 +131,7 @@ def test_the_rules_that_a_user_gives():
     ],
     ids=str,
 )
-def test_a_metric_becomes_the_nearest_float32(value, wanted):
+def test_metric_is_rounded_to_nearest_float32(value, wanted):
     found = checks.metric("metric", value)
     assert type(found) is np.float32
     np.testing.assert_array_equal(found, wanted)
@@ -155,5 +155,5 @@ def test_a_metric_becomes_the_nearest_float32(value, wanted):
     ],
     ids=str,
 )
-def test_what_is_no_metric(value):
+def test_bad_metric_is_refused(value):
     refuses(TypeError, "loss = ", "must be a real scalar", call=checks.metric, name="loss", value=value)

@@ -1,4 +1,4 @@
-"""flax variables as steps and peaks; states of `scale_by_curve` saved by orbax."""
+"""Flax variables as steps and peaks, and states of `scale_by_curve` saved by Orbax."""
 
 import jax
 import jax.numpy as jnp
@@ -37,13 +37,13 @@ def test_flax_variables_are_checked_as_arrays():
         optax_schedule(CURVE, nnx.Variable(jnp.float32(-1)))
 
 
-def test_a_curve_called_with_a_flax_variable_names_the_jax_function():
+def test_curve_called_with_flax_variable_names_jax_function():
     with pytest.raises(TypeError, match="optax_schedule"):
         CURVE(nnx.Variable(jnp.int32(3)))
 
 
 @pytest.mark.parametrize("hold", [None, [UNTIL, BELOW]])
-def test_orbax_saves_the_state(tmp_path, hold):
+def test_orbax_restores_saved_state(tmp_path, hold):
     optimizer = scale_by_curve(STAIRS, PEAK, hold=hold)
     update = jax.jit(optimizer.update)
     state = optimizer.init(None)
@@ -60,7 +60,7 @@ def test_orbax_saves_the_state(tmp_path, hold):
         jax.tree.map(assert_equal_bits, restored, jax.tree.map(np.asarray, state))
 
 
-def test_orbax_saves_the_clock_within_a_unit(tmp_path):
+def test_orbax_saves_clock_within_a_unit(tmp_path):
     curve = StagedCurve([(10, 1.0, "linear"), (130,), (40, 0.0, "linear")], start=0.0)
     plan = BatchPlan([(0, 8), (160, 16)])
     transformation = scale_by_curve(curve, PEAK, unit=24)

@@ -1,4 +1,4 @@
-"""Updates times -rate, at a clock that rules may hold: every mode of JAX does what the rules' words say."""
+"""`scale_by_curve` with rules that hold the clock, in every mode of JAX, against the rules' oracle."""
 
 from functools import partial
 
@@ -27,12 +27,12 @@ from support.jax.jax_cases import CURVE, assert_equal_bits, product, x64_both_wa
 from plateau_jax import HoldBelow, StagedCurve, optax_schedule, scale_by_curve
 
 
-def test_where_the_parts_begin():
+def test_flat_starts_of_the_test_curve():
     assert set(STAIRS.flat_starts) == STARTS
 
 
 def rates_in_scan(optimizer, given_metrics, **how):
-    """The learning rate of each update, all in one scan."""
+    """Return the learning rate of each update, computed in one scan."""
 
     def update(state, metric):
         updates, state = optimizer.update(jnp.ones(2), state, value=metric)
@@ -44,7 +44,7 @@ def rates_in_scan(optimizer, given_metrics, **how):
 @pytest.mark.slow
 @examples(12)
 @given(st.booleans(), rules, st.lists(metrics(SIZE), min_size=6, max_size=6))
-def test_rates_are_those_that_the_words_give(x64, given_rules, columns):
+def test_learning_rates_match_oracle(x64, given_rules, columns):
     with jax.enable_x64(x64):
         optimizer = scale_by_curve(STAIRS, PEAK, hold=given_rules)
         in_scan = jax.jit(jax.vmap(partial(rates_in_scan, optimizer)))
@@ -59,7 +59,7 @@ def test_rates_are_those_that_the_words_give(x64, given_rules, columns):
 @pytest.mark.parametrize(
     "mode", ["eager", "jit", "strict", "scan", "unrolled scan", "unrolled", "uncompiled"]
 )
-def test_every_mode_gives_the_rates_of_the_words(x64, mode):
+def test_every_mode_matches_the_oracle(x64, mode):
     given_rules = [UNTIL, BELOW]
     optimizer = scale_by_curve(STAIRS, PEAK, hold=given_rules)
     column = WORST[0]
@@ -94,7 +94,7 @@ def test_every_mode_gives_the_rates_of_the_words(x64, mode):
 
 
 @x64_both_ways
-def test_without_rules_it_is_optaxs_own_with_the_schedule(x64):
+def test_without_rules_updates_match_optax(x64):
     with jax.enable_x64(x64):
         params = {
             "float32": jnp.linspace(-1, 1, 5, dtype="float32"),
@@ -119,7 +119,7 @@ def test_without_rules_it_is_optaxs_own_with_the_schedule(x64):
 
 @x64_both_ways
 @pytest.mark.parametrize("hold", [None, UNTIL, [BELOW, UNTIL]])
-def test_a_state_keeps_structure_shapes_and_dtypes(x64, hold):
+def test_state_keeps_structure_shapes_and_dtypes(x64, hold):
     with jax.enable_x64(x64):
         optimizer = scale_by_curve(STAIRS, PEAK, hold=hold)
         state = optimizer.init(None)
@@ -136,7 +136,7 @@ def test_a_state_keeps_structure_shapes_and_dtypes(x64, hold):
         assert described[0] == described[1]
 
 
-def test_the_clock_stops_at_the_last_int32():
+def test_clock_stops_at_last_int32():
     optimizer = scale_by_curve(STAIRS, PEAK, hold=HoldBelow(0, 1))
     state = optimizer.init(None)._replace(clock=jnp.int32(2**31 - 2))
     for wanted in (2**31 - 1, 2**31 - 1):
@@ -156,7 +156,7 @@ def test_the_clock_stops_at_the_last_int32():
         lambda value: round(float(value) * 3),
     ],
 )
-def test_a_metric_of_any_real_kind(convert):
+def test_metric_may_be_any_real_scalar(convert):
     column = np.array([2, 2, 1, 0.7, 1, 0.1, 0.1, 0.1] * 4)
     converted = [convert(value) for value in column]
     optimizer = scale_by_curve(STAIRS, PEAK, hold=[UNTIL, BELOW])
@@ -167,7 +167,7 @@ def test_a_metric_of_any_real_kind(convert):
     assert_equal_bits(rates, rates_by_words([UNTIL, BELOW], [float(metric) for metric in converted]))
 
 
-def test_a_metric_that_float32_cannot_hold_is_not_finite():
+def test_metric_beyond_float32_is_not_finite():
     with jax.enable_x64(True):
         optimizer = scale_by_curve(STAIRS, PEAK, hold=HoldBelow(0, 9))
         for value in (-1e39, jnp.array(-1e39), -np.inf):
@@ -189,7 +189,7 @@ def test_a_metric_that_float32_cannot_hold_is_not_finite():
     ],
     ids=str,
 )
-def test_what_is_no_metric(arguments, parts):
+def test_bad_metric_is_refused(arguments, parts):
     optimizer = scale_by_curve(STAIRS, PEAK, hold=UNTIL)
     for update in (optimizer.update, optax.chain(optimizer).update):
         state = optimizer.init(None)
@@ -204,7 +204,7 @@ OTHER_RULES = [None, UNTIL, BELOW, [UNTIL, BELOW], [BELOW, UNTIL], [UNTIL, UNTIL
 
 @pytest.mark.parametrize("hold", OTHER_RULES, ids=str)
 @pytest.mark.parametrize("other", OTHER_RULES, ids=str)
-def test_a_state_of_rules_of_other_kinds(hold, other):
+def test_state_of_other_rules_is_refused(hold, other):
     optimizer, state = (
         scale_by_curve(STAIRS, PEAK, hold=hold),
         scale_by_curve(STAIRS, PEAK, hold=other).init(None),

@@ -1,4 +1,4 @@
-"""`scale_by_curve` with a unit: the clock is what was consumed // unit, by Python's integers."""
+"""`scale_by_curve` with a unit: the clock is consumed // unit, checked with Python integers."""
 
 import math
 from functools import partial
@@ -29,7 +29,7 @@ ONE = jnp.ones(())
 
 
 def by_hand(unit, counts):
-    """(clock, rest) before each update, and after the last."""
+    """Return (clock, rest) before each update and after the last."""
     consumed, found = 0, []
     for count in (*counts, 0):
         found.append(divmod(consumed, unit))
@@ -48,14 +48,14 @@ def in_scan(curve, unit, counts):
 
 
 def assert_by_hand(curve, unit, counts, found, x64):
-    wanted = np.minimum(by_hand(unit, counts)[:-1], MAX_STEP)  # where the clock stops
+    wanted = np.minimum(by_hand(unit, counts)[:-1], MAX_STEP)  # the clock stops there
     np.testing.assert_array_equal(np.stack(found[:2], 1), wanted)
     assert found[0].dtype == found[1].dtype == "int32"
     assert_equal_bits(found[2], product(curve, PEAK, wanted[:, 0], x64))
 
 
 @x64_both_ways
-def test_many_random_counts_in_a_scan(x64):
+def test_many_random_counts_in_scan_are_exact(x64):
     random = np.random.default_rng(7)
     with jax.enable_x64(x64):
         for unit, most in ((8, 40), (65_536, 10**6), (MOST, MOST), (1, 20_000), (999_983, 3)):
@@ -70,7 +70,7 @@ _sizes = st.integers(0, MOST) | st.integers(0, 50) | st.sampled_from([0, 1, MOST
 @examples(20)
 @example(False, 1, [MOST, MOST, 0])
 @given(st.booleans(), _sizes.filter(bool), st.lists(_sizes, min_size=1, max_size=6))
-def test_eager_and_jitted_updates(x64, unit, counts):
+def test_eager_and_jitted_updates_agree(x64, unit, counts):
     with jax.enable_x64(x64):
         transformation = scale_by_curve(LONG, PEAK, unit=unit)
         jitted = jax.jit(transformation.update)
@@ -86,7 +86,7 @@ def test_eager_and_jitted_updates(x64, unit, counts):
 
 @examples(20)
 @given(st.lists(st.integers(0, 100), min_size=1, max_size=30), st.integers(1, 30), st.randoms())
-def test_another_cut_comes_to_the_same_clock(counts, unit, random):
+def test_clock_does_not_depend_on_division_into_updates(counts, unit, random):
     transformation = scale_by_curve(CURVE, PEAK, unit=unit)
     update = jax.jit(transformation.update)
     ends = []
@@ -98,7 +98,7 @@ def test_another_cut_comes_to_the_same_clock(counts, unit, random):
     assert set(ends) == {divmod(sum(counts), unit)}
 
 
-def test_the_clock_stops_at_the_last_int32():
+def test_clock_stops_at_last_int32():
     transformation = scale_by_curve(LONG, PEAK, unit=1)
     state = transformation.init(None)._replace(clock=jnp.int32(MAX_STEP - 3))
     for count, wanted in ((2, MAX_STEP - 1), (1, MAX_STEP), (MOST, MAX_STEP), (0, MAX_STEP)):
@@ -113,7 +113,7 @@ _INTEGERS = ["int4", "uint4", "int8", "uint8", "int16", "uint16", "int32", "uint
     ("dtype", "x64"),
     [*((dtype, x64) for dtype in _INTEGERS for x64 in (False, True)), ("int64", True), ("uint64", True)],
 )
-def test_a_count_of_any_integer_type_is_cut_to_its_range(dtype, x64):
+def test_count_of_any_integer_type_is_clipped(dtype, x64):
     with jax.enable_x64(x64):
         transformation = scale_by_curve(CURVE, PEAK, unit=3)
         limits = jnp.iinfo(dtype)
@@ -126,7 +126,7 @@ def test_a_count_of_any_integer_type_is_cut_to_its_range(dtype, x64):
 
 
 @x64_both_ways
-def test_a_state_keeps_structure_shapes_and_dtypes(x64):
+def test_state_keeps_structure_shapes_and_dtypes(x64):
     with jax.enable_x64(x64), jax.numpy_dtype_promotion("strict"):
         transformation = scale_by_curve(CURVE, PEAK, unit=8)
         state = transformation.init(None)
@@ -140,7 +140,7 @@ def test_a_state_keeps_structure_shapes_and_dtypes(x64):
         assert {leaf.shape for leaf in jax.tree.leaves(state)} == {()}
 
 
-def test_another_count_compiles_nothing():
+def test_new_count_does_not_recompile():
     transformation, traces = scale_by_curve(CURVE, PEAK, unit=8), []
 
     @jax.jit
@@ -174,7 +174,7 @@ def test_another_count_compiles_nothing():
     ],
     ids=repr,
 )
-def test_what_is_no_count(count, error, message):
+def test_bad_count_is_refused(count, error, message):
     transformation = scale_by_curve(CURVE, PEAK, unit=8)
     for update in (transformation.update, optax.chain(transformation).update):
         state = transformation.init(None)
@@ -182,7 +182,7 @@ def test_what_is_no_count(count, error, message):
             update(ONE, state if update is transformation.update else (state,), count=count)
 
 
-def test_a_count_is_missing_where_it_is_left_out():
+def test_omitted_count_is_reported_as_missing():
     transformation = scale_by_curve(CURVE, PEAK, unit=8)
     with pytest.raises(TypeError, match="count is missing"):
         transformation.update(ONE, transformation.init(None))
@@ -201,17 +201,17 @@ def test_a_count_is_missing_where_it_is_left_out():
     ],
     ids=repr,
 )
-def test_what_is_no_unit(unit, error, message):
+def test_bad_unit_is_refused(unit, error, message):
     with pytest.raises(error, match=message):
         scale_by_curve(CURVE, PEAK, unit=unit)
 
 
-def test_rules_are_refused_beside_a_unit():
+def test_rules_with_unit_are_refused():
     with pytest.raises(ValueError, match=r"^hold = HoldBelow.* cannot be combined with unit = 8$"):
         scale_by_curve(CURVE, PEAK, hold=BELOW, unit=8)
 
 
-def test_a_count_without_a_unit_is_left_alone():
+def test_count_without_unit_is_ignored():
     plain = scale_by_curve(CURVE, PEAK)
     state = plain.init(None)
     for count in (3, -1, "what another transformation takes", None):
@@ -220,7 +220,7 @@ def test_a_count_without_a_unit_is_left_alone():
     assert state._fields == ("clock", "hold", "learning_rate")
 
 
-def test_the_state_of_the_other_clock_is_refused():
+def test_state_of_other_clock_is_refused():
     counted, plain = scale_by_curve(CURVE, PEAK, unit=8), scale_by_curve(CURVE, PEAK)
     with pytest.raises(ValueError, match="is not of a clock with unit = 8"):
         counted.update(ONE, plain.init(None), count=3)
@@ -245,7 +245,7 @@ def wanted(counts=COUNTS, unit=8):
     return [(clock, float(schedule(clock))) for clock in by_hand(unit, counts)[:-1, 0].tolist()]
 
 
-def test_in_a_chain_beside_transformations_that_take_no_count():
+def test_count_passes_through_a_chain():
     chain = optax.chain(
         optax.clip_by_global_norm(1.0), optax.scale_by_adam(), scale_by_curve(CURVE, PEAK, unit=8)
     )
@@ -253,13 +253,13 @@ def test_in_a_chain_beside_transformations_that_take_no_count():
     assert clocks_and_rates(update, chain.init(jnp.ones(2)), lambda state: state[-1]) == wanted()
 
 
-def test_with_a_peak_that_is_injected():
+def test_injected_peak_is_used():
     injected = optax.inject_hyperparams(lambda peak: scale_by_curve(CURVE, peak, unit=8))(peak=PEAK)
     update = jax.jit(injected.update)
     assert clocks_and_rates(update, injected.init(jnp.ones(2)), lambda state: state.inner_state) == wanted()
 
 
-def test_what_apply_if_finite_skips_is_not_counted():
+def test_updates_skipped_by_apply_if_finite_are_not_counted():
     optimizer = optax.apply_if_finite(scale_by_curve(CURVE, PEAK, unit=8), 100)
     update = jax.jit(optimizer.update)
 
@@ -272,12 +272,12 @@ def test_what_apply_if_finite_skips_is_not_counted():
     )
 
 
-def test_inside_multi_steps_the_count_of_the_last_micro_batch_is_that_of_the_update():
+def test_multi_steps_uses_count_of_last_micro_batch():
     optimizer = optax.MultiSteps(scale_by_curve(CURVE, PEAK, unit=8), every_k_schedule=3)
     update = jax.jit(optimizer.update)
 
     def accumulated(updates, state, params, count):
-        # The counts of the first micro-batches do not reach the transformation: the last brings the sum.
+        # Only the count of the last micro-batch reaches the transformation, so it must be the sum.
         for micro_batch in (7, 100, count):
             updates, state = update(updates, state, params, count=micro_batch)
         return updates, state

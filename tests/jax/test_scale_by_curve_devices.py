@@ -1,4 +1,4 @@
-"""The clock of a training over several devices: one decision, the same as on one device."""
+"""The clock of a run on several devices: a single decision, the same as on one device."""
 
 import jax
 import jax.numpy as jnp
@@ -29,7 +29,7 @@ def rates(given_params, loss_of):
 
 
 @pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
-def test_the_loss_of_all_devices_decides(kind):
+def test_loss_of_all_devices_decides(kind):
     mesh = jax.make_mesh((4,), ("data",), axis_types=(kind,), devices=jax.devices("cpu")[:4])
     params = jnp.ones((8, 2))
     clocks, wanted = jax.jit(lambda params: rates(params, jnp.mean))(params)

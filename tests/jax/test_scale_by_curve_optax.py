@@ -1,4 +1,4 @@
-"""`scale_by_curve` inside what optax offers."""
+"""`scale_by_curve` inside optax's wrappers and chains."""
 
 import jax
 import jax.numpy as jnp
@@ -36,13 +36,13 @@ def test_inside_multi_steps_the_clock_counts_updates():
     update = jax.jit(optimizer.update)
     rates = []
     for metric in WORST[2]:
-        for value in (np.float32(0), metric):  # what counts is the metric given with the last micro-batch
+        for value in (np.float32(0), metric):  # only the metric of the last micro-batch counts
             _, state = update(jnp.ones(2), state, jnp.ones(2), value=value)
         rates.append(state.inner_opt_state.learning_rate)
     assert_equal_bits(rates, rates_by_words([UNTIL], WORST[2]))
 
 
-def test_what_apply_if_finite_skips_changes_nothing():
+def test_updates_skipped_by_apply_if_finite_change_nothing():
     optimizer = optax.apply_if_finite(scale_by_curve(STAIRS, PEAK, hold=UNTIL), 100)
     state = optimizer.init(jnp.ones(2))
     update = jax.jit(optimizer.update)

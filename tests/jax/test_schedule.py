@@ -1,4 +1,4 @@
-"""`optax_schedule` and `multiplier`: the bits of NumPy in every mode of JAX."""
+"""`optax_schedule` and `multiplier` match NumPy's bits in every mode of JAX."""
 
 from functools import partial
 
@@ -28,7 +28,7 @@ from plateau_jax import PlateauCurve, multiplier, optax_schedule, stack
 SIZE = 48
 LARGEST_PEAK = float(np.finfo(np.float32).max)
 
-# Few lengths of tables, since each is compiled; on both sides of 40 rows, where the search changes.
+# Few table lengths, since each is compiled, on both sides of 40 rows, at which the search changes.
 counts = 0, 1, 2, 18, 19, 30
 cases = descriptions_and_steps(counts, SIZE)
 
@@ -45,7 +45,7 @@ def curve_and_steps(case):
 
 
 def every_mode(of_step, steps):
-    """Values of the function at the steps, in each way that JAX can run it."""
+    """Return the function's values at the steps in each way that JAX can run it."""
 
     def count(state):
         index, values = state
@@ -77,9 +77,9 @@ def every_mode_of_a_traced_table(table, steps):
 @x64_both_ways
 @examples(40)
 @given(cases)
-def test_a_traced_table_has_the_bits_of_numpy_in_every_mode(x64, case):
+def test_traced_table_matches_numpy_bits_in_every_mode(x64, case):
     curve, steps = curve_and_steps(case)
-    # Two forms to compile every mode for, one for each search.
+    # Every mode is compiled for two tables, one for each search.
     table = in_one_of_two_forms(curve)
     with jax.enable_x64(x64):
         for values in every_mode_of_a_traced_table(table, steps).values():
@@ -89,7 +89,7 @@ def test_a_traced_table_has_the_bits_of_numpy_in_every_mode(x64, case):
 @pytest.mark.slow
 @examples(20)
 @given(st.booleans(), cases)
-def test_a_table_of_any_form_has_the_bits_of_numpy(x64, case):
+def test_table_of_any_form_matches_numpy_bits(x64, case):
     curve, steps = curve_and_steps(case)
     with jax.enable_x64(x64):
         assert_equal_bits(multiplier(curve.segments, steps), curve(steps))
@@ -97,7 +97,7 @@ def test_a_table_of_any_form_has_the_bits_of_numpy(x64, case):
 
 @examples(50)
 @given(steps_at_borders())
-def test_next_to_a_rounding_border_it_has_the_bits_of_numpy(case):
+def test_values_near_rounding_borders_match_numpy_bits(case):
     description, step = case
     curve, steps = build(description), np.clip(step + np.arange(SIZE) - SIZE // 2, 0, MAX_STEP)
     assert_equal_bits(multiplier(in_one_of_two_forms(curve), steps), curve(steps))
@@ -106,7 +106,7 @@ def test_next_to_a_rounding_border_it_has_the_bits_of_numpy(case):
 @pytest.mark.slow
 @examples(5)
 @given(st.booleans(), cases)
-def test_a_constant_table_has_the_bits_of_numpy_in_every_mode(x64, case):
+def test_constant_table_matches_numpy_bits_in_every_mode(x64, case):
     curve, steps = curve_and_steps(case)
     with jax.enable_x64(x64):
         modes = jax.jit(lambda steps: every_mode(partial(multiplier, curve.segments), steps))
@@ -117,7 +117,7 @@ def test_a_constant_table_has_the_bits_of_numpy_in_every_mode(x64, case):
 @pytest.mark.slow
 @examples(8)
 @given(st.booleans(), cases)
-def test_constant_steps_and_a_constant_table_have_the_bits_of_numpy(x64, case):
+def test_constant_steps_and_table_match_numpy_bits(x64, case):
     curve, steps = curve_and_steps(case)
     with jax.enable_x64(x64):
         assert_equal_bits(jax.jit(lambda: multiplier(curve.segments, jnp.array(steps)))(), curve(steps))
@@ -126,7 +126,7 @@ def test_constant_steps_and_a_constant_table_have_the_bits_of_numpy(x64, case):
 @pytest.mark.slow
 @x64_both_ways
 @both_searches
-def test_without_compiling(x64, curve):
+def test_uncompiled_calls_match_numpy_bits(x64, curve):
     of_step = partial(multiplier, curve.segments)
     with jax.enable_x64(x64), jax.disable_jit():
         assert_equal_bits(of_step(STEPS), curve(STEPS))
@@ -135,7 +135,7 @@ def test_without_compiling(x64, curve):
 
 @x64_both_ways
 @both_searches
-def test_every_step_of_a_curve(x64, curve):
+def test_every_step_of_a_curve_matches_numpy(x64, curve):
     with jax.enable_x64(x64):
         assert_equal_bits(multiplier(curve.segments, STEPS), curve(STEPS))
         assert_equal_bits(optax_schedule(curve, 1.0)(STEPS).astype("float32"), curve(STEPS))
@@ -144,7 +144,7 @@ def test_every_step_of_a_curve(x64, curve):
 @pytest.mark.slow
 @examples(8)
 @given(st.booleans(), cases, peaks)
-def test_a_rate_is_the_product_of_two_float32(x64, case, peak):
+def test_learning_rate_is_product_of_two_float32(x64, case, peak):
     curve, steps = curve_and_steps(case)
     with jax.enable_x64(x64):
         schedule = optax_schedule(curve, peak)
@@ -152,7 +152,7 @@ def test_a_rate_is_the_product_of_two_float32(x64, case, peak):
         @jax.jit
         def rates(steps_, peak_, weak_peak):
             return (
-                # Peak and table are constants, which the compiler may fold.
+                # Peak and table are constants that the compiler may fold.
                 schedule(steps_),
                 schedule(steps),
                 optax_schedule(curve, peak_)(steps_),
@@ -167,7 +167,7 @@ def test_a_rate_is_the_product_of_two_float32(x64, case, peak):
 @pytest.mark.slow
 @x64_both_ways
 @pytest.mark.parametrize("peak", [SMALLEST_NORMAL, 1.75 * SMALLEST_NORMAL, 2.0**-110, 1e-30, 2.0**-63])
-def test_tiny_constant_peaks_under_an_outer_jit(x64, peak):
+def test_tiny_constant_peaks_survive_outer_jit(x64, peak):
     curve = PlateauCurve(
         2**20, warmup_steps=2**10, plateaus=[(0, 10), (50, 20)], min_lr_ratio=0.5, init_lr_ratio=1
     )
@@ -181,7 +181,7 @@ def test_tiny_constant_peaks_under_an_outer_jit(x64, peak):
 @pytest.mark.slow
 @examples(8)
 @given(st.booleans(), cases, peaks)
-def test_the_gradient_of_a_rate_with_respect_to_its_peak_is_the_multiplier(x64, case, peak):
+def test_gradient_by_peak_is_the_multiplier(x64, case, peak):
     curve, steps = curve_and_steps(case)
     with jax.enable_x64(x64):
         slope = jax.jacfwd(lambda peak: optax_schedule(curve, peak)(steps))
@@ -195,7 +195,7 @@ def of_each_table(tables, steps):
 
 @examples(10)
 @given(descriptions_and_steps(range(5)), st.lists(descriptions(range(5), depth=1), min_size=4, max_size=4))
-def test_a_stack_under_vmap_is_each_curve(case, others):
+def test_stack_under_vmap_matches_each_curve(case, others):
     first, steps = curve_and_steps(case)
     # The last is the longest and has every shape, so that all stacks have the same columns and lengths.
     curves = [first, *(build(description) for description in others), every_shape(39)]
@@ -211,7 +211,7 @@ def test_a_stack_under_vmap_is_each_curve(case, others):
 @pytest.mark.gpu("jax")
 @x64_both_ways
 @both_searches
-def test_the_accelerator_has_the_bits_of_numpy(x64, curve):
+def test_accelerator_matches_numpy_bits(x64, curve):
     largest = PlateauCurve(MAX_STEP, warmup_steps=10**6, plateaus=[(30, 20)], min_lr_ratio=1e-12)
     steps = np.linspace(0, MAX_STEP, 100_000).astype(np.int32)
     with jax.enable_x64(x64):

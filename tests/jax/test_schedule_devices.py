@@ -40,16 +40,16 @@ def mesh_of(kind):
     ],
     ids=str,
 )
-def test_steps_over_several_devices(spec, kind, x64):
+def test_steps_may_span_several_devices(spec, kind, x64):
     steps = STEPS.reshape(256, 4)
     mesh = mesh_of(kind)
     sharded = jax.device_put(steps, NamedSharding(mesh, spec))
-    curves = NESTED, MANY  # one for each way to find a row
+    curves = NESTED, MANY  # one for each row search
     with jax.enable_x64(x64):
         schedules = [optax_schedule(curve, 0.1) for curve in curves]
         wanted = [product(curve, 0.1, steps, x64) for curve in curves]
 
-        # Compiled together, which takes less time than one by one.
+        # Compiled together, which is faster than one by one.
         @jax.jit
         def compiled(tables, steps):
             mapped = (jax.shard_map(rates, mesh=mesh, in_specs=spec, out_specs=spec) for rates in schedules)
@@ -76,14 +76,14 @@ def test_steps_over_several_devices(spec, kind, x64):
 @x64_both_ways
 @both_searches
 @pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
-def test_steps_of_the_host_beside_a_mesh(x64, curve, kind):
+def test_host_steps_work_with_a_mesh(x64, curve, kind):
     steps = STEPS.reshape(256, 4)
     with jax.enable_x64(x64), jax.set_mesh(mesh_of(kind)):
         assert_equal_bits(optax_schedule(curve, 0.1)(steps), product(curve, 0.1, steps, x64))
 
 
 @pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
-def test_one_step_over_several_devices(kind):
+def test_one_step_runs_on_several_devices(kind):
     mesh = mesh_of(kind)
     step = jax.device_put(np.int32(777), NamedSharding(mesh, P()))
     schedule = optax_schedule(CURVE, 0.1)
@@ -97,7 +97,7 @@ def test_one_step_over_several_devices(kind):
 
 @x64_both_ways
 @pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
-def test_a_shard_map_over_some_axes_of_a_mesh(x64, kind):
+def test_shard_map_may_cover_some_axes_of_mesh(x64, kind):
     steps = STEPS.reshape(256, 4)
     mesh = jax.make_mesh((2, 2), ("a", "b"), axis_types=(kind,) * 2, devices=jax.devices("cpu")[:4])
     with jax.enable_x64(x64):

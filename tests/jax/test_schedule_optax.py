@@ -1,4 +1,4 @@
-"""`optax_schedule` inside optax, and in optax's own convention."""
+"""`optax_schedule` inside optax, and `cosine_plateau_schedule` in optax's convention."""
 
 import jax
 import jax.numpy as jnp
@@ -79,7 +79,7 @@ def test_inside_join_schedules():
     st.integers(2, 10**6).flatmap(lambda total: st.tuples(st.just(total), st.integers(0, total - 1))),
     st.data(),
 )
-def test_without_plateaus_it_follows_optax(peak, initial, end, total_and_warmup, data):
+def test_without_plateaus_schedule_follows_optax(peak, initial, end, total_and_warmup, data):
     total, warmup = total_and_warmup
     given = {"init_value": initial * peak, "peak_value": peak, "warmup_steps": warmup, "decay_steps": total}
     steps = np.array(data.draw(st.lists(st.integers(0, total + 5), min_size=48, max_size=48)), np.int32)
@@ -92,7 +92,7 @@ def test_without_plateaus_it_follows_optax(peak, initial, end, total_and_warmup,
 @pytest.mark.filterwarnings("ignore:min_lr_ratio:plateau_jax.CurveWarning")
 @examples(10)
 @given(st.lists(st.integers(0, 99), min_size=2, max_size=2, unique=True), ratios, ratios)
-def test_with_plateaus_it_is_the_curve(cuts, initial, end):
+def test_optax_convention_with_plateaus_matches_the_curve(cuts, initial, end):
     start, stop = sorted(cuts)
     plateaus = [(start, stop - start)]
     schedule = cosine_plateau_schedule(initial, 1.0, 100, 1000, end, plateaus)
@@ -117,7 +117,7 @@ def test_with_plateaus_it_is_the_curve(cuts, initial, end):
     ],
     ids=str,
 )
-def test_errors_of_the_optax_convention(changes, parts):
+def test_optax_convention_refuses_bad_arguments(changes, parts):
     arguments = {"init_value": 0.0, "peak_value": 0.1, "warmup_steps": 10, "decay_steps": 100} | changes
     with pytest.raises(ValueError, match=r"must|past") as caught:
         cosine_plateau_schedule(**arguments)
@@ -125,6 +125,6 @@ def test_errors_of_the_optax_convention(changes, parts):
         assert part in str(caught.value)
 
 
-def test_a_peak_of_zero():
+def test_zero_peak_gives_zero_learning_rates():
     schedule = cosine_plateau_schedule(0.0, 0.0, 10, 100)
     assert not np.any(schedule(np.arange(-3, 120)))

@@ -1,4 +1,4 @@
-"""`optax_schedule` and `multiplier`: types of steps and peaks, wrong ones, and how often they compile."""
+"""`optax_schedule` and `multiplier`: accepted and refused types, and the number of compilations."""
 
 import itertools
 import logging
@@ -18,14 +18,14 @@ from plateau_jax import PlateauCurve, multiplier, optax_schedule, scale_by_curve
 @pytest.mark.slow
 @x64_both_ways
 @pytest.mark.parametrize("peak", [1, 0.1, np.float64(0.1)])
-def test_rates_are_strongly_typed(x64, peak):
+def test_learning_rates_are_strongly_typed(x64, peak):
     with jax.enable_x64(x64):
         schedule = optax_schedule(CURVE, peak)
         factor_of, dtype = partial(multiplier, CURVE.segments), jnp.float64 if x64 else jnp.float32
         assert (schedule(3).dtype, schedule(3).weak_type) == (dtype, False)
         assert (factor_of(3).dtype, factor_of(3).weak_type) == (jnp.float32, False)
         for step in (3, np.int64(3), jnp.asarray(3), jnp.int8(3), np.arange(4)):
-            # Shapes and types alone: they are known before anything is compiled.
+            # Shapes and types alone, which need no compilation.
             rate, factor = jax.eval_shape(lambda: (schedule(step), factor_of(step)))  # noqa: B023 - called at once
             traced = jax.eval_shape(lambda peak: optax_schedule(CURVE, peak)(step), peak)  # noqa: B023 - called at once
             assert rate.dtype == traced.dtype == dtype
@@ -52,7 +52,7 @@ INTEGERS = [
 
 
 def steps_of(dtype):
-    """Twelve steps that this type can hold, with its smallest and largest."""
+    """Return twelve steps of this type, its smallest and largest values included."""
     limits = jnp.iinfo(dtype)
     wide = [int(limits.min), int(limits.max), -1, 0, 1, 100, 101, 500, 999, 1000, 2**31]
     fitting = [step for step in wide if limits.min <= step <= limits.max]
@@ -61,8 +61,8 @@ def steps_of(dtype):
 
 @pytest.mark.slow
 @x64_both_ways
-def test_every_integer_type(x64):
-    # With x64 off JAX makes 32 bits of 64, with a warning.
+def test_every_integer_type_is_a_step(x64):
+    # With x64 off, JAX truncates 64 bits to 32, with a warning.
     dtypes = [dtype for dtype in INTEGERS if x64 or not dtype.endswith("64")]
     with jax.enable_x64(x64):
         arrays = [
@@ -74,7 +74,7 @@ def test_every_integer_type(x64):
         for dtype, array, found in zip(dtypes, arrays, compiled(arrays), strict=True):
             assert array.dtype == dtype
             wanted = CURVE(steps_of(dtype))
-            # NumPy's own of the same type are taken on the host.
+            # NumPy steps of the same type are handled on the host.
             for values in (*found, of_step(np.asarray(array)), CURVE(np.asarray(array))):
                 assert_equal_bits(values, wanted)
         for dtype in ("int4", "uint8", "int32"):
@@ -85,7 +85,7 @@ def test_every_integer_type(x64):
 @x64_both_ways
 @given(st.lists(st.integers(), min_size=4, max_size=4))
 @example([10**30, -(10**30), 2**63, -1])
-def test_integers_of_any_size_are_clamped_on_the_host(x64, steps):
+def test_integers_of_any_size_are_clamped_on_host(x64, steps):
     with jax.enable_x64(x64):
         for step in (*steps, steps, np.array(steps, object)):
             assert_equal_bits(multiplier(CURVE.segments, step), np.float32(CURVE(step)))
@@ -94,7 +94,7 @@ def test_integers_of_any_size_are_clamped_on_the_host(x64, steps):
 @pytest.mark.parametrize(
     "step", [True, np.True_, 3.0, np.float32(3), "3", None, np.arange(3.0), [True, 2.0]], ids=repr
 )
-def test_steps_that_are_no_integers(step):
+def test_steps_that_are_not_integers_are_refused(step):
     for call in (optax_schedule(CURVE, 1.0), partial(multiplier, CURVE.segments)):
         with pytest.raises(TypeError, match="step must be an integer"):
             call(step)
@@ -105,7 +105,7 @@ def test_steps_that_are_no_integers(step):
 @pytest.mark.parametrize(
     "dtype", [bool, "float32", "bfloat16", "float16", "complex64", jax.random.key(0).dtype], ids=str
 )
-def test_jax_arrays_that_are_no_integers(dtype):
+def test_jax_arrays_that_are_not_integers_are_refused(dtype):
     step = jax.random.key(0) if jnp.issubdtype(dtype, jax.dtypes.prng_key) else jnp.ones((), dtype)
     for call in (optax_schedule(CURVE, 1.0), partial(multiplier, CURVE.segments)):
         for run in (call, jax.jit(call), jax.vmap(call, axis_size=1, in_axes=None)):
@@ -113,7 +113,7 @@ def test_jax_arrays_that_are_no_integers(dtype):
                 run(step)
 
 
-def test_peaks_that_are_not_real_scalars():
+def test_peaks_that_are_not_real_scalars_are_refused():
     for peak in (jnp.ones(2), jnp.ones((), bool), jnp.ones((), "complex64")):
         with pytest.raises(TypeError, match="peak_value"):
             jax.jit(lambda peak: optax_schedule(CURVE, peak)(3))(peak)
@@ -124,20 +124,20 @@ def test_peaks_that_are_not_real_scalars():
 
 
 @pytest.mark.parametrize("call", [optax_schedule, scale_by_curve])
-def test_without_a_peak_nothing_trains(call):
+def test_missing_peak_is_refused(call):
     with pytest.raises(TypeError, match="missing 1 required positional argument: 'peak_value'"):
         call(CURVE)
 
 
 @pytest.mark.parametrize("segments", [CURVE, stack([CURVE, CURVE]), CURVE.segments.begin, None], ids=type)
-def test_segments_that_are_not_one_table(segments):
+def test_segments_that_are_not_one_table_are_refused(segments):
     for step in (3, STEPS):
         with pytest.raises(TypeError, match="segments must be one table"):
             multiplier(segments, step)
 
 
 @pytest.mark.parametrize("dtype", ["int64", "float64", "float32", "int16"])
-def test_a_table_of_other_numbers_is_refused(dtype):
+def test_table_of_other_dtype_is_refused(dtype):
     with jax.enable_x64(True):
         table = CURVE.segments._replace(start_low=jnp.asarray(CURVE.segments.start_low, dtype))
         for call in (multiplier, jax.jit(multiplier)):
@@ -145,7 +145,7 @@ def test_a_table_of_other_numbers_is_refused(dtype):
                 call(table, 3)
 
 
-def test_a_table_of_numpys_that_jax_makes_int32_of_is_taken():
+def test_numpy_table_that_jax_narrows_is_accepted():
     wide = jax.tree.map(np.int64, CURVE.segments)
     with jax.enable_x64(False):
         assert_equal_bits(multiplier(wide, jnp.asarray(STEPS)), CURVE(STEPS))
@@ -153,7 +153,7 @@ def test_a_table_of_numpys_that_jax_makes_int32_of_is_taken():
 
 @pytest.mark.slow
 @both_searches
-def test_strict_promotion_of_types_and_ranks(curve):
+def test_strict_promotion_is_obeyed(curve):
     with jax.numpy_dtype_promotion("strict"), jax.numpy_rank_promotion("raise"), jax.checking_leaks():
         several = [
             jnp.arange(100).astype(dtype).reshape(shape)
@@ -168,7 +168,7 @@ def test_strict_promotion_of_types_and_ranks(curve):
 
 
 @pytest.mark.parametrize("k", [2, 30])
-def test_plateaus_move_without_compiling_again(k):
+def test_plateaus_move_without_recompilation(k):
     traces = []
 
     @jax.jit
@@ -185,7 +185,7 @@ def test_plateaus_move_without_compiling_again(k):
 
 
 @x64_both_ways
-def test_an_eager_call_is_one_compiled_program_and_compiled_once(x64, caplog):
+def test_eager_call_runs_one_program_compiled_once(x64, caplog):
     curve = PlateauCurve(997, plateaus=[(50, 10), (70, 10), (90, 1)])
     with jax.enable_x64(x64), jax.log_compiles(), caplog.at_level(logging.WARNING):
         for call in (optax_schedule(curve, 0.1), partial(multiplier, curve.segments)):

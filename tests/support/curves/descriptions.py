@@ -1,4 +1,4 @@
-"""Curves of every kind as plain data, as the oracle reads them: built, and drawn by hypothesis."""
+"""Plain data that describe curves of every kind, for the oracle; built, and drawn by hypothesis."""
 
 import warnings
 from collections.abc import Sequence
@@ -26,13 +26,13 @@ SHAPES = *shapes.WORDS, *shapes.FORMULAS
 
 
 def build(description: Description) -> Curve:
-    """The curve that is described, by the public interface."""
+    """Build the described curve through the public interface."""
     match description:
         case {"stages": stages, "start": start}:
-            # A stage may be written as a tuple too.
+            # A stage may also be a tuple.
             both = [stage if index % 2 else Stage(*stage) for index, stage in enumerate(stages)]
             with warnings.catch_warnings():
-                # Levels that are drawn may look like rates.
+                # Drawn levels may look like learning rates.
                 warnings.simplefilter("ignore", CurveWarning)
                 return StagedCurve(both, start=start)
         case {"cooldown": parent, "at": at, "steps": steps, "to": to, "shape": shape}:
@@ -41,7 +41,7 @@ def build(description: Description) -> Curve:
             return build(first).then(build(other), scale=scale)
         case _:
             with warnings.catch_warnings():
-                # Percentages that are drawn may look like fractions or round to no step, a ratio like a rate.
+                # Drawn percentages may look like fractions or round to no step, a ratio like a learning rate.
                 warnings.simplefilter("ignore", CurveWarning)
                 return PlateauCurve(**description)
 
@@ -51,7 +51,7 @@ def _promised(level: Any) -> bool:
 
 
 def _beside(read: Words, level: float) -> float:
-    """A level that lies anywhere, or close to this one."""
+    """Return any level, or one close to the given level."""
     near = level * read.one_of((1.0, 0.5, 2.0, 1.5, 15.0, 1 + 2.0**-52, 1 - 2.0**-53, 1 + 1e-7, 0.9))
     anywhere = read.ratio()
     return near if read.below(2) and _promised(near) else anywhere
@@ -131,7 +131,7 @@ def _description(
     if kind == "cooldown":
         return _cooldown(read, _description(read, _FEW, depth - 1), most_steps)
     if kind == "then" and most_steps > 1:
-        # One of the two goes on nesting.
+        # One of the two nests further.
         depths = (depth - 1, 0) if read.below(2) else (0, depth - 1)
         first = _description(read, _FEW, depths[0], read.magnitude(1, most_steps - 1))
         left = most_steps - Oracle(first).total_steps
@@ -145,14 +145,14 @@ _FEW = range(4)
 
 
 def _count(counts: Sequence[int], depth: int) -> int:
-    """A number of words that is enough for nearly every curve; any further ones are zeros."""
+    """Return a number of words that suffices for nearly every curve; further words are zeros."""
     return max(9 + 3 * max(counts), 40 + 32 * depth)
 
 
 def descriptions(
     counts: Sequence[int] = range(31), depth: int = 3, kind: str | None = None
 ) -> st.SearchStrategy[Description]:
-    """Curves of every kind, or of one of `KINDS`, nested up to `depth` deep.
+    """Draw curves of every kind, or of one of `KINDS`, nested up to `depth` deep.
 
     `counts` holds the numbers of plateaus that a `PlateauCurve` that is not nested may have.
     """
@@ -162,7 +162,7 @@ def descriptions(
 
 
 def _step(word: int, oracle: Oracle) -> int:
-    """A step near the border of a part, inside a part, before the first or past the last."""
+    """Return a step near the border of a part, inside a part, before the first or past the last."""
     rest, kind = divmod(word, 6)
     spans = oracle.spans()
     place, which = divmod(rest, len(spans))
@@ -181,7 +181,7 @@ def _step(word: int, oracle: Oracle) -> int:
 
 
 def steps_of(description: Description, drawn: list[int]) -> list[int]:
-    """An int32 step that is worth a test, for each word."""
+    """Return one int32 step worth testing per word."""
     oracle = Oracle(description)
     return [_step(word, oracle) for word in drawn]
 
@@ -189,7 +189,7 @@ def steps_of(description: Description, drawn: list[int]) -> list[int]:
 def descriptions_and_steps(
     counts: Sequence[int] = range(31), size: int = 48, depth: int = 3, kind: str | None = None
 ) -> st.SearchStrategy[tuple[Description, list[int]]]:
-    """As `descriptions`, each with `size` int32 steps that are worth a test."""
+    """Draw `descriptions`, each with `size` int32 steps worth testing."""
 
     def read(drawn: list[int]) -> tuple[Description, list[int]]:
         description = _description(Words(drawn[size:]), counts, depth, kind=kind)

@@ -1,7 +1,7 @@
 """Hypothesis strategies: awkward numbers of every size, and `PlateauCurve`s.
 
-A curve takes up to a hundred numbers. To draw them one by one takes longer than to test what they make. So
-hypothesis draws all of them at once, as words of 64 bits, and `Words` turns each into what is wanted.
+A curve takes up to a hundred numbers, and drawing them one by one takes longer than testing the curve. So
+hypothesis draws all of them at once as 64-bit words, and `Words` turns each into a number of the right kind.
 """
 
 import struct
@@ -22,7 +22,7 @@ Option = TypeVar("Option")
 
 
 class Words:
-    """Reads words one after the other, and zeros once all are read."""
+    """A reader of words, one after the other; it reads zeros after the last."""
 
     def __init__(self, words: Sequence[int]) -> None:
         self._left = iter(words)
@@ -40,11 +40,11 @@ class Words:
         return options[self.below(len(options))]
 
     def magnitude(self, low: int, high: int) -> int:
-        """An integer from `low` to `high`: every order of magnitude is as likely, and so is `high`."""
+        """Return an integer from `low` to `high`; all orders of magnitude, and `high`, are equally likely."""
         return magnitude(self(), low, high)
 
     def ratio(self) -> float:
-        """A level in [0, 1], of whatever size and as many digits, but not between 0 and 2⁻¹²⁶."""
+        """Return a level in [0, 1] of any magnitude and any number of digits, but not between 0 and 2⁻¹²⁶."""
         rest, kind = divmod(self(), 5)
         if kind <= 1:
             return _RATIOS[rest % len(_RATIOS)]
@@ -61,7 +61,7 @@ FORMULAS = {"1-x^P": (5, 2000), "(1-x)^P": (5, 2000), "t^-P": (25, 400)}
 
 
 def shape_of(read: Words, names: Sequence[str]) -> str:
-    """One of the shapes; in a formula with a decimal for P, from two words."""
+    """Return one of the shapes, with a decimal for P in formulas; reads two words."""
     name, (rest, kind) = read.one_of(names), divmod(read(), 4)
     if name not in FORMULAS:
         return name
@@ -106,20 +106,20 @@ def magnitude(word: int, low: int, high: int) -> int:
 
 
 def words(count: int) -> st.SearchStrategy[list[int]]:
-    """So many integers of 64 bits, in one draw."""
+    """Draw `count` 64-bit integers at once."""
     size = 8 * count
     return st.binary(min_size=size, max_size=size).map(lambda raw: list(struct.unpack(f"<{count}Q", raw)))
 
 
 def magnitudes(low: int, high: int) -> st.SearchStrategy[int]:
-    """Integers from `low` to `high`: every order of magnitude is as likely, and both ends are often drawn."""
+    """Draw integers from `low` to `high`: all orders of magnitude are equally likely, both ends frequent."""
     width = high - low
     by_size = st.integers(0, width.bit_length()).flatmap(lambda bits: st.integers(0, 2**bits - 1))
     return st.one_of(by_size.map(lambda gap: low + min(gap, width)), st.sampled_from((low, high)))
 
 
 def _percentage(word: int) -> Decimal:
-    """With so few digits that start + duration, in decimals, is what a float prints."""
+    """Return a percentage of few digits, so that start + duration in floats prints as the decimal sum."""
     rest, kind = divmod(word, 3)
     parts = 10 ** (0, 1, 12)[kind]
     return Decimal(rest % (100 * parts + 1)) / parts
@@ -134,13 +134,13 @@ ratios = words(1).map(lambda drawn: Words(drawn).ratio())
 
 
 def read_arguments(read: Words, counts: Sequence[int], most_steps: int = MAX_STEP) -> dict[str, Any]:
-    """The arguments of a valid `PlateauCurve`, from 9 + 3 · max(counts) words."""
+    """Return the arguments of a valid `PlateauCurve`, from 9 + 3 · max(counts) words."""
     total = read.magnitude(1, most_steps)
     flags = read()
     warmup = read.magnitude(0, (total - 1) * (flags & 1))
     after_warmup = total - warmup
     count = read.one_of(counts)
-    # The same number of words for each curve: where it changes, hypothesis begins again with zeros.
+    # Every curve takes the same number of words; if it changed, hypothesis would start again with zeros.
     most = max(counts)
     cuts = sorted(map(_percentage, read.take(2 * most)[: 2 * count]))
     if count and flags & 2:
@@ -179,5 +179,5 @@ def read_arguments(read: Words, counts: Sequence[int], most_steps: int = MAX_STE
 
 
 def arguments(counts: Sequence[int] = range(31)) -> st.SearchStrategy[dict[str, Any]]:
-    """The arguments of a valid `PlateauCurve`; `counts` holds the numbers of plateaus that it may have."""
+    """Draw the arguments of a valid `PlateauCurve`; `counts` lists the allowed numbers of plateaus."""
     return words(9 + 3 * max(counts)).map(lambda drawn: read_arguments(Words(drawn), counts))

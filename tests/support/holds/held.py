@@ -1,4 +1,4 @@
-"""Clocks that may be held: small curves with flat parts, rules, and the clocks of a run by definition."""
+"""Small curves with flat parts, hold rules, and the clocks of a run by definition."""
 
 import copy
 import json
@@ -41,7 +41,7 @@ holds = st.one_of(rules, rules.map(lambda drawn: drawn[0]))
 
 
 def clocks_of(hold: Any, curve: Curve, metrics: Iterable[Any]) -> list[int]:
-    """The clock of each update, and the clock after the last one."""
+    """Return the clock of each update and the clock after the last."""
     given: Sequence[Any] = [hold] if isinstance(hold, HoldUntilFlat | HoldBelow) else hold
     return clocks(given, curve.flat_starts, metrics)
 
@@ -51,12 +51,12 @@ def float32_rate(peak: float, curve: Curve, clock: int) -> float:
 
 
 def told(model: nn.Module, batch: Tensor) -> Tensor:
-    """A loss whose value is the batch, and whose gradient is zero."""
+    """Return the batch as the loss, with a zero gradient."""
     return batch + sum(parameter.sum() for parameter in model.parameters()) * 0
 
 
 class HeldRun:
-    """A scheduler with a hold for two groups, which can be saved and loaded in every way there is."""
+    """A scheduler with a hold for two groups, to be saved and loaded in every possible way."""
 
     def __init__(self, curve: Curve, hold: Any, rates: tuple[Any, ...] = (0.1, 0.7), **options: Any) -> None:
         self.build = lambda: optimizer_with(rates)

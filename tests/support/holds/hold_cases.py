@@ -13,7 +13,7 @@ from plateau_jax import HoldBelow, HoldUntilFlat, StagedCurve
 SIZE = 48
 PEAK = 0.3
 STAIRS = StagedCurve([(2, 1), (3,), (2, 0.7), (1,), (0, 0.5), (2,), (4, 0.9), (3,), (5, 0)])
-"""A warmup, and flat parts that begin at `STARTS`; one follows a jump down, one a rise."""
+"""A warmup, and flat parts that begin at `STARTS`; one follows a jump down, another a rise."""
 STARTS = {2, 7, 8, 14}
 
 UNTIL = HoldUntilFlat(2, threshold=0.1, every=2, limit=9)
@@ -21,10 +21,10 @@ BELOW = HoldBelow([(0.7, 3), (0.1, 6)], every=3)
 WORST = np.random.default_rng(7).choice(
     np.array([2, 1, 0.7, 0.1, 0.05, -0.5, 0.63, np.nan, np.inf, 3e38], np.float32), (6, SIZE)
 )
-"""The metrics of six trainings."""
+"""The metrics of six runs."""
 
 VALUES = (2.0, 1.5, 1.0, 0.7, 0.25, 0.1, 0.0, -0.5, -2.0)
-"""Falling. Metrics are drawn that equal one of them, or differ from it by as little as possible."""
+"""Decreasing values; drawn metrics equal one of them or differ from it as little as possible."""
 
 _SMALL = np.float32(1e-30)
 _thresholds = st.sampled_from((0, 1e-4, 0.1, 0.3, 1 / 3, 0.5, 1, 1e-7))
@@ -54,7 +54,7 @@ rules = st.lists(st.one_of(until_flat, below), min_size=1, max_size=3)
 
 
 def metrics(count: int) -> st.SearchStrategy[list[Any]]:
-    """`count` float32: many are equal, on the border of a rule or next to it, or not finite."""
+    """Draw `count` float32; many are equal, at a rule's threshold or next to it, or not finite."""
     return words(count).map(lambda drawn: [_metric(word) for word in drawn])
 
 
@@ -77,5 +77,5 @@ def _metric(word: int) -> Any:
 
 
 def rates_by_words(given_rules: Any, given_metrics: Any, x64: bool = False) -> Any:
-    """The rates of `STAIRS` at the clocks that the rules lead to by their words."""
+    """Return the learning rates of `STAIRS` at the clocks of the rules' oracle."""
     return product(STAIRS, PEAK, np.array(clocks(given_rules, STARTS, given_metrics)[:-1]), x64)

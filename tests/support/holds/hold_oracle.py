@@ -1,6 +1,6 @@
 """Hold rules straight from their documentation: a simulation that keeps all metrics.
 
-It shares no code with the product, and is slow.
+Slow, and shares no code with the product.
 """
 
 from collections.abc import Iterable, Sequence
@@ -12,7 +12,7 @@ from plateau_jax import HoldUntilFlat
 
 
 def clocks(rules: Sequence[Any], starts: Iterable[int], metrics: Iterable[Any]) -> list[int]:
-    """The clock that gives each update's rate, and the clock after the last update.
+    """Return the clock of each update, and the clock after the last update.
 
     `starts` are the first steps of the flat parts.
     """

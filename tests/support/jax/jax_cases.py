@@ -1,4 +1,4 @@
-"""What the tests of curves in JAX share: some curves, both x64 modes, and equality to the last bit."""
+"""Shared by tests of curves in JAX: sample curves, both x64 modes, and bitwise equality."""
 
 from typing import Any
 
@@ -42,21 +42,21 @@ _EVERY_SHAPE = [shape.replace("P", "1.5") for shape in SHAPES]
 
 
 def every_shape(rows: int) -> StagedCurve:
-    """A curve of so many segments, of every shape: tables that are stacked with it all get the same form."""
+    """Build a curve of `rows` rows with every shape, so that tables stacked with it have one form."""
     return StagedCurve(
         [(1, 0.5 + row % 2 / 4, _EVERY_SHAPE[row % len(_EVERY_SHAPE)]) for row in range(rows - 1)], start=0.5
     )
 
 
 def in_one_of_two_forms(curve: Curve) -> Segments:
-    """The table made longer, to one of two lengths, and with the columns of every shape."""
+    """Pad a table to one of two lengths, with the columns of every shape."""
     longer = every_shape(39 if len(curve.segments.begin) < 40 else 63)
     table = stack([curve, longer]).columns()
     return Segments.of_columns({name: column[0] for name, column in table.items()})
 
 
 def product(curve: Curve, peak: float, steps: NDArray[Any], x64: bool) -> Any:
-    """The rate: two float32, multiplied exactly, rounded to float32 with x64 off."""
+    """Return the learning rate: the exact product of two float32, rounded to float32 with x64 off."""
     exact: Any = np.float64(np.float32(peak)) * np.float64(curve(steps))
     return exact if x64 else exact.astype(np.float32)
 
@@ -68,6 +68,6 @@ def assert_equal_bits(found: Any, wanted: Any) -> None:
 
 
 def assert_equal_rates(found: Any, wanted: NDArray[Any]) -> None:
-    # XLA flushes float32 below 2⁻¹²⁶ to zero: those alone are not compared.
+    # XLA flushes float32 below 2⁻¹²⁶ to zero, so these are not compared.
     promised: NDArray[np.bool] = (wanted == 0) | (wanted >= SMALLEST_NORMAL) | (wanted.dtype == np.float64)
     assert_equal_bits(np.asarray(found)[promised], wanted[promised])

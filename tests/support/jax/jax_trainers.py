@@ -1,4 +1,4 @@
-"""What the tests of trainings in JAX share: batches, and what a schedule gave to a running program."""
+"""Shared by tests of JAX training programs: batches, and records of the learning rates used."""
 
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -20,7 +20,7 @@ BATCHES = [(jnp.array(rows[:, :4]), jnp.array(rows[:, 4:])) for rows in _drawn]
 
 
 class Watched:
-    """In place of `optax_schedule`: it notes what its schedules give to a running program, by their count."""
+    """A replacement for `optax_schedule` that records each learning rate a program uses, by its count."""
 
     def __init__(self) -> None:
         self.given: dict[tuple[Curve, float], list[tuple[Any, Any]]] = {}
@@ -41,7 +41,7 @@ class Watched:
         return watched
 
     def assert_given(self, curve: Curve, peak: float, counts: range) -> None:
-        """At these counts, and no others, the bits of peak times curve."""
+        """Check that exactly these counts were used, with the bits of peak times curve."""
         jax.effects_barrier()
         given = {int(count): np.asarray(rate) for count, rate in self.given[curve, peak]}
         assert sorted(given) == list(counts)
@@ -53,16 +53,16 @@ class Watched:
 def assert_resumed(
     heading: str, folder: Path, state: Callable[[dict[str, Any]], Any], at: int = 100
 ) -> dict[str, Any]:
-    """Compare a program of the page with the same one interrupted, and resumed at update `at`.
+    """Compare a program of the page with the same program interrupted and resumed at update `at`.
 
     Args:
-        heading: That of the program.
-        folder: Where it runs.
-        state: Reads the state out of the program's names.
+        heading: The heading of the program on the page.
+        folder: The folder to run it in.
+        state: Extracts the state from the program's variables.
         at: The first update of the resumed program.
 
     Returns:
-        The names of the uninterrupted program at its end.
+        The final variables of the uninterrupted program.
     """
     (whole, given), (resumed, given_later) = whole_and_resumed(heading, folder, watched)
     given.assert_given(OF_PAGE, PEAK_OF_PAGE, range(200))
@@ -73,7 +73,7 @@ def assert_resumed(
 
 @contextmanager
 def watched() -> Generator[Watched, None, None]:
-    """What `optax_schedule` gives to the programs that import it here."""
+    """The recorder that replaces `optax_schedule` in programs that import it from here."""
     watched = Watched()
     with patch.object(plateau_jax, "optax_schedule", watched):
         yield watched
