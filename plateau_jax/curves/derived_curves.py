@@ -32,6 +32,8 @@ class Cooldown(Curve):
         to = checks.ratio("to", self.to)
         shape = shapes.canonical_shape("shape", self.shape, shapes.WORDS, shapes.FORMULAS)
         start, end = segment_at(curve.rows, at).at(at), as_written(to)
+        # The level reached may equal `to` though it is written with irrational terms. One object for both
+        # ends makes the segment flat.
         if levels.are_equal(start, end):
             start = end
         elif levels.is_above(end, start):
@@ -41,14 +43,14 @@ class Cooldown(Curve):
             raise ValueError(reason)
         self._freeze(
             [
-                # The number of rows does not depend on `at`. The row that is cut short keeps its length, and
-                # with it its values.
+                # The number of rows does not depend on `at`, so `at` may move without recompilation. The row
+                # that is cut short keeps its length, and with it the bits of its values.
                 *(row._replace(begin=min(row.begin, at)) for row in curve.rows[:-1]),
                 curve.rows[-1]._replace(begin=min(curve.total_steps, at), kind="hold"),
                 ExactSegment("cooldown", at, steps, start, end, shape),
                 flat_segment("end", at + steps, 0, end),
             ],
-            depth=_deeper(curve),
+            depth=_depth_above(curve),
             at=at,
             steps=steps,
             to=to,
@@ -84,20 +86,22 @@ class Then(Curve):
                 f"total_steps = {first} + {other.total_steps} must be at most 2**31 - 1 = {MAX_STEP}"
             )
         rows = [*curve.rows[:-1], *(row.shifted(first, as_written(scale)) for row in other.rows)]
-        self._freeze(rows, depth=_deeper(curve, other), scale=scale)
+        self._freeze(rows, depth=_depth_above(curve, other), scale=scale)
 
     def _legend_phrases(self) -> list[str]:
-        before = self.curve._legend_phrases()
-        new = [phrase for phrase in self.other._legend_phrases() if phrase not in before]
+        phrases = self.curve._legend_phrases()
+        # Only what differs: a restart of the same curve would repeat every phrase.
+        new = [phrase for phrase in self.other._legend_phrases() if phrase not in phrases]
         then = f"then {self.curve.total_steps}–{self.total_steps}"
         then += f" × {self.scale:g}" if self.scale != 1 else ""
-        return [*before, f"{then}: {', '.join(new)}" if new else then]
+        return [*phrases, f"{then}: {', '.join(new)}" if new else then]
 
     def __repr__(self) -> str:
         return f"{self.curve!r}.then({self.other!r}, scale={self.scale!r})"
 
 
-def _deeper(*curves: Curve) -> int:
+def _depth_above(*curves: Curve) -> int:
+    """Return the depth of a curve that is derived from these."""
     depth = 1 + max(curve.depth for curve in curves)
     if depth > MAX_DEPTH:
         raise ValueError(f"cooldowns and continuations are nested {depth} deep; at most {MAX_DEPTH} may be")
