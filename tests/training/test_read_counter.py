@@ -1,4 +1,4 @@
-"""The instrument that counts reads: no way of reading gets past it, and it counts nothing else."""
+"""The counter of device reads: it notices every way of reading, and nothing else."""
 
 from collections.abc import Callable
 from typing import Any
@@ -49,12 +49,12 @@ _WAYS: dict[str, Callable[[Tensor], Any]] = {
 
 
 @pytest.mark.parametrize("way", _WAYS.values(), ids=_WAYS)
-def test_every_way_is_counted(way: Callable[[Tensor], Any]) -> None:
+def test_every_way_of_reading_is_counted(way: Callable[[Tensor], Any]) -> None:
     value = torch.ones((), dtype=torch.int64)
     assert reads_of(lambda: way(value)) >= 1
 
 
-def test_host_memory_is_not_the_device() -> None:
+def test_use_of_host_memory_is_not_counted() -> None:
     device, host = torch.ones(3), torch.zeros(3)
     ways: list[Callable[[], Any]] = [
         lambda: host.tolist(),
@@ -69,7 +69,7 @@ def test_host_memory_is_not_the_device() -> None:
     assert reads_of(lambda: host[:1].copy_(device[:1]), [host]) == 1
 
 
-def test_computing_is_no_read() -> None:
+def test_computing_is_not_counted() -> None:
     def compute() -> None:
         value = torch.ones(3, requires_grad=True)
         loss = torch.where(value > 0, value, 0).sum() / value.numel()

@@ -1,4 +1,4 @@
-"""One recipe trained in torch and in JAX: the same rates to the bit, in the end the same weights."""
+"""One recipe trained in torch and in JAX: learning rates of the same bits, and finally the same weights."""
 
 from collections.abc import Callable
 from functools import cache
@@ -44,7 +44,7 @@ class FlaxMLP(linen.Module):
 
 
 class TorchBlock(nn.Module):
-    """Causal attention and an MLP, each on what LayerNorm makes of the sum so far, and added to it.
+    """Causal attention and an MLP, each applied to the normalized residual stream and added to it.
 
     Attention without biases: a key's has no effect, so its gradient is rounding alone, which Adam makes
     as large as any other.
@@ -80,7 +80,7 @@ class Twin(NamedTuple):
     torch: Callable[[], nn.Module]
     flax: linen.Module
     shape: tuple[int, ...]
-    """Of a row of the inputs."""
+    """The loss of a row of the inputs."""
 
 
 TWINS = {
@@ -90,7 +90,7 @@ TWINS = {
 
 
 def flax_weights(module: nn.Module) -> dict[str, Any]:
-    """A torch module's weights as flax has them: kernels transposed, a head's apart."""
+    """Convert a torch module's weights to flax's layout: kernels transposed, split by head."""
 
     def array(weight: Tensor) -> Any:
         return weight.detach().numpy().copy()
@@ -112,13 +112,13 @@ def flax_weights(module: nn.Module) -> dict[str, Any]:
 
 
 def batches(shape: tuple[int, ...], dtype: str, count: int) -> tuple[Any, Any]:
-    """Drawn inputs, of shape (count, 4, *shape), and which of the first numbers of each is the largest."""
+    """Draw inputs of shape (count, 4, *shape); the class of each is the index of its largest first number."""
     inputs = np.random.default_rng(1).normal(size=(count, 4, *shape)).astype(dtype)
     return inputs, inputs[..., :CLASSES].argmax(-1)
 
 
 def distance(one: Any, other: Any) -> float:
-    """The largest difference between two trees of weights."""
+    """Return the largest difference between two trees of weights."""
     pairs = zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True)
     return max(float(np.abs(a - b).max()) for a, b in pairs)
 
@@ -138,7 +138,7 @@ def loss_of(model, batch):
 
 
 def loop(model, optimizer, updates):
-    """The update as torch's documentation writes it; the norms before clipping."""
+    """Update as in torch's documentation; return the norms before clipping."""
     scheduler = lambda_lr(optimizer, CURVE)
     norms = []
     for update in updates:
@@ -162,9 +162,9 @@ def untrained(name, dtype):
 
 
 def in_torch(name, dtype, train):
-    """Weights after the updates, the rate of each, and the norms of its gradients."""
+    """Return the weights after the updates, and the learning rates and gradient norms of the updates."""
     model = untrained(name, dtype)
-    # The rate of a fused optimizer under TrainStep is a float32 tensor.
+    # The learning rate of a fused optimizer under TrainStep is a float32 tensor.
     fused = train is train_step and dtype == "float32"
     optimizer = torch.optim.AdamW(model.parameters(), PEAK, weight_decay=DECAY, fused=fused)
     inputs, classes = map(torch.tensor, batches(TWINS[name].shape, dtype, UPDATES * MICRO_BATCHES))
@@ -176,10 +176,10 @@ def in_torch(name, dtype, train):
 
 @cache
 def in_jax(name, dtype):
-    """Weights after the updates, and the rate of each."""
+    """Return the weights after the updates, and the learning rate of each."""
     twin, before = TWINS[name], flax_weights(untrained(name, dtype))
     with jax.enable_x64(dtype == "float64"):
-        # The other hyperparameters stay Python floats, as torch's are.
+        # The other hyperparameters stay Python floats, as in torch.
         adamw = optax.inject_hyperparams(optax.adamw, static_args=("b1", "b2", "eps", "eps_root"))
         tx = optax.chain(CLIPPING, adamw(optax_schedule(CURVE, PEAK), weight_decay=DECAY))
         accumulator = {"accumulator_dtype": dtype} if ACCUMULATES_IN_FLOAT32 else {}
@@ -206,7 +206,7 @@ def in_jax(name, dtype):
 @pytest.mark.parametrize("train", [loop, train_step])
 @pytest.mark.parametrize("dtype", BOUNDS)
 @pytest.mark.parametrize("name", TWINS)
-def test_same_rates_and_weights(name, dtype, train):
+def test_torch_and_jax_train_to_the_same_weights(name, dtype, train):
     after, rates, norms = in_torch(name, dtype, train)
     weights, jax_rates = in_jax(name, dtype)
     assert jax_rates.dtype == dtype

@@ -1,4 +1,4 @@
-"""The training step's numbers: the bits of the loop written by hand, however a batch is split."""
+"""The training step has the bits of a hand-written loop, however a batch is split."""
 
 from collections.abc import Callable
 from typing import Any
@@ -28,7 +28,7 @@ from torch_bridge import TrainStep, lambda_lr
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 @pytest.mark.parametrize(("pieces", "max_norm"), [(1, None), (1, 0.1), (3, None), (2, 0.05)])
-def test_the_bits_of_the_loop_by_hand(name: str, pieces: int, max_norm: float | None) -> None:
+def test_step_matches_hand_written_loop(name: str, pieces: int, max_norm: float | None) -> None:
     data = batches(20 * pieces)
     updates = [data[start : start + pieces] for start in range(0, len(data), pieces)]
     model, own = Net(), Net()
@@ -46,7 +46,7 @@ def test_the_bits_of_the_loop_by_hand(name: str, pieces: int, max_norm: float | 
 
 
 class _Mixed(nn.Module):
-    """Tied, frozen and unused parameters, and a layer that is left out of the optimizer."""
+    """Tied, frozen and unused parameters, and a layer outside the optimizer."""
 
     def __init__(self, dtype: torch.dtype) -> None:
         super().__init__()
@@ -73,7 +73,9 @@ class _Mixed(nn.Module):
 @pytest.mark.parametrize("name", ["adamw", "momentum", "rmsprop"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("max_norm", [None, 0.05])
-def test_groups_and_parameters_of_every_kind(name: str, dtype: torch.dtype, max_norm: float | None) -> None:
+def test_step_matches_loop_for_every_kind_of_parameter(
+    name: str, dtype: torch.dtype, max_norm: float | None
+) -> None:
     def loss_fn(model: nn.Module, batch: Batch) -> Tensor:
         return nn.functional.mse_loss(model(batch[0].to(dtype)), batch[1].to(dtype))
 
@@ -89,7 +91,7 @@ def test_groups_and_parameters_of_every_kind(name: str, dtype: torch.dtype, max_
     assert equal_trees(own.left_out.weight, _Mixed(dtype).left_out.weight)
 
 
-def test_sparse_gradients() -> None:
+def test_step_trains_sparse_gradients() -> None:
     def loss_fn(model: nn.Module, batch: Tensor) -> Tensor:
         return model(batch).square().sum()
 
@@ -111,7 +113,7 @@ def test_sparse_gradients() -> None:
     assert equal_trees(own.weight, model.weight)
 
 
-def test_complex_parameters() -> None:
+def test_step_trains_complex_parameters() -> None:
     class Spectral(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -148,7 +150,7 @@ def test_pairs_do_not_depend_on_the_split(loss_fn: Callable[..., Any], rows: lis
         torch.testing.assert_close(other, own, rtol=1e-6, atol=1e-7)
 
 
-def test_no_result_is_overwritten() -> None:
+def test_later_updates_do_not_overwrite_results() -> None:
     class Single(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -171,7 +173,7 @@ def test_no_result_is_overwritten() -> None:
         assert len({result.lr.data_ptr() for result in results}) == 5
 
 
-def test_gradients_from_before_do_not_count() -> None:
+def test_step_ignores_earlier_gradients() -> None:
     (batch,) = batches(1)
     for part in ("first", "last"):  # the rest of the model is not in the optimizer
         steps = []

@@ -1,4 +1,4 @@
-"""Mistakes in how a training step is built and called: each is told, with what to write."""
+"""Likely mistakes in building and calling a training step: each message says what to write instead."""
 
 import warnings
 from pathlib import Path
@@ -21,8 +21,8 @@ from torch_bridge.training.clock import clock
 @pytest.mark.parametrize(
     "criterion", [nn.MSELoss(), nn.MSELoss, nn.functional.mse_loss, nn.L1Loss(reduction="sum")], ids=range(4)
 )
-def test_a_criterion_as_loss_fn(criterion: Any) -> None:
-    """What the message says to write in its place is right."""
+def test_criterion_as_loss_fn_is_refused(criterion: Any) -> None:
+    """The replacement that the message suggests works."""
     with pytest.raises(TypeError, match=r"loss_fn\(model, batch\): wrap the criterion") as caught:
         make_step(loss_fn=criterion)
     written = str(caught.value).partition("wrap the criterion, ")[2]
@@ -32,7 +32,7 @@ def test_a_criterion_as_loss_fn(criterion: Any) -> None:
     assert step(batch).loss.item() == pytest.approx(expected.item())
 
 
-def test_a_module_of_ones_own_as_loss_fn() -> None:
+def test_user_module_as_loss_fn_is_accepted() -> None:
     class Own(nn.MSELoss):
         def forward(self, model: Any, batch: Any) -> Tensor:  # type: ignore[override]  (a module and a batch)
             return mean_loss(model, batch)
@@ -59,17 +59,17 @@ def _without_targets(model: nn.Module, batch: Any) -> Tensor:
     ("loss_fn", "error", "rows"),
     [(_unpacking, ValueError, 4), (_by_index, RuntimeError, 2), (_without_targets, RuntimeError, 4)],
 )
-def test_two_arguments_are_two_micro_batches(loss_fn: Any, error: type[Exception], rows: int) -> None:
+def test_error_hints_at_two_micro_batches(loss_fn: Any, error: type[Exception], rows: int) -> None:
     step, (batch,) = make_step(loss_fn=loss_fn), batches(1, rows=rows)
     with pytest.raises(error) as caught:
         step(*batch)
     assert "2 arguments are 2 micro-batches" in caught.value.__notes__[0]
-    with pytest.raises((ValueError, TypeError)) as caught:  # one argument, whatever else is wrong
+    with pytest.raises((ValueError, TypeError)) as caught:  # one argument, so no hint
         step((batch[0], batch[1], None) if loss_fn is _unpacking else None)
     assert not hasattr(caught.value, "__notes__")
 
 
-def test_running_out_of_memory_gets_no_hint() -> None:
+def test_out_of_memory_error_gets_no_hint() -> None:
     def loss_fn(model: nn.Module, batch: Tensor) -> Tensor:
         raise torch.OutOfMemoryError
 
@@ -96,7 +96,7 @@ _TOKENS = torch.ones(4, 9, dtype=torch.int64)
     ],
     ids=range(4),
 )
-def test_tensors_that_are_hardly_micro_batches(micro_batches: Any) -> None:
+def test_unlike_micro_batches_warn(micro_batches: Any) -> None:
     step = make_step(loss_fn=_mean)
     with pytest.warns(CurveWarning, match=r"micro-batches of one update.*step\(\(x, y\)\)") as caught:
         step(*micro_batches)
@@ -109,21 +109,21 @@ def test_tensors_that_are_hardly_micro_batches(micro_batches: Any) -> None:
     [(_FLOATS, _FLOATS[:2]), (_TOKENS, _TOKENS[:, :5]), ((_FLOATS, _TOKENS), _FLOATS), (_FLOATS,)],
     ids=range(4),
 )
-def test_micro_batches_that_may_be_meant(micro_batches: Any) -> None:
+def test_plausible_micro_batches_do_not_warn(micro_batches: Any) -> None:
     def loss_fn(model: nn.Module, batch: Any) -> Tensor:
         return _mean(model, batch[0] if isinstance(batch, tuple) else batch)
 
     assert make_step(loss_fn=loss_fn)(*micro_batches).applied == 1
 
 
-def test_a_path_is_no_state(tmp_path: Path) -> None:
+def test_path_as_state_is_refused(tmp_path: Path) -> None:
     for path in (tmp_path / "state.pt", "state.pt"):
         with pytest.raises(ValueError, match="load the file first"):
             make_step().load_state_dict(path)  # type: ignore[arg-type]  (that is what is tested)
 
 
 @pytest.mark.parametrize("name", ["adamw", "rmsprop"])
-def test_a_clock_far_past_the_end(name: str) -> None:
+def test_clock_past_the_end_warns_once(name: str) -> None:
     with patch.object(clock, "INTERVAL", 8):
         step, (batch,) = make_step(name, curve=PlateauCurve(20)), batches(1)
         for _ in range(25):
@@ -135,7 +135,7 @@ def test_a_clock_far_past_the_end(name: str) -> None:
 
 
 @pytest.mark.parametrize("total", [20, 100, 700])
-def test_a_short_run_past_the_end_is_told_soon(total: int) -> None:
+def test_short_run_past_the_end_warns_soon(total: int) -> None:
     step, (batch,) = make_step(curve=PlateauCurve(total)), batches(1)
     train(step, [batch] * (total + 10))
     with pytest.warns(CurveWarning, match=f"total_steps = {total}, but") as caught:
@@ -144,7 +144,7 @@ def test_a_short_run_past_the_end_is_told_soon(total: int) -> None:
 
 
 @pytest.mark.parametrize("curve", [PlateauCurve(20, min_lr_ratio=0.1), PlateauCurve(200)])
-def test_nothing_is_said_of_other_ends(curve: PlateauCurve) -> None:
+def test_other_ends_do_not_warn(curve: PlateauCurve) -> None:
     with patch.object(clock, "INTERVAL", 8), warnings.catch_warnings():
         warnings.simplefilter("error")
         step, (batch,) = make_step(curve=curve), batches(1)
@@ -153,7 +153,7 @@ def test_nothing_is_said_of_other_ends(curve: PlateauCurve) -> None:
         step.state_dict()
 
 
-def test_a_parameter_that_is_there_twice() -> None:
+def test_repeated_parameter_is_refused() -> None:
     model = Net()
     with pytest.warns(UserWarning, match="duplicate parameters"):
         optimizer = torch.optim.SGD([*model.parameters(), model.last.bias], lr=0.1)
@@ -162,7 +162,7 @@ def test_a_parameter_that_is_there_twice() -> None:
     assert "initial_lr" not in optimizer.param_groups[0]
 
 
-def test_a_weight_that_requires_grad() -> None:
+def test_weight_that_requires_grad_is_refused() -> None:
     step, (batch,) = (
         make_step(loss_fn=lambda model, batch: (mean_loss(model, batch), model(batch[0]).mean())),
         batches(1),

@@ -1,4 +1,4 @@
-"""What a training step refuses: one clear error, and nothing half done."""
+"""A training step refuses invalid input with one clear error, and changes nothing."""
 
 import copy
 import dataclasses
@@ -57,7 +57,7 @@ def _saved(value: Any) -> None:
     ],
     ids=str,
 )
-def test_arguments(options: dict[str, Any], error: type[Exception], message: str) -> None:
+def test_invalid_arguments_are_refused(options: dict[str, Any], error: type[Exception], message: str) -> None:
     model = Net()
     optimizer = make_optimizer("adamw", model)
     group = dict(optimizer.param_groups[0])
@@ -67,14 +67,14 @@ def test_arguments(options: dict[str, Any], error: type[Exception], message: str
     assert optimizer.param_groups[0] == group, "nothing was done to the optimizer"
 
 
-def test_a_peak_that_float32_cannot_hold() -> None:
+def test_peak_outside_float32_is_refused() -> None:
     for rate in (1e-39, 1e39):
         model = Net()
         with pytest.raises(ValueError, match="learning rate"):
             TrainStep(model, make_optimizer("adamw", model, lr=rate), mean_loss, CURVE)
 
 
-def test_fp16_parameters_under_fp16() -> None:
+def test_fp16_parameters_under_fp16_are_refused() -> None:
     model = Net().half()
     with pytest.raises(ValueError, match="fp16"):
         TrainStep(model, make_optimizer("adamw", model), mean_loss, CURVE, precision="fp16")
@@ -91,7 +91,7 @@ def test_fp16_parameters_under_fp16() -> None:
     ],
 )
 @pytest.mark.parametrize("pieces", [1, 3])
-def test_a_loss_that_is_refused_changes_nothing(value: Any, error: type[Exception], pieces: int) -> None:
+def test_refused_loss_changes_nothing(value: Any, error: type[Exception], pieces: int) -> None:
     def loss_fn(model: nn.Module, batch: Any) -> Any:
         loss = mean_loss(model, batch)
         return value(loss) if bad and batch is data[-1] else loss
@@ -110,7 +110,7 @@ def test_a_loss_that_is_refused_changes_nothing(value: Any, error: type[Exceptio
     assert equal_trees(step(*data), straight(*data))
 
 
-def test_a_total_weight_of_zero() -> None:
+def test_zero_total_weight_is_refused() -> None:
     (batch,) = batches(1)
     empty = batch[0][:0], batch[1][:0]
     step = make_step(loss_fn=pair_loss)
@@ -121,12 +121,12 @@ def test_a_total_weight_of_zero() -> None:
     assert equal_trees(state_kept_by_skips(step), before)
 
 
-def test_no_micro_batch() -> None:
+def test_missing_batch_is_refused() -> None:
     with pytest.raises(TypeError, match="batch"):
         make_step()()
 
 
-def test_numbers_of_numpy_are_numbers() -> None:
+def test_numpy_numbers_are_accepted() -> None:
     data = batches(5)
     for norm in (np.float32(0.25), np.float64(0.25)):
         step, plain = make_step(max_norm=norm), make_step(max_norm=0.25)
@@ -144,7 +144,7 @@ def test_numbers_of_numpy_are_numbers() -> None:
     ],
     ids=["a parameter more", "a parameter less", "another list", "a group more"],
 )
-def test_parameters_that_are_no_longer_the_same(name: str, change: Any, message: str) -> None:
+def test_changed_parameters_are_refused(name: str, change: Any, message: str) -> None:
     step, (batch,) = make_step(name), batches(1)
     step(batch)
     before, params = state_kept_by_skips(step), list(step.optimizer.param_groups[0]["params"])
@@ -158,7 +158,7 @@ def test_parameters_that_are_no_longer_the_same(name: str, change: Any, message:
     assert step(batch).applied == 2
 
 
-def test_the_arguments_are_shown_as_they_are_given() -> None:
+def test_signature_shows_the_arguments() -> None:
     fields = [field.name for field in dataclasses.fields(TrainStepArguments) if field.init]
     shown = inspect.signature(TrainStep).parameters
     assert list(shown) == fields
@@ -172,7 +172,7 @@ def test_the_arguments_are_shown_as_they_are_given() -> None:
         make_step(applied=3)
 
 
-def test_a_loss_outside_of_autograd() -> None:
+def test_loss_without_gradient_is_refused() -> None:
     (batch,) = batches(1)
     for loss_fn in (mean_loss, pair_loss):
         step, straight = make_step(loss_fn=loss_fn), make_step(loss_fn=loss_fn)
@@ -182,14 +182,14 @@ def test_a_loss_outside_of_autograd() -> None:
         assert equal_trees(step(batch), straight(batch))
 
 
-def test_a_model_that_cannot_be_trained() -> None:
+def test_untrainable_model_is_refused() -> None:
     with torch.inference_mode():
         model = Net()
     with pytest.raises(ValueError, match=r"made under torch\.inference_mode\(\)"):
         make_step(model=model)
 
 
-def test_a_lazy_model_has_to_be_called_before() -> None:
+def test_uninitialized_lazy_model_is_refused() -> None:
     lazy = nn.Sequential(nn.LazyLinear(2))
     optimizer = torch.optim.AdamW(lazy.parameters(), lr=0.1)
     with pytest.raises(ValueError, match="dummy batch"):
@@ -202,7 +202,7 @@ def test_a_lazy_model_has_to_be_called_before() -> None:
 
 @pytest.mark.parametrize("name", ["adamw", "plain adam"])
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps, _saved])
-def test_a_copy_of_a_step_is_refused(name: str, copied: Callable[[Any], Any]) -> None:
+def test_copying_a_step_is_refused(name: str, copied: Callable[[Any], Any]) -> None:
     step, straight = make_step(name), make_step(name)
     for holder in (step, [step], {"step": step}):
         if copied is copy.copy and holder is not step:

@@ -1,4 +1,4 @@
-"""The training step elsewhere: copies, default devices, inference mode, threads, hooks that raise."""
+"""The training step under copies, default devices, inference mode, threads and hooks that raise."""
 
 import copy
 import pickle
@@ -19,7 +19,7 @@ from torch_bridge import TrainStep, evaluate
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda value: pickle.loads(pickle.dumps(value))])
 @pytest.mark.parametrize("name", ["adamw", "momentum", "plain adam"])
-def test_copies_of_its_model_and_optimizer_are_independent(copied: Callable[[Any], Any], name: str) -> None:
+def test_copies_of_model_and_optimizer_are_independent(copied: Callable[[Any], Any], name: str) -> None:
     data = batches(8)
     step, straight = make_step(name), make_step(name)
     train(step, data[:3])
@@ -36,15 +36,15 @@ def test_copies_of_its_model_and_optimizer_are_independent(copied: Callable[[Any
 
 @pytest.mark.parametrize("name", [*FUSED, "plain adam", "plain momentum"])
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
-def test_another_default_device(name: str, precision: str) -> None:
-    """At building, at calls and at a load; it is set with `torch.set_default_device`."""
+def test_default_device_does_not_matter(name: str, precision: str) -> None:
+    """`torch.set_default_device` affects neither building, nor calls, nor loads."""
 
     def run(elsewhere: bool) -> Any:
         model = Net()
         torch.set_default_device("meta" if elsewhere else None)
         try:
             step = make_step(name, model, precision=precision, max_norm=0.5)
-            # (Torch's own Adam makes its counts on the default device.)
+            # (Torch's own Adam creates its counters on the default device.)
             torch.set_default_device("meta" if elsewhere and name in FUSED else None)
             results = [*train(step, data[:3]), *train(step, [nonfinite(data[0])])]
             torch.set_default_device("meta" if elsewhere else None)
@@ -62,7 +62,7 @@ def test_another_default_device(name: str, precision: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["adamw", "momentum", "plain adam"])
-def test_built_in_inference_mode(name: str) -> None:
+def test_step_built_in_inference_mode_trains(name: str) -> None:
     model, data = Net(), batches(5)
     options: dict[str, Any] = {"loss_fn": counting_loss, "precision": "fp16", "max_norm": 1.0}
     straight = make_step(name, carry=torch.zeros(2), **options)
@@ -73,8 +73,8 @@ def test_built_in_inference_mode(name: str) -> None:
     assert equal_trees(step.state_dict(), straight.state_dict())
 
 
-def test_in_other_threads() -> None:
-    """Two steps at once, and one that goes from thread to thread."""
+def test_steps_run_in_several_threads() -> None:
+    """Two steps at once, and one that moves from thread to thread."""
     data = batches(30)
     expected = [train(make_step(model=Net(seed)), data) for seed in (0, 1)]
     with ThreadPoolExecutor(2) as threads:
@@ -90,7 +90,7 @@ def test_in_other_threads() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")
-def test_a_compiled_model() -> None:
+def test_compiled_model_trains() -> None:
     model, data = Net(), batches(4)
     optimizer = make_optimizer("adamw", model)
     step = make_step(model=torch.compile(model, backend="eager"), optimizer=optimizer)
@@ -104,7 +104,7 @@ class _Marked(Tensor):
     """A subclass of tensors."""
 
 
-def test_subclasses_of_tensors() -> None:
+def test_tensor_subclasses_train() -> None:
     data = batches(4)
     marked = [tuple(part.as_subclass(_Marked) for part in batch) for batch in data]
     one, other = make_step(), make_step()
@@ -115,7 +115,7 @@ def test_subclasses_of_tensors() -> None:
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 @pytest.mark.parametrize("name", ["adamw", "momentum", "plain adam"])
-def test_a_state_that_is_taken_writes_nothing(name: str, precision: str) -> None:
+def test_state_dict_changes_no_tensor(name: str, precision: str) -> None:
     saving, never = (make_step(name, precision=precision) for _ in range(2))
     tensors = [value for value in vars(saving._clock).values() if isinstance(value, Tensor)]
     for batch in [*batches(5), nonfinite(batches(1)[0]), *batches(5)]:
@@ -130,8 +130,8 @@ def test_a_state_that_is_taken_writes_nothing(name: str, precision: str) -> None
 
 @pytest.mark.parametrize("at", ["forward", "backward", "accumulated", "optimizer", "after the optimizer"])
 @pytest.mark.parametrize("name", ["adamw", "momentum", "plain adam"])
-def test_hooks_that_raise(name: str, at: str) -> None:
-    """Before the optimizer begins the step stays usable; from there on it needs a state."""
+def test_raising_hooks_leave_step_usable_or_refused(name: str, at: str) -> None:
+    """Before the optimizer's step the training step stays usable; after that it needs a loaded state."""
 
     def fail(*_: Any) -> None:
         raise RuntimeError("on purpose")
@@ -161,8 +161,8 @@ def test_hooks_that_raise(name: str, at: str) -> None:
     assert equal_trees(train(step, data[2:]), train(straight, data[2:]))
 
 
-def test_under_an_autocast_around_the_whole_loop() -> None:
-    """Where torch would keep the weights that it cast at first until the loop's end."""
+def test_outer_autocast_does_not_keep_old_weights() -> None:
+    """Otherwise torch would use the weights that it cast first until the loop ends."""
     data, eager, around = batches(6), make_step(precision="bf16"), make_step(precision="bf16")
     expected = train(eager, data)
     with torch.autocast("cpu", torch.bfloat16):

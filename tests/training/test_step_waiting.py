@@ -1,4 +1,4 @@
-"""Nothing waits for the device: no value is read, nothing is compiled anew, and an update can be replayed."""
+"""Nothing waits for the device: no reads, no recompilation, and an update can be replayed."""
 
 from collections.abc import Callable
 from functools import partial
@@ -31,7 +31,7 @@ from plateau_jax import HoldBelow
 from torch_bridge import MetricLog, TrainStep
 from torch_bridge.training.clock import clock
 
-# Runs may go on past the end of a curve; the warning has its own tests.
+# Runs may continue past the end of a curve; the warning has separate tests.
 pytestmark = pytest.mark.filterwarnings("ignore:the curve has total_steps:plateau_jax.CurveWarning")
 
 _HOLDS = {"none": None, "flat": PATIENT, "both": [PATIENT, HoldBelow(0.9, 3, every=2)]}
@@ -40,14 +40,14 @@ _LOSSES = {"mean": mean_loss, "pair": pair_loss, "device pair": device_pair_loss
 
 
 def _host_buffers(step: TrainStep) -> list[torch.Tensor]:
-    """The clock's page-locked buffers: the host may read them."""
+    """Return the clock's page-locked buffers, which the host may read."""
     return [step._clock._host_window, step._clock._host_counters]
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
 @pytest.mark.parametrize("name", FUSED)
 @_EVERY_HOLD
-def test_no_reads(name: str, precision: str, hold: Any) -> None:
+def test_updates_read_nothing_from_the_device(name: str, precision: str, hold: Any) -> None:
     data, log = batches(6), MetricLog(every=100)
     with patch.object(clock, "INTERVAL", 3):
         for loss_fn in _LOSSES.values():
@@ -65,7 +65,7 @@ def test_no_reads(name: str, precision: str, hold: Any) -> None:
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
-def test_no_reads_with_a_carry(precision: str) -> None:
+def test_updates_with_carry_read_nothing(precision: str) -> None:
     model = Recurrent("GRU")
     step = make_step("adamw", model, carried_loss, precision=precision, carry=model.initial(), max_norm=1.0)
     data = batches(6, time=3)
@@ -73,7 +73,7 @@ def test_no_reads_with_a_carry(precision: str) -> None:
     assert reads_of(lambda: [step(batch, nonfinite(batch)) and step(batch, data[0]) for batch in data]) == 0
 
 
-def test_no_reads_before_the_first_update_either() -> None:
+def test_first_update_reads_only_for_momentum() -> None:
     (batch,) = batches(1)
     for name in ("adam", "adamw", "sgd", "adagrad"):
         step = make_step(name)
@@ -86,7 +86,7 @@ def test_no_reads_before_the_first_update_either() -> None:
 
 @pytest.mark.parametrize("name", OTHERS)
 @_EVERY_HOLD
-def test_one_read_beyond_those_of_the_optimizer(name: str, hold: Any) -> None:
+def test_host_stepper_adds_one_read(name: str, hold: Any) -> None:
     (batch,) = batches(1)
     model = Net()
     optimizer = make_optimizer(name, model)
@@ -124,13 +124,13 @@ def _check_replayed(recorded: TrainStep, eager: TrainStep, data: list[Batch], ba
 @pytest.mark.parametrize("name", FUSED)
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
 @pytest.mark.parametrize("loss_fn", _LOSSES.values(), ids=_LOSSES)
-def test_recorded_and_replayed_equals_eager(name: str, precision: str, loss_fn: Callable[..., Any]) -> None:
+def test_replayed_update_equals_eager(name: str, precision: str, loss_fn: Callable[..., Any]) -> None:
     options: dict[str, Any] = {"loss_fn": loss_fn, "precision": precision, "max_norm": 0.5}
     _check_replayed(make_step(name, **options), make_step(name, **options), batches(20), {6, 12, 18})
 
 
 @pytest.mark.parametrize("kind", ["LSTM", "GRU"])
-def test_recorded_and_replayed_with_a_carry(kind: str) -> None:
+def test_replayed_update_with_carry_equals_eager(kind: str) -> None:
     models = Recurrent(kind), Recurrent(kind)
     steps = [make_step("adamw", model, carried_loss, carry=model.initial()) for model in models]
     _check_replayed(*steps, batches(24, time=3), {9, 17})
@@ -138,8 +138,8 @@ def test_recorded_and_replayed_with_a_carry(kind: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")
-def test_compiled_once_and_near_eager() -> None:
-    """What torch.compile sees stays the same. The backend here is a quick one, which writes no C++."""
+def test_loss_fn_compiles_once() -> None:
+    """No update recompiles. The backend is a fast one that generates no C++."""
     data = batches(45)
     quick = partial(torch.compile, backend="aot_eager")
     with patch.object(clock, "INTERVAL", 8), patch.object(torch, "compile", quick):

@@ -10,14 +10,14 @@ from torch import Tensor, nn
 
 @contextmanager
 def seeded(seed: int) -> Generator[None]:
-    """Numbers drawn on the host come from the seed; the GPUs, however many, are left alone."""
+    """Seed the random numbers of the host; leave the GPUs alone."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         yield
 
 
 class Net(nn.Module):
-    """Two layers; a seed gives the same ones every time."""
+    """Two layers, whose weights follow from the seed."""
 
     def __init__(self, seed: int = 0, dropout: float = 0.0) -> None:
         super().__init__()
@@ -30,7 +30,7 @@ class Net(nn.Module):
 
 
 class Recurrent(nn.Module):
-    """An LSTM or a GRU, which passes its state on, and a layer on top of it."""
+    """An LSTM or a GRU that returns its state, and a linear layer on top."""
 
     def __init__(self, kind: str = "LSTM") -> None:
         super().__init__()
@@ -59,7 +59,7 @@ def batches(count: int, rows: int = 4, seed: int = 0, time: int | None = None) -
 
 
 def nonfinite(batch: Batch, value: float = float("nan")) -> Batch:
-    """A batch whose loss is not finite."""
+    """Return a batch whose loss is not finite."""
     return batch[0] * value, batch[1]
 
 
@@ -82,5 +82,5 @@ def carried_loss(model: nn.Module, batch: Batch, carry: Any) -> tuple[Tensor, An
 
 
 def counting_loss(model: nn.Module, batch: Batch, carry: Tensor) -> tuple[Tensor, Tensor]:
-    """With a carry that counts micro-batches, and changes no loss."""
+    """The mean loss, with a carry that counts micro-batches."""
     return mean_loss(model, batch), carry + 1

@@ -9,7 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 
 class OperatorRecorder(TorchDispatchMode):
-    """Keeps the name of every operator that runs."""
+    """Records the name of every operator that runs."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -21,12 +21,12 @@ class OperatorRecorder(TorchDispatchMode):
 
     @property
     def reads(self) -> int:
-        """Values of tensors that the host has asked for."""
+        """The number of tensor values that the host read."""
         return sum("_local_scalar_dense" in name for name in self.names)
 
 
 class Tape(TorchDispatchMode):
-    """Keeps operators with their arguments and outcomes, as a graph would, to run them again."""
+    """Records operators with their arguments and results, as a graph would, to run them again."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -39,13 +39,13 @@ class Tape(TorchDispatchMode):
         return outcome
 
     def replay(self) -> None:
-        """Run them on what is now in the same inputs; what comes out goes where it came out then."""
+        """Run the operators on the present contents of their inputs; write into the recorded results."""
         now: dict[int, tuple[Tensor, Tensor]] = {}
 
         def present(leaf: Any) -> Any:
             return now[id(leaf)][1] if id(leaf) in now else leaf
 
-        # The tape was written beneath autograd, the backward pass included.
+        # The tape was recorded below autograd, the backward pass included.
         with torch._C._AutoDispatchBelowAutograd():
             for func, inputs, spec, outcome in self._tape:
                 args, kwargs = pytree.tree_unflatten(map(present, inputs), spec)

@@ -8,7 +8,7 @@ from torch.optim import Optimizer
 
 optim = torch.optim
 
-# Those that take the decision to skip on the device.
+# These read the decision to skip on the device.
 FUSED: dict[str, tuple[type[Optimizer], dict[str, Any]]] = {
     "adam": (optim.Adam, {"lr": 0.01, "fused": True}),
     "amsgrad": (optim.Adam, {"lr": 0.01, "fused": True, "amsgrad": True, "weight_decay": 0.1}),

@@ -1,4 +1,4 @@
-"""Every way of reading a tensor of the device, counted. On a CPU, whose tensors stand for a device's."""
+"""Count every way of reading a tensor of the device. The tensors of a CPU stand in for a device's."""
 
 import sys
 from collections.abc import Callable, Iterable
@@ -12,7 +12,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-# Operators whose result, or its shape, the host waits for.
+# Operators for whose result, or its shape, the host waits.
 _OPERATORS = (
     "_local_scalar_dense",  # item, int, float, bool, index, many a slice
     "_unique",
@@ -25,16 +25,16 @@ _OPERATORS = (
     "nonzero",
     "unique_",
 )
-# Methods that call no operator when the tensor is in host memory already.
+# Methods that call no operator if the tensor is already in host memory.
 _METHODS = ("__array__", "__dlpack__", "__repr__", "cpu", "numpy", "tolist", "untyped_storage")
 
 
 class Reads:
-    """While it is entered, `names` has an entry for each read.
+    """A context in which every read adds an entry to `names`.
 
     Args:
-        host: Tensors in host memory, such as page-locked buffers: using them is no read, nor is a copy
-            into them that does not block.
+        host: Tensors in host memory, such as page-locked buffers: using them does not count as a read,
+            nor does a non-blocking copy into them.
     """
 
     def __init__(self, host: Iterable[Tensor] = ()) -> None:
@@ -66,7 +66,7 @@ class _Methods(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
-        # Torch's optimizers name the device of the parameters, which on a CPU is the host's.
+        # Torch's optimizers pass the device of the parameters, which on a CPU is the host.
         of_torch = sys._getframe(1).f_globals["__name__"].startswith("torch.optim.")
         to_host = name == "to" and not of_torch and any(map(_names_host, [*args[1:], *kwargs.values()]))
         if (name in _METHODS or to_host) and self._reads.is_on_device(args[0]):
@@ -91,7 +91,7 @@ class _Operators(TorchDispatchMode):
         return func(*args, **kwargs)
 
     def _copies(self, name: str, args: Any, kwargs: Any) -> bool:
-        """Whether it waits for a copy into host memory."""
+        """Return True if the call waits for a copy into host memory."""
         if name != "copy_" or self._reads.is_on_device(args[0]):
             return False
         return not (args[2] if len(args) > 2 else kwargs.get("non_blocking"))

@@ -1,4 +1,4 @@
-"""Training steps over the small models: built, run, resumed, and trained by hand."""
+"""Training steps over the small models, and the hand-written loop that they must match."""
 
 import copy
 from collections.abc import Callable, Iterable, Sequence
@@ -33,7 +33,7 @@ def make_step(
 
 
 def set_loss_scale(step: TrainStep, scale: float, good_updates: int = 0) -> None:
-    """Set the loss scale under fp16, and how many updates without an overflow it has seen."""
+    """Set the loss scale under fp16, and its counter of updates without an overflow."""
     state = step.state_dict()
     state["loss_scale"] = [torch.tensor(scale), torch.tensor(good_updates, dtype=torch.int32)]
     step.load_state_dict(state)
@@ -47,7 +47,7 @@ def train_by_hand(
     loss_fn: Callable[..., Tensor] = mean_loss,
     skips: Iterable[int] = (),
 ) -> list[tuple[Tensor, ...]]:
-    """The plain loop, without the updates to skip: learning rates, loss and norm; of a skipped one the rates.
+    """Train with a plain loop; return learning rates, loss and norm per update, only the first if skipped.
 
     A fused optimizer gets its learning rate as a tensor.
     """
@@ -58,9 +58,9 @@ def train_by_hand(
     schedulers = [lambda_lr(optimizer, CURVE) for optimizer in optimizers]
     results: list[tuple[Tensor, ...]] = []
     for number, micro_batches in enumerate(updates):
-        rates = torch.tensor([float(group["lr"]) for group in groups])
+        lrs = torch.tensor([float(group["lr"]) for group in groups])
         if number in skips:
-            results.append((rates,))
+            results.append((lrs,))
             continue
         model.zero_grad()
         total = torch.zeros(())
@@ -73,19 +73,19 @@ def train_by_hand(
         for optimizer, scheduler in zip(optimizers, schedulers, strict=True):
             optimizer.step()
             scheduler.step()
-        results.append((rates, total, norm))
+        results.append((lrs, total, norm))
     return results
 
 
 def lrs_of(step: TrainStep, applied: int) -> np.ndarray:
-    """The rates of each group after so many updates, from their definition."""
+    """Return the learning rate of each group after this number of updates, by definition."""
     return np.array(
         [CURVE(applied) * np.float32(group["initial_lr"]) for group in step.optimizer.param_groups]
     )
 
 
 def state_kept_by_skips(step: TrainStep) -> dict[str, Any]:
-    """What a skipped update leaves alone: a state without rates, random numbers and the scale's counter."""
+    """Return the state without learning rates, random numbers and the loss scale's counter."""
     state = cast("dict[str, Any]", step.state_dict())
     state["loss_scale"] = state["loss_scale"] and state["loss_scale"][0]
     states = [state["optimizer"]] if len(step.optimizers) == 1 else state["optimizer"]
@@ -96,8 +96,8 @@ def state_kept_by_skips(step: TrainStep) -> dict[str, Any]:
 
 
 def check_resume(build: Callable[[], TrainStep], updates: Sequence[Any], stops: Iterable[int] = (5,)) -> None:
-    """Compare a run with one that another step resumes at each of these updates, from a file."""
-    seed = torch.default_generator.manual_seed  # torch.manual_seed writes a traceback down each time
+    """Compare a run with one that new steps resume from a file at each of these updates."""
+    seed = torch.default_generator.manual_seed  # torch.manual_seed records a traceback each time
     seed(1)
     uninterrupted = build()
     results = train(uninterrupted, updates)
@@ -112,7 +112,7 @@ def check_resume(build: Callable[[], TrainStep], updates: Sequence[Any], stops: 
         kept = copy.deepcopy(state)
         seed(99)
         step, done = build(), at
-        train(step, updates[2 : 2 + at % 5])  # it has been somewhere else before
+        train(step, updates[2 : 2 + at % 5])  # so that loading must overwrite something
         step.load_state_dict(state)
         assert equal_trees(step.state_dict(), state)
     assert equal_trees(train(step, updates[done:]), results[done:])
@@ -121,7 +121,7 @@ def check_resume(build: Callable[[], TrainStep], updates: Sequence[Any], stops: 
 
 
 def skip_patterns(size: int) -> st.SearchStrategy[list[bool]]:
-    """Runs of updates that are skipped and of others, from none to all."""
+    """Draw runs of skipped and of applied updates, from none skipped to all."""
     return st.lists(st.tuples(st.booleans(), st.integers(1, 12)), min_size=1).map(
         lambda runs: [skip for skip, length in runs for _ in range(length)][:size]
     )

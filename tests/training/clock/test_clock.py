@@ -1,4 +1,4 @@
-"""The clock: through any pattern of skips, the rate on the device is peak · curve(applied)."""
+"""Through any pattern of skips, the learning rate on the device is peak · curve(applied)."""
 
 from unittest.mock import patch
 
@@ -17,7 +17,7 @@ from plateau_jax import Curve, PlateauCurve
 from torch_bridge.training.clock import clock as clock_module
 from torch_bridge.training.clock.clock import Clock, Counters
 
-# Runs may go on past the end of a curve; the warning has its own tests.
+# Runs may continue past the end of a curve; the warning has separate tests.
 pytestmark = pytest.mark.filterwarnings("ignore:the curve has total_steps:plateau_jax.CurveWarning")
 
 _CPU = torch.device("cpu")
@@ -49,7 +49,7 @@ def _run(clock: Clock, skips: list[bool], applied: int) -> int:
     st.integers(1, 9),
     st.integers(0, 2**31 - 200),
 )
-def test_the_rate_is_that_of_the_count(
+def test_lr_is_the_curve_at_applied(
     groups: list[tuple[Description, float]], skips: list[bool], interval: int, begin: int
 ) -> None:
     curves = [build(description) for description, _ in groups]
@@ -62,7 +62,7 @@ def test_the_rate_is_that_of_the_count(
     assert clock.read_counters() == (applied, 7 + begin + len(skips) - applied, applied, applied)
 
 
-def test_many_windows_of_the_real_length() -> None:
+def test_lr_is_exact_over_many_real_windows() -> None:
     curve = PlateauCurve(6000, warmup_steps=300, plateaus=[(10, 20)])
     clock = Clock([curve], [0.1], _CPU)
     skips = (np.random.default_rng(0).random(7 * clock_module.INTERVAL) < 0.4).tolist()
@@ -81,7 +81,7 @@ def _host_buffers(clock: Clock) -> list[torch.Tensor]:
     return [clock._host_window, clock._host_counters]
 
 
-def test_it_reads_nothing_and_keeps_its_tensors() -> None:
+def test_clock_reads_nothing_and_keeps_its_tensors() -> None:
     with patch.object(clock_module, "INTERVAL", 2):
         clock = Clock([PlateauCurve(9)], [1.0], _CPU)
         places = [value.data_ptr() for value in vars(clock).values() if isinstance(value, torch.Tensor)]
@@ -91,9 +91,7 @@ def test_it_reads_nothing_and_keeps_its_tensors() -> None:
 
 
 @given(skip_patterns(80), st.integers(1, 9), st.integers(0, 1000))
-def test_the_window_begins_at_the_count_asked_for_a_move_before(
-    skips: list[bool], interval: int, begin: int
-) -> None:
+def test_window_begins_at_count_copied_one_move_before(skips: list[bool], interval: int, begin: int) -> None:
     with patch.object(clock_module, "INTERVAL", interval):
         clock = Clock([PlateauCurve(50)], [1.0], _CPU)
         clock.write_state(Counters(begin, 0, begin, begin), clock.peaks)
@@ -112,14 +110,12 @@ def test_the_window_begins_at_the_count_asked_for_a_move_before(
 
 
 @pytest.mark.parametrize("at", ["_window_array", "_window", "_position", "_host_counters"])
-def test_a_move_of_the_window_that_is_interrupted_is_made_again(
-    at: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_interrupted_window_move_is_repeated(at: str, monkeypatch: pytest.MonkeyPatch) -> None:
     curve = PlateauCurve(60, warmup_steps=5)
     with patch.object(clock_module, "INTERVAL", 4):
         clock = Clock([curve], [0.1], _CPU)
         applied = _run(clock, [False] * 12, 0)
-        for _ in range(3):  # the next move is made at the first of these, and interrupted
+        for _ in range(3):  # the first of these moves the window, and is interrupted
             with monkeypatch.context() as patched:
                 patched.delattr(clock, at)
                 with pytest.raises(AttributeError):

@@ -1,4 +1,4 @@
-"""A step with a unit: consumed and clock are Python's sums, and the rates those of the curve there."""
+"""With a unit, consumed and clock equal Python's sums, and learning rates follow the curve there."""
 
 import copy
 import pickle
@@ -30,7 +30,7 @@ from torch_bridge.training.clock import clock as clock_module
 from torch_bridge.training.clock.batch_counts import join_words, split_count
 from torch_bridge.training.clock.clock import Clock
 
-# Runs may go on past the end of a curve; the warning has its own tests.
+# Runs may continue past the end of a curve; the warning has separate tests.
 pytestmark = pytest.mark.filterwarnings("ignore:the curve has total_steps:plateau_jax.CurveWarning")
 
 _CPU = torch.device("cpu")
@@ -42,7 +42,7 @@ def _rates(curves: list[Curve], peaks: list[float], clock: int) -> list[np.float
 
 
 _WAYS = pytest.mark.parametrize("most", [0, 2**20], ids=["table", "values"])
-"""How many values the device may keep."""
+"""The number of values that the device may keep."""
 
 
 @_WAYS
@@ -52,7 +52,7 @@ _WAYS = pytest.mark.parametrize("most", [0, 2**20], ids=["table", "values"])
     st.lists(st.tuples(st.integers(0, 2**40), st.booleans()), max_size=30),
     st.integers(1, 2**40),
 )
-def test_the_rate_is_that_of_what_was_consumed(
+def test_lr_is_the_curve_at_consumed(
     most: int, groups: list[Any], updates: list[tuple[int, bool]], unit: int
 ) -> None:
     curves, peaks = [build(description) for description, _ in groups], [peak for _, peak in groups]
@@ -71,7 +71,7 @@ def test_the_rate_is_that_of_what_was_consumed(
 
 
 @given(st.lists(st.integers(0, MAX_CONSUMED - 1), min_size=1, max_size=6), st.integers(1, MAX_CONSUMED))
-def test_it_is_exact_up_to_its_end_and_stops_there(counts: list[int], unit: int) -> None:
+def test_consumed_is_exact_and_stops_at_its_maximum(counts: list[int], unit: int) -> None:
     clock = Clock([CURVE], [1.0], _CPU, unit=unit)
     for count in counts:
         clock.count_update(_NO, _NO, torch.tensor(count))
@@ -81,7 +81,7 @@ def test_it_is_exact_up_to_its_end_and_stops_there(counts: list[int], unit: int)
 
 @example([2**61, 2**61])
 @given(st.lists(st.integers(0, MAX_CONSUMED - 1), min_size=1, max_size=9))
-def test_counts_of_ranks_add_up_in_float64(counts: list[int]) -> None:
+def test_words_of_rank_counts_add_up_in_float64(counts: list[int]) -> None:
     sums = torch.stack([split_count(torch.tensor(count)) for count in counts]).sum(0)
     assert int(join_words(sums)) == min(sum(counts), MAX_CONSUMED - 1)
 
@@ -102,7 +102,7 @@ def _of_small(batch: Any) -> Tensor:
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
 @pytest.mark.parametrize("name", ["adamw", "momentum", "plain adam", "two"])
 @pytest.mark.parametrize("count", [_of_rows, _of_values, _of_small])
-def test_updates_count_what_they_consumed(name: str, precision: Any, loss_fn: Any, count: Any) -> None:
+def test_updates_count_their_consumption(name: str, precision: Any, loss_fn: Any, count: Any) -> None:
     step = _step(name, loss_fn=loss_fn, precision=precision, unit=7, count=count)
     log, consumed, skipped = MetricLog(every=1), 0, 0
     for number in range(8):
@@ -114,7 +114,7 @@ def test_updates_count_what_they_consumed(name: str, precision: Any, loss_fn: An
         assert row is not None
         assert int(result.clock) == consumed // 7
         assert result.lr.tolist() == _rates([CURVE] * len(result.lr), step._clock.peaks, consumed // 7)
-        # Under fp16 the first ones may be skipped too, until the scale fits.
+        # Under fp16 the first updates may be skipped too, until the scale fits.
         if result.skipped == skipped:
             consumed += sum(int(count(batch)) for batch in micro)
         skipped = int(result.skipped)
@@ -147,7 +147,7 @@ def test_without_a_unit_consumed_is_applied() -> None:
     assert (state["consumed"], state["unit"]) == (4, None)
 
 
-def test_a_log_holds_large_counts_exactly() -> None:
+def test_metric_log_holds_large_counts_exactly() -> None:
     step, log = make_step(unit=1, count=lambda batch: 2**61 + 1), MetricLog(every=2)
     rows = [log(step(batch)) for batch in batches(2)]
     assert [row["consumed"] for row in log.rows] == [2**61 + 1, 2**62]
@@ -156,7 +156,7 @@ def test_a_log_holds_large_counts_exactly() -> None:
 
 @pytest.mark.parametrize("count", [_of_rows, _of_values])
 @_WAYS
-def test_nothing_waits_for_the_device(count: Any, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_counted_updates_read_nothing(count: Any, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clock_module, "INTERVAL", 3)
     monkeypatch.setattr(clock_module, "MAX_WINDOW_VALUES", most)
     step, (batch,) = make_step(unit=3, count=count), batches(1)
@@ -169,7 +169,7 @@ def test_nothing_waits_for_the_device(count: Any, most: int, monkeypatch: pytest
     assert reads_of(updates, [step._clock._host_counters]) == 0
 
 
-def test_with_aux_and_carry_and_another_peak() -> None:
+def test_unit_works_with_aux_carry_and_new_peak() -> None:
     def loss_fn(model: Any, batch: Any, carry: Tensor) -> Any:
         loss = mean_loss(model, batch)
         return (loss, {"loss": loss}), carry + 1
@@ -185,12 +185,12 @@ def test_with_aux_and_carry_and_another_peak() -> None:
         assert int(result.consumed) == 5 * number + 5
 
 
-def test_a_resumed_run_is_the_same() -> None:
+def test_resume_matches_uninterrupted_run() -> None:
     check_resume(lambda: make_step(unit=4, count=_of_values), batches(14, 5), (0, 1, 5, 9))
 
 
 @given(st.sampled_from((None, 1, 3, 64)), st.sampled_from((None, 1, 3, 64)), st.integers(0, 6), st.booleans())
-def test_the_state_of_another_unit_is_refused_or_goes_on_at_its_clock(
+def test_state_of_another_unit_keeps_its_clock(
     saved_unit: int | None, unit: int | None, updates: int, strict: bool
 ) -> None:
     def built(own: int | None) -> Any:
@@ -218,7 +218,7 @@ def test_the_state_of_another_unit_is_refused_or_goes_on_at_its_clock(
     assert int(step(batch).clock) == state["clock"]
 
 
-def test_another_plan_is_asked_for_its_past_up_to_the_clock() -> None:
+def test_other_curve_must_agree_up_to_the_clock() -> None:
     old, new = (StagedCurve([(10, 1.0), (20,), (length, 0.0)]) for length in (10, 5))
     for updates, is_refused in ((10, False), (11, True)):
         saved = make_step(curve=old, unit=2, count=_of_rows)
@@ -247,7 +247,7 @@ _COUNTS: list[tuple[type[Exception], str, Any]] = [
 
 @pytest.mark.parametrize(("error", "message", "count"), _COUNTS)
 @pytest.mark.parametrize("pieces", [1, 2])
-def test_wrong_counts_change_nothing(error: type[Exception], message: str, count: Any, pieces: int) -> None:
+def test_invalid_count_changes_nothing(error: type[Exception], message: str, count: Any, pieces: int) -> None:
     bad = False
     step = make_step(unit=3, count=lambda batch: count(batch) if bad else 5)
     data = batches(6)
@@ -262,11 +262,11 @@ def test_wrong_counts_change_nothing(error: type[Exception], message: str, count
     assert step.state_dict()["consumed"] == 20
 
 
-def test_a_count_that_is_a_dtensor_is_refused() -> None:
+def test_dtensor_count_is_refused() -> None:
     assert run(counted_as_dtensors, processes=1) == [["count returned a DTensor", 7]]
 
 
-def test_many_curves_take_no_more_memory_than_one() -> None:
+def test_many_curves_stay_below_the_memory_limit() -> None:
     curves: list[Curve] = [PlateauCurve(50_000, warmup_steps=10 * i) for i in range(1, 31)]
     clock = Clock(curves, [0.5] * 30, _CPU, unit=1)
     held = sum(value.numel() for value in vars(clock).values() if isinstance(value, Tensor))
@@ -276,13 +276,13 @@ def test_many_curves_take_no_more_memory_than_one() -> None:
     assert clock.lrs.tolist() == _rates(curves, [0.5] * 30, 777)
 
 
-def test_a_negative_count_on_the_device_is_none() -> None:
+def test_negative_count_on_device_counts_as_zero() -> None:
     step = make_step(unit=2, count=lambda batch: torch.tensor(-7))
     results = [step(batch) for batch in batches(3)]
     assert [int(result.consumed) for result in results] == [0, 0, 0]
 
 
-def test_the_end_of_the_curve_is_told() -> None:
+def test_run_past_the_end_warns() -> None:
     curve = StagedCurve([(10, 1.0), (10, 0.0)])
     step = make_step(curve=curve, unit=4, count=_of_rows)
     for batch in batches(31, 4):
@@ -301,7 +301,7 @@ def test_the_end_of_the_curve_is_told() -> None:
     ],
     ids=("replaced", "copied", "deeply copied", "pickled"),
 )
-def test_a_result_made_from_another_keeps_what_is_beside_its_items(anew: Callable[[Any], Any]) -> None:
+def test_replaced_result_keeps_its_attributes(anew: Callable[[Any], Any]) -> None:
     step = make_step(
         loss_fn=lambda model, batch: (mean_loss(model, batch), model(batch[0]).mean()),
         has_aux=True,
@@ -316,8 +316,8 @@ def test_a_result_made_from_another_keeps_what_is_beside_its_items(anew: Callabl
     assert equal_trees(list(again.aux), list(result.aux))
 
 
-def test_a_result_of_tree_map_says_what_it_lost() -> None:
-    """torch makes it from the items alone."""
+def test_tree_mapped_result_names_lost_attributes() -> None:
+    """tree_map rebuilds a result from its items alone."""
     result = make_step(unit=4, count=_of_rows)(*batches(1))
     again = pytree.tree_map(lambda item: item + 0, result)
     assert equal_trees(tuple(again), tuple(result))
@@ -325,7 +325,7 @@ def test_a_result_of_tree_map_says_what_it_lost() -> None:
         _ = again.consumed
 
 
-def test_the_count_is_asked_once_for_each_micro_batch_without_a_gradient() -> None:
+def test_count_is_called_once_per_micro_batch() -> None:
     seen: list[tuple[int, bool]] = []
 
     def count(batch: Any) -> int:
@@ -341,7 +341,7 @@ def test_the_count_is_asked_once_for_each_micro_batch_without_a_gradient() -> No
 @pytest.mark.slow
 @pytest.mark.parametrize("wrapper", ["ddp", "fsdp"])
 @pytest.mark.parametrize("loss", ["mean", "pair"])
-def test_two_ranks_count_together(wrapper: str, loss: str) -> None:
+def test_two_ranks_add_up_their_counts(wrapper: str, loss: str) -> None:
     one, other = run(counted_on_ranks, wrapper, loss)
     assert one == other
     consumed = [0, *accumulate(sum(counts_of(update)) for update in range(6))]

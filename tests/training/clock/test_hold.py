@@ -1,4 +1,4 @@
-"""A training step whose clock rules hold: its rates are those of a scheduler that is told the same losses."""
+"""A training step with rules has the learning rates of a scheduler that gets the same losses."""
 
 from functools import partial
 from typing import Any
@@ -22,14 +22,14 @@ from plateau_jax import Curve, HoldBelow, PlateauCurve
 from torch_bridge import TrainStep, lambda_lr
 from torch_bridge.training.clock import clock
 
-# Runs may go on past the end of a curve; the warning has its own tests.
+# Runs may continue past the end of a curve; the warning has separate tests.
 pytestmark = pytest.mark.filterwarnings("ignore:the curve has total_steps:plateau_jax.CurveWarning")
 
 SIZE = 40
 
 
 def _expected(hold: Any, curve: Curve, losses: list[Any]) -> list[tuple[int, int, int]]:
-    """Clock, updates applied and skipped after each update; what is not finite is skipped."""
+    """Return clock, applied and skipped after each update; nonfinite losses are skipped."""
     taken = [loss for loss in losses if np.isfinite(loss)]
     of_taken, applied, found = clocks_of(hold, curve, taken), 0, []
     for number, loss in enumerate(losses, 1):
@@ -42,7 +42,7 @@ def _expected(hold: Any, curve: Curve, losses: list[Any]) -> list[tuple[int, int
 @pytest.mark.parametrize("name", ["adamw", "momentum", "rmsprop"])
 @examples(25)
 @given(st.sampled_from(("fp32", "bf16", "fp16")), curves, holds, metrics(SIZE), st.integers(2, 9))
-def test_the_rate_is_that_of_the_clock(
+def test_lr_is_the_curve_at_held_clock(
     name: str, precision: str, curve: Curve, hold: Any, losses: list[Any], interval: int
 ) -> None:
     with patch.object(clock, "INTERVAL", interval):
@@ -59,7 +59,7 @@ def test_the_rate_is_that_of_the_clock(
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_the_clocks_of_a_scheduler_that_is_told_the_same_losses(name: str) -> None:
+def test_clocks_match_scheduler_with_same_losses(name: str) -> None:
     model, rule = Net(), [PATIENT, HoldBelow([(1.0, 5), (0.9, 7)], every=3)]
     step = make_step(name, model, curve=CURVE, hold=rule)
     other = torch.optim.SGD([nn.Parameter(torch.ones(()))], lr=OPTIMIZERS[name][1]["lr"])
@@ -79,8 +79,8 @@ def test_the_clocks_of_a_scheduler_that_is_told_the_same_losses(name: str) -> No
 
 
 @pytest.mark.slow
-def test_windows_of_the_real_length() -> None:
-    """The clock stands for longer than a window lasts, and then runs for longer than one."""
+def test_held_clock_outlasts_real_windows() -> None:
+    """The clock is held for longer than a window, and then runs for longer than one."""
     curve = PlateauCurve(4000, warmup_steps=100, plateaus=[(20, 5)], decay_shape="linear")
     hold = HoldBelow([(1.5, 2500), (0.5, 40)])
     losses = [2.0] * 900 + [1.0] * 4000 + [0.25] * 1200
@@ -97,7 +97,7 @@ def test_windows_of_the_real_length() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @examples(40)
 @given(curves, holds, metrics(SIZE), st.booleans())
-def test_in_float32_whatever_the_dtype_of_the_loss_or_torchs_own(
+def test_rules_decide_in_float32_for_every_dtype(
     dtype: torch.dtype, curve: Curve, hold: Any, losses: list[Any], wide: bool
 ) -> None:
     before = torch.get_default_dtype()
@@ -111,14 +111,14 @@ def test_in_float32_whatever_the_dtype_of_the_loss_or_torchs_own(
     assert found == [now for now, *_ in _expected(hold, curve, losses)]
 
 
-def test_a_wide_loss_is_rounded() -> None:
-    """In float64 this one would be above the border."""
+def test_float64_loss_is_rounded_to_float32() -> None:
+    """In float64 this loss would be above the threshold."""
     step = make_step("sgd", loss_fn=told, curve=CURVE, hold=HoldBelow(0.1, 3))
     losses = [torch.tensor(0.1 + 2e-9, dtype=torch.float64)] * 5
     assert [int(result.clock) for result in train(step, losses)] == [0, 0, 0, 0, 1]
 
 
-def test_the_loss_of_all_micro_batches_is_the_metric() -> None:
+def test_metric_is_the_loss_of_all_micro_batches() -> None:
     data = batches(30)
     step, by_one = (make_step("sgd", loss_fn=pair_loss, curve=CURVE, hold=PATIENT) for _ in range(2))
     losses, found = [], []
@@ -140,7 +140,7 @@ def _with_two_optimizers(model: Net, curve: Any = CURVE) -> TrainStep:
     return TrainStep(model, optimizers, mean_loss, curve, hold=PATIENT)
 
 
-def test_several_optimizers_have_one_clock() -> None:
+def test_several_optimizers_share_held_clock() -> None:
     step, losses = _with_two_optimizers(Net()), []
     for batch in batches(30):
         now = clocks_of(PATIENT, CURVE, losses)[-1]
@@ -150,7 +150,7 @@ def test_several_optimizers_have_one_clock() -> None:
         losses.append(result.loss.item())
 
 
-def test_several_curves_are_refused_unless_they_are_the_same() -> None:
+def test_hold_refuses_different_curves() -> None:
     model = Net()
     with pytest.raises(ValueError, match="the same curve"):
         _with_two_optimizers(model, [CURVE, PlateauCurve(30)])
@@ -158,7 +158,7 @@ def test_several_curves_are_refused_unless_they_are_the_same() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")
-def test_compiled_once() -> None:
+def test_held_clock_compiles_once() -> None:
     losses = np.random.default_rng(0).choice([0.5, 0.75, 1.0], 30).tolist()
     with patch.object(torch, "compile", partial(torch.compile, backend="aot_eager")):
         step = make_step("adamw", loss_fn=told, curve=CURVE, hold=PATIENT, compile=True)
@@ -169,7 +169,7 @@ def test_compiled_once() -> None:
     assert counters["stats"]["unique_graphs"] == graphs
 
 
-def test_another_default_device_changes_nothing() -> None:
+def test_hold_ignores_default_device() -> None:
     with torch.device("meta"):
         model = Net().to_empty(device="cpu")
         for parameter in model.parameters():

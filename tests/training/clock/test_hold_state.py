@@ -1,4 +1,4 @@
-"""A held clock in a training step's state: resumed as if never stopped, and what is refused."""
+"""A held clock in a training step's state: resumes as if uninterrupted; invalid states are refused."""
 
 from typing import Any
 from unittest.mock import patch
@@ -17,7 +17,7 @@ from support.training.trees import equal_trees
 from plateau_jax import Curve, HoldBelow
 from torch_bridge.training.clock import clock
 
-# Short curves, and runs past their ends; the warning has its own tests.
+# Short curves, and runs past their ends; the warning has separate tests.
 pytestmark = pytest.mark.filterwarnings("ignore:the curve has total_steps:plateau_jax.CurveWarning")
 
 SIZE = 40
@@ -26,7 +26,7 @@ SIZE = 40
 @pytest.mark.parametrize("name", ["adamw", "momentum", "rmsprop"])
 @examples(10)
 @given(curves, holds, metrics(SIZE), st.integers(0, SIZE), st.integers(2, 9))
-def test_from_any_update(
+def test_held_run_resumes_from_any_update(
     name: str, curve: Curve, hold: Any, losses: list[Any], at: int, interval: int
 ) -> None:
     updates = [torch.tensor(loss) for loss in losses]
@@ -41,7 +41,7 @@ _OTHERS: list[Any] = [None, HoldBelow(0.5, 3), [PATIENT, HoldBelow(0.5, 3)]]
 
 @pytest.mark.parametrize("other", _OTHERS, ids=str)
 @pytest.mark.parametrize("swapped", [False, True])
-def test_the_state_of_other_rules(other: Any, swapped: bool) -> None:
+def test_state_of_other_rules_is_refused_or_restarted(other: Any, swapped: bool) -> None:
     first, second = (other, PATIENT) if swapped else (PATIENT, other)
     saved, step = (make_step(loss_fn=told, curve=CURVE, hold=hold) for hold in (first, second))
     train(saved, [torch.tensor(0.75)] * 5)
@@ -59,7 +59,7 @@ def test_the_state_of_other_rules(other: Any, swapped: bool) -> None:
     assert result.lr.tolist() == [float32_rate(0.01, CURVE, state["clock"])]
 
 
-def test_a_state_from_before_there_were_rules() -> None:
+def test_state_without_rules_loads() -> None:
     data = batches(20)
     saved, straight = make_step(curve=CURVE), make_step(curve=CURVE)
     train(saved, data[:8])
@@ -79,7 +79,7 @@ def test_a_state_from_before_there_were_rules() -> None:
 
 
 @pytest.mark.parametrize("strict", [True, False])
-def test_beside_a_rule_the_updates_do_not_stand_for_the_clock(strict: bool) -> None:
+def test_saved_clock_is_needed_under_a_rule(strict: bool) -> None:
     step = make_step(loss_fn=told, curve=CURVE, hold=PATIENT)
     train(step, [torch.tensor(0.75)] * 5)
     state: Any = step.state_dict()
@@ -88,8 +88,8 @@ def test_beside_a_rule_the_updates_do_not_stand_for_the_clock(strict: bool) -> N
         step.load_state_dict(state, strict)
 
 
-def test_another_plan_is_asked_for_its_past_up_to_the_clock() -> None:
-    """Held, a run has had more updates than its clock says: a branch in between has the same past."""
+def test_other_curve_must_agree_up_to_the_clock() -> None:
+    """A held run made more updates than its clock counts, so a branch between the two has the same past."""
     saved = make_step(loss_fn=told, curve=CURVE, hold=PATIENT)
     train(saved, [torch.tensor(0.75)] * 6)
     state = saved.state_dict()
@@ -105,7 +105,7 @@ def test_another_plan_is_asked_for_its_past_up_to_the_clock() -> None:
 
 
 @pytest.mark.parametrize("name", ["adamw", "plain adam"])
-def test_an_interrupt_within_the_decision(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_decision_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     step, straight = (make_step(name, curve=CURVE, hold=PATIENT) for _ in range(2))
     data = batches(8)
     train(step, data[:5])

@@ -1,4 +1,4 @@
-"""The training step's rates: those of the curve at the count of updates, through skips and in every mode."""
+"""Learning rates follow the curve at the number of applied updates, through skips and in every mode."""
 
 import copy
 from unittest.mock import patch
@@ -18,7 +18,7 @@ from plateau_jax import PlateauCurve
 from torch_bridge import TrainStep, lambda_lr
 from torch_bridge.training.clock import clock
 
-# Runs may go on past the end of a curve; the warning has its own tests.
+# Runs may continue past the end of a curve; the warning has separate tests.
 pytestmark = pytest.mark.filterwarnings("ignore:the curve has total_steps:plateau_jax.CurveWarning")
 
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:the curve has total_steps:platea
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
 @examples(6)
 @given(skips=skip_patterns(60), interval=st.integers(2, 9))
-def test_the_rate_is_that_of_lambda_lr(name: str, precision: str, skips: list[bool], interval: int) -> None:
+def test_lr_matches_lambda_lr(name: str, precision: str, skips: list[bool], interval: int) -> None:
     model = Net()
     kind, options = OPTIMIZERS[name]
     curves = [CURVE, PlateauCurve(25, decay_shape="linear"), PlateauCurve(10**6, warmup_steps=1000)]
@@ -56,7 +56,7 @@ def test_the_rate_is_that_of_lambda_lr(name: str, precision: str, skips: list[bo
                 scheduler.step()
 
 
-def test_building_again_keeps_the_peak() -> None:
+def test_second_step_keeps_the_peak() -> None:
     model = Net()
     optimizer = make_optimizer("adamw", model)
     for build in range(3):
@@ -67,7 +67,7 @@ def test_building_again_keeps_the_peak() -> None:
         assert rates == [float(CURVE(applied) * np.float32(0.01)) for applied in range(6)]
 
 
-def test_the_rate_of_an_optimizer_whose_state_was_loaded_directly() -> None:
+def test_optimizer_load_keeps_the_curves_lr() -> None:
     data = batches(12)
     for name in ("adamw", "momentum", "rmsprop"):
         step, straight = make_step(name), make_step(name)
@@ -78,7 +78,7 @@ def test_the_rate_of_an_optimizer_whose_state_was_loaded_directly() -> None:
         assert equal_trees(expected, found)
 
 
-def test_an_optimizer_that_is_no_longer_fused_goes_on_at_the_rate_of_the_curve() -> None:
+def test_unfused_optimizer_continues_at_curves_lr() -> None:
     step, data = make_step(), batches(12)
     train(step, data[:6])
     state = copy.deepcopy(step.optimizer.state_dict())

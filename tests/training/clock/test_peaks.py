@@ -1,4 +1,4 @@
-"""Another peak in mid-run, and a clock that starts in mid-run."""
+"""A new peak in the middle of a run, and a clock that starts there."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ NAMES = ["adamw", "momentum", "rmsprop"]
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_another_peak_from_the_next_update_on(name: str) -> None:
+def test_new_peak_applies_from_next_update(name: str) -> None:
     step, data = make_step(name), batches(12)
     train(step, data[:3])
     step.set_peak(0.25)
@@ -28,7 +28,7 @@ def test_another_peak_from_the_next_update_on(name: str) -> None:
     assert equal_trees(train(other, data[4:]), train(step, data[4:]))
 
 
-def test_a_peak_a_group() -> None:
+def test_set_peak_takes_one_peak_per_group() -> None:
     model = Net()
     groups = [{"params": module.parameters()} for module in (model.first, model.last)]
     step = TrainStep(model, torch.optim.AdamW(groups, lr=0.01, fused=True), mean_loss, CURVE)
@@ -45,8 +45,8 @@ def test_a_peak_a_group() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_clock_that_starts_in_mid_run(name: str) -> None:
-    """A loop of one's own, and then the step, is the step all along."""
+def test_initial_updates_continue_another_loop(name: str) -> None:
+    """A hand-written loop, continued by the step, equals the step from the start."""
     straight, data = make_step(name), batches(8)
     expected = train(straight, data)
     model = Net()
@@ -58,7 +58,7 @@ def test_a_clock_that_starts_in_mid_run(name: str) -> None:
     assert equal_trees(step.state_dict()["applied"], 8)
 
 
-def test_a_clock_of_before_under_a_rule() -> None:
+def test_initial_updates_set_held_clock() -> None:
     step, (batch,) = make_step(initial_updates=7, hold=HoldBelow(1e9, steps=3)), batches(1)
     assert step(batch).lr.item() == pytest.approx(CURVE(7) * 0.01)
 
@@ -68,7 +68,7 @@ KINDS = [torch.optim.Adam, torch.optim.Adagrad, torch.optim.SGD]
 
 @pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.Adagrad])
 @pytest.mark.parametrize("loaded", [False, True])
-def test_a_decayed_rate_is_not_taken_as_the_peak(kind: Any, loaded: bool) -> None:
+def test_decayed_lr_is_refused_as_peak(kind: Any, loaded: bool) -> None:
     model, (batch,) = Net(), batches(1)
     optimizer = kind(model.parameters(), lr=0.01)
     for step in range(3):
@@ -87,7 +87,7 @@ def test_a_decayed_rate_is_not_taken_as_the_peak(kind: Any, loaded: bool) -> Non
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_fresh_optimizer_has_its_peaks_in_its_groups(kind: Any) -> None:
+def test_fresh_optimizer_has_its_peaks_in_lr(kind: Any) -> None:
     model, (batch,) = Net(), batches(1)
     groups = [{"params": model.first.parameters(), "lr": 0.02}, {"params": model.last.parameters()}]
     step = TrainStep(model, kind(groups, lr=0.01), mean_loss, CURVE, initial_updates=3)

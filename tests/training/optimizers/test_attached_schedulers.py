@@ -1,4 +1,4 @@
-"""A scheduler that is attached to a training step's optimizer, before or after: refused, nothing moves."""
+"""Schedulers attached to a training step's optimizer, before or after, are refused; no weight changes."""
 
 from collections.abc import Callable
 from typing import Any
@@ -34,13 +34,13 @@ _WRAP: dict[str, Callable[[Optimizer], Any]] = {
 }
 
 
-# One of them under each wrapper, and each of them without one.
+# Each scheduler on a plain optimizer, and one of them on each wrapper.
 _CASES = [(attach, "plain") for attach in _ATTACH] + [("step", wrap) for wrap in _WRAP if wrap != "plain"]
 
 
 @pytest.mark.parametrize(("attach", "wrap"), _CASES)
 @pytest.mark.parametrize("outside", [True, False])
-def test_before(attach: str, wrap: str, outside: bool) -> None:
+def test_scheduler_attached_before_is_refused(attach: str, wrap: str, outside: bool) -> None:
     model = Net()
     optimizer = make_optimizer("adamw", model)
     wrapped = _WRAP[wrap](optimizer)
@@ -56,13 +56,13 @@ def test_before(attach: str, wrap: str, outside: bool) -> None:
 @pytest.mark.parametrize(("attach", "wrap"), _CASES)
 @pytest.mark.parametrize("outside", [True, False])
 @pytest.mark.parametrize("name", ["adamw", "rmsprop"])
-def test_after(attach: str, wrap: str, name: str, outside: bool) -> None:
+def test_scheduler_attached_after_is_refused(attach: str, wrap: str, name: str, outside: bool) -> None:
     model = Net()
     optimizer = make_optimizer(name, model)
     wrapped = _WRAP[wrap](optimizer)
     step, data = TrainStep(model, wrapped, mean_loss, CURVE), batches(4)
     expected = train(make_step(name), data)
-    for number in (0, 2):  # before the first update, and in mid-run
+    for number in (0, 2):  # before the first update, and later
         given = wrapped if outside else optimizer
         _ATTACH[attach](given)
         before = state_kept_by_skips(step)
@@ -74,7 +74,7 @@ def test_after(attach: str, wrap: str, name: str, outside: bool) -> None:
         assert equal_trees(train(step, data[number : number + 2]), expected[number : number + 2])
 
 
-def test_after_to_the_last_of_several() -> None:
+def test_scheduler_on_last_optimizer_is_refused() -> None:
     model = Net()
     optimizers = [torch.optim.AdamW(part.parameters(), fused=True) for part in (model.first, model.last)]
     step, (batch,) = make_step(model=model, optimizer=optimizers), batches(1)
@@ -87,7 +87,7 @@ def test_after_to_the_last_of_several() -> None:
 
 
 @pytest.mark.parametrize("attached_first", [True, False])
-def test_around_a_load(attached_first: bool) -> None:
+def test_scheduler_attached_around_load_is_refused(attached_first: bool) -> None:
     step, data = make_step(), batches(2)
     step(data[0])
     state = step.state_dict()
@@ -105,8 +105,8 @@ def test_around_a_load(attached_first: bool) -> None:
         other(data[1])
 
 
-def test_what_is_no_scheduler_of_rates_is_taken() -> None:
-    """Another `step` of the user's own, and a curve for another setting."""
+def test_other_step_wrappers_are_accepted() -> None:
+    """A user's replacement of `step`, and a curve for another hyperparameter."""
     step, data = make_step(), batches(3)
     calls: list[int] = []
     inner: Any = step.optimizer.step

@@ -1,4 +1,4 @@
-"""An update that is stopped at any line took place or left everything as it was, or the next is refused."""
+"""An update interrupted at any line took place, changed nothing, or makes the step refuse the next one."""
 
 import itertools
 import sys
@@ -19,11 +19,11 @@ _TRACED = str(Path(torch.optim.__file__).parent), str(Path(torch_bridge.__file__
 
 
 class _Stop(BaseException):
-    """As KeyboardInterrupt, which would end all tests if it got out."""
+    """Stands in for KeyboardInterrupt, which would end the test run if it escaped."""
 
 
 class _Lines:
-    """Counts the lines of torch.optim and of this project that run inside, and raises at one of them."""
+    """Counts the lines of torch.optim and of this project that run inside it, and raises at one of them."""
 
     def __init__(self, stop_at: int | None = None) -> None:
         self.count, self._stop_at = 0, stop_at
@@ -35,7 +35,7 @@ class _Lines:
 
     def __exit__(self, *_: object) -> None:
         sys.settrace(self._before)
-        torch.set_grad_enabled(True)  # where torch was kept from doing so itself
+        torch.set_grad_enabled(True)  # torch may have been interrupted before doing so
 
     def _enter(self, frame: FrameType, event: str, argument: Any) -> Any:
         return self._line if frame.f_code.co_filename.startswith(_TRACED) else None
@@ -59,7 +59,7 @@ def _fused_and_not() -> TrainStep:
 @pytest.mark.parametrize(
     ("kind", "updates"), [("adamw", 2), ("momentum", 0), ("plain adam", 2), ("fused and not", 2)]
 )
-def test_an_update_that_is_stopped_at_any_line(kind: str, updates: int) -> None:
+def test_update_interrupted_at_any_line(kind: str, updates: int) -> None:
     def trained() -> TrainStep:
         step = _fused_and_not() if kind == "fused and not" else make_step(kind)
         train(step, data[:updates])
@@ -93,7 +93,7 @@ def test_an_update_that_is_stopped_at_any_line(kind: str, updates: int) -> None:
     assert outcomes == {"took place", "nothing changed", "refused"}
 
 
-def test_a_new_peak_that_is_stopped_at_any_line() -> None:
+def test_set_peak_interrupted_at_any_line() -> None:
     data = batches(4)
     state: Any = None
     for stop_at in itertools.count(1):
@@ -112,7 +112,7 @@ def test_a_new_peak_that_is_stopped_at_any_line() -> None:
         assert step(data[3]).lr.item() == torch.tensor(CURVE(3) * peak).item(), f"at line {stop_at}"
 
 
-def test_the_aux_of_an_update_that_is_stopped_at_any_line() -> None:
+def test_aux_of_update_interrupted_at_any_line() -> None:
     def loss_fn(model: Any, batch: Any) -> Any:
         return mean_loss(model, batch), batch[0].sum()
 

@@ -1,4 +1,4 @@
-"""Which models and optimizers a training step takes, and in which form it refuses them."""
+"""The models and optimizers that a training step accepts, and its errors for others."""
 
 import inspect
 from typing import Any
@@ -19,7 +19,7 @@ _ALL = {
 
 
 @pytest.mark.parametrize("kind", sorted(_ALL, key=lambda kind: kind.__name__), ids=lambda kind: kind.__name__)
-def test_every_optimizer_of_torch_is_taken_or_refused_by_name(kind: Any) -> None:
+def test_every_torch_optimizer_is_accepted_or_refused(kind: Any) -> None:
     model = nn.Linear(3, 2, bias=False)
     optimizer = kind(model.parameters(), lr=0.1)
     if kind is torch.optim.LBFGS:
@@ -30,7 +30,7 @@ def test_every_optimizer_of_torch_is_taken_or_refused_by_name(kind: Any) -> None
         assert device_of([optimizer]) == torch.device("cpu")
 
 
-def test_an_own_optimizer_that_needs_a_closure() -> None:
+def test_optimizer_with_closure_is_refused() -> None:
     class LineSearch(torch.optim.Optimizer):
         def step(self, closure: Any) -> None:
             closure()
@@ -40,7 +40,7 @@ def test_an_own_optimizer_that_needs_a_closure() -> None:
         unwrap_optimizers(model, LineSearch(model.parameters(), {"lr": 0.1}))
 
 
-def test_what_is_refused() -> None:
+def test_invalid_models_and_optimizers_are_refused() -> None:
     model = Net()
     with pytest.raises(TypeError, match=r"must be a torch\.nn\.Module"):
         check_model(mean_loss)

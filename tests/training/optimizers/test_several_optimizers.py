@@ -59,7 +59,9 @@ def _step(build: Callable[[Net], list[Optimizer]], curve: Any = CURVE, **options
 
 @pytest.mark.parametrize("build", _SETS.values(), ids=_SETS)
 @pytest.mark.parametrize("skips", [set(), {0, 5, 6}])
-def test_the_bits_of_the_loop_by_hand(build: Callable[[Net], list[Optimizer]], skips: set[int]) -> None:
+def test_several_optimizers_match_hand_written_loop(
+    build: Callable[[Net], list[Optimizer]], skips: set[int]
+) -> None:
     model = Net()
     optimizers, data = build(model), batches(20)
     expected = train_by_hand(model, optimizers, [[batch] for batch in data], 0.3, skips=skips)
@@ -74,11 +76,11 @@ def test_the_bits_of_the_loop_by_hand(build: Callable[[Net], list[Optimizer]], s
 
 
 @pytest.mark.parametrize("build", _SETS.values(), ids=_SETS)
-def test_one_decision_for_all(build: Callable[[Net], list[Optimizer]]) -> None:
-    """What is not finite in the parameters of one skips the others too."""
+def test_optimizers_share_one_skip_decision(build: Callable[[Net], list[Optimizer]]) -> None:
+    """A nonfinite gradient in one optimizer skips the others too."""
 
     def loss_fn(model: nn.Module, batch: Any) -> torch.Tensor:
-        # Infinite in the derivative with respect to the last layer's bias alone.
+        # Infinite only in the derivative with respect to the last layer's bias.
         return mean_loss(model, batch) + (model.last.bias * batch[2] + 1 - batch[2]).sqrt().sum()
 
     model = Net()
@@ -96,8 +98,8 @@ def test_one_decision_for_all(build: Callable[[Net], list[Optimizer]]) -> None:
     assert equal_trees(after, before)
 
 
-def test_reads() -> None:
-    """One an update, for all that decide on the host; none where nothing does."""
+def test_optimizers_share_one_read() -> None:
+    """One read per update for all host steppers together; none without them."""
     (batch,) = batches(1)
     step = _step(_fused)
     assert reads_of(lambda: train(step, [batch, nonfinite(batch), batch])) == 0
@@ -117,7 +119,7 @@ def test_reads() -> None:
     ],
     ids=["one for all", "an optimizer", "a group", "tuples"],
 )
-def test_curves(curve: Any, expected: list[PlateauCurve]) -> None:
+def test_curves_are_assigned_to_groups(curve: Any, expected: list[PlateauCurve]) -> None:
     step = _step(_muon_and_adamw, curve)
     peaks = [np.float32(peak) for peak in (0.02, 0.03, 0.01)]
     for applied, batch in enumerate(batches(6)):
@@ -138,13 +140,13 @@ def test_curves(curve: Any, expected: list[PlateauCurve]) -> None:
         (0.1, TypeError, "an entry for each optimizer"),
     ],
 )
-def test_curves_that_are_refused(curve: Any, error: type[Exception], message: str) -> None:
+def test_mismatched_curves_are_refused(curve: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         _step(_muon_and_adamw, curve)
 
 
 @pytest.mark.parametrize("kind", [AdamW, torch.optim.RMSprop])
-def test_a_list_of_one_is_that_one(kind: Any) -> None:
+def test_list_of_one_equals_single_optimizer(kind: Any) -> None:
     def groups(model: Net) -> Optimizer:
         return kind([{"params": part.parameters()} for part in (model.first, model.last)], lr=0.01)
 
@@ -161,7 +163,7 @@ def test_a_list_of_one_is_that_one(kind: Any) -> None:
         make_step(model=listed, optimizer=[groups(listed)], curve=[CURVE, _LINEAR])
 
 
-def test_what_is_refused() -> None:
+def test_invalid_optimizers_are_refused() -> None:
     model = Net()
     whole, part = AdamW(model.parameters(), fused=True), SGD(model.last.parameters())
     with pytest.raises(ValueError, match="2 parameters belong to several optimizers"):
@@ -176,7 +178,7 @@ def test_what_is_refused() -> None:
     assert "initial_lr" not in part.param_groups[0]
 
 
-def test_the_single_name() -> None:
+def test_optimizer_attribute_needs_a_single_one() -> None:
     step = _step(_fused)
     with pytest.raises(AttributeError, match=r"2 optimizers: see step\.optimizers"):
         step.optimizer  # noqa: B018 - the attribute is what is asked for
@@ -185,7 +187,7 @@ def test_the_single_name() -> None:
 
 @pytest.mark.parametrize("build", _SETS.values(), ids=_SETS)
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
-def test_resumed_from_a_file(build: Callable[[Net], list[Optimizer]], precision: str) -> None:
+def test_several_optimizers_resume_from_file(build: Callable[[Net], list[Optimizer]], precision: str) -> None:
     def loss_fn(model: nn.Module, batch: Any, carry: Any) -> Any:
         return mean_loss(model, (batch[0] + carry, batch[1])), carry * 0.5 + batch[0].mean()
 
@@ -194,7 +196,7 @@ def test_resumed_from_a_file(build: Callable[[Net], list[Optimizer]], precision:
     check_resume(lambda: _step(build, **options), data, (0, 1, 4))
 
 
-def test_states_of_other_optimizers() -> None:
+def test_states_of_other_optimizers_are_refused() -> None:
     (batch,) = batches(1)
     others = [
         _step(_fused),

@@ -1,4 +1,4 @@
-"""Drivers: which optimizers skip on the device, what torch does not document about these, and changes."""
+"""Steppers: the optimizers that skip on the device, undocumented behavior of torch, changed settings."""
 
 from typing import Any
 
@@ -30,7 +30,7 @@ def _state(optimizer: torch.optim.Optimizer) -> Any:
 
 @pytest.mark.parametrize("name", FUSED)
 def test_torch_fused_optimizers_obey_found_inf(name: str) -> None:
-    """Not documented by torch: with the attribute at 1 nothing changes, at 0 it makes no difference."""
+    """Undocumented in torch: `found_inf` = 1 changes nothing, and 0 makes no difference."""
     data = batches(4)
     models = Net(), Net()
     with_it, without = (make_optimizer(name, model) for model in models)
@@ -53,8 +53,8 @@ def test_torch_fused_optimizers_obey_found_inf(name: str) -> None:
         assert equal_trees((list(models[0].parameters()), _state(with_it)), before)
 
 
-def test_torch_fused_momentum_is_not_to_be_skipped_at_first() -> None:
-    """Why `_has_all_momentum` is asked: torch makes the buffer and, when skipping, leaves it as it came."""
+def test_torch_leaves_skipped_first_momentum_uninitialized() -> None:
+    """The reason for `_has_all_momentum`: torch allocates the buffer, and a skip does not initialize it."""
     model = Net()
     optimizer = make_optimizer("momentum", model)
     (batch,) = batches(1)
@@ -76,7 +76,7 @@ def test_torch_fused_momentum_is_not_to_be_skipped_at_first() -> None:
     assert not _has_all_momentum(optimizer), "a parameter that joins later has none yet"
 
 
-def test_which_skip_on_the_device() -> None:
+def test_takes_found_inf_for_fused_optimizers() -> None:
     for name in OPTIMIZERS:
         optimizer = make_optimizer(name, Net())
         assert takes_found_inf(optimizer, optimizer.param_groups) == (name in FUSED)
@@ -93,7 +93,7 @@ def test_which_skip_on_the_device() -> None:
     assert not takes_found_inf(mixed, mixed.param_groups)
 
 
-def test_what_a_graph_can_hold() -> None:
+def test_check_capturable_refuses_uncapturable_optimizers() -> None:
     for name in FUSED:
         optimizer = make_optimizer(name, Net())
         if "capturable" not in optimizer.defaults:
@@ -126,10 +126,10 @@ def _groups(model: Net, count: int) -> list[dict[str, Any]]:
     count=st.integers(1, 2),
     switches=st.lists(st.tuples(st.integers(0, 1), st.booleans(), st.booleans()), min_size=8, max_size=20),
 )
-def test_fused_or_not_between_two_updates(
+def test_fused_may_change_between_updates(
     name: str, precision: Any, count: int, switches: list[tuple[int, bool, bool]]
 ) -> None:
-    """As in the loop written by hand, where a skip is an update that is left out."""
+    """Equals a hand-written loop that omits the skipped updates."""
     kind, options = FUSED[name]
     model, own = Net(), Net()
     optimizer, own_optimizer = (kind(_groups(module, count), **options) for module in (model, own))
@@ -154,11 +154,11 @@ def test_fused_or_not_between_two_updates(
             applied += 1
         assert result.applied == applied
         assert equal_trees(own.state_dict(), model.state_dict())
-        if applied:  # a first update that a fused kernel skips leaves a state of zeros
+        if applied:  # a first update that a fused kernel skips leaves zeros as its state
             assert equal_trees(_state(own_optimizer), _state(optimizer))
 
 
-def test_which_reads_come_and_go_with_the_setting() -> None:
+def test_reads_follow_the_fused_setting() -> None:
     step, (batch,) = make_step("adamw"), batches(1)
     for fused in (True, False, True, None, True):
         step.optimizer.param_groups[0]["fused"] = fused
@@ -168,8 +168,8 @@ def test_which_reads_come_and_go_with_the_setting() -> None:
 
 
 @pytest.mark.parametrize("name", ["adamw", "momentum", "nesterov", "plain momentum", "rmsprop"])
-def test_parameters_that_are_frozen_and_join_again(name: str) -> None:
-    """Fused SGD's kernel asks for the momentum of all or of none: those that join begin at zero."""
+def test_frozen_parameters_may_join_later(name: str) -> None:
+    """Fused SGD's kernel needs the momentum of all parameters or of none: new ones begin at zero."""
     model, reference, data = Net(), Net(), batches(8)
     step = make_step(name, model)
     kind, options = OPTIMIZERS[name]
@@ -191,7 +191,7 @@ def test_parameters_that_are_frozen_and_join_again(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["adamw", "sgd", "rmsprop"])
-def test_a_rate_that_is_assigned_between_updates_is_the_curves_again(name: str) -> None:
+def test_assigned_lr_is_overwritten_by_the_curve(name: str) -> None:
     step, straight = make_step(name), make_step(name)
     for number, batch in enumerate(batches(9)):
         group = step.optimizer.param_groups[0]
@@ -203,8 +203,8 @@ def test_a_rate_that_is_assigned_between_updates_is_the_curves_again(name: str) 
 
 
 @pytest.mark.parametrize("name", ["adamw", "momentum", "rmsprop"])
-def test_two_steps_over_one_optimizer(name: str) -> None:
-    """Each has its own clock and ties the rates to it when it is its turn."""
+def test_two_steps_share_one_optimizer(name: str) -> None:
+    """Each has its own clock, and attaches its learning rates when it is called."""
     model = Net()
     optimizer = make_optimizer(name, model)
     short = PlateauCurve(20, decay_shape="linear")

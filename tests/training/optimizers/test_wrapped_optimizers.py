@@ -1,4 +1,4 @@
-"""Models and optimizers in the wrappers of trainers, and models in those of Fabric."""
+"""Optimizers wrapped by trainers, and models wrapped by Fabric."""
 
 from typing import Any
 
@@ -38,7 +38,7 @@ def _by_two(model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Any]:
 
 @pytest.mark.parametrize("wrap", [_by_lightning, _by_fabric, _by_accelerate, _by_two])
 @pytest.mark.parametrize("name", ["adamw", "momentum", "rmsprop"])
-def test_the_optimizer_inside_is_stepped(wrap: Any, name: str) -> None:
+def test_wrapped_optimizer_is_stepped(wrap: Any, name: str) -> None:
     model, reference = Net(), make_step(name)
     optimizer = make_optimizer(name, model)
     wrapped_model, wrapped = wrap(model, optimizer)
@@ -48,7 +48,7 @@ def test_the_optimizer_inside_is_stepped(wrap: Any, name: str) -> None:
     data = batches(9)
     assert equal_trees(train(step, data[:3]), train(reference, data[:3]))
     for number, batch in enumerate(data[3:], 3):
-        # A load into the wrapper or into the optimizer: the rate is the curve's all the same.
+        # After a load into the wrapper or the optimizer, the learning rate is still the curve's.
         if number == 4:
             wrapped.load_state_dict(optimizer.state_dict())
         if number == 6:
@@ -65,7 +65,7 @@ def test_the_optimizer_inside_is_stepped(wrap: Any, name: str) -> None:
     assert equal_trees(other(data[0]), step(data[0]))
 
 
-def test_among_several() -> None:
+def test_wrapped_optimizer_among_several_is_stepped() -> None:
     model = Net()
     first, last = (torch.optim.AdamW(part.parameters(), fused=True) for part in (model.first, model.last))
     step = make_step(model=model, optimizer=[LightningOptimizer(first), last])
@@ -75,7 +75,7 @@ def test_among_several() -> None:
 
 
 class _Lookahead(Optimizer):
-    """It does more with the optimizer that it holds, under the same name."""
+    """It adds to the step of the optimizer that it holds, under the same attribute name."""
 
     def __init__(self, optimizer: Optimizer) -> None:
         super().__init__(optimizer.param_groups, {"lr": 0.01})
@@ -86,7 +86,7 @@ class _Lookahead(Optimizer):
         self.optimizer.step()
 
 
-def test_another_that_holds_an_optimizer_is_left_alone() -> None:
+def test_unknown_wrapper_is_not_unwrapped() -> None:
     model = Net()
     optimizer = _Lookahead(make_optimizer("plain adam", model))
     step = make_step(model=model, optimizer=optimizer)
@@ -98,7 +98,7 @@ def test_another_that_holds_an_optimizer_is_left_alone() -> None:
 @pytest.mark.filterwarnings("ignore:.*AMP with fp16 is not supported on CPU")
 @pytest.mark.parametrize("precision", ["bf16-mixed", "16-mixed"])
 @pytest.mark.parametrize("wrap", [lambda model: model, nn.Sequential], ids=["itself", "nested"])
-def test_fabric_under_mixed_precision(precision: Any, wrap: Any) -> None:
+def test_fabric_mixed_precision_is_refused(precision: Any, wrap: Any) -> None:
     fabric = Fabric(accelerator="cpu", devices=1, precision=precision)
     inner = Net()
     model, optimizer = fabric.setup(inner, make_optimizer("adamw", inner))
@@ -123,7 +123,7 @@ def _fails(state: Any) -> Any:
         _fails,
     ],
 )
-def test_a_state_of_another_form(form: Any) -> None:
+def test_nonstandard_state_dict_is_refused(form: Any) -> None:
     class Odd(torch.optim.SGD):
         def state_dict(self) -> dict[str, Any]:
             return form(super().state_dict())

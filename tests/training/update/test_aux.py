@@ -1,4 +1,4 @@
-"""What a loss function returns beside the loss."""
+"""Outputs of a loss function besides the loss."""
 
 from typing import Any
 
@@ -24,7 +24,7 @@ def _with_aux(loss_fn: Any) -> Any:
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
 @pytest.mark.parametrize("loss_fn", [mean_loss, pair_loss])
 @pytest.mark.parametrize("pieces", [1, 3])
-def test_the_update_is_the_same_and_aux_comes_out(precision: Any, loss_fn: Any, pieces: int) -> None:
+def test_aux_does_not_change_the_update(precision: Any, loss_fn: Any, pieces: int) -> None:
     data = batches(6)
     step = make_step(loss_fn=_with_aux(loss_fn), has_aux=True, precision=precision)
     straight = make_step(loss_fn=loss_fn, precision=precision)
@@ -42,7 +42,7 @@ def test_the_update_is_the_same_and_aux_comes_out(precision: Any, loss_fn: Any, 
     assert equal_trees(step.state_dict()["model"], straight.state_dict()["model"])
 
 
-def test_with_a_carry() -> None:
+def test_aux_works_with_carry() -> None:
     def loss_fn(model: Any, batch: Any, carry: Any) -> Any:
         loss, carry = carried_loss(model, batch, carry)
         return (loss, {"loss": loss}), carry
@@ -57,7 +57,7 @@ def test_with_a_carry() -> None:
         assert equal_trees(result.aux[0]["loss"], expected.loss)
 
 
-def test_without_it_and_of_a_skipped_update() -> None:
+def test_skipped_update_returns_aux() -> None:
     (batch,) = batches(1)
     assert make_step()(batch).aux == ()
     result = make_step(loss_fn=_with_aux(mean_loss), has_aux=True)(nonfinite(batch))
@@ -69,7 +69,7 @@ def test_without_it_and_of_a_skipped_update() -> None:
     "value",
     [lambda loss: loss, lambda loss: (loss, {"n": 3}), lambda loss: (loss, 1, 2), lambda loss: (None, loss)],
 )
-def test_what_is_refused(value: Any) -> None:
+def test_invalid_aux_is_refused(value: Any) -> None:
     step, (batch,) = (
         make_step(loss_fn=lambda model, batch: value(mean_loss(model, batch)), has_aux=True),
         batches(1),
@@ -83,6 +83,6 @@ def test_what_is_refused(value: Any) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("wrapper", ["ddp", "fsdp"])
 @pytest.mark.parametrize("loss", ["mean", "pair"])
-def test_on_two_ranks_each_has_its_own(wrapper: str, loss: str) -> None:
+def test_each_rank_returns_its_own_aux(wrapper: str, loss: str) -> None:
     for pieces in (1, 3):
         assert run(aux_of_updates, wrapper, loss, pieces) == [[], []]

@@ -1,4 +1,4 @@
-"""Recurrent state: handed on from piece to piece, detached, kept in the same memory, never half changed."""
+"""The recurrent state is passed on, detached, kept in the same memory, and never half changed."""
 
 from typing import Any
 
@@ -30,8 +30,8 @@ def _carry(step: TrainStep) -> list[Tensor]:
 
 @pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
 @pytest.mark.parametrize("pieces", [1, 3])
-def test_the_bits_of_the_loop_by_hand(kind: str, pieces: int) -> None:
-    """Truncated backpropagation through time: pieces in a row, the state cut off between them."""
+def test_carry_matches_hand_written_loop(kind: str, pieces: int) -> None:
+    """Truncated backpropagation through time: consecutive pieces, with the state detached between them."""
     step, model = _step(kind), Recurrent(kind)
     optimizer = torch.optim.AdamW(model.parameters(), lr=torch.tensor(0.01), fused=True)
     scheduler = lambda_lr(optimizer, CURVE)
@@ -54,7 +54,7 @@ def test_the_bits_of_the_loop_by_hand(kind: str, pieces: int) -> None:
 
 @examples(15)
 @given(st.lists(st.booleans(), min_size=1, max_size=8), st.sampled_from(["LSTM", "GRU"]), st.booleans())
-def test_a_skipped_update_keeps_the_old_one(skips: list[bool], kind: str, first: bool) -> None:
+def test_skipped_update_keeps_the_carry(skips: list[bool], kind: str, first: bool) -> None:
     step, straight = _step(kind), _step(kind)
     data = batches(2 * len(skips), time=3)
     for skip, *pair in zip(skips, data[::2], data[1::2], strict=True):
@@ -67,9 +67,9 @@ def test_a_skipped_update_keeps_the_old_one(skips: list[bool], kind: str, first:
         assert equal_trees(_carry(step), _carry(straight))
 
 
-def test_a_state_changed_in_place_is_still_kept() -> None:
+def test_skip_restores_carry_changed_in_place() -> None:
     def loss_fn(model: nn.Module, batch: Any, carry: Tensor) -> Any:
-        carry[:2] = 0  # two of the sequences begin anew
+        carry[:2] = 0  # two of the sequences start again
         return carried_loss(model, batch, carry)
 
     model = Recurrent("GRU")
@@ -89,7 +89,7 @@ def test_a_state_changed_in_place_is_still_kept() -> None:
 
 
 @pytest.mark.parametrize("kind", ["LSTM", "GRU"])
-def test_buffers_are_reused_and_reset(kind: str) -> None:
+def test_carry_buffers_are_reused_and_reset(kind: str) -> None:
     given_carry = Recurrent(kind).initial()
     leaves = pytree.tree_leaves(given_carry)
     for leaf in leaves:
@@ -102,7 +102,7 @@ def test_buffers_are_reused_and_reset(kind: str) -> None:
     train(step, batches(5, time=3))
     assert not equal_trees(_carry(step), initial)
     for leaf in leaves:
-        leaf.fill_(7)  # the caller's tensors are the caller's
+        leaf.fill_(7)  # the step must have copied the caller's tensors
     step.reset_carry()
     assert equal_trees(_carry(step), initial)
     step.load_state_dict(step.state_dict())
@@ -111,7 +111,7 @@ def test_buffers_are_reused_and_reset(kind: str) -> None:
     assert not any(buffer.requires_grad for buffer in step._carry.buffers)
 
 
-def test_a_bf16_lstm_and_an_fp16_gru() -> None:
+def test_carry_works_under_bf16_and_fp16() -> None:
     data = batches(12, time=4)
     for kind, precision in (("LSTM", "bf16"), ("GRU", "bf16"), ("GRU", "fp16")):
         step, reference = _step(kind, precision=precision), _step(kind)
@@ -133,7 +133,7 @@ def test_a_bf16_lstm_and_an_fp16_gru() -> None:
         lambda h, c: None,
     ],
 )
-def test_another_shape_or_structure_changes_nothing(change: Any) -> None:
+def test_carry_of_another_form_changes_nothing(change: Any) -> None:
     def loss_fn(model: nn.Module, batch: Any, carry: Any) -> Any:
         loss, carry = carried_loss(model, batch, carry)
         return loss, change(*carry) if bad else carry
@@ -151,7 +151,7 @@ def test_another_shape_or_structure_changes_nothing(change: Any) -> None:
     assert step(*data).applied == 2
 
 
-def test_a_loss_without_its_carry() -> None:
+def test_missing_carry_is_refused() -> None:
     model, (batch,) = Recurrent(), batches(1, time=3)
     step = make_step("adamw", model, lambda *given: carried_loss(*given)[0], carry=model.initial())
     with pytest.raises(TypeError, match=r"must return \(loss, carry\)"):
@@ -161,12 +161,12 @@ def test_a_loss_without_its_carry() -> None:
 
 
 @pytest.mark.parametrize("carry", [(), [], {}, 1.0, (torch.zeros(1), 2), "state", (None,)], ids=repr)
-def test_what_is_no_carry(carry: Any) -> None:
+def test_invalid_carry_is_refused(carry: Any) -> None:
     with pytest.raises(TypeError, match="carry"):
         make_step(loss_fn=carried_loss, model=Recurrent(), carry=carry)
 
 
-def test_any_pytree_of_any_tensors() -> None:
+def test_carry_is_any_pytree_of_tensors() -> None:
     initial = {
         "steps": torch.zeros((), dtype=torch.int64),
         "phase": [torch.ones(2, dtype=torch.complex64), (torch.ones(3, dtype=torch.float64),)],
@@ -190,7 +190,7 @@ def test_any_pytree_of_any_tensors() -> None:
     assert (steps, phase[0], halves[0], flag) == (6, -1, 2.0**-6, False)
 
 
-def test_detached_from_the_graph_and_in_the_buffers_dtype() -> None:
+def test_detached_leaves_have_the_buffers_dtype() -> None:
     carry = Carry((torch.zeros(2), torch.zeros(3)), _CPU)
     weight = torch.ones((), requires_grad=True)
     leaves = carry.detached((weight * torch.ones(2), (weight * torch.ones(3)).bfloat16()))
@@ -200,7 +200,7 @@ def test_detached_from_the_graph_and_in_the_buffers_dtype() -> None:
     assert equal_trees(carry.select_if_skipped(leaves, torch.tensor(False)), [torch.ones(2), torch.ones(3)])
 
 
-def test_a_carry_that_is_a_parameter_is_kept_as_the_forward_pass_saw_it() -> None:
+def test_carry_of_a_parameter_keeps_its_old_value() -> None:
     def loss_fn(model: Any, batch: Any, carry: torch.Tensor) -> Any:
         return mean_loss(model, batch), model.last.bias.detach()
 

@@ -24,7 +24,7 @@ def _parameters(shapes: list[tuple[int, ...]], dtype: torch.dtype, size: float) 
     st.sampled_from([1e-30, 1e-3, 1.0, 1e6]),
     st.floats(1e-6, 10),
 )
-def test_the_bits_of_clip_grad_norm(
+def test_clip_has_the_bits_of_clip_grad_norm(
     shapes: list[tuple[int, ...]], dtype: torch.dtype, size: float, max_norm: float
 ) -> None:
     parameters = _parameters(shapes, dtype, size)
@@ -36,7 +36,7 @@ def test_the_bits_of_clip_grad_norm(
     assert equal_trees(gradients, gradients_of(parameters))
 
 
-def test_half_precision_and_dtypes_side_by_side() -> None:
+def test_norm_of_half_precision_and_mixed_dtypes() -> None:
     for dtypes in (
         (torch.float16,),
         (torch.bfloat16,),
@@ -54,7 +54,7 @@ def test_half_precision_and_dtypes_side_by_side() -> None:
 
 
 @given(st.lists(st.integers(0, 4), max_size=12))
-def test_a_sparse_gradient_by_its_values(rows: list[int]) -> None:
+def test_sparse_gradient_is_its_values(rows: list[int]) -> None:
     sparse, dense = (nn.Embedding(5, 3, sparse=flag) for flag in (True, False))
     dense.load_state_dict(sparse.state_dict())
     for module in (sparse, dense):
@@ -64,7 +64,7 @@ def test_a_sparse_gradient_by_its_values(rows: list[int]) -> None:
     torch.testing.assert_close(sparse.weight.grad.to_dense(), dense.weight.grad)
 
 
-def test_parameters_without_a_gradient_are_left_out() -> None:
+def test_parameters_without_gradient_are_skipped() -> None:
     parameters = _parameters([(2,), (3,)], torch.float32, 1.0)
     parameters[0].grad = None
     assert gradients_of(parameters) == [parameters[1].grad]

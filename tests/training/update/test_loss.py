@@ -1,4 +1,4 @@
-"""What a loss function may return."""
+"""The values that a loss function may return."""
 
 import re
 from typing import Any
@@ -16,7 +16,7 @@ _x = torch.ones((), requires_grad=True)
 @pytest.mark.parametrize(
     "value", [1.0, None, {"loss": _x}, (_x,), (_x, 1, 2), (_x, "1"), (_x, True), (None, 1)], ids=repr
 )
-def test_what_is_neither_scalar_nor_pair(value: Any) -> None:
+def test_neither_scalar_nor_pair_is_refused(value: Any) -> None:
     with pytest.raises(TypeError, match="loss_fn returned"):
         parse_loss(value)
 
@@ -36,7 +36,7 @@ def test_what_is_neither_scalar_nor_pair(value: Any) -> None:
     ],
     ids=repr,
 )
-def test_values_that_are_refused(value: Any, shown: str) -> None:
+def test_invalid_loss_values_are_refused(value: Any, shown: str) -> None:
     with pytest.raises(ValueError, match=rf"loss_fn returned .*{re.escape(shown)}"):
         parse_loss(value)
 
@@ -44,7 +44,7 @@ def test_values_that_are_refused(value: Any, shown: str) -> None:
 @pytest.mark.parametrize(
     "weight", [{"logits": torch.ones(500, 7)}, torch.ones(500, 7), "accuracy", (_x, 2), _x], ids=range(5)
 )
-def test_something_else_than_a_weight_is_told_what_a_pair_means(weight: Any) -> None:
+def test_invalid_weight_error_explains_pairs(weight: Any) -> None:
     with pytest.raises((TypeError, ValueError), match=r"a pair is \(sum, weight\).*has_aux=True") as caught:
         parse_loss((_x, weight))
     assert len(str(caught.value)) < 500
@@ -55,14 +55,14 @@ _TENSORS = [torch.tensor(3), torch.tensor(2.5), torch.tensor(True)]
 
 @pytest.mark.parametrize("weight", [3, 2.5, np.int64(3), np.float32(2.5), np.float64(2.5), *_TENSORS])
 @pytest.mark.parametrize("pair", [tuple, list])
-def test_weights_that_are_taken(weight: Any, pair: Any) -> None:
+def test_valid_weights_are_accepted(weight: Any, pair: Any) -> None:
     loss = parse_loss(pair([_x, weight]))
     assert loss.total is _x
     assert float(loss.weight) == float(weight)
 
 
-def test_a_weight_in_host_memory_beside_a_sum_elsewhere() -> None:
-    """The meta device stands for another one."""
+def test_host_weight_with_device_sum_is_accepted() -> None:
+    """The meta device stands in for another one."""
     total = torch.ones((), device="meta", requires_grad=True)
     for weight in (torch.tensor(3), torch.tensor(3.0), torch.tensor(3.0).bfloat16()):
         read = parse_loss((total, weight)).weight
@@ -70,7 +70,7 @@ def test_a_weight_in_host_memory_beside_a_sum_elsewhere() -> None:
         assert read == 3
 
 
-def test_a_weight_elsewhere() -> None:
+def test_weight_on_another_device_is_refused() -> None:
     weight = torch.ones((), device="meta")
     with pytest.raises(ValueError, match="a weight on meta and a sum on cpu"):
         parse_loss((_x, weight))
@@ -79,7 +79,7 @@ def test_a_weight_elsewhere() -> None:
             parse_loss((torch.ones((), device="meta"), torch.tensor(value)))
 
 
-def test_a_weight_on_the_device_is_as_exact_as_the_sum() -> None:
+def test_device_weight_is_as_exact_as_the_sum() -> None:
     for weight in (torch.tensor(1 / 3, dtype=torch.float64), torch.tensor(2**24 + 1)):
         total = torch.ones((), dtype=torch.float64)
         assert parse_loss((total, weight)).weight == weight.double()

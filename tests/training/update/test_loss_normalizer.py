@@ -1,4 +1,4 @@
-"""How micro-batches add up: pairs to the quotient of sums, means to their average."""
+"""Micro-batches combine: pairs to the quotient of sums, means to their average."""
 
 from collections.abc import Iterable
 from fractions import Fraction
@@ -32,10 +32,8 @@ def _accumulate(
 
 
 @given(st.lists(st.tuples(_small, _small, _weights, st.booleans()), min_size=1, max_size=6), st.booleans())
-def test_pairs_give_the_quotient_of_the_sums(
-    pieces: list[tuple[float, float, int, bool]], scaled: bool
-) -> None:
-    """Each piece is a sum `a·x + b` with a weight, on the host or the device, which may be zero."""
+def test_pairs_give_quotient_of_sums(pieces: list[tuple[float, float, int, bool]], scaled: bool) -> None:
+    """Each piece is a sum `a·x + b` with a weight on the host or the device; the weight may be zero."""
     x = torch.ones((), requires_grad=True)
     losses = [Loss(a * x + b, torch.tensor(float(w)) if is_tensor else w) for a, b, w, is_tensor in pieces]
     scale = LossScale(_CPU) if scaled else None
@@ -69,7 +67,7 @@ def test_means_are_averaged(pieces: list[tuple[float, float]]) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
-def test_a_loss_comes_back_in_at_least_float32(dtype: torch.dtype) -> None:
+def test_loss_is_at_least_float32(dtype: torch.dtype) -> None:
     for weight in (None, 2, torch.tensor(2)):
         for count in (1, 2):
             x = torch.ones((), dtype=dtype, requires_grad=True)
@@ -91,14 +89,14 @@ def _pair() -> Loss:
     return Loss(_x * 1, 2)
 
 
-def test_a_mean_among_pairs() -> None:
+def test_mean_among_pairs_is_refused() -> None:
     for losses in ([_mean, _pair], [_pair, _mean], [_pair, _pair, _mean]):
         with pytest.raises(TypeError, match=r"a mean .* and a pair"):
             _accumulate((loss() for loss in losses), len(losses), _x)
 
 
-def test_each_backward_pass_comes_before_the_next_loss() -> None:
-    """So that one micro-batch's activations are in memory at a time."""
+def test_backward_runs_before_the_next_forward() -> None:
+    """So only one micro-batch's activations are in memory at a time."""
     x = torch.ones((), requires_grad=True)
     seen: list[Tensor | None] = []
 
@@ -111,7 +109,7 @@ def test_each_backward_pass_comes_before_the_next_loss() -> None:
     assert seen == [None, 2, 4]
 
 
-def test_a_loss_on_another_device() -> None:
+def test_loss_on_another_device_is_refused() -> None:
     x = torch.ones((), requires_grad=True)
     with pytest.raises(ValueError, match="a loss on meta; the parameters are on cpu"):
         _accumulate([Loss(x * torch.ones((), device="meta"), None)], 1, x)

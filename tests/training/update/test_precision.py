@@ -1,4 +1,4 @@
-"""Mixed precision: the loop with a GradScaler, overflow, and small problems solved all the same."""
+"""Mixed precision: parity with GradScaler, overflow, and small problems that are still learned."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -20,10 +20,10 @@ _CPU = torch.device("cpu")
 @pytest.mark.parametrize("name", ["adamw", "plain momentum", "sgd", "rmsprop"])
 @pytest.mark.parametrize(("scale", "good_updates"), [(2.0**16, 0), (2.0**22, 0), (2.0**10, 1985)])
 @pytest.mark.parametrize("max_norm", [None, 0.1])
-def test_the_loop_with_a_grad_scaler(
+def test_fp16_matches_loop_with_grad_scaler(
     name: str, scale: float, good_updates: int, max_norm: float | None
 ) -> None:
-    """The same bits, through overflows at the start and through growth."""
+    """The same bits, through overflows at the start and growth of the scale."""
     model, own = Net(), Net()
     optimizer = make_optimizer(name, model)
     for group in optimizer.param_groups:
@@ -64,11 +64,11 @@ def test_the_loop_with_a_grad_scaler(
         assert max(scales) == 2 * scale, "no growth was seen"
 
 
-def test_the_scale_is_left_alone_by_data_that_is_not_finite() -> None:
+def test_nonfinite_data_does_not_change_the_scale() -> None:
     (batch,) = batches(1)
     step = make_step("sgd", precision="fp16")
     step(batch)
-    set_loss_scale(step, 2.0**10, 1999)  # one good update short of growing
+    set_loss_scale(step, 2.0**10, 1999)  # one good update before it grows
     train(step, [nonfinite(batch)] * 3 + [nonfinite(batch, float("inf"))] * 3)
     assert step.state_dict()["loss_scale"] == [2.0**10, 1999]
     step(batch)
@@ -83,14 +83,14 @@ def test_large_sums_do_not_overflow() -> None:
         for loss_fn in (pair_loss, device_pair_loss):
             pieces = list(zip(*(part.split(rows) for part in whole), strict=True))
             step = make_step("sgd", loss_fn=loss_fn, precision="fp16")
-            # If the first weight is small, the scale has to come down first.
+            # If the first weight is small, the scale must shrink first.
             results = [step(*pieces) for _ in range(1 if rows[0] >= 1000 else 14)]
             result = next(result for result in results if result.applied)
             torch.testing.assert_close(result[:4], expected[:4], rtol=0.01, atol=0)
 
 
 @pytest.mark.parametrize("on_nonfinite", ["skip", "raise"])
-def test_an_overflow_of_the_gradient_alone_is_the_scales_search(on_nonfinite: str) -> None:
+def test_gradient_overflow_does_not_raise(on_nonfinite: str) -> None:
     (batch,) = batches(1)
     step = make_step("sgd", precision="fp16", on_nonfinite=on_nonfinite)
     set_loss_scale(step, 2.0**40, 0)
@@ -106,7 +106,7 @@ def test_an_overflow_of_the_gradient_alone_is_the_scales_search(on_nonfinite: st
 
 @pytest.mark.parametrize("name", ["adamw", "momentum", "rmsprop"])
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
-def test_a_small_problem_is_learned_as_in_fp32(name: str, precision: str) -> None:
+def test_small_problem_is_learned_as_in_fp32(name: str, precision: str) -> None:
     inputs = torch.randn(64, 3, generator=torch.Generator().manual_seed(0))
     batch = inputs, torch.stack([inputs.sum(1).sin(), inputs[:, 0]], 1)
     curve = PlateauCurve(150, warmup_steps=10)
@@ -118,7 +118,7 @@ def test_a_small_problem_is_learned_as_in_fp32(name: str, precision: str) -> Non
     assert losses[precision] == pytest.approx(losses["fp32"], rel=0.05)
 
 
-def test_the_dtype_of_the_forward_pass() -> None:
+def test_forward_pass_has_the_precisions_dtype() -> None:
     seen = []
 
     def loss_fn(model: nn.Module, batch: Any) -> torch.Tensor:
@@ -143,8 +143,8 @@ def doubles() -> Iterator[None]:
 @pytest.mark.usefixtures("doubles")
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
 @pytest.mark.parametrize("name", ["adamw", "momentum", "rmsprop"])
-def test_another_default_dtype(name: str, precision: str) -> None:
-    """It is the model's and the data's alone: rates stay float32, and the loss scale."""
+def test_default_dtype_does_not_change_lrs(name: str, precision: str) -> None:
+    """It concerns only model and data: learning rates and loss scale stay float32."""
     step = make_step(name, precision=precision, max_norm=0.5)
     assert step.model.first.weight.dtype == torch.float64
     for applied, batch in enumerate(batches(5)):

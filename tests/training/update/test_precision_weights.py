@@ -1,4 +1,4 @@
-"""Sums and weights under fp16: divided by the first weight of the first update, which the state keeps."""
+"""Sums under fp16 are divided by the first weight of the first update, which the state keeps."""
 
 from typing import Any
 
@@ -25,12 +25,12 @@ def _weighed(weights: list[float], seed: int = 0) -> list[Any]:
 
 
 def _divisor(step: TrainStep) -> list[float]:
-    """The divisor of sums, if one was agreed on."""
+    """Return the divisor of sums, if one was agreed on."""
     return [value.item() for value in step.state_dict()["loss_scale"][2:]]
 
 
 @given(st.lists(st.lists(st.sampled_from([0.5, 2.0, 7.0]), min_size=1, max_size=4), min_size=1, max_size=5))
-def test_the_first_weight_of_several_is_kept(updates: list[list[float]]) -> None:
+def test_first_weight_is_kept_as_divisor(updates: list[list[float]]) -> None:
     step = make_step("sgd", loss_fn=_weighed_loss, precision="fp16")
     expected: list[float] = []
     for weights in updates:
@@ -40,7 +40,7 @@ def test_the_first_weight_of_several_is_kept(updates: list[list[float]]) -> None
         assert _divisor(step) == expected
 
 
-def test_gradients_are_multiplied_once_an_update(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gradients_are_multiplied_once_per_update(monkeypatch: pytest.MonkeyPatch) -> None:
     calls, multiply = [], torch._foreach_mul_
     monkeypatch.setattr(torch, "_foreach_mul_", lambda *args: calls.append(multiply(*args)))
     step = make_step("sgd", loss_fn=_weighed_loss, precision="fp16")
@@ -49,7 +49,7 @@ def test_gradients_are_multiplied_once_an_update(monkeypatch: pytest.MonkeyPatch
         assert len(calls) == number
 
 
-def test_weights_on_the_device_and_on_the_host_give_the_same_updates() -> None:
+def test_host_and_device_weights_give_equal_updates() -> None:
     def on_host(model: nn.Module, batch: Any) -> Any:
         total, weight = _weighed_loss(model, batch)
         return total, weight.item()
@@ -64,8 +64,8 @@ def test_weights_on_the_device_and_on_the_host_give_the_same_updates() -> None:
 
 
 @pytest.mark.parametrize("first", [0.0, 1.0])
-def test_a_jump_of_the_weights_costs_a_few_updates(first: float) -> None:
-    """The scale halves until the larger gradients fit, and then updates take place again."""
+def test_jump_of_weights_costs_a_few_updates(first: float) -> None:
+    """The scale halves until the larger gradients fit; then updates are applied again."""
     step = make_step("sgd", loss_fn=_weighed_loss, precision="fp16")
     step(*_weighed([first, 1.0]))
     results = [step(*_weighed([1.0, 4000.0], seed)) for seed in range(25)]
@@ -76,8 +76,8 @@ def test_a_jump_of_the_weights_costs_a_few_updates(first: float) -> None:
 
 @pytest.mark.parametrize("before", [[1000.7, 3.0], [0.01, 0.3]])
 @pytest.mark.parametrize("at", [0, 1, 3])
-def test_the_divisor_is_resumed(before: list[float], at: int) -> None:
-    """Bit for bit, with three entries (after an update of several weights) and two, wherever it was."""
+def test_resume_restores_the_divisor(before: list[float], at: int) -> None:
+    """Bit for bit, from states with three entries (after an update of several weights) and with two."""
     updates = [_weighed([3.3, 5.1 + number, 0.7], number) for number in range(6)]
     straight, first, second = (make_step("sgd", loss_fn=_weighed_loss, precision="fp16") for _ in range(3))
     results = [straight(*pieces) for pieces in updates]
@@ -91,7 +91,7 @@ def test_the_divisor_is_resumed(before: list[float], at: int) -> None:
     assert equal_trees(second.state_dict(), straight.state_dict())
 
 
-def test_an_update_that_fails_leaves_no_divisor() -> None:
+def test_failed_update_leaves_no_divisor() -> None:
     def loss_fn(model: nn.Module, batch: Any) -> Any:
         if batch is None:
             raise ZeroDivisionError
@@ -109,7 +109,7 @@ def test_an_update_that_fails_leaves_no_divisor() -> None:
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 @pytest.mark.parametrize("first", [True, False])
-def test_a_weight_that_is_not_finite_does_no_harm_later(value: float, first: bool) -> None:
+def test_nonfinite_weight_does_not_persist(value: float, first: bool) -> None:
     steps = [make_step("sgd", loss_fn=_weighed_loss, precision="fp16") for _ in range(2)]
     for step in steps:
         set_loss_scale(step, 2.0**10, 0)
@@ -125,7 +125,7 @@ def test_a_weight_that_is_not_finite_does_no_harm_later(value: float, first: boo
         torch.testing.assert_close(one[:2], other[:2], rtol=2e-3, atol=0)
 
 
-def test_parameters_in_fp16_without_a_scale_keep_a_divisor_too() -> None:
+def test_fp16_parameters_without_scale_keep_a_divisor() -> None:
     def loss_fn(model: nn.Module, batch: Any) -> Any:
         return _weighed_loss(model, (batch[0].half(), batch[1].half(), batch[2]))
 

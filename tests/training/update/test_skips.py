@@ -1,4 +1,4 @@
-"""An update that is not finite changes nothing but a count, or raises and changes nothing else."""
+"""A nonfinite update changes only the skip counter, whether it raises or not."""
 
 import re
 from typing import Any
@@ -23,7 +23,7 @@ _INF = float("inf")
 @pytest.mark.parametrize("name", OPTIMIZERS)
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
 @pytest.mark.parametrize("hold", [None, PATIENT, HoldBelow(0.9, 3, every=2)])
-def test_a_skip_changes_a_count_alone(name: str, precision: str, hold: Any) -> None:
+def test_skip_changes_only_its_counter(name: str, precision: str, hold: Any) -> None:
     data = batches(8)
     step = make_step(name, curve=HELD_CURVE, precision=precision, max_norm=0.5, hold=hold)
     for batch in data:
@@ -42,7 +42,7 @@ def test_a_skip_changes_a_count_alone(name: str, precision: str, hold: Any) -> N
 @examples(4)
 @given(skips=skip_patterns(30))
 def test_skips_leave_no_trace(name: str, skips: list[bool]) -> None:
-    """From the first update on: what follows is what would have come without them."""
+    """From the first update on, the remaining updates equal those of a run without the skipped ones."""
     step, straight = make_step(name), make_step(name)
     for skip, batch in zip(skips, batches(len(skips)), strict=True):
         if skip:
@@ -59,13 +59,13 @@ def test_skips_leave_no_trace(name: str, skips: list[bool]) -> None:
 
 
 @pytest.mark.parametrize("name", ["momentum", "nesterov"])
-def test_a_first_skip_makes_no_momentum(name: str) -> None:
+def test_first_skip_creates_no_momentum(name: str) -> None:
     step, (batch,) = make_step(name), batches(1)
     train(step, [nonfinite(batch)] * 2)
     assert not step.optimizer.state
 
 
-def test_a_gradient_that_is_not_finite_under_a_finite_loss() -> None:
+def test_nonfinite_gradient_under_finite_loss_is_skipped() -> None:
     class Root(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -98,7 +98,7 @@ def test_a_gradient_that_is_not_finite_under_a_finite_loss() -> None:
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
 @pytest.mark.parametrize("name", ["adamw", "momentum", "rmsprop"])
-def test_raise(name: str, precision: str) -> None:
+def test_raise_changes_nothing_else(name: str, precision: str) -> None:
     data = batches(6)
     step = make_step(name, precision=precision, on_nonfinite="raise")
     straight = make_step(name, precision=precision)
@@ -116,7 +116,7 @@ def test_raise(name: str, precision: str) -> None:
             assert equal_trees(state_kept_by_skips(step), before), number
 
 
-def test_a_total_weight_of_zero_on_the_device_is_skipped() -> None:
+def test_zero_total_weight_on_device_is_skipped() -> None:
     (batch,) = batches(1)
     empty = batch[0][:0], batch[1][:0]
     for pieces in ((empty,), (empty, empty), (empty,) * 3):
@@ -130,7 +130,7 @@ def test_a_total_weight_of_zero_on_the_device_is_skipped() -> None:
         assert not result.loss.isfinite()
 
 
-def test_an_empty_micro_batch_whose_loss_hangs_on_nothing() -> None:
+def test_empty_micro_batch_without_gradient_is_accepted() -> None:
     def loss_fn(model: nn.Module, batch: Any) -> Any:
         return pair_loss(model, batch) if len(batch[0]) else (torch.zeros(()), 0)
 
@@ -143,7 +143,7 @@ def test_an_empty_micro_batch_whose_loss_hangs_on_nothing() -> None:
 
 
 @pytest.mark.parametrize("name", FUSED)
-def test_nothing_is_left_on_the_optimizer(name: str) -> None:
+def test_no_attribute_is_left_on_the_optimizer(name: str) -> None:
     (batch,) = batches(1)
     step = make_step(name)
     before = set(vars(step.optimizer))

@@ -14,11 +14,11 @@ from torch_bridge import TrainStep
 
 _PIECES = 2
 _LARGE = 2**53 + 1
-"""More than a float64 holds exactly."""
+"""Above the integers that float64 holds exactly."""
 
 
 def counts_of(update: int, ranks: int = 2) -> list[int]:
-    """What the micro-batches of all ranks consume in an update."""
+    """Return the consumption of an update over all ranks."""
     return [_count(rank, update, piece) for rank in range(ranks) for piece in range(_PIECES)]
 
 
@@ -27,7 +27,7 @@ def _count(rank: int, update: int, piece: int) -> int:
 
 
 def counted_on_ranks(wrapper: str, loss: str) -> list[tuple[int, int, float]]:
-    """(consumed, clock, rate) of each update; the fourth is skipped, since one rank's loss is not finite."""
+    """Return (consumed, clock, lr) of each update; one rank's nonfinite loss skips the fourth."""
     rank, model = distributed.get_rank(), build(wrapper)
     numbers: list[int] = []
 
@@ -55,7 +55,7 @@ def counted_on_ranks(wrapper: str, loss: str) -> list[tuple[int, int, float]]:
 
 
 def counted_as_dtensors() -> list[Any]:
-    """What is said of a count that is a DTensor, and what an update after it has consumed."""
+    """Return the error for a DTensor count, and the consumption of the update after it."""
     mesh = init_device_mesh("cpu", (distributed.get_world_size(),))
     numbers = [DTensor.from_local(torch.tensor(5), mesh, [Replicate()]), torch.tensor(7)]
 

@@ -1,4 +1,4 @@
-"""Updates with aux on every rank, beside updates without."""
+"""Updates with aux on every rank, compared with updates without."""
 
 from collections.abc import Callable
 from typing import Any
@@ -25,7 +25,7 @@ _LOSSES: dict[str, Callable[[Tensor, Tensor], Any]] = {"mean": _mean, "pair": _p
 
 
 def aux_of_updates(wrapper: str, loss: str, pieces: int) -> list[str]:
-    """What differs from updates without aux, and from the outputs for this rank's own rows."""
+    """Return the differences from updates without aux, and from the outputs for this rank's rows."""
 
     def without_aux(model: nn.Module, batch: Any) -> Any:
         return _LOSSES[loss](model(batch[0]), batch[1])
@@ -44,7 +44,7 @@ def aux_of_updates(wrapper: str, loss: str, pieces: int) -> list[str]:
     rank = distributed.get_rank()
     for update in range(4):
         micro = batches(pieces, rows=2 + rank, seed=10 * update + rank)
-        if update == 2 and rank == 1:  # not finite in one rank, skipped in both
+        if update == 2 and rank == 1:  # nonfinite on one rank, skipped on both
             micro[-1] = nonfinite(micro[-1])
         with torch.no_grad():
             expected = [{"outputs": step.model(inputs), "inputs": [inputs]} for inputs, _ in micro]
