@@ -31,7 +31,7 @@ pytestmark = WORKERS
 @given(arguments())
 @examples(200)
 def test_every_epoch_covers_dataset(arguments: Arguments) -> None:
-    """In its own order or another, whole or without the samples that don't fill a batch."""
+    """In its own order or shuffled, with or without an incomplete last batch."""
     size, samples = arguments["batch_size"], len(arguments["dataset"])
     shuffle = arguments.get("shuffle", arguments["training"])
     drop_last = arguments.get("drop_last", arguments["training"])
@@ -67,7 +67,7 @@ def test_orders_depend_on_seed_alone(seed: int, other: int, around: int) -> None
 @pytest.mark.parametrize("depth", [0, 2])
 def test_loader_keeps_global_random_states(num_workers: int, depth: int) -> None:
     def states() -> Any:
-        of_numpy = repr(np.random.get_state())  # noqa: NPY002  the global one is what this is about
+        of_numpy = repr(np.random.get_state())  # noqa: NPY002  this is about the global one
         return torch.get_rng_state().tolist(), of_numpy, random.getstate()
 
     before = states()
@@ -82,7 +82,7 @@ def test_loader_keeps_global_random_states(num_workers: int, depth: int) -> None
 
 
 class Made:
-    """Samples that are made on torch's default device, when they are asked for."""
+    """Samples created on torch's default device when they are requested."""
 
     def __len__(self) -> int:
         return 7
@@ -95,7 +95,7 @@ class Made:
 @pytest.mark.parametrize("depth", [0, 2])
 @pytest.mark.parametrize("dataset", [range(7), Made()], ids=["range", "made"])
 def test_default_device_changes_nothing(num_workers: int, depth: int, dataset: Any) -> None:
-    """A loader is built, iterated, saved and resumed while tensors are made on "meta", without values."""
+    """A loader is built, iterated, saved and resumed while "meta" is the default device."""
 
     def run() -> list[Any]:
         loaders = [

@@ -1,4 +1,4 @@
-"""The loader on several ranks: their shares put side by side are the batches of one process."""
+"""The loader on several ranks: their joined shares are the batches of a single process."""
 
 from itertools import chain
 from typing import Any
@@ -64,7 +64,7 @@ def stages(draw: st.DrawFn) -> tuple[Arguments, list[tuple[int, int | None]]]:
     given, numbers = draw(shared(3))
     length = len(expected(given, 1)[0])
     first, last = sorted(draw(st.tuples(*[st.integers(0, length)] * 2)))
-    # A stage that begins at an epoch's end would go on with the next one.
+    # A stage that begins at an epoch's end would continue with the next epoch.
     cuts = (first, last - first if first < length else 0, None)
     return given, list(zip(numbers, cuts, strict=True))
 
@@ -85,7 +85,7 @@ def test_resume_twice_with_other_world_sizes(
 
 @pytest.mark.slow
 def test_workers_change_nothing_on_ranks() -> None:
-    """Not the samples, nor where a state goes on, though torchrun's variables are set in workers too."""
+    """Neither samples nor positions change, though workers inherit torchrun's variables."""
     arguments: Arguments = {"dataset": range(23), "batch_size": 8, "training": True, "seed": 1}
 
     def run(function: Any, arguments: Arguments, *rest: Any, processes: int) -> list[Any]:

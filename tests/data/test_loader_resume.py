@@ -1,4 +1,4 @@
-"""A resumed run goes on with the first batch not handed out, and a loader has one place."""
+"""A resumed run continues with the first batch not handed out, and a loader has one position."""
 
 from typing import Any
 
@@ -63,7 +63,7 @@ def test_resume_with_spawned_workers() -> None:
 @given(st.integers(0, 9), st.integers(0, 9), depths)
 @examples(15)
 def test_undone_load_loses_no_batch(seen: int, loaded: int, depth: int) -> None:
-    """If another part refuses its state after the loader has taken its own, the old place is loaded back."""
+    """If another part refuses its state after the loader loaded its own, the old position is restored."""
 
     def build_one() -> Any:
         return build({"dataset": range(7), "batch_size": 2, "drop_last": False}, depth, num_workers=0)
@@ -81,7 +81,7 @@ def test_undone_load_loses_no_batch(seen: int, loaded: int, depth: int) -> None:
 @given(seeds, st.integers(0, 40), st.integers(0, 40))
 @examples(30)
 def test_any_epoch_is_reachable_from_any_other(seed: int, first: int, second: int) -> None:
-    """Orders are drawn one after another; a state may lead forwards or back."""
+    """Orders are drawn one after another; a state may lead forward or back."""
     generator = torch.Generator().manual_seed(seed)
     orders = [torch.randperm(5, generator=generator).tolist() for _ in range(41)]
     loader = make_loader(range(5), 5, seed=seed, num_workers=0)
@@ -94,7 +94,7 @@ def test_any_epoch_is_reachable_from_any_other(seed: int, first: int, second: in
 @given(arguments(), st.integers(0, 10), depths)
 @examples(100)
 def test_loader_may_load_its_earlier_state(arguments: Arguments, count: int, depth: int) -> None:
-    """A loader may load its own earlier state in mid-epoch: what follows is the same."""
+    """After loading its own earlier state in mid-epoch, a loader repeats what followed."""
     feed = build(arguments, depth, num_workers=0)
     state = saved_after(feed, count)
     after = [epoch(feed) for _ in range(2)]

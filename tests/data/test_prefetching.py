@@ -1,4 +1,4 @@
-"""`prefetch` on a CPU: the same batches and errors in the same places, whatever a batch is made of."""
+"""`prefetch` on a CPU: the same batches, and errors after the same batches, for any kind of batch."""
 
 import gc
 import weakref
@@ -23,7 +23,7 @@ from torch_bridge.data.prefetching import _dense_parts
 @given(arguments(), st.integers(1, 3), st.lists(st.integers(1, 6), max_size=3))
 @examples(100)
 def test_prefetching_changes_no_batch(arguments: Arguments, depth: int, breaks: list[int]) -> None:
-    """Also after loops that break off: the next loop starts the same epoch with and without prefetch."""
+    """Also after loops that break: the next loop starts the same epoch with and without prefetch."""
     plain, feed = build(arguments, num_workers=0), build(arguments, depth, num_workers=0)
     assert len(feed) == len(plain)
     for count in [*breaks, None]:
@@ -33,9 +33,7 @@ def test_prefetching_changes_no_batch(arguments: Arguments, depth: int, breaks: 
 @given(st.integers(0, 8), st.integers(0, 4))
 def test_state_is_of_last_batch_handed_out(length: int, depth: int) -> None:
     loader = Counted(length)
-    assert (
-        prefetch(loader, "cpu")._depth == 0
-    )  # nothing is copied, so nothing is fetched before it is asked for
+    assert prefetch(loader, "cpu")._depth == 0  # nothing is copied, so nothing is fetched ahead
     feed = ahead(loader, depth)
     for index, batch in enumerate(feed):
         assert batch.item() == index
@@ -93,7 +91,7 @@ def test_cpu_batches_are_passed_through() -> None:
 
 
 def _storages(tree: Any) -> set[int]:
-    """The addresses of the memory of all tensors in a tree; a sparse tensor is opened as pickle opens it."""
+    """Return the memory addresses of all tensors in a tree; sparse ones are taken apart as pickle does."""
     found: set[int] = set()
     for leaf in pytree.tree_leaves(tree):
         if isinstance(leaf, Tensor) and leaf.layout == torch.strided:
@@ -109,7 +107,7 @@ LAYOUTS = [torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bs
 @pytest.mark.parametrize("layout", [torch.strided, *LAYOUTS])
 @pytest.mark.filterwarnings("ignore:Sparse [A-Z]+ tensor support is in beta state:UserWarning")
 def test_dense_parts_cover_tensor_memory(layout: torch.layout) -> None:
-    """Memory that is not known could be reused before the work on it is done."""
+    """Unknown memory could be reused before the work on it is done."""
     dense = torch.eye(4)
     blocks = {"blocksize": (2, 2)} if layout in (torch.sparse_bsr, torch.sparse_bsc) else {}
     tensor = dense if layout == torch.strided else dense.to_sparse(layout=layout, **blocks)

@@ -22,7 +22,7 @@ SIZE, COUNT = 1 << 18, 12
 
 
 def sparse(values: Tensor) -> Tensor:
-    """A sparse tensor of which every third element is filled."""
+    """Return a sparse tensor with every third element filled."""
     places = torch.arange(len(values))[None] * 3
     return torch.sparse_coo_tensor(places, values, (3 * len(values),))
 
@@ -31,7 +31,7 @@ def packed(values: Tensor) -> PackedSequence:
     return pack_sequence([*values.view(2, -1)], enforce_sorted=False)
 
 
-# For each kind of batch: how it is made from numbers, and how they are read back.
+# For each kind of batch, functions that build it from numbers and read them back.
 KINDS: dict[str, tuple[Callable[[Tensor], Any], Callable[[Any], Tensor]]] = {
     "dense": (lambda values: values, lambda batch: batch),
     "subclass": (lambda values: values.as_subclass(torch.nn.Buffer), lambda batch: batch),
@@ -48,7 +48,7 @@ KINDS: dict[str, tuple[Callable[[Tensor], Any], Callable[[Any], Tensor]]] = {
 @pytest.mark.parametrize("late", ["copies", "work"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_copies_and_work_wait_for_each_other(kind: str, late: str, depth: int) -> None:
-    """One of the streams is held up; the work on each batch still finds that batch and no other."""
+    """One of the streams is delayed; the work on each batch still finds that batch and no other."""
     make, numbers = KINDS[kind]
     loader = make_loader(
         torch.arange(COUNT * SIZE).view(COUNT, SIZE),
@@ -72,7 +72,7 @@ def test_copies_and_work_wait_for_each_other(kind: str, late: str, depth: int) -
                 del batch
     finally:
         torch.cuda.set_sync_debug_mode("default")
-    # The stream that is not held up ends first.
+    # The stream that is not delayed ends first.
     for stream in (feed._stream, user) if late == "work" else (user, feed._stream):
         stream.synchronize()
     assert [total.item() for total in sums] == expected
@@ -122,7 +122,7 @@ def test_resume_with_pinned_batches_and_workers() -> None:
 
 
 def test_state_loaded_to_device_resumes() -> None:
-    """`torch.load(..., map_location="cuda")` moves the generator's state, too."""
+    """`torch.load(..., map_location="cuda")` also moves the generator's state."""
     arguments = {"dataset": range(20), "batch_size": 3, "device": "cuda", "num_workers": 0}
     whole = make_loader(**arguments)
     expected = epoch(whole)[2:]

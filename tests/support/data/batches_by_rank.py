@@ -1,4 +1,4 @@
-"""The batches that ranks should load, by arithmetic on indices, and one process that plays all ranks."""
+"""The batches that ranks should load, computed from indices, and one process that plays all ranks."""
 
 import io
 import os
@@ -18,13 +18,13 @@ Epoch = list[list[int]]  # indices of samples
 
 @contextmanager
 def process(rank: int, processes: int) -> Generator[None]:
-    """Be one of several ranks, as torchrun starts them, before there is a process group."""
+    """Act as one of several ranks that torchrun has started, before there is a process group."""
     with patch.dict(os.environ, {"RANK": str(rank), "WORLD_SIZE": str(processes)}):
         yield
 
 
 def in_each(function: Callable[..., Any], *arguments: Any, processes: int) -> list[Any]:
-    """What the function returns on each rank."""
+    """Return the function's results on all ranks."""
     found: list[Any] = []
     for rank in range(processes):
         with process(rank, processes):
@@ -33,13 +33,13 @@ def in_each(function: Callable[..., Any], *arguments: Any, processes: int) -> li
 
 
 def side_by_side(epochs: list[Epoch]) -> Epoch:
-    """The global batches, from each rank's batches."""
+    """Join the batches of all ranks into global batches."""
     return [[index for share in shares for index in share] for shares in zip_longest(*epochs, fillvalue=[])]
 
 
 @st.composite
 def shared(draw: st.DrawFn, numbers: int = 1) -> tuple[Arguments, list[int]]:
-    """Arguments with a global batch size, and numbers of processes that divide it."""
+    """Draw arguments with a global batch size, and numbers of processes that divide it."""
     whole = draw(st.sampled_from([1, 2, 3, 4, 6, 8, 12]))
     given: Arguments = {"training": draw(st.booleans()), "seed": draw(seeds), "batch_size": whole}
     for name in draw(st.sets(st.sampled_from(["shuffle", "drop_last"]))):
@@ -47,7 +47,7 @@ def shared(draw: st.DrawFn, numbers: int = 1) -> tuple[Arguments, list[int]]:
     least = whole if given.get("drop_last", given["training"]) else 1
     divisors = st.sampled_from([processes for processes in range(1, 5) if whole % processes == 0])
     counts = draw(st.lists(divisors, min_size=numbers, max_size=numbers))
-    # In training every process needs a sample of the last batch, too.
+    # In training every process also needs a sample of the last batch.
     fewest = max(counts) if given["training"] and not given.get("drop_last", True) else 0
     samples = st.integers(least, 40).filter(lambda samples: samples % whole in {0, *range(fewest, whole)})
     given["dataset"] = range(draw(samples))
@@ -55,7 +55,7 @@ def shared(draw: st.DrawFn, numbers: int = 1) -> tuple[Arguments, list[int]]:
 
 
 def expected(arguments: Arguments, epochs: int) -> list[Epoch]:
-    """The global batches of each epoch."""
+    """Compute the global batches of each epoch."""
     samples, whole, training = len(arguments["dataset"]), arguments["batch_size"], arguments["training"]
     generator = torch.Generator().manual_seed(arguments["seed"])
     found: list[Epoch] = []
@@ -76,7 +76,7 @@ def split(arguments: Arguments, processes: int) -> Arguments:
 def load(
     arguments: Arguments, state: bytes | None = None, stop_after: int | None = None, depth: int = 0
 ) -> tuple[list[Epoch], bytes]:
-    """What this rank loads from a state on, and the state afterwards: so many batches, or two epochs."""
+    """Load a number of batches, or two epochs, after a state; return them and the next state."""
     feed = build(arguments, depth)
     if state is not None:
         feed.load_state_dict(torch.load(io.BytesIO(state), weights_only=True))
@@ -93,7 +93,7 @@ def load(
 def load_in_stages(
     arguments: Arguments, stages: list[tuple[int, int | None]], run: Callable[..., list[Any]], depth: int = 0
 ) -> tuple[Epoch, Epoch, Epoch]:
-    """The global batches of several stages, each resumed from the one before.
+    """Return the global batches of several stages, each resumed from the one before.
 
     Args:
         arguments: With the global batch size.

@@ -1,4 +1,4 @@
-"""Generated arguments of loaders, and runs that are interrupted and resumed."""
+"""Generated arguments of loaders, and interrupted and resumed runs."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -13,7 +13,7 @@ from torch_bridge import make_loader, prefetch
 
 # Marks for test modules whose loaders have workers.
 WORKERS = [
-    # The machine may have fewer cores than the tests ask for workers.
+    # The tests may start more workers than the machine has cores.
     pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning"),
     # Workers are forked while threads of other tests' libraries may run; they use none of those.
     pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning"),
@@ -32,7 +32,7 @@ depths = st.integers(0, 3)
 
 @st.composite
 def arguments(draw: st.DrawFn) -> Arguments:
-    """Arguments of make_loader that give at least one batch an epoch."""
+    """Draw arguments of make_loader that give at least one batch per epoch."""
     samples = draw(st.integers(1, 30))
     given: Arguments = {"training": draw(st.booleans()), "seed": draw(seeds)}
     for name in draw(st.sets(st.sampled_from(["shuffle", "drop_last"]))):
@@ -43,7 +43,7 @@ def arguments(draw: st.DrawFn) -> Arguments:
 
 @st.composite
 def interruptions(draw: st.DrawFn) -> tuple[Arguments, int, int]:
-    """Arguments and two numbers of batches, often whole epochs, that end before the last epoch does."""
+    """Draw arguments and two numbers of batches, often whole epochs, before the end of the last epoch."""
     given = draw(arguments())
     length = len(make_loader(**given, num_workers=0))
     cuts = st.integers(0, EPOCHS - 1).map(lambda e: e * length) | st.integers(0, EPOCHS * length - 1)
@@ -52,14 +52,14 @@ def interruptions(draw: st.DrawFn) -> tuple[Arguments, int, int]:
 
 
 def ahead(loader: Iterable[Any], depth: int) -> prefetch[Any]:
-    """A prefetch on the CPU that fetches ahead as on CUDA."""
+    """Return a prefetch on the CPU that fetches ahead as on CUDA."""
     feed = prefetch(loader, "cpu")
     feed._depth = depth
     return feed
 
 
 def build(arguments: Arguments, depth: int = 0, **more: Any) -> Any:
-    """A loader, prefetched when there is a depth."""
+    """Build a loader, prefetched if `depth` is positive."""
     loader = make_loader(**arguments, **more)
     return ahead(loader, depth) if depth else loader
 
@@ -69,7 +69,7 @@ def epoch(feed: Iterable[Any]) -> list[Any]:
 
 
 def saved_after(feed: Any, count: int, see_end: bool = False) -> Any:
-    """The state after `count` batches. With `see_end` one batch more is asked for, at an epoch's end."""
+    """Return the state after `count` batches. With `see_end`, request another batch at an epoch's end."""
     batches = iter(())
     for _ in range(count):
         try:
@@ -85,7 +85,7 @@ def saved_after(feed: Any, count: int, see_end: bool = False) -> Any:
 def check_resume(
     arguments: Arguments, first: int, second: int, depths: tuple[int, int], see_end: bool = False, **more: Any
 ) -> None:
-    """Compare a run that is interrupted after `first` batches, and `second` later, with one that is not."""
+    """Compare a run interrupted after `first` batches, and again after `second`, with one that is not."""
     whole = build(arguments, **more)
     epochs = [epoch(whole) for _ in range(EPOCHS)]
     length = len(whole)
@@ -104,7 +104,7 @@ def check_resume(
 
 
 class Counted:
-    """A loader that counts what it has handed out, and fails at one batch."""
+    """A loader that counts the batches it hands out, and fails at one of them."""
 
     def __init__(
         self, length: int, fails_at: int | None = None, error: type[BaseException] = OSError

@@ -1,4 +1,4 @@
-"""When an update is warmed up, captured, replayed, or run eagerly; with a stand-in for CUDA's graphs."""
+"""Warm-ups, captures, replays and eager updates, with a stand-in for CUDA graphs."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -26,7 +26,7 @@ def graphs_without_cuda(monkeypatch: pytest.MonkeyPatch, kept: list[Tensor]) -> 
 
 @pytest.fixture
 def kept() -> list[Tensor]:
-    """The total and the number of what was added up so far."""
+    """The sum of all values added so far, and their number."""
     return [torch.zeros(()), torch.zeros((), dtype=torch.int64)]
 
 
@@ -88,7 +88,7 @@ def test_capture_waits_for_steady_state(kept: list[Tensor]) -> None:
 
 
 def test_each_shape_needs_its_steady_warm_ups(kept: list[Tensor]) -> None:
-    """Warm-ups of one shape that synchronized do not count, whatever those of another shape did."""
+    """Synchronizing warm-ups of one shape do not count, whatever those of another shape did."""
     sums = Sums(kept)
     for _ in range(WARM_UPS + 1):
         sums.steady = False
@@ -110,7 +110,7 @@ def test_dropped_graphs_are_captured_again(kept: list[Tensor]) -> None:
 
 
 def test_changing_setting_delays_capture(kept: list[Tensor]) -> None:
-    """A graph of it would be thrown away at once."""
+    """Its graph would be dropped at once."""
     step, captures = make_step("sgd"), list[int]()
     capture(step)
     for number in range(12):
@@ -129,7 +129,7 @@ def test_batch_without_tensors_is_captured(kept: list[Tensor]) -> None:
 
 
 def test_tensor_on_other_device_is_refused(kept: list[Tensor]) -> None:
-    """A graph would go on with the value that it had at the capture."""
+    """A graph would keep using the value from the capture."""
     sums = Sums(kept)
     with pytest.raises(ValueError, match="tensor on meta"):
         sums.graphs([_batch(2, 1.0), {"x": torch.ones(2, device="meta")}])
@@ -142,7 +142,7 @@ def test_tensor_on_other_device_is_refused(kept: list[Tensor]) -> None:
     ids=lambda value: type(value).__name__,
 )
 def test_opaque_object_is_refused(kept: list[Tensor], value: Any) -> None:
-    """A graph would go on with what it held at the capture, hashable or not."""
+    """A graph would keep using its content from the capture, hashable or not."""
     sums = Sums(kept)
     with pytest.raises(TypeError, match=f"holds a {type(value).__name__}"):
         sums.graphs([_batch(2, 1.0, more=value)])
@@ -185,7 +185,7 @@ def test_replay_does_not_overwrite_results(kept: list[Tensor]) -> None:
 
 @pytest.mark.parametrize("hold", [None, PATIENT, HoldBelow(0.9, 3, every=2), [PATIENT, HoldBelow(0.9, 3)]])
 def test_captured_step_matches_eager_step(kept: list[Tensor], hold: Any) -> None:
-    """Captured and replayed, optimizer, clock, skips and all, it gives the bits of the eager one."""
+    """Captured and replayed, with optimizer, clock and skips, it gives the same bits as the eager step."""
     captured, eager = (make_step("momentum", curve=HELD_CURVE, hold=hold, max_norm=0.5) for _ in range(2))
     capture(captured)
     data = [*batches(20), *batches(20, rows=7, seed=1)]

@@ -1,4 +1,4 @@
-"""Captured updates on a GPU with batches of every layout, and with gradients of their own."""
+"""Captured updates on a GPU with batches of every layout, and batches that require gradients."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ _LAYOUTS: dict[str, Any] = {
 
 
 def _other_leaves(wide: Tensor) -> dict[str, Any]:
-    """What a batch may hold besides, of every dtype."""
+    """Return further entries of a batch, of every dtype."""
     complex_ones = torch.complex(wide, wide)
     return {
         "scalar": wide[1, 1],
@@ -75,7 +75,7 @@ def test_every_layout_matches_eager_compiled(layout: Any) -> None:
 
 
 def _penalised(model: nn.Module, batch: Batch) -> Tensor:
-    """With a penalty on the gradient of the batch."""
+    """Compute a loss with a penalty on the gradient of the batch."""
     inputs = batch[0].requires_grad_()
     (slopes,) = torch.autograd.grad(model(inputs).sum(), inputs, create_graph=True)
     return mean_loss(model, batch) + slopes.square().sum()
@@ -96,7 +96,7 @@ def test_batch_may_require_gradient(loss_fn: Any, needs_gradient: bool) -> None:
 
 
 def test_batch_marked_by_loss_is_another_shape() -> None:
-    """A loss that marks its batch makes it another kind of batch when it comes again."""
+    """A loss may set a flag on its batch, which makes it another shape of batch the next time."""
     captured, eager = captured_and_eager(loss_fn=_penalised)
     (batch,) = on_gpu(batches(1))
     for _ in range(8):

@@ -1,4 +1,4 @@
-"""A clock of samples or tokens in CUDA graphs: as eager, and nothing waits."""
+"""A clock of samples or tokens in CUDA graphs: equal to eager, without waiting."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""A capture or a warm-up that fails: the error as it was, with a note, and everything usable again."""
+"""Failed captures and warm-ups: the original error is raised with a note, and the step stays usable."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -36,8 +36,8 @@ def kept(monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
     return kept
 
 
-def _that_fails(kept: list[Tensor], error: BaseException) -> tuple[GraphedUpdate, list[BaseException]]:
-    """Graphs whose captures raise the error, while it is in the list."""
+def _failing_graphs(kept: list[Tensor], error: BaseException) -> tuple[GraphedUpdate, list[BaseException]]:
+    """Return graphs whose captures raise the error while it is in the list."""
     sums, errors, runs = Sums(kept), [error], iter(range(100))
 
     def update(micro_batches: Any) -> tuple[Tensor, ...]:
@@ -58,7 +58,7 @@ def _warm_up(graphs: GraphedUpdate) -> None:
 
 
 def _end_captures(monkeypatch: pytest.MonkeyPatch, end: Callable[[], None]) -> None:
-    """Let every capture call this at its end."""
+    """Make every capture call `end` at its end."""
 
     @contextmanager
     def graph(graph: Any, **_: Any) -> Iterator[None]:
@@ -79,7 +79,7 @@ def test_first_error_is_raised(
         if errors and not ends_well:
             raise RuntimeError(_PREVIOUS)
 
-    graphs, errors = _that_fails(kept, error)
+    graphs, errors = _failing_graphs(kept, error)
     _end_captures(monkeypatch, end)
     _warm_up(graphs)
     message = str(error)
@@ -101,7 +101,7 @@ def test_first_error_is_raised(
 def test_note_names_damage_by_torch(
     kept: list[Tensor], monkeypatch: pytest.MonkeyPatch, version: str, damaged: bool
 ) -> None:
-    """The error comes at the end of the capture."""
+    """The error is raised at the end of the capture."""
 
     def end() -> None:
         raise RuntimeError(_PREVIOUS)
@@ -117,7 +117,7 @@ def test_note_names_damage_by_torch(
 
 
 def test_keyboard_interrupt_is_raised(kept: list[Tensor]) -> None:
-    graphs, errors = _that_fails(kept, KeyboardInterrupt())
+    graphs, errors = _failing_graphs(kept, KeyboardInterrupt())
     _warm_up(graphs)
     with pytest.raises(KeyboardInterrupt):
         graphs(_batch())
@@ -127,7 +127,7 @@ def test_keyboard_interrupt_is_raised(kept: list[Tensor]) -> None:
 
 
 def test_pool_of_failed_capture_is_not_reused(kept: list[Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Something may still hold a tensor of it: torch's allocator then refuses the pool."""
+    """A tensor may still live in it: torch's allocator then refuses the pool."""
     pools = iter(range(100))
     used: list[int] = []
 
@@ -138,7 +138,7 @@ def test_pool_of_failed_capture_is_not_reused(kept: list[Tensor], monkeypatch: p
 
     monkeypatch.setattr(torch.cuda, "graph", graph)
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: next(pools))
-    graphs, errors = _that_fails(kept, _ERRORS[0])
+    graphs, errors = _failing_graphs(kept, _ERRORS[0])
     _warm_up(graphs)
     with pytest.raises(RuntimeError):
         graphs(_batch())
@@ -151,7 +151,7 @@ def test_pool_of_failed_capture_is_not_reused(kept: list[Tensor], monkeypatch: p
 def test_streams_are_ordered_after_failed_warm_up(
     kept: list[Tensor], monkeypatch: pytest.MonkeyPatch, error: BaseException
 ) -> None:
-    """The caller's stream waits for what the warm-up had begun."""
+    """The caller's stream waits for the work that the warm-up had queued."""
     waits: list[tuple[str, str]] = []
 
     def stream(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""Captures and warm-ups that fail on a GPU: what is said, and that everything is usable again."""
+"""Failed captures and warm-ups on a GPU: their messages, and that the step stays usable."""
 
 import subprocess
 import sys
@@ -39,7 +39,7 @@ class _OfTheUser(Exception):
 
 
 class _Failing:
-    """A loss that raises at one call, and says whether that was in a capture."""
+    """A loss that raises at one call and records if that was during a capture."""
 
     def __init__(self, error: BaseException, at: int) -> None:
         self._error, self._at, self.calls = error, at, 0
@@ -54,7 +54,7 @@ class _Failing:
 
 
 class _Keeping(Net):
-    """Holds what it returned last, and so some memory of a capture."""
+    """Keeps its last result, and with it some memory of a capture."""
 
     def forward(self, inputs: Tensor) -> Tensor:
         self.last_output = super().forward(inputs)
@@ -165,7 +165,7 @@ torch.cuda.synchronize()
     ids=["reads", "wraps the error", "keeps a loss"],
 )
 def test_capture_aborted_by_cuda_is_explained(loss: str, words: list[str]) -> None:
-    """In a process of its own, since torch before 2.13 leaves it damaged."""
+    """In a separate process, since torch before 2.13 leaves it damaged."""
     done = subprocess.run(
         [sys.executable, "-c", _PROGRAM.replace("LOSS", loss)], cwd=_TESTS, capture_output=True, text=True
     )

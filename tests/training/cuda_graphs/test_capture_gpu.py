@@ -1,4 +1,4 @@
-"""Captured updates on a GPU: the bits of eager ones, no waiting, and new graphs where they are due."""
+"""Captured updates on a GPU: the same bits as eager ones, no waiting, and new graphs when needed."""
 
 from typing import Any
 
@@ -111,7 +111,7 @@ def test_steady_state_never_waits(
 
 @pytest.mark.parametrize("cuda_graph", [False, True])
 def test_lrs_match_on_lagging_device(cuda_graph: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The host moves the window, and sets another peak, while the device is updates behind."""
+    """The host moves the window and sets another peak while the device is several updates behind."""
     monkeypatch.setattr(clock, "INTERVAL", 6)
     step = gpu_step(cuda_graph=cuda_graph)
     (good,) = on_gpu(batches(1))

@@ -1,4 +1,4 @@
-"""Held clocks, and settings that follow a curve, in CUDA graphs: as eager, and as the rules say in words."""
+"""Held clocks and settings that follow a curve, in CUDA graphs: equal to eager and to a reference."""
 
 from typing import Any
 
@@ -80,7 +80,7 @@ def test_captured_hold_never_waits() -> None:
 
 
 def test_followed_setting_matches_eager() -> None:
-    """Each change is seen; a graph is made where the value has stood for some updates."""
+    """Each change is noticed; a graph is captured once the value has been constant for some updates."""
     stairs = StagedCurve([(4,), (4, 0.5), (8,), (0, 0.25), (8,)], start=1.0)
     steps, followers = captured_and_eager("adamw"), []
     for step in steps:
@@ -97,7 +97,7 @@ def test_followed_setting_matches_eager() -> None:
 
 
 def test_update_uses_present_group_value() -> None:
-    """Captured and eager alike, as by hand."""
+    """Captured and eager steps match a hand-written loop."""
     model, by_hand = Net().cuda(), Net().cuda()
     options: dict[str, Any] = {"lr": 0.01, "weight_decay": 0.5, "fused": True, "capturable": True}
     optimizer, reference = (torch.optim.AdamW(net.parameters(), **options) for net in (model, by_hand))

@@ -1,4 +1,4 @@
-"""A graph's own batch: laid out as the one that it was captured with, whatever the layout."""
+"""The static inputs of a graph have the layout of the captured batch, whatever it is."""
 
 from contextlib import nullcontext
 from types import SimpleNamespace
@@ -25,7 +25,7 @@ def graphs_without_cuda() -> Any:
 
 @st.composite
 def _layouts(draw: st.DrawFn) -> Any:
-    """Slices, gaps, transposed, expanded, overlapping and empty tensors, wherever they begin."""
+    """Draw slices, and transposed, expanded, overlapping and empty tensors, at any offset."""
     sizes = draw(st.lists(st.integers(0, 4), max_size=3))
     strides = draw(st.lists(st.integers(0, 6), min_size=len(sizes), max_size=len(sizes)))
     offset = draw(st.integers(0, 3))
@@ -108,7 +108,7 @@ def test_tensor_in_two_micro_batches_keeps_shape() -> None:
 
 
 def test_loss_writing_to_batch_grows_no_history() -> None:
-    """Not a history of gradients that grows with every replay."""
+    """The static inputs must not collect an autograd history that grows with every replay."""
     weight = torch.ones((), requires_grad=True)
 
     def update(micro_batches: Any) -> tuple[Tensor, ...]:
@@ -140,7 +140,7 @@ _COMPILED = {
 
 @pytest.mark.parametrize("layout", _COMPILED.values(), ids=_COMPILED)
 def test_capture_compiles_nothing(layout: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Dynamo compares what it has compiled for with what it is given, and would compile anew."""
+    """Dynamo compares its inputs with those that it compiled for, and would recompile."""
     monkeypatch.setattr(torch.cuda, "graph", lambda graph, **_: nullcontext())
     torch._dynamo.reset()
     counter = CompileCounter()

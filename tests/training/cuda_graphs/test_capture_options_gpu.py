@@ -1,4 +1,4 @@
-"""Aux, another peak, and a clock that starts in mid-run, in CUDA graphs: as eager."""
+"""Aux outputs, new peaks and initial updates, in CUDA graphs: equal to eager."""
 
 from typing import Any
 

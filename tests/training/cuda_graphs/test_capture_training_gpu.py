@@ -1,4 +1,4 @@
-"""Captured training on a GPU, with all that happens between updates: the bits of eager training."""
+"""Captured training on a GPU, with any action between updates: the same bits as eager training."""
 
 from functools import cache
 from typing import Any
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.gpu
 
 
 def _device_pair(model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
-    """A weight that is made on the device, of a size that varies much."""
+    """Return a loss weight computed on the device, whose size varies widely."""
     total, _ = pair_loss(model, batch)
     weight = (batch[0].square().sum() * 100).nan_to_num(1.0)
     return total * weight, weight * batch[1].numel()
@@ -41,7 +41,7 @@ def _data(rows: int) -> list[Batch]:
 
 
 class _Run:
-    """A captured step and an eager one, which are told the same."""
+    """A captured step and an eager one that perform the same actions."""
 
     def __init__(self, name: str, loss_fn: Any, **options: Any) -> None:
         self.steps = captured_and_eager(name, loss_fn=loss_fn, max_norm=0.5, **options)

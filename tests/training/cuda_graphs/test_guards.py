@@ -1,4 +1,4 @@
-"""Guards of a captured update: every change is noticed, nothing is read, and a quiet run has none."""
+"""Guards of a captured update: every change is noticed, without reading the device or false alarms."""
 
 import copy
 from collections.abc import Callable

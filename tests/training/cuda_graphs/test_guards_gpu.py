@@ -1,4 +1,4 @@
-"""Captured updates on a GPU, after something else has changed what their graphs were built for."""
+"""Captured updates on a GPU after changes to what their graphs depend on."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.gpu
 
 
 class _Deep(Net):
-    """With a buffer, modes that differ, and modules in a list."""
+    """A net with a buffer, modules in different modes, and modules in a list."""
 
     shift: Tensor
 
@@ -83,7 +83,7 @@ def test_change_takes_effect(name: str, change: str) -> None:
 
 
 def test_changes_at_every_update_match_eager() -> None:
-    """A buffer that each forward pass sets anew, which a graph can't follow."""
+    """Each forward pass replaces a buffer, which a graph can't follow."""
 
     class Average(Net):
         mean: Tensor
@@ -104,7 +104,7 @@ def test_changes_at_every_update_match_eager() -> None:
 
 
 def test_states_created_by_second_shape_match_eager() -> None:
-    """A part that only longer batches reach gets its optimizer state while there is a graph already."""
+    """A layer that only longer batches use gets its optimizer state when there is already a graph."""
 
     def loss_fn(model: nn.Module, batch: Batch) -> Tensor:
         loss = mean_loss(model, batch)

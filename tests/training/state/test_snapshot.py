@@ -1,4 +1,4 @@
-"""Interrupted and resumed: from any update on, the bits of the run that was not interrupted."""
+"""Resumed runs: from any update on, the same bits as the uninterrupted run."""
 
 import copy
 from collections.abc import Callable
@@ -31,7 +31,7 @@ from plateau_jax import PlateauCurve
 from torch_bridge import TrainStep, make_loader, prefetch
 from torch_bridge.training.clock import clock
 
-# Runs may go on past the end of a curve; the warning has its own tests.
+# Runs may continue past the end of a curve; the warning has its own tests.
 pytestmark = pytest.mark.filterwarnings("ignore:the curve has total_steps:plateau_jax.CurveWarning")
 
 
@@ -130,7 +130,7 @@ def test_lrs_are_those_of_loaded_state() -> None:
 
 
 class _Versioned(nn.Linear):
-    """Its second version; states of the first are worth a hundredth."""
+    """A module in its second version; it scales states of the first by a hundredth."""
 
     _version = 2
 
@@ -141,7 +141,7 @@ class _Versioned(nn.Linear):
 
 
 class _Counting(nn.Linear):
-    """What it saves of its own accord grows with every call."""
+    """A module whose extra state grows with every call."""
 
     def __init__(self) -> None:
         super().__init__(3, 2)
@@ -168,7 +168,7 @@ def test_module_extra_state_is_saved(kind: Callable[[], nn.Module]) -> None:
 
 
 class _Everything(nn.Module):
-    """A recurrent layer, batch normalisation, dropout."""
+    """A recurrent layer, batch normalization and dropout."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -183,7 +183,7 @@ class _Everything(nn.Module):
 
 @pytest.mark.parametrize("name", ["adamw", "momentum", "rmsprop"])
 def test_resume_in_mid_epoch_with_all_features(name: str) -> None:
-    """fp16, statistics, random numbers, a carry, pairs of two pieces, and data that is fetched ahead."""
+    """With fp16, batch statistics, random numbers, a carry, weighted micro-batches, and prefetching."""
     dataset = TensorDataset(*batches(1, rows=44, time=4)[0])
 
     def loss_fn(model: nn.Module, batch: Any, carry: Any) -> Any:
@@ -205,7 +205,7 @@ def test_resume_in_mid_epoch_with_all_features(name: str) -> None:
     results, end = run(straight, feed, 14), straight.state_dict()
     step, feed = build(3)
     done = 0
-    for at in (0, 1, 5, 6, 11):  # an epoch has eleven batches: five updates and a half
+    for at in (0, 1, 5, 6, 11):  # an epoch has eleven batches: five and a half updates
         assert equal_trees(run(step, feed, at - done), results[done:at]), at
         state = through_file({"step": step.state_dict(), "feed": feed.state_dict()})
         step, feed = build(77)

@@ -1,4 +1,4 @@
-"""Damaged states: refused with everything as it was, or repaired by loading a sound state."""
+"""Damaged states: refused without any change, or repaired by loading a sound state."""
 
 import copy
 from collections.abc import Callable, Iterator
@@ -62,7 +62,7 @@ def _damaged(data: st.DataObject, state: Any) -> Any:
 
 @cache
 def _sound(name: str, precision: str) -> Any:
-    """The state of another step after three updates, and that after a fourth."""
+    """Return the state of another step after three updates, and after a fourth."""
     step = make_step(name, Net(seed=1), precision=precision)
     train(step, batches(1) * 3)
     state = step.state_dict()
@@ -83,7 +83,7 @@ def test_damage_is_refused_or_undone_by_sound_state(name: str, data: st.DataObje
         step.load_state_dict(damaged)
     except Exception:
         assert equal_trees(step.state_dict(), before)
-    with suppress(Exception):  # torch may meet an entry that it cannot use
+    with suppress(Exception):  # torch may find an entry that it can't use
         step(batch)
     step.load_state_dict(sound)
     step(batch)
@@ -146,7 +146,7 @@ def test_useless_loss_scale_is_refused(scale: float) -> None:
 
 
 class _Extra(nn.Linear):
-    """Saves a number of its own, and accepts no other."""
+    """Saves a number as extra state, and accepts only this number."""
 
     kept = 1
 
@@ -165,7 +165,7 @@ def test_missing_or_unknown_extra_state_is_refused() -> None:
 
 
 class _Refusing(torch.optim.SGD):
-    """Not torch's own: its `load_state_dict` changes the settings, and then fails once or for ever."""
+    """Not torch's own: its `load_state_dict` changes the settings, and then fails once or always."""
 
     failures = 0
 
@@ -177,7 +177,7 @@ class _Refusing(torch.optim.SGD):
 
 
 def _trained(updates: int, kept: int = 1) -> TrainStep:
-    """Two optimizers, fp16, a carry and a module with an extra state."""
+    """Return a trained step with two optimizers, fp16, a carry and a module with an extra state."""
     model = nn.Sequential(nn.Linear(3, 4), _Extra(4, 2))
     model[1].kept = kept
     optimizers: list[Any] = [

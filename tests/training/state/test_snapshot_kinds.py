@@ -1,4 +1,4 @@
-"""States of models and optimizers of every kind are loaded, and go on bit for bit."""
+"""States of models and optimizers of every kind resume bit for bit."""
 
 import copy
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from torch_bridge import TrainStep
 
 @pytest.mark.parametrize("name", ["adamw", "momentum", "plain adam", "rmsprop"])
 def test_empty_optimizer_state_is_ignored(name: str) -> None:
-    """`optimizer.state[parameter]` makes an empty one for a parameter that never had a gradient."""
+    """`optimizer.state[parameter]` creates an empty one for a parameter that never had a gradient."""
     model = Net()
     model.last.bias.requires_grad_(False)
     step, (batch,) = make_step(name, model), batches(1)
@@ -30,7 +30,7 @@ def test_empty_optimizer_state_is_ignored(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["adamw", "momentum", "adagrad", "plain adam"])
 def test_state_loads_into_other_memory_format(name: str) -> None:
-    """Fused kernels take parameters and moments in the order of memory."""
+    """Fused kernels walk through parameters and moments in the order of memory."""
 
     def loss_fn(model: nn.Module, batch: Tensor) -> Tensor:
         return model(batch).square().mean()
@@ -49,7 +49,7 @@ def test_state_loads_into_other_memory_format(name: str) -> None:
 
 
 class _Odd(nn.Module):
-    """Scalars, nothing at all, complex numbers, a slice that is not dense."""
+    """Parameters that are scalar, empty, complex, or a slice that is not dense."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -151,7 +151,7 @@ def _in(dtype: torch.dtype) -> Callable[[nn.Module, Any], Tensor]:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 @pytest.mark.parametrize("kind", [torch.optim.NAdam, torch.optim.ASGD, _Foreign])
 def test_state_keeps_other_dtype_than_parameters(kind: Any, dtype: torch.dtype) -> None:
-    """Torch casts them to the parameters' dtype as it loads them."""
+    """torch casts them to the dtype of the parameters when it loads them."""
 
     def build() -> TrainStep:
         model = Net().to(dtype)
@@ -168,7 +168,7 @@ def test_resume_with_bf16_model(name: str) -> None:
 
 @pytest.mark.parametrize(("one", "other"), [("adamw", {}), ("adamw", {"foreach": True}), ("momentum", {})])
 def test_implementation_options_stay_the_optimizers(one: str, other: dict[str, Any]) -> None:
-    """A state of a fused optimizer in a step that has another one, and the other way round."""
+    """A state of a fused optimizer loads into a step with another implementation, and vice versa."""
     kind, options = OPTIMIZERS[one]
     data = batches(4)
     for saved, loading in (
@@ -189,7 +189,7 @@ def test_implementation_options_stay_the_optimizers(one: str, other: dict[str, A
 
 
 def test_state_of_capturable_optimizer_loads() -> None:
-    """Which torch runs on a GPU alone; here the optimizer stays as it was built."""
+    """torch runs it only on a GPU; here the optimizer stays as it was built."""
     step, (batch,) = make_step("plain adam"), batches(1)
     step(batch)
     state = step.state_dict()

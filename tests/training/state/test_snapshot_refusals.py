@@ -1,4 +1,4 @@
-"""States that a training step does not load: of another run, of something else, damaged."""
+"""States that a training step refuses: of another run, of another object, or damaged."""
 
 from collections.abc import Callable
 from typing import Any
@@ -113,7 +113,7 @@ def test_damaged_state_changes_nothing(name: str, value: Any) -> None:
     train(other, [batch] * 3)
     assert equal_trees(step(batch), straight(batch))
     before = step.state_dict()
-    # Without `strict` other curves and rules are taken.
+    # Without `strict`, other curves and rules are accepted.
     for strict in (True,) if name in ("curves", "hold") else (True, False):
         with pytest.raises(ValueError, match=f"{name}|state_dict"):
             step.load_state_dict(other.state_dict() | {name: value}, strict=strict)

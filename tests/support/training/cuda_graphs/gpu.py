@@ -17,7 +17,7 @@ from torch.torch_version import TorchVersion
 from torch_bridge import TrainStep
 from torch_bridge.training.cuda_graphs.capture import GraphedUpdate
 
-# Before 2.13 torch's fused Adagrad takes no CUDA tensors.
+# Before torch 2.13, fused Adagrad does not take CUDA tensors.
 FUSED_ON_GPU = [name for name in FUSED if name != "adagrad" or TorchVersion(torch.__version__) >= "2.13"]
 
 
@@ -37,7 +37,7 @@ def gpu_step(
 def captured_and_eager(
     name: str = "adamw", model: nn.Module | None = None, loss_fn: Any = mean_loss, **options: Any
 ) -> tuple[TrainStep, TrainStep]:
-    """Two steps alike, but for the graphs."""
+    """Return two equal steps, one with CUDA graphs and one without."""
     model = Net() if model is None else model
     captured, eager = (
         gpu_step(name, copy.deepcopy(model), loss_fn, cuda_graph=flag, **options) for flag in (True, False)
@@ -56,10 +56,10 @@ def assert_same_state(one: TrainStep, other: TrainStep) -> None:
 
 @contextmanager
 def no_waiting() -> Generator[None]:
-    """Torch objects to whatever waits for the device."""
+    """Make torch raise an error if anything waits for the device."""
     try:
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "Synchronization debug mode is a prototype")  # once a process
+            warnings.filterwarnings("ignore", "Synchronization debug mode is a prototype")  # once per process
             torch.cuda.set_sync_debug_mode("error")
         yield
     finally:

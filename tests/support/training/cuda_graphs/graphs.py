@@ -1,4 +1,4 @@
-"""CUDA graphs without CUDA: what is called within a capture is kept, undone, and run again at a replay."""
+"""CUDA graphs without CUDA: a capture records its operators and undoes them; a replay runs them again."""
 
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -19,7 +19,7 @@ WARM_UPS = 3
 
 
 class FakeGraph:
-    """Records the operators of a capture, and undoes what they did to the tensors that outlive it."""
+    """Records the operators of a capture, and undoes their changes to tensors that outlive it."""
 
     captures = 0
 
@@ -31,7 +31,7 @@ class FakeGraph:
 
 
 def without_cuda(monkeypatch: pytest.MonkeyPatch, kept: list[Tensor]) -> None:
-    """Put fakes in place of CUDA's streams and graphs. `kept`: the tensors that outlive a capture."""
+    """Replace CUDA's streams and graphs by fakes. `kept`: the tensors that outlive a capture."""
 
     @contextmanager
     def graph(graph: FakeGraph, **_: Any) -> Generator[None]:
@@ -60,18 +60,18 @@ def without_cuda(monkeypatch: pytest.MonkeyPatch, kept: list[Tensor]) -> None:
 
 
 def graphs_for(update: Callable[[Sequence[Any]], tuple[Any, ...]], steppers: Any) -> GraphedUpdate:
-    """Graphs of an update that depends on no model."""
+    """Return the graphed form of an update that does not depend on a model."""
     return GraphedUpdate(update, steppers, Guards(nn.Identity(), []), CPU)
 
 
 def capture(step: TrainStep) -> None:
-    """Let a step on the CPU capture its updates."""
+    """Make a step on the CPU capture its updates."""
     step._steppers._cuda_graph = True
     step._graphs = GraphedUpdate(step._update, step._steppers, Guards(step.model, step.optimizers), CPU)
 
 
 class Sums:
-    """An update: adds its batches up; counts how often Python ran it."""
+    """An update that adds up its batches and counts how often Python ran it."""
 
     def __init__(self, kept: list[Tensor], steady: bool = True) -> None:
         self.kept, self.runs, self.steady = kept, 0, steady
