@@ -1,4 +1,4 @@
-"""The other examples run, print the figures that they promise, and draw their pictures."""
+"""The remaining examples run, print the figures that they promise, and draw their pictures."""
 
 import re
 
@@ -9,7 +9,7 @@ from support.programs import EXAMPLES, Program, assert_is_a_picture, assert_refu
 pytestmark = pytest.mark.slow
 
 
-def test_train_digits_gives_equal_rates_and_losses_that_agree(tmp_path):
+def test_train_digits_matches_between_jax_and_torch(tmp_path):
     picture = tmp_path / "new" / "digits.png"
     plateaus = "--plateau", 10, 20, "--plateau", 70, 30
     arguments = ["--steps", 60, *plateaus, "--seed", 3, "--output", picture]
@@ -22,7 +22,7 @@ def test_train_digits_gives_equal_rates_and_losses_that_agree(tmp_path):
     assert_is_a_picture(picture)
 
 
-def test_train_digits_ends_quietly_when_interrupted(tmp_path):
+def test_train_digits_exits_quietly_on_ctrl_c(tmp_path):
     program = Program(EXAMPLES / "train_digits.py", "--steps", 20_000, folder=tmp_path)
     for line in program.lines():
         if re.match(r"\s*0  0\.0", line):
@@ -31,11 +31,11 @@ def test_train_digits_ends_quietly_when_interrupted(tmp_path):
     status, rest, errors = program.finish()
     assert status == 130, errors
     assert rest.endswith("stopped\n")
-    assert len(errors.splitlines()) == 1, errors  # what it takes
+    assert len(errors.splitlines()) == 1, errors  # only the expected cost
     assert list(tmp_path.iterdir()) == []
 
 
-def test_sweep_trains_every_curve_at_once_and_in_turn(tmp_path):
+def test_sweep_trains_curves_together_and_in_turn(tmp_path):
     picture = tmp_path / "new" / "sweep.png"
     arguments = ["--steps", 40, "--batch-size", 16, "--rounds", 1, "--seed", 3, "--output", picture]
     text = run(EXAMPLES / "sweep.py", *arguments, folder=tmp_path)
@@ -55,28 +55,28 @@ def test_sweep_trains_every_curve_at_once_and_in_turn(tmp_path):
 
 @pytest.fixture(scope="module")
 def branched(tmp_path_factory):
-    """A short run: its folder, the rows of its two tables, and its other lines."""
+    """A short run: its folder, the rows of its two tables, and its remaining lines."""
     folder = tmp_path_factory.mktemp("branched")
     arguments = ["--warmup", 20, "--stable", 120, "--cooldowns", 10, 30, 60, "--every", 5, "--seeds", 2]
     text = run(EXAMPLES / "branch_cooldowns.py", *arguments, "--output", "new/runs.png", folder=folder)
-    runs, ends, others = {}, {}, []
+    runs, ends, remaining = {}, {}, []
     for line in text.splitlines():
-        if found := re.fullmatch(r" +(\d) (.+?) +(\d+) +(\d+) +(\d+) +([\d.]+) +([\d.]+)", line):
-            seed, name, *numbers = found.groups()
+        if match := re.fullmatch(r" +(\d) (.+?) +(\d+) +(\d+) +(\d+) +([\d.]+) +([\d.]+)", line):
+            seed, name, *numbers = match.groups()
             runs[int(seed), name] = [float(number) for number in numbers]
-        elif found := re.fullmatch(r"(.+?) +(\d+) updates +([\d.]+) +([\d.]+) +([\d.]+)", line):
-            name, steps, *losses = found.groups()
+        elif match := re.fullmatch(r"(.+?) +(\d+) updates +([\d.]+) +([\d.]+) +([\d.]+)", line):
+            name, steps, *losses = match.groups()
             ends[name, int(steps)] = [float(loss) for loss in losses]
         else:
-            others.append(line)
-    return folder, runs, ends, others
+            remaining.append(line)
+    return folder, runs, ends, remaining
 
 
-def test_branch_cooldowns_gives_equal_rates_in_every_run(branched):
-    _, runs, _, others = branched
+def test_branch_cooldowns_learning_rates_agree(branched):
+    _, runs, _, remaining = branched
     updates = {key: (begin, end) for key, (begin, end, *_) in runs.items()}
-    lasted = int(number_after("updates that the plateau of one step lasted:", others))
-    assert 4 * 5 < lasted < 4 * 120
+    held = int(number_after("updates that the plateau of one step lasted:", remaining))
+    assert 4 * 5 < held < 4 * 120
     expected = {
         "stable phase": (0, 120),
         "constant rate": (120, 180),
@@ -84,22 +84,22 @@ def test_branch_cooldowns_gives_equal_rates_in_every_run(branched):
         "cooldown of 30": (120, 150),
         "cooldown of 60": (120, 180),
     }
-    of_seeds = {(seed, name): found for seed in (0, 1) for name, found in expected.items()}
-    assert updates == {**of_seeds, (0, "held until flat"): (0, 20 + lasted + 60)}
+    by_seed = {(seed, name): ends for seed in (0, 1) for name, ends in expected.items()}
+    assert updates == {**by_seed, (0, "held until flat"): (0, 20 + held + 60)}
     for _, _, differing, in_jax, in_torch in runs.values():
         assert differing == 0
         assert in_jax == pytest.approx(in_torch, abs=1e-2)
 
 
-def test_branch_cooldowns_lowers_the_loss_and_draws_it(branched):
+def test_branch_cooldowns_lowers_and_plots_the_loss(branched):
     folder, runs, _, _ = branched
     assert runs[0, "cooldown of 60"][-1] < runs[0, "stable phase"][-1] - 0.05
     assert_is_a_picture(folder / "new" / "runs.png")
 
 
 def test_branch_cooldowns_compares_merges_with_cooldowns(branched):
-    """A merge of 60 updates beats the constant rate; in PyTorch and in JAX it is the same."""
-    _, runs, ends, others = branched
+    """A merge over 60 updates beats the constant learning rate, in PyTorch as in JAX."""
+    _, runs, ends, remaining = branched
     names = "constant rate", "merged", "cooled down"
     assert ends.keys() == {(name, steps) for name in names for steps in (10, 30, 60)}
     for (name, steps), (*losses, mean) in ends.items():
@@ -108,7 +108,9 @@ def test_branch_cooldowns_compares_merges_with_cooldowns(branched):
             assert losses == [runs[seed, f"cooldown of {steps}"][-2] for seed in (0, 1)]
     for seed in (0, 1):
         assert ends["merged", 60][seed] < ends["constant rate", 60][seed]
-    assert number_after("largest difference between a merge in PyTorch and the same in JAX:", others) < 1e-2
+    assert (
+        number_after("largest difference between a merge in PyTorch and the same in JAX:", remaining) < 1e-2
+    )
 
 
 @pytest.mark.parametrize(
@@ -122,7 +124,7 @@ def test_branch_cooldowns_compares_merges_with_cooldowns(branched):
         ("branch_cooldowns.py", ["--output", "/dev/null/a.png"], "a.png can't be written: Not a directory"),
     ],
 )
-def test_a_bad_argument_is_named_in_one_line(tmp_path, script, arguments, message):
+def test_invalid_argument_is_named_in_one_line(tmp_path, script, arguments, message):
     assert_refused(tmp_path, script, arguments, 2, message, device=())
 
 
@@ -152,7 +154,7 @@ def test_benchmark_prints_every_table(tmp_path):
         assert all(float(figure) > 0 for figure in figures)
 
 
-def test_plot_readme_draws_a_small_picture_beside_itself(tmp_path):
+def test_plot_readme_draws_a_small_picture(tmp_path):
     copy = tmp_path / "plot_readme.py"
     copy.write_bytes((EXAMPLES / "plot_readme.py").read_bytes())
     run(copy, folder=tmp_path)

@@ -1,4 +1,4 @@
-"""Two trainings on one clock of tokens; stopped in mid-ramp, and resumed with another cut of the batch."""
+"""Two training runs on one token clock; stopped mid-ramp, and resumed with a different split of the batch."""
 
 import re
 
@@ -26,12 +26,12 @@ runpy.run_path({script!r}, run_name="__main__")
 
 
 def run(folder, *arguments, script="batch_plan.py", processes=1, status=0):
-    """What it prints."""
+    """Run the program on all processes; return the lines that the first one prints."""
     if processes == 1:
         return finish(start(folder, script, *arguments), status)
-    first, *others = torchrun(folder, script, *arguments, processes=processes)
+    first, *rest = torchrun(folder, script, *arguments, processes=processes)
     lines = finish(first, status)
-    assert [finish(other, status) for other in others] == [[]] * len(others)
+    assert [finish(program, status) for program in rest] == [[]] * len(rest)
     return lines
 
 
@@ -41,8 +41,8 @@ def rows_of(folder, name):
     return log.rows
 
 
-def clocks(rows):
-    """What has to be the same with any cut of the batch, to the last bit."""
+def exact_columns(rows):
+    """Return the columns that must have the same bits for any split of the batch."""
     return [(row["applied"], row["consumed"], row["clock"], row["lr"]) for row in rows]
 
 
@@ -56,7 +56,7 @@ def batch_by_hand(consumed):
     return max((threshold, batch) for threshold, batch in PAIRS if threshold <= consumed)[1]
 
 
-def test_both_trainings_are_on_the_clock_of_their_tokens(uninterrupted):
+def test_both_runs_follow_the_token_clock(uninterrupted):
     folder, lines = uninterrupted
     for name, batch_at in (("constant", lambda _: PAIRS[-1][1]), ("growing", batch_by_hand)):
         consumed = 0
@@ -69,7 +69,7 @@ def test_both_trainings_are_on_the_clock_of_their_tokens(uninterrupted):
         assert f"{name} batch: {updates} updates for {TOKENS} tokens; 0 are done" in lines
 
 
-def test_no_rate_differs(uninterrupted):
+def test_no_learning_rate_differs(uninterrupted):
     _, lines = uninterrupted
     assert lines[-4:-1] == [
         "rates that differ at equal tokens in PyTorch: 0 of 25",
@@ -78,7 +78,7 @@ def test_no_rate_differs(uninterrupted):
     ]
 
 
-def test_the_picture_is_one(uninterrupted):
+def test_picture_is_drawn(uninterrupted):
     folder, _ = uninterrupted
     assert_is_a_picture(folder / "new" / "runs.png")
 
@@ -87,12 +87,12 @@ def test_the_picture_is_one(uninterrupted):
     ("before", "calls", "consumed", "after"),
     [((1, 512), 25 + 25, 15_360, (2, 128)), ((2, 128), 2 + 1, 5_120, (1, 512))],
 )
-def test_stopped_in_mid_ramp_it_goes_on_at_the_same_clock(
+def test_run_stopped_mid_ramp_resumes_at_the_same_clock(
     uninterrupted, tmp_path, before, calls, consumed, after
 ):
-    """With another micro-batch and another number of processes."""
+    """Resumes with a different micro-batch and number of processes."""
     expected, lines = uninterrupted
-    # Where a Ctrl-C comes depends on speed. So the program is told after so many of its questions.
+    # The arrival of a Ctrl-C depends on speed, so a patched `stopped` returns True at a given call instead.
     script = tmp_path / "stopped.py"
     script.write_text(
         STOPPED.format(folder=str(EXAMPLES), calls=calls, script=str(EXAMPLES / "batch_plan.py"))
@@ -108,14 +108,14 @@ def test_stopped_in_mid_ramp_it_goes_on_at_the_same_clock(
     assert resumed[1].endswith(f"tokens; {consumed} are done")
     assert resumed[-4:] == [*lines[-4:-1], "picture: batch_plan.png"]
     for name in ("constant", "growing"):
-        found, wanted = rows_of(tmp_path, name), rows_of(expected, name)
-        assert clocks(found) == clocks(wanted)
-        losses = [[row["loss"] for row in rows] for rows in (found, wanted)]
+        resumed_rows, expected_rows = rows_of(tmp_path, name), rows_of(expected, name)
+        assert exact_columns(resumed_rows) == exact_columns(expected_rows)
+        losses = [[row["loss"] for row in rows] for rows in (resumed_rows, expected_rows)]
         np.testing.assert_allclose(*losses, rtol=1e-3)
     assert rows_of(tmp_path, "growing")[: len(so_far)] == so_far
 
 
-def test_two_processes_stop_together_on_a_ctrl_c(tmp_path):
+def test_two_processes_stop_together_on_ctrl_c(tmp_path):
     long = "--tokens", 10**9, "--plan", "0:128", "--micro-batch", 64
     first, second = torchrun(tmp_path, "batch_plan.py", *long)
     next(line for line in first.lines() if line.startswith("growing batch:"))
@@ -126,7 +126,7 @@ def test_two_processes_stop_together_on_a_ctrl_c(tmp_path):
     assert rows_of(tmp_path, "constant")[-1]["consumed"] == int(stopped[1])
 
 
-def test_a_resume_under_another_curve_is_refused(uninterrupted):
+def test_resume_under_another_curve_is_refused(uninterrupted):
     folder, _ = uninterrupted
     status, _, errors = start(folder, "batch_plan.py", "--resume", "--tokens", 102_400).finish()
     assert status == 1
@@ -146,5 +146,5 @@ def test_a_resume_under_another_curve_is_refused(uninterrupted):
         (["--checkpoints", "/dev/null/a"], "--checkpoints /dev/null/a can't be written"),
     ],
 )
-def test_a_bad_argument_is_named_in_one_line(tmp_path, arguments, message):
+def test_invalid_argument_is_named_in_one_line(tmp_path, arguments, message):
     assert_refused(tmp_path, "batch_plan.py", arguments, 2, message)

@@ -1,4 +1,4 @@
-"""The example that reads two-grams out of Bloom filters: its data, its figures, a Ctrl-C."""
+"""The example that decodes two-grams from Bloom filters: its data, its figures, a Ctrl-C."""
 
 import re
 import sys
@@ -39,47 +39,47 @@ def trained(tmp_path_factory):
 
 
 def figures(lines):
-    """Precision, recall and F1, by the name of the model or rule."""
+    """Return precision, recall and F1 by the name of the model or rule."""
     rows = (re.fullmatch(r"  (.+?): +([\d.]+) +([\d.]+) +([\d.]+)", line) for line in lines)
     return {row[1]: tuple(float(number) for number in row.groups()[1:]) for row in rows if row}
 
 
-def of_training(lines):
-    """All lines but those with a time."""
+def untimed_lines(lines):
+    """Return all lines except those with a duration."""
     return [line for line in lines if not re.search(r"\d m?s[,:]", line)]
 
 
 @pytest.mark.parametrize(("count", "bits", "hashes"), [(8200, 64, 8), (1, 100, 1), (500, 1000, 30)])
-def test_names_at_once_are_names_row_by_row(bloom_filters, count, bits, hashes):
+def test_encoding_at_once_matches_row_by_row(bloom_filters, count, bits, hashes):
     arguments = bloom_filters.SURNAMES, count, bits, bloom_filters.positions(bits, hashes)
     at_once = bloom_filters.encode_at_once(*arguments)
     row_by_row = bloom_filters.encode_row_by_row(*arguments)
-    for one, other, width in zip(at_once, row_by_row, (bits, 728), strict=True):
-        assert one.dtype == other.dtype == torch.float32
-        assert one.shape == (count, width)
-        assert torch.equal(one, other)
+    for vectorized, looped, width in zip(at_once, row_by_row, (bits, 728), strict=True):
+        assert vectorized.dtype == looped.dtype == torch.float32
+        assert vectorized.shape == (count, width)
+        assert torch.equal(vectorized, looped)
     smith = [bloom_filters.TWO_GRAMS[index] for index in at_once[1][0].nonzero().flatten()]
     assert sorted(smith) == sorted(["_S", "SM", "MI", "IT", "TH", "H_"])
 
 
-def test_all_names_are_read(bloom_filters):
+def test_all_names_are_encoded(bloom_filters):
     positions = bloom_filters.positions(8, 1)
     assert len(bloom_filters.encode(bloom_filters.SURNAMES, 88_799, 8, positions)["grams"]) == 88_799
 
 
 def test_network_beats_linear_model_beats_most_frequent(trained):
     _, lines = trained
-    found = figures(lines)
-    assert list(found) == ["network", "linear model", "most frequent", "all bits, by the key"]
-    network, linear, frequent, with_key = (f1 for _, _, f1 in found.values())
+    scores = figures(lines)
+    assert list(scores) == ["network", "linear model", "most frequent", "all bits, by the key"]
+    network, linear, frequent, with_key = (f1 for _, _, f1 in scores.values())
     assert network > linear + 0.01
     assert linear > 2 * with_key > 2 * frequent > 0
-    assert found["all bits, by the key"][1] == 1.0  # every two-gram of the name has set all of its bits
-    for precision, recall, f1 in found.values():
+    assert scores["all bits, by the key"][1] == 1.0  # every two-gram of the name has set all its bits
+    for precision, recall, f1 in scores.values():
         assert f1 == pytest.approx(2 * precision * recall / (precision + recall), abs=2e-3)
 
 
-def test_most_frequent_are_those_of_the_names(bloom_filters, trained):
+def test_most_frequent_two_grams_are_those_of_the_names(bloom_filters, trained):
     _, lines = trained
     _, grams = bloom_filters.encode_at_once(bloom_filters.SURNAMES, 10_000, 8, bloom_filters.positions(8, 1))
     shuffled = grams[np.random.default_rng(0).permutation(10_000)].bool()
@@ -93,13 +93,13 @@ def test_most_frequent_are_those_of_the_names(bloom_filters, trained):
     assert figures(lines)["most frequent"][2] == pytest.approx(f1_of(held_out, most), abs=2e-3)
 
 
-def test_it_measures_both_ways_and_draws_a_picture(trained):
+def test_example_times_both_encodings_and_draws(trained):
     folder, lines = trained
     assert re.fullmatch(r"4,000 names row by row \d+ ms, at once [\d.]+ ms: \d+ times as fast", lines[-1])
     assert_is_a_picture(folder / "new" / "bloom.png")
 
 
-def test_resume_matches_uninterrupted_run_and_builds_nothing(trained, tmp_path):
+def test_resume_matches_uninterrupted_run_and_uses_cache(trained, tmp_path):
     _, uninterrupted = trained
     program = start(tmp_path, *SETTINGS)
     for line in program.lines():
@@ -122,8 +122,8 @@ def test_resume_matches_uninterrupted_run_and_builds_nothing(trained, tmp_path):
     resumed = finish(start(tmp_path, "--resume"))
     assert cached() == before
     assert resumed[0] == f"resumed from train_bloom.pt after update {stopped[1]} of {UPDATES}"
-    expected = of_training(uninterrupted)
-    printed = of_training(resumed[1:])
+    expected = untimed_lines(uninterrupted)
+    printed = untimed_lines(resumed[1:])
     updates = [re.match(r" +(\d+) ", line) for line in expected]
     skipped = {
         line
@@ -143,7 +143,7 @@ def test_resume_matches_uninterrupted_run_and_builds_nothing(trained, tmp_path):
         (["--count", "100"], 1, "train_bloom.py: 80 samples give no batch of batch_size = 512"),
     ],
 )
-def test_what_cannot_be_is_refused_in_one_line(tmp_path, arguments, code, message):
+def test_invalid_argument_is_named_in_one_line(tmp_path, arguments, code, message):
     status, output, errors = start(tmp_path, *arguments).finish()
     assert status == code, errors
     assert output == ""

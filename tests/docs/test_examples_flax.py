@@ -1,4 +1,4 @@
-"""The flax example: the same rates and losses over any mesh of devices, and no trace of a Ctrl-C."""
+"""The flax example: equal learning rates and losses on any device mesh, and no trace of a Ctrl-C."""
 
 import json
 import re
@@ -28,7 +28,7 @@ def start(folder, *arguments):
 
 
 def last_saved(folder):
-    """The number of updates at the only checkpoint, and what it holds beside the state."""
+    """Return the number of updates at the only checkpoint, and its metadata."""
     (last,) = (folder / "train_flax").glob("[0-9]*")
     return int(last.name), json.loads((last / "about" / "metadata").read_text())
 
@@ -42,7 +42,7 @@ def whole(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def stopped(tmp_path_factory):
-    """The folder of a run under a longer plan, and the number of updates when a Ctrl-C ended it."""
+    """The folder of a run under a longer plan, and the number of updates before a Ctrl-C ended it."""
     folder = tmp_path_factory.mktemp("stopped")
     program = start(folder, *SIZES, "--stable", 1000)
     next(line for line in program.lines() if line.startswith("    20 "))
@@ -52,7 +52,7 @@ def stopped(tmp_path_factory):
     return folder, int(updates[1])
 
 
-def test_over_four_devices_as_on_one(whole):
+def test_four_devices_match_one(whole):
     folder, lines = whole
     assert f"  learning rates that differ:             0 of {UPDATES}" in lines
     for name in ("training", "held-out"):
@@ -64,8 +64,8 @@ def test_over_four_devices_as_on_one(whole):
     np.testing.assert_array_equal(np.array(saved["rates"], np.float32), expected)
 
 
-def test_half_of_the_state_lies_on_a_device(whole):
-    """Each device holds half of all that is sharded; biases and counters are whole on each."""
+def test_each_device_holds_half_of_the_state(whole):
+    """Each device holds half of every sharded array; biases and counters are replicated."""
     _, lines = whole
     (line,) = (line for line in lines if line.startswith("weights and moments"))
     total, share = map(float, re.findall(r"([\d.]+) MB", line))
@@ -73,7 +73,7 @@ def test_half_of_the_state_lies_on_a_device(whole):
     assert share == pytest.approx(total / 2, abs=0.02)
 
 
-def test_resume_under_a_plan_of_the_same_past(whole, stopped, tmp_path):
+def test_resume_under_plan_with_same_past(whole, stopped, tmp_path):
     folder, uninterrupted = whole
     interrupted, updates = stopped
     assert last_saved(interrupted)[0] == updates
@@ -100,18 +100,19 @@ def test_resume_under_a_plan_of_the_same_past(whole, stopped, tmp_path):
         (["--peak", "nan"], "peak_value = nan"),
     ],
 )
-def test_what_cannot_be_is_refused_in_one_line(stopped, arguments, message):
+def test_invalid_argument_is_named_in_one_line(stopped, arguments, message):
     folder, _ = stopped
     assert_refused(folder, "train_flax.py", arguments, 2, message, device=())
 
 
-def assert_same_state(run, other):
-    for one, another in zip(*(jax.tree.leaves(nnx.state(run.parts)) for run in (run, other)), strict=True):
-        np.testing.assert_array_equal(np.asarray(one), np.asarray(another), strict=True)
+def assert_equal_states(saved, loaded):
+    leaves = (jax.tree.leaves(nnx.state(run.parts)) for run in (saved, loaded))
+    for expected, actual in zip(*leaves, strict=True):
+        np.testing.assert_array_equal(np.asarray(actual), np.asarray(expected), strict=True)
 
 
 def test_resume_on_another_number_of_devices(tmp_path, monkeypatch):
-    monkeypatch.syspath_prepend(EXAMPLES)  # as where it is the program
+    monkeypatch.syspath_prepend(EXAMPLES)  # as if the script were run as a program
     example = runpy.run_path(str(SCRIPT))
     args = SimpleNamespace(width=32, seed=0)
     curve = StagedCurve([(3, 1.0), (27,)])
@@ -128,7 +129,7 @@ def test_resume_on_another_number_of_devices(tmp_path, monkeypatch):
         assert about["curve"] == curve.to_dict()
         with example["manager"](tmp_path / str(turn)) as checkpoints:
             loaded.load(checkpoints, about)
-        assert_same_state(saved, loaded)
+        assert_equal_states(saved, loaded)
         assert {part.sharding.mesh for part in jax.tree.leaves(nnx.state(loaded.parts))} == {loaded.mesh}
         for batch in batches[6 * turn + 3 : 6 * turn + 6]:
             saved.update(batch)

@@ -1,4 +1,4 @@
-"""The GPT: what it prints with one process and with two; interrupted, and resumed with either number."""
+"""The GPT example prints the same with one process or two, interrupted, and resumed with either number."""
 
 import math
 import shutil
@@ -32,18 +32,18 @@ def gpt(tmp_path_factory):
     return folder, finish(start(folder, *GPT))
 
 
-def test_it_beats_byte_frequencies(gpt):
+def test_model_beats_byte_frequencies(gpt):
     _, lines = gpt
-    of_model, of_frequencies = (
+    model_loss, frequency_loss = (
         number_after(label, lines) for label in ("loss of the model:", "loss of byte frequencies:")
     )
-    assert of_model < of_frequencies < math.log(256)
+    assert model_loss < frequency_loss < math.log(256)
 
 
 @pytest.mark.parametrize("line_before", ["", "update 30:"])
-def test_resume_prints_what_an_uninterrupted_run_does(gpt, tmp_path, line_before):
+def test_resume_prints_same_lines_as_uninterrupted_run(gpt, tmp_path, line_before):
     _, uninterrupted = gpt
-    # Interrupted between two of the lines that are compared, which are 20 updates apart.
+    # Interrupt between two of the compared lines, which are 20 updates apart.
     updates = interrupt(start(tmp_path, *GPT, "--every", "30"), line_before)
     resumed = finish(start(tmp_path, *GPT, "--resume"))
     assert resumed[0] == f"resumed from train_gpt_checkpoints after update {updates}"
@@ -51,17 +51,17 @@ def test_resume_prints_what_an_uninterrupted_run_does(gpt, tmp_path, line_before
 
 
 @pytest.mark.parametrize(("arguments", "code", "message"), REFUSED)
-def test_what_cannot_be_is_refused_in_one_line(tmp_path, arguments, code, message):
+def test_invalid_argument_is_named_in_one_line(tmp_path, arguments, code, message):
     assert_refused(tmp_path, "train_gpt.py", arguments, code, message)
 
 
-def test_with_muon_and_adamw(tmp_path):
+def test_muon_and_adamw_beat_byte_frequencies(tmp_path):
     lines = finish(start(tmp_path, "train_gpt.py", "--optimizer", "muon", "--steps", "60", "--every", "60"))
     assert number_after("loss of the model:", lines) < number_after("loss of byte frequencies:", lines)
 
 
-def test_it_keeps_no_more_rows_than_it_prints_the_mean_of(gpt):
-    """A checkpoint is as large after many updates as after few."""
+def test_log_keeps_only_the_rows_of_the_next_mean(gpt):
+    """Checkpoints do not grow with the number of updates."""
     folder, lines = gpt
     log = MetricLog()
     assert Checkpoints(folder / "train_gpt_checkpoints").load(log=log) == 200
@@ -70,17 +70,17 @@ def test_it_keeps_no_more_rows_than_it_prints_the_mean_of(gpt):
     assert f"update 200: loss {mean:.4f}," in "\n".join(lines)
 
 
-def test_it_resumes_with_the_settings_of_the_checkpoint(gpt):
+def test_resume_uses_settings_of_the_checkpoint(gpt):
     folder, lines = gpt
     resumed = finish(start(folder, "train_gpt.py", "--resume"))
     assert resumed[1:] == [line for line in lines if not line.startswith("update ")]
 
 
-def test_it_refuses_to_resume_under_another_curve(gpt):
+def test_resume_under_another_curve_is_refused(gpt):
     folder, _ = gpt
     status, _, errors = start(folder, "train_gpt.py", "--resume", "--steps", "5").finish()
     assert status == 1
-    _, refusal = errors.splitlines()  # after what it takes
+    _, refusal = errors.splitlines()  # after the expected cost
     assert refusal.startswith("train_gpt.py: state_dict was saved under PlateauCurve(total_steps=200, ")
     assert errors.endswith("; without --steps, --resume goes on as planned\n")
 
@@ -89,32 +89,32 @@ def lines_with_losses(lines):
     return [line for line in lines if "loss" in line]
 
 
-def test_one_process_and_two_and_from_each_to_each(tmp_path):
-    """The losses are the same, whatever number of processes saves and whatever number resumes."""
-    ways = (None, "ddp", "fsdp")
-    folders = {way: tmp_path / str(way) for way in ways}
+def test_losses_agree_for_any_number_of_processes(tmp_path):
+    """The numbers of processes that save and that resume do not change the losses."""
+    parallelisms = (None, "ddp", "fsdp")
+    folders = {parallelism: tmp_path / str(parallelism) for parallelism in parallelisms}
 
-    def run(way, folder, *arguments):
+    def run(parallelism, folder, *arguments):
         folder.mkdir(exist_ok=True)
-        if way is None:
+        if parallelism is None:
             return lines_with_losses(finish(start(folder, *arguments)))
-        first, *others = torchrun(folder, *arguments, "--distribute", way, "--checkpoint-activations")
+        first, *rest = torchrun(folder, *arguments, "--distribute", parallelism, "--checkpoint-activations")
         lines = finish(first)
-        assert [finish(other) for other in others] == [[]] * len(others)
+        assert [finish(program) for program in rest] == [[]] * len(rest)
         return lines_with_losses(lines)
 
     expected = run(None, folders[None], *FEW)
     assert len(expected) == 4
-    for way in ways[1:]:
-        assert run(way, folders[way], *FEW) == expected
-    for saved in ways:
-        for number, way in enumerate(ways):
+    for parallelism in parallelisms[1:]:
+        assert run(parallelism, folders[parallelism], *FEW) == expected
+    for saved in parallelisms:
+        for number, parallelism in enumerate(parallelisms):
             folder = tmp_path / f"{saved} {number}"
             copied = folder / "train_gpt_checkpoints"
             shutil.copytree(folders[saved] / "train_gpt_checkpoints", copied)
             for last in copied.glob("12*"):
                 shutil.rmtree(last)
-            assert run(way, folder, "train_gpt.py", "--resume") == expected[1:]
+            assert run(parallelism, folder, "train_gpt.py", "--resume") == expected[1:]
 
 
 def test_two_processes_stop_together(tmp_path):
@@ -124,6 +124,6 @@ def test_two_processes_stop_together(tmp_path):
     assert updates % 10 == 0
 
 
-def test_a_global_batch_is_divided(tmp_path):
+def test_global_batch_is_split_into_micro_batches(tmp_path):
     lines = finish(start(tmp_path, *FEW, "--global-batch", "12"))
     assert "an update: 1 micro-batches of 12 sequences" in lines

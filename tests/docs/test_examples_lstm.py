@@ -1,4 +1,4 @@
-"""The LSTM: what it prints; a run that a Ctrl-C interrupts and that is resumed prints the same."""
+"""The LSTM example: its forecasts; a run that is interrupted and resumed prints the same lines."""
 
 import numpy as np
 import pytest
@@ -43,14 +43,14 @@ def test_lstm_beats_both_naive_forecasts(lstm):
     assert number_after("LSTM:", lines) < 0.9 * number_after("last year's changes:", lines)
 
 
-def test_lstm_draws_its_forecast(lstm):
+def test_lstm_plots_its_forecast(lstm):
     folder, _ = lstm
     assert_is_a_picture(folder / "pictures" / "co2.png")
 
 
-def test_resume_prints_what_an_uninterrupted_run_does(lstm, tmp_path):
+def test_resume_prints_same_lines_as_uninterrupted_run(lstm, tmp_path):
     _, uninterrupted = lstm
-    # Interrupted between two of the lines that are compared, which are 50 updates apart.
+    # Interrupt between two of the compared lines, which are 50 updates apart.
     updates = interrupt(start(tmp_path, *LSTM, "--every", "30"), "    30 ")
     assert not list(tmp_path.glob("*.partial"))
     resumed = finish(start(tmp_path, *LSTM, "--resume"))
@@ -59,11 +59,11 @@ def test_resume_prints_what_an_uninterrupted_run_does(lstm, tmp_path):
 
 
 @pytest.mark.parametrize(("arguments", "code", "message"), REFUSED)
-def test_what_cannot_be_is_refused_in_one_line(tmp_path, arguments, code, message):
+def test_invalid_argument_is_named_in_one_line(tmp_path, arguments, code, message):
     assert_refused(tmp_path, "train_lstm.py", arguments, code, message)
 
 
-def test_lstm_resumes_with_the_settings_of_the_checkpoint(lstm, tmp_path):
+def test_resume_uses_settings_of_the_checkpoint(lstm, tmp_path):
     _, uninterrupted = lstm
     interrupt(start(tmp_path, *LSTM), "    50 ")
     status, _, errors = start(tmp_path, "train_lstm.py", "--resume", "--epochs", "7").finish()

@@ -1,4 +1,4 @@
-"""An example ends with one line on a Ctrl-C, while it imports or prints, and where a package is missing."""
+"""On a Ctrl-C during imports or output, or if a package is missing, an example ends with one line."""
 
 import re
 import subprocess
@@ -29,7 +29,7 @@ MISSING = "raise ModuleNotFoundError(\"No module named 'numpy'\", name='numpy')"
 
 
 def run_with(folder, script, first_import):
-    """Run an example whose first import, of NumPy, torch or JAX, is this program."""
+    """Run an example with this program in place of the first library that it imports."""
     for name in ("numpy", "torch", "jax", "matplotlib"):
         (folder / f"{name}.py").write_text(first_import, encoding="utf-8")
     command = [sys.executable, EXAMPLES / script]
@@ -38,26 +38,26 @@ def run_with(folder, script, first_import):
     )
 
 
-def cost_of(script):
-    """What each says at once."""
+def cost_pattern(script):
+    """Return a pattern for the expected cost, which each example prints first."""
     return rf"{script}: [\d.]+ min and [\d.]+ GB of memory on one CPU core, with its defaults\n"
 
 
-def test_there_are_scripts():
+def test_scripts_are_found():
     assert len(SCRIPTS) >= 7
 
 
 @pytest.mark.parametrize("first_import", [INTERRUPTED, PRINTING])
 @pytest.mark.parametrize("script", SCRIPTS)
-def test_a_ctrl_c_ends_with_one_line(script, first_import, tmp_path):
+def test_ctrl_c_ends_with_one_line(script, first_import, tmp_path):
     ended = run_with(tmp_path, script, first_import)
     assert (ended.returncode, ended.stdout) == (130, "\nstopped\n")
-    assert re.fullmatch(cost_of(script), ended.stderr)
+    assert re.fullmatch(cost_pattern(script), ended.stderr)
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
-def test_a_missing_package_names_the_command_that_installs_it(script, tmp_path):
+def test_missing_package_message_names_install_command(script, tmp_path):
     ended = run_with(tmp_path, script, MISSING)
     assert (ended.returncode, ended.stdout) == (1, "")
-    told = f"{script}: needs numpy; pip install -e '.[examples]'\n"
-    assert re.fullmatch(cost_of(script) + re.escape(told), ended.stderr)
+    message = f"{script}: needs numpy; pip install -e '.[examples]'\n"
+    assert re.fullmatch(cost_pattern(script) + re.escape(message), ended.stderr)
