@@ -150,17 +150,18 @@ def encode_table(segments: Sequence[ExactSegment]) -> Segments:
 
 def _words(segment: ExactSegment) -> dict[str, int]:
     """Encode a segment as one row. Columns of shapes that are absent from the result are 0."""
-    first, last = levels.fixed224(segment.start), levels.fixed224(segment.end)
+    start, end = levels.fixed224(segment.start), levels.fixed224(segment.end)
     # Both levels in 62 bits, rounded towards each other: -(-v >> n) rounds up, v >> n down. With 4 bits, a
     # segment from 0.8 = 12.8/16 to 0.3 = 4.8/16 goes from 12 to 5. So no value between them passes the exact
     # level at either end; otherwise a curve could rise by one unit in the last place at the border of two
     # falling segments. If no number of 62 bits lies between the levels, the row is flat.
-    low, high = -(-min(first, last) >> _DROPPED_BITS), max(first, last) >> _DROPPED_BITS
+    low, high = -(-min(start, end) >> _DROPPED_BITS), max(start, end) >> _DROPPED_BITS
+    first, last = (high, low) if start >= end else (low, high)
     moves = segment.length > 0 and not segment.holds and low <= high
     inverse = (1 << INVERSE_BITS) // segment.length if moves else 0
     inverse_high, inverse_middle = split_words(inverse >> LIMB_BITS)
-    start_high, start_low = split_words(high if first >= last else low)
-    end_high, end_low = split_words(low if first >= last else high)
+    start_high, start_low = split_words(first)
+    end_high, end_low = split_words(last)
     return {
         "begin": segment.begin,
         "length": segment.length if moves else 0,
@@ -171,7 +172,7 @@ def _words(segment: ExactSegment) -> dict[str, int]:
         "start_low": start_low,
         "end_high": end_high,
         "end_low": end_low,
-        "start_float32": int(exact.nearest_float32(first).view(np.int32)),
+        "start_float32": int(exact.nearest_float32(start).view(np.int32)),
         **(_words_of_shape(segment) if moves else {}),
     }
 
