@@ -185,8 +185,8 @@ def read_json(folder: Path, rank: int) -> dict[str, Any]:
         record = json.loads(content)
     except (ValueError, RecursionError) as error:
         raise DamagedError(f"{path.name} can't be read: {error}") from error
-    if wrong := _first_invalid_entry(record):
-        raise DamagedError(f"{path.name} has no valid {wrong}")
+    if invalid := _first_invalid_entry(record):
+        raise DamagedError(f"{path.name} has no valid {invalid}")
     return record
 
 

@@ -59,7 +59,7 @@ class prefetch(Generic[Batch]):
         depth = checks.at_least("depth", depth, 1)
         kind = torch.device(device).type
         if kind not in ("cpu", "cuda") or (kind == "cuda" and not torch.cuda.is_available()):
-            raise ValueError(f"device = {device!r} must be the CPU, or CUDA where there is one")
+            raise ValueError(f"device = {device!r} must be the CPU or an available CUDA device")
         self.loader = loader
         self._stateful = loader if isinstance(loader, Stateful) else None
         self._stream = Stream(device) if kind == "cuda" else None

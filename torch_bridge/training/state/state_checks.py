@@ -18,7 +18,7 @@ from torch_bridge.training.state.snapshot import TrainStepState, as_list
 
 _LATER_KEYS = {"clock", "hold", "consumed", "unit"}  # states of the first release lack them
 
-# What torch's own optimizers keep for a parameter has its shape and dtype, except under these names:
+# torch's own optimizers keep tensors of a parameter's shape and dtype, except under these names:
 _SCALAR_NAMES = ("step", "eta", "mu", "mu_product")
 _FACTOR_NAMES = ("row_var", "col_var")  # of Adafactor; torch fails if their shapes are wrong
 
