@@ -151,7 +151,7 @@ def test_invalid_arguments_are_refused() -> None:
         prefetch([], "cpu", 0)
     with pytest.raises(TypeError, match=r"depth = 1\.5 must be an integer"):
         prefetch([], "cpu", 1.5)
-    with pytest.raises(ValueError, match="device = 'meta' must be the CPU, or CUDA"):
+    with pytest.raises(ValueError, match="device = 'meta' must be the CPU or an available CUDA device"):
         prefetch([], "meta")
     feed = prefetch(iter([]), "cpu")
     with pytest.raises(TypeError, match="has no state_dict"):
