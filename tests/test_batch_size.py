@@ -1,4 +1,4 @@
-"""The largest micro-batch that runs is found, in few trials that are as much as an update."""
+"""The search finds the largest micro-batch that runs, in few trials that need the memory of an update."""
 
 import gc
 import math
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.usefixtures("frozen")
 
 
 def _trials(global_batch: int, limit: int | None, fits: Callable[[int], bool]) -> tuple[Any, list[int]]:
-    """The result if a step runs out of memory, and the sizes of the trials; the first step is for a check."""
+    """Return the result for a step that may run out of memory, and the sizes of all trials."""
     trials: list[int] = []
 
     def step(batch: Tensor, *more: Tensor) -> None:
@@ -128,7 +128,7 @@ def test_step_that_does_not_fit_raises() -> None:
         find_batch_size(exhaust, torch.ones, 8)  # type: ignore[arg-type]  (it returns no step)
 
 
-# Every block is mapped and unmapped by itself: what is free is not in pieces.
+# Every block is mapped and unmapped separately, so free memory is not fragmented.
 _MMAP = {"MALLOC_MMAP_THRESHOLD_": str(2**16), "MALLOC_ARENA_MAX": "1"}
 
 
@@ -169,11 +169,11 @@ def test_trial_makes_five_applied_updates(name: str, precision: Any) -> None:
 
 
 def test_trial_has_the_batches_of_an_update() -> None:
-    """Changed by its step, and beside all others of its update."""
+    """The step may modify it, and all other batches of its update are in memory."""
     seen: list[tuple[int, int]] = []
 
     def step(*micro_batches: dict[str, Tensor]) -> None:
-        alive = [each for each in gc.get_objects() if type(each) is Tensor and each.shape == (7, 5)]
+        alive = [item for item in gc.get_objects() if type(item) is Tensor and item.shape == (7, 5)]
         places = {tensor.data_ptr() for tensor in alive}
         seen.append((len(places), len(micro_batches)))
         for batch in micro_batches:
@@ -244,7 +244,7 @@ def test_random_states_are_restored() -> None:
 
 @pytest.mark.parametrize("held", ["model", "parameter"])
 def test_existing_model_is_refused(held: str) -> None:
-    """Before a trial trains it."""
+    """The refusal comes before a trial trains it."""
     kept: list[Any] = [nn.Linear(3, 2)]
 
     def make_step() -> TrainStep:

@@ -1,4 +1,4 @@
-"""Evaluation: the loss over everything, in one read, and a model left as it was."""
+"""Evaluation: the loss over all batches, with one synchronization, and a model left unchanged."""
 
 import math
 import warnings
@@ -115,7 +115,7 @@ def test_carry_is_passed_from_batch_to_batch() -> None:
         pieces = list(zip(*(part.split(4, dim=1) for part in whole), strict=True))
         with torch.no_grad():
             exact = carried_loss(model, whole, initial)[0].item()
-        for _ in range(2):  # the state is the call's own
+        for _ in range(2):  # each call starts from the initial state
             found = evaluate(model, pieces, carried_loss, precision=precision, carry=initial)
             assert found == pytest.approx(exact, rel=1e-6 if precision == "fp32" else 0.01)
         assert found != pytest.approx(

@@ -1,4 +1,4 @@
-"""Evaluation under several processes: every sample counts once, and all pass equally often."""
+"""Evaluation with several processes: every sample counts once, and all ranks make the same passes."""
 
 import math
 
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.slow
 
 
 def _exact(split: list[list[int]], loss: str) -> float:
-    """By definition, of a network behind a normalisation that has seen nothing yet."""
+    """Compute the loss by definition, of a network behind a normalization without statistics yet."""
     model = nn.Sequential(nn.BatchNorm1d(3), Net()).eval()
     data = [batch for own in batches_of(split) for batch in own]
     with torch.no_grad():

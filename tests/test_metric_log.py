@@ -1,4 +1,4 @@
-"""The log of results: every value, flushed every so many updates."""
+"""The log of results: it holds every value, and is flushed every `every` updates."""
 
 import gc
 import weakref
@@ -22,8 +22,8 @@ _floats = st.floats(width=32, allow_nan=False)
 _counts = st.integers(0, 2**53)
 
 
-def _result(loss: float, norm: float, rates: list[float], *counts: int) -> StepResult:
-    return StepResult(*map(torch.tensor, (loss, norm, rates, *counts)))
+def _result(loss: float, norm: float, lrs: list[float], *counts: int) -> StepResult:
+    return StepResult(*map(torch.tensor, (loss, norm, lrs, *counts)))
 
 
 @given(
@@ -44,14 +44,14 @@ def _result(loss: float, norm: float, rates: list[float], *counts: int) -> StepR
     st.none() | st.integers(1, 25),
 )
 def test_rows_hold_every_value(rows: list[Any], every: int, keep: int | None) -> None:
-    """All of them, or the newest so many."""
+    """All rows, or the newest `keep`; each call returns the newest row if it made rows."""
     log, kept = MetricLog(every, keep), slice(-keep if keep else None, None)
     expected = []
-    for number, (loss, norm, rates, *counts) in enumerate(rows, 1):
-        lr = rates[0] if len(rates) == 1 else rates
+    for number, (loss, norm, lrs, *counts) in enumerate(rows, 1):
+        lr = lrs[0] if len(lrs) == 1 else lrs
         names, counts = ("applied", "skipped", "clock", "consumed"), [*counts, counts[0]]
         expected.append({"loss": loss, "grad_norm": norm, "lr": lr} | dict(zip(names, counts, strict=True)))
-        returned = log(_result(loss, norm, rates, *counts[:3]))
+        returned = log(_result(loss, norm, lrs, *counts[:3]))
         assert returned == (expected[-1] if number % every == 0 else None)
         assert log.rows == expected[: number - number % every][kept]
     assert log.flush() == (expected[-1] if rows else None)
@@ -115,7 +115,7 @@ def test_each_flush_synchronizes_once() -> None:
 
 
 def test_flush_needs_few_operators() -> None:
-    """A handful of operators, however many updates it is for."""
+    """The number of operators does not depend on the number of updates."""
     counts = []
     for every in (10, 100):
         step, log = make_step(), MetricLog(every)

@@ -1,4 +1,4 @@
-"""The profile: a trace where it was asked for, and a short table."""
+"""The profile: a trace in the given folder, and a short table."""
 
 import json
 from pathlib import Path
@@ -57,7 +57,7 @@ def _event(name: str, start: int, end: int, on_device: bool = False, named: bool
 
 
 def test_table_counts_device_work_and_waits_in_updates() -> None:
-    """Named ranges appear on the device too, and the profiler itself waits at its end."""
+    """Named ranges, which appear on the device too, and the profiler's last wait do not count."""
     events = [_event("all updates", 0, 5000, named=True)]
     for start in range(0, 5000, 1000):
         events += [

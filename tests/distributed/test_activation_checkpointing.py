@@ -1,4 +1,4 @@
-"""A checkpointed model trains as the plain one, bit for bit, and keeps less memory."""
+"""A model with activation checkpointing trains like the plain one, bit for bit, and keeps less memory."""
 
 import copy
 import inspect
@@ -44,8 +44,8 @@ def test_wrapped_models_have_same_bits() -> None:
     assert run(wrapped_differences) == [[], []]
 
 
-def _runs(model: nn.Module) -> list[str]:
-    """A list that gets an entry each time a mixer runs."""
+def _record_passes(model: nn.Module) -> list[str]:
+    """Return a list that gets an entry each time a mixer runs."""
     passes: list[str] = []
     for name, module in model.named_modules():
         if isinstance(module, Mixer):
@@ -55,7 +55,7 @@ def _runs(model: nn.Module) -> list[str]:
 
 def test_block_reruns_once_and_only_for_gradients() -> None:
     model = checkpoint_activations(checkpoint_activations(Stack(), Block), (Block,))
-    passes = _runs(model)
+    passes = _record_passes(model)
     gradients_of(model, updates=1)
     assert len(passes) == 6
     passes.clear()
@@ -103,11 +103,11 @@ def test_only_the_inputs_of_blocks_are_kept() -> None:
 )
 def test_copies_are_checkpointed_and_independent(copied: Callable[[nn.Module], nn.Module]) -> None:
     model = checkpoint_activations(Stack(), Block)
-    twin = copied(model)
-    passes, others = _runs(twin), _runs(model)
-    assert not differences(gradients_of(twin), gradients_of(Stack()))
+    copied_model = copied(model)
+    passes, others = _record_passes(copied_model), _record_passes(model)
+    assert not differences(gradients_of(copied_model), gradients_of(Stack()))
     assert (len(passes), len(others)) == (12, 0)
-    checkpoint_activations(twin, Block)  # changes nothing
+    checkpoint_activations(copied_model, Block)  # changes nothing
     assert not differences(gradients_of(model), gradients_of(Stack()))
 
 
@@ -180,7 +180,7 @@ def test_layers_that_change_buffers_are_refused(layer: nn.Module) -> None:
         ValueError, "deep.1.extra", "inside a block", call=checkpoint_activations, model=model, blocks=Block
     )
     assert not vars(block).get("forward")
-    checkpoint_activations(model, Mixer)  # the layer is in no block then
+    checkpoint_activations(model, Mixer)  # then the layer is not inside a block
     refuses(
         ValueError,
         "the model (BatchNorm1d)",

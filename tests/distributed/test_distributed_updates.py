@@ -1,11 +1,18 @@
-"""An update over several ranks is the update of one process over the rows of all ranks."""
+"""An update over several ranks equals the update of one process over the rows of all ranks."""
 
 from itertools import product
 
 import numpy as np
 import pytest
 import torch
-from support.distributed.distributed_updates import Case, Run, all_reads, in_words, multiplications, train_all
+from support.distributed.distributed_updates import (
+    Case,
+    Run,
+    multiplications,
+    reads_of_cases,
+    train_all,
+    train_in_one_process,
+)
 from support.distributed.processes import run
 
 pytestmark = pytest.mark.slow
@@ -16,7 +23,7 @@ _nan, _inf = float("nan"), float("inf")  # rows times inf have a finite loss, bu
 
 def _check(found: Run, expected: Run) -> None:
     assert found.counts == expected.counts
-    assert found.rates == expected.rates
+    assert found.lrs == expected.lrs
     np.testing.assert_allclose(found.losses, expected.losses, atol=1e-6, rtol=1e-6)
     np.testing.assert_allclose(found.norms, expected.norms, atol=1e-6, rtol=1e-5)
     _check_weights(found, expected)
@@ -27,7 +34,7 @@ def _check_weights(found: Run, expected: Run, atol: float = 1e-5) -> None:
         np.testing.assert_allclose(one, other, atol=atol)
 
 
-def _same_everywhere(runs: list[Run]) -> Run:
+def _check_same_on_all_ranks(runs: list[Run]) -> Run:
     first, *others = runs
     for other in others:
         assert repr(other[:-1]) == repr(first[:-1])
@@ -52,7 +59,7 @@ def test_updates_match_one_process() -> None:
     ]
     cases.append(Case("static ddp", accumulation=3))
     for case, *runs in zip(cases, *run(train_all, cases), strict=True):
-        _check(_same_everywhere(runs), in_words(case))
+        _check(_check_same_on_all_ranks(runs), train_in_one_process(case))
 
 
 def test_updates_with_carry_match_one_process() -> None:
@@ -72,7 +79,7 @@ def test_updates_with_carry_match_one_process() -> None:
         )
     ]
     for case, *runs in zip(cases, *run(train_all, cases), strict=True):
-        _check(_same_everywhere(runs), in_words(case))
+        _check(_check_same_on_all_ranks(runs), train_in_one_process(case))
 
 
 def test_nonfinite_update_is_skipped_on_all_ranks() -> None:
@@ -88,7 +95,7 @@ def test_nonfinite_update_is_skipped_on_all_ranks() -> None:
         )
     ]
     for case, *runs in zip(cases, *run(train_all, cases), strict=True):
-        found, expected = _same_everywhere(runs), in_words(case)
+        found, expected = _check_same_on_all_ranks(runs), train_in_one_process(case)
         assert found.counts[-1] == (4, 2)
         assert found.counts == expected.counts
         _check_weights(found, expected)
@@ -107,7 +114,7 @@ def test_ranks_and_updates_without_rows() -> None:
         )
     ]
     for case, *runs in zip(cases, *run(train_all, cases), strict=True):
-        found, expected = _same_everywhere(runs), in_words(case)
+        found, expected = _check_same_on_all_ranks(runs), train_in_one_process(case)
         assert found.counts == expected.counts
         _check_weights(found, expected)
 
@@ -119,11 +126,11 @@ def test_fifty_updates_match_one_process() -> None:
         for optimizer in ("adamw", "plain momentum")
     ]
     for case, *runs in zip(cases, *run(train_all, cases), strict=True):
-        _check(_same_everywhere(runs), in_words(case))
+        _check(_check_same_on_all_ranks(runs), train_in_one_process(case))
 
 
 def test_gradients_are_multiplied_only_as_needed() -> None:
-    """Once to clip; for pairs and under fp16 once before. In their own dtype: on a GPU one operator."""
+    """Once to clip; for pairs and under fp16 once before. Factors have their dtype: one operator on a GPU."""
     cases = [
         Case(wrapper, "adamw", loss, accumulation, 0.1, precision)
         for wrapper, loss, accumulation, precision in product(
@@ -143,7 +150,7 @@ def test_no_update_synchronizes_with_the_device() -> None:
             _WRAPPERS, ("mean", "device pair"), ("fp32", "fp16"), ("update", "micro")
         )
     ]
-    assert run(all_reads, cases) == [[[]] * len(cases)] * 2
+    assert run(reads_of_cases, cases) == [[[]] * len(cases)] * 2
 
 
 def test_hybrid_sharding_matches_one_process() -> None:
@@ -152,14 +159,14 @@ def test_hybrid_sharding_matches_one_process() -> None:
         for optimizer, synchronize in product(("adamw", "rmsprop"), ("update", "micro"))
     ]
     for case, *runs in zip(cases, *run(train_all, cases, processes=4), strict=True):
-        found, expected = _same_everywhere(runs), in_words(case)
+        found, expected = _check_same_on_all_ranks(runs), train_in_one_process(case)
         assert found.counts == expected.counts
         np.testing.assert_allclose(found.norms, expected.norms, rtol=1e-5)
         _check_weights(found, expected)
 
 
 def test_overflow_on_one_rank_is_skipped_on_all() -> None:
-    """Where one rank overflows, all skip and all lower the scale; averaged each micro-batch or update."""
+    """If one rank overflows, all skip and lower the scale, with averages per micro-batch or per update."""
     cases = [
         Case(wrapper, optimizer, loss, accumulation, 0.1, "fp16", synchronize, spoiled=spoiled, updates=8)
         for wrapper, optimizer, loss, accumulation, spoiled in product(
@@ -171,9 +178,9 @@ def test_overflow_on_one_rank_is_skipped_on_all() -> None:
         )
         for synchronize in ("update", "micro")
     ]
-    found = [_same_everywhere(runs) for runs in zip(*run(train_all, cases), strict=True)]
+    found = [_check_same_on_all_ranks(runs) for runs in zip(*run(train_all, cases), strict=True)]
     for case, one, other in zip(cases[::2], found[::2], found[1::2], strict=True):
-        expected = in_words(case)
+        expected = train_in_one_process(case)
         assert one.counts == other.counts
         _check_weights(one, other, 2e-4)
         if one.counts == expected.counts:
@@ -183,7 +190,7 @@ def test_overflow_on_one_rank_is_skipped_on_all() -> None:
 
 
 def test_fp16_collectives_do_not_overflow() -> None:
-    """Sums that are too large for fp16 do not overflow: the collective gets values of the size of means."""
+    """Sums too large for fp16 do not overflow, because the collective gets values as small as means."""
     cases = [
         Case(wrapper, "adamw", loss, accumulation, 0.1, synchronize=synchronize, growth=growth)
         for wrapper, loss, synchronize, (accumulation, growth) in product(
@@ -194,17 +201,17 @@ def test_fp16_collectives_do_not_overflow() -> None:
         )
     ]
     for case, *runs in zip(cases, *run(train_all, cases), strict=True):
-        found, expected = _same_everywhere(runs), in_words(case)
+        found, expected = _check_same_on_all_ranks(runs), train_in_one_process(case)
         assert found.counts == expected.counts
         _check_weights(found, expected, 5e-3)
 
 
 def test_fp16_scale_settles_with_growing_weights() -> None:
-    """Sums are divided by the first weight: the scale comes down until the largest fits."""
+    """Sums are divided by the first weight, so the scale falls until the largest sum fits."""
     cases = [
         Case(wrapper, "adamw", loss, 3, 0.1, "fp16", updates=16, growth=10.0)
         for wrapper, loss in product(_WRAPPERS, ("pair", "device pair"))
     ]
     for runs in zip(*run(train_all, cases), strict=True):
-        applied, skipped = _same_everywhere(runs).counts[-1]
+        applied, skipped = _check_same_on_all_ranks(runs).counts[-1]
         assert skipped < applied

@@ -1,4 +1,4 @@
-"""`distribute`: checks, moves and wraps a model; states of steps over wrapped models."""
+"""`distribute` checks, moves and wraps a model; states of steps over wrapped models."""
 
 import re
 from typing import Any

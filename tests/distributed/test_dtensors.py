@@ -1,8 +1,8 @@
-"""The local part of DTensors, of parameters and subclasses too; a plain tensor is its own."""
+"""The local shards of DTensors, including parameters and subclasses; a plain tensor is its own shard."""
 
 import pytest
 import torch
-from support.distributed.distributed_models import wrong_local_parts
+from support.distributed.distributed_models import wrong_local_shards
 from support.distributed.processes import run
 from torch import Tensor, nn
 
@@ -22,4 +22,4 @@ def test_plain_tensor_is_its_own_shard(kind: type[Tensor]) -> None:
 
 @pytest.mark.slow
 def test_local_shard_of_dtensors() -> None:
-    assert run(wrong_local_parts) == [[], []]
+    assert run(wrong_local_shards) == [[], []]

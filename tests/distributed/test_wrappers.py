@@ -1,14 +1,14 @@
-"""Wrapped models: in a group of one process they change nothing; some are refused."""
+"""Wrapped models: in a group of one process, wrapping changes nothing; unsupported wrapping is refused."""
 
 import pytest
 from support.distributed.processes import run
 from support.distributed.wrapped_models import (
     MODELS,
+    cases_with_other_bits,
     compiled_models,
     graphs_refused,
     not_averaged,
     optimizers_run,
-    other_bits,
     refusals,
 )
 from support.training.models import Net
@@ -18,11 +18,11 @@ pytestmark = pytest.mark.slow
 
 
 def test_wrapped_model_has_bits_of_plain_model() -> None:
-    assert run(other_bits, processes=1) == [[]]
+    assert run(cases_with_other_bits, processes=1) == [[]]
 
 
 def test_unsupported_wrapping_is_refused() -> None:
-    (said,) = run(refusals, processes=1)
+    (messages,) = run(refusals, processes=1)
     parts = {
         "a part in DDP": "DistributedDataParallel",
         "all sharded, in another module": "FSDPModule",
@@ -34,9 +34,9 @@ def test_unsupported_wrapping_is_refused() -> None:
         "a DTensor": "DTensors",
         "two meshes": "several meshes",
     }
-    assert said.keys() == MODELS.keys() == parts.keys()
+    assert messages.keys() == MODELS.keys() == parts.keys()
     for name, part in parts.items():
-        assert part in said[name]
+        assert part in messages[name]
 
 
 def test_calls_without_average_are_refused() -> None:
@@ -52,10 +52,10 @@ def test_cuda_graph_refuses_wrapped_model() -> None:
 
 def test_optimizers_on_sharded_parameters() -> None:
     names = [*FUSED, *(name for name in OPTIMIZERS if name not in FUSED)]
-    (said,) = run(optimizers_run, names, processes=1)
+    (messages,) = run(optimizers_run, names, processes=1)
     refused = {"sgd", "momentum", "nesterov", "adagrad", "adafactor", "rprop", "muon"}
-    assert {name for name in names if "torch cannot run" in said[name]} == refused
-    assert {name for name in names if said[name] == "ran"} == set(names) - refused
+    assert {name for name in names if "torch cannot run" in messages[name]} == refused
+    assert {name for name in names if messages[name] == "ran"} == set(names) - refused
 
 
 def test_compiled_wrappers_keep_plain_names() -> None:

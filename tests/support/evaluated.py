@@ -38,7 +38,7 @@ class Sized:
         return iter(self.batches)
 
 
-# How a process is given its batches; and how many passes each makes, from the largest number of batches.
+# How a process receives its batches, and the number of passes, from the largest number of batches.
 FORMS: dict[str, tuple[Callable[[list[Batch]], Iterable[Batch]], Callable[[int], int]]] = {
     "list": (list, lambda most: most),
     "iterator": (iter, lambda most: most),
@@ -58,7 +58,7 @@ class Evaluation(NamedTuple):
 
 
 class Model(nn.Module):
-    """Takes part in a collective in every forward pass, and counts the passes."""
+    """A model that takes part in a collective in every forward pass, and counts the passes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -80,7 +80,7 @@ def _wrapped(kind: str, model: Model) -> nn.Module:
 
 
 def batches_of(split: list[list[int]]) -> list[list[Batch]]:
-    """Batches of these sizes, each with other numbers in it."""
+    """Return batches of these sizes, all with different numbers."""
     return [
         [batches(1, rows, seed=10 * rank + index)[0] for index, rows in enumerate(own)]
         for rank, own in enumerate(split)
@@ -88,7 +88,7 @@ def batches_of(split: list[list[int]]) -> list[list[Batch]]:
 
 
 def _spoiled_after(count: int, loss_fn: Callable[..., Any]) -> Callable[..., Any]:
-    """After `count` calls, as many as a process has batches, the loss is one that must not be counted."""
+    """Return a loss function that turns wrong after `count` calls, the number of a process's batches."""
     calls = 0
 
     def wrapped(model: nn.Module, batch: Batch) -> Any:
@@ -126,7 +126,7 @@ def evaluate_splits(kind: str) -> list[Evaluation]:
 
 
 def named_loss(model: nn.Module, batch: Batch) -> dict[str, Any]:
-    """A pair, a mean, and a number of rows in which the first output is too large."""
+    """Return a pair, a mean, and the share of rows in which the first output is too large."""
     inputs, targets = batch
     outputs = model(inputs)
     errors = (outputs - targets).square()
@@ -138,7 +138,7 @@ def named_loss(model: nn.Module, batch: Batch) -> dict[str, Any]:
 
 
 def evaluate_named() -> list[dict[str, float]]:
-    """Several means at once, of batches split among the ranks."""
+    """Evaluate several named means of batches that are split among the ranks."""
     own = [batches_of(split)[processes.rank()] for split in SPLITS]
     return [evaluate(Net(), each, named_loss) for each in own]
 
@@ -149,7 +149,7 @@ def evaluate_carried(pieces: list[list[Batch]]) -> float:
 
 
 def evaluate_loaded(numbers: list[int], batch_size: int) -> list[float]:
-    """The loss of so many samples, in batches that `make_loader` gives out."""
+    """Return the loss for each number of samples, in batches from `make_loader`."""
     found: list[float] = []
     for rows in numbers:
         (samples,) = batches(1, rows)
@@ -159,7 +159,7 @@ def evaluate_loaded(numbers: list[int], batch_size: int) -> list[float]:
 
 
 def count_reads() -> list[int]:
-    """How often an evaluation synchronizes with the device, for a few batches and for many."""
+    """Return how often an evaluation synchronizes with the device, for few batches and for many."""
     found: list[int] = []
     for most in (2, 20):
         own = batches(most if processes.rank() else most // 2)
@@ -172,7 +172,7 @@ def _named_by_rank(model: nn.Module, batch: Batch) -> dict[str, Any]:
 
 
 def errors() -> list[str]:
-    """The errors of this process for batches or losses that are wrong in the group as a whole."""
+    """Return the errors of this process for batches or losses that are wrong in the group as a whole."""
     found: list[str] = []
     names = list(LOSSES)
     for given, loss_fn in (

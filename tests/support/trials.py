@@ -1,4 +1,4 @@
-"""Trials of batch sizes, in a process whose memory is short too."""
+"""Trials of batch sizes, one of them in a process with little memory."""
 
 import resource
 import sys
@@ -11,7 +11,7 @@ from torch_bridge import TrainStep, find_batch_size
 
 
 def exhaust() -> None:
-    """An error of the allocator itself."""
+    """Raise an error of the allocator itself."""
     torch.empty(2**60)
 
 
@@ -20,7 +20,7 @@ def rows(count: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def find_in_short_memory() -> None:
-    """Print what is found where 56 MiB are left, a row taking 2, and whether a size more would not train."""
+    """Print the size found with 56 MiB left, at 2 MiB per row, and if the next size runs out of memory."""
     width = 2**17
 
     class Wide(nn.Module):
@@ -36,10 +36,11 @@ def find_in_short_memory() -> None:
         optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
         return TrainStep(model, optimizer, lambda model, batch: model(batch), CURVE)
 
-    make_step()(torch.ones(1, 1))  # threads and code are there
+    make_step()(torch.ones(1, 1))  # so that threads and code are loaded
     with open("/proc/self/statm") as file:
         used = int(file.read().split()[0]) * resource.getpagesize()
-    # Half a tensor beside three of 32 rows: what just fails to be mapped may just fit on the heap, and stay.
+    # Room for three tensors of 32 rows and half another one: a tensor that can just not be mapped may still
+    # fit on the heap, and stay there.
     resource.setrlimit(resource.RLIMIT_AS, (used + 7 * 2**23, -1))
     size, accumulation = find_batch_size(make_step, lambda count: torch.ones(count, 1), 64)
     make_step()(*[torch.ones(size, 1)] * accumulation)

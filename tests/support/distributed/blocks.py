@@ -57,7 +57,7 @@ class Stack(nn.Module):
 
 
 class Gradients(NamedTuple):
-    """What a few passes through a model give, and the random state after them, in host memory."""
+    """The losses and gradients of a few passes through a model, and the random state after them."""
 
     losses: list[Tensor]
     gradients: list[Tensor]
@@ -67,8 +67,8 @@ class Gradients(NamedTuple):
 def gradients_of(
     model: nn.Module, call: Callable[..., Any] | None = None, precision: str = "fp32", updates: int = 2
 ) -> Gradients:
-    """The gradients of `updates` steps of gradient descent; the state goes from each step to the next."""
-    found = Gradients([], [], torch.empty(0))
+    """Return the gradients of `updates` steps of gradient descent, which pass on the recurrent state."""
+    result = Gradients([], [], torch.empty(0))
     state = torch.zeros(5, 4), torch.zeros(5, 4)
     with seeded(1):
         for _ in range(updates):
@@ -77,19 +77,19 @@ def gradients_of(
             loss = outputs.float().square().mean()
             loss.backward()
             state = state[0].detach().float(), state[1].detach().float()
-            found.losses.append(loss.detach())
+            result.losses.append(loss.detach())
             with torch.no_grad():
                 for parameter in model.parameters():
                     if (gradient := parameter.grad) is not None:
                         gradient = local_shard(gradient)
-                        found.gradients.append(gradient.clone())
+                        result.gradients.append(gradient.clone())
                         local_shard(parameter).sub_(gradient, alpha=0.1)
                     parameter.grad = None
-        return found._replace(random=torch.get_rng_state())
+        return result._replace(random=torch.get_rng_state())
 
 
 def differences(found: Gradients, expected: Gradients) -> list[str]:
-    """The fields that are not the same bits."""
+    """Return the names of the fields whose bits differ."""
     pairs = {
         "losses": (found.losses, expected.losses),
         "gradients": (found.gradients, expected.gradients),
@@ -103,7 +103,7 @@ def differences(found: Gradients, expected: Gradients) -> list[str]:
 
 
 def wrapped_differences() -> list[Any]:
-    """On one of several ranks: wrappers, blocks and orders whose gradients checkpointing changes."""
+    """Return, on one of several ranks, the wrappers and blocks for which checkpointing changes gradients."""
     wrong: list[Any] = []
     for wrap, blocks in product(_WRAPPERS.values(), (Block, (Block, Mixer))):
         expected = gradients_of(wrap(Stack()))

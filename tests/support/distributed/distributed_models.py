@@ -20,7 +20,7 @@ WRAPPERS = ("ddp", "fsdp", "blocks", "hybrid")
 
 
 class Block(nn.Module):
-    """Has a buffer, and a parameter with so few rows that some ranks have none."""
+    """A block with a buffer, and a parameter with too few rows for all ranks."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ class Blocks(nn.Module):
 
 
 class Skipping(nn.Module):
-    """Has a layer that a batch may skip."""
+    """A model with a layer that a batch may skip."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -72,7 +72,7 @@ def build(wrapper: str, seed: int = 0) -> Any:
 
 
 def whole(tree: Any) -> Any:
-    """The tree, with every tensor as an array; DTensors are gathered."""
+    """Return the tree with every tensor as an array; DTensors are gathered."""
 
     def array(tensor: Any) -> np.ndarray:
         tensor = tensor.detach()
@@ -84,11 +84,11 @@ def whole(tree: Any) -> Any:
 class _Derived(DTensor): ...
 
 
-def wrong_local_parts() -> list[str]:
-    """The kinds of DTensors whose local part or mesh is not what it should be."""
+def wrong_local_shards() -> list[str]:
+    """Return the kinds of DTensors whose local shard or mesh is wrong."""
     rank, mesh = distributed.get_rank(), init_device_mesh("cpu", (distributed.get_world_size(),))
     rows = torch.arange(8.0).reshape(4, 2)
-    own, make = rows[2 * rank :][:2], cast("Any", _Derived)
+    expected, make = rows[2 * rank :][:2], cast("Any", _Derived)
     tensor = distribute_tensor(rows, mesh, [Shard(0)])
     parameter = nn.Parameter(tensor)
     (parameter * tensor).sum().backward()
@@ -96,21 +96,23 @@ def wrong_local_parts() -> list[str]:
         "a tensor": tensor,
         "a parameter": parameter,
         "its gradient": parameter.grad,
-        "of a subclass": make(own, cast("Any", tensor)._spec, requires_grad=False),
+        "of a subclass": make(expected, cast("Any", tensor)._spec, requires_grad=False),
         "placed as another": shard_like(tensor, rows),
         "placed before": shard_like(parameter, tensor),
     }
     wrong: list[str] = []
-    for name, each in kinds.items():
-        local = local_shard(each)
-        is_right = type(local) is Tensor and torch.equal(local, own) and mesh_of(each) == mesh
-        if not (isinstance(each, DTensor) and is_right and local.data_ptr() == each.to_local().data_ptr()):
+    for name, tensor in kinds.items():
+        local = local_shard(tensor)
+        is_right = type(local) is Tensor and torch.equal(local, expected) and mesh_of(tensor) == mesh
+        if not (
+            isinstance(tensor, DTensor) and is_right and local.data_ptr() == tensor.to_local().data_ptr()
+        ):
             wrong.append(name)
     return wrong
 
 
 def weights_of_main(wrapper: str) -> tuple[bool, dict[str, np.ndarray]]:
-    """`is_main()`, and the weights and buffers of a model that each rank built from another seed."""
+    """Return `is_main()`, and the state of a model that each rank built from another seed."""
     model = build(wrapper, seed=10 * distributed.get_rank())
     return is_main(), whole(dict(getattr(model, "module", model).state_dict()))
 
@@ -128,7 +130,7 @@ def _update(step: TrainStep, number: int) -> float:
 
 
 def saved_and_loaded(wrapper: str) -> Any:
-    """The losses after a state was saved, and the last state: of that step, and of one that loaded it."""
+    """Return the losses after a save, and the last states, of that step and of one that loaded the state."""
     step = step_over(wrapper)
     for number in range(3):
         _update(step, number)
@@ -140,7 +142,7 @@ def saved_and_loaded(wrapper: str) -> Any:
 
 
 def from_whole_tensors(wrapper: str) -> tuple[Any, Any]:
-    """The last states of a step, and of one that loaded its state with all DTensors gathered."""
+    """Return the last states of a step, and of one that loaded its state with all DTensors gathered."""
     step = step_over(wrapper)
     for number in range(3):
         _update(step, number)
@@ -151,7 +153,7 @@ def from_whole_tensors(wrapper: str) -> tuple[Any, Any]:
 
 
 def restored_after_an_error(wrapper: str) -> tuple[Any, Any]:
-    """The last states of a step, and of one whose optimizer refused a state at first."""
+    """Return the last states of a step whose optimizer first refused a state, and of an undisturbed one."""
     step, straight, other = step_over(wrapper), step_over(wrapper), step_over(wrapper)
     for number in range(2):
         for trained in (step, straight, other):
@@ -183,7 +185,7 @@ def _last_states(*steps: TrainStep) -> Any:
 
 
 def from_fused_optimizers() -> list[tuple[list[float], list[float]]]:
-    """The losses of two updates under DDP, and under `fully_shard` of a step that loaded the state before."""
+    """Return the losses of two updates under DDP, and under `fully_shard` after loading the DDP state."""
     found: list[tuple[list[float], list[float]]] = []
     for kind, options in ((torch.optim.SGD, {"momentum": 0.9}), (torch.optim.Adagrad, {})):
         one, other = step_over("ddp", kind, **options), step_over("fsdp", kind, fused=None, **options)
@@ -205,7 +207,7 @@ def shards_in_a_plain_step() -> str:
 
 
 def shards_of_another_rank() -> str:
-    """The error on every rank but 0, when it loads the state of rank 0 from a file."""
+    """Return the error on each rank except 0 when it loads the state of rank 0 from a file."""
     step = step_over("fsdp")
     _update(step, 0)
     file = io.BytesIO()
@@ -213,10 +215,10 @@ def shards_of_another_rank() -> str:
     sent = [file.getvalue()]
     distributed.broadcast_object_list(sent)
     before = whole(dict(step.model.state_dict()))
-    said = ""
+    message = ""
     try:
         step.load_state_dict(torch.load(io.BytesIO(sent[0]), weights_only=True))
     except ValueError as error:
-        said = str(error)
+        message = str(error)
     after = whole(dict(step.model.state_dict()))
-    return said if all(np.array_equal(before[name], after[name]) for name in before) else "it was changed"
+    return message if all(np.array_equal(before[name], after[name]) for name in before) else "it was changed"

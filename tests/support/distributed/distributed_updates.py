@@ -22,7 +22,7 @@ from torch_bridge import TrainStep
 
 
 class Case(NamedTuple):
-    """One training."""
+    """The settings of one training run."""
 
     wrapper: str = "ddp"
     optimizer: str = "adamw"
@@ -37,18 +37,18 @@ class Case(NamedTuple):
     empty: tuple[tuple[int, int], ...] = ()
     """(update, rank): the rank has no rows."""
     growth: float = 1.0
-    """By what the weights of each micro-batch are larger than those of the one before."""
+    """The ratio of a micro-batch's weights to those of the previous one."""
     updates: int = 6
     seed: int = 0
     processes: int = 2
 
 
 class Run(NamedTuple):
-    """What a training gave, as plain values."""
+    """The results of a training run, as plain values."""
 
     losses: list[float]
     norms: list[float]
-    rates: list[float]
+    lrs: list[float]
     counts: list[tuple[int, int]]
     weights: list[np.ndarray]
 
@@ -57,15 +57,15 @@ Batch = tuple[Tensor, Tensor, Tensor]
 
 
 def batch_of(case: Case, update: int, rank: int, number: int) -> Batch:
-    """A micro-batch of one rank: inputs, targets, and a weight for each row."""
+    """Return a micro-batch of one rank: inputs, targets, and a weight for each row."""
     generator = torch.Generator().manual_seed(((case.seed * 50 + update) * 8 + rank) * 8 + number)
-    # The mean of means is the mean of all rows only where micro-batches have one size.
+    # The mean of means is the mean of all rows only if all micro-batches have the same size.
     rows = 4 if case.loss == "mean" or case.recurrent else int(torch.randint(1, 6, (), generator=generator))
     shape = (rows, 3) if case.recurrent else (rows,)
     inputs, targets = (torch.randn(*shape, width, generator=generator) for width in (3, 2))
     weights = torch.randint(0, 5, (rows,), generator=generator).double() / 2 * case.growth ** (number + 1)
-    for at, who, factor in case.spoiled:
-        if (at, who) == (update, rank) and number == case.accumulation - 1:
+    for spoiled_update, spoiled_rank, factor in case.spoiled:
+        if (spoiled_update, spoiled_rank) == (update, rank) and number == case.accumulation - 1:
             inputs = inputs * factor
     if (update, rank) in case.empty:
         inputs, targets, weights = inputs[:0], targets[:0], weights[:0]
@@ -73,7 +73,7 @@ def batch_of(case: Case, update: int, rank: int, number: int) -> Batch:
 
 
 def sums(case: Case, outputs: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-    """Σ weight · error², and Σ weight."""
+    """Return Σ weight · error², and Σ weight."""
     _, targets, weights = batch
     errors = (outputs.float() - targets).square().flatten(1).mean(1)
     if case.loss == "mean":
@@ -137,12 +137,12 @@ def step_of(case: Case) -> TrainStep:
 
 
 def whole(step: TrainStep) -> list[np.ndarray]:
-    """The weights; DTensors are gathered."""
+    """Return the weights; DTensors are gathered."""
     return distributed_models.whole(list(step.model.parameters()))
 
 
 def train(case: Case) -> Run:
-    """What this rank sees of a training over all ranks."""
+    """Train over all ranks, and return the results on this rank."""
     rank = distributed.get_rank()
     step = step_of(case)
     results = [
@@ -163,7 +163,7 @@ def train_all(cases: Sequence[Case]) -> list[Run]:
 
 
 class _Multiplications(TorchDispatchMode):
-    """Records the dtypes of the factors that lists of gradients are multiplied by."""
+    """Record the dtypes of the factors by which lists of gradients are multiplied."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -176,7 +176,7 @@ class _Multiplications(TorchDispatchMode):
 
 
 def multiplications(cases: Sequence[Case]) -> list[list[torch.dtype]]:
-    """The dtypes of the factors that an update multiplies the gradients by, for each case."""
+    """Return for each case the dtypes of the factors by which an update multiplies the gradients."""
     found: list[list[torch.dtype]] = []
     for case in cases:
         step = step_of(case)
@@ -186,8 +186,8 @@ def multiplications(cases: Sequence[Case]) -> list[list[torch.dtype]]:
     return found
 
 
-def all_reads(cases: Sequence[Case]) -> list[list[str]]:
-    """What synchronizes with the device from the third update to the last, for each case."""
+def reads_of_cases(cases: Sequence[Case]) -> list[list[str]]:
+    """Return for each case the operators that synchronize with the device, from the third update on."""
     return [_reads(case) for case in cases]
 
 
@@ -203,8 +203,8 @@ def _reads(case: Case) -> list[str]:
     return [name for name in names if name != "untyped_storage"]
 
 
-def in_words(case: Case) -> Run:
-    """The same updates in one process, each from one loss over the rows of all ranks."""
+def train_in_one_process(case: Case) -> Run:
+    """Make the same updates in one process, each from one loss over the rows of all ranks."""
     model = model_of(case)
     optimizer = make_optimizer(case.optimizer, model, lr=torch.tensor(0.0))
     peak = OPTIMIZERS[case.optimizer][1]["lr"]
@@ -228,15 +228,15 @@ def in_words(case: Case) -> Run:
         optimizer.zero_grad()
         loss.backward()
         norm = nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None])
-        rate = float(np.float32(peak) * CURVE(applied))
+        lr = float(np.float32(peak) * CURVE(applied))
         run.losses.append(loss.item())
         run.norms.append(norm.item())
-        run.rates.append(rate)
+        run.lrs.append(lr)
         if math.isfinite(loss.item()) and math.isfinite(norm.item()):
             if case.max_norm is not None:
                 nn.utils.clip_grad_norm_(model.parameters(), case.max_norm)
             for group in optimizer.param_groups:
-                group["lr"].fill_(rate)
+                group["lr"].fill_(lr)
             optimizer.step()
             carries = new
             applied += 1

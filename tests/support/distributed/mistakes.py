@@ -1,4 +1,4 @@
-"""Mistakes and errors in a group of ranks: layers without gradients, no averages, losses of two kinds."""
+"""Mistakes in a group of ranks: errors, layers without gradients, missing averages, losses of two kinds."""
 
 import warnings
 from collections.abc import Callable, Sequence
@@ -39,15 +39,15 @@ def _weights(model: nn.Module) -> list[Any]:
     return [array.tolist() for array in whole(list(model.parameters()))]
 
 
-def said_after_an_error(cases: Sequence[tuple[str, str]]) -> list[set[str]]:
-    """What each call of a step says after an error that all ranks had in one update, for each case.
+def errors_after_an_error(cases: Sequence[tuple[str, str]]) -> list[set[str]]:
+    """Return for each case the messages of a step's calls after an error in one update of all ranks.
 
     A case is a wrapper, and the place of the error: "forward", "backward" or "optimizer".
     """
-    return [_said_after_an_error(*case) for case in cases]
+    return [_errors_after_an_error(*case) for case in cases]
 
 
-def _said_after_an_error(wrapper: str, place: str) -> set[str]:
+def _errors_after_an_error(wrapper: str, place: str) -> set[str]:
     def fail(*_: Any) -> Any:
         raise KeyboardInterrupt
 
@@ -67,16 +67,16 @@ def _said_after_an_error(wrapper: str, place: str) -> set[str]:
     with pytest.raises(KeyboardInterrupt):
         step(_batch(1, 0, True))
     hook.remove()
-    said: set[str] = set()
+    messages: set[str] = set()
     for call in (lambda: step(_batch(1, 0, True)), step.state_dict, lambda: step.load_state_dict(state)):
         with pytest.raises(RuntimeError) as caught:
             call()
-        said.add(str(caught.value))
-    return said
+        messages.add(str(caught.value))
+    return messages
 
 
 def refused_under_ddp(case: str) -> tuple[str, bool]:
-    """The error of an update that leaves a layer without gradients, and whether it changed no weight."""
+    """Return the error of an update that leaves a layer without gradients, and True if no weight changed."""
     plain = Skipping()
     model = DistributedDataParallel(plain)
     if case == "frozen after wrapping":
@@ -122,7 +122,7 @@ def two_kinds_of_losses(wrapper: str, precision: Any, first: str) -> tuple[float
 
 
 def updates_without_an_average(wrong: str, is_compiled: bool) -> tuple[str, bool]:
-    """The error of an update whose loss passes by the wrapper, and whether it changed no weight."""
+    """Return the error of an update whose loss bypasses the wrapper, and True if no weight changed."""
     plain = Skipping()
     model: Any = DistributedDataParallel(plain)
     is_right = True
@@ -135,10 +135,10 @@ def updates_without_an_average(wrong: str, is_compiled: bool) -> tuple[str, bool
         loss = called(*batch).square().mean()
         if is_right:
             with torch.no_grad():
-                model(*batch)  # another look is no mistake
+                model(*batch)  # an additional pass without gradients is allowed
         return loss
 
-    # Warnings of torch.compile where it comes upon DistributedDataParallel.
+    # Warnings of torch.compile when it meets DistributedDataParallel.
     warnings.filterwarnings("ignore", "`torch.jit.script_method` is deprecated", DeprecationWarning)
     warnings.filterwarnings("ignore", "The .grad attribute of a Tensor that is not a leaf", UserWarning)
     step = _step_of(model, torch.compile(loss_fn, backend="eager") if is_compiled else loss_fn)
@@ -154,7 +154,7 @@ def _mean_of(model: nn.Module, batch: Tensor) -> Tensor:
 
 
 def unwrapped(how: str) -> list[str]:
-    """The warnings of a step over a model that is not wrapped, and of an update."""
+    """Return the warnings of a step over a model that is not wrapped, and of its update."""
     model = nn.Sequential(nn.Sequential(nn.Linear(3, 1)))
     if how == "meant":
         assert distribute(model, None, device="cpu") is model
@@ -170,9 +170,10 @@ def unwrapped(how: str) -> list[str]:
 
 
 def divided_by(factors: Sequence[float | None], part: bool) -> list[Any]:
-    """The error of a step over a sharded model, or the weights after an update, for each factor.
+    """Return for each factor the error of a step over a sharded model, or the weights after an update.
 
-    Also where sums are forced in the collectives. With `part` the factor is that of one layer alone.
+    Each factor is tried with averages and with sums forced in the collectives. With `part`, only one layer
+    has it.
     """
     return [_divided_by(factor, sums, part) for factor in factors for sums in (False, True)]
 
@@ -196,7 +197,7 @@ _USES = ((True,), (True, False), (True, False))
 
 
 def weights_after(wrapper: str, left_off: str = "") -> list[Any]:
-    """The weights after three updates; the last micro-batch of two of them skips a layer."""
+    """Return the weights after three updates; the last micro-batch of two of them skips a layer."""
     model: Any = Skipping()
     if wrapper == "ddp":
         step = _step_of(DistributedDataParallel(model, find_unused_parameters=True))
@@ -212,7 +213,7 @@ def weights_after(wrapper: str, left_off: str = "") -> list[Any]:
 
 
 def expected_after() -> list[Any]:
-    """The same by a loop in one process, over the batches of all ranks."""
+    """Compute the same weights by a loop in one process, over the batches of all ranks."""
     model = Skipping()
     for update, uses in enumerate(_USES):
         losses = [

@@ -1,4 +1,4 @@
-"""A function run by several processes at once, which are the ranks of a gloo group."""
+"""Run a function in several processes, which are the ranks of a gloo group."""
 
 import os
 import signal
@@ -19,25 +19,25 @@ _LIMIT = 300  # seconds; less than the time after which pytest ends its own proc
 
 
 def run(function: Callable[..., Any], *arguments: Any, processes: int = 2) -> list[Any]:
-    """What `function(*arguments)` returns on each rank, in the order of ranks.
+    """Call `function(*arguments)` on each rank, and return the results in the order of ranks.
 
     Each process imports the function by name: define it in a module of `support`.
 
     Raises:
-        AssertionError: A process raised, ended early, or took too long. All are killed then.
+        AssertionError: A process raised, ended early, or took too long. Then all are killed.
     """
     with tempfile.TemporaryDirectory() as folder:
         store = Path(folder, "store")
         running: dict[Connection, tuple[int, Any]] = {}
         for rank in range(processes):
-            ours, theirs = FORKSERVER.Pipe()
+            parent_end, child_end = FORKSERVER.Pipe()
             worker = FORKSERVER.Process(
-                target=_work, args=(theirs, rank, processes, str(store), function, arguments)
+                target=_work, args=(child_end, rank, processes, str(store), function, arguments)
             )
             worker.start()
-            theirs.close()
-            running[ours] = rank, worker
-        everything = list(running.items())  # kept open: a process ends when its connection is closed
+            child_end.close()
+            running[parent_end] = rank, worker
+        workers = list(running.items())  # kept open: a process ends when its connection is closed
         results: list[Any] = [None] * processes
         deadline = time.monotonic() + _LIMIT
         try:
@@ -55,7 +55,7 @@ def run(function: Callable[..., Any], *arguments: Any, processes: int = 2) -> li
                     assert error is None, f"process {rank} raised\n{error}"
                     results[rank] = result
         finally:
-            for connection, (_, worker) in everything:
+            for connection, (_, worker) in workers:
                 worker.kill()
                 worker.join()
                 connection.close()

@@ -1,4 +1,4 @@
-"""Wrapped models in a group of one process, and what a step over them refuses."""
+"""Wrapped models in a group of one process, and the refusals of steps over them."""
 
 import warnings
 from itertools import product
@@ -47,8 +47,8 @@ def cases() -> list[Case]:
     ]
 
 
-def other_bits() -> list[Case]:
-    """The trainings that do not have the bits of the same training without a wrapper."""
+def cases_with_other_bits() -> list[Case]:
+    """Return the cases whose bits differ from those of the same training without a wrapper."""
     different: list[Case] = []
     for case in cases():
         found, plain = train(case), train(case._replace(wrapper="plain"))
@@ -117,22 +117,22 @@ MODELS: dict[str, Any] = {
 
 
 def refusals() -> dict[str, str]:
-    """The error of a step over each of `MODELS`; empty if there is none."""
-    said: dict[str, str] = {}
+    """Return the error of a step over each of `MODELS`; empty if there is none."""
+    messages: dict[str, str] = {}
     for name, build in MODELS.items():
         model = build()
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
         try:
             TrainStep(model, optimizer, mean_loss, CURVE)
-            said[name] = ""
+            messages[name] = ""
         except ValueError as error:
-            said[name] = str(error) if optimizer.param_groups[0]["lr"] == 0.1 else "changed"
-    return said
+            messages[name] = str(error) if optimizer.param_groups[0]["lr"] == 0.1 else "changed"
+    return messages
 
 
 def not_averaged() -> list[str]:
-    """The errors of a step inside `no_sync`, and after a frozen parameter is trained again."""
-    said: list[str] = []
+    """Return the errors of a step inside `no_sync`, and after a frozen parameter is trained again."""
+    messages: list[str] = []
     model = Net()
     model.first.requires_grad_(False)
     wrapped = DistributedDataParallel(model)
@@ -141,45 +141,45 @@ def not_averaged() -> list[str]:
         try:
             make_step("adamw", wrapped)(batch)
         except RuntimeError as error:
-            said.append(str(error))
+            messages.append(str(error))
     step = make_step("adamw", wrapped)
     step(batch)
     model.first.requires_grad_(True)
     try:
         step(batch)
     except ValueError as error:
-        said.append(str(error))
-    return said
+        messages.append(str(error))
+    return messages
 
 
 def graphs_refused() -> list[str]:
-    """The error of a step with `cuda_graph=True`, for each wrapper."""
-    said: list[str] = []
+    """Return the error of a step with `cuda_graph=True`, for each wrapper."""
+    messages: list[str] = []
     for wrap in (DistributedDataParallel, sharded):
         try:
             make_step("adamw", wrap(Net()), cuda_graph=True)
         except ValueError as error:
-            said.append(str(error))
-    return said
+            messages.append(str(error))
+    return messages
 
 
 def optimizers_run(names: list[str]) -> dict[str, str]:
-    """The error of a step over a sharded model for each optimizer, or "ran" after three updates."""
-    said: dict[str, str] = {}
+    """Return for each optimizer the error of a step over a sharded model, or "ran" after three updates."""
+    messages: dict[str, str] = {}
     for name in names:
         model = sharded(nn.Sequential(nn.Linear(3, 2, bias=False)) if name == "muon" else Net())
         try:
             step = make_step(name, model)
             for _ in range(3):
                 step((torch.ones(4, 3), torch.ones(4, 2)))
-            said[name] = "ran"
+            messages[name] = "ran"
         except ValueError as error:
-            said[name] = str(error)
-    return said
+            messages[name] = str(error)
+    return messages
 
 
 def compiled_models() -> list[set[str]]:
-    """The names in the model's state after an update by a step over each wrapper, compiled."""
+    """Return the names in the model's state after an update over each compiled wrapper."""
     names: list[set[str]] = []
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "`torch.jit.script_method` is deprecated", DeprecationWarning)
