@@ -6,11 +6,16 @@ project = "plateau-jax"
 project_copyright = "The plateau-jax developers"
 release = version = plateau_jax.__version__
 
-extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton"]
 exclude_patterns = ["pictures"]
 default_role = "code"  # docstrings write `name`, as Markdown does
 myst_heading_anchors = 3
 nb_execution_mode = "off"  # the notebook is committed with its outputs
+smartquotes = False  # it would turn the -- of an option into a dash
+
+# Buttons for code, not for output and equations. They copy neither prompts nor the output of doctests.
+copybutton_selector = ".highlight-python pre, .highlight-py pre, .highlight-sh pre, .doctest pre"
+copybutton_exclude = ".linenos, .gp, .go"
 
 html_theme = "furo"
 pygments_dark_style = "a11y-dark"  # the default style underlines module names, like links

@@ -3,13 +3,16 @@
 import json
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
 from bs4 import BeautifulSoup, Tag
+from markdown_it import MarkdownIt
 from playwright.sync_api import Page
 from support.design.browser import chromium
+from support.docs.pages import README, sections
 from support.docs.reference import NAMES, PACKAGES, documented_names, members
 from support.docs.site import ROOT, build_site, descriptions, read_pages
 
@@ -82,6 +85,30 @@ def test_every_document_becomes_a_page(html: dict[str, BeautifulSoup]) -> None:
     titles = {file: page.select_one("title").get_text() for file, page in html.items()}
     assert titles["choosing_a_curve.html"].startswith("Choosing a curve")
     assert titles["changelog.html"].startswith("Changelog")
+
+
+def test_headings_are_those_of_the_pages(html: dict[str, BeautifulSoup]) -> None:
+    """Typographic quotes would turn the -- of an option into a dash."""
+    for path in sorted((ROOT / "docs").rglob("*.md")):
+        tokens = MarkdownIt().parse(path.read_text(encoding="utf-8"))
+        written = [
+            "".join(part.content for part in following.children or [])
+            for token, following in pairwise(tokens)
+            if token.type == "heading_open"
+        ]
+        page = html[path.relative_to(ROOT / "docs").with_suffix(".html").as_posix()]
+        shown = [
+            heading.get_text().removesuffix("¶") for heading in page.select("article :is(h1, h2, h3, h4)")
+        ]
+        missing = [heading for heading in written if heading not in shown]
+        assert not missing, f"{path.name}: {missing}"
+
+
+def test_first_page_has_install_and_quickstarts(html: dict[str, BeautifulSoup]) -> None:
+    shown = html["index.html"].select_one("article").get_text()
+    for section in sections(README):
+        if section.heading == "Install" or section.heading.startswith("Quickstart"):
+            assert all(block.code in shown for block in section.blocks), section.heading
 
 
 def test_links_resolve_within_the_site(site: Path, html: dict[str, BeautifulSoup]) -> None:
@@ -201,6 +228,30 @@ def test_only_code_scrolls_sideways_on_a_phone(
         phone.goto((site / file).as_uri())
         wide += [f"{file}: {part}" for part in phone.evaluate(beyond, PHONE_WIDTH)]
     assert not wide, "\n".join(wide)
+
+
+def test_code_has_a_button_that_copies_it(site: Path, phone: Page) -> None:
+    copy = """button => new Promise(resolve => {
+        document.addEventListener("copy", () => resolve(document.activeElement.value), {once: true});
+        button.click();
+    })"""
+    phone.goto((site / "tutorial.html").as_uri())
+    section = phone.locator("#define-a-curve")
+    section.locator(".copybtn").first.wait_for(state="attached")
+    code, output = (section.locator(f".highlight-{language} pre") for language in ("python", "text"))
+    assert section.locator(".copybtn").count() == code.count() == output.count() == 1  # none for the output
+    assert section.locator(".copybtn").evaluate(copy) == (code.text_content() or "").rstrip()
+
+    phone.goto((site / "reference" / "jax.html").as_uri())
+    button = phone.locator("#stack .doctest .copybtn")
+    button.wait_for(state="attached")
+    copied = button.evaluate(copy)
+    shown = phone.locator("#stack .doctest pre").text_content() or ""
+    lines = shown.splitlines()
+    assert [line for line in copied.splitlines() if line] == [
+        line[4:] for line in lines if line.startswith((">>> ", "... "))
+    ]
+    assert len(copied.splitlines()) < len(lines)
 
 
 def test_search_finds_a_name_without_a_server(site: Path, phone: Page) -> None:
