@@ -19,7 +19,7 @@ LIMITS = "nothing of the loss itself", "two curves at one fixed peak", "0.87 and
 
 @examples(20)
 @given(st.lists(descriptions(range(7)), min_size=1, max_size=4))
-def test_comparison_has_ratios_to_first_curve(described: Any) -> None:
+def test_ratios_are_relative_to_first_curve(described: Any) -> None:
     curves = [build(description) for description in described]
     assume(all(curve.total_steps <= 10**6 for curve in curves))
     assume(all(curve(np.arange(curve.total_steps)).any() for curve in curves))
