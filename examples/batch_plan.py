@@ -1,11 +1,11 @@
-"""Train a small GPT at one constant batch, and under a plan that grows the batch, on one clock of tokens.
+"""Train a small GPT with a constant batch size, and with one that grows, on one clock of tokens.
 
 The transformer and the text are those of train_gpt.py; a token is a byte. A step of the curve is 1000
-tokens, however they are cut into updates. So at equal tokens both trainings have the same float32 rate: in
-PyTorch, which trains, and in JAX, where an optax transformation gets the same counts. The picture shows
-batch, rate and loss over tokens, and over updates.
+tokens, however they are divided into updates. So after equal numbers of tokens both runs have the same
+float32 learning rate: in PyTorch, which trains, and in JAX, where an optax transformation gets the same
+counts. The picture shows batch, learning rate and loss over tokens, and over updates.
 
-Ctrl-C saves, in the middle of the ramp too, and --resume goes on at the same token and the same rate. The
+Ctrl-C saves, also while the batch grows, and --resume continues at the same token and learning rate. The
 micro-batch and the number of processes may change in between. The defaults take some two minutes on one
 CPU core.
 
@@ -37,93 +37,94 @@ from train_gpt import GPT, loss_fn, read_text, say, stopped, with_saved_settings
 from plateau_jax import BatchPlan, PlateauCurve, scale_by_curve
 from torch_bridge import Checkpoints, MetricLog, TrainStep, distribute, is_main
 
-matplotlib.use("Agg")  # A file, no window.
+matplotlib.use("Agg")  # writes files, opens no window
 
 CONTEXT = 64  # tokens in a sequence
 UNIT = 1000  # tokens in a step of the curve
 PEAK = 4e-3  # learning rate
 PLAN = "0:512 204800:1024 512000:2048 1024000:4096"
 PROCESSES, RANK = int(os.environ.get("WORLD_SIZE", 1)), int(os.environ.get("RANK", 0))
-# Colours by Okabe and Ito, which colour-blind eyes tell apart. The second line is thin, over the first.
+# Okabe and Ito's colours, safe for colour-blind readers. The second line is thin and drawn over the first.
 LOOKS = {"color": "#E69F00", "lw": 4.5, "alpha": 0.6}, {"color": "#0072B2", "lw": 1.5}
 
 
-class Training:
-    """One of the two trainings: its plan, its training step, and a log of all its updates."""
+class TrainingRun:
+    """One of the two runs: its plan, its training step, and a log of all its updates."""
 
     def __init__(self, name, plan, curve, device):
         self.name, self.plan, self.log = name, plan, MetricLog(keep=None)
         torch.manual_seed(0)
         model = distribute(GPT(n_layer=3, n_embd=64, block_size=CONTEXT), "ddp", device=device)
         adamw = torch.optim.AdamW(model.parameters(), lr=PEAK, betas=(0.9, 0.95), fused=True)
-        # A row has one byte more than the model sees. After a skipped update the same text would come again.
+        # A row has one more byte than the model reads. A skipped update would get the same text again, so
+        # nonfinite values are errors.
         options = {"count": lambda rows: rows[:, 1:].numel(), "unit": UNIT, "on_nonfinite": "raise"}
         self.step = TrainStep(model, adamw, loss_fn, curve, max_norm=1.0, **options)
 
     def read_figures(self):
-        """Of each update: the tokens before it, its own tokens, its rate, its loss."""
+        """Return, for each update, the tokens before it, its tokens, its learning rate and its loss."""
         self.log.flush()
         rows = [(row["consumed"], row["lr"], row["loss"]) for row in self.log.rows]
-        consumed, rates, losses = np.array(rows).reshape(-1, 3).T
+        consumed, learning_rates, losses = np.array(rows).reshape(-1, 3).T
         counts = np.diff(consumed, prepend=0).astype(np.int32)
-        return consumed.astype(np.int64) - counts, counts, rates.astype(np.float32), losses
+        return consumed.astype(np.int64) - counts, counts, learning_rates.astype(np.float32), losses
 
 
-def train(training, rows, args, stop, save):
-    """Train to the end; or until a Ctrl-C, which saves and ends the program."""
-    plan, counts = training.plan, training.read_figures()[1]
+def train(run, rows, args, stop, save):
+    """Train to the end, or until Ctrl-C, which saves and ends the program."""
+    plan, counts = run.plan, run.read_figures()[1]
     consumed, updates = int(counts.sum()), len(counts)
     hidden = None if is_main() else True
     bar = tqdm(total=args.tokens, initial=consumed, unit="B", unit_scale=True, leave=False, disable=hidden)
     while consumed < args.tokens:
-        # Which text an update gets depends on nothing but the tokens before it.
+        # The text of an update depends only on the number of tokens before it.
         batch, first, tenths = plan(consumed), consumed // CONTEXT, consumed * 10 // args.tokens
         sequences = torch.arange(first, first + batch // CONTEXT) % len(rows)
         shape = plan.micro_batches(consumed, args.micro_batch, PROCESSES), PROCESSES, -1
-        training.log(training.step(*rows[sequences.view(shape)[:, RANK]].to(args.device)))
+        run.log(run.step(*rows[sequences.view(shape)[:, RANK]].to(args.device)))
         consumed, updates = consumed + batch, updates + 1
         bar.update(batch)
         if consumed * 10 // args.tokens > tenths:
-            row = training.log.flush()
-            figures = f"batch {batch:5}, rate {row['lr']:.2e}, loss {row['loss']:.4f} nats a token"
+            row = run.log.flush()
+            figures = f"batch {batch:5}, lr {row['lr']:.2e}, loss {row['loss']:.4f} nats per token"
             with bar.external_write_mode():
-                say(f"{training.name:8} {consumed:9} tokens, {updates:5} updates, {figures}")
+                say(f"{run.name:8} {consumed:9} tokens, {updates:5} updates, {figures}")
             save()
-        # With several processes this is a collective: not after every update.
+        # With several processes this check is a collective, too slow for every update.
         if (PROCESSES == 1 or updates % 10 == 0) and stopped(stop, args.device):
             save(wait=True)
             bar.close()
-            say(f"stopped after {consumed} tokens; {args.checkpoints} goes on with --resume")
+            say(f"stopped after {consumed} tokens; {args.checkpoints} resumes with --resume")
             sys.exit(130)
     bar.close()
 
 
-def compare(trainings, curve):
-    """Print how many rates differ: between the trainings at equal tokens, and between the frameworks."""
-    begins, counts, in_torch, _ = zip(*(each.read_figures() for each in trainings), strict=True)
+def compare(runs, curve):
+    """Print how many learning rates differ: between the runs at equal tokens, and between the frameworks."""
+    begins, counts, in_torch, _ = zip(*(run.read_figures() for run in runs), strict=True)
     transformation = scale_by_curve(curve, PEAK, unit=UNIT)
 
     def update(state, count):
         _, state = transformation.update({}, state, count=count)
         return state, state.learning_rate
 
-    in_jax = [np.array(jax.lax.scan(update, transformation.init({}), each)[1]) for each in counts]
+    in_jax = [np.array(jax.lax.scan(update, transformation.init({}), run_counts)[1]) for run_counts in counts]
     _, *common = np.intersect1d(*begins, return_indices=True)
     pairs = {
-        "at equal tokens in PyTorch": [rates[at] for rates, at in zip(in_torch, common, strict=True)],
-        "at equal tokens in JAX": [rates[at] for rates, at in zip(in_jax, common, strict=True)],
+        "at equal tokens in PyTorch": [lrs[indices] for lrs, indices in zip(in_torch, common, strict=True)],
+        "at equal tokens in JAX": [lrs[indices] for lrs, indices in zip(in_jax, common, strict=True)],
         "between PyTorch and JAX": [np.concatenate(in_torch), np.concatenate(in_jax)],
     }
-    for where, (left, right) in pairs.items():
+    for pair_name, (left, right) in pairs.items():
         differing = np.count_nonzero(left.view(np.int32) != right.view(np.int32))
-        print(f"rates that differ {where}: {differing} of {len(left)}")
+        print(f"learning rates that differ {pair_name}: {differing} of {len(left)}")
 
 
-def picture(path, trainings):
-    """Batch, rate and loss; over tokens on the left, over updates on the right."""
+def draw_picture(path, runs):
+    """Draw batch, learning rate and loss: over tokens on the left, over updates on the right."""
     figure, axes = plt.subplots(3, 2, figsize=(10, 7), sharex="col", sharey="row", layout="constrained")
-    for training, look in zip(trainings, LOOKS, strict=True):
-        begins, counts, rates, losses = training.read_figures()
+    for run, look in zip(runs, LOOKS, strict=True):
+        begins, counts, learning_rates, losses = run.read_figures()
         # The mean loss over each 1/60 of the tokens.
         borders = np.linspace(0, begins[-1] + counts[-1], 61)
         summed = np.interp(borders, [0, *np.cumsum(counts)], [0, *np.cumsum(losses * counts)])
@@ -131,8 +132,8 @@ def picture(path, trainings):
         updates = np.arange(len(begins))
         sides = (begins, middles), (updates, np.interp(middles, begins, updates))
         for (above, between, below), (starts, places) in zip(axes.T, sides, strict=True):
-            above.step(starts, counts, where="post", label=f"{training.name} batch", **look)
-            between.plot(starts, rates, **look)
+            above.step(starts, counts, where="post", label=f"{run.name} batch", **look)
+            between.plot(starts, learning_rates, **look)
             below.plot(places, means, **look)
     for panel in axes.flat:
         panel.spines[["top", "right"]].set_visible(False)
@@ -143,24 +144,31 @@ def picture(path, trainings):
     above.legend(frameon=False)
     above.set(ylabel="tokens in a batch", title="over tokens")
     between.set(ylabel="learning rate")
-    below.set(ylabel="loss, nats a token", xlabel="tokens")
+    below.set(ylabel="loss, nats per token", xlabel="tokens")
     below.xaxis.set_major_formatter(EngFormatter(sep=""))
     axes[0, 1].set(title="over updates")
     axes[2, 1].set(xlabel="updates")
     program.save_picture(figure, path)
 
 
-def pair(text):
+def stage(text):
     return tuple(map(int, text.split(":")))
 
 
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add = parser.add_argument
-    add("--tokens", type=int, default=2_048_000, help="of each training (2048000)")
-    about = f"from so many tokens on, a batch of so many tokens ({PLAN}); the constant batch is the last one"
-    add("--plan", type=pair, nargs="+", default=[*map(pair, PLAN.split())], metavar="FROM:BATCH", help=about)
-    add("--micro-batch", type=int, default=512, help="tokens that a process takes at once (512)")
+    add("--tokens", type=int, default=2_048_000, help="tokens of each run (2048000)")
+    about = f"after FROM tokens, batches of BATCH tokens ({PLAN}); the constant batch is the last one"
+    add(
+        "--plan",
+        type=stage,
+        nargs="+",
+        default=[*map(stage, PLAN.split())],
+        metavar="FROM:BATCH",
+        help=about,
+    )
+    add("--micro-batch", type=int, default=512, help="tokens in a micro-batch of one process (512)")
     add("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     add("--checkpoints", default="batch_plan_checkpoints", metavar="FOLDER")
     add("--resume", action="store_true", help="continue from the newest checkpoint")
@@ -184,36 +192,36 @@ def arguments():
 
 def main() -> None:
     args, settings, curve, plans = arguments()
-    torch.set_num_threads(1)  # The model is small.
+    torch.set_num_threads(1)  # the model is small
     rows = read_text()[0].unfold(0, CONTEXT + 1, CONTEXT)
     rows = rows[torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))]
     try:
-        trainings = [Training(*each, curve, args.device) for each in plans.items()]
-        parts = {each.name: each.step for each in trainings}
-        parts |= {f"{each.name}_log": each.log for each in trainings}
+        runs = [TrainingRun(name, plan, curve, args.device) for name, plan in plans.items()]
+        parts = {run.name: run.step for run in runs}
+        parts |= {f"{run.name}_log": run.log for run in runs}
         checkpoints = Checkpoints(args.checkpoints)
 
         def save(wait=False):
-            checkpoints.save(sum(len(each.read_figures()[0]) for each in trainings), wait=wait, **parts)
+            checkpoints.save(sum(len(run.read_figures()[0]) for run in runs), wait=wait, **parts)
 
         if args.resume:
             checkpoints.load(**parts)
         if is_main():
             settings.parent.mkdir(parents=True, exist_ok=True)
             settings.write_text(json.dumps(vars(args), default=str))
-        stop = program.stop_between_updates(signal.SIGTERM)  # which torchrun sends
-        for each in trainings:
-            updates, done = each.plan.updates(args.tokens), each.read_figures()[1]
-            say(f"{each.name} batch: {updates} updates for {args.tokens} tokens; {done.sum()} are done")
-        for each in trainings:
-            train(each, rows, args, stop, save)
+        stop = program.stop_between_updates(signal.SIGTERM)  # torchrun sends SIGTERM
+        for run in runs:
+            updates, done = run.plan.updates(args.tokens), run.read_figures()[1]
+            say(f"{run.name} batch: {updates} updates for {args.tokens} tokens; {done.sum()} are done")
+        for run in runs:
+            train(run, rows, args, stop, save)
         save(wait=True)
     except (OSError, ValueError, RuntimeError, FloatingPointError) as error:
-        sys.exit(f"batch_plan.py: {program.with_way_out(error, '--tokens')}")
+        sys.exit(f"batch_plan.py: {program.with_resume_hint(error, '--tokens')}")
     program.leave_on_ctrl_c()
     if is_main():
-        compare(trainings, curve)
-        picture(args.output, trainings)
+        compare(runs, curve)
+        draw_picture(args.output, runs)
         print(f"picture: {args.output}")
 
 

@@ -1,9 +1,9 @@
-"""Bloom filters of names, for train_bloom.py: registries compare them when they may not exchange names.
+"""Bloom filters of names, for train_bloom.py: registries that may not exchange names compare the filters.
 
 Every two-gram of a name, its ends marked (_S SM MI IT TH H_), sets some bits of the name's filter. Hash
-functions with a key say which: Schnell, Bachteler and Reiher, 2009, "Privacy-preserving record linkage using
-Bloom filters", BMC Medical Informatics and Decision Making 9:41; their filters have 1,000 bits and 30 hash
-functions. Here all names are encoded at once and, for comparison, one after another.
+functions with a key choose the bits: Schnell, Bachteler and Reiher, 2009, "Privacy-preserving record linkage
+using Bloom filters", BMC Medical Informatics and Decision Making 9:41; their filters have 1,000 bits and 30
+hash functions. Here all names are encoded at once and, for comparison, one after another.
 """
 
 import hmac
@@ -21,7 +21,7 @@ TWO_GRAMS = [first + second for first in LETTERS for second in LETTERS][1:]  # n
 
 
 def positions(bits, hashes):
-    """The bits that each two-gram sets: (h₁ + i·h₂) mod bits, of two hash functions with a key."""
+    """Return the bits that each two-gram sets: (h₁ + i·h₂) mod bits, for two keyed hash functions."""
     digests = (
         [
             int.from_bytes(hmac.digest(b"the registries' secret", gram.encode(), kind))
@@ -33,15 +33,16 @@ def positions(bits, hashes):
 
 
 def encode(source, count, bits, positions, digest=None):
-    """The filters and the two-grams of the first `count` names, as arrays with eight bits in a byte.
+    """Return the filters and the two-grams of the first `count` names, as arrays with eight bits per byte.
 
-    A cache takes the digest of the source's bytes as a part of its key.
+    `digest`, of the source's bytes, is unused here: it is a part of the cache's key.
     """
     lines = np.fromfile(source, np.uint8, count * LINE).reshape(-1, LINE)[:, :LONGEST]
-    # Letters are 1 to 26, a blank is 0, and so is an end: a two-gram's number is 27·first + second.
+    # Letters are 1 to 26; blanks and the ends of a name are 0. A two-gram's number is 27·first + second: SM
+    # is 27·19 + 13 = 526.
     letters = np.pad(np.where(lines > 64, lines - 64, 0).astype(np.int64), ((0, 0), (1, 1)))
     numbers = 27 * letters[:, :-1] + letters[:, 1:]
-    # The two-gram of two blanks sets one bit more, which is cut off below.
+    # The two-gram of two blanks sets an extra bit, which is cut off below.
     sets = np.array([[bits] * len(positions[0]), *positions])
     all_filters, all_grams = [], []
     for part in np.array_split(numbers, -(-len(numbers) // 8192)):
@@ -60,17 +61,17 @@ def unpacked(packed, width):
 
 
 def encode_row_by_row(source, count, bits, positions):
-    """The same as float tensors, one name after another, each through a string of bits and a list."""
+    """Encode one name after another, through strings of bits and lists, as float tensors."""
     filters, grams = [], []
     with open(source) as lines:
         for _, line in zip(range(count), lines, strict=False):
             name = f"_{line.split()[0]}_"
-            found = [name[i : i + 2] for i in range(len(name) - 1)]
-            ones = {bit for gram in found for bit in positions[TWO_GRAMS.index(gram)]}
+            name_grams = [name[i : i + 2] for i in range(len(name) - 1)]
+            ones = {bit for gram in name_grams for bit in positions[TWO_GRAMS.index(gram)]}
             bit_string = "".join("1" if bit in ones else "0" for bit in range(bits))
             filters.append(torch.tensor(np.array([int(bit) for bit in bit_string], dtype=np.float32)))
             label = np.zeros(len(TWO_GRAMS), dtype=np.float32)
-            for gram in found:
+            for gram in name_grams:
                 if gram in TWO_GRAMS:
                     label[TWO_GRAMS.index(gram)] = 1
             grams.append(torch.tensor(label))
@@ -84,13 +85,13 @@ def encode_at_once(source, count, bits, positions):
 
 
 def compare(*arguments):
-    """The seconds of both ways, medians of three rounds. The ways take turns and must give the same."""
+    """Time both functions, which must agree, in turn; return the medians of three rounds, in seconds."""
     seconds = {encode_row_by_row: [], encode_at_once: []}
     for _ in range(3):
         results = []
-        for way, taken in seconds.items():
+        for encode_names, taken in seconds.items():
             start = time.perf_counter()
-            results.append(way(*arguments))
+            results.append(encode_names(*arguments))
             taken.append(time.perf_counter() - start)
         assert all(torch.equal(one, other) for one, other in zip(*results, strict=True))
     return [statistics.median(taken) for taken in seconds.values()]

@@ -1,14 +1,15 @@
-"""One stable phase, three cooldowns off its checkpoint, merges in their place, and a plateau that is held.
+"""Compare cooldowns from one checkpoint with merged weights, and hold a plateau until the loss is flat.
 
-A small network learns to guess the next byte of Python's standard library from the eight before it: in
-JAX with optax and in PyTorch with LambdaLR, from the same weights, with the same batches. After the stable
-phase both save a checkpoint, from which three runs go on, each under a cooldown of its own. A fourth goes on
-at the constant rate and saves a checkpoint every 20 updates; the weighted means of these checkpoints take
-the place of the cooldowns. All this is done for several seeds, and the losses are compared.
+A small network learns to predict the next byte of Python's standard library from the previous eight: in JAX
+with optax and in PyTorch with LambdaLR, from the same weights, with the same batches. After the stable phase
+both save a checkpoint, from which three runs continue, each with a different cooldown. A fourth continues at
+the constant learning rate and saves a checkpoint every 20 updates; weighted means of these checkpoints
+replace the cooldowns. All this is repeated for several seeds, and the losses are compared.
 
 One more run starts anew, holds its peak until the loss has stopped falling, and then cools down. At every
-update the two learning rates are the same float32, bit for bit. The losses of two frameworks differ in their
-last bits, and a rule may decide on these. So both get the loss of the JAX run, and hold at the same updates.
+update the two learning rates are the same float32, bit for bit. The losses of the two frameworks differ in
+their last bits, on which a rule's decision may depend. So both get the loss of the JAX run, and hold at the
+same updates.
 
     python examples/branch_cooldowns.py
     python examples/branch_cooldowns.py --stable 2000 --cooldowns 200 400 800 --output branches.png
@@ -37,11 +38,11 @@ from tqdm import tqdm
 from plateau_jax import Curve, HoldUntilFlat, StagedCurve, scale_by_curve
 from torch_bridge import Checkpoints, lambda_lr
 
-matplotlib.use("Agg")  # A file, no window.
+matplotlib.use("Agg")  # writes files, opens no window
 
 CONTEXT = 8  # bytes
-LOOK = 20  # updates between two evaluations on the held-out text, and between two checkpoints to merge
-# Colours by Okabe and Ito, which colour-blind eyes tell apart; and marks, for black and white.
+INTERVAL = 20  # updates between two evaluations on the held-out text, and between two checkpoints to merge
+# Okabe and Ito's colours, safe for colour-blind readers, with marks for prints in black and white.
 LOOKS = ("#000000", "."), ("#0072B2", "^"), ("#009E73", "s"), ("#D55E00", "D"), ("#CC79A7", "v")
 NAMES = {"constant": "constant rate", "merged": "merged", "cooled": "cooled down"}
 
@@ -59,7 +60,7 @@ def network(seed):
 
 @jax.jit
 def jax_loss(weights, contexts, targets):
-    """The same network and its loss in JAX, with the weights by their names in torch."""
+    """Return the loss of the same network in JAX; weights have their names in torch."""
     inputs = weights["0.weight"][contexts].reshape(len(contexts), -1)
     hidden = jnp.tanh(inputs @ weights["2.weight"].T + weights["2.bias"])
     logits = hidden @ weights["4.weight"].T + weights["4.bias"]
@@ -71,7 +72,7 @@ def torch_loss(model, contexts, targets):
 
 
 class Text:
-    """Contexts of eight bytes, each with the byte that follows."""
+    """Contexts of eight bytes, each with the next byte."""
 
     def __init__(self, seed):
         files = sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))
@@ -82,7 +83,7 @@ class Text:
         self.seed = seed
 
     def batch(self, update, size=64):
-        """The batch of an update; it is the same in every run."""
+        """Draw the batch of an update, the same in every run."""
         random = np.random.default_rng([self.seed, update])
         return self._pairs(self.training[random.integers(len(self.training), size=size)])
 
@@ -91,27 +92,28 @@ class Text:
 
 
 class Run(NamedTuple):
-    """The rates and losses of a run, JAX first in each pair, and the checkpoint at its end."""
+    """The learning rates and losses of a run, JAX first in each pair, and its final checkpoint."""
 
     name: str
     curve: Curve
     updates: range
-    rates: np.ndarray
-    """Of each update, float32."""
-    looks: list[int]
+    learning_rates: np.ndarray
+    """float32, one per update."""
+    evaluated_at: list[int]
+    """Updates before each evaluation."""
     losses: np.ndarray
-    """On the held-out text, at `looks`."""
+    """Losses on the held-out text, one per evaluation."""
     kept: dict[int, dict[str, jax.Array]]
     """The weights in JAX after some of the updates."""
     jax_state: tuple
-    """Weights and the optimizer's state. Arrays of JAX never change: this is a checkpoint as it is."""
+    """Weights and optimizer state. JAX arrays never change, so they need no copy to be a checkpoint."""
     torch_state: bytes
 
 
 def train(name, curve, args, text, *, start=None, hold=None, keep=(), checkpoints=None):
-    """Follow a curve to its end in both frameworks, from its first step or from another run's checkpoint.
+    """Train under a curve in both frameworks, from its first step or from another run's checkpoint.
 
-    After the updates of `keep` the weights are kept: in JAX as they are, in PyTorch in `checkpoints`.
+    The weights after the updates in `keep` are kept: in memory for JAX, in `checkpoints` for PyTorch.
     """
     model = network(text.seed)
     adam = torch.optim.Adam(model.parameters(), lr=args.peak)
@@ -126,8 +128,8 @@ def train(name, curve, args, text, *, start=None, hold=None, keep=(), checkpoint
         weights, optimizer_state = state
         loss, gradients = jax.value_and_grad(jax_loss)(weights, contexts, targets)
         updates, optimizer_state = optimizer.update(gradients, optimizer_state, value=loss)
-        rate = optax.tree_utils.tree_get(optimizer_state, "learning_rate")
-        return (optax.apply_updates(weights, updates), optimizer_state), loss, rate
+        lr = optax.tree_utils.tree_get(optimizer_state, "learning_rate")
+        return (optax.apply_updates(weights, updates), optimizer_state), loss, lr
 
     def torch_update(contexts, targets):
         loss = torch_loss(model, contexts, targets)
@@ -139,7 +141,7 @@ def train(name, curve, args, text, *, start=None, hold=None, keep=(), checkpoint
     first = 0
     if start:
         first = start.updates.stop
-        # JAX's state holds no curve, so the past is compared here; torch's scheduler compares it itself.
+        # The state in JAX does not hold the curve, so compare the past here; CurveLR compares it itself.
         state = start.jax_state
         if not start.curve.same_until(curve, int(optax.tree_utils.tree_get(state, "clock"))):
             raise ValueError("the checkpoint has another past")
@@ -148,10 +150,10 @@ def train(name, curve, args, text, *, start=None, hold=None, keep=(), checkpoint
         adam.load_state_dict(saved["adam"])
         scheduler.load_state_dict(saved["scheduler"])
 
-    done, rates, looks, losses, kept = first, [], [], [], {}
+    done, learning_rates, evaluated_at, losses, kept = first, [], [], [], {}
 
-    def look():
-        looks.append(done)
+    def evaluate():
+        evaluated_at.append(done)
         losses.append((jax_loss(state[0], *text.held_out), torch_loss(model, *text.held_out).item()))
 
     def keep_weights():
@@ -160,75 +162,79 @@ def train(name, curve, args, text, *, start=None, hold=None, keep=(), checkpoint
             checkpoints.save(done, model=model)
 
     keep_weights()
-    # A run that is held takes some updates more than its curve has steps.
+    # A held run makes more updates than its curve has steps.
     bar = tqdm(desc=name, total=curve.total_steps, initial=first, unit=" updates", leave=False)
     while scheduler.clock < curve.total_steps:
-        if done % LOOK == 0:
-            look()
+        if done % INTERVAL == 0:
+            evaluate()
         batch = text.batch(done)
-        state, loss, jax_rate = jax_update(state, *batch)
-        rates.append((jax_rate, torch_update(*batch)))
+        state, loss, jax_lr = jax_update(state, *batch)
+        learning_rates.append((jax_lr, torch_update(*batch)))
         scheduler.step(*([float(loss)] if hold else []))
         done += 1
         bar.update()
         keep_weights()
     bar.close()
-    look()
+    evaluate()
 
     saved = io.BytesIO()
     parts = {"model": model, "adam": adam, "scheduler": scheduler}
     torch.save({name: part.state_dict() for name, part in parts.items()}, saved)
-    rates, losses = np.array(rates, np.float32).T, np.array(losses).T
-    differing = np.count_nonzero(rates[0].view(np.int32) != rates[1].view(np.int32))
+    learning_rates, losses = np.array(learning_rates, np.float32).T, np.array(losses).T
+    differing = np.count_nonzero(learning_rates[0].view(np.int32) != learning_rates[1].view(np.int32))
     print(f"{text.seed:4} {name:16} {first:5} {done:5} {differing:18}", end="")
     print("  {:20.4f}  {:10.4f}".format(*losses[:, -1]), flush=True)
-    return Run(name, curve, range(first, done), rates, looks, losses, kept, state, saved.getvalue())
+    return Run(
+        name, curve, range(first, done), learning_rates, evaluated_at, losses, kept, state, saved.getvalue()
+    )
 
 
 def merge(trees, weights):
-    """The weighted mean of trees of arrays."""
-    return jax.tree.map(lambda *leaves: sum(c * x for c, x in zip(weights, leaves, strict=True)), *trees)
+    """Return the weighted mean of trees of arrays."""
+    return jax.tree.map(lambda *leaves: sum(w * x for w, x in zip(weights, leaves, strict=True)), *trees)
 
 
-class Seed(NamedTuple):
-    """The runs of one seed, and losses in JAX on the held-out text where each cooldown ends."""
+class SeedResults(NamedTuple):
+    """The runs of one seed, and held-out losses in JAX after the updates at which each cooldown ends."""
 
     number: int
     runs: list[Run]
-    """The stable phase, the run that goes on at its rate, the cooldowns."""
+    """The stable phase, its continuation at the constant learning rate, the cooldowns."""
     constant: list[float]
     cooled: list[float]
     merged: list[float]
     difference: float
-    """The largest between the loss of a merge in PyTorch and that of the same merge in JAX."""
+    """The largest difference between the losses of a merge in PyTorch and in JAX."""
 
 
 def train_seed(text, stable, branches, args):
-    """Train the stable phase and go on from its end: under each cooldown, and at the constant rate."""
+    """Train the stable phase, then continue it with each cooldown and at the constant learning rate."""
     trunk = train("stable phase", stable, args, text)
     cooled = [train(f"cooldown of {branch.steps}", branch, args, text, start=trunk) for branch in branches]
-    taken = [[*range(branch.at, branch.total_steps, LOOK), branch.total_steps] for branch in branches]
+    merged_steps = [
+        [*range(branch.at, branch.total_steps, INTERVAL), branch.total_steps] for branch in branches
+    ]
     longer = stable.then(StagedCurve([(max(args.cooldowns),)], start=1.0))
     with tempfile.TemporaryDirectory() as folder:
-        keep = {step for steps in taken for step in steps}
+        keep = {step for steps in merged_steps for step in steps}
         checkpoints = Checkpoints(folder, keep=len(keep))
         constant = train("constant rate", longer, args, text, start=trunk, keep=keep, checkpoints=checkpoints)
         merged, in_torch, model = [], [], network(text.seed)
-        for branch, steps in zip(branches, taken, strict=True):
+        for branch, steps in zip(branches, merged_steps, strict=True):
             weights = branch.merge_weights(steps)
             checkpoints.merge(steps, weights, into=model, part="model")
             in_torch.append(torch_loss(model, *text.held_out).item())
             trees = [constant.kept[step] for step in steps]
             mean = merge(trees, weights.tolist())
             merged.append(float(jax_loss(mean, *text.held_out)))
-    at_constant = [float(jax_loss(constant.kept[steps[-1]], *text.held_out)) for steps in taken]
+    at_constant = [float(jax_loss(constant.kept[steps[-1]], *text.held_out)) for steps in merged_steps]
     difference = max(abs(one - other) for one, other in zip(merged, in_torch, strict=True))
     ends = [float(run.losses[0, -1]) for run in cooled]
-    return Seed(text.seed, [trunk, constant, *cooled], at_constant, ends, merged, difference)
+    return SeedResults(text.seed, [trunk, constant, *cooled], at_constant, ends, merged, difference)
 
 
 def compare(seeds, args):
-    """Print the losses where each cooldown ends, one column a seed."""
+    """Print the losses at the end of each cooldown, one column per seed."""
     columns = "".join(f"{f'seed {seed.number}':>10}" for seed in seeds)
     print(f"\nheld-out loss in JAX        {columns}{'mean':>10}")
     for index, steps in enumerate(args.cooldowns):
@@ -240,11 +246,11 @@ def compare(seeds, args):
     print(f"largest difference between a merge in PyTorch and the same in JAX: {difference:.1e}")
 
 
-def picture(path, seeds, held):
-    """Rates, and losses over the updates, of the first seed; the last losses of all seeds beside them."""
+def draw_picture(path, seeds, held):
+    """Draw learning rates and losses of the first seed and, to the right, the final losses of all seeds."""
     figure = plt.figure(figsize=(12, 7), layout="constrained")
     grid = figure.add_gridspec(2, 2, height_ratios=(2, 3), width_ratios=(3, 1))
-    above, beside = figure.add_subplot(grid[0, 0]), figure.add_subplot(grid[:, 1])
+    above, right = figure.add_subplot(grid[0, 0]), figure.add_subplot(grid[:, 1])
     below = figure.add_subplot(grid[1, 0], sharex=above)
     above.tick_params(labelbottom=False)
     first = seeds[0]
@@ -255,12 +261,12 @@ def picture(path, seeds, held):
         color, marker = looks.get(run.name, LOOKS[0])
         line = {"color": color, "lw": 4, "alpha": 0.45}
         marks = {"color": color, "marker": marker, "ls": "", "ms": 4.5}
-        above.plot(run.updates, run.rates[0], **line)
-        above.plot(run.updates[::LOOK], run.rates[1, ::LOOK], **marks)
+        above.plot(run.updates, run.learning_rates[0], **line)
+        above.plot(run.updates[::INTERVAL], run.learning_rates[1, ::INTERVAL], **marks)
         in_jax, in_torch = run.losses
         named[f"{run.name}, {in_jax[-1]:.3f} at the end"] = (
-            *below.plot(run.looks, in_jax, **line),
-            *below.plot(run.looks, in_torch, **marks),
+            *below.plot(run.evaluated_at, in_jax, **line),
+            *below.plot(run.evaluated_at, in_torch, **marks),
         )
     stars = {"marker": "*", "ms": 14, "ls": "", "mec": "white"}
     for run, loss in zip(cooled, first.merged, strict=True):
@@ -268,29 +274,29 @@ def picture(path, seeds, held):
         (star,) = below.plot(run.updates.stop, loss, color=color, **stars, zorder=5)
         named[f"merged in place of the {run.name}, {loss:.3f}"] = (star,)
     above.set_title(f"Learning rate, seed {first.number} (lines: JAX, marks: PyTorch)", loc="left")
-    below.set_title("Loss on the text held out, nats a byte", loc="left")
+    below.set_title("Loss on the held-out text, nats per byte", loc="left")
     below.set(xlabel="updates")
-    # The fall at the start would hide the differences at the end.
+    # With the fall at the start in view, the differences at the end would be invisible.
     lowest = min(run.losses.min() for run in [*first.runs, held])
-    below.set_ylim(lowest - 0.05, trunk.losses[0, len(trunk.looks) // 10] + 0.05)
+    below.set_ylim(lowest - 0.05, trunk.losses[0, len(trunk.evaluated_at) // 10] + 0.05)
     below.legend([*named.values()][::-1], [*named][::-1], frameon=False, fontsize="small")
 
     for index, run in enumerate(cooled):
         color, marker = looks[run.name]
         for number, seed in enumerate(seeds):
-            place = index + 0.12 * (number - (len(seeds) - 1) / 2)
-            beside.plot(place, seed.constant[index], color=LOOKS[0][0], marker="_", ms=9)
-            beside.plot(place, seed.merged[index], color=color, **stars)
-            beside.plot(place, seed.cooled[index], color=color, marker=marker, ms=5)
-    beside.set_title(f"Where they end, {len(seeds)} seeds", loc="left")
-    beside.set_xticks(range(len(cooled)), [str(run.updates.stop) for run in cooled])
-    beside.set(xlabel="updates", xlim=(-0.6, len(cooled) - 0.4))
+            x = index + 0.12 * (number - (len(seeds) - 1) / 2)
+            right.plot(x, seed.constant[index], color=LOOKS[0][0], marker="_", ms=9)
+            right.plot(x, seed.merged[index], color=color, **stars)
+            right.plot(x, seed.cooled[index], color=color, marker=marker, ms=5)
+    right.set_title(f"Final losses, {len(seeds)} seeds", loc="left")
+    right.set_xticks(range(len(cooled)), [str(run.updates.stop) for run in cooled])
+    right.set(xlabel="updates", xlim=(-0.6, len(cooled) - 0.4))
     handles = [
-        beside.plot([], [], color="gray", **look)[0]
+        right.plot([], [], color="gray", **look)[0]
         for look in ({"marker": "_", "ls": "", "ms": 9}, {**stars}, {"marker": "o", "ls": "", "ms": 5})
     ]
-    beside.legend(handles, NAMES.values(), frameon=False)
-    for axes in (above, below, beside):
+    right.legend(handles, NAMES.values(), frameon=False)
+    for axes in (above, below, right):
         axes.spines[["top", "right"]].set_visible(False)
     for axes in (above, below):
         axes.margins(x=0.01)
@@ -303,9 +309,9 @@ def main() -> None:
     parser.add_argument("--stable", type=int, default=1000, help="updates before the cooldowns (1000)")
     parser.add_argument("--cooldowns", type=int, nargs=3, default=(100, 200, 400), metavar="STEPS")
     parser.add_argument("--peak", type=float, default=1e-2, help="peak learning rate (0.01)")
-    parser.add_argument("--every", type=int, default=50, help="updates in a reading of the hold (50)")
+    parser.add_argument("--every", type=int, default=50, help="updates per reading of the hold rule (50)")
     parser.add_argument("--seed", type=int, default=0, help="the first seed (0)")
-    parser.add_argument("--seeds", type=int, default=3, help="how many seeds (3)")
+    parser.add_argument("--seeds", type=int, default=3, help="number of seeds (3)")
     parser.add_argument("--output", type=Path, default=Path("branch_cooldowns.png"), metavar="FILE")
     args = parser.parse_args()
     if not 1e-9 <= args.peak <= 1 or args.seed < 0:
@@ -316,13 +322,13 @@ def main() -> None:
     try:
         stable = StagedCurve([(args.warmup, 1.0), (args.stable - args.warmup,)])
         branches = [stable.cooldown(args.stable, steps) for steps in args.cooldowns]
-        # Its plateau has one step; the clock stands there until the loss is flat.
+        # The plateau has one step, at which the clock is held until the loss is flat.
         held = StagedCurve([(args.warmup, 1.0), (1,), (args.cooldowns[-1], 0.0, "1-sqrt")])
         rule = HoldUntilFlat(patience=4, threshold=0.005, every=args.every, limit=4 * args.stable)
     except ValueError as error:
         parser.error(str(error))
 
-    torch.set_num_threads(1)  # Matrices this small gain nothing from a second thread.
+    torch.set_num_threads(1)  # a second thread does not pay for matrices this small
     print("seed run               from    to  rates that differ  held-out loss in JAX  in PyTorch")
     texts = [Text(args.seed + number) for number in range(args.seeds)]
     seeds = [train_seed(text, stable, branches, args) for text in texts]
@@ -330,7 +336,7 @@ def main() -> None:
     lasted = len(until_flat.updates) - held.total_steps + 1
     print(f"updates that the plateau of one step lasted: {lasted}")
     compare(seeds, args)
-    picture(args.output, seeds, until_flat)
+    draw_picture(args.output, seeds, until_flat)
     print(f"picture: {args.output}")
 
 

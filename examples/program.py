@@ -1,7 +1,7 @@
-"""What the examples share: where they may write, and how they end on Ctrl-C or without a package.
+"""Helpers of the examples: checks of their arguments, checkpoints, and a clean end on Ctrl-C.
 
-An example imports it first, before what takes long to import: from then on a Ctrl-C ends it with one line,
-and a missing package with the command that installs it.
+Examples import this module first, before packages that take seconds to import. From then on, Ctrl-C ends the
+program with one line, and a missing package is reported with the command that installs it.
 """
 
 import contextlib
@@ -15,30 +15,32 @@ from pathlib import Path
 
 
 def leave_on_ctrl_c() -> None:
-    """From now on a Ctrl-C ends the program at once: nothing has to be saved."""
+    """Let Ctrl-C end the program at once from now on, because there is nothing to save."""
     signal.signal(signal.SIGINT, _leave)
 
 
 def stop_between_updates(*signals: signal.Signals) -> threading.Event:
-    """An event that a Ctrl-C, or another signal, sets. A second one ends the program at once."""
+    """Return an event that Ctrl-C or one of the signals sets. The second signal ends the program at once."""
     stop = threading.Event()
 
-    def stop_soon(number, _):
+    def request_stop(number, _):
         stop.set()
         signal.signal(number, _leave)
 
-    for each in (signal.SIGINT, *signals):
-        signal.signal(each, stop_soon)
+    for number in (signal.SIGINT, *signals):
+        signal.signal(number, request_stop)
     return stop
 
 
 def parse_with_checkpoint(parser: ArgumentParser):
-    """The arguments and, with --resume, the checkpoint, whose settings are the defaults; else None."""
-    import torch  # seconds of start-up; some examples are in JAX alone
+    """Parse the arguments; with --resume, also return the checkpoint, whose settings become the defaults."""
+    import torch  # takes seconds, and some examples use only JAX
 
     default = Path(sys.argv[0]).with_suffix(".pt").name
     parser.add_argument("--checkpoint", type=Path, default=Path(default), metavar="FILE")
-    parser.add_argument("--resume", action="store_true", help="continue from the checkpoint of a Ctrl-C")
+    parser.add_argument(
+        "--resume", action="store_true", help="continue from the checkpoint that Ctrl-C saved"
+    )
     args, saved = parser.parse_args(), None
     if args.resume:
         if not args.checkpoint.exists():
@@ -50,21 +52,21 @@ def parse_with_checkpoint(parser: ArgumentParser):
 
 
 def save_and_exit(args: Namespace, done: int, **states: object) -> None:
-    """Write the checkpoint of a training that was stopped after so many updates, and end the program."""
-    import torch  # the same
+    """Save a training run that was stopped after `done` updates, and end the program."""
+    import torch  # likewise
 
     args.checkpoint.parent.mkdir(parents=True, exist_ok=True)
     partial = args.checkpoint.with_suffix(".partial")
-    # Paths as text: torch loads plain values alone.
+    # torch.load accepts plain values only, so paths are saved as text.
     settings = {name: str(value) if isinstance(value, Path) else value for name, value in vars(args).items()}
     torch.save({"settings": settings, "done": done, **states}, partial)
     os.replace(partial, args.checkpoint)
-    print(f"stopped after update {done}; {args.checkpoint} goes on with --resume")
+    print(f"stopped after update {done}; {args.checkpoint} resumes with --resume")
     sys.exit(130)
 
 
 def forever(loader):
-    """The batches of one epoch after the other."""
+    """Yield the batches of epoch after epoch."""
     while True:
         yield from loader
 
@@ -76,15 +78,15 @@ def check_positive(parser: ArgumentParser, args: Namespace, *names: str) -> None
         parser.error(f"{options} must be at least 1")
 
 
-def with_way_out(error: Exception, options: str) -> str:
-    """The error; if a checkpoint is of another curve, also the options that --resume works without."""
-    way_out = f"; without {options}, --resume goes on as planned" if "saved under" in str(error) else ""
-    return f"{error}{way_out}"
+def with_resume_hint(error: Exception, options: str) -> str:
+    """Return the error; if the checkpoint has another curve, add which options to leave out."""
+    hint = f"; without {options}, --resume continues as planned" if "saved under" in str(error) else ""
+    return f"{error}{hint}"
 
 
 def check_writable(parser: ArgumentParser, option: str, path: Path) -> None:
-    """Refuse a file or a folder that could not be written, before the training and not after it."""
-    nearest = next(each for each in (path, *path.absolute().parents) if each.exists())
+    """Refuse a file or folder that cannot be written, before training rather than after it."""
+    nearest = next(place for place in (path, *path.absolute().parents) if place.exists())
     try:
         if path.is_file():
             path.open("ab").close()
@@ -95,23 +97,23 @@ def check_writable(parser: ArgumentParser, option: str, path: Path) -> None:
 
 
 def check_picture(parser: ArgumentParser, file: Path) -> None:
-    """The same for a picture, whose name says its format."""
-    import matplotlib.pyplot as plt  # seconds of start-up, that only pictures need
+    """Refuse a picture that cannot be written, or whose suffix is not a known format."""
+    import matplotlib.pyplot as plt  # takes a second, and only pictures need it
 
     if file.suffix[1:] not in plt.Figure().canvas.get_supported_filetypes():
-        parser.error(f"--output {file} must end in .png, or another format of matplotlib's")
+        parser.error(f"--output {file} must end in .png, or in another format that matplotlib writes")
     check_writable(parser, "--output", file)
 
 
 def save_picture(figure, file: Path) -> None:
-    """Write a matplotlib figure, and its folder."""
+    """Write a matplotlib figure, creating its folder."""
     file.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(file, dpi=150)
 
 
 def check_device(parser: ArgumentParser, device: str) -> None:
     """Refuse a device that torch does not know or does not have."""
-    import torch  # seconds of start-up; some examples are in JAX alone
+    import torch  # takes seconds, and some examples use only JAX
 
     try:
         torch.empty(0, device=device)
@@ -120,13 +122,13 @@ def check_device(parser: ArgumentParser, device: str) -> None:
 
 
 def _leave(*_: object) -> None:
-    with contextlib.suppress(RuntimeError):  # It came in the middle of a write.
+    with contextlib.suppress(RuntimeError):  # the signal interrupted a write
         sys.stdout.flush()
     os.write(1, b"\nstopped\n")
-    os._exit(130)  # not by an exception, which the import of a package may swallow
+    os._exit(130)  # an exception could be swallowed by a package that is being imported
 
 
-def _explain(kind, error, traceback) -> None:
+def _report_error(kind, error, traceback) -> None:
     if issubclass(kind, ImportError):
         missing = f"needs {error.name}" if issubclass(kind, ModuleNotFoundError) else error
         print(f"{Path(sys.argv[0]).name}: {missing}; pip install -e '.[examples]'", file=sys.stderr)
@@ -134,7 +136,7 @@ def _explain(kind, error, traceback) -> None:
         sys.__excepthook__(kind, error, traceback)
 
 
-# Measured with the defaults, pinned to one core of a shared machine: minutes, GB of memory.
+# Minutes and GB of memory with the defaults, measured on one core of a shared machine.
 _COSTS = {
     "batch_plan.py": (1.9, 0.5),
     "branch_cooldowns.py": (0.9, 0.8),
@@ -147,7 +149,7 @@ _COSTS = {
 }
 
 
-def _say_cost() -> None:
+def _print_cost() -> None:
     name = Path(sys.argv[0]).name
     if name in _COSTS and os.environ.get("RANK", "0") == "0":
         minutes, memory = _COSTS[name]
@@ -157,8 +159,8 @@ def _say_cost() -> None:
         )
 
 
-# Not where a benchmark or a test imports an example.
+# Only if an example is the program, not if a benchmark or a test imports one.
 if Path(sys.argv[0]).resolve().parent == Path(__file__).resolve().parent:
     leave_on_ctrl_c()
-    sys.excepthook = _explain
-    _say_cost()
+    sys.excepthook = _report_error
+    _print_cost()

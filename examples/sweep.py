@@ -1,9 +1,9 @@
-"""Where to put a plateau, and for how long? Train one network under every answer at once.
+"""Find the best start and length of a plateau: train one network under 97 curves at once.
 
-The handwritten digits that ship with scikit-learn. 97 networks have the same initial weights and see the
-same batches; each has a curve of its own. The curves are one table, `stack(curves)`, over which `jax.vmap`
-trains all of them in one compiled program. One run after another is timed beside it; that is compiled
-once too, since a table is an argument.
+The data are the handwritten digits that ship with scikit-learn. The networks have the same initial weights
+and see the same batches; each has a different curve. The curves are one table, `stack(curves)`, over which
+`jax.vmap` trains all of them in one compiled program. For comparison, the runs are also timed one after
+another; that program is compiled only once too, since the table is an argument.
 
     python examples/sweep.py
     python examples/sweep.py --steps 1000 --peak 0.003 --output sweep.png
@@ -28,7 +28,7 @@ from tqdm import tqdm
 
 from plateau_jax import PlateauCurve, multiplier, plot, stack
 
-matplotlib.use("Agg")  # A file, no window.
+matplotlib.use("Agg")  # writes files, opens no window
 
 STARTS = range(0, 60, 5)  # in percent of the steps after the warmup
 LENGTHS = range(5, 45, 5)
@@ -50,22 +50,22 @@ def loss_fn(weights, images, labels):
     return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
 
 
-def training(weights, batches, held_out, peak):
-    """A function that trains a network under a curve's table."""
+def make_train(weights, batches, held_out, peak):
+    """Return a function that trains a network under a curve's table."""
 
     def train(table):
-        """The loss on held-out images, and the learning rates that were used."""
+        """Return the loss on held-out images and the learning rates used."""
         optimizer = optax.inject_hyperparams(optax.adam)(lambda step: peak * multiplier(table, step))
 
         def update(state, batch):
             weights, optimizer_state = state
             gradients = jax.grad(loss_fn)(weights, *batch)
             updates, optimizer_state = optimizer.update(gradients, optimizer_state)
-            rate = optimizer_state.hyperparams["learning_rate"]
-            return (optax.apply_updates(weights, updates), optimizer_state), rate
+            lr = optimizer_state.hyperparams["learning_rate"]
+            return (optax.apply_updates(weights, updates), optimizer_state), lr
 
-        (trained, _), rates = jax.lax.scan(update, (weights, optimizer.init(weights)), batches)
-        return loss_fn(trained, *held_out), rates
+        (trained, _), learning_rates = jax.lax.scan(update, (weights, optimizer.init(weights)), batches)
+        return loss_fn(trained, *held_out), learning_rates
 
     return train
 
@@ -76,8 +76,8 @@ def timed(call):
     return result, time.perf_counter() - begin
 
 
-def picture(path, curves, losses, peak):
-    """The loss under each curve beside that without a plateau; and the best and the worst curve."""
+def draw_picture(path, curves, losses, peak):
+    """Draw the losses relative to the loss without a plateau, and the best and the worst curve."""
     *swept, plain = losses
     chosen = {"best": np.argmin(swept), "worst": np.argmax(swept), "no plateau": len(swept)}
     most = np.abs(np.array(swept) - plain).max()
@@ -102,7 +102,7 @@ def picture(path, curves, losses, peak):
         line.set(label=f"{name}: {losses[index]:.4f}", color=image.to_rgba(losses[index]), linewidth=2)
     right.lines[-1].set_color("0.5")
     right.legend(frameon=False, loc="upper right")
-    right.set_title("Learning rate, and the loss that it leads to", loc="left")
+    right.set_title("Learning rate, and final held-out loss", loc="left")
     right.set_ylabel(None)
     right.yaxis.set_major_formatter("{x:g}")
     right.spines[["top", "right"]].set_visible(False)
@@ -137,14 +137,14 @@ def main() -> None:
     random = np.random.default_rng(args.seed)
     for_training, held_out = np.split(random.permutation(len(images)), [1000])
     batches = random.choice(for_training, (args.steps, args.batch_size))
-    train = training(
+    train = make_train(
         initial_weights(random),
         (images[batches], labels[batches]),
         (images[held_out], labels[held_out]),
         np.float32(args.peak),
     )
 
-    # Compiled ahead of time: such a program refuses what it would have to be compiled for again.
+    # Compiled ahead of time, because such a program raises an error where jit would compile again.
     stacked = stack(curves)
     rows = [jax.tree.map(itemgetter(index), stacked) for index in range(len(curves))]
     table, *tables = jax.device_put([stacked, *rows])
@@ -156,21 +156,21 @@ def main() -> None:
         desc="training", total=(1 + args.rounds) * 2 * len(curves), unit=" networks", leave=False
     ) as bar:
         for _ in range(1 + args.rounds):  # the first warms up
-            (losses, rates), taken = timed(lambda: together(table))
+            (losses, learning_rates), taken = timed(lambda: together(table))
             seconds[together].append(taken)
             bar.update(len(curves))
-            runs, taken = timed(lambda: [alone(one) for one in tables])
+            runs, taken = timed(lambda: [alone(one_table) for one_table in tables])
             seconds[alone].append(taken)
             bar.update(len(curves))
     at_once, in_turn = (statistics.median(seconds[way][1:]) for way in (together, alone))
 
-    losses, rates = np.asarray(losses), np.asarray(rates)
+    losses, learning_rates = np.asarray(losses), np.asarray(learning_rates)
     alone_losses = np.array([loss for loss, _ in runs])
     expected = np.float32(args.peak) * np.array([curve(range(args.steps)) for curve in curves])
-    differing = np.count_nonzero(rates.view(np.int32) != expected.view(np.int32))
+    differing = np.count_nonzero(learning_rates.view(np.int32) != expected.view(np.int32))
     best = int(np.argmin(losses[:-1]))
     ((start, length),) = curves[best].plateaus
-    print(f"rates that differ from peak · curve(step):  {differing} of {rates.size}")
+    print(f"learning rates ≠ peak · curve(step):        {differing} of {learning_rates.size}")
     print(f"held-out loss without a plateau:            {losses[-1]:.4f}")
     print(f"the best, a plateau at {start} % for {length} %:".ljust(43), f"{losses[best]:.4f}")
     print(
@@ -180,7 +180,7 @@ def main() -> None:
     print(f"one after another:                          {in_turn:.3f} s, after {compiling_one:.1f} s")
     print(f"times as fast at once:                      {in_turn / at_once:.2f}")
     print(f"largest difference between their losses:    {np.abs(losses - alone_losses).max():.1e}")
-    picture(args.output, curves, losses, args.peak)
+    draw_picture(args.output, curves, losses, args.peak)
     print(f"picture:                                    {args.output}")
 
 

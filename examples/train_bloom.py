@@ -5,14 +5,14 @@ model read out of its filter, after training on other names and their filters? T
 surnames of the US census of 1990. A filter has 64 bits and 8 hash functions, which set most of the bits:
 even with the key, six two-grams that are not in the name fit the filter for one that is.
 
-NumPy makes the filters of all names at once, and joblib keeps them: the next start maps them into memory. The
-time is compared with making them row by row. A tenth of the names is held out, and another tenth chooses each
-model's threshold. The model is compared with guessing the most frequent two-grams, with a linear model
-trained the same way (trained three times as long it gains 0.01), and with the key.
+NumPy encodes all names at once, and joblib caches the result, which the next start maps into memory. The time
+is compared with encoding row by row. A tenth of the names is held out, and another tenth chooses each model's
+threshold. The network is compared with guessing the most frequent two-grams, with a linear model trained the
+same way (which gains 0.01 if trained three times as long), and with the key.
 
     python examples/train_bloom.py
     python examples/train_bloom.py --bits 1000 --hashes 30 --epochs 2
-    python examples/train_bloom.py --resume        (after a Ctrl-C: with the settings of the checkpoint)
+    python examples/train_bloom.py --resume        (after Ctrl-C, with the settings of the checkpoint)
 """
 
 import program
@@ -36,20 +36,20 @@ from torch.nn import functional
 from plateau_jax import PlateauCurve
 from torch_bridge import TrainStep, evaluate, make_loader, prefetch
 
-matplotlib.use("Agg")  # A file, no window.
+matplotlib.use("Agg")  # writes files, opens no window
 
 COLORS = {"network": "#0072B2", "linear model": "#E69F00", "most frequent": "0.5"}
 
 
 def cached(folder, **sizes):
-    """What `encode` makes of the surnames, mapped into memory from files in the folder."""
+    """Return the encoded surnames, mapped into memory from files in the folder."""
     memory = joblib.Memory(folder, mmap_mode="r", verbose=0)
-    digest = hashlib.sha256(Path(SURNAMES).read_bytes()).hexdigest()  # new bytes give new arrays
+    digest = hashlib.sha256(Path(SURNAMES).read_bytes()).hexdigest()  # a changed source is encoded again
     return memory.cache(encode, ignore=["source"])(SURNAMES, digest=digest, **sizes)
 
 
 class Names:
-    """Some rows of the cached arrays; a batch of them is read at once."""
+    """A data set of some rows of the cached arrays, which reads a batch at once."""
 
     def __init__(self, data, bits, rows):
         self.data, self.widths, self.rows = data, {"filters": bits, "grams": len(TWO_GRAMS)}, rows
@@ -61,18 +61,19 @@ class Names:
         rows = self.rows[index]
         return tuple(unpacked(self.data[name][rows], width) for name, width in self.widths.items())
 
-    __getitems__ = __getitem__  # what torch's loaders ask for a whole batch
+    __getitems__ = __getitem__  # torch's loaders call this for a whole batch
 
 
-def as_it_is(batch):
+def keep_batch(batch):
     return batch
 
 
-def model(bits, hidden, log_odds):
-    """A linear model, or with a hidden layer a network: Xavier's start, and Kaiming's before a ReLU.
+def make_model(bits, hidden, log_odds):
+    """Build a linear model or, with a hidden layer, a network.
 
-    A name has one in a hundred of all two-grams. The biases of the last layer start at the two-grams'
-    log-odds, so that training need not first learn how rare each one is (Lin et al., 2017, "Focal loss").
+    Layers are initialized after Xavier, before a ReLU after Kaiming. A name has one in a hundred of all
+    two-grams. The biases of the last layer start at the two-grams' log-odds, so that training need not first
+    learn how rare each one is (Lin et al., 2017, "Focal loss").
     The threshold is chosen after training. A `pos_weight` on the two-grams of a name (the root of the odds
     against each) was tried, and cost 0.02 to 0.03 of F1: it moves the threshold, which is chosen anyway, and
     lets the rarest two-grams outweigh the others.
@@ -90,32 +91,32 @@ def model(bits, hidden, log_odds):
 
 
 def loss_fn(model, batch):
-    """The cross-entropy of all two-grams of a name, in nats: its sum and the number of names."""
+    """Return the cross-entropy of the names' two-grams, in nats, summed, and the number of names."""
     filters, grams = (part.float() for part in batch)
     loss = functional.binary_cross_entropy_with_logits(model(filters), grams, reduction="sum")
     return loss, len(filters)
 
 
-def levels(scores, truth):
-    """Thresholds from -12 to 12 that some score lies above, and precision, recall and F1 at each."""
+def precision_recall(scores, truth):
+    """Return thresholds from -12 to 12 below the largest score, and precision, recall and F1 at each."""
     above = [
-        torch.histc(some.clamp(-12, 12), 2400, -12, 12).double().flip(0).cumsum(0).flip(0)
-        for some in (scores, scores[truth])
+        torch.histc(values.clamp(-12, 12), 2400, -12, 12).double().flip(0).cumsum(0).flip(0)
+        for values in (scores, scores[truth])
     ]
-    said, hits = (counts[above[0] > 0] for counts in above)
-    there = above[1][0]
-    thresholds = torch.linspace(-12, 12, 2401)[: len(said)]
-    return thresholds, hits / said, hits / there, 2 * hits / (said + there)
+    predicted, hits = (counts[above[0] > 0] for counts in above)
+    actual = above[1][0]
+    thresholds = torch.linspace(-12, 12, 2401)[: len(predicted)]
+    return thresholds, hits / predicted, hits / actual, 2 * hits / (predicted + actual)
 
 
 def score(predicted, truth):
-    """Precision, recall and F1 over all two-grams of all names."""
-    hits, said, there = (some.sum().item() for some in (predicted & truth, predicted, truth))
-    return hits / max(said, 1), hits / max(there, 1), 2 * hits / max(said + there, 1)
+    """Return precision, recall and F1 over all two-grams of all names."""
+    hits, positives, actual = (mask.sum().item() for mask in (predicted & truth, predicted, truth))
+    return hits / max(positives, 1), hits / max(actual, 1), 2 * hits / max(positives + actual, 1)
 
 
-def picture(path, curves, scores, groups, by_group):
-    """Left: all thresholds, and the chosen one. Right: rare and frequent two-grams."""
+def draw_picture(path, curves, scores, groups, by_group):
+    """Draw, on the left, all thresholds and the chosen one and, on the right, rare and frequent two-grams."""
     figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4.6), layout="constrained")
     for name, color in COLORS.items():
         precision, recall = curves[name]
@@ -144,7 +145,7 @@ def arguments():
     parser.add_argument("--peak", type=float, default=1e-2, help="the network's peak learning rate (0.01)")
     parser.add_argument("--linear-peak", type=float, default=0.5, help="the linear model's peak (0.5)")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--every", type=int, default=138, help="print once in so many updates (138)")
+    parser.add_argument("--every", type=int, default=138, help="updates between two lines of output (138)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--data", type=Path, default=Path("train_bloom_data"), metavar="FOLDER")
     parser.add_argument("--output", type=Path, default=Path("train_bloom.png"), metavar="FILE")
@@ -163,32 +164,32 @@ def main() -> None:
     torch.set_num_threads(1)  # The models are small.
     sizes = {"bits": args.bits, "positions": positions(args.bits, args.hashes)}
     start = time.perf_counter()
-    # As an argument, the positions are part of the key; functions that encode calls would not be.
+    # As an argument, the positions are part of the cache's key; functions called by encode would not be.
     data = cached(args.data, count=args.count, **sizes)
     seconds = time.perf_counter() - start
-    shuffled = np.random.default_rng(0).permutation(len(data["filters"]))  # held out for every seed
+    shuffled = np.random.default_rng(0).permutation(len(data["filters"]))  # the same split for every seed
     training, validation, held_out = np.split(shuffled, [len(shuffled) * 8 // 10, len(shuffled) * 9 // 10])
     _, grams = Names(data, args.bits, training)[:]
-    seen = grams.sum(0, dtype=torch.float32)  # how many names have it
-    log_odds = torch.log((seen + 0.5) / (len(training) - seen + 0.5))
+    frequency = grams.sum(0, dtype=torch.float32)  # the number of names with each two-gram
+    log_odds = torch.log((frequency + 0.5) / (len(training) - frequency + 0.5))
 
     torch.manual_seed(args.seed)
     models = {
-        name: model(args.bits, hidden, log_odds).to(args.device)
+        name: make_model(args.bits, hidden, log_odds).to(args.device)
         for name, hidden in (("network", args.hidden), ("linear model", 0))
     }
     try:
         # No workers: reading rows from memory costs less than sending them between processes.
-        settings = {"device": args.device, "num_workers": 0, "collate_fn": as_it_is}
+        settings = {"device": args.device, "num_workers": 0, "collate_fn": keep_batch}
         rows = [Names(data, args.bits, part) for part in (training, validation, held_out)]
         feed = prefetch(make_loader(rows[0], args.batch_size, seed=args.seed, **settings), args.device)
         checks = prefetch(make_loader(rows[1], 2048, training=False, **settings), args.device)
         updates, done = args.epochs * len(feed), 0
         curve = PlateauCurve(updates, warmup_steps=updates // 20, plateaus=[(10, 40)], min_lr_ratio=0.01)
         steps = {}
-        for (name, each), peak in zip(models.items(), (args.peak, args.linear_peak), strict=True):
-            optimizer = torch.optim.AdamW(each.parameters(), lr=peak, weight_decay=1e-4, fused=True)
-            steps[name] = TrainStep(each, optimizer, loss_fn, curve)
+        for (name, model), peak in zip(models.items(), (args.peak, args.linear_peak), strict=True):
+            optimizer = torch.optim.AdamW(model.parameters(), lr=peak, weight_decay=1e-4, fused=True)
+            steps[name] = TrainStep(model, optimizer, loss_fn, curve)
         if saved is not None:
             for name, step in steps.items():
                 step.load_state_dict(saved["steps"][name])
@@ -196,7 +197,7 @@ def main() -> None:
             done = saved["done"]
             print(f"resumed from {args.checkpoint} after update {done} of {updates}")
     except ValueError as error:
-        sys.exit(f"train_bloom.py: {program.with_way_out(error, '--epochs, --batch-size and --count')}")
+        sys.exit(f"train_bloom.py: {program.with_resume_hint(error, '--epochs, --batch-size and --count')}")
 
     stop = program.stop_between_updates()
 
@@ -211,9 +212,9 @@ def main() -> None:
             result = step(batch)
         done += 1
         if done % args.every == 0 or done == updates:
-            losses = [evaluate(each, checks, loss_fn) for each in models.values()]
-            rate = result.lr.item() / args.linear_peak
-            print(f"{done:6d}  {rate:13.4f}  {losses[0]:9.3f}  {losses[1]:12.3f}", flush=True)
+            losses = [evaluate(model, checks, loss_fn) for model in models.values()]
+            lr_ratio = result.lr.item() / args.linear_peak
+            print(f"{done:6d}  {lr_ratio:13.4f}  {losses[0]:9.3f}  {losses[1]:12.3f}", flush=True)
     if done < updates:
         states = {name: step.state_dict() for name, step in steps.items()}
         program.save_and_exit(args, done, steps=states, feed=feed.state_dict())
@@ -223,8 +224,8 @@ def main() -> None:
     tuned, truth = tuned.bool(), truth.bool()
     with torch.no_grad():
         outputs = {
-            name: [each(part.float().to(args.device)).cpu() for part in (tuning, filters)]
-            for name, each in models.items()
+            name: [model(part.float().to(args.device)).cpu() for part in (tuning, filters)]
+            for name, model in models.items()
         }
     outputs["most frequent"] = [log_odds.expand(len(part), -1) for part in (tuning, filters)]
     groups = {
@@ -235,19 +236,20 @@ def main() -> None:
     }
     curves, scores, by_group = {}, {}, {}
     for name, (of_tuning, of_held_out) in outputs.items():
-        thresholds, _, _, f1 = levels(of_tuning, tuned)
+        thresholds, _, _, f1 = precision_recall(of_tuning, tuned)
         predicted = of_held_out >= thresholds[f1.argmax()]
-        curves[name] = levels(of_held_out, truth)[1:3]
+        curves[name] = precision_recall(of_held_out, truth)[1:3]
         scores[name] = score(predicted, truth)
-        masks = [(low <= seen) & (seen < high) for low, high in groups.values()]
+        masks = [(low <= frequency) & (frequency < high) for low, high in groups.values()]
         by_group[name] = [score(predicted[:, mask], truth[:, mask])[2] for mask in masks]
     set_bits = filters.bool()
-    every_bit = [set_bits[:, own].all(1) for own in sizes["positions"]]
-    scores["all bits, by the key"] = score(torch.stack(every_bit, 1), truth)
+    # With the key: predict each two-gram whose bits are all set.
+    all_set = [set_bits[:, bits].all(1) for bits in sizes["positions"]]
+    scores["all bits, by the key"] = score(torch.stack(all_set, 1), truth)
     print(f"\ntwo-grams of {len(truth):,} held-out names  precision  recall     F1")
     for name, figures in scores.items():
         print(f"  {name + ':':32}" + "  ".join(f"{figure:7.3f}" for figure in figures))
-    picture(args.output, curves, scores, list(groups), by_group)
+    draw_picture(args.output, curves, scores, list(groups), by_group)
     print(f"picture: {args.output}")
 
     count = min(4000, args.count)

@@ -25,10 +25,10 @@ from sklearn.datasets import load_digits
 from plateau_jax import PlateauCurve, optax_schedule
 from torch_bridge import lambda_lr
 
-matplotlib.use("Agg")  # A file, no window.
+matplotlib.use("Agg")  # writes files, opens no window
 
 HIDDEN = 128
-WEIGHT_DECAY = 0.01  # Said aloud: optax and torch have different defaults.
+WEIGHT_DECAY = 0.01  # explicit, because the defaults of optax and torch differ
 
 
 class Network(nnx.Module):
@@ -43,7 +43,7 @@ class Network(nnx.Module):
 
 
 def torch_twin(network: Network) -> torch.nn.Sequential:
-    """The same network with the same weights in torch, whose kernels are transposed."""
+    """Build the same network, with the same weights, in torch, whose kernels are transposed."""
     layers = []
     for flax_layer in (network.hidden, network.digits):
         layer = torch.nn.Linear(flax_layer.in_features, flax_layer.out_features)
@@ -56,7 +56,7 @@ def torch_twin(network: Network) -> torch.nn.Sequential:
 
 @nnx.jit
 def jax_update(network, optimizer, images, labels):
-    """One update; returns the loss before it and the learning rate that it used."""
+    """Make one update; return the loss before it and the learning rate it used."""
 
     def loss_fn(network):
         return optax.softmax_cross_entropy_with_integer_labels(network(images), labels).mean()
@@ -67,18 +67,18 @@ def jax_update(network, optimizer, images, labels):
 
 
 def torch_update(network, optimizer, scheduler, images, labels):
-    """One update; returns the loss before it and the learning rate that it used."""
+    """Make one update; return the loss before it and the learning rate it used."""
     loss = torch.nn.functional.cross_entropy(network(images), labels)
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()
-    rate = optimizer.param_groups[0]["lr"]
+    lr = optimizer.param_groups[0]["lr"]
     scheduler.step()
-    return loss.item(), rate
+    return loss.item(), lr
 
 
-def picture(path: Path, curve: PlateauCurve, rates, losses) -> None:
-    """The learning rate above, both losses below, over one axis of steps; JAX first in each pair."""
+def draw_picture(path: Path, curve: PlateauCurve, learning_rates, losses) -> None:
+    """Draw the learning rate above both losses, over the steps; JAX comes first in each pair."""
     blue, orange = "#0072B2", "#D55E00"
     figure, (above, below) = plt.subplots(
         2, 1, figsize=(8, 6), sharex=True, height_ratios=(2, 3), layout="constrained"
@@ -90,15 +90,15 @@ def picture(path: Path, curve: PlateauCurve, rates, losses) -> None:
         axes.spines[["top", "right"]].set_visible(False)
         axes.margins(x=0.01)
 
-    # Single batches are noisy: the losses are shown as means over groups of them.
+    # Losses of single batches are noisy, so the picture shows means over groups of batches.
     steps = np.arange(curve.total_steps)
     group = max(1, len(steps) // 50)
     whole = len(steps) // group * group
     grouped_steps = steps[:whole].reshape(-1, group).mean(1)
     grouped_losses = losses[:, :whole].reshape(2, -1, group).mean(2)
 
-    above.plot(steps, rates[0], color=blue, lw=4, alpha=0.45)
-    above.plot(steps[::group], rates[1, ::group], ".", color=orange, ms=4)
+    above.plot(steps, learning_rates[0], color=blue, lw=4, alpha=0.45)
+    above.plot(steps[::group], learning_rates[1, ::group], ".", color=orange, ms=4)
     above.set_title("Learning rate (plateaus shaded)", loc="left")
     above.ticklabel_format(axis="y", style="sci", scilimits=(0, 0))
     below.plot(grouped_steps, grouped_losses[0], color=blue, lw=4, alpha=0.45, label="JAX: flax, optax")
@@ -154,33 +154,33 @@ def main() -> None:
     adamw = optax.inject_hyperparams(optax.adamw)(schedule, weight_decay=WEIGHT_DECAY)
     jax_optimizer = nnx.Optimizer(jax_network, adamw, wrt=nnx.Param)
 
-    torch.set_num_threads(1)  # Matrices this small are not worth a second thread's wait.
+    torch.set_num_threads(1)  # a second thread does not pay for matrices this small
     torch_network = torch_twin(jax_network)
     torch_optimizer = torch.optim.AdamW(torch_network.parameters(), lr=args.peak, weight_decay=WEIGHT_DECAY)
     torch_scheduler = lambda_lr(torch_optimizer, curve)
 
-    losses, rates = np.empty((2, args.steps)), np.empty((2, args.steps), np.float32)
+    losses, learning_rates = np.empty((2, args.steps)), np.empty((2, args.steps), np.float32)
     print("   step  learning rate  loss in JAX  loss in PyTorch")
     for step, batch in enumerate(batches):
         x, y = images[batch], labels[batch]
-        losses[0, step], rates[0, step] = jax_update(jax_network, jax_optimizer, x, y)
-        losses[1, step], rates[1, step] = torch_update(
+        losses[0, step], learning_rates[0, step] = jax_update(jax_network, jax_optimizer, x, y)
+        losses[1, step], learning_rates[1, step] = torch_update(
             torch_network, torch_optimizer, torch_scheduler, torch.tensor(x), torch.tensor(y)
         )
         if step % max(1, args.steps // 10) == 0 or step == args.steps - 1:
-            shown = rates[0, step], *losses[:, step]
-            print("{:7d}  {:13.7e}  {:11.6f}  {:15.6f}".format(step, *shown), flush=True)
+            figures = learning_rates[0, step], *losses[:, step]
+            print("{:7d}  {:13.7e}  {:11.6f}  {:15.6f}".format(step, *figures), flush=True)
 
     with torch.no_grad():
         torch_guesses = torch_network(torch.tensor(images[test])).argmax(1).numpy()
     jax_guesses = np.argmax(jax_network(images[test]), 1)
-    differing = np.count_nonzero(rates[0].view(np.int32) != rates[1].view(np.int32))
+    differing = np.count_nonzero(learning_rates[0].view(np.int32) != learning_rates[1].view(np.int32))
     print()
     print(f"steps at which the two learning rates differ: {differing} of {args.steps}")
     print(f"largest difference between the two losses:    {np.abs(losses[0] - losses[1]).max():.1e}")
     print(f"test accuracy in JAX:                         {np.mean(jax_guesses == labels[test]):.2%}")
     print(f"test accuracy in PyTorch:                     {np.mean(torch_guesses == labels[test]):.2%}")
-    picture(args.output, curve, rates, losses)
+    draw_picture(args.output, curve, learning_rates, losses)
     print(f"picture:                                      {args.output}")
 
 

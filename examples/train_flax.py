@@ -1,19 +1,19 @@
-"""Guess the next word of Python's standard library in flax, with the network spread over several devices.
+"""Predict the next word of Python's standard library in flax, with the network sharded over several devices.
 
 Eight words → the ninth, of a vocabulary of 2048. The mesh of devices has two axes: over "data" each device
 takes a share of the batch, over "model" a share of the vocabulary's table and of the hidden layer, and of
-Adam's moments for them. The same run on one device has the same rates, bit for bit, and the same losses up to
-rounding in float32. The yardstick is how often a word follows the one before.
+Adam's moments for them. The same run on one device has the same learning rates, bit for bit, and the same
+losses up to rounding in float32. The baseline is how often a word follows the previous one.
 
-The curve is a warmup, a stable phase and a cooldown. A checkpoint holds the curve beside the state: a run can
-go on over another mesh, and under any curve with the same past. Ctrl-C saves too.
+The curve is a warmup, a stable phase and a cooldown. A checkpoint holds the curve and the state: a run can
+be resumed on another mesh, and under any curve with the same past. Ctrl-C saves too.
 
-The network is that of Bengio et al., 2003, "A Neural Probabilistic Language Model", cut up as in Shoeybi
+The network is that of Bengio et al., 2003, "A Neural Probabilistic Language Model", sharded as in Shoeybi
 et al., 2019, "Megatron-LM", arXiv:1909.08053.
 
     python examples/train_flax.py
     python examples/train_flax.py --mesh 4 2 --width 512
-    python examples/train_flax.py --resume        (after a Ctrl-C: with the settings of the checkpoint)
+    python examples/train_flax.py --resume        (after Ctrl-C, with the settings of the checkpoint)
     python examples/train_flax.py --resume --mesh 1 1 --stable 1500 --cooldown 500
 """
 
@@ -38,40 +38,40 @@ from orbax import checkpoint
 from plateau_jax import Curve, StagedCurve, optax_schedule
 
 VOCABULARY, CONTEXT, FEATURES, HELD_OUT = 2048, 8, 32, 4096
-FIXED = "batch_size", "width", "peak", "seed"  # A resumed run has the same.
-OF_THE_MACHINE = "mesh", "checkpoint", "resume"  # A resumed run may have others.
+FIXED = "batch_size", "width", "peak", "seed"  # a resumed run must not change these
+NOT_SAVED = "mesh", "checkpoint", "resume"  # a resumed run may change these
 
 
 class Network(nnx.Module):
     """Words (batch, 8) → logits of the next word (batch, 2048), with tied embeddings.
 
-    The first kernel is cut by columns and the second by rows: a device needs the others' results once.
+    The first kernel is sharded by columns and the second by rows, so devices exchange results only once.
     """
 
     def __init__(self, width, rngs):
-        cut, uniform = nnx.with_partitioning, nnx.initializers.lecun_uniform()
-        rows, columns = cut(uniform, ("model", None)), cut(uniform, (None, "model"))
-        table = cut(nnx.initializers.normal(0.1), ("model", None))
-        seen = CONTEXT * FEATURES
+        shard, uniform = nnx.with_partitioning, nnx.initializers.lecun_uniform()
+        rows, columns = shard(uniform, ("model", None)), shard(uniform, (None, "model"))
+        table = shard(nnx.initializers.normal(0.1), ("model", None))
+        inputs = CONTEXT * FEATURES
         self.table = nnx.Embed(VOCABULARY, FEATURES, embedding_init=table, rngs=rngs)
-        self.wide = nnx.Linear(seen, width, use_bias=False, kernel_init=columns, rngs=rngs)
+        self.wide = nnx.Linear(inputs, width, use_bias=False, kernel_init=columns, rngs=rngs)
         self.narrow = nnx.Linear(width, FEATURES, kernel_init=rows, rngs=rngs)
 
     def __call__(self, words):
-        seen = self.table(words).reshape(len(words), -1)
-        return self.table.attend(self.narrow(nnx.gelu(self.wide(seen))))
+        inputs = self.table(words).reshape(len(words), -1)
+        return self.table.attend(self.narrow(nnx.gelu(self.wide(inputs))))
 
 
 @nnx.jit
 def loss_fn(network, rows):
-    """The mean cross-entropy of the last word of each row, in nats."""
+    """Return the mean cross-entropy of the last word of each row, in nats."""
     logits = network(rows[:, :-1])
     return optax.softmax_cross_entropy_with_integer_labels(logits, rows[:, -1]).mean()
 
 
-@nnx.jit(donate_argnums=(0, 1))  # The new state lies where the old one did.
+@nnx.jit(donate_argnums=(0, 1))  # the new state reuses the memory of the old one
 def update(network, optimizer, rows):
-    """One update; returns the loss before it and the learning rate that it used."""
+    """Make one update; return the loss before it and the learning rate it used."""
     loss, gradients = nnx.value_and_grad(loss_fn)(network, rows)
     optimizer.update(network, gradients)
     return loss, optimizer.opt_state.hyperparams["learning_rate"][...]
@@ -85,10 +85,10 @@ class Text:
         held_out = files[9::10]
         parts = [file for file in files if file not in held_out], held_out
         texts = ["".join(file.read_text("utf-8", "replace") for file in part) for part in parts]
-        # The end of a line, with the indentation that follows, is a word too.
+        # A line break, with the indentation after it, is a word too.
         training, unseen = (re.findall(r"\n *|\w+|[^\w\s]", text) for text in texts)
         frequent = Counter(training).most_common(VOCABULARY - 1)
-        number = {word: place for place, (word, _) in enumerate(frequent, 1)}  # 0: any other word
+        number = {word: rank for rank, (word, _) in enumerate(frequent, 1)}  # 0: any other word
 
         def rows(words):
             numbers = np.array([number.get(word, 0) for word in words], np.int32)
@@ -99,83 +99,83 @@ class Text:
         self.seed = seed
 
     def batch(self, update, size):
-        """The batch of an update; it is the same in every run, so a checkpoint need not hold it."""
+        """Draw the batch of an update: the same in every run, so checkpoints need not store it."""
         random = np.random.default_rng([self.seed, update])
         return self.training[random.integers(len(self.training), size=size)]
 
     def loss_of_pairs(self):
-        """Held-out loss of how often a word follows another in training, in nats.
+        """Return the held-out loss, in nats, of the frequencies of word pairs in training.
 
-        Words that are frequent anywhere count, too, as if each had been followed 100 times more
+        They are smoothed by the frequencies of single words, with the weight of 100 occurrences
         (MacKay and Peto, 1995, "A Hierarchical Dirichlet Language Model").
         """
-        places = self.training[:, -2:] @ np.array([VOCABULARY, 1])
-        pairs = np.bincount(places, minlength=VOCABULARY**2).reshape(VOCABULARY, VOCABULARY)
-        anywhere = (pairs.sum(0) + 1) / (pairs.sum() + VOCABULARY)
-        pairs = (pairs + 100 * anywhere) / (pairs.sum(1, keepdims=True) + 100)
+        numbers = self.training[:, -2:] @ np.array([VOCABULARY, 1])
+        pairs = np.bincount(numbers, minlength=VOCABULARY**2).reshape(VOCABULARY, VOCABULARY)
+        singles = (pairs.sum(0) + 1) / (pairs.sum() + VOCABULARY)
+        pairs = (pairs + 100 * singles) / (pairs.sum(1, keepdims=True) + 100)
         return -np.log(pairs[tuple(self.held_out[:, -2:].T)]).mean()
 
 
 class Run:
-    """A network and its optimizer over a mesh of devices, and the rate and the loss of every update."""
+    """A network and its optimizer on a mesh of devices, with the learning rate and loss of every update."""
 
     def __init__(self, args, adamw, devices, *shape):
         automatic = AxisType.Auto, AxisType.Auto
         devices = devices[: math.prod(shape)]
         self.mesh = jax.make_mesh(shape, ("data", "model"), axis_types=automatic, devices=devices)
-        self.rates, self.losses = [], []
+        self.learning_rates, self.losses = [], []
 
-        @nnx.jit  # So that no device has to hold all of it.
-        def begin():
+        @nnx.jit  # initializes each shard on its device: no device has to hold the whole network
+        def initialize():
             network = Network(args.width, nnx.Rngs(args.seed))
             return network, nnx.Optimizer(network, adamw, wrt=nnx.Param)
 
         with jax.set_mesh(self.mesh):
-            self.parts = begin()
+            self.parts = initialize()
 
-    def _placed(self, rows):
+    def _shard(self, rows):
         return jax.device_put(rows, NamedSharding(self.mesh, PartitionSpec("data")))
 
     def update(self, rows):
-        loss, rate = update(*self.parts, self._placed(rows))
-        # Host devices share few threads: with two programs at once both may wait for ever.
+        loss, lr = update(*self.parts, self._shard(rows))
+        # CPU devices share few threads: two programs running at once could deadlock.
         self.losses.append(jax.block_until_ready(loss))
-        self.rates.append(rate)
+        self.learning_rates.append(lr)
 
     def loss(self, rows):
-        return float(loss_fn(self.parts[0], self._placed(rows)))
+        return float(loss_fn(self.parts[0], self._shard(rows)))
 
     def save(self, checkpoints, settings, curve):
-        """Start to save: it returns once the state is copied, and writes while the next updates run."""
-        past = {"rates": np.array(self.rates).tolist(), "losses": np.array(self.losses).tolist()}
+        """Start a save, which returns once the state is copied and writes during the next updates."""
+        past = {"rates": np.array(self.learning_rates).tolist(), "losses": np.array(self.losses).tolist()}
         about = checkpoint.args.JsonSave({"settings": settings, "curve": curve.to_dict(), **past})
         state = checkpoint.args.StandardSave(nnx.state(self.parts))
-        checkpoints.save(len(self.rates), args=checkpoint.args.Composite(state=state, about=about))
+        checkpoints.save(len(self.learning_rates), args=checkpoint.args.Composite(state=state, about=about))
 
     def load(self, checkpoints, about):
-        """Load a state that any mesh saved; each device reads its shard of this mesh."""
+        """Load a state saved on any mesh; each device reads its shard on this mesh."""
         state = checkpoint.args.StandardRestore(nnx.state(self.parts))
         saved = checkpoints.restore(len(about["rates"]), args=checkpoint.args.Composite(state=state))
         nnx.update(self.parts, saved.state)
-        self.rates, self.losses = ([*map(np.float32, about[name])] for name in ("rates", "losses"))
+        self.learning_rates, self.losses = ([*map(np.float32, about[name])] for name in ("rates", "losses"))
 
 
 def manager(folder):
-    """Orbax's manager: keeps the last checkpoint, and removes what a kill left half written."""
+    """Return Orbax's manager, which keeps the last checkpoint and removes partly written ones."""
     kept = checkpoint.checkpoint_managers.LatestN(1)
     options = checkpoint.CheckpointManagerOptions(preservation_policy=kept, cleanup_tmp_directories=True)
     return checkpoint.CheckpointManager(folder.absolute(), options=options)
 
 
 def last_saved(folder):
-    """What the last checkpoint holds beside the state; None where there is none."""
+    """Return the settings, the curve and the figures of the last checkpoint, or None if there is none."""
     if not folder.is_dir():
         return None
     with manager(folder) as checkpoints:
         if checkpoints.latest_step() is None:
             return None
-        wanted = checkpoint.args.Composite(about=checkpoint.args.JsonRestore())
-        return checkpoints.restore(checkpoints.latest_step(), args=wanted).about
+        items = checkpoint.args.Composite(about=checkpoint.args.JsonRestore())
+        return checkpoints.restore(checkpoints.latest_step(), args=items).about
 
 
 def arguments():
@@ -189,11 +189,11 @@ def arguments():
     parser.add_argument("--width", type=int, default=256, help="width of the hidden layer (256)")
     parser.add_argument("--peak", type=float, default=5e-3, help="peak learning rate (0.005)")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--every", type=int, default=100, help="save once in so many updates (100)")
+    parser.add_argument("--every", type=int, default=100, help="updates between two checkpoints (100)")
     parser.add_argument("--checkpoint", type=Path, default=Path("train_flax"), metavar="FOLDER")
     parser.add_argument("--resume", action="store_true", help="continue from the last checkpoint")
     args, saved = parser.parse_args(), None
-    # Before JAX starts: CPU devices, used where there are too few others.
+    # Before JAX starts: the number of CPU devices, which are used if there are too few others.
     jax.config.update("jax_num_cpu_devices", math.prod(args.mesh))
     if args.resume:
         saved = last_saved(args.checkpoint)
@@ -202,7 +202,7 @@ def arguments():
         parser.set_defaults(**saved["settings"])
         args = parser.parse_args()
         if any(getattr(args, name) != saved["settings"][name] for name in FIXED):
-            parser.error("--resume: --batch-size, --width, --peak and --seed stay what they were")
+            parser.error("--resume: --batch-size, --width, --peak and --seed must not change")
     data, model = args.mesh
     if args.batch_size % data or args.width % model or min(args.batch_size, args.width, args.every) < 1:
         parser.error(
@@ -219,10 +219,10 @@ def arguments():
     if saved is not None:
         before, done = Curve.from_dict(saved["curve"]), len(saved["rates"])
         if not curve.same_until(before, done):
-            parted = curve.first_difference(before)
+            difference = curve.first_difference(before)
             parser.error(
-                f"--resume: after {done} updates, but the curves part after step {parted}; without --warmup, "
-                "--stable and --cooldown it goes on as planned"
+                f"--resume: after {done} updates, but the curves differ after step {difference}; without "
+                "--warmup, --stable and --cooldown, --resume continues as planned"
             )
     program.check_writable(parser, "--checkpoint", args.checkpoint)
     return args, curve, saved
@@ -230,7 +230,7 @@ def arguments():
 
 def main() -> None:
     args, curve, saved = arguments()
-    settings = {name: value for name, value in vars(args).items() if name not in OF_THE_MACHINE}
+    settings = {name: value for name, value in vars(args).items() if name not in NOT_SAVED}
     text, updates = Text(args.seed), curve.total_steps
     jax.config.update("jax_default_matmul_precision", "highest")  # no TF32 on a GPU
     devices = jax.devices()
@@ -239,13 +239,13 @@ def main() -> None:
 
     stop = program.stop_between_updates()
 
-    # This keeps the rate in the state, where it can be read.
+    # inject_hyperparams keeps the learning rate in the state, where it can be read.
     adamw = optax.inject_hyperparams(optax.adamw)(optax_schedule(curve, args.peak))
     run = Run(args, adamw, devices, *args.mesh)
     with manager(args.checkpoint) as checkpoints:
         if saved is not None:
             run.load(checkpoints, saved)
-            print(f"resumed from {args.checkpoint} after update {len(run.rates)}")
+            print(f"resumed from {args.checkpoint} after update {len(run.learning_rates)}")
         else:
             for step in checkpoints.all_steps():
                 checkpoints.delete(step)
@@ -255,32 +255,32 @@ def main() -> None:
         print(f"{len(text.training):,} words to learn from, {run.mesh.size} devices, {devices[0].platform}")
         print(f"weights and moments: {whole:.2f} MB, of which a device holds {share:.2f} MB\n")
         print("update  learning rate  training loss  held-out loss", flush=True)
-        while (done := len(run.rates)) < updates and not stop.is_set():
+        while (done := len(run.learning_rates)) < updates and not stop.is_set():
             run.update(text.batch(done, args.batch_size))
             done += 1
             if done % args.every == 0 or done == updates:
-                seen = run.rates[-1], run.losses[-1], run.loss(text.held_out)
-                print("{:6d}  {:13.7e}  {:13.6f}  {:13.6f}".format(done, *seen), flush=True)
+                figures = run.learning_rates[-1], run.losses[-1], run.loss(text.held_out)
+                print("{:6d}  {:13.7e}  {:13.6f}  {:13.6f}".format(done, *figures), flush=True)
                 run.save(checkpoints, settings, curve)
         if checkpoints.latest_step() != done:
             run.save(checkpoints, settings, curve)
     if done < updates:
-        print(f"stopped after update {done}; {args.checkpoint} goes on with --resume")
+        print(f"stopped after update {done}; {args.checkpoint} resumes with --resume")
         sys.exit(130)
     program.leave_on_ctrl_c()
 
     alone = Run(args, adamw, devices, 1, 1)
     for done in range(updates):
         alone.update(text.batch(done, args.batch_size))
-    rates = np.array([run.rates, alone.rates], np.float32).view(np.int32)
+    bits = np.array([run.learning_rates, alone.learning_rates], np.float32).view(np.int32)
     losses = np.array([run.losses, alone.losses])
     held_out = run.loss(text.held_out)
     print("\nagainst the same run on one device:")
-    print(f"  learning rates that differ:             {np.count_nonzero(rates[0] != rates[1])} of {updates}")
+    print(f"  learning rates that differ:             {np.count_nonzero(bits[0] != bits[1])} of {updates}")
     print(f"  largest difference of a training loss:  {np.abs(losses[0] - losses[1]).max():.1e}")
     print(f"  difference of the last training loss:   {abs(losses[0, -1] - losses[1, -1]):.1e}")
     print(f"  difference of the last held-out loss:   {abs(held_out - alone.loss(text.held_out)):.1e}")
-    print(f"\nheld-out loss of frequencies of pairs:  {text.loss_of_pairs():.4f} nats a word")
+    print(f"\nheld-out loss of frequencies of pairs:  {text.loss_of_pairs():.4f} nats per word")
     print(f"held-out loss of the network:           {held_out:.4f}")
 
 

@@ -1,10 +1,10 @@
 """Train a small GPT, byte by byte, on the source of Python's own standard library.
 
 A decoder-only transformer with AdamW, or with Muon and AdamW, a warmup and one plateau. At intervals the
-program prints how well the model predicts files that it has not seen, in nats a byte, and saves a
-checkpoint. The loss to beat is that of byte frequencies alone. Ctrl-C saves too, and --resume goes on with
-the losses of a run that was never stopped, to the last bit. The number of processes may change in between:
-one process, DDP and FSDP2 load each other's checkpoints.
+program prints how well the model predicts held-out files, in nats per byte, and saves a checkpoint. The loss
+to beat is that of byte frequencies alone. Ctrl-C saves too, and a run resumed with --resume has the losses of
+an uninterrupted run, to the last bit. The number of processes may change in between: one process, DDP and
+FSDP2 load each other's checkpoints.
 
 The model is that of GPT-2 (Radford et al., 2019, "Language Models are Unsupervised Multitask Learners"),
 with the names of https://github.com/karpathy/nanoGPT.
@@ -88,14 +88,14 @@ class GPT(nn.Module):
 
 
 def loss_fn(model, batch):
-    """The cross-entropy of each next byte, in nats: the sum, and the number of bytes."""
+    """Return the summed cross-entropy of the next bytes, in nats, and the number of bytes."""
     text = batch.long()
-    seen, following = text[:, :-1], text[:, 1:].flatten()
-    return functional.cross_entropy(model(seen).flatten(0, 1), following, reduction="sum"), len(following)
+    inputs, targets = text[:, :-1], text[:, 1:].flatten()
+    return functional.cross_entropy(model(inputs).flatten(0, 1), targets, reduction="sum"), len(targets)
 
 
 def read_text():
-    """The modules of the standard library's top folder; every tenth is held out."""
+    """Read the modules in the standard library's top folder; every tenth file is held out."""
     files = sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))
     held_out = files[9::10]
     training = [file for file in files if file not in held_out]
@@ -106,29 +106,29 @@ def read_text():
 
 
 def loss_of_frequencies(training, held_out):
-    """The cross-entropy of the held-out bytes, in nats, as the byte frequencies of training predict them."""
+    """Return the cross-entropy, in nats, of held-out bytes under the training text's byte frequencies."""
     counts = torch.bincount(training, minlength=BYTES) + 1.0
     return -(counts / counts.sum()).log()[held_out.long()].mean().item()
 
 
 @torch.no_grad()
 def sample(model, prompt, length, context, device):
-    """The prompt, continued byte by byte at temperature 0.8."""
-    generator = torch.Generator().manual_seed(0)  # leaves training's random numbers alone
+    """Continue the prompt byte by byte at temperature 0.8."""
+    generator = torch.Generator().manual_seed(0)  # does not disturb the random numbers of training
     text = list(prompt.encode())
     for _ in range(length):
-        seen = torch.tensor([text[-context:]], device=device)
-        probabilities = functional.softmax(model(seen)[0, -1] / 0.8, dim=-1).cpu()
+        window = torch.tensor([text[-context:]], device=device)
+        probabilities = functional.softmax(model(window)[0, -1] / 0.8, dim=-1).cpu()
         text.append(torch.multinomial(probabilities, 1, generator=generator).item())
     return bytes(text).decode(errors="replace")
 
 
 def optimizers(args, model):
-    """AdamW for everything, or Muon for the matrices inside of the blocks and AdamW for the rest.
+    """Return AdamW for everything, or Muon for the matrices inside the blocks and AdamW for the rest.
 
     AdamW: Loshchilov and Hutter, 2019, arXiv:1711.05101. Muon: Jordan et al., 2024,
-    https://kellerjordan.github.io/posts/muon. With updates of the size of AdamW's it takes AdamW's rates
-    (Liu et al., 2025, arXiv:2502.16982).
+    https://kellerjordan.github.io/posts/muon. Its updates are scaled to the size of AdamW's, so both use one
+    learning rate (Liu et al., 2025, arXiv:2502.16982).
     """
     matrices = [p for p in model.blocks.parameters() if p.dim() == 2] if args.optimizer == "muon" else []
     others = [p for p in model.parameters() if all(p is not matrix for matrix in matrices)]
@@ -140,7 +140,7 @@ def optimizers(args, model):
 
 
 def with_saved_settings(parser, **changed):
-    """The arguments, and the file of settings; with --resume, its settings are the defaults."""
+    """Parse the arguments, with saved settings as defaults under --resume; return the settings file too."""
     args = parser.parse_args()
     settings = Path(args.checkpoints, "settings.json")
     if args.resume:
@@ -173,7 +173,7 @@ def arguments():
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--threads", type=int, default=1, help="CPU threads (1: the default model is small)")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--every", type=int, default=100, help="save once in so many updates (100)")
+    parser.add_argument("--every", type=int, default=100, help="updates between two checkpoints (100)")
     parser.add_argument("--checkpoints", default="train_gpt_checkpoints", metavar="FOLDER")
     parser.add_argument("--resume", action="store_true", help="continue from the newest checkpoint")
     args, settings = with_saved_settings(parser, global_batch=None)
@@ -197,10 +197,10 @@ def main() -> None:
     args, settings, processes = arguments()
     torch.set_num_threads(args.threads)
     training, held_out = read_text()
-    # A row has one byte more than the model sees: the last byte is only a target.
-    rows, unseen_rows = (text.unfold(0, args.context + 1, args.context) for text in (training, held_out))
-    unseen_rows = unseen_rows[:: max(1, len(unseen_rows) // 256)]
-    by_frequencies = loss_of_frequencies(training, unseen_rows[:, 1:])
+    # A row has one more byte than the model reads: the last byte is only a target.
+    rows, held_out_rows = (text.unfold(0, args.context + 1, args.context) for text in (training, held_out))
+    held_out_rows = held_out_rows[:: max(1, len(held_out_rows) // 256)]
+    baseline = loss_of_frequencies(training, held_out_rows[:, 1:])
 
     curve = PlateauCurve(args.steps, warmup_steps=args.steps // 10, plateaus=[(20, 40)], min_lr_ratio=0.02)
     modes = {"precision": args.precision, "compile": args.compile, "cuda_graph": args.cuda_graph}
@@ -227,8 +227,10 @@ def main() -> None:
         device = next(model.parameters()).device
         # No workers: reading rows from memory costs less than sending them between processes.
         loader = make_loader(rows, args.batch_size // processes, device=device, num_workers=0, seed=args.seed)
-        unseen = make_loader(unseen_rows, 32 // processes, training=False, device=device, num_workers=0)
-        feed, unseen = prefetch(loader, device), prefetch(unseen, device)
+        held_out_loader = make_loader(
+            held_out_rows, 32 // processes, training=False, device=device, num_workers=0
+        )
+        feed, held_out_feed = prefetch(loader, device), prefetch(held_out_loader, device)
         checkpoints = Checkpoints(args.checkpoints)
         parts = {"step": step, "feed": feed, "log": log}
         if args.resume:
@@ -238,57 +240,57 @@ def main() -> None:
             settings.parent.mkdir(parents=True, exist_ok=True)
             settings.write_text(json.dumps(vars(args)))
     except (OSError, ValueError, RuntimeError) as error:
-        sys.exit(f"train_gpt.py: {program.with_way_out(error, '--steps')}")
+        sys.exit(f"train_gpt.py: {program.with_resume_hint(error, '--steps')}")
 
-    stop = program.stop_between_updates(signal.SIGTERM)  # which torchrun sends
+    stop = program.stop_between_updates(signal.SIGTERM)  # torchrun sends SIGTERM
 
-    def loss_on_unseen():
-        return evaluate(model, unseen, loss_fn, precision=args.precision)
+    def held_out_loss():
+        return evaluate(model, held_out_feed, loss_fn, precision=args.precision)
 
     parameters = sum(parameter.numel() for parameter in model.parameters())
-    where = f"{processes} processes with {args.distribute}" if processes > 1 else f"{device}"
-    say(f"{len(training):,} bytes to learn from, {parameters:,} parameters, on {where}")
+    place = f"{processes} processes with {args.distribute}" if processes > 1 else f"{device}"
+    say(f"{len(training):,} bytes to learn from, {parameters:,} parameters, on {place}")
     say(f"an update: {args.accumulation} micro-batches of {args.batch_size} sequences")
     batches = program.forever(feed)
-    size = args.accumulation * args.batch_size * args.context  # of an update, in bytes
+    size = args.accumulation * args.batch_size * args.context  # bytes per update
     hidden = None if is_main() else True
     bar = tqdm(total=args.steps * size, initial=done * size, unit="B", unit_scale=True, disable=hidden)
     while done < args.steps:
         result = step(*(next(batches) for _ in range(args.accumulation)))
         done += 1
         if row := log(result):
-            bar.set_postfix(loss=f"{row['loss']:.3f}", rate=f"{result.lr[0]:.2e}", refresh=False)
+            bar.set_postfix(loss=f"{row['loss']:.3f}", lr=f"{result.lr[0]:.2e}", refresh=False)
             bar.update(done * size - bar.n)
         if done % args.every == 0:
             log.flush()
             losses = [row["loss"] for row in log.rows]
-            mean, unseen_loss = sum(losses) / len(losses), loss_on_unseen()
+            mean, unseen = sum(losses) / len(losses), held_out_loss()
             if is_main():
-                bar.write(f"update {done}: loss {mean:.4f}, on files not seen {unseen_loss:.4f} nats a byte")
+                bar.write(f"update {done}: loss {mean:.4f}, on held-out files {unseen:.4f} nats per byte")
             checkpoints.save(done, **parts)
-        # With several processes this is a collective: not after every update.
+        # With several processes this check is a collective, too slow for every update.
         if (processes == 1 or done % 10 == 0) and stopped(stop, device):
             break
     checkpoints.save(done, wait=True, **parts)
     bar.close()
     if done < args.steps:
-        say(f"stopped after update {done}; {args.checkpoints} goes on with --resume")
+        say(f"stopped after update {done}; {args.checkpoints} resumes with --resume")
         sys.exit(130)
     program.leave_on_ctrl_c()
 
-    written, loss = sample(model, "def ", 200, args.context, device), loss_on_unseen()
-    say(f"\nwritten by the model:\n{written}\n")
-    say(f"loss of byte frequencies: {by_frequencies:.4f} nats a byte, on files not seen")
+    continuation, loss = sample(model, "def ", 200, args.context, device), held_out_loss()
+    say(f"\nwritten by the model:\n{continuation}\n")
+    say(f"loss of byte frequencies: {baseline:.4f} nats per byte, on held-out files")
     say(f"loss of the model:        {loss:.4f}")
 
 
 def stopped(stop, device):
-    """Whether any rank was told to stop. All ranks call it, and end after the same update."""
+    """Return True if any rank received a signal to stop, so that all ranks stop after the same update."""
     if not distributed.is_initialized():
         return stop.is_set()
-    told = torch.tensor(float(stop.is_set()), device=device)
-    distributed.all_reduce(told)
-    return told.item() > 0
+    signals = torch.tensor(float(stop.is_set()), device=device)
+    distributed.all_reduce(signals)
+    return signals.item() > 0
 
 
 def say(text):

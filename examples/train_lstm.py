@@ -1,15 +1,15 @@
 """Forecast the carbon dioxide over Mauna Loa a year ahead with an LSTM, by truncated backpropagation.
 
-The monthly means of 1958-2001 that ship with statsmodels. From the change since the month before, and
-from what the LSTM remembers, it forecasts the next twelve months; it learns the seasons by itself. The
-series is cut into windows of two years; the state goes from each to the next, gradients do not (Williams
-and Peng, 1990, "An Efficient Gradient-Based Algorithm for On-Line Training of Recurrent Network
-Trajectories"). The last fifth of the months is held out, and compared with two forecasts that
-need no model: the last value, and last year's changes once more.
+The data are the monthly means of 1958-2001 that ship with statsmodels. From the change since the previous
+month and from its state, the LSTM forecasts the next twelve months; it learns the seasons by itself. The
+series is cut into windows of two years; the state is carried from each window to the next, gradients are not
+(Williams and Peng, 1990, "An Efficient Gradient-Based Algorithm for On-Line Training of Recurrent Network
+Trajectories"). The last fifth of the months is held out. Two forecasts that need no model serve for
+comparison: the last value, and a repetition of last year's changes.
 
     python examples/train_lstm.py
     python examples/train_lstm.py --epochs 80 --hidden 64 --output co2.png
-    python examples/train_lstm.py --resume        (after a Ctrl-C: with the settings of the checkpoint)
+    python examples/train_lstm.py --resume        (after Ctrl-C, with the settings of the checkpoint)
 """
 
 import program
@@ -29,13 +29,13 @@ from torch import nn
 from plateau_jax import PlateauCurve
 from torch_bridge import TrainStep, evaluate
 
-matplotlib.use("Agg")  # A file, no window.
+matplotlib.use("Agg")  # writes files, opens no window
 
 AHEAD = 12  # months
 
 
 class Forecaster(nn.Module):
-    """The changes since the month before → the changes over the next 1 … 12 months, for every month."""
+    """The change since the previous month → the changes over the next 1 … 12 months, for every month."""
 
     def __init__(self, hidden):
         super().__init__()
@@ -43,12 +43,12 @@ class Forecaster(nn.Module):
         self.forecast = nn.Linear(hidden, AHEAD)
 
     def forward(self, changes, carry):
-        remembered, carry = self.lstm(changes, carry)
-        return self.forecast(remembered), carry
+        hidden, carry = self.lstm(changes, carry)
+        return self.forecast(hidden), carry
 
 
 def loss_fn(model, window, carry):
-    """The squared error in ppm², as a sum and its weight: the months that count."""
+    """Return the squared error in ppm², summed, with its weight: the number of months that count."""
     changes, targets, counts = window
     forecasts, carry = model(changes, carry)
     errors = (forecasts - targets).square().mean(-1)
@@ -56,13 +56,13 @@ def loss_fn(model, window, carry):
 
 
 def windows(changes, targets, counts, length):
-    """The series in consecutive windows; the LSTM wants a dimension for the one series that there is."""
+    """Cut the series into consecutive windows, with a batch dimension of one series."""
     parts = (series.unsqueeze(1).split(length) for series in (changes, targets, counts))
     return list(zip(*parts, strict=True))
 
 
-def picture(path, dates, level, origins, forecasts, errors):
-    """Above, a year's forecast from every December that was held out; below, the errors by months ahead."""
+def draw_picture(path, dates, level, origins, forecasts, errors):
+    """Draw forecasts from every held-out December above, and the errors by months ahead below."""
     colors = {"LSTM": "#0072B2", "last year's changes": "#E69F00", "last value": "0.6"}
     figure, (above, below) = plt.subplots(2, 1, figsize=(9, 7), height_ratios=(3, 2), layout="constrained")
     decembers = [index for index, month in enumerate(origins) if dates[month].month == 12]
@@ -101,13 +101,13 @@ def arguments():
     parser.add_argument("--peak", type=float, default=1e-2, help="peak learning rate (0.01)")
     parser.add_argument("--precision", choices=("fp32", "bf16", "fp16"), default="fp32")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--every", type=int, default=85, help="print once in so many updates (85)")
+    parser.add_argument("--every", type=int, default=85, help="updates between two lines of output (85)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--output", type=Path, default=Path("train_lstm.png"), metavar="FILE")
     args, saved = program.parse_with_checkpoint(parser)
     program.check_positive(parser, args, "epochs", "window", "hidden", "every")
     if args.precision == "fp16" and args.device == "cpu":
-        parser.error("--precision fp16 needs a GPU: torch has no such LSTM for a CPU")
+        parser.error("--precision fp16 needs a GPU: torch has no fp16 LSTM for CPUs")
     program.check_picture(parser, args.output)
     program.check_writable(parser, "--checkpoint", args.checkpoint)
     program.check_device(parser, args.device)
@@ -119,21 +119,21 @@ def main() -> None:
     monthly = co2.load_pandas().data["co2"].resample("MS").mean().interpolate()
     level = torch.tensor(monthly.to_numpy(), dtype=torch.float32)
     split = len(level) * 4 // 5
-    origins = torch.arange(1, len(level) - AHEAD)  # the months that a forecast is made in
+    origins = torch.arange(1, len(level) - AHEAD)  # the months in which a forecast is made
     changes = (level[origins] - level[origins - 1]).unsqueeze(1)
     targets = torch.stack([level[origins + ahead] - level[origins] for ahead in range(1, AHEAD + 1)], 1)
-    trained = origins + AHEAD < split  # no target of training lies among the months held out
+    trained = origins + AHEAD < split  # no training target is a held-out month
     held_out = origins >= split
-    # Evaluation walks through the whole series, so that the LSTM comes to the held-out months knowing
-    # those before, which do not count.
+    # Evaluation runs through the whole series, so that the LSTM has seen the months before the held-out ones.
+    # Those earlier months do not count.
     series = [part.to(args.device) for part in (changes, targets)]
     training = windows(*(part[trained] for part in series), trained[trained].to(args.device), args.window)
     validation = windows(*series, held_out.to(args.device), args.window)
 
-    torch.set_num_threads(1)  # For matrices this small a second thread costs more than it brings.
+    torch.set_num_threads(1)  # a second thread does not pay for matrices this small
     torch.manual_seed(args.seed)
     model = Forecaster(args.hidden).to(args.device)
-    carry = (torch.zeros(1, 1, args.hidden), torch.zeros(1, 1, args.hidden))  # remembers nothing yet
+    carry = (torch.zeros(1, 1, args.hidden), torch.zeros(1, 1, args.hidden))  # an empty memory
     updates, done = args.epochs * len(training), 0
     try:
         optimizer = torch.optim.AdamW(model.parameters(), lr=args.peak, fused=True)
@@ -146,7 +146,7 @@ def main() -> None:
             done = saved["done"]
             print(f"resumed from {args.checkpoint} after update {done} of {updates}")
     except ValueError as error:
-        sys.exit(f"train_lstm.py: {program.with_way_out(error, '--epochs and --window')}")
+        sys.exit(f"train_lstm.py: {program.with_resume_hint(error, '--epochs and --window')}")
 
     stop = program.stop_between_updates()
 
@@ -155,14 +155,14 @@ def main() -> None:
 
     print("update  learning rate  training error  held-out error (ppm)", flush=True)
     while done < updates and not stop.is_set():
-        place = done % len(training)
-        if place == 0:
+        index = done % len(training)
+        if index == 0:
             step.reset_carry()
-        result = step(training[place])
+        result = step(training[index])
         done += 1
         if done % args.every == 0 or done == updates:
-            rate, errors = result.lr.item(), (rmse(training), rmse(validation))
-            print(f"{done:6d}  {rate:13.3e}  {errors[0]:14.4f}  {errors[1]:14.4f}", flush=True)
+            lr, errors = result.lr.item(), (rmse(training), rmse(validation))
+            print(f"{done:6d}  {lr:13.3e}  {errors[0]:14.4f}  {errors[1]:14.4f}", flush=True)
     if done < updates:
         program.save_and_exit(args, done, step=step.state_dict())
     program.leave_on_ctrl_c()
@@ -182,7 +182,7 @@ def main() -> None:
     for name, values in squares.items():
         print(f"  {name + ':':21}{np.sqrt(values.mean()):.3f} ppm")
     errors = {name: np.sqrt(values.mean(0)) for name, values in squares.items()}
-    picture(args.output, monthly.index, level, origins, forecasts, errors)
+    draw_picture(args.output, monthly.index, level, origins, forecasts, errors)
     print(f"picture: {args.output}")
 
 

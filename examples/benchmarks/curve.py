@@ -1,7 +1,7 @@
-"""What the curve costs beside what people use now: in JAX, in PyTorch, in NumPy, and to build.
+"""Compare the cost of a curve with common schedules: in JAX, in PyTorch, in NumPy, and to build.
 
-In each table the contenders take turns, round after round, and what is printed is the median of the
-rounds; a ratio compares two such medians. Under three minutes on two cores.
+In each table the contenders take turns, round by round. Printed are medians over the rounds; a ratio compares
+two such medians. Takes under three minutes on two cores.
 
     python examples/benchmarks/curve.py
 """
@@ -40,7 +40,7 @@ WARMUP = TOTAL // 10
 
 
 def curve_with(plateaus: int, total_steps: int = TOTAL) -> PlateauCurve:
-    """Plateaus spread evenly, holding for 30 % of the time after the warmup."""
+    """Build a curve with evenly spread plateaus, which together last 30 % of the steps after the warmup."""
     share = 100 / (plateaus + 1)
     return PlateauCurve(
         total_steps,
@@ -51,7 +51,7 @@ def curve_with(plateaus: int, total_steps: int = TOTAL) -> PlateauCurve:
 
 
 def joined(curve: PlateauCurve) -> optax.Schedule:
-    """The same curve, made of optax's own schedules."""
+    """Build the same curve from optax's schedules."""
     pieces = []
     for row in curve.rows:
         start, end = (float(curve([step])[0]) for step in (row.begin, row.begin + row.length))
@@ -64,7 +64,7 @@ def joined(curve: PlateauCurve) -> optax.Schedule:
     return optax.join_schedules(pieces, [row.begin for row in curve.rows[1:]])
 
 
-# Each of these takes what builds a schedule, and returns a call to be timed and the values it computes.
+# Each of these takes a function that builds a schedule; it returns the call to time and its number of values.
 Timed = tuple[Callable[[], object], int]
 
 
@@ -89,7 +89,7 @@ def vectorised(build: Callable[[], optax.Schedule]) -> Timed:
 
 
 def compilation(build: Callable[[], optax.Schedule]) -> Timed:
-    # A new schedule each time: JAX remembers what it has traced.
+    # A new schedule each time, because JAX caches what it has traced.
     return lambda: looped(build(), 20_000).lower(0).compile(), 1
 
 
@@ -122,7 +122,7 @@ def in_jax(counts: list[int], rounds: int) -> None:
 
 
 def of_other_kinds() -> dict[str, Curve]:
-    """By what they consist of: each with a linear warmup, but for the nested one."""
+    """Return curves by a name of their shapes. All but the nested one have a linear warmup."""
     half = TOTAL // 2
     warmup = WARMUP, 1.0
     cosine = StagedCurve([warmup, (TOTAL - WARMUP, 0.1, "cosine")])
@@ -177,12 +177,12 @@ def in_jax_with_holds(rounds: int) -> None:
         return lambda: jax.block_until_ready(run(transformation.init(())))
 
     seconds = medians(rounds, {name: updates(hold) for name, hold in holds.items()})
-    rows = [[name, found / values * 1e9, found / seconds["none"]] for name, found in seconds.items()]
+    rows = [[name, time / values * 1e9, time / seconds["none"]] for name, time in seconds.items()]
     show("JAX, scale_by_curve in a fori_loop: ns an update", ["rule", "ns", "ratio to none"], rows)
 
 
 def in_torch(counts: list[int], rounds: int) -> None:
-    # Windows of whole length: what `lambda_lr` computes ahead is in every round alike.
+    # A whole number of windows, so that every round includes the same work of computing ahead.
     calls = min(rounds, 3) * CHUNK
     for groups in (1, 10):
 
@@ -208,7 +208,7 @@ def in_torch(counts: list[int], rounds: int) -> None:
         held = lambda_lr(sgd(), curve_with(2), hold=HoldUntilFlat(10, every=100, limit=100_000))
         counted, leaping = (lambda_lr(sgd(), curve_with(2), unit=4096) for _ in range(2))
         for scheduler in (*schedulers.values(), held, counted, leaping):
-            scheduler.optimizer.step()  # torch warns of a scheduler that steps first.
+            scheduler.optimizer.step()  # torch warns if the scheduler steps first
         steps = {name: partial(repeat, calls, scheduler.step) for name, scheduler in schedulers.items()}
         steps["lambda_lr, 2 plateaus that a loss may hold"] = partial(repeat, calls, held.step, 0.5)
         name = "lambda_lr, 2 plateaus, unit=4096, step(count={})"
@@ -219,7 +219,7 @@ def in_torch(counts: list[int], rounds: int) -> None:
         show(
             f"PyTorch, scheduler.step() with {groups} parameter group{'s'[: groups - 1]}",
             ["scheduler", "µs", "ratio to the constant"],
-            [[name, found / calls * 1e6, found / constant] for name, found in seconds.items()],
+            [[name, time / calls * 1e6, time / constant] for name, time in seconds.items()],
         )
 
 
@@ -235,20 +235,20 @@ def in_numpy(counts: list[int], rounds: int) -> None:
 
 
 def on_outlooks(rounds: int) -> None:
-    """What theory says of a curve, beside the rates that it is computed from."""
+    """Compare `outlook` with the computation of the learning rates that it needs."""
     table = []
     for total in (10**4, 10**6):
         curve = curve_with(2, total)
         steps = np.arange(total)
-        seconds = medians(rounds, {"outlook": partial(outlook, curve), "rates": partial(curve, steps)})
+        seconds = medians(rounds, {"outlook": partial(outlook, curve), "curve": partial(curve, steps)})
         table.append(
-            [total, *(part * 1e3 for part in seconds.values()), seconds["outlook"] / seconds["rates"]]
+            [total, *(part * 1e3 for part in seconds.values()), seconds["outlook"] / seconds["curve"]]
         )
     show("NumPy, outlook(curve): ms", ["steps", "outlook", "curve(steps)", "ratio"], table)
 
 
 def on_tensors(shapes: list[str], sizes: list[int], rounds: int) -> None:
-    """The pure function in torch, beside NumPy's call."""
+    """Compare the pure function in torch with a call in NumPy."""
     calls = 20
     table = []
     kinds = of_other_kinds()
@@ -267,17 +267,17 @@ def on_tensors(shapes: list[str], sizes: list[int], rounds: int) -> None:
                 "constant": partial(repeat, times, multiplier, curve.segments, steps),
                 "compiled": partial(repeat, times, compiled, of_tensors, steps),
             }
-            contenders["compiled"]()  # which compiles it
-            found = {name: part / times * 1e6 for name, part in medians(rounds, contenders).items()}
-            ratios = found["eager"] / found["NumPy"], found["compiled"] / found["NumPy"]
-            table.append([kind, size, *found.values(), *ratios])
+            contenders["compiled"]()  # compiles, before the rounds
+            times_us = {name: part / times * 1e6 for name, part in medians(rounds, contenders).items()}
+            ratios = times_us["eager"] / times_us["NumPy"], times_us["compiled"] / times_us["NumPy"]
+            table.append([kind, size, *times_us.values(), *ratios])
     header = ["curve", "steps", "curve(steps)", "eager", "eager, constants", "compiled"]
     header += ["eager to NumPy", "compiled to NumPy"]
     show("PyTorch on the CPU, multiplier(table, steps): µs a call", header, table)
 
 
 def one_step(counts: list[int], rounds: int) -> None:
-    """A rate that is written by hand, `group["lr"] = peak * curve(step)`, beside other ways to have it."""
+    """Compare `group["lr"] = peak * curve(step)`, written by hand, with other expressions for the factor."""
     calls = 1000
     peak, group = 0.1, {"lr": 0.1}
 
@@ -319,7 +319,7 @@ def construction(counts: list[int], rounds: int) -> None:
 
 def build(count: int, total: int) -> PlateauCurve:
     curve = curve_with(count, total)
-    _ = curve.segments  # Computed when first asked for.
+    _ = curve.segments  # computed on first use
     return curve
 
 
@@ -342,7 +342,7 @@ def main() -> None:
     counts = [0, 2] if quick else [0, 2, 10, 100]
     in_jax(counts if quick else [*counts, 300], rounds)
     kinds = of_other_kinds()
-    if quick:  # each shape alone compiles for a second, and has tests of its own
+    if quick:  # compiling takes a second per shape, and each shape has its own tests
         kinds = {name: kinds[name] for name in ("cosine", "all four shapes")}
     in_jax_by_kind(kinds, rounds)
     in_jax_with_holds(rounds)

@@ -1,11 +1,11 @@
-"""What training at scale costs and gains: more processes, less memory, checkpoints, cached arrays.
+"""Measure training at scale: several processes, activation checkpointing, saves, cached arrays.
 
-Measured are medians over the rounds, in which the contenders take turns: updates under DDP and FSDP2 by
+Printed are medians over interleaved rounds: updates under DDP and FSDP2 by
 `TrainStep`, by hand-written loops with the same operations and collectives, by Lightning Fabric and by
-accelerate, on two processes, or on all GPUs where there are several; activations with and without
+accelerate, on two processes, or on all GPUs if there are several; activations with and without
 `checkpoint_activations`; the time that training waits for a save; the second start of train_bloom.py,
-which maps cached arrays into memory, against the first. An update on 8 to 1,024 devices is estimated. Some
-six minutes on two cores.
+which maps cached arrays into memory, against the first. An update on 8 to 1,024 devices is estimated. Takes
+some six minutes on two cores.
 
     pip install -e '.[test]'        (for Lightning Fabric and accelerate)
     python examples/benchmarks/scale.py
@@ -33,7 +33,7 @@ from updates_together import Size, run
 
 from torch_bridge import Checkpoints, TrainStep, checkpoint_activations
 
-sys.path.append(str(Path(__file__).parents[1]))  # the trainings, whose models and data these are
+sys.path.append(str(Path(__file__).parents[1]))  # the examples whose models and data are used here
 from bloom_filters import SURNAMES, compare, positions
 from train_bloom import cached
 from train_gpt import GPT, Block, loss_fn
@@ -41,8 +41,8 @@ from train_gpt import GPT, Block, loss_fn
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def kept(model: nn.Module, forward: Callable[[], object]) -> int:
-    """Bytes that a forward pass keeps for the backward pass: each storage once, parameters left out."""
+def bytes_kept_for_backward(model: nn.Module, forward: Callable[[], object]) -> int:
+    """Return the bytes kept by a forward pass for its backward pass; parameters do not count."""
     parameters = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
     storages: dict[int, int] = {}
 
@@ -50,10 +50,10 @@ def kept(model: nn.Module, forward: Callable[[], object]) -> int:
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in parameters:
             storages[storage.data_ptr()] = storage.nbytes()
-        return tensor.detach()  # the tensor itself would make a cycle of references
+        return tensor.detach()  # keeping the tensor itself would make a reference cycle
 
     with saved_tensors_hooks(pack, lambda tensor: tensor):
-        result = forward()  # holds the storages, so that none is freed and used again
+        result = forward()  # keeps the storages alive, so that no address is reused and missed
     del result
     return sum(storages.values())
 
@@ -64,10 +64,12 @@ def activations(sizes: list[tuple[int, int, int, int]], rounds: int) -> None:
         text = torch.randint(256, (batch_size, context + 1), dtype=torch.uint8, device=DEVICE)
         inputs = torch.randn(batch_size, context, width, device=DEVICE, requires_grad=True)
         plain, checkpointed = (GPT(layers, width, context).to(DEVICE) for _ in range(2))
-        of_block = kept(plain, partial(plain.blocks[0], inputs))
+        of_block = bytes_kept_for_backward(plain, partial(plain.blocks[0], inputs))
         checkpoint_activations(checkpointed, Block)
-        memory = [kept(model, partial(loss_fn, model, text)) for model in (plain, checkpointed)]
-        memory[1] += of_block  # the backward pass runs one block at a time again
+        memory = [
+            bytes_kept_for_backward(model, partial(loss_fn, model, text)) for model in (plain, checkpointed)
+        ]
+        memory[1] += of_block  # the backward pass recomputes one block at a time
         updates = [
             TrainStep(model, adamw(model, DEVICE), loss_fn, CURVE, max_norm=MAX_NORM)
             for model in (plain, checkpointed)
@@ -89,7 +91,7 @@ def activations(sizes: list[tuple[int, int, int, int]], rounds: int) -> None:
 
 
 def peak_memory(update: Callable[[], object]) -> int:
-    """Bytes on the GPU that an update takes beyond those that were taken before."""
+    """Return the peak of additional GPU memory during an update, in bytes."""
     update()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
@@ -98,7 +100,7 @@ def peak_memory(update: Callable[[], object]) -> int:
 
 
 def saves(width: int, updates: int, rounds: int) -> None:
-    """The time of the call that saves, and of some updates while the save goes on."""
+    """Time the call that saves, and updates during the save."""
     step = train_step(mlp(width), DEVICE)
     train = partial(repeat, updates, step, batch_for(DEVICE, 16, width))
     numbers = count()
@@ -131,7 +133,7 @@ def saves(width: int, updates: int, rounds: int) -> None:
             train()
 
         contenders = {name: partial(save_and_train, name) for name in ways}
-        times = seconds(rounds, contenders, settle=checkpoints.counts)  # which waits for a save
+        times = seconds(rounds, contenders, settle=checkpoints.counts)  # waits for a running save
         size = Path(folder, "state.pt").stat().st_size
     rows = []
     for name, own in times.items():

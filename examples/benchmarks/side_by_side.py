@@ -1,4 +1,4 @@
-"""Contenders timed in turn, round after round, and the tables of it; for the benchmarks."""
+"""Timing of contenders in interleaved rounds, and tables of the results, for the benchmarks."""
 
 import argparse
 import statistics
@@ -10,37 +10,40 @@ from typing import Any
 def seconds(
     rounds: int, contenders: Mapping[Any, Callable[[], object]], *, settle: Callable[[], object] = bool
 ) -> dict[Any, list[float]]:
-    """Seconds that a call of each takes in each round, after a first call that does not count.
+    """Time one call of each contender per round, in seconds, after a warmup call that does not count.
 
-    `settle` is called before and after each: it waits for what still runs elsewhere.
+    `settle` is called before and after each call, to wait for work in other threads or on the GPU.
     """
     for call in contenders.values():
         call()
-    found: dict[Any, list[float]] = {name: [] for name in contenders}
+    times: dict[Any, list[float]] = {name: [] for name in contenders}
     for _ in range(rounds):
         for name, call in contenders.items():
             settle()
             begin = time.perf_counter()
             call()
             settle()
-            found[name].append(time.perf_counter() - begin)
-    return found
+            times[name].append(time.perf_counter() - begin)
+    return times
 
 
 def medians(rounds: int, contenders: Mapping[Any, Callable[[], object]]) -> dict[Any, float]:
     return {name: statistics.median(times) for name, times in seconds(rounds, contenders).items()}
 
 
-def beside_first(times: Mapping[Any, Sequence[float]], calls: int) -> list[list[object]]:
-    """A row for each: its name, the median of µs a call, and of each round's ratio to the first."""
+def ratios_to_first(times: Mapping[Any, Sequence[float]], calls: int) -> list[list[object]]:
+    """Return a row per contender: its name, its median in µs per call, and its median ratio to the first.
+
+    Ratios are taken within a round, so that a slow phase of the machine affects both terms.
+    """
     first = next(iter(times.values()))
     return [
         [
             name,
-            statistics.median(own) / calls * 1e6,
-            statistics.median(mine / other for mine, other in zip(own, first, strict=True)),
+            statistics.median(seconds) / calls * 1e6,
+            statistics.median(time / first_time for time, first_time in zip(seconds, first, strict=True)),
         ]
-        for name, own in times.items()
+        for name, seconds in times.items()
     ]
 
 

@@ -1,7 +1,7 @@
-"""What each option of a training gives or costs here: an update of train_gpt.py's model, and its data.
+"""Measure what options of a training run gain or cost: updates of train_gpt.py's model, and its data.
 
-Every row is timed against the first of its table, in turn, round by round; ratios are medians, and below 1 is
-faster. Uses the GPU if there is one. Some six minutes on two cores.
+Every row is timed in turn with the first of its table, round by round. Ratios are medians; below 1 is faster.
+Uses the GPU if there is one. Takes some six minutes on two cores.
 
     pip install -e '.[examples]'
     python examples/benchmarks/speedups.py
@@ -17,14 +17,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from side_by_side import beside_first, positive, repeat, seconds, show
+from side_by_side import positive, ratios_to_first, repeat, seconds, show
 from torch import Tensor
 from torch.utils.data import Dataset
 
 from plateau_jax import PlateauCurve
 from torch_bridge import TrainStep, checkpoint_activations, make_loader, prefetch
 
-sys.path.append(str(Path(__file__).parents[1]))  # the training whose model this is
+sys.path.append(str(Path(__file__).parents[1]))  # the example whose model is used here
 from train_gpt import GPT, Block, loss_fn
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -78,12 +78,12 @@ def updates(rounds: int, calls: int, rows: int, layers: int) -> None:
         repeat(3, way)  # compiles, captures, lowers the loss scale
     settle = torch.cuda.synchronize if DEVICE == "cuda" else bool
     contenders = {name: partial(repeat, calls, way) for name, way in ways.items()}
-    table = beside_first(seconds(rounds, contenders, settle=settle), calls)
+    table = ratios_to_first(seconds(rounds, contenders, settle=settle), calls)
     show(f"An update of {rows} rows of {CONTEXT} bytes, on {DEVICE}", ["", "µs", "ratio"], table)
 
 
 class Compressed(Dataset[Tensor]):
-    """Samples that take the CPU some time: rows of bytes that are decompressed when they are asked for."""
+    """Samples that cost CPU time: rows of bytes that are decompressed on access."""
 
     def __init__(self, samples: int) -> None:
         noise = torch.randint(8, (samples, 200_000), dtype=torch.uint8)
@@ -115,7 +115,7 @@ def epochs(rounds: int, samples: int, rows: int, layers: int) -> None:
     if DEVICE == "cuda":
         ways["num_workers=2, prefetch"] = partial(epoch, prefetch(loaders["num_workers=2"], DEVICE))
     settle = torch.cuda.synchronize if DEVICE == "cuda" else bool
-    table = beside_first(seconds(rounds, ways, settle=settle), 1)
+    table = ratios_to_first(seconds(rounds, ways, settle=settle), 1)
     show(f"An epoch of {samples} samples that are decompressed", ["", "µs", "ratio"], table)
 
 

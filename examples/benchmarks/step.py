@@ -1,9 +1,9 @@
-"""What a training update costs, side by side: medians over interleaved rounds, and ratios to the first.
+"""Compare the cost of a training update: medians over interleaved rounds, and ratios to the first row.
 
 On a CPU: one update of a tiny model by `TrainStep`, by a lean hand-written loop with the same results, by
-Lightning Fabric and by accelerate. Where there is a GPU, also: captured against eager, bf16 and compiled
-against fp32 eager, captured against a hand-written captured loop, the cost of the rate, and the time
-spent waiting for data.
+Lightning Fabric and by accelerate. On a GPU, also: captured against eager, bf16 and compiled
+against fp32 eager, captured against a hand-written captured loop, the cost of following the curve, and
+the time spent waiting for data.
 
     pip install -e '.[test-all]'    (for Lightning Fabric and accelerate)
     python examples/benchmarks/step.py
@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from accelerate import Accelerator
 from lightning_fabric import Fabric
-from side_by_side import beside_first, positive, repeat, seconds, show
+from side_by_side import positive, ratios_to_first, repeat, seconds, show
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
@@ -79,8 +79,8 @@ def rows_of(batch: Any) -> int:
     return len(batch[0])
 
 
-def adamw(model: nn.Module, device: str, rate: Any = PEAK) -> torch.optim.Optimizer:
-    return torch.optim.AdamW(model.parameters(), lr=rate, fused=True, capturable=device == "cuda")
+def adamw(model: nn.Module, device: str, lr: Any = PEAK) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(model.parameters(), lr=lr, fused=True, capturable=device == "cuda")
 
 
 def batch_for(device: str, *shape: int) -> tuple[Tensor, Tensor]:
@@ -94,16 +94,16 @@ def train_step(model: nn.Module, device: str, **options: Any) -> Update:
 
 
 class ByHand:
-    """The leanest loop with the results of a TrainStep, for one model, one micro-batch, one group, fp32.
+    """The leanest loop with the results of a TrainStep: one model, one micro-batch, one group, fp32.
 
-    It looks up one window of the curve, which never moves, and returns the counts as one tensor: the clock
-    after the update, updates applied, updates skipped.
+    It looks up a window of the curve that never moves, and returns the counts as one tensor: the clock after
+    the update, updates applied, updates skipped.
     """
 
     def __init__(self, model: nn.Module, device: str, *, follow_curve: bool = True) -> None:
         self.model = model.to(device)
-        self.rate = torch.full((1,), PEAK, device=device)
-        self.optimizer = adamw(self.model, device, self.rate[0])
+        self.lr = torch.full((1,), PEAK, device=device)
+        self.optimizer = adamw(self.model, device, self.lr[0])
         self.parameters = list(self.model.parameters())
         self.window = torch.tensor(PEAK * CURVE(range(1 << 16)), device=device)
         self.counts = torch.zeros(3, dtype=torch.int64, device=device)
@@ -124,18 +124,18 @@ class ByHand:
         torch._foreach_mul_(gradients, torch.clamp(MAX_NORM / (norm + 1e-6), max=1.0))
         skip = loss.mul(0).add(norm, alpha=0).ne(0)
         if self.follow_curve:
-            torch.index_select(self.window, 0, self.clock, out=self.rate)
+            torch.index_select(self.window, 0, self.clock, out=self.lr)
         self.optimizer.found_inf = skip.float()
         self.optimizer.step()
         del self.optimizer.found_inf
         self.counts.add_(torch.where(skip, self.if_skipped, self.if_applied))
         for parameter in self.parameters:
             parameter.grad = None
-        return loss, norm, self.rate.clone(), self.counts.clone()
+        return loss, norm, self.lr.clone(), self.counts.clone()
 
 
 class Captured:
-    """A hand-written loop around one CUDA graph. It holds the loop, whose tensors the graph works on."""
+    """A hand-written loop around one CUDA graph. It keeps `by_hand` alive, whose tensors the graph uses."""
 
     def __init__(self, by_hand: ByHand, batch: Any) -> None:
         self.by_hand = by_hand
@@ -193,13 +193,13 @@ def accelerate() -> Update:
 
 
 def compare(title: str, updates: dict[str, Update], batch: Any, *, rounds: int, calls: int) -> None:
-    """Time the updates in turn, round by round; ratios are medians of each round's ratio to the first."""
+    """Time the updates in turn, round by round; a ratio is the median of the rounds' ratios to the first."""
     for update in updates.values():
         repeat(12, update, batch)
     contenders = {name: partial(repeat, calls, update, batch) for name, update in updates.items()}
     settle = torch.cuda.synchronize if batch[0].is_cuda else bool
     times = seconds(rounds, contenders, settle=settle)
-    show(title, ["", "µs", "ratio"], beside_first(times, calls))
+    show(title, ["", "µs", "ratio"], ratios_to_first(times, calls))
 
 
 def on_cpu(rounds: int, calls: int) -> None:
@@ -269,7 +269,7 @@ def on_gpu(rounds: int, calls: int) -> None:
 
 
 def waiting_for_data() -> None:
-    """The share of an epoch in which the loop waits for its next batch."""
+    """Measure the share of an epoch during which the loop waits for its next batch."""
     torch.manual_seed(1)
     examples = TensorDataset(torch.randn(20_000, 128, 32), torch.randint(8, (20_000,)))
     step = train_step(transformer(), "cuda", precision="bf16")

@@ -1,4 +1,4 @@
-"""An update over several processes, by `TrainStep` and by others; scale.py runs it."""
+"""Updates over several processes, with `TrainStep` and with other libraries; scale.py runs this."""
 
 import os
 import signal
@@ -15,7 +15,7 @@ from accelerate import Accelerator, FullyShardedDataParallelPlugin
 from accelerate.state import AcceleratorState
 from lightning_fabric import Fabric
 from lightning_fabric.strategies import DDPStrategy, ModelParallelStrategy
-from side_by_side import beside_first, repeat, seconds, show
+from side_by_side import ratios_to_first, repeat, seconds, show
 from step import CURVE, MAX_NORM, ByHand, adamw, batch_for, loss_fn, mlp
 from torch import Tensor, distributed, multiprocessing, nn
 from torch.distributed.fsdp import fully_shard
@@ -26,7 +26,7 @@ DEVICE = "cuda" if torch.cuda.device_count() > 1 else "cpu"
 
 
 class Size(NamedTuple):
-    """A model, its batches, and how many updates are timed at once."""
+    """A model, its batches, and the number of updates timed together."""
 
     name: str
     width: int
@@ -46,7 +46,7 @@ def train_step(mode: str, model: nn.Module, device: str, synchronize: str) -> Up
 
 
 class ByHandTogether(ByHand):
-    """The operations and the collectives of a `TrainStep` over several ranks, written out."""
+    """The operations and collectives of a `TrainStep` over several ranks, written by hand."""
 
     def __init__(self, mode: str, model: nn.Module, device: str, synchronize: str) -> None:
         super().__init__(distribute(model, mode, blocks=nn.Linear, device=device), device)
@@ -136,7 +136,7 @@ def accelerate(mode: str, model: nn.Module, device: str) -> Update:
 
 
 def contenders(mode: str, size: Size, count: int) -> dict[str, Update]:
-    """The updates to compare, each with a model of its own; on a CPU accelerate does not shard."""
+    """Return the updates to compare, each with a separate model. On a CPU, accelerate does not shard."""
 
     def make(kind: Callable[..., Update], *arguments: object) -> Update:
         return kind(mode, mlp(size.width, size.depth), DEVICE, *arguments)
@@ -166,7 +166,7 @@ def compare(mode: str, size: Size, count: int, rounds: int) -> None:
     for _ in range(5):
         for index, update in enumerate(updates.values()):
             losses[index] = update(own)
-    distributed.all_reduce(losses)  # some return the loss over all ranks, some the rank's own
+    distributed.all_reduce(losses)  # some return the loss over all ranks, others that of one rank
     torch.testing.assert_close(losses, losses[:1].expand_as(losses), rtol=1e-4, atol=0)
 
     calls = {name: partial(repeat, size.calls, update, own) for name, update in updates.items()}
@@ -174,7 +174,7 @@ def compare(mode: str, size: Size, count: int, rounds: int) -> None:
     if is_main():
         parameters = sum(parameter.numel() for parameter in mlp(size.width, size.depth).parameters())
         title = f"{mode}, {size.name} model of {parameters:,} parameters, micro-batches an update: {count}"
-        show(title, ["", "µs", "to TrainStep"], beside_first(times, size.calls))
+        show(title, ["", "µs", "to TrainStep"], ratios_to_first(times, size.calls))
 
 
 def settle() -> None:
@@ -184,8 +184,8 @@ def settle() -> None:
 
 
 def work(rank: int, count: int, port: int, sizes: Sequence[Size], rounds: int) -> None:
-    """What each process runs."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # a Ctrl-C ends it without a traceback
+    """Time the updates in one process."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # so that Ctrl-C ends it without a traceback
     names = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count}  # torchrun's
     os.environ |= {name: str(number) for name, number in names.items()} | {"OMP_NUM_THREADS": "1"}
     torch.set_num_threads(1)
@@ -195,7 +195,7 @@ def work(rank: int, count: int, port: int, sizes: Sequence[Size], rounds: int) -
     distributed.init_process_group(kind, store=store, rank=rank, world_size=count, device_id=device)
     for mode, size, micro_batches in product(("ddp", "fsdp"), sizes, (1, 4)):
         compare(mode, size, micro_batches, rounds)
-    # Destroying the group, gloo can abort a process: all ranks wait for each other, and leave without.
+    # gloo can abort a process that destroys the group: ranks wait for each other, and exit without doing so.
     store.set(f"done {rank}", "")
     store.wait([f"done {each}" for each in range(count)])
     sys.stdout.flush()
@@ -203,7 +203,7 @@ def work(rank: int, count: int, port: int, sizes: Sequence[Size], rounds: int) -
 
 
 def run(sizes: Sequence[Size], rounds: int) -> None:
-    """Start one process a GPU, or two if there are fewer than two GPUs, and wait for them."""
+    """Start one process per GPU, or two if there are fewer than two GPUs, and wait for them."""
     count = max(2, torch.cuda.device_count())
     store = distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     print(f"\n{count} processes", flush=True)

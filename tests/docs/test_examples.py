@@ -43,7 +43,7 @@ def test_sweep_trains_curves_together_and_in_turn(tmp_path):
 
     runs = int(re.search(r"^(\d+) runs at once:", text, re.MULTILINE)[1])
     assert runs > 64
-    assert f"rates that differ from peak · curve(step):  0 of {40 * runs}\n" in text
+    assert f"learning rates ≠ peak · curve(step):        0 of {40 * runs}\n" in text
     assert number_after("largest difference between their losses", lines) < 1e-4
     plain = number_after("held-out loss without a plateau", lines)
     best = re.search(r"^the best, a plateau at \d+ % for \d+ %: +([\d.]+)$", text, re.MULTILINE)

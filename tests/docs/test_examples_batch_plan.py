@@ -72,9 +72,9 @@ def test_both_runs_follow_the_token_clock(uninterrupted):
 def test_no_learning_rate_differs(uninterrupted):
     _, lines = uninterrupted
     assert lines[-4:-1] == [
-        "rates that differ at equal tokens in PyTorch: 0 of 25",
-        "rates that differ at equal tokens in JAX: 0 of 25",
-        "rates that differ between PyTorch and JAX: 0 of 70",
+        "learning rates that differ at equal tokens in PyTorch: 0 of 25",
+        "learning rates that differ at equal tokens in JAX: 0 of 25",
+        "learning rates that differ between PyTorch and JAX: 0 of 70",
     ]
 
 
@@ -100,7 +100,7 @@ def test_run_stopped_mid_ramp_resumes_at_the_same_clock(
     (processes, micro_batch), (processes_after, micro_batch_after) = before, after
     options = *SMALL, "--micro-batch", micro_batch
     *_, last = run(tmp_path, *options, script=script, processes=processes, status=130)
-    assert last == f"stopped after {consumed} tokens; batch_plan_checkpoints goes on with --resume"
+    assert last == f"stopped after {consumed} tokens; batch_plan_checkpoints resumes with --resume"
     so_far = rows_of(tmp_path, "growing")
     assert so_far[-1]["consumed"] == consumed
 
@@ -122,7 +122,7 @@ def test_two_processes_stop_together_on_ctrl_c(tmp_path):
     first.interrupt()
     assert finish(second, status=130) == []
     *_, last = finish(first, status=130)
-    stopped = re.fullmatch(r"stopped after (\d+) tokens; batch_plan_checkpoints goes on with --resume", last)
+    stopped = re.fullmatch(r"stopped after (\d+) tokens; batch_plan_checkpoints resumes with --resume", last)
     assert rows_of(tmp_path, "constant")[-1]["consumed"] == int(stopped[1])
 
 
@@ -132,14 +132,14 @@ def test_resume_under_another_curve_is_refused(uninterrupted):
     assert status == 1
     last = errors.splitlines()[-1]
     assert last.startswith("batch_plan.py: state_dict was saved under PlateauCurve(")
-    assert last.endswith("; without --tokens, --resume goes on as planned")
+    assert last.endswith("; without --tokens, --resume continues as planned")
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["--resume"], "--resume: there is no checkpoint in batch_plan_checkpoints"),
-        (["--plan", "0:many"], "argument --plan: invalid pair value: '0:many'"),
+        (["--plan", "0:many"], "argument --plan: invalid stage value: '0:many'"),
         (["--plan", "0:512", "1024:700"], "micro_batch · processes = 512 · 1 = 512 does not divide"),
         (["--micro-batch", "32"], "--micro-batch 32 must be a multiple of 64"),
         (["--device", "nowhere"], "--device nowhere: "),

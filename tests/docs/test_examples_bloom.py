@@ -107,7 +107,7 @@ def test_resume_matches_uninterrupted_run_and_uses_cache(trained, tmp_path):
             program.interrupt()
             break
     stopped = re.fullmatch(
-        r"stopped after update (\d+); train_bloom\.pt goes on with --resume", finish(program, status=130)[-1]
+        r"stopped after update (\d+); train_bloom\.pt resumes with --resume", finish(program, status=130)[-1]
     )
     assert 50 <= int(stopped[1]) < UPDATES
 
@@ -118,7 +118,7 @@ def test_resume_matches_uninterrupted_run_and_uses_cache(trained, tmp_path):
     assert before
     status, _, errors = start(tmp_path, "--resume", "--epochs", 9).finish()
     assert status == 1
-    assert errors.endswith("; without --epochs, --batch-size and --count, --resume goes on as planned\n")
+    assert errors.endswith("; without --epochs, --batch-size and --count, --resume continues as planned\n")
     resumed = finish(start(tmp_path, "--resume"))
     assert cached() == before
     assert resumed[0] == f"resumed from train_bloom.pt after update {stopped[1]} of {UPDATES}"

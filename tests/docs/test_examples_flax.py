@@ -48,7 +48,7 @@ def stopped(tmp_path_factory):
     next(line for line in program.lines() if line.startswith("    20 "))
     program.interrupt()
     message = finish(program, status=130)[-1]
-    updates = re.fullmatch(r"stopped after update (\d+); train_flax goes on with --resume", message)
+    updates = re.fullmatch(r"stopped after update (\d+); train_flax resumes with --resume", message)
     return folder, int(updates[1])
 
 
@@ -93,8 +93,8 @@ def test_resume_under_plan_with_same_past(whole, stopped, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--resume", "--warmup", 6], "part after step 1; without --warmup, --stable"),
-        (["--resume", "--peak", 1], "--resume: --batch-size, --width, --peak and --seed stay"),
+        (["--resume", "--warmup", 6], "differ after step 1; without --warmup, --stable"),
+        (["--resume", "--peak", 1], "--resume: --batch-size, --width, --peak and --seed must not change"),
         (["--resume", "--checkpoint", "nowhere"], "--resume: there is no checkpoint in nowhere"),
         (["--mesh", 2, 2, "--width", 7], "--width of 2, for --mesh 2 2"),
         (["--peak", "nan"], "peak_value = nan"),
@@ -134,5 +134,7 @@ def test_resume_on_another_number_of_devices(tmp_path, monkeypatch):
         for batch in batches[6 * turn + 3 : 6 * turn + 6]:
             saved.update(batch)
             loaded.update(batch)
-        np.testing.assert_array_equal(np.array(saved.rates), np.array(loaded.rates), strict=True)
+        np.testing.assert_array_equal(
+            np.array(saved.learning_rates), np.array(loaded.learning_rates), strict=True
+        )
         np.testing.assert_allclose(np.array(saved.losses), np.array(loaded.losses), rtol=0, atol=1e-6)

@@ -82,7 +82,7 @@ def test_resume_under_another_curve_is_refused(gpt):
     assert status == 1
     _, refusal = errors.splitlines()  # after the expected cost
     assert refusal.startswith("train_gpt.py: state_dict was saved under PlateauCurve(total_steps=200, ")
-    assert errors.endswith("; without --steps, --resume goes on as planned\n")
+    assert errors.endswith("; without --steps, --resume continues as planned\n")
 
 
 def lines_with_losses(lines):

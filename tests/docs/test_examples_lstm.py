@@ -68,7 +68,7 @@ def test_resume_uses_settings_of_the_checkpoint(lstm, tmp_path):
     interrupt(start(tmp_path, *LSTM), "    50 ")
     status, _, errors = start(tmp_path, "train_lstm.py", "--resume", "--epochs", "7").finish()
     assert status == 1
-    assert errors.endswith("; without --epochs and --window, --resume goes on as planned\n")
+    assert errors.endswith("; without --epochs and --window, --resume continues as planned\n")
     resumed = finish(start(tmp_path, "train_lstm.py", "--resume"))
     assert resumed[-1] == uninterrupted[-1]
     assert [line for line in resumed if line.startswith("  LSTM:")] == [

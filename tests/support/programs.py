@@ -158,7 +158,7 @@ def interrupt(program: Program, line_before: str) -> int:
             program.interrupt()
             break
     message = finish(program, status=130)[-1]
-    stopped = re.fullmatch(r"stopped after update (\d+); train_[\w.]+ goes on with --resume", message)
+    stopped = re.fullmatch(r"stopped after update (\d+); train_[\w.]+ resumes with --resume", message)
     assert stopped is not None, message
     return int(stopped[1])
 
