@@ -26,8 +26,8 @@ PLATEAUS = ["--plateau", "50", "30", "--plateau", "85", "10"]
 ARGUMENTS = ["10000", "--warmup-steps", "500", *PLATEAUS, "--min-lr-ratio", "0.1"]
 
 
-def _words(arguments):
-    """The arguments of a `PlateauCurve` as words of the command line."""
+def _to_options(arguments):
+    """Return the arguments of a `PlateauCurve` as command-line options."""
     words = [str(arguments["total_steps"])]
     for option, name in (("plateau", "plateaus"), ("absolute-plateau", "absolute_plateaus")):
         for pair in arguments[name]:
@@ -39,13 +39,13 @@ def _words(arguments):
     return words
 
 
-def test_as_a_command_it_prints_the_table():
+def test_command_prints_the_table():
     done = subprocess.run([*COMMAND, *ARGUMENTS], capture_output=True, text=True, check=True)
     assert done.stdout == CURVE.describe() + "\n"
     assert done.stderr == ""
 
 
-def test_as_a_command_it_fails_with_2_and_the_message():
+def test_command_exits_with_2_and_the_message():
     done = subprocess.run([*COMMAND, "100", "--warmup-steps", "100"], capture_output=True, text=True)
     assert done.returncode == 2
     assert done.stdout == ""
@@ -53,7 +53,7 @@ def test_as_a_command_it_fails_with_2_and_the_message():
     assert "Traceback" not in done.stderr
 
 
-# A process started in the background inherits an ignored SIGINT; a terminal's does not.
+# A process started in the background inherits an ignored SIGINT; one started in a terminal does not.
 AT_A_TERMINAL = [
     sys.executable,
     "-c",
@@ -69,7 +69,7 @@ runpy.run_module("plateau_jax", run_name="__main__", alter_sys=True)
 @pytest.mark.parametrize("inherited", [signal.SIG_DFL, signal.SIG_IGN], ids=["default", "ignored"])
 @pytest.mark.parametrize("old", [None, "what was there"])
 @pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_stopped_csv_leaves_what_was_there(tmp_path, sent, code, old, inherited):
+def test_stopped_csv_keeps_the_old_file(tmp_path, sent, code, old, inherited):
     path = tmp_path / "huge.csv"
     if old is not None:
         path.write_text(old)
@@ -81,8 +81,8 @@ def test_a_stopped_csv_leaves_what_was_there(tmp_path, sent, code, old, inherite
     finally:
         signal.signal(signal.SIGINT, before)
     try:
-        # The first block of values is in a file beside it.
-        while not any(found.stat().st_size for found in tmp_path.iterdir() if found != path):
+        # Wait for the first block of values, in the temporary file.
+        while not any(file.stat().st_size for file in tmp_path.iterdir() if file != path):
             assert process.poll() is None
         process.send_signal(sent)
         _, errors = process.communicate(timeout=60)
@@ -91,11 +91,11 @@ def test_a_stopped_csv_leaves_what_was_there(tmp_path, sent, code, old, inherite
         process.wait()
     assert process.returncode == code
     assert errors == b""
-    assert [(found, found.read_text()) for found in tmp_path.iterdir()] == [(path, old)] * (old is not None)
+    assert [(file, file.read_text()) for file in tmp_path.iterdir()] == [(path, old)] * (old is not None)
 
 
 @pytest.mark.parametrize(("option", "name"), [("--csv", "rates.csv"), ("--plot", "curve.png")])
-def test_what_fails_half_way_leaves_what_was_there(tmp_path, capsys, monkeypatch, option, name):
+def test_failed_output_keeps_the_old_file(tmp_path, capsys, monkeypatch, option, name):
     path = tmp_path / name
     path.write_text("what was there")
 
@@ -110,11 +110,11 @@ def test_what_fails_half_way_leaves_what_was_there(tmp_path, capsys, monkeypatch
     monkeypatch.setattr(Figure, "savefig", lambda self, file, **_: fail(file))
     monkeypatch.setattr(PlateauCurve, "__call__", PlateauCurve.__call__ if option == "--plot" else fail)
     assert "no space left" in refused(capsys, ["100", option, str(path)])
-    assert [(found, found.read_text()) for found in tmp_path.iterdir()] == [(path, "what was there")]
+    assert [(file, file.read_text()) for file in tmp_path.iterdir()] == [(path, "what was there")]
 
 
 @pytest.mark.parametrize(("option", "name"), [("--csv", "rates.csv"), ("--plot", "curve.png")])
-def test_a_link_stays_a_link_and_a_file_keeps_its_permissions(tmp_path, capsys, option, name):
+def test_links_and_permissions_are_kept(tmp_path, capsys, option, name):
     (tmp_path / "elsewhere").mkdir()
     target, link = tmp_path / "elsewhere" / name, tmp_path / name
     link.symlink_to(target)
@@ -127,16 +127,16 @@ def test_a_link_stays_a_link_and_a_file_keeps_its_permissions(tmp_path, capsys, 
         assert len(written) > 100
         if mode is not None:
             assert target.stat().st_mode & 0o777 == mode
-    assert sorted(found.name for found in tmp_path.rglob("*")) == sorted(["elsewhere", name, name])
+    assert sorted(file.name for file in tmp_path.rglob("*")) == sorted(["elsewhere", name, name])
 
 
-def test_a_new_file_has_the_permissions_of_any_new_file(tmp_path, capsys):
+def test_new_file_has_default_permissions(tmp_path, capsys):
     (tmp_path / "another").touch()
     assert main(["10", "--csv", str(tmp_path / "rates.csv")]) == 0
     assert (tmp_path / "rates.csv").stat().st_mode == (tmp_path / "another").stat().st_mode
 
 
-def test_a_warning_in_a_shell_is_one_line():
+def test_warning_is_one_line():
     done = subprocess.run(
         [*COMMAND, "100", "--plateau", "0.5", "0.3"], capture_output=True, text=True, check=True
     )
@@ -144,13 +144,13 @@ def test_a_warning_in_a_shell_is_one_line():
     assert line.startswith("python -m plateau_jax: warning: plateaus = [(0.5, 0.3)] look like fractions")
 
 
-def test_standard_output_is_written_to():
+def test_standard_output_is_written_in_place():
     done = subprocess.run([*COMMAND, "2", "--csv", "/dev/stdout"], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[:4] == ["step,learning_rate", "0,1.0", "1,0.5", "2,0.0"]
     assert done.stdout.endswith(PlateauCurve(2).describe() + "\n")
 
 
-def test_the_table(capsys):
+def test_table(capsys):
     assert main(ARGUMENTS) == 0
     assert capsys.readouterr().out == CURVE.describe() + "\n"
     assert main(["7"]) == 0
@@ -160,15 +160,15 @@ def test_the_table(capsys):
 @pytest.mark.filterwarnings("ignore::plateau_jax.CurveWarning")
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(curve_arguments())
-def test_every_argument_of_a_plateau_curve_has_an_option(capsys, arguments):
-    assert main([*_words(arguments), "--json"]) == 0
+def test_every_argument_has_an_option(capsys, arguments):
+    assert main([*_to_options(arguments), "--json"]) == 0
     assert PlateauCurve.from_dict(json.loads(capsys.readouterr().out)) == PlateauCurve(**arguments)
 
 
 @pytest.mark.filterwarnings("ignore::plateau_jax.CurveWarning")
 @examples(20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.integers(1, 300), st.integers(0, 99), st.floats(0, 1), peaks)
-def test_json_and_csv_are_the_curve(tmp_path, capsys, total, percent, ratio, peak):
+def test_json_and_csv_match_the_curve(tmp_path, capsys, total, percent, ratio, peak):
     path = tmp_path / "rates.csv"
     warmup = (total - 1) * percent // 100
     arguments = [str(total), "--warmup-steps", str(warmup), "--min-lr-ratio", repr(ratio)]
@@ -182,17 +182,17 @@ def test_json_and_csv_are_the_curve(tmp_path, capsys, total, percent, ratio, pea
         header, *rows = csv.reader(file)
     assert header == ["step", "learning_rate"]
     assert [int(step) for step, _ in rows] == list(range(total + 1))
-    written = np.array([np.float32(rate) for _, rate in rows])
+    written = np.array([np.float32(lr) for _, lr in rows])
     expected = np.float32(peak) * curve(np.arange(total + 1))
     np.testing.assert_array_equal(written.view(np.int32), expected.view(np.int32))
 
 
-def test_a_cooldown_of_a_curve_that_is_described(capsys):
+def test_cooldown_of_described_curve(capsys):
     assert main([*ARGUMENTS, "--cooldown", "6000", "500", "--json"]) == 0
     assert Curve.from_dict(json.loads(capsys.readouterr().out)) == CURVE.cooldown(6000, 500)
 
 
-def test_a_long_csv_is_complete(tmp_path):
+def test_long_csv_is_complete(tmp_path):
     path = tmp_path / "rates.csv"
     total = 3 * 2**16 + 17
     assert main([str(total), "--csv", str(path)]) == 0
@@ -201,7 +201,7 @@ def test_a_long_csv_is_complete(tmp_path):
     np.testing.assert_array_equal(values[:, 1].astype(np.float32), PlateauCurve(total)(np.arange(total + 1)))
 
 
-def test_pictures_in_the_format_that_the_name_says(tmp_path, capsys):
+def test_suffix_determines_the_picture_format(tmp_path, capsys):
     png, svg = tmp_path / "curve.png", tmp_path / "curve.svg"
     for path in (png, svg):
         assert main([*ARGUMENTS, "--peak", "3e-4", "--plot", str(path)]) == 0
@@ -210,7 +210,7 @@ def test_pictures_in_the_format_that_the_name_says(tmp_path, capsys):
     assert ElementTree.parse(svg).getroot().tag.endswith("svg")
 
 
-def test_the_longest_curve_is_drawn_at_once(tmp_path):
+def test_longest_curve_can_be_drawn(tmp_path):
     path = tmp_path / "curve.png"
     assert main([str(2**31 - 1), "--warmup-steps", "5000", "--plateau", "0", "80", "--plot", str(path)]) == 0
     assert path.stat().st_size > 0
@@ -259,13 +259,13 @@ def test_the_longest_curve_is_drawn_at_once(tmp_path):
         ("100 --nonsense", "unrecognized arguments: --nonsense"),
     ],
 )
-def test_bad_arguments_are_named_and_no_file_is_written(tmp_path, capsys, arguments, message):
+def test_invalid_arguments_write_no_file(tmp_path, capsys, arguments, message):
     files = ["--csv", str(tmp_path / "rates.csv"), "--plot", str(tmp_path / "curve.png")]
     assert message in refused(capsys, [*arguments.split(), *files])
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_picture_of_an_unknown_format_leaves_no_file(tmp_path, capsys):
+def test_unknown_picture_format_leaves_no_file(tmp_path, capsys):
     files = ["--csv", str(tmp_path / "rates.csv"), "--plot", str(tmp_path / "curve.xyz")]
     assert "xyz" in refused(capsys, ["100", *files])
     assert list(tmp_path.iterdir()) == []
@@ -273,17 +273,17 @@ def test_a_picture_of_an_unknown_format_leaves_no_file(tmp_path, capsys):
 
 @pytest.mark.parametrize("option", ["--csv", "--plot"])
 @pytest.mark.parametrize("name", ["missing/file.png", "folder.png"])
-def test_a_file_that_cannot_be_written(tmp_path, capsys, option, name):
+def test_unwritable_file_is_refused(tmp_path, capsys, option, name):
     (tmp_path / "folder.png").mkdir()
     path = tmp_path / name
     message = refused(capsys, ["100", option, str(path)])
     assert str(path) in message
     assert ".part" not in message
     assert path.parent.is_dir() or f"there is no folder {path.parent}\n" in message
-    assert [found.name for found in tmp_path.rglob("*")] == ["folder.png"]
+    assert [file.name for file in tmp_path.rglob("*")] == ["folder.png"]
 
 
-def test_without_matplotlib_a_picture_is_refused_and_the_rest_works(tmp_path, capsys, monkeypatch):
+def test_only_pictures_need_matplotlib(tmp_path, capsys, monkeypatch):
     for name in ("matplotlib", "matplotlib.figure"):
         monkeypatch.setitem(sys.modules, name, None)
     assert "--plot needs matplotlib: pip install 'plateau-jax[plot]'" in refused(

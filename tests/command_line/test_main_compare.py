@@ -27,7 +27,7 @@ def saved(tmp_path: Path) -> Callable[[Curve], str]:
     return save
 
 
-def test_it_prints_the_table_of_the_files(saved, capsys) -> None:
+def test_compare_prints_the_table_of_files(saved, capsys) -> None:
     files = ["--from", saved(COSINE), "--from", saved(LINEAR), "--compare"]
     assert main(files) == 0
     assert capsys.readouterr().out == f"{compare(COSINE, LINEAR)}\n"
@@ -36,12 +36,12 @@ def test_it_prints_the_table_of_the_files(saved, capsys) -> None:
     assert capsys.readouterr().out == f"{compare(*cooled)}\n"
 
 
-def test_a_curve_that_is_described_comes_first(saved, capsys) -> None:
+def test_described_curve_comes_first(saved, capsys) -> None:
     assert main(["--from", saved(COSINE), *DESCRIBED, "--compare"]) == 0
     assert capsys.readouterr().out == f"{compare(LINEAR, COSINE)}\n"
 
 
-def test_with_a_peak_it_has_the_best_peaks(saved, capsys) -> None:
+def test_peak_adds_the_best_peaks(saved, capsys) -> None:
     assert main([*DESCRIBED, "--from", saved(COSINE), "--compare", "--peak", "3e-4"]) == 0
     lines = capsys.readouterr().out.splitlines()
     peaks = [float(line.split()[-1]) for line in lines[1:3]]
@@ -50,7 +50,7 @@ def test_with_a_peak_it_has_the_best_peaks(saved, capsys) -> None:
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "utf-8"])
-def test_names_in_any_terminal(saved, encoding) -> None:
+def test_names_fit_any_encoding(saved, encoding) -> None:
     again = LINEAR.then(COSINE, scale=0.5)
     command = [sys.executable, "-m", "plateau_jax", *DESCRIBED, "--from", saved(again), "--compare"]
     environment = {**os.environ, "PYTHONIOENCODING": encoding}
@@ -62,8 +62,8 @@ def test_names_in_any_terminal(saved, encoding) -> None:
     assert (done.returncode, done.stderr, done.stdout.decode(encoding)) == (0, b"", f"{expected}\n")
 
 
-def test_columns_stay_in_line_in_ascii(saved) -> None:
-    """Also where a name is cut, and the sign for that takes more room."""
+def test_columns_stay_aligned_in_ascii(saved) -> None:
+    """Even if a name is shortened with an ellipsis, which takes more characters in ASCII."""
     long = COSINE.then(LINEAR, scale=0.123).then(StagedCurve([(70,)], start=0.5)).cooldown(1500, 100)
     command = [sys.executable, "-m", "plateau_jax", *DESCRIBED, "--from", saved(long), "--compare"]
     environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
@@ -73,7 +73,7 @@ def test_columns_stay_in_line_in_ascii(saved) -> None:
     assert len(set(map(len, table))) == 1
 
 
-def test_it_goes_with_a_picture(saved, tmp_path, capsys) -> None:
+def test_compare_can_also_draw_a_picture(saved, tmp_path, capsys) -> None:
     picture = tmp_path / "curves.png"
     assert main([*DESCRIBED, "--from", saved(COSINE), "--compare", "--plot", str(picture)]) == 0
     assert picture.stat().st_size > 0
@@ -91,7 +91,7 @@ def test_it_goes_with_a_picture(saved, tmp_path, capsys) -> None:
         (["--from", "cosine", "--from", "cosine", "--csv", "-"], "--csv takes one curve, not 2"),
     ],
 )
-def test_what_is_refused(saved, tmp_path, capsys, arguments: list[str], message: str) -> None:
+def test_invalid_comparisons_are_refused(saved, tmp_path, capsys, arguments: list[str], message: str) -> None:
     files = {"cosine": saved(COSINE), "zero": saved(StagedCurve([(5,)], start=0.0))}
     picture = tmp_path / "curves.png"
     arguments = [files.get(word, word) for word in arguments]

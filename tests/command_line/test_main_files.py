@@ -1,4 +1,4 @@
-"""`python -m plateau_jax --from`: curves that were written as JSON, and files that hold no curve."""
+"""`python -m plateau_jax --from`: curves written as JSON, and files without a curve."""
 
 import io
 import json
@@ -31,14 +31,14 @@ KINDS = [
 ]
 
 
-def _written(path, curve):
+def _write_curve(path, curve):
     path.write_text(json.dumps(curve.to_dict()))
     return str(path)
 
 
 @pytest.mark.parametrize("curve", KINDS, ids=lambda curve: type(curve).__name__)
-def test_a_curve_from_a_file_is_what_was_written(tmp_path, capsys, monkeypatch, curve):
-    file = _written(tmp_path / "curve.json", curve)
+def test_curve_from_file_matches_the_saved_one(tmp_path, capsys, monkeypatch, curve):
+    file = _write_curve(tmp_path / "curve.json", curve)
     assert main(["--from", file]) == 0
     assert capsys.readouterr().out == curve.describe() + "\n"
 
@@ -56,21 +56,21 @@ def test_a_curve_from_a_file_is_what_was_written(tmp_path, capsys, monkeypatch, 
 
 @examples(40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(descriptions())
-def test_every_curve_that_is_written_is_read_back(tmp_path, capsys, description):
+def test_every_curve_can_be_read_back(tmp_path, capsys, description):
     curve = build(description)
-    assert main(["--from", _written(tmp_path / "curve.json", curve), "--json"]) == 0
+    assert main(["--from", _write_curve(tmp_path / "curve.json", curve), "--json"]) == 0
     assert Curve.from_dict(json.loads(capsys.readouterr().out)) == curve
 
 
-def test_several_files_are_described_and_drawn_together(tmp_path, capsys, monkeypatch):
+def test_several_files_are_drawn_together(tmp_path, capsys, monkeypatch):
     picture = tmp_path / "curves.svg"
-    files = [_written(tmp_path / f"{number}.json", curve) for number, curve in enumerate(KINDS)]
+    files = [_write_curve(tmp_path / f"{number}.json", curve) for number, curve in enumerate(KINDS)]
     options = [word for file in files for word in ("--from", file)]
     drawn = []
 
-    def draw(curves, **more):
+    def draw(curves, **options):
         drawn.extend(curves)
-        return plot(curves, **more)
+        return plot(curves, **options)
 
     monkeypatch.setattr(plots, "plot", draw)
     assert main([*options, "--plot", str(picture), "--cooldown", "20", "10"]) == 0
@@ -81,8 +81,8 @@ def test_several_files_are_described_and_drawn_together(tmp_path, capsys, monkey
 
 
 @pytest.mark.parametrize("option", ["--csv", "--json"])
-def test_what_takes_one_curve_refuses_two(tmp_path, capsys, option):
-    file, rates = _written(tmp_path / "curve.json", STAIRS), tmp_path / "rates.csv"
+def test_single_curve_options_refuse_two_curves(tmp_path, capsys, option):
+    file, rates = _write_curve(tmp_path / "curve.json", STAIRS), tmp_path / "rates.csv"
     value = [str(rates)] if option == "--csv" else []
     message = refused(capsys, ["--from", file, "--from", file, option, *value])
     assert f"{option} takes one curve, not 2" in message
@@ -109,7 +109,7 @@ NO_CURVE = {
 
 
 @pytest.mark.parametrize("text", NO_CURVE, ids=lambda text: text[:40])
-def test_a_file_without_a_curve_is_refused_in_one_line(tmp_path, capsys, text):
+def test_file_without_a_curve_is_refused(tmp_path, capsys, text):
     path = tmp_path / "curve.json"
     path.write_text(text, errors="surrogateescape")
     message = refused(capsys, ["--from", str(path)]).splitlines()[-1]
@@ -117,7 +117,7 @@ def test_a_file_without_a_curve_is_refused_in_one_line(tmp_path, capsys, text):
     assert NO_CURVE[text] in message
 
 
-def test_a_curve_nested_too_deep_is_refused(tmp_path, capsys):
+def test_too_deeply_nested_curve_is_refused(tmp_path, capsys):
     nested = PlateauCurve(10).to_dict()
     for _ in range(65):
         nested = {"kind": "cooldown", "curve": nested, "at": 1, "steps": 1, "to": 0, "shape": "linear"}
@@ -133,8 +133,8 @@ anything = single | several | st.lists(several, max_size=2)
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.sampled_from(KINDS), st.data(), anything)
-def test_whatever_a_file_holds_no_traceback_is_seen(tmp_path, capsys, curve, data, value):
-    """One of the values in a curve's JSON, at any depth, is replaced."""
+def test_no_file_content_causes_a_traceback(tmp_path, capsys, curve, data, value):
+    """Replace one value in a curve's JSON, at any depth."""
     written = {"kind": "then", "curve": curve.to_dict(), "other": curve.to_dict(), "scale": 1}
     inside = written
     while isinstance(inside, dict | list) and inside:
@@ -155,7 +155,7 @@ def test_whatever_a_file_holds_no_traceback_is_seen(tmp_path, capsys, curve, dat
 
 
 @pytest.mark.parametrize("more", [[], ["--json"], ["--csv", "/dev/stdout"]], ids=str)
-def test_a_reader_that_has_gone_is_no_error(more):
+def test_closed_pipe_is_not_an_error(more):
     reader, writer = os.pipe()
     os.close(reader)
     command = [sys.executable, "-m", "plateau_jax", "100000", *more]
@@ -166,7 +166,7 @@ def test_a_reader_that_has_gone_is_no_error(more):
 
 
 @pytest.mark.parametrize("more", [[], ["--json"]], ids=str)
-def test_a_full_disk_behind_the_output_gives_an_error_of_one_line(more):
+def test_full_disk_is_a_one_line_error(more):
     with open("/dev/full", "w") as full:
         command = [sys.executable, "-m", "plateau_jax", "10", *more]
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
@@ -174,6 +174,6 @@ def test_a_full_disk_behind_the_output_gives_an_error_of_one_line(more):
     assert done.returncode == 2
 
 
-def test_a_picture_for_a_device_is_written_to_that_very_path(capsys):
+def test_picture_is_written_to_a_device_itself(capsys):
     assert main(["10", "--plot", "/dev/null"]) == 0
     assert not Path("/dev/null.png").exists()

@@ -1,4 +1,4 @@
-"""`python -m plateau_jax`: where its output goes, in which encoding, and what its help says."""
+"""`python -m plateau_jax`: its output streams and encodings, and the examples in its help."""
 
 import os
 import re
@@ -39,7 +39,7 @@ def test_no_option_is_abbreviated(capsys, option):
 
 @examples(30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(descriptions(), peaks)
-def test_with_a_peak_the_table_has_rates(tmp_path, capsys, description, peak):
+def test_table_with_peak_has_learning_rates(tmp_path, capsys, description, peak):
     curve, file = build(description), tmp_path / "curve.json"
     file.write_text(re.sub("'", '"', repr(curve.to_dict()).replace("None", "null")))
     assert main(["--from", str(file), "--peak", repr(peak)]) == 0
@@ -55,12 +55,12 @@ def test_with_a_peak_the_table_has_rates(tmp_path, capsys, description, peak):
         assert len(line) == len(head)
 
 
-def test_a_peak_of_one_is_a_rate_too(capsys):
+def test_peak_of_one_also_gives_learning_rates(capsys):
     assert main([*ARGUMENTS, "--peak", "1"]) == 0
     assert "rate from" in capsys.readouterr().out
 
 
-def test_values_go_to_standard_output_and_nothing_else_does(tmp_path):
+def test_standard_output_gets_only_the_values(tmp_path):
     file = tmp_path / "rates.csv"
     to_file, to_output = (_run(*ARGUMENTS, "--peak", "3e-4", "--csv", name) for name in (str(file), "-"))
     assert to_output.stdout == file.read_bytes()
@@ -69,25 +69,25 @@ def test_values_go_to_standard_output_and_nothing_else_does(tmp_path):
     assert not os.path.exists("-")
 
 
-def test_beside_values_on_standard_output_a_picture_is_said_elsewhere(tmp_path):
+def test_messages_do_not_mix_with_values(tmp_path):
     done = _run("2", "--csv", "-", "--plot", str(tmp_path / "curve"))
     assert done.stdout.split() == [b"step,learning_rate", b"0,1.0", b"1,0.5", b"2,0.0"]
     assert done.stderr.decode() == f"wrote {tmp_path / 'curve.png'}\n"
 
 
-def test_two_kinds_of_data_don_t_mix(capsys):
+def test_csv_and_json_on_stdout_are_refused(capsys):
     assert "--json" in refused(capsys, ["100", "--csv", "-", "--json"])
 
 
 @pytest.mark.parametrize("data", [[], ["--json"]])
-def test_what_was_written_is_said(tmp_path, capsys, data):
+def test_written_files_are_reported(tmp_path, capsys, data):
     names = [str(tmp_path / name) for name in ("curve.svg", "rates.csv")]
     assert main(["100", *data, "--plot", names[0], "--csv", names[1]]) == 0
     assert capsys.readouterr().err == "".join(f"wrote {name}\n" for name in names)
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8", "cp1252"])
-def test_the_table_in_any_terminal(encoding):
+def test_table_in_any_encoding(encoding):
     done = _run(*ARGUMENTS, PYTHONIOENCODING=encoding)
     table = CURVE.describe() + "\n"
     if encoding in ("ascii", "latin-1"):
@@ -98,18 +98,18 @@ def test_the_table_in_any_terminal(encoding):
     assert "must lie in 1 ... 2**31" in wrong.stderr.decode(encoding).replace("…", "...")
 
 
-def test_the_table_in_the_locale_c():
+def test_table_in_the_c_locale():
     done = _run(*ARGUMENTS, LC_ALL="C", LANG="C", PYTHONUTF8="0", PYTHONCOERCECLOCALE="0")
     assert (done.returncode, done.stdout.decode()) == (0, CURVE.describe().replace("  …", "...") + "\n")
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "utf-8"])
-def test_a_file_of_any_name_is_said_in_any_terminal(tmp_path, encoding):
+def test_any_file_name_is_reported_in_any_encoding(tmp_path, encoding):
     done = _run("9", "--csv", str(tmp_path / "Größe\udcff.csv"), PYTHONIOENCODING=encoding)
     assert (done.returncode, done.stderr.count(b"wrote ")) == (0, 1)
 
 
-def test_the_examples_of_the_help_run(tmp_path, monkeypatch):
+def test_examples_in_help_run(tmp_path, monkeypatch):
     shown = _run("--help", PYTHONIOENCODING="ascii").stdout.decode("ascii")
     lines = re.findall(r"^  python (-m plateau_jax .*)$", shown.partition("examples:")[2], re.MULTILINE)
     assert len(lines) >= 4
@@ -118,7 +118,7 @@ def test_the_examples_of_the_help_run(tmp_path, monkeypatch):
     monkeypatch.setattr("plateau_jax.design.server.serve", lambda *page, **_: pages.append(page))
     monkeypatch.chdir(tmp_path)
     for line in lines:
-        if "--design" in line:  # which would go on until Ctrl-C
+        if "--design" in line:  # which would serve until Ctrl-C
             assert main(shlex.split(line)[2:]) == 0
             continue
         command = f"{sys.executable} {line}"
@@ -129,15 +129,15 @@ def test_the_examples_of_the_help_run(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("option", ["--csv", "--plot"])
-def test_a_file_that_cannot_be_written_has_its_own_name(tmp_path, capsys, option):
+def test_unwritable_files_are_named(tmp_path, capsys, option):
     long = tmp_path / f"{'n' * 300}.png"
     message = refused(capsys, ["9", option, str(long)])
     assert f"{long} cannot be written: File name too long\n" in message
     assert "/dev/full cannot be written: No space left" in refused(capsys, ["9", option, "/dev/full"])
-    assert main(["9", option, str(tmp_path / f"{'n' * 251}.png")]) == 0  # as long as a name may be
+    assert main(["9", option, str(tmp_path / f"{'n' * 251}.png")]) == 0  # the maximum length
 
 
-def test_a_picture_of_an_unknown_format_is_named(tmp_path, capsys):
+def test_unknown_picture_format_is_named(tmp_path, capsys):
     path = tmp_path / "curve.xyz"
     assert f"{path} cannot be written: Format 'xyz'" in refused(capsys, ["100", "--plot", str(path)])
 
@@ -152,7 +152,7 @@ def test_a_picture_of_an_unknown_format_is_named(tmp_path, capsys):
         ("--from - <&-", "--from -: standard input is closed"),
     ],
 )
-def test_a_closed_stream_is_told(line, message):
+def test_closed_stream_is_reported(line, message):
     done = subprocess.run(
         f'"$PYTHON" -m plateau_jax {line}',
         shell=True,
@@ -163,6 +163,6 @@ def test_a_closed_stream_is_told(line, message):
     assert done.returncode == 2
 
 
-def test_an_empty_name_of_a_file_is_refused(capsys):
+def test_empty_file_name_is_refused(capsys):
     for option in ("--csv", "--plot"):
         assert ". cannot be written" in refused(capsys, ["100", option, ""])

@@ -1,4 +1,4 @@
-"""DDP and FSDP2 under a curve, saved by `torch.distributed.checkpoint`, by the page's program."""
+"""The page's program for DDP and FSDP2, saved by `torch.distributed.checkpoint`."""
 
 import subprocess
 import sys
@@ -7,31 +7,31 @@ import numpy as np
 import pytest
 from support.distributed.processes import run
 from support.programs import Program, rank_environments
-from support.trainers import dcp_trainings
-from support.trainers.trainers import CURVE, losses, program, rates
+from support.trainers import dcp_runs
+from support.trainers.trainers import CURVE, expected_lrs, losses, program
 
 pytestmark = pytest.mark.slow
 
 BRANCH = CURVE.cooldown(6, 4)
 
 
-@pytest.mark.parametrize("lost", [False, True], ids=["", "rates lost"])
+@pytest.mark.parametrize("lose_lrs", [False, True], ids=["", "rates lost"])
 @pytest.mark.parametrize("as_tensor", [False, True], ids=["numbers", "tensors"])
 @pytest.mark.parametrize("wrapper", ["ddp", "fsdp"])
-def test_resumed_it_is_as_uninterrupted(wrapper, as_tensor, lost, tmp_path):
-    def wanted(curve, steps):
-        exact = rates(curve, steps)
+def test_resume_matches_uninterrupted_run(wrapper, as_tensor, lose_lrs, tmp_path):
+    def expected(curve, steps):
+        exact = expected_lrs(curve, steps)
         return np.float32(exact).tolist() if as_tensor else exact
 
-    for report in run(dcp_trainings.resumed, str(tmp_path), wrapper, as_tensor, BRANCH, lost):
-        assert report["whole"] == wanted(CURVE, range(12))
-        assert report["resumed"] == wanted(CURVE, range(5, 12))
-        assert report["branch"] == wanted(BRANCH, range(5, 12))
+    for report in run(dcp_runs.compare_resumed, str(tmp_path), wrapper, as_tensor, BRANCH, lose_lrs):
+        assert report["whole"] == expected(CURVE, range(12))
+        assert report["resumed"] == expected(CURVE, range(5, 12))
+        assert report["branch"] == expected(BRANCH, range(5, 12))
         assert report["same"]
 
 
 @pytest.mark.parametrize("wrapper", ["ddp", "fsdp"])
-def test_the_program_goes_on_under_torchrun(wrapper, tmp_path):
+def test_program_resumes_under_torchrun(wrapper, tmp_path):
     """torchrun itself, which imports torch in three processes, starts one of the six runs."""
     wrap = "model = nn.parallel.DistributedDataParallel(model)" if wrapper == "ddp" else "fully_shard(model)"
     stop = "        if update == 120:\n            raise KeyboardInterrupt\n        batch ="

@@ -1,4 +1,4 @@
-"""flax under a curve, by the page's programs: nnx's optimizer and linen's `TrainState`, resumed."""
+"""The page's programs for flax: nnx's optimizer and linen's `TrainState`, resumed."""
 
 import jax.numpy as jnp
 import optax
@@ -24,7 +24,7 @@ def state_of_linen(names):
 @pytest.mark.parametrize(
     ("heading", "state"), [("flax nnx", state_of_nnx), ("flax linen", state_of_linen)], ids=["nnx", "linen"]
 )
-def test_resumed_it_is_as_uninterrupted(heading, state, tmp_path):
+def test_resume_matches_uninterrupted_run(heading, state, tmp_path):
     assert_resumed(heading, tmp_path, state)
 
 

@@ -1,4 +1,4 @@
-"""PyTorch Lightning under a curve, by the page's program: bf16, accumulation, clipping, resumed."""
+"""PyTorch Lightning, configured as on the page: bf16, accumulation, clipping, resuming."""
 
 from functools import partial
 from pathlib import Path
@@ -13,10 +13,10 @@ from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.plugins import MixedPrecision
 from support.trainers import trainers
 from support.trainers.trainers import (
-    IN_AN_OLD_FOLDER,
-    OF_LIGHTNING,
-    PEAK_OF_PAGE,
-    rates_used,
+    FOLDER_WARNING,
+    LIGHTNING_WARNING,
+    PAGE_PEAK,
+    record_lrs,
     same_weights,
     train,
 )
@@ -26,20 +26,20 @@ from torch_bridge import make_loader
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.filterwarnings(OF_LIGHTNING),
-    pytest.mark.filterwarnings(IN_AN_OLD_FOLDER),
+    pytest.mark.filterwarnings(LIGHTNING_WARNING),
+    pytest.mark.filterwarnings(FOLDER_WARNING),
 ]
 
 HEADING = "PyTorch Lightning"
 EPOCHS, UPDATES = 3, 12  # an epoch has 7 batches: three updates of two, and one of the last
 CURVE = PlateauCurve(UPDATES, warmup_steps=UPDATES // 10, plateaus=[(0, 60)])
 
-rates = partial(trainers.rates, peak=PEAK_OF_PAGE)
+expected_lrs = partial(trainers.expected_lrs, peak=PAGE_PEAK)
 
 
 @pytest.fixture(scope="module", autouse=True)
-def of_the_page(tmp_path_factory):
-    """The tests' modules configure their optimizers as the page's does."""
+def optimizers_of_page(tmp_path_factory):
+    """Configure the optimizers of the tests' modules as on the page."""
     names = train(HEADING, tmp_path_factory.mktemp("page"), changes={"trainer.fit(": "print("}).names
     with patch.object(Module, "configure_optimizers", names["Regression"].configure_optimizers):
         yield
@@ -56,7 +56,7 @@ class Module(lightning.LightningModule):
 
 
 def fit(module: Module, folder: Path, resume_from: Path | None = None, **options):
-    """The rates that the updates used, and the trainer."""
+    """Train a module; return the learning rates of its updates, and the trainer."""
     trainer = lightning.Trainer(
         accelerator="cpu",
         accumulate_grad_batches=2,
@@ -67,24 +67,24 @@ def fit(module: Module, folder: Path, resume_from: Path | None = None, **options
         enable_model_summary=False,
         callbacks=[
             LearningRateMonitor(),
-            # The run goes on in the folder that it began in.
+            # A resumed run uses the folder of the first one.
             ModelCheckpoint(folder, filename="{step}", every_n_train_steps=2, save_top_k=-1),
         ],
         **options,
     )
     loader = make_loader(trainers.dataset(56), 8, num_workers=0)
-    with rates_used() as used:
+    with record_lrs() as used:
         trainer.fit(module, loader, ckpt_path=resume_from)
     return used, trainer
 
 
-def test_resumed_in_mid_epoch_it_is_as_uninterrupted(tmp_path):
+def test_resume_in_mid_epoch_matches_uninterrupted_run(tmp_path):
     whole, resumed = Module(), Module()
     used, trainer = fit(whole, tmp_path, max_steps=UPDATES, precision="bf16-mixed")
     assert trainer.global_step == UPDATES
-    assert used == rates(CURVE, range(UPDATES))
+    assert used == expected_lrs(CURVE, range(UPDATES))
 
-    # The monitor logs the rate at the start of every batch.
+    # The monitor logs the learning rate at the start of every batch.
     logged = np.genfromtxt(tmp_path / "lightning_logs/version_0/metrics.csv", names=True, delimiter=",")
     assert len(logged) == 7 * EPOCHS
     assert set(zip(logged["step"], logged["lrAdamW"], strict=True)) == {
@@ -95,17 +95,17 @@ def test_resumed_in_mid_epoch_it_is_as_uninterrupted(tmp_path):
         resumed, tmp_path, tmp_path / "step=6.ckpt", max_steps=UPDATES, precision="bf16-mixed"
     )
     assert trainer.global_step == UPDATES
-    assert used == rates(CURVE, range(6, UPDATES))
+    assert used == expected_lrs(CURVE, range(6, UPDATES))
     assert same_weights(resumed, whole)
 
 
-def test_resume_by_epochs_loses_the_place_of_the_loader(tmp_path):
-    """Lightning-AI/pytorch-lightning#20550: if this fails, it is fixed, and the page's warning can go."""
+def test_resume_by_epochs_loses_the_loader_position(tmp_path):
+    """Lightning-AI/pytorch-lightning#20550: if this fails, it is fixed: remove the page's warning."""
     whole, resumed = Module(), Module()
     used, _ = fit(whole, tmp_path, max_epochs=EPOCHS)
-    assert used == rates(CURVE, range(UPDATES))
+    assert used == expected_lrs(CURVE, range(UPDATES))
     used, _ = fit(resumed, tmp_path, tmp_path / "step=6.ckpt", max_epochs=EPOCHS)
-    assert used == rates(CURVE, range(6, UPDATES))
+    assert used == expected_lrs(CURVE, range(6, UPDATES))
     assert resumed.batches[0] == whole.batches[0]
 
 
@@ -115,7 +115,7 @@ class Overflowing(Module):
 
 
 @pytest.mark.filterwarnings("ignore:.*AMP with fp16 is not supported on CPU")
-def test_an_update_that_fp16_skips_moves_the_curve_on(tmp_path):
+def test_skipped_fp16_update_moves_the_curve(tmp_path):
     precision = MixedPrecision("16-mixed", "cpu", torch.amp.GradScaler("cpu"))
     used, _ = fit(Overflowing(), tmp_path, max_steps=UPDATES, plugins=[precision])
-    assert used == [*rates(CURVE, range(4)), *rates(CURVE, range(5, UPDATES))]
+    assert used == [*expected_lrs(CURVE, range(4)), *expected_lrs(CURVE, range(5, UPDATES))]

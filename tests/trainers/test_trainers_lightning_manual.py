@@ -1,8 +1,8 @@
-"""PyTorch Lightning with manual optimization counts the updates of a `TrainStep` as those of a loop by hand.
+"""PyTorch Lightning with manual optimization counts the updates of a `TrainStep` like those of its own loop.
 
-The loop by hand is Lightning's own, over the same batches: it calls the optimizer's `step` after some
-backward passes. Compared is what depends on Lightning's count: where the run ends, and which checkpoints it
-saves.
+That loop, written as in Lightning's manual, calls the optimizer's `step` after some backward passes over the
+same batches. The tests compare everything that depends on Lightning's count: where the run ends, and which
+checkpoints it saves.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ from lightning.pytorch.core.optimizer import LightningOptimizer
 from lightning.pytorch.plugins import MixedPrecision
 from lightning.pytorch.profilers import SimpleProfiler
 from support.trainers import trainers
-from support.trainers.trainers import OF_LIGHTNING, same_weights
+from support.trainers.trainers import LIGHTNING_WARNING, same_weights
 from torch import Tensor
 
 from plateau_jax import PlateauCurve
@@ -29,10 +29,10 @@ from torch_bridge import TrainStep, make_loader
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.filterwarnings(OF_LIGHTNING),
-    # Lightning warns of every checkpoint in a run with manual optimization: it comes after the update.
+    pytest.mark.filterwarnings(LIGHTNING_WARNING),
+    # With manual optimization, Lightning warns that checkpoints are saved after the update.
     pytest.mark.filterwarnings("ignore:Using ModelCheckpoint with manual optimization:UserWarning"),
-    # Lightning warns of a checkpoint from another folder.
+    # Lightning warns about checkpoints from another folder.
     pytest.mark.filterwarnings("ignore:The dirpath has changed from:UserWarning"),
 ]
 
@@ -41,7 +41,7 @@ BATCHES = 5  # in an epoch
 
 
 class Module(lightning.LightningModule):
-    """Makes an update of every `accumulation` batches."""
+    """A module that makes an update of every `accumulation` batches."""
 
     def __init__(self, accumulation: int = 1, optimizers: int = 1, overflow_at: int | None = None) -> None:
         super().__init__()
@@ -73,7 +73,7 @@ class Module(lightning.LightningModule):
 
 
 class ByHand(Module):
-    """As Lightning's manual says. It counts the steps of each optimizer."""
+    """A loop as in Lightning's manual. Lightning counts the steps of each optimizer."""
 
     def update(self, batches: Sequence[Any]) -> None:
         optimizers: Any = self.optimizers()
@@ -85,7 +85,7 @@ class ByHand(Module):
 
 
 class ByStep(Module):
-    """A step over all optimizers, or one for each of them."""
+    """One `TrainStep` over all optimizers, or one per optimizer."""
 
     def __init__(self, *args: Any, together: bool = True, precision: Any = "fp32", **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -113,13 +113,13 @@ class ByStep(Module):
 
 
 def fit(module: Module, folder: str | Path, every: int = 2, resume_from: Path | None = None, **options: Any):
-    """The names of the checkpoints that were saved, and the trainer."""
+    """Train a module; return the names of its checkpoints, and the trainer."""
     trainer = lightning.Trainer(
         accelerator="cpu",
         logger=False,
         enable_progress_bar=False,
         enable_model_summary=False,
-        max_epochs=20,  # where nothing counts, the test fails and does not run for ever
+        max_epochs=20,  # so that the test fails, rather than runs forever, if nothing is counted
         callbacks=[ModelCheckpoint(folder, filename="{step}", every_n_train_steps=every, save_top_k=-1)],
         **options,
     )
@@ -128,40 +128,40 @@ def fit(module: Module, folder: str | Path, every: int = 2, resume_from: Path | 
     return sorted(path.name for path in Path(folder).iterdir()), trainer
 
 
-def runs(*modules: Module, **options: Any) -> list[tuple[list[str], int, list[int]]]:
-    """What depends on Lightning's count, in a run of each module."""
-    found: list[tuple[list[str], int, list[int]]] = []
+def count_updates(*modules: Module, **options: Any) -> list[tuple[list[str], int, list[int]]]:
+    """Train each module; return its checkpoints, its final count, and its count after each batch."""
+    results: list[tuple[list[str], int, list[int]]] = []
     for module in modules:
         with TemporaryDirectory() as folder:
             names, trainer = fit(module, folder, **options)
-        found.append((names, trainer.global_step, module.counts))
-    return found
+        results.append((names, trainer.global_step, module.counts))
+    return results
 
 
 @given(st.integers(1, 3), st.integers(1, 7), st.integers(1, 3))
 @settings(max_examples=8)
-def test_a_run_ends_and_is_saved_where_a_loop_by_hand_is(accumulation: int, steps: int, every: int) -> None:
+def test_run_ends_and_saves_like_manual_loop(accumulation: int, steps: int, every: int) -> None:
     module = ByStep(accumulation)
-    by_hand, by_step = runs(ByHand(accumulation), module, max_steps=steps, every=every)
+    by_hand, by_step = count_updates(ByHand(accumulation), module, max_steps=steps, every=every)
     assert by_step == by_hand
     assert by_step[1] == steps
     assert module.steps[0].state_dict()["applied"] == steps
 
 
 @pytest.mark.filterwarnings("ignore:.*AMP with fp16 is not supported on CPU")
-def test_an_update_that_fp16_skips_counts() -> None:
+def test_skipped_fp16_update_counts() -> None:
     plugin = MixedPrecision("16-mixed", "cpu", torch.amp.GradScaler("cpu"))
-    (by_hand,) = runs(ByHand(overflow_at=2), max_steps=6, plugins=[plugin])
+    (by_hand,) = count_updates(ByHand(overflow_at=2), max_steps=6, plugins=[plugin])
     module = ByStep(overflow_at=2, precision="fp16")
-    (by_step,) = runs(module, max_steps=6)
+    (by_step,) = count_updates(module, max_steps=6)
     assert by_step == by_hand
     state = module.steps[0].state_dict()
     assert state["skipped"] > 0
     assert state["applied"] + state["skipped"] == 6
 
 
-def test_an_update_of_several_optimizers_counts_once() -> None:
-    once, together, apart, by_hand = runs(
+def test_update_of_several_optimizers_counts_once() -> None:
+    once, together, apart, by_hand = count_updates(
         ByHand(),
         ByStep(optimizers=2),
         ByStep(optimizers=2, together=False),
@@ -174,17 +174,17 @@ def test_an_update_of_several_optimizers_counts_once() -> None:
 
 @given(st.data())
 @settings(max_examples=4)
-def test_resumed_it_is_as_uninterrupted(data: st.DataObject) -> None:
+def test_resume_matches_manual_loop(data: st.DataObject) -> None:
     accumulation, steps = data.draw(st.integers(1, 2)), data.draw(st.integers(3, 6))
     at = data.draw(st.integers(1, steps - 1))
     modules = ByHand(accumulation), ByHand(accumulation), ByStep(accumulation), ByStep(accumulation)
-    found: list[Any] = []
+    results: list[Any] = []
     for first, second in (modules[:2], modules[2:]):
         with TemporaryDirectory() as folder, TemporaryDirectory() as other:
             fit(first, folder, every=1, max_steps=steps)
             names, trainer = fit(second, other, 1, Path(folder, f"step={at}.ckpt"), max_steps=steps)
-        found.append((names, trainer.global_step, second.counts))
-    by_hand, by_step = found
+        results.append((names, trainer.global_step, second.counts))
+    by_hand, by_step = results
     assert by_step == by_hand
     *_, whole, resumed = modules
     assert resumed.counts == whole.counts[at * accumulation :]
@@ -193,7 +193,7 @@ def test_resumed_it_is_as_uninterrupted(data: st.DataObject) -> None:
 
 
 class Interrupted(ByStep):
-    """A loss fails now and then; the error is caught, and the step goes on."""
+    """A module whose loss raises an error now and then, which `update` suppresses."""
 
     def loss_of(self, model: torch.nn.Module, batch: Any) -> Tensor:
         if len(self.counts) in (1, 3):
@@ -205,8 +205,8 @@ class Interrupted(ByStep):
             super().update(batches)
 
 
-def test_an_update_that_fails_does_not_count(tmp_path: Path) -> None:
-    """Nor is it begun in Lightning's profiler, which takes no second beginning."""
+def test_failed_update_does_not_count(tmp_path: Path) -> None:
+    """Nor does it start an action in Lightning's profiler, which refuses to start one twice."""
     profiler = SimpleProfiler()
     module = Interrupted()
     _, trainer = fit(module, tmp_path, max_steps=4, profiler=profiler)
@@ -214,8 +214,8 @@ def test_an_update_that_fails_does_not_count(tmp_path: Path) -> None:
     assert len(profiler.recorded_durations["optimizer_step"]) == trainer.global_step == 4
 
 
-def test_without_the_trainer_it_runs(tmp_path: Path) -> None:
-    """After `fit`, and in hooks, as Lightning's optimizer itself does."""
+def test_step_runs_without_the_trainer(tmp_path: Path) -> None:
+    """After `fit`, a step works like Lightning's optimizer itself."""
     module = ByStep()
     _, trainer = fit(module, tmp_path, max_steps=2)
     module.steps[0](trainers.dataset(8).tensors)
@@ -224,7 +224,7 @@ def test_without_the_trainer_it_runs(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["_on_before_step", "_on_after_step"])
-def test_another_way_of_counting_is_refused(name: str) -> None:
+def test_unknown_counting_hooks_are_refused(name: str) -> None:
     module = ByStep()
     (optimizer,) = module.configure_optimizers()
     wrapper: Any = LightningOptimizer(optimizer)

@@ -1,4 +1,4 @@
-"""A training in JAX that orbax saves and restores with its curve, by the page's program."""
+"""The page's program for orbax, which saves and restores a training run in JAX with its curve."""
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +18,7 @@ BRANCH = CURVE.cooldown(6, 4)
 
 
 def sharded(parts):
-    """A sharding of the rows of matrices over this number of devices."""
+    """Return a function that shards the rows of matrices over this number of devices."""
     mesh = jax.make_mesh((parts,), ("rows",), devices=jax.devices()[:parts])
 
     def place(leaf):
@@ -66,7 +66,7 @@ def page(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def manager(page, tmp_path_factory):
-    """The manager of a checkpoint that was saved after five updates on four devices."""
+    """Return the manager of a checkpoint saved after five updates on four devices."""
     with ocp.CheckpointManager(tmp_path_factory.mktemp("saved")) as manager:
         run = Run()
         run.train(0, 5)
@@ -75,26 +75,26 @@ def manager(page, tmp_path_factory):
         yield manager
 
 
-def test_the_program_resumed_is_as_uninterrupted(tmp_path):
+def test_resumed_program_matches_uninterrupted_run(tmp_path):
     assert_resumed("orbax", tmp_path, lambda names: names["state"])
 
 
 @pytest.mark.parametrize("parts", [4, 2])
-def test_resumed_it_is_as_uninterrupted_in_another_sharding_too(page, manager, parts):
+def test_resume_in_any_sharding_matches_whole_run(page, manager, parts):
     whole, resumed = Run(), Run(parts=parts)
     whole.train(0, 12)
     whole.watched.assert_given(CURVE, PEAK, range(12))
     resumed.load(page, manager)
     resumed.train(5, 12)
     resumed.watched.assert_given(CURVE, PEAK, range(5, 12))
-    for found, wanted in zip(*map(jax.tree.leaves, (resumed.state, whole.state)), strict=True):
+    for actual, expected in zip(*map(jax.tree.leaves, (resumed.state, whole.state)), strict=True):
         if parts == 4:
-            np.testing.assert_array_equal(found, wanted)
-        else:  # sums over rows are added up in another order
-            np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-7)
+            np.testing.assert_array_equal(actual, expected)
+        else:  # sums over rows are added in another order
+            np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-7)
 
 
-def test_resume_needs_a_curve_of_the_same_past(page, manager):
+def test_resume_needs_a_curve_with_the_same_past(page, manager):
     run = Run(BRANCH)
     run.load(page, manager)
     run.train(5, 12)

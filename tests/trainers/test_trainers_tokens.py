@@ -1,4 +1,4 @@
-"""Trainers on a clock of tokens, by the page's programs: whole, interrupted, and resumed."""
+"""The page's programs on a clock of tokens: uninterrupted and resumed."""
 
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -7,26 +7,26 @@ import numpy as np
 import pytest
 import torch
 from support.trainers.trainers import (
-    IN_AN_OLD_FOLDER,
-    OF_LIGHTNING,
-    PEAK_OF_PAGE,
-    rates_used,
+    FOLDER_WARNING,
+    LIGHTNING_WARNING,
+    PAGE_PEAK,
+    record_lrs,
+    run_whole_and_resumed,
     same_weights,
-    whole_and_resumed,
 )
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.filterwarnings(OF_LIGHTNING),
-    pytest.mark.filterwarnings(IN_AN_OLD_FOLDER),
+    pytest.mark.filterwarnings(LIGHTNING_WARNING),
+    pytest.mark.filterwarnings(FOLDER_WARNING),
 ]
 
 
 @contextmanager
-def rates_and_rows() -> Generator[tuple[list[list[float]], list[Tensor]], None, None]:
-    """The rates that updates used, and the rows of each micro-batch, as the first layer sees them."""
+def record_lrs_and_rows() -> Generator[tuple[list[list[float]], list[Tensor]], None, None]:
+    """Record the learning rates of updates, and the rows of each micro-batch as the first layer gets them."""
     seen: list[Tensor] = []
 
     def note(module: nn.Module, inputs: tuple[Tensor]) -> None:
@@ -35,7 +35,7 @@ def rates_and_rows() -> Generator[tuple[list[list[float]], list[Tensor]], None, 
 
     handle = register_module_forward_pre_hook(note)
     try:
-        with rates_used() as used:
+        with record_lrs() as used:
             yield used, seen
     finally:
         handle.remove()
@@ -44,9 +44,9 @@ def rates_and_rows() -> Generator[tuple[list[list[float]], list[Tensor]], None, 
 @pytest.mark.parametrize(
     "heading", ["PyTorch Lightning", "Lightning Fabric", "Hugging Face Trainer", "accelerate"]
 )
-def test_resumed_it_is_as_uninterrupted(heading, tmp_path):
-    (whole, (used, seen)), (resumed, (used_later, _)) = whole_and_resumed(
-        f"{heading}, counting tokens", tmp_path, rates_and_rows
+def test_resume_matches_uninterrupted_run(heading, tmp_path):
+    (whole, (used, seen)), (resumed, (used_later, _)) = run_whole_and_resumed(
+        f"{heading}, counting tokens", tmp_path, record_lrs_and_rows
     )
     names = whole.names
     tokens_of = {
@@ -56,9 +56,9 @@ def test_resumed_it_is_as_uninterrupted(heading, tmp_path):
     assert len(used) == 200
     assert len(micro_batches) == 400
     consumed = 0
-    for update, (rate, *others) in enumerate(used):
-        assert rate == float(np.float32(PEAK_OF_PAGE)) * names["curve"](consumed // 1024)
-        assert set(others) <= {rate}
+    for update, (lr, *other_lrs) in enumerate(used):
+        assert lr == float(np.float32(PAGE_PEAK)) * names["curve"](consumed // 1024)
+        assert set(other_lrs) <= {lr}
         consumed += sum(micro_batches[2 * update : 2 * update + 2])
     assert consumed == int(names["tokens"].sum())
     assert used_later == used[100:]

@@ -1,4 +1,4 @@
-"""The page's programs in PyTorch, interrupted and resumed; a curve beside other schedulers."""
+"""The page's programs in PyTorch, interrupted and resumed; a curve with other schedulers."""
 
 from unittest.mock import patch
 
@@ -8,14 +8,14 @@ from support.schedulers.runs import through_file
 from support.trainers import trainers
 from support.trainers.trainers import (
     CURVE,
-    IN_AN_OLD_FOLDER,
-    OF_LIGHTNING,
-    OF_PAGE,
+    FOLDER_WARNING,
+    LIGHTNING_WARNING,
+    PAGE_CURVE,
+    PAGE_PEAK,
     PEAK,
-    PEAK_OF_PAGE,
     assert_resumed,
-    rates,
-    rates_used,
+    expected_lrs,
+    record_lrs,
     same_weights,
     train,
 )
@@ -34,8 +34,8 @@ LINEAR = PlateauCurve(200, warmup_steps=20, decay_shape="linear")
 LATER = PlateauCurve(160, warmup_steps=20, plateaus=[(0, 60)], init_lr_ratio=0.1)
 
 
-def of_torch(optimizer, curve):
-    """torch's own scheduler, with the curve's multipliers."""
+def torch_lambda_lr(optimizer, curve):
+    """Build torch's LambdaLR with the curve's multipliers."""
     return LambdaLR(optimizer, lambda step: curve(step))
 
 
@@ -43,37 +43,42 @@ def alternating(*parts):
     return [used for both in zip(*parts, strict=True) for used in both]
 
 
-@pytest.mark.filterwarnings(OF_LIGHTNING, IN_AN_OLD_FOLDER)
+@pytest.mark.filterwarnings(LIGHTNING_WARNING, FOLDER_WARNING)
 @pytest.mark.parametrize(
-    ("heading", "wanted"),
+    ("heading", "expected"),
     [
-        ("Plain PyTorch", rates(OF_PAGE, range(200), PEAK_OF_PAGE)),
-        ("Lightning Fabric", rates(OF_PAGE, range(200), PEAK_OF_PAGE)),
-        ("PyTorch Lightning", rates(OF_PAGE, range(200), PEAK_OF_PAGE)),
-        ("Hugging Face Trainer", rates(OF_PAGE, range(200), PEAK_OF_PAGE, groups=2)),
-        (SEVERAL, alternating(rates(OF_PAGE, range(200), 0.02), rates(LINEAR, range(200), PEAK_OF_PAGE))),
+        ("Plain PyTorch", expected_lrs(PAGE_CURVE, range(200), PAGE_PEAK)),
+        ("Lightning Fabric", expected_lrs(PAGE_CURVE, range(200), PAGE_PEAK)),
+        ("PyTorch Lightning", expected_lrs(PAGE_CURVE, range(200), PAGE_PEAK)),
+        ("Hugging Face Trainer", expected_lrs(PAGE_CURVE, range(200), PAGE_PEAK, groups=2)),
+        (
+            SEVERAL,
+            alternating(
+                expected_lrs(PAGE_CURVE, range(200), 0.02), expected_lrs(LINEAR, range(200), PAGE_PEAK)
+            ),
+        ),
         (
             SEQUENTIAL,
-            [[0.1 * float(np.float32(PEAK_OF_PAGE))]] * 40 + rates(LATER, range(160), PEAK_OF_PAGE),
+            [[0.1 * float(np.float32(PAGE_PEAK))]] * 40 + expected_lrs(LATER, range(160), PAGE_PEAK),
         ),
     ],
 )
-def test_resumed_it_is_as_uninterrupted(heading, wanted, tmp_path):
-    assert_resumed(heading, tmp_path, wanted)
+def test_resume_matches_uninterrupted_run(heading, expected, tmp_path):
+    assert_resumed(heading, tmp_path, expected)
 
 
-def test_in_a_sequence_it_is_as_a_scheduler_of_torch(tmp_path):
+def test_sequence_matches_torch_lambda_lr(tmp_path):
     used = {}
-    for name, scheduler in (("ours", lambda_lr), ("torch's", of_torch)):
+    for name, scheduler in (("ours", lambda_lr), ("torch's", torch_lambda_lr)):
         (tmp_path / name).mkdir()
-        with rates_used() as used[name], patch.object(torch_bridge, "lambda_lr", scheduler):
-            train(SEQUENTIAL, tmp_path / name, changes={"lr=1e-2": f"lr={float(np.float32(PEAK_OF_PAGE))}"})
+        with record_lrs() as used[name], patch.object(torch_bridge, "lambda_lr", scheduler):
+            train(SEQUENTIAL, tmp_path / name, changes={"lr=1e-2": f"lr={float(np.float32(PAGE_PEAK))}"})
     assert len(used["ours"]) == 200
     assert used["ours"] == used["torch's"]
 
 
 class Run:
-    """A model with its optimizers and schedulers; an update steps some of them."""
+    """A model with its optimizers and schedulers; each update steps some of the schedulers."""
 
     def __init__(self, build):
         self.model = trainers.net()
@@ -81,9 +86,9 @@ class Run:
         self.parts = self.model, *self.optimizers, *self.schedulers
 
     def train(self, first, last):
-        """Make these updates, and return the rates that they used."""
+        """Make these updates and return their learning rates."""
         inputs, targets = trainers.dataset(48).tensors
-        with rates_used() as used:
+        with record_lrs() as used:
             for update in range(first, last):
                 rows = slice(update * 4, update * 4 + 4)
                 trainers.loss_of(self.model, (inputs[rows], targets[rows])).backward()
@@ -95,8 +100,8 @@ class Run:
         return used
 
 
-def used_and_resumed(build):
-    """The rates of twelve updates; a run that is interrupted after five has the same rates and weights."""
+def check_resumed_run(build):
+    """Return the learning rates of twelve updates, checking a run that is resumed after five."""
     whole, interrupted, resumed = (Run(build) for _ in range(3))
     used = whole.train(0, 12)
     before = interrupted.train(0, 5)
@@ -120,16 +125,16 @@ def before_averaging(optimizer, lambda_lr):
 
 
 @pytest.mark.parametrize("combine", [chained, before_averaging])
-def test_beside_other_schedulers(combine):
+def test_curve_with_other_schedulers(combine):
     def build(scheduler):
-        def of(model):
+        def build_parts(model):
             optimizer = AdamW(model.parameters(), float(np.float32(PEAK)))
             schedulers, stepped = combine(optimizer, scheduler)
             return [optimizer], schedulers, stepped
 
-        return of
+        return build_parts
 
-    used = used_and_resumed(build(lambda_lr))
-    assert used == Run(build(of_torch)).train(0, 12)
+    used = check_resumed_run(build(lambda_lr))
+    assert used == Run(build(torch_lambda_lr)).train(0, 12)
     if combine is before_averaging:
-        assert used[:9] == rates(CURVE, range(9))
+        assert used[:9] == expected_lrs(CURVE, range(9))

@@ -1,4 +1,4 @@
-"""Hugging Face's Trainer under a curve, by the page's program: accumulation, resumed in mid-epoch."""
+"""Hugging Face's Trainer as on the page: accumulation, resuming in mid-epoch."""
 
 import re
 from dataclasses import replace
@@ -6,7 +6,16 @@ from dataclasses import replace
 import pytest
 import torch
 from support.trainers import trainers
-from support.trainers.trainers import CURVE, OF_PAGE, PAGE, PEAK, rates, rates_used, same_weights, train
+from support.trainers.trainers import (
+    CURVE,
+    PAGE,
+    PAGE_CURVE,
+    PEAK,
+    expected_lrs,
+    record_lrs,
+    same_weights,
+    train,
+)
 from torch import nn
 from torch.optim import AdamW
 from transformers import Trainer, TrainingArguments
@@ -16,7 +25,7 @@ from torch_bridge import lambda_lr
 pytestmark = pytest.mark.slow
 
 HEADING = "Hugging Face Trainer"
-(AS_IT_IS,) = re.findall(r"`(Trainer\(.+?)`", PAGE.read_text(encoding="utf-8"))
+(UNCHANGED_TRAINER,) = re.findall(r"`(Trainer\(.+?)`", PAGE.read_text(encoding="utf-8"))
 EPOCHS, UPDATES = 3, 12  # an epoch has 14 batches: three updates of four, and one of the last two
 
 
@@ -48,7 +57,7 @@ def arguments(folder):
 
 
 def fit(curve, folder, resume_from=None, overflow_at=0, trainer_class=None):
-    """The trainer after its training, and the rates that its updates used."""
+    """Train; return the trainer and the learning rates of its updates."""
     dataset = [{"inputs": inputs, "labels": labels} for inputs, labels in trainers.dataset(56)]
     model, settings = Net(), arguments(folder)
     if trainer_class:
@@ -56,35 +65,35 @@ def fit(curve, folder, resume_from=None, overflow_at=0, trainer_class=None):
     else:
         names = {"Trainer": Trainer, "model": model, "arguments": settings, "dataset": dataset}
         names |= {"optimizer": AdamW(model.parameters(), PEAK), "lambda_lr": lambda_lr, "curve": curve}
-        trainer = eval(AS_IT_IS, names)
+        trainer = eval(UNCHANGED_TRAINER, names)
     if overflow_at:  # with a gradient scaler; accelerate refuses fp16 itself on a CPU
         trainer.accelerator.scaler = torch.amp.GradScaler("cpu")
         trainer.model.overflow_at = overflow_at
-    with rates_used() as used:
+    with record_lrs() as used:
         trainer.train(resume_from_checkpoint=resume_from)
     return trainer, used
 
 
 @pytest.mark.parametrize("subclass", [True, False], ids=["subclass", "as is"])
-def test_resumed_in_mid_epoch_it_is_as_uninterrupted(subclass, tmp_path):
-    curve, chosen = CURVE, None
+def test_resume_in_mid_epoch_matches_uninterrupted_run(subclass, tmp_path):
+    curve, trainer_class = CURVE, None
     if subclass:
-        curve = replace(OF_PAGE, total_steps=UPDATES, warmup_steps=UPDATES // 10)
-        chosen = train(HEADING, tmp_path, changes={"trainer.train(": "print("}).names["CurveTrainer"]
-    whole, used = fit(curve, tmp_path / "whole", trainer_class=chosen)
+        curve = replace(PAGE_CURVE, total_steps=UPDATES, warmup_steps=UPDATES // 10)
+        trainer_class = train(HEADING, tmp_path, changes={"trainer.train(": "print("}).names["CurveTrainer"]
+    whole, used = fit(curve, tmp_path / "whole", trainer_class=trainer_class)
     groups = len(whole.optimizer.param_groups)
-    assert used == rates(curve, range(UPDATES), groups=groups)
+    assert used == expected_lrs(curve, range(UPDATES), groups=groups)
     logged = [entry["learning_rate"] for entry in whole.state.log_history if "learning_rate" in entry]
     assert logged == [rate for rate, *_ in used]
 
     resumed, used = fit(
-        curve, tmp_path / "resumed", str(tmp_path / "whole" / "checkpoint-5"), trainer_class=chosen
+        curve, tmp_path / "resumed", str(tmp_path / "whole" / "checkpoint-5"), trainer_class=trainer_class
     )
-    assert used == rates(curve, range(5, UPDATES), groups=groups)
+    assert used == expected_lrs(curve, range(5, UPDATES), groups=groups)
     assert same_weights(resumed.model, whole.model)
 
 
-def test_an_update_that_fp16_skips_leaves_the_curve_where_it_is(tmp_path):
+def test_skipped_fp16_update_does_not_move_the_curve(tmp_path):
     trainer, used = fit(CURVE, tmp_path, overflow_at=10)  # in the third update
     assert trainer.state.global_step == UPDATES
-    assert used == rates(CURVE, range(UPDATES - 1))
+    assert used == expected_lrs(CURVE, range(UPDATES - 1))

@@ -11,7 +11,7 @@ import pytest
 import torch
 from flax import linen
 from support.docs.defaults import ACCUMULATES_IN_FLOAT32, differences
-from support.trainers.trainers import rates_used
+from support.trainers.trainers import record_lrs
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.nn.utils import clip_grad_norm_
@@ -169,7 +169,7 @@ def in_torch(name, dtype, train):
     optimizer = torch.optim.AdamW(model.parameters(), PEAK, weight_decay=DECAY, fused=fused)
     inputs, classes = map(torch.tensor, batches(TWINS[name].shape, dtype, UPDATES * MICRO_BATCHES))
     updates = zip(*[zip(inputs, classes, strict=True)] * MICRO_BATCHES, strict=True)
-    with rates_used() as used:
+    with record_lrs() as used:
         norms = train(model, optimizer, updates)
     return flax_weights(model), np.array(used).astype(dtype)[:, 0], np.array(norms)
 

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from support.jax.jax_cases import assert_equal_bits, product
-from support.trainers.trainers import OF_PAGE, PEAK_OF_PAGE, whole_and_resumed
+from support.trainers.trainers import PAGE_CURVE, PAGE_PEAK, run_whole_and_resumed
 
 import plateau_jax
 from plateau_jax import Curve, optax_schedule
@@ -64,9 +64,9 @@ def assert_resumed(
     Returns:
         The final variables of the uninterrupted program.
     """
-    (whole, given), (resumed, given_later) = whole_and_resumed(heading, folder, watched)
-    given.assert_given(OF_PAGE, PEAK_OF_PAGE, range(200))
-    given_later.assert_given(OF_PAGE, PEAK_OF_PAGE, range(at, 200))
+    (whole, given), (resumed, given_later) = run_whole_and_resumed(heading, folder, watched)
+    given.assert_given(PAGE_CURVE, PAGE_PEAK, range(200))
+    given_later.assert_given(PAGE_CURVE, PAGE_PEAK, range(at, 200))
     jax.tree.map(np.testing.assert_array_equal, state(resumed.names), state(whole.names))
     return whole.names
 

@@ -1,4 +1,4 @@
-"""Trainings on several ranks that `torch.distributed.checkpoint` saves and loads; each rank runs these."""
+"""Training runs that `torch.distributed.checkpoint` saves and loads, for each rank of a group."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -9,7 +9,7 @@ from unittest.mock import patch
 import torch
 import torch.distributed.checkpoint as dcp
 from support.trainers import trainers
-from support.trainers.trainers import CURVE, PEAK, rates_used, train
+from support.trainers.trainers import CURVE, PEAK, record_lrs, train
 from torch import Tensor, distributed, nn
 from torch.distributed.checkpoint.state_dict import get_model_state_dict
 from torch.distributed.fsdp import fully_shard
@@ -23,31 +23,31 @@ from torch_bridge import lambda_lr
 _load = cast("Callable[..., None]", dcp.load)
 
 
-def _losing_rates(state: dict[str, Any], **options: Any) -> None:
-    """A load after which the groups of the state have another rate."""
+def _load_without_lrs(state: dict[str, Any], **options: Any) -> None:
+    """Load a state, then overwrite the learning rates of its groups."""
     _load(state, **options)
     for group in state["optimizer"]["param_groups"]:
         group["lr"] = torch.tensor(0.5) if isinstance(group["lr"], Tensor) else 0.5
 
 
 class Run:
-    def __init__(self, wrapper: str, rate: float | Tensor, curve: Curve, path: str) -> None:
+    def __init__(self, wrapper: str, lr: float | Tensor, curve: Curve, path: str) -> None:
         self.model: nn.Module = trainers.net()
         if wrapper == "ddp":
             self.model = DistributedDataParallel(self.model)
         else:
             fully_shard(self.model)
-        self.optimizer = AdamW(self.model.parameters(), rate)
+        self.optimizer = AdamW(self.model.parameters(), lr)
         self.scheduler = lambda_lr(self.optimizer, curve)
         self.path = path
         with TemporaryDirectory() as folder:
             self.page = train("DDP and FSDP2", Path(folder), run_name="page").names
 
     def train(self, first: int, last: int) -> list[list[float]]:
-        """Make these updates, and return the rates that they used."""
+        """Make these updates and return their learning rates."""
         rank, processes = distributed.get_rank(), distributed.get_world_size()
         inputs, targets = trainers.dataset(96).tensors
-        with rates_used() as used:
+        with record_lrs() as used:
             for update in range(first, last):
                 batch = slice(update * 8 + rank, update * 8 + 8, processes)
                 trainers.loss_of(self.model, (inputs[batch], targets[batch])).backward()
@@ -63,32 +63,34 @@ class Run:
     def save(self) -> None:
         dcp.save(self.page["state_of"](self.model, self.optimizer, self.scheduler), checkpoint_id=self.path)
 
-    def load(self, lost: bool) -> None:
-        # Where there was no update yet, building a state makes one, at a rate of 0.
-        with patch.object(dcp, "load", _losing_rates if lost else _load):
+    def load(self, lose_lrs: bool) -> None:
+        # Before the first update, DCP builds the optimizer's state by making one, at learning rate 0.
+        with patch.object(dcp, "load", _load_without_lrs if lose_lrs else _load):
             self.page["load"](self.path, self.model, self.optimizer, self.scheduler)
 
 
-def resumed(folder: str, wrapper: str, as_tensor: bool, branch: Curve, lost: bool) -> dict[str, Any]:
-    """Three runs: one never stops, one is resumed after five updates, one is resumed then on another curve.
+def compare_resumed(
+    folder: str, wrapper: str, as_tensor: bool, branch: Curve, lose_lrs: bool
+) -> dict[str, Any]:
+    """Make three runs: uninterrupted, resumed after five updates, and resumed there under another curve.
 
-    Returns the rates that each used, and whether the first two end with the same weights.
+    Returns the learning rates of each, and True if the first two end with the same weights.
     """
-    rate = torch.tensor(PEAK) if as_tensor else PEAK
+    lr = torch.tensor(PEAK) if as_tensor else PEAK
     path = str(Path(folder, "saved"))
 
     def start(curve: Curve = CURVE) -> Run:
-        return Run(wrapper, rate.clone() if isinstance(rate, Tensor) else rate, curve, path)
+        return Run(wrapper, lr.clone() if isinstance(lr, Tensor) else lr, curve, path)
 
-    whole, interrupted, later, elsewhere = start(), start(), start(), start(branch)
+    whole, interrupted, resumed, branched = start(), start(), start(), start(branch)
     used = whole.train(0, 12)
     interrupted.train(0, 5)
     interrupted.save()
-    later.load(lost)
-    elsewhere.load(lost)
+    resumed.load(lose_lrs)
+    branched.load(lose_lrs)
     return {
         "whole": used,
-        "resumed": later.train(5, 12),
-        "branch": elsewhere.train(5, 12),
-        "same": all(map(torch.equal, later.weights(), whole.weights())),
+        "resumed": resumed.train(5, 12),
+        "branch": branched.train(5, 12),
+        "same": all(map(torch.equal, resumed.weights(), whole.weights())),
     }

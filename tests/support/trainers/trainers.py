@@ -1,4 +1,4 @@
-"""Shared by the tests of the trainers: the programs of `docs/trainers.md`, a small model, data and rates."""
+"""Helpers of the trainers' tests: the programs of `docs/trainers.md`, a small model, data, learning rates."""
 
 import os
 import re
@@ -25,21 +25,21 @@ from plateau_jax import Curve, PlateauCurve
 CURVE = PlateauCurve(12, warmup_steps=3, plateaus=[(20, 30)], min_lr_ratio=0.1)
 PEAK = 3e-4
 PAGE = ROOT / "docs" / "trainers.md"
-OF_PAGE = PlateauCurve(200, warmup_steps=20, plateaus=[(0, 60)])
-"""The curve of most programs there."""
-PEAK_OF_PAGE = 1e-2
+PAGE_CURVE = PlateauCurve(200, warmup_steps=20, plateaus=[(0, 60)])
+"""The curve of most programs on the page."""
+PAGE_PEAK = 1e-2
 
-OF_LIGHTNING = r"ignore:`isinstance\(treespec, LeafSpec\)` is deprecated:FutureWarning"
-"""lightning 2.6 warns so under torch 2.13."""
-IN_AN_OLD_FOLDER = "ignore:Checkpoint directory .* exists and is not empty:UserWarning"
-"""Lightning warns if a run is resumed in the folder that it began in."""
+LIGHTNING_WARNING = r"ignore:`isinstance\(treespec, LeafSpec\)` is deprecated:FutureWarning"
+"""A filter for a warning of lightning 2.6 under torch 2.13."""
+FOLDER_WARNING = "ignore:Checkpoint directory .* exists and is not empty:UserWarning"
+"""A filter for Lightning's warning about a run that is resumed in its folder."""
 
-Used = list[list[float]]
-Noted = TypeVar("Noted")
+LearningRates = list[list[float]]
+Recorded = TypeVar("Recorded")
 
 
 def program(heading: str, changes: Mapping[str, str] = MappingProxyType({})) -> str:
-    """The program under a heading of the page, with other code in place of some lines."""
+    """Return the program under a heading of the page, with some code replaced."""
     (source,) = (section.python() for section in sections(PAGE) if section.heading == heading)
     for old, new in changes.items():
         assert source.count(old) == 1, old
@@ -48,11 +48,11 @@ def program(heading: str, changes: Mapping[str, str] = MappingProxyType({})) -> 
 
 
 @dataclass(frozen=True)
-class Training:
+class ProgramRun:
     lines: list[str]
-    """The losses and rates that it printed."""
+    """The printed lines with losses and learning rates."""
     names: dict[str, Any]
-    """The program's names at its end; none where it was interrupted."""
+    """The program's global variables at its end; empty if it was interrupted."""
 
 
 def train(
@@ -62,8 +62,8 @@ def train(
     changes: Mapping[str, str] = MappingProxyType({}),
     interrupt_after: int | None = None,
     run_name: str = "__main__",
-) -> Training:
-    """Run a program of the page in a folder; with a number, up to a Ctrl-C after so many lines."""
+) -> ProgramRun:
+    """Run a program of the page in a folder, or interrupt it after a number of printed lines."""
     file = folder / f"program_{os.getpid()}.py"  # ranks may share the folder
     file.write_text(program(heading, changes), encoding="utf-8")
     lines, line = list[str](), ""
@@ -72,7 +72,7 @@ def train(
         nonlocal line
         line += " ".join(map(str, texts)) + end
         if end == "\n":
-            # Trainers print other things too, and at last a loss beside the seconds that all took.
+            # Trainers also print other lines, and finally a loss with the run's time.
             if "loss" in line and "runtime" not in line:
                 lines.append(line)
             line = ""
@@ -84,45 +84,45 @@ def train(
     try:
         with chdir(folder), patch("builtins.print", note):
             names = runpy.run_path(str(file), run_name=run_name)
-    except (KeyboardInterrupt, SystemExit):  # Lightning makes the second of the first
+    except (KeyboardInterrupt, SystemExit):  # Lightning turns the first into the second
         assert interrupt_after is not None
     finally:
-        signal.signal(signal.SIGINT, handler)  # Lightning takes it away
-    return Training(lines, names)
+        signal.signal(signal.SIGINT, handler)  # Lightning replaces it
+    return ProgramRun(lines, names)
 
 
 def losses(lines: Sequence[str]) -> list[float]:
     return [float(number[1]) for line in lines if (number := re.search(r"loss\W+([\d.]+)", line))]
 
 
-def whole_and_resumed(
-    heading: str, folder: Path, noted: Callable[[], AbstractContextManager[Noted]]
-) -> tuple[tuple[Training, Noted], tuple[Training, Noted]]:
-    """A program that never stops, and one that is interrupted and run again: each with what was noted of it.
+def run_whole_and_resumed(
+    heading: str, folder: Path, record: Callable[[], AbstractContextManager[Recorded]]
+) -> tuple[tuple[ProgramRun, Recorded], tuple[ProgramRun, Recorded]]:
+    """Run a program once in full and once interrupted and resumed; return both with their records.
 
-    The loss falls, and the second prints what the first does from its last checkpoint on.
+    Checks that the loss falls, and that the resumed run prints the last lines of the full one.
     """
     for name in ("whole", "interrupted"):
         (folder / name).mkdir(exist_ok=True)  # ranks may share it
-    with noted() as of_whole:
+    with record() as of_whole:
         whole = train(heading, folder / "whole")
     lines = len(whole.lines)
     assert losses(whole.lines)[-1] < losses(whole.lines)[0]
-    with noted():
+    with record():
         interrupted = train(heading, folder / "interrupted", interrupt_after=lines // 2 + 1)
     assert interrupted.lines == whole.lines[: lines // 2 + 1]
-    with noted() as of_resumed:
+    with record() as of_resumed:
         resumed = train(heading, folder / "interrupted")
     assert 0 < len(resumed.lines) < lines
     assert resumed.lines == whole.lines[-len(resumed.lines) :]
     return (whole, of_whole), (resumed, of_resumed)
 
 
-def assert_resumed(heading: str, folder: Path, wanted: Used) -> None:
-    """Compare a program with the same one interrupted halfway: the rates used, and the weights."""
-    (whole, used), (resumed, used_later) = whole_and_resumed(heading, folder, rates_used)
-    assert used == wanted
-    assert used_later == wanted[len(wanted) // 2 :]
+def assert_resumed(heading: str, folder: Path, expected: LearningRates) -> None:
+    """Check the learning rates and the weights of a program that is interrupted halfway and resumed."""
+    (whole, used), (resumed, used_later) = run_whole_and_resumed(heading, folder, record_lrs)
+    assert used == expected
+    assert used_later == expected[len(expected) // 2 :]
     assert same_weights(resumed.names["model"], whole.names["model"])
 
 
@@ -142,9 +142,9 @@ def loss_of(model: nn.Module, batch: Sequence[Tensor]) -> Tensor:
 
 
 @contextmanager
-def rates_used() -> Generator[Used, None, None]:
-    """A list that gets the rates in the groups at each step of any torch optimizer."""
-    used: Used = []
+def record_lrs() -> Generator[LearningRates, None, None]:
+    """Yield a list to which each step of any torch optimizer appends its groups' learning rates."""
+    used: LearningRates = []
 
     def note(optimizer: Optimizer, *_: Any) -> None:
         used.append([float(group["lr"]) for group in optimizer.param_groups])
@@ -156,8 +156,8 @@ def rates_used() -> Generator[Used, None, None]:
         handle.remove()
 
 
-def rates(curve: Curve, steps: range, peak: float = PEAK, groups: int = 1) -> Used:
-    """The rates that an update at each of these steps must use, as exact products."""
+def expected_lrs(curve: Curve, steps: range, peak: float = PEAK, groups: int = 1) -> LearningRates:
+    """Return the learning rates for updates at these steps, as exact products."""
     return [[float(np.float32(peak)) * curve(step)] * groups for step in steps]
 
 
