@@ -67,7 +67,7 @@ class BatchPlan:
             The batch of the last pair whose threshold is at most `consumed`.
 
         Raises:
-            TypeError: `consumed` is no integer.
+            TypeError: `consumed` is not an integer.
             ValueError: `consumed` is below 0.
         """
         consumed = checks.at_least("consumed", consumed, 0)
