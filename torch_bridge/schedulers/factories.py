@@ -142,7 +142,7 @@ def get_cosine_plateau_schedule_with_warmup(
     *,
     strict: bool = True,
 ) -> CurveLR:
-    """`lambda_lr` with the arguments of transformers' `get_cosine_schedule_with_warmup`, and plateaus.
+    """Build a scheduler from the arguments of transformers' `get_cosine_schedule_with_warmup`, and plateaus.
 
     With W = `num_warmup_steps`, N = `num_training_steps` - W, r = `min_lr_ratio` and no plateaus, the
     learning rate after n calls of `step()` is
