@@ -90,6 +90,27 @@ def _was_stepped(optimizer: Optimizer) -> bool:
     return False
 
 
+def updates_made(optimizer: Optimizer) -> int | None:
+    """Return the number of updates that an optimizer's state shows, the most of any parameter; 0 if none.
+
+    None if the state shows that there were updates, but not how many, as for SGD with momentum. Steps on a
+    device are read, which synchronizes with it: call this when something is built or loaded, not per update.
+    """
+    entries: list[Any] = [*getattr(optimizer, "state", {}).values()]
+    states: list[dict[str, Any]] = [entry for entry in entries if isinstance(entry, dict)]
+    most = 0
+    for state in states:
+        step = state.get("step")
+        if isinstance(step, Tensor) and (step.is_meta or step.numel() != 1):
+            continue
+        step = as_number(step)
+        if isinstance(step, int | float):
+            most = max(most, int(step))
+    # Other entries prove nothing: some optimizers create theirs when they are built.
+    is_uncounted = any(state.get("momentum_buffer") is not None for state in states)
+    return None if is_uncounted and not most else most
+
+
 def peaks_per_group(peak: Any, group_count: int) -> list[float]:
     """Return one peak for each group, rounded to float32, from the user's one peak or sequence of peaks."""
     if isinstance(peak, Tensor) and peak.dim() > 0:
