@@ -6,6 +6,8 @@ blocks before the first such heading of the page.
 
 import re
 import runpy
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -43,6 +45,14 @@ def test_sections_run(program, tmp_path, monkeypatch, capsys):
     printed = iter(capsys.readouterr().out.splitlines())
     for line in re.findall(r"^print\(.*\)  # (.+)$", program, re.MULTILINE):
         assert line in printed, line  # searching an iterator consumes it, so this also checks the order
+
+
+@pytest.mark.slow
+def test_jax_page_is_one_program_without_torch(tmp_path):
+    code = "\n".join(section.python() for section in sections(ROOT / "docs" / "jax.md"))
+    absent = 'import sys\nsys.modules["torch"] = sys.modules["torch_bridge"] = None\n'
+    # In another process, because here torch is imported already.
+    subprocess.run([sys.executable, "-W", "error", "-c", absent + code], cwd=tmp_path, check=True)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
