@@ -17,7 +17,8 @@ CURVE = PlateauCurve(10_000, warmup_steps=500, plateaus=[(0, 70)], decay_shape="
 BRANCH = CURVE.cooldown(3_500, 1_500)
 BLUE, ORANGE = "#0072B2", "#D55E00"  # Okabe and Ito, safe for colour-blind readers
 
-figure, axes = plt.subplots(figsize=(8.5, 3.2), layout="constrained")
+# Few inches and many dots per inch, so that the text is still readable where a phone shrinks the picture.
+figure, axes = plt.subplots(figsize=(5.6, 2.9), layout="constrained")
 CURVE.plot(peak_value=PEAK, ax=axes)
 axes.lines[0].set(color=BLUE, linewidth=2.4)
 branched = range(BRANCH.at, BRANCH.total_steps + 1)
@@ -30,11 +31,12 @@ def label_curve(text, curve, step, offset, align="left"):
 
 
 axes.get_legend().remove()  # The curves are labelled directly.
-label_curve("warmup", CURVE, 250, (22, -18))
-label_curve("plateau at the peak, from the start", CURVE, 3_800, (0, 11), "center")
-label_curve("a branch: stop early,\nwith its own cooldown", BRANCH, 4_200, (10, 10))
-label_curve("cooldown", CURVE, 8_200, (10, 8))
+label_curve("warmup", CURVE, 250, (15, -24))
+label_curve("plateau at the peak", CURVE, 3_800, (0, 10), "center")
+label_curve("an earlier end:\na branch with\nits own cooldown", BRANCH, 4_000, (9, 6))
+label_curve("cooldown", CURVE, 8_100, (8, 9))
 axes.set(xlim=(0, 10_100), ylim=(0, 3.5e-4))
+axes.set_xticks(range(0, 10_001, 2_500))
 axes.set_yticks([0, 1e-4, 2e-4, 3e-4], ["0", "1e-4", "2e-4", "3e-4"])
 axes.spines[["top", "right"]].set_visible(False)
-figure.savefig(Path(__file__).with_name("curves.png"), dpi=110)
+figure.savefig(Path(__file__).with_name("curves.png"), dpi=165)

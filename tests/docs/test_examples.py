@@ -4,6 +4,7 @@ import re
 
 import numpy as np
 import pytest
+from PIL import Image
 from support.programs import EXAMPLES, Program, assert_is_a_picture, assert_refused, number_after, run
 
 pytestmark = pytest.mark.slow
@@ -160,3 +161,5 @@ def test_plot_readme_draws_a_small_picture(tmp_path):
     run(copy, folder=tmp_path)
     assert_is_a_picture(tmp_path / "curves.png")
     assert (tmp_path / "curves.png").stat().st_size < 100_000
+    with Image.open(tmp_path / "curves.png") as picture:  # few inches, so that a phone shows readable text
+        assert 850 < picture.width < 6 * picture.info["dpi"][0]
