@@ -20,6 +20,9 @@ from support.jax.jax_cases import (
     in_one_of_two_forms,
 )
 from support.numerics.borders import steps_at_borders
+from torch._functorch.aot_autograd import aot_function
+from torch._subclasses import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.torch_version import TorchVersion
 
 from plateau_jax import Curve, PlateauCurve, Segments, StagedCurve, stack
@@ -209,13 +212,41 @@ def test_table_copied_inside_transformation_is_reusable(transformed):
         assert_equal_bits(multipliers.numpy(), curve(np.array([60])))
 
 
-def test_fake_tensors_are_not_kept():
-    from torch._subclasses import FakeTensorMode
+def traced_by_make_fx(mode, of_step, steps):
+    return make_fx(of_step, tracing_mode=mode)(steps)(steps)
 
-    curve = StagedCurve([(321, 0.5, "cosine"), (77,)])
-    with FakeTensorMode():
-        assert multiplier(curve.segments, torch.zeros(5, dtype=torch.int32)).shape == (5,)
-    assert_equal_bits(multiplier(curve.segments, torch.from_numpy(STEPS)), curve(STEPS))
+
+def under_fake_tensor_mode(of_step, steps):
+    with FakeTensorMode() as mode:
+        return of_step(mode.from_tensor(steps))
+
+
+def through_aot_function(of_step, steps):
+    return aot_function(of_step, fw_compiler=lambda graph, _: graph)(steps)
+
+
+@pytest.mark.parametrize("is_on_device", [False, True], ids=["first call", "later call"])
+@pytest.mark.parametrize(
+    "traced",
+    [
+        *[partial(traced_by_make_fx, mode) for mode in ("real", "fake", "symbolic")],
+        under_fake_tensor_mode,
+        through_aot_function,
+    ],
+    ids=["make_fx", "make_fx fake", "make_fx symbolic", "FakeTensorMode", "aot_function"],
+)
+def test_traces_accept_constant_table(traced, is_on_device):
+    """A trace with fake tensors refuses the table on the device, and no table of its own is kept."""
+    table._DEVICE_TABLES.clear()
+    curve, steps = StagedCurve([(321, 0.5, "cosine"), (77,)]), torch.from_numpy(STEPS)
+    of_step = partial(multiplier, curve.segments)
+    if is_on_device:
+        of_step(steps)
+    values = traced(of_step, steps)
+    assert (values.shape, values.dtype) == (steps.shape, torch.float32)
+    if traced is not under_fake_tensor_mode:
+        assert_equal_bits(values, curve(STEPS))
+    assert_equal_bits(of_step(steps), curve(STEPS))
 
 
 _below_64_bits = st.integers(0, 2**62)
@@ -319,7 +350,7 @@ def compiled():
 
 @_compiles
 @pytest.mark.slow
-@examples(200)
+@examples(50)
 @given(descriptions_and_steps((0, 1, 2, 16), SIZE))
 def test_compiled_table_matches_numpy_bits(compiled, case):
     curve, steps = curve_and_steps(case)
@@ -330,7 +361,7 @@ def test_compiled_table_matches_numpy_bits(compiled, case):
 
 @_compiles
 @pytest.mark.slow
-@examples(200)
+@examples(50)
 @given(steps_at_borders())
 def test_compiled_table_matches_numpy_at_borders(compiled, case):
     description, step = case

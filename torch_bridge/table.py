@@ -147,17 +147,24 @@ def _constants(segments: Segments, device: torch.device) -> Tensor:
         _COMPILED_TABLES[id(segments)] = segments
     columns = segments.columns()
     packed = np.stack(list(columns.values()))
+    if _makes_placeholders():
+        return torch.tensor(packed, device=device)
     # By value: equal curves share one copy.
     key = packed.tobytes(), packed.shape, tuple(columns), device
     if key not in _DEVICE_TABLES:
-        tensor, copied = _copy_to_device(packed, device)
-        if type(tensor) is not Tensor:  # such as a fake tensor, which is valid for this trace only
-            return tensor
-        _DEVICE_TABLES[key] = tensor, copied
+        _DEVICE_TABLES[key] = _copy_to_device(packed, device)
     tensor, copied = _DEVICE_TABLES[key]
     if copied is not None and not torch.cuda.is_current_stream_capturing():
         torch.cuda.current_stream(device).wait_event(copied)
     return tensor
+
+
+def _makes_placeholders() -> bool:
+    """Return True under `FakeTensorMode` and in traces that use it, such as `make_fx` and `aot_function`.
+
+    There a real table is refused, and a new one is a placeholder that is valid for this trace only.
+    """
+    return type(torch.empty(0, device="cpu")) is not Tensor
 
 
 def _copy_to_device(packed: np.ndarray, device: torch.device) -> tuple[Tensor, Any]:
