@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import re
 import shutil
 import subprocess
 import sys
@@ -132,6 +133,7 @@ def test_files_have_usual_permissions(tmp_path: Path) -> None:
 
 def test_two_objects_share_one_folder(tmp_path: Path) -> None:
     """They wait for each other's saves, even under different paths."""
+    (tmp_path / "folder").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "folder", target_is_directory=True)
     one, two = Checkpoints(tmp_path / "folder"), Checkpoints(tmp_path / "link")
     part = Part(torch.ones(1))
@@ -202,8 +204,12 @@ def test_default_device_does_not_hold_states(tmp_path: Path) -> None:
 
 def test_invalid_arguments_are_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(NotADirectoryError, match="file' is not a folder"):
-        Checkpoints(tmp_path / "file")
+    (tmp_path / "link").symlink_to(tmp_path / "missing" / "folder")
+    for name, what in (("file", "not a folder"), ("link", "a link to a missing folder")):
+        for directory in (tmp_path / name, tmp_path / name / "new" / "run"):
+            message = f"directory = '{directory}': {tmp_path / name} is {what}"
+            with pytest.raises(NotADirectoryError, match=re.escape(message)):
+                Checkpoints(directory)
     for keep, error in ((0, ValueError), (True, TypeError), (1.0, TypeError)):
         with pytest.raises(error, match="keep = "):
             Checkpoints(tmp_path, keep=keep)  # type: ignore[arg-type]  (that is what is tested)

@@ -86,4 +86,19 @@ def test_damage_and_wrong_types_are_refused(saved: Path) -> None:
     for wrong in (make_step(), Part(), None):
         with pytest.raises(TypeError, match=r"must be a module: a whole part is loaded by load\(step=...\)"):
             Checkpoints(saved).load_model(wrong)  # type: ignore[arg-type]  (that is what is tested)
-    assert Checkpoints(saved / "none").load_model(model) is None
+
+
+@pytest.mark.parametrize("exists", [True, False])
+def test_folder_without_checkpoint_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exists: bool
+) -> None:
+    """A run may start without a checkpoint, but a model would keep its random weights."""
+    monkeypatch.chdir(tmp_path)
+    if exists:
+        (tmp_path / "run").mkdir()
+    model, checkpoints = Net(2), Checkpoints("run")
+    before = copy.deepcopy(model.state_dict())
+    with pytest.raises(ValueError, match=f"{tmp_path / 'run'} has no checkpoint to load"):
+        checkpoints.load_model(model)
+    assert same(dict(model.state_dict()), dict(before))
+    assert checkpoints.load(model=model) is None

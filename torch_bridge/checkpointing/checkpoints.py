@@ -52,7 +52,7 @@ class Checkpoints:
             has not written is left alone.
 
     Raises:
-        NotADirectoryError: The directory is a file.
+        NotADirectoryError: The directory is a file or a broken link, or lies in one.
         TypeError, ValueError: `keep` is not a positive integer.
 
     >>> import tempfile, torch
@@ -71,8 +71,10 @@ class Checkpoints:
     def __init__(self, directory: str | os.PathLike[str], *, keep: int = 3) -> None:
         self.keep = checks.at_least("keep", keep, 1)
         self.directory = Path(directory).absolute()
-        if self.directory.exists() and not self.directory.is_dir():
-            raise NotADirectoryError(f"directory = {str(directory)!r} is not a folder")
+        existing = next(filter(os.path.lexists, (self.directory, *self.directory.parents)), self.directory)
+        if not existing.is_dir():
+            what = "not a folder" if existing.exists() else "a link to a missing folder"
+            raise NotADirectoryError(f"directory = {str(directory)!r}: {existing} is {what}")
         self._background = BackgroundTask.named(os.path.realpath(self.directory))
 
     def counts(self) -> list[int]:
@@ -151,7 +153,7 @@ class Checkpoints:
         """
         return self._load(count, parts.check_parts, parts_by_name, LoadingPart)
 
-    def load_model(self, model: nn.Module, count: int | None = None, *, part: str = "step") -> int | None:
+    def load_model(self, model: nn.Module, count: int | None = None, *, part: str = "step") -> int:
         """Load a model's weights and buffers from a checkpoint, without an optimizer or a training step.
 
         The model may be plain or wrapped, on any number of ranks, however it was saved. If buffers differed
@@ -163,13 +165,13 @@ class Checkpoints:
             part: The name of the part: a `TrainStep`, or a module.
 
         Returns:
-            The count of the checkpoint; None if the folder has no checkpoint and `count` is None.
+            The count of the checkpoint.
 
         Raises:
             TypeError: `model` is not a module; `count` is not an integer.
-            ValueError: There is no checkpoint of this count; it has no such part; the part is neither a
-                `TrainStep` nor a module, or of another model; the model has no memory; the arguments differ
-                between ranks. The model is as before.
+            ValueError: There is no checkpoint, or none of this count; it has no such part; the part is
+                neither a `TrainStep` nor a module, or of another model; the model has no memory; the
+                arguments differ between ranks. The model is as before.
             RuntimeError: The checkpoint is damaged, or all are; or another rank has failed.
 
         >>> import tempfile, torch
@@ -188,7 +190,13 @@ class Checkpoints:
             ((name, part),) = parts_by_name.items()
             parts.check_model(name, "model", part)
 
-        return self._load(count, check, {part: model}, LoadingModel)
+        loaded = self._load(count, check, {part: model}, LoadingModel)
+        if loaded is None:  # a new training run may start without a checkpoint, but a model would stay random
+            raise ValueError(
+                f"{self.directory} has no checkpoint to load: Checkpoints takes the folder given to the run "
+                "that saved them"
+            )
+        return loaded
 
     def merge(
         self, counts: Sequence[int], weights: Sequence[float], *, into: nn.Module, part: str = "step"
@@ -248,7 +256,8 @@ class Checkpoints:
         for rank, of_rank in enumerate(arguments):
             if of_rank != main:
                 raise ValueError(
-                    f"rank 0 merges (counts, weights, part) = {main}, and rank {rank} merges {of_rank}"
+                    f"rank 0 merges (counts, weights, part) = {checks.short_repr(main)}, and rank {rank} "
+                    f"merges {checks.short_repr(of_rank)}"
                 )
         checked_counts, checked_weights, name = main
         with _without_inference_mode(), ExitStack() as opened:
