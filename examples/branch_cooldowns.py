@@ -44,7 +44,7 @@ CONTEXT = 8  # bytes
 INTERVAL = 20  # updates between two evaluations on the held-out text, and between two checkpoints to merge
 # Okabe and Ito's colours, safe for colour-blind readers, with marks for prints in black and white.
 LOOKS = ("#000000", "."), ("#0072B2", "^"), ("#009E73", "s"), ("#D55E00", "D"), ("#CC79A7", "v")
-NAMES = {"constant": "constant rate", "merged": "merged", "cooled": "cooled down"}
+NAMES = {"constant": "constant lr", "merged": "merged", "cooled": "cooled down"}
 
 
 def network(seed):
@@ -218,7 +218,7 @@ def train_seed(text, stable, branches, args):
     with tempfile.TemporaryDirectory() as folder:
         keep = {step for steps in merged_steps for step in steps}
         checkpoints = Checkpoints(folder, keep=len(keep))
-        constant = train("constant rate", longer, args, text, start=trunk, keep=keep, checkpoints=checkpoints)
+        constant = train("constant lr", longer, args, text, start=trunk, keep=keep, checkpoints=checkpoints)
         merged, in_torch, model = [], [], network(text.seed)
         for branch, steps in zip(branches, merged_steps, strict=True):
             weights = branch.merge_weights(steps)
@@ -329,7 +329,7 @@ def main() -> None:
         parser.error(str(error))
 
     torch.set_num_threads(1)  # a second thread does not pay for matrices this small
-    print("seed run               from    to  rates that differ  held-out loss in JAX  in PyTorch")
+    print("seed run               from    to    lrs that differ  held-out loss in JAX  in PyTorch")
     texts = [Text(args.seed + number) for number in range(args.seeds)]
     seeds = [train_seed(text, stable, branches, args) for text in texts]
     until_flat = train("held until flat", held, args, texts[0], hold=rule)

@@ -59,7 +59,7 @@ def describe_segments(
 
     With a peak, levels are shown as learning rates.
     """
-    start, end = ("from", "to") if peak is None else ("rate from", "rate to")
+    start, end = ("from", "to") if peak is None else ("lr from", "lr to")
     lines = [("first step", "last step", "kind", start, end)]
     for segment, after in nonempty_segments(segments):
         kind = segment.kind if segment.shape is None else f"{segment.shape} {segment.kind}"

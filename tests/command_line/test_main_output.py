@@ -46,7 +46,7 @@ def test_table_with_peak_has_learning_rates(tmp_path, capsys, description, peak)
     head, *lines = capsys.readouterr().out.splitlines()
     bare_head, *bare = curve.describe().splitlines()
     assert bare_head.split() == ["first", "step", "last", "step", "kind", "from", "to"]
-    assert head.split() == ["first", "step", "last", "step", "kind", "rate", "from", "rate", "to"]
+    assert head.split() == ["first", "step", "last", "step", "kind", "lr", "from", "lr", "to"]
     assert len(lines) == len(bare)
     for line, its_bare in zip(lines, bare, strict=True):
         assert line.split()[:-2] == its_bare.split()[:-2]
@@ -57,7 +57,7 @@ def test_table_with_peak_has_learning_rates(tmp_path, capsys, description, peak)
 
 def test_peak_of_one_also_gives_learning_rates(capsys):
     assert main([*ARGUMENTS, "--peak", "1"]) == 0
-    assert "rate from" in capsys.readouterr().out
+    assert "lr from" in capsys.readouterr().out
 
 
 def test_standard_output_gets_only_the_values(tmp_path):

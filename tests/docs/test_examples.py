@@ -80,7 +80,7 @@ def test_branch_cooldowns_learning_rates_agree(branched):
     assert 4 * 5 < held < 4 * 120
     expected = {
         "stable phase": (0, 120),
-        "constant rate": (120, 180),
+        "constant lr": (120, 180),
         "cooldown of 10": (120, 130),
         "cooldown of 30": (120, 150),
         "cooldown of 60": (120, 180),
@@ -101,14 +101,14 @@ def test_branch_cooldowns_lowers_and_plots_the_loss(branched):
 def test_branch_cooldowns_compares_merges_with_cooldowns(branched):
     """A merge over 60 updates beats the constant learning rate, in PyTorch as in JAX."""
     _, runs, ends, remaining = branched
-    names = "constant rate", "merged", "cooled down"
+    names = "constant lr", "merged", "cooled down"
     assert ends.keys() == {(name, steps) for name in names for steps in (10, 30, 60)}
     for (name, steps), (*losses, mean) in ends.items():
         assert mean == pytest.approx(np.mean(losses), abs=1e-4)
         if name == "cooled down":
             assert losses == [runs[seed, f"cooldown of {steps}"][-2] for seed in (0, 1)]
     for seed in (0, 1):
-        assert ends["merged", 60][seed] < ends["constant rate", 60][seed]
+        assert ends["merged", 60][seed] < ends["constant lr", 60][seed]
     assert (
         number_after("largest difference between a merge in PyTorch and the same in JAX:", remaining) < 1e-2
     )
