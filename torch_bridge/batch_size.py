@@ -64,7 +64,8 @@ def find_batch_size(
         ValueError: `make_step` returned a step over a model that existed before; a number is out of range.
         RuntimeError: Not even one sample fits; or there are several processes.
 
-    >>> from torch_bridge import PlateauCurve, TrainStep
+    >>> from plateau_jax import PlateauCurve
+    >>> from torch_bridge import TrainStep
     >>> def make_step():
     ...     model = torch.nn.Linear(2, 1)
     ...     optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, fused=True)

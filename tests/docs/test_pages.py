@@ -56,6 +56,13 @@ def test_jax_page_is_one_program_without_torch(tmp_path):
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_curves_come_from_plateau_jax(page: Path) -> None:
+    """One import on all pages, though torch_bridge exports curves too."""
+    imported = re.findall(r"^from torch_bridge import (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    assert not {name for names in imported for name in names.split(", ") if name.endswith("Curve")}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_scripts_and_links_exist(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     for script in re.findall(r"(examples/[\w/]+\.\w+)", text):

@@ -41,7 +41,8 @@ class TrainStep:
     Cannot be copied or pickled: build a new step and load `state_dict()` there.
 
     >>> import torch
-    >>> from torch_bridge import PlateauCurve, TrainStep
+    >>> from plateau_jax import PlateauCurve
+    >>> from torch_bridge import TrainStep
     >>> model = torch.nn.Linear(2, 1)
     >>> optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, fused=True)
     >>> def loss_fn(model, batch):
