@@ -148,6 +148,9 @@ class Curve(ABC):
                 a `"t^-P"` cooldown between levels too far apart; cooldowns and continuations nested more
                 than 64 deep.
 
+        Warns:
+            CurveWarning: The curve is 0 at step `at` already.
+
         >>> from plateau_jax import PlateauCurve
         >>> stable = PlateauCurve(10_000, warmup_steps=500, plateaus=[(0, 90)])
         >>> branch = stable.cooldown(4000, 1000)

@@ -9,6 +9,7 @@ from plateau_jax.numerics.exact import as_written, nearest_float32
 from plateau_jax.numerics.exact_segments import ExactSegment, flat_segment, segment_at
 from plateau_jax.validation import checks
 from plateau_jax.validation.checks import MAX_STEP
+from plateau_jax.validation.curve_warning import warn
 
 
 @register_kind("cooldown", curves=["curve"])
@@ -56,6 +57,11 @@ class Cooldown(Curve):
             to=to,
             shape=shape,
         )
+        if start == 0:
+            warn(
+                f"the cooldown at step {at} goes from 0 to 0: the learning rate is 0 there already. Begin it "
+                "at a step at which the curve is above 0"
+            )
 
     def _legend_phrases(self) -> list[str]:
         cooldown = f"{self.shape} cooldown {self.at}–{self.total_steps} to {self.to:g}"

@@ -72,7 +72,8 @@ class StagedCurve(Curve):
             a `"t^-P"` stage between levels too far apart.
 
     Warns:
-        CurveWarning: The highest level is above 0 and below 0.01: the levels look like learning rates.
+        CurveWarning: Every level is 0. The highest level is above 0 and below 0.01: the levels look like
+            learning rates.
 
     >>> curve = StagedCurve([(100, 1.0), (800,), Stage(100, 0.0, "1-sqrt")])
     >>> curve([0, 50, 100, 899, 925, 1000])
@@ -96,7 +97,12 @@ class StagedCurve(Curve):
             raise ValueError(f"stages last {total} steps; they must last 1 … 2**31 - 1 = {MAX_STEP}")
         self._freeze(_rows(stages, as_written(start)), stages=stages, start=start)
         highest = max(start, *(stage.to or 0 for stage in stages))
-        if 0 < highest < 0.01:
+        if highest == 0:
+            warn(
+                "the curve is 0 at every step, as start = 0 and no stage rises. To begin at the peak write "
+                "start=1.0"
+            )
+        elif highest < 0.01:
             warn(
                 f"the levels look like learning rates, as the highest is {highest!r}, but are fractions of "
                 "the peak. Write each as learning rate / peak"

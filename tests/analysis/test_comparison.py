@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from support.curves.descriptions import build, descriptions
 from support.examples import examples
 
-from plateau_jax import Comparison, PlateauCurve, StagedCurve, compare, outlook
+from plateau_jax import Comparison, PlateauCurve, compare, outlook
 
 COSINE, LINEAR = PlateauCurve(1000), PlateauCurve(1000, decay_shape="linear")
 LIMITS = "nothing of the loss itself", "two curves at one fixed peak", "0.87 and 0.88", "0.95 and 0.92"
@@ -77,7 +77,7 @@ def test_comparison_is_frozen() -> None:
         ([{"a": COSINE, "b": 3}], TypeError, r"curves\['b'\] = 3 must be a Curve"),
         ([{1: COSINE}], TypeError, "the name 1 of a curve must be a string"),
         (
-            [COSINE, StagedCurve([(5,)], start=0.0)],
+            [COSINE, build({"stages": [(5,)], "start": 0.0})],
             ValueError,
             r"StagedCurve\(.* has no positive",
         ),

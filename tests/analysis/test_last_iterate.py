@@ -135,15 +135,15 @@ def test_outlook_of_longest_curves_is_fast_and_small(level: float) -> None:
 
 @given(st.floats(2**-6, 1.0, width=32), st.integers(0, 5))
 def test_one_step_is_exact(level: float, zeros: int) -> None:
-    curve = StagedCurve([(1,)], start=level).then(StagedCurve([(1 + zeros,)], start=0.0))
+    curve = StagedCurve([(1,)], start=level).then(build({"stages": [(1 + zeros,)], "start": 0.0}))
     assert outlook(curve) == Outlook(bound=1.0, peak=1 / level)
 
 
 def test_all_zero_curve_is_refused() -> None:
     with pytest.raises(ValueError, match="has no positive learning rate"):
-        outlook(StagedCurve([(5,)], start=0.0))
+        outlook(build({"stages": [(5,)], "start": 0.0}))
     with pytest.raises(ValueError, match=r"\.\.\. has no positive learning rate") as raised:
-        outlook(StagedCurve([(1,)] * 1000, start=0.0))
+        outlook(build({"stages": [(1,)] * 1000, "start": 0.0}))
     assert len(str(raised.value)) < 300
     not_a_curve: Any = [1.0, 0.5]
     with pytest.raises(TypeError, match="must be a Curve"):

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from support.curves.descriptions import build
 from support.refusals import refused
 
 from plateau_jax import Curve, PlateauCurve, StagedCurve, compare
@@ -92,7 +93,7 @@ def test_compare_can_also_draw_a_picture(saved, tmp_path, capsys) -> None:
     ],
 )
 def test_invalid_comparisons_are_refused(saved, tmp_path, capsys, arguments: list[str], message: str) -> None:
-    files = {"cosine": saved(COSINE), "zero": saved(StagedCurve([(5,)], start=0.0))}
+    files = {"cosine": saved(COSINE), "zero": saved(build({"stages": [(5,)], "start": 0.0}))}
     picture = tmp_path / "curves.png"
     arguments = [files.get(word, word) for word in arguments]
     assert message in refused(capsys, [*arguments, "--compare", "--plot", str(picture)])

@@ -85,13 +85,13 @@ def test_rational_level_may_come_from_irrational_ones(least):
 
 def test_description():
     end = StagedCurve([(10, 0.5)], start=1.0)
-    curve = PlateauCurve(100, warmup_steps=10).cooldown(120, 10).then(end)
+    curve = PlateauCurve(100, warmup_steps=10, min_lr_ratio=0.5).cooldown(120, 10).then(end)
     assert curve.describe().splitlines() == [
         "first step  last step  kind                   from          to",
         "         0          9  linear warmup             0           1",
-        "        10         99  cosine decay              1           0",
-        "       100        119  hold                      0           0",
-        "       120        129  1-sqrt cooldown           0           0",
+        "        10         99  cosine decay              1         0.5",
+        "       100        119  hold                    0.5         0.5",
+        "       120        129  1-sqrt cooldown         0.5           0",
         "       130        139  linear stage              1         0.5",
         "       140          …  end                     0.5         0.5",
     ]
@@ -170,7 +170,7 @@ def test_flat_part_is_run_at_one_level_before_the_end():
     assert stairs.flat_starts == (0, 15, 20)
     assert PlateauCurve(10, min_lr_ratio=1).flat_starts == (0,)
     assert PlateauCurve(10).flat_starts == ()
-    assert PlateauCurve(10).cooldown(15, 5).flat_starts == (10,)
+    assert PlateauCurve(10, min_lr_ratio=0.5).cooldown(15, 5).flat_starts == (10,)
     assert stairs.then(stairs, scale=0.5).flat_starts == (0, 15, 20, 25, 40, 45)
 
 

@@ -258,7 +258,7 @@ def test_ratios_match_compare():
 
 
 def test_curve_at_zero_has_no_ratio():
-    zero = {"curve": StagedCurve([(10,)]).to_dict(), "peak": 1}
+    zero = {"curve": build({"stages": [(10,)], "start": 0.0}).to_dict(), "peak": 1}
     good = {"curve": GOOD, "peak": 1}
     first, second = compare_curves({"curves": [good, zero]})["outlooks"]
     assert (first["bound"], second) == (1, {"fault": "no learning rate above 0"})

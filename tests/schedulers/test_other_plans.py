@@ -21,7 +21,10 @@ from torch.optim.lr_scheduler import SequentialLR
 from plateau_jax import Curve, PlateauCurve, StagedCurve
 from torch_bridge import follow, lambda_lr
 
-pytestmark = pytest.mark.usefixtures("short_windows")
+pytestmark = [
+    pytest.mark.usefixtures("short_windows"),
+    pytest.mark.filterwarnings("ignore:the cooldown at step .* from 0:plateau_jax.CurveWarning"),
+]
 
 LONG = PlateauCurve(60, warmup_steps=4, plateaus=[(0, 60)], min_lr_ratio=0.1)
 AFTER = PlateauCurve(20, warmup_steps=3, init_lr_ratio=0.5)

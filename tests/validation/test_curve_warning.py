@@ -106,11 +106,27 @@ _levels = st.one_of(st.none(), st.sampled_from((0, 0.01, 3e-4)), st.floats(0, 0.
 def test_stage_levels_like_learning_rates_warn(start, levels):
     highest = max([start, *(level for level in levels if level is not None)])
     messages = warnings_of(StagedCurve, [(5, level) for level in levels], start=start)
-    assert len(messages) == (0 < highest < 0.01)
+    assert len(messages) == (highest < 0.01)
     for message in messages:
+        if highest == 0:
+            assert "0 at every step" in message
+            assert "write start=1.0" in message
+            continue
         assert f"highest is {highest!r}" in message
         assert "fractions of the peak" in message
         assert "rate / peak" in message
+
+
+@given(st.integers(0, 200), st.sampled_from((0.0, 1e-3)), st.sampled_from(("linear", "1-sqrt", "(1-x)^2")))
+@example(0, 0.0, "linear")
+@example(99, 0.0, "linear")
+@example(100, 0.0, "linear")
+def test_only_cooldown_from_0_warns(at, floor, shape):
+    curve = PlateauCurve(100, warmup_steps=10, min_lr_ratio=floor)
+    messages = warnings_of(curve.cooldown, at, 10, shape=shape)
+    assert len(messages) == (curve(at) == 0)
+    for message in messages:
+        assert f"the cooldown at step {at} goes from 0 to 0" in message
 
 
 @given(st.floats(1e-12, 10).map(np.float32).map(float))
@@ -158,6 +174,8 @@ def _min_lr():
         lambda: cosine_plateau_schedule(0.0, 0.1, 0, 100, end_value=1e-7, plateaus=LIKE_FRACTIONS),
         lambda: PlateauCurve(100, min_lr_ratio=1e-5).cooldown(50, 10).then(PlateauCurve(9), scale=0.5),
         lambda: StagedCurve([(9, 3e-4)]).cooldown(5, 10).then(PlateauCurve(9), scale=0.5),
+        lambda: StagedCurve([(9,), (9, 0.0)]).then(PlateauCurve(9)),
+        lambda: PlateauCurve(9).cooldown(9, 10).cooldown(5, 10).then(PlateauCurve(9)),
         _min_lr,
     ],
     ids=(
@@ -167,6 +185,8 @@ def _min_lr():
         "end_value",
         "a branch of a ratio",
         "a branch of stages",
+        "stages at 0",
+        "a cooldown from 0",
         "min_lr",
     ),
 )

@@ -32,11 +32,13 @@ def build(description: Description) -> Curve:
             # A stage may also be a tuple.
             both = [stage if index % 2 else Stage(*stage) for index, stage in enumerate(stages)]
             with warnings.catch_warnings():
-                # Drawn levels may look like learning rates.
+                # Drawn levels may look like learning rates, or all be 0.
                 warnings.simplefilter("ignore", CurveWarning)
                 return StagedCurve(both, start=start)
         case {"cooldown": parent, "at": at, "steps": steps, "to": to, "shape": shape}:
-            return build(parent).cooldown(at, steps, to=to, shape=shape)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", CurveWarning)  # a drawn cooldown may begin at 0
+                return build(parent).cooldown(at, steps, to=to, shape=shape)
         case {"curve": first, "then": other, "scale": scale}:
             return build(first).then(build(other), scale=scale)
         case _:
