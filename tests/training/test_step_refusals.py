@@ -42,6 +42,7 @@ def _saved(value: Any) -> None:
         ({"carry": 3}, TypeError, "carry = 3"),
         ({"initial_updates": -1}, ValueError, "initial_updates"),
         ({"initial_updates": 1.5}, TypeError, "initial_updates"),
+        ({"initial_updates": 2**63 - 1}, ValueError, r"initial_updates = .* at most 2\*\*62"),
         ({"hold": "wait"}, TypeError, "hold = 'wait' must be"),
         ({"hold": []}, ValueError, "no rule"),
         ({"hold": _HOLD, "curve": PlateauCurve(30)}, ValueError, "needs a flat part"),

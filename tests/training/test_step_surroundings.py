@@ -28,7 +28,7 @@ def test_copies_of_model_and_optimizer_are_independent(copied: Callable[[Any], A
     before = copy.deepcopy((model.state_dict(), optimizer.state_dict()))
     assert equal_trees(train(step, data[3:]), train(straight, data[3:]))
     assert equal_trees((model.state_dict(), optimizer.state_dict()), before)
-    other = TrainStep(model, optimizer, mean_loss, CURVE)
+    other = TrainStep(model, optimizer, mean_loss, CURVE, initial_updates=0)
     kept = step.state_dict()
     train(other, data)
     assert equal_trees(step.state_dict(), kept)

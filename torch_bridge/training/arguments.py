@@ -18,6 +18,7 @@ from torch_bridge.schedulers.hold_state import rules_for
 from torch_bridge.schedulers.param_groups import all_parameters, check_peaks_are_known, peaks_of
 from torch_bridge.schedulers.unit_clocks import checked_unit
 from torch_bridge.training.clock.batch_counts import CountFunction
+from torch_bridge.training.clock.clock import checked_updates
 from torch_bridge.training.optimizers.optimizers import (
     as_sequence,
     check_model,
@@ -58,7 +59,7 @@ class TrainStepArguments:
     hold: Rule | Sequence[Rule] | None = None
     synchronize: Synchronize = "update"
     strict: bool = True
-    initial_updates: int = 0
+    initial_updates: int | None = None
     has_aux: bool = False
     unit: int | None = None
     count: CountFunction | None = None
@@ -81,7 +82,7 @@ class TrainStepArguments:
         if isinstance(self.parallelism, Sharded):
             for optimizer in self.optimizers:
                 check_shardable(optimizer)
-        if checks.at_least("initial_updates", self.initial_updates, 0):
+        if self.initial_updates is not None and checked_updates("initial_updates", self.initial_updates):
             for optimizer in self.optimizers:
                 check_peaks_are_known(optimizer, f"initial_updates = {self.initial_updates}")
         self._check_unit(self.rules)

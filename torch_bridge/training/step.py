@@ -6,6 +6,7 @@ from typing import Any, Never
 import torch
 from torch.optim import Optimizer
 
+from torch_bridge.curve_api import warn
 from torch_bridge.schedulers.param_groups import peaks_per_group
 from torch_bridge.training.arguments import TrainStepArguments, pack_arguments_into
 from torch_bridge.training.clock.batch_counts import BatchCounts
@@ -76,7 +77,8 @@ class TrainStep:
             which takes less memory under `fully_shard`.
         strict: The default of `load_state_dict`'s `strict`.
         initial_updates: Updates already made by another training loop; the schedule resumes from there. The
-            groups then need their peaks in `initial_lr`.
+            groups then need their peaks in `initial_lr`. None: 0, with a warning if the optimizer has made
+            updates and no state is loaded.
         has_aux: `loss_fn` returns (loss or pair, aux), with aux any pytree of tensors; see `result.aux`.
         unit: Samples or tokens per step of the curve, counted by `count`. None: one step per update.
         count: `count(batch)` returns the samples or tokens of a micro-batch, an int or an integer scalar
@@ -93,8 +95,9 @@ class TrainStep:
 
     Warns:
         CurveWarning: Several ranks run and the model is not wrapped, so each rank trains alone;
-            `distribute(model, None)` marks this as intended. Or tensors that are probably the parts of one
-            batch were passed as micro-batches.
+            `distribute(model, None)` marks this as intended. In the first update: the optimizer has made
+            updates, but the curve starts at 0. Or tensors that are probably the parts of one batch were
+            passed as micro-batches.
     """
 
     # Tensors made under torch.inference_mode() could not be written to outside of it.
@@ -116,8 +119,9 @@ class TrainStep:
             device,
             arguments.rules,
             arguments.unit,
-            arguments.initial_updates,
+            arguments.initial_updates or 0,
         )
+        self._is_start_known = arguments.initial_updates is not None
         normalizer = LossNormalizer(parameters, self._precision.scale, arguments.parallelism)
         self._steppers = OptimizerSteppers(
             self.optimizers, arguments.with_wrappers, self._clock, arguments.cuda_graph
@@ -180,6 +184,8 @@ class TrainStep:
         if self._steppers.is_partial:
             self._refuse_if_partial()
         self._steppers.prepare()
+        if not self._is_start_known:
+            self._check_start()
         self._clock.prepare()
         micro_batches = batch, *more_micro_batches
         if more_micro_batches and not self._has_compared_micro_batches:
@@ -199,6 +205,21 @@ class TrainStep:
         if self._raises:
             read_and_raise_if_nonfinite(result, scaled=self._precision.scale is not None)
         return result
+
+    def _check_start(self) -> None:
+        """Warn before the first update if the optimizer was resumed and the curve was not."""
+        # Not when the step is built: a state may be loaded after that, the optimizer's or the step's.
+        self._is_start_known = True
+        made = self._steppers.updates_made
+        if made == 0:
+            return
+        number = "n" if made is None else made
+        resume = "" if self._clock.unit is not None else f"or build it with initial_updates={number}, "
+        warn(
+            f"the optimizer has made {'' if made is None else f'{made} '}updates, but the curve starts at "
+            f"step 0: load the step's state, step.load_state_dict(state), {resume}or, if the curve is meant "
+            "to start anew, with initial_updates=0"
+        )
 
     def reset_carry(self) -> None:
         """Restore the initial carry.
@@ -296,6 +317,7 @@ class TrainStep:
             self._steppers.is_partial = was_partial
             raise
         self._reattach()
+        self._is_start_known = True
         self._steppers.is_partial = False
 
     def _refuse_if_partial(self) -> None:

@@ -60,7 +60,7 @@ def test_second_step_keeps_the_peak() -> None:
     model = Net()
     optimizer = make_optimizer("adamw", model)
     for build in range(3):
-        step = TrainStep(model, optimizer, mean_loss, CURVE)
+        step = TrainStep(model, optimizer, mean_loss, CURVE, initial_updates=0)
         peaks = [group["initial_lr"] for group in optimizer.param_groups]
         assert peaks == [float(np.float32(0.01))], build
         rates = [result.lr.item() for result in train(step, batches(6))]

@@ -125,7 +125,7 @@ def test_lrs_are_those_of_loaded_state() -> None:
         for batch, rate in zip(data[5:], expected, strict=True):
             assert other(batch).lr.item() == rate
             assert float(torch.tensor(float(optimizer.param_groups[0]["lr"]))) == rate
-        again = TrainStep(model, optimizer, mean_loss, CURVE)
+        again = TrainStep(model, optimizer, mean_loss, CURVE, initial_updates=0)
         assert again(data[0]).lr.item() == float(CURVE(0) * torch.tensor(0.01).numpy())
 
 

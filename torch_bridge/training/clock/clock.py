@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torch_bridge.curve_api import Curve, Rule, stack
+from torch_bridge.curve_api import Curve, Rule, checks, stack
 from torch_bridge.schedulers.group_curves import Multipliers, map_curves
 from torch_bridge.schedulers.hold_state import States, initial_states
 from torch_bridge.schedulers.step_watch import last_silent_step, warn_past_the_end
@@ -39,6 +39,14 @@ class Counters(NamedTuple):
     """The step of the curve for the next update."""
     consumed: int
     """Samples or tokens that the applied updates consumed; without a unit, the number of these updates."""
+
+
+def checked_updates(name: str, value: Any) -> int:
+    """Return a number of updates as a Python int, after a check that the device can count on from it."""
+    updates = checks.at_least(name, value, 0)
+    if updates > MAX_CONSUMED:
+        raise ValueError(f"{name} = {updates} must be at most 2**62")
+    return updates
 
 
 class Clock:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from torch_bridge.schedulers.param_groups import all_groups
+from torch_bridge.schedulers.param_groups import all_groups, updates_made
 from torch_bridge.training.clock.clock import Clock
 from torch_bridge.training.optimizers.optimizers import check_no_scheduler
 
@@ -130,6 +130,8 @@ class OptimizerSteppers:
         self._parameter_ids = self._present_parameter_ids()
         self.is_partial = False
         """True while an update is unfinished: weights may have moved, or other ranks wait for this one."""
+        self.updates_made: int | None = 0
+        """Updates the optimizers had made when last attached; None if there were some of unknown number."""
         self.attach()
 
     def attach(self) -> None:
@@ -168,6 +170,9 @@ class OptimizerSteppers:
                 attached = _AttachedGroup(group, params, len(params), fused, lr if is_fused else None)
                 self._groups.append(attached)
         self._any_on_host = any(isinstance(stepper, HostStepper) for stepper in self._steppers)
+        counts = [updates_made(optimizer) for optimizer in self._optimizers]
+        most = max(count or 0 for count in counts)
+        self.updates_made = None if not most and None in counts else most
         self.write_peaks()
         self.prepare()
 

@@ -13,7 +13,7 @@ from torch_bridge.distributed.plain_names import load_plain_state, plain_state
 from torch_bridge.schedulers.hold_state import dump_hold_states, load_hold_states
 from torch_bridge.schedulers.resume import check_same_past, read_curves
 from torch_bridge.schedulers.unit_clocks import consumed_at, read_saved_clock
-from torch_bridge.training.clock.clock import Clock, Counters
+from torch_bridge.training.clock.clock import Clock, Counters, checked_updates
 from torch_bridge.training.state import snapshot
 from torch_bridge.training.state.snapshot import TrainStepState
 from torch_bridge.training.state.state_checks import check_saved_state, naming_entry
@@ -94,8 +94,8 @@ class SavedComponents(NamedTuple):
 
     def _counters_in(self, state: Mapping[str, Any], strict: bool) -> Counters:
         """Return the counters to resume from. Unless `strict`, the unit may differ: the clock decides."""
-        applied = checks.at_least("applied", state["applied"], 0)
-        skipped = checks.at_least("skipped", state["skipped"], 0)
+        applied = checked_updates("applied", state["applied"])
+        skipped = checked_updates("skipped", state["skipped"])
         unit, clock, consumed = read_saved_clock(state, applied, self.clock.unit, strict, "TrainStep")
         if self.clock.unit is None:
             applied = consumed = applied if unit is None else clock
