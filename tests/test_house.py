@@ -1,4 +1,4 @@
-"""The structure of the product's files: layers, import cycles, names, sizes, and awkward phrases."""
+"""The structure of the product's files: layers, import cycles, names and sizes."""
 
 import ast
 import re
