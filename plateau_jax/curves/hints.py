@@ -10,13 +10,13 @@ from plateau_jax.validation.checks import number
 
 
 def for_endless_trainer(total_steps: Any) -> str:
-    """Return the hint for infinite total steps: Lightning's `estimated_stepping_batches` without an end."""
+    """Return the hint for infinite total steps, which Lightning estimates for a Trainer without an end."""
     is_infinite = isinstance(total_steps, float | np.floating) and total_steps == math.inf
     return "give the Trainer max_steps" if is_infinite else ""
 
 
 def for_warmup_fraction(warmup_steps: Any, total_steps: int) -> str:
-    """Return the hint for a warmup that is given as a fraction of the total steps."""
+    """Return the hint for a warmup given as a fraction of the total steps."""
     if not isinstance(warmup_steps, float | np.floating) or not 0 < warmup_steps < 1:
         return ""
     percentage = float(as_written(number("warmup_steps", warmup_steps)) * 100)
@@ -25,20 +25,20 @@ def for_warmup_fraction(warmup_steps: Any, total_steps: int) -> str:
 
 
 def for_steps_as_shape(warmup_shape: Any) -> str:
-    """Return the hint for a number of warmup steps that is given as the shape."""
+    """Return the hint for a number of warmup steps given as the shape."""
     is_number = isinstance(warmup_shape, int | float | np.number) and not isinstance(warmup_shape, bool)
     return "steps go into warmup_steps" if is_number else ""
 
 
 def for_steps_as_percent(start: float, duration: float) -> str:
-    """Return the hint for a plateau in steps that is given as percentages."""
+    """Return the hint for a plateau in steps given as percentages."""
     if min(start, duration) < 0 or any(number != int(number) for number in (start, duration)):
         return ""
     return f"; in steps: absolute_plateaus=[({int(start)}, {int(duration)})]"
 
 
 def for_end_as_length(argument: str, start: float, end: float, last: float) -> str:
-    """Return the hint for a plateau that is given as (start, end) instead of (start, length)."""
+    """Return the hint for a plateau given as (start, end) instead of (start, length)."""
     if not start < end <= last:
         return ""
     length = float(as_written(end) - as_written(start))

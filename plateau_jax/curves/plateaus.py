@@ -14,7 +14,7 @@ class _Plateau(NamedTuple):
     first_step: int
     length: int
     argument: str
-    """The argument that it was given in, for messages."""
+    """The name of the argument that has the pair, for messages."""
     pair: tuple[float, float]
     """The pair as the user wrote it."""
 
@@ -63,7 +63,6 @@ def place_plateaus(
         placed.append(_Plateau(warmup_steps + start, length, "plateaus", pair))
     placed += [_Plateau(*pair, "absolute_plateaus", pair) for pair in absolute_plateaus]
     placed.sort()
-    # Overlaps are judged in steps, after rounding: percentages that overlap may round to steps that touch.
     for start, length, name, pair in placed:
         if start + length > total_steps:
             raise ValueError(
@@ -71,6 +70,7 @@ def place_plateaus(
                 f"past total_steps = {total_steps}"
                 f"{hints.for_end_as_length(name, *pair, last=100 if name == 'plateaus' else total_steps)}"
             )
+    # In steps, after rounding: of 1000 steps, (0, 30.04) ends before step 300 and (30.03, 10) starts there.
     for (start, length, name, pair), (next_start, _, next_name, next_pair) in pairwise(placed):
         if start + length > next_start:
             raise ValueError(

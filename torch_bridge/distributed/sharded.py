@@ -12,9 +12,9 @@ from torch.optim import Optimizer
 from torch_bridge.distributed.dtensors import mesh_of
 from torch_bridge.distributed.parallelism import Parallelism
 
-# Optimizers of torch 2.13 that raise in the middle of an update if parameters are DTensors.
-_NOT_SHARDED = ("Adafactor", "Muon", "Rprop")
-_NOT_SHARDED_FUSED = ("Adagrad", "SGD")
+# Optimizers that, in torch 2.13, raise in the middle of an update if parameters are DTensors.
+_NOT_SHARDABLE = ("Adafactor", "Muon", "Rprop")
+_NOT_SHARDABLE_IF_FUSED = ("Adagrad", "SGD")
 
 
 class Sharded(Parallelism):
@@ -28,14 +28,14 @@ class Sharded(Parallelism):
     def __init__(self, model: nn.Module, every_micro_batch: bool) -> None:
         super().__init__(model)
         self._model = cast("Any", model)
-        # An earlier training loop may have switched them off, perhaps in parts of the model only.
+        # An earlier training loop may have switched these off, perhaps only in parts of the model.
         self._model.set_requires_gradient_sync(True)
         self._model.set_requires_all_reduce(True)
         mesh = mesh_of(next(model.parameters()))
         self._groups = mesh.get_all_groups()
         self.size = mesh.size()
         self.replicas = mesh.size(0) if mesh.ndim == 2 else 1
-        # On one rank averaging costs nothing, and gradients get into `parameter.grad` only when averaged.
+        # Gradients reach `parameter.grad` only when they are averaged, which costs nothing on one rank.
         self._every_micro_batch = every_micro_batch or self.size == 1
         policies = [module._get_fsdp_state()._mp_policy for module in _sharded_modules(model)]
         self._may_send_fp16 = any(
@@ -66,8 +66,8 @@ def check_sharded(model: nn.Module) -> None:
     """Refuse a model that `fully_shard` has sharded in a way that an update does not support.
 
     Raises:
-        ValueError: The model is sharded in part, over several meshes or along other dimensions; it has an
-            offload policy; or its gradients may not be averages over the ranks.
+        ValueError: Only a part of the model is sharded, or it is sharded over several meshes or with another
+            kind of parallelism; it has an offload policy; or its gradients may not be averages over ranks.
     """
     reshard(model)
     meshes = set(map(mesh_of, model.parameters()))
@@ -90,7 +90,7 @@ def check_sharded(model: nn.Module) -> None:
             f"the model's parameters are kept on {device}, but the mesh is on {mesh.device_type}: a training "
             "step needs fully_shard without an offload policy"
         )
-    # Hybrid sharding divides by a given factor twice, so only torch's own choice, None, is surely an average.
+    # Hybrid sharding divides by a given factor twice, so only torch's default, None, is sure to average.
     if any(group.gradient_divide_factor is not None for group in _parameter_groups(model)):
         raise ValueError(
             "set_gradient_divide_factor was called on the model or a part of it, so gradients may not be "
@@ -103,11 +103,11 @@ def check_shardable(optimizer: Optimizer) -> None:
     """Refuse an optimizer that torch cannot run on sharded parameters.
 
     Raises:
-        ValueError: It names the optimizer.
+        ValueError: Torch cannot run it; the message names the optimizer.
     """
     name = type(optimizer).__name__
     is_fused = any(group.get("fused") for group in optimizer.param_groups)
-    if name in _NOT_SHARDED or (name in _NOT_SHARDED_FUSED and is_fused):
+    if name in _NOT_SHARDABLE or (name in _NOT_SHARDABLE_IF_FUSED and is_fused):
         raise ValueError(
             f"torch cannot run {name}{' with fused=True' if is_fused else ''} on parameters under fully_shard"
         )
@@ -115,12 +115,12 @@ def check_shardable(optimizer: Optimizer) -> None:
 
 def is_sharded(module: nn.Module) -> bool:
     """Return True if `fully_shard` was called on this module itself."""
-    # By the name of its class, since importing torch.distributed.fsdp takes most of a second.
+    # By the class's name, since importing torch.distributed.fsdp takes most of a second.
     return any(kind.__name__ == "FSDPModule" for kind in type(module).__mro__)
 
 
 def reshard(model: nn.Module) -> None:
-    """Shard again the parameters that a forward pass without a backward pass leaves gathered."""
+    """Reshard parameters that a forward pass without a backward pass has left gathered."""
     for module in _sharded_modules(model):
         module.reshard()
 

@@ -58,9 +58,9 @@ def read_bases(name: str, saved: Any, group_count: int) -> list[float]:
 
 
 def how_to_override(builder: str) -> str:
-    """Return the part of a message that says how to load the state of another plan.
+    """Return the part of a message that says how to load the state anyway.
 
-    `builder` is the function or class whose argument `strict` sets the default of the load.
+    `builder` is the function or class whose argument `strict` is the default of `load_state_dict`.
     """
     return f"pass strict=False to load_state_dict, or to {builder} if Checkpoints or a trainer loads"
 

@@ -46,16 +46,16 @@ class TrainStepState(TypedDict):
     skipped: int
     """Number of updates skipped."""
     clock: int
-    """The curve's step at which the next update takes its learning rates."""
+    """The step of the curve that gives the next update its learning rates."""
     consumed: int
     """Number of samples or tokens consumed; equal to `applied` if `unit` is None."""
     unit: int | None
-    """Number of samples or tokens per step of the curve; None if each update is a step."""
+    """Number of samples or tokens per step of the curve; None if each update is one step."""
     hold: list[HoldState] | None
     """The rules that hold the clock, with their states."""
     loss_scale: Sequence[Tensor] | None
-    """Under fp16 the loss scale, a float32 scalar, and the growth counter of the scaler; then, if
-    there is one, the divisor of sums."""
+    """With `precision="fp16"` the loss scale, a float32 scalar, and its growth counter; then the divisor of
+    sums, if the ranks have agreed on one. None if there is neither."""
     carry: list[Tensor] | None
     """The leaves of the recurrent state, with its shapes and dtypes; None if the step has none."""
     random: dict[str, Tensor]
@@ -63,7 +63,7 @@ class TrainStepState(TypedDict):
 
 
 def one_or_list(items: list[Any]) -> Any:
-    """Return the only item, or the list of several: a state holds optimizers this way."""
+    """Return a single item itself, and several as a list: the form in which a state holds optimizers."""
     return items[0] if len(items) == 1 else items
 
 
@@ -76,7 +76,7 @@ def optimizer_states(optimizers: Sequence[Optimizer], clock: Clock, step: int) -
     """Return the optimizers' states, with the clock's peaks and its learning rates at `step`."""
     states = [optimizer.state_dict() for optimizer in optimizers]
     groups = chain.from_iterable(state["param_groups"] for state in states)
-    # Not strict: a group added since has no learning rate, and the next update refuses it.
+    # Not strict: a group added after the step was built has no learning rate; the next update refuses it.
     for group, peak, lr in zip(groups, clock.peaks, clock.lrs_at(step), strict=False):
         is_tensor = isinstance(group["lr"], Tensor)
         group["lr"] = torch.tensor(lr, dtype=torch.float32, device="cpu") if is_tensor else lr
@@ -95,12 +95,12 @@ def copy_to_host(state: TrainStepState) -> TrainStepState:
 
 def copy_optimizer_state(optimizer: Optimizer, state: Any) -> Any:
     """Copy a saved state, with its tensors sharded and laid out like the optimizer's parameters."""
-    # Fused CPU kernels walk through a parameter and its moments in the order of memory, whatever the strides.
-    # With two layouts, such as channels_last and contiguous, an element would get another one's moments: by
-    # rows memory holds a 2 × 2 matrix as 00, 01, 10, 11, and by columns as 00, 10, 01, 11.
+    # Fused CPU kernels read a parameter and its moments in memory order, and ignore their strides. If the
+    # layouts differed, such as channels_last and contiguous, an element would get another one's moments: a
+    # 2 × 2 matrix is stored by rows as 00, 01, 10, 11, but by columns as 00, 10, 01, 11.
     copied = pytree.tree_map(_copy_leaf, state)
     for group, saved in zip(optimizer.param_groups, copied["param_groups"], strict=True):
-        # Options that only choose an implementation stay this optimizer's: the saved one may not run here.
+        # Keep this optimizer's choice of implementation: the saved one may not run on this machine.
         saved.update((name, group[name]) for name in _IMPLEMENTATION_OPTIONS if name in group)
         for parameter, number in zip(group["params"], saved["params"], strict=True):
             values = copied["state"].get(number, {})
@@ -113,18 +113,18 @@ def copy_optimizer_state(optimizer: Optimizer, state: Any) -> Any:
 def _like_parameter(parameter: Tensor, value: Tensor) -> Tensor:
     value = shard_like(parameter, value)
     if placements_of(value) != placements_of(parameter):
-        return value  # some optimizers shard their state otherwise
+        return value  # some optimizers shard their state differently
     like = torch.empty_like(parameter.detach(), dtype=value.dtype, device=value.device)
     return value if like.stride() == value.stride() else like.copy_(value)
 
 
 def restore_dtypes(optimizer: Optimizer, state: Any) -> None:
-    """Restore the saved dtypes, since torch casts a loaded state to the dtypes of its parameters."""
+    """Restore the saved dtypes: torch casts a loaded state to the dtypes of its parameters."""
     for group, saved in zip(optimizer.param_groups, state["param_groups"], strict=True):
         for parameter, number in zip(group["params"], saved["params"], strict=True):
             loaded = optimizer.state.get(parameter, {})
             for name, value in state["state"].get(number, {}).items():
-                if not isinstance(value, Tensor):  # a list or dictionary, whose tensors may be anywhere
+                if not isinstance(value, Tensor):  # a list or dict, with tensors at any depth
                     loaded[name] = pytree.tree_map_only(Tensor, methodcaller("to", parameter.device), value)
                 elif name != "step" and loaded[name].dtype != value.dtype:  # torch does not cast "step"
                     loaded[name] = value.to(parameter.device)

@@ -25,10 +25,10 @@ class LossNormalizer:
     multiplication. Otherwise c is 1, unless an fp16 gradient of a sum could overflow: then c is the largest
     first weight of any rank, agreed on once, in the first update, and saved with the state.
 
-    Several ranks: the model's wrapper averages gradients over the ranks, which is right for means. For pairs
-    the average is Σ gradient/c / size, so the factor is c·size/Σ weight. One all-reduce in float64 carries
-    total, weight, squared norm, kind and consumption, so all ranks make the same decision. A sum of int64
-    counts over ranks would be rounded in float64, so a count travels as two words of 31 bits.
+    On several ranks the model's wrapper averages the gradients, which is right for means. For pairs the
+    average is Σ gradient/(c·size), so the factor is c·size/Σ weight. A single all-reduce in float64 carries
+    total, weight, squared norm, kind and consumption, so all ranks make the same decision. Float64 would
+    round a sum of int64 counts, so a count travels as two words of 31 bits.
 
     For example, two ranks return (12, 3) and (2, 1), so that the loss is 14/4 = 3.5. With gradients g and h
     of the two sums, the gradient of the loss is (g + h)/4:
@@ -62,7 +62,7 @@ class LossNormalizer:
     def begin_update(self, count: int = 0, consumed: Tensor | None = None) -> None:
         """Begin an update of `count` micro-batches; discard the sums of an interrupted one.
 
-        `consumed` is the samples or tokens of this rank's micro-batches, if the clock counts them;
+        `consumed` is the number of samples or tokens in this rank's micro-batches, if the clock counts them;
         `finish_update` adds those of the other ranks to it, in place.
         """
         self._count, self._consumed = count, consumed
@@ -102,7 +102,7 @@ class LossNormalizer:
         elif self._size > 1:
             raise ValueError(
                 "the loss has no gradient with respect to any parameter, but the other ranks wait for one: "
-                "run the model on a micro-batch without rows too, and return (loss.sum(), 0)"
+                "run the model even on an empty micro-batch, and return (loss.sum(), 0)"
             )
         elif weight is None:  # the sum of an empty micro-batch may depend on no parameter; a mean may not
             raise ValueError("the loss has no gradient with respect to any parameter")
@@ -119,7 +119,7 @@ class LossNormalizer:
             The loss of the update and the total norm of the gradients, as new scalars.
 
         Raises:
-            ValueError: The total weight is zero, and the host knows it.
+            ValueError: The total weight is zero, as a number on the host.
         """
         loss, self._total = self._total, None
         factor = None if self._scale is None else self._scale.factor.reciprocal()
@@ -175,7 +175,7 @@ class LossNormalizer:
         return torch.full((), number, dtype=torch.float64, device=self._device)
 
     def state_tensors(self) -> list[Tensor] | None:
-        """Return the loss scale and its counter under fp16, then the divisor, if the ranks agreed on it."""
+        """Return the loss scale and its counter, then the divisor if agreed on; None if there is neither."""
         scale = [] if self._scale is None else self._scale.tensors()
         return scale + [self._divisor] * self.has_agreed or None
 
@@ -189,7 +189,7 @@ class LossNormalizer:
 
 
 def _nonzero_on_host(total_weight: Tensor | float) -> Tensor | float:
-    """Refuse a zero that the host knows. A zero on the device makes the loss NaN, which skips the update."""
+    """Refuse a zero on the host. A zero on the device makes the loss nonfinite, so the update is skipped."""
     if not isinstance(total_weight, Tensor) and total_weight == 0:
         raise ValueError("the total weight of the micro-batches is zero")
     return total_weight

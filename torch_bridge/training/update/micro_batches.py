@@ -1,4 +1,4 @@
-"""Hints for a likely mistake: `step(inputs, targets)`, two micro-batches, for `step((inputs, targets))`."""
+"""Hints for `step(inputs, targets)`, which is two micro-batches, if `step((inputs, targets))` was meant."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -20,7 +20,7 @@ def add_micro_batch_hint(error: Exception, micro_batches: Sequence[Any]) -> None
 def warn_if_parts_of_batch(micro_batches: Sequence[Any]) -> None:
     """Warn about bare tensors that are probably the parts of one batch, not micro-batches.
 
-    Micro-batches of tokens may differ in length.
+    Integer tensors of one dtype may be micro-batches of token ids, which differ in length: no warning.
 
     Warns:
         CurveWarning: The tensors differ in dtype or trailing shape.
