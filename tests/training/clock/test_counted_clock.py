@@ -1,4 +1,4 @@
-"""With a unit, consumed and clock equal Python's sums, and learning rates follow the curve there."""
+"""With a unit: consumption and clock equal sums in Python, and learning rates follow the curve."""
 
 import copy
 import pickle
@@ -34,18 +34,18 @@ from torch_bridge.training.clock.clock import Clock
 pytestmark = pytest.mark.filterwarnings("ignore:the curve has total_steps:plateau_jax.CurveWarning")
 
 _CPU = torch.device("cpu")
-_NO = torch.tensor(False)
+_NOT_SKIPPED = torch.tensor(False)
 
 
-def _rates(curves: list[Curve], peaks: list[float], clock: int) -> list[np.float32]:
+def _lrs(curves: list[Curve], peaks: list[float], clock: int) -> list[np.float32]:
     return [np.float32(curve(clock)) * np.float32(peak) for curve, peak in zip(curves, peaks, strict=True)]
 
 
-_WAYS = pytest.mark.parametrize("most", [0, 2**20], ids=["table", "values"])
-"""The number of values that the device may keep."""
+_WITH_OR_WITHOUT_WINDOW = pytest.mark.parametrize("most", [0, 2**20], ids=["table", "window"])
+"""With room for 0 values the device evaluates the table; with more, it reads a window of learning rates."""
 
 
-@_WAYS
+@_WITH_OR_WITHOUT_WINDOW
 @examples(60)
 @given(
     st.lists(st.tuples(descriptions(range(5)), st.floats(2**-20, 10, width=32)), min_size=1, max_size=3),
@@ -61,7 +61,7 @@ def test_lr_is_the_curve_at_consumed(
     for number, (count, skip) in enumerate(updates, 1):
         clock.prepare()
         clock.fill_lrs()
-        assert clock.lrs.tolist() == _rates(curves, peaks, consumed // unit)
+        assert clock.lrs.tolist() == _lrs(curves, peaks, consumed // unit)
         assert clock.lrs_at(consumed // unit) == [
             peak * float(curve(consumed // unit)) for curve, peak in zip(curves, peaks, strict=True)
         ]
@@ -74,7 +74,7 @@ def test_lr_is_the_curve_at_consumed(
 def test_consumed_is_exact_and_stops_at_its_maximum(counts: list[int], unit: int) -> None:
     clock = Clock([CURVE], [1.0], _CPU, unit=unit)
     for count in counts:
-        clock.count_update(_NO, _NO, torch.tensor(count))
+        clock.count_update(_NOT_SKIPPED, torch.tensor(0.5), torch.tensor(count))
     consumed = min(sum(counts), MAX_CONSUMED)
     assert clock.read_counters() == (len(counts), 0, consumed // unit, consumed)
 
@@ -86,22 +86,22 @@ def test_words_of_rank_counts_add_up_in_float64(counts: list[int]) -> None:
     assert int(join_words(sums)) == min(sum(counts), MAX_CONSUMED - 1)
 
 
-def _of_rows(batch: Any) -> int:
+def _count_rows(batch: Any) -> int:
     return len(batch[0])
 
 
-def _of_values(batch: Any) -> Tensor:
+def _count_positive(batch: Any) -> Tensor:
     return (batch[1] > 0).sum()
 
 
-def _of_small(batch: Any) -> Tensor:
+def _count_as_int16(batch: Any) -> Tensor:
     return torch.tensor(len(batch[0]), dtype=torch.int16)
 
 
 @pytest.mark.parametrize("loss_fn", [mean_loss, device_pair_loss])
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
 @pytest.mark.parametrize("name", ["adamw", "momentum", "plain adam", "two"])
-@pytest.mark.parametrize("count", [_of_rows, _of_values, _of_small])
+@pytest.mark.parametrize("count", [_count_rows, _count_positive, _count_as_int16])
 def test_updates_count_their_consumption(name: str, precision: Any, loss_fn: Any, count: Any) -> None:
     step = _step(name, loss_fn=loss_fn, precision=precision, unit=7, count=count)
     log, consumed, skipped = MetricLog(every=1), 0, 0
@@ -113,7 +113,7 @@ def test_updates_count_their_consumption(name: str, precision: Any, loss_fn: Any
         row = log(result)
         assert row is not None
         assert int(result.clock) == consumed // 7
-        assert result.lr.tolist() == _rates([CURVE] * len(result.lr), step._clock.peaks, consumed // 7)
+        assert result.lr.tolist() == _lrs([CURVE] * len(result.lr), step._clock.peaks, consumed // 7)
         # Under fp16 the first updates may be skipped too, until the scale fits.
         if result.skipped == skipped:
             consumed += sum(int(count(batch)) for batch in micro)
@@ -154,9 +154,9 @@ def test_metric_log_holds_large_counts_exactly() -> None:
     assert rows[1] is log.rows[1]
 
 
-@pytest.mark.parametrize("count", [_of_rows, _of_values])
-@_WAYS
-def test_counted_updates_read_nothing(count: Any, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("count", [_count_rows, _count_positive])
+@_WITH_OR_WITHOUT_WINDOW
+def test_counted_updates_do_not_synchronize(count: Any, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clock_module, "INTERVAL", 3)
     monkeypatch.setattr(clock_module, "MAX_WINDOW_VALUES", most)
     step, (batch,) = make_step(unit=3, count=count), batches(1)
@@ -174,7 +174,7 @@ def test_unit_works_with_aux_carry_and_new_peak() -> None:
         loss = mean_loss(model, batch)
         return (loss, {"loss": loss}), carry + 1
 
-    step = make_step(loss_fn=loss_fn, has_aux=True, carry=torch.zeros(()), unit=4, count=_of_rows)
+    step = make_step(loss_fn=loss_fn, has_aux=True, carry=torch.zeros(()), unit=4, count=_count_rows)
     for number, batch in enumerate(batches(6, 5)):
         if number == 3:
             step.set_peak(0.25)
@@ -186,20 +186,20 @@ def test_unit_works_with_aux_carry_and_new_peak() -> None:
 
 
 def test_resume_matches_uninterrupted_run() -> None:
-    check_resume(lambda: make_step(unit=4, count=_of_values), batches(14, 5), (0, 1, 5, 9))
+    check_resume(lambda: make_step(unit=4, count=_count_positive), batches(14, 5), (0, 1, 5, 9))
 
 
 @given(st.sampled_from((None, 1, 3, 64)), st.sampled_from((None, 1, 3, 64)), st.integers(0, 6), st.booleans())
 def test_state_of_another_unit_keeps_its_clock(
     saved_unit: int | None, unit: int | None, updates: int, strict: bool
 ) -> None:
-    def built(own: int | None) -> Any:
-        return make_step(unit=own, count=own and _of_rows)
+    def build_step(step_unit: int | None) -> Any:
+        return make_step(unit=step_unit, count=step_unit and _count_rows)
 
-    saved = built(saved_unit)
+    saved = build_step(saved_unit)
     for batch in batches(updates, 9):
         saved(batch)
-    state, step = saved.state_dict(), built(unit)
+    state, step = saved.state_dict(), build_step(unit)
     before = step.state_dict()
     if strict and unit != saved_unit:
         with pytest.raises(ValueError, match=f"unit = {saved_unit}, but here it is {unit}; .*strict=False"):
@@ -207,13 +207,13 @@ def test_state_of_another_unit_keeps_its_clock(
         assert equal_trees(step.state_dict(), before)
         return
     step.load_state_dict(state, strict=strict)
-    found = step.state_dict()
-    assert found["clock"] == state["clock"]
+    loaded = step.state_dict()
+    assert loaded["clock"] == state["clock"]
     if unit != saved_unit:
-        assert found["consumed"] == state["clock"] * (unit or 1)
-        assert found["applied"] == (state["clock"] if unit is None else updates)
+        assert loaded["consumed"] == state["clock"] * (unit or 1)
+        assert loaded["applied"] == (state["clock"] if unit is None else updates)
     else:
-        assert (found["consumed"], found["applied"]) == (state["consumed"], updates)
+        assert (loaded["consumed"], loaded["applied"]) == (state["consumed"], updates)
     (batch,) = batches(1)
     assert int(step(batch).clock) == state["clock"]
 
@@ -221,10 +221,10 @@ def test_state_of_another_unit_keeps_its_clock(
 def test_other_curve_must_agree_up_to_the_clock() -> None:
     old, new = (StagedCurve([(10, 1.0), (20,), (length, 0.0)]) for length in (10, 5))
     for updates, is_refused in ((10, False), (11, True)):
-        saved = make_step(curve=old, unit=2, count=_of_rows)
+        saved = make_step(curve=old, unit=2, count=_count_rows)
         for batch in batches(updates, 6):
             saved(batch)
-        step = make_step(curve=new, unit=2, count=_of_rows)
+        step = make_step(curve=new, unit=2, count=_count_rows)
         if is_refused:
             with pytest.raises(ValueError, match="the curves differ from step 31 on"):
                 step.load_state_dict(saved.state_dict())
@@ -271,9 +271,9 @@ def test_many_curves_stay_below_the_memory_limit() -> None:
     clock = Clock(curves, [0.5] * 30, _CPU, unit=1)
     held = sum(value.numel() for value in vars(clock).values() if isinstance(value, Tensor))
     assert held < clock_module.MAX_WINDOW_VALUES
-    clock.count_update(_NO, torch.tensor(1.0), torch.tensor(777))
+    clock.count_update(_NOT_SKIPPED, torch.tensor(1.0), torch.tensor(777))
     clock.fill_lrs()
-    assert clock.lrs.tolist() == _rates(curves, [0.5] * 30, 777)
+    assert clock.lrs.tolist() == _lrs(curves, [0.5] * 30, 777)
 
 
 def test_negative_count_on_device_counts_as_zero() -> None:
@@ -284,7 +284,7 @@ def test_negative_count_on_device_counts_as_zero() -> None:
 
 def test_run_past_the_end_warns() -> None:
     curve = StagedCurve([(10, 1.0), (10, 0.0)])
-    step = make_step(curve=curve, unit=4, count=_of_rows)
+    step = make_step(curve=curve, unit=4, count=_count_rows)
     for batch in batches(31, 4):
         step(batch)
     with pytest.warns(UserWarning, match=r"at step 31, .*as the training consumes, in units of 4;"):
@@ -292,7 +292,7 @@ def test_run_past_the_end_warns() -> None:
 
 
 @pytest.mark.parametrize(
-    "anew",
+    "rebuild",
     [
         lambda result: result._replace(loss=result.loss * 2),
         copy.copy,
@@ -301,28 +301,28 @@ def test_run_past_the_end_warns() -> None:
     ],
     ids=("replaced", "copied", "deeply copied", "pickled"),
 )
-def test_replaced_result_keeps_its_attributes(anew: Callable[[Any], Any]) -> None:
+def test_rebuilt_result_keeps_its_attributes(rebuild: Callable[[Any], Any]) -> None:
     step = make_step(
         loss_fn=lambda model, batch: (mean_loss(model, batch), model(batch[0]).mean()),
         has_aux=True,
         unit=4,
-        count=_of_rows,
+        count=_count_rows,
     )
     result = step(*batches(3))
     assert result.consumed == 12
-    again = anew(result)
-    assert type(again) is type(result)
-    assert equal_trees(again.consumed, result.consumed)
-    assert equal_trees(list(again.aux), list(result.aux))
+    rebuilt = rebuild(result)
+    assert type(rebuilt) is type(result)
+    assert equal_trees(rebuilt.consumed, result.consumed)
+    assert equal_trees(list(rebuilt.aux), list(result.aux))
 
 
 def test_tree_mapped_result_names_lost_attributes() -> None:
     """tree_map rebuilds a result from its items alone."""
-    result = make_step(unit=4, count=_of_rows)(*batches(1))
-    again = pytree.tree_map(lambda item: item + 0, result)
-    assert equal_trees(tuple(again), tuple(result))
+    result = make_step(unit=4, count=_count_rows)(*batches(1))
+    rebuilt = pytree.tree_map(lambda item: item + 0, result)
+    assert equal_trees(tuple(rebuilt), tuple(result))
     with pytest.raises(AttributeError, match=r"rebuilt.* read result\.consumed first"):
-        _ = again.consumed
+        _ = rebuilt.consumed
 
 
 def test_count_is_called_once_per_micro_batch() -> None:
@@ -342,9 +342,9 @@ def test_count_is_called_once_per_micro_batch() -> None:
 @pytest.mark.parametrize("wrapper", ["ddp", "fsdp"])
 @pytest.mark.parametrize("loss", ["mean", "pair"])
 def test_two_ranks_add_up_their_counts(wrapper: str, loss: str) -> None:
-    one, other = run(counted_on_ranks, wrapper, loss)
-    assert one == other
-    consumed = [0, *accumulate(sum(counts_of(update)) for update in range(6))]
-    consumed = [count - (sum(counts_of(3)) if update > 3 else 0) for update, count in enumerate(consumed)]
-    assert [row[0] for row in one] == consumed[1:]
-    assert [row[1] for row in one] == [before // 5 for before in consumed[:-1]]
+    rows, other_rows = run(counted_on_ranks, wrapper, loss)
+    assert rows == other_rows
+    counts = [0 if update == 3 else sum(counts_of(update)) for update in range(6)]  # update 3 is skipped
+    before, after = [0, *accumulate(counts[:-1])], [*accumulate(counts)]
+    assert [row[0] for row in rows] == after
+    assert [row[1] for row in rows] == [consumed // 5 for consumed in before]

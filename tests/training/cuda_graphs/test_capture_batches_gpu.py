@@ -21,11 +21,11 @@ _LAYOUTS: dict[str, Any] = {
 
 
 def _other_leaves(wide: Tensor) -> dict[str, Any]:
-    """Return further entries of a batch, of every dtype."""
+    """Return more entries of a batch: other dtypes, lazy conjugates, no elements, plain Python values."""
     complex_ones = torch.complex(wide, wide)
     return {
         "scalar": wide[1, 1],
-        "none": wide[:0, 1:],
+        "empty": wide[:0, 1:],
         "mask": (wide > 0)[:, ::2],
         "bytes": (wide * 10).abs().to(torch.uint8)[::2],
         "numbers": (wide * 10).long().t(),
@@ -66,12 +66,12 @@ def test_every_layout_matches_eager(layout: Any) -> None:
 @pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores:UserWarning")
 def test_every_layout_matches_eager_compiled(layout: Any) -> None:
     torch._dynamo.reset()
-    both, eager = captured_and_eager()
-    both._update._loss_fn = torch.compile(mean_loss)
+    captured, eager = captured_and_eager()
+    captured._update._loss_fn = torch.compile(mean_loss)
     for number in range(6):
         batch, _ = _batch(layout, number)
-        torch.testing.assert_close(both(batch), eager(batch), rtol=1e-5, atol=1e-6)
-    assert len(graphs_of(both).captured) == 1
+        torch.testing.assert_close(captured(batch), eager(batch), rtol=1e-5, atol=1e-6)
+    assert len(graphs_of(captured).captured) == 1
 
 
 def _penalised(model: nn.Module, batch: Batch) -> Tensor:
@@ -86,7 +86,7 @@ def _penalised(model: nn.Module, batch: Batch) -> Tensor:
 def test_batch_may_require_gradient(loss_fn: Any, needs_gradient: bool) -> None:
     captured, eager = captured_and_eager(loss_fn=loss_fn, max_norm=0.5)
     for inputs, targets in on_gpu(batches(10)):
-        # Each with its own leaf: a penalised loss marks what it is given.
+        # Each step gets its own leaf, because `_penalised` sets requires_grad on it.
         results = [
             step((inputs.clone().requires_grad_(needs_gradient), targets)) for step in (captured, eager)
         ]
@@ -95,8 +95,8 @@ def test_batch_may_require_gradient(loss_fn: Any, needs_gradient: bool) -> None:
     assert_same_state(captured, eager)
 
 
-def test_batch_marked_by_loss_is_another_shape() -> None:
-    """A loss may set a flag on its batch, which makes it another shape of batch the next time."""
+def test_loss_may_set_requires_grad_on_batch() -> None:
+    """The next call with this batch then needs another graph."""
     captured, eager = captured_and_eager(loss_fn=_penalised)
     (batch,) = on_gpu(batches(1))
     for _ in range(8):

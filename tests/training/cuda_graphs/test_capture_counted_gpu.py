@@ -22,15 +22,15 @@ from torch_bridge.training.clock import clock
 pytestmark = pytest.mark.gpu
 
 
-def _of_rows(batch: Any) -> int:
+def _count_rows(batch: Any) -> int:
     return len(batch[0])
 
 
-def _of_values(batch: Any) -> Tensor:
+def _count_positive(batch: Any) -> Tensor:
     return (batch[1] > 0).sum()
 
 
-@pytest.mark.parametrize("count", [_of_rows, _of_values])
+@pytest.mark.parametrize("count", [_count_rows, _count_positive])
 @pytest.mark.parametrize("pieces", [1, 3])
 @pytest.mark.parametrize(("name", "most"), [("adamw", 0), ("momentum", 2**20)])
 def test_consumption_matches_eager(
@@ -58,7 +58,7 @@ def test_consumption_matches_eager(
 
 
 def test_count_from_shapes_differs_by_graph() -> None:
-    captured, eager = captured_and_eager(unit=5, count=_of_rows)
+    captured, eager = captured_and_eager(unit=5, count=_count_rows)
     consumed = 0
     for number in range(16):
         rows = 3 + number % 2
@@ -71,7 +71,7 @@ def test_count_from_shapes_differs_by_graph() -> None:
 
 
 @pytest.mark.parametrize("most", [0, 2**20], ids=["table", "values"])
-@pytest.mark.parametrize("count", [_of_rows, _of_values])
+@pytest.mark.parametrize("count", [_count_rows, _count_positive])
 def test_counted_clock_never_waits(count: Any, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clock, "MAX_WINDOW_VALUES", most)
     (batch,) = on_gpu(batches(1))
@@ -88,7 +88,7 @@ def test_count_may_be_a_host_tensor() -> None:
 
 
 def test_new_peak_needs_no_new_graph() -> None:
-    steps, data = captured_and_eager(unit=2, count=_of_rows), on_gpu(batches(12))
+    steps, data = captured_and_eager(unit=2, count=_count_rows), on_gpu(batches(12))
     for number, batch in enumerate(data):
         if number == 8:
             for step in steps:

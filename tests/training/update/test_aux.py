@@ -27,19 +27,19 @@ def _with_aux(loss_fn: Any) -> Any:
 def test_aux_does_not_change_the_update(precision: Any, loss_fn: Any, pieces: int) -> None:
     data = batches(6)
     step = make_step(loss_fn=_with_aux(loss_fn), has_aux=True, precision=precision)
-    straight = make_step(loss_fn=loss_fn, precision=precision)
+    without_aux = make_step(loss_fn=loss_fn, precision=precision)
     for number in range(0, 6, pieces):
         micro = data[number : number + pieces]
         with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=False):
             expected = [_aux(step.model, batch) for batch in micro]
         result = step(*micro)
-        assert equal_trees(tuple(result), tuple(straight(*micro)))
+        assert equal_trees(tuple(result), tuple(without_aux(*micro)))
         assert isinstance(result.aux, tuple)
         assert len(result.aux) == pieces
         assert not any(aux["outputs"].requires_grad for aux in result.aux)
         if precision == "fp32":
             assert equal_trees(list(result.aux), expected)
-    assert equal_trees(step.state_dict()["model"], straight.state_dict()["model"])
+    assert equal_trees(step.state_dict()["model"], without_aux.state_dict()["model"])
 
 
 def test_aux_works_with_carry() -> None:
@@ -50,9 +50,9 @@ def test_aux_works_with_carry() -> None:
     model = Recurrent()
     data = batches(4, time=3)
     step = make_step(model=model, loss_fn=loss_fn, carry=model.initial(), has_aux=True)
-    straight = make_step(model=Recurrent(), loss_fn=carried_loss, carry=model.initial())
+    without_aux = make_step(model=Recurrent(), loss_fn=carried_loss, carry=model.initial())
     for batch in data:
-        result, expected = step(batch), straight(batch)
+        result, expected = step(batch), without_aux(batch)
         assert equal_trees(tuple(result), tuple(expected))
         assert equal_trees(result.aux[0]["loss"], expected.loss)
 
@@ -70,10 +70,8 @@ def test_skipped_update_returns_aux() -> None:
     [lambda loss: loss, lambda loss: (loss, {"n": 3}), lambda loss: (loss, 1, 2), lambda loss: (None, loss)],
 )
 def test_invalid_aux_is_refused(value: Any) -> None:
-    step, (batch,) = (
-        make_step(loss_fn=lambda model, batch: value(mean_loss(model, batch)), has_aux=True),
-        batches(1),
-    )
+    step = make_step(loss_fn=lambda model, batch: value(mean_loss(model, batch)), has_aux=True)
+    (batch,) = batches(1)
     before = step.state_dict()
     with pytest.raises(TypeError, match="loss_fn returned"):
         step(batch)

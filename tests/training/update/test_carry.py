@@ -54,22 +54,22 @@ def test_carry_matches_hand_written_loop(kind: str, pieces: int) -> None:
 
 @examples(15)
 @given(st.lists(st.booleans(), min_size=1, max_size=8), st.sampled_from(["LSTM", "GRU"]), st.booleans())
-def test_skipped_update_keeps_the_carry(skips: list[bool], kind: str, first: bool) -> None:
-    step, straight = _step(kind), _step(kind)
+def test_skipped_update_keeps_the_carry(skips: list[bool], kind: str, skip_first: bool) -> None:
+    step, unskipped = _step(kind), _step(kind)
     data = batches(2 * len(skips), time=3)
     for skip, *pair in zip(skips, data[::2], data[1::2], strict=True):
         if not skip:
-            assert equal_trees(step(*pair)[:3], straight(*pair)[:3])
-        elif first:
+            assert equal_trees(step(*pair)[:3], unskipped(*pair)[:3])
+        elif skip_first:
             step(nonfinite(pair[0]), pair[1])
         else:
             step(pair[0], nonfinite(pair[1]))
-        assert equal_trees(_carry(step), _carry(straight))
+        assert equal_trees(_carry(step), _carry(unskipped))
 
 
 def test_skip_restores_carry_changed_in_place() -> None:
     def loss_fn(model: nn.Module, batch: Any, carry: Tensor) -> Any:
-        carry[:2] = 0  # two of the sequences start again
+        carry[:, :2] = 0  # two of the four sequences start again
         return carried_loss(model, batch, carry)
 
     model = Recurrent("GRU")
@@ -133,7 +133,7 @@ def test_carry_works_under_bf16_and_fp16() -> None:
         lambda h, c: None,
     ],
 )
-def test_carry_of_another_form_changes_nothing(change: Any) -> None:
+def test_refused_carry_changes_nothing(change: Any) -> None:
     def loss_fn(model: nn.Module, batch: Any, carry: Any) -> Any:
         loss, carry = carried_loss(model, batch, carry)
         return loss, change(*carry) if bad else carry
@@ -153,7 +153,7 @@ def test_carry_of_another_form_changes_nothing(change: Any) -> None:
 
 def test_missing_carry_is_refused() -> None:
     model, (batch,) = Recurrent(), batches(1, time=3)
-    step = make_step("adamw", model, lambda *given: carried_loss(*given)[0], carry=model.initial())
+    step = make_step("adamw", model, lambda *arguments: carried_loss(*arguments)[0], carry=model.initial())
     with pytest.raises(TypeError, match=r"must return \(loss, carry\)"):
         step(batch)
     with pytest.raises(ValueError, match="without a carry"):

@@ -16,7 +16,7 @@ _x = torch.ones((), requires_grad=True)
 @pytest.mark.parametrize(
     "value", [1.0, None, {"loss": _x}, (_x,), (_x, 1, 2), (_x, "1"), (_x, True), (None, 1)], ids=repr
 )
-def test_neither_scalar_nor_pair_is_refused(value: Any) -> None:
+def test_value_that_is_not_a_loss_is_refused(value: Any) -> None:
     with pytest.raises(TypeError, match="loss_fn returned"):
         parse_loss(value)
 
@@ -62,7 +62,7 @@ def test_valid_weights_are_accepted(weight: Any, pair: Any) -> None:
 
 
 def test_host_weight_with_device_sum_is_accepted() -> None:
-    """The meta device stands in for another one."""
+    """The meta device stands in for an accelerator."""
     total = torch.ones((), device="meta", requires_grad=True)
     for weight in (torch.tensor(3), torch.tensor(3.0), torch.tensor(3.0).bfloat16()):
         read = parse_loss((total, weight)).weight
@@ -74,6 +74,9 @@ def test_weight_on_another_device_is_refused() -> None:
     weight = torch.ones((), device="meta")
     with pytest.raises(ValueError, match="a weight on meta and a sum on cpu"):
         parse_loss((_x, weight))
+
+
+def test_invalid_host_weight_with_device_sum_is_refused() -> None:
     for value in (float("nan"), float("inf"), -1.0):
         with pytest.raises(ValueError, match="finite and not negative"):
             parse_loss((torch.ones((), device="meta"), torch.tensor(value)))

@@ -1,4 +1,4 @@
-"""Micro-batches combine: pairs to the quotient of sums, means to their average."""
+"""Pairs from micro-batches combine to the quotient of their sums, means to their average."""
 
 from collections.abc import Iterable
 from fractions import Fraction
@@ -48,9 +48,9 @@ def test_pairs_give_quotient_of_sums(pieces: list[tuple[float, float, int, bool]
     loss, norm = _accumulate(losses, len(losses), x, scale)
     gradient = x.grad.double()
     assert norm == gradient.abs()
-    size = float(sum(abs(Fraction(a)) + abs(Fraction(b)) for a, b, *_ in pieces) / weight)
-    for found, parts in ((gradient, [a for a, *_ in pieces]), (loss, [a + b for a, b, *_ in pieces])):
-        assert abs(float(found) - float(sum(map(Fraction, parts)) / weight)) <= 1e-6 * size
+    magnitude = float(sum(abs(Fraction(a)) + abs(Fraction(b)) for a, b, *_ in pieces) / weight)
+    for value, parts in ((gradient, [a for a, *_ in pieces]), (loss, [a + b for a, b, *_ in pieces])):
+        assert abs(float(value) - float(sum(map(Fraction, parts)) / weight)) <= 1e-6 * magnitude
 
 
 @given(st.lists(st.tuples(_small, _small), min_size=1, max_size=6))
