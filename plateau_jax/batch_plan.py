@@ -29,7 +29,7 @@ class BatchPlan:
 
     Raises:
         TypeError: A threshold or a batch is not an integer, or an item is not a pair.
-        ValueError: There is no pair; the first threshold is not 0; the thresholds do not increase; a batch
+        ValueError: No pair was given; the first threshold is not 0; the thresholds do not increase; a batch
             is below 1.
 
     >>> plan = BatchPlan([(0, 8), (160, 16)])

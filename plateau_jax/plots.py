@@ -24,7 +24,7 @@ def plot(curves: Curve | Iterable[Curve], *, peak_value: float = 1.0, ax: Any = 
     Raises:
         TypeError: `curves` contains an item that is not a curve.
         ModuleNotFoundError: matplotlib is not installed, and no Axes were given.
-        ValueError: There is no curve, or `peak_value` is negative, not finite, or positive and below 2⁻¹²⁶.
+        ValueError: No curve was given, or `peak_value` is negative, not finite, or positive and below 2⁻¹²⁶.
 
     >>> from plateau_jax import PlateauCurve
     >>> ax = plot([PlateauCurve(1000), PlateauCurve(1000, plateaus=[(50, 30)])], peak_value=3e-4)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 
 import pytest
-from support.sources import PACKAGES, Import, Source, imports, sources
+from support.sources import PACKAGES, Import, Source, imports, prose, sources
 
 # From the lowest to the highest: a file imports nothing from a layer above its own. Files in one line share
 # a layer; within a folder that is listed as a whole, any file may import another.
@@ -186,3 +186,25 @@ def test_files_have_at_least_forty_lines() -> None:
             if len(source.lines) < 40
         ]
     )
+
+
+_AWKWARD = {
+    r"^(What|Whether)\b": 5,  # a definition without a verb: "Return …", or a noun
+    r"\bis no\b(?! (longer|more))": 3,  # "is not a"
+    r"\bso many\b": 0,  # "n"
+    r"\bof (its|their|one's) own\b": 0,  # "separate", or nothing
+    r"\bbeside\b": 5,  # "next to", "besides", "alongside"
+    r"\ba training\b(?! (step|run|loop|update|set|job|program|script))": 3,  # "a training run"
+}
+"""Phrases that read like a translation, and how often docstrings and comments may have them."""
+
+
+@pytest.mark.parametrize("pattern", _AWKWARD)
+def test_awkward_phrases_are_rare(pattern: str) -> None:
+    places = [
+        f"{source.path}:{line}: {text.strip().splitlines()[0]}"
+        for source in sources()
+        for line, text in prose(source)
+        for _ in re.findall(pattern, text)
+    ]
+    assert len(places) <= _AWKWARD[pattern], "\n".join(places)

@@ -81,7 +81,7 @@ def compare(*curves: Any) -> Comparison:
 
     Raises:
         TypeError: An argument is not a `Curve`, or a name is not a string.
-        ValueError: There is no curve, or one is 0 at every step.
+        ValueError: No curve was given, or one is 0 at every step.
 
     >>> from plateau_jax import PlateauCurve, compare
     >>> table = compare(PlateauCurve(1000), PlateauCurve(1000, plateaus=[(55, 40)]))

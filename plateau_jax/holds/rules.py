@@ -101,7 +101,7 @@ class HoldBelow:
 
     Raises:
         TypeError: A value is not a number, a number of steps is not an integer, or an item is not a pair.
-        ValueError: A number is out of range; the values do not decrease; there is no pair.
+        ValueError: A number is out of range; the values do not decrease; no pair was given.
 
     >>> HoldBelow(0.5, 100) == HoldBelow([(0.5, 100)])
     True

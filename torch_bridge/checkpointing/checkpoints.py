@@ -146,7 +146,7 @@ class Checkpoints:
 
         Raises:
             TypeError: `count` is not an integer; a part has no state.
-            ValueError: There are no parts; there is no checkpoint of this count; it has no parts of these
+            ValueError: There are no parts; no checkpoint has this count; it has no parts of these
                 names, or parts of another kind; the arguments differ between ranks.
             RuntimeError: The checkpoint is damaged, or all are; or another rank has failed.
             Exception: An error of a part that refuses its state. After any error all parts are as before.
@@ -169,7 +169,7 @@ class Checkpoints:
 
         Raises:
             TypeError: `model` is not a module; `count` is not an integer.
-            ValueError: There is no checkpoint, or none of this count; it has no such part; the part is
+            ValueError: The folder has no checkpoint, or none of this count; it has no such part; the part is
                 neither a `TrainStep` nor a module, or of another model; the model has no memory; the
                 arguments differ between ranks. The model is as before.
             RuntimeError: The checkpoint is damaged, or all are; or another rank has failed.

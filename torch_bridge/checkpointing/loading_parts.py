@@ -221,7 +221,7 @@ class LoadingModel(LoadingPart):
         self._state = state
 
     def load_state(self) -> None:
-        # If there is no memory for a copy, this fails before anything is loaded.
+        # If memory does not suffice for a copy, this fails before anything is loaded.
         self._before = Snapshot.take(self.name, self._part)
         self._is_changed = True
         super().load_state()

@@ -208,7 +208,7 @@ def open_newest_intact(
         The checkpoint, or None if there are none; and descriptions of the damage to later ones.
 
     Raises:
-        ValueError: There is no checkpoint of this count.
+        ValueError: No checkpoint has this count.
         RuntimeError: All are damaged, or in the format of version 0.2.0; or another process removes them
             faster than they can be opened.
     """

@@ -161,7 +161,7 @@ def get_cosine_plateau_schedule_with_warmup(
         plateaus: Pairs (start, duration) in percent of the steps after the warmup.
         min_lr_ratio: The final learning rate as a share of the peak.
         min_lr: The final learning rate itself, the same for every group; it excludes `min_lr_ratio`. In
-            transformers each group ends at the same share of its own peak.
+            transformers each group ends at the same share of its peak.
         last_epoch: As in `lambda_lr`.
         strict: As in `lambda_lr`.
 
@@ -204,7 +204,7 @@ def count_updates(loader: Sized | int, epochs: int, *, accumulation: int = 1) ->
         updates = ⌈batches / accumulation⌉ · epochs
 
     An update takes `accumulation` batches; the last update of an epoch may take fewer. Each rank counts the
-    batches of its own loader, and all ranks get the same number.
+    batches of its loader, and all ranks get the same number.
 
     Args:
         loader: Anything whose length is its number of batches, such as a `DataLoader`; or this rank's number

@@ -48,7 +48,7 @@ def unwrap_optimizers(model: nn.Module, optimizer: Any) -> list[Optimizer]:
 
     Raises:
         TypeError: An argument is not an optimizer, or its `step` needs a closure.
-        ValueError: There is no optimizer; a parameter is not the model's, occurs twice, or belongs to several
+        ValueError: No optimizer; a parameter is not the model's, occurs twice, or belongs to several
             optimizers; a scheduler is attached; or an optimizer has a non-standard `state_dict`.
     """
     wrapped = as_sequence(optimizer)
