@@ -77,6 +77,38 @@ def test_new_group_with_shared_tensor_has_its_peak() -> None:
     assert lrs_of(optimizer) == [float(np.float32(0.5 * CURVE(6)))] * 2
 
 
+@examples(20)
+@given(st.lists(st.sampled_from(("update", "resume", "add")), max_size=12))
+def test_new_groups_begin_with_tensors_of_defaults(moves: list[str]) -> None:
+    """Neither the scheduler nor a follower changes them, before a resume or after it."""
+
+    def start(groups: int) -> tuple[torch.optim.Optimizer, list[Any]]:
+        parameters = [{"params": [torch.nn.Parameter(torch.ones(1))]} for _ in range(groups)]
+        options: Any = {"betas": (torch.tensor(0.75), torch.tensor(0.875)), "foreach": False}
+        optimizer = torch.optim.AdamW(parameters, lr=torch.tensor(0.5), **options)
+        drivers = [lambda_lr(optimizer, CURVE), *(follow(optimizer, ("betas", i), CURVE) for i in (0, 1))]
+        return optimizer, drivers
+
+    groups, (optimizer, drivers) = 1, start(1)
+    for move in moves:
+        if move == "add":
+            groups += 1
+            _add(optimizer)
+        elif move == "resume":
+            saved = through_file([optimizer.state_dict(), *(driver.state_dict() for driver in drivers)])
+            optimizer, drivers = start(groups)
+            for part, state in zip([optimizer, *drivers], saved, strict=True):
+                part.load_state_dict(state)
+        else:
+            optimizer.step()
+            for driver in drivers:
+                driver.step()
+        assert [driver.state_dict() for driver in drivers]  # admits the new groups
+    assert drivers[0].base_lrs == [0.5] * groups
+    assert [driver.base_values for driver in drivers[1:]] == [[0.75] * groups, [0.875] * groups]
+    assert [optimizer.defaults["lr"].item(), *map(float, optimizer.defaults["betas"])] == [0.5, 0.75, 0.875]
+
+
 @pytest.mark.parametrize("held", [False, True])
 def test_new_group_needs_one_curve_for_all(held: bool) -> None:
     optimizer = optimizer_with([0.5])

@@ -118,17 +118,11 @@ def _partial(scale: float, step: int) -> float:
     return scale / (1 + step)
 
 
-@given(
-    st.integers(0, 20),
-    st.booleans(),
-    st.sampled_from((_function, partial(_partial, 1.0), lambda step: 1 / (1 + step))),
-)
-def test_lambda_lr_loads_state_of_curve_lr(steps: int, held: bool, function: Any) -> None:
+@given(st.integers(0, 20), st.sampled_from((_function, partial(_partial, 1.0), lambda step: 1 / (1 + step))))
+def test_lambda_lr_loads_state_of_curve_lr(steps: int, function: Any) -> None:
     optimizer = optimizer_with([0.5, 0.25])
-    scheduler = lambda_lr(optimizer, CURVE, hold=HoldUntilFlat(3, limit=9) if held else None)
-    for _ in range(steps):
-        optimizer.step()
-        scheduler.step(*[0.5] * held)
+    scheduler = lambda_lr(optimizer, CURVE)
+    advance(optimizer, scheduler, steps)
     saved = through_file([optimizer.state_dict(), scheduler.state_dict()])
     other = optimizer_with([0.5, 0.25])
     own = LambdaLR(other, function)
@@ -140,9 +134,23 @@ def test_lambda_lr_loads_state_of_curve_lr(steps: int, held: bool, function: Any
         advance(other, own)
         assert lrs_of(other) == own.get_last_lr() == [peak * function(step) for peak in (0.5, 0.25)]
     # The load left the state unchanged, so a CurveLR loads it again.
-    again = lambda_lr(optimizer_with([0.5, 0.25]), CURVE, hold=HoldUntilFlat(3, limit=9) if held else None)
+    again = lambda_lr(optimizer_with([0.5, 0.25]), CURVE)
     again.load_state_dict(saved[1])
     assert again.state_dict() == scheduler.state_dict()
+
+
+@pytest.mark.parametrize(
+    "arguments", [{"hold": HoldUntilFlat(3, limit=9)}, {"unit": 4}], ids=["hold", "unit"]
+)
+def test_lambda_lr_refuses_a_clock_that_it_lacks(arguments: Any) -> None:
+    """It would resume at the number of updates, which is not the step of the curve."""
+    optimizer = optimizer_with([0.5])
+    scheduler = lambda_lr(optimizer, CURVE, **arguments)
+    own = LambdaLR(optimizer_with([0.5]), _function)
+    before = own.state_dict()
+    with pytest.raises(KeyError, match="lr_lambdas"):
+        own.load_state_dict(through_file(scheduler.state_dict()))
+    assert own.state_dict() == before
 
 
 def test_curve_lr_reads_state_saved_by_lambda_lr() -> None:

@@ -247,7 +247,7 @@ class CurveLR(GroupCurves, LambdaLR):
         """
         if self._common_curve is not None:
             self._admit_new_groups()
-        return {
+        state: CurveLRState = {
             "last_epoch": self.last_epoch,
             "clock": self.clock,
             "consumed": self.consumed,
@@ -259,14 +259,16 @@ class CurveLR(GroupCurves, LambdaLR):
             "hold": dump_hold_states(self._rules, self._states),
             "warned": self._watch.warned,
             "_last_lr": [float(as_number(lr)) for lr in self._last_lr],
-            "lr_lambdas": [None] * len(self.curves),
         }
+        if self._unit_clock is None and not self._rules:
+            state["lr_lambdas"] = [None] * len(self.curves)
+        return state
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool | None = None) -> None:
         """Resume from the saved step, and write the learning rates into the groups.
 
         The optimizer's own state may be loaded before or after. Torch's own `LambdaLR`, as some trainers
-        build it, loads the state of a `CurveLR` too.
+        build it, loads the state of a `CurveLR` too, unless that has a unit or a hold.
 
         The state of another curve is accepted if both curves have the same past: the same values at every
         step before the saved clock (`Curve.same_until`). The learning rates are then those of the new curve,

@@ -1,7 +1,7 @@
 """The saved state of a `CurveLR`: its entries, and the learning rates that another scheduler left in it."""
 
 from collections.abc import Mapping
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 from torch_bridge.curve_api import checks
 from torch_bridge.schedulers.hold_state import HoldState
@@ -41,8 +41,11 @@ class CurveLRState(TypedDict):
     """True if the warning about too few or too many scheduler steps was given; it comes once."""
     _last_lr: list[float]
     """The learning rates that this scheduler wrote last."""
-    lr_lambdas: list[None]
-    """None for each group, so that torch's own `LambdaLR`, if it loads this state, keeps its functions."""
+    lr_lambdas: NotRequired[list[None]]
+    """None for each group, so that torch's own `LambdaLR`, if it loads this state, keeps its functions.
+
+    Missing with a unit or rules: torch would resume at `last_epoch`, which is not the clock, so it refuses.
+    """
 
 
 def is_of_lambda_lr(state_dict: Mapping[str, Any]) -> bool:

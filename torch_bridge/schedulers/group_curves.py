@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
-from torch import Tensor
 from torch.optim import Optimizer
 
 from torch_bridge.curve_api import CHUNK, Curve, Rule, checks
@@ -128,13 +127,7 @@ class GroupCurves:
                 "build a new scheduler"
             )
         for index in range(len(bases), len(groups)):
-            value = self._option.read(groups[index])
-            # Torch gives all groups without an explicit value the same default tensor, which by now holds a
-            # later value of the curve. So the base is that of the older group that shares it.
-            older = zip(bases, groups[:index], strict=True)
-            shared = (base for base, group in older if self._option.read(group) is value)
-            base = next(shared, None) if isinstance(value, Tensor) else None
-            bases.append(self._new_base(index, groups[index]) if base is None else base)
+            bases.append(self._new_base(index, groups[index]))
         return bases
 
     def _admit_new_groups(self) -> None:

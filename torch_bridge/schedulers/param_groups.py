@@ -135,6 +135,13 @@ class GroupOption(NamedTuple):
     def read(self, group: dict[str, Any]) -> Any:
         return group[self.name] if self.item is None else group[self.name][self.item]
 
+    def is_held_by(self, defaults: dict[str, Any], value: Tensor) -> bool:
+        """Return True if this very tensor is the option's value in an optimizer's defaults."""
+        try:
+            return self.read(defaults) is value
+        except (IndexError, KeyError, TypeError):
+            return False  # the groups may have options without a default
+
     def replace(self, group: dict[str, Any], value: Any) -> None:
         """Replace the value in the group, also if it is a tensor."""
         if self.item is not None:
@@ -157,8 +164,15 @@ def unshare_tensors(
 ) -> None:
     """Give groups that share a tensor, but differ in base or curve, separate tensors.
 
-    Groups share a tensor if torch gave them all the same default value.
+    Groups share a tensor if torch gave them all the same default value. The optimizer's defaults get a
+    separate tensor, with the base: a group that is added later begins with it.
     """
+    defaults: dict[str, Any] = getattr(optimizer, "defaults", {})
+    for group, base in zip(optimizer.param_groups, bases, strict=True):
+        value = option.read(group)
+        if isinstance(value, Tensor) and option.is_held_by(defaults, value):
+            # Filled, because another scheduler may have written a learning rate into it.
+            option.replace(defaults, value.clone().fill_(base))
     # The base and curve of the first group that holds each tensor; that group keeps it.
     holders: dict[int, tuple[float, Curve]] = {}
     for group, base, curve in zip(optimizer.param_groups, bases, curves, strict=True):
