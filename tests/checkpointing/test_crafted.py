@@ -2,11 +2,13 @@
 
 import hashlib
 import json
+import math
 import os
 import pickle
 import shutil
 import struct
 from collections.abc import Callable
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,8 @@ from support.checkpointing.checkpoints import Part, same, save_each, state_of
 from support.examples import examples
 
 from torch_bridge import Checkpoints
+from torch_bridge.checkpointing import rank_files
+from torch_bridge.checkpointing.rank_files import SavedTensor
 
 
 @pytest.fixture
@@ -124,6 +128,70 @@ def test_shard_outside_its_tensor_is_refused(folder: Path) -> None:
     for offsets in ([1], [2**60]):
         _rewrite_json(folder, lambda record, at=offsets: record["tensors"]["part.weights"].update(offsets=at))
         _check_refused(folder, "part.weights is not there whole", ValueError)
+
+
+_Box = tuple[list[int], list[int]]
+
+
+@st.composite
+def _shards(draw: st.DrawFn) -> tuple[list[int], list[_Box]]:
+    """Draw a shape, and boxes (offsets, shape) that may be a grid's cells, or miss or overlap one another."""
+    cuts = [
+        sorted({0, draw(st.integers(1, 5)), *draw(st.lists(st.integers(1, 5), max_size=2))})
+        for _ in range(draw(st.integers(1, 3)))
+    ]
+    cells = product(*(pairwise(along) for along in cuts))
+    boxes = [([begin for begin, _ in cell], [end - begin for begin, end in cell]) for cell in cells]
+    boxes = draw(st.permutations(boxes))
+    for change in draw(st.lists(st.sampled_from(["copy", "move", "swap", "drop"]), max_size=2)):
+        index, dim = draw(st.integers(0, len(boxes) - 1)), draw(st.integers(0, len(cuts) - 1))
+        offsets, size = map(list, boxes[index])
+        if change == "copy":
+            offsets = list(boxes[index - 1][0])
+        elif change == "move":
+            offsets[dim] += draw(st.integers(-offsets[dim], 2))
+        elif change == "swap":
+            size.reverse()
+        boxes[index : index + 1] = [(offsets, size)] if change != "drop" or len(boxes) == 1 else []
+    return [along[-1] for along in cuts], boxes
+
+
+@examples(200)
+@example(([4], [([0], [2]), ([1], [2])]))
+@example(([2, 2], [([0, 0], [1, 2]), ([0, 0], [2, 1])]))
+@given(_shards())
+def test_gap_between_shards_is_refused(
+    tmp_path_factory: pytest.TempPathFactory, shards: tuple[list[int], list[_Box]]
+) -> None:
+    """Shards that overlap may have as many elements as the tensor; the gap would be unset memory."""
+    shape, boxes = shards
+    directory, whole = tmp_path_factory.mktemp("run"), torch.arange(math.prod(shape)).view(shape)
+    (directory / "1").mkdir()
+    covered, reference = torch.zeros(shape, dtype=torch.int), {"$": "tensor", "key": "part", "dtype": "int64"}
+    is_inside = True
+    for rank, (offsets, size) in enumerate(boxes):
+        place = tuple(slice(first, first + length) for first, length in zip(offsets, size, strict=True))
+        covered[place] += 1
+        is_inside &= list(whole[place].shape) == size
+        values = torch.zeros(size, dtype=torch.int64)
+        values[tuple(map(slice, whole[place].shape))] = whole[place]
+        record: dict[str, Any] = {
+            "save": "0" * 32,
+            "number": 1,
+            "count": 1,
+            "ranks": len(boxes),
+            "rank": rank,
+        }
+        record["parts"] = {} if rank else {"part": {"of": "state", "state": {**reference, "shape": shape}}}
+        rank_files.write_files(directory / "1", rank, record, {"part": SavedTensor(values, offsets)}, {})
+    part = Part("as before")
+    if is_inside and bool((covered == 1).all()):
+        Checkpoints(directory).load(part=part)
+        assert same(part.state, whole)
+    else:
+        with pytest.raises(ValueError, match="part is not there whole"):
+            Checkpoints(directory).load(part=part)
+        assert part.state == "as before"
 
 
 def _header(text: str, length: int | None = None) -> bytes:

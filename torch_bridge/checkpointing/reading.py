@@ -16,6 +16,7 @@ from torch_bridge.checkpointing import folders, rank_files
 from torch_bridge.checkpointing.encoding import Reference
 from torch_bridge.checkpointing.folders import CheckpointFolder
 from torch_bridge.checkpointing.rank_files import DamagedError
+from torch_bridge.curve_api import checks
 from torch_bridge.distributed import processes
 
 Value = TypeVar("Value")
@@ -131,14 +132,7 @@ class SavedCheckpoint:
             if entry is not None and "offsets" not in entry and entry["shape"] == shape:
                 return [_Piece(owner, [0] * len(shape), shape)]
         pieces = self._shards.get(key, [])
-        # Else the shards of all ranks. None of them reaches beyond the tensor, and together they have as many
-        # elements. (Shards that overlap and leave gaps could have them, too, but are never written.)
-        are_inside = all(
-            len(piece.shape) == len(shape)
-            and all(map(operator.le, map(operator.add, piece.offsets, piece.shape), shape))
-            for piece in pieces
-        )
-        if not are_inside or sum(math.prod(piece.shape) for piece in pieces) != math.prod(shape):
+        if 0 not in shape and not _are_cells_of_grid(pieces, shape):  # else the shards of all ranks
             raise ValueError(f"{key} is not there whole")
         return pieces
 
@@ -179,6 +173,27 @@ class SavedCheckpoint:
                 region = torch.empty(shape, dtype=reference.dtype, device="cpu")
             region[_slices_from(starts, ends, offsets)] = part
         return torch.empty(shape, dtype=reference.dtype, device="cpu") if region is None else region
+
+
+def _are_cells_of_grid(pieces: Sequence[_Piece], shape: Sequence[int]) -> bool:
+    """Return True if the pieces are all cells of a grid over a tensor, each once: no overlap and no gap."""
+    # DTensors are split evenly along each dimension, so their shards form a grid. For the shape [4, 6]:
+    #     rows [0, 2), [2, 4) and columns [0, 3), [3, 6): 2 · 2 cells, and as many different pieces
+    # A crafted checkpoint could have overlapping pieces with as many elements, and a gap of unset memory.
+    if any(len(piece.shape) != len(shape) for piece in pieces):
+        return False
+    cells = 1
+    for dim, length in enumerate(shape):
+        intervals = sorted({(piece.offsets[dim], piece.shape[dim]) for piece in pieces})
+        end = 0
+        for offset, size in intervals:
+            if offset != end:
+                return False
+            end += size
+        if end != length:
+            return False
+        cells *= len(intervals)
+    return cells == len(pieces) == len({tuple(piece.offsets) for piece in pieces})
 
 
 def _slices_from(starts: Sequence[int], ends: Sequence[int], origin: Sequence[int]) -> tuple[slice, ...]:
@@ -232,7 +247,9 @@ def _open_listed(
             is_old = count in old_counts
             hint = ", but one of version 0.2.0, whose format is not read any more" if is_old else ""
             counts = sorted({folder.count for folder in listed})
-            raise ValueError(f"{directory} has no checkpoint {count}{hint}; it has {counts}")
+            raise ValueError(
+                f"{directory} has no checkpoint {count}{hint}; it has {checks.short_repr(counts)}"
+            )
         listed = [folder for folder in listed if folder.count == count]
     elif old_counts and not listed:
         raise RuntimeError(
