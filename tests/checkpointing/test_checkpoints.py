@@ -214,6 +214,13 @@ def test_invalid_arguments_are_refused(tmp_path: Path) -> None:
         with pytest.raises(error, match="keep = "):
             Checkpoints(tmp_path, keep=keep)  # type: ignore[arg-type]  (that is what is tested)
     checkpoints: Any = Checkpoints(tmp_path / "folder")
+    with pytest.raises(
+        ValueError, match="'__metadata__' must be a valid variable name, and not __metadata__"
+    ):
+        checkpoints.save(1, __metadata__=Part(torch.ones(2)))
+    with pytest.raises(TypeError, match=r"model = .* must be a module") as caught:
+        checkpoints.load_model(list(range(10_000)))
+    assert len(str(caught.value)) < 300
     for count, error in ((-1, ValueError), (True, TypeError), ("1", TypeError)):
         with pytest.raises(error, match="count = "):
             checkpoints.save(count, values=[1])

@@ -2,7 +2,10 @@
 
 import json
 import math
+import warnings
 from collections import Counter, OrderedDict, defaultdict
+from collections.abc import Callable
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -123,6 +126,11 @@ class _Pair(NamedTuple):
     a: int
 
 
+def _nested_tensor(layout: torch.layout) -> Tensor:
+    with warnings.catch_warnings(action="ignore"):  # torch calls the layouts prototypes
+        return torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=layout)
+
+
 _nested: list[Any] = []
 _nested.append(_nested)
 
@@ -137,15 +145,50 @@ _nested.append(_nested)
         ({"a": np.ma.masked_array([1], [True])}, "part.a is of numpy.ma.*MaskedArray,"),
         ({"a": torch.eye(2).to_sparse()}, "part.a is a torch.sparse_coo Tensor of torch.float32,"),
         ({"a": torch.ones(2).to(torch.uint8).view(torch.bits8)}, "part.a is a .* of torch.bits8,"),
+        ({"a": _nested_tensor(torch.strided)}, "part.a is a nested Tensor of torch.float32,"),
+        ({"a": _nested_tensor(torch.jagged)}, "part.a is a nested NestedTensor of torch.float32,"),
         ({"a": torch.empty(2, device="meta")}, "part.a is a tensor without memory,"),
         ({torch.ones(1): 1}, "part has a tensor in a key,"),
         ({"a": print}, "part.a is of builtins.builtin_function_or_method,"),
-        (_nested, "part is nested too deep to be saved"),
+        (_nested, "part is nested more than 100 levels deep"),
     ],
 )
 def test_unsupported_value_is_named(state: Any, message: str) -> None:
     with pytest.raises(TypeError, match=message):
         encoding.encode_state("part", state)
+
+
+_IN_SETS: list[Callable[[Any], Any]] = [lambda value: (value,), lambda value: frozenset([value])]
+_ANYWHERE: list[Callable[[Any], Any]] = [
+    lambda value: [value],
+    lambda value: (value,),
+    lambda value: {"a": value},
+    lambda value: {1: value},
+    lambda value: OrderedDict(a=value),
+    lambda value: {"$": value},
+]
+_kinds_of_containers = st.lists(st.sampled_from(_IN_SETS), min_size=1) | st.lists(
+    st.sampled_from(_ANYWHERE), min_size=1
+)
+
+
+@examples(30)
+@given(_kinds_of_containers, st.integers(98, 102))
+def test_saved_depth_can_be_loaded(
+    tmp_path_factory: pytest.TempPathFactory, kinds: list[Callable[[Any], Any]], depth: int
+) -> None:
+    """Python's stack would end a load of nested tuples earlier than their save."""
+    state: Any = 0
+    for wrap in islice(cycle(kinds), depth):
+        state = wrap(state)
+    checkpoints, part = Checkpoints(tmp_path_factory.mktemp("state")), Part()
+    if depth > 100:
+        with pytest.raises(TypeError, match="part is nested more than 100 levels deep"):
+            checkpoints.save(1, part=Part(state))
+    else:
+        checkpoints.save(1, part=Part(state))
+        checkpoints.load(part=part)
+        assert same(part.state, state)
 
 
 _TENSOR = {"$": "tensor", "key": "k", "dtype": "float32", "shape": [2, 3]}

@@ -23,10 +23,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from torch_bridge.curve_api import checks
 from torch_bridge.distributed import processes
 from torch_bridge.distributed.dtensors import local_shard, mesh_of, placements_of
 
 _TAG = "$"  # a dictionary that has this key itself is encoded as items, so the two never mix
+_MAX_DEPTH = 100  # fixed, because the depth that Python's stack allows differs between a save and a load
 _INT_LIMIT = 2**63  # larger ones as hex: Python refuses to parse decimals of several thousand digits
 _DICT_TYPES: dict[str, Any] = {kind.__name__: kind for kind in (dict, OrderedDict, Counter)}
 _SEQUENCE_TYPES: dict[str, Any] = {kind.__name__: kind for kind in (tuple, torch.Size, set, frozenset)}
@@ -74,13 +76,11 @@ def encode_state(
         copy_tensor: Returns the tensor to store in place of a tensor. By default the tensor itself.
 
     Raises:
-        TypeError: The state holds anything else; the message has its path.
+        TypeError: The state holds anything else, and the message has its path; or its containers are nested
+            more than 100 levels deep.
     """
     encoder = _Encoder(copy_tensor)
-    try:
-        return encoder.encode_value(name, state), encoder.tensors
-    except RecursionError:
-        raise TypeError(f"{name} is nested too deep to be saved") from None
+    return encoder.encode_value(name, state), encoder.tensors
 
 
 def decode_state(name: str, structure: Any, make: MakeTensor) -> Any:
@@ -100,7 +100,8 @@ def decode_state(name: str, structure: Any, make: MakeTensor) -> Any:
     try:
         return _decode_tagged(name, encoded, make)
     except (LookupError, TypeError, AttributeError, ArithmeticError, RuntimeError, struct.error) as error:
-        raise ValueError(f"{encoded.get(_TAG)!r} can't be read: {type(error).__name__}: {error}") from error
+        tag = checks.short_repr(encoded[_TAG])
+        raise ValueError(f"{tag} can't be read: {type(error).__name__}: {error}") from error
 
 
 def to_json(structure: Any) -> str:
@@ -113,6 +114,7 @@ class _Encoder:
         self.tensors: dict[str, Tensor] = {}
         self._copy_tensor = copy_tensor
         self._keys: dict[int, str] = {}  # by the id of the stored tensor, which `tensors` keeps alive
+        self._depth = 0  # of the container that is being encoded
 
     def encode_value(self, path: str, value: Any) -> Any:
         kind = cast("type[Any]", type(value))
@@ -122,17 +124,8 @@ class _Encoder:
             return value if math.isfinite(value) else {_TAG: "float", "bits": struct.pack(">d", value).hex()}
         if kind is int:
             return value if -_INT_LIMIT < value < _INT_LIMIT else {_TAG: "int", "hex": hex(value)}
-        if kind is list:
-            return self._encode_items(path, value)
-        if kind in _DICT_TYPES.values():
-            return self._encode_dictionary(path, value)
-        if kind in _SEQUENCE_TYPES.values():
-            items = self._encode_items(path, value)
-            # Sorted, because the order of a set of strings differs between processes.
-            return {
-                _TAG: kind.__name__,
-                "items": items if isinstance(value, tuple) else sorted(items, key=to_json),
-            }
+        if kind is list or kind in _DICT_TYPES.values() or kind in _SEQUENCE_TYPES.values():
+            return self._encode_container(path, value)
         if isinstance(value, Tensor):
             return self._encode_tensor(path, value)
         if kind in (np.ndarray, np.memmap) or isinstance(value, np.generic):
@@ -147,8 +140,24 @@ class _Encoder:
             f"{path} is of {kind.__module__}.{kind.__qualname__}, which a checkpoint does not hold"
         )
 
-    def _encode_items(self, path: str, items: Any) -> list[Any]:
-        return [self.encode_value(f"{path}.{index}", item) for index, item in enumerate(items)]
+    def _encode_container(self, path: str, value: Any) -> Any:
+        if self._depth == _MAX_DEPTH:
+            raise TypeError(f"{path.partition('.')[0]} is nested more than {_MAX_DEPTH} levels deep")
+        self._depth += 1
+        if isinstance(value, dict):
+            encoded = self._encode_dictionary(path, cast("dict[Any, Any]", value))
+        else:
+            encoded = self._encode_sequence(path, value)
+        self._depth -= 1
+        return encoded
+
+    def _encode_sequence(self, path: str, value: Any) -> Any:
+        items = [self.encode_value(f"{path}.{index}", item) for index, item in enumerate(value)]
+        if type(value) is list:
+            return items
+        if type(value) in (set, frozenset):
+            items.sort(key=to_json)  # the order of a set of strings differs between processes
+        return {_TAG: type(value).__name__, "items": items}
 
     def _encode_dictionary(self, path: str, value: Mapping[Any, Any]) -> Any:
         kind = type(value)
@@ -156,7 +165,7 @@ class _Encoder:
         if kind is dict and _TAG not in value and all(type(key) is str for key in value):
             return dict(zip(value, values, strict=True))
         stored = len(self.tensors)
-        keys = [self.encode_value(f"the key {key!r} of {path}", key) for key in value]
+        keys = [self.encode_value(f"the key {checks.short_repr(key)} of {path}", key) for key in value]
         if len(self.tensors) > stored:
             raise TypeError(f"{path} has a tensor in a key, which a checkpoint does not hold")
         encoded: dict[str, Any] = {
@@ -178,10 +187,12 @@ class _Encoder:
         if (
             type(local) not in (Tensor, nn.Parameter)
             or local.layout != torch.strided
+            or local.is_nested  # its sizes can't be read, though its layout is strided
             or local.is_meta
             or local.dtype not in DTYPES.values()
         ):
-            what = f"{local.layout} {type(local).__name__} of {local.dtype}"
+            layout = "nested" if local.is_nested else local.layout
+            what = f"{layout} {type(local).__name__} of {local.dtype}"
             if local.is_meta:
                 what = "tensor without memory"
             raise TypeError(f"{path} is a {what}, which a checkpoint does not hold")
@@ -261,7 +272,7 @@ def _decode_tagged(name: str, encoded: dict[str, Any], make: MakeTensor) -> Any:
         return torch.device(encoded["name"])
     if tag == "dtype" and isinstance(dtype := getattr(torch, encoded["name"], None), torch.dtype):
         return dtype
-    raise ValueError(f"{tag!r} is not a kind of value that a checkpoint holds")
+    raise ValueError(f"{checks.short_repr(tag)} is not a kind of value that a checkpoint holds")
 
 
 def _checked_reference(encoded: Mapping[str, Any]) -> Reference:
