@@ -130,8 +130,8 @@ def _advice_for_flat(name: str, values: list[Any]) -> str:
 
 
 def short_repr(value: Any) -> str:
-    """Return the repr of a value for an error message, cut to 200 characters."""
-    text = repr(value)
+    """Return the repr of a value for an error message, on one line and cut to 200 characters."""
+    text = " ".join(repr(value).split())
     return text if len(text) <= 200 else f"{text[:197]}..."
 
 

@@ -1,7 +1,7 @@
 """The loader: its epochs, its settings, and what it refuses."""
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 import numpy as np
@@ -22,7 +22,7 @@ from support.data.loaders import (
 from support.examples import examples
 from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset
 
-from torch_bridge import make_loader
+from torch_bridge import make_loader, prefetch
 from torch_bridge.data import loader as data
 
 pytestmark = WORKERS
@@ -207,3 +207,18 @@ class Stream(IterableDataset[int]):
 def test_invalid_arguments_are_refused(wrong: Arguments, error: type[Exception], says: str) -> None:
     with pytest.raises(error, match=says):
         make_loader(**{"dataset": range(8), "batch_size": 4, **wrong})
+
+
+def test_long_value_is_cut_in_refusal() -> None:
+    numbers = torch.arange(1000.0)
+    feed = prefetch([numbers] * 100, "cpu")
+    calls: tuple[Callable[[], object], ...] = (
+        lambda: make_loader(range(8), 4, sampler=numbers),
+        lambda: make_loader(set(range(1000)), 4),  # pyright: ignore[reportArgumentType]  (the mistake)
+        feed.state_dict,
+    )
+    for call in calls:
+        with pytest.raises(TypeError) as caught:
+            call()
+        assert len(str(caught.value)) < 400
+        assert "\n" not in str(caught.value)

@@ -1,7 +1,6 @@
 """Average a model over several checkpoints, tensor by tensor."""
 
 import math
-import reprlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -27,7 +26,7 @@ def check_arguments(counts: Any, weights: Any) -> tuple[list[int], list[float]]:
     """
     for name, value, items in (("counts", counts, "integers"), ("weights", weights, "numbers")):
         if not checks.is_ordered(value):
-            raise TypeError(f"{name} = {reprlib.repr(value)} must be a sequence of {items}")
+            raise TypeError(f"{name} = {checks.short_repr(value)} must be a sequence of {items}")
     checked_counts = [checks.at_least(f"counts[{index}]", count, 0) for index, count in enumerate(counts)]
     checked_weights = [
         float(checks.float32(f"weights[{index}]", weight)) for index, weight in enumerate(weights)
@@ -36,7 +35,7 @@ def check_arguments(counts: Any, weights: Any) -> tuple[list[int], list[float]]:
         raise ValueError("counts is empty: it must name at least one checkpoint")
     if repeated := [count for count, times in Counter(checked_counts).items() if times > 1]:
         raise ValueError(
-            f"counts = {reprlib.repr(checked_counts)} names checkpoint {repeated[0]} more than once"
+            f"counts = {checks.short_repr(checked_counts)} names checkpoint {repeated[0]} more than once"
         )
     if len(checked_weights) != len(checked_counts):
         raise ValueError(

@@ -1,6 +1,5 @@
 """The parts of a checkpoint: stateful objects, dictionaries and lists."""
 
-import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
@@ -8,6 +7,7 @@ from typing import Any, Protocol, runtime_checkable
 from torch import Tensor, nn
 
 from torch_bridge.checkpointing import encoding
+from torch_bridge.curve_api import checks
 from torch_bridge.distributed.dtensors import host_copier
 from torch_bridge.distributed.plain_names import load_plain_state, plain_state
 from torch_bridge.training.step import TrainStep
@@ -29,18 +29,22 @@ def check_parts(parts: Mapping[str, Any]) -> None:
     if not parts:
         raise ValueError("there are no parts: pass them by name, such as step=step, loader=loader")
     for name, part in parts.items():
-        if not name.isidentifier():
-            raise ValueError(f"{name!r} must be a valid variable name")
+        if not name.isidentifier() or name == "__metadata__":  # safetensors reserves that key
+            raise ValueError(f"{checks.short_repr(name)} must be a valid variable name, and not __metadata__")
         if isinstance(part, type) or not isinstance(part, Stateful | dict | list):
             raise TypeError(
-                f"{name} = {part!r} must have state_dict and load_state_dict, or be a dictionary or a list"
+                f"{name} = {checks.short_repr(part)} must have state_dict and load_state_dict, or be a "
+                "dictionary or a list"
             )
 
 
 def check_not_a_part(name: str, value: Any) -> None:
     """Refuse a part in place of a flag: it was passed without a name, and would not be saved."""
     if isinstance(value, Stateful | dict | list):
-        raise TypeError(f"{name} = {value!r} must be True or False: pass parts by name, such as step=step")
+        raise TypeError(
+            f"{name} = {checks.short_repr(value)} must be True or False: pass parts by name, such as "
+            "step=step"
+        )
 
 
 def kind_of(part: Part) -> str:
@@ -59,10 +63,11 @@ def check_model(part: Any, argument: str, model: Any) -> None:
         model: The argument.
     """
     if not isinstance(part, str) or not part.isidentifier():
-        raise ValueError(f"part = {part!r} must be a valid variable name")
+        raise ValueError(f"part = {checks.short_repr(part)} must be a valid variable name")
     if not isinstance(model, nn.Module):
         raise TypeError(
-            f"{argument} = {reprlib.repr(model)} must be a module: a whole part is loaded by load({part}=...)"
+            f"{argument} = {checks.short_repr(model)} must be a module: a whole part is loaded by "
+            f"load({part}=...)"
         )
     if any(tensor.is_meta for tensor in (*model.parameters(), *model.buffers())):
         raise ValueError(

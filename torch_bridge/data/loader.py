@@ -94,11 +94,11 @@ def make_loader(
     True
     """
     if isinstance(dataset, IterableDataset) or not isinstance(dataset, Indexed):
-        raise TypeError(f"dataset = {dataset!r} must have a length and samples by index")
+        raise TypeError(f"dataset = {checks.short_repr(dataset)} must have a length and samples by index")
     for name in overrides.keys() & _REFUSED_OPTIONS:
         raise TypeError(
-            f"{name} = {overrides[name]!r}: make_loader takes no sampler or order but those of seed= and "
-            "shuffle=, so that the place in the data is (epoch, batch)"
+            f"{name} = {checks.short_repr(overrides[name])}: make_loader takes no sampler or order but "
+            "those of seed= and shuffle=, so that the place in the data is (epoch, batch)"
         )
     batch_size = checks.at_least("batch_size", batch_size, 1)
     seed = checks.at_least("seed", seed, 0)

@@ -59,7 +59,9 @@ class prefetch(Generic[Batch]):
         depth = checks.at_least("depth", depth, 1)
         kind = torch.device(device).type
         if kind not in ("cpu", "cuda") or (kind == "cuda" and not torch.cuda.is_available()):
-            raise ValueError(f"device = {device!r} must be the CPU or an available CUDA device")
+            raise ValueError(
+                f"device = {checks.short_repr(device)} must be the CPU or an available CUDA device"
+            )
         self.loader = loader
         self._stateful = loader if isinstance(loader, Stateful) else None
         self._stream = Stream(device) if kind == "cuda" else None
@@ -99,7 +101,9 @@ class prefetch(Generic[Batch]):
 
     def _stateful_loader(self) -> Stateful:
         if self._stateful is None:
-            raise TypeError(f"loader = {self.loader!r} has no state_dict and load_state_dict")
+            raise TypeError(
+                f"loader = {checks.short_repr(self.loader)} has no state_dict and load_state_dict"
+            )
         return self._stateful
 
     def _loader_state(self) -> State | None:
