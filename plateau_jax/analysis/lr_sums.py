@@ -1,0 +1,135 @@
+"""The two sums over the learning rates of a run that determine its loss: see `LossFit`."""
+
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plateau_jax.curves.curve import Curve
+from plateau_jax.numerics.exact_segments import nonempty_segments
+from plateau_jax.validation.checks import MAX_STEP
+
+_Floats = NDArray[np.float64]
+_Steps = NDArray[np.int64]
+
+MAX_SINGLE_STEPS = 2**17
+"""Up to this many steps, every step is summed; above, parts of several steps at one learning rate."""
+
+_DAMPING = 0.1
+"""Share of the largest learning rate that is added to a denominator of N.
+
+Without it, N jumps where the learning rate drops by orders of magnitude from one step to the next: the sum of
+the learning rates after that step is then almost 0.
+"""
+
+_NEAREST = 512
+_NEAREST_IN_SEGMENT = 128
+
+
+def schedule_sums(curve: Curve, peak_value: float, steps: _Steps) -> tuple[_Floats, _Floats]:
+    """Sum the learning rates of the updates before each step.
+
+    With s_0 … s_{t-1} the learning rates peak_value · curve(k) of the t updates before a step, those that are
+    0 left out, and m the largest of them:
+
+        S = Σ s
+        N = Σ s² / (2 Σ s) + ½ Σ_{k<t-1} s_k / (Σ_{j>k} s_j + m/10) · (Σ_{j≥k} s_j² / Σ_{j≥k} s_j)
+
+    Up to 2¹⁷ steps the sums are exact to rounding, above within 10⁻⁵ of the formula.
+
+    Args:
+        curve: The curve.
+        peak_value: The peak learning rate, positive.
+        steps: Numbers of updates t, each at least 1.
+
+    Returns:
+        S and N in units of learning rate, float64, of the shape of `steps`. Both are 0 if no update had a
+        positive learning rate.
+    """
+    last_single = int(max(steps[steps <= MAX_SINGLE_STEPS], default=0))
+    learning_rates = np.asarray(curve(np.arange(last_single)), np.float64)
+    sums = [
+        _sums_of_steps(learning_rates[:step]) if step <= last_single else _sums_of_parts(curve, int(step))
+        for step in steps.ravel()
+    ]
+    both = peak_value * np.array(sums, np.float64).reshape(*steps.shape, 2)
+    return both[..., 0], both[..., 1]
+
+
+def largest_multiplier(curve: Curve, updates: int) -> float:
+    """Return the largest multiplier of the first updates."""
+    return float(np.max(curve(steps_at_borders(curve, updates))))
+
+
+def steps_at_borders(curve: Curve, updates: int) -> _Steps:
+    """Return the first and the last step of each segment, up to a number of updates, in order.
+
+    A segment is monotone, so the largest and the smallest learning rate are among them.
+    """
+    begins = [segment.begin for segment, _ in nonempty_segments(curve.rows)]
+    borders = np.unique([*begins, *(begin - 1 for begin in begins), updates - 1])
+    return borders[(borders >= 0) & (borders < updates)]
+
+
+def _sums_of_steps(learning_rates: _Floats) -> tuple[float, float]:
+    s = learning_rates[learning_rates > 0]
+    return _sums(s, np.ones(len(s)), np.max(s, initial=0.0))
+
+
+def _sums_of_parts(curve: Curve, step: int) -> tuple[float, float]:
+    borders = _borders(curve, step)
+    lengths = np.diff(borders)
+    # The two steps in the middle of a part are one if its length is odd.
+    middles = borders[:-1] + np.stack([(lengths - 1) // 2, lengths // 2])
+    learning_rates = np.mean(np.asarray(curve(middles), np.float64), axis=0)
+    positive = learning_rates > 0
+    largest = largest_multiplier(curve, step)
+    return _sums(learning_rates[positive], lengths[positive].astype(np.float64), largest)
+
+
+def _borders(curve: Curve, step: int) -> _Steps:
+    """Return the first step of each part, and `step`.
+
+    The sums after a step change fastest right before `step`, and before a segment with much lower learning
+    rates; some shapes are steep at their start. So parts grow with the distance from these places.
+    """
+    borders = [step - _distances(step, _NEAREST)]
+    for segment, following in nonempty_segments(curve.rows):
+        end = step if following is None else min(step, following)
+        if segment.begin < end:
+            distances = _distances(end - segment.begin, _NEAREST_IN_SEGMENT)
+            borders += [segment.begin + distances, end - distances]
+    return np.unique(np.concatenate(borders))
+
+
+def _distances(length: int, nearest: int) -> _Steps:
+    """Return 0 … length: single steps up to `nearest`, then steps of 1/nearest of the distance."""
+    grid = _distance_grid(nearest)
+    return np.append(grid[: np.searchsorted(grid, length)], length)
+
+
+@cache
+def _distance_grid(nearest: int) -> _Steps:
+    distances = [0]
+    while distances[-1] < MAX_STEP:
+        distances.append(distances[-1] + max(1, distances[-1] // nearest))
+    return np.array(distances)
+
+
+def _sums(s: _Floats, n: _Floats, largest: float) -> tuple[float, float]:
+    """Return S and N for parts of n steps at the learning rate s; a term of a part is that of its middle."""
+    if not len(s):
+        return 0.0, 0.0
+    # From the end, since differences of forward sums lose the digits of small learning rates at the end.
+    after = _sums_after(s * n)
+    squares_after = _sums_after(s * s * n)
+    sums, squares = after[0] + s[0] * n[0], squares_after[0] + s[0] ** 2 * n[0]
+    after += s * (n - 1) / 2
+    terms = n * s / (after + _DAMPING * largest) * (squares_after + s * s * (n + 1) / 2) / (after + s)
+    terms[-1] *= (n[-1] - 1) / n[-1]  # the last step has no term
+    return float(sums), float(squares / (2 * sums) + terms.sum() / 2)
+
+
+def _sums_after(values: _Floats) -> _Floats:
+    """Return the sum of all later values at each place."""
+    return np.append(np.cumsum(values[:0:-1])[::-1], 0.0)

@@ -1,0 +1,93 @@
+"""The sums of the law of the loss: equal to their formulas, summed term by term."""
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from support.curves.descriptions import build, descriptions
+from support.examples import examples
+
+from plateau_jax import Curve, PlateauCurve, StagedCurve
+from plateau_jax.analysis.lr_sums import MAX_SINGLE_STEPS, largest_multiplier, schedule_sums
+
+LONGEST = 2**31 - 1
+
+
+def formula(curve: Curve, peak: float, step: int) -> tuple[float, float]:
+    """Sum term by term, from the formula, in extended precision."""
+    s = peak * np.asarray(curve(np.arange(step)), np.longdouble)
+    s = s[s > 0]
+    if not len(s):
+        return 0.0, 0.0
+    sums, squares = np.cumsum(s[::-1])[::-1], np.cumsum((s * s)[::-1])[::-1]
+    noise = squares[0] / (2 * sums[0])
+    noise += (s[:-1] / (sums[1:] + s.max() / 10) * squares[:-1] / sums[:-1]).sum() / 2
+    return float(sums[0]), float(noise)
+
+
+@examples(60)
+@given(descriptions(range(4)), st.lists(st.floats(0, 1), min_size=1, max_size=4), st.floats(1e-6, 10))
+def test_sums_equal_their_formula(description, shares, peak) -> None:
+    curve = build(description)
+    assume(curve.total_steps <= 20_000)
+    steps = np.array([max(1, round(share * curve.total_steps)) for share in shares])
+    found = np.array(schedule_sums(curve, peak, steps)).T
+    expected = [formula(curve, peak, step) for step in steps]
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
+
+
+CURVES = {
+    "cosine": PlateauCurve(400_000, warmup_steps=3_000),
+    "plateaus": PlateauCurve(300_000, warmup_steps=100, plateaus=[(10, 20), (55, 40)], min_lr_ratio=0.1),
+    "jumps": StagedCurve([(5_000, 1.0), (150_000,), (0, 0.01), (100_000,), (0, 0.7), (40_000, 0.0)]),
+    "pauses": StagedCurve([(0, 1.0), (100_000,), (0, 0.0), (50_000,), (0, 0.5), (90_000, 0.0, "1-sqrt")]),
+    "exponential": StagedCurve([(100, 1.0), (200_000, 1e-6, "exponential"), (70_000, 0.0)]),
+    "sawteeth": PlateauCurve(50_000, warmup_steps=99).then(PlateauCurve(50_000)).then(PlateauCurve(99_999)),
+}
+
+
+@pytest.mark.parametrize("name", CURVES)
+def test_long_curves_agree_with_their_formula(name) -> None:
+    """Parts of several steps stand for single ones."""
+    curve = CURVES[name]
+    shares = np.array([0.6, 0.8, 0.999, 1.0])
+    steps = np.maximum(MAX_SINGLE_STEPS + 1, (shares * curve.total_steps).astype(int))
+    found = np.array(schedule_sums(curve, 2e-3, steps)).T
+    np.testing.assert_allclose(found, [formula(curve, 2e-3, step) for step in steps], rtol=1e-5)
+
+
+def test_both_ways_of_summing_agree() -> None:
+    """A curve of which one reading is summed by steps and the next one by parts has no seam."""
+    curve = PlateauCurve(2 * MAX_SINGLE_STEPS, warmup_steps=1000)
+    progress, noise = schedule_sums(curve, 1.0, MAX_SINGLE_STEPS + np.arange(2))
+    assert progress[1] == pytest.approx(progress[0] + curve(MAX_SINGLE_STEPS), rel=1e-6)
+    assert noise[1] == pytest.approx(noise[0], rel=1e-4)
+
+
+@pytest.mark.parametrize("shape", ["cosine", "linear", "1-sqrt"])
+def test_longest_curve_scales_like_a_shorter_one(shape) -> None:
+    """Without a warmup, S grows with the length, and N hardly changes but for a logarithm."""
+    sums = [
+        schedule_sums(PlateauCurve(total, decay_shape=shape), 1.0, np.array([total]))
+        for total in (LONGEST // 2**10, LONGEST)
+    ]
+    (progress, noise), (longer, longer_noise) = sums
+    assert longer[0] / progress[0] == pytest.approx(LONGEST / (LONGEST // 2**10), rel=1e-5)
+    assert noise[0] < longer_noise[0] < 1.5 * noise[0]
+
+
+def test_shape_of_the_steps_is_kept() -> None:
+    curve = PlateauCurve(100)
+    steps = np.arange(1, 7).reshape(2, 3)
+    progress, noise = schedule_sums(curve, 1.0, steps)
+    assert progress.shape == noise.shape == (2, 3)
+    assert schedule_sums(curve, 1.0, np.array(5))[0].shape == ()
+
+
+@examples(40)
+@given(descriptions(range(4)), st.floats(0, 1))
+def test_largest_multiplier_is_that_of_all_steps(description, share) -> None:
+    curve = build(description)
+    assume(curve.total_steps <= 100_000)
+    updates = max(1, round(share * curve.total_steps))
+    assert largest_multiplier(curve, updates) == curve(np.arange(updates)).max()
