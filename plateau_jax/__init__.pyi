@@ -12,6 +12,19 @@ from plateau_jax.analysis.last_iterate import (
 from plateau_jax.analysis.last_iterate import (
     outlook as outlook,
 )
+from plateau_jax.analysis.loss_comparison import (
+    LossComparison as LossComparison,
+)
+from plateau_jax.analysis.loss_comparison import (
+    LossForecast as LossForecast,
+)
+from plateau_jax.analysis.loss_fit import (
+    LossFit as LossFit,
+)
+from plateau_jax.analysis.loss_fit import (
+    fit_losses as fit_losses,
+)
+from plateau_jax.analysis.loss_run import LossRun as LossRun
 from plateau_jax.batch_plan import BatchPlan as BatchPlan
 from plateau_jax.curves.curve import Curve as Curve
 from plateau_jax.curves.plateau_curve import (

@@ -16,7 +16,7 @@ from plateau_jax.numerics.exact_segments import ExactSegment
 from plateau_jax.validation import checks, optional_packages
 
 # For lines and spans to remain distinct in black and white.
-_STYLES = "-", "--", "-.", ":", (0, (9, 2)), (0, (5, 1, 1, 1, 1, 1))
+LINE_STYLES = "-", "--", "-.", ":", (0, (9, 2)), (0, (5, 1, 1, 1, 1, 1))
 _HATCHES = {"warmup": "////", "plateau": None}
 
 
@@ -24,13 +24,9 @@ def draw(curves: Sequence[CurveToDraw], peak_value: float, ax: Any) -> Any:
     """Plot the learning rates of curves in one Axes; see `plateau_jax.plot`."""
     peak = checks.peak("peak_value", peak_value)
     if ax is None:
-        try:
-            import matplotlib.pyplot as plt  # optional, and not needed if `ax` is given
-        except ModuleNotFoundError as error:
-            raise optional_packages.missing_package_error("plot", error, "plot") from None
-        ax = plt.gca()
+        ax = current_axes()
     handles = [*_shade_spans(ax, curves[0].rows)] if len(curves) == 1 and not ax.lines else []
-    for curve, label, style in zip(curves, legend_labels(curves), cycle(_STYLES), strict=False):
+    for curve, label, style in zip(curves, legend_labels(curves), cycle(LINE_STYLES), strict=False):
         steps = steps_to_draw(curve.rows)
         handles += ax.plot(steps, peak * curve.values_at(steps), label=label, linestyle=style)
     ax.set_xlabel("step")
@@ -46,6 +42,15 @@ def draw(curves: Sequence[CurveToDraw], peak_value: float, ax: Any) -> Any:
         ax.set_ylim(bottom, bottom + height / (1 - _free_share(ax)), auto=True)
     _format_ticks(ax)
     return ax
+
+
+def current_axes() -> Any:
+    """Return pyplot's current Axes; say what to install if matplotlib is missing."""
+    try:
+        import matplotlib.pyplot as plt  # optional, and not needed if Axes are given
+    except ModuleNotFoundError as error:
+        raise optional_packages.missing_package_error("plot", error, "plot") from None
+    return plt.gca()
 
 
 def _format_ticks(ax: Any) -> None:

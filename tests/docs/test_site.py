@@ -26,6 +26,9 @@ WITHOUT_EQUATION = {
     "a state, a record or a type of function: the function that computes it has the equation": (
         "plateau_jax.Comparison",
         "plateau_jax.CurveArguments",
+        "plateau_jax.LossComparison",
+        "plateau_jax.LossForecast",
+        "plateau_jax.LossRun",
         "plateau_jax.Outlook",
         "plateau_jax.ScaleByCurveState",
         "plateau_jax.Stage",

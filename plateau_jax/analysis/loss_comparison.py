@@ -1,0 +1,118 @@
+"""Forecasts of the loss of one curve or several, and how they are shown."""
+
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import NamedTuple
+
+from plateau_jax.drawing import notebook
+
+_NOTE = (
+    "Losses after the last step, and differences to the first curve, with intervals of about 95 %. A curve "
+    "is not told apart from the first if the interval of its difference contains 0."
+)
+
+
+class LossForecast(NamedTuple):
+    """The forecast loss after the last step of a curve; the result of `LossFit.predict`.
+
+    Attributes:
+        loss: The forecast.
+        low, high: Its interval, of about 95 %.
+        reasons: Differences from the runs that make a forecast less certain: another peak, or more than
+            twice as many steps.
+
+    >>> from plateau_jax import LossForecast
+    >>> LossForecast(2.914, 2.897, 2.931)
+    LossForecast(loss=2.914, low=2.897, high=2.931, reasons=())
+    """
+
+    loss: float
+    low: float
+    high: float
+    reasons: tuple[str, ...] = ()
+
+
+class LossDifference(NamedTuple):
+    """The difference of the forecast losses of two curves, with its interval."""
+
+    difference: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class LossComparison:
+    """Forecasts of several curves; the result of `LossFit.compare`.
+
+    `print` shows them as text and a notebook as a table, both with a note on what the numbers mean.
+
+    Attributes:
+        names: The name of each curve.
+        forecasts: A `LossForecast` for each.
+        differences: The difference of each to the first, with its interval: (difference, low, high).
+
+    >>> from plateau_jax import LossComparison, LossForecast
+    >>> forecasts = LossForecast(3.0, 2.98, 3.02), LossForecast(2.99, 2.97, 3.01)
+    >>> table = LossComparison(("cosine", "linear"), forecasts, ((0.0, 0.0, 0.0), (-0.01, -0.02, 0.01)))
+    >>> print(str(table).partition("Losses")[0])
+             loss   interval       difference  interval
+    cosine  3.000  2.980 … 3.020
+    linear  2.990  2.970 … 3.010       -0.010  -0.020 … +0.010  not told apart
+    <BLANKLINE>
+    <BLANKLINE>
+    """
+
+    names: tuple[str, ...]
+    forecasts: tuple[LossForecast, ...]
+    differences: tuple[LossDifference, ...]
+
+    def __str__(self) -> str:
+        rows = _table_rows(self)
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = [_aligned(row, widths) for row in rows]
+        return "\n".join([*lines, "", *textwrap.wrap(" ".join(_notes(self)), 90)])
+
+    def _repr_html_(self) -> str:
+        """Return HTML for notebooks."""
+        return f"<div>{notebook.table(_table_rows(self))}<div>{escape(' '.join(_notes(self)))}</div></div>"
+
+
+def _table_rows(comparison: LossComparison) -> list[tuple[str, ...]]:
+    """Return a header and one row per curve."""
+    rows: list[tuple[str, ...]] = [("", "loss", "interval", "difference", "interval", "")]
+    pairs = zip(comparison.names, comparison.forecasts, comparison.differences, strict=True)
+    for index, (name, (loss, low, high, _), difference) in enumerate(pairs):
+        row = name, f"{loss:.3f}", f"{low:.3f} … {high:.3f}"
+        if index:
+            value, least, most = difference
+            is_told_apart = least > 0 or most < 0
+            row += (
+                f"{value:+.3f}",
+                f"{least:+.3f} … {most:+.3f}",
+                "" if is_told_apart else "not told apart",
+            )
+        rows.append((*row, *[""] * (6 - len(row))))
+    return rows
+
+
+def _aligned(row: Sequence[str], widths: Sequence[int]) -> str:
+    """Join cells: the first and the last one to the left of their columns, numbers to the right."""
+    first, *numbers, last = row
+    cells = [
+        f"{first:{widths[0]}}",
+        *(f"{cell:>{width}}" for cell, width in zip(numbers, widths[1:], strict=False)),
+        last,
+    ]
+    return "  ".join(cells).rstrip()
+
+
+def _notes(comparison: LossComparison) -> list[str]:
+    """Return what the numbers mean, and which of them are less certain."""
+    reasons = [
+        f"{name}: {', and '.join(forecast.reasons)}."
+        for name, forecast in zip(comparison.names, comparison.forecasts, strict=True)
+        if forecast.reasons
+    ]
+    return [_NOTE, *(["Less certain:"] if reasons else []), *reasons]

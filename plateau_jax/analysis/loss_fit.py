@@ -1,0 +1,372 @@
+"""Forecast the loss of a curve from the losses of one run or several."""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from plateau_jax.analysis.loss_comparison import LossComparison, LossDifference, LossForecast
+from plateau_jax.analysis.loss_law import Law, fit_law, fit_law_at
+from plateau_jax.analysis.loss_readings import check_misfit, first_used_step, group_readings
+from plateau_jax.analysis.loss_run import LossRun
+from plateau_jax.analysis.lr_sums import largest_multiplier, schedule_sums
+from plateau_jax.curves.curve import Curve, check_curve
+from plateau_jax.drawing.losses import LossLine, RunToDraw, draw_losses
+from plateau_jax.drawing.sampling import legend_labels
+from plateau_jax.validation import checks
+
+_Floats = NDArray[np.float64]
+_Steps = NDArray[np.int64]
+
+MAX_HORIZON = 4.0
+"""A forecast reaches at most this many times the steps of the longest run."""
+
+MAX_PEAK_FACTOR = 1.5
+
+_ALPHA_STEP = 0.06
+_OTHER_POWERS = 0.6, 1.0
+_RELATIVE_SD = 0.002
+_PEAK_SD = 0.01
+_SAME_PEAK = 1e-6  # logged learning rates are rounded
+
+_DRAWN_STEPS = 200
+
+
+@dataclass(frozen=True, eq=False)
+class LossFit:
+    """The law of the loss, fitted to the readings of one run or several; see `fit_losses`.
+
+    Attributes:
+        floor, scale, exponent, noise: The law's numbers; floor, scale and noise in units of the loss.
+        residual_sd: Weighted root mean square of the fit's errors, in units of the loss.
+        runs: The runs, a tuple.
+
+    >>> import numpy as np
+    >>> from plateau_jax import LossRun, PlateauCurve, fit_losses
+    >>> curve, steps = PlateauCurve(1000, warmup_steps=50), np.arange(100, 1001, 25)
+    >>> fit = fit_losses(LossRun(curve, 1e-3, steps, 2.5 + 2 * steps**-0.5 + 0.1 * curve(steps)))
+    >>> fit.predict(PlateauCurve(1500, warmup_steps=50)).reasons
+    ()
+    >>> fit.losses(curve, [500, 1000]).round(2)
+    array([2.65, 2.56])
+    """
+
+    floor: float
+    scale: float
+    exponent: float
+    noise: float
+    residual_sd: float
+    runs: tuple[LossRun, ...]
+
+    @cached_property
+    def _laws(self) -> "_Laws":
+        readings, progress_unit, peak_unit = group_readings(self.runs)
+        low, high = (fit_law_at(readings, self.exponent + step) for step in (-_ALPHA_STEP, _ALPHA_STEP))
+        by_power = fit_law(readings, _OTHER_POWERS[0]), fit_law(readings, _OTHER_POWERS[1])
+        law = Law(self.floor, self.scale, self.exponent, self.noise)
+        return _Laws(law, (low, high), by_power, progress_unit, peak_unit)
+
+    def predict(self, curve: Curve, peak_value: float | None = None) -> LossForecast:
+        """Forecast the loss after the last step of a curve.
+
+            loss ± 2 √(sd² + a² + q² + (0.002 loss)² + k²)
+
+        sd is the fit's residual; a and q are half the difference of two forecasts, with the exponent ± 0.06
+        and with the powers 0.6 and 1.0 of N in place of 0.8; k = 0.01 loss |log₂(peak/peak of a run)|, with
+        the nearest run.
+
+        Args:
+            curve: Any curve, of at most four times the steps of the longest run.
+            peak_value: Its peak learning rate, within a factor of 1.5 of a run's. Default: that of the runs.
+
+        Returns:
+            The forecast and its interval, of about 95 %.
+
+        Raises:
+            TypeError: Not a `Curve`, or not a number.
+            ValueError: The curve is too long, or the peak too far from those of the runs; the runs have
+                several peaks and `peak_value` is None.
+        """
+        peak = self._checked_peak(curve, peak_value)
+        return self._forecast(curve, peak, self._terms(curve, peak, np.array(curve.total_steps)))
+
+    def losses(self, curve: Curve, steps: ArrayLike, peak_value: float | None = None) -> _Floats:
+        """Evaluate the law at steps of a curve.
+
+        Args:
+            curve: As for `predict`.
+            steps: Integers, numbers of updates in 1 … total_steps, of any shape.
+            peak_value: As for `predict`.
+
+        Returns:
+            Losses, float64, of the shape of `steps`. Infinite before the first update with a positive
+            learning rate.
+
+        Raises:
+            TypeError, ValueError: As `predict`; a step out of range.
+        """
+        peak = self._checked_peak(curve, peak_value)
+        array = np.asarray(steps)
+        if array.dtype.kind not in "iu":
+            raise TypeError(f"steps = {checks.short_repr(steps)} must be integers")
+        if array.size and not 1 <= array.min() <= array.max() <= curve.total_steps:
+            raise ValueError(
+                f"steps = {checks.short_repr(steps)} must lie in 1 … total_steps = {curve.total_steps}"
+            )
+        progress, noise = schedule_sums(curve, peak, array.astype(np.int64))
+        with np.errstate(divide="ignore"):
+            return np.asarray(
+                self._laws.law.losses(progress / self._laws.progress_unit, noise / self._laws.peak_unit)
+            )
+
+    def compare(self, curves: Mapping[str, Curve], peak_value: float | None = None) -> LossComparison:
+        """Forecast several curves, and their differences to the first.
+
+        The interval of a difference, ± 2 √(sd² + Δa² + Δq² + Δk²), is narrower than those of the forecasts,
+        which have most of their errors in common. Two curves are told apart if it excludes 0.
+
+        Args:
+            curves: A mapping from names to curves.
+            peak_value: As for `predict`, for all of them.
+
+        Raises:
+            TypeError, ValueError: As `predict`; no mapping, or an empty one.
+        """
+        if not isinstance(curves, Mapping):
+            raise TypeError(
+                "curves must be a mapping from names to curves: write fit.compare({'name': curve})"
+            )
+        if not curves:
+            raise ValueError("there is no curve: write fit.compare({'name': curve, ...})")
+        peaks = [self._checked_peak(curve, peak_value) for curve in curves.values()]
+        terms = [
+            self._terms(curve, peak, np.array(curve.total_steps))
+            for curve, peak in zip(curves.values(), peaks, strict=True)
+        ]
+        return LossComparison(
+            tuple(map(str, curves)),
+            tuple(map(self._forecast, curves.values(), peaks, terms)),
+            tuple(self._difference(one, terms[0]) for one in terms),
+        )
+
+    def plot(
+        self,
+        curves: Curve | Iterable[Curve] | Mapping[str, Curve] | None = None,
+        *,
+        peak_value: float | None = None,
+        ax: Any = None,
+    ) -> Any:
+        """Plot the readings, the fitted law, and forecasts for curves with their intervals. Needs matplotlib.
+
+        Args:
+            curves: One curve, several, or a mapping from names to curves, to forecast. Default: none.
+            peak_value: As for `predict`, for all of them.
+            ax: The matplotlib Axes to draw into; the current ones by default.
+
+        Returns:
+            The Axes.
+
+        Raises:
+            TypeError, ValueError: As `predict`.
+            ModuleNotFoundError: matplotlib is not installed, and no Axes were given.
+        """
+        named = _named_curves(curves)
+        lines = [self._line(curve, self._checked_peak(curve, peak_value), name) for name, curve in named]
+        runs = [self._run_to_draw(run) for run in self.runs]
+        return draw_losses(runs, lines, ax)
+
+    def _line(self, curve: Curve, peak: float, name: str) -> LossLine:
+        steps = _steps_to_draw(curve, curve.total_steps)
+        terms = self._terms(curve, peak, steps)
+        return LossLine(name, steps, terms.loss, self._half_width(terms))
+
+    def _run_to_draw(self, run: LossRun) -> RunToDraw:
+        steps = _steps_to_draw(run.curve, run._last_step)
+        is_used = run.steps >= steps[0]
+        fitted = self._terms(run.curve, run.peak_value, steps).loss
+        return RunToDraw(run.steps[is_used], run.losses[is_used], steps, fitted)
+
+    def _checked_peak(self, curve: Any, peak_value: float | None) -> float:
+        """Check a curve and its peak; return the peak, the runs' by default."""
+        check_curve("curve", curve)
+        longest = self._longest()
+        if curve.total_steps > MAX_HORIZON * longest:
+            raise ValueError(
+                f"the curve has {curve.total_steps} steps; a forecast reaches at most {MAX_HORIZON:g} times "
+                f"the {longest} steps of the longest run: log a longer run"
+            )
+        if peak_value is None:
+            peaks = sorted({run.peak_value for run in self.runs})
+            if len(peaks) > 1:
+                listed = ", ".join(f"{peak:g}" for peak in peaks)
+                raise ValueError(f"the runs have several peaks, {listed}: say which with peak_value=")
+            peak = peaks[0]
+        else:
+            peak = float(checks.number("peak_value", peak_value))
+            if peak <= 0:
+                raise ValueError(f"peak_value = {peak:g} must be positive")
+        largest = largest_multiplier(curve, curve.total_steps)
+        if not largest > 0:
+            raise ValueError(f"curve = {checks.short_repr(curve)} has no positive learning rate")
+        if abs(self._octaves(peak * largest)) > math.log2(MAX_PEAK_FACTOR) + 1e-9:
+            peaks = sorted({run._largest_learning_rate() for run in self.runs})
+            listed = ", ".join(f"{other:g}" for other in peaks)
+            raise ValueError(
+                f"the curve's largest learning rate, {peak * largest:g}, is more than a factor of "
+                f"{MAX_PEAK_FACTOR:g} from those of the runs, {listed}: give another peak_value=, or log a "
+                "run with a nearer peak"
+            )
+        return peak
+
+    def _longest(self) -> int:
+        return max(run._last_step for run in self.runs)
+
+    def _octaves(self, learning_rate: float) -> float:
+        """Return log₂ of a largest learning rate over the nearest one of a run."""
+        return min((math.log2(learning_rate / run._largest_learning_rate()) for run in self.runs), key=abs)
+
+    def _terms(self, curve: Curve, peak: float, steps: _Steps) -> "_Terms":
+        progress, noise = schedule_sums(curve, peak, steps)
+        sums = progress / self._laws.progress_unit, noise / self._laws.peak_unit
+        loss = self._laws.law.losses(*sums)
+        by_alpha, by_power = (
+            (high.losses(*sums) - low.losses(*sums)) / 2
+            for low, high in (self._laws.by_alpha, self._laws.by_power)
+        )
+        octaves = self._octaves(peak * largest_multiplier(curve, curve.total_steps))
+        return _Terms(loss, by_alpha, by_power, _PEAK_SD * loss * abs(octaves))
+
+    def _half_width(self, terms: "_Terms") -> _Floats:
+        own = _RELATIVE_SD * terms.loss
+        parts = self.residual_sd, terms.by_alpha, terms.by_power, own, terms.by_peak
+        return 2 * np.sqrt(sum(np.square(part) for part in parts))
+
+    def _forecast(self, curve: Curve, peak: float, terms: "_Terms") -> LossForecast:
+        loss, half = float(terms.loss), float(self._half_width(terms))
+        reasons: list[str] = []
+        factor = 2 ** self._octaves(peak * largest_multiplier(curve, curve.total_steps))
+        if abs(factor - 1) > _SAME_PEAK:
+            reasons.append(f"its peak is {factor:.3g} times that of the nearest run")
+        length = curve.total_steps / self._longest()
+        if round(length, 1) > 2:
+            reasons.append(f"it has {length:.2g} times as many steps as the longest run")
+        return LossForecast(loss, loss - half, loss + half, tuple(reasons))
+
+    def _difference(self, terms: "_Terms", first: "_Terms") -> LossDifference:
+        if terms is first:
+            return LossDifference(0.0, 0.0, 0.0)
+        difference = float(terms.loss - first.loss)
+        half = 2 * math.hypot(
+            self.residual_sd,
+            *(float(one - other) for one, other in zip(terms[1:], first[1:], strict=True)),
+        )
+        return LossDifference(difference, difference - half, difference + half)
+
+
+def _named_curves(curves: Any) -> list[tuple[str, Curve]]:
+    """Return the name and the curve of each; an unnamed curve is named after what sets it apart."""
+    if isinstance(curves, Mapping):
+        return [(str(name), curve) for name, curve in cast("Mapping[Any, Any]", curves).items()]
+    if not checks.is_ordered(curves):
+        curves = [] if curves is None else [curves]
+    curves = list(curves)
+    for curve in curves:
+        check_curve("curve", curve)
+    return (
+        list(zip(legend_labels([curve._to_draw() for curve in curves]), curves, strict=True))
+        if curves
+        else []
+    )
+
+
+def _steps_to_draw(curve: Curve, last_step: int) -> _Steps:
+    """Return steps from where the law begins to hold, for a smooth line."""
+    first = min(int(first_used_step(curve, last_step)) + 1, last_step)
+    return np.unique(np.linspace(first, last_step, _DRAWN_STEPS).astype(np.int64))
+
+
+class _Laws(NamedTuple):
+    """The law, its refits for the interval, and the units of its sums."""
+
+    law: Law
+    by_alpha: tuple[Law, Law]
+    by_power: tuple[Law, Law]
+    progress_unit: float
+    peak_unit: float
+
+
+class _Terms(NamedTuple):
+    """Forecasts, and the parts of their uncertainty with their signs."""
+
+    loss: _Floats
+    by_alpha: _Floats
+    by_power: _Floats
+    by_peak: _Floats
+
+
+def fit_losses(runs: LossRun | Iterable[LossRun]) -> LossFit:
+    """Fit the law of the loss to the readings of one run, or of several of the same model and data.
+
+    With s_0 … s_{t-1} the learning rates of the t updates before a reading, those that are 0 left out, and m
+    the largest of them:
+
+        loss(t) = floor + scale·(S(t)/S₀)^-α + noise·(N(t)/p₀)^0.8,   floor, scale, noise >= 0
+        S(t) = Σ s
+        N(t) = Σ s²/(2 Σ s) + ½ Σ_{k<t-1} s_k/(Σ_{j>k} s_j + m/10) · (Σ_{j≥k} s_j² / Σ_{j≥k} s_j)
+
+    S₀ is the largest S of the readings and p₀ the largest learning rate of the runs: units only. α in
+    [0.05, 1.5] minimizes the mean squared relative error plus (0.05·(α - 0.44))², and the other three follow
+    by non-negative least squares. Readings count from 3 % of the run after the warmup on, and are averaged in
+    at most 60 groups per run. Every run weighs the same; the last 5 % of its steps weigh one half.
+
+    `docs/forecast.md` says when to trust a forecast, and how well it did on published runs.
+
+    Sources: S^-α as in Tissue et al. 2024, arXiv:2408.11029, and Luo et al. 2025, arXiv:2503.12811. N is the
+    noise term of `outlook` (Defazio et al. 2023, arXiv:2310.07831; Schaipp et al. 2025, arXiv:2501.18965),
+    but for m/10. The power 0.8 and the center 0.44 were chosen on data.
+
+    Args:
+        runs: One `LossRun`, or several. The learning rate of at least one must fall to half its peak.
+
+    Returns:
+        The fit; it is deterministic.
+
+    Raises:
+        TypeError: Something that is not a `LossRun`.
+        ValueError: The law does not describe these losses, or they are too few or too noisy to tell: the
+            message says what to log instead.
+
+    >>> import numpy as np
+    >>> from plateau_jax import LossRun, PlateauCurve, fit_losses
+    >>> curve, steps = PlateauCurve(1000, warmup_steps=50), np.arange(100, 1001, 25)
+    >>> run = LossRun(curve, 1e-3, steps, 2.5 + 2 * steps**-0.5 + 0.1 * curve(steps))
+    >>> fit = fit_losses(run)
+    >>> [round(number, 3) for number in (fit.floor, fit.exponent, fit.residual_sd)]
+    [2.372, 0.44, 0.001]
+    >>> longer = fit.predict(PlateauCurve(2000, warmup_steps=50))
+    >>> print(f"{longer.low:.2f} to {longer.high:.2f}, after {run.losses[-1]:.2f}")
+    2.52 to 2.54, after 2.56
+    """
+    runs = _checked_runs(runs)
+    readings, _, _ = group_readings(runs)
+    law = fit_law(readings)
+    errors = law.losses(readings.progress, readings.noise) - readings.losses
+    check_misfit(law, errors / readings.losses, readings)
+    residual_sd = float(np.sqrt(readings.weights @ errors**2))
+    return LossFit(law.floor, law.scale, law.alpha, law.noise, residual_sd, runs)
+
+
+def _checked_runs(runs: Any) -> tuple[LossRun, ...]:
+    runs = (runs,) if isinstance(runs, LossRun) else tuple(runs) if checks.is_ordered(runs) else (runs,)
+    for run in runs:
+        if not isinstance(run, LossRun):
+            raise TypeError(
+                f"{checks.short_repr(run)} must be a LossRun: write LossRun(curve, peak, steps, losses)"
+            )
+    if not runs:
+        raise ValueError("there is no run: write fit_losses([run, ...])")
+    return runs

@@ -1,0 +1,115 @@
+"""Fit the law of the loss to readings; see `fit_losses`."""
+
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+from numpy.typing import NDArray
+
+_Floats = NDArray[np.float64]
+
+NOISE_POWER = 0.8
+"""Chosen on published runs, without a theory; so are the center and the weight of α's penalty."""
+
+ALPHA_RANGE = 0.05, 1.5
+_ALPHA_CENTER = 0.44
+_ALPHA_WEIGHT = 0.05
+
+_GRID = 30
+_GOLDEN = (5**0.5 - 1) / 2
+
+
+@dataclass(frozen=True)
+class Readings:
+    """Losses of all runs, with what the law needs to know of the steps at which they were read.
+
+    Attributes:
+        progress: S at each reading, over the largest S of all readings.
+        noise: N at each reading, over the largest learning rate of all runs.
+        losses: The losses.
+        weights: Their weights, with the sum 1.
+        runs: The index of each reading's run.
+    """
+
+    progress: _Floats
+    noise: _Floats
+    losses: _Floats
+    weights: _Floats
+    runs: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Law:
+    """loss = floor + scale · progress^-α + noise · noise_sum^power."""
+
+    floor: float
+    scale: float
+    alpha: float
+    noise: float
+    power: float = NOISE_POWER
+
+    def losses(self, progress: _Floats, noise: _Floats) -> _Floats:
+        return self.floor + self.scale * progress**-self.alpha + self.noise * noise**self.power
+
+
+def fit_law(readings: Readings, power: float = NOISE_POWER) -> Law:
+    """Minimize the mean squared relative error plus a penalty that draws α towards its center.
+
+        Σ weight · (law/loss - 1)² + (0.05·(α - 0.44))²,   α in [0.05, 1.5];  floor, scale, noise >= 0
+
+    The error has a single minimum in practice, but not by theory: a grid finds the best interval, and a
+    golden-section search the minimum in it.
+    """
+
+    def error(alpha: float) -> float:
+        law = fit_law_at(readings, alpha, power)
+        relative = law.losses(readings.progress, readings.noise) / readings.losses - 1
+        penalty = (_ALPHA_WEIGHT * (alpha - _ALPHA_CENTER)) ** 2
+        return float(readings.weights @ relative**2) + penalty
+
+    grid = np.linspace(*ALPHA_RANGE, _GRID)
+    best = int(np.argmin([error(alpha) for alpha in grid]))
+    low, high = float(grid[max(0, best - 1)]), float(grid[min(_GRID - 1, best + 1)])
+    left, right = high - _GOLDEN * (high - low), low + _GOLDEN * (high - low)
+    left_error, right_error = error(left), error(right)
+    while high - low > 1e-9:
+        if left_error <= right_error:
+            high, right, right_error = right, left, left_error
+            left = high - _GOLDEN * (high - low)
+            left_error = error(left)
+        else:
+            low, left, left_error = left, right, right_error
+            right = low + _GOLDEN * (high - low)
+            right_error = error(right)
+    return fit_law_at(readings, (low + high) / 2, power)
+
+
+def fit_law_at(readings: Readings, alpha: float, power: float = NOISE_POWER) -> Law:
+    """Fit floor, scale and noise for one α, by non-negative least squares of the relative errors."""
+    columns = np.stack(
+        [np.ones_like(readings.losses), readings.progress**-alpha, readings.noise**power], axis=1
+    )
+    roots = np.sqrt(readings.weights)
+    return Law(*_nonnegative((roots / readings.losses)[:, None] * columns, roots, alpha), power)
+
+
+def _nonnegative(matrix: _Floats, target: _Floats, alpha: float) -> tuple[float, float, float, float]:
+    """Return (floor, scale, α, noise); the least squares over three coefficients >= 0.
+
+    At the minimum some coefficients are 0, and the others are the ordinary least squares of their columns. So
+    the best of those solutions, over all sets of columns, whose coefficients are all >= 0 is the minimum.
+    """
+    best, least = np.zeros(3), float(target @ target)
+    for size in (3, 2, 1):
+        for columns in map(list, combinations(range(3), size)):
+            solution = np.linalg.lstsq(matrix[:, columns], target, rcond=None)[0]
+            if np.all(solution >= 0):
+                residual = matrix[:, columns] @ solution - target
+                if (error := float(residual @ residual)) < least:
+                    least = error
+                    best = np.zeros(3)
+                    best[columns] = solution
+        if size == 3 and best.any():
+            break  # the unconstrained minimum
+    floor, scale, noise = map(float, best)
+    return floor, scale, alpha, noise

@@ -1,0 +1,224 @@
+"""Read steps, losses and learning rates from a log; see `LossRun.read`."""
+
+import csv
+import json
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from os import PathLike
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+
+from plateau_jax.curves.curve import Curve, check_curve
+from plateau_jax.curves.staged_curve import StagedCurve
+from plateau_jax.validation import checks
+from plateau_jax.validation.curve_warning import suppress_warnings
+
+# The first of these that a log has is its step. Weights & Biases counts calls of `log` in `_step`, which is a
+# number of updates only if nothing else is.
+_STEPS = "global_step", "applied", "step", "iteration", "iter", "update", "updates", "steps", "_step"
+
+_LOSS = re.compile(r"(^|[\W_])loss$")
+_VALIDATION = re.compile(r"(^|[\W_])(val|valid|validation|eval|evaluation|test|dev|heldout)($|[\W_])")
+_LR = re.compile(r"(^|[\W_])(lr|learning_rate)($|[\W_])")
+
+LATEST_FIRST_LR = 0.1
+"""Share of the steps by which a log without a curve must have its first learning rate."""
+
+Log = tuple[Curve, float, list[int], list[float]]
+
+
+class _Table:
+    """The rows of a log, with columns that are found by name."""
+
+    def __init__(self, rows: Sequence[Mapping[str, Any]], name: str) -> None:
+        self.name = name
+        self.rows = rows
+        columns = dict.fromkeys(column for row in rows for column in row)
+        # Weights & Biases adds the range of averaged points.
+        self.columns = [column for column in columns if not column.endswith(("__MIN", "__MAX"))]
+        if not self.columns:
+            raise ValueError(f"{name} has no rows")
+
+    def given(self, argument: str, column: Any) -> str:
+        if not isinstance(column, str):
+            raise TypeError(f"{argument} = {checks.short_repr(column)} must be the name of a column")
+        matching = [name for name in self.columns if column in (name, _base_name(name))]
+        if len(matching) != 1:
+            raise self._error(f"{argument} = {column!r} names {len(matching)} columns", argument)
+        return matching[0]
+
+    def find_step(self) -> str:
+        for name in _STEPS:
+            matching = [column for column in self.columns if _last_part(column) == name]
+            if len(matching) == 1:
+                return matching[0]
+            if matching:
+                raise self._error(f"has several columns of steps, {_listed(matching)}", "step")
+        raise self._error("has no column of steps", "step")
+
+    def find_loss(self) -> str:
+        losses = [column for column in self.columns if _LOSS.search(_base_name(column).lower())]
+        # A summary, such as the mean training loss at the end, is not a log.
+        losses = [column for column in losses if sum(_is_filled(row.get(column)) for row in self.rows) > 1]
+        validation = [column for column in losses if _VALIDATION.search(_base_name(column).lower())]
+        matching = validation or losses
+        if len(matching) == 1:
+            return matching[0]
+        if matching:
+            raise self._error(f"has several losses, {_listed(matching)}", "loss")
+        raise self._error("has no column of losses", "loss")
+
+    def find_lr(self) -> str | None:
+        matching = [column for column in self.columns if _LR.search(_base_name(column).lower())]
+        if len(matching) > 1:
+            raise self._error(f"has several learning rates, {_listed(matching)}", "lr")
+        return matching[0] if matching else None
+
+    def read_pairs(self, step: str, column: str) -> list[tuple[int, float]]:
+        """Return (step, value) of each row that has both, without steps before the first update."""
+        pairs: list[tuple[int, float]] = []
+        for row, before in zip(self.rows, [{}, *self.rows], strict=False):
+            # A skipped update in a `MetricLog`, which may have a loss that is not finite.
+            is_skipped = "skipped" in row and "applied" in row and before.get("applied") == row["applied"]
+            if not is_skipped and _is_filled(row.get(step)) and _is_filled(row.get(column)):
+                number = self._number(step, row[step])
+                if not number.is_integer():
+                    raise ValueError(f"{self.name}: {step} = {row[step]!r} must be an integer")
+                if number >= 1:
+                    pairs.append((int(number), self._number(column, row[column])))
+        return pairs
+
+    def _number(self, column: str, value: Any) -> float:
+        try:
+            if isinstance(value, str):
+                value = value.strip().replace(",", ".")  # where semicolons separate, commas may be decimal
+            return float(value)
+        except (TypeError, ValueError):
+            raise ValueError(f"{self.name}: {column} = {checks.short_repr(value)} must be a number") from None
+
+    def _error(self, what: str, argument: str) -> ValueError:
+        return ValueError(
+            f"{self.name} {what}; its columns are {_listed(self.columns)}: name one with {argument}="
+        )
+
+
+def read_log(
+    source: str | PathLike[str] | Iterable[Mapping[str, Any]],
+    curve: Curve | None,
+    peak_value: float | None,
+    *,
+    step: str | None,
+    loss: str | None,
+    lr: str | None,
+) -> Log:
+    """Return the arguments of a `LossRun`."""
+    if curve is not None:
+        check_curve("curve", curve)
+    elif peak_value is not None:
+        raise ValueError("peak_value= without curve=: give both, or neither")
+    if isinstance(source, str | PathLike):
+        table = _Table(_read_file(Path(source)), str(source))
+    else:
+        table = _Table(_checked_rows(source), "the log")
+    step = table.find_step() if step is None else table.given("step", step)
+    loss = table.find_loss() if loss is None else table.given("loss", loss)
+    readings = table.read_pairs(step, loss)
+    if not readings:
+        raise ValueError(f"{table.name} has no row with both {step!r} and {loss!r}")
+    if curve is None or peak_value is None:
+        lr = table.find_lr() if lr is None else table.given("lr", lr)
+        logged = [] if lr is None else table.read_pairs(step, lr)
+        if not any(value > 0 for _, value in logged):
+            advice = "curve= and peak_value=" if curve is None else "peak_value="
+            raise ValueError(f"{table.name} has no learning rates: give {advice}")
+        if curve is None:
+            curve, peak_value = _interpolate(logged, readings[-1][0], table.name)
+        else:
+            peak_value = _peak_of(logged, curve)
+    steps, losses = zip(*readings, strict=True)
+    return curve, peak_value, list(steps), list(losses)
+
+
+def _read_file(path: Path) -> list[Mapping[str, Any]]:
+    text = path.read_text(encoding="utf-8-sig")
+    if text.lstrip()[:1] in ("{", "["):
+        return _checked_rows(_parse_json(text, path))
+    header = text.partition("\n")[0]
+    delimiter = max(",;\t", key=header.count)
+    return list(csv.DictReader(text.splitlines(), delimiter=delimiter))
+
+
+def _parse_json(text: str, path: Path) -> Any:
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError:
+        try:
+            return [json.loads(line) for line in text.splitlines() if line.strip()]
+        except json.JSONDecodeError as error:
+            raise ValueError(f"{path} is neither JSON nor JSON lines: {error}") from None
+    if isinstance(value, dict):
+        value = cast("dict[str, Any]", value)
+        return value.get("log_history", [value])
+    return value
+
+
+def _checked_rows(rows: Any) -> list[Mapping[str, Any]]:
+    if not checks.is_ordered(rows):
+        raise TypeError(f"{checks.short_repr(rows)} must be a path, or rows such as those of a MetricLog")
+    rows = list(rows)
+    for row in rows:
+        if not isinstance(row, Mapping):
+            raise TypeError(f"a row must be a mapping from columns to values, not {checks.short_repr(row)}")
+    return rows
+
+
+def _interpolate(logged: list[tuple[int, float]], last_step: int, name: str) -> tuple[Curve, float]:
+    """Return a curve of straight lines between learning rates, and its peak."""
+    lrs = dict(sorted(logged))
+    first, last = min(lrs), max(last_step, *lrs)
+    if first > LATEST_FIRST_LR * last:
+        raise ValueError(
+            f"{name} has its first learning rate at step {first} of {last}, too late to know the warmup: "
+            "give curve= and peak_value="
+        )
+    peak = max(lrs.values())
+    if not (math.isfinite(peak) and min(lrs.values()) >= 0):
+        raise ValueError(f"{name} has learning rates that are negative or not finite")
+    levels = {step: value / peak for step, value in lrs.items()} | {last: lrs[max(lrs)] / peak}
+    stages = [
+        (after - before, level, "linear")
+        for before, (after, level) in zip([0, *levels], levels.items(), strict=False)
+    ]
+    with suppress_warnings():
+        return StagedCurve(stages), peak
+
+
+def _peak_of(logged: list[tuple[int, float]], curve: Curve) -> float:
+    """Return the peak with which a curve gives the logged learning rates."""
+    steps, lrs = (np.array(values, np.float64) for values in zip(*logged, strict=True))
+    multipliers = np.asarray(curve(steps.astype(np.int64)), np.float64)
+    # Small multipliers change much from one step to the next, and logs are off by one step.
+    near_peak = multipliers >= 0.5 * multipliers.max()
+    return float(np.median(lrs[near_peak] / multipliers[near_peak]))
+
+
+def _base_name(column: str) -> str:
+    """Return a column's name without the name of its run, which Weights & Biases puts first."""
+    return column.rpartition(" - ")[2].strip()
+
+
+def _last_part(column: str) -> str:
+    name = _base_name(column).lower().replace(" ", "_")
+    return name if name == "_step" else name.rpartition("/")[2]
+
+
+def _is_filled(value: Any) -> bool:
+    return value is not None and (not isinstance(value, str) or bool(value.strip()))
+
+
+def _listed(columns: Sequence[str]) -> str:
+    shown = ", ".join(map(repr, columns[:12]))
+    return shown if len(columns) <= 12 else f"{shown}, …"

@@ -1,0 +1,156 @@
+"""The readings that a fit uses, and the refusals: what readings cannot be fitted, and what to log instead."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plateau_jax.analysis.loss_law import Law, Readings
+from plateau_jax.analysis.loss_run import LossRun
+from plateau_jax.analysis.lr_sums import schedule_sums, steps_at_borders
+from plateau_jax.curves.curve import Curve
+from plateau_jax.numerics.exact_segments import nonempty_segments
+from plateau_jax.numerics.levels import is_above
+
+_Floats = NDArray[np.float64]
+
+AFTER_WARMUP = 0.03
+"""Share of a run after its warmup in which the loss still falls too fast for the law."""
+
+MOST_GROUPS = 60
+LAST_SHARE = 0.95
+
+LEAST_READINGS = 20
+MAX_NOISE = 0.01
+MAX_RISE = 0.01
+MAX_MISFIT_OF_ONE = 0.005
+MAX_MISFIT_OF_SEVERAL = 0.008
+
+
+class _Groups(NamedTuple):
+    """Means of consecutive readings of a run."""
+
+    steps: NDArray[np.int64]
+    losses: _Floats
+    weights: _Floats
+
+
+def first_used_step(curve: Curve, last_step: int) -> float:
+    """Return the step after which readings count: some time after the learning rate first stops rising."""
+    return _end_of_warmup(curve) + AFTER_WARMUP * last_step
+
+
+def _end_of_warmup(curve: Curve) -> int:
+    for segment, following in nonempty_segments(curve.rows):
+        rises = is_above(segment.end, segment.start)
+        is_zero = curve(segment.begin) == 0  # a run may begin with updates at learning rate 0
+        if following is None or not (rises or is_zero):
+            return segment.begin
+    return curve.total_steps
+
+
+def group_readings(runs: Sequence[LossRun]) -> tuple[Readings, float, float]:
+    """Cut, group and weigh the readings of all runs; return them, S₀ and p₀.
+
+    Raises:
+        ValueError: Too few readings, no decay, too much noise, or losses that rise.
+    """
+    if not any(map(_decays, runs)):
+        raise ValueError(
+            "no run's learning rate falls to half its peak by its last reading, so the losses cannot tell "
+            "what a decay brings: log a run with a decay, or a cooldown of one of these runs"
+        )
+    peak_unit = max(run._largest_learning_rate() for run in runs)
+    groups = [_group(run) for run in runs]
+    for run, group in zip(runs, groups, strict=True):
+        _check_losses(run, group)
+    sums = [
+        schedule_sums(run.curve, run.peak_value, group.steps) for run, group in zip(runs, groups, strict=True)
+    ]
+    progress, noise = (np.concatenate(parts) for parts in zip(*sums, strict=True))
+    readings = Readings(
+        progress / progress.max(),
+        noise / peak_unit,
+        np.concatenate([group.losses for group in groups]),
+        np.concatenate([group.weights for group in groups]) / len(runs),
+        np.repeat(np.arange(len(runs)), [len(group.steps) for group in groups]),
+    )
+    return readings, float(progress.max()), peak_unit
+
+
+def check_misfit(law: Law, relative_errors: _Floats, readings: Readings) -> None:
+    """Refuse a law that does not describe the readings.
+
+    Errors that are alike from one reading to the next are a misfit: noise has no memory. Their size is the
+    root of the mean product of neighbours.
+    """
+    if law.scale <= 0:
+        raise ValueError(
+            "the losses do not fall with training as the law says (its scale is 0): log a longer run, or a "
+            "validation loss"
+        )
+    is_neighbor = readings.runs[1:] == readings.runs[:-1]
+    products = (relative_errors[1:] * relative_errors[:-1])[is_neighbor]
+    misfit = float(np.sqrt(max(0.0, products.mean())))
+    is_one = readings.runs[-1] == 0
+    if misfit > (MAX_MISFIT_OF_ONE if is_one else MAX_MISFIT_OF_SEVERAL):
+        raise ValueError(
+            f"the law misses these losses by {misfit:.2%}, which is more than noise: "
+            + (
+                "it fails in the first fast phase of a small model and if data repeat; log a longer run"
+                if is_one
+                else "fit runs of one model, one data set and similar peaks, or one run alone"
+            )
+        )
+
+
+def _group(run: LossRun) -> _Groups:
+    used = run.steps > first_used_step(run.curve, run._last_step)
+    steps, losses = run.steps[used].astype(np.float64), run.losses[used]
+    if len(steps) < LEAST_READINGS:
+        raise ValueError(
+            f"{len(steps)} of {len(run.steps)} readings come after the warmup, which ends at step "
+            f"{_end_of_warmup(run.curve)}, and another {AFTER_WARMUP:.0%} of the run; a fit needs at least "
+            f"{LEAST_READINGS}: log the loss more often"
+        )
+    if len(steps) > MOST_GROUPS:
+        steps, losses = (
+            np.array([group.mean() for group in np.array_split(values, MOST_GROUPS)])
+            for values in (steps, losses)
+        )
+    is_last = steps > LAST_SHARE * run._last_step
+    # One half for the end of the run, which a forecast is about, however many readings it has.
+    weights = np.where(is_last, 0.5 / max(1, is_last.sum()), 0.5 / max(1, (~is_last).sum()))
+    return _Groups(np.rint(steps).astype(np.int64), losses, weights / weights.sum())
+
+
+def _check_losses(run: LossRun, groups: _Groups) -> None:
+    losses = groups.losses
+    # Second differences have no trend left; those of independent noise have 6 times its variance.
+    bends = (losses[2:] - 2 * losses[1:-1] + losses[:-2]) / losses[1:-1]
+    noise = 1.4826 * float(np.median(np.abs(bends))) / 6**0.5
+    if noise > MAX_NOISE:
+        raise ValueError(
+            f"the losses have a noise of {noise:.1%}, more than {MAX_NOISE:.0%}: log a "
+            "validation loss, or training losses averaged over more updates"
+        )
+    learning_rates = run.curve(groups.steps - 1)
+    for index in range(1, len(losses)):
+        lowest = int(np.argmin(losses[:index]))
+        rise = losses[index] - losses[lowest]
+        if rise > (MAX_RISE + 4 * noise) * losses[lowest] and np.all(
+            learning_rates[lowest + 1 : index + 1] <= learning_rates[lowest]
+        ):
+            raise ValueError(
+                f"the loss rises from {losses[lowest]:.4g} at step {groups.steps[lowest]} to "
+                f"{losses[index]:.4g} at step {groups.steps[index]}, while the learning rate does not: the "
+                "run diverged or overfits, and the law does not hold; fit a run whose data do not repeat"
+            )
+
+
+def _decays(run: LossRun) -> bool:
+    """Return True if the learning rate falls to half its peak by the last reading."""
+    multipliers = run.curve(steps_at_borders(run.curve, run._last_step))
+    after_peak = multipliers[np.argmax(multipliers) :]
+    return bool(after_peak.min() <= after_peak[0] / 2)

@@ -1,0 +1,160 @@
+"""`LossRun`: the losses of a training run and the curve that it was trained with."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from os import PathLike
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from plateau_jax.analysis import loss_logs
+from plateau_jax.analysis.lr_sums import largest_multiplier
+from plateau_jax.curves.curve import Curve, check_curve
+from plateau_jax.validation import checks
+
+
+@dataclass(frozen=True, eq=False)
+class LossRun:
+    """The losses of a training run, with its curve and its peak learning rate.
+
+    Log a validation loss if you can, at 20 steps or more after the warmup; training losses are noisier.
+
+    Args:
+        curve: The curve of the learning rates.
+        peak_value: The peak learning rate, positive; the run used peak_value · curve(step).
+        steps: Integers, shape (n,), increasing: a reading at step t was made after t updates.
+        losses: Positive numbers, shape (n,), such as a mean cross-entropy in nats.
+
+    Attributes:
+        curve, peak_value: As above; the peak is a Python float.
+        steps: int64, shape (n,), a read-only copy.
+        losses: float64, shape (n,), a read-only copy.
+
+    Raises:
+        TypeError: An argument of a wrong type.
+        ValueError: A loss that is not finite or not positive; steps that do not increase, are below 1, or lie
+            after the curve's end; no readings, or not as many steps as losses; a peak that is not positive.
+
+    >>> from plateau_jax import LossRun, PlateauCurve
+    >>> run = LossRun(PlateauCurve(1000), 1e-3, steps=[250, 500, 750, 1000], losses=[3.5, 3.2, 3.0, 2.9])
+    >>> run.losses
+    array([3.5, 3.2, 3. , 2.9])
+    """
+
+    curve: Curve
+    peak_value: float
+    steps: NDArray[np.int64]
+    losses: NDArray[np.float64]
+
+    def __init__(self, curve: Curve, peak_value: float, steps: ArrayLike, losses: ArrayLike) -> None:
+        check_curve("curve", curve)
+        peak = float(checks.number("peak_value", peak_value))
+        if not checks.peak("peak_value", peak) > 0:
+            raise ValueError(f"peak_value = {peak_value!r} must be positive")
+        step_array, loss_array = _checked_steps(steps, curve), _checked_losses(losses)
+        if len(step_array) != len(loss_array):
+            raise ValueError(f"there are {len(step_array)} steps and {len(loss_array)} losses")
+        values = {"curve": curve, "peak_value": peak, "steps": step_array, "losses": loss_array}
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+
+    @classmethod
+    def read(
+        cls,
+        source: str | PathLike[str] | Iterable[Mapping[str, Any]],
+        curve: Curve | None = None,
+        peak_value: float | None = None,
+        *,
+        step: str | None = None,
+        loss: str | None = None,
+        lr: str | None = None,
+    ) -> Self:
+        """Read a run from a log.
+
+        Columns are found by their usual names. A validation loss is preferred to a training loss, and a step
+        counted by the trainer to the `_step` of Weights & Biases. Rows without a loss are left out.
+
+        Args:
+            source: A path, or rows such as those of a `MetricLog`. Files may be CSV with commas, semicolons
+                or tabs; JSON with a list of rows, or with one in `log_history`, as in the
+                `trainer_state.json` of Transformers; or JSON lines.
+            curve: The curve of the run. Without it the learning rates of the log are used, with straight
+                lines between them, from 0 at step 0.
+            peak_value: The peak learning rate; needed with a curve, unless the log has learning rates.
+            step: The column of steps.
+            loss: The column of losses.
+            lr: The column of learning rates.
+
+        Raises:
+            TypeError: Neither a path nor rows; a column's name is not a string.
+            ValueError: A column is missing, or several could be meant; a value is not a number; without a
+                curve, the first learning rate comes after 10 % of the steps. The message names the columns,
+                and the argument that helps.
+            OSError: The file cannot be read.
+
+        >>> from plateau_jax import LossRun, PlateauCurve
+        >>> rows = [{"applied": 50, "loss": 3.4}, {"applied": 100, "loss": 3.1}]
+        >>> LossRun.read(rows, PlateauCurve(100), 1e-3).steps
+        array([ 50, 100])
+        """
+        return cls(*loss_logs.read_log(source, curve, peak_value, step=step, loss=loss, lr=lr))
+
+    def __repr__(self) -> str:
+        return (
+            f"LossRun({self.curve!r}, {self.peak_value!r}, steps={self.steps[0]}…{self.steps[-1]}, "
+            f"losses={self.losses[0]:.4g}…{self.losses[-1]:.4g})"
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Copied or pickled arrays would be writable.
+        return type(self), (self.curve, self.peak_value, self.steps, self.losses)
+
+    @property
+    def _last_step(self) -> int:
+        """The step of the last reading."""
+        return int(self.steps[-1])
+
+    def _largest_learning_rate(self) -> float:
+        """Return the largest learning rate of the updates before the last reading."""
+        return self.peak_value * largest_multiplier(self.curve, self._last_step)
+
+
+def _checked_steps(steps: Any, curve: Curve) -> NDArray[np.int64]:
+    array = np.array(steps)
+    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
+        raise TypeError(f"steps = {checks.short_repr(steps)} must be a sequence of integers")
+    if not array.size:
+        raise ValueError("there are no readings")
+    wrong = np.flatnonzero(array[1:] <= array[:-1])
+    if wrong.size:
+        index = int(wrong[0])
+        raise ValueError(
+            f"steps must increase: steps[{index}] = {array[index]}, steps[{index + 1}] = {array[index + 1]}; "
+            "a resumed run logs some steps twice: keep the later readings"
+        )
+    if array[0] < 1:
+        raise ValueError(f"steps[0] = {array[0]} must be at least 1: a reading needs an update before it")
+    if array[-1] > curve.total_steps:
+        raise ValueError(
+            f"steps[-1] = {array[-1]} lies after the end of the curve, which has "
+            f"total_steps = {curve.total_steps}: give the curve that the run was trained with"
+        )
+    array = array.astype(np.int64)
+    array.flags.writeable = False
+    return array
+
+
+def _checked_losses(losses: Any) -> NDArray[np.float64]:
+    try:
+        array = np.array(losses, np.float64)
+    except (TypeError, ValueError):
+        array = np.zeros(())
+    if array.ndim != 1:
+        raise TypeError(f"losses = {checks.short_repr(losses)} must be a sequence of numbers")
+    wrong = np.flatnonzero(~(np.isfinite(array) & (array > 0)))
+    if wrong.size:
+        index = int(wrong[0])
+        raise ValueError(f"losses[{index}] = {array[index]} must be finite and positive")
+    array.flags.writeable = False
+    return array

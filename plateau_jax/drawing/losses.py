@@ -1,0 +1,47 @@
+"""Plots of losses in matplotlib Axes: readings, the fitted law, and forecasts."""
+
+from collections.abc import Sequence
+from itertools import cycle
+from typing import Any, NamedTuple
+
+from numpy.typing import NDArray
+
+from plateau_jax.drawing.axes import LINE_STYLES, current_axes
+
+
+class RunToDraw(NamedTuple):
+    """A run's readings, and the law at steps of the run."""
+
+    steps: NDArray[Any]
+    losses: NDArray[Any]
+    fitted_steps: NDArray[Any]
+    fitted_losses: NDArray[Any]
+
+
+class LossLine(NamedTuple):
+    """A forecast over the steps of a curve, and half the widths of its intervals."""
+
+    name: str
+    steps: NDArray[Any]
+    losses: NDArray[Any]
+    half_widths: NDArray[Any]
+
+
+def draw_losses(runs: Sequence[RunToDraw], lines: Sequence[LossLine], ax: Any) -> Any:
+    """Plot runs and forecasts in one Axes; see `LossFit.plot`."""
+    ax = current_axes() if ax is None else ax
+    for index, run in enumerate(runs):
+        # One entry in the legend for all runs.
+        labels = ("_", "_") if index else ("readings", "fitted law")
+        ax.plot(run.steps, run.losses, ".", color="0.6", markersize=4, label=labels[0], zorder=1)
+        ax.plot(run.fitted_steps, run.fitted_losses, color="0.2", linewidth=1, label=labels[1])
+    for line, style in zip(lines, cycle(LINE_STYLES), strict=False):
+        (drawn,) = ax.plot(line.steps, line.losses, label=line.name, linestyle=style)
+        low, high = line.losses - line.half_widths, line.losses + line.half_widths
+        ax.fill_between(line.steps, low, high, color=drawn.get_color(), alpha=0.2, linewidth=0)
+    ax.set_xlabel("step")
+    ax.set_ylabel("loss")
+    ax.grid(alpha=0.3)
+    ax.margins(x=0.01)
+    ax.legend(loc="upper right", fontsize="small", handlelength=3.5)
+    return ax
