@@ -171,3 +171,50 @@ def test_weight_that_requires_grad_is_refused() -> None:
     with pytest.raises(ValueError, match=r"a pair is \(sum, weight\).*has_aux=True"):
         step(batch)
     assert equal_trees(step.state_dict(), before)
+
+
+_FROM_0 = PlateauCurve(40, warmup_steps=4)
+_STANDING = r"32 updates consumed {}, which with unit = {} leaves the curve at step 0.*count\("
+
+
+@pytest.mark.parametrize("name", ["adamw", "rmsprop"])
+@pytest.mark.parametrize(
+    ("unit", "count", "consumed"),
+    [(1000, lambda batch: 5, "160"), (1, lambda batch: 0, "0"), (1, lambda batch: torch.tensor(0), "0")],
+    ids=["a large unit", "no count", "no count on the device"],
+)
+def test_unit_that_is_never_full_warns_once(name: str, unit: int, count: Any, consumed: str) -> None:
+    step, (batch,) = make_step(name, curve=_FROM_0, unit=unit, count=count), batches(1)
+    train(step, [batch] * 32)
+    with pytest.warns(CurveWarning, match=_STANDING.format(f"{consumed} in all", unit)) as caught:
+        train(step, [batch] * 40)
+    assert len(caught) == 1
+    assert caught[0].filename == steps.__file__, "the line of the call"
+    step.state_dict()
+
+
+def test_save_of_short_run_warns_of_unit() -> None:
+    step, (batch,) = make_step(curve=_FROM_0, unit=1000, count=len), batches(1)
+    train(step, [batch] * 19)
+    step.state_dict()
+    train(step, [batch] * 1)
+    with pytest.warns(CurveWarning, match="20 updates consumed 40 in all"):
+        step.state_dict()
+
+
+@pytest.mark.parametrize(
+    ("curve", "options"),
+    [
+        (_FROM_0, {"unit": 40}),  # moves after 20 updates of 2
+        (PlateauCurve(40, warmup_steps=4, init_lr_ratio=0.5), {"unit": 1000}),
+        (PlateauCurve(40), {"unit": 1000}),
+    ],
+    ids=["slow", "from above 0", "without warmup"],
+)
+def test_other_units_do_not_warn(curve: PlateauCurve, options: dict[str, int]) -> None:
+    step, (batch,) = make_step(curve=curve, count=len, **options), batches(1)
+    train(step, [batch] * 50)
+    step.state_dict()
+    idle = make_step(curve=_FROM_0, count=len, unit=1000)
+    idle.set_peak(0.0)
+    train(idle, [batch] * 50)

@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torch_bridge.curve_api import Curve, Rule, checks, stack
+from torch_bridge.curve_api import Curve, Rule, checks, stack, warn
 from torch_bridge.schedulers.group_curves import Multipliers, map_curves
 from torch_bridge.schedulers.hold_state import States, initial_states
-from torch_bridge.schedulers.step_watch import last_silent_step, warn_past_the_end
+from torch_bridge.schedulers.step_watch import FORGOTTEN_STEPS, last_silent_step, warn_past_the_end
 from torch_bridge.schedulers.unit_clocks import MAX_CONSUMED
 from torch_bridge.table import multiplier, tensors
 from torch_bridge.training.clock.hold import Hold
@@ -139,7 +139,7 @@ class Clock:
         self._hold = Hold(rules, self.curves[0], device) if rules else None
         self._multipliers = Multipliers(self.curves)
         self._last_silent_step = last_silent_step(self.curves)
-        self._is_copying = False
+        self._is_copying = self._has_warned_of_unit = False
         self.write_state(
             Counters(initial_updates, 0, initial_updates, initial_updates), peaks, initial_states(rules)
         )
@@ -151,6 +151,7 @@ class Clock:
 
     def write_state(self, counters: Counters, peaks: Sequence[float], states: States = ()) -> None:
         """Continue from these counters, peaks and states of the rules."""
+        self._start = counters
         if self._hold is not None:
             self._hold.write_states(states)
         self._wait_for_copy()
@@ -170,8 +171,9 @@ class Clock:
     def read_counters(self) -> Counters:
         """Read all counters. Synchronizes with the device."""
         applied, skipped, clock, last = cast("list[int]", self._counters.tolist())
-        self._check_end(clock)
-        return Counters(applied, skipped, clock, applied if self.unit is None else last)
+        counters = Counters(applied, skipped, clock, applied if self.unit is None else last)
+        self._check_lrs(counters)
+        return counters
 
     def read_hold_states(self) -> States:
         """Read the states of the rules. Synchronizes with the device."""
@@ -199,7 +201,7 @@ class Clock:
             self._start_copy()
         if self._is_copying and (self._copy_done is None or self._copy_done.query()):
             self._is_copying = False
-            self._check_end(int(self._counters_array[2]))
+            self._check_lrs(Counters(*cast("list[int]", self._counters_array.tolist())))
         due = [updates for updates in (*self._early_copies, self._interval) if updates > self._updates]
         self._next_refresh = self._updates + 1 if self._is_copying else min(due)
 
@@ -270,8 +272,25 @@ class Clock:
             self._copy_done.record(torch.cuda.current_stream(self._counters.device))
         self._is_copying = True
 
-    def _check_end(self, clock: int) -> None:
-        """Warn once when training continues past the end of the curves at learning rate 0."""
+    def _check_lrs(self, counters: Counters) -> None:
+        """Warn once of training at learning rate 0: past the end of the curves, or while the clock stands."""
+        clock = counters.clock
         if clock > self._last_silent_step:
             self._last_silent_step = math.inf
             warn_past_the_end(self.curves, clock, self.unit)
+        updates = counters.applied - self._start.applied
+        if (
+            self.unit is not None
+            and not self._has_warned_of_unit
+            and clock == self._start.clock < self._last_step
+            and updates >= FORGOTTEN_STEPS
+            and any(self.peaks)
+            and not any(self.lrs_at(clock))
+        ):
+            self._has_warned_of_unit = True
+            warn(
+                f"{updates} updates consumed {counters.consumed - self._start.consumed} in all, which with "
+                f"unit = {self.unit} leaves the curve at step {clock}, where every learning rate is 0, so no "
+                "weight changes: choose a unit that is at most what an update consumes, and check the number "
+                "that count(batch) returns"
+            )
