@@ -6,10 +6,13 @@ float64; torch's recursions drift by some 2⁻⁴⁹ of the peak in 300 steps, a
 computes in float32; the largest error seen was 3.7·2⁻²⁴ of the peak.
 """
 
+import inspect
 import math
 import re
 
+import jax
 import numpy as np
+import optax
 import pytest
 import torch
 from hypothesis import assume, given
@@ -163,6 +166,53 @@ def test_momentum_follows_one_cycle(plan):
             namespace["optimizer"].step()
             namespace[scheduler].step()
     np.testing.assert_allclose(*momenta, rtol=2**-23)
+
+
+def read_optax_arguments():
+    """Return the table of arguments: for each schedule of optax, its arguments and what they are here."""
+    text = PAGE.read_text(encoding="utf-8")
+    (table,) = re.findall(r"^\| optax \| Here \|\n((?:\|.+\n)+)", text, re.MULTILINE)
+    schedules = {}
+    for name, here in re.findall(r"^\| (.+?) \| (.+) \|$", table, re.MULTILINE):
+        if name.startswith("**"):
+            arguments = schedules[name.strip("*`")] = {}
+        else:
+            arguments[re.match("`(.+?)`", name)[1]] = here.strip("`")
+    return schedules
+
+
+@pytest.mark.filterwarnings("ignore:min_lr_ratio:plateau_jax.CurveWarning")
+@pytest.mark.parametrize("name", read_optax_arguments())
+@examples(15)
+@given(plans())
+def test_table_translates_arguments_of_optax(name, plan):
+    assume(plan["power"] >= 1)  # as the page says
+    values = {
+        "peak_value": plan["peak"],
+        "init_value": plan["start"] if name.startswith("warmup") else plan["peak"],
+        "end_value": plan["floor"],
+        "alpha": plan["floor"] / plan["peak"],
+        "exponent": 1.0,
+        "warmup_steps": plan["warmup"],
+        "decay_steps": plan["total"],
+        "power": plan["power"],
+        "transition_steps": plan["total"] - plan["warmup"],
+        "transition_begin": plan["warmup"],
+    }
+    translations = read_optax_arguments()[name]
+    original = getattr(optax, name)
+    assert translations.keys() == inspect.signature(original).parameters.keys()
+    arguments = {}
+    for argument, here in translations.items():
+        if here == "only 1":
+            continue
+        ours, _, expression = here.partition(" = ")
+        arguments[ours] = eval(expression or argument, values.copy())
+    peak = arguments.pop("peak_value")
+    steps = np.arange(STEPS)
+    before = jax.vmap(original(**{argument: values[argument] for argument in translations}))(steps)
+    after = PlateauCurve(**arguments)(steps) * np.float32(peak)
+    np.testing.assert_allclose(after, before, rtol=2**-22, atol=(4 + plan["power"]) * 2**-24 * peak)
 
 
 @given(plans())
