@@ -1,9 +1,9 @@
 """Numbers computed once, on the host, to about 224 bits.
 
 A value v in [0, 1] is the integer nearest to v·2²²⁴. That is far finer than float32, whose smallest number
-is 2⁻¹⁴⁹, and than the 62-bit fixed point of the runtime: rounded to either of them, a value has in effect
-been rounded once. The two levels of an exponential have 100 digits, however small they are, since even an
-exponential that ends near 0 passes through all the levels above.
+is 2⁻¹⁴⁹, and than the 62-bit fixed point of the runtime. So rounding a value to either of them gives, in
+effect, the exact value rounded once. The two levels of an exponential have 100 digits, however small they
+are, since even an exponential that ends near 0 passes through all the levels above.
 """
 
 from decimal import Context, Decimal
@@ -77,8 +77,8 @@ def _integer_root(number: int, degree: int) -> int | None:
     if degree == 2:
         root = isqrt(number)
     else:
-        # Newton's method from above, which falls until it is at the root rounded down. Of a degree beyond the
-        # number's bits only 1 can be a root.
+        # Newton's method from above: the estimate falls to the root, rounded down. That root is 1 if the
+        # degree is not below the number's bit length.
         root = 1 << -(-number.bit_length() // degree) if degree < number.bit_length() else 1
         while (smaller := ((degree - 1) * root + number // root ** (degree - 1)) // degree) < root:
             root = smaller

@@ -62,7 +62,7 @@ def list_complete(directory: Path) -> list[CheckpointFolder]:
 
 
 def list_with_damaged(directory: Path) -> list[CheckpointFolder]:
-    """Return the same, and folders with files of ranks whose JSON file of rank 0 can't be read."""
+    """Return the same, and folders with files of ranks but without a readable JSON file of rank 0."""
     checkpoints: list[CheckpointFolder] = []
     for _ in range(_LISTING_ATTEMPTS):
         paths = _list_entries(directory)
@@ -113,7 +113,7 @@ def commit(path: Path, keep: int | None = None) -> None:
 
     Args:
         path: A path from `partial_folder`.
-        keep: The number of counts to keep, the last saved ones; None keeps all.
+        keep: The number of counts to keep, those saved last; None keeps all.
     """
     # Each rank writes its JSON file and then checks whether all are there. At least the rank that writes the
     # last one sees all, so no rank waits for another; if two see all, one rename succeeds.

@@ -105,7 +105,7 @@ class SavedCheckpoint:
         return [*record["parts"], *keys] if rank else []
 
     def verify_digests(self) -> None:
-        """Verify the digests of an equal share of all stored tensors, whoever will read them.
+        """Verify the digests of this rank's share of all stored tensors, whichever ranks will read them.
 
         Raises:
             DamagedError: A tensor is not as it was written.
@@ -133,7 +133,7 @@ class SavedCheckpoint:
                 return [_Piece(owner, [0] * len(shape), shape)]
         pieces = self._shards.get(key, [])
         if 0 not in shape and not _are_cells_of_grid(pieces, shape):  # else the shards of all ranks
-            raise ValueError(f"{key} is not there whole")
+            raise ValueError(f"the shards of {key} don't make up the whole tensor")
         return pieces
 
     def read_tensor(
@@ -279,7 +279,7 @@ def _run_on_all_ranks(folder: CheckpointFolder, work: Callable[[], Value]) -> tu
     """Return this rank's result, and the error of the first rank that has one.
 
     Raises:
-        RemovedError: An error came because the folder is no longer what was listed.
+        RemovedError: The folder has changed since it was listed, which explains an error.
     """
     value, problem = None, None
     try:

@@ -59,7 +59,7 @@ class RankContent:
         return DigestSummary(parts, tensors)
 
     def drop_equal(self, main_summary: DigestSummary | None) -> None:
-        """Leave to rank 0 what it writes anyway."""
+        """Drop the parts and tensors that rank 0 writes anyway, because they are equal on both ranks."""
         here = None if processes.is_main() else self.summarize()
         if here is None or main_summary is None:
             return

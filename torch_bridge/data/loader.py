@@ -1,4 +1,4 @@
-"""`make_loader`: a data loader that suits the machine and resumes in mid-epoch."""
+"""`make_loader`: a data loader that suits the machine and resumes in the middle of an epoch."""
 
 import os
 import sys

@@ -50,8 +50,8 @@ def in_lockstep(batches: Iterable[Batch], device: torch.device) -> Iterator[tupl
         has_batch = following is not _NONE
         if has_batch:
             batch = following
-        # Ask all ranks even at the agreed number: a length may be wrong, as that of a loader which resumes in
-        # mid-epoch.
+        # Ask all ranks even at the agreed number: a length may be wrong, for instance after a loader resumed
+        # in the middle of an epoch.
         if passes >= agreed and not any(processes.gather(has_batch)):
             return
 

@@ -83,7 +83,7 @@ class Replicated(Parallelism):
         try:
             yield
         finally:
-            del self._model._post_forward  # which uncovers the method of the class
+            del self._model._post_forward  # the method of the class shows again
         if not self._was_called:
             raise RuntimeError(_NOT_CALLED)
         # Torch itself would raise only in the next forward pass, one update later.
@@ -93,7 +93,7 @@ class Replicated(Parallelism):
             raise RuntimeError(_NOT_AVERAGED) from error
 
     def _post_forward(self, output: Any) -> Any:
-        # Torch's method tests the same before it prepares for the backward pass.
+        # Torch's method makes the same test before it prepares for the backward pass.
         if torch.is_grad_enabled() and self._model.require_backward_grad_sync:
             self._was_called = True
         return self._torch_post_forward(output)

@@ -56,7 +56,7 @@ def check_unwrapped(model: nn.Module) -> None:
     """Refuse a model that is wrapped for several ranks, or has a part that is.
 
     Raises:
-        ValueError: It names the wrapper.
+        ValueError: The model is wrapped, or a part is; the message names the wrapper.
     """
     for module in model.modules():
         kinds = {kind.__name__ for kind in type(module).__mro__}

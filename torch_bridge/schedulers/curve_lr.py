@@ -45,7 +45,7 @@ class CurveLR(GroupCurves, LambdaLR):
 
     # Why not curves as the functions of a plain LambdaLR? Its state_dict copies the __dict__ of a callable
     # object: NumPy arrays in it break torch.load(weights_only=True), and a load would silently replace the
-    # new curve by the saved one. Hence the own `get_lr`, `state_dict` and `load_state_dict`.
+    # new curve by the saved one. Hence a separate `get_lr`, `state_dict` and `load_state_dict`.
 
     _get_lr_called_within_step = True
     """Keeps torch from warning about a derived class whose `get_lr` follows torch's own pattern."""
@@ -83,7 +83,7 @@ class CurveLR(GroupCurves, LambdaLR):
     def base_lrs(self, peaks: list[float]) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
         self._bases = peaks
 
-    # `count` is not keyword-only: Python calls such a function more slowly, by 3 % of the whole step.
+    # `count` is not keyword-only: that would make the whole step 3 % slower.
     def step(self, epoch: int | None = None, count: int | None = None) -> None:
         """Write the learning rates of the next step, or of step `epoch`, into the groups.
 
@@ -142,7 +142,7 @@ class CurveLR(GroupCurves, LambdaLR):
         if count is not None:
             raise refuse_count(count, "lambda_lr")
         try:
-            if isinstance(epoch, Tensor):  # surely a loss, even if it holds an integer
+            if isinstance(epoch, Tensor):  # certainly a loss, even if it holds an integer
                 raise TypeError
             epoch = max(checks.integer("epoch", epoch), -1)
         except TypeError:

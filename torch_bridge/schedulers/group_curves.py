@@ -70,7 +70,7 @@ class GroupCurves:
     last_epoch: int
     """The number of updates so far."""
     _builder = "lambda_lr"
-    """The function to which messages tell the user to pass other arguments."""
+    """The function that messages tell the user to call with other arguments."""
 
     def _set_curves(
         self,

@@ -42,9 +42,9 @@ class StepWatch:
     if, three times in a row, a scheduler step came after `LATE_STEPS` or more optimizer steps, or two or more
     scheduler steps came after a single optimizer step.
 
-    Consecutive scheduler steps count as one repetition, however many they are. So plotting by calling
-    `step()` repeatedly does not warn, nor does fast-forwarding a run, nor an update that fp16 skips now and
-    then while its scheduler is stepped.
+    Any number of consecutive scheduler steps counts as one repetition. So plotting by calling `step()`
+    repeatedly does not warn, nor does fast-forwarding a run, nor stepping the scheduler after an update that
+    fp16 occasionally skips.
 
     A compiled optimizer step is not counted, because the count would be compiled in; nor is that of an
     optimizer without hooks. A copy of a watch counts nothing, so it does not repeat a warning.
@@ -55,11 +55,11 @@ class StepWatch:
         self._streak = _NO_STREAK
         """n > 0: the last n steps were the optimizer's; n < 0: the last -n were the scheduler's."""
         self._late_in_a_row = 0
-        """The latest scheduler steps in a row that each came after at least `LATE_STEPS` optimizer steps."""
+        """How many scheduler steps in a row each came after at least `LATE_STEPS` optimizer steps."""
         self._repeats_in_a_row = 0
-        """The latest optimizer steps in a row that were each followed by two or more scheduler steps."""
+        """How many optimizer steps in a row were each followed by two or more scheduler steps."""
         self._last_silent: float = math.inf
-        """The last step of the curve that brings no warning about its end."""
+        """The last step of the curve that does not warn about its end."""
         self._scheduler: Any = lambda: None
 
     def attach(self, optimizer: Optimizer, scheduler: Any) -> None:
@@ -198,7 +198,7 @@ class StepWatch:
 
 
 def all_lrs_are_zero(scheduler: LRScheduler) -> bool:
-    """Return True if all learning rates are 0, in a scheduler that has its turn and a peak above 0."""
+    """Return True if all learning rates are 0, in a scheduler that is in charge and has a peak above 0."""
     # The groups come last, since a learning rate there may be a tensor, whose read waits for the device.
     return (
         scheduler.last_epoch >= 0
@@ -209,7 +209,7 @@ def all_lrs_are_zero(scheduler: LRScheduler) -> bool:
 
 
 def last_silent_step(curves: Sequence[Curve]) -> float:
-    """Return the last step past the end of the curves that brings no warning; infinity if one ends above 0.
+    """Return the last step past the end of the curves that does not warn; infinity if one ends above 0.
 
     A run may train a little longer on purpose, or to a round number of updates.
     """
@@ -222,7 +222,7 @@ def warn_past_the_end(curves: Sequence[Curve], step: int, unit: int | None) -> N
     """Warn that training continues at this step, past the end of the curves, at learning rate 0.
 
     Warns:
-        CurveWarning: It names the end and the step.
+        CurveWarning: Always; the message names the end and the step.
     """
     total = max(curve.total_steps for curve in curves)
     needed = "has updates: total_steps = count_updates(loader, epochs)"

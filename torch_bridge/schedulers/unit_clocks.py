@@ -25,7 +25,7 @@ class UnitClock:
         return self.consumed // self.unit
 
     def consumed_after(self, count: Any) -> int:
-        """Return the sum after an update with this count; if it is None, the user's function is called."""
+        """Return the sum after an update with this count; for None, the user's function returns the count."""
         name = "count"
         if count is None:
             if self.count is None:
@@ -153,8 +153,8 @@ def read_position(
     unit = None if unit_clock is None else unit_clock.unit
     saved = read_saved_clock(state_dict, last_epoch, unit, strict, builder)
     if unit_clock is None:
-        # If no rule can hold the clock here, it is the number of updates; so a clock that a rule held
-        # replaces the saved number, as does one of samples. At -1 the scheduler waits in a SequentialLR.
+        # If no rule can hold the clock here, it equals the number of updates, so the saved clock replaces the
+        # saved number. So does a saved clock of samples. At -1 the scheduler waits in a SequentialLR.
         is_replaced = last_epoch >= 0 and (counts_updates or saved.unit is not None)
         return Position(saved.clock if is_replaced else last_epoch, saved.clock, 0)
     if saved.unit == unit_clock.unit:

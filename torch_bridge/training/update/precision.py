@@ -52,7 +52,7 @@ class Precision:
 
 
 class LossScale:
-    """The factor that keeps fp16 gradients from underflow: halved at overflows, doubled every 2000 updates.
+    """The factor against underflow of fp16 gradients: halved at an overflow, doubled after 2000 good updates.
 
     It is updated by the operator of `torch.amp.GradScaler`; the step itself decides whether to skip.
     """
@@ -63,9 +63,9 @@ class LossScale:
 
     def update(self, found_inf: Tensor, loss: Tensor) -> None:
         """Update the scale; `found_inf` is 1.0 if the update was skipped, else 0.0."""
-        # A loss that is not finite is not the scale's fault, and many bad batches would halve it to zero. So
-        # such an update counts neither as an overflow nor as a good update, which the operator below
-        # would otherwise take it for.
+        # The scale does not cause a nonfinite loss, and many bad batches would halve it to zero. So such an
+        # update counts neither as an overflow nor as a good update: subtracting 1 cancels what the operator
+        # below adds.
         finite = loss.mul(0).eq(0)
         self.good_updates.add_(finite.int() - 1)
         torch._amp_update_scale_(self.factor, self.good_updates, found_inf * finite, 2.0, 0.5, 2000)
