@@ -155,7 +155,7 @@ def test_total_weight_of_zero_is_not_finite() -> None:
         assert evaluate(Net(), [batch], lambda m, b: (mean_loss(m, b), zero)) == math.inf  # noqa: B023 - called before the next turn
 
 
-def test_several_named_means() -> None:
+def test_named_means_match_single_evaluations() -> None:
     model, data = Net(), [*batches(3), *batches(1, rows=2, seed=1)]
 
     def measures(model: nn.Module, batch: Any) -> dict[str, Any]:

@@ -333,7 +333,7 @@ def test_replaced_curve_is_recompiled(compilations):
         assert_equal_bits(of_step(torch.from_numpy(STEPS)), curve(STEPS))
 
 
-def test_vmap_compiles(compilations):
+def test_compiled_vmap_matches_numpy_bits(compilations):
     _, backend = compilations
     over_steps = torch.func.vmap(partial(multiplier, tensors(NESTED.segments)))
     compiled = torch.compile(over_steps, fullgraph=True, backend=backend)

@@ -150,7 +150,7 @@ def test_standard_output_is_written_in_place():
     assert done.stdout.endswith(PlateauCurve(2).describe() + "\n")
 
 
-def test_table(capsys):
+def test_arguments_print_the_table(capsys):
     assert main(ARGUMENTS) == 0
     assert capsys.readouterr().out == CURVE.describe() + "\n"
     assert main(["7"]) == 0

@@ -83,7 +83,7 @@ def test_rational_level_may_come_from_irrational_ones(least):
         twice.cooldown(120, 5, to=math.nextafter(level, 1))
 
 
-def test_description():
+def test_describe_names_cooldown_and_continuation():
     end = StagedCurve([(10, 0.5)], start=1.0)
     curve = PlateauCurve(100, warmup_steps=10, min_lr_ratio=0.5).cooldown(120, 10).then(end)
     assert curve.describe().splitlines() == [

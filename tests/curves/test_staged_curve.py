@@ -67,7 +67,7 @@ def test_stages_become_plain_numbers():
     assert curve.total_steps == 13
 
 
-def test_description():
+def test_describe_names_stages_holds_and_last_jump():
     curve = StagedCurve([(10, 1.0), (80,), (0, 0.5), (0, 0.8), (10, 0.1, "exponential")])
     assert curve.describe().splitlines() == [
         "first step  last step  kind                     from          to",

@@ -37,7 +37,7 @@ def test_inside_scale_by_schedule_and_sgd(x64):
             assert update == -rate
 
 
-def test_inside_adamw():
+def test_adamw_scales_by_the_schedule():
     params, grads = jnp.linspace(0.5, 1, 7), jnp.linspace(-1, 1, 7)
     rates = product(CURVE, 3e-3, np.arange(120), False)
     direction = optax.chain(optax.scale_by_adam(), optax.add_decayed_weights(1e-2))

@@ -93,7 +93,7 @@ def test_multi_steps_inside_apply_if_finite():
     assert np.count_nonzero(moved) == np.count_nonzero(descent(range(12)))
 
 
-def test_chain_with_clipping():
+def test_chain_with_clipping_follows_the_curve():
     assert_equal_bits(
         parameter_moves(optax.chain(optax.clip_by_global_norm(1.0), SGD), [4.0] * 14), descent(range(14))
     )

@@ -125,7 +125,7 @@ def before_averaging(optimizer, lambda_lr):
 
 
 @pytest.mark.parametrize("combine", [chained, before_averaging])
-def test_curve_with_other_schedulers(combine):
+def test_resume_with_curve_among_other_schedulers(combine):
     def build(scheduler):
         def build_parts(model):
             optimizer = AdamW(model.parameters(), float(np.float32(PEAK)))

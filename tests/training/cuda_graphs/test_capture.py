@@ -64,7 +64,7 @@ def test_each_shape_has_graph_up_to_limit(kept: list[Tensor]) -> None:
         [{"x": torch.ones(2, 1)}],
     ],
 )
-def test_changed_batch_is_another_shape(kept: list[Tensor], other: Any) -> None:
+def test_batch_of_another_layout_runs_eagerly_first(kept: list[Tensor], other: Any) -> None:
     sums = Sums(kept)
     for _ in range(5):
         sums.graphs([_batch(2, 1.0)])
