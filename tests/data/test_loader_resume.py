@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
+from support.damage import damage
 from support.data.loaders import (
     WORKERS,
     Arguments,
@@ -175,13 +176,49 @@ def test_state_of_other_loader_is_refused(other: Arguments, says: str) -> None:
     with pytest.raises(ValueError, match=f"saved by a loader with {says}"):
         loader.load_state_dict(state)
     wrong: list[Any] = [{"epoch": 1}, {"made_with": loader.state_dict()["made_with"]}]
-    for each in wrong:
+    for incomplete in wrong:
         with pytest.raises(ValueError, match="not the state of a loader"):
-            prefetch(loader, "cpu").load_state_dict(each)
+            prefetch(loader, "cpu").load_state_dict(incomplete)
     for place in ({"epoch": -1}, {"batch": -1}, {"batch": 2}):
         with pytest.raises(ValueError, match=f"{next(iter(place))} = .* must be"):
             loader.load_state_dict(loader.state_dict() | place)
     assert epoch(loader) == epoch(untouched)
+
+
+@pytest.mark.parametrize("depth", [0, 2])
+@examples(200)
+@given(data=st.data())
+def test_damaged_state_changes_nothing(depth: int, data: st.DataObject) -> None:
+    ours: Arguments = {"dataset": range(8), "batch_size": 2, "num_workers": 0}
+    feed, untouched = build(ours, depth), build(ours, depth)
+    for loader in (feed, untouched):
+        next(iter(loader))
+    holder = damage(data, [saved_after(build(ours), data.draw(st.integers(0, 9)))])
+    try:
+        feed.load_state_dict(holder[0])
+    except ValueError:
+        assert feed.state_dict() == untouched.state_dict()
+        assert epoch(feed) == epoch(untouched)
+    else:  # the damage may give another sound state
+        assert feed.state_dict() == holder[0]
+
+
+@pytest.mark.parametrize("wrong", [{"sampler": "RandomSampler"}, {"sampler": None, "weights": [0.5] * 9999}])
+def test_state_with_another_sampler_is_refused(wrong: Arguments) -> None:
+    loader = make_loader(range(8), 4, num_workers=0)
+    state = loader.state_dict()
+    state["made_with"] |= wrong
+    with pytest.raises(ValueError, match=r"saved by a loader with .*= .* \(now None\)") as caught:
+        loader.load_state_dict(state)
+    assert len(str(caught.value)) < 500
+
+
+def test_set_epoch_is_not_needed() -> None:
+    """Libraries that set the epoch of any loader leave this one alone."""
+    loader: Any = make_loader(range(8), 4, num_workers=0)
+    assert not hasattr(loader, "set_epoch")
+    with pytest.raises(AttributeError, match="has no set_epoch, and needs none"):
+        loader.set_epoch(1)
 
 
 def test_path_instead_of_state_is_refused() -> None:

@@ -4,7 +4,12 @@ import copy
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.damage import damage
+from support.examples import examples
 from support.holds.held import CURVE, PATIENT
 from support.schedulers.runs import optimizer_with
 
@@ -102,6 +107,25 @@ def test_damaged_state_is_refused(kind: str, name: str, value: Any) -> None:
             with pytest.raises(ValueError):  # noqa: PT011 - the messages differ
                 run.part.load_state_dict(state, strict=strict)
             assert run.shown() == before
+
+
+@pytest.mark.parametrize("kind", _DAMAGE)
+@pytest.mark.parametrize("strict", [True, False])
+@examples(100)
+@given(data=st.data())
+def test_any_damage_is_refused_or_harmless(kind: str, strict: bool, data: st.DataObject) -> None:
+    run = _Run(kind)
+    run.advance(5)
+    holder = damage(data, [copy.deepcopy(run.part.state_dict())])
+    run.advance(1)
+    before = run.shown()
+    try:
+        run.part.load_state_dict(holder[0], strict=strict)
+    except ValueError:
+        assert run.shown() == before
+    else:
+        run.advance(1)
+        assert np.isfinite([group["lr"] for group in run.optimizer.param_groups]).all()
 
 
 @pytest.mark.parametrize("kind", _DAMAGE)

@@ -2,14 +2,14 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, Never
 
 import torch
 from torch.utils.data import BatchSampler, DataLoader
 
 from torch_bridge.curve_api import checks
 from torch_bridge.distributed import processes
-from torch_bridge.schedulers.resume import refuse_path
+from torch_bridge.schedulers.resume import reading_state_of
 
 Position = tuple[int, int]  # an epoch, and the number of its batches already handed out
 
@@ -164,6 +164,15 @@ class ResumableLoader(DataLoader[Any]):
             self._position = (epoch, batch) if batch < self.batch_sampler.count else self._next_start
             yield loaded
 
+    @property
+    def set_epoch(self) -> Never:
+        """Not needed: every iteration is an epoch with a new order."""
+        # An AttributeError, so that `hasattr` is False for libraries that set the epoch of any loader.
+        raise AttributeError(
+            "a loader that make_loader built has no set_epoch, and needs none: every iteration is an epoch "
+            "with a new order. Remove the call"
+        )
+
     def state_dict(self) -> dict[str, Any]:
         """Return the arguments that decide the order, and the position after the last batch handed out."""
         epoch, batch = self._position
@@ -178,21 +187,20 @@ class ResumableLoader(DataLoader[Any]):
         Raises:
             ValueError: It is not the state of a loader with these arguments. Nothing was changed.
         """
-        refuse_path(state_dict)
-        if not isinstance(state_dict, Mapping) or not {"made_with", "epoch", "batch"} <= state_dict.keys():
-            raise ValueError("state_dict is not the state of a loader that make_loader built")
-        saved = state_dict["made_with"]
-        changes = [
-            f"{name} = {saved.get(name)!r} (now {value!r})"
-            for name, value in self.batch_sampler.made_with.items()
-            if saved.get(name) != value
-        ]
-        if changes:
-            raise ValueError(
-                f"state_dict was saved by a loader with {', '.join(changes)}; this batch_size is that of all "
-                "processes together, and make_loader takes that of one"
-            )
-        epoch, batch = (checks.at_least(name, state_dict[name], 0) for name in ("epoch", "batch"))
+        with reading_state_of("a loader that make_loader built", state_dict):
+            saved, made_with = state_dict["made_with"], self.batch_sampler.made_with
+            # In both, because a loader with another sampler would have saved more.
+            changes = [
+                f"{name} = {checks.short_repr(saved.get(name))} (now {made_with.get(name)})"
+                for name in {**made_with, **saved}
+                if saved.get(name) != made_with.get(name)
+            ]
+            if changes:
+                raise ValueError(
+                    f"state_dict was saved by a loader with {', '.join(changes)}; this batch_size is that of "
+                    "all processes together, and make_loader takes that of one"
+                )
+            epoch, batch = (checks.at_least(name, state_dict[name], 0) for name in ("epoch", "batch"))
         if batch >= self.batch_sampler.count:
             raise ValueError(f"batch = {batch} must be below {self.batch_sampler.count}, those of an epoch")
         self._position = self._next_start = epoch, batch

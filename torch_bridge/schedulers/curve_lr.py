@@ -295,10 +295,11 @@ class CurveLR(GroupCurves, LambdaLR):
             step_count = checks.integer("_step_count", state_dict.get("_step_count", position.last_epoch + 1))
             states = load_hold_states(state_dict.get("hold"), self._rules, strict, "lambda_lr")
             other_lrs = lrs_of_another_scheduler(state_dict, position, len(peaks))
+            is_warned = bool(state_dict.get("warned"))
         self._set_bases(peaks)
         self._resume_at(position, states)
         self._step_count = step_count
-        self._watch.resume(self.clock, bool(state_dict.get("warned")))
+        self._watch.resume(self.clock, is_warned)
         # If another scheduler is in charge, as in a SequentialLR, its learning rates come back.
         for group, lr in zip(self.optimizer.param_groups, other_lrs or (), strict=bool(other_lrs)):
             self._option.write(group, lr)

@@ -66,7 +66,7 @@ def load_hold_states(saved: Any, rules: Sequence[Rule], strict: bool, builder: s
             _read_rule_state(item["state"], initial_state(rule))
             for item, rule in zip(items, rules, strict=True)
         )
-    except (KeyError, TypeError, ValueError) as error:
+    except Exception as error:  # a wrong type can raise anything: a tensor in place of a list, for example
         if not strict:
             return initial_states(rules)
         if isinstance(error, ValueError):

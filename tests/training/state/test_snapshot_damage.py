@@ -1,7 +1,7 @@
 """Damaged states: refused without any change, or repaired by loading a sound state."""
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
 from typing import Any
@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from support.damage import Change, damage
 from support.examples import examples
 from support.training.models import Net, batches, counting_loss
 from support.training.optimizers import OPTIMIZERS
@@ -17,47 +18,19 @@ from support.training.steps import make_step, train
 from support.training.trees import equal_trees
 from torch import Tensor, nn
 
+from plateau_jax import HoldBelow
 from torch_bridge import TrainStep
 
-Path = tuple[Any, ...]
-
-_OTHERS: list[Any] = [None, True, -1, 2**70, 0.5, float("nan"), "x", [], {}, {0: 1}, object]
-_OTHERS += [torch.zeros(()), torch.tensor(float("nan"))]
-_CHANGES: list[Callable[[Any], Any]] = [
+_CHANGES: list[Change] = [
     lambda value: value.double(),
     lambda value: value.flatten(),
     lambda value: value.transpose(0, 1),
     lambda value: value[:1],
-    lambda value: -1 - value,
     lambda value: value.to_sparse(),
     lambda value: value.to(torch.complex64),
-    lambda value: [value],
-    lambda value: dict(enumerate(value)),
     lambda value: {**value, "more": torch.ones(2, requires_grad=True) * 2},
     lambda value: {**value, 99: {}},
-    lambda value: dict(list(value.items())[1:]),
-    lambda value: dict(zip(value, list(value.values())[::-1], strict=True)),
-    lambda value: [*value, value[0]],
 ]
-
-
-def _paths(tree: Any, path: Path = ()) -> Iterator[Path]:
-    yield path
-    if isinstance(tree, dict | list | tuple):
-        for key, value in tree.items() if isinstance(tree, dict) else enumerate(tree):
-            yield from _paths(value, (*path, key))
-
-
-def _damaged(data: st.DataObject, state: Any) -> Any:
-    *path, last = data.draw(st.sampled_from(list(_paths(state))[1:]))
-    change = data.draw(st.sampled_from(_CHANGES + [lambda _, other=other: other for other in _OTHERS]))
-    holder = state
-    for key in path:
-        holder[key] = list(holder[key]) if isinstance(holder[key], tuple) else holder[key]
-        holder = holder[key]
-    with suppress(AttributeError, LookupError, TypeError, ValueError, RuntimeError):  # it may not apply here
-        holder[last] = change(holder[last])
-    return state
 
 
 @cache
@@ -78,16 +51,33 @@ def test_damage_is_refused_or_undone_by_sound_state(name: str, data: st.DataObje
     step, (batch,) = make_step(name, Net(), precision=precision), batches(1)
     train(step, [batch, batch])
     sound, after = _sound(name, precision)
-    damaged, before = _damaged(data, copy.deepcopy(sound)), step.state_dict()
+    damaged, before = damage(data, copy.deepcopy(sound), _CHANGES), step.state_dict()
     try:
         step.load_state_dict(damaged)
-    except Exception:
+    except ValueError:
         assert equal_trees(step.state_dict(), before)
     with suppress(Exception):  # torch may find an entry that it can't use
         step(batch)
     step.load_state_dict(sound)
     step(batch)
     assert equal_trees(step.state_dict(), after)
+
+
+@pytest.mark.parametrize("strict", [True, False])
+@examples(150)
+@given(data=st.data())
+def test_damaged_hold_is_refused_or_dropped(strict: bool, data: st.DataObject) -> None:
+    step = make_step("adamw", Net(), hold=HoldBelow([(3.0, 2), (0.5, 3)], every=2))
+    train(step, batches(3))
+    before = step.state_dict()
+    damaged = before | {"hold": damage(data, [copy.deepcopy(before["hold"])])[0]}
+    try:
+        step.load_state_dict(damaged, strict=strict)
+    except ValueError:
+        assert strict
+    rest = {"hold": None}
+    assert equal_trees(step.state_dict() | rest, before | rest)
+    train(step, batches(1))
 
 
 @pytest.mark.parametrize("name", ["adamw", "momentum", "plain adam", "rmsprop"])
