@@ -53,7 +53,8 @@ class BatchPlan:
         for (threshold, _), (following, _) in pairwise(pairs):
             if following <= threshold:
                 raise ValueError(
-                    f"pairs = {self.pairs!r} must hold rising thresholds; {following} follows {threshold}"
+                    f"pairs = {checks.short_repr(self.pairs)} must hold rising thresholds; "
+                    f"{following} follows {threshold}"
                 )
         object.__setattr__(self, "pairs", tuple(pairs))
 
@@ -189,10 +190,13 @@ class BatchPlan:
         True
         """
         if not isinstance(cast("Any", arguments), Mapping):
-            raise TypeError(f"arguments = {arguments!r} must be a mapping, as to_dict returns it")
+            raise TypeError(
+                f"arguments = {checks.short_repr(arguments)} must be a mapping, as to_dict returns it"
+            )
         if set(arguments) != {"pairs"}:
             raise ValueError(
-                f"arguments = {arguments!r} must have the one key 'pairs', as to_dict returns it"
+                f"arguments = {checks.short_repr(arguments)} must have the one key 'pairs', "
+                "as to_dict returns it"
             )
         return cls(arguments["pairs"])
 

@@ -168,7 +168,7 @@ def check_real_scalar(name: str, value: Any) -> None:
     """Raise a TypeError unless an array, possibly traced, is a real number without dimensions."""
     real = jnp.issubdtype(value.dtype, jnp.floating) or jnp.issubdtype(value.dtype, jnp.integer)
     if value.shape or not real:
-        raise TypeError(f"{name} = {value!r} must be a real scalar")
+        raise TypeError(f"{name} = {checks.short_repr(value)} must be a real scalar")
 
 
 def unwrap_array(value: Any) -> Any:

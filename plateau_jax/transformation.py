@@ -16,7 +16,7 @@ from plateau_jax.holds.decision import decide, initial_state
 from plateau_jax.holds.rules import Rule, check_rules
 from plateau_jax.schedule import check_real_scalar, optax_schedule, unwrap_array
 from plateau_jax.validation import checks
-from plateau_jax.validation.checks import MAX_STEP
+from plateau_jax.validation.checks import MAX_STEP, short_repr
 
 MAX_COUNT = 2**30
 """The largest unit and the largest count: a rest below the unit plus a count then fits into int32."""
@@ -78,7 +78,7 @@ def scale_by_curve(
     is not read on the host; instead it is clipped to 0 … 2³⁰. The clock depends only on the total consumed,
     not on its division into updates; it stops at 2³¹ - 1. Nothing needs x64. Inside `optax.MultiSteps`, only
     the count passed with the last micro-batch is used: pass the sum over all micro-batches of the update
-    there. Without `unit`, `count` is ignored.
+    there. Without `unit`, a `count` is refused.
 
     Updates keep their dtype.
 
@@ -95,7 +95,7 @@ def scale_by_curve(
     Raises:
         TypeError: As for `optax_schedule`; `hold` is not a rule; `unit` is not an integer. From `update`:
             with rules, `value` is missing or not a real scalar; with `unit`, `count` is missing or not a
-            single integer.
+            single integer; without `unit`, there is a `count`.
         ValueError: As for `optax_schedule`; a `HoldUntilFlat` is used with a curve without a flat part;
             `unit` is out of range, or combined with `hold`. From `update`: the state belongs to other rules
             or to the other kind of clock; `count` is out of range and not an array.
@@ -124,7 +124,10 @@ def scale_by_curve(
     schedule = optax_schedule(curve, peak_value)
     if unit is not None:
         if hold is not None:
-            raise ValueError(f"hold = {hold!r} counts updates, and cannot be combined with unit = {unit!r}")
+            raise ValueError(
+                f"hold = {short_repr(hold)} counts updates, and cannot be combined with "
+                f"unit = {short_repr(unit)}"
+            )
         return _scale_by_counted_curve(schedule, _check_range("unit", unit, 1))
     rules = check_rules(hold, curve)
     state_types = tuple(type(initial_state(rule)) for rule in rules)
@@ -143,12 +146,27 @@ def scale_by_curve(
         return ScaleByCurveState(jnp.zeros((), "int32"), states, schedule(0))
 
     def update(
-        updates: optax.Updates, state: Any, params: Any = None, *, value: Any = None, **_: Any
+        updates: optax.Updates,
+        state: Any,
+        params: Any = None,
+        *,
+        value: Any = None,
+        count: Any = None,
+        **_: Any,
     ) -> tuple[Any, ScaleByCurveState]:
         if isinstance(state, CountedCurveState):
-            raise ValueError(f"state = {state!r} is of a clock with unit=, and this one counts updates")
+            raise ValueError(
+                f"state = {short_repr(state)} is of a clock with unit=, and this one counts updates"
+            )
+        if count is not None:
+            raise TypeError(
+                f"count = {short_repr(count)}, but the curve counts updates: leave count out, or write "
+                "scale_by_curve(..., unit=n)"
+            )
         if tuple(map(type, state.hold)) != state_types:
-            raise ValueError(f"state.hold = {state.hold!r} does not fit the rules {hold!r}")
+            raise ValueError(
+                f"state.hold = {short_repr(state.hold)} does not fit the rules {short_repr(hold)}"
+            )
         metric = _check_metric(value) if rules else None
         lr = schedule(state.clock)
         clock, states = advance(state.clock, state.hold, metric)
@@ -177,7 +195,7 @@ def _scale_by_counted_curve(
         updates: optax.Updates, state: Any, params: Any = None, *, count: Any = None, **_: Any
     ) -> tuple[Any, CountedCurveState]:
         if not isinstance(state, CountedCurveState):
-            raise ValueError(f"state = {state!r} is not of a clock with unit = {unit}")
+            raise ValueError(f"state = {short_repr(state)} is not of a clock with unit = {unit}")
         count = _check_count(count)
         lr = schedule(state.clock)
         clock, rest = advance(state.clock, state.rest, count)
@@ -196,7 +214,7 @@ def _scale_updates(updates: optax.Updates, lr: jax.Array) -> Any:
 def _check_range(name: str, value: Any, least: int) -> int:
     value = checks.integer(name, value)
     if not least <= value <= MAX_COUNT:
-        raise ValueError(f"{name} = {value} must lie in {least} … 2**30 = {MAX_COUNT}")
+        raise ValueError(f"{name} = {short_repr(value)} must lie in {least} … 2**30 = {MAX_COUNT}")
     return value
 
 
@@ -208,7 +226,7 @@ def _check_count(count: Any) -> Any:
     if not isinstance(count, jax.Array):
         return np.int32(_check_range("count", count, 0))
     if count.shape or not jnp.issubdtype(count.dtype, jnp.integer):
-        raise TypeError(f"count = {count!r} must be a single integer")
+        raise TypeError(f"count = {short_repr(count)} must be a single integer")
     if jnp.iinfo(count.dtype).max > MAX_COUNT:
         count = jnp.clip(count, 0, MAX_COUNT)
     return jnp.maximum(count.astype("int32"), 0)

@@ -113,7 +113,7 @@ def _check_curves(curves: tuple[Any, ...]) -> list[tuple[str, Curve]]:
 
 def _check_name(name: Any) -> str:
     if not isinstance(name, str):
-        raise TypeError(f"the name {name!r} of a curve must be a string")
+        raise TypeError(f"the name {checks.short_repr(name)} of a curve must be a string")
     return name
 
 

@@ -85,7 +85,7 @@ class Then(Curve):
         curve, other = check_curve("curve", self.curve), check_curve("other", self.other)
         scale = checks.number("scale", self.scale)
         if not 0 < scale <= 1:
-            raise ValueError(f"scale = {scale!r} must lie in (0, 1]")
+            raise ValueError(f"scale = {checks.short_repr(scale)} must lie in (0, 1]")
         first = curve.total_steps
         if first + other.total_steps > MAX_STEP:
             raise ValueError(

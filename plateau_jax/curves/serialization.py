@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from typing import Any, TypeVar, cast
 
+from plateau_jax.validation.checks import short_repr
 from plateau_jax.validation.curve_warning import suppress_warnings
 
 MAX_DEPTH = 64
@@ -89,7 +90,7 @@ def curve_from_dict(cls: type[Any], arguments: Any, depth: int = 0) -> Any:
     It is a `cls` if `cls` derives from the class of the kind, else an object of that class.
     """
     if not isinstance(arguments, Mapping):
-        raise TypeError(f"arguments = {arguments!r} must be a mapping, as to_dict returns it")
+        raise TypeError(f"arguments = {short_repr(arguments)} must be a mapping, as to_dict returns it")
     if depth > MAX_DEPTH:
         raise ValueError(f"cooldowns and continuations are nested more than {MAX_DEPTH} deep")
     values = dict(cast("Mapping[str, Any]", arguments))
@@ -101,7 +102,7 @@ def curve_from_dict(cls: type[Any], arguments: Any, depth: int = 0) -> Any:
     names = field_names(cls)
     derived = values.pop(DERIVED, {})
     if not isinstance(derived, Mapping):
-        raise TypeError(f"{DERIVED} = {derived!r} must be a mapping, as to_dict returns it")
+        raise TypeError(f"{DERIVED} = {short_repr(derived)} must be a mapping, as to_dict returns it")
     added = cast("Mapping[str, Any]", derived)
     # Only fields of `cls` are taken: `Curve.from_dict` reads a derived curve as its kind, without them. The
     # kind's arguments come last, so that no field of the same name in `derived` can replace them.
@@ -138,7 +139,7 @@ def _pop_kind(values: dict[str, Any]) -> _Kind:
     name = values.pop("kind")
     if not isinstance(name, str) or name not in _KINDS:
         names = sorted(repr(name) for name in _KINDS if name is not None)
-        raise ValueError(f"kind = {name!r} must be one of {', '.join(names)}, or left out")
+        raise ValueError(f"kind = {short_repr(name)} must be one of {', '.join(names)}, or left out")
     return _KINDS[name]
 
 

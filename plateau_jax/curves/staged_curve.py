@@ -89,7 +89,9 @@ class StagedCurve(Curve):
 
     def __post_init__(self) -> None:
         if not is_ordered(self.stages):
-            raise TypeError(f"stages = {self.stages!r} must be a sequence of stages (steps, to, shape)")
+            raise TypeError(
+                f"stages = {short_repr(self.stages)} must be a sequence of stages (steps, to, shape)"
+            )
         stages = tuple(_stage(f"stages[{index}]", stage) for index, stage in enumerate(self.stages))
         start = ratio("start", self.start)
         total = sum(stage.steps for stage in stages)

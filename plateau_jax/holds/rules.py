@@ -120,7 +120,10 @@ class HoldBelow:
         elif isinstance(self.value, Iterable):
             labelled = checks.pairs("value", self.value, "(value, steps)")
         else:
-            raise TypeError(f"value = {self.value!r} must be pairs (value, steps), or steps must be given")
+            raise TypeError(
+                f"value = {checks.short_repr(self.value)} must be pairs (value, steps), "
+                "or steps must be given"
+            )
         pairs = [
             (checks.float32(f"{label}: value", value), checks.positive_int(f"{label}: steps", steps))
             for label, value, steps in labelled
@@ -130,7 +133,8 @@ class HoldBelow:
         for (value, _), (following, _) in pairwise(pairs):
             if following >= value:
                 raise ValueError(
-                    f"value = {self.value!r} must hold falling values; {following!r} follows {value!r}"
+                    f"value = {checks.short_repr(self.value)} must hold falling values; "
+                    f"{following!r} follows {value!r}"
                 )
         checks.positive_int("the sum of all steps", sum(steps for _, steps in pairs))
         value, steps = pairs[0] if len(pairs) == 1 else (tuple(pairs), None)

@@ -28,7 +28,8 @@ def integer(name: str, value: Any, advice: str = "") -> int:
         return operator.index(value)
     except TypeError:
         advice = advice or _advice_for_float(value)
-        raise TypeError(f"{name} = {value!r} must be an integer{advice and f': {advice}'}") from None
+        advice = advice and f": {advice}"
+        raise TypeError(f"{name} = {short_repr(value)} must be an integer{advice}") from None
 
 
 def _advice_for_float(value: Any) -> str:
@@ -43,7 +44,7 @@ def at_least(name: str, value: Any, least: int) -> int:
     """Return the value as a Python int that is at least `least`."""
     value = integer(name, value)
     if value < least:
-        raise ValueError(f"{name} = {value} must be at least {least}")
+        raise ValueError(f"{name} = {short_repr(value)} must be at least {least}")
     return value
 
 
@@ -51,7 +52,7 @@ def positive_int(name: str, value: Any, advice: str = "") -> int:
     """Return the value as a Python int in 1 … 2³¹ - 1."""
     value = integer(name, value, advice)
     if not 1 <= value <= MAX_STEP:
-        raise ValueError(f"{name} = {value} must lie in 1 … 2**31 - 1 = {MAX_STEP}")
+        raise ValueError(f"{name} = {short_repr(value)} must lie in 1 … 2**31 - 1 = {MAX_STEP}")
     return value
 
 
@@ -67,10 +68,10 @@ def number(name: str, value: Any) -> int | float:
         # Through str, because float(np.float32(0.1)) is 0.10000000149011612.
         value = (int if isinstance(value, np.integer) else float)(str(cast("Any", value)))
     if isinstance(value, bool) or not isinstance(value, int | float):
-        advice = f": write float({value!r})" if isinstance(value, Fraction | Decimal) else ""
-        raise TypeError(f"{name} = {value!r} must be a number{advice}")
+        advice = f": write float({short_repr(value)})" if isinstance(value, Fraction | Decimal) else ""
+        raise TypeError(f"{name} = {short_repr(value)} must be a number{advice}")
     if isinstance(value, float) and not math.isfinite(value):
-        raise ValueError(f"{name} = {value!r} must be finite")
+        raise ValueError(f"{name} = {short_repr(value)} must be finite")
     return value + 0  # no -0.0, no subclass
 
 
@@ -78,7 +79,7 @@ def float32(name: str, value: Any) -> int | float:
     """Return the value as `number` does, if float32 can hold it."""
     value = number(name, value)
     if not abs(value) <= float(np.finfo(np.float32).max):
-        raise ValueError(f"{name} = {value!r} is more than float32 can hold")
+        raise ValueError(f"{name} = {short_repr(value)} is more than float32 can hold")
     return value
 
 
@@ -86,7 +87,7 @@ def ratio(name: str, value: Any) -> int | float:
     """Return the value as `number` does, if it lies in [0, 1]."""
     value = number(name, value)
     if not 0 <= value <= 1:
-        raise ValueError(f"{name} = {value!r} must lie in [0, 1]")
+        raise ValueError(f"{name} = {short_repr(value)} must lie in [0, 1]")
     return value
 
 
@@ -103,11 +104,11 @@ def one_of(name: str, value: Any, choices: tuple[_Choice, ...], advice: str = ""
 def pairs(name: str, value: Any, meaning: str) -> list[tuple[str, Any, Any]]:
     """Return (label, first, second) for each pair in a sequence; the errors say what a pair means."""
     if not is_ordered(value):
-        raise TypeError(f"{name} = {value!r} must be a sequence of pairs {meaning}")
+        raise TypeError(f"{name} = {short_repr(value)} must be a sequence of pairs {meaning}")
     value = list(value)
     labeled: list[tuple[str, Any, Any]] = []
     for index, pair in enumerate(value):
-        label = f"{name}[{index}] = {pair!r}"
+        label = f"{name}[{index}] = {short_repr(pair)}"
         try:
             if not is_ordered(pair):
                 raise TypeError
@@ -152,15 +153,17 @@ def peak(name: str, value: Any) -> np.float32:
             raise TypeError
         lr = float(value)
     except (TypeError, ValueError):
-        raise TypeError(f"{name} = {value!r} must be a number") from None
+        raise TypeError(f"{name} = {short_repr(value)} must be a number") from None
     except OverflowError:  # from an int
         lr = math.inf
+    if lr < 0:
+        raise ValueError(f"{name} = {short_repr(value)} must not be negative")
     if not (lr == 0 or SMALLEST_PEAK <= lr < math.inf):
-        raise ValueError(f"{name} = {value!r} must be 0, or finite and at least 2**-126")
+        raise ValueError(f"{name} = {short_repr(value)} must be 0, or finite and at least 2**-126")
     with np.errstate(over="ignore"):
         rounded = np.float32(abs(lr))  # abs, because -0.0 is accepted too
     if np.isinf(rounded):
-        raise ValueError(f"{name} = {value!r} is more than float32 can hold")
+        raise ValueError(f"{name} = {short_repr(value)} is more than float32 can hold")
     return rounded
 
 
@@ -181,7 +184,7 @@ def ratio_to_peak(name: str, value: Any, peak: Any) -> float:
     """Return value/peak, for a learning rate in [0, peak]."""
     value, peak = number(name, value), number("peak", peak)
     if not 0 <= value <= peak:
-        raise ValueError(f"{name} = {value!r} must lie between 0 and the peak, {peak!r}")
+        raise ValueError(f"{name} = {short_repr(value)} must lie between 0 and the peak, {short_repr(peak)}")
     return value / peak if peak else 0.0
 
 

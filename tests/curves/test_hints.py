@@ -4,10 +4,24 @@ import numpy as np
 import pytest
 from support.refusals import refuses
 
-from plateau_jax import Curve, HoldBelow, HoldUntilFlat, PlateauCurve, StagedCurve, stack
+from plateau_jax import (
+    BatchPlan,
+    Curve,
+    HoldBelow,
+    HoldUntilFlat,
+    PlateauCurve,
+    StagedCurve,
+    compare,
+    optax_schedule,
+    outlook,
+    plot,
+    scale_by_curve,
+    stack,
+)
 from plateau_jax.holds.rules import check_rules
 
 INF = float("inf")
+INITIAL = scale_by_curve(PlateauCurve(9), 3e-4).init(None)
 
 
 @pytest.mark.parametrize(
@@ -102,6 +116,57 @@ def test_message_shortens_long_curve(error, call):
         call()
     assert "StagedCurve(stages=(Stage(steps=9, " in str(caught.value)
     assert len(str(caught.value)) < 700
+
+
+GRID = np.zeros((50, 50))
+WORDS = "two\nlines" * 999
+NESTED_LIST = [[0.5]] * 999
+
+
+@pytest.mark.parametrize("value", [GRID, WORDS, NESTED_LIST], ids=["array", "text", "list"])
+@pytest.mark.parametrize(
+    "call",
+    [
+        PlateauCurve,
+        lambda value: PlateauCurve(9, warmup_steps=value),
+        lambda value: PlateauCurve(9, plateaus=value),
+        lambda value: PlateauCurve(9, plateaus=[value]),
+        lambda value: PlateauCurve(9, plateaus=[(value, 1)]),
+        lambda value: PlateauCurve(9, min_lr_ratio=value),
+        lambda value: PlateauCurve(9, warmup_shape=value),
+        lambda value: PlateauCurve(9, decay_shape=value),
+        lambda value: PlateauCurve(9).cooldown(value, 3),
+        lambda value: PlateauCurve(9).cooldown(3, value),
+        lambda value: PlateauCurve(9).cooldown(3, 3, to=value),
+        lambda value: PlateauCurve(9).then(value),
+        lambda value: PlateauCurve(9).then(PlateauCurve(9), scale=value),
+        lambda value: PlateauCurve(9).same_until(value, 3),
+        StagedCurve,
+        lambda value: StagedCurve([value]),
+        lambda value: StagedCurve([(value, value)]),
+        lambda value: StagedCurve([(3, value)]),
+        lambda value: StagedCurve([(3,)], start=value),
+        Curve.from_dict,
+        lambda value: Curve.from_dict({"kind": str(value)}),
+        BatchPlan,
+        BatchPlan.from_dict,
+        lambda value: HoldBelow(value, 3),
+        lambda value: HoldBelow(0.5, value),
+        lambda value: optax_schedule(PlateauCurve(9), value),
+        lambda value: optax_schedule(value, 3e-4),
+        lambda value: scale_by_curve(PlateauCurve(9), 3e-4, unit=value),
+        lambda value: scale_by_curve(PlateauCurve(9), 3e-4).update(1.0, INITIAL, count=value),
+        lambda value: outlook(value),
+        lambda value: compare(PlateauCurve(9), value),
+        lambda value: plot(PlateauCurve(9), value),
+    ],
+    ids=range(32),
+)
+def test_message_shows_a_line_of_a_long_value(call, value):
+    with pytest.raises((TypeError, ValueError)) as caught:
+        call(value)
+    (line,) = str(caught.value).splitlines()
+    assert len(line) < 900
 
 
 @pytest.mark.parametrize(

@@ -211,13 +211,16 @@ def test_rules_with_unit_are_refused():
         scale_by_curve(CURVE, PEAK, hold=BELOW, unit=8)
 
 
-def test_count_without_unit_is_ignored():
+def test_count_without_unit_is_refused():
     plain = scale_by_curve(CURVE, PEAK)
     state = plain.init(None)
-    for count in (3, -1, "what another transformation takes", None):
-        _, state = plain.update(ONE, state, count=count)
-    assert state.clock == 4
-    assert state._fields == ("clock", "hold", "learning_rate")
+    for count in (0, 3, -1, np.int32(3), jnp.ones((), "int32"), "three"):
+        with pytest.raises(TypeError, match=r"^count = .* counts updates: .*\(\.\.\., unit=n\)"):
+            plain.update(ONE, state, count=count)
+    with pytest.raises(TypeError, match="counts updates"):
+        jax.jit(plain.update)(ONE, state, count=3)
+    _, state = plain.update(ONE, state, count=None)
+    assert state.clock == 1
 
 
 def test_state_of_other_clock_is_refused():

@@ -21,7 +21,7 @@ UNORDERED = [{85, 10}, frozenset((85, 10)), {85: 0, 10: 0}, {85: 0, 10: 0}.keys(
 NOT_PAIRS = [(50,), (50, 10, 5), 50, "50", None, (), (50, None), (50, "10"), (50, True), (50, 1j)]
 NOT_INTEGERS = [True, np.True_, 10.5, 10.0, "10", None, NAN, 3j, np.float32(10), [10], Fraction(10)]
 NOT_SEQUENCES = [None, 50, "50", np.array(50), set(), {(85, 10)}, {(85, 10): 0}, {85: 10}.items()]
-TOO_LARGE_OR_SMALL = [-0.1, 1.0000000000000002, 2, NAN, INF, -INF, np.float32(1.5), 10**400]
+TOO_LARGE_OR_SMALL = [-0.1, 1.0000000000000002, 2, NAN, INF, -INF, np.float32(1.5), 10**150]
 
 REFUSED = [
     *(
@@ -63,7 +63,7 @@ PAIRS_REFUSED = [
     *((TypeError, name, pair) for name in PLATEAUS for pair in (*NOT_PAIRS, *UNORDERED)),
     *(
         (ValueError, "plateaus", pair)
-        for value in (-1, -0.5, 100.5, 101, NAN, INF, -INF, 10**400)
+        for value in (-1, -0.5, 100.5, 101, NAN, INF, -INF, 10**150)
         for pair in ((value, 10), (10, value))
     ),
     *((TypeError, "absolute_plateaus", pair) for pair in ((50.0, 10), (50, 10.5), (np.float64(50), 10))),
@@ -190,10 +190,12 @@ def test_error_for_fraction_suggests_float(value):
 
 
 @pytest.mark.parametrize(
-    "value", [NAN, INF, -INF, -1, -1e-30, 2.0**-127, 1e-300, 1e39, 3.4028236e38, 10**400, -(10**400)]
+    "value", [NAN, INF, -INF, -1, -1e-30, 2.0**-127, 1e-300, 1e39, 3.4028236e38, 10**150, -(10**150)]
 )
 def test_peak_out_of_range_is_refused(value):
-    refuses(ValueError, f"peak_value = {value!r}", call=checks.peak, name="peak_value", value=value)
+    reason = "must not be negative" if value < 0 else ""
+    shown = f"peak_value = {checks.short_repr(value)}"
+    refuses(ValueError, shown, reason, call=checks.peak, name="peak_value", value=value)
 
 
 @pytest.mark.parametrize("value", [True, np.True_, "0.1", b"1", None, 1j, [0.1], np.ones(2)])
