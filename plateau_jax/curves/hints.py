@@ -1,12 +1,13 @@
-"""Hints for commonly confused arguments of a `PlateauCurve`; "" if none applies."""
+"""Hints for commonly confused arguments of curves; "" if none applies."""
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from plateau_jax.numerics.exact import as_written, percent_of
-from plateau_jax.validation.checks import number
+from plateau_jax.validation.checks import number, short_repr
 
 
 def for_endless_trainer(total_steps: Any) -> str:
@@ -28,6 +29,30 @@ def for_steps_as_shape(warmup_shape: Any) -> str:
     """Return the hint for a number of warmup steps given as the shape."""
     is_number = isinstance(warmup_shape, int | float | np.number) and not isinstance(warmup_shape, bool)
     return "steps go into warmup_steps" if is_number else ""
+
+
+def for_shape_of_stage(decay_shape: Any) -> str:
+    """Return the hint for a shape that only a stage can have."""
+    is_formula = isinstance(decay_shape, str) and decay_shape.startswith("t^-")
+    if not is_formula and decay_shape != "exponential":
+        return ""
+    return f"a stage can have it: StagedCurve([(100, 1.0), (900, 0.01, {short_repr(decay_shape)})])"
+
+
+def for_no_decay(after_warmup: int, warmup_steps: int) -> str:
+    """Return the hint for plateaus that leave no step to decay."""
+    stages = (
+        f"[({warmup_steps}, 1.0), ({after_warmup},)]" if warmup_steps else f"[({after_warmup},)], start=1.0"
+    )
+    return f"; for a learning rate that never decays write StagedCurve({stages})"
+
+
+def for_steps_after_level(stage: Sequence[Any]) -> str:
+    """Return the hint for a stage that is given as (level, steps)."""
+    level, steps, *shape = *stage, None
+    is_level = isinstance(level, int | float | np.number) and 0 <= level <= 1
+    is_count = isinstance(steps, int | np.integer) and steps > 1
+    return f"the steps come first: {(steps, level, *shape[:-1])}" if is_level and is_count else ""
 
 
 def for_steps_as_percent(start: float, duration: float) -> str:

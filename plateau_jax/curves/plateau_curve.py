@@ -7,6 +7,7 @@ from fractions import Fraction
 from typing import Literal, TypedDict, cast, get_args
 
 from plateau_jax.curves import hints
+from plateau_jax.curves.call_hints import explain_calls
 from plateau_jax.curves.curve import Curve
 from plateau_jax.curves.plateaus import check_absolute, check_percentages, likely_mistake, place_plateaus
 from plateau_jax.curves.serialization import register_kind
@@ -46,6 +47,7 @@ class CurveArguments(TypedDict):
 
 
 @register_kind(None, former_keys={"warmup": "warmup_shape", "decay": "decay_shape"})
+@explain_calls
 @dataclass(frozen=True)
 class PlateauCurve(Curve):
     """A learning-rate curve: warmup, cosine decay, plateaus. Called with a step, it is a multiplier.
@@ -149,7 +151,11 @@ class PlateauCurve(Curve):
             hints.for_steps_as_shape(self.warmup_shape),
         )
         decay_shape = shapes.canonical_shape(
-            "decay_shape", self.decay_shape, tuple(shapes.SHARES), shapes.POWERS
+            "decay_shape",
+            self.decay_shape,
+            tuple(shapes.SHARES),
+            shapes.POWERS,
+            hints.for_shape_of_stage(self.decay_shape),
         )
         rows = _rows(
             total,

@@ -80,7 +80,7 @@ def place_plateaus(
     if sum(plateau.length for plateau in placed) >= after_warmup:
         raise ValueError(
             f"plateaus and absolute_plateaus cover all {after_warmup} steps after the warmup; at least "
-            "one must be left to decay"
+            f"one must be left to decay{hints.for_no_decay(after_warmup, warmup_steps)}"
         )
     return [(plateau.first_step, plateau.length) for plateau in placed]
 

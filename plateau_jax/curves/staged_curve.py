@@ -5,6 +5,8 @@ from dataclasses import KW_ONLY, dataclass
 from fractions import Fraction
 from typing import Any, NamedTuple
 
+from plateau_jax.curves import hints
+from plateau_jax.curves.call_hints import explain_calls
 from plateau_jax.curves.curve import Curve
 from plateau_jax.curves.serialization import register_kind
 from plateau_jax.numerics import levels, shapes
@@ -31,6 +33,7 @@ class Stage(NamedTuple):
 
 
 @register_kind("staged")
+@explain_calls
 @dataclass(frozen=True)
 class StagedCurve(Curve):
     """A learning-rate curve made of stages. Each stage begins at the level at which the previous one ended.
@@ -118,6 +121,8 @@ def _stage(label: str, value: Any) -> Stage:
     label = f"{label} = {short_repr(value)}"
     if not is_ordered(value) or not 1 <= len(items := tuple(value)) <= 3:
         raise TypeError(f"{label} must be a stage (steps, to, shape); to and shape may be left out")
+    if advice := hints.for_steps_after_level(items):
+        raise ValueError(f"{label}: {advice}")
     stage = Stage(*items)
     return Stage(
         at_least(f"{label}: steps", stage.steps, 0),

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from plateau_jax.numerics import exact
 from plateau_jax.numerics.arithmetic import FIXED_BITS, LIMB_BITS, ONE, DecodedSegments, Operations, ratio
-from plateau_jax.validation.checks import short_repr
+from plateau_jax.validation.checks import did_you_mean, short_repr
 
 
 def _sine_coefficients(count: int) -> tuple[int, ...]:
@@ -155,7 +155,9 @@ def parse_formula(shape: str | None) -> Formula | None:
     return None
 
 
-def canonical_shape(label: str, value: Any, words: tuple[str, ...], formulas: tuple[str, ...]) -> str:
+def canonical_shape(
+    label: str, value: Any, words: tuple[str, ...], formulas: tuple[str, ...], advice: str = ""
+) -> str:
     """Check a shape, and spell equal shapes alike.
 
     "1-x^0.50" becomes "1-x^0.5", which is "1-sqrt"; "1-x^1" and "(1-x)^1" are "linear". Equal shapes are one
@@ -166,6 +168,7 @@ def canonical_shape(label: str, value: Any, words: tuple[str, ...], formulas: tu
         value: The shape that the user wrote.
         words: The words that the argument may be.
         formulas: The names of the formulas that it may be, such as "1-x^P".
+        advice: What to write instead, if known.
     """
     if isinstance(value, str):
         if value in words:
@@ -175,8 +178,9 @@ def canonical_shape(label: str, value: Any, words: tuple[str, ...], formulas: tu
                 power = _parse_power(f"{label} = {short_repr(value)}", name, value[match.end() :])
                 return intern(_spell_formula(name, power))
     known = ", ".join(map(repr, (*words, *formulas)))
+    advice = f"; {advice}" if advice else did_you_mean(value, words)
     raise ValueError(
-        f"{label} = {short_repr(value)} must be one of {known}, with a decimal for P, such as '1-x^2'"
+        f"{label} = {short_repr(value)} must be one of {known}, with a decimal for P, such as '1-x^2'{advice}"
     )
 
 

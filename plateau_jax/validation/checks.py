@@ -4,8 +4,9 @@ import math
 import operator
 import reprlib
 import sys
-from collections.abc import Iterable, Mapping, MappingView, Set
+from collections.abc import Callable, Iterable, Mapping, MappingView, Sequence, Set
 from decimal import Decimal
+from difflib import get_close_matches
 from fractions import Fraction
 from typing import Any, TypeVar, cast
 
@@ -94,11 +95,21 @@ def ratio(name: str, value: Any) -> int | float:
 def one_of(name: str, value: Any, choices: tuple[_Choice, ...], advice: str = "") -> _Choice:
     """Return the choice that the value equals, as a plain string."""
     if not isinstance(value, str) or value not in choices:
-        advice = advice and f"; {advice}"
+        advice = f"; {advice}" if advice else did_you_mean(value, choices)
         raise ValueError(
             f"{name} = {short_repr(value)} must be one of {', '.join(map(repr, choices))}{advice}"
         )
     return choices[choices.index(value)]
+
+
+def did_you_mean(written: Any, choices: Sequence[str], show: Callable[[str], str] = repr) -> str:
+    """Suggest the choices that are similar to what was written; "" if none is."""
+    if not isinstance(written, str) or not written:
+        return ""
+    folded = written.casefold()
+    completed = [choice for choice in choices if choice.startswith(folded)]
+    likely = completed[:1] or get_close_matches(folded, choices, n=2)
+    return f": did you mean {' or '.join(map(show, likely))}?" if likely else ""
 
 
 def pairs(name: str, value: Any, meaning: str) -> list[tuple[str, Any, Any]]:

@@ -1,5 +1,11 @@
 """Hints in error messages: they say what to write instead of a wrong argument."""
 
+import copy
+import inspect
+import pydoc
+import re
+from dataclasses import dataclass, replace
+
 import numpy as np
 import pytest
 from support.refusals import refuses
@@ -85,6 +91,95 @@ def test_no_advice_if_none_applies(arguments):
         "max_steps",
     ):
         assert advice not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("call", "advice"),
+    [
+        (lambda: PlateauCurve(300, 30), "by name: write warmup_steps=30"),
+        (lambda: PlateauCurve(300, 30, [(50, 30)]), "write warmup_steps=30, plateaus=[(50, 30)]"),
+        (
+            lambda: PlateauCurve(300, warmup=30),
+            "PlateauCurve has no argument warmup: did you mean warmup_steps?",
+        ),
+        (lambda: PlateauCurve(total=300), "no argument total: did you mean total_steps?"),
+        (lambda: PlateauCurve(300, num_steps=3), "did you mean warmup_steps or total_steps?"),
+        (
+            lambda: PlateauCurve(300, T_max=3),
+            "no argument T_max: its arguments are total_steps, warmup_steps,",
+        ),
+        (lambda: PlateauCurve(), "missing 1 required positional argument: 'total_steps'"),
+        (lambda: PlateauCurve("300"), "total_steps = '300' must be an integer"),
+        (lambda: StagedCurve([(300,)], 1.0), "after stages by name: write start=1.0"),
+        (lambda: StagedCurve((100, 1.0), (900,)), "write StagedCurve([(100, 1.0), (900,)])"),
+        (lambda: StagedCurve([(300,)], initial=1.0), "no argument initial: its arguments are stages, start"),
+    ],
+    ids=range(11),
+)
+def test_wrong_call_names_right_argument(call, advice):
+    with pytest.raises(TypeError) as caught:
+        call()
+    assert advice in str(caught.value)
+    assert caught.value.__cause__ is None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Noted(PlateauCurve):
+    note: str = ""
+
+
+class Renamed(PlateauCurve):
+    def __init__(self, length, **named):
+        super().__init__(length, **named)
+
+
+def test_classes_keep_signature_and_derived_classes_work():
+    assert str(inspect.signature(PlateauCurve)).startswith("(total_steps: int, *, warmup_steps: int = 0, ")
+    assert list(inspect.signature(StagedCurve).parameters) == ["stages", "start"]
+    assert "__init__(self, total_steps" in pydoc.plain(pydoc.render_doc(PlateauCurve))
+    noted, renamed = Noted(9, note="first"), Renamed(9, min_lr_ratio=0.1)
+    for curve in (noted, renamed, PlateauCurve(9)):
+        assert copy.deepcopy(curve) == curve
+    assert replace(noted, note="second").note == "second"
+    with pytest.raises(TypeError, match="no argument warmup: did you mean warmup_steps"):
+        Renamed(9, warmup=3)
+
+
+@pytest.mark.parametrize(
+    ("stage", "instead"), [((1.0, 500), (500, 1.0)), ((0, 500, "cosine"), (500, 0, "cosine"))]
+)
+def test_stage_with_level_first_is_turned_around(stage, instead):
+    with pytest.raises(ValueError, match=re.escape(f"the steps come first: {instead}")):
+        StagedCurve([(100, 1.0), stage])
+    assert StagedCurve([(100, 1.0), instead]).total_steps == 600
+
+
+@pytest.mark.parametrize("warmup", [0, 1, 100])
+@pytest.mark.parametrize("plateaus", [[(0, 100)], [(0, 50), (50, 50)]], ids=["one", "two"])
+def test_advice_for_no_decay_is_a_constant_curve(warmup, plateaus):
+    total = warmup + 200
+    with pytest.raises(ValueError, match="must be left to decay") as caught:
+        PlateauCurve(total, warmup_steps=warmup, plateaus=plateaus)
+    curve = eval(re.search(r"StagedCurve\(.*\)$", str(caught.value))[0])
+    steps = range(total + 1)
+    assert curve.total_steps == total
+    assert (curve(steps) == PlateauCurve(total, warmup_steps=warmup, min_lr_ratio=1)(steps)).all()
+
+
+@pytest.mark.parametrize(
+    ("shape", "advice"),
+    [
+        ("sqrt", ": did you mean '1-sqrt'?"),
+        ("Linear", ": did you mean 'linear'?"),
+        ("cos", ": did you mean 'cosine'?"),
+        ("exponential", "StagedCurve([(100, 1.0), (900, 0.01, 'exponential')])"),
+        ("t^-0.5", "StagedCurve([(100, 1.0), (900, 0.01, 't^-0.5')])"),
+    ],
+)
+def test_unknown_decay_shape_names_a_known_one(shape, advice):
+    refuses(ValueError, advice, call=PlateauCurve, total_steps=9, decay_shape=shape)
+    if advice.startswith("StagedCurve"):
+        assert eval(advice).stages[-1].shape == shape
 
 
 def test_rule_values_without_pairs_are_refused():

@@ -1,0 +1,56 @@
+"""Messages for calls of a curve's class whose arguments do not fit its fields."""
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from functools import wraps
+from typing import Any, TypeVar
+
+from plateau_jax.validation.checks import did_you_mean, is_ordered, short_repr
+
+_Class = TypeVar("_Class", bound=type[Any])
+
+
+def explain_calls(cls: _Class) -> _Class:
+    """Let the generated `__init__` of a dataclass name the right argument if the call does not fit."""
+    init: Callable[..., None] = cls.__init__
+
+    # With `wraps`, `help` and `inspect.signature` show the fields.
+    @wraps(init)
+    def __init__(self: Any, *args: Any, **named: Any) -> None:
+        try:
+            init(self, *args, **named)
+        except TypeError:
+            # The error may come from a check of a value instead, whose message stands.
+            if reason := _reason(cls, init, args, named):
+                raise TypeError(reason) from None
+            raise
+
+    cls.__init__ = __init__
+    return cls
+
+
+def _reason(
+    cls: type[Any], init: Callable[..., None], args: tuple[Any, ...], named: Mapping[str, Any]
+) -> str:
+    """Return what is wrong with a call, and what to write instead; "" if it fits or nothing helps."""
+    try:
+        inspect.signature(init).bind(None, *args, **named)
+    except TypeError:
+        pass
+    else:
+        return ""
+    names = [field.name for field in fields(cls)]
+    for name in named:
+        if name not in names:
+            advice = did_you_mean(name, names, str) or f": its arguments are {', '.join(names)}"
+            return f"{cls.__name__} has no argument {name}{advice}"
+    positional = [field.name for field in fields(cls) if not field.kw_only]
+    later = [field.name for field in fields(cls) if field.kw_only]
+    extra = args[len(positional) :]
+    if extra and all(map(is_ordered, args)):  # as in StagedCurve((100, 1.0), (900,))
+        return f"{positional[0]} must be one list: write {cls.__name__}({short_repr(list(args))})"
+    if extra and len(extra) <= len(later):
+        written = ", ".join(f"{name}={short_repr(value)}" for name, value in zip(later, extra, strict=False))
+        return f"{cls.__name__} takes the arguments after {positional[-1]} by name: write {written}"
+    return ""
