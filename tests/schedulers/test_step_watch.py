@@ -6,6 +6,7 @@ import pickle
 import re
 import warnings
 import weakref
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,6 +15,7 @@ import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 from support.examples import examples
+from support.schedulers import runs
 from support.schedulers.runs import advance, lrs_of, optimizer_with, through_file
 from torch.optim.lr_scheduler import ChainedScheduler, ConstantLR, LinearLR, SequentialLR
 from torch.optim.swa_utils import SWALR
@@ -198,8 +200,32 @@ def _accumulation(optimizer: Any) -> None:
 
 
 def _a_unit_that_takes_long_to_fill(optimizer: Any) -> None:
-    scheduler = lambda_lr(optimizer, CURVE, unit=10**6)
+    """At learning rate 0 for less than 20 updates, or above 0."""
+    scheduler = lambda_lr(optimizer, CURVE, unit=200)
     _repeat("os", optimizer, lambda: scheduler.step(count=10), 60)
+    above_0 = lambda_lr(optimizer, replace(CURVE, init_lr_ratio=0.1), unit=10**6)
+    _repeat("os", optimizer, lambda: above_0.step(count=10), 60)
+
+
+def _a_unit_that_is_plotted(optimizer: Any) -> None:
+    scheduler = lambda_lr(optimizer, CURVE, unit=10**6)
+    _repeat("os", optimizer, lambda: scheduler.step(count=10))
+    _repeat("s", optimizer, lambda: scheduler.step(count=0), 60)
+
+
+def _range_tests(optimizer: Any) -> None:
+    """Learning rates set by hand before the training, or after a part of it."""
+    for steps in (0, 30):
+        for tests in (5, 9, 10, 19, 20, 31):
+            optimizer = optimizer_with([0.1])
+            scheduler = lambda_lr(optimizer, CURVE)
+            advance(optimizer, scheduler, steps)
+            before = lrs_of(optimizer)
+            for test in range(tests):
+                optimizer.param_groups[0]["lr"] = 1e-6 * 2**test
+                optimizer.step()
+            optimizer.param_groups[0]["lr"] = before[0]
+            advance(optimizer, scheduler, 3)
 
 
 def _gan(optimizer: Any) -> None:
@@ -310,13 +336,27 @@ def _curve_counts_epochs(optimizer: Any) -> None:
 @pytest.mark.parametrize(
     "program",
     [
-        _accumulation, _a_unit_that_takes_long_to_fill, _gan, _two_schedulers_on_one_optimizer, _plots,
+        _accumulation, _a_unit_that_takes_long_to_fill, _a_unit_that_is_plotted, _range_tests, _gan,
+        _two_schedulers_on_one_optimizer, _plots,
         _resumed_sequence, _waits_for_its_turn, _fp16, _above_0, _frozen, _steps_are_not_seen,
         _curve_counts_epochs,
     ],
 )  # fmt: skip
 def test_legitimate_programs_do_not_warn(program: Any) -> None:
     program(optimizer_with([0.1]))
+
+
+@pytest.mark.parametrize(("unit", "count"), [(10**6, 10), (8, 0), (201, 10)])
+@pytest.mark.parametrize("form", [float, torch.tensor])
+def test_unit_that_does_not_fill_warns(unit: int, count: int, form: Any) -> None:
+    optimizer = optimizer_with([form(0.1)])
+    scheduler = lambda_lr(optimizer, CURVE, unit=unit, count=lambda: count)
+    advance(optimizer, scheduler, 19)
+    message = rf"stayed at step 0 for 20 updates.* consumed {20 * count} in units of {unit}\. Choose a unit"
+    with pytest.warns(CurveWarning, match=message) as caught:
+        advance(optimizer, scheduler)
+    assert [warning.filename for warning in caught] == [runs.__file__]
+    advance(optimizer, scheduler, 60)
 
 
 @pytest.mark.slow

@@ -71,7 +71,7 @@ class CurveLR(GroupCurves, LambdaLR):
             )
         self._set_bases(peaks_of(optimizer, last_epoch))
         self._watch = StepWatch()
-        self._watch.attach(optimizer, self)
+        self._watch.attach(optimizer, self, last_epoch)
         super().__init__(optimizer, list(self.curves), last_epoch)
 
     @property
@@ -94,8 +94,10 @@ class CurveLR(GroupCurves, LambdaLR):
 
         Warns:
             CurveWarning: Once, if the calls do not alternate with optimizer steps: three times in a row, or
-                at once at learning rate 0. Once, if training continues at learning rate 0 past the curve's
-                end. Calls without any optimizer step, as for a plot, do not warn.
+                at once at learning rate 0; or if 20 updates at learning rate 0 do not fill a unit. Once, if
+                the optimizer was loaded, but this scheduler started at step 0. Once, if training continues at
+                learning rate 0 past the curve's end. Calls without any optimizer step, as for a plot, do not
+                warn.
             UserWarning: As in torch: the first call came before `optimizer.step()`, or `epoch` is given.
 
         Raises:
@@ -111,9 +113,9 @@ class CurveLR(GroupCurves, LambdaLR):
             self._step_by_count(count)
             return
         # The same as torch's own `step` in less time, with warnings that point at the user's line.
-        self._watch.before_step(self.last_epoch + 1)
         if self._step_count == 1:
-            self._watch.check_order()
+            self._watch.check_first_step()
+        self._watch.before_step(self.last_epoch + 1)
         self._move_to(self.last_epoch + 1)
         self._step_count += 1
 
@@ -125,9 +127,12 @@ class CurveLR(GroupCurves, LambdaLR):
         # LambdaLR's constructor calls step() once, before any update; at that call nothing was consumed.
         if count is not None or self.last_epoch >= 0:
             consumed = unit_clock.consumed_after(count)
-        self._watch.before_step(consumed // unit_clock.unit)
+        clock = consumed // unit_clock.unit
         if self._step_count == 1:
-            self._watch.check_order()
+            self._watch.check_first_step()
+        if clock == unit_clock.clock:
+            self._watch.unit_stays_unfilled(clock, consumed)
+        self._watch.before_step(clock)
         self._admit_new_groups()  # before anything changes, since it may refuse them
         unit_clock.consumed = consumed
         self._move_to(self.last_epoch + 1)
@@ -151,11 +156,13 @@ class CurveLR(GroupCurves, LambdaLR):
                 "lambda_lr(optimizer, curve, hold=...)"
             ) from None
         if epoch == self.last_epoch + 1:
+            if self._step_count == 1:
+                self._watch.check_first_step()
             self._watch.before_step(epoch)
         else:
             self._watch.restart()
-        if self._step_count == 1:
-            self._watch.check_order()
+            if self._step_count == 1:
+                self._watch.check_first_step()
         warn(
             "The epoch parameter in `scheduler.step()` is deprecated: call `scheduler.step()` without it",
             UserWarning,

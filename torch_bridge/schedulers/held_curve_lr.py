@@ -58,9 +58,9 @@ class HeldCurveLR(CurveLR):
             is_flat_start = self._clock in self._flat_starts
             states, held = decide(HOST, self._rules, self._states, is_flat_start, _metric_number(metric))
         clock = self._clock + (not held)
-        self._watch.before_step(clock)
         if self._step_count == 1:
-            self._watch.check_order()
+            self._watch.check_first_step()
+        self._watch.before_step(clock)
         self._admit_new_groups()  # before anything changes, since it may refuse them
         self._clock, self._states = clock, states
         self._move_to(self.last_epoch + 1)

@@ -1,22 +1,26 @@
-"""Warnings for a scheduler that is stepped too rarely, too often, or past the end of its curve."""
+"""Warnings for a scheduler that lacks its state, or is stepped too rarely, too often, or past its end."""
 
 import math
 import weakref
 from collections.abc import Sequence
 from typing import Any
 
+from torch import Tensor
 from torch.compiler import is_dynamo_compiling
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from torch_bridge.curve_api import Curve, warn
-from torch_bridge.schedulers.param_groups import as_number
+from torch_bridge.schedulers.param_groups import as_number, updates_made
 
 LATE_STEPS = 10
 """A scheduler step after this many optimizer steps looks like one per epoch."""
 
 FORGOTTEN_STEPS = 20
 """After this many optimizer steps at learning rate 0 without a scheduler step, it seems forgotten."""
+
+STUCK_STEPS = 20
+"""After this many updates at learning rate 0 that do not fill a unit, the unit seems too large."""
 
 _NO_STREAK = -2
 """A streak that no optimizer step precedes: no further scheduler step is the second after one."""
@@ -38,9 +42,10 @@ class StepWatch:
     """A hook that compares an optimizer's steps with its scheduler's, and warns once if they don't match.
 
     At learning rate 0, when no weight moves, it warns after `FORGOTTEN_STEPS` optimizer steps without a
-    scheduler step, or when a scheduler step comes after `LATE_STEPS` or more. At any learning rate it warns
-    if, three times in a row, a scheduler step came after `LATE_STEPS` or more optimizer steps, or two or more
-    scheduler steps came after a single optimizer step.
+    scheduler step, when a scheduler step comes after `LATE_STEPS` or more, or after `STUCK_STEPS` updates
+    that did not fill a unit. At any learning rate it warns if, three times in a row, a scheduler step came
+    after `LATE_STEPS` or more optimizer steps, or two or more scheduler steps came after a single optimizer
+    step.
 
     Any number of consecutive scheduler steps counts as one repetition. So plotting by calling `step()`
     repeatedly does not warn, nor does fast-forwarding a run, nor stepping the scheduler after an update that
@@ -54,16 +59,29 @@ class StepWatch:
         self.warned = False
         self._streak = _NO_STREAK
         """n > 0: the last n steps were the optimizer's; n < 0: the last -n were the scheduler's."""
+        self._steps_at_0 = 0
+        """The latest optimizer steps of the streak in a row that had no learning rate seen above 0."""
+        self._stuck_at: tuple[int, int] = (-1, 0)
+        """The clock after the latest scheduler step that did not move it, and the number of such steps."""
         self._late_in_a_row = 0
         """How many scheduler steps in a row each came after at least `LATE_STEPS` optimizer steps."""
         self._repeats_in_a_row = 0
         """How many optimizer steps in a row were each followed by two or more scheduler steps."""
         self._last_silent: float = math.inf
         """The last step of the curve that does not warn about its end."""
+        self._earlier_updates: int | None = 0
+        """The updates of the optimizer before this scheduler was built, as `updates_made` returns them."""
+        self._may_lack_state = False
+        """True until the scheduler's first step, if it was built to start at step 0."""
         self._scheduler: Any = lambda: None
 
-    def attach(self, optimizer: Optimizer, scheduler: Any) -> None:
+    def attach(self, optimizer: Optimizer, scheduler: Any, last_epoch: int) -> None:
         """Count the steps of this optimizer, in place of the watches of schedulers that no longer exist."""
+        # An optimizer that another scheduler has driven in this process was not loaded: a curve for a second
+        # part of the run begins here on purpose.
+        self._may_lack_state = last_epoch < 0 and not getattr(optimizer, "_opt_called", False)
+        if self._may_lack_state:
+            self._earlier_updates = updates_made(optimizer)
         # A weak reference, since the optimizer holds its hooks, and must not keep old schedulers alive.
         self._scheduler = weakref.ref(scheduler)
         self._last_silent = last_silent_step(scheduler.curves)
@@ -87,11 +105,16 @@ class StepWatch:
         if self._streak > -2:  # at most one scheduler step followed the previous optimizer step
             self._repeats_in_a_row = 0
         self._streak = max(self._streak, 0) + 1
-        if self._streak == FORGOTTEN_STEPS and self._is_stuck():
-            self._warn(
-                f"scheduler.step() was not called in {FORGOTTEN_STEPS} optimizer steps, and every learning "
-                f"rate is 0, so no weight changes: {self._advice()}"
-            )
+        if self._streak == 1:
+            self._steps_at_0 = 1  # without a look, since most often a scheduler step comes next
+        elif not self.warned:
+            # The user may have set the learning rate of this step, as in a range test.
+            self._steps_at_0 = 0 if _shows_lr_above_0(optimizer) else self._steps_at_0 + 1
+            if self._steps_at_0 == FORGOTTEN_STEPS and self._is_stuck():
+                self._warn(
+                    f"scheduler.step() was not called in {FORGOTTEN_STEPS} optimizer steps, and every "
+                    f"learning rate is 0, so no weight changes: {self._advice()}"
+                )
 
     def before_step(self, clock: int) -> None:
         """Count a scheduler step that is about to move the curve to this clock."""
@@ -101,7 +124,7 @@ class StepWatch:
             if clock > self._last_silent:
                 self._check_end(clock)
             if streak >= LATE_STEPS:
-                self._count_late_step(streak)
+                self._count_late_step()
             else:
                 self._late_in_a_row = 0
             return
@@ -110,23 +133,23 @@ class StepWatch:
         if streak == -1:  # this is the second scheduler step after an optimizer step
             self._count_repeat()
 
-    def _count_late_step(self, optimizer_steps: int) -> None:
+    def _count_late_step(self) -> None:
         self._late_in_a_row += 1
         if self._late_in_a_row == 3:
             self._warn(
                 f"scheduler.step() came after {LATE_STEPS} or more optimizer steps, three times in a row: it "
                 f"seems to be called once per epoch, but {self._advice()}"
             )
-        elif not self.warned and self._is_stuck():
+        elif not self.warned and self._steps_at_0 >= LATE_STEPS and self._is_stuck():
             self._warn(
-                f"scheduler.step() came after {optimizer_steps} optimizer steps, all at learning rate 0, so "
+                f"scheduler.step() came after {self._steps_at_0} optimizer steps, all at learning rate 0, so "
                 f"no weight changed: it seems to be called once per epoch, but {self._advice()}"
             )
 
     def _count_repeat(self) -> None:
         self._repeats_in_a_row += 1
         if self._repeats_in_a_row == 3:
-            counts = "each call adds a count" if self._has_unit() else "the curve counts updates"
+            counts = "each call adds a count" if self._unit() else "the curve counts updates"
             self._warn(
                 "scheduler.step() was called twice or more after one optimizer step, three times in a row, "
                 f"but {counts}. Most often the reason is accelerate: it steps a prepared "
@@ -135,18 +158,37 @@ class StepWatch:
                 "scheduler.step(). Without accelerate, call it once after every optimizer.step()"
             )
 
+    def unit_stays_unfilled(self, clock: int, consumed: int) -> None:
+        """Count a scheduler step that is about to leave the clock as it is; call it before `before_step`.
+
+        Warns:
+            CurveWarning: The clock has stayed at a step with learning rate 0 for `STUCK_STEPS` updates.
+        """
+        if self._streak < 1:  # no optimizer step, as for a plot
+            return
+        stuck_at, steps = self._stuck_at
+        self._stuck_at = clock, steps + 1 if stuck_at == clock else 1
+        if self._stuck_at[1] == STUCK_STEPS and not self.warned and self._is_stuck():
+            self._warn(
+                f"the curve stayed at step {clock} for {STUCK_STEPS} updates, and every learning rate is 0, "
+                f"so no weight changes: all updates consumed {consumed} in units of {self._unit()}. "
+                "Choose a unit of at most what an update consumes, and check the counts"
+            )
+
     def _check_end(self, clock: int) -> None:
         scheduler = self._scheduler()
         if scheduler is not None and all_lrs_are_zero(scheduler):
             self._last_silent = math.inf
             warn_past_the_end(scheduler.curves, clock, scheduler.unit)
 
-    def check_order(self) -> None:
-        """Warn as torch does if the first scheduler step comes before any optimizer step.
+    def check_first_step(self) -> None:
+        """Warn if the scheduler lacks its state; or, as torch does, if there was no optimizer step yet.
 
-        Torch's own `step` would warn at a line of this package, not at the user's.
+        Torch's own `step` would warn at a line of this package, not at the user's. Call it before
+        `before_step`.
 
         Warns:
+            CurveWarning: The optimizer's state shows updates that it did not make in this process.
             UserWarning: The optimizer has made no step.
         """
         # None for a copied watch: torch does not note the steps of a copied optimizer.
@@ -158,11 +200,32 @@ class StepWatch:
                 "learning rate schedule is skipped. See https://pytorch.org/docs/stable/optim.html#how-to-adjust-learning-rate",
                 UserWarning,
             )
+        elif scheduler is not None and self._may_lack_state:
+            self._may_lack_state = False
+            self._check_state(scheduler)
+
+    def _check_state(self, scheduler: Any) -> None:
+        made = self._earlier_updates
+        if made == 0 and self._streak > 0:
+            # The optimizer may have been loaded after the scheduler was built. Some optimizers count two
+            # updates in a step, so a few more than the hook has counted prove nothing.
+            loaded = (updates_made(scheduler.optimizer) or 0) - self._streak
+            made = loaded if loaded > self._streak else 0
+        if made != 0:
+            number = "updates" if made is None else f"{made} update{'s' * (made > 1)}"
+            resumed = "" if made is None or self._unit() else f"; or pass last_epoch={made - 1}"
+            warn(
+                f"the optimizer has made {number}, but the curve started at step 0: load the scheduler's "
+                f"state, scheduler.load_state_dict(state){resumed}. If the curve is meant to start anew, "
+                'turn this warning off: warnings.filterwarnings("ignore", "the optimizer has made")'
+            )
 
     def restart(self) -> None:
         """Forget the steps so far, because the scheduler was moved to another step."""
         self._streak = _NO_STREAK
         self._late_in_a_row = self._repeats_in_a_row = 0
+        self._stuck_at = (-1, 0)
+        self._may_lack_state = False
 
     def resume(self, clock: int, warned: bool) -> None:
         """Forget the steps so far, because the scheduler has loaded a state."""
@@ -181,12 +244,12 @@ class StepWatch:
             and all_lrs_are_zero(scheduler)
         )
 
-    def _has_unit(self) -> bool:
+    def _unit(self) -> int | None:
         scheduler = self._scheduler()
-        return scheduler is not None and scheduler.unit is not None
+        return None if scheduler is None else scheduler.unit
 
     def _advice(self) -> str:
-        return _ADVICE_WITH_UNIT if self._has_unit() else _ADVICE
+        return _ADVICE_WITH_UNIT if self._unit() else _ADVICE
 
     def _warn(self, message: str) -> None:
         if not self.warned:
@@ -195,6 +258,15 @@ class StepWatch:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return StepWatch, ()
+
+
+def _shows_lr_above_0(optimizer: Optimizer) -> bool:
+    """Return True if a learning rate on the host is above 0.
+
+    One on a device is not read: that would wait for the device, and fail while a CUDA graph is captured.
+    """
+    lrs = [group["lr"] for group in optimizer.param_groups]
+    return any(as_number(lr) for lr in lrs if not isinstance(lr, Tensor) or lr.device.type == "cpu")
 
 
 def all_lrs_are_zero(scheduler: LRScheduler) -> bool:
