@@ -77,3 +77,11 @@ def test_links_within_page_match_headings(page: Path) -> None:
     headings = re.findall(r"^##+ (.+)$", text, re.MULTILINE)
     anchors = {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
     assert set(re.findall(r"\]\(#([^)]+)\)", text)) <= anchors
+
+
+def test_contents_of_troubleshooting_link_every_symptom():
+    contents, *chapters = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8").split("\n## ")
+    headings = re.findall(r"^### (.+)$", "\n".join(chapters), re.MULTILINE)
+    slugs = [re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings]
+    assert len(slugs) > 30
+    assert set(slugs) <= set(re.findall(r"\]\(#([^)]+)\)", contents))
