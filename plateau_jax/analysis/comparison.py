@@ -18,7 +18,7 @@ _LIMITS = (
     "They say nothing of the loss itself, nor of two curves at one fixed peak. In published training runs "
     "(124M parameters, AdamW; nothing fitted) the ranks by bound correlate with the ranks by best loss at "
     "0.87 and 0.88 (Spearman; 25000 and 50000 steps), and the logarithm of the peak with that of the best "
-    "learning rate at 0.95 and 0.92."
+    "learning rate at 0.95 and 0.93."
 )
 
 NOTE = f"{_RATIOS} {_LIMITS}"
