@@ -16,8 +16,8 @@ from torch_bridge.checkpointing.background import BackgroundTask
 from torch_bridge.checkpointing.loading_parts import LoadingModel, LoadingPart, load_all_or_none
 from torch_bridge.checkpointing.missing_ranks import warn_of_missing_ranks
 from torch_bridge.checkpointing.parts import Part, Snapshot
+from torch_bridge.checkpointing.rank_content import DigestSummary, RankContent
 from torch_bridge.checkpointing.reading import SavedCheckpoint
-from torch_bridge.checkpointing.writing import DigestSummary, RankContent
 from torch_bridge.curve_api import checks, warner_at_this_line
 from torch_bridge.distributed import processes
 from torch_bridge.distributed.processes import collective_call

@@ -22,7 +22,7 @@ from torch_bridge.training.state.saved_components import SavedComponents
 from torch_bridge.training.state.snapshot import TrainStepState
 from torch_bridge.training.update.carry import Carry
 from torch_bridge.training.update.loss_normalizer import LossNormalizer
-from torch_bridge.training.update.micro_batches import add_micro_batch_hint, warn_if_parts_of_batch
+from torch_bridge.training.update.micro_batch_hints import add_micro_batch_hint, warn_if_parts_of_batch
 from torch_bridge.training.update.precision import Precision
 from torch_bridge.training.update.update import Update
 
