@@ -19,6 +19,7 @@ from plateau_jax.analysis.comparison import compare
 from plateau_jax.curves.curve import Curve
 from plateau_jax.curves.plateau_curve import CurveArguments, PlateauCurve
 from plateau_jax.numerics import exact_segments
+from plateau_jax.option_parser import OPTIONS, OptionParser, in_options, integer
 from plateau_jax.output_files import is_stream, open_for_writing
 from plateau_jax.validation import checks, optional_packages
 
@@ -35,8 +36,8 @@ examples:
 """
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _parser() -> OptionParser:
+    parser = OptionParser(
         prog="python -m plateau_jax",
         description="Print the segments of a learning-rate curve; draw it or write its values.",
         epilog=_EXAMPLES,
@@ -45,9 +46,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     described = parser.add_argument_group("a PlateauCurve")
     described.add_argument(
-        "total_steps", metavar="TOTAL", nargs="?", type=int, help="steps of the curve, warmup included"
+        "total_steps", metavar="TOTAL", nargs="?", type=integer, help="steps of the curve, warmup included"
     )
-    described.add_argument("--warmup-steps", metavar="N", type=int, help="warmup steps (0)")
+    described.add_argument("--warmup-steps", metavar="N", type=integer, help="warmup steps (0)")
     described.add_argument("--warmup-shape", metavar="SHAPE", help="linear or cosine (linear)")
     described.add_argument(
         "--init-lr-ratio",
@@ -68,7 +69,7 @@ def _parser() -> argparse.ArgumentParser:
         "--absolute-plateau",
         metavar=("FIRST", "STEPS"),
         nargs=2,
-        type=int,
+        type=integer,
         action="append",
         dest="absolute_plateaus",
         help="a plateau, in steps; may be repeated",
@@ -93,7 +94,7 @@ def _parser() -> argparse.ArgumentParser:
         "--cooldown",
         metavar=("AT", "STEPS"),
         nargs=2,
-        type=int,
+        type=integer,
         help="end the curve at step AT with a 1-sqrt cooldown to 0 in STEPS steps",
     )
     parser.add_argument(
@@ -115,7 +116,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--json", action="store_true", help="print the curve's arguments as JSON instead")
     page = parser.add_argument_group("the page")
     page.add_argument("--design", action="store_true", help="open a page in the browser for designing curves")
-    page.add_argument("--port", metavar="N", type=int, help="port of the page (8700); 0 for a free one")
+    page.add_argument("--port", metavar="N", type=integer, help="port of the page (8700); 0 for a free one")
     page.add_argument("--no-browser", action="store_true", help="print the page's address without opening it")
     return parser
 
@@ -149,7 +150,10 @@ def main(arguments: list[str] | None = None) -> int:
         if options.csv not in (None, "-"):
             _write_csv(curves[0], peak, Path(options.csv))
     except (ModuleNotFoundError, OSError, ValueError) as error:
-        parser.error(_encodable(str(error), sys.stderr))
+        message = str(error)
+        if not message.startswith("--from"):  # which speaks of the arguments in a file
+            message = in_options(message)
+        parser.error(_encodable(message, sys.stderr))
     if options.csv == "-":
         _write_values(curves[0], peak, sys.stdout)
     elif options.json:
@@ -169,7 +173,9 @@ def _build_curves(options: argparse.Namespace) -> list[Curve]:
     values = {name: getattr(options, name) for name in CurveArguments.__annotations__}
     described = {name: value for name, value in values.items() if value is not None}
     if options.files and described and not (options.compare or options.design):
-        raise ValueError(f"--from takes a curve as it is, without {', '.join(described)}")
+        raise ValueError(
+            f"--from takes a curve as it is, without {', '.join(OPTIONS[name] for name in described)}"
+        )
     if "total_steps" not in described and (described or not options.files):
         raise ValueError("the following arguments are required: TOTAL, or --from FILE")
     curves: list[Curve] = [PlateauCurve(**described)] if described else []
@@ -220,6 +226,8 @@ def _write_picture(curves: list[Curve], peak: np.float32, path: Path) -> None:
     except ModuleNotFoundError as error:
         raise optional_packages.missing_package_error("--plot", error, "plot") from None
 
+    if str(path) == "-":
+        raise ValueError("--plot - is not possible: give a file, as in --plot curve.png")
     figure: Any = Figure(figsize=(8, 4), layout="constrained")
     plots.plot(curves, peak_value=float(peak), ax=figure.subplots())
     path = path if path.suffix or is_stream(path) else path.with_name(f"{path.name}.png")
@@ -252,7 +260,7 @@ def _encodable(text: str, stream: TextIO) -> str:
 
 def _format_warning(message: Warning | str, *_: object, **__: object) -> str:
     """Format a warning without a source line: in a shell, there is none of the user's."""
-    return f"python -m plateau_jax: warning: {message}\n"
+    return f"python -m plateau_jax: warning: {_encodable(in_options(str(message)), sys.stderr)}\n"
 
 
 def _exit_on_sigterm(*_: object) -> None:

@@ -14,7 +14,8 @@ def open_for_writing(path: Path) -> Generator[Path]:
     try:
         with _replace_atomically(path) as temporary:
             yield temporary
-    except (OSError, ValueError) as error:  # matplotlib raises ValueError for an unknown format
+    except (OSError, RuntimeError, ValueError) as error:
+        # Matplotlib raises ValueError for an unknown format, and RuntimeError for one that needs TeX.
         raise OSError(f"{path} cannot be written: {getattr(error, 'strerror', None) or error}") from None
     if not is_stream(path):
         print(f"wrote {path}", file=sys.stderr)  # standard output may be data

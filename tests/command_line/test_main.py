@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -16,9 +17,10 @@ from support.examples import examples
 from support.refusals import refused
 from support.schedulers.runs import peaks
 
-from plateau_jax import Curve, PlateauCurve
+from plateau_jax import Curve, CurveWarning, PlateauCurve
 from plateau_jax.__main__ import main
 from plateau_jax.numerics import exact_segments
+from plateau_jax.option_parser import in_options
 
 COMMAND = [sys.executable, "-m", "plateau_jax"]
 CURVE = PlateauCurve(10_000, warmup_steps=500, plateaus=[(50, 30), (85, 10)], min_lr_ratio=0.1)
@@ -49,7 +51,7 @@ def test_command_exits_with_2_and_the_message():
     done = subprocess.run([*COMMAND, "100", "--warmup-steps", "100"], capture_output=True, text=True)
     assert done.returncode == 2
     assert done.stdout == ""
-    assert "warmup_steps = 100 must lie in" in done.stderr
+    assert "--warmup-steps 100 must lie in" in done.stderr
     assert "Traceback" not in done.stderr
 
 
@@ -141,7 +143,8 @@ def test_warning_is_one_line():
         [*COMMAND, "100", "--plateau", "0.5", "0.3"], capture_output=True, text=True, check=True
     )
     (line,) = done.stderr.splitlines()
-    assert line.startswith("python -m plateau_jax: warning: plateaus = [(0.5, 0.3)] look like fractions")
+    assert line.startswith("python -m plateau_jax: warning: --plateau 0.5 0.3 look like fractions")
+    assert line.endswith("For fractions write --plateau 50 30")
 
 
 def test_standard_output_is_written_in_place():
@@ -219,33 +222,38 @@ def test_longest_curve_can_be_drawn(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("0", "total_steps = 0"),
-        ("-5", "total_steps = -5"),
-        ("2147483648", "total_steps = 2147483648"),
-        ("10.5", "invalid int value: '10.5'"),
+        ("0", "TOTAL = 0"),
+        ("-5", "TOTAL = -5"),
+        ("2147483648", "TOTAL = 2147483648"),
+        ("1e50", f"TOTAL = {10**50} must lie in"),
+        ("10.5", "argument TOTAL: '10.5' must be an integer"),
+        ("1e-1", "'1e-1' must be an integer"),
+        ("1e999999999", "'1e999999999' must be an integer"),
+        ("nan", "'nan' must be an integer"),
+        ("inf", "'inf' must be an integer"),
         ("", "required: TOTAL"),
-        ("100 --warmup-steps 100", "warmup_steps = 100"),
-        ("100 --warmup-steps -1", "warmup_steps = -1"),
+        ("100 --warmup-steps 100", "--warmup-steps 100"),
+        ("100 --warmup-steps -1", "--warmup-steps -1"),
         ("100 --plateau 50", "expected 2 arguments"),
         ("100 --plateau 90 20", "(90.0, 20.0)"),
-        ("100 --plateau -1 20", "plateaus[0] = [-1.0, 20.0]"),
-        ("100 --plateau nan 20", "plateaus[0] = [nan, 20.0]"),
+        ("100 --plateau -1 20", "--plateau -1.0 20.0"),
+        ("100 --plateau nan 20", "--plateau nan 20.0"),
         ("100 --plateau 10 20 --plateau 20 20", "overlaps"),
         ("100 --plateau 0 100", "left to decay"),
-        ("100 --absolute-plateau 90 20", "past total_steps"),
-        ("100 --absolute-plateau 9.5 20", "invalid int value: '9.5'"),
-        ("100 --decay-shape square", "decay_shape = 'square'"),
-        ("100 --decay-shape 1-x^P", "decay_shape = '1-x^P': write P as a decimal"),
-        ("100 --decay-shape 1-x^30", "decay_shape = '1-x^30': P = 30 must lie in [0.05, 20]"),
-        ("100 --decay-shape t^-1", "decay_shape = 't^-1' must be one of"),
-        ("100 --warmup-steps 5 --warmup-shape 1-sqrt", "warmup_shape = '1-sqrt'"),
-        ("100 --init-lr-ratio 1.5", "init_lr_ratio = 1.5"),
-        ("100 --min-lr-ratio 1.5", "min_lr_ratio = 1.5"),
-        ("100 --min-lr-ratio nan", "min_lr_ratio = nan"),
-        ("100 --peak nan", "peak = nan"),
-        ("100 --peak inf", "peak = inf"),
-        ("100 --peak -1", "peak = -1.0"),
-        ("100 --peak 1e-40", "peak = 1e-40"),
+        ("100 --absolute-plateau 90 20", "past TOTAL"),
+        ("100 --absolute-plateau 9.5 20", "'9.5' must be an integer"),
+        ("100 --decay-shape square", "--decay-shape 'square'"),
+        ("100 --decay-shape 1-x^P", "--decay-shape '1-x^P': write P as a decimal"),
+        ("100 --decay-shape 1-x^30", "--decay-shape '1-x^30': P = 30 must lie in [0.05, 20]"),
+        ("100 --decay-shape t^-1", "--decay-shape 't^-1' must be one of"),
+        ("100 --warmup-steps 5 --warmup-shape 1-sqrt", "--warmup-shape '1-sqrt'"),
+        ("100 --init-lr-ratio 1.5", "--init-lr-ratio 1.5"),
+        ("100 --min-lr-ratio 1.5", "--min-lr-ratio 1.5"),
+        ("100 --min-lr-ratio nan", "--min-lr-ratio nan"),
+        ("100 --peak nan", "--peak nan"),
+        ("100 --peak inf", "--peak inf"),
+        ("100 --peak -1", "--peak -1.0"),
+        ("100 --peak 1e-40", "--peak 1e-40"),
         ("100 --peak high", "invalid float value: 'high'"),
         ("100 --cooldown 50", "expected 2 arguments"),
         ("100 --cooldown -1 50", "at = -1"),
@@ -254,15 +262,63 @@ def test_longest_curve_can_be_drawn(tmp_path):
         ("--from", "expected one argument"),
         ("--from missing.json", "--from missing.json: No such file"),
         ("--from .", "--from .: Is a directory"),
-        ("100 --from missing.json", "--from takes a curve as it is, without total_steps"),
-        ("--from missing.json --plateau 5 10 --decay-shape linear", "without plateaus, decay_shape"),
-        ("100 --nonsense", "unrecognized arguments: --nonsense"),
+        ("100 --from missing.json", "--from takes a curve as it is, without TOTAL"),
+        ("--from missing.json --plateau 5 10 --decay-shape linear", "without --plateau, --decay-shape"),
+        ("100 --nonsense", "unrecognized arguments: --nonsense\n"),
+        ("100 200", "unrecognized arguments: 200\n"),
+        ("100 --warmup 50", "--warmup 50; did you mean --warmup-steps?"),
+        ("100 --warmup_steps 50", "--warmup_steps 50; did you mean --warmup-steps?"),
+        ("100 --plateaus 5 10", "did you mean --plateau?"),
+        ("100 --absolute-plateaus=5", "did you mean --absolute-plateau?"),
+        ("--total-steps 100", "did you mean TOTAL?"),
+        ("100 --min-lr 1e-5", "did you mean --min-lr-ratio?"),
+        ("100 --plot -", "--plot - is not possible: give a file, as in --plot curve.png"),
+        ("100 --plateau 150 20", "in steps: --absolute-plateau 150 20"),
+        ("100 --plateau 60 80", "--plateau: (60.0, 80.0) lasts"),
     ],
 )
 def test_invalid_arguments_write_no_file(tmp_path, capsys, arguments, message):
     files = ["--csv", str(tmp_path / "rates.csv"), "--plot", str(tmp_path / "curve.png")]
-    assert message in refused(capsys, [*arguments.split(), *files])
+    (line,) = refused(capsys, [*files, *arguments.split()]).splitlines(keepends=True)
+    assert line.startswith("python -m plateau_jax: error: ")
+    assert message in line
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("text", ["1e3", "1E3", "+1.0e3", "1000.0", "1_000", "1_0e2", "1000"])
+def test_integers_have_the_forms_of_the_page(capsys, text):
+    total = ["10000", "--warmup-steps", text, "--absolute-plateau", text, text, "--cooldown", "6e3", text]
+    assert main([*total, "--json"]) == 0
+    curve = PlateauCurve(10_000, warmup_steps=1000, absolute_plateaus=[(1000, 1000)]).cooldown(6000, 1000)
+    assert Curve.from_dict(json.loads(capsys.readouterr().out)) == curve
+
+
+def test_picture_that_needs_tex_is_refused_in_a_line(tmp_path, capsys, monkeypatch):
+    from matplotlib import rcParams
+
+    monkeypatch.setitem(rcParams, "pgf.texsystem", "lualatex")
+    monkeypatch.setenv("PATH", "")  # without TeX
+    path = tmp_path / "curve.pgf"
+    (line,) = refused(capsys, ["100", "--plot", str(path)]).splitlines()
+    assert f"{path} cannot be written: 'lualatex' not found" in line
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("line", "written"),
+    [
+        ("1000 --plateau 0 0.7", "write --plateau 0 70"),
+        ("1000 --plateau 0 0.5 --plateau 0.6 0.3", "write --plateau 0 50 --plateau 60 30"),
+        ("1000 --plateau 50 0.05", "a number of steps: --absolute-plateau 500 1"),
+        ("1000 --min-lr-ratio 1e-6", "write --min-lr-ratio 1e-06 / peak"),
+    ],
+)
+def test_warnings_name_options(line, written):
+    with pytest.warns(CurveWarning) as caught:
+        assert main(line.split()) == 0
+    message = in_options(str(caught[0].message))
+    assert message.endswith(written)
+    assert not re.search("plateaus|_ratio|=", message)
 
 
 def test_unknown_picture_format_leaves_no_file(tmp_path, capsys):

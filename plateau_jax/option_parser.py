@@ -1,0 +1,88 @@
+"""The parser of the command line: one-line errors, integers such as 1e4, and messages that name options."""
+
+import argparse
+import difflib
+import re
+from collections.abc import Sequence
+from decimal import Decimal
+from typing import Any, NoReturn
+
+OPTIONS = {
+    "total_steps": "TOTAL",
+    "warmup_steps": "--warmup-steps",
+    "warmup_shape": "--warmup-shape",
+    "init_lr_ratio": "--init-lr-ratio",
+    "plateaus": "--plateau",
+    "absolute_plateaus": "--absolute-plateau",
+    "decay_shape": "--decay-shape",
+    "min_lr_ratio": "--min-lr-ratio",
+    "peak": "--peak",
+}
+"""The option for each argument of a `PlateauCurve`, and for the peak."""
+
+_PAIR = r"[(\[]([^()\[\]]*), ([^()\[\]]*)[)\]]"
+_PAIRS = re.compile(rf"\b((?:absolute_)?plateaus)(?:\[\d+\])? ?= ?(?:\[{_PAIR}(?:, {_PAIR})*\]|{_PAIR})")
+_VALUE = re.compile(
+    rf"\b(?<!--)({'|'.join(name for name in OPTIONS if name != 'peak')}|peak(?= = ))\b(?: ?= ?)?"
+)
+
+
+class OptionParser(argparse.ArgumentParser):
+    """A parser whose errors are one line, without the usage; they suggest the option that was meant."""
+
+    # A signature of the standard library, with overloads.
+    def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> argparse.Namespace:  # pyright: ignore[reportIncompatibleMethodOverride]
+        options, unknown = self.parse_known_args(args, namespace)
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}{self._suggestion(unknown)}")
+        return options
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: error: {message}\n")
+
+    def _suggestion(self, unknown: Sequence[str]) -> str:
+        typed = next((word.partition("=")[0] for word in unknown if re.match("--?[a-z]", word)), None)
+        if typed is None:
+            return ""
+        # The names that a Python user may type, and what they are here.
+        meant = {word: word for word in re.findall(r"--[a-z-]+", self.format_usage())}
+        meant |= {f"--{name.replace('_', '-')}": option for name, option in OPTIONS.items()}
+        begun = [word for word in meant if word.startswith(typed)]
+        close = begun or difflib.get_close_matches(typed.replace("_", "-"), meant, 1, 0.75)
+        return f"; did you mean {meant[close[0]]}?" if close else ""
+
+
+def integer(text: str) -> int:
+    """Return the integer that the text says, in any form that the design page accepts: 10000, 1e4, 10_000."""
+    try:
+        return int(text)
+    except ValueError:
+        pass
+    try:
+        number = Decimal(text)
+        if number == number.to_integral_value() and number.adjusted() < 100:  # no endless digits
+            return int(number)
+    except ArithmeticError:  # not a number, or not a finite one
+        pass
+    raise argparse.ArgumentTypeError(f"{text!r} must be an integer")
+
+
+def in_options(message: str) -> str:
+    """Replace the arguments in a message with the options of the command line.
+
+    >>> in_options("For fractions write plateaus=[(0, 50), (60, 30)]")
+    'For fractions write --plateau 0 50 --plateau 60 30'
+    >>> in_options("warmup_steps = 100 must lie in 0 … total_steps - 1 = 99")
+    '--warmup-steps 100 must lie in 0 … TOTAL - 1 = 99'
+    """
+    return _VALUE.sub(_in_option, _PAIRS.sub(_in_pairs, message))
+
+
+def _in_pairs(found: re.Match[str]) -> str:
+    pairs = re.findall(_PAIR, found[0].partition("=")[2])
+    return " ".join(f"{OPTIONS[found[1]]} {first} {second}" for first, second in pairs)
+
+
+def _in_option(found: re.Match[str]) -> str:
+    option, is_given = OPTIONS[found[1]], "=" in found[0]
+    return f"{option}{' = ' if option == 'TOTAL' else ' '}" if is_given else option
