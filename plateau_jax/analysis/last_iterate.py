@@ -18,6 +18,10 @@ MAX_PARTS = 2**20
 
 _BLOCK = 1024  # of the suffix sums
 
+_TAIL_COST = 4
+"""The factor of a tail's sum in T₂. The bound is valid from 1 on. From 2.6 on, linear and cosine decays to 0
+keep all of their steps."""
+
 
 @dataclass(frozen=True)
 class Outlook:
@@ -46,6 +50,12 @@ def outlook(curve: Curve) -> Outlook:
         T₁ = 1 / (2 Σ s)
         T₂ = Σ s² / (2 Σ s) + ½ Σ_{k<T} (s_k / Σ_{t>k} s) · (Σ_{t≥k} s² / Σ_{t≥k} s)
         peak = √(T₁/T₂),   bound = 2 √(T₁ T₂)
+
+    This bound is far too high if tiny multipliers follow large ones, as in 900 steps of 1, then 100 of 10⁻⁸:
+    s_k / Σ_{t>k} s is then large, though the last steps hardly move the weights. So for each step E with
+    s_E > Σ_{t>E} s the numbers are also computed with the steps after E left out of all sums, and 4 Σ_{t>E} s
+    added to T₂ as their cost: they change the loss by at most G² times the sum of their learning rates. The
+    lowest bound counts. Linear and cosine decays to 0 keep all of their steps.
 
     **What it predicts**: the ratios of these numbers compare curves, each at its own best peak. A lower bound
     should mean a lower loss, and the ratio of two peaks says how the best peak changes between the curves.
@@ -86,11 +96,21 @@ def outlook(curve: Curve) -> Outlook:
     lengths, lrs = lengths[lrs > 0].astype(np.float64), lrs[lrs > 0]
     if not len(lrs):
         raise ValueError(f"curve = {checks.short_repr(curve)} has no positive learning rate")
+    tails = np.append(_suffix_sums(lrs * lengths)[1:], 0.0)
+    # Few: the sum from a step on halves at least at each of them.
+    ends = np.flatnonzero(lrs > tails) + 1
+    outlooks = [_outlook_until(lrs[:end], lengths[:end], tails[end - 1]) for end in ends[::-1]]
+    return min(outlooks, key=lambda outlook: outlook.bound)
+
+
+def _outlook_until(lrs: _Floats, lengths: _Floats, tail: Any) -> Outlook:
+    """Return bound and peak with the steps after the given ones left out, whose sum is `tail`."""
     sums, squares = _suffix_sums(lrs * lengths), _suffix_sums(lrs**2 * lengths)
     if lengths.max() == 1:
         double_sum = _double_sum(lrs, sums, squares)
     else:
         double_sum = _double_sum_of_parts(lrs, lengths, sums, squares)
+    double_sum += 2 * _TAIL_COST * tail
     # With S = Σ s, Q = Σ s² and the double sum D: T₁ = 1/(2S) and T₂ = (Q + D·S)/(2S). So with R = √(Q + D·S)
     # the peak is 1/R and the bound R/S. In this form a single step, R = S = s, gives exactly 1/s and 1.
     root = np.sqrt(squares[0] + double_sum * sums[0])

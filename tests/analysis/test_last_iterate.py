@@ -2,6 +2,7 @@
 
 import tracemalloc
 from decimal import Decimal, localcontext
+from itertools import pairwise
 from typing import Any
 from unittest.mock import patch
 
@@ -22,14 +23,25 @@ def _in_digits(curve: Curve) -> tuple[Decimal, Decimal]:
     with localcontext() as context:
         context.prec = 50
         rates = [Decimal(float(rate)) for rate in curve(np.arange(curve.total_steps))]
-        total = squares = inner = Decimal(0)
-        for rate in reversed([rate for rate in rates if rate]):
-            after, total, squares = total, total + rate, squares + rate * rate
-            if after:
-                inner += rate / after * (squares / total)
-        first = 1 / (2 * total)
-        second = squares / (2 * total) + inner / 2
-        return 2 * (first * second).sqrt(), (first / second).sqrt()
+        rates = [rate for rate in rates if rate]
+        ends, tail = list[tuple[int, Decimal]](), Decimal(0)
+        for end in range(len(rates), 0, -1):
+            if rates[end - 1] > tail:
+                ends.append((end, tail))
+            tail += rates[end - 1]
+        return min(_until(rates[:end], tail) for end, tail in ends)
+
+
+def _until(rates: list[Decimal], tail: Decimal) -> tuple[Decimal, Decimal]:
+    """Compute them from the steps before a tail that is left out."""
+    total = squares = inner = Decimal(0)
+    for rate in reversed(rates):
+        after, total, squares = total, total + rate, squares + rate * rate
+        if after:
+            inner += rate / after * (squares / total)
+    first = 1 / (2 * total)
+    second = squares / (2 * total) + inner / 2 + 4 * tail
+    return 2 * (first * second).sqrt(), (first / second).sqrt()
 
 
 def _assert_near(curve: Curve, tolerance: float) -> None:
@@ -82,10 +94,55 @@ def _added_up(curve: Curve) -> tuple[float, float]:
     """Evaluate the formula at every step in plain float64."""
     rates = np.asarray(curve(np.arange(curve.total_steps)), np.float64)
     rates = rates[rates > 0]
+    tails = np.append(np.cumsum(rates[::-1])[::-1][1:], 0.0)
+    return min(_added_up_until(rates[: end + 1], tails[end]) for end in np.flatnonzero(rates > tails))
+
+
+def _added_up_until(rates: Any, tail: float) -> tuple[float, float]:
     sums, squares = (np.cumsum(values[::-1])[::-1] for values in (rates, rates**2))
     first = 1 / (2 * sums[0])
-    second = squares[0] * first + np.sum(rates[:-1] / sums[1:] * (squares / sums)[:-1]) / 2
+    second = squares[0] * first + np.sum(rates[:-1] / sums[1:] * (squares / sums)[:-1]) / 2 + 4 * tail
     return 2 * float(np.sqrt(first * second)), float(np.sqrt(first / second))
+
+
+_ORDINARY = {
+    **{
+        shape: PlateauCurve(1000, warmup_steps=30, decay_shape=shape)
+        for shape in ("linear", "cosine", "1-sqrt")
+    },
+    "wsd": PlateauCurve(1000, plateaus=[(0, 80)]),
+    "plateaus": PlateauCurve(1000, plateaus=[(50, 30), (85, 10)]),
+    "square": PlateauCurve(1000, decay_shape="(1-x)^2"),
+    "floor": PlateauCurve(1000, min_lr_ratio=1e-4),
+    "short": PlateauCurve(7),
+    "constant": StagedCurve([(1000,)], start=1.0),
+    "exponential": StagedCurve([(1000, 1e-9, "exponential")], start=1.0),
+    "stairs": StagedCurve([(300,), (0, 0.1), (300,), (0, 0.01), (300,)], start=1.0),
+}
+
+
+@pytest.mark.parametrize("curve", _ORDINARY.values(), ids=_ORDINARY)
+def test_ordinary_curves_keep_all_their_steps(curve: Curve) -> None:
+    rates = [Decimal(float(rate)) for rate in curve(np.arange(curve.total_steps)) if rate]
+    bound, peak = _until(rates, Decimal(0))
+    found = outlook(curve)
+    assert (found.bound, found.peak) == pytest.approx((float(bound), float(peak)), rel=1e-12)
+
+
+def _with_tail(level: float, steps: int = 100) -> Outlook:
+    return outlook(StagedCurve([(900,), (0, level), (steps,)], start=1.0))
+
+
+def test_tiny_tail_counts_as_little_as_none() -> None:
+    """The prediction is continuous in the tail's level, from none to the level before it."""
+    without, levels = outlook(StagedCurve([(900,)], start=1.0)), np.geomspace(1e-12, 1.0, 400)
+    tiny = _with_tail(1e-8)
+    assert (tiny.bound, tiny.peak) == pytest.approx((without.bound, without.peak), rel=1e-5)
+    found = [_with_tail(float(level)) for level in levels]
+    for before, after in pairwise(found):
+        assert after.bound == pytest.approx(before.bound, rel=0.1)
+        assert after.peak == pytest.approx(before.peak, rel=0.15)
+    assert max(one.bound for one in found) < 1.5 * without.bound
 
 
 def _assert_within_a_thousandth(curve: Curve) -> None:
