@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from queue import Queue
+from unittest.mock import Mock
 
 import pytest
 from support.design.design import ask, request, served
@@ -313,7 +314,7 @@ def test_command_ends_cleanly_without_a_reader() -> None:
 def test_browser_is_opened_at_the_address(browser, monkeypatch, capsys):
     opened: Queue[str] = Queue()
     monkeypatch.setattr("webbrowser.open", opened.put)
-    monkeypatch.setattr(Server, "serve_forever", lambda _: signal.raise_signal(signal.SIGINT))
+    monkeypatch.setattr(Server, "serve_forever", Mock(side_effect=KeyboardInterrupt))
     serve([], 0, browser=browser)
     printed, ended = capsys.readouterr().out.splitlines()[0::2]
     assert ended == "The server has stopped."
