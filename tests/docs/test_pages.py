@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.docs.pages import PAGES, ROOT, sections
+from support.docs.pages import PAGES, ROOT, assert_printed, programs
 
 _LIGHTNING_WARNING = r"ignore:`isinstance\(treespec, LeafSpec\)` is deprecated:FutureWarning"
 IGNORED_WARNINGS = {
@@ -23,36 +23,33 @@ IGNORED_WARNINGS = {
 """Warnings that a library causes in its own code, by heading."""
 
 
-def programs():
-    for page in PAGES:
-        introduction, *rest = sections(page)
-        for section in rest or [introduction]:
-            if code := section.python():
-                before = "" if section is introduction else introduction.python()
-                ignored = IGNORED_WARNINGS.get(section.heading)
-                marks = [pytest.mark.filterwarnings(ignored)] if ignored else []
-                name = f"{page.stem}-{section.heading or 'whole'}"
-                yield pytest.param(f"{before}\n{code}", id=name, marks=marks)
+def program_parameters():
+    for program in programs():
+        ignored = IGNORED_WARNINGS.get(program.heading)
+        marks = [pytest.mark.filterwarnings(ignored)] if ignored else []
+        yield pytest.param(program.code, id=program.name, marks=marks)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("program", list(programs()))
-def test_sections_run(program, tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize("code", list(program_parameters()))
+def test_sections_run(code, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)  # programs save files here
     file = tmp_path / "program.py"
-    file.write_text(program, encoding="utf-8")
+    file.write_text(code, encoding="utf-8")
     runpy.run_path(str(file), run_name="__main__")
-    printed = iter(capsys.readouterr().out.splitlines())
-    for line in re.findall(r"^print\(.*\)  # (.+)$", program, re.MULTILINE):
-        assert line in printed, line  # searching an iterator consumes it, so this also checks the order
+    assert_printed(code, capsys.readouterr().out)
 
 
 @pytest.mark.slow
-def test_jax_page_is_one_program_without_torch(tmp_path):
-    code = "\n".join(section.python() for section in sections(ROOT / "docs" / "jax.md"))
-    absent = 'import sys\nsys.modules["torch"] = sys.modules["torch_bridge"] = None\n'
-    # In another process, because here torch is imported already.
-    subprocess.run([sys.executable, "-W", "error", "-c", absent + code], cwd=tmp_path, check=True)
+@pytest.mark.parametrize(
+    "absent", [["jax", "jaxlib"], ["torch"], []], ids=["torch alone", "JAX alone", "both"]
+)
+def test_sections_run_twice_in_one_folder(absent, tmp_path, monkeypatch):
+    """One process runs all of them, without the blocks that need an absent package."""
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "tests"))
+    command = [sys.executable, "-m", "support.docs.environments", *absent]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)

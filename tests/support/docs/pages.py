@@ -1,6 +1,7 @@
-"""The sections of the README and of the pages in `docs/`, with their code blocks."""
+"""The sections of the README and of the pages in `docs/`, with their code blocks and programs."""
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,8 +33,11 @@ class Section:
     """Empty for the part before the first heading of the level."""
     blocks: tuple[Block, ...]
 
+    def python_blocks(self) -> tuple[str, ...]:
+        return tuple(block.code for block in self.blocks if block.language == "python")
+
     def python(self) -> str:
-        return "\n".join(block.code for block in self.blocks if block.language == "python")
+        return "\n".join(self.python_blocks())
 
 
 def sections(page: Path, level: int = 2) -> Iterator[Section]:
@@ -47,3 +51,38 @@ def sections(page: Path, level: int = 2) -> Iterator[Section]:
         elif token.type == "fence":
             blocks.append(Block(token.info.strip(), token.content))
     yield Section(page, heading, tuple(blocks))
+
+
+@dataclass(frozen=True)
+class Program:
+    """The Python blocks of a section, and before them those above the first heading of its page."""
+
+    page: Path
+    heading: str
+    introduction: tuple[str, ...]
+    blocks: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        return f"{self.page.stem}-{self.heading or 'whole'}"
+
+    @property
+    def code(self) -> str:
+        return "\n".join([*self.introduction, *self.blocks])
+
+
+def programs() -> Iterator[Program]:
+    """Yield one program for each section with Python code, or for a whole page without sections."""
+    for page in PAGES:
+        introduction, *rest = sections(page)
+        for section in rest or [introduction]:
+            before = introduction if rest else Section(page, "", ())
+            if section.python():
+                yield Program(page, section.heading, before.python_blocks(), section.python_blocks())
+
+
+def assert_printed(code: str, output: str) -> None:
+    """Check that a program has printed what comments after its `print` calls show, in this order."""
+    printed = iter(output.splitlines())
+    for line in re.findall(r"^print\(.*\)  # (.+)$", code, re.MULTILINE):
+        assert line in printed, line  # searching an iterator consumes it, so this also checks the order
