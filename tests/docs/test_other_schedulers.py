@@ -215,6 +215,17 @@ def test_table_translates_arguments_of_optax(name, plan):
     np.testing.assert_allclose(after, before, rtol=2**-22, atol=(4 + plan["power"]) * 2**-24 * peak)
 
 
+@pytest.mark.parametrize("skipped", [0, 7])
+def test_curve_waits_while_grad_scaler_skips(skipped):
+    (section,) = (section for section in sections(PAGE) if section.heading == "With your own GradScaler")
+    rows, overflow = "torch.randn(batch, 8, device=device)", f"float('inf') ** (update == {skipped})"
+    assert section.python().count(rows) == 1
+    namespace = page_settings()
+    exec(section.python().replace(rows, f"{rows} * {overflow}"), namespace)
+    state, _ = namespace["optimizer"].state.values()
+    assert namespace["scheduler"].last_epoch == state["step"] < namespace["update"] == 19
+
+
 @given(plans())
 def test_plans_cover_every_name_of_the_page(plan):
     assert page_settings().keys() == plan.keys()

@@ -164,6 +164,8 @@ def _stand_in_modules(settings: Settings) -> dict[str, ModuleType]:
         "cosine_plateau_scheduler.CosinePlateauScheduler": published.cosine_plateau,
         "timm.scheduler.CosineLRScheduler": published.timm_cosine,
         "timm.scheduler.PolyLRScheduler": published.timm_poly,
+        "timm.scheduler.StepLRScheduler": published.timm_step,
+        "timm.scheduler.MultiStepLRScheduler": published.timm_multistep,
         "torchtitan.components.optimizer.lr_scheduler.LRSchedulersContainer": SimpleNamespace(
             Config=partial(published.torchtitan, peak)
         ),

@@ -120,6 +120,56 @@ def timm_poly(
     return _prepend_timm_warmup(decay, peak, warmup_t, warmup_lr_init)
 
 
+def timm_step(
+    optimizer: Optimizer,
+    decay_t: int,
+    decay_rate: float,
+    *,
+    warmup_t: int,
+    warmup_lr_init: float,
+    warmup_prefix: bool,
+    t_in_epochs: bool,
+) -> Formula:
+    """Return the `StepLRScheduler` of timm 1.0.31 under `step_update`, with the warmup before the drops.
+
+    Source: https://github.com/huggingface/pytorch-image-models, timm/scheduler/step_lr.py.
+    """
+    peak = optimizer.param_groups[0]["lr"]
+    assert warmup_prefix
+    assert not t_in_epochs
+
+    def decay(step: int) -> float:
+        return peak * decay_rate ** (step // decay_t)
+
+    return _prepend_timm_warmup(decay, peak, warmup_t, warmup_lr_init)
+
+
+def timm_multistep(
+    optimizer: Optimizer,
+    decay_t: Sequence[int],
+    decay_rate: float,
+    *,
+    warmup_t: int,
+    warmup_lr_init: float,
+    warmup_prefix: bool,
+    t_in_epochs: bool,
+) -> Formula:
+    """Return the `MultiStepLRScheduler` of timm 1.0.31 under `step_update`, with the warmup before the drops.
+
+    It drops one step before each milestone, unlike torch's `MultiStepLR`.
+
+    Source: https://github.com/huggingface/pytorch-image-models, timm/scheduler/multistep_lr.py.
+    """
+    peak = optimizer.param_groups[0]["lr"]
+    assert warmup_prefix
+    assert not t_in_epochs
+
+    def decay(step: int) -> float:
+        return peak * decay_rate ** sum(milestone <= step + 1 for milestone in decay_t)
+
+    return _prepend_timm_warmup(decay, peak, warmup_t, warmup_lr_init)
+
+
 def _prepend_timm_warmup(decay: Formula, peak: float, warmup_t: int, warmup_lr_init: float) -> Formula:
     def lr(step: int) -> float:
         if step < warmup_t:
