@@ -1,0 +1,206 @@
+"""`LossRun.read`: every format of logs gives the same run, and ambiguous logs are refused by name."""
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from plateau_jax import LossRun, PlateauCurve, fit_losses
+
+CURVE, PEAK = PlateauCurve(1000, warmup_steps=100), 1e-3
+STEPS = list(range(20, 1001, 20))
+TRAIN = [5 - step / 400 for step in STEPS]
+VALIDATION = [loss + 0.1 for loss in TRAIN]
+LRS = [PEAK * CURVE(step) for step in STEPS]
+
+
+def write_csv(path: Path, header: list[str], *columns: list[Any], delimiter: str = ",") -> Path:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, delimiter=delimiter, quoting=csv.QUOTE_ALL)
+        writer.writerow(header)
+        writer.writerows(zip(*columns, strict=True))
+    return path
+
+
+def history() -> list[dict[str, Any]]:
+    """The `log_history` of Transformers: training, evaluation, and a summary at the end."""
+    rows: list[dict[str, Any]] = []
+    for step, loss, validation, lr in zip(STEPS, TRAIN, VALIDATION, LRS, strict=True):
+        rows.append({"epoch": step / 500, "grad_norm": 1.0, "learning_rate": lr, "loss": loss, "step": step})
+        rows.append({"epoch": step / 500, "eval_loss": validation, "eval_runtime": 1.2, "step": step})
+    rows.append({"epoch": 2.0, "step": 1000, "total_flos": 1e9, "train_loss": 3.1, "train_runtime": 9.0})
+    return rows
+
+
+def blank(values: list[Any], is_blank: bool) -> list[Any]:
+    """Put a blank cell before or after each value."""
+    return [cell for value in values for cell in (("", value) if is_blank else (value, ""))]
+
+
+def both(values: list[Any]) -> list[Any]:
+    return [value for value in values for _ in range(2)]
+
+
+WRITERS = {
+    "comma": lambda path: write_csv(path, ["step", "loss"], STEPS, VALIDATION),
+    "semicolon": lambda path: write_csv(path, ["step", "loss"], STEPS, VALIDATION, delimiter=";"),
+    "tab": lambda path: write_csv(path, ["iter", "val_loss"], STEPS, VALIDATION, delimiter="\t"),
+    "decimal commas": lambda path: write_csv(
+        path, ["step", "loss"], STEPS, [str(loss).replace(".", ",") for loss in VALIDATION], delimiter=";"
+    ),
+    "wandb export": lambda path: write_csv(
+        path,
+        ["Step", "run-1 - eval/loss", "run-1 - eval/loss__MIN", "run-1 - eval/loss__MAX"],
+        *(STEPS, VALIDATION, TRAIN, TRAIN),
+    ),
+    "wandb trainer": lambda path: write_csv(
+        path,
+        ["_step", "run 1 - train/global_step", "run 1 - train/loss", "run 1 - eval/loss"],
+        *(list(range(50)), STEPS, TRAIN, VALIDATION),
+    ),
+    "wandb only _step": lambda path: write_csv(path, ["_step", "val/loss"], STEPS, VALIDATION),
+    "lightning": lambda path: write_csv(
+        path,
+        ["epoch", "lr-AdamW", "step", "train_loss", "val_loss"],
+        *([0] * 100, both(LRS), both(STEPS), blank(TRAIN, is_blank=True), blank(VALIDATION, is_blank=False)),
+    ),
+    "trainer_state": lambda path: path.write_text(json.dumps({"global_step": 9, "log_history": history()})),
+    "list": lambda path: path.write_text(json.dumps(history(), indent=1)),
+    "json lines": lambda path: path.write_text("\n".join(map(json.dumps, history())) + "\n\n"),
+    "byte-order mark": lambda path: path.write_text("\ufeffstep,Validation Loss\n" + "".join(
+        f"{step},{loss}\r\n" for step, loss in zip(STEPS, VALIDATION, strict=True))),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WRITERS)
+@pytest.mark.parametrize("kind", [str, Path])
+def test_formats_give_the_same_run(name, kind, tmp_path) -> None:
+    path = tmp_path / "log"
+    WRITERS[name](path)
+    run = LossRun.read(kind(path), CURVE, PEAK)
+    np.testing.assert_array_equal(run.steps, STEPS)
+    np.testing.assert_array_equal(run.losses, VALIDATION)
+    assert run.curve is CURVE
+    assert run.peak_value == PEAK
+
+
+def metric_rows() -> list[dict[str, Any]]:
+    """Rows of a `MetricLog`; every fifth update is skipped, and its loss is not finite."""
+    rows: list[dict[str, Any]] = []
+    for index, (step, loss, lr) in enumerate(zip(STEPS, TRAIN, LRS, strict=True)):
+        rows.append({"loss": loss, "lr": lr, "applied": step, "skipped": index // 5, "clock": step})
+        if index % 5 == 4:
+            rows.append(rows[-1] | {"loss": float("nan"), "skipped": index // 5 + 1})
+    return rows
+
+
+def test_rows_of_a_metric_log_are_read() -> None:
+    run = LossRun.read(metric_rows(), CURVE, PEAK)
+    np.testing.assert_array_equal(run.steps, STEPS)
+    np.testing.assert_array_equal(run.losses, TRAIN)
+    generated = LossRun.read((row for row in metric_rows()), CURVE, PEAK)
+    np.testing.assert_array_equal(generated.losses, TRAIN)
+
+
+def test_curve_is_read_from_logged_learning_rates(tmp_path) -> None:
+    """Between them it is a straight line; a curve that is given goes before them."""
+    path = tmp_path / "trainer_state.json"
+    path.write_text(json.dumps({"log_history": history()}))
+    run = LossRun.read(path)
+    assert run.peak_value == max(LRS)
+    assert run.curve.total_steps == 1000
+    np.testing.assert_allclose(run.peak_value * run.curve(np.array(STEPS[:-1])), LRS[:-1], rtol=1e-6)
+    assert run.curve(10) == pytest.approx(run.curve(20) / 2)
+    assert LossRun.read(path, CURVE).curve is CURVE
+    assert LossRun.read(path, CURVE).peak_value == pytest.approx(PEAK)
+
+
+def test_fit_without_curve_is_close_to_fit_with_it() -> None:
+    losses = 2 + np.sqrt(100 / np.array(STEPS)) + 0.05 * np.array(LRS) / PEAK
+    rows = [{"step": step, "loss": loss, "lr": lr} for step, loss, lr in zip(STEPS, losses, LRS, strict=True)]
+    longer = PlateauCurve(2000, warmup_steps=100)
+    found, expected = (
+        fit_losses(run).predict(longer, PEAK) for run in (LossRun.read(rows), LossRun.read(rows, CURVE, PEAK))
+    )
+    assert found.loss == pytest.approx(expected.loss, abs=2e-3)
+
+
+def test_columns_can_be_named() -> None:
+    rows = [
+        {"n": step, "a": loss, "b - a": 1.0, "eta": lr, "loss": 2.0, "step": 3}
+        for step, loss, lr in zip(STEPS, TRAIN, LRS, strict=True)
+    ]
+    with pytest.raises(ValueError, match=r"loss = 'a' names 2 columns; its columns are 'n', 'a', 'b - a'"):
+        LossRun.read(rows, CURVE, PEAK, step="n", loss="a")
+    run = LossRun.read(rows, step="n", loss="loss", lr="eta")
+    np.testing.assert_array_equal(run.steps, STEPS)
+    assert run.peak_value == max(LRS)
+
+
+def rows_of(**columns: Any) -> list[dict[str, Any]]:
+    names = list(columns)
+    return [dict(zip(names, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+
+
+VALUES = [3.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    ("rows", "arguments", "message"),
+    [
+        ([], {}, "the log has no rows"),
+        (rows_of(loss=VALUES), {}, "no column of steps; its columns are 'loss': name one with step="),
+        (rows_of(step=[1, 2], x=VALUES), {}, "has no column of losses.*: name one with loss="),
+        (rows_of(step=[1, 2], val_loss=VALUES, **{"eval/loss": VALUES}), {}, "several losses, 'val_loss'"),
+        (rows_of(step=[1, 2], train_loss=VALUES, aux_loss=VALUES), {}, "several losses, 'train_loss', 'a"),
+        (rows_of(step=[1, 2], loss=VALUES), {"loss": "los"}, "loss = 'los' names 0 columns"),
+        (rows_of(step=[1, 2], loss=[1, "x"]), {}, "loss = 'x' must be a number"),
+        (rows_of(step=[1, 2.5], loss=VALUES), {}, r"step = 2\.5 must be an integer"),
+        (rows_of(step=[1, 2], loss=[1, float("nan")]), {}, r"losses\[1\] = nan must be finite"),
+        (rows_of(step=[2, 1], loss=VALUES), {}, "steps must increase"),
+        (rows_of(step=[1, ""], loss=["", 1]), {"loss": "loss"}, "has no row with both 'step' and 'loss'"),
+        (rows_of(step=[1, 2], loss=VALUES), {"peak_value": None}, "no learning rates: give peak_value="),
+        (
+            rows_of(step=[1, 2], loss=VALUES),
+            {"curve": None, "peak_value": None},
+            "no learning rates: give curve= and peak_value=",
+        ),
+        (rows_of(step=[1, 2], loss=VALUES), {"curve": None}, "peak_value= without curve="),
+        (
+            rows_of(step=[200, 1000], loss=VALUES, lr=VALUES),
+            {"curve": None, "peak_value": None},
+            "first learning rate at step 200 of 1000, too late .*: give curve=",
+        ),
+        (
+            rows_of(step=[1, 2], loss=VALUES, lr=VALUES, learning_rate=VALUES),
+            {"curve": None, "peak_value": None},
+            "several learning rates, 'lr', 'learning_rate'",
+        ),
+    ],
+)  # fmt: skip
+def test_ambiguous_logs_are_refused(rows, arguments, message) -> None:
+    with pytest.raises(ValueError, match=message):
+        LossRun.read(rows, **{"curve": CURVE, "peak_value": PEAK} | arguments)
+
+
+@pytest.mark.parametrize("source", [3, None, {"step": [1]}, [3], np.ones(())])
+def test_other_sources_are_refused(source) -> None:
+    with pytest.raises(TypeError, match=r"must be a path, or rows|must be a mapping from columns"):
+        LossRun.read(source, CURVE, PEAK)
+    with pytest.raises(TypeError, match="step = 3 must be the name of a column"):
+        LossRun.read(rows_of(step=[1], loss=[2.0]), CURVE, PEAK, step=3)  # pyright: ignore[reportArgumentType]
+
+
+def test_unreadable_files_are_named(tmp_path) -> None:
+    path = tmp_path / "broken.json"
+    path.write_text('{"log_history": [')
+    with pytest.raises(ValueError, match=r"broken\.json is neither JSON nor JSON lines"):
+        LossRun.read(path, CURVE, PEAK)
+    with pytest.raises(FileNotFoundError):
+        LossRun.read(tmp_path / "missing.csv", CURVE, PEAK)
+    path.write_text("")
+    with pytest.raises(ValueError, match="has no rows"):
+        LossRun.read(path, CURVE, PEAK)
