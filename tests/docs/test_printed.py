@@ -13,7 +13,7 @@ pytestmark = pytest.mark.slow
 
 def programs():
     """Yield each section, with the code before the first one."""
-    for name in ("choosing", "curves"):
+    for name in ("choosing", "curves", "forecast"):
         introduction, *rest = sections(ROOT / "docs" / f"{name}.md")
         for section in rest:
             yield pytest.param(introduction.python(), section, id=f"{name}-{section.heading}")
