@@ -1,6 +1,7 @@
 """The log of results: it holds every value, and is flushed every `every` updates."""
 
 import gc
+import math
 import weakref
 from typing import Any
 from unittest.mock import patch
@@ -15,6 +16,7 @@ from support.training.steps import CURVE, make_step
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from plateau_jax import CurveWarning
 from torch_bridge import MetricLog, StepResult, TrainStep
 from torch_bridge.training.result import extend_result
 
@@ -26,6 +28,7 @@ def _result(loss: float, norm: float, lrs: list[float], *counts: int) -> StepRes
     return StepResult(*map(torch.tensor, (loss, norm, lrs, *counts)))
 
 
+@pytest.mark.filterwarnings("ignore:the last .* updates were all skipped:plateau_jax.CurveWarning")
 @given(
     st.integers(1, 3).flatmap(
         lambda groups: st.lists(
@@ -156,3 +159,49 @@ def test_wrong_every_or_keep_is_refused(every: Any, error: type[Exception]) -> N
         MetricLog(every)
     with pytest.raises(error, match="keep"):
         MetricLog(keep=every)
+
+
+def _log_results(log: MetricLog, skips: str) -> None:
+    """Log an update for each letter: applied ("a"), skipped for its loss ("l") or for its norm ("n")."""
+    for number, letter in enumerate(skips):
+        loss, norm = {"a": (0.5, 0.5), "l": (math.nan, 0.5), "n": (0.5, math.inf)}[letter]
+        log(_result(loss, norm, [0.5], number, 0, number))
+
+
+@pytest.mark.parametrize("skips", ["l", "n", "ln"])
+@pytest.mark.parametrize(("every", "warned_after"), [(1, 10), (4, 12), (10, 10), (25, 25)])
+def test_skipped_window_warns_once(skips: str, every: int, warned_after: int) -> None:
+    log = MetricLog(every, keep=1)
+    _log_results(log, (skips * 25)[: warned_after - 1])
+    message = f"the last {warned_after} updates were all skipped, .*no weight changed"
+    with pytest.warns(CurveWarning, match=message) as caught:
+        _log_results(log, skips * 40)
+    assert len(caught) == 1
+    assert caught[0].filename == __file__, "the line of the call"
+
+
+def test_windows_with_an_applied_update_do_not_warn() -> None:
+    _log_results(MetricLog(every=1), "lllllnnnna" * 5)  # as fp16 until its loss scale fits
+    _log_results(MetricLog(every=20), "l" * 19 + "a" + "a" + "n" * 19)
+    log = MetricLog(every=10)
+    _log_results(log, "l" * 9)
+    log.load_state_dict(log.state_dict())
+    _log_results(log, "l" * 9 + "a")
+
+
+def test_skipped_updates_count_across_saves() -> None:
+    log = MetricLog(every=12)
+    _log_results(log, "l" * 11)
+    log.state_dict()
+    with pytest.warns(CurveWarning, match="the last 12 updates"):
+        _log_results(log, "l")
+
+
+def test_part_of_a_result_is_refused() -> None:
+    result = make_step()(*batches(1))
+    parts: list[Any] = [result.loss, 0.5, tuple(result), None]
+    for part in parts:
+        log = MetricLog()
+        with pytest.raises(TypeError, match=r"must be the whole result of an update.*log\(result\)"):
+            log(part)
+        assert log.flush() is None

@@ -1,5 +1,6 @@
 """A log of the results of updates, which synchronizes with the device only now and then."""
 
+import math
 from collections.abc import Mapping
 from typing import Any, cast
 
@@ -7,11 +8,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torch_bridge.curve_api import checks
+from torch_bridge.curve_api import checks, warn
 from torch_bridge.training.result import StepResult
 
 _COUNTER_NAMES = "applied", "skipped", "clock", "consumed"
 _COUNTERS = len(_COUNTER_NAMES)
+
+_FEWEST_SKIPPED = 10
+"""The fewest skipped updates in a row that bring a warning: fp16 skips some until its loss scale fits."""
 
 
 class MetricLog:
@@ -51,6 +55,8 @@ class MetricLog:
         self._pending: list[tuple[Tensor, ...]] = []
         self._made_by_saves = 0
         """Results that a save has turned into rows since a call last returned a row."""
+        self._skipped_in_a_row = 0
+        self._has_warned = False
 
     def __call__(self, result: StepResult) -> dict[str, Any] | None:
         """Keep a result; after every `every` calls, make rows of all kept results.
@@ -60,7 +66,18 @@ class MetricLog:
 
         Returns:
             The newest row if rows were made, else None.
+
+        Raises:
+            TypeError: `result` is not the result of an update.
+
+        Warns:
+            CurveWarning: Once, if the last `every` updates, at least 10, were all skipped when rows are made.
         """
+        if not isinstance(result, StepResult):
+            raise TypeError(
+                f"result = {checks.short_repr(result)} must be the whole result of an update, as in "
+                "result = step(batch); log(result)"
+            )
         self._pending.append((*result, result.consumed))  # without aux, which may be large
         return self.flush() if self._made_by_saves + len(self._pending) >= self.every else None
 
@@ -88,8 +105,19 @@ class MetricLog:
                 row = {"loss": loss, "grad_norm": norm, "lr": lrs[0] if len(lrs) == 1 else lrs}
                 row.update(zip(_COUNTER_NAMES, counters[-_COUNTERS:], strict=True))
                 self.rows.append(row)
+                is_applied = math.isfinite(loss) and math.isfinite(norm)
+                self._skipped_in_a_row = 0 if is_applied else self._skipped_in_a_row + 1
             if self.keep is not None:
                 del self.rows[: -self.keep]
+            if self._skipped_in_a_row >= max(self.every, _FEWEST_SKIPPED) and not self._has_warned:
+                self._has_warned = True
+                row = self.rows[-1]
+                warn(
+                    f"the last {self._skipped_in_a_row} updates were all skipped, so no weight changed: the "
+                    f"newest loss is {row['loss']}, its gradient norm {row['grad_norm']}. Resume from a "
+                    "checkpoint before the first of them, with a lower peak or max_norm=1.0; "
+                    'on_nonfinite="raise" ends a run at the first nonfinite loss'
+                )
 
     def state_dict(self) -> dict[str, Any]:
         """Return all rows, including those of kept results. Synchronizes with the device as `flush` does."""
@@ -112,4 +140,4 @@ class MetricLog:
         rows = cast("list[dict[str, Any]]", rows)
         self.rows[:] = [dict(row) for row in (rows if self.keep is None else rows[-self.keep :])]
         self._pending.clear()
-        self._made_by_saves = 0
+        self._made_by_saves = self._skipped_in_a_row = 0
