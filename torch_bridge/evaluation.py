@@ -6,6 +6,7 @@ from typing import Any, overload
 import torch
 from torch import nn
 
+from torch_bridge.curve_api import checks
 from torch_bridge.distributed.lockstep import in_lockstep
 from torch_bridge.distributed.sharded import reshard
 from torch_bridge.evaluation_sums import LossSums, MetricsFunction, parse_named_losses, read_means
@@ -72,13 +73,18 @@ def evaluate(
             the names in the dictionary differ from those of an earlier batch.
         RuntimeError: There are several ranks but no process group.
 
+    Warns:
+        CurveWarning: `loss_fn` returns pairs whose weights are not whole numbers, such as (loss, accuracy).
+
     >>> model = nn.Linear(2, 1)
     >>> loss_fn = lambda model, batch: (model(batch).sum() * 0 + len(batch), len(batch))
     >>> evaluate(model, [torch.ones(4, 2), torch.ones(1, 2)], loss_fn)
     1.0
     """
     if not isinstance(model, nn.Module):
-        raise TypeError(f"model = {model!r} must be a torch.nn.Module")
+        raise TypeError(
+            f"model = {checks.short_repr(model)} must be a torch.nn.Module: evaluate(model, batches, loss_fn)"
+        )
     check_loss_fn(loss_fn)
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
     state = None if carry is None else Carry(carry, device)

@@ -7,8 +7,9 @@ from typing import Any, NamedTuple, Protocol, cast
 import torch
 from torch import Tensor
 
+from torch_bridge.curve_api import checks
 from torch_bridge.distributed import processes
-from torch_bridge.training.update.loss import Loss, check_same_kind, is_pair, parse_loss
+from torch_bridge.training.update.loss import Loss, check_same_kind, check_weight, is_pair, parse_loss
 
 _LOSS = ""
 """The name of a loss that is not in a dictionary; as a key of a dictionary it is refused."""
@@ -36,7 +37,9 @@ def parse_named_losses(value: Any) -> dict[str, Loss]:
         return {_LOSS: parse_loss(value)}
     named = cast("Mapping[Any, Any]", value)
     if not named or not all(isinstance(name, str) and name for name in named):
-        raise TypeError(f"loss_fn returned a dictionary with the keys {list(named)}; they must be names")
+        raise TypeError(
+            f"loss_fn returned a dictionary with the keys {checks.short_repr([*named])}; they must be names"
+        )
     losses: dict[str, Loss] = {}
     for name, item in named.items():
         try:
@@ -113,6 +116,9 @@ def read_means(sums: LossSums | None) -> Any:
     Raises:
         ValueError: No rank has had a batch.
         TypeError: The ranks have different names, or some means and others pairs.
+
+    Warns:
+        CurveWarning: The total weight of pairs, which the host knows by now, is not a whole number.
     """
     gathered = processes.gather(None if sums is None else sums.read_sums())
     ranks = [rank_sums for rank_sums in gathered if rank_sums is not None]
@@ -127,9 +133,11 @@ def read_means(sums: LossSums | None) -> Any:
         if len(set(are_means)) > 1:
             raise TypeError("loss_fn returned a mean on one rank and a pair (sum, weight) on another")
         total, weight = sum(totals), sum(weights)
+        if name == _LOSS and not are_means[0]:  # a pair in a dictionary is surely meant as one
+            check_weight(weight)
         means[name] = total / weight if weight else total * math.inf  # Python's own division by zero raises
     return means.get(_LOSS, means)
 
 
 def _describe(losses: Mapping[str, Loss]) -> str:
-    return "a loss" if _LOSS in losses else f"the names {list(losses)}"
+    return "a loss" if _LOSS in losses else f"the names {checks.short_repr([*losses])}"

@@ -96,8 +96,8 @@ class TrainStep:
     Warns:
         CurveWarning: Several ranks run and the model is not wrapped, so each rank trains alone;
             `distribute(model, None)` marks this as intended. In the first update: the optimizer has made
-            updates, but the curve starts at 0. Or tensors that are probably the parts of one batch were
-            passed as micro-batches.
+            updates, but the curve starts at 0. Once, if tensors that are probably the parts of one batch
+            were passed as micro-batches, or if a weight in host memory is not a whole number.
     """
 
     # Tensors made under torch.inference_mode() could not be written to outside of it.

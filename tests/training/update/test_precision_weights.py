@@ -13,6 +13,8 @@ from torch import nn
 
 from torch_bridge import TrainStep
 
+pytestmark = pytest.mark.filterwarnings("ignore:loss_fn returned a weight:plateau_jax.CurveWarning")
+
 
 def _weighed_loss(model: nn.Module, batch: Any) -> Any:
     inputs, targets, weight = batch

@@ -1,5 +1,6 @@
 """The forms of a loss function, and the parsing of its result: a mean, or a sum and its weight."""
 
+import math
 from collections.abc import Callable, Sequence
 from numbers import Real
 from typing import Any, NamedTuple, Protocol, cast
@@ -8,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from torch_bridge.curve_api import checks
+from torch_bridge.curve_api import checks, warn
 from torch_bridge.training.update.carry import Carry
 
 
@@ -115,14 +116,15 @@ def check_loss_fn(loss_fn: Any) -> None:
         TypeError: `loss_fn` is one of these.
     """
     if not callable(loss_fn):
-        raise TypeError(f"loss_fn = {loss_fn!r} must be callable")
+        raise TypeError(f"loss_fn = {checks.short_repr(loss_fn)} must be callable")
     # A user's class derived from a criterion may have a `forward` that takes a model.
     function = type(loss_fn).forward if isinstance(loss_fn, nn.Module) else loss_fn
     if getattr(function, "__module__", None) in _TORCH_LOSS_MODULES:
         criterion = f"nn.{loss_fn.__name__}()" if isinstance(loss_fn, type) else "criterion"
         raise TypeError(
-            f"loss_fn = {loss_fn!r} takes outputs and targets, and is called as loss_fn(model, batch): wrap "
-            f"the criterion, lambda model, batch: {criterion}(model(batch[0]), batch[1])"
+            f"loss_fn = {checks.short_repr(loss_fn)} takes outputs and targets, and is called as "
+            "loss_fn(model, batch): wrap the criterion, "
+            f"lambda model, batch: {criterion}(model(batch[0]), batch[1])"
         )
 
 
@@ -169,8 +171,34 @@ def parse_loss(value: Any) -> Loss:
         raise TypeError(f"loss_fn returned the weight {describe(weight)}; {_MEANING}")
     number = float(cast("float", weight))
     if not 0 <= number < float("inf"):
-        raise ValueError(f"loss_fn returned the weight {weight!r}; it must be finite and not negative")
+        raise ValueError(f"loss_fn returned the weight {number}; it must be finite and not negative")
     return Loss(total, number)
+
+
+def check_weight(weight: Tensor | float) -> bool:
+    """Warn if a weight in host memory is not a whole number, as an accuracy in its place.
+
+    Returns:
+        True if later weights need no check. (0 and 1 may be a count or an accuracy.) A weight on a device is
+        not read.
+
+    Warns:
+        CurveWarning: The message names `has_aux`.
+    """
+    if isinstance(weight, Tensor):
+        if weight.device.type != "cpu":
+            return True
+        weight = weight.item()
+    number = float(weight)
+    if not math.isfinite(number):  # the update will be skipped
+        return False
+    if number >= 0 and number.is_integer():
+        return number > 1
+    warn(
+        f"loss_fn returned a weight that is not a whole number, but {_MEANING}. If fractions are meant, turn "
+        'this warning off: warnings.filterwarnings("ignore", "loss_fn returned a weight")'
+    )
+    return True
 
 
 def parse_loss_and_aux(value: Any) -> tuple[Loss, Any]:

@@ -11,7 +11,7 @@ from torch.distributed import ReduceOp
 from torch_bridge.distributed.parallelism import Parallelism
 from torch_bridge.training.clock.batch_counts import join_words, split_count
 from torch_bridge.training.update.gradients import total_norm
-from torch_bridge.training.update.loss import Loss, check_same_kind
+from torch_bridge.training.update.loss import Loss, check_same_kind, check_weight
 from torch_bridge.training.update.precision import LossScale
 
 
@@ -58,6 +58,7 @@ class LossNormalizer:
         self._divisor = torch.ones((), dtype=torch.float32, device=self._device)
         self.has_agreed = False
         """True once the ranks have agreed on the divisor of sums, c."""
+        self._has_checked_weight = False
 
     def begin_update(self, count: int = 0, consumed: Tensor | None = None) -> None:
         """Begin an update of `count` micro-batches; discard the sums of an interrupted one.
@@ -90,6 +91,8 @@ class LossNormalizer:
                 self._agree(weight)
         else:
             check_same_kind(loss, self._is_pair)
+        if weight is not None and not self._has_checked_weight:
+            self._has_checked_weight = check_weight(weight)
         if weight is None:
             part = total if self._count == 1 else total / self._count
         elif self._is_alone:
