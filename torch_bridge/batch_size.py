@@ -75,7 +75,7 @@ def find_batch_size(
     """
     for name, function in (("make_step", make_step), ("make_batch", make_batch)):
         if not callable(function):
-            raise TypeError(f"{name} = {function!r} must be callable")
+            raise TypeError(f"{name} = {checks.short_repr(function)} must be callable")
     samples = checks.positive_int("global_batch", global_batch)
     largest = samples if limit is None else checks.at_least("limit", limit, 1)
     if processes.world_size() > 1:

@@ -9,6 +9,7 @@ from torch.nn.utils.parametrizations import _SpectralNorm
 from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.utils import checkpoint
 
+from torch_bridge.curve_api import checks
 from torch_bridge.distributed.distribution import classes_of
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -65,10 +66,10 @@ def checkpoint_activations(model: Model, blocks: type[nn.Module] | Sequence[type
     >>> model(torch.ones(4, 5, 8)).sum().backward()
     """
     if not isinstance(model, nn.Module):
-        raise TypeError(f"model = {model!r} must be a torch.nn.Module")
+        raise TypeError(f"model = {checks.short_repr(model)} must be a torch.nn.Module")
     classes = classes_of(model, blocks)
     if not classes:
-        raise ValueError(f"blocks = {blocks!r} must have a class of modules")
+        raise ValueError(f"blocks = {checks.short_repr(blocks)} must have a class of modules")
     matching = {name: module for name, module in _named_modules(model) if isinstance(module, classes)}
     for name, block in matching.items():
         for layer, reason in _layers_that_change_buffers(name, block):

@@ -69,7 +69,7 @@ def distribute(
     True
     """
     if not isinstance(model, nn.Module):
-        raise TypeError(f"model = {model!r} must be a torch.nn.Module")
+        raise TypeError(f"model = {checks.short_repr(model)} must be a torch.nn.Module")
     if mode is not None:
         checks.one_of("mode", mode, get_args(Mode))
     check_unwrapped(model)
@@ -113,11 +113,13 @@ def classes_of(model: nn.Module, blocks: Any) -> tuple[type[nn.Module], ...]:
         ValueError: No module of the model has one of the classes.
     """
     if not isinstance(blocks, type) and not checks.is_ordered(blocks):
-        raise TypeError(f"blocks = {blocks!r} must be a class of modules, or a sequence of them")
+        raise TypeError(
+            f"blocks = {checks.short_repr(blocks)} must be a class of modules, or a sequence of them"
+        )
     classes: tuple[Any, ...] = (blocks,) if isinstance(blocks, type) else tuple(blocks)
     for kind in classes:
         if not (isinstance(kind, type) and issubclass(kind, nn.Module)):
-            raise TypeError(f"blocks has {kind!r}; it must be a class of modules")
+            raise TypeError(f"blocks has {checks.short_repr(kind)}; it must be a class of modules")
         if not any(isinstance(module, kind) for module in model.modules()):
             raise ValueError(f"blocks has {kind.__name__}, but no module of the model is one")
     return classes

@@ -129,7 +129,9 @@ class TrainStepArguments:
             raise TypeError("count= needs unit=: the samples or tokens that make one step of the curve")
         unit = checked_unit(self.unit)
         if not callable(self.count):
-            raise TypeError(f"unit = {unit} needs count=, a function of a batch; it is {self.count!r}")
+            raise TypeError(
+                f"unit = {unit} needs count=, a function of a batch; it is {checks.short_repr(self.count)}"
+            )
         if rules:
             raise ValueError(f"unit = {unit} with hold: a rule can hold only a clock of updates")
         if self.initial_updates:

@@ -21,7 +21,7 @@ def check_model(model: nn.Module) -> None:
         ValueError: Lightning Fabric wrapped it for mixed precision.
     """
     if not isinstance(model, nn.Module):
-        raise TypeError(f"model = {model!r} must be a torch.nn.Module")
+        raise TypeError(f"model = {checks.short_repr(model)} must be a torch.nn.Module")
     for module in model.modules():
         kinds = {kind.__name__ for kind in type(module).__mro__}
         precision = cast("Any", module)._strategy.precision if "_FabricModule" in kinds else None

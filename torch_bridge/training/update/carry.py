@@ -7,6 +7,8 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from torch_bridge.curve_api import checks
+
 
 class Carry:
     """A pytree of tensors, such as the state of an LSTM or a GRU.
@@ -18,7 +20,7 @@ class Carry:
     def __init__(self, initial: Any, device: torch.device) -> None:
         leaves, self._structure = pytree.tree_flatten(initial)
         if not leaves or not all(isinstance(leaf, Tensor) for leaf in leaves):
-            raise TypeError(f"carry = {initial!r} must be a tensor, or a pytree of tensors")
+            raise TypeError(f"carry = {checks.short_repr(initial)} must be a tensor, or a pytree of tensors")
         self._initial = [leaf.detach().to(device, copy=True) for leaf in leaves]
         self.buffers = [leaf.clone() for leaf in self._initial]
 
@@ -56,4 +58,5 @@ class Carry:
 
 
 def _shapes(value: Any) -> str:
-    return str(pytree.tree_map_only(Tensor, lambda tensor: (*tensor.shape, str(tensor.device)), value))
+    shapes = pytree.tree_map_only(Tensor, lambda tensor: (*tensor.shape, str(tensor.device)), value)
+    return checks.short_repr(shapes)
