@@ -199,8 +199,9 @@ def test_damaged_state_changes_nothing(depth: int, data: st.DataObject) -> None:
     except ValueError:
         assert feed.state_dict() == untouched.state_dict()
         assert epoch(feed) == epoch(untouched)
-    else:  # the damage may give another sound state
-        assert feed.state_dict() == holder[0]
+    else:  # the damage may give another sound state, or one with an unknown entry
+        loaded = feed.state_dict()
+        assert loaded == {name: holder[0][name] for name in loaded}
 
 
 @pytest.mark.parametrize("wrong", [{"sampler": "RandomSampler"}, {"sampler": None, "weights": [0.5] * 9999}])
