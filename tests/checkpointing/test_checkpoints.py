@@ -15,7 +15,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from support.checkpointing.checkpoints import Part, Refusing, leftovers, same
+from support.checkpointing.checkpoints import Part, Refusing, leftovers, same_bits
 from support.data.loaders import WORKERS
 from support.examples import examples
 from support.training.models import Net, batches, mean_loss
@@ -73,9 +73,9 @@ def test_resume_matches_uninterrupted_run(tmp_path: Path) -> None:
     progress = again.parts["progress"]
     assert Checkpoints(tmp_path).load(5, **again.parts) == 5
     assert again.parts["progress"] is progress
-    assert same(again.train(4), expected)
+    assert same_bits(again.train(4), expected)
     assert checkpoints.load(**run.parts) == 5
-    assert same(run.train(4), expected)
+    assert same_bits(run.train(4), expected)
 
 
 def test_save_keeps_state_at_call(tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ def test_save_keeps_state_at_call(tmp_path: Path) -> None:
         go.set()
         assert checkpoints.counts() == [1]
     assert checkpoints.load(model=model, values=values, part=part) == 1
-    assert same(dict(model.state_dict()), before)
+    assert same_bits(dict(model.state_dict()), before)
     assert values == {"a": [1]}
     assert part.state["t"].tolist() == [0, 0, 0, 0]
 
@@ -112,7 +112,7 @@ def test_last_saved_checkpoints_are_kept(
     checkpoints, expected, values = Checkpoints(directory, keep=keep), list[int](), dict[int, int]()
     for number, count in enumerate(saved):
         checkpoints.save(count, numbers=[number])
-        expected = [*(other for other in expected if other != count), count][-keep:]
+        expected = [*(kept for kept in expected if kept != count), count][-keep:]
         values[count] = number
         assert checkpoints.counts() == sorted(expected)
     assert leftovers(directory, checkpoints.counts()) == []
@@ -141,7 +141,7 @@ def test_two_objects_share_one_folder(tmp_path: Path) -> None:
     assert two.counts() == [1]
     two.save(1, part=Part(torch.zeros(1)))
     assert one.load(part=part) == 1
-    assert same(part.state, torch.zeros(1))
+    assert same_bits(part.state, torch.zeros(1))
     one.save(2, part=part)
     assert two.load(part=part) == 2
     assert leftovers(tmp_path / "folder", [1, 2]) == []
@@ -156,7 +156,7 @@ def test_refusing_module_gets_tensors_back(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match=r"Missing key\(s\) in state_dict: \"1.weight\""):
         checkpoints.load(first=first, model=model)
     assert first.state == 2
-    assert same(model.state_dict(), before)
+    assert same_bits(model.state_dict(), before)
 
 
 def test_interrupted_step_can_be_loaded(tmp_path: Path) -> None:
@@ -199,7 +199,7 @@ def test_default_device_does_not_hold_states(tmp_path: Path) -> None:
     with torch.device("meta"):
         checkpoints.save(1, part=part)
         checkpoints.load(part=part)
-    assert same(part.state, {"a": torch.ones(2, 3).t(), "b": torch.ones(2)})
+    assert same_bits(part.state, {"a": torch.ones(2, 3).t(), "b": torch.ones(2)})
 
 
 def test_invalid_arguments_are_refused(tmp_path: Path) -> None:
@@ -254,9 +254,9 @@ def test_invalid_arguments_are_refused(tmp_path: Path) -> None:
 def test_part_may_have_any_name(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path)
     checkpoints.save(1, self=[1], directory=[2], Self=[3])
-    found: dict[str, list[int]] = {"self": [], "directory": [], "Self": []}
-    checkpoints.load(**found)  # type: ignore[arg-type]  (none of them is called count)
-    assert found == {"self": [1], "directory": [2], "Self": [3]}
+    parts: dict[str, list[int]] = {"self": [], "directory": [], "Self": []}
+    checkpoints.load(**parts)  # type: ignore[arg-type]  (none of them is called count)
+    assert parts == {"self": [1], "directory": [2], "Self": [3]}
 
 
 def test_refused_save_leaves_no_files(tmp_path: Path) -> None:
@@ -424,7 +424,7 @@ def _step(curve: PlateauCurve, **options: bool) -> Any:
 )
 def test_part_built_with_strict_false_takes_other_plan(tmp_path: Path, build: Any, name: str) -> None:
     """`Checkpoints` calls `load_state_dict` without `strict=`, so it is set when the part is built."""
-    other = PlateauCurve(CURVE.total_steps, warmup_steps=1)
+    new_curve = PlateauCurve(CURVE.total_steps, warmup_steps=1)
     checkpoints, saved = Checkpoints(tmp_path), build(CURVE)
     for batch in batches(3):
         if name == "TrainStep":
@@ -433,15 +433,15 @@ def test_part_built_with_strict_false_takes_other_plan(tmp_path: Path, build: An
             saved.optimizer.step()
             saved.step()
     checkpoints.save(3, part=saved)
-    part, expected = build(other), build(other)
+    part, expected = build(new_curve), build(new_curve)
     before = part.state_dict()
     with pytest.raises(ValueError, match=rf"strict=False to .*, or to {name} if Checkpoints .*loads"):
         checkpoints.load(part=part)
-    assert same(part.state_dict(), before)
+    assert same_bits(part.state_dict(), before)
     expected.load_state_dict(saved.state_dict(), strict=False)
-    part = build(other, strict=False)
+    part = build(new_curve, strict=False)
     assert checkpoints.load(part=part) == 3
-    assert same(part.state_dict(), expected.state_dict())
+    assert same_bits(part.state_dict(), expected.state_dict())
     with pytest.raises(ValueError, match="the curves differ from step"):
         part.load_state_dict(saved.state_dict(), strict=True)
 
@@ -449,15 +449,15 @@ def test_part_built_with_strict_false_takes_other_plan(tmp_path: Path, build: An
 def test_log_state_has_all_rows() -> None:
     half, one = torch.tensor(0.5), torch.tensor(1)
     result = StepResult(half, half, torch.tensor([0.125, 0.25]), one, one, one)
-    log, other = MetricLog(every=10), MetricLog(keep=1)
+    log, resumed = MetricLog(every=10), MetricLog(keep=1)
     log(result)
     log(result)
     state = log.state_dict()
     assert state == {"rows": log.rows}
     assert len(log.rows) == 2
-    other(result._replace(loss=one))
-    other.load_state_dict(state)
-    assert other.flush() == log.rows[-1]
-    assert other.rows == log.rows[-1:]
-    other.rows[0]["loss"] = 7
+    resumed(result._replace(loss=one))
+    resumed.load_state_dict(state)
+    assert resumed.flush() == log.rows[-1]
+    assert resumed.rows == log.rows[-1:]
+    resumed.rows[0]["loss"] = 7
     assert state["rows"][1]["loss"] == 0.5

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file
-from support.checkpointing.checkpoints import Part, same, save_each, state_of
+from support.checkpointing.checkpoints import Part, same_bits, save_each, state_of
 from support.examples import examples
 
 from torch_bridge import Checkpoints
@@ -38,10 +38,10 @@ def _check_refused(directory: Path, message: str) -> None:
     with pytest.raises(RuntimeError, match=rf"a damaged checkpoint: 2: .*{message}"):
         Checkpoints(directory).load(2, part=part)
     assert part.state == "as before"
-    with pytest.warns(UserWarning, match=rf"1 is loaded: newer ones are damaged: 2: .*{message}") as said:
+    with pytest.warns(UserWarning, match=rf"1 is loaded: newer ones are damaged: 2: .*{message}") as warned:
         assert Checkpoints(directory).load(part=part) == 1
-    assert [warning.filename for warning in said] == [__file__]
-    assert same(part.state, state_of(1))
+    assert [warning.filename for warning in warned] == [__file__]
+    assert same_bits(part.state, state_of(1))
 
 
 def test_flipped_bit_is_detected(saved: Path, tmp_path: Path) -> None:
@@ -150,7 +150,7 @@ def test_digest_is_sha256_of_tensor_bytes(saved: Path) -> None:
     tensors = load_file(saved / "2" / "rank-0.safetensors")
     text = (saved / "2" / "rank-0.json").read_text()
     record = json.loads(text)
-    assert same(tensors["part.weights"], state_of(2)["weights"])
+    assert same_bits(tensors["part.weights"], state_of(2)["weights"])
     digest = hashlib.sha256(tensors["part.weights"].numpy().tobytes()).hexdigest()
     assert record["tensors"] == {"part.weights": {"shape": [50], "sha256": digest}}
     body = text.rpartition(',"sha256":')[0]

@@ -58,13 +58,13 @@ def test_load_under_other_world_size_and_wrapper(tmp_path: Path) -> None:
         for now, cases in _LATER[before]:
             directory = tmp_path / str(before)
             asked = [(number, case) for number in numbers for case in cases]
-            found = (
+            by_rank = (
                 [support.loaded(directory, asked)]
                 if now == 1
                 else processes.run(support.loaded, directory, asked, processes=now)
             )
-            for rank, steps in enumerate(found):
-                for (number, case), (tensors, counts, numbers_of, is_kept, said, elements) in zip(
+            for rank, steps in enumerate(by_rank):
+                for (number, case), (tensors, counts, numbers_of, is_kept, warned, elements) in zip(
                     asked, steps, strict=True
                 ):
                     expected, counts_before, _ = trained[0][number]
@@ -76,18 +76,18 @@ def test_load_under_other_world_size_and_wrapper(tmp_path: Path) -> None:
                         assert numbers_of == trained[rank][number][2]
                     else:
                         assert is_kept
-                    _check_warnings(before, now, said)
+                    _check_warnings(before, now, warned)
                     whole = sum(value.size for value in expected.values())
                     assert (elements < 0.8 * whole) == (case.wrapper == "fsdp"), (elements, whole)
 
 
-def _check_warnings(before: int, now: int, said: list[str]) -> None:
+def _check_warnings(before: int, now: int, warned: list[str]) -> None:
     if before == now:
-        assert said == []
+        assert warned == []
     elif now < before:
-        assert all("step.random are dropped" in message for message in said)
+        assert all("step.random are dropped" in message for message in warned)
     else:
-        (message,) = said
+        (message,) = warned
         assert f"saved by {before} processes, and now there are {now}" in message
         assert "the new processes keep their own step.random" in message
 
@@ -104,7 +104,9 @@ def _check_warnings(before: int, now: int, said: list[str]) -> None:
 )
 def test_failure_on_one_rank_raises_on_all(tmp_path: Path, how: str, who: int | None, message: str) -> None:
     """All ranks raise, all parts are as they were, and the next save is complete."""
-    for rank, (raised, state, counts, later) in enumerate(processes.run(support.fail, tmp_path, how)):
+    for rank, (raised, state, counts, later) in enumerate(
+        processes.run(support.fail_on_one_rank, tmp_path, how)
+    ):
         assert message in raised
         assert raised.startswith("RuntimeError: rank 1 failed") == (who is not None and who != rank)
         assert state == (({"a": 7}, {"b": 7}) if how == "refusal" else ({"a": rank}, {"b": 1}))
@@ -141,7 +143,7 @@ def test_unshared_folder_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("call", ["save", "load"])
 def test_call_on_one_rank_names_missing_ranks(tmp_path: Path, call: str) -> None:
-    first, second = processes.run(support.alone, tmp_path, call)
+    first, second = processes.run(support.call_with_late_rank, tmp_path, call)
     message = f"Checkpoints.{call} waits on rank 0 for rank 1: every rank must call it"
     assert [(text.startswith(message), *more) for text, *more in first] == [(True, "CurveWarning", True)]
     assert second == []

@@ -17,7 +17,7 @@ import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 from safetensors.torch import save_file
-from support.checkpointing.checkpoints import Part, same, save_each, state_of
+from support.checkpointing.checkpoints import Part, same_bits, save_each, state_of
 from support.examples import examples
 
 from torch_bridge import Checkpoints
@@ -187,7 +187,7 @@ def test_gap_between_shards_is_refused(
     part = Part("as before")
     if is_inside and bool((covered == 1).all()):
         Checkpoints(directory).load(part=part)
-        assert same(part.state, whole)
+        assert same_bits(part.state, whole)
     else:
         with pytest.raises(ValueError, match="the shards of part don't make up"):
             Checkpoints(directory).load(part=part)
@@ -282,4 +282,4 @@ def test_copied_folder_is_same_checkpoint(folder: Path) -> None:
     shutil.copytree(folder, folder.parent / "moved" / "2")
     part = Part()
     assert Checkpoints(folder.parent / "moved").load(part=part) == 2
-    assert same(part.state, state_of(2))
+    assert same_bits(part.state, state_of(2))

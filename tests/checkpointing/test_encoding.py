@@ -15,7 +15,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors import safe_open
-from support.checkpointing.checkpoints import Part, same
+from support.checkpointing.checkpoints import Part, same_bits
 from support.examples import examples
 from support.training.steps import make_step
 from torch import Tensor, nn
@@ -77,7 +77,7 @@ def test_state_round_trips(tmp_path_factory: pytest.TempPathFactory, state: Any)
     checkpoints, part = Checkpoints(tmp_path_factory.mktemp("state")), Part()
     checkpoints.save(1, part=Part(state))
     checkpoints.load(part=part)
-    assert same(part.state, state)
+    assert same_bits(part.state, state)
 
 
 def test_module_versions_round_trip() -> None:
@@ -85,7 +85,7 @@ def test_module_versions_round_trip() -> None:
     encoded, tensors = encoding.encode_state("part", state)
     decoded = encoding.decode_state("part", encoded, lambda _, reference: tensors[reference.key])
     assert decoded._metadata == {"": {"version": 1}, "0": {"version": 2}}
-    assert same(decoded, state)
+    assert same_bits(decoded, state)
 
 
 def test_equal_paths_get_different_keys() -> None:
@@ -93,7 +93,7 @@ def test_equal_paths_get_different_keys() -> None:
     encoded, tensors = encoding.encode_state("part", state)
     assert list(tensors) == ["part.a.b", "part.a.b~1", "part.('a', 1)"]
     read = json.loads(encoding.to_json(encoded))
-    assert same(encoding.decode_state("part", read, lambda _, reference: tensors[reference.key]), state)
+    assert same_bits(encoding.decode_state("part", read, lambda _, reference: tensors[reference.key]), state)
 
 
 @pytest.mark.parametrize("is_tied", [True, False])
@@ -106,20 +106,20 @@ def test_tied_tensors_are_written_once(tmp_path: Path, is_tied: bool) -> None:
     size = (tmp_path / "1" / "rank-0.safetensors").stat().st_size
     assert (size < 7000) == is_tied
     assert checkpoints.load(part=part) == 1
-    assert same(part.state, state)
+    assert same_bits(part.state, state)
 
 
 def test_tied_weights_of_step_are_written_once(tmp_path: Path) -> None:
     model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
     model[1].weight = model[0].weight
-    step, other = make_step(model=model), make_step(model=nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3)))
+    step, untrained = make_step(model=model), make_step(model=nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3)))
     checkpoints = Checkpoints(tmp_path)
     checkpoints.save(1, step=step, wait=True)
     with safe_open(tmp_path / "1" / "rank-0.safetensors", framework="pt") as file:
         names = [key for key in file.keys() if key.startswith("step.model.")]  # noqa: SIM118  (no dictionary)
     assert names == ["step.model.0.bias", "step.model.0.weight", "step.model.1.bias"]
-    checkpoints.load_model(other.model)
-    assert torch.equal(other.model[1].weight, model[0].weight)
+    checkpoints.load_model(untrained.model)
+    assert torch.equal(untrained.model[1].weight, model[0].weight)
 
 
 class _Pair(NamedTuple):
@@ -188,7 +188,7 @@ def test_saved_depth_can_be_loaded(
     else:
         checkpoints.save(1, part=Part(state))
         checkpoints.load(part=part)
-        assert same(part.state, state)
+        assert same_bits(part.state, state)
 
 
 _TENSOR = {"$": "tensor", "key": "k", "dtype": "float32", "shape": [2, 3]}

@@ -43,13 +43,15 @@ def last_state(folder):
 
 @pytest.mark.parametrize(("way", "kills", "seed"), [(None, 14, 0), ("ddp", 3, 1), ("fsdp", 3, 2)])
 def test_killed_runs_match_uninterrupted_run(tmp_path, way, kills, seed):
-    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    whole, interrupted = tmp_path / "whole", tmp_path / "killed"
     whole.mkdir()
-    killed.mkdir()
+    interrupted.mkdir()
     expected, *_ = [finish(program) for program in run(whole, way, *GPT)]
     moments = random.Random(seed)
     for _ in range(kills):
-        programs = run(killed, way, *GPT, *["--resume"] * (killed / FOLDER / "settings.json").exists())
+        programs = run(
+            interrupted, way, *GPT, *["--resume"] * (interrupted / FOLDER / "settings.json").exists()
+        )
         for line in programs[0].lines():
             if line.startswith("update"):
                 break
@@ -58,11 +60,11 @@ def test_killed_runs_match_uninterrupted_run(tmp_path, way, kills, seed):
         for program in programs:
             program.kill()
             program.finish()
-    resumed, *_ = [finish(program) for program in run(killed, way, *GPT, "--resume")]
+    resumed, *_ = [finish(program) for program in run(interrupted, way, *GPT, "--resume")]
     assert resumed[0].startswith(f"resumed from {FOLDER} after update ")
     assert resumed[-2:] == expected[-2:]
-    ours, theirs = (pytree.tree_leaves(last_state(folder)) for folder in (killed, whole))
+    ours, theirs = (pytree.tree_leaves(last_state(folder)) for folder in (interrupted, whole))
     assert len(ours) == len(theirs)
-    for one, other in zip(ours, theirs, strict=True):
-        assert torch.equal(one, other) if isinstance(one, torch.Tensor) else one == other
-    assert not list((killed / FOLDER).glob("*.partial"))
+    for leaf, expected in zip(ours, theirs, strict=True):
+        assert torch.equal(leaf, expected) if isinstance(leaf, torch.Tensor) else leaf == expected
+    assert not list((interrupted / FOLDER).glob("*.partial"))

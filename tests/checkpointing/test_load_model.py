@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.checkpointing.checkpoints import Part, same
+from support.checkpointing.checkpoints import Part, same_bits
 from support.training.models import Net, batches
 from support.training.steps import make_step
 from torch import nn
@@ -34,15 +34,15 @@ def saved(tmp_path: Path) -> Path:
 
 
 def test_model_loads_from_step_and_from_module(saved: Path) -> None:
-    step, model, other = make_step(model=Net(2)), Net(3), _normed(2)
+    step, model, normed = make_step(model=Net(2)), Net(3), _normed(2)
     expected = _normed(2)
     checkpoints = Checkpoints(saved)
     checkpoints.load(step=step, net=expected)
     random = torch.get_rng_state()
     assert checkpoints.load_model(model) == 7
-    assert same(dict(model.state_dict()), dict(step.state_dict()["model"]))
-    assert checkpoints.load_model(other, 7, part="net") == 7
-    assert same(dict(other.state_dict()), dict(expected.state_dict()))
+    assert same_bits(dict(model.state_dict()), dict(step.state_dict()["model"]))
+    assert checkpoints.load_model(normed, 7, part="net") == 7
+    assert same_bits(dict(normed.state_dict()), dict(expected.state_dict()))
     assert torch.equal(torch.get_rng_state(), random)
     half = Net(3).to(torch.bfloat16)
     checkpoints.load_model(half)
@@ -72,7 +72,7 @@ def test_mismatch_leaves_model_unchanged(
     with pytest.raises(ValueError, match=message):
         Checkpoints(saved).load_model(model, **options)
     if not next(model.parameters()).is_meta:
-        assert same(dict(model.state_dict()), dict(before))
+        assert same_bits(dict(model.state_dict()), dict(before))
 
 
 def test_damage_and_wrong_types_are_refused(saved: Path) -> None:
@@ -82,7 +82,7 @@ def test_damage_and_wrong_types_are_refused(saved: Path) -> None:
     path.write_bytes(path.read_bytes()[:-1] + b"?")
     with pytest.raises(RuntimeError, match=r"only damaged checkpoints: 7: rank-0.safetensors is damaged"):
         Checkpoints(saved).load_model(model)
-    assert same(dict(model.state_dict()), dict(before))
+    assert same_bits(dict(model.state_dict()), dict(before))
     for wrong in (make_step(), Part(), None):
         with pytest.raises(TypeError, match=r"must be a module: a whole part is loaded by load\(step=...\)"):
             Checkpoints(saved).load_model(wrong)  # type: ignore[arg-type]  (that is what is tested)
@@ -100,5 +100,5 @@ def test_folder_without_checkpoint_is_refused(
     before = copy.deepcopy(model.state_dict())
     with pytest.raises(ValueError, match=f"{tmp_path / 'run'} has no checkpoint to load"):
         checkpoints.load_model(model)
-    assert same(dict(model.state_dict()), dict(before))
+    assert same_bits(dict(model.state_dict()), dict(before))
     assert checkpoints.load(model=model) is None

@@ -16,7 +16,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from support.checkpointing import merging as support
-from support.checkpointing.checkpoints import same
+from support.checkpointing.checkpoints import same_bits
 from support.checkpointing.merging import Mixed, state_of, weighted
 from support.examples import examples
 from support.training.models import Net, batches
@@ -40,9 +40,11 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     checkpoints = Checkpoints(folder, keep=5)
     for count in COUNTS:
         checkpoints.save(count, model=Mixed(count))
-    other = Mixed(50)
-    other.in_float32 = nn.Parameter(torch.ones(5, 4))
-    checkpoints.save(50, model=other, values=[1], optimizer=torch.optim.SGD(other.parameters()), wait=True)
+    reshaped = Mixed(50)
+    reshaped.in_float32 = nn.Parameter(torch.ones(5, 4))
+    checkpoints.save(
+        50, model=reshaped, values=[1], optimizer=torch.optim.SGD(reshaped.parameters()), wait=True
+    )
     return folder
 
 
@@ -81,7 +83,7 @@ def test_single_weighted_checkpoint_is_loaded_exactly(saved: Path) -> None:
     module = Mixed(99)
     Checkpoints(saved).merge([20, 10, 30], np.array([1, 0, 0], np.float32), into=module, part="model")
     expected = state_of(Mixed(20)) | {name: state_of(Mixed(30))[name] for name in ("count", "mask")}
-    assert same(state_of(module), expected)
+    assert same_bits(state_of(module), expected)
 
 
 @pytest.mark.parametrize("shape", ["linear", "cosine", "1-sqrt"])
@@ -126,10 +128,10 @@ def test_merge_into_model_of_training_step(tmp_path: Path) -> None:
         np.testing.assert_allclose(tensor, expected[name][0], rtol=1e-6)
     step.model.load_state_dict(merged.state_dict())
     checkpoints.merge([0, 1, 2], [0.25, 0.25, 0.5], into=step.model)  # the very module that is trained
-    assert not same(state_of(step.model), state_of(merged))
+    assert not same_bits(state_of(step.model), state_of(merged))
     compiled: Any = torch.compile(Net(3), backend="eager")
     checkpoints.merge([0, 1, 2], [0.5, 0.25, 0.25], into=compiled)
-    assert same(state_of(compiled._orig_mod), state_of(merged))
+    assert same_bits(state_of(compiled._orig_mod), state_of(merged))
 
 
 def test_merge_keeps_ties_and_extra_state(tmp_path: Path) -> None:
@@ -226,7 +228,7 @@ def test_refused_merge_leaves_module_unchanged(
     with pytest.raises(error, match=message):
         Checkpoints(saved).merge(counts, weights, **{"into": module, "part": "model"} | options)
     if before and not next(module.parameters()).is_meta:
-        assert same(state_of(module), before)
+        assert same_bits(state_of(module), before)
 
 
 def _buffer(value: float, dtype: torch.dtype) -> nn.Module:
@@ -273,7 +275,7 @@ def test_damage_leaves_module_unchanged(saved: Path, tmp_path: Path) -> None:
         for weights in (_GOOD, [0.5, 0.25, 0.0, 0.25]):
             with pytest.raises(RuntimeError, match=rf"a damaged checkpoint: 30: {path.name} is damaged"):
                 Checkpoints(tmp_path).merge(COUNTS, weights, into=module, part="model")
-        assert same(state_of(module), before)
+        assert same_bits(state_of(module), before)
         path.write_bytes(content)
 
 
@@ -312,7 +314,7 @@ def test_error_leaves_module_unchanged(saved: Path, call: str, at: str, error: t
         arguments = {"model": module, "count": 30}
     with patch.object(*where[at]) if at in where else nullcontext(), pytest.raises(error):
         getattr(checkpoints, call)(**arguments, part="model")
-    assert same(state_of(module), before)
+    assert same_bits(state_of(module), before)
     getattr(checkpoints, call)(**arguments, part="model")
 
 
@@ -336,13 +338,13 @@ def test_pruning_does_not_disturb_merge(tmp_path: Path) -> None:
 
 
 def test_merge_in_inference_mode_and_without_gradients(saved: Path) -> None:
-    module, other = Mixed(99), Mixed(99)
+    in_inference, without_grad = Mixed(99), Mixed(99)
     with torch.inference_mode():
-        Checkpoints(saved).merge(COUNTS, _GOOD, into=module, part="model")
+        Checkpoints(saved).merge(COUNTS, _GOOD, into=in_inference, part="model")
     with torch.no_grad():
-        Checkpoints(saved).merge(COUNTS, _GOOD, into=other, part="model")
-    assert same(state_of(module), state_of(other))
-    assert not module.in_float32.is_inference()
+        Checkpoints(saved).merge(COUNTS, _GOOD, into=without_grad, part="model")
+    assert same_bits(state_of(in_inference), state_of(without_grad))
+    assert not in_inference.in_float32.is_inference()
 
 
 @pytest.mark.parametrize("inside", [True, False])
@@ -355,8 +357,8 @@ def test_merge_into_inference_module(saved: Path, inside: bool) -> None:
     with torch.inference_mode(inside):
         checkpoints.merge(COUNTS, _GOOD, into=merged, part="model")
         checkpoints.load_model(loaded, 10, part="model")
-    assert same(state_of(merged), state_of(expected))
-    assert same(state_of(loaded), state_of(Mixed(10)))
+    assert same_bits(state_of(merged), state_of(expected))
+    assert same_bits(state_of(loaded), state_of(Mixed(10)))
     assert merged.in_float32.is_inference()
 
 

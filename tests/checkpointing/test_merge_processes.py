@@ -31,16 +31,16 @@ def test_merge_has_same_bits_on_any_world_size(saved: list[Path]) -> None:
         for count, weight in zip(COUNTS, WEIGHTS, strict=True)
     )
     np.testing.assert_allclose(expected["['0.weight']"], exact, rtol=1e-5, atol=1e-6)
-    found = list(others)
+    merged = list(others)
     for number, wrappers in NUMBERS.items():
         if number > 1:
             ranks = processes.run(support.merged, saved, COUNTS, WEIGHTS, wrappers, processes=number)
-            found += [each for rank in ranks for each in rank]
-    assert len(found) == 2 + 2 * 3 * 3 + 3 * 3
-    for each in found:
-        assert each.keys() == expected.keys()
+            merged += [tensors for rank in ranks for tensors in rank]
+    assert len(merged) == 2 + 2 * 3 * 3 + 3 * 3
+    for tensors in merged:
+        assert tensors.keys() == expected.keys()
         for name, values in expected.items():
-            np.testing.assert_array_equal(each[name], values, strict=True)
+            np.testing.assert_array_equal(tensors[name], values, strict=True)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.checkpointing.checkpoints import same
+from support.checkpointing.checkpoints import same_bits
 from support.checkpointing.model_wrappers import WRAPPERS, loads_everywhere
 from support.distributed.processes import run
 from support.training.models import batches
@@ -51,44 +51,44 @@ def test_state_loads_under_every_wrapper(tmp_path: Path, before: str) -> None:
     """As a separate part, alone, and as saved by an earlier version under the wrapper's names."""
     expected = _Odd(1).state_dict()
     saved = _BUILDS[before](1)
-    assert same(dict(plain_state(saved)), dict(expected))
+    assert same_bits(dict(plain_state(saved)), dict(expected))
     checkpoints = Checkpoints(tmp_path)
     checkpoints.save(1, model=saved)
     for build in _BUILDS.values():
         model = build(2)
         assert checkpoints.load(model=model) == 1
-        assert same(dict(plain_state(model)), dict(expected))
+        assert same_bits(dict(plain_state(model)), dict(expected))
         model = build(2)
         assert checkpoints.load_model(model, part="model") == 1
-        assert same(dict(plain_state(model)), dict(expected))
+        assert same_bits(dict(plain_state(model)), dict(expected))
         model = build(2)
         load_plain_state(model, saved.state_dict())  # as an earlier version had saved it
-        assert same(dict(plain_state(model)), dict(expected))
+        assert same_bits(dict(plain_state(model)), dict(expected))
 
 
 def test_plain_module_keeps_its_state() -> None:
     """The names, their order and the versions of the submodules."""
     model = _Odd(1)
-    assert same(plain_state(model), model.state_dict())
-    other = {name: torch.zeros_like(value) for name, value in model.state_dict().items()}
+    assert same_bits(plain_state(model), model.state_dict())
+    zeros = {name: torch.zeros_like(value) for name, value in model.state_dict().items()}
     with pytest.raises(RuntimeError, match="Unexpected key"):
-        load_plain_state(model, other | {"more": torch.ones(1)})
+        load_plain_state(model, zeros | {"more": torch.ones(1)})
 
 
 @pytest.mark.slow
 def test_step_state_of_compiled_model_has_plain_names() -> None:
     plain, compiled = nn.Linear(3, 2), torch.compile(nn.Linear(3, 2), backend="eager")
-    step, other = make_step(model=plain), make_step(model=compiled)
+    plain_step, compiled_step = make_step(model=plain), make_step(model=compiled)
     for batch in batches(2):
-        step(batch)
-    state = step.state_dict()
-    other.load_state_dict(state)
-    assert list(other.state_dict()["model"]) == ["weight", "bias"]
-    assert same(dict(other.state_dict()["model"]), dict(state["model"]))
+        plain_step(batch)
+    state = plain_step.state_dict()
+    compiled_step.load_state_dict(state)
+    assert list(compiled_step.state_dict()["model"]) == ["weight", "bias"]
+    assert same_bits(dict(compiled_step.state_dict()["model"]), dict(state["model"]))
     before: Any = {**state, "model": {f"_orig_mod.{name}": value for name, value in state["model"].items()}}
-    for loading in (make_step(model=nn.Linear(3, 2)), other):
+    for loading in (make_step(model=nn.Linear(3, 2)), compiled_step):
         loading.load_state_dict(before)
-        assert same(dict(loading.state_dict()["model"]), dict(state["model"]))
+        assert same_bits(dict(loading.state_dict()["model"]), dict(state["model"]))
 
 
 @pytest.mark.slow

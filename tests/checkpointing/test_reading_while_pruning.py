@@ -5,7 +5,7 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
-from support.checkpointing.checkpoints import Part, leftovers, same, save_each, state_of
+from support.checkpointing.checkpoints import Part, leftovers, same_bits, save_each, state_of
 
 from torch_bridge import Checkpoints
 from torch_bridge.checkpointing import folders, rank_files, reading
@@ -25,9 +25,9 @@ def test_newer_checkpoint_is_saved_during_load(tmp_path: Path, place: tuple[Any,
         return working(*arguments)
 
     with patch.object(*place, works):
-        found = Checkpoints(tmp_path).load(part=part)
-    assert found == (1 if place[1] == "verify_digests" else 3)
-    assert same(part.state, state_of(found))
+        count = Checkpoints(tmp_path).load(part=part)
+    assert count == (1 if place[1] == "verify_digests" else 3)
+    assert same_bits(part.state, state_of(count))
     save_each(tmp_path, [4], keep=1)
     assert leftovers(tmp_path, [4]) == []
 
@@ -61,7 +61,7 @@ def test_folder_is_renamed_during_load(tmp_path: Path) -> None:
 
     with patch.object(rank_files, "read_json", works):
         assert Checkpoints(tmp_path).load(part=part) == 1
-    assert same(part.state, state_of(1))
+    assert same_bits(part.state, state_of(1))
 
 
 def test_uncommitted_folder_is_complete(tmp_path: Path) -> None:
@@ -71,7 +71,7 @@ def test_uncommitted_folder_is_complete(tmp_path: Path) -> None:
             save_each(tmp_path, [count], keep=1)
         part = Part()
         assert Checkpoints(tmp_path).load(part=part) == count
-        assert same(part.state, state_of(count))
+        assert same_bits(part.state, state_of(count))
     assert Checkpoints(tmp_path).counts() == [1, 2]
     Checkpoints(tmp_path).save(3, part=Part(), wait=True)
     assert leftovers(tmp_path, [1, 2, 3]) == []

@@ -11,22 +11,25 @@ from support.distributed import processes
 pytestmark = pytest.mark.slow
 
 
-def _check(found: Any, expected: Any, plain: bool = False, is_exact: bool = True) -> None:
+def _check(resumed: Any, expected: Any, plain: bool = False, is_exact: bool = True) -> None:
     """Check that a resumed run equals the uninterrupted one.
 
     All its tensors may be `plain`. With another number of ranks its gradients, and everything computed from
     them, are not exact.
     """
     tolerance = 0.0 if is_exact else 1e-4
-    for one, other, limit in ((found.before, expected.before, 0.0), (found.after, expected.after, tolerance)):
-        assert one.forms == {
+    for kept, original, limit in (
+        (resumed.before, expected.before, 0.0),
+        (resumed.after, expected.after, tolerance),
+    ):
+        assert kept.forms == {
             name: (dtype, shape, "plain" if plain else where)
-            for name, (dtype, shape, where) in other.forms.items()
+            for name, (dtype, shape, where) in original.forms.items()
         }
-        assert one.tensors.keys() == other.tensors.keys()
-        for name, value in other.tensors.items():
-            np.testing.assert_allclose(one.tensors[name], value, rtol=limit, atol=limit)
-    np.testing.assert_allclose(found.losses, expected.losses, rtol=tolerance)
+        assert kept.tensors.keys() == original.tensors.keys()
+        for name, value in original.tensors.items():
+            np.testing.assert_allclose(kept.tensors[name], value, rtol=limit, atol=limit)
+    np.testing.assert_allclose(resumed.losses, expected.losses, rtol=tolerance)
 
 
 def test_sharded_state_resumes_from_state_dict(tmp_path: Path) -> None:
@@ -50,9 +53,11 @@ def test_sharded_state_resumes_from_checkpoint(tmp_path: Path, wrapper: str, ran
     """On as many ranks, on fewer, and as plain tensors if the parameters are plain."""
     straight = processes.run(sharded_optimizer_state.saved, tmp_path, wrapper, processes=ranks)[0]
     expected = {name: where for name, (*_, where) in straight.before.forms.items()}
-    for now, other in ((ranks, wrapper), (ranks // 2, "fsdp")):
-        for resumed, alone in processes.run(sharded_optimizer_state.loaded, tmp_path, other, processes=now):
+    for now, other_wrapper in ((ranks, wrapper), (ranks // 2, "fsdp")):
+        for resumed, placements in processes.run(
+            sharded_optimizer_state.loaded, tmp_path, other_wrapper, processes=now
+        ):
             _check(resumed, straight, is_exact=now == ranks)
-            assert alone == expected
+            assert placements == expected
     resumed, _ = sharded_optimizer_state.loaded(tmp_path, "plain")
     _check(resumed, straight, plain=True, is_exact=False)

@@ -49,7 +49,7 @@ def test_every_epoch_covers_dataset(arguments: Arguments) -> None:
 
 @given(seeds, seeds, st.integers(0, 2**32))
 @examples(50)
-def test_orders_depend_on_seed_alone(seed: int, other: int, around: int) -> None:
+def test_orders_depend_on_seed_alone(seed: int, second_seed: int, around: int) -> None:
     def orders(seed: int) -> list[Any]:
         loader = make_loader(range(1000), 100, seed=seed, num_workers=0)
         return [epoch(loader) for _ in range(EPOCHS)]
@@ -60,7 +60,7 @@ def test_orders_depend_on_seed_alone(seed: int, other: int, around: int) -> None
     assert orders(seed) == first
     # Two of 1000! orders are never the same by chance.
     assert len({str(order) for order in first}) == EPOCHS
-    assert seed == other or first[0] != orders(other)[0]
+    assert seed == second_seed or first[0] != orders(second_seed)[0]
 
 
 @with_and_without_workers

@@ -39,11 +39,11 @@ def _epochs(arguments: Arguments) -> tuple[list[Any], int]:
 @examples(200)
 def test_joined_shares_equal_single_process_batches(case: Shared) -> None:
     arguments, (count,) = case
-    each = in_each(_epochs, split(arguments, count), processes=count)
+    by_rank = in_each(_epochs, split(arguments, count), processes=count)
     for index, whole in enumerate(expected(arguments, 2)):
-        shares = [epochs[index] for epochs, _ in each]
+        shares = [epochs[index] for epochs, _ in by_rank]
         assert side_by_side(shares) == whole
-        for rank, (_, length) in enumerate(each):
+        for rank, (_, length) in enumerate(by_rank):
             assert length == len(shares[rank])
             assert length == len(whole) or (not arguments["training"] and len(whole[-1]) < count)
         for batch in range(len(whole)):

@@ -160,7 +160,7 @@ def test_resumed_loader_meets_same_failing_sample(fails_at: int, depth: int) -> 
 
 
 @pytest.mark.parametrize(
-    ("other", "says"),
+    ("changes", "says"),
     [
         ({"dataset": range(9)}, r"samples = 9 \(now 8\)"),
         ({"batch_size": 2}, r"batch_size = 2 \(now 4\)"),
@@ -169,9 +169,9 @@ def test_resumed_loader_meets_same_failing_sample(fails_at: int, depth: int) -> 
         ({"training": False}, r"shuffle = False \(now True\), drop_last = False \(now True\)"),
     ],
 )
-def test_state_of_other_loader_is_refused(other: Arguments, says: str) -> None:
+def test_state_of_other_loader_is_refused(changes: Arguments, says: str) -> None:
     ours: Arguments = {"dataset": range(8), "batch_size": 4, "num_workers": 0}
-    state = make_loader(**{**ours, **other}).state_dict()
+    state = make_loader(**{**ours, **changes}).state_dict()
     loader, untouched = make_loader(**ours), make_loader(**ours)
     with pytest.raises(ValueError, match=f"saved by a loader with {says}"):
         loader.load_state_dict(state)

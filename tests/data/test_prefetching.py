@@ -92,13 +92,13 @@ def test_cpu_batches_are_passed_through() -> None:
 
 def _storages(tree: Any) -> set[int]:
     """Return the memory addresses of all tensors in a tree; sparse ones are taken apart as pickle does."""
-    found: set[int] = set()
+    addresses: set[int] = set()
     for leaf in pytree.tree_leaves(tree):
         if isinstance(leaf, Tensor) and leaf.layout == torch.strided:
-            found.add(leaf.untyped_storage().data_ptr())
+            addresses.add(leaf.untyped_storage().data_ptr())
         elif isinstance(leaf, Tensor):
-            found |= _storages(leaf.__reduce_ex__(2))
-    return found
+            addresses |= _storages(leaf.__reduce_ex__(2))
+    return addresses
 
 
 LAYOUTS = [torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc]

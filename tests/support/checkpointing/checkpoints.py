@@ -48,32 +48,32 @@ class Refusing(Part):
             raise KeyError("another one")
 
 
-def same(found: Any, expected: Any) -> bool:
+def same_bits(actual: Any, expected: Any) -> bool:
     """Return True if types, bits, the order of keys, shapes and memory layouts are equal."""
-    if type(found) is not type(expected):
+    if type(actual) is not type(expected):
         return False
     if isinstance(expected, Tensor):
-        return (found.dtype, found.shape, found.stride()) == (
+        return (actual.dtype, actual.shape, actual.stride()) == (
             expected.dtype,
             expected.shape,
             expected.stride(),
-        ) and _bits(found) == _bits(expected)
+        ) and _bits(actual) == _bits(expected)
     if isinstance(expected, np.ndarray | np.generic):
-        return (found.dtype, found.shape, found.tobytes()) == (
+        return (actual.dtype, actual.shape, actual.tobytes()) == (
             expected.dtype,
             expected.shape,
             expected.tobytes(),
         )
     if isinstance(expected, Mapping):
-        one, other = cast("Mapping[Any, Any]", found), cast("Mapping[Any, Any]", expected)
-        versions = [getattr(each, "_metadata", None) for each in (one, other)]
-        return same(list(one.items()), list(other.items())) and same(*versions)
+        mappings = cast("Sequence[Mapping[Any, Any]]", (actual, expected))
+        versions = [getattr(mapping, "_metadata", None) for mapping in mappings]
+        return same_bits(*(list(mapping.items()) for mapping in mappings)) and same_bits(*versions)
     if isinstance(expected, list | tuple):
         items = cast("Sequence[Any]", expected)
-        return len(found) == len(items) and all(map(same, found, items))
+        return len(actual) == len(items) and all(map(same_bits, actual, items))
     if isinstance(expected, float | complex):
-        return np.complex128(found).tobytes() == np.complex128(expected).tobytes()
-    return found == expected
+        return np.complex128(actual).tobytes() == np.complex128(expected).tobytes()
+    return actual == expected
 
 
 def _bits(tensor: Tensor) -> bytes:
@@ -88,7 +88,9 @@ def leftovers(directory: Path, counts: Sequence[int]) -> list[str]:
     return extra if extra or len(names) == len(counts) else names
 
 
-def killed(function: Callable[..., Any], *arguments: Any, at: int, rank: int = 0, number: int = 1) -> bool:
+def run_and_kill(
+    function: Callable[..., Any], *arguments: Any, at: int, rank: int = 0, number: int = 1
+) -> bool:
     """Run the function on some ranks, and kill one of them.
 
     The kill, by SIGKILL, comes just before the rank touches the disk for the `at`-th time, from 0. Returns
@@ -98,9 +100,9 @@ def killed(function: Callable[..., Any], *arguments: Any, at: int, rank: int = 0
     store = str(directory.with_suffix(f".{at}.{rank}.{number}.store"))
     workers = [
         FORKSERVER.Process(
-            target=_work, args=(function, arguments, store, at if each == rank else None, each, number)
+            target=_work, args=(function, arguments, store, at if worker == rank else None, worker, number)
         )
-        for each in range(number)
+        for worker in range(number)
     ]
     for worker in workers:
         worker.start()
@@ -161,14 +163,14 @@ def sharded(seed: int) -> nn.Module:
     return model
 
 
-def full(state: Any) -> dict[str, np.ndarray[Any, Any]]:
+def gather_tensors(state: Any) -> dict[str, np.ndarray[Any, Any]]:
     """Return every tensor of a state, gathered, by path."""
-    found: dict[str, np.ndarray[Any, Any]] = {}
+    tensors: dict[str, np.ndarray[Any, Any]] = {}
     for path, leaf in cast("list[tuple[Any, Any]]", pytree.tree_leaves_with_path(state)):
         if isinstance(leaf, Tensor):
             whole = leaf.full_tensor() if isinstance(leaf, DTensor) else leaf
-            found[pytree.keystr(path)] = whole.detach().numpy().copy()
-    return found
+            tensors[pytree.keystr(path)] = whole.detach().numpy().copy()
+    return tensors
 
 
 def own_and_common(directory: Path) -> list[bool]:
@@ -180,7 +182,7 @@ def own_and_common(directory: Path) -> list[bool]:
     own = torch.full((3,), float(rank()))
     expected: dict[str, Any] = {"common": common.clone(), "own": own, "rank": [rank()], "e": {}}
     part, values = Part(expected), {"rank": rank(), "all": [1]}
-    before = full([model.state_dict(), optimizer.state_dict()])
+    before = gather_tensors([model.state_dict(), optimizer.state_dict()])
     checkpoints = Checkpoints(directory)
     checkpoints.save(1, part=part, values=values, model=model, optimizer=optimizer)
     with torch.no_grad():
@@ -191,11 +193,11 @@ def own_and_common(directory: Path) -> list[bool]:
     part.state = None
     values.clear()
     assert checkpoints.load(part=part, values=values, model=model, optimizer=fresh) == 1
-    after = full([model.state_dict(), fresh.state_dict()])
+    after = gather_tensors([model.state_dict(), fresh.state_dict()])
     model(torch.ones(2, 3)).sum().backward()
     fresh.step()
     return [
-        same(part.state, expected),
+        same_bits(part.state, expected),
         values == {"rank": rank(), "all": [1]},
         after.keys() == before.keys() and all(np.array_equal(after[key], before[key]) for key in before),
     ]
@@ -215,14 +217,14 @@ def tied_shards(directory: Path) -> None:
 
 def trained(directory: Path, cases: Sequence[Case]) -> list[Any]:
     """Train and save each case, and return the gathered content of each checkpoint."""
-    found: list[Any] = []
+    contents: list[Any] = []
     for number, case in enumerate(cases):
         step = step_of(case)
         for update in range(3):
             step(batch_of(case, update, rank() if distributed.is_initialized() else 0, 0))
         Checkpoints(directory / str(number)).save(3, step=step, wait=True)
-        found.append(content(step))
-    return found
+        contents.append(content(step))
+    return contents
 
 
 _read_tensor = SavedCheckpoint.read_tensor
@@ -233,7 +235,7 @@ def loaded(directory: Path, cases: Sequence[tuple[int, Case]]) -> list[Any]:
 
     Also return the number of elements of model and optimizer that this rank has read.
     """
-    found: list[Any] = []
+    results: list[Any] = []
     for number, case in cases:
         step, elements = step_of(case), 0
 
@@ -244,55 +246,55 @@ def loaded(directory: Path, cases: Sequence[tuple[int, Case]]) -> list[Any]:
             return tensor
 
         with (
-            warnings.catch_warnings(record=True) as said,
+            warnings.catch_warnings(record=True) as warned,
             patch.object(SavedCheckpoint, "read_tensor", counting),
         ):
             warnings.simplefilter("always")
             before = torch.get_rng_state().clone()
             assert Checkpoints(directory / str(number)).load(step=step) == 3
         kept = torch.equal(before, torch.get_rng_state())
-        found.append((*content(step), kept, [str(warning.message) for warning in said], elements))
-    return found
+        results.append((*content(step), kept, [str(warning.message) for warning in warned], elements))
+    return results
 
 
 def content(step: TrainStep) -> tuple[dict[str, np.ndarray[Any, Any]], tuple[int, int], bytes]:
     state = step.state_dict()
-    tensors = full({"model": dict(state["model"]), "optimizer": state["optimizer"]})
+    tensors = gather_tensors({"model": dict(state["model"]), "optimizer": state["optimizer"]})
     return tensors, (state["applied"], state["clock"]), state["random"]["cpu"].numpy().tobytes()
 
 
-def fail(directory: Path, how: str) -> Any:
+def fail_on_one_rank(directory: Path, how: str) -> Any:
     """Let one rank fail in a save or a load.
 
     Returns what this rank raised, the states of its parts, the counts then, and those after another save.
     """
-    part, other = Part({"a": rank()}), Part(OrderedDict(b=1))
+    part, second = Part({"a": rank()}), Part(OrderedDict(b=1))
     checkpoints = Checkpoints(directory)
-    checkpoints.save(1, part=part, other=other, wait=True)
+    checkpoints.save(1, part=part, second=second, wait=True)
     raised = ""
     try:
         if how == "state" and rank() == 1:
             with patch.object(Part, "state_dict", side_effect=OSError("none")):
-                checkpoints.save(2, part=part, other=other)
+                checkpoints.save(2, part=part, second=second)
         elif how == "count":
-            checkpoints.save(2 + rank(), part=part, other=other)
+            checkpoints.save(2 + rank(), part=part, second=second)
         elif how == "names":
             checkpoints.load(None, **{f"part{rank()}": part})
         elif how == "writing":
             writing: Any = cast("Any", rank_files).save_file
             with patch.object(rank_files, "save_file", _fails if rank() == 1 else writing):
-                checkpoints.save(2, part=Part({"a": torch.ones(2) * rank()}), other=other, wait=True)
+                checkpoints.save(2, part=Part({"a": torch.ones(2) * rank()}), second=second, wait=True)
         elif how == "refusal":
-            part.state, other.state = {"a": 7}, {"b": 7}
+            part.state, second.state = {"a": 7}, {"b": 7}
             refusing = Refusing({"a": 7}) if rank() == 1 else part
-            checkpoints.load(other=other, part=refusing)
+            checkpoints.load(second=second, part=refusing)
         else:
-            checkpoints.save(2, part=part, other=other)
+            checkpoints.save(2, part=part, second=second)
     except Exception as error:
         raised = f"{type(error).__name__}: {error}"
-    left = part.state, other.state
+    left = part.state, second.state
     counts = checkpoints.counts()
-    checkpoints.save(3, part=part, other=other, wait=True)
+    checkpoints.save(3, part=part, second=second, wait=True)
     return raised, left, counts, checkpoints.counts()
 
 
@@ -326,12 +328,12 @@ def unshared(directory: Path) -> str:
     return ""
 
 
-def alone(directory: Path, call: str) -> list[tuple[str, str, bool]]:
+def call_with_late_rank(directory: Path, call: str) -> list[tuple[str, str, bool]]:
     """Call on rank 0, then on rank 1 after the warning; return texts, categories, if they name this file."""
     checkpoints, part = Checkpoints(directory), Part(1)
     checkpoints.save(1, part=part, wait=True)
     store = distributed.distributed_c10d._get_default_store()
-    with warnings.catch_warnings(record=True) as said, patch.object(missing_ranks, "_DELAY_SECONDS", 0.01):
+    with warnings.catch_warnings(record=True) as warned, patch.object(missing_ranks, "_DELAY_SECONDS", 0.01):
         warnings.simplefilter("always")
         if rank() == 1:
             store.wait(["warned"])
@@ -346,4 +348,6 @@ def alone(directory: Path, call: str) -> list[tuple[str, str, bool]]:
             with patch.object(warnings, "warn_explicit", tell):
                 getattr(checkpoints, call)(1, part=part)
         checkpoints.counts()
-    return [(str(each.message), each.category.__name__, each.filename == __file__) for each in said]
+    return [
+        (str(warning.message), warning.category.__name__, warning.filename == __file__) for warning in warned
+    ]

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from support.checkpointing.checkpoints import full
+from support.checkpointing.checkpoints import gather_tensors
 from torch import distributed, nn
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
@@ -38,16 +38,16 @@ class Mixed(nn.Module):
 
 def weighted(states: Sequence[dict[str, Any]], weights: Sequence[float]) -> dict[str, tuple[Any, Any]]:
     """Return the float64 mean of each floating-point tensor, and Σ |weight · tensor|, its rounding scale."""
-    found: dict[str, tuple[Any, Any]] = {}
+    means: dict[str, tuple[Any, Any]] = {}
     for name, tensor in states[-1].items():
         if tensor.is_floating_point() or tensor.is_complex():
             wide = torch.complex128 if tensor.is_complex() else torch.float64
-            each = [
+            terms = [
                 weight * state[name].detach().to(wide).numpy()
                 for weight, state in zip(weights, states, strict=True)
             ]
-            found[name] = np.sum(each, axis=0), np.sum(np.abs(each), axis=0)
-    return found
+            means[name] = np.sum(terms, axis=0), np.sum(np.abs(terms), axis=0)
+    return means
 
 
 def state_of(module: nn.Module) -> dict[str, Any]:
@@ -85,20 +85,20 @@ def merged(
     directories: Sequence[Path], counts: Sequence[int], weights: Sequence[float], wrappers: Sequence[str]
 ) -> list[dict[str, np.ndarray[Any, Any]]]:
     """Return the gathered states of modules under these wrappers after a merge from each directory."""
-    found: list[dict[str, np.ndarray[Any, Any]]] = []
+    states: list[dict[str, np.ndarray[Any, Any]]] = []
     for directory in directories:
         for wrapper in wrappers:
             model = wrapped(99, wrapper)
             Checkpoints(directory).merge(counts, weights, into=model, part="model")
-            found.append(full(dict(plain_state(model))))
-    return found
+            states.append(gather_tensors(dict(plain_state(model))))
+    return states
 
 
 def refused(directory: Path, how: str) -> tuple[str, bool]:
     """Return the error of a merge that fails on rank 1, and whether the model is unchanged."""
     rank = distributed.get_rank()
     model: Any = wrapped(99, "fsdp")
-    before = full(dict(model.state_dict()))
+    before = gather_tensors(dict(model.state_dict()))
     counts, weights = [1, 2, 3], [0.5, 0.25, 0.25]
     into: Any = model
     if rank == 1 and how == "weights":
@@ -120,7 +120,7 @@ def refused(directory: Path, how: str) -> tuple[str, bool]:
         Checkpoints(directory).merge(counts, weights, into=into, part="model")
     except Exception as error:
         raised = f"{type(error).__name__}: {error}"
-    after = full(dict(model.state_dict()))
+    after = gather_tensors(dict(model.state_dict()))
     return raised, all(np.array_equal(before[key], after[key]) for key in before)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from support.checkpointing.checkpoints import full
+from support.checkpointing.checkpoints import gather_tensors
 from support.training.models import mean_loss
 from support.training.steps import CURVE
 from torch import nn
@@ -45,8 +45,8 @@ def _step(model: nn.Module) -> TrainStep:
 
 
 def _differs(model: nn.Module, expected: dict[str, Any]) -> bool:
-    found = full(dict(plain_state(model)))
-    return found.keys() != expected.keys() or any((found[key] != expected[key]).any() for key in expected)
+    loaded = gather_tensors(dict(plain_state(model)))
+    return loaded.keys() != expected.keys() or any((loaded[key] != expected[key]).any() for key in expected)
 
 
 def loads_everywhere(directory: Path, wrapper: str) -> list[str]:
@@ -57,7 +57,7 @@ def loads_everywhere(directory: Path, wrapper: str) -> list[str]:
     step((torch.ones(4, 3), torch.ones(4, 2)))
     checkpoints = Checkpoints(directory)
     checkpoints.save(1, step=step, model=trained, wait=True)
-    expected, wrong = full(dict(plain_state(trained))), list[str]()
+    expected, wrong = gather_tensors(dict(plain_state(trained))), list[str]()
     for name, wrap in WRAPPERS.items():
         for part in ("step", "model"):
             model = wrap(_model(2))

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
-from support.checkpointing.checkpoints import full
+from support.checkpointing.checkpoints import gather_tensors
 from support.training.models import seeded
 from support.training.steps import CURVE
 from torch import Tensor, distributed, nn
@@ -118,7 +118,7 @@ def _kept(step: TrainStep) -> Kept:
     state: Any = step.state_dict()
     # NumPy has no bfloat16.
     whole = pytree.tree_map_only(Tensor, Tensor.double, [dict(state["model"]), state["optimizer"]])
-    return Kept(full(whole), _forms(state["optimizer"]))
+    return Kept(gather_tensors(whole), _forms(state["optimizer"]))
 
 
 def _forms(state: Any) -> dict[str, tuple[str, tuple[int, ...], str]]:
@@ -159,10 +159,10 @@ def loaded(directory: Path, wrapper: str) -> tuple[Resumed, Any]:
     """Load the checkpoint and continue; also return the placements in an optimizer loaded alone."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".* was saved by ", UserWarning)
-        step, alone = _step(wrapper), _step(wrapper).optimizer
+        step, optimizer = _step(wrapper), _step(wrapper).optimizer
         Checkpoints(directory).load(step=step)
-        Checkpoints(directory).load(optimizer=alone)
-    return _resumed(step), {name: where for name, (*_, where) in _forms(alone.state_dict()).items()}
+        Checkpoints(directory).load(optimizer=optimizer)
+    return _resumed(step), {name: where for name, (*_, where) in _forms(optimizer.state_dict()).items()}
 
 
 def by_state_dict(directory: Path) -> list[Resumed]:

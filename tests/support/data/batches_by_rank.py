@@ -25,11 +25,11 @@ def process(rank: int, processes: int) -> Generator[None]:
 
 def in_each(function: Callable[..., Any], *arguments: Any, processes: int) -> list[Any]:
     """Return the function's results on all ranks."""
-    found: list[Any] = []
+    results: list[Any] = []
     for rank in range(processes):
         with process(rank, processes):
-            found.append(function(*arguments))
-    return found
+            results.append(function(*arguments))
+    return results
 
 
 def side_by_side(epochs: list[Epoch]) -> Epoch:
@@ -58,15 +58,15 @@ def expected(arguments: Arguments, epochs: int) -> list[Epoch]:
     """Compute the global batches of each epoch."""
     samples, whole, training = len(arguments["dataset"]), arguments["batch_size"], arguments["training"]
     generator = torch.Generator().manual_seed(arguments["seed"])
-    found: list[Epoch] = []
+    batches_by_epoch: list[Epoch] = []
     for _ in range(epochs):
         order = list(range(samples))
         if arguments.get("shuffle", training):
             order = cast("list[int]", torch.randperm(samples, generator=generator).tolist())
         if arguments.get("drop_last", training):
             order = order[: samples // whole * whole]
-        found.append([order[first : first + whole] for first in range(0, len(order), whole)])
-    return found
+        batches_by_epoch.append([order[first : first + whole] for first in range(0, len(order), whole)])
+    return batches_by_epoch
 
 
 def split(arguments: Arguments, processes: int) -> Arguments:
@@ -104,13 +104,13 @@ def load_in_stages(
     Returns:
         The batches of all stages but the last, and the two epochs of the last.
     """
-    state, found = None, list[Epoch]()
+    state, by_epoch = None, list[Epoch]()
     for processes, stop_after in stages:
-        each = run(load, split(arguments, processes), state, stop_after, depth, processes=processes)
-        epochs, states = zip(*each, strict=True)
+        by_rank = run(load, split(arguments, processes), state, stop_after, depth, processes=processes)
+        epochs, states = zip(*by_rank, strict=True)
         state = states[-1]
-        first, *others = (torch.load(io.BytesIO(each), weights_only=True) for each in states)
-        assert all(equal_trees(first, other) for other in others)
-        found.extend(side_by_side(list(together)) for together in zip(*epochs, strict=True))
-    *begun, rest, after = found
+        first, *rest_of_ranks = (torch.load(io.BytesIO(saved), weights_only=True) for saved in states)
+        assert all(equal_trees(first, of_rank) for of_rank in rest_of_ranks)
+        by_epoch.extend(side_by_side(list(together)) for together in zip(*epochs, strict=True))
+    *begun, rest, after = by_epoch
     return list(chain.from_iterable(begun)), rest, after
