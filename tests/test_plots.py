@@ -15,7 +15,7 @@ from matplotlib.ticker import MultipleLocator
 from support.curves.descriptions import build, descriptions
 from support.examples import examples
 
-from plateau_jax import Curve, PlateauCurve, StagedCurve, plot
+from plateau_jax import Curve, PlateauCurve, StagedCurve, compare, plot
 
 mpl.use("Agg")
 
@@ -91,6 +91,24 @@ def test_method_and_function_take_the_same_arguments():
 def test_several_curves_in_any_iterable(of):
     curves = [CURVE, PlateauCurve(10), PlateauCurve(2**31 - 1, warmup_steps=1)]
     assert len(plot(of(curves), ax=_axes()).lines) == 3
+
+
+def test_all_forms_of_curves_draw_the_same():
+    curves = [CURVE, PlateauCurve(10)]
+    named = dict(zip(["first", "b"], curves, strict=True))
+    forms = [(curves,), curves, (named,), (named.values(),)]
+    axes = [plot(*form, peak_value=0.1, ax=_axes()) for form in forms]
+    first, *others = [[line.get_xydata().tolist() for line in ax.lines] for ax in axes]
+    assert all(lines == first for lines in others)
+    labels = [[text.get_text() for text in ax.get_legend().get_texts()] for ax in axes]
+    assert labels[0] == labels[1] == labels[3] == list(compare(*curves).names) == list(compare(curves).names)
+    assert labels[2] == ["first", "b"] == list(compare(named).names)
+
+
+def test_named_curve_alone_has_its_name_in_the_legend():
+    ax = plot({"mine": CURVE}, ax=_axes())
+    assert [text.get_text() for text in ax.get_legend().get_texts()][-1] == "mine"
+    assert len(ax.patches) == 2
 
 
 def test_legend_distinguishes_curves():
@@ -248,12 +266,12 @@ def test_formatters_and_locators_set_by_user_stay():
 
 @pytest.mark.parametrize("curves", [None, 5, "curve", [None], [CURVE, 3], CURVE.to_dict()], ids=str)
 def test_value_that_is_not_a_curve_is_refused(curves):
-    with pytest.raises(TypeError, match=r"curves holds .*must be one Curve or several"):
+    with pytest.raises(TypeError, match=r"curves\[.*\] = .* must be a Curve: write plot"):
         plot(curves, ax=_axes())
 
 
 def test_empty_list_of_curves_is_refused():
-    with pytest.raises(ValueError, match="curves is empty"):
+    with pytest.raises(ValueError, match="there is no curve: write plot"):
         plot([], ax=_axes())
 
 
@@ -282,5 +300,5 @@ assert "jax" not in sys.modules and "torch" not in sys.modules
 
 
 def test_array_without_dimensions_is_refused():
-    with pytest.raises(TypeError, match=r"^curves holds array\(3\); it must be one Curve or several$"):
+    with pytest.raises(TypeError, match=r"^curves\[0\] = array\(3\) must be a Curve: write plot"):
         plot(np.array(3), ax=_axes())

@@ -1,16 +1,16 @@
 """A comparison of curves by their last-iterate bounds, relative to the first curve."""
 
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from html import escape
-from typing import Any, cast, overload
+from typing import Any, overload
 
 from plateau_jax.analysis.last_iterate import outlook
 from plateau_jax.curves.curve import Curve
+from plateau_jax.curves.several_curves import curves_to_draw
 from plateau_jax.drawing import notebook
 from plateau_jax.drawing.sampling import legend_labels
-from plateau_jax.validation import checks
 
 _RATIOS = "Ratios to the first curve, where each curve has its own best peak."
 
@@ -58,7 +58,7 @@ class Comparison:
 
 
 @overload
-def compare(curves: Mapping[str, Curve], /) -> Comparison: ...
+def compare(curves: Iterable[Curve] | Mapping[str, Curve], /) -> Comparison: ...
 @overload
 def compare(*curves: Curve) -> Comparison: ...
 def compare(*curves: Any) -> Comparison:
@@ -73,8 +73,8 @@ def compare(*curves: Any) -> Comparison:
     the formula, its sources, and how well it agrees with published training runs.
 
     Args:
-        curves: Curves, or one mapping from names to curves. An unnamed curve is named after what sets it
-            apart from the others.
+        curves: Curves, or one list of curves, or one mapping from names to curves. An unnamed curve is named
+            after what sets it apart from the others.
 
     Returns:
         The ratios, which print as a table.
@@ -90,40 +90,13 @@ def compare(*curves: Any) -> Comparison:
     >>> [round(bound, 2) for bound in table.bounds], [round(peak, 2) for peak in table.peaks]
     ([1.0, 1.21], [1.0, 1.44])
     """
-    named = _check_curves(curves)
-    if not named:
-        raise ValueError("there is no curve: write compare(curve, other) or compare({'name': curve, ...})")
-    outlooks = [outlook(curve) for _, curve in named]
+    checked = curves_to_draw("compare", curves)
+    outlooks = [outlook(curve) for curve, _ in checked]
     return Comparison(
-        tuple(name for name, _ in named),
+        tuple(legend_labels([to_draw for _, to_draw in checked])),
         tuple(each.bound / outlooks[0].bound for each in outlooks),
         tuple(each.peak / outlooks[0].peak for each in outlooks),
     )
-
-
-def _check_curves(curves: tuple[Any, ...]) -> list[tuple[str, Curve]]:
-    """Return (name, curve) for each curve, in order."""
-    if len(curves) == 1 and isinstance(curves[0], Mapping):
-        mapping = cast("Mapping[Any, Any]", curves[0])
-        return [(_check_name(name), _check_item(name, curve)) for name, curve in mapping.items()]
-    checked = [_check_item(index, curve) for index, curve in enumerate(curves)]
-    names = legend_labels([curve._to_draw() for curve in checked]) if checked else []
-    return list(zip(names, checked, strict=True))
-
-
-def _check_name(name: Any) -> str:
-    if not isinstance(name, str):
-        raise TypeError(f"the name {checks.short_repr(name)} of a curve must be a string")
-    return name
-
-
-def _check_item(key: object, curve: Any) -> Curve:
-    if not isinstance(curve, Curve):
-        raise TypeError(
-            f"curves[{key!r}] = {checks.short_repr(curve)} must be a Curve: write compare(curve, other) or "
-            "compare({'name': curve, ...})"
-        )
-    return curve
 
 
 def _table_rows(comparison: Comparison, first_peak: float | None = None) -> list[tuple[str, ...]]:

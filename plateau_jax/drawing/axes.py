@@ -33,8 +33,8 @@ def draw(curves: Sequence[CurveToDraw], peak_value: float, ax: Any) -> Any:
     ax.set_ylabel("learning rate" if peak_value != 1.0 else "multiplier")
     ax.grid(alpha=0.3)
     ax.margins(x=0.01)
-    # The line of a single curve needs no entry in the legend.
-    if shown := handles[:-1] if len(curves) == 1 else handles:
+    # The line of a single curve without a name needs no entry in the legend.
+    if shown := handles[:-1] if len(curves) == 1 and curves[0].name is None else handles:
         _add_legend(ax, shown)
     if ax.get_yscale() == "linear" and ax.get_autoscaley_on():
         bottom = min(ax.dataLim.ymin, 0.0)

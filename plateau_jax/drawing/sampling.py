@@ -24,10 +24,12 @@ class CurveToDraw(NamedTuple):
     """The curve as a function from an array of steps to an array of multipliers."""
     phrases: list[str]
     """The description of the curve, in parts."""
+    name: str | None = None
+    """The name that the user gave the curve, if any."""
 
 
 def legend_labels(curves: Sequence[CurveToDraw]) -> list[str]:
-    """Return a unique label per curve: the phrases that set it apart, or all phrases if none does."""
+    """Return a label per curve: its name, else the phrases that set it apart, or all if none does."""
     shared = set(curves[0].phrases).intersection(*(curve.phrases for curve in curves))
     labels = [
         ", ".join([phrase for phrase in curve.phrases if phrase not in shared] or curve.phrases)
@@ -36,8 +38,8 @@ def legend_labels(curves: Sequence[CurveToDraw]) -> list[str]:
     labels = [textwrap.shorten(label, 80, placeholder=" …") for label in labels]
     # Curves may still share a label: equal curves, or long labels that were shortened to the same text.
     return [
-        f"{number}: {label}" if labels.count(label) > 1 else label
-        for number, label in enumerate(labels, start=1)
+        curve.name if curve.name is not None else f"{number}: {label}" if labels.count(label) > 1 else label
+        for number, (curve, label) in enumerate(zip(curves, labels, strict=True), start=1)
     ]
 
 
