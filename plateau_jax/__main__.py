@@ -16,8 +16,12 @@ import numpy as np
 from plateau_jax import plots
 from plateau_jax.analysis import comparison
 from plateau_jax.analysis.comparison import compare
+from plateau_jax.analysis.loss_comparison import LossComparison
+from plateau_jax.analysis.loss_fit import fit_losses
+from plateau_jax.analysis.loss_run import LossRun
 from plateau_jax.curves.curve import Curve
 from plateau_jax.curves.plateau_curve import CurveArguments, PlateauCurve
+from plateau_jax.drawing.sampling import legend_labels
 from plateau_jax.numerics import exact_segments
 from plateau_jax.option_parser import OPTIONS, OptionParser, in_options, integer
 from plateau_jax.output_files import is_stream, open_for_writing
@@ -113,6 +117,16 @@ def _parser() -> OptionParser:
         "theoretical bounds, each at its best peak; the first curve is the reference. If --peak is the best "
         "peak of the first curve, the table shows the best peaks of all",
     )
+    parser.add_argument(
+        "--fit",
+        metavar=("FILE", "CURVE"),
+        nargs="+",
+        action="append",
+        default=[],
+        help="with --compare: forecast the losses of the curves from the log of a run; CURVE is a file as "
+        "for --from, needed if the log has no learning rates; --peak is then the peak of the run and of the "
+        "curves; may be repeated",
+    )
     parser.add_argument("--json", action="store_true", help="print the curve's arguments as JSON instead")
     page = parser.add_argument_group("the page")
     page.add_argument("--design", action="store_true", help="open a page in the browser for designing curves")
@@ -138,13 +152,16 @@ def main(arguments: list[str] | None = None) -> int:
             raise ValueError(
                 f"{'--json' if options.csv is None else '--csv'} takes one curve, not {len(curves)}"
             )
-        if options.compare and len(curves) < 2:
+        if options.fit and not options.compare:
+            raise ValueError("--fit requires --compare")
+        if options.compare and not options.fit and len(curves) < 2:
             raise ValueError("--compare takes at least two curves: repeat --from FILE")
         if options.compare and not peak:
             raise ValueError("--compare takes a --peak above 0: the best peak of the first curve")
         if options.csv == "-" and options.json:
             raise ValueError("--csv - and --json both write to standard output: give one of them")
-        comparison_table = compare(*curves) if options.compare else None
+        forecasts = _forecast(options, curves) if options.fit else None
+        comparison_table = compare(*curves) if options.compare and not options.fit else None
         if options.plot is not None:
             _write_picture(curves, peak, options.plot)
         if options.csv not in (None, "-"):
@@ -158,6 +175,9 @@ def main(arguments: list[str] | None = None) -> int:
         _write_values(curves[0], peak, sys.stdout)
     elif options.json:
         print(json.dumps(curves[0].to_dict()))
+    elif forecasts:
+        names = tuple(_encodable(name, sys.stdout) for name in forecasts.names)
+        print(_encodable(str(replace(forecasts, names=names)), sys.stdout))
     elif comparison_table:
         # Replacing a character may lengthen a name, so do it before the columns are aligned.
         names = tuple(_encodable(name, sys.stdout) for name in comparison_table.names)
@@ -190,7 +210,9 @@ def _serve_design_page(options: argparse.Namespace) -> None:
     # Imported here, because the HTTP modules would double the start-up time of every other command.
     from plateau_jax.design import answers, server
 
-    output = next((name for name in ("plot", "csv", "json", "compare") if getattr(options, name)), None)
+    output = next(
+        (name for name in ("plot", "csv", "json", "compare", "fit") if getattr(options, name)), None
+    )
     if output:
         raise ValueError(f"--design opens a page: leave --{output} out")
     peak = 3e-4 if options.peak is None else options.peak
@@ -203,21 +225,38 @@ def _serve_design_page(options: argparse.Namespace) -> None:
     server.serve(initial, port, browser=not options.no_browser)
 
 
-def _read_curve(file: str) -> Curve:
+def _forecast(options: argparse.Namespace, curves: list[Curve]) -> LossComparison:
+    """Forecast the losses of the curves from the logs of --fit."""
+    runs: list[LossRun] = []
+    for file, *curve_files in options.fit:
+        if len(curve_files) > 1:
+            raise ValueError(f"--fit takes a log and at most one curve, not {len(curve_files)} curves")
+        try:
+            if curve_files:
+                runs.append(LossRun.read(file, _read_curve(curve_files[0], "--fit"), options.peak))
+            else:
+                runs.append(LossRun.read(file))
+        except OSError as error:
+            raise ValueError(f"--fit {file}: {error.strerror}") from None
+    names = legend_labels([curve._to_draw() for curve in curves])
+    return fit_losses(runs).compare(dict(zip(names, curves, strict=True)), options.peak)
+
+
+def _read_curve(file: str, option: str = "--from") -> Curve:
     if file == "-" and sys.stdin is None:
-        raise ValueError("--from -: standard input is closed")
+        raise ValueError(f"{option} -: standard input is closed")
     try:
         arguments = json.loads(sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes())
     except OSError as error:
-        raise ValueError(f"--from {file}: {error.strerror}") from None
+        raise ValueError(f"{option} {file}: {error.strerror}") from None
     except RecursionError:
-        raise ValueError(f"--from {file} is nested too deep") from None
+        raise ValueError(f"{option} {file} is nested too deep") from None
     except ValueError as error:
-        raise ValueError(f"--from {file} is not JSON: {error}") from None
+        raise ValueError(f"{option} {file} is not JSON: {error}") from None
     try:
         return Curve.from_dict(arguments)
     except (TypeError, ValueError) as error:
-        raise ValueError(f"--from {file}: {error}") from None
+        raise ValueError(f"{option} {file}: {error}") from None
 
 
 def _write_picture(curves: list[Curve], peak: np.float32, path: Path) -> None:

@@ -58,8 +58,8 @@ class LossComparison:
     >>> table = LossComparison(("cosine", "linear"), forecasts, ((0.0, 0.0, 0.0), (-0.01, -0.02, 0.01)))
     >>> print(str(table).partition("Losses")[0])
              loss   interval       difference  interval
-    cosine  3.000  2.980 … 3.020
-    linear  2.990  2.970 … 3.010       -0.010  -0.020 … +0.010  not told apart
+    cosine  3.000  2.980 to 3.020
+    linear  2.990  2.970 to 3.010       -0.010  -0.020 to +0.010  not told apart
     <BLANKLINE>
     <BLANKLINE>
     """
@@ -84,13 +84,13 @@ def _table_rows(comparison: LossComparison) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = [("", "loss", "interval", "difference", "interval", "")]
     pairs = zip(comparison.names, comparison.forecasts, comparison.differences, strict=True)
     for index, (name, (loss, low, high, _), difference) in enumerate(pairs):
-        row = name, f"{loss:.3f}", f"{low:.3f} … {high:.3f}"
+        row = name, f"{loss:.3f}", f"{low:.3f} to {high:.3f}"
         if index:
             value, least, most = difference
             is_told_apart = least > 0 or most < 0
             row += (
                 f"{value:+.3f}",
-                f"{least:+.3f} … {most:+.3f}",
+                f"{least:+.3f} to {most:+.3f}",
                 "" if is_told_apart else "not told apart",
             )
         rows.append((*row, *[""] * (6 - len(row))))

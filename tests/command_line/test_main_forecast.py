@@ -1,0 +1,75 @@
+"""`python -m plateau_jax … --compare --fit LOG`."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.refusals import refused
+
+from plateau_jax import Curve, LossRun, PlateauCurve, fit_losses
+from plateau_jax.__main__ import main
+
+RUN = PlateauCurve(1000, warmup_steps=50)
+LONGER = PlateauCurve(2000, plateaus=[(55, 40)])
+STEPS = np.arange(20, 1001, 20)
+LOSSES = 2.5 + (STEPS / 300) ** -0.5 + 0.05 * RUN(STEPS)
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> str:
+    path = tmp_path / "log.csv"
+    rows = [f"{step},{loss}" for step, loss in zip(STEPS, LOSSES, strict=True)]
+    path.write_text("\n".join(["step,val_loss", *rows]))
+    return str(path)
+
+
+@pytest.fixture
+def log_with_lr(tmp_path: Path) -> str:
+    path = tmp_path / "log.jsonl"
+    rows = zip(STEPS.tolist(), LOSSES.tolist(), (1e-3 * RUN(STEPS)).tolist(), strict=True)
+    path.write_text("\n".join(json.dumps({"step": s, "loss": loss, "lr": lr}) for s, loss, lr in rows))
+    return str(path)
+
+
+def save(curve: Curve, path: Path) -> str:
+    path.write_text(json.dumps(curve.to_dict()))
+    return str(path)
+
+
+def test_fit_prints_forecasts_of_all_curves(log, tmp_path, capsys) -> None:
+    run, longer = save(RUN, tmp_path / "run.json"), save(LONGER, tmp_path / "longer.json")
+    fit = fit_losses(LossRun.read(log, RUN, 1e-3))
+    arguments = ["1000", "--compare", "--from", longer, "--peak", "1e-3", "--fit", log, run]
+    assert main(arguments) == 0
+    named = {"1000 steps, no plateau": PlateauCurve(1000), "2000 steps, plateau 55–95 %": LONGER}
+    assert capsys.readouterr().out == f"{fit.compare(named, 1e-3)}\n"
+
+
+def test_logged_learning_rates_suffice(log_with_lr, capsys) -> None:
+    """One curve is enough, and several runs are fitted together."""
+    assert main(["1500", "--compare", "--fit", log_with_lr, "--fit", log_with_lr]) == 0
+    run = LossRun.read(log_with_lr)
+    loss = fit_losses([run, run]).predict(PlateauCurve(1500)).loss
+    lines = capsys.readouterr().out.splitlines()
+    assert f" {loss:.3f} " in lines[1]
+    assert lines[2] == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["1000", "--fit", "LOG"], "--fit requires --compare"),
+        (["1000", "--compare", "--fit", "LOG"], "has no learning rates: give curve= and peak_value="),
+        (["1000", "--compare", "--fit", "LOG", "CURVE"], "has no learning rates: give peak_value="),
+        (["1000", "--compare", "--fit", "none.csv"], "--fit none.csv: No such file or directory"),
+        (["1000", "--compare", "--fit", "LOG", "none.json"], "--fit none.json: No such file or directory"),
+        (["1000", "--compare", "--fit", "LOG", "CURVE", "CURVE"], "at most one curve, not 2 curves"),
+        (["9000", "--compare", "--peak", "1", "--fit", "LOG", "CURVE"], "a forecast reaches at most 4 times"),
+        (["1000", "--compare", "--peak", "0", "--fit", "LOG", "CURVE"], "--compare takes a --peak above 0"),
+        (["1000", "--design", "--fit", "LOG"], "--design opens a page: leave --fit out"),
+    ],
+)
+def test_bad_fits_are_refused(arguments, message, log, tmp_path, capsys) -> None:
+    files = {"LOG": log, "CURVE": save(RUN, tmp_path / "run.json")}
+    assert message in refused(capsys, [files.get(word, word) for word in arguments])
