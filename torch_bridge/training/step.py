@@ -6,7 +6,7 @@ from typing import Any, Never
 import torch
 from torch.optim import Optimizer
 
-from torch_bridge.curve_api import warn
+from torch_bridge.curve_api import checks, warn
 from torch_bridge.schedulers.param_groups import peaks_per_group
 from torch_bridge.training.arguments import TrainStepArguments, pack_arguments_into
 from torch_bridge.training.clock.batch_counts import BatchCounts
@@ -39,7 +39,8 @@ class TrainStep:
         lr = float32(peak) · curve(clock)
 
     `step(x, y)` is an update of two micro-batches, `step((x, y))` of one with two parts. Not thread-safe.
-    Cannot be copied or pickled: build a new step and load `state_dict()` there.
+    Cannot be copied or pickled: build a new step and load `state_dict()` there. `print(step)` shows the
+    curve, its present step and the learning rate, and synchronizes with the device.
 
     >>> import torch
     >>> from plateau_jax import PlateauCurve
@@ -332,6 +333,24 @@ class TrainStep:
             "an update was interrupted between its optimizer's step and its count: load a checkpoint, by "
             "load_state_dict, before the next update"
         )
+
+    def __repr__(self) -> str:
+        """Return the curve. Reads nothing from the device, since debuggers and tracebacks call this."""
+        return f"TrainStep({self._describe_curves()})"
+
+    def __str__(self) -> str:
+        """Return the curve, its present step and learning rates, and the counters. Synchronizes."""
+        applied, skipped, clock, consumed = self._clock.read_counters()
+        lrs = [float(f"{lr:.6g}") for lr in self._clock.lrs_at(clock)]
+        lr = checks.short_repr(lrs if len(set(lrs)) > 1 else lrs[0])
+        counts = f"applied={applied}, skipped={skipped}"
+        if self._clock.unit is not None:
+            counts += f", consumed={consumed}, unit={self._clock.unit}"
+        return f"TrainStep({self._describe_curves()}, clock={clock}, lr={lr}, {counts})"
+
+    def _describe_curves(self) -> str:
+        curves = self._clock.curves
+        return checks.short_repr(curves[0] if all(curve == curves[0] for curve in curves) else curves)
 
     def __reduce__(self) -> Never:
         raise TypeError(
