@@ -76,7 +76,7 @@ class LossFit:
             loss ± 2 √(sd² + a² + q² + (0.002 loss)² + k²)
 
         sd is the fit's residual; a and q are half the difference of two forecasts, with the exponent ± 0.06
-        and with the powers 0.6 and 1.0 of N in place of 0.8; k = 0.01 loss |log₂(peak/peak of a run)|, with
+        and with the powers 0.6 and 1.0 of N in place of 0.8; `k = 0.01 loss |log₂(peak/peak of a run)|`, with
         the nearest run.
 
         Args:
