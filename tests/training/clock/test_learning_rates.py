@@ -91,3 +91,17 @@ def test_unfused_optimizer_continues_at_curves_lr() -> None:
         assert result.applied == applied + 1
         assert result.lr.tolist() == expected
         assert [np.float32(float(group["lr"])) for group in step.optimizer.param_groups] == expected
+
+
+@pytest.mark.parametrize("name", ["adamw", "momentum", "plain adam"])
+def test_tensor_lr_in_defaults_stays_the_peak(name: str) -> None:
+    """A group that is added after the run takes it, so it must not hold a decayed learning rate."""
+    model, lr = Net(), torch.tensor(0.01)
+    options = {"foreach": False} if name == "plain adam" else {}  # torch has no foreach for a tensor lr
+    step = make_step(name, model, optimizer=make_optimizer(name, model, lr=lr, **options))
+    train(step, batches(3))
+    step.load_state_dict(step.state_dict())
+    step.set_peak(0.5)
+    train(step, batches(1))
+    assert step.optimizer.defaults["lr"] is lr
+    assert equal_trees(lr, torch.tensor(0.01))

@@ -57,7 +57,8 @@ def _fused_and_not() -> TrainStep:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("kind", "updates"), [("adamw", 2), ("momentum", 0), ("plain adam", 2), ("fused and not", 2)]
+    ("kind", "updates"),
+    [("adamw", 2), ("sgd", 1), ("momentum", 0), ("momentum", 2), ("plain adam", 2), ("fused and not", 2)],
 )
 def test_update_interrupted_at_any_line(kind: str, updates: int) -> None:
     def trained() -> TrainStep:
