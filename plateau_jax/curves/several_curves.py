@@ -24,7 +24,7 @@ def curves_to_draw(function: str, curves: tuple[Any, ...]) -> list[tuple[Curve, 
     if len(curves) == 1 and isinstance(curves[0], Mapping):
         items, has_names = list(cast("Mapping[Any, Any]", curves[0]).items()), True
     elif len(curves) == 1 and _is_collection(curves[0]):
-        items = list(enumerate(curves[0]))
+        items = list(enumerate(cast("Iterable[Any]", curves[0])))
     if not items:
         raise ValueError(f"there is no curve: {advice}")
     checked: list[tuple[Curve, CurveToDraw]] = []
