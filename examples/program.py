@@ -80,7 +80,7 @@ def check_positive(parser: ArgumentParser, args: Namespace, *names: str) -> None
 
 def with_resume_hint(error: Exception, options: str) -> str:
     """Return the error; if the checkpoint has another curve, add which options to leave out."""
-    hint = f"; without {options}, --resume continues as planned" if "saved under" in str(error) else ""
+    hint = f"; without {options}, --resume continues as planned" if "differ from step" in str(error) else ""
     return f"{error}{hint}"
 
 

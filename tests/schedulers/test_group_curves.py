@@ -30,7 +30,7 @@ def test_wrong_optimizer_is_refused(optimizer, scheduler):
 @schedulers
 @pytest.mark.parametrize("curve", [None, 3, "curve", CURVE.to_dict(), [CURVE, None], iter([CURVE, CURVE])])
 def test_wrong_curve_is_refused(curve, scheduler):
-    with pytest.raises(TypeError, match=r"curve = .* must be a Curve"):
+    with pytest.raises(TypeError, match=r"curve = .* must be a Curve, as PlateauCurve\("):
         scheduler(optimizer_with([0.1, 0.1]), curve)
 
 

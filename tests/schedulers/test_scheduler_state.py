@@ -3,6 +3,7 @@
 import copy
 import io
 import pickle
+import re
 
 import numpy as np
 import pytest
@@ -37,7 +38,7 @@ def _changes_nothing(run, load):
 
 
 @given(descriptions(range(4)), descriptions(range(4)), st.integers(0, 5), st.integers(0, 5))
-def test_refusal_names_both_curves(description, other, saved_at, loaded_at):
+def test_refusal_says_the_difference(description, other, saved_at, loaded_at):
     old, new = build(description), build(other)
     saved, run = Run([old, old], [0.1, 0.2]), Run([new, new], [0.1, 0.2])
     saved.advance(saved_at)
@@ -49,12 +50,18 @@ def test_refusal_names_both_curves(description, other, saved_at, loaded_at):
     else:
 
         def load():
-            with pytest.raises(ValueError, match="saved under") as caught:
+            with pytest.raises(ValueError, match=f"saved at step {saved_at} with ") as caught:
                 run.scheduler.load_state_dict(state)
             message = str(caught.value)
-            assert repr(old)[:150] in message
-            assert repr(new)[:150] in message
-            assert f"the curves differ from step {new.first_difference(old)} on: resume with the" in message
+            before, now = old.to_dict(), new.to_dict()
+            if before.keys() != now.keys():
+                assert repr(old)[:150] in message
+                assert f", now {new!r}"[:150] in message
+            else:
+                (name, *_) = (name for name in now if before[name] != now[name])
+                assert f" {name}" in message
+                assert isinstance(now[name], dict) or f", now {now[name]!r}"[:150] in message
+            assert f"differ from step {new.first_difference(old)} on; resume with the" in message
 
         assert _changes_nothing(run, load)
         run.scheduler.load_state_dict(state, strict=False)
@@ -76,7 +83,7 @@ def test_plain_lambda_lr_state_needs_strict_false(steps, peak):
     run = Run([CURVE], [0.3])
 
     def load():
-        with pytest.raises(ValueError, match=r"has no curve.* strict=False"):
+        with pytest.raises(ValueError, match=r"saved by another scheduler.* strict=False"):
             run.scheduler.load_state_dict(state)
 
     assert _changes_nothing(run, load)
@@ -99,7 +106,7 @@ def test_refusal_of_long_curves_is_short(hold):
     for _ in range(20):
         followed.step()
     for before, after in ((saved, loaded), (followed, follower)):
-        with pytest.raises(ValueError, match="the curves differ from step 7 on") as caught:
+        with pytest.raises(ValueError, match="differ from step 7 on") as caught:
             after.load_state_dict(through_file(before.state_dict()))
         assert len(str(caught.value)) < 900
 
@@ -149,7 +156,7 @@ def test_trainer_loads_by_builders_strict(copied, saved_at):
     _as_a_trainer_loads(scheduler, state)
     assert scheduler.last_epoch == saved_at
     assert lrs_of(optimizer) == [float(np.float32(0.1)) * OTHER(saved_at)]
-    with pytest.raises(ValueError, match="saved under"):
+    with pytest.raises(ValueError, match="saved at step"):
         scheduler.load_state_dict(state, strict=True)
 
     strict = Run([OTHER], [0.1])
@@ -192,3 +199,47 @@ def test_state_of_fewer_groups_is_refused(curve, message):
     with pytest.raises(ValueError, match=message):
         scheduler.load_state_dict(state)
     assert str(optimizer.param_groups) == before
+
+
+def test_refusal_shows_only_what_differs():
+    old = PlateauCurve(64, warmup_steps=5)
+    state = lambda_lr(optimizer_with([0.1]), old, last_epoch=39).state_dict()
+    nested = lambda_lr(optimizer_with([0.1]), old.cooldown(20, 10), last_epoch=39).state_dict()
+    follower = follow(optimizer_with([0.1]), "momentum", old)
+    for _ in range(40):
+        follower.step()
+    longer, other = PlateauCurve(96, warmup_steps=5), PlateauCurve(96, plateaus=[(10, 20)])
+    optimizer = optimizer_with([0.1])
+    for loaded, saved, message in (
+        (
+            lambda_lr(optimizer, longer),
+            state,
+            "total_steps=64, now 96: the learning rates differ from step 6 on",
+        ),
+        (
+            lambda_lr(optimizer, other),
+            state,
+            "total_steps=64, now 96; warmup_steps=5, now 0; …: the learning",
+        ),
+        (lambda_lr(optimizer, longer.cooldown(20, 10)), nested, "curve.total_steps=64, now 96: the learning"),
+        (lambda_lr(optimizer, old.cooldown(20, 11)), nested, " steps=10, now 11: the learning rates differ"),
+        (
+            follow(optimizer, "momentum", longer),
+            follower.state_dict(),
+            "now 96: the values differ from step 6 on",
+        ),
+    ):
+        with pytest.raises(ValueError, match=f"^state_dict was saved at step 40 with.*{re.escape(message)}"):
+            loaded.load_state_dict(through_file(saved))
+
+
+@pytest.mark.parametrize("form", [float, torch.tensor])
+def test_print_shows_curve_clock_and_values(form):
+    optimizer = optimizer_with([form(0.5)], momentum=0.5)
+    scheduler, follower = lambda_lr(optimizer, CURVE), follow(optimizer, "momentum", CURVE, unit=4)
+    advance(optimizer, scheduler, 5)
+    follower.step(count=20)
+    assert str(scheduler) == f"CurveLR({CURVE}, clock=5, lr=0.25)"
+    assert str(follower) == f"Follower({CURVE}, clock=5, unit=4, momentum=0.25)"
+    several = lambda_lr(optimizer_with([0.5, 0.25]), [CURVE, OTHER])
+    assert str(several) == f"CurveLR([{CURVE}, {OTHER}], clock=0, lr=[0.0, 0.25])"

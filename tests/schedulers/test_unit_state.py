@@ -134,7 +134,7 @@ def test_past_is_compared_up_to_the_clock(
     saved.update(consumed)
     state = through_file(saved.part.state_dict())
     if not new.same_until(old, consumed // unit):
-        _refused(run, state, "saved under .* the curves differ from step")
+        _refused(run, state, "saved at step .* differ from step")
         run.part.load_state_dict(state, strict=False)
     else:
         run.part.load_state_dict(state)

@@ -7,7 +7,7 @@ import numpy as np
 from torch.optim import Optimizer
 
 from torch_bridge.curve_api import CHUNK, Curve, Rule, checks
-from torch_bridge.schedulers.param_groups import GroupOption, curves_of, unshare_tensors
+from torch_bridge.schedulers.param_groups import GroupOption, as_number, curves_of, unshare_tensors
 from torch_bridge.schedulers.resume import check_same_past, how_to_override, read_bases, read_curves
 from torch_bridge.schedulers.unit_clocks import Position, UnitClock, make_unit_clock, read_position
 
@@ -92,6 +92,13 @@ class GroupCurves:
         self._bases: list[float] = []
         """Each group's value at multiplier 1, in float32."""
 
+    def __repr__(self) -> str:
+        curve = self._common_curve or self.curves
+        values = [as_number(self._option.read(group)) for group in self.optimizer.param_groups]
+        value = values[0] if len(set(values)) == 1 else values
+        unit = "" if self.unit is None else f", unit={self.unit}"
+        return f"{type(self).__name__}({curve!r}, clock={self.clock}{unit}, {self._option}={value!r})"
+
     @property
     def clock(self) -> int:
         """The present step of the curve.
@@ -155,7 +162,8 @@ class GroupCurves:
         if strict:
             if "curves" not in state_dict:  # torch's own LambdaLR saved it
                 raise ValueError(
-                    f"state_dict has no curve; to load it anyway, {how_to_override(self._builder)}"
+                    "state_dict was saved by another scheduler, which had no curve; to keep its step, "
+                    f"{how_to_override(self._builder)}"
                 )
             curves = self.curves if self._common_curve is None else [self._common_curve] * group_count
             check_same_past(read_curves(state_dict["curves"], curves), curves, position.clock, self._builder)

@@ -1,9 +1,9 @@
 """Read saved curves and bases, and refuse to resume under curves with another past."""
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from os import PathLike
-from typing import Any
+from typing import Any, cast
 
 from torch_bridge.curve_api import Curve, checks, suppress_warnings
 
@@ -69,11 +69,34 @@ def how_to_override(builder: str) -> str:
 
 def check_same_past(saved: Sequence[Curve], current: Sequence[Curve], clock: int, builder: str) -> None:
     """Refuse curves that differ from the saved ones at a step before `clock`."""
+    driven = "values" if builder == "follow" else "learning rates"
     for index, (old, new) in enumerate(zip(saved, current, strict=True)):
         step = new.first_difference(old)
         if step is not None and clock > step:
+            group = f" of param_groups[{index}]" if len(current) > 1 else ""
             raise ValueError(
-                f"state_dict was saved under {checks.short_repr(old)} at step {clock}, but "
-                f"param_groups[{index}] now follows {checks.short_repr(new)}; the curves differ from step "
-                f"{step} on: resume with the old curve, or {how_to_override(builder)}"
+                f"state_dict was saved at step {clock} with {_difference(old, new)}: the {driven}{group} "
+                f"differ from step {step} on; resume with the old curve, or {how_to_override(builder)}"
             )
+
+
+def _difference(old: Curve, new: Curve) -> str:
+    """Return the saved arguments that differ, with the current ones; both curves if their kinds differ."""
+    differing = list(_differing_arguments(old.to_dict(), new.to_dict()))
+    if not differing or differing[0][0] in ("", "kind"):
+        differing = [("", old, new)]
+    shown = [
+        f"{name}{name and '='}{checks.short_repr(before)}, now {checks.short_repr(now)}"
+        for name, before, now in differing[:2]
+    ]
+    return "; ".join([*shown, "…"] if len(differing) > 2 else shown)
+
+
+def _differing_arguments(old: Any, new: Any, name: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """Yield name, old and new value of each argument that differs, also in curves within a curve."""
+    if isinstance(old, dict) and isinstance(new, dict) and old.keys() == new.keys():
+        items = cast("dict[str, Any]", old)
+        for key, value in items.items():
+            yield from _differing_arguments(value, new[key], f"{name}.{key}" if name else key)
+    elif old != new:
+        yield name, old, new

@@ -100,7 +100,7 @@ def test_other_curve_must_agree_up_to_the_clock() -> None:
     step.load_state_dict(state)
     found = [int(result.clock) for result in train(step, [torch.tensor(0.75)] * 6)]
     assert found == [3, 4, 5, 6, 7, 8]
-    with pytest.raises(ValueError, match="the curves differ from step"):
+    with pytest.raises(ValueError, match="differ from step"):
         make_step(loss_fn=told, curve=CURVE.cooldown(1, 4), hold=HoldBelow(0.5, 3)).load_state_dict(state)
 
 

@@ -23,8 +23,8 @@ def _half() -> TrainStep:
 
 
 _OTHER_STATES: dict[str, tuple[Callable[[], TrainStep], str]] = {
-    "curve": (lambda: make_step(curve=PlateauCurve(41)), "the curves differ from step"),
-    "plateau": (lambda: make_step(curve=PlateauCurve(40, warmup_steps=4)), "the curves differ from step"),
+    "curve": (lambda: make_step(curve=PlateauCurve(41)), "differ from step"),
+    "plateau": (lambda: make_step(curve=PlateauCurve(40, warmup_steps=4)), "differ from step"),
     "precision": (lambda: make_step(precision="bf16"), "precision"),
     "fp16": (lambda: make_step(precision="fp16"), "precision"),
     "model": (lambda: make_step(model=nn.Sequential(nn.Linear(3, 8), nn.Linear(8, 2))), "model"),
