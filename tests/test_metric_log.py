@@ -65,14 +65,14 @@ def test_rows_hold_every_value(rows: list[Any], every: int, keep: int | None) ->
 
 @given(st.integers(1, 7), st.lists(st.booleans(), max_size=30))
 def test_saving_does_not_change_when_rows_come(every: int, saves: list[bool]) -> None:
-    log, straight = MetricLog(every), MetricLog(every)
+    log, unsaved = MetricLog(every), MetricLog(every)
     for number, saved in enumerate(saves):
         result = _result(float(number), 1.0, [0.5], number, 0, number)
-        assert log(result) == straight(result)
+        assert log(result) == unsaved(result)
         if saved:
             assert [row["applied"] for row in log.state_dict()["rows"]] == list(range(number + 1))
-    assert log.flush() == straight.flush()
-    assert log.rows == straight.rows
+    assert log.flush() == unsaved.flush()
+    assert log.rows == unsaved.rows
 
 
 def _with_aux(number: int, aux: torch.Tensor) -> StepResult:

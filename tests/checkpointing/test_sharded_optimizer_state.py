@@ -35,29 +35,29 @@ def _check(resumed: Any, expected: Any, plain: bool = False, is_exact: bool = Tr
 def test_sharded_state_resumes_from_state_dict(tmp_path: Path) -> None:
     """Directly, and from a file in the same process and in another one."""
     first = processes.run(sharded_optimizer_state.by_state_dict, tmp_path)
-    for (straight, *resumed), later in zip(
+    for (uninterrupted, *resumed), later in zip(
         first, processes.run(sharded_optimizer_state.from_file, tmp_path), strict=True
     ):
-        assert {where for *_, where in straight.before.forms.values()} == {
+        assert {where for *_, where in uninterrupted.before.forms.values()} == {
             "plain",
             "replicated",
             "sharded along 0",
             "sharded along 1",
         }
         for run in (*resumed, later):
-            _check(run, straight)
+            _check(run, uninterrupted)
 
 
 @pytest.mark.parametrize(("wrapper", "ranks"), [("fsdp", 2), ("hybrid", 4)])
 def test_sharded_state_resumes_from_checkpoint(tmp_path: Path, wrapper: str, ranks: int) -> None:
     """On as many ranks, on fewer, and as plain tensors if the parameters are plain."""
-    straight = processes.run(sharded_optimizer_state.saved, tmp_path, wrapper, processes=ranks)[0]
-    expected = {name: where for name, (*_, where) in straight.before.forms.items()}
+    uninterrupted = processes.run(sharded_optimizer_state.saved, tmp_path, wrapper, processes=ranks)[0]
+    expected = {name: where for name, (*_, where) in uninterrupted.before.forms.items()}
     for now, other_wrapper in ((ranks, wrapper), (ranks // 2, "fsdp")):
         for resumed, placements in processes.run(
             sharded_optimizer_state.loaded, tmp_path, other_wrapper, processes=now
         ):
-            _check(resumed, straight, is_exact=now == ranks)
+            _check(resumed, uninterrupted, is_exact=now == ranks)
             assert placements == expected
     resumed, _ = sharded_optimizer_state.loaded(tmp_path, "plain")
-    _check(resumed, straight, plain=True, is_exact=False)
+    _check(resumed, uninterrupted, plain=True, is_exact=False)

@@ -46,7 +46,6 @@ def _scheduled(curve: Any, peaks: list[float], steps: int, form: Any = float) ->
 
 
 @pytest.mark.filterwarnings("ignore:the curve has total_steps:plateau_jax.CurveWarning")
-@pytest.mark.filterwarnings("ignore:the curve has total_steps:plateau_jax.CurveWarning")
 @every_branch
 @examples(20)
 @given(at=st.integers(0, 60), more=st.integers(0, 20))
@@ -55,16 +54,16 @@ def test_scheduler_resumes_under_branch(branch: Callable[[int], Curve], at: int,
     curve, saved_at = branch(at), max(at - more, 0)
     optimizer, scheduler = _scheduled(LONG, [0.1, 0.7], saved_at)
     states = through_file([optimizer.state_dict(), scheduler.state_dict()])
-    straight, its_scheduler = _scheduled(curve, [0.1, 0.7], saved_at)
+    uninterrupted, uninterrupted_scheduler = _scheduled(curve, [0.1, 0.7], saved_at)
     resumed, again = _scheduled(curve, [0.3, 0.3], 5)
     resumed.load_state_dict(states[0])
     again.load_state_dict(states[1])
     for _ in range(70):
-        assert lrs_of(resumed) == lrs_of(straight)
-        assert again.get_last_lr() == its_scheduler.get_last_lr()
+        assert lrs_of(resumed) == lrs_of(uninterrupted)
+        assert again.get_last_lr() == uninterrupted_scheduler.get_last_lr()
         advance(resumed, again)
-        advance(straight, its_scheduler)
-    assert again.state_dict() == its_scheduler.state_dict()
+        advance(uninterrupted, uninterrupted_scheduler)
+    assert again.state_dict() == uninterrupted_scheduler.state_dict()
 
 
 @examples(60)
@@ -119,7 +118,6 @@ def test_plan_may_differ_from_saved_step_on(form: Any, strict: bool) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:the curve has total_steps:plateau_jax.CurveWarning")
-@pytest.mark.filterwarnings("ignore:the curve has total_steps:plateau_jax.CurveWarning")
 @pytest.mark.filterwarnings("ignore:The epoch parameter")  # which SequentialLR passes
 @given(st.sampled_from((float, torch.tensor, _NARROW)), st.booleans(), st.integers(1, 40))
 def test_second_part_of_sequential_lr_changes_plan(form: Any, strict: bool, saved_at: int) -> None:
@@ -134,15 +132,15 @@ def test_second_part_of_sequential_lr_changes_plan(form: Any, strict: bool, save
     optimizer, scheduler = start(first)
     advance(optimizer, scheduler, saved_at)
     states = through_file([optimizer.state_dict(), scheduler.state_dict()])
-    straight, its_scheduler = start(branch)
-    advance(straight, its_scheduler, saved_at)
+    uninterrupted, uninterrupted_scheduler = start(branch)
+    advance(uninterrupted, uninterrupted_scheduler, saved_at)
     resumed, again = start(branch)
     resumed.load_state_dict(states[0])
     again.load_state_dict(states[1])
     for _ in range(40):
-        assert lrs_of(resumed) == lrs_of(straight)
+        assert lrs_of(resumed) == lrs_of(uninterrupted)
         advance(resumed, again)
-        advance(straight, its_scheduler)
+        advance(uninterrupted, uninterrupted_scheduler)
 
 
 @pytest.mark.filterwarnings("ignore:The epoch parameter")  # which SequentialLR passes
@@ -180,17 +178,17 @@ def test_training_step_resumes_under_branch(
 ) -> None:
     updates = [nonfinite(batch) if number in skips else batch for number, batch in enumerate(batches(40))]
     saved_at = max(at - more, 0)  # updates, not all of which are applied
-    straight, first, second = (
+    uninterrupted, first, second = (
         make_step(name, curve=branch(at)),
         make_step(name, curve=LONG),
         make_step(name, curve=branch(at)),
     )
-    results = train(straight, updates)
+    results = train(uninterrupted, updates)
     train(first, updates[:saved_at])
     train(second, updates[:3])
     second.load_state_dict(through_file(first.state_dict()))
     assert equal_trees(train(second, updates[saved_at:]), results[saved_at:])
-    end, expected = second.state_dict(), straight.state_dict()
+    end, expected = second.state_dict(), uninterrupted.state_dict()
     assert equal_trees(end, expected | {"random": end["random"]})
 
 

@@ -101,10 +101,10 @@ _WRONG_METRICS: list[Any] = [
 @pytest.mark.parametrize("metric", _WRONG_METRICS, ids=repr)
 @pytest.mark.parametrize("updates", [0, 5])
 def test_wrong_metric_changes_nothing(metric: Any, updates: int) -> None:
-    run, straight = (HeldRun(CURVE, [PATIENT, HoldBelow(0.7, 3)]) for _ in range(2))
+    run, reference = (HeldRun(CURVE, [PATIENT, HoldBelow(0.7, 3)]) for _ in range(2))
     for _ in range(updates):
         run.update(0.7)
-        straight.update(0.7)
+        reference.update(0.7)
     run.optimizer.step()
     before = run.scheduler.state_dict()
     with pytest.raises(TypeError, match="metric"):
@@ -112,8 +112,8 @@ def test_wrong_metric_changes_nothing(metric: Any, updates: int) -> None:
     assert run.scheduler.state_dict() == before
     for _ in range(9):
         run.update(0.7)
-        straight.update(0.7)
-        assert run.scheduler.state_dict() == straight.scheduler.state_dict()
+        reference.update(0.7)
+        assert run.scheduler.state_dict() == reference.scheduler.state_dict()
 
 
 def test_warning_as_error_changes_nothing() -> None:

@@ -125,14 +125,16 @@ def test_lambda_lr_loads_state_of_curve_lr(steps: int, function: Any) -> None:
     advance(optimizer, scheduler, steps)
     saved = through_file([optimizer.state_dict(), scheduler.state_dict()])
     other = optimizer_with([0.5, 0.25])
-    own = LambdaLR(other, function)
+    torch_scheduler = LambdaLR(other, function)
     other.load_state_dict(saved[0])
-    own.load_state_dict(saved[1])
-    assert own.last_epoch == steps
-    assert own.get_last_lr() == lrs_of(other) == lrs_of(optimizer)
+    torch_scheduler.load_state_dict(saved[1])
+    assert torch_scheduler.last_epoch == steps
+    assert torch_scheduler.get_last_lr() == lrs_of(other) == lrs_of(optimizer)
     for step in range(steps + 1, steps + 4):
-        advance(other, own)
-        assert lrs_of(other) == own.get_last_lr() == [peak * function(step) for peak in (0.5, 0.25)]
+        advance(other, torch_scheduler)
+        assert (
+            lrs_of(other) == torch_scheduler.get_last_lr() == [peak * function(step) for peak in (0.5, 0.25)]
+        )
     # The load left the state unchanged, so a CurveLR loads it again.
     again = lambda_lr(optimizer_with([0.5, 0.25]), CURVE)
     again.load_state_dict(saved[1])
@@ -146,11 +148,11 @@ def test_lambda_lr_refuses_a_clock_that_it_lacks(arguments: Any) -> None:
     """It would resume at the number of updates, which is not the step of the curve."""
     optimizer = optimizer_with([0.5])
     scheduler = lambda_lr(optimizer, CURVE, **arguments)
-    own = LambdaLR(optimizer_with([0.5]), _function)
-    before = own.state_dict()
+    torch_scheduler = LambdaLR(optimizer_with([0.5]), _function)
+    before = torch_scheduler.state_dict()
     with pytest.raises(KeyError, match="lr_lambdas"):
-        own.load_state_dict(through_file(scheduler.state_dict()))
-    assert own.state_dict() == before
+        torch_scheduler.load_state_dict(through_file(scheduler.state_dict()))
+    assert torch_scheduler.state_dict() == before
 
 
 def test_curve_lr_reads_state_saved_by_lambda_lr() -> None:
@@ -158,12 +160,12 @@ def test_curve_lr_reads_state_saved_by_lambda_lr() -> None:
     scheduler = lambda_lr(optimizer, CURVE)
     advance(optimizer, scheduler, 5)
     other = optimizer_with([0.5])
-    own = LambdaLR(other, _function)
-    own.load_state_dict(scheduler.state_dict())
-    advance(other, own, 7)
+    torch_scheduler = LambdaLR(other, _function)
+    torch_scheduler.load_state_dict(scheduler.state_dict())
+    advance(other, torch_scheduler, 7)
     back = optimizer_with([0.5])
     again = lambda_lr(back, CURVE)
-    state = through_file(own.state_dict())
+    state = through_file(torch_scheduler.state_dict())
     with pytest.raises(ValueError, match=r"saved by another scheduler.* strict=False"):
         again.load_state_dict(state)
     again.load_state_dict(state, strict=False)
@@ -179,10 +181,10 @@ def test_transformers_scheduler_loads_curve_lr_state() -> None:
     scheduler = lambda_lr(optimizer, CURVE)
     advance(optimizer, scheduler, 30)
     other = optimizer_with([0.5, 0.25], torch.optim.SGD)
-    own = transformers.get_cosine_schedule_with_warmup(other, 10, 100)
-    own.load_state_dict(through_file(scheduler.state_dict()))
-    straight = optimizer_with([0.5, 0.25])
-    its_own = transformers.get_cosine_schedule_with_warmup(straight, 10, 100)
-    advance(straight, its_own, 31)
-    advance(other, own)
-    assert lrs_of(other) == lrs_of(straight)
+    torch_scheduler = transformers.get_cosine_schedule_with_warmup(other, 10, 100)
+    torch_scheduler.load_state_dict(through_file(scheduler.state_dict()))
+    uninterrupted = optimizer_with([0.5, 0.25])
+    uninterrupted_scheduler = transformers.get_cosine_schedule_with_warmup(uninterrupted, 10, 100)
+    advance(uninterrupted, uninterrupted_scheduler, 31)
+    advance(other, torch_scheduler)
+    assert lrs_of(other) == lrs_of(uninterrupted)

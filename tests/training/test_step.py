@@ -31,18 +31,18 @@ from torch_bridge import TrainStep, lambda_lr
 def test_step_matches_hand_written_loop(name: str, pieces: int, max_norm: float | None) -> None:
     data = batches(20 * pieces)
     updates = [data[start : start + pieces] for start in range(0, len(data), pieces)]
-    model, own = Net(), Net()
+    model, stepped_model = Net(), Net()
     optimizer = make_optimizer(name, model)
     expected = train_by_hand(model, [optimizer], updates, max_norm)
-    own_optimizer = make_optimizer(name, own)
-    step = TrainStep(own, own_optimizer, mean_loss, CURVE, max_norm=max_norm)
+    stepped_optimizer = make_optimizer(name, stepped_model)
+    step = TrainStep(stepped_model, stepped_optimizer, mean_loss, CURVE, max_norm=max_norm)
     results = [step(*micro_batches) for micro_batches in updates]
     assert equal_trees([(result.lr, result.loss, result.grad_norm) for result in results], expected)
-    assert equal_trees(own.state_dict(), model.state_dict())
-    assert equal_trees(own_optimizer.state_dict()["state"], optimizer.state_dict()["state"])
-    for group, other in zip(own_optimizer.param_groups, optimizer.param_groups, strict=True):
+    assert equal_trees(stepped_model.state_dict(), model.state_dict())
+    assert equal_trees(stepped_optimizer.state_dict()["state"], optimizer.state_dict()["state"])
+    for group, other in zip(stepped_optimizer.param_groups, optimizer.param_groups, strict=True):
         assert all(group[key] == other[key] for key in group.keys() - {"lr", "params"})
-    assert all(parameter.grad is None for parameter in own.parameters())
+    assert all(parameter.grad is None for parameter in stepped_model.parameters())
 
 
 class _Mixed(nn.Module):
@@ -80,26 +80,28 @@ def test_step_matches_loop_for_every_kind_of_parameter(
         return nn.functional.mse_loss(model(batch[0].to(dtype)), batch[1].to(dtype))
 
     kind, options = OPTIMIZERS[name]
-    model, own = _Mixed(dtype), _Mixed(dtype)
-    optimizer, own_optimizer = (kind(module.groups(), **options) for module in (model, own))
+    model, stepped_model = _Mixed(dtype), _Mixed(dtype)
+    optimizer, stepped_optimizer = (kind(module.groups(), **options) for module in (model, stepped_model))
     data = batches(25)
     expected = train_by_hand(model, [optimizer], [[batch] for batch in data], max_norm, loss_fn)
-    results = train(TrainStep(own, own_optimizer, loss_fn, CURVE, max_norm=max_norm), data)
+    results = train(TrainStep(stepped_model, stepped_optimizer, loss_fn, CURVE, max_norm=max_norm), data)
     assert equal_trees([(result.lr, result.loss, result.grad_norm) for result in results], expected)
-    assert equal_trees(own.state_dict(), model.state_dict())
-    assert equal_trees(own_optimizer.state_dict()["state"], optimizer.state_dict()["state"])
-    assert equal_trees(own.left_out.weight, _Mixed(dtype).left_out.weight)
+    assert equal_trees(stepped_model.state_dict(), model.state_dict())
+    assert equal_trees(stepped_optimizer.state_dict()["state"], optimizer.state_dict()["state"])
+    assert equal_trees(stepped_model.left_out.weight, _Mixed(dtype).left_out.weight)
 
 
 def test_step_trains_sparse_gradients() -> None:
     def loss_fn(model: nn.Module, batch: Tensor) -> Tensor:
         return model(batch).square().sum()
 
-    model, own = nn.Embedding(9, 3, sparse=True), nn.Embedding(9, 3, sparse=True)
-    own.load_state_dict(model.state_dict())
+    model, stepped_model = nn.Embedding(9, 3, sparse=True), nn.Embedding(9, 3, sparse=True)
+    stepped_model.load_state_dict(model.state_dict())
     optimizer = torch.optim.SparseAdam(model.parameters(), lr=0.01)
     scheduler = lambda_lr(optimizer, CURVE)
-    step = TrainStep(own, torch.optim.SparseAdam(own.parameters(), lr=0.01), loss_fn, CURVE)
+    step = TrainStep(
+        stepped_model, torch.optim.SparseAdam(stepped_model.parameters(), lr=0.01), loss_fn, CURVE
+    )
     for batch in torch.randint(9, (12, 5)):
         loss = loss_fn(model, batch)
         optimizer.zero_grad()
@@ -110,7 +112,7 @@ def test_step_trains_sparse_gradients() -> None:
         result = step(batch)
         torch.testing.assert_close(result.grad_norm, norm)
         assert equal_trees(result.loss, loss)
-    assert equal_trees(own.weight, model.weight)
+    assert equal_trees(stepped_model.weight, model.weight)
 
 
 def test_step_trains_complex_parameters() -> None:
@@ -126,13 +128,13 @@ def test_step_trains_complex_parameters() -> None:
     def loss_fn(model: nn.Module, batch: Tensor) -> Tensor:
         return model(batch).square().mean()
 
-    model, own = Spectral(), Spectral()
-    optimizers = [torch.optim.Adam(each.parameters(), lr=0.1) for each in (model, own)]
+    model, stepped_model = Spectral(), Spectral()
+    optimizers = [torch.optim.Adam(module.parameters(), lr=0.1) for module in (model, stepped_model)]
     data = torch.randn(9, 4, 3)
     expected = train_by_hand(model, optimizers[:1], [[batch] for batch in data], 0.1, loss_fn)
-    results = train(TrainStep(own, optimizers[1], loss_fn, CURVE, max_norm=0.1), data)
+    results = train(TrainStep(stepped_model, optimizers[1], loss_fn, CURVE, max_norm=0.1), data)
     torch.testing.assert_close([(result.lr, result.loss, result.grad_norm) for result in results], expected)
-    torch.testing.assert_close(own.state_dict(), model.state_dict())
+    torch.testing.assert_close(stepped_model.state_dict(), model.state_dict())
 
 
 @pytest.mark.parametrize("loss_fn", [pair_loss, device_pair_loss])
@@ -146,8 +148,8 @@ def test_pairs_do_not_depend_on_the_split(loss_fn: Callable[..., Any], rows: lis
     for _ in range(5):
         expected, result = step(whole), in_pieces(*pieces)
         torch.testing.assert_close(result, expected, rtol=1e-6, atol=0)
-    for own, other in zip(step.model.parameters(), in_pieces.model.parameters(), strict=True):
-        torch.testing.assert_close(other, own, rtol=1e-6, atol=1e-7)
+    for expected_param, param in zip(step.model.parameters(), in_pieces.model.parameters(), strict=True):
+        torch.testing.assert_close(param, expected_param, rtol=1e-6, atol=1e-7)
 
 
 def test_later_updates_do_not_overwrite_results() -> None:

@@ -98,9 +98,9 @@ def test_refused_loss_changes_nothing(value: Any, error: type[Exception], pieces
         return value(loss) if bad and batch is data[-1] else loss
 
     bad, data = False, batches(pieces)
-    step, straight = make_step(loss_fn=loss_fn), make_step()
+    step, reference = make_step(loss_fn=loss_fn), make_step()
     step(*data)
-    straight(*data)
+    reference(*data)
     before, bad = state_kept_by_skips(step), True
     for _ in range(3):
         with pytest.raises(error):
@@ -108,7 +108,7 @@ def test_refused_loss_changes_nothing(value: Any, error: type[Exception], pieces
     assert equal_trees(state_kept_by_skips(step), before)
     assert all(parameter.grad is None for parameter in step.model.parameters())
     bad = False
-    assert equal_trees(step(*data), straight(*data))
+    assert equal_trees(step(*data), reference(*data))
 
 
 def test_zero_total_weight_is_refused() -> None:
@@ -176,11 +176,11 @@ def test_signature_shows_the_arguments() -> None:
 def test_loss_without_gradient_is_refused() -> None:
     (batch,) = batches(1)
     for loss_fn in (mean_loss, pair_loss):
-        step, straight = make_step(loss_fn=loss_fn), make_step(loss_fn=loss_fn)
+        step, reference = make_step(loss_fn=loss_fn), make_step(loss_fn=loss_fn)
         for mode in (torch.no_grad, torch.inference_mode):
             with mode(), pytest.raises(ValueError, match="the loss has no gradient with respect to any"):
                 step(batch)
-        assert equal_trees(step(batch), straight(batch))
+        assert equal_trees(step(batch), reference(batch))
 
 
 def test_untrainable_model_is_refused() -> None:
@@ -204,11 +204,11 @@ def test_uninitialized_lazy_model_is_refused() -> None:
 @pytest.mark.parametrize("name", ["adamw", "plain adam"])
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps, _saved])
 def test_copying_a_step_is_refused(name: str, copied: Callable[[Any], Any]) -> None:
-    step, straight = make_step(name), make_step(name)
+    step, reference = make_step(name), make_step(name)
     for holder in (step, [step], {"step": step}):
         if copied is copy.copy and holder is not step:
             continue
         with pytest.raises(TypeError, match="can't be copied or pickled: build another one"):
             copied(holder)
     (batch,) = batches(1)
-    assert equal_trees(step(batch), straight(batch))
+    assert equal_trees(step(batch), reference(batch))

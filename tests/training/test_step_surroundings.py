@@ -21,12 +21,12 @@ from torch_bridge import TrainStep, evaluate
 @pytest.mark.parametrize("name", ["adamw", "momentum", "plain adam"])
 def test_copies_of_model_and_optimizer_are_independent(copied: Callable[[Any], Any], name: str) -> None:
     data = batches(8)
-    step, straight = make_step(name), make_step(name)
+    step, reference = make_step(name), make_step(name)
     train(step, data[:3])
-    train(straight, data[:3])
+    train(reference, data[:3])
     model, optimizer = copied((step.model, step.optimizer))
     before = copy.deepcopy((model.state_dict(), optimizer.state_dict()))
-    assert equal_trees(train(step, data[3:]), train(straight, data[3:]))
+    assert equal_trees(train(step, data[3:]), train(reference, data[3:]))
     assert equal_trees((model.state_dict(), optimizer.state_dict()), before)
     other = TrainStep(model, optimizer, mean_loss, CURVE, initial_updates=0)
     kept = step.state_dict()
@@ -65,12 +65,12 @@ def test_default_device_does_not_matter(name: str, precision: str) -> None:
 def test_step_built_in_inference_mode_trains(name: str) -> None:
     model, data = Net(), batches(5)
     options: dict[str, Any] = {"loss_fn": counting_loss, "precision": "fp16", "max_norm": 1.0}
-    straight = make_step(name, carry=torch.zeros(2), **options)
+    reference = make_step(name, carry=torch.zeros(2), **options)
     with torch.inference_mode():
         step = make_step(name, model, carry=torch.zeros(2), **options)
         step.reset_carry()
-    assert equal_trees(train(step, data), train(straight, data))
-    assert equal_trees(step.state_dict(), straight.state_dict())
+    assert equal_trees(train(step, data), train(reference, data))
+    assert equal_trees(step.state_dict(), reference.state_dict())
 
 
 def test_steps_run_in_several_threads() -> None:
@@ -94,9 +94,9 @@ def test_compiled_model_trains() -> None:
     model, data = Net(), batches(4)
     optimizer = make_optimizer("adamw", model)
     step = make_step(model=torch.compile(model, backend="eager"), optimizer=optimizer)
-    straight = make_step()
-    assert equal_trees(train(step, data), train(straight, data))
-    assert equal_trees(model.state_dict(), straight.model.state_dict())
+    reference = make_step()
+    assert equal_trees(train(step, data), train(reference, data))
+    assert equal_trees(model.state_dict(), reference.model.state_dict())
     step.load_state_dict(step.state_dict())
 
 
@@ -136,9 +136,9 @@ def test_raising_hooks_leave_step_usable_or_refused(name: str, at: str) -> None:
     def fail(*_: Any) -> None:
         raise RuntimeError("on purpose")
 
-    step, straight, data = make_step(name), make_step(name), batches(4)
+    step, reference, data = make_step(name), make_step(name), batches(4)
     train(step, data[:2])
-    train(straight, data[:2])
+    train(reference, data[:2])
     hook = {
         "forward": lambda: step.model.first.register_forward_hook(fail),
         "backward": lambda: step.model.last.register_full_backward_hook(fail),
@@ -157,8 +157,8 @@ def test_raising_hooks_leave_step_usable_or_refused(name: str, at: str) -> None:
             with pytest.raises(RuntimeError, match="an update was interrupted"):
                 call()
         step.load_state_dict(before)
-    assert equal_trees(state_kept_by_skips(step), state_kept_by_skips(straight))
-    assert equal_trees(train(step, data[2:]), train(straight, data[2:]))
+    assert equal_trees(state_kept_by_skips(step), state_kept_by_skips(reference))
+    assert equal_trees(train(step, data[2:]), train(reference, data[2:]))
 
 
 def test_outer_autocast_does_not_keep_old_weights() -> None:

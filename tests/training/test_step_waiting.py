@@ -96,10 +96,10 @@ def test_host_stepper_adds_one_read(name: str, hold: Any) -> None:
         optimizer.step()
 
     by_hand()
-    own = reads_of(by_hand)
+    by_optimizer = reads_of(by_hand)
     step = make_step(name, curve=HELD_CURVE, hold=hold, max_norm=0.1)
     step(batch)
-    assert reads_of(lambda: step(batch)) == own + 1
+    assert reads_of(lambda: step(batch)) == by_optimizer + 1
     assert reads_of(lambda: step(nonfinite(batch))) == 1
 
 

@@ -154,9 +154,9 @@ def from_whole_tensors(wrapper: str) -> tuple[Any, Any]:
 
 def restored_after_an_error(wrapper: str) -> tuple[Any, Any]:
     """Return the last states of a step whose optimizer first refused a state, and of an undisturbed one."""
-    step, straight, other = step_over(wrapper), step_over(wrapper), step_over(wrapper)
+    step, undisturbed, other = step_over(wrapper), step_over(wrapper), step_over(wrapper)
     for number in range(2):
-        for trained in (step, straight, other):
+        for trained in (step, undisturbed, other):
             _update(trained, number)
     _update(other, 2)
     load = step.optimizer.load_state_dict
@@ -171,9 +171,9 @@ def restored_after_an_error(wrapper: str) -> tuple[Any, Any]:
         try:
             step.load_state_dict(other.state_dict())
         except LookupError:
-            for trained in (step, straight):
+            for trained in (step, undisturbed):
                 _update(trained, 3)
-    return _last_states(step, straight)
+    return _last_states(step, undisturbed)
 
 
 def _full(tensor: Any) -> Tensor:

@@ -1,4 +1,4 @@
-"""Hold rules straight from their documentation: a simulation that keeps all metrics.
+"""Hold rules as documented: a simulation that keeps all metrics.
 
 Slow, and shares no code with the product.
 """

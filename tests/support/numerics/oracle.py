@@ -1,4 +1,4 @@
-"""An oracle for curves: straight from their formulas, in exact rationals and numbers of 300 bits.
+"""An oracle for curves: their formulas evaluated directly, in exact rationals and numbers of 300 bits.
 
 It shares no code with the product, and is slow. A curve is described in plain data, which
 `support.curves.descriptions` draws and turns into curves:

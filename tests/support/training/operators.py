@@ -39,16 +39,16 @@ class Tape(TorchDispatchMode):
         return outcome
 
     def replay(self) -> None:
-        """Run the operators on the present contents of their inputs; write into the recorded results."""
+        """Run the operators on the current contents of their inputs, and write into the recorded results."""
         now: dict[int, tuple[Tensor, Tensor]] = {}
 
-        def present(leaf: Any) -> Any:
+        def current(leaf: Any) -> Any:
             return now[id(leaf)][1] if id(leaf) in now else leaf
 
         # The tape was recorded below autograd, the backward pass included.
         with torch._C._AutoDispatchBelowAutograd():
             for func, inputs, spec, outcome in self._tape:
-                args, kwargs = pytree.tree_unflatten(map(present, inputs), spec)
+                args, kwargs = pytree.tree_unflatten(map(current, inputs), spec)
                 again = pytree.tree_leaves(func(*args, **kwargs))
                 for old, new in zip(outcome, again, strict=True):
                     if isinstance(old, Tensor):

@@ -89,7 +89,7 @@ def state_kept_by_skips(step: TrainStep) -> dict[str, Any]:
     state = cast("dict[str, Any]", step.state_dict())
     state["loss_scale"] = state["loss_scale"] and state["loss_scale"][0]
     states = [state["optimizer"]] if len(step.optimizers) == 1 else state["optimizer"]
-    for group in (group for each in states for group in each["param_groups"]):
+    for group in (group for state_dict in states for group in state_dict["param_groups"]):
         del group["lr"]
     del state["random"]
     return state

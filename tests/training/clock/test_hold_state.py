@@ -61,9 +61,9 @@ def test_state_of_other_rules_is_refused_or_restarted(other: Any, swapped: bool)
 
 def test_state_without_rules_loads() -> None:
     data = batches(20)
-    saved, straight = make_step(curve=CURVE), make_step(curve=CURVE)
+    saved, uninterrupted = make_step(curve=CURVE), make_step(curve=CURVE)
     train(saved, data[:8])
-    results = train(straight, data)
+    results = train(uninterrupted, data)
     state: Any = saved.state_dict()
     del state["clock"], state["hold"]
     step, held = make_step(curve=CURVE), make_step(curve=CURVE, hold=PATIENT)
@@ -106,10 +106,10 @@ def test_other_curve_must_agree_up_to_the_clock() -> None:
 
 @pytest.mark.parametrize("name", ["adamw", "plain adam"])
 def test_interrupted_decision_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    step, straight = (make_step(name, curve=CURVE, hold=PATIENT) for _ in range(2))
+    step, uninterrupted = (make_step(name, curve=CURVE, hold=PATIENT) for _ in range(2))
     data = batches(8)
     train(step, data[:5])
-    train(straight, data[:5])
+    train(uninterrupted, data[:5])
     state = step.state_dict()
 
     def interrupted(*_: Any) -> None:
@@ -122,4 +122,4 @@ def test_interrupted_decision_is_refused(name: str, monkeypatch: pytest.MonkeyPa
     with pytest.raises(RuntimeError, match="an update was interrupted"):
         step(data[5])
     step.load_state_dict(state)
-    assert equal_trees(train(step, data[5:]), train(straight, data[5:]))
+    assert equal_trees(train(step, data[5:]), train(uninterrupted, data[5:]))

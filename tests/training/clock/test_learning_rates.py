@@ -70,12 +70,12 @@ def test_second_step_keeps_the_peak() -> None:
 def test_optimizer_load_keeps_the_curves_lr() -> None:
     data = batches(12)
     for name in ("adamw", "momentum", "rmsprop"):
-        step, straight = make_step(name), make_step(name)
-        train(straight, data[:4])
+        step, reference = make_step(name), make_step(name)
+        train(reference, data[:4])
         train(step, data[:4])
         step.optimizer.load_state_dict(copy.deepcopy(step.optimizer.state_dict()))
-        expected, found = train(straight, data[4:]), train(step, data[4:])
-        assert equal_trees(expected, found)
+        expected, results = train(reference, data[4:]), train(step, data[4:])
+        assert equal_trees(expected, results)
 
 
 def test_unfused_optimizer_continues_at_curves_lr() -> None:

@@ -47,8 +47,8 @@ def test_set_peak_takes_one_peak_per_group() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_initial_updates_continue_another_loop(name: str) -> None:
     """A hand-written loop, continued by the step, equals the step from the start."""
-    straight, data = make_step(name), batches(8)
-    expected = train(straight, data)
+    reference, data = make_step(name), batches(8)
+    expected = train(reference, data)
     model = Net()
     optimizer = make_optimizer(name, model)
     first = TrainStep(model, optimizer, mean_loss, CURVE)

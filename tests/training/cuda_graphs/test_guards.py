@@ -108,9 +108,9 @@ def test_list_and_tensor_settings_are_compared() -> None:
 def test_undisturbed_run_passes_guards() -> None:
     model, optimizer, guards = _built()
     for batch in batches(5):
-        for each in (batch, nonfinite(batch)):
+        for inputs in (batch, nonfinite(batch)):
             optimizer.found_inf = torch.zeros(())
-            mean_loss(model, each).backward()
+            mean_loss(model, inputs).backward()
             optimizer.step()
             optimizer.zero_grad()
             _group(optimizer).update(lr=0.5, initial_lr=0.5)  # the clock's memory holds the learning rate

@@ -67,13 +67,13 @@ def test_update_interrupted_at_any_line(kind: str, updates: int) -> None:
         return step
 
     data = batches(updates + 2)
-    straight = trained()
-    state = straight.state_dict()
-    wholes = [state_kept_by_skips(straight)]
+    uninterrupted = trained()
+    state = uninterrupted.state_dict()
+    wholes = [state_kept_by_skips(uninterrupted)]
     results: list[Any] = []
     for batch in data[updates:]:
-        results.append(straight(batch))
-        wholes.append(state_kept_by_skips(straight))
+        results.append(uninterrupted(batch))
+        wholes.append(state_kept_by_skips(uninterrupted))
     step = trained()
     with _Lines() as lines:
         step(data[updates])

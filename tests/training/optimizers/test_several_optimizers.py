@@ -71,8 +71,8 @@ def test_several_optimizers_match_hand_written_loop(
         assert equal_trees((result.lr, result.loss, result.grad_norm)[: len(values)], values)
     assert (result.applied, result.skipped) == (20 - len(skips), len(skips))
     assert equal_trees(step.model.state_dict(), model.state_dict())
-    for own, other in zip(step.optimizers, optimizers, strict=True):
-        assert equal_trees(own.state_dict()["state"], other.state_dict()["state"])
+    for optimizer, expected_optimizer in zip(step.optimizers, optimizers, strict=True):
+        assert equal_trees(optimizer.state_dict()["state"], expected_optimizer.state_dict()["state"])
 
 
 @pytest.mark.parametrize("build", _SETS.values(), ids=_SETS)
@@ -123,9 +123,9 @@ def test_curves_are_assigned_to_groups(curve: Any, expected: list[PlateauCurve])
     step = _step(_muon_and_adamw, curve)
     peaks = [np.float32(peak) for peak in (0.02, 0.03, 0.01)]
     for applied, batch in enumerate(batches(6)):
-        rates = [each(applied) * peak for each, peak in zip(expected, peaks, strict=True)]
+        rates = [curve_of_group(applied) * peak for curve_of_group, peak in zip(expected, peaks, strict=True)]
         assert equal_trees(step(batch).lr, torch.tensor(np.array(rates)))
-        used = [float(group["lr"]) for each in step.optimizers for group in each.param_groups]
+        used = [float(group["lr"]) for optimizer in step.optimizers for group in optimizer.param_groups]
         assert [np.float32(rate) for rate in used] == rates
 
 
@@ -208,9 +208,16 @@ def test_states_of_other_optimizers_are_refused() -> None:
         other(batch)
     step = others[0]
     before = step.state_dict()
-    own = before["optimizer"]
+    optimizer_states = before["optimizer"]
     states = [other.state_dict() for other in others[1:]]
-    for value in (own[:1], own * 2, own[::-1], own[0], dict(enumerate(own)), None):
+    for value in (
+        optimizer_states[:1],
+        optimizer_states * 2,
+        optimizer_states[::-1],
+        optimizer_states[0],
+        dict(enumerate(optimizer_states)),
+        None,
+    ):
         states.append(before | {"optimizer": value})
     for state in states:
         with pytest.raises(ValueError, match="state_dict"):

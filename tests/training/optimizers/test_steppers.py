@@ -81,11 +81,11 @@ def test_takes_found_inf_for_fused_optimizers() -> None:
         optimizer = make_optimizer(name, Net())
         assert takes_found_inf(optimizer, optimizer.param_groups) == (name in FUSED)
 
-    class Own(torch.optim.Adam):
+    class Derived(torch.optim.Adam):
         pass
 
-    own = Own(Net().parameters(), fused=True)
-    assert not takes_found_inf(own, own.param_groups), "a subclass may do anything"
+    derived = Derived(Net().parameters(), fused=True)
+    assert not takes_found_inf(derived, derived.param_groups), "a subclass may do anything"
     first, second = Net().children().__iter__(), Net()
     mixed = torch.optim.Adam(
         [{"params": next(first).parameters(), "fused": True}, {"params": second.parameters()}]
@@ -131,31 +131,33 @@ def test_fused_may_change_between_updates(
 ) -> None:
     """Equals a hand-written loop that omits the skipped updates."""
     kind, options = FUSED[name]
-    model, own = Net(), Net()
-    optimizer, own_optimizer = (kind(_groups(module, count), **options) for module in (model, own))
-    step = TrainStep(own, own_optimizer, mean_loss, CURVE, precision=precision)
+    model, stepped_model = Net(), Net()
+    optimizer, stepped_optimizer = (
+        kind(_groups(module, count), **options) for module in (model, stepped_model)
+    )
+    step = TrainStep(stepped_model, stepped_optimizer, mean_loss, CURVE, precision=precision)
     peaks = [float(np.float32(group["lr"])) for group in optimizer.param_groups]
     applied = 0
     for (group, fused, skip), batch in zip(switches, batches(len(switches)), strict=True):
-        for each in (optimizer, own_optimizer):
-            _switch(each, group % count, fused)
+        for trained in (optimizer, stepped_optimizer):
+            _switch(trained, group % count, fused)
         result = step(nonfinite(batch) if skip else batch)
         expected = [CURVE(applied) * np.float32(peak) for peak in peaks]
         assert equal_trees(result.lr, torch.tensor(expected))
         if not skip:
-            on_device = all(each["fused"] for each in optimizer.param_groups)
-            for each, peak in zip(optimizer.param_groups, peaks, strict=True):
+            on_device = all(param_group["fused"] for param_group in optimizer.param_groups)
+            for param_group, peak in zip(optimizer.param_groups, peaks, strict=True):
                 rate = float(CURVE(applied)) * peak
-                each["lr"] = torch.tensor(rate, dtype=torch.float32) if on_device else rate
+                param_group["lr"] = torch.tensor(rate, dtype=torch.float32) if on_device else rate
             optimizer.zero_grad()
             loss = Precision(precision, torch.device("cpu")).run(mean_loss, model, batch)
             loss.backward()
             optimizer.step()
             applied += 1
         assert result.applied == applied
-        assert equal_trees(own.state_dict(), model.state_dict())
+        assert equal_trees(stepped_model.state_dict(), model.state_dict())
         if applied:  # a first update that a fused kernel skips leaves zeros as its state
-            assert equal_trees(_state(own_optimizer), _state(optimizer))
+            assert equal_trees(_state(stepped_optimizer), _state(optimizer))
 
 
 def test_reads_follow_the_fused_setting() -> None:
@@ -192,14 +194,14 @@ def test_frozen_parameters_may_join_later(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["adamw", "sgd", "rmsprop"])
 def test_assigned_lr_is_overwritten_by_the_curve(name: str) -> None:
-    step, straight = make_step(name), make_step(name)
+    step, reference = make_step(name), make_step(name)
     for number, batch in enumerate(batches(9)):
         group = step.optimizer.param_groups[0]
         group["lr"] = (0.7, torch.tensor(0.7), group["lr"])[number % 3]
         if isinstance(group["lr"], torch.Tensor):
             group["lr"].fill_(0.9)
-        assert equal_trees(step(batch), straight(batch))
-    assert equal_trees(step.state_dict(), straight.state_dict())
+        assert equal_trees(step(batch), reference(batch))
+    assert equal_trees(step.state_dict(), reference.state_dict())
 
 
 @pytest.mark.parametrize("name", ["adamw", "momentum", "rmsprop"])

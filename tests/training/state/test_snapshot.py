@@ -201,8 +201,8 @@ def test_resume_in_mid_epoch_with_all_features(name: str) -> None:
         stream = chain.from_iterable(repeat(feed))
         return [step(next(stream), next(stream)) for _ in range(updates)]
 
-    straight, feed = build(3)
-    results, end = run(straight, feed, 14), straight.state_dict()
+    uninterrupted, feed = build(3)
+    results, end = run(uninterrupted, feed, 14), uninterrupted.state_dict()
     step, feed = build(3)
     done = 0
     for at in (0, 1, 5, 6, 11):  # an epoch has eleven batches: five and a half updates

@@ -183,15 +183,15 @@ def _trained(updates: int, kept: int = 1) -> TrainStep:
 @pytest.mark.parametrize("part", ["model", "optimizer"])
 def test_error_of_component_restores_old_state(part: str) -> None:
     step, other = _trained(3), _trained(5, kept=2 if part == "model" else 1)
-    straight = _trained(3)
-    straight.load_state_dict(step.state_dict())
+    reference = _trained(3)
+    reference.load_state_dict(step.state_dict())
     step.optimizers[1].failures = int(part == "optimizer")
     state, before = other.state_dict(), step.state_dict()
     with pytest.raises(LookupError, match="another"):
         step.load_state_dict(state)
     assert equal_trees(step.state_dict(), before)
-    assert equal_trees(train(step, batches(4)), train(straight, batches(4)))
-    assert equal_trees(step.state_dict(), straight.state_dict() | {"random": step.state_dict()["random"]})
+    assert equal_trees(train(step, batches(4)), train(reference, batches(4)))
+    assert equal_trees(step.state_dict(), reference.state_dict() | {"random": step.state_dict()["random"]})
 
 
 def test_unrestored_step_needs_state() -> None:

@@ -108,15 +108,15 @@ def test_resume_with_sparse_adam() -> None:
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_load_in_inference_mode_and_on_default_device(name: str) -> None:
-    straight, step = make_step(name), make_step(name)
+    uninterrupted, step = make_step(name), make_step(name)
     data = batches(6)
-    results = train(straight, data)
+    results = train(uninterrupted, data)
     train(step, data[:3])
-    other = make_step(name)
+    resumed = make_step(name)
     with torch.inference_mode(), torch.device("meta"):
-        other.load_state_dict(step.state_dict())
-    assert equal_trees(train(other, data[3:]), results[3:])
-    assert equal_trees(other.state_dict(), straight.state_dict())
+        resumed.load_state_dict(step.state_dict())
+    assert equal_trees(train(resumed, data[3:]), results[3:])
+    assert equal_trees(resumed.state_dict(), uninterrupted.state_dict())
 
 
 class _Foreign(torch.optim.Optimizer):
@@ -176,9 +176,9 @@ def test_implementation_options_stay_the_optimizers(one: str, other: dict[str, A
         (options | {"fused": None} | other, options),
     ):
         steps = []
-        for each in (saved, loading):
+        for settings in (saved, loading):
             model = Net()
-            steps.append(TrainStep(model, kind(model.parameters(), **each), mean_loss, CURVE))
+            steps.append(TrainStep(model, kind(model.parameters(), **settings), mean_loss, CURVE))
         train(steps[0], data[:2])
         steps[1].load_state_dict(through_file(steps[0].state_dict()))
         for name in ("fused", "foreach"):

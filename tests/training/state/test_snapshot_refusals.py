@@ -107,15 +107,15 @@ _COUNTED: dict[str, Any] = {"unit": 4, "count": lambda batch: len(batch[0])}
 )
 def test_damaged_state_changes_nothing(name: str, value: Any) -> None:
     options = _COUNTED if name in ("consumed", "unit") else _HELD if name in ("clock", "hold") else {}
-    step, straight = (make_step(**options) for _ in range(2))
+    step, reference = (make_step(**options) for _ in range(2))
     other = make_step("adamw", Net(seed=1), **options)
     (batch,) = batches(1)
     train(other, [batch] * 3)
-    assert equal_trees(step(batch), straight(batch))
+    assert equal_trees(step(batch), reference(batch))
     before = step.state_dict()
     # Without `strict`, other curves and rules are accepted.
     for strict in (True,) if name in ("curves", "hold") else (True, False):
         with pytest.raises(ValueError, match=f"{name}|state_dict"):
             step.load_state_dict(other.state_dict() | {name: value}, strict=strict)
         assert equal_trees(step.state_dict(), before)
-    assert equal_trees(step(batch), straight(batch))
+    assert equal_trees(step(batch), reference(batch))

@@ -24,14 +24,21 @@ def test_fp16_matches_loop_with_grad_scaler(
     name: str, scale: float, good_updates: int, max_norm: float | None
 ) -> None:
     """The same bits, through overflows at the start and growth of the scale."""
-    model, own = Net(), Net()
+    model, stepped_model = Net(), Net()
     optimizer = make_optimizer(name, model)
     for group in optimizer.param_groups:
         group["lr"] = torch.tensor(group["lr"]) if group.get("fused") else group["lr"]
     scheduler = lambda_lr(optimizer, CURVE)
     scaler = torch.amp.GradScaler("cpu")
     scaler.load_state_dict(scaler.state_dict() | {"scale": scale, "_growth_tracker": good_updates})
-    step = TrainStep(own, make_optimizer(name, own), mean_loss, CURVE, precision="fp16", max_norm=max_norm)
+    step = TrainStep(
+        stepped_model,
+        make_optimizer(name, stepped_model),
+        mean_loss,
+        CURVE,
+        precision="fp16",
+        max_norm=max_norm,
+    )
     set_loss_scale(step, scale, good_updates)
     scales = []
     for batch in batches(30):
@@ -57,7 +64,7 @@ def test_fp16_matches_loop_with_grad_scaler(
             scaler.state_dict()["_growth_tracker"],
         ]
         scales.append(scaler.get_scale())
-    assert equal_trees(own.state_dict(), model.state_dict())
+    assert equal_trees(stepped_model.state_dict(), model.state_dict())
     if scale == 2.0**22:
         assert state["skipped"] > 0, "no overflow was seen"
     if good_updates:

@@ -81,8 +81,10 @@ def test_jump_of_weights_costs_a_few_updates(first: float) -> None:
 def test_resume_restores_the_divisor(before: list[float], at: int) -> None:
     """Bit for bit, from states with three entries (after an update of several weights) and with two."""
     updates = [_weighed([3.3, 5.1 + number, 0.7], number) for number in range(6)]
-    straight, first, second = (make_step("sgd", loss_fn=_weighed_loss, precision="fp16") for _ in range(3))
-    results = [straight(*pieces) for pieces in updates]
+    uninterrupted, first, second = (
+        make_step("sgd", loss_fn=_weighed_loss, precision="fp16") for _ in range(3)
+    )
+    results = [uninterrupted(*pieces) for pieces in updates]
     for pieces in updates[:at]:
         first(*pieces)
     second(*_weighed(before))
@@ -90,7 +92,7 @@ def test_resume_restores_the_divisor(before: list[float], at: int) -> None:
     assert len(state["loss_scale"]) == (3 if at else 2)
     second.load_state_dict(state)
     assert equal_trees([second(*pieces) for pieces in updates[at:]], results[at:])
-    assert equal_trees(second.state_dict(), straight.state_dict())
+    assert equal_trees(second.state_dict(), uninterrupted.state_dict())
 
 
 def test_failed_update_leaves_no_divisor() -> None:

@@ -43,19 +43,19 @@ def test_skip_changes_only_its_counter(name: str, precision: str, hold: Any) -> 
 @given(skips=skip_patterns(30))
 def test_skips_leave_no_trace(name: str, skips: list[bool]) -> None:
     """From the first update on, the remaining updates equal those of a run without the skipped ones."""
-    step, straight = make_step(name), make_step(name)
+    step, unskipped = make_step(name), make_step(name)
     for skip, batch in zip(skips, batches(len(skips)), strict=True):
         if skip:
             step(nonfinite(batch))
         else:
-            result, expected = step(batch), straight(batch)
+            result, expected = step(batch), unskipped(batch)
             assert equal_trees(result[:4], expected[:4])
     train(step, batches(1))
-    train(straight, batches(1))
-    state, reference = state_kept_by_skips(step), state_kept_by_skips(straight)
+    train(unskipped, batches(1))
+    state, expected_state = state_kept_by_skips(step), state_kept_by_skips(unskipped)
     assert state.pop("skipped") == sum(skips)
-    assert reference.pop("skipped") == 0
-    assert equal_trees(state, reference)
+    assert expected_state.pop("skipped") == 0
+    assert equal_trees(state, expected_state)
 
 
 @pytest.mark.parametrize("name", ["momentum", "nesterov"])
@@ -101,9 +101,9 @@ def test_nonfinite_gradient_under_finite_loss_is_skipped() -> None:
 def test_raise_changes_nothing_else(name: str, precision: str) -> None:
     data = batches(6)
     step = make_step(name, precision=precision, on_nonfinite="raise")
-    straight = make_step(name, precision=precision)
+    reference = make_step(name, precision=precision)
     for number, batch in enumerate(data):
-        expected = straight(batch)
+        expected = reference(batch)
         assert equal_trees(step(batch)[:4], expected[:4])
         before = state_kept_by_skips(step)
         for value, shown in ((float("nan"), "nan"), (_INF, "inf|nan")):

@@ -39,7 +39,7 @@ def aux_of_updates(wrapper: str, loss: str, pieces: int) -> list[str]:
         optimizer = torch.optim.AdamW(model.parameters())
         return TrainStep(model, optimizer, loss_fn, CURVE, has_aux=has_aux)
 
-    step, straight = step_of(with_aux, True), step_of(without_aux, False)
+    step, step_without_aux = step_of(with_aux, True), step_of(without_aux, False)
     wrong: list[str] = []
     rank = distributed.get_rank()
     for update in range(4):
@@ -49,7 +49,7 @@ def aux_of_updates(wrapper: str, loss: str, pieces: int) -> list[str]:
         with torch.no_grad():
             expected = [{"outputs": step.model(inputs), "inputs": [inputs]} for inputs, _ in micro]
         result = step(*micro)
-        if not equal_trees(tuple(result), tuple(straight(*micro))):
+        if not equal_trees(tuple(result), tuple(step_without_aux(*micro))):
             wrong.append(f"update {update}: {result}")
         if not equal_trees(list(result.aux), expected):
             wrong.append(f"update {update}: aux {result.aux}, not {expected}")
@@ -57,9 +57,10 @@ def aux_of_updates(wrapper: str, loss: str, pieces: int) -> list[str]:
             wrong.append(f"update {update}: aux is not detached")
         if int(result.skipped) != (update >= 2):
             wrong.append(f"update {update}: {result.skipped} skipped")
-    own, other = (
-        [array.tolist() for array in whole(list(each.model.parameters()))] for each in (step, straight)
+    weights, expected_weights = (
+        [array.tolist() for array in whole(list(trained.model.parameters()))]
+        for trained in (step, step_without_aux)
     )
-    if own != other:
-        wrong.append(f"weights {own}, not {other}")
+    if weights != expected_weights:
+        wrong.append(f"weights {weights}, not {expected_weights}")
     return wrong
