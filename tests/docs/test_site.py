@@ -29,6 +29,7 @@ WITHOUT_EQUATION = {
         "plateau_jax.LossComparison",
         "plateau_jax.LossForecast",
         "plateau_jax.LossRun",
+        "plateau_jax.LossFit",
         "plateau_jax.Outlook",
         "plateau_jax.ScaleByCurveState",
         "plateau_jax.Stage",
