@@ -93,7 +93,7 @@ def test_json_round_trip_gives_equal_object(pairs):
     ],
     ids=repr,
 )
-def test_bad_arguments_are_refused(arguments, error):
+def test_from_dict_refuses_invalid_arguments(arguments, error):
     with pytest.raises(error, match=r"arguments = .* as to_dict returns it"):
         BatchPlan.from_dict(arguments)
 

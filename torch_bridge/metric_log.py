@@ -132,7 +132,7 @@ class MetricLog:
             state_dict: A state that `state_dict` returned.
 
         Raises:
-            ValueError: It is not the state of a log. Nothing was changed.
+            ValueError: `state_dict` is not the state of a log. Nothing was changed.
         """
         rows = state_dict.get("rows") if isinstance(state_dict, Mapping) else None
         if not isinstance(rows, list) or not all(isinstance(row, dict) for row in cast("list[Any]", rows)):

@@ -87,7 +87,7 @@ class LossFit:
             The forecast and its interval, of about 95 %.
 
         Raises:
-            TypeError: Not a `Curve`, or not a number.
+            TypeError: `curve` is not a `Curve`, or `peak_value` not a number.
             ValueError: The curve is too long, or the peak too far from those of the runs; the runs have
                 several peaks and `peak_value` is None.
         """
@@ -134,7 +134,7 @@ class LossFit:
             peak_value: As for `predict`, for all of them.
 
         Raises:
-            TypeError, ValueError: As `predict`; no mapping, or an empty one.
+            TypeError, ValueError: As `predict`; `curves` is not a mapping, or is empty.
         """
         if not isinstance(curves, Mapping):
             raise TypeError(
@@ -150,7 +150,7 @@ class LossFit:
         return LossComparison(
             tuple(map(str, curves)),
             tuple(map(self._forecast, curves.values(), peaks, terms)),
-            tuple(self._difference(one, terms[0]) for one in terms),
+            tuple(self._difference(curve_terms, terms[0]) for curve_terms in terms),
         )
 
     def plot(
@@ -241,8 +241,8 @@ class LossFit:
         return _Terms(loss, by_alpha, by_power, _PEAK_SD * loss * abs(octaves))
 
     def _half_width(self, terms: "_Terms") -> _Floats:
-        own = _RELATIVE_SD * terms.loss
-        parts = self.residual_sd, terms.by_alpha, terms.by_power, own, terms.by_peak
+        relative = _RELATIVE_SD * terms.loss
+        parts = self.residual_sd, terms.by_alpha, terms.by_power, relative, terms.by_peak
         return 2 * np.sqrt(sum(np.square(part) for part in parts))
 
     def _forecast(self, curve: Curve, peak: float, terms: "_Terms") -> LossForecast:
@@ -321,7 +321,7 @@ def fit_losses(runs: LossRun | Iterable[LossRun]) -> LossFit:
     S₀ is the largest S of the readings and p₀ the largest learning rate of the runs: units only. α in
     [0.05, 1.5] minimizes the mean squared relative error plus (0.05·(α - 0.44))², and the other three follow
     by non-negative least squares. Readings count from 3 % of the run after the warmup on, and are averaged in
-    at most 60 groups per run. Every run weighs the same; the last 5 % of its steps weigh one half.
+    at most 60 groups per run. All runs have the same weight; the last 5 % of its steps weigh one half.
 
     `docs/forecast.md` says when to trust a forecast, and how well it did on published runs.
 
@@ -336,7 +336,7 @@ def fit_losses(runs: LossRun | Iterable[LossRun]) -> LossFit:
         The fit; it is deterministic.
 
     Raises:
-        TypeError: Something that is not a `LossRun`.
+        TypeError: A run is not a `LossRun`.
         ValueError: The law does not describe these losses, or they are too few or too noisy to tell: the
             message says what to log instead.
 

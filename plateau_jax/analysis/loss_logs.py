@@ -42,7 +42,7 @@ class _Table:
         if not self.columns:
             raise ValueError(f"{name} has no rows")
 
-    def given(self, argument: str, column: Any) -> str:
+    def find_named(self, argument: str, column: Any) -> str:
         if not isinstance(column, str):
             raise TypeError(f"{argument} = {checks.short_repr(column)} must be the name of a column")
         matching = [name for name in self.columns if column in (name, _base_name(name))]
@@ -123,13 +123,13 @@ def read_log(
         table = _Table(_read_file(Path(source)), str(source))
     else:
         table = _Table(_checked_rows(source), "the log")
-    step = table.find_step() if step is None else table.given("step", step)
-    loss = table.find_loss() if loss is None else table.given("loss", loss)
+    step = table.find_step() if step is None else table.find_named("step", step)
+    loss = table.find_loss() if loss is None else table.find_named("loss", loss)
     readings = table.read_pairs(step, loss)
     if not readings:
         raise ValueError(f"{table.name} has no row with both {step!r} and {loss!r}")
     if curve is None or peak_value is None:
-        lr = table.find_lr() if lr is None else table.given("lr", lr)
+        lr = table.find_lr() if lr is None else table.find_named("lr", lr)
         logged = [] if lr is None else table.read_pairs(step, lr)
         if not any(value > 0 for _, value in logged):
             advice = "curve= and peak_value=" if curve is None else "peak_value="

@@ -86,6 +86,6 @@ def test_comparison_is_frozen() -> None:
         ),
     ],
 )
-def test_bad_arguments_are_refused(curves: Any, error: type[Exception], message: str) -> None:
+def test_compare_refuses_invalid_curves(curves: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         compare(*curves)

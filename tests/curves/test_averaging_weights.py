@@ -128,6 +128,6 @@ def test_derived_class_may_fall_within_flat_segments():
         ([1000, 1001], ValueError, r"the curve is 0 at steps\[0\] = 1000"),
     ],
 )
-def test_bad_arguments_are_refused(steps, error, message):
+def test_invalid_merge_steps_are_refused(steps, error, message):
     with pytest.raises(error, match=message):
         BRANCH.merge_weights(steps)

@@ -58,7 +58,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("error", "call", "message"), REFUSED)
-def test_bad_arguments_are_refused(error, call, message):
+def test_invalid_cooldown_or_continuation_is_refused(error, call, message):
     with pytest.raises(error, match=f"^{re.escape(message)}"):
         call()
 

@@ -47,7 +47,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("error", "stages", "start", "message"), REFUSED, ids=str)
-def test_bad_arguments_are_refused(error, stages, start, message):
+def test_invalid_stages_are_refused(error, stages, start, message):
     with pytest.raises(error, match=f"^{message}"):
         StagedCurve(stages, start=start)
 

@@ -80,7 +80,7 @@ class Checkpoints:
     def counts(self) -> list[int]:
         """Return the counts of the complete checkpoints, ascending, after waiting for a pending save.
 
-        This waits for the present rank only: call `save(..., wait=True)` to wait for all.
+        This waits for this rank only: call `save(..., wait=True)` to wait for all.
         """
         self._background.finish()
         return sorted({folder.count for folder in folders.list_complete(self.directory)})
@@ -351,7 +351,7 @@ def _load_warnings(saved: SavedCheckpoint, loading: Sequence[LoadingPart], damag
 @contextmanager
 def _without_inference_mode() -> Generator[None]:
     """Leave inference mode, whose tensors can't be trained on later."""
-    # Leaving it would turn gradients on, so the present setting is restored.
+    # Leaving it would turn gradients on, so the current setting is restored.
     grad_mode = torch.set_grad_enabled(torch.is_grad_enabled())
     with torch.inference_mode(False), grad_mode:
         yield

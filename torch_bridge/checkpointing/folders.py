@@ -62,7 +62,7 @@ def list_complete(directory: Path) -> list[CheckpointFolder]:
 
 
 def list_with_damaged(directory: Path) -> list[CheckpointFolder]:
-    """Return the same, and folders with files of ranks but without a readable JSON file of rank 0."""
+    """Return the complete checkpoints, and folders of rank files whose rank 0 has no readable JSON file."""
     checkpoints: list[CheckpointFolder] = []
     for _ in range(_LISTING_ATTEMPTS):
         paths = _list_entries(directory)
@@ -109,7 +109,7 @@ def is_complete(path: Path) -> bool:
 
 
 def commit(path: Path, keep: int | None = None) -> None:
-    """Give a complete folder its final name, unless another rank does. Then prune older checkpoints.
+    """Give a complete folder its final name, unless another rank did so first, then prune older checkpoints.
 
     Args:
         path: A path from `partial_folder`.
@@ -135,7 +135,7 @@ def commit(path: Path, keep: int | None = None) -> None:
 
 def _prune(directory: Path, keep: int) -> None:
     checkpoints = list_complete(directory)
-    latest = {folder.count: folder for folder in checkpoints}  # of each count
+    latest = {folder.count: folder for folder in checkpoints}  # the last save wins
     kept = sorted(latest.values())[-keep:]
     for folder in checkpoints:
         if folder not in kept and not folder.path.is_symlink():

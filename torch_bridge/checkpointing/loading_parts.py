@@ -1,4 +1,4 @@
-"""Load a checkpoint into its parts: all get their saved state, or all keep their present one."""
+"""Load a checkpoint into its parts: all get their saved state, or all keep their current one."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, cast
@@ -43,7 +43,7 @@ class LoadingPart:
         self._items = None if isinstance(part, Stateful) else parts.get_state(part)
 
     def _snapshot_state(self) -> None:
-        """Copy the part's present state, to restore it after an error."""
+        """Copy the part's current state, to restore it after an error."""
         try:
             self._before = Snapshot.take(self.name, self._part)
         except Exception:  # a training step whose update was interrupted has no state
@@ -77,7 +77,7 @@ class LoadingPart:
         """Give the part its former state.
 
         Raises:
-            RuntimeError: It had no state that could be copied.
+            RuntimeError: The part had no state that could be copied.
         """
         if self._items is not None:
             parts.set_state(self._part, self._items)
@@ -113,10 +113,10 @@ class LoadingPart:
         # state, and reading whole moments would take many times the memory of a shard. So its tensors are
         # sharded like their parameter if they have its shape, and otherwise as they were saved. An optimizer
         # of another library may shard even those otherwise than the parameter: as they were saved.
-        present, parameters = self._current_tensors(), self._sharded_parameters()
+        current, parameters = self._current_tensors(), self._sharded_parameters()
 
         def make_target(path: str, reference: Reference) -> Tensor | None:
-            like, saved_as = present.get(path), reference.placements
+            like, saved_as = current.get(path), reference.placements
             if like is None and (owner := _sharded_parameter_of(path, parameters)) is not None:
                 parameter, is_of_torch = owner
                 if list(parameter.shape) == reference.shape and (is_of_torch or saved_as is None):
@@ -130,7 +130,7 @@ class LoadingPart:
         return make_target
 
     def _current_tensors(self) -> dict[str, Tensor]:
-        """Return the tensors of the part's present state by path."""
+        """Return the tensors of the part's current state by path."""
         if self._before is None:
             if not isinstance(self._part, TrainStep):
                 return {}
@@ -172,7 +172,7 @@ class LoadingPart:
 class LoadingModel(LoadingPart):
     """A module that gets its state from a training step's or a module's state.
 
-    All ranks get the state of rank 0. The module's present state is copied only after everything is read, so
+    All ranks get the state of rank 0. The module's current state is copied only after everything is read, so
     that the copy and the memory for reading never exist together.
     """
 

@@ -104,7 +104,7 @@ class Snapshot:
 
     @classmethod
     def take(cls, name: str, part: Part) -> "Snapshot":
-        """Copy the present state of a part.
+        """Copy the current state of a part.
 
         Raises:
             TypeError: The state holds something that a checkpoint can't hold.

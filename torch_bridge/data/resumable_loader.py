@@ -185,7 +185,7 @@ class ResumableLoader(DataLoader[Any]):
             state_dict: A state that `state_dict` returned.
 
         Raises:
-            ValueError: It is not the state of a loader with these arguments. Nothing was changed.
+            ValueError: `state_dict` is not the state of a loader with these arguments. Nothing was changed.
         """
         with reading_state_of("a loader that make_loader built", state_dict):
             saved, made_with = state_dict["made_with"], self.batch_sampler.made_with

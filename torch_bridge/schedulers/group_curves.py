@@ -101,7 +101,7 @@ class GroupCurves:
 
     @property
     def clock(self) -> int:
-        """The present step of the curve.
+        """The current step of the curve.
 
         This is `last_epoch` unless a rule has held the clock, and `consumed // unit` with a `unit`.
         """

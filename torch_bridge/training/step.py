@@ -40,7 +40,7 @@ class TrainStep:
 
     `step(x, y)` is an update of two micro-batches, `step((x, y))` of one with two parts. Not thread-safe.
     Cannot be copied or pickled: build a new step and load `state_dict()` there. `print(step)` shows the
-    curve, its present step and the learning rate, and synchronizes with the device.
+    curve, its current step and the learning rate, and synchronizes with the device.
 
     >>> import torch
     >>> from plateau_jax import PlateauCurve
@@ -219,7 +219,7 @@ class TrainStep:
         warn(
             f"the optimizer has made {'' if made is None else f'{made} '}updates, but the curve starts at "
             f"step 0: load the step's state, step.load_state_dict(state), {resume}or, if the curve is meant "
-            "to start anew, with initial_updates=0"
+            "to start there, with initial_updates=0"
         )
 
     def reset_carry(self) -> None:
@@ -290,7 +290,7 @@ class TrainStep:
                 saved tensors may be whole.
             strict: Refuse the state of another plan: a curve that differs at a step before the saved clock
                 (`Curve.same_until`), another hold or another unit. With False the run resumes under this
-                step's curve, at the saved clock; rules that were not saved start anew; with another unit
+                step's curve, at the saved clock; rules that were not saved start afresh; with another unit
                 `consumed` is clock · unit, and without one the number of updates is the clock. The default
                 is the step's `strict`.
 
@@ -306,9 +306,9 @@ class TrainStep:
         strict = self.strict if strict is None else strict
         self._steppers.prepare()
         parts, was_partial = self._saved_components, self._steppers.is_partial
-        present = parts.read_state()
-        parts.check_state(present, state_dict, strict)
-        before = snapshot.copy_to_host(present)
+        current = parts.read_state()
+        parts.check_state(current, state_dict, strict)
+        before = snapshot.copy_to_host(current)
         self._steppers.is_partial = True  # while only some parts have the new state
         try:
             parts.write_state(state_dict, strict)
@@ -339,7 +339,7 @@ class TrainStep:
         return f"TrainStep({self._describe_curves()})"
 
     def __str__(self) -> str:
-        """Return the curve, its present step and learning rates, and the counters. Synchronizes."""
+        """Return the curve, its current step and learning rates, and the counters. Synchronizes."""
         applied, skipped, clock, consumed = self._clock.read_counters()
         lrs = [float(f"{lr:.6g}") for lr in self._clock.lrs_at(clock)]
         lr = checks.short_repr(lrs if len(set(lrs)) > 1 else lrs[0])

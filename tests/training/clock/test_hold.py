@@ -30,13 +30,13 @@ SIZE = 40
 
 def _expected(hold: Any, curve: Curve, losses: list[Any]) -> list[tuple[int, int, int]]:
     """Return clock, applied and skipped after each update; nonfinite losses are skipped."""
-    taken = [loss for loss in losses if np.isfinite(loss)]
-    of_taken, applied, found = clocks_of(hold, curve, taken), 0, []
+    finite = [loss for loss in losses if np.isfinite(loss)]
+    clocks, applied, expected = clocks_of(hold, curve, finite), 0, []
     for number, loss in enumerate(losses, 1):
-        before = of_taken[applied]
+        before = clocks[applied]
         applied += bool(np.isfinite(loss))
-        found.append((before, applied, number - applied))
-    return found
+        expected.append((before, applied, number - applied))
+    return expected
 
 
 @pytest.mark.parametrize("name", ["adamw", "momentum", "rmsprop"])
@@ -62,15 +62,15 @@ def test_lr_is_the_curve_at_held_clock(
 def test_clocks_match_scheduler_with_same_losses(name: str) -> None:
     model, rule = Net(), [PATIENT, HoldBelow([(1.0, 5), (0.9, 7)], every=3)]
     step = make_step(name, model, curve=CURVE, hold=rule)
-    other = torch.optim.SGD([nn.Parameter(torch.ones(()))], lr=OPTIMIZERS[name][1]["lr"])
-    scheduler = lambda_lr(other, CURVE, hold=rule)
+    optimizer = torch.optim.SGD([nn.Parameter(torch.ones(()))], lr=OPTIMIZERS[name][1]["lr"])
+    scheduler = lambda_lr(optimizer, CURVE, hold=rule)
     for number, batch in enumerate(batches(60)):
         skipped = number % 7 == 3
         result = step(nonfinite(batch) if skipped else batch)
         assert int(result.clock) == scheduler.clock
         assert result.lr.tolist() == [float(np.float32(rate)) for rate in scheduler.get_last_lr()]
         if not skipped:
-            other.step()
+            optimizer.step()
             scheduler.step(result.loss)
     assert 0 < scheduler.clock < scheduler.last_epoch
     state = step.state_dict()
@@ -104,11 +104,11 @@ def test_rules_decide_in_float32_for_every_dtype(
     try:
         torch.set_default_dtype(dtype)
         step = make_step("sgd", loss_fn=told, curve=curve, hold=hold)
-        form = torch.float64 if wide else torch.float32
-        found = [int(step(torch.tensor(loss, dtype=form)).clock) for loss in losses]
+        loss_dtype = torch.float64 if wide else torch.float32
+        clocks = [int(step(torch.tensor(loss, dtype=loss_dtype)).clock) for loss in losses]
     finally:
         torch.set_default_dtype(before)
-    assert found == [now for now, *_ in _expected(hold, curve, losses)]
+    assert clocks == [now for now, *_ in _expected(hold, curve, losses)]
 
 
 def test_float64_loss_is_rounded_to_float32() -> None:
@@ -121,14 +121,14 @@ def test_float64_loss_is_rounded_to_float32() -> None:
 def test_metric_is_the_loss_of_all_micro_batches() -> None:
     data = batches(30)
     step, by_one = (make_step("sgd", loss_fn=pair_loss, curve=CURVE, hold=PATIENT) for _ in range(2))
-    losses, found = [], []
+    losses, clocks = [], []
     for batch in data:
         halves = [tuple(part[rows] for part in batch) for rows in (slice(2), slice(2, None))]
         result = step(*halves)
         losses.append(result.loss.item())
-        found.append(int(result.clock))
+        clocks.append(int(result.clock))
         by_one(batch)
-    assert found == clocks_of(PATIENT, CURVE, losses)[:-1]
+    assert clocks == clocks_of(PATIENT, CURVE, losses)[:-1]
     assert by_one.state_dict()["clock"] == step.state_dict()["clock"]
 
 
@@ -162,10 +162,10 @@ def test_held_clock_compiles_once() -> None:
     losses = np.random.default_rng(0).choice([0.5, 0.75, 1.0], 30).tolist()
     with patch.object(torch, "compile", partial(torch.compile, backend="aot_eager")):
         step = make_step("adamw", loss_fn=told, curve=CURVE, hold=PATIENT, compile=True)
-        found = [int(step(torch.tensor(losses[0])).clock)]
+        clocks = [int(step(torch.tensor(losses[0])).clock)]
         graphs = counters["stats"]["unique_graphs"]
-        found += [int(step(torch.tensor(loss)).clock) for loss in losses[1:]]
-    assert found == clocks_of(PATIENT, CURVE, losses)[:-1]
+        clocks += [int(step(torch.tensor(loss)).clock) for loss in losses[1:]]
+    assert clocks == clocks_of(PATIENT, CURVE, losses)[:-1]
     assert counters["stats"]["unique_graphs"] == graphs
 
 

@@ -102,16 +102,16 @@ class GraphedUpdate:
         return tuple(map(_clone_tensor, captured.outputs))
 
     def _warm_up(self, micro_batches: Sequence[Any]) -> tuple[Any, ...]:
-        present = torch.cuda.current_stream(self._stream.device)
-        self._stream.wait_stream(present)
+        current = torch.cuda.current_stream(self._stream.device)
+        self._stream.wait_stream(current)
         try:
             with torch.cuda.stream(self._stream):
                 outputs = self._update(micro_batches)
         finally:
-            present.wait_stream(self._stream)
+            current.wait_stream(self._stream)
         for output in outputs:
             if isinstance(output, Tensor):
-                output.record_stream(present)  # the side stream must not reuse its memory too early
+                output.record_stream(current)  # the side stream must not reuse its memory too early
         return outputs
 
     def _capture(self, flat: list[tuple[list[Any], Any]]) -> _Captured:

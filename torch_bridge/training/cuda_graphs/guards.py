@@ -30,7 +30,7 @@ class Guards:
         self.record()
 
     def record(self) -> None:
-        """Record the present state, to compare later states with it."""
+        """Record the current state, to compare later states with it."""
         self._recorded_settings = self._settings()
         self._modules = list(self._model.modules())
         # The objects are kept alive: a new object could otherwise get the id of one that was freed.
@@ -45,7 +45,7 @@ class Guards:
         objects = list(self._objects())
         if len(objects) != len(self._recorded_objects):
             return True
-        # `_values` reads the recorded tensors, so it is of use only if they are still the present ones.
+        # `_values` reads the recorded tensors, so its result means something only if they are still in use.
         same = all(map(operator.is_, objects, self._recorded_objects))
         return not same or self._values() != self._recorded_values
 

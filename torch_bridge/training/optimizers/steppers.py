@@ -127,7 +127,7 @@ class OptimizerSteppers:
     ) -> None:
         self._optimizers, self._with_wrappers, self._clock = optimizers, with_wrappers, clock
         self._cuda_graph = cuda_graph
-        self._parameter_ids = self._present_parameter_ids()
+        self._parameter_ids = self._current_parameter_ids()
         self.is_partial = False
         """True while an update is unfinished: weights may have moved, or other ranks wait for this one."""
         self.updates_made: int | None = 0
@@ -142,13 +142,13 @@ class OptimizerSteppers:
                 or a CUDA graph cannot capture them.
         """
         check_no_scheduler(self._with_wrappers)
-        present = self._present_parameter_ids()
-        if len(present) != len(self._parameter_ids):
+        current = self._current_parameter_ids()
+        if len(current) != len(self._parameter_ids):
             raise ValueError(
-                f"the optimizer has {len(present)} parameter groups; "
+                f"the optimizer has {len(current)} parameter groups; "
                 f"the step was built for {len(self._parameter_ids)}"
             )
-        if present != self._parameter_ids:
+        if current != self._parameter_ids:
             raise ValueError("the optimizer has other parameters than those that the step was built for")
         self._check_capturable()
         self._steppers: list[OptimizerStepper] = []
@@ -212,7 +212,7 @@ class OptimizerSteppers:
             for optimizer in self._optimizers:
                 check_capturable(optimizer, optimizer.param_groups)
 
-    def _present_parameter_ids(self) -> list[list[int]]:
+    def _current_parameter_ids(self) -> list[list[int]]:
         return [list(map(id, group["params"])) for group in all_groups(self._optimizers)]
 
     @property

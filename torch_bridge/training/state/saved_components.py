@@ -35,7 +35,7 @@ class SavedComponents(NamedTuple):
     """The device of the parameters."""
 
     def read_state(self) -> TrainStepState:
-        """Return the present state, which shares memory with the components. Synchronizes with the device."""
+        """Return the current state, which shares memory with the components. Synchronizes with the device."""
         counters = self.clock.read_counters()
         states = snapshot.optimizer_states(self.optimizers, self.clock, counters.clock)
         return {

@@ -41,7 +41,7 @@ def check_saved_state(current: TrainStepState, saved: Any, optimizers: Sequence[
     """Refuse a state whose keys, shapes or dtypes differ from this step's, and shards of another rank.
 
     Args:
-        current: The present state of the step.
+        current: The current state of the step.
         saved: The state to be loaded.
         optimizers: The optimizers of the step.
 

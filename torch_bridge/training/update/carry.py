@@ -47,7 +47,7 @@ class Carry:
         return [leaf.detach().to(buffer.dtype) for leaf, buffer in zip(leaves, self.buffers, strict=True)]
 
     def select_if_skipped(self, leaves: Sequence[Tensor], skip: Tensor) -> list[Tensor]:
-        """Return new tensors: the leaves of a new state, or the present ones if the update is skipped."""
+        """Return new tensors: the leaves of a new state, or the current ones if the update is skipped."""
         return [torch.where(skip, *pair) for pair in zip(self.buffers, leaves, strict=True)]
 
     def write(self, leaves: Sequence[Tensor]) -> None:
