@@ -18,6 +18,7 @@ from support.examples import examples
 
 from plateau_jax import LossForecast, LossRun, PlateauCurve, StagedCurve, fit_losses
 from plateau_jax.analysis.lr_sums import schedule_sums
+from plateau_jax.validation.curve_warning import suppress_warnings
 
 mpl.use("agg")
 
@@ -194,6 +195,9 @@ def test_forecasts_equal_those_of_the_oracle(data) -> None:
 CURVE = PlateauCurve(1000, warmup_steps=50)
 STEPS = np.arange(10, 1001, 10)
 
+with suppress_warnings():
+    ZERO = StagedCurve([(10,)], start=0.0)
+
 
 def losses_of(curve: Any, steps: Any = STEPS, noise: float = 5e-4) -> Any:
     errors = noise * np.random.default_rng(0).standard_normal(len(steps))
@@ -319,7 +323,7 @@ def test_fit_of_several_peaks_asks_for_one() -> None:
         (CURVE, 0.66e-3, ValueError, r"more than a factor of 1\.5"),
         (CURVE, -1.0, ValueError, "peak_value = -1 must be positive"),
         (CURVE, "high", TypeError, "peak_value = 'high' must be a number"),
-        (StagedCurve([(10,)], start=0.0), None, ValueError, "has no positive learning rate"),
+        (ZERO, None, ValueError, "has no positive learning rate"),
         (lambda step: 1.0, None, TypeError, "curve"),
     ],
 )  # fmt: skip
