@@ -185,7 +185,7 @@ _OTHERS: list[Any] = [None, HoldUntilFlat(4, limit=9), HoldBelow(0.5, 3), [PATIE
 @pytest.mark.parametrize("swapped", [False, True])
 @given(updates=st.integers(0, 20))
 def test_state_of_other_rules_needs_strict_false(other: Any, swapped: bool, updates: int) -> None:
-    """With strict=False the run continues from the saved clock, and the rules start anew."""
+    """With strict=False the run continues from the saved clock, and the rules start afresh."""
     first, second = (other, PATIENT) if swapped else (PATIENT, other)
     saved, run = HeldRun(CURVE, first), HeldRun(CURVE, second)
     for _ in range(updates):

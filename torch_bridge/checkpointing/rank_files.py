@@ -172,7 +172,7 @@ def read_json(folder: Path, rank: int) -> dict[str, Any]:
     """Return the content of a rank's JSON file.
 
     Raises:
-        DamagedError: It is not as it was written.
+        DamagedError: The file was changed after it was written.
         OSError: It can't be read.
     """
     path = json_path(folder, rank)
