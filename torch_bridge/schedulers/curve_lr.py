@@ -285,8 +285,8 @@ class CurveLR(GroupCurves, LambdaLR):
             state_dict: A state that `state_dict` returned.
             strict: If True, refuse a state whose curve has another past, or whose hold or unit differs. If
                 False, the run resumes under this scheduler's curve from the saved clock and peaks; rules that
-                differ from the saved ones start afresh; with another unit `consumed` becomes clock · unit, and
-                without a unit the number of updates becomes the clock; the state of a plain `LambdaLR` is
+                differ from the saved ones start afresh; with another unit `consumed` becomes clock · unit,
+                and without a unit the number of updates becomes the clock; the state of a plain `LambdaLR` is
                 accepted too. By default, the value that the scheduler was built with.
 
         Raises:
