@@ -13,6 +13,7 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
+import safetensors.torch
 import torch
 from support import private_names, sources
 from support.data.loaders import WORKERS
@@ -348,6 +349,13 @@ def test_sharded_modules_hold_their_fsdp_state() -> None:
 @pytest.mark.slow
 def test_ddp_exposes_what_it_averages() -> None:
     run(private_names.check_ddp, processes=1)
+
+
+@_shows("__metadata__")
+def test_safetensors_reserves_its_metadata_key() -> None:
+    data = safetensors.torch.save({"__metadata__": torch.ones(2)})
+    with pytest.raises(safetensors.SafetensorError):
+        safetensors.torch.load(data)
 
 
 # Part of an error message of a CUDA library, not a Python name.
