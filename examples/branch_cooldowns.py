@@ -6,10 +6,10 @@ both save a checkpoint, from which three runs continue, each with a different co
 the constant learning rate and saves a checkpoint every 20 updates; weighted means of these checkpoints
 replace the cooldowns. All this is repeated for several seeds, and the losses are compared.
 
-One more run starts from scratch, holds its peak until the loss has stopped falling, and then cools down. At every
-update the two learning rates are the same float32, bit for bit. The losses of the two frameworks differ in
-their last bits, on which a rule's decision may depend. So both get the loss of the JAX run, and hold at the
-same updates.
+One more run starts from scratch, holds its peak until the loss has stopped falling, and then cools down. At
+every update the two learning rates are the same float32, bit for bit. The losses of the two frameworks differ
+in their last bits, on which a rule's decision may depend. So both get the loss of the JAX run, and hold at
+the same updates.
 
     python examples/branch_cooldowns.py
     python examples/branch_cooldowns.py --stable 2000 --cooldowns 200 400 800 --output branches.png
