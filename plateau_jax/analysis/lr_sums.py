@@ -99,7 +99,9 @@ def _borders(curve: Curve, step: int) -> _Steps:
         if segment.begin < end:
             distances = _distances(end - segment.begin, _NEAREST_IN_SEGMENT)
             borders += [segment.begin + distances, end - distances]
-    return np.unique(np.concatenate(borders))
+    # np.unique takes seconds where a log has thousands of learning rates: it hashes all steps.
+    steps = np.sort(np.concatenate(borders))
+    return steps[np.append(True, np.diff(steps) > 0)]
 
 
 def _distances(length: int, nearest: int) -> _Steps:
