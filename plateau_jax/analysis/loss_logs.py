@@ -23,6 +23,7 @@ _STEPS = "global_step", "applied", "step", "iteration", "iter", "update", "updat
 _LOSS = re.compile(r"(^|[\W_])loss$")
 _VALIDATION = re.compile(r"(^|[\W_])(val|valid|validation|eval|evaluation|test|dev|heldout)($|[\W_])")
 _LR = re.compile(r"(^|[\W_])(lr|learning_rate)($|[\W_])")
+_THOUSANDS = re.compile(r"\d{1,3}(,\d{3})+")
 
 LATEST_FIRST_LR = 0.1
 """Share of the steps by which a log without a curve must have its first learning rate."""
@@ -36,7 +37,7 @@ class _Table:
     def __init__(self, rows: Sequence[Mapping[str, Any]], name: str) -> None:
         self.name = name
         self.rows = rows
-        columns = dict.fromkeys(column for row in rows for column in row)
+        columns = dict.fromkeys(column for row in rows for column in row if isinstance(column, str))
         # Weights & Biases adds the range of averaged points.
         self.columns = [column for column in columns if not column.endswith(("__MIN", "__MAX"))]
         if not self.columns:
@@ -84,6 +85,8 @@ class _Table:
             # A skipped update in a `MetricLog`, which may have a loss that is not finite.
             is_skipped = "skipped" in row and "applied" in row and before.get("applied") == row["applied"]
             if not is_skipped and _is_filled(row.get(step)) and _is_filled(row.get(column)):
+                if _THOUSANDS.fullmatch(str(row[step]).strip()):
+                    raise ValueError(f"{self.name}: {step} = {row[step]!r} must be written without a comma")
                 number = self._number(step, row[step])
                 if not number.is_integer():
                     raise ValueError(f"{self.name}: {step} = {row[step]!r} must be an integer")
@@ -146,9 +149,15 @@ def _read_file(path: Path) -> list[Mapping[str, Any]]:
     text = path.read_text(encoding="utf-8-sig")
     if text.lstrip()[:1] in ("{", "["):
         return _checked_rows(_parse_json(text, path))
+    text = text.lstrip("\n")
     header = text.partition("\n")[0]
     delimiter = max(",;\t", key=header.count)
-    return list(csv.DictReader(text.splitlines(), delimiter=delimiter))
+    rows: list[Mapping[str, Any]] = list(csv.DictReader(text.splitlines(), delimiter=delimiter))
+    for row in rows:
+        # Such as a decimal comma in a file with commas: the cells are not those of their columns.
+        if any(row.get(cast("str", None), [])):
+            raise ValueError(f"{path} has a row with more cells than columns: {checks.short_repr(row)}")
+    return rows
 
 
 def _parse_json(text: str, path: Path) -> Any:

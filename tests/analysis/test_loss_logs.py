@@ -159,6 +159,7 @@ VALUES = [3.0, 2.0]
         (rows_of(step=[1, 2], loss=VALUES), {"loss": "los"}, "loss = 'los' names 0 columns"),
         (rows_of(step=[1, 2], loss=[1, "x"]), {}, "loss = 'x' must be a number"),
         (rows_of(step=[1, 2.5], loss=VALUES), {}, r"step = 2\.5 must be an integer"),
+        (rows_of(step=["1,000", "2,000"], loss=VALUES), {}, "step = '1,000' must be written without a comma"),
         (rows_of(step=[1, 2], loss=[1, float("nan")]), {}, r"losses\[1\] = nan must be finite"),
         (rows_of(step=[2, 1], loss=VALUES), {}, "steps must increase"),
         (rows_of(step=[1, ""], loss=["", 1]), {"loss": "loss"}, "has no row with both 'step' and 'loss'"),
@@ -203,4 +204,21 @@ def test_unreadable_files_are_named(tmp_path) -> None:
         LossRun.read(tmp_path / "missing.csv", CURVE, PEAK)
     path.write_text("")
     with pytest.raises(ValueError, match="has no rows"):
+        LossRun.read(path, CURVE, PEAK)
+
+
+@pytest.mark.parametrize("text", ["\n\nstep,loss\n1,3\n2,2\n", "step,loss\n1,3,\n2,2,,\n"])
+def test_blank_lines_and_cells_are_left_out(text, tmp_path) -> None:
+    path = tmp_path / "log.csv"
+    path.write_text(text)
+    run = LossRun.read(path, CURVE, PEAK)
+    np.testing.assert_array_equal(run.steps, [1, 2])
+    np.testing.assert_array_equal(run.losses, [3, 2])
+
+
+def test_cells_without_a_column_are_refused(tmp_path) -> None:
+    """Decimal commas in a file with commas would cut off the decimals."""
+    path = tmp_path / "log.csv"
+    path.write_text("step,loss\n1,3,5\n2,3,4\n")
+    with pytest.raises(ValueError, match=r"log\.csv has a row with more cells than columns"):
         LossRun.read(path, CURVE, PEAK)
