@@ -50,8 +50,8 @@ def multiplier(segments: Segments, step: Tensor) -> Tensor:
     _check_table(segments)
     if not isinstance(step, Tensor):
         raise TypeError(
-            f"step = {step!r} must be a tensor of integers; write torch.tensor(step), or curve(step) for a "
-            "number or a NumPy array"
+            f"step = {checks.short_repr(step)} must be a tensor of integers; write torch.tensor(step), or "
+            "curve(step) for a number or a NumPy array"
         )
     if step.dtype == torch.bool or step.is_floating_point() or step.is_complex():
         raise TypeError(f"step must be a tensor of integers, not of {step.dtype}")
@@ -108,7 +108,8 @@ def _copy_column(column: Any, device: Any) -> Tensor:
 def _check_table(segments: Any) -> None:
     if not isinstance(segments, Segments):
         raise TypeError(
-            f"segments = {segments!r} must be a table: curve.segments, or what stack or tensors returns"
+            f"segments = {checks.short_repr(segments)} must be a table: curve.segments, or what stack or "
+            "tensors returns"
         )
 
 

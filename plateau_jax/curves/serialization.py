@@ -119,7 +119,8 @@ def curve_from_dict(cls: type[Any], arguments: Any, depth: int = 0) -> Any:
     unknown = [name for name in values if name not in names]
     if missing or unknown:
         raise ValueError(
-            f"not the arguments of a {cls.__name__}: missing keys {missing}, unknown keys {unknown}"
+            f"not the arguments of a {cls.__name__}: missing keys {short_repr(missing)}, "
+            f"unknown keys {short_repr(unknown)}"
         )
     values |= {name: curve_from_dict(object, values[name], depth + 1) for name in kind.curves}
     return build_curve(cls, values)

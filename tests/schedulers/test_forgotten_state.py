@@ -166,6 +166,15 @@ def _fast_forward(optimizer: Optimizer) -> None:
     assert lrs_of(other) == lrs_of(optimizer)
 
 
+def _last_epoch_set_by_hand(optimizer: Optimizer) -> None:
+    """Resume as scripts do that save no scheduler."""
+    optimizer.load_state_dict(_saved(STARTS["plain"], AdamW)[0])
+    scheduler = lambda_lr(optimizer, CURVE)
+    scheduler.last_epoch = 19
+    advance(optimizer, scheduler, 5)
+    assert scheduler.clock == 24
+
+
 def _copies(optimizer: Optimizer) -> None:
     optimizer.load_state_dict(_saved(STARTS["plain"], AdamW)[0])
     advance(*copy.deepcopy((optimizer, lambda_lr(optimizer, CURVE))), 3)
@@ -185,7 +194,7 @@ def _rollback(optimizer: Optimizer) -> None:
     "program",
     [
         _fresh, _second_part_of_a_sequence, _second_curve_in_one_program, _several_updates_first,
-        _fast_forward, _copies, _rollback,
+        _fast_forward, _last_epoch_set_by_hand, _copies, _rollback,
     ],
 )  # fmt: skip
 @pytest.mark.filterwarnings("ignore:The epoch parameter in")  # which SequentialLR passes

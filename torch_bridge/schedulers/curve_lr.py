@@ -141,8 +141,8 @@ class CurveLR(GroupCurves, LambdaLR):
     def _step_to_epoch(self, epoch: Any, count: int | None) -> None:
         if self._unit_clock is not None:
             raise TypeError(
-                f"step({epoch!r}) with unit = {self.unit}: write step(count=n), where n is what the update "
-                "consumed; to move to another step, call load_state_dict(state)"
+                f"step({checks.short_repr(epoch)}) with unit = {self.unit}: write step(count=n), "
+                "where n is what the update consumed; to move to another step, call load_state_dict(state)"
             )
         if count is not None:
             raise refuse_count(count, "lambda_lr")
@@ -152,8 +152,8 @@ class CurveLR(GroupCurves, LambdaLR):
             epoch = max(checks.integer("epoch", epoch), -1)
         except TypeError:
             raise TypeError(
-                f"epoch = {epoch!r} must be an integer: step() takes a loss only with hold=, as "
-                "lambda_lr(optimizer, curve, hold=...)"
+                f"epoch = {checks.short_repr(epoch)} must be an integer: step() takes a loss only "
+                "with hold=, as lambda_lr(optimizer, curve, hold=...)"
             ) from None
         if epoch == self.last_epoch + 1:
             if self._step_count == 1:

@@ -240,5 +240,6 @@ def _length(loader: Any) -> int:
         return checks.integer("loader", loader)
     except TypeError:
         raise TypeError(
-            f"loader = {loader!r} has no length: give the number of batches of an epoch instead"
+            f"loader = {checks.short_repr(loader)} has no length: give the number of batches of an epoch "
+            "instead"
         ) from None

@@ -242,5 +242,6 @@ def _pair(key: Any) -> tuple[str, int]:
         return name, checks.at_least("index", index, 0)
     except (TypeError, ValueError):
         raise TypeError(
-            f'key = {key!r} must be a key of the parameter groups, or a key and an index: ("betas", 0)'
+            f"key = {checks.short_repr(key)} must be a key of the parameter groups, or a key and an index: "
+            '("betas", 0)'
         ) from None

@@ -51,7 +51,7 @@ def as_number(value: Any) -> Any:
 def base_value(name: str, value: Any) -> float:
     """Return an option's value, rounded to float32, as the base that multipliers are applied to."""
     if isinstance(value, Tensor) and not value.is_floating_point():
-        raise TypeError(f"{name} = {value!r} must be a floating-point tensor")
+        raise TypeError(f"{name} = {checks.short_repr(value)} must be a floating-point tensor")
     return float(checks.peak(name, as_number(value)))
 
 

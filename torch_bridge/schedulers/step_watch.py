@@ -202,7 +202,8 @@ class StepWatch:
             )
         elif scheduler is not None and self._may_lack_state:
             self._may_lack_state = False
-            self._check_state(scheduler)
+            if scheduler.last_epoch == 0:  # not if the user has set another, as some scripts resume
+                self._check_state(scheduler)
 
     def _check_state(self, scheduler: Any) -> None:
         made = self._earlier_updates

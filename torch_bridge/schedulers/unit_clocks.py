@@ -36,7 +36,7 @@ class UnitClock:
                 )
             name, count = "count()", self.count()
         if isinstance(count, Tensor) and count.dtype is torch.bool:  # operator.index accepts it
-            raise TypeError(f"{name} = {count!r} must be an integer")
+            raise TypeError(f"{name} = {checks.short_repr(count)} must be an integer")
         consumed = self.consumed + checks.at_least(name, count, 0)
         if consumed > MAX_CONSUMED:
             raise ValueError(f"{name} = {count!r} after consumed = {self.consumed} is more than 2**62 in all")
@@ -46,11 +46,12 @@ class UnitClock:
 def make_unit_clock(unit: Any, count: Any) -> UnitClock | None:
     """Build the clock for the user's `unit` and `count`; None if the curve counts updates."""
     if count is not None and not callable(count):
-        raise TypeError(f"count = {count!r} must be a function without arguments")
+        raise TypeError(f"count = {checks.short_repr(count)} must be a function without arguments")
     if unit is None:
         if count is not None:
             raise TypeError(
-                f"count = {count!r} needs unit=: how many samples or tokens make one step of the curve"
+                f"count = {checks.short_repr(count)} needs unit=: how many samples or tokens make one step "
+                "of the curve"
             )
         return None
     return UnitClock(checked_unit(unit), cast("Callable[[], int] | None", count))
@@ -67,8 +68,8 @@ def checked_unit(unit: Any) -> int:
 def refuse_count(count: Any, builder: str) -> TypeError:
     """Return the error for `step(count=...)` on a clock that counts updates."""
     return TypeError(
-        f"step(count={count!r}), but the curve counts updates: write step(), or build it with unit=, as "
-        f"{builder}(..., unit=n)"
+        f"step(count={checks.short_repr(count)}), but the curve counts updates: write step(), or build it "
+        f"with unit=, as {builder}(..., unit=n)"
     )
 
 
