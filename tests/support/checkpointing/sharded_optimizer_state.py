@@ -132,8 +132,7 @@ def _forms(state: Any) -> dict[str, tuple[str, tuple[int, ...], str]]:
 def _where(tensor: Tensor) -> str:
     if not isinstance(tensor, DTensor):
         return "plain"
-    placements: Any = tensor.placements
-    dims = [placement.dim for placement in placements if isinstance(placement, Shard)]
+    dims: list[int] = [placement.dim for placement in tensor.placements if isinstance(placement, Shard)]
     return f"sharded along {dims[0]}" if dims else "replicated"
 
 
