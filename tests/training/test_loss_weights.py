@@ -28,6 +28,7 @@ _COUNTS: dict[str, Callable[[], Any]] = {
     "CPU scalar": lambda: torch.tensor(3),
     "float scalar": lambda: torch.tensor(3.0),
     "1": lambda: 1,
+    "shares that add up to 1": lambda: torch.full((10,), 0.1).sum(),  # 1.0000001
 }
 
 
