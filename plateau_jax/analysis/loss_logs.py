@@ -146,7 +146,10 @@ def read_log(
 
 
 def _read_file(path: Path) -> list[Mapping[str, Any]]:
-    text = path.read_text(encoding="utf-8-sig")
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError:
+        raise ValueError(f"{path} is not a text file in UTF-8") from None
     if text.lstrip()[:1] in ("{", "["):
         return _checked_rows(_parse_json(text, path))
     text = text.lstrip("\n")

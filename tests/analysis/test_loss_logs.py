@@ -202,6 +202,9 @@ def test_unreadable_files_are_named(tmp_path) -> None:
         LossRun.read(path, CURVE, PEAK)
     with pytest.raises(FileNotFoundError):
         LossRun.read(tmp_path / "missing.csv", CURVE, PEAK)
+    path.write_text("step,loss", encoding="utf-16")
+    with pytest.raises(ValueError, match=r"broken\.json is not a text file in UTF-8"):
+        LossRun.read(path, CURVE, PEAK)
     path.write_text("")
     with pytest.raises(ValueError, match="has no rows"):
         LossRun.read(path, CURVE, PEAK)
