@@ -223,7 +223,7 @@ class LossFit:
         return peak
 
     def _longest(self) -> int:
-        return max(run._last_step for run in self.runs)
+        return max(run._length for run in self.runs)
 
     def _octaves(self, learning_rate: float) -> float:
         """Return log₂ of a largest learning rate over the nearest one of a run."""

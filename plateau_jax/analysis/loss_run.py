@@ -115,6 +115,15 @@ class LossRun:
         """The step of the last reading."""
         return int(self.steps[-1])
 
+    @property
+    def _length(self) -> int:
+        """The number of steps that the log covers.
+
+        The last reading of a whole run usually lies less than one interval between readings before its end.
+        """
+        interval = int(self.steps[-1] - self.steps[-2]) if len(self.steps) > 1 else 0
+        return min(self._last_step + interval, self.curve.total_steps)
+
     def _largest_learning_rate(self) -> float:
         """Return the largest learning rate of the updates before the last reading."""
         return self.peak_value * largest_multiplier(self.curve, self._last_step)

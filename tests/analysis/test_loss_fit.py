@@ -268,6 +268,15 @@ def test_longest_run_and_curve() -> None:
     assert fit.predict(curve).loss == pytest.approx(losses_of(curve, steps, 0.0)[-1], rel=1e-3)
 
 
+def test_horizon_counts_from_the_end_of_a_whole_run() -> None:
+    """A run of 1000 steps that is read every 30 has its last reading at step 990."""
+    steps = np.arange(120, 1000, 30)
+    fit = fit_losses(LossRun(CURVE, 1e-3, steps, losses_of(CURVE, steps)))
+    assert fit.predict(PlateauCurve(4000)).loss > 0
+    with pytest.raises(ValueError, match="4 times the 1000 steps"):
+        fit.predict(PlateauCurve(4001))
+
+
 def test_comparison_prints_a_table() -> None:
     lines = str(FIT.compare({"run": CURVE, "twin": CURVE, "longer": PlateauCurve(3000)})).splitlines()
     assert lines[0].split() == ["loss", "interval", "difference", "interval"]
