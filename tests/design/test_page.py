@@ -585,6 +585,38 @@ def test_page_does_not_scroll_sideways(page):
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
+KINDS = {
+    "Cosine": COSINE,
+    "Stable": STABLE,
+    "Absolute plateau": PlateauCurve(10_000, absolute_plateaus=[(8_000, 500)]),
+    "Stages": STAGED,
+    "Cooldown": COSINE.cooldown(6_000, 1_000),
+    "Continuation": COSINE.then(STAGED.cooldown(4_000, 1_000)).then(STABLE, scale=0.5),
+}
+CUT_OFF = """
+() => [...document.querySelectorAll(".card :is(a, button, input, select, textarea)")]
+    .filter((control) => control.checkVisibility())
+    .filter((control) => {
+        const card = control.closest(".card").getBoundingClientRect();
+        const { left, right, top, bottom } = control.getBoundingClientRect();
+        return left < card.left || right > card.right || top < card.top || bottom > card.bottom;
+    })
+    .map((control) => control.ariaLabel || control.dataset.path || control.textContent)
+"""
+
+
+@pytest.mark.parametrize(("width", "height"), [(1440, 900), (1024, 768), (720, 450), (390, 844)])
+def test_every_control_lies_inside_its_card(browser, width, height):
+    with served(initial_curves(list(KINDS.items()), PEAK)) as server:
+        page = browser.new_page(viewport={"width": width, "height": height})
+        page.goto(server.address)
+        for kind in KINDS:
+            page.get_by_role("radio", name=f"Edit {kind}", exact=True).check()
+            wait_until_settled(page)
+            assert page.evaluate(CUT_OFF) == [], kind
+        page.close()
+
+
 def test_stopped_server_is_reported(browser, server):
     page = browser.new_page()
     page.goto(server.address)
