@@ -150,7 +150,8 @@ def trained(draw: Any, total: int, every: int) -> LossRun:
     steps = np.arange(every, total + 1, every)
     seed = draw(st.integers(0, 1000))
     floor, scale = draw(st.floats(0, 4)), draw(st.floats(0.3, 2))
-    exponent, noise = draw(st.floats(0.2, 1)), draw(st.floats(0, 0.01))
+    # Far from 0.44 the penalty on the exponent is a misfit, and the fit may be refused.
+    exponent, noise = draw(st.floats(0.3, 0.6)), draw(st.floats(0, 0.01))
     peak = draw(st.sampled_from([1e-3, 1.2e-3]))
     sums = np.array([Oracle.sums(Oracle.rates(curve, 1)[:step]) for step in steps]).T
     losses = floor + scale * (sums[0] / 200) ** -exponent + noise * sums[1] ** 0.8

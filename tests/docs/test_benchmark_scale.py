@@ -53,7 +53,7 @@ def test_kept_activations_are_counted_once(benchmark):
     model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.ReLU(), nn.Linear(8, 2))
     inputs = torch.randn(3, 4)
     # Autograd keeps the inputs and the output of each ReLU; it also keeps weights, but these are parameters.
-    assert benchmark["kept"](model, lambda: model(inputs)) == 4 * 3 * (4 + 8 + 8)
+    assert benchmark["bytes_kept_for_backward"](model, lambda: model(inputs)) == 4 * 3 * (4 + 8 + 8)
 
 
 def test_estimate_matches_its_formula(benchmark, capsys):

@@ -1,6 +1,7 @@
 """Training over several ranks, and the same updates by a loop in one process."""
 
 import math
+import warnings
 from collections.abc import Sequence
 from typing import Any, NamedTuple, cast
 
@@ -121,6 +122,8 @@ def wrapped(case: Case, model: nn.Module) -> nn.Module:
 
 
 def step_of(case: Case) -> TrainStep:
+    # Fractions of rows are drawn on purpose.
+    warnings.filterwarnings("ignore", "loss_fn returned a weight that is not a whole number")
     plain = model_of(case)
     carry = plain.initial() if isinstance(plain, Recurrent) else None
     model = wrapped(case, plain)

@@ -102,7 +102,7 @@ def test_fabric_mixed_precision_is_refused(precision: Any, wrap: Any) -> None:
     fabric = Fabric(accelerator="cpu", devices=1, precision=precision)
     inner = Net()
     model, optimizer = fabric.setup(inner, make_optimizer("adamw", inner))
-    with pytest.raises(ValueError, match=r"set up by Fabric .* Give model\.module to the training step"):
+    with pytest.raises(ValueError, match=r"set up by Fabric .* Give the training step model\.module"):
         TrainStep(wrap(model), optimizer, mean_loss, CURVE)
     step = TrainStep(model.module, optimizer, mean_loss, CURVE, precision="bf16")
     reference = make_step(precision="bf16")
