@@ -12,6 +12,9 @@ import torch
 from support.checkpointing.checkpoints import Part, leftovers
 
 from torch_bridge import Checkpoints
+from torch_bridge.checkpointing import folders, rank_files
+from torch_bridge.checkpointing.parts import Snapshot
+from torch_bridge.checkpointing.rank_content import RankContent
 
 
 @contextmanager
@@ -43,3 +46,21 @@ def test_full_disk_error_names_file(tmp_path: Path, size: int, state: Any, name:
     assert checkpoints.counts() == [1]
     assert leftovers(tmp_path, [1]) == []
     assert checkpoints.load(part=part) == 1
+
+
+def test_failed_rank_leaves_the_folder_to_other_ranks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another rank may have found the folder, and not have written to it yet."""
+
+    def fail(*_: object) -> None:
+        raise OSError("the disk is full")
+
+    save_id = "0" * 32
+    folder = folders.partial_folder(tmp_path, 1, save_id)
+    folder.mkdir()
+    content = RankContent({"part": Snapshot.take("part", Part(torch.ones(2)))})
+    monkeypatch.setattr(rank_files, "save_file", fail)
+    with pytest.raises(OSError, match="the disk is full"):
+        content.write_files(tmp_path, save_id, count=1, rank=1, ranks=2, keep=1)
+    assert list(folder.iterdir()) == []

@@ -9,6 +9,7 @@ import hashlib
 import os
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -98,6 +99,9 @@ class RankContent:
             rank_files.write_files(path, rank, record, self._tensors, self._digests)
         except BaseException:
             rank_files.remove_files(path, rank)
+            if ranks == 1:  # another rank may be about to write here; the next save removes the folder
+                with suppress(OSError):
+                    path.rmdir()
             raise
         if folders.is_complete(path):
             folders.commit(path, keep)

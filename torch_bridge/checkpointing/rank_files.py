@@ -127,11 +127,10 @@ def _write_json(path: Path, text: bytes) -> None:
 
 
 def remove_files(folder: Path, rank: int) -> None:
-    """Remove the unfinished files of a rank, and the folder if it is then empty."""
+    """Remove the unfinished files of a rank."""
     with suppress(OSError):
         for path in (tensors_path(folder, rank), json_path(folder, rank).with_suffix(".tmp")):
             path.unlink(missing_ok=True)
-        folder.rmdir()
 
 
 def to_storable(tensor: Tensor) -> Tensor:
