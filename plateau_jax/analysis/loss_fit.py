@@ -10,8 +10,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from plateau_jax.analysis.loss_comparison import LossComparison, LossDifference, LossForecast
-from plateau_jax.analysis.loss_law import Law, fit_law, fit_law_at
-from plateau_jax.analysis.loss_readings import check_misfit, first_used_step, group_readings
+from plateau_jax.analysis.loss_interval import ForecastTerms, RefittedLaws, refit_laws
+from plateau_jax.analysis.loss_law import Law, fit_law
+from plateau_jax.analysis.loss_readings import (
+    GroupedReadings,
+    check_misfit,
+    first_used_step,
+    group_readings,
+)
 from plateau_jax.analysis.loss_run import LossRun
 from plateau_jax.analysis.lr_sums import largest_multiplier, schedule_sums
 from plateau_jax.curves.curve import Curve, check_curve
@@ -27,13 +33,16 @@ MAX_HORIZON = 4.0
 
 MAX_PEAK_FACTOR = 1.5
 
-_ALPHA_STEP = 0.06
-_OTHER_POWERS = 0.6, 1.0
-_RELATIVE_SD = 0.002
-_PEAK_SD = 0.01
 _SAME_PEAK = 1e-6  # logged learning rates are rounded
 
 _DRAWN_STEPS = 200
+
+
+class Prediction(NamedTuple):
+    """A forecast, and its terms."""
+
+    forecast: LossForecast
+    terms: ForecastTerms
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,12 +72,12 @@ class LossFit:
     runs: tuple[LossRun, ...]
 
     @cached_property
-    def _laws(self) -> "_Laws":
-        readings, progress_unit, peak_unit = group_readings(self.runs)
-        low, high = (fit_law_at(readings, self.exponent + step) for step in (-_ALPHA_STEP, _ALPHA_STEP))
-        by_power = fit_law(readings, _OTHER_POWERS[0]), fit_law(readings, _OTHER_POWERS[1])
-        law = Law(self.floor, self.scale, self.exponent, self.noise)
-        return _Laws(law, (low, high), by_power, progress_unit, peak_unit)
+    def _grouped(self) -> GroupedReadings:
+        return group_readings(self.runs)
+
+    @cached_property
+    def _laws(self) -> RefittedLaws:
+        return refit_laws(Law(self.floor, self.scale, self.exponent, self.noise), self._grouped)
 
     def predict(self, curve: Curve, peak_value: float | None = None) -> LossForecast:
         """Forecast the loss after the last step of a curve.
@@ -91,8 +100,7 @@ class LossFit:
             ValueError: The curve is too long, or the peak too far from those of the runs; the runs have
                 several peaks and `peak_value` is None.
         """
-        peak = self._checked_peak(curve, peak_value)
-        return self._forecast(curve, peak, self._terms(curve, peak, np.array(curve.total_steps)))
+        return self._prediction(curve, peak_value).forecast
 
     def losses(self, curve: Curve, steps: ArrayLike, peak_value: float | None = None) -> _Floats:
         """Evaluate the law at steps of a curve.
@@ -119,9 +127,7 @@ class LossFit:
             )
         progress, noise = schedule_sums(curve, peak, array.astype(np.int64))
         with np.errstate(divide="ignore"):
-            return np.asarray(
-                self._laws.law.losses(progress / self._laws.progress_unit, noise / self._laws.peak_unit)
-            )
+            return np.asarray(self._laws.losses(progress, noise))
 
     def compare(self, curves: Mapping[str, Curve], peak_value: float | None = None) -> LossComparison:
         """Forecast several curves, and their differences to the first.
@@ -142,15 +148,11 @@ class LossFit:
             )
         if not curves:
             raise ValueError("there is no curve: write fit.compare({'name': curve, ...})")
-        peaks = [self._checked_peak(curve, peak_value) for curve in curves.values()]
-        terms = [
-            self._terms(curve, peak, np.array(curve.total_steps))
-            for curve, peak in zip(curves.values(), peaks, strict=True)
-        ]
+        predictions = [self._prediction(curve, peak_value) for curve in curves.values()]
         return LossComparison(
             tuple(map(str, curves)),
-            tuple(map(self._forecast, curves.values(), peaks, terms)),
-            tuple(self._difference(curve_terms, terms[0]) for curve_terms in terms),
+            tuple(prediction.forecast for prediction in predictions),
+            tuple(self._difference(prediction, predictions[0]) for prediction in predictions),
         )
 
     def plot(
@@ -182,7 +184,7 @@ class LossFit:
     def _line(self, curve: Curve, peak: float, name: str) -> LossLine:
         steps = _steps_to_draw(curve, curve.total_steps)
         terms = self._terms(curve, peak, steps)
-        return LossLine(name, steps, terms.loss, self._half_width(terms))
+        return LossLine(name, steps, terms.loss, terms.half_width(self.residual_sd))
 
     def _run_to_draw(self, run: LossRun) -> RunToDraw:
         steps = _steps_to_draw(run.curve, run._last_step)
@@ -229,24 +231,15 @@ class LossFit:
         """Return log₂ of a largest learning rate over the nearest one of a run."""
         return min((math.log2(learning_rate / run._largest_learning_rate()) for run in self.runs), key=abs)
 
-    def _terms(self, curve: Curve, peak: float, steps: _Steps) -> "_Terms":
-        progress, noise = schedule_sums(curve, peak, steps)
-        sums = progress / self._laws.progress_unit, noise / self._laws.peak_unit
-        loss = self._laws.law.losses(*sums)
-        by_alpha, by_power = (
-            (high.losses(*sums) - low.losses(*sums)) / 2
-            for low, high in (self._laws.by_alpha, self._laws.by_power)
-        )
+    def _terms(self, curve: Curve, peak: float, steps: _Steps) -> ForecastTerms:
         octaves = self._octaves(peak * largest_multiplier(curve, curve.total_steps))
-        return _Terms(loss, by_alpha, by_power, _PEAK_SD * loss * abs(octaves))
+        return self._laws.terms(*schedule_sums(curve, peak, steps), octaves)
 
-    def _half_width(self, terms: "_Terms") -> _Floats:
-        relative = _RELATIVE_SD * terms.loss
-        parts = self.residual_sd, terms.by_alpha, terms.by_power, relative, terms.by_peak
-        return 2 * np.sqrt(sum(np.square(part) for part in parts))
-
-    def _forecast(self, curve: Curve, peak: float, terms: "_Terms") -> LossForecast:
-        loss, half = float(terms.loss), float(self._half_width(terms))
+    def _prediction(self, curve: Curve, peak_value: float | None) -> Prediction:
+        """Forecast the loss after the last step; the terms serve for differences."""
+        peak = self._checked_peak(curve, peak_value)
+        terms = self._terms(curve, peak, np.array(curve.total_steps))
+        loss, half = float(terms.loss), float(terms.half_width(self.residual_sd))
         reasons: list[str] = []
         factor = 2 ** self._octaves(peak * largest_multiplier(curve, curve.total_steps))
         if abs(factor - 1) > _SAME_PEAK:
@@ -254,17 +247,10 @@ class LossFit:
         length = curve.total_steps / self._longest()
         if round(length, 1) > 2:
             reasons.append(f"it has {length:.2g} times as many steps as the longest run")
-        return LossForecast(loss, loss - half, loss + half, tuple(reasons))
+        return Prediction(LossForecast(loss, loss - half, loss + half, tuple(reasons)), terms)
 
-    def _difference(self, terms: "_Terms", first: "_Terms") -> LossDifference:
-        if terms is first:
-            return LossDifference(0.0, 0.0, 0.0)
-        difference = float(terms.loss - first.loss)
-        half = 2 * math.hypot(
-            self.residual_sd,
-            *(float(one - other) for one, other in zip(terms[1:], first[1:], strict=True)),
-        )
-        return LossDifference(difference, difference - half, difference + half)
+    def _difference(self, prediction: Prediction, first: Prediction) -> LossDifference:
+        return prediction.terms.minus(first.terms, self.residual_sd)
 
 
 def _named_curves(curves: Any) -> list[tuple[str, Curve]]:
@@ -287,25 +273,6 @@ def _steps_to_draw(curve: Curve, last_step: int) -> _Steps:
     """Return steps from where the law begins to hold, for a smooth line."""
     first = min(int(first_used_step(curve, last_step)) + 1, last_step)
     return np.unique(np.linspace(first, last_step, _DRAWN_STEPS).astype(np.int64))
-
-
-class _Laws(NamedTuple):
-    """The law, its refits for the interval, and the units of its sums."""
-
-    law: Law
-    by_alpha: tuple[Law, Law]
-    by_power: tuple[Law, Law]
-    progress_unit: float
-    peak_unit: float
-
-
-class _Terms(NamedTuple):
-    """Forecasts, and the parts of their uncertainty with their signs."""
-
-    loss: _Floats
-    by_alpha: _Floats
-    by_power: _Floats
-    by_peak: _Floats
 
 
 def fit_losses(runs: LossRun | Iterable[LossRun]) -> LossFit:
@@ -352,12 +319,15 @@ def fit_losses(runs: LossRun | Iterable[LossRun]) -> LossFit:
     2.52 to 2.54, after 2.56
     """
     runs = _checked_runs(runs)
-    readings, _, _ = group_readings(runs)
+    grouped = group_readings(runs)
+    readings = grouped.readings
     law = fit_law(readings)
     errors = law.losses(readings.progress, readings.noise) - readings.losses
     check_misfit(law, errors / readings.losses, readings)
     residual_sd = float(np.sqrt(readings.weights @ errors**2))
-    return LossFit(law.floor, law.scale, law.alpha, law.noise, residual_sd, runs)
+    fit = LossFit(law.floor, law.scale, law.alpha, law.noise, residual_sd, runs)
+    vars(fit)["_grouped"] = grouped  # the value of the cached property, which the first forecast needs
+    return fit
 
 
 def _checked_runs(runs: Any) -> tuple[LossRun, ...]:

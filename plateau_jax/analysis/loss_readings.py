@@ -28,6 +28,14 @@ MAX_MISFIT_OF_ONE = 0.005
 MAX_MISFIT_OF_SEVERAL = 0.008
 
 
+class GroupedReadings(NamedTuple):
+    """The readings of all runs, with the units of their sums: S₀ and p₀."""
+
+    readings: Readings
+    progress_unit: float
+    peak_unit: float
+
+
 class _Groups(NamedTuple):
     """Means of consecutive readings of a run."""
 
@@ -50,8 +58,8 @@ def _end_of_warmup(curve: Curve) -> int:
     return curve.total_steps
 
 
-def group_readings(runs: Sequence[LossRun]) -> tuple[Readings, float, float]:
-    """Cut, group and weigh the readings of all runs; return them, S₀ and p₀.
+def group_readings(runs: Sequence[LossRun]) -> GroupedReadings:
+    """Cut, group and weigh the readings of all runs.
 
     Raises:
         ValueError: Too few readings, no decay, too much noise, or losses that rise.
@@ -76,7 +84,7 @@ def group_readings(runs: Sequence[LossRun]) -> tuple[Readings, float, float]:
         np.concatenate([group.weights for group in groups]) / len(runs),
         np.repeat(np.arange(len(runs)), [len(group.steps) for group in groups]),
     )
-    return readings, float(progress.max()), peak_unit
+    return GroupedReadings(readings, float(progress.max()), peak_unit)
 
 
 def check_misfit(law: Law, relative_errors: _Floats, readings: Readings) -> None:

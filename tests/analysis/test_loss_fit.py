@@ -17,6 +17,7 @@ from mpmath import mp
 from support.examples import examples
 
 from plateau_jax import LossForecast, LossRun, PlateauCurve, StagedCurve, fit_losses
+from plateau_jax.analysis import loss_fit
 from plateau_jax.analysis.lr_sums import schedule_sums
 from plateau_jax.validation.curve_warning import suppress_warnings
 
@@ -234,6 +235,13 @@ def test_copies_forecast_the_same() -> None:
     for fit in (copy.copy(FIT), copy.deepcopy(FIT), pickle.loads(pickle.dumps(FIT))):
         assert fit.predict(WSD) == FIT.predict(WSD)
         assert not fit.runs[0].losses.flags.writeable
+
+
+def test_forecasts_use_the_readings_of_the_fit(monkeypatch) -> None:
+    """Grouping and summing them takes as long as the fit."""
+    fit = fit_losses([RUN])
+    monkeypatch.setattr(loss_fit, "group_readings", None)
+    assert fit.predict(WSD) == FIT.predict(WSD)
 
 
 def test_forecast_of_the_run_is_near_its_last_loss() -> None:
