@@ -38,9 +38,9 @@ class Comparison:
     >>> from plateau_jax import PlateauCurve, compare
     >>> table = compare({"linear": PlateauCurve(1000, decay_shape="linear"), "cosine": PlateauCurve(1000)})
     >>> print(str(table).partition("Ratios")[0])
-            bound   peak
-    linear  1.000   1.00
-    cosine  1.029  0.972
+            bound  best peak
+    linear  1.000       1.00
+    cosine  1.029      0.972
     <BLANKLINE>
     <BLANKLINE>
     """
@@ -101,7 +101,7 @@ def compare(*curves: Any) -> Comparison:
 
 def _table_rows(comparison: Comparison, first_peak: float | None = None) -> list[tuple[str, ...]]:
     """Return a header and one row per curve."""
-    header = "", "bound", "peak" if first_peak is None else "best peak"
+    header = "", "bound", "best peak"
     factor = 1.0 if first_peak is None else first_peak
     rows = zip(comparison.names, comparison.bounds, comparison.peaks, strict=True)
     return [header, *((name, f"{bound:#.4g}", f"{factor * peak:#.3g}") for name, bound, peak in rows)]

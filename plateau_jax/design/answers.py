@@ -81,7 +81,7 @@ def describe_curve(question: Mapping[str, Any]) -> dict[str, Any]:
 def compare_curves(question: Mapping[str, Any]) -> dict[str, Any]:
     """{"curves": [{"curve", "peak"}, …]} -> each curve's bound and best peak, relative to the first curve's.
 
-    `advised_peak` is a learning rate: the first curve's peak times `peak_ratio`.
+    `best_peak` is a learning rate: the first curve's peak times `peak_ratio`.
     """
     outlooks: list[dict[str, Any]] = []
     first, first_peak = None, 0.0
@@ -98,7 +98,7 @@ def compare_curves(question: Mapping[str, Any]) -> dict[str, Any]:
             continue
         ratio = curve_outlook.peak / first.peak
         bound = curve_outlook.bound / first.bound
-        outlooks.append({"bound": bound, "peak_ratio": ratio, "advised_peak": ratio * first_peak})
+        outlooks.append({"bound": bound, "peak_ratio": ratio, "best_peak": ratio * first_peak})
     return {"outlooks": outlooks, "note": NOTE}
 
 

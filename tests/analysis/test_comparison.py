@@ -45,9 +45,9 @@ def test_comparison_prints_table_and_note() -> None:
     found = Comparison(("first", "a long name"), (1.0, 1.03219), (1.0, 0.0123456))
     first, second, third, empty, *note = str(found).splitlines()
     assert [first, second, third, empty] == [
-        "             bound    peak",
-        "first        1.000    1.00",
-        "a long name  1.032  0.0123",
+        "             bound  best peak",
+        "first        1.000       1.00",
+        "a long name  1.032     0.0123",
         "",
     ]
     assert max(map(len, note)) <= 90
@@ -58,7 +58,7 @@ def test_notebook_shows_same_table() -> None:
     found = Comparison(("a < b", "c"), (1.0, 1.03219), (1.0, 0.5))
     root = ElementTree.fromstring(found._repr_html_())
     cells = [[cell.text or "" for cell in row] for row in root.iter("tr")]
-    assert cells == [["", "bound", "peak"], ["a < b", "1.000", "1.00"], ["c", "1.032", "0.500"]]
+    assert cells == [["", "bound", "best peak"], ["a < b", "1.000", "1.00"], ["c", "1.032", "0.500"]]
     assert all(limit in "".join(root.itertext()) for limit in LIMITS)
 
 

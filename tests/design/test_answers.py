@@ -254,7 +254,7 @@ def test_ratios_match_compare():
     table = compare(*CURVES)
     assert [outlook["bound"] for outlook in outlooks] == list(table.bounds)
     assert [outlook["peak_ratio"] for outlook in outlooks] == list(table.peaks)
-    assert [outlook["advised_peak"] for outlook in outlooks] == [0.5 * peak for peak in table.peaks]
+    assert [outlook["best_peak"] for outlook in outlooks] == [0.5 * peak for peak in table.peaks]
 
 
 def test_curve_at_zero_has_no_ratio():

@@ -425,7 +425,7 @@ def test_curves_are_compared_with_the_first(page):
     expect(page.locator("polyline")).to_have_count(2)
     page.get_by_role("button", name="Remove Cosine").click()
     assert figures() == expected(STAGED, moved)
-    page.get_by_role("button", name="Use the advised peak for Stable").click()
+    page.get_by_role("button", name="Use the best peak for Stable").click()
     wait_until_settled(page)
     peak = PEAK * compare(STAGED, moved).peaks[1]
     assert float(page.get_by_role("textbox", name="Peak learning rate").input_value()) == pytest.approx(

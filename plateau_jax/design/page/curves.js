@@ -4,7 +4,7 @@ import { element, formatLearningRate, svgElement } from "./elements.js";
 import { DASHES } from "./picture.js";
 
 // entries: {id, colour, name, isHidden}; outlooks: an answer of the server per id, or none yet.
-// listeners: select, rename, hide, remove, makeReference (move to the top), usePeak (take over the advised peak).
+// listeners: select, rename, hide, remove, makeReference (move to the top), usePeak (take over the best peak).
 export function drawCurves(body, entries, selected, outlooks, listeners) {
   const focused = body.contains(document.activeElement) ? document.activeElement : null;
   body.replaceChildren(...entries.map((entry, index) =>
@@ -44,14 +44,14 @@ function row(entry, index, isSelected, outlook, count, listeners) {
 function figures(entry, index, outlook, listeners, key) {
   if (!outlook) return [element("td", { class: "number" }, "…"), element("td", { class: "number" }, "…")];
   if (outlook.fault) return [element("td", { class: "number muted", colspan: 2 }, outlook.fault)];
-  const peak = Number(outlook.advised_peak.toPrecision(3));
+  const peak = Number(outlook.best_peak.toPrecision(3));
   const use = element("button", {
-    type: "button", class: "link", "data-key": key("usePeak"), "aria-label": `Use the advised peak for ${entry.name}`,
+    type: "button", class: "link", "data-key": key("usePeak"), "aria-label": `Use the best peak for ${entry.name}`,
     title: "Use as the peak", click: () => listeners.usePeak(entry.id, peak),
   }, "use");
   return [
-    element("td", { class: "number", "data-figure": "bound", "data-label": "Cost" }, element("b", {}, `× ${outlook.bound.toFixed(3)}`)),
-    element("td", { class: "number", "data-figure": "peak-ratio", "data-label": "Peak" }, element("b", {}, `× ${outlook.peak_ratio.toFixed(3)}`),
+    element("td", { class: "number", "data-figure": "bound", "data-label": "Bound" }, element("b", {}, `× ${outlook.bound.toFixed(3)}`)),
+    element("td", { class: "number", "data-figure": "peak-ratio", "data-label": "Best peak" }, element("b", {}, `× ${outlook.peak_ratio.toFixed(3)}`),
       ...(index ? [element("span", { class: "muted" }, `  = ${formatLearningRate(peak)}`), use] : [])),
   ];
 }
