@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from plateau_jax.drawing import notebook
 
-_NOTE = (
+NOTE = (
     "Losses after the last step, and differences to the first curve, with intervals of about 95 %. A curve "
     "is not told apart from the first if the interval of its difference contains 0."
 )
@@ -40,6 +40,11 @@ class LossDifference(NamedTuple):
     difference: float
     low: float
     high: float
+
+    @property
+    def is_told_apart(self) -> bool:
+        """True if the interval does not contain 0."""
+        return self.low > 0 or self.high < 0
 
 
 @dataclass(frozen=True)
@@ -87,11 +92,10 @@ def _table_rows(comparison: LossComparison) -> list[tuple[str, ...]]:
         row = name, f"{loss:.3f}", f"{low:.3f} to {high:.3f}"
         if index:
             value, least, most = difference
-            is_told_apart = least > 0 or most < 0
             row += (
                 f"{value:+.3f}",
                 f"{least:+.3f} to {most:+.3f}",
-                "" if is_told_apart else "not told apart",
+                "" if LossDifference(*difference).is_told_apart else "not told apart",
             )
         rows.append((*row, *[""] * (6 - len(row))))
     return rows
@@ -115,4 +119,4 @@ def _notes(comparison: LossComparison) -> list[str]:
         for name, forecast in zip(comparison.names, comparison.forecasts, strict=True)
         if forecast.reasons
     ]
-    return [_NOTE, *(["Less certain:"] if reasons else []), *reasons]
+    return [NOTE, *(["Less certain:"] if reasons else []), *reasons]

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -28,7 +28,31 @@ _THOUSANDS = re.compile(r"\d{1,3}(,\d{3})+")
 LATEST_FIRST_LR = 0.1
 """Share of the steps by which a log without a curve must have its first learning rate."""
 
-Log = tuple[Curve, float, list[int], list[float]]
+
+class Log(NamedTuple):
+    """The arguments of a `LossRun`, and the column of its losses."""
+
+    curve: Curve
+    peak_value: float
+    steps: list[int]
+    losses: list[float]
+    loss_column: str
+
+
+class UnclearLogError(ValueError):
+    """A log leaves open what an argument of `LossRun.read` says.
+
+    Attributes:
+        problem: What is missing or unclear.
+        argument: The argument that helps.
+        columns: The columns that it may name; empty for `curve` and `peak_value`.
+    """
+
+    def __init__(self, problem: str, advice: str, argument: str, columns: Sequence[str] = ()) -> None:
+        super().__init__(f"{problem}{advice}")
+        self.problem = problem
+        self.argument = argument
+        self.columns = tuple(columns)
 
 
 class _Table:
@@ -48,7 +72,8 @@ class _Table:
             raise TypeError(f"{argument} = {checks.short_repr(column)} must be the name of a column")
         matching = [name for name in self.columns if column in (name, _base_name(name))]
         if len(matching) != 1:
-            raise self._error(f"{argument} = {column!r} names {len(matching)} columns", argument)
+            problem = f"{argument} = {column!r} names {len(matching)} columns"
+            raise self._error(problem, argument, matching)
         return matching[0]
 
     def find_step(self) -> str:
@@ -57,7 +82,7 @@ class _Table:
             if len(matching) == 1:
                 return matching[0]
             if matching:
-                raise self._error(f"has several columns of steps, {_listed(matching)}", "step")
+                raise self._error(f"has several columns of steps, {_listed(matching)}", "step", matching)
         raise self._error("has no column of steps", "step")
 
     def find_loss(self) -> str:
@@ -69,13 +94,13 @@ class _Table:
         if len(matching) == 1:
             return matching[0]
         if matching:
-            raise self._error(f"has several losses, {_listed(matching)}", "loss")
+            raise self._error(f"has several losses, {_listed(matching)}", "loss", matching)
         raise self._error("has no column of losses", "loss")
 
     def find_lr(self) -> str | None:
         matching = [column for column in self.columns if _LR.search(_base_name(column).lower())]
         if len(matching) > 1:
-            raise self._error(f"has several learning rates, {_listed(matching)}", "lr")
+            raise self._error(f"has several learning rates, {_listed(matching)}", "lr", matching)
         return matching[0] if matching else None
 
     def read_pairs(self, step: str, column: str) -> list[tuple[int, float]]:
@@ -102,10 +127,9 @@ class _Table:
         except (TypeError, ValueError):
             raise ValueError(f"{self.name}: {column} = {checks.short_repr(value)} must be a number") from None
 
-    def _error(self, what: str, argument: str) -> ValueError:
-        return ValueError(
-            f"{self.name} {what}; its columns are {_listed(self.columns)}: name one with {argument}="
-        )
+    def _error(self, problem: str, argument: str, columns: Sequence[str] = ()) -> UnclearLogError:
+        advice = f"; its columns are {_listed(self.columns)}: name one with {argument}="
+        return UnclearLogError(f"{self.name} {problem}", advice, argument, columns or self.columns)
 
 
 def read_log(
@@ -116,8 +140,9 @@ def read_log(
     step: str | None,
     loss: str | None,
     lr: str | None,
+    name: str = "the log",
 ) -> Log:
-    """Return the arguments of a `LossRun`."""
+    """Read a log; `name` is that of rows, for messages."""
     if curve is not None:
         check_curve("curve", curve)
     elif peak_value is not None:
@@ -125,7 +150,7 @@ def read_log(
     if isinstance(source, str | PathLike):
         table = _Table(_read_file(Path(source)), str(source))
     else:
-        table = _Table(_checked_rows(source), "the log")
+        table = _Table(_checked_rows(source), name)
     step = table.find_step() if step is None else table.find_named("step", step)
     loss = table.find_loss() if loss is None else table.find_named("loss", loss)
     readings = table.read_pairs(step, loss)
@@ -135,14 +160,16 @@ def read_log(
         lr = table.find_lr() if lr is None else table.find_named("lr", lr)
         logged = [] if lr is None else table.read_pairs(step, lr)
         if not any(value > 0 for _, value in logged):
-            advice = "curve= and peak_value=" if curve is None else "peak_value="
-            raise ValueError(f"{table.name} has no learning rates: give {advice}")
+            problem = f"{table.name} has no learning rates"
+            if curve is None:
+                raise UnclearLogError(problem, ": give curve= and peak_value=", "curve")
+            raise UnclearLogError(problem, ": give peak_value=", "peak_value")
         if curve is None:
             curve, peak_value = _interpolate(logged, readings[-1][0], table.name)
         else:
             peak_value = _peak_of(logged, curve)
     steps, losses = zip(*readings, strict=True)
-    return curve, peak_value, list(steps), list(losses)
+    return Log(curve, peak_value, list(steps), list(losses), loss)
 
 
 def _read_file(path: Path) -> list[Mapping[str, Any]]:
@@ -150,8 +177,13 @@ def _read_file(path: Path) -> list[Mapping[str, Any]]:
         text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError:
         raise ValueError(f"{path} is not a text file in UTF-8") from None
+    return parse_rows(text, str(path))
+
+
+def parse_rows(text: str, name: str) -> list[Mapping[str, Any]]:
+    """Parse the text of a log: CSV, JSON or JSON lines. `name` is that of the file, for messages."""
     if text.lstrip()[:1] in ("{", "["):
-        return _checked_rows(_parse_json(text, path))
+        return _checked_rows(_parse_json(text, name))
     text = text.lstrip("\n")
     header = text.partition("\n")[0]
     delimiter = max(",;\t", key=header.count)
@@ -159,18 +191,18 @@ def _read_file(path: Path) -> list[Mapping[str, Any]]:
     for row in rows:
         # Such as a decimal comma in a file with commas: the cells are not those of their columns.
         if any(row.get(cast("str", None), [])):
-            raise ValueError(f"{path} has a row with more cells than columns: {checks.short_repr(row)}")
+            raise ValueError(f"{name} has a row with more cells than columns: {checks.short_repr(row)}")
     return rows
 
 
-def _parse_json(text: str, path: Path) -> Any:
+def _parse_json(text: str, name: str) -> Any:
     try:
         value = json.loads(text)
     except json.JSONDecodeError:
         try:
             return [json.loads(line) for line in text.splitlines() if line.strip()]
         except json.JSONDecodeError as error:
-            raise ValueError(f"{path} is neither JSON nor JSON lines: {error}") from None
+            raise ValueError(f"{name} is neither JSON nor JSON lines: {error}") from None
     if isinstance(value, dict):
         value = cast("dict[str, Any]", value)
         return value.get("log_history", [value])
@@ -192,10 +224,8 @@ def _interpolate(logged: list[tuple[int, float]], last_step: int, name: str) -> 
     lrs = dict(sorted(logged))
     first, last = min(lrs), max(last_step, *lrs)
     if first > LATEST_FIRST_LR * last:
-        raise ValueError(
-            f"{name} has its first learning rate at step {first} of {last}, too late to know the warmup: "
-            "give curve= and peak_value="
-        )
+        problem = f"{name} has its first learning rate at step {first} of {last}, too late to know the warmup"
+        raise UnclearLogError(problem, ": give curve= and peak_value=", "curve")
     peak = max(lrs.values())
     if not (math.isfinite(peak) and min(lrs.values()) >= 0):
         raise ValueError(f"{name} has learning rates that are negative or not finite")

@@ -70,9 +70,12 @@ def group_readings(runs: Sequence[LossRun]) -> GroupedReadings:
             "what a decay brings: log a run with a decay, or a cooldown of one of these runs"
         )
     peak_unit = max(run._largest_learning_rate() for run in runs)
-    groups = [_group(run) for run in runs]
-    for run, group in zip(runs, groups, strict=True):
-        _check_losses(run, group)
+    groups: list[_Groups] = []
+    for index, run in enumerate(runs):
+        try:
+            groups.append(_group(run))
+        except ValueError as error:
+            raise error if len(runs) == 1 else ValueError(f"runs[{index}]: {error}") from None
     sums = [
         schedule_sums(run.curve, run.peak_value, group.steps) for run, group in zip(runs, groups, strict=True)
     ]
@@ -130,7 +133,9 @@ def _group(run: LossRun) -> _Groups:
     is_last = steps > LAST_SHARE * run._last_step
     # One half for the end of the run, which a forecast is about, however many readings it has.
     weights = np.where(is_last, 0.5 / max(1, is_last.sum()), 0.5 / max(1, (~is_last).sum()))
-    return _Groups(np.rint(steps).astype(np.int64), losses, weights / weights.sum())
+    groups = _Groups(np.rint(steps).astype(np.int64), losses, weights / weights.sum())
+    _check_losses(run, groups)
+    return groups
 
 
 def _check_losses(run: LossRun, groups: _Groups) -> None:

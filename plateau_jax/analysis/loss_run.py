@@ -98,7 +98,8 @@ class LossRun:
         >>> LossRun.read(rows, PlateauCurve(100), 1e-3).steps
         array([ 50, 100])
         """
-        return cls(*loss_logs.read_log(source, curve, peak_value, step=step, loss=loss, lr=lr))
+        log = loss_logs.read_log(source, curve, peak_value, step=step, loss=loss, lr=lr)
+        return cls(log.curve, log.peak_value, log.steps, log.losses)
 
     def __repr__(self) -> str:
         return (

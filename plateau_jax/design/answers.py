@@ -1,12 +1,9 @@
 """Answers to the requests of the design page: a JSON value in, a JSON value out."""
 
-import json
 import re
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import lru_cache
-from threading import Lock
 from typing import Any, cast
 
 import numpy as np
@@ -16,18 +13,15 @@ from plateau_jax.analysis.last_iterate import outlook
 from plateau_jax.curves.curve import Curve
 from plateau_jax.curves.plateau_curve import PlateauCurve
 from plateau_jax.design import source
+from plateau_jax.design.forecasts import FORECAST_ANSWERS
 from plateau_jax.design.handles import curve_and_peak_handles
+from plateau_jax.design.questions import MAX_CURVES, curves_and_peaks, parse_json, record_warnings
 from plateau_jax.drawing.sampling import shaded_spans, steps_to_draw
 from plateau_jax.numerics.exact_segments import describe_segments
 from plateau_jax.validation import checks
-from plateau_jax.validation.curve_warning import CurveWarning
 
-MAX_CURVES = 12
 _MAX_POINTS = 20_000
 _MAX_ROWS = 200
-
-_warnings = Lock()
-"""Held while warnings are recorded: `catch_warnings` replaces the filters of the whole process."""
 
 _DEFAULT_CURVE = PlateauCurve(10_000, warmup_steps=500, plateaus=[(0, 70)], decay_shape="linear")
 
@@ -85,7 +79,7 @@ def compare_curves(question: Mapping[str, Any]) -> dict[str, Any]:
     """
     outlooks: list[dict[str, Any]] = []
     first, first_peak = None, 0.0
-    for number, (curve, peak) in enumerate(_curves_and_peaks(question)):
+    for number, (curve, peak) in enumerate(curves_and_peaks(question)):
         try:
             curve_outlook = _cached_outlook(curve)
         except ValueError:
@@ -105,9 +99,7 @@ def compare_curves(question: Mapping[str, Any]) -> dict[str, Any]:
 def learning_rates(question: Mapping[str, Any]) -> dict[str, Any]:
     """{"curves": [{"curve", "peak"}, …], "step": integer} -> each curve's learning rate at that step."""
     step = checks.at_least("step", question.get("step"), 0)
-    values = [
-        float(np.float32(peak) * np.float32(curve(step))) for curve, peak in _curves_and_peaks(question)
-    ]
+    values = [float(np.float32(peak) * np.float32(curve(step))) for curve, peak in curves_and_peaks(question)]
     return {"step": step, "learning_rates": [float(f"{lr:.6g}") for lr in values]}
 
 
@@ -124,6 +116,7 @@ ANSWERS: Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
     "/outlook": compare_curves,
     "/learning-rates": learning_rates,
     "/open": open_curve,
+    **FORECAST_ANSWERS,
 }
 """The function that answers each path."""
 
@@ -139,28 +132,6 @@ def answer_request(path: str, body: bytes) -> dict[str, Any]:
     if not isinstance(question, Mapping):
         raise TypeError("the body must be a JSON object")
     return ANSWERS[path](cast("Mapping[str, Any]", question))
-
-
-def parse_json(text: Any) -> Any:
-    """Parse JSON; every error is a ValueError with a message for the user."""
-    try:
-        return json.loads(text)
-    except RecursionError:
-        raise ValueError("this is nested too deep") from None
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"this is not JSON: {error}") from None
-
-
-def _curves_and_peaks(question: Mapping[str, Any]) -> list[tuple[Curve, float]]:
-    entries = cast("list[Mapping[str, Any]]", question.get("curves"))
-    if not isinstance(entries, list) or not all(isinstance(entry, Mapping) for entry in entries):
-        raise TypeError("curves must be a list of objects with the keys curve and peak")
-    if len(entries) > MAX_CURVES:
-        raise ValueError(f"curves holds {len(entries)} curves; it may hold {MAX_CURVES}")
-    return [
-        (Curve.from_dict(entry.get("curve", {})), float(checks.peak("peak", entry.get("peak"))))
-        for entry in entries
-    ]
 
 
 # The outlook of a long curve takes a tenth of a second, and the user changes one curve at a time.
@@ -189,11 +160,10 @@ def _locate_fault(arguments: Any, error: Exception, path: tuple[str, ...] = ()) 
 
 def _advice(curve: Curve) -> list[str]:
     """Return the constructors' warnings about likely mistakes."""
-    with _warnings, warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", CurveWarning)
+    with record_warnings() as messages:
         for part in _nested_curves(curve):
             replace(part)  # runs the constructor again
-    return [str(warning.message) for warning in caught]
+    return messages
 
 
 def _omissions(segments: int, handles: int) -> Iterator[str]:

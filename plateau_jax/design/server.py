@@ -15,12 +15,17 @@ from http.server import BaseHTTPRequestHandler
 from importlib.resources import files
 from typing import Any
 
-from plateau_jax.design.answers import ANSWERS, MAX_CURVES, answer_request
+from plateau_jax.design.answers import ANSWERS, answer_request
+from plateau_jax.design.forecasts import LARGE_QUESTIONS
+from plateau_jax.design.questions import MAX_CURVES
 
 PORT = 8700
 MAX_BODY_BYTES = 1 << 20
 
-_MAX_DISCARDED_BYTES = 64 * MAX_BODY_BYTES
+MAX_LOG_BYTES = 64 * MAX_BODY_BYTES
+"""The limit for a log: 50 000 rows of a trainer take some 10 MB."""
+
+_MAX_DISCARDED_BYTES = 2 * MAX_LOG_BYTES
 """How much of an oversized body is read and discarded: clients send all of it before they read the answer."""
 
 _LOOPBACK = "127.0.0.1"
@@ -69,7 +74,11 @@ class Server(socketserver.ThreadingTCPServer):
                 ) from None
             raise OSError(f"--port {port}: {error.strerror}") from None
         self.port: int = self.server_address[1]
-        self.initial_state = {"curves": list(curves), "max_curves": MAX_CURVES}
+        self.initial_state = {
+            "curves": list(curves),
+            "max_curves": MAX_CURVES,
+            "max_log_bytes": MAX_LOG_BYTES,
+        }
         folder = files("plateau_jax.design") / "page"
         # Reading the files once means that a request's path is never used as a path on the disk.
         self.files = {f"/{file.name}": file.read_bytes() for file in folder.iterdir()}
@@ -140,8 +149,8 @@ class _Handler(BaseHTTPRequestHandler):
         length = "0" if length is None else length
         if not (length.isascii() and length.isdigit() and len(length) < 20):
             raise _Refusal(HTTPStatus.BAD_REQUEST, f"Content-Length = {length!r} must be a number of bytes")
-        size = int(length)
-        if size <= MAX_BODY_BYTES:
+        size, limit = int(length), self._body_limit()
+        if size <= limit:
             body = self.rfile.read(size)
             if len(body) < size:
                 raise _Refusal(HTTPStatus.BAD_REQUEST, f"the body ended after {len(body)} of {size} bytes")
@@ -151,8 +160,20 @@ class _Handler(BaseHTTPRequestHandler):
             remaining -= len(part)
         raise _Refusal(
             HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
-            f"a body of {size} bytes is too large: at most {MAX_BODY_BYTES}",
+            f"a body of {size} bytes is too large: at most {limit}",
         )
+
+    def _body_limit(self) -> int:
+        """Return the limit of this request: only the page itself may send as much as a log."""
+        try:
+            self._check_host()
+            self._check_origin()
+        except _Refusal:
+            return MAX_BODY_BYTES
+        return MAX_LOG_BYTES if self._route() in LARGE_QUESTIONS else MAX_BODY_BYTES
+
+    def _route(self) -> str:
+        return self.path.partition("?")[0]
 
     def _check_host(self) -> None:
         """Refuse other hosts: an attacker's domain may resolve to this address (DNS rebinding)."""
@@ -162,8 +183,13 @@ class _Handler(BaseHTTPRequestHandler):
                 HTTPStatus.FORBIDDEN, f"this server answers to {self.server.address} only: open that address"
             )
 
+    def _check_origin(self) -> None:
+        origin = self.headers.get("Origin")
+        if origin is not None and origin not in [f"http://{host}" for host in self.server.hosts]:
+            raise _Refusal(HTTPStatus.FORBIDDEN, f"this server answers to its own page only, not to {origin}")
+
     def _file(self, _: bytes) -> tuple[str, bytes]:
-        path = self.path.partition("?")[0]
+        path = self._route()
         if path == "/start":
             return "application/json", json.dumps(self.server.initial_state).encode()
         if path in ANSWERS:
@@ -173,10 +199,8 @@ class _Handler(BaseHTTPRequestHandler):
         return _TYPES["html" if path == "/" else path.rpartition(".")[2]], self.server.files[path]
 
     def _answer(self, body: bytes) -> tuple[str, bytes]:
-        origin = self.headers.get("Origin")
-        if origin is not None and origin not in [f"http://{host}" for host in self.server.hosts]:
-            raise _Refusal(HTTPStatus.FORBIDDEN, f"this server answers to its own page only, not to {origin}")
-        path = self.path.partition("?")[0]
+        self._check_origin()
+        path = self._route()
         if path in self.server.files or path == "/start":
             raise _Refusal(HTTPStatus.METHOD_NOT_ALLOWED, f"{path} takes GET")
         if path not in ANSWERS:

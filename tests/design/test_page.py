@@ -12,7 +12,8 @@ from support.design.design import ask, served
 
 from plateau_jax import Curve, PlateauCurve, StagedCurve, compare
 from plateau_jax.analysis.comparison import NOTE
-from plateau_jax.design.answers import MAX_CURVES, initial_curves
+from plateau_jax.design.answers import initial_curves
+from plateau_jax.design.questions import MAX_CURVES
 from plateau_jax.design.server import Server
 
 pytestmark = pytest.mark.slow

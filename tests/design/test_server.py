@@ -130,6 +130,9 @@ def test_questions_of_the_page_are_answered(server: Server) -> None:
             "peak = '1' must be a number",
         ),
         ("/outlook", json.dumps({"curves": [QUESTION] * 13}).encode(), "it may hold 12"),
+        ("/fit", b'{"runs": 3}', "runs must be a list"),
+        ("/fit", b'{"runs": [{"peak": 1}]}', "total_steps"),
+        ("/log", b'{"curve": {"total_steps": 0}}', "total_steps = 0 must lie"),
     ],
 )
 def test_invalid_questions_are_refused(server: Server, path: str, body: bytes, message: str) -> None:
@@ -153,6 +156,21 @@ def test_oversized_bodies_are_refused(server: Server, size: int) -> None:
     assert reply.status == 413
     assert str(size) in reply.json["error"]
     assert reply.headers["Connection"] == "close"
+
+
+def test_logs_may_be_large(server: Server) -> None:
+    text = "step,loss,lr\n" + "".join(f"{step},{2 + 1 / step},0.001{' ' * 60}\n" for step in range(1, 20_000))
+    body = json.dumps({"name": "log.csv", "text": text}).encode()
+    assert len(body) > MAX_BODY_BYTES
+    assert len(request(server, "POST", "/log", body).json["run"]["steps"]) == 19_999
+    assert request(server, "POST", "/curve", body).status == 413
+
+
+@pytest.mark.parametrize("headers", [{"Host": "evil.example"}, {"Origin": "http://evil.example"}])
+def test_other_pages_may_not_send_large_bodies(server: Server, headers: dict[str, str]) -> None:
+    """They would fill the memory: the body is discarded instead of kept."""
+    reply = request(server, "POST", "/log", b" " * (MAX_BODY_BYTES + 1), **headers)
+    assert reply.status == 413
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,144 @@
+"""Answers about forecasts: a log is read, the law is fitted to runs, and the losses of curves are forecast.
+
+The page keeps the runs. The server keeps the latest fits, since the page asks for forecasts whenever a handle
+moves; the page asks for a fit again if it was forgotten.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from threading import Lock
+from typing import Any, cast
+
+from plateau_jax.analysis.loss_comparison import NOTE
+from plateau_jax.analysis.loss_fit import LossFit, Prediction, fit_losses
+from plateau_jax.analysis.loss_logs import UnclearLogError, parse_rows, read_log
+from plateau_jax.analysis.loss_run import LossRun
+from plateau_jax.analysis.lr_sums import largest_multiplier
+from plateau_jax.curves.curve import Curve
+from plateau_jax.design.questions import curves_and_peaks, record_warnings, typed_peak
+from plateau_jax.validation.curve_warning import suppress_warnings
+
+MAX_FITS = 16
+"""How many fits the server keeps."""
+
+_fits: dict[str, LossFit] = {}
+_lock = Lock()
+
+
+def open_log(question: Mapping[str, Any]) -> dict[str, Any]:
+    """{"name", "text", "curve", "peak", "columns"} -> {"run", "loss", "advice"} or {"fault", "argument"}.
+
+    Without a curve, the learning rates of the log are used. `columns` names those of `step`, `loss` and `lr`
+    that the user chose; a fault has the columns to choose from, if one of these arguments is unclear.
+    """
+    name, columns = str(question.get("name")), dict(cast("Mapping[str, Any]", question.get("columns", {})))
+    curve = None if question.get("curve") is None else Curve.from_dict(question["curve"])
+    chosen: dict[str, str | None] = {argument: columns.get(argument) for argument in ("step", "loss", "lr")}
+    try:
+        peak = None if curve is None or question.get("peak") is None else typed_peak(question)
+        with record_warnings() as advice:
+            log = read_log(parse_rows(str(question.get("text")), name), curve, peak, name=name, **chosen)
+        run = LossRun(log.curve, log.peak_value, log.steps, log.losses)
+    except UnclearLogError as error:
+        return {"fault": error.problem, "argument": error.argument, "columns": error.columns}
+    except (TypeError, ValueError) as error:
+        return {"fault": str(error), "argument": None, "columns": ()}
+    return {
+        "run": {
+            "name": name,
+            "curve": run.curve.to_dict(),
+            "peak": run.peak_value,
+            "steps": run.steps.tolist(),
+            "losses": run.losses.tolist(),
+        },
+        "loss": log.loss_column,
+        "advice": advice,
+    }
+
+
+def fit_runs(question: Mapping[str, Any]) -> dict[str, Any]:
+    """{"runs": [the run of an answer of `open_log`, …]} -> {"fit": key} or {"fault"}."""
+    runs = cast("list[Mapping[str, Any]]", question.get("runs"))
+    if not isinstance(runs, list) or not all(isinstance(run, Mapping) for run in runs):
+        raise TypeError("runs must be a list of objects")
+    key = hashlib.sha256(json.dumps(runs, sort_keys=True).encode()).hexdigest()
+    if _fit_of(key) is None:
+        with suppress_warnings():
+            loss_runs = [_loss_run(run) for run in runs]
+        try:
+            fit = fit_losses(loss_runs)
+        except ValueError as error:
+            return {
+                "fault": re.sub(
+                    r"^runs\[(\d+)\]", lambda match: str(runs[int(match[1])].get("name")), str(error)
+                )
+            }
+        with _lock:
+            _fits[key] = fit
+            while len(_fits) > MAX_FITS:
+                del _fits[next(iter(_fits))]  # the oldest
+    return {"fit": key}
+
+
+def forecast_curves(question: Mapping[str, Any]) -> dict[str, Any]:
+    """{"fit": key, "curves": [{"curve", "peak"}, …]} -> {"forecasts", "note"}, or {"forgotten": true}.
+
+    A forecast has the difference to the first curve, or is a fault.
+    """
+    fit = _fit_of(str(question.get("fit")))
+    if fit is None:
+        return {"forgotten": True}
+    forecasts: list[dict[str, Any]] = []
+    first: Prediction | None = None
+    for number, (curve, peak) in enumerate(curves_and_peaks(question)):
+        if not peak * largest_multiplier(curve, curve.total_steps) > 0:
+            forecasts.append({"fault": "no learning rate above 0"})
+            continue
+        try:
+            prediction = _cached_prediction(fit, curve, peak)
+        except ValueError as error:
+            forecasts.append({"fault": str(error).replace("give another peak_value=", "choose another peak")})
+            continue
+        if number == 0:
+            first = prediction
+        forecasts.append(_describe(fit, prediction, first))
+    return {"forecasts": forecasts, "note": NOTE}
+
+
+FORECAST_ANSWERS: Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
+    "/log": open_log,
+    "/fit": fit_runs,
+    "/forecast": forecast_curves,
+}
+"""The function that answers each path."""
+
+LARGE_QUESTIONS = "/log", "/fit"
+"""Paths whose questions hold a log."""
+
+
+def _fit_of(key: str) -> LossFit | None:
+    with _lock:
+        return _fits.get(key)
+
+
+def _loss_run(run: Mapping[str, Any]) -> LossRun:
+    return LossRun(
+        Curve.from_dict(run.get("curve", {})), typed_peak(run), run.get("steps", ()), run.get("losses", ())
+    )
+
+
+# The sums of a long curve take tens of milliseconds, and the user changes one curve at a time.
+@lru_cache(64)
+def _cached_prediction(fit: LossFit, curve: Curve, peak: float) -> Prediction:
+    return fit._prediction(curve, peak)
+
+
+def _describe(fit: LossFit, prediction: Prediction, first: Prediction | None) -> dict[str, Any]:
+    answer: dict[str, Any] = prediction.forecast._asdict() | {"difference": None}
+    if first is not None and first is not prediction:
+        difference = fit._difference(prediction, first)
+        answer["difference"] = difference._asdict() | {"is_told_apart": difference.is_told_apart}
+    return answer

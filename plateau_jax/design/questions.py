@@ -1,0 +1,54 @@
+"""Parts of the design page's questions, checked; and warnings recorded for its answers."""
+
+import json
+import warnings
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from threading import Lock
+from typing import Any, cast
+
+from plateau_jax.curves.curve import Curve
+from plateau_jax.validation import checks
+from plateau_jax.validation.curve_warning import CurveWarning
+
+MAX_CURVES = 12
+
+_warnings = Lock()
+"""Held while warnings are recorded: `catch_warnings` replaces the filters of the whole process."""
+
+
+def parse_json(text: Any) -> Any:
+    """Parse JSON; every error is a ValueError with a message for the user."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("this is nested too deep") from None
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"this is not JSON: {error}") from None
+
+
+def curves_and_peaks(question: Mapping[str, Any]) -> list[tuple[Curve, float]]:
+    """Return the curves of a question, and their peaks."""
+    entries = cast("list[Mapping[str, Any]]", question.get("curves"))
+    if not isinstance(entries, list) or not all(isinstance(entry, Mapping) for entry in entries):
+        raise TypeError("curves must be a list of objects with the keys curve and peak")
+    if len(entries) > MAX_CURVES:
+        raise ValueError(f"curves holds {len(entries)} curves; it may hold {MAX_CURVES}")
+    return [(Curve.from_dict(entry.get("curve", {})), typed_peak(entry)) for entry in entries]
+
+
+def typed_peak(question: Mapping[str, Any]) -> float:
+    """Return the peak of a question as typed, not rounded to float32."""
+    peak = checks.number("peak", question.get("peak"))
+    checks.peak("peak", peak)
+    return float(peak) + 0.0  # which turns -0.0 into 0.0
+
+
+@contextmanager
+def record_warnings() -> Generator[list[str]]:
+    """Collect the messages of all `CurveWarning`s; the list is filled at the end."""
+    messages: list[str] = []
+    with _warnings, warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", CurveWarning)
+        yield messages
+    messages += [str(warning.message) for warning in caught]

@@ -1,0 +1,178 @@
+"""Answers of the design page about forecasts: those of `LossFit`, from logs as the user opens them."""
+
+import csv
+import io
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.examples import examples
+
+from plateau_jax import Curve, LossRun, PlateauCurve, StagedCurve, fit_losses
+from plateau_jax.design import forecasts
+from plateau_jax.design.forecasts import MAX_FITS, fit_runs, forecast_curves, open_log
+from plateau_jax.validation.curve_warning import suppress_warnings
+
+PEAK = 1e-3
+CURVE = PlateauCurve(1000, warmup_steps=50)
+WSD = PlateauCurve(2000, warmup_steps=50, plateaus=[(0, 70)], decay_shape="linear")
+STEPS = np.arange(20, 1001, 20)
+LOSSES = 2.5 + 2 * STEPS**-0.5 + 0.1 * CURVE(STEPS)
+RUN = LossRun(CURVE, PEAK, STEPS, LOSSES)
+
+with suppress_warnings():
+    ZERO = StagedCurve([(10,)], start=0.0)
+
+
+def log(**columns: Any) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text)
+    writer.writerow(columns)
+    writer.writerows(zip(*columns.values(), strict=True))
+    return text.getvalue()
+
+
+def opened(
+    text: str, curve: Curve | None = CURVE, peak: float | None = PEAK, **columns: str
+) -> dict[str, Any]:
+    question = {"curve": curve and curve.to_dict(), "peak": peak, "columns": columns}
+    return json.loads(json.dumps(open_log({"name": "log.csv", "text": text, **question})))
+
+
+def key_of(*runs: Any) -> str:
+    return fit_runs({"runs": list(runs)})["fit"]
+
+
+TEXT = log(step=STEPS, val_loss=LOSSES)
+NO_STEP = log(n=STEPS, loss=LOSSES)
+LATE_LR = log(step=[500, 1000], loss=[3, 2], lr=[1, 0])
+TWO_LOSSES = log(step=STEPS, a_loss=LOSSES, b_loss=LOSSES)
+TWO_LRS = log(step=STEPS, loss=LOSSES, a_lr=LOSSES, b_lr=LOSSES)
+
+
+def test_opened_log_is_that_of_loss_run(tmp_path) -> None:
+    path = tmp_path / "log.csv"
+    path.write_text(TEXT)
+    expected = LossRun.read(path, CURVE, PEAK)
+    answer = opened(TEXT)
+    run = answer["run"]
+    assert (Curve.from_dict(run["curve"]), run["peak"]) == (CURVE, PEAK)
+    assert run["steps"] == expected.steps.tolist()
+    assert run["losses"] == expected.losses.tolist()
+    assert answer["loss"] == "val_loss"
+    assert answer["advice"] == []
+
+
+def test_learning_rates_of_a_log_are_its_curve() -> None:
+    lrs = [0, 5e-4, 1e-3, *np.linspace(1e-3, 1e-5, 47)]
+    run = opened(log(step=STEPS, loss=LOSSES, lr=lrs), None, None)["run"]
+    assert run["peak"] == 1e-3
+    with suppress_warnings():
+        assert Curve.from_dict(run["curve"])(STEPS) * 1e-3 == pytest.approx(lrs, abs=1e-8)
+
+
+@pytest.mark.parametrize(
+    ("text", "curve", "peak", "argument", "columns", "fault"),
+    [
+        (TEXT, None, None, "curve", [], "log.csv has no learning rates"),
+        (LATE_LR, None, None, "curve", [], "log.csv has its first learning rate at step 500"),
+        (TEXT, CURVE, None, "peak_value", [], "log.csv has no learning rates"),
+        (TWO_LOSSES, CURVE, PEAK, "loss", ["a_loss", "b_loss"], "several losses"),
+        (NO_STEP, CURVE, PEAK, "step", ["n", "loss"], "no column of steps"),
+        (TWO_LRS, None, None, "lr", ["a_lr", "b_lr"], "several learning rates"),
+        ("", CURVE, PEAK, None, [], "log.csv has no rows"),
+        (log(step=STEPS, loss=-LOSSES), CURVE, PEAK, None, [], "losses[0] = -"),
+        (TEXT, CURVE, -1, None, [], "peak = -1 must"),
+    ],
+)  # fmt: skip
+def test_unclear_logs_ask_for_an_argument(text, curve, peak, argument, columns, fault) -> None:
+    answer = opened(text, curve, peak)
+    assert (answer["argument"], answer["columns"]) == (argument, columns)
+    assert fault in answer["fault"]
+    assert "=:" not in answer["fault"]
+
+
+def test_chosen_columns_are_read() -> None:
+    text = log(n=STEPS, a_loss=LOSSES, b_loss=LOSSES + 1)
+    assert opened(text, step="n", loss="b_loss")["run"]["losses"][0] == LOSSES[0] + 1
+
+
+CURVES = st.builds(
+    lambda total, warmup, shape, held: PlateauCurve(
+        total, warmup_steps=warmup, decay_shape=shape, plateaus=[(0, held)]
+    ),
+    st.integers(500, 3000),
+    st.integers(0, 100),
+    st.sampled_from(["linear", "cosine"]),
+    st.integers(0, 90),
+)
+PEAKS = st.floats(0.7e-3, 1.4e-3)
+
+
+@examples(25)
+@given(st.lists(st.tuples(CURVES, PEAKS), min_size=1, max_size=4))
+def test_forecasts_are_those_of_the_fit(pairs) -> None:
+    """Each curve has its own peak; the differences are to the first."""
+    fit = fit_losses(RUN)
+    questions = [{"curve": curve.to_dict(), "peak": peak} for curve, peak in pairs]
+    answer = forecast_curves({"fit": key_of(opened(TEXT)["run"]), "curves": questions})
+    found = answer["forecasts"]
+    for (curve, peak), forecast in zip(pairs, found, strict=True):
+        expected = fit.predict(curve, peak)
+        assert (forecast["loss"], forecast["low"], forecast["high"]) == expected[:3]
+        assert forecast["reasons"] == expected.reasons
+        difference = forecast["difference"]
+        assert (difference is None) == (forecast is found[0])
+        if difference:
+            assert difference["difference"] == pytest.approx(forecast["loss"] - found[0]["loss"])
+            assert difference["is_told_apart"] == (not difference["low"] <= 0 <= difference["high"])
+
+
+def test_differences_are_those_of_a_comparison() -> None:
+    names = {"first": CURVE, "second": WSD}
+    expected = fit_losses(RUN).compare(names, PEAK).differences[1]
+    questions = [{"curve": curve.to_dict(), "peak": PEAK} for curve in names.values()]
+    answer = forecast_curves({"fit": key_of(opened(TEXT)["run"]), "curves": questions})
+    difference = answer["forecasts"][1]["difference"]
+    assert (difference["difference"], difference["low"], difference["high"]) == expected
+
+
+def test_refused_curves_do_not_hide_the_others() -> None:
+    pairs = [(PlateauCurve(4001), PEAK), (ZERO, PEAK), (CURVE, 0), (CURVE, 2e-3), (CURVE, PEAK), (WSD, PEAK)]
+    questions = [{"curve": curve.to_dict(), "peak": peak} for curve, peak in pairs]
+    found = forecast_curves({"fit": key_of(opened(TEXT)["run"]), "curves": questions})["forecasts"]
+    faults = [forecast.get("fault", "") for forecast in found]
+    assert "at most 4 times the 1000 steps of the longest run" in faults[0]
+    assert faults[1] == faults[2] == "no learning rate above 0"
+    assert "0.002, is more than a factor of 1.5" in faults[3]
+    assert "=" not in faults[3]
+    assert faults[4:] == ["", ""]
+    assert found[4]["difference"] is found[5]["difference"] is None  # the first one has no forecast
+
+
+def test_fit_is_made_once(monkeypatch) -> None:
+    calls: list[Any] = []
+    monkeypatch.setattr(forecasts, "fit_losses", lambda runs: calls.append(runs) or fit_losses(runs))
+    run = opened(log(step=STEPS, loss=LOSSES + 0.25))["run"]
+    assert key_of(run) == key_of(dict(reversed(run.items())))
+    assert len(calls) == 1
+
+
+def test_oldest_fits_are_forgotten() -> None:
+    runs = [opened(log(step=STEPS, loss=LOSSES + 1 + number / 64))["run"] for number in range(MAX_FITS + 1)]
+    keys = [key_of(run) for run in runs]
+    assert forecast_curves({"fit": keys[0], "curves": []}) == {"forgotten": True}
+    assert forecast_curves({"fit": keys[-1], "curves": []})["forecasts"] == []
+
+
+def test_refused_fits_name_the_log() -> None:
+    run = opened(TEXT)["run"]
+    short = opened(log(step=STEPS[::5], loss=LOSSES[::5]))["run"]
+    assert "log the loss more often" in fit_runs({"runs": [short]})["fault"]
+    fault = fit_runs({"runs": [run, {**short, "name": "other.csv"}]})["fault"]
+    assert fault.startswith("other.csv: ")
+    constant = opened(TEXT, StagedCurve([(1000,)]))["run"]
+    assert "log a run with a decay" in fit_runs({"runs": [constant]})["fault"]
