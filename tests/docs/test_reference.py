@@ -3,7 +3,7 @@
 import doctest
 import inspect
 import re
-from typing import get_overloads
+from typing import get_overloads, get_type_hints
 
 import pytest
 from support.docs.reference import NAMES, documented_names, members, parameters
@@ -61,3 +61,9 @@ def test_array_descriptions_give_shape_and_dtype() -> None:
             if is_array and not all(re.search(word, text) for word in words):
                 missing.append(member.name)
     assert not missing, "\n".join(missing)
+
+
+def test_type_hints_resolve_at_run_time() -> None:
+    """Tools such as jsonargparse and tyro build objects from them."""
+    for described in (*NAMES.values(), *filter(None, (member.function for member in members()))):
+        get_type_hints(described)

@@ -16,7 +16,7 @@ _WORD = 2**_WORD_BITS - 1
 MAX_COUNT = MAX_CONSUMED - 1
 """The largest count of an update: the sum of two fits into an int64."""
 
-CountFunction = Callable[[Any], "int | Tensor"]
+CountFunction = Callable[[Any], int | Tensor]
 
 
 class BatchCounts:
