@@ -1,13 +1,16 @@
 // The page: it holds the curves, asks the server about them, and shows the answers.
 
+import { showCode } from "./code.js";
 import { Controls, stepsOf } from "./controls.js";
 import { drawCurves } from "./curves.js";
 import { element, formatLearningRate, formatStep } from "./elements.js";
 import { addDecimals } from "./handles.js";
 import { History, valueAt, withValue } from "./history.js";
+import { prepareOpening } from "./opening.js";
 import { Picture } from "./picture.js";
 import { ask, latestOnly } from "./requests.js";
 import { loadState, saveState } from "./saved.js";
+import { TEMPLATES } from "./templates.js";
 
 const COLOURS = 6;
 const byId = (id) => document.getElementById(id);
@@ -18,7 +21,6 @@ let outlooks = new Map();
 let history;
 let initialCurves;  // as JSON, to recognize the saved state of another start of the server
 let maxCurves;
-let format = "optax";  // of the code to copy
 let refreshed = Promise.resolve();  // resolves once the server's answers to the last change are shown
 let queue = Promise.resolve();  // of key presses on handles
 
@@ -53,25 +55,14 @@ function add(name, curve, peak) {
   change(null, { selected: id, curves: [...entries(), { id, colour, name, peak, curve }] });
 }
 
-// For each button that adds a curve: its name and its description.
-const TEMPLATES = {
-  copy: () => [`${selected().name} (copy)`, structuredClone(selected().curve)],
-  cosine: (steps, warmup) => ["Cosine", { total_steps: steps, warmup_steps: warmup }],
-  linear: (steps, warmup) => ["Line to 0", { total_steps: steps, warmup_steps: warmup, decay_shape: "linear" }],
-  stable: (steps, warmup) => ["Stable + cooldown",
-    { total_steps: steps, warmup_steps: warmup, plateaus: [[0, 80]], decay_shape: "linear" }],
-  stages: (steps, warmup) => ["Stages", { kind: "staged", start: warmup ? 0 : 1, stages: [
-    [warmup, 1, "linear"], [Math.round((steps - warmup) * 0.7), null, "linear"],
-    [steps - warmup - Math.round((steps - warmup) * 0.7), 0, "1-sqrt"]].filter(([steps]) => steps) }],
-};
-
 // Add a curve with the length, warmup and peak of the selected one.
 async function addFromTemplate(template) {
   const curve = known.get(selected().id)?.answer?.curve ?? selected().curve;
   let base = curve;
   while (base.curve) base = base.curve;
   const steps = stepsOf(curve) || 10000;
-  const [name, description] = TEMPLATES[template](steps, Math.min(base.warmup_steps ?? 0, steps - 1));
+  const warmup = Math.min(base.warmup_steps ?? 0, steps - 1);
+  const [name, description] = TEMPLATES[template]({ steps, warmup, selected: selected() });
   await openCurve(JSON.stringify(description), name, selected().peak);
 }
 
@@ -173,17 +164,6 @@ function showSegments(answer) {
   byId("segments").tBodies[0].replaceChildren(...rows.map((row) => element("tr", {}, ...row.map(cell))));
 }
 
-function showCode(answer) {
-  const text = answer?.[format] ?? "";
-  if (byId("code").textContent !== text) byId("code").textContent = text;
-  byId("code").setAttribute("aria-labelledby", `tab-${format}`);
-  for (const tab of document.querySelectorAll("[role=tab]")) {
-    const isSelected = tab.id === `tab-${format}`;
-    tab.setAttribute("aria-selected", String(isSelected));
-    tab.tabIndex = isSelected ? 0 : -1;
-  }
-}
-
 // Actions of the user
 
 const controls = new Controls(byId("controls"), {
@@ -241,49 +221,7 @@ for (const button of document.querySelectorAll("[data-add]")) {
   button.addEventListener("click", () => addFromTemplate(button.dataset.add).catch(showTrouble));
 }
 
-const tabs = [...document.querySelectorAll("[role=tab]")];
-tabs.forEach((tab, index) => {
-  tab.addEventListener("click", () => {
-    format = tab.id.replace("tab-", "");
-    showCode(known.get(selected().id)?.answer);
-  });
-  tab.addEventListener("keydown", ({ key }) => {
-    const neighbour = tabs[(index + { ArrowRight: 1, ArrowLeft: tabs.length - 1 }[key]) % tabs.length];
-    neighbour?.focus();
-    neighbour?.click();
-  });
-});
-
-byId("copy").addEventListener("click", async () => {
-  try {
-    await navigator.clipboard.writeText(byId("code").textContent);
-    byId("copied").textContent = "Copied";
-  } catch {  // the browser may refuse access to the clipboard
-    getSelection().selectAllChildren(byId("code"));
-    byId("copied").textContent = "Selected: press Ctrl+C";
-  }
-  setTimeout(() => (byId("copied").textContent = ""), 2500);
-});
-
-byId("open").addEventListener("click", () => {
-  byId("opening-fault").textContent = "";
-  byId("opening").showModal();
-});
-byId("file").addEventListener("change", async ({ target }) => {
-  if (target.files.length) byId("pasted").value = await target.files[0].text();
-});
-byId("accept").addEventListener("click", async () => {
-  try {
-    const file = byId("file").files[0]?.name.replace(/\.json$/i, "");
-    const fault = await openCurve(byId("pasted").value, file ?? "Opened", selected().peak);
-    byId("opening-fault").textContent = fault ?? "";
-    if (fault !== undefined) return;
-    byId("opening").querySelector("form").reset();
-    byId("opening").close();
-  } catch (error) {
-    byId("opening-fault").textContent = error.message;
-  }
-});
+prepareOpening({ open: (text, name) => openCurve(text, name, selected().peak) });
 
 // Begin with the curves of the command line or, after a reload, with those that this tab had.
 

@@ -1,0 +1,26 @@
+// The dialog that opens a curve from JSON.
+
+const byId = (id) => document.getElementById(id);
+
+// listeners.open(text, name) adds the curve that the text describes, or returns the fault of an invalid one.
+export function prepareOpening(listeners) {
+  byId("open").addEventListener("click", () => {
+    byId("opening-fault").textContent = "";
+    byId("opening").showModal();
+  });
+  byId("file").addEventListener("change", async ({ target }) => {
+    if (target.files.length) byId("pasted").value = await target.files[0].text();
+  });
+  byId("accept").addEventListener("click", async () => {
+    try {
+      const file = byId("file").files[0]?.name.replace(/\.json$/i, "");
+      const fault = await listeners.open(byId("pasted").value, file ?? "Opened");
+      byId("opening-fault").textContent = fault ?? "";
+      if (fault !== undefined) return;
+      byId("opening").querySelector("form").reset();
+      byId("opening").close();
+    } catch (error) {
+      byId("opening-fault").textContent = error.message;
+    }
+  });
+}

@@ -1,0 +1,163 @@
+"""Handles on the picture, dragged and moved with keys."""
+
+import re
+
+import pytest
+from playwright.sync_api import expect
+from support.design.page import (
+    COSINE,
+    PEAK,
+    STABLE,
+    STAGED,
+    assert_shown,
+    centre,
+    curve_of_json,
+    drag,
+    handle,
+    position_in_picture,
+    wait_until_settled,
+)
+
+from plateau_jax import PlateauCurve
+
+pytestmark = pytest.mark.slow
+
+
+DRAGGED = [
+    ("Plateau 1, end", 40, 0, lambda curve: curve.plateaus[0][0] == 10 and curve.plateaus[0][1] > 40),
+    ("Plateau 1, start", -10, 0, lambda curve: sum(curve.plateaus[0]) == 50 and curve.plateaus[0][0] < 10),
+    ("Plateau 1, place", 40, 0, lambda curve: curve.plateaus[0][0] > 10 and curve.plateaus[0][1] == 40),
+    ("Warmup, end", 30, 0, lambda curve: curve.warmup_steps > 500),
+    ("Initial learning rate", 0, -40, lambda curve: curve.init_lr_ratio > 0),
+    ("Final learning rate", 0, -40, lambda curve: curve.min_lr_ratio > 0 and curve.total_steps == 10_000),
+    ("End of the curve", -40, 0, lambda curve: curve.total_steps < 10_000 and curve.min_lr_ratio == 0),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "right", "down", "is_expected"), DRAGGED, ids=[name for name, *_ in DRAGGED]
+)
+def test_json_follows_dragged_handles(page, name, right, down, is_expected):
+    before = position_in_picture(page, name)
+    drag(page, name, right, down)
+    curve = curve_of_json(page)
+    assert is_expected(curve)
+    assert_shown(page, curve)
+    if name != "End of the curve":  # which changes the axes
+        after = position_in_picture(page, name)
+        # Values snap to multiples of a unit near the pointer; a plateau that moves also changes its level.
+        assert after[0] - before[0] == pytest.approx(right, abs=3)
+        if down:
+            assert after[1] - before[1] == pytest.approx(down, abs=3)
+
+
+def test_peak_can_be_dragged(page):
+    drag(page, "Peak learning rate", 0, 40)
+    peak = float(page.get_by_role("textbox", name="Peak learning rate").input_value())
+    assert 1e-4 < peak < PEAK
+    assert f"peak_value={peak!r}" in page.locator("#code").text_content()
+    assert_shown(page, STABLE)
+
+
+def test_plateau_can_be_dragged_too_far_and_back(page):
+    """A drag counts from where it began, even after the value reached its limit."""
+    x, y = centre(handle(page, "Plateau 1, end"))
+    page.mouse.move(x, y)
+    page.mouse.down()
+    page.mouse.move(x + 2000, y, steps=4)
+    wait_until_settled(page)
+    page.mouse.move(x, y, steps=4)
+    page.mouse.up()
+    assert curve_of_json(page) == STABLE
+    expect(page.locator(".fault:not(:empty):not([hidden])")).to_have_count(0)
+
+
+def test_drag_is_one_undo_step(page):
+    undo, redo = (page.get_by_role("button", name=name) for name in ("Undo", "Redo"))
+    expect(undo).to_be_disabled()
+    drag(page, "Plateau 1, end", 40, 0)
+    first = curve_of_json(page)
+    drag(page, "Plateau 1, place", 20, 0)
+    second = curve_of_json(page)
+    undo.click()
+    assert curve_of_json(page) == first
+    page.keyboard.press("Control+z")
+    assert curve_of_json(page) == STABLE
+    expect(undo).to_be_disabled()
+    page.keyboard.press("Control+Shift+z")
+    assert curve_of_json(page) == first
+    redo.click()
+    assert curve_of_json(page) == second
+    expect(redo).to_be_disabled()
+    assert_shown(page, second)
+
+
+KEYS = [
+    ("Warmup, end", "ArrowRight", {"warmup_steps": 600}),
+    ("Warmup, end", "Shift+ArrowLeft", {"warmup_steps": 490}),
+    ("Warmup, end", "PageUp", {"warmup_steps": 1500}),
+    ("Warmup, end", "Home", {"warmup_steps": 0}),
+    ("Plateau 1, end", "ArrowRight", {"plateaus": [(10, 41)]}),
+    ("Plateau 1, end", "PageDown", {"plateaus": [(10, 30)]}),
+    ("Plateau 1, start", "ArrowLeft", {"plateaus": [(9, 41)]}),
+    ("Plateau 1, place", "Shift+ArrowUp", {"plateaus": [(10.1, 40)]}),
+    ("Plateau 1, place", "End", {"plateaus": [(60, 40)]}),
+    ("Final learning rate", "ArrowUp", {"min_lr_ratio": 0.01}),
+    ("Final learning rate", "PageUp", {"min_lr_ratio": 0.1}),
+    ("End of the curve", "ArrowDown", {"total_steps": 9900}),
+]
+
+
+@pytest.mark.parametrize(("name", "key", "changed"), KEYS, ids=[f"{name} {key}" for name, key, _ in KEYS])
+def test_keys_move_handles(page, name, key, changed):
+    slider = handle(page, name)
+    slider.focus()
+    page.keyboard.press(key)
+    expected = PlateauCurve(**{**STABLE.to_dict(), **changed})
+    assert curve_of_json(page) == expected
+    assert_shown(page, expected)
+    low, now, high = (float(slider.get_attribute(f"aria-value{part}")) for part in ("min", "now", "max"))
+    assert low <= now <= high
+    assert slider.get_attribute("aria-valuetext")
+
+
+def test_successive_keys_add_up(page):
+    handle(page, "Plateau 1, end").focus()
+    for _ in range(3):
+        page.keyboard.press("ArrowRight")
+        wait_until_settled(page)
+    expect(handle(page, "Plateau 1, end")).to_be_focused()
+    assert curve_of_json(page).plateaus == ((10, 43),)
+
+
+def test_keys_before_an_answer_are_not_lost(page):
+    page.get_by_label("Final LR, share of peak").fill("0.25")
+    handle(page, "Plateau 1, end").focus()
+    for _ in range(6):
+        page.keyboard.press("ArrowRight")
+    assert curve_of_json(page) == PlateauCurve(
+        **{**STABLE.to_dict(), "min_lr_ratio": 0.25, "plateaus": [(10, 46)]}
+    )
+
+
+def test_pointer_reads_the_learning_rates(page):
+    box = page.locator("#picture").bounding_box()
+    page.mouse.move(box["x"] + 0.6 * box["width"], box["y"] + 0.7 * box["height"])
+    wait_until_settled(page)
+    readout = page.locator("#readout")
+    expect(readout).to_contain_text("Stable")
+
+    def read_values() -> list[float]:
+        numbers = re.sub(r"(?<=\d)\u202f", "", readout.inner_text())
+        step, *values = map(float, re.findall(r"(?:step|Cosine|Stages|Stable)\s+([\d.e-]+)", numbers))
+        for curve, value in zip((COSINE, STAGED, STABLE), values, strict=True):
+            assert value == pytest.approx(PEAK * curve(int(step)), rel=1e-3, abs=1e-12)
+        return [step, *values]
+
+    step = read_values()[0]
+    reader = handle(page, "Step at which to read learning rates")
+    reader.focus()
+    page.keyboard.press("ArrowRight")
+    wait_until_settled(page)
+    assert read_values()[0] == step + 100
+    assert f"step {step + 100:.0f}: Cosine" in reader.get_attribute("aria-valuetext")
