@@ -342,26 +342,39 @@ class Curve(ABC):
 
     @classmethod
     def from_dict(cls, arguments: Mapping[str, Any]) -> Self:
-        """Build the curve that `to_dict` described.
+        """Build the curve that `to_dict` or a configuration file describes.
 
         `Curve.from_dict` accepts every kind of curve, `PlateauCurve.from_dict` only a `PlateauCurve`, and
         `StagedCurve.from_dict` only a `StagedCurve`. A class that you derive from one of them accepts the
         same, and returns an object of your class.
 
+        A mapping without the key `"kind"` is a `StagedCurve` if it has the key `"stages"`, else a
+        `PlateauCurve`. Sequences may be lists or tuples, and containers OmegaConf's. A string may say a
+        number: YAML reads `1e-4` as a string, and a command line everything. Lengths may be percentages, and
+        `"rest"` in the stages of a mapping with `"total_steps"`, as in the constructors.
+
         Args:
-            arguments: The result of `to_dict`, possibly after a round trip through JSON. An argument that is
-                left out has its default.
+            arguments: The arguments of the constructor, as `to_dict` returns them or as a YAML, TOML or JSON
+                file holds them. An argument that is left out has its default.
 
         Raises:
-            TypeError: `arguments` is not a mapping.
+            TypeError: `arguments` is not a mapping, or a value has the wrong type.
             ValueError: The kind is unknown, or is not the kind of this class. A key is unknown. A key without
                 a default is missing, such as `total_steps`, or a field that a derived class adds. Cooldowns
-                and continuations are nested more than 64 deep. The constructor refuses the arguments.
+                and continuations are nested more than 64 deep. The constructor refuses a value: the message
+                names its key, as in `stages[1]`.
+
+        Warns:
+            CurveWarning: A percentage above 0 rounds to no step. Other warnings of the constructor are not
+                repeated.
 
         >>> from plateau_jax import Curve, PlateauCurve
         >>> curve = PlateauCurve(1000).cooldown(500, 100)
         >>> Curve.from_dict(curve.to_dict()) == curve
         True
+        >>> stages = [["2%", 1.0], ["rest"], ["20%", 0.0, "1-sqrt"]]  # as a YAML or TOML file gives them
+        >>> Curve.from_dict({"total_steps": 10_000, "stages": stages})([100, 200, 8000, 10_000])
+        array([0.5, 1. , 1. , 0. ], dtype=float32)
         """
         return serialization.curve_from_dict(cls, arguments)
 

@@ -1,7 +1,9 @@
 """Curves that are derived from other curves: cooldowns and continuations."""
 
 from dataclasses import KW_ONLY, dataclass
+from functools import partial
 
+from plateau_jax.curves.config_values import read_numbers
 from plateau_jax.curves.curve import Curve, check_curve
 from plateau_jax.curves.serialization import MAX_DEPTH, register_kind
 from plateau_jax.numerics import levels, shapes
@@ -12,7 +14,9 @@ from plateau_jax.validation.checks import MAX_STEP
 from plateau_jax.validation.curve_warning import warn
 
 
-@register_kind("cooldown", curves=["curve"])
+@register_kind(
+    "cooldown", read=partial(read_numbers, steps=("at", "steps"), numbers=("to",)), curves=["curve"]
+)
 @dataclass(frozen=True, repr=False)
 class Cooldown(Curve):
     """The result of `Curve.cooldown`."""
@@ -71,7 +75,7 @@ class Cooldown(Curve):
         return f"{self.curve!r}.cooldown({self.at}, {self.steps}, to={self.to!r}, shape={self.shape!r})"
 
 
-@register_kind("then", curves=["curve", "other"])
+@register_kind("then", read=partial(read_numbers, numbers=("scale",)), curves=["curve", "other"])
 @dataclass(frozen=True, repr=False)
 class Then(Curve):
     """The result of `Curve.then`."""

@@ -17,12 +17,17 @@ def for_endless_trainer(total_steps: Any) -> str:
 
 
 def for_warmup_fraction(warmup_steps: Any, total_steps: int) -> str:
-    """Return the hint for a warmup given as a fraction of the total steps."""
+    """Return the hint for a warmup given as a fraction of the total steps, or as a string without %."""
+    if isinstance(warmup_steps, str):
+        return "for a share of total_steps write a percentage, as in '2%'"
     if not isinstance(warmup_steps, float | np.floating) or not 0 < warmup_steps < 1:
         return ""
     percentage = float(as_written(number("warmup_steps", warmup_steps)) * 100)
     steps = percent_of(total_steps, percentage)
-    return f"a fraction of the total: {percentage:g} % of {total_steps} steps is warmup_steps={steps}"
+    return (
+        f"a fraction of the total: {percentage:g} % of {total_steps} steps is warmup_steps={steps}, or "
+        f"warmup_steps='{percentage:g}%'"
+    )
 
 
 def for_steps_as_shape(warmup_shape: Any) -> str:
@@ -51,8 +56,20 @@ def for_steps_after_level(stage: Sequence[Any]) -> str:
     """Return the hint for a stage that is given as (level, steps)."""
     level, steps, *shape = *stage, None
     is_level = isinstance(level, int | float | np.number) and 0 <= level <= 1
-    is_count = isinstance(steps, int | np.integer) and steps > 1
-    return f"the steps come first: {(steps, level, *shape[:-1])}" if is_level and is_count else ""
+    is_length = isinstance(steps, int | np.integer) and steps > 1
+    if isinstance(steps, str):
+        is_length = steps == "rest" or steps.endswith("%")
+    return f"the steps come first: {(steps, level, *shape[:-1])}" if is_level and is_length else ""
+
+
+def for_stage_length(steps: Any) -> str:
+    """Return the hint for a stage's steps given as a fraction, or as any other string than a share."""
+    if isinstance(steps, str):
+        return "for a share of total_steps write a percentage, as in '2%', or 'rest'"
+    if not isinstance(steps, float | np.floating) or not 0 < steps < 1:
+        return ""
+    percentage = float(as_written(number("steps", steps)) * 100)
+    return f"for a fraction of all steps write '{percentage:g}%', and total_steps=…"
 
 
 def for_steps_as_percent(start: float, duration: float) -> str:

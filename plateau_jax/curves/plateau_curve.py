@@ -4,11 +4,13 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass
 from fractions import Fraction
-from typing import Literal, TypedDict, cast, get_args
+from typing import Any, Literal, TypedDict, cast, get_args
 
 from plateau_jax.curves import hints
 from plateau_jax.curves.call_hints import explain_calls
+from plateau_jax.curves.config_values import read_numbers
 from plateau_jax.curves.curve import Curve
+from plateau_jax.curves.lengths import is_percentage, percentage_in_steps
 from plateau_jax.curves.plateaus import check_absolute, check_percentages, likely_mistake, place_plateaus
 from plateau_jax.curves.serialization import register_kind
 from plateau_jax.numerics import shapes
@@ -46,7 +48,22 @@ class CurveArguments(TypedDict):
     """The shape of the decay."""
 
 
-@register_kind(None, former_keys={"warmup": "warmup_shape", "decay": "decay_shape"})
+def _read(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Return the values of the fields that a configuration file describes."""
+    values = read_numbers(
+        arguments,
+        steps=("total_steps", "warmup_steps", "absolute_plateaus"),
+        numbers=("plateaus", "min_lr_ratio", "init_lr_ratio"),
+    )
+    # Here and not only in the constructor: `from_dict` suppresses its warnings, but `to_dict` never writes a
+    # percentage, so nobody has been warned of this one.
+    if "total_steps" in values and is_percentage(values.get("warmup_steps")):
+        total = positive_int("total_steps", values["total_steps"])
+        values["warmup_steps"] = percentage_in_steps("warmup_steps", values["warmup_steps"], total)
+    return values
+
+
+@register_kind(None, read=_read, former_keys={"warmup": "warmup_shape", "decay": "decay_shape"})
 @explain_calls
 @dataclass(frozen=True)
 class PlateauCurve(Curve):
@@ -132,9 +149,12 @@ class PlateauCurve(Curve):
 
     def __post_init__(self) -> None:
         total = positive_int("total_steps", self.total_steps, hints.for_endless_trainer(self.total_steps))
-        warmup = integer(
-            "warmup_steps", self.warmup_steps, hints.for_warmup_fraction(self.warmup_steps, total)
-        )
+        if is_percentage(self.warmup_steps):
+            warmup = percentage_in_steps("warmup_steps", self.warmup_steps, total)
+        else:
+            warmup = integer(
+                "warmup_steps", self.warmup_steps, hints.for_warmup_fraction(self.warmup_steps, total)
+            )
         if not 0 <= warmup < total:
             raise ValueError(
                 f"warmup_steps = {warmup} must lie in 0 … total_steps - 1 = {total - 1}, "

@@ -27,26 +27,35 @@ _Class = TypeVar("_Class", bound=type[Any])
 class _Kind:
     name: str | None
     cls: type[Any]
+    key: str | None
     curves: tuple[str, ...]
     former_keys: Mapping[str, str]
+    read: Callable[[dict[str, Any]], dict[str, Any]]
 
 
 _KINDS: dict[str | None, _Kind] = {}
 
 
 def register_kind(
-    name: str | None, *, curves: Sequence[str] = (), former_keys: Mapping[str, str] | None = None
+    name: str | None,
+    *,
+    read: Callable[[dict[str, Any]], dict[str, Any]],
+    key: str | None = None,
+    curves: Sequence[str] = (),
+    former_keys: Mapping[str, str] | None = None,
 ) -> Callable[[_Class], _Class]:
     """Register a class for mappings of this `"kind"`.
 
     Args:
         name: The value of `"kind"`; None for mappings without this key.
+        read: A function from a mapping, as a configuration file gives it, to the values of the fields.
+        key: The key that decides for this kind in a mapping without `"kind"`.
         curves: The fields that hold curves.
         former_keys: Keys that earlier versions wrote, each with the name of its field today.
     """
 
     def register(cls: _Class) -> _Class:
-        _KINDS[name] = _Kind(name, cls, tuple(curves), former_keys or {})
+        _KINDS[name] = _Kind(name, cls, key, tuple(curves), former_keys or {}, read)
         return cls
 
     return register
@@ -84,14 +93,27 @@ def _to_plain_value(value: Any) -> Any:
     return value.to_dict() if hasattr(value, "to_dict") else value
 
 
-def curve_from_dict(cls: type[Any], arguments: Any, depth: int = 0) -> Any:
-    """Build the curve that `curve_to_dict` wrote.
+def curve_from_dict(cls: type[Any], arguments: Any) -> Any:
+    """Build the curve that `curve_to_dict` or a configuration file describes.
 
     It is a `cls` if `cls` derives from the class of the kind, else an object of that class.
     """
+    path: list[str] = []
+    try:
+        return _read_curve(cls, arguments, path)
+    except (TypeError, ValueError) as error:
+        if not path:
+            raise
+        error_type = TypeError if isinstance(error, TypeError) else ValueError
+        raise error_type(f"{error} (in {'.'.join(path)})") from None
+
+
+def _read_curve(cls: type[Any], arguments: Any, path: list[str]) -> Any:
+    """Build a curve; after an error, `path` has the keys of the curve within a curve that has it."""
     if not isinstance(arguments, Mapping):
         raise TypeError(f"arguments = {short_repr(arguments)} must be a mapping, as to_dict returns it")
-    if depth > MAX_DEPTH:
+    if len(path) > MAX_DEPTH:
+        path.clear()
         raise ValueError(f"cooldowns and continuations are nested more than {MAX_DEPTH} deep")
     values = dict(cast("Mapping[str, Any]", arguments))
     kind = _pop_kind(values)
@@ -112,6 +134,7 @@ def curve_from_dict(cls: type[Any], arguments: Any, depth: int = 0) -> Any:
             if key in values:
                 raise ValueError(f"{former_key} is the former name of {key}: only one of them may be given")
             values[key] = values.pop(former_key)
+    values = kind.read(values)
     # Defaults for the kind's fields alone: a derived class wrote all of its fields, so a missing one is an
     # error and not an old version's mapping.
     values = _defaults(cls, field_names(kind.cls)) | values
@@ -122,7 +145,10 @@ def curve_from_dict(cls: type[Any], arguments: Any, depth: int = 0) -> Any:
             f"not the arguments of a {cls.__name__}: missing keys {short_repr(missing)}, "
             f"unknown keys {short_repr(unknown)}"
         )
-    values |= {name: curve_from_dict(object, values[name], depth + 1) for name in kind.curves}
+    for name in kind.curves:
+        path.append(name)
+        values[name] = _read_curve(object, values[name], path)
+        path.pop()
     return build_curve(cls, values)
 
 
@@ -136,7 +162,7 @@ def _defaults(cls: type[Any], names: Sequence[str]) -> dict[str, Any]:
 def _pop_kind(values: dict[str, Any]) -> _Kind:
     """Remove the kind from a mapping and return it."""
     if "kind" not in values:
-        return _KINDS[None]
+        return next((kind for kind in _KINDS.values() if kind.key in values), _KINDS[None])
     name = values.pop("kind")
     if not isinstance(name, str) or name not in _KINDS:
         names = sorted(repr(name) for name in _KINDS if name is not None)

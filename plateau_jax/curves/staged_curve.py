@@ -7,12 +7,14 @@ from typing import Any, NamedTuple
 
 from plateau_jax.curves import hints
 from plateau_jax.curves.call_hints import explain_calls
+from plateau_jax.curves.config_values import parse_integer, parse_number, read_numbers, to_number
 from plateau_jax.curves.curve import Curve
+from plateau_jax.curves.lengths import lengths_in_steps
 from plateau_jax.curves.serialization import register_kind
 from plateau_jax.numerics import levels, shapes
 from plateau_jax.numerics.exact import as_written
 from plateau_jax.numerics.exact_segments import ExactSegment, flat_segment
-from plateau_jax.validation.checks import MAX_STEP, at_least, is_ordered, ratio, short_repr
+from plateau_jax.validation.checks import MAX_STEP, is_ordered, positive_int, ratio, short_repr
 from plateau_jax.validation.curve_warning import warn
 
 
@@ -32,7 +34,28 @@ class Stage(NamedTuple):
     decimal, as in `"1-x^2"`; `StagedCurve` has the equations."""
 
 
-@register_kind("staged")
+def _read(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Return the values of the fields that a configuration file describes."""
+    values = read_numbers(arguments, steps=("total_steps",), numbers=("start",))
+    total_steps = values.pop("total_steps", None)
+    if "stages" in values:
+        # Here and not in the constructor: `from_dict` sets fields, and `total_steps` is not one.
+        values["stages"] = tuple(_check_stages(_read_stages(values["stages"]), total_steps))
+    return values
+
+
+def _read_stages(stages: Any) -> Any:
+    if not is_ordered(stages):
+        return stages
+    return [
+        [to_number(item, parse_number if index else parse_integer, 0) for index, item in enumerate(stage)]
+        if is_ordered(stage)
+        else stage
+        for stage in stages
+    ]
+
+
+@register_kind("staged", read=_read, key="stages")
 @explain_calls
 @dataclass(frozen=True)
 class StagedCurve(Curve):
@@ -91,11 +114,7 @@ class StagedCurve(Curve):
     start: float = 0.0
 
     def __post_init__(self) -> None:
-        if not is_ordered(self.stages):
-            raise TypeError(
-                f"stages = {short_repr(self.stages)} must be a sequence of stages (steps, to, shape)"
-            )
-        stages = tuple(_stage(f"stages[{index}]", stage) for index, stage in enumerate(self.stages))
+        stages = tuple(_check_stages(self.stages, None))
         start = ratio("start", self.start)
         total = sum(stage.steps for stage in stages)
         if not 1 <= total <= MAX_STEP:
@@ -117,18 +136,32 @@ class StagedCurve(Curve):
         return [f"from {self.start:g}", *map(_phrase, self.stages)]
 
 
-def _stage(label: str, value: Any) -> Stage:
-    label = f"{label} = {short_repr(value)}"
+def _check_stages(stages: Any, total_steps: Any) -> Iterator[Stage]:
+    """Yield the stages with their lengths in steps; they add up to `total_steps` if that is given."""
+    if not is_ordered(stages):
+        raise TypeError(f"stages = {short_repr(stages)} must be a sequence of stages (steps, to, shape)")
+    total = None
+    if total_steps is not None:
+        total = positive_int("total_steps", total_steps, hints.for_endless_trainer(total_steps))
+    labeled: dict[str, Stage] = {}
+    for index, stage in enumerate(stages):
+        label = f"stages[{index}] = {short_repr(stage)}"
+        labeled[label] = _items(label, stage)
+    lengths = lengths_in_steps({f"{label}: steps": stage.steps for label, stage in labeled.items()}, total)
+    for (label, stage), steps in zip(labeled.items(), lengths, strict=True):
+        yield Stage(
+            steps,
+            None if stage.to is None else ratio(f"{label}: to", stage.to),
+            shapes.canonical_shape(f"{label}: shape", stage.shape, shapes.WORDS, shapes.FORMULAS),
+        )
+
+
+def _items(label: str, value: Any) -> Stage:
     if not is_ordered(value) or not 1 <= len(items := tuple(value)) <= 3:
         raise TypeError(f"{label} must be a stage (steps, to, shape); to and shape may be left out")
     if advice := hints.for_steps_after_level(items):
         raise ValueError(f"{label}: {advice}")
-    stage = Stage(*items)
-    return Stage(
-        at_least(f"{label}: steps", stage.steps, 0),
-        None if stage.to is None else ratio(f"{label}: to", stage.to),
-        shapes.canonical_shape(f"{label}: shape", stage.shape, shapes.WORDS, shapes.FORMULAS),
-    )
+    return Stage(*items)
 
 
 def _rows(stages: Sequence[Stage], start: Fraction) -> Iterator[ExactSegment]:

@@ -41,9 +41,9 @@ def _advice_for_float(value: Any) -> str:
     return (f"write {int(steps)}, or " if steps.is_integer() else "write ") + "// in place of /"
 
 
-def at_least(name: str, value: Any, least: int) -> int:
+def at_least(name: str, value: Any, least: int, advice: str = "") -> int:
     """Return the value as a Python int that is at least `least`."""
-    value = integer(name, value)
+    value = integer(name, value, advice)
     if value < least:
         raise ValueError(f"{name} = {short_repr(value)} must be at least {least}")
     return value
