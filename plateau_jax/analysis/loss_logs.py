@@ -30,13 +30,13 @@ LATEST_FIRST_LR = 0.1
 
 
 class Log(NamedTuple):
-    """The arguments of a `LossRun`, and the column of its losses."""
+    """The arguments of a `LossRun`, and the name of its losses."""
 
     curve: Curve
     peak_value: float
     steps: list[int]
     losses: list[float]
-    loss_column: str
+    loss_name: str
 
 
 class UnclearLogError(ValueError):
@@ -169,7 +169,7 @@ def read_log(
         else:
             peak_value = _peak_of(logged, curve)
     steps, losses = zip(*readings, strict=True)
-    return Log(curve, peak_value, list(steps), list(losses), loss)
+    return Log(curve, peak_value, list(steps), list(losses), _base_name(loss))
 
 
 def _read_file(path: Path) -> list[Mapping[str, Any]]:

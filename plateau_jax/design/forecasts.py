@@ -54,7 +54,7 @@ def open_log(question: Mapping[str, Any]) -> dict[str, Any]:
             "steps": run.steps.tolist(),
             "losses": run.losses.tolist(),
         },
-        "loss": log.loss_column,
+        "loss": log.loss_name,
         "advice": advice,
     }
 

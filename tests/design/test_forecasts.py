@@ -174,5 +174,5 @@ def test_refused_fits_name_the_log() -> None:
     assert "log the loss more often" in fit_runs({"runs": [short]})["fault"]
     fault = fit_runs({"runs": [run, {**short, "name": "other.csv"}]})["fault"]
     assert fault.startswith("other.csv: ")
-    constant = opened(TEXT, StagedCurve([(1000,)]))["run"]
+    constant = opened(TEXT, StagedCurve([(1000,)], start=1.0))["run"]
     assert "log a run with a decay" in fit_runs({"runs": [constant]})["fault"]

@@ -4,18 +4,19 @@ import { element, formatLearningRate, svgElement } from "./elements.js";
 import { DASHES } from "./picture.js";
 
 // entries: {id, colour, name, isHidden}; outlooks: an answer of the server per id, or none yet.
+// forecastCell(id) returns the cell of a curve's forecast, or null.
 // listeners: select, rename, hide, remove, makeReference (move to the top), usePeak (take over the best peak).
-export function drawCurves(body, entries, selected, outlooks, listeners) {
+export function drawCurves(body, entries, selected, outlooks, forecastCell, listeners) {
   const focused = body.contains(document.activeElement) ? document.activeElement : null;
   body.replaceChildren(...entries.map((entry, index) =>
-    row(entry, index, entry.id === selected, outlooks.get(entry.id), entries.length, listeners)));
+    row(entry, index, entry.id === selected, outlooks.get(entry.id), forecastCell(entry.id), entries.length, listeners)));
   // The rows are new nodes: give the focus, and a name that is being typed, back to the same control.
   const control = focused && body.querySelector(`[data-key="${focused.dataset.key}"]`);
   control?.focus();
   if (control?.name === "name") control.value = focused.value;
 }
 
-function row(entry, index, isSelected, outlook, count, listeners) {
+function row(entry, index, isSelected, outlook, forecast, count, listeners) {
   const key = (action) => `${action}-${entry.id}`;
   const button = (text, label, action, disabled = false) => element("button", {
     type: "button", class: "plain", "aria-label": `${label} ${entry.name}`, title: label, disabled,
@@ -35,6 +36,7 @@ function row(entry, index, isSelected, outlook, count, listeners) {
   return element("tr", { class: `colour-${entry.colour} ${isSelected ? "selected" : ""}`, "data-id": entry.id },
     element("td", {}, element("div", { class: "name" }, radio, swatch, name)),
     ...figures(entry, index, outlook, listeners, key),
+    forecast,
     element("td", { class: "row-actions" },
       index ? button("make reference", "Compare the others with", "makeReference") : element("span", { class: "muted reference" }, "reference"),
       button(entry.isHidden ? "show" : "hide", entry.isHidden ? "Show" : "Hide", "hide", isSelected),

@@ -4,6 +4,7 @@ import { showCode } from "./code.js";
 import { Controls, stepsOf } from "./controls.js";
 import { drawCurves } from "./curves.js";
 import { element, formatLearningRate, formatStep } from "./elements.js";
+import { Forecasts } from "./forecast.js";
 import { addDecimals } from "./handles.js";
 import { History, valueAt, withValue } from "./history.js";
 import { prepareOpening } from "./opening.js";
@@ -88,6 +89,7 @@ const refresh = latestOnly(async () => {
   byId("trouble").hidden = true;
   show();
   compare();
+  forecasts.update();
   readLearningRates();
 }, showTrouble);
 
@@ -102,6 +104,8 @@ const compare = latestOnly(async () => {
   byId("note").textContent = answer.note;
   showCurves();
 }, showTrouble);
+
+const forecasts = new Forecasts({ entries: validEntries, question: asQuestion, changed: () => showCurves() }, showTrouble);
 
 const readLearningRates = latestOnly(async () => {
   if (picture.step === null) return;
@@ -136,7 +140,7 @@ function show(isUndone = false) {
 }
 
 function showCurves() {
-  drawCurves(byId("curves").tBodies[0], entries(), selected().id, outlooks, {
+  drawCurves(byId("curves").tBodies[0], entries(), selected().id, outlooks, (id) => forecasts.cell(id), {
     select: (id) => {
       history.replace({ ...history.present, selected: id });
       show();
@@ -226,12 +230,13 @@ prepareOpening({ open: (text, name) => openCurve(text, name, selected().peak) })
 // Begin with the curves of the command line or, after a reload, with those that this tab had.
 
 async function start() {
-  const { curves, max_curves } = await ask("/start");
+  const { curves, max_curves, max_log_bytes } = await ask("/start");
   maxCurves = max_curves;
   initialCurves = JSON.stringify(curves);
   const before = loadState();
   const fresh = curves.map((entry, index) => ({ id: index + 1, colour: index % COLOURS, ...entry }));
   history = new History(before?.initialCurves === initialCurves ? before.present : { selected: fresh.at(-1).id, curves: fresh });
+  forecasts.start(initialCurves, max_log_bytes);
   byId("readout").textContent = "Point at the picture to read learning rates.";
   show();
   refresh();

@@ -1,23 +1,25 @@
 // The state that survives a reload of this tab. Storage may be blocked, or too small for long curves.
 
 const KEY = "plateau_jax.design";
-let isUnsaved = false;
+const unsaved = new Set();  // parts
 
-addEventListener("beforeunload", (event) => isUnsaved && event.preventDefault());  // the browser asks the user
+addEventListener("beforeunload", (event) => unsaved.size && event.preventDefault());  // the browser asks the user
 
-export function loadState() {
+const keyOf = (part) => [KEY, part].join(".");
+
+export function loadState(part = "curves") {
   try {
-    return JSON.parse(sessionStorage.getItem(KEY));
+    return JSON.parse(sessionStorage.getItem(keyOf(part)));
   } catch {
     return null;
   }
 }
 
-export function saveState(state) {
+export function saveState(state, part = "curves") {
   try {
-    sessionStorage.setItem(KEY, JSON.stringify(state));
-    isUnsaved = false;
+    sessionStorage.setItem(keyOf(part), JSON.stringify(state));
+    unsaved.delete(part);
   } catch {
-    isUnsaved = true;
+    unsaved.add(part);
   }
 }

@@ -1,0 +1,144 @@
+// The dialog that opens logs: it asks what a log leaves open, such as the curve of its run.
+
+import { element, formatStep } from "./elements.js";
+import { ask, latestOnly } from "./requests.js";
+
+const COLUMNS = { step: "Column of steps", loss: "Column of losses", lr: "Column of learning rates" };
+const ADVICE = {
+  curve: "Choose the curve that this run was trained with. If it is not in the list, add it to the table first.",
+  peak_value: "Type the peak learning rate of this run.",
+  step: "Choose its column.", loss: "Choose its column.", lr: "Choose its column, or the curve of the run.",
+};
+
+export class LogDialog {
+  maxBytes = Infinity;
+  #dialog;
+  #page;
+  #logs = [];
+
+  // page.entries() returns the curves that a run may have been trained with, page.question(entry) the curve and the
+  // peak of one of them; page.add(runs) takes the runs that were opened.
+  constructor(dialog, page) {
+    this.#dialog = dialog;
+    this.#page = page;
+    const files = this.#find("input[type=file]");
+    files.addEventListener("change", () => this.#read(files.files));
+    this.#find(".primary").addEventListener("click", () => {
+      page.add(this.#logs.map((log) => log.run));
+      dialog.close();
+    });
+    // A file that is dropped on the page would replace it.
+    addEventListener("dragover", (event) => event.dataTransfer.types.includes("Files") && event.preventDefault());
+    addEventListener("drop", (event) => {
+      if (!event.dataTransfer.files.length || event.target.closest("input, textarea")) return;
+      event.preventDefault();
+      if (!document.querySelector("dialog[open]")) this.open();
+      if (dialog.open) this.#read(event.dataTransfer.files);
+    });
+  }
+
+  open() {
+    this.#dialog.querySelector("form").reset();
+    this.#setLogs([]);
+    this.#dialog.showModal();
+  }
+
+  #find(selector) {
+    return this.#dialog.querySelector(selector);
+  }
+
+  async #read(files) {
+    const show = () => (this.#find(".primary").disabled = !this.#logs.length || this.#logs.some((log) => !log.run));
+    this.#setLogs([...files].map((file) => new OpenedLog(file, this.maxBytes, this.#page, show)));
+  }
+
+  #setLogs(logs) {
+    this.#logs = logs;
+    this.#find(".logs").replaceChildren(...logs.map((log) => log.fields));
+    this.#find(".primary").disabled = true;
+    this.#find(".primary").textContent = logs.length > 1 ? "Use these logs" : "Use this log";
+  }
+}
+
+// One file: its text, the choices of the user, and the run that the server reads from them.
+class OpenedLog {
+  run = null;
+  #file;
+  #page;
+  #text;
+  #changed;
+  #columns = {};
+  #curve;
+  #peak;
+  #peakField;
+  #choices = element("div");
+  #result = element("p", { role: "status" });
+
+  constructor(file, maxBytes, page, changed) {
+    this.#file = file;
+    this.#page = page;
+    this.#changed = changed;
+    this.#curve = element("select", { change: () => this.#chooseCurve() },
+      element("option", { value: "" }, "the learning rates in the log"),
+      ...page.entries().map(({ id, name }) => element("option", { value: id }, name)));
+    this.#peak = element("input", { inputmode: "decimal", spellcheck: "false", input: () => this.#ask() });
+    this.#peakField = element("label", { class: "field", hidden: true }, element("span", {}, "Peak learning rate"), this.#peak);
+    this.fields = element("fieldset", { "aria-label": file.name }, element("legend", {}, file.name),
+      element("label", { class: "field" }, element("span", {}, "Trained with"), this.#curve), this.#peakField, this.#choices, this.#result);
+    this.#read(maxBytes);
+  }
+
+  async #read(maxBytes) {
+    if (this.#file.size > maxBytes) {
+      return this.#show({ fault: `${this.#file.name} has ${Math.ceil(this.#file.size / 2 ** 20)} MB, and a log may have ${maxBytes / 2 ** 20} MB. Log the loss less often, or leave columns out.` });
+    }
+    try {
+      this.#text = new TextDecoder("utf-8", { fatal: true }).decode(await this.#file.arrayBuffer());
+    } catch {
+      return this.#show({ fault: `${this.#file.name} is not a text file in UTF-8.` });
+    }
+    this.#ask();
+  }
+
+  #entry() {
+    return this.#page.entries().find(({ id }) => String(id) === this.#curve.value);
+  }
+
+  #chooseCurve() {
+    const entry = this.#entry();
+    this.#peakField.hidden = !entry;
+    if (entry) this.#peak.value = this.#page.question(entry).peak;
+    this.#ask();
+  }
+
+  #ask = latestOnly(async () => {
+    if (this.#text === undefined) return;
+    const entry = this.#entry();
+    const typed = this.#peak.value.trim();
+    const answer = await ask("/log", {
+      name: this.#file.name, text: this.#text, columns: this.#columns,
+      curve: entry ? this.#page.question(entry).curve : null,
+      peak: entry && typed ? (Number.isNaN(Number(typed)) ? typed : Number(typed)) : null,
+    });
+    if (COLUMNS[answer.argument]) this.#addChoice(answer.argument, answer.columns);
+    this.#show(answer, entry?.name ?? null);
+  }, (error) => this.#show({ fault: error.message }));
+
+  #addChoice(argument, columns) {
+    const select = element("select", { "data-argument": argument, change: () => {
+      this.#columns[argument] = select.value || undefined;
+      this.#ask();
+    } }, element("option", { value: "" }, "choose…"), ...columns.map((column) => element("option", {}, column)));
+    this.#choices.querySelector(`[data-argument=${argument}]`)?.parentElement.remove();
+    this.#choices.append(element("label", { class: "field" }, element("span", {}, COLUMNS[argument]), select));
+  }
+
+  #show({ run = null, loss, advice = [], fault, argument }, curveName = null) {
+    this.run = run && { ...run, loss, curveName };
+    this.#result.className = run ? "muted" : "fault";
+    this.#result.replaceChildren(...(run
+      ? [`${run.steps.length} readings of ${loss}, up to step ${formatStep(run.steps.at(-1))}.`, ...advice.map((text) => element("span", { class: "advice" }, ` ${text}`))]
+      : [argument ? `${fault}. ${ADVICE[argument]}` : fault]));
+    this.#changed();
+  }
+}
