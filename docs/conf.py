@@ -18,6 +18,13 @@ copybutton_selector = ".highlight-python pre, .highlight-py pre, .highlight-sh p
 copybutton_exclude = ".linenos, .gp, .go"
 
 html_theme = "furo"
+repository = "https://address.example/plateau-jax"
+if repository.startswith("https://github.com/"):  # .ci/first_publication fills in the address
+    html_theme_options = {
+        "source_repository": repository,
+        "source_branch": "main",
+        "source_directory": "docs/",
+    }
 pygments_dark_style = "a11y-dark"  # the default style underlines module names, like links
 html_title = "plateau-jax"
 html_copy_source = False

@@ -1,0 +1,159 @@
+"""What the first publication needs: `.ci/first_publication` on a copy, the linters, the recipe, the hooks."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from support.docs.pages import sections
+
+ROOT = Path(__file__).parents[1]
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+PROJECT = PYPROJECT["project"]
+ADDRESS = "https://github.com/some-owner/some.repository"
+IS_PUBLISHED = ".example/" not in PROJECT["urls"]["Repository"]
+
+before_publication = pytest.mark.skipif(IS_PUBLISHED, reason="the address is filled in")
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    """A copy of what the sdist has."""
+    for path in ROOT.iterdir():
+        if path.is_file():
+            shutil.copy(path, tmp_path)
+    for name in PYPROJECT["tool"]["hatch"]["build"]["targets"]["sdist"]["include"]:
+        if (ROOT / name[1:]).is_dir():
+            ignored = shutil.ignore_patterns("__pycache__")
+            shutil.copytree(ROOT / name[1:], tmp_path / name[1:], symlinks=True, ignore=ignored)
+    return tmp_path
+
+
+def _publish(copy: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, copy / ".ci" / "first_publication", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def _contents(copy: Path) -> Iterator[tuple[Path, bytes]]:
+    for path in sorted(path for path in copy.rglob("*") if path.is_file()):
+        yield path, path.read_bytes()
+
+
+@before_publication
+def test_no_placeholder_remains_after_publication(copy: Path) -> None:
+    host = str(urlsplit(PROJECT["urls"]["Repository"]).hostname).encode()
+    assert any(host in content for _, content in _contents(copy))
+    run = _publish(copy, ADDRESS)
+    assert run.returncode == 0, run.stderr
+    assert [path for path, content in _contents(copy) if host in content] == []
+    urls = tomllib.loads((copy / "pyproject.toml").read_text(encoding="utf-8"))["project"]["urls"]
+    assert all(url.startswith(ADDRESS) for url in urls.values())
+    for name in ("CITATION.cff", ".ci/conda/recipe.yaml", ".github/SECURITY.md", "docs/conf.py"):
+        assert ADDRESS in (copy / name).read_text(encoding="utf-8")
+
+
+@before_publication
+def test_pages_install_from_pypi_after_publication(copy: Path) -> None:
+    _publish(copy, ADDRESS)
+    for path in [copy / "README.md", *(copy / "docs").glob("*.md")]:
+        text = path.read_text(encoding="utf-8")
+        assert not re.search(r"in a clone of|not on PyPI|\$ADDRESS", text), path.name
+    code = [block.code for section in sections(copy / "README.md") for block in section.blocks]
+    installs, runs = (text.splitlines() for text in code if "pip install" in text)
+    assert installs[0].startswith("pip install 'plateau-jax[jax]'")
+    assert runs[0] == f"git clone {ADDRESS} && cd some.repository"
+    assert max(len(line) for line in [*installs, *runs]) <= 84
+
+
+@before_publication
+def test_second_publication_is_refused(copy: Path) -> None:
+    _publish(copy, ADDRESS)
+    published = list(_contents(copy))
+    for address in (ADDRESS, "https://github.com/another/plateau-jax"):
+        run = _publish(copy, address)
+        assert run.returncode == 1
+        assert run.stderr == f"ADDRESS = {address!r} comes too late: the address is {ADDRESS} already\n"
+    assert list(_contents(copy)) == published
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "",
+        "plateau-jax",
+        "https://github.com/owner",
+        "https://github.com/owner/name/",
+        "https://github.com/owner/name.git",
+        "https://github.com/owner/name/tree/main",
+        "https://github.com/-owner/name",
+        "https://github.com/owner/name\n",
+        "http://github.com/owner/name",
+        "https://gitlab.com/owner/name",
+        "https://github.com/owner/name https://github.com/owner/name",
+    ],
+)
+def test_wrong_addresses_are_refused(copy: Path, arguments: str) -> None:
+    original = list(_contents(copy))
+    run = _publish(copy, *arguments.split(" "))
+    assert run.returncode == 1
+    assert run.stderr == f"ADDRESS = {arguments!r} must be like https://github.com/OWNER/plateau-jax\n"
+    assert list(_contents(copy)) == original
+
+
+@before_publication
+def test_publication_refuses_a_changed_file(copy: Path) -> None:
+    readme = copy / "README.md"
+    text = readme.read_text(encoding="utf-8")
+    readme.write_text(text.replace("The package is not on PyPI yet", "It is not on PyPI"), encoding="utf-8")
+    original = list(_contents(copy))
+    run = _publish(copy, ADDRESS)
+    assert run.returncode == 1
+    assert run.stderr.startswith("README.md has changed: it has nothing like The package is not on PyPI yet")
+    assert list(_contents(copy)) == original
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_published", [False, True])
+def test_linters_of_metadata_pass(copy: Path, is_published: bool) -> None:
+    for tool in ("check_jsonschema", "sp_repo_review", "validate_pyproject"):
+        if find_spec(tool) is None:
+            pytest.skip(f"no {tool}: '.[dev]' installs it")
+    if is_published:
+        _publish(copy, ADDRESS)
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    command = [copy / ".ci" / "lint_metadata"]
+    run = subprocess.run(
+        command, capture_output=True, text=True, check=False, env={**os.environ, "PATH": path}
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
+
+
+def test_hooks_have_the_versions_of_ci() -> None:
+    hooks = (ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8")
+    pins = (ROOT / "tests" / "versions" / "ci.txt").read_text(encoding="utf-8").splitlines()
+    versions = re.findall(r"([\w-]+)(?:\[\w+\])?==([\w.]+)", hooks)
+    versions += [("pyright", version) for version in re.findall(r"PYRIGHT_\w+=(\S+) pyright", hooks)]
+    assert {"ruff", "pyright", "zizmor"} <= {name for name, _ in versions}
+    assert {f"{name}=={version}" for name, version in versions} <= set(pins)
+
+
+def test_conda_recipe_has_the_ranges_of_pyproject() -> None:
+    recipe = (ROOT / ".ci" / "conda" / "recipe.yaml").read_text(encoding="utf-8")
+    lines = re.findall(r"^    - ([\w-]+) ([<>]=?[\w.,<>=]+)$", recipe, re.MULTILINE)
+    ranges = {name: SpecifierSet(specifier) for name, specifier in lines}
+    extras = PROJECT["optional-dependencies"]
+    required = [*PYPROJECT["build-system"]["requires"], *PROJECT["dependencies"]]
+    required += [*extras["jax"], *extras["torch"], *extras["plot"]]
+    conda_names = {"torch": "pytorch", "matplotlib": "matplotlib-base"}
+    requirements = [Requirement(line) for line in required]
+    assert ranges == {conda_names.get(one.name, one.name): one.specifier for one in requirements}
+    assert re.search(r'python_min: "(.*)"', recipe)[1] == PROJECT["requires-python"].removeprefix(">=")
