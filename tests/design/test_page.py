@@ -47,7 +47,7 @@ def test_tab_reaches_every_control_by_name(page):
         "Plateau 1, place",
         "Step at which to read learning rates",
     )
-    assert {*names, "curve/decay_shape", "a cosine", "Edit Stable", "+ Cooldown"} <= reached
+    assert {*names, "curve/decay_shape", "a cosine", "Edit Stable", "curve/cooldown"} <= reached
     unnamed = page.evaluate(
         "[...document.querySelectorAll('input, textarea, select, button, [role=slider]')]"
         ".filter((node) => !node.ariaLabel && !node.labels?.length && !node.textContent.trim())"

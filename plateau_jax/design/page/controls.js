@@ -35,6 +35,7 @@ export class Controls {
     for (const { input, path } of this.#inputs) {
       const value = valueAt(entry, path);
       if ((input !== document.activeElement || isUndone) && parseField(input.value) !== value) input.value = value ?? "";
+      input.defaultValue = input.value;
     }
     this.#showFault(fault);
     const slot = this.#slots.get("advice");
@@ -48,14 +49,12 @@ export class Controls {
   }
 
   #build(entry, structure) {
-    const focused = document.activeElement?.dataset?.path;
     this.#structure = structure;
     this.#inputs = [];
     this.#slots = new Map();
     const advice = element("div", { role: "status" });
     this.#slots.set("advice", advice);
     this.#form.replaceChildren(this.#field(["peak"]), advice, ...this.#block(entry.curve, ["curve"], true));
-    if (focused) this.focus(focused.split("/"));
   }
 
   // The fields of a curve and, recursively, of the curves it is derived from.
@@ -65,8 +64,8 @@ export class Controls {
     const block = [this.#slot(path), ...(fields[curve?.kind] ?? (() => []))()];
     if (!isOutermost && path.at(-1) === "curve") return block;
     return [...block, element("div", { class: "actions" },
-      this.#button("+ Cooldown", () => this.#wrap(path, cooldown)),
-      this.#button("+ Continuation", () => this.#wrap(path, continuation)))];
+      this.#button("+ Cooldown", [...path, "cooldown"], () => this.#wrap(path, cooldown, "at")),
+      this.#button("+ Continuation", [...path, "continuation"], () => this.#wrap(path, continuation, "scale")))];
   }
 
   #plateauCurve(curve, path) {
@@ -76,7 +75,7 @@ export class Controls {
         cells: [[...path, name, index, 0], [...path, name, index, 1]],
         labels: [`Plateau ${index + 1} in ${unit}, start`, `Plateau ${index + 1} in ${unit}, length`],
         path: [...path, name, index],
-        actions: [this.#button("×", () => this.#removeItem([...path, name], index), `Remove plateau ${index + 1} in ${unit}`)],
+        actions: [this.#button("×", [...path, name, index, "remove"], () => this.#removeItem([...path, name], index), `Remove plateau ${index + 1} in ${unit}`)],
       }));
       return [this.#slot([...path, name]), ...(rows.length ? [this.#table(["", `Start, ${unit}`, `Length, ${unit}`, ""], rows)] : [])];
     });
@@ -86,8 +85,8 @@ export class Controls {
       element("fieldset", {}, element("legend", {}, "Plateaus"),
         ...plateaus.flat(),
         element("div", { class: "actions" },
-          this.#button("+ Plateau, in %", () => this.#addItem([...path, "plateaus"], newPlateau(curve))),
-          this.#button("+ in steps", () => this.#addItem([...path, "absolute_plateaus"], newAbsolutePlateau(curve))))),
+          this.#button("+ Plateau, in %", [...path, "plateaus", "add"], () => this.#addItem([...path, "plateaus"], newPlateau(curve))),
+          this.#button("+ in steps", [...path, "absolute_plateaus", "add"], () => this.#addItem([...path, "absolute_plateaus"], newAbsolutePlateau(curve))))),
     ];
   }
 
@@ -98,10 +97,10 @@ export class Controls {
       labels: ["steps", "to", "shape"].map((part) => `Stage ${index + 1}, ${part}`),
       path: [...path, "stages", index],
       actions: [
-        ...[["↑", "up", -1, 0], ["↓", "down", 1, stages.length - 1]].map(([arrow, direction, offset, end]) => setProperties(
-          this.#button(arrow, () => this.#moveItem([...path, "stages"], index, direction, offset), `Move stage ${index + 1} ${direction}`, index === end),
-          { "data-path": [...path, "stages", index, direction].join("/") })),
-        this.#button("×", () => this.#removeItem([...path, "stages"], index), `Remove stage ${index + 1}`, stages.length === 1),
+        ...[["↑", "up", -1, 0], ["↓", "down", 1, stages.length - 1]].map(([arrow, direction, offset, end]) =>
+          this.#button(arrow, [...path, "stages", index, direction],
+            () => this.#moveItem([...path, "stages"], index, direction, offset), `Move stage ${index + 1} ${direction}`, index === end)),
+        this.#button("×", [...path, "stages", index, "remove"], () => this.#removeItem([...path, "stages"], index), `Remove stage ${index + 1}`, stages.length === 1),
       ],
     }));
     return [
@@ -110,7 +109,7 @@ export class Controls {
         this.#table(["", "Steps", "To", "Shape", ""], rows),
         element("p", { class: "caveat" }, "“To” is a share of the peak; if it is empty, the stage holds its level."),
         element("div", { class: "actions" },
-          this.#button("+ Stage", () => this.#addItem([...path, "stages"], [Math.max(1, Math.round(stepsOf(curve) / 5)), null, "linear"])))),
+          this.#button("+ Stage", [...path, "stages", "add"], () => this.#addItem([...path, "stages"], [Math.max(1, Math.round(stepsOf(curve) / 5)), null, "linear"])))),
     ];
   }
 
@@ -128,7 +127,7 @@ export class Controls {
   }
 
   #group(title, path, children) {
-    const remove = this.#button("×", () => this.#listeners.restructure((entry) => withValue(entry, path, valueAt(entry, path).curve)), `Remove the ${title.toLowerCase()}`);
+    const remove = this.#button("×", [...path, "remove"], () => this.#listeners.restructure((entry) => withValue(entry, path, valueAt(entry, path).curve)), `Remove the ${title.toLowerCase()}`);
     return element("fieldset", {}, element("legend", {}, element("span", { class: "legend" }, title, remove)), ...children);
   }
 
@@ -155,7 +154,10 @@ export class Controls {
     const input = element("input", {
       ...properties, "data-path": path.join("/"), spellcheck: "false", autocapitalize: "off",
       inputmode: properties.list ? null : "decimal",
-      input: () => this.#listeners.edit(path, parseField(input.value)),
+      input: () => {
+        input.defaultValue = input.value;
+        this.#listeners.edit(path, parseField(input.value));
+      },
     });
     this.#inputs.push({ input, path });
     return input;
@@ -168,9 +170,10 @@ export class Controls {
     return slot;
   }
 
-  #button(text, click, label = null, disabled = false) {
-    const look = label ? "plain" : null;
-    return element("button", { type: "button", class: look, "aria-label": label, title: label, disabled, click }, text);
+  // The path identifies the button when it is drawn anew.
+  #button(text, path, click, label = null, disabled = false) {
+    const properties = { class: label ? "plain" : null, "data-path": path.join("/"), "aria-label": label, title: label };
+    return element("button", { type: "button", ...properties, disabled, click }, text);
   }
 
   #showFault(fault) {
@@ -201,8 +204,9 @@ export class Controls {
     return null;
   }
 
-  #wrap(path, derive) {
+  #wrap(path, derive, firstField) {
     this.#listeners.restructure((entry) => withValue(entry, path, derive(valueAt(entry, path))));
+    this.focus([...path, firstField]);
   }
 
   #addItem(path, item) {

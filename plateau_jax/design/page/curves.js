@@ -1,44 +1,59 @@
 // The table of curves: which one is selected, their names, and how they compare with the first.
 
-import { element, formatLearningRate, svgElement } from "./elements.js";
+import { element, formatLearningRate, setProperties, svgElement } from "./elements.js";
 import { DASHES } from "./picture.js";
 
 // entries: {id, colour, name, isHidden}; outlooks: an answer of the server per id, or none yet.
 // forecastCell(id) returns the cell of a curve's forecast, or null.
 // listeners: select, rename, hide, remove, makeReference (move to the top), usePeak (take over the best peak).
 export function drawCurves(body, entries, selected, outlooks, forecastCell, listeners) {
-  const focused = body.contains(document.activeElement) ? document.activeElement : null;
-  body.replaceChildren(...entries.map((entry, index) =>
-    row(entry, index, entry.id === selected, outlooks.get(entry.id), forecastCell(entry.id), entries.length, listeners)));
-  // The rows are new nodes: give the focus, and a name that is being typed, back to the same control.
-  const control = focused && body.querySelector(`[data-key="${focused.dataset.key}"]`);
-  control?.focus();
-  if (control?.name === "name") control.value = focused.value;
+  const rows = entries.map((entry, index) => {
+    const row = [...body.rows].find(({ dataset }) => dataset.id === String(entry.id)) ?? newRow(entry.id, listeners);
+    updateRow(row, entry, index, entry.id === selected, outlooks.get(entry.id), forecastCell(entry.id), entries.length, listeners);
+    return row;
+  });
+  for (const row of [...body.rows]) if (!rows.includes(row)) row.remove();
+  rows.forEach((row, index) => body.rows[index] === row || body.insertBefore(row, body.rows[index] ?? null));
 }
 
-function row(entry, index, isSelected, outlook, forecast, count, listeners) {
-  const key = (action) => `${action}-${entry.id}`;
+// A row keeps its name field from one drawing to the next: with a new field, the browser would forget what was typed.
+function newRow(id, listeners) {
+  const name = element("input", {
+    name: "name", "data-key": `curves/${id}/name`, maxlength: 40, spellcheck: "false",
+    change: () => {
+      name.defaultValue = name.value;
+      listeners.rename(id, name.value);
+    },
+  });
+  return element("tr", { "data-id": id }, element("td", {}, element("div", { class: "name" },
+    element("input", { type: "radio", name: "selected", "data-key": `curves/${id}/select`, change: () => listeners.select(id) }),
+    svgElement("svg", { class: "swatch", width: 26, height: 8, "aria-hidden": "true" }, svgElement("line", { x1: 0, x2: 26, y1: 4, y2: 4 })),
+    name)));
+}
+
+function updateRow(row, entry, index, isSelected, outlook, forecast, count, listeners) {
+  const key = (action) => `curves/${entry.id}/${action}`;
   const button = (text, label, action, disabled = false) => element("button", {
     type: "button", class: "plain", "aria-label": `${label} ${entry.name}`, title: label, disabled,
     "data-key": key(action), click: () => listeners[action](entry.id),
   }, text);
-  const radio = element("input", {
-    type: "radio", name: "selected", "aria-label": `Edit ${entry.name}`, "data-key": key("select"),
-    change: () => listeners.select(entry.id),
+  const [radio, name] = row.querySelectorAll("input");
+  setProperties(radio, { "aria-label": `Edit ${entry.name}` }).checked = isSelected;
+  setProperties(name, { "aria-label": `Name of ${entry.name}` });
+  const isTyped = name === document.activeElement && name.value !== name.defaultValue;
+  name.defaultValue = entry.name;
+  if (!isTyped && name.value !== entry.name) name.value = entry.name;
+  setProperties(row.querySelector(".swatch line"), {
+    "stroke-width": isSelected ? 3 : 2, "stroke-dasharray": (!isSelected && DASHES[entry.colour]) || null,
   });
-  radio.checked = isSelected;
-  const name = element("input", {
-    name: "name", value: entry.name, "aria-label": `Name of ${entry.name}`, "data-key": key("name"), maxlength: 40, spellcheck: "false",
-    change: (event) => listeners.rename(entry.id, event.target.value),
-  });
-  const swatch = svgElement("svg", { class: "swatch", width: 26, height: 8, "aria-hidden": "true" },
-    svgElement("line", { x1: 0, x2: 26, y1: 4, y2: 4, "stroke-width": isSelected ? 3 : 2, "stroke-dasharray": (!isSelected && DASHES[entry.colour]) || null }));
-  return element("tr", { class: `colour-${entry.colour} ${isSelected ? "selected" : ""}`, "data-id": entry.id },
-    element("td", {}, element("div", { class: "name" }, radio, swatch, name)),
+  setProperties(row, { class: `colour-${entry.colour} ${isSelected ? "selected" : ""}` });
+  while (row.cells.length > 1) row.deleteCell(-1);
+  row.append(
     ...figures(entry, index, outlook, listeners, key),
-    forecast,
+    ...(forecast ? [forecast] : []),
     element("td", { class: "row-actions" },
-      index ? button("make reference", "Compare the others with", "makeReference") : element("span", { class: "muted reference" }, "reference"),
+      index ? button("make reference", "Compare the others with", "makeReference")
+        : element("span", { class: "muted reference", tabindex: -1, "data-key": key("makeReference") }, "reference"),
       button(entry.isHidden ? "show" : "hide", entry.isHidden ? "Show" : "Hide", "hide", isSelected),
       button("×", "Remove", "remove", count === 1)));
 }

@@ -4,6 +4,7 @@ import { showCode } from "./code.js";
 import { Controls, stepsOf } from "./controls.js";
 import { drawCurves } from "./curves.js";
 import { element, formatLearningRate, formatStep } from "./elements.js";
+import { keepFocus } from "./focus.js";
 import { Forecasts } from "./forecast.js";
 import { addDecimals } from "./handles.js";
 import { History, valueAt, withValue } from "./history.js";
@@ -12,6 +13,7 @@ import { Picture } from "./picture.js";
 import { ask, latestOnly } from "./requests.js";
 import { loadState, saveState } from "./saved.js";
 import { TEMPLATES } from "./templates.js";
+import { listenForUndo } from "./undo_keys.js";
 
 const COLOURS = 6;
 const byId = (id) => document.getElementById(id);
@@ -54,7 +56,10 @@ function add(name, curve, peak) {
   // Colour 0 is grey, which the first curve has at the start, as the reference.
   const colour = Array.from({ length: COLOURS - 1 }, (_, index) => index + 1).find((free) => !taken.includes(free)) ?? (id % (COLOURS - 1)) + 1;
   change(null, { selected: id, curves: [...entries(), { id, colour, name, peak, curve }] });
+  if (entries().length >= maxCurves) focusRow();  // the buttons that add a curve are now disabled
 }
+
+const focusRow = () => document.querySelector("#curves tr.selected input")?.focus();
 
 // Add a curve with the length, warmup and peak of the selected one.
 async function addFromTemplate(template) {
@@ -121,7 +126,7 @@ const readLearningRates = latestOnly(async () => {
 
 // The parts of the page
 
-function show(isUndone = false) {
+const show = (isUndone = false) => keepFocus(() => {
   const entry = selected();
   const { answer, fault = null } = known.get(entry.id) ?? {};
   controls.draw(entry, { fault, advice: answer?.advice, isUndone });
@@ -137,9 +142,9 @@ function show(isUndone = false) {
   showSegments(answer);
   showCode(answer);
   saveState({ initialCurves, present: history.present });
-}
+});
 
-function showCurves() {
+const showCurves = () => keepFocus(() => {
   drawCurves(byId("curves").tBodies[0], entries(), selected().id, outlooks, (id) => forecasts.cell(id), {
     select: (id) => {
       history.replace({ ...history.present, selected: id });
@@ -158,7 +163,7 @@ function showCurves() {
     },
     usePeak: (id, peak) => changeEntry(null, { ...entryOf(id), peak }),
   });
-}
+});
 
 function showSegments(answer) {
   const [heads, ...rows] = answer?.segments ?? [[]];
@@ -213,19 +218,16 @@ function undoOrRedo(action) {
 
 byId("undo").addEventListener("click", () => undoOrRedo("undo"));
 byId("redo").addEventListener("click", () => undoOrRedo("redo"));
-document.addEventListener("keydown", (event) => {
-  if (!(event.ctrlKey || event.metaKey) || event.altKey || byId("opening").open) return;
-  const action = { z: event.shiftKey ? "redo" : "undo", y: "redo" }[event.key.toLowerCase()];
-  if (action === undefined) return;
-  event.preventDefault();  // the browser's undo, which knows the text of one field only
-  undoOrRedo(action);
-});
+listenForUndo(undoOrRedo);
 
 for (const button of document.querySelectorAll("[data-add]")) {
   button.addEventListener("click", () => addFromTemplate(button.dataset.add).catch(showTrouble));
 }
 
-prepareOpening({ open: (text, name) => openCurve(text, name, selected().peak) });
+prepareOpening({
+  open: (text, name) => openCurve(text, name, selected().peak),
+  close: () => byId("open").disabled && focusRow(),
+});
 
 // Begin with the curves of the command line or, after a reload, with those that this tab had.
 

@@ -2,7 +2,8 @@
 
 const byId = (id) => document.getElementById(id);
 
-// listeners.open(text, name) adds the curve that the text describes, or returns the fault of an invalid one.
+// listeners.open(text, name) adds the curve that the text describes, or returns the fault of an invalid one;
+// listeners.close() is called once the dialog is closed.
 export function prepareOpening(listeners) {
   byId("open").addEventListener("click", () => {
     byId("opening-fault").textContent = "";
@@ -19,6 +20,7 @@ export function prepareOpening(listeners) {
       if (fault !== undefined) return;
       byId("opening").querySelector("form").reset();
       byId("opening").close();
+      listeners.close();
     } catch (error) {
       byId("opening-fault").textContent = error.message;
     }

@@ -153,7 +153,7 @@ export class Picture {
     }[handle.look]();
     const mark = { handle };
     mark.node = svgElement("g", {
-      role: "slider", tabindex: 0, "aria-label": handle.name, "data-look": handle.look, "data-axis": handle.axis,
+      role: "slider", tabindex: 0, "aria-label": handle.name, "data-key": `handle/${handle.name}`, "data-look": handle.look, "data-axis": handle.axis,
       "aria-orientation": handle.axis === "step" ? "horizontal" : "vertical",
     },
       svgElement("title"), svgElement("circle", { class: "reach", r: 16 }), svgElement("circle", { class: "ring", r: 13 }), shape);

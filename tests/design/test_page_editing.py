@@ -1,0 +1,136 @@
+"""Undo, the focus, and other things that a user notices while editing."""
+
+import pytest
+from playwright.sync_api import Page, Route, expect
+from support.design.page import STABLE, curve_of_json, wait_until_settled
+
+from plateau_jax import PlateauCurve
+from plateau_jax.design.questions import MAX_CURVES
+
+pytestmark = pytest.mark.slow
+
+LONGER_WARMUP = PlateauCurve(**{**STABLE.to_dict(), "warmup_steps": 700})
+
+
+def test_undo_belongs_to_a_name_while_it_is_typed(page):
+    redo = page.get_by_role("button", name="Redo")
+    page.get_by_label("Warmup steps").fill("700")
+    page.get_by_role("button", name="Undo").click()
+    expect(redo).to_be_enabled()
+    name = page.get_by_role("textbox", name="Name of Stable")
+    name.press("End")
+    page.keyboard.type("r")
+    expect(name).to_have_value("Stabler")
+    page.keyboard.press("Control+z")
+    expect(name).to_have_value("Stable")
+    page.keyboard.press("Control+Shift+z")
+    expect(name).to_have_value("Stabler")
+    page.keyboard.press("Control+z")
+    page.keyboard.press("Enter")
+    expect(name).to_be_focused()
+    assert curve_of_json(page) == STABLE
+    expect(redo).to_be_enabled()
+    name.fill(" Stable ")
+    page.keyboard.press("Enter")
+    expect(name).to_have_value("Stable")
+    name.press("Control+Shift+z")
+    assert curve_of_json(page) == LONGER_WARMUP
+    name.press("Control+z")
+    assert curve_of_json(page) == STABLE
+
+
+def test_answers_keep_a_name_that_is_typed(page):
+    """An answer changes the table, where the name is typed. The browser's undo must survive that."""
+    held: list[Route] = []
+    page.route("**/outlook", lambda route: held.append(route))
+    with page.expect_request("**/outlook"):
+        page.get_by_label("Warmup steps").fill("700")
+    name = page.get_by_role("textbox", name="Name of Stable")
+    name.press("Home")
+    page.keyboard.type("Un")
+    held[0].continue_()
+    wait_until_settled(page)
+    expect(name).to_be_focused()
+    expect(name).to_have_value("UnStable")
+    page.keyboard.press("Control+z")
+    expect(name).to_have_value("Stable")
+
+
+NAME_OF_FOCUSED = "document.activeElement.ariaLabel ?? document.activeElement.textContent"
+
+# What the user presses one after the other, and where the focus is then.
+PRESSED = {
+    "plateau added and removed": [
+        ("+ Plateau, in %", "Plateau 2 in %, start"),
+        ("+ Plateau, in %", "Plateau 3 in %, start"),
+        ("Remove plateau 2 in %", "Remove plateau 2 in %"),
+        ("Remove plateau 2 in %", "Remove plateau 1 in %"),
+        ("Remove plateau 1 in %", "+ Plateau, in %"),
+        ("+ in steps", "Plateau 1 in steps, start"),
+        ("Undo", "Undo"),
+    ],
+    "derived curves": [
+        ("+ Cooldown", "Cooldown: First step"),
+        ("+ Continuation", "Continuation: Scale"),
+        ("Remove the continuation", "Remove the cooldown"),
+        ("Remove the cooldown", "+ Cooldown"),
+    ],
+    "stages": [
+        ("stages", "stages"),
+        ("Remove stage 3", "Remove stage 2"),
+        ("Remove stage 1", "+ Stage"),
+        ("+ Stage", "Stage 2, steps"),
+        ("Move stage 2 up", "Stage 1, steps"),
+    ],
+    "undo and redo": [("a copy", "a copy"), ("Undo", "Redo"), ("Redo", "Undo")],
+    "curves": [
+        ("Compare the others with Stages", "reference"),
+        ("Hide Cosine", "Show Cosine"),
+        ("Use the best peak for Stable", "Use the best peak for Stable"),
+        ("Remove Cosine", "Remove Stable"),
+        ("Remove Stable", "a copy"),
+    ],
+}
+
+
+@pytest.mark.parametrize("pressed", PRESSED.values(), ids=PRESSED)
+def test_focus_moves_to_a_neighbour(page, pressed):
+    for name, expected in pressed:
+        page.get_by_role("button", name=name, exact=True).last.focus()
+        page.keyboard.press("Enter")
+        wait_until_settled(page)
+        assert page.evaluate(NAME_OF_FOCUSED).strip() == expected, name
+
+
+def test_focus_survives_undo_of_the_field(page):
+    page.get_by_role("button", name="+ Plateau, in %").click()
+    expect(page.get_by_label("Plateau 2 in %, start")).to_be_focused()
+    page.keyboard.press("Control+z")
+    wait_until_settled(page)
+    expect(page.get_by_label("Plateau 1 in %, length")).to_be_focused()
+    page.get_by_role("slider", name="Plateau 1, place").focus()
+    page.get_by_role("button", name="Remove plateau 1 in %").evaluate("button => button.click()")
+    wait_until_settled(page)
+    assert page.evaluate("document.activeElement.role") == "slider"
+
+
+def test_focus_survives_the_last_curve(page: Page):
+    """Its buttons are then disabled: Open… after the dialog, and the others after a copy."""
+    for _ in range(MAX_CURVES - 5):
+        page.get_by_role("button", name="a copy", exact=True).click()
+        wait_until_settled(page)
+    page.get_by_role("button", name="Open…").click()
+    page.get_by_role("dialog").get_by_role("textbox").fill('{"total_steps": 10}')
+    page.get_by_role("dialog").get_by_role("button", name="Open").press("Enter")
+    expect(page.get_by_role("dialog")).to_be_hidden()
+    wait_until_settled(page)
+    expect(page.get_by_role("button", name="Open…")).to_be_focused()
+    page.get_by_role("button", name="a copy", exact=True).press("Enter")
+    wait_until_settled(page)
+    expect(page.get_by_role("radio", checked=True)).to_be_focused()
+    page.get_by_role("button", name="Remove Opened", exact=True).press("Enter")
+    page.get_by_role("button", name="Open…").press("Enter")
+    page.get_by_role("dialog").get_by_role("textbox").fill('{"total_steps": 10}')
+    page.get_by_role("dialog").get_by_role("button", name="Open").press("Enter")
+    wait_until_settled(page)
+    expect(page.get_by_role("radio", checked=True)).to_be_focused()
