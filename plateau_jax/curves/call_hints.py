@@ -2,7 +2,6 @@
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import fields
 from functools import wraps
 from typing import Any, TypeVar
 
@@ -12,10 +11,10 @@ _Class = TypeVar("_Class", bound=type[Any])
 
 
 def explain_calls(cls: _Class) -> _Class:
-    """Let the generated `__init__` of a dataclass name the right argument if the call does not fit."""
+    """Let the `__init__` of a class name the right argument if the call does not fit."""
     init: Callable[..., None] = cls.__init__
 
-    # With `wraps`, `help` and `inspect.signature` show the fields.
+    # With `wraps`, `help` and `inspect.signature` show the arguments.
     @wraps(init)
     def __init__(self: Any, *args: Any, **named: Any) -> None:
         try:
@@ -34,19 +33,21 @@ def _reason(
     cls: type[Any], init: Callable[..., None], args: tuple[Any, ...], named: Mapping[str, Any]
 ) -> str:
     """Return what is wrong with a call, and what to write instead; "" if it fits or nothing helps."""
+    signature = inspect.signature(init)
     try:
-        inspect.signature(init).bind(None, *args, **named)
+        signature.bind(None, *args, **named)
     except TypeError:
         pass
     else:
         return ""
-    names = [field.name for field in fields(cls)]
+    _, *parameters = signature.parameters.values()
+    names = [parameter.name for parameter in parameters]
     for name in named:
         if name not in names:
             advice = did_you_mean(name, names, str) or f": its arguments are {', '.join(names)}"
             return f"{cls.__name__} has no argument {name}{advice}"
-    positional = [field.name for field in fields(cls) if not field.kw_only]
-    later = [field.name for field in fields(cls) if field.kw_only]
+    later = [parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
+    positional = [name for name in names if name not in later]
     extra = args[len(positional) :]
     if extra and all(map(is_ordered, args)):  # as in StagedCurve((100, 1.0), (900,))
         return f"{positional[0]} must be one list: write {cls.__name__}({short_repr(list(args))})"

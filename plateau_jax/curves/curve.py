@@ -54,6 +54,12 @@ class Curve(ABC):
     def __post_init__(self) -> None:
         """Check the arguments, then call `_freeze` with them and with the rows that they describe."""
 
+    def _set_and_check(self, **arguments: Any) -> None:
+        """Set the fields to the arguments of `__init__`, and check them."""
+        for name, value in arguments.items():
+            object.__setattr__(self, name, value)
+        self.__post_init__()
+
     def _freeze(self, rows: Iterable[ExactSegment], *, depth: int = 0, **arguments: Any) -> None:
         """Set the attributes of a curve whose arguments have been checked."""
         rows = tuple(rows)

@@ -107,7 +107,8 @@ class PlateauCurve(Curve):
 
     Args:
         total_steps: Number of steps of the whole curve, warmup included; 1 to 2³¹ - 1.
-        warmup_steps: Steps from `init_lr_ratio` to 1, below `total_steps`. Step `warmup_steps` is the peak.
+        warmup_steps: Steps from `init_lr_ratio` to 1, below `total_steps`; or a percentage of `total_steps`,
+            such as `"2%"`, which the curve rounds down to steps. Step `warmup_steps` is the peak.
             The first update uses step 0: by default its learning rate is 0, and it changes no weight. For a
             warmup of (step + 1)/W write `PlateauCurve(total, warmup_steps=W - 1, init_lr_ratio=1 / W)`.
         plateaus: Pairs (start, duration) in percent, 0 to 100, of the steps after the warmup.
@@ -126,8 +127,8 @@ class PlateauCurve(Curve):
 
     Warns:
         CurveWarning: Percentages look like fractions: all are at most 1, and one lies between 0 and 1. A
-            duration above 0 rounds to no step. `min_lr_ratio` is above 0 and below 1e-4, and so looks like a
-            learning rate.
+            duration or a warmup above 0 % rounds to no step. `min_lr_ratio` is above 0 and below 1e-4, and so
+            looks like a learning rate.
 
     >>> curve = PlateauCurve(1000, warmup_steps=100, plateaus=[(50, 20)], min_lr_ratio=0.1)
     >>> curve(100), curve(1000)
@@ -146,6 +147,30 @@ class PlateauCurve(Curve):
     init_lr_ratio: float = 0.0
     warmup_shape: WarmupShape = "linear"
     decay_shape: str = "cosine"
+
+    # Written out for `warmup_steps`: the argument may be a percentage, but the field is a number of steps.
+    def __init__(
+        self,
+        total_steps: int,
+        *,
+        warmup_steps: int | str = 0,
+        plateaus: Sequence[tuple[float, float]] = (),
+        absolute_plateaus: Sequence[tuple[int, int]] = (),
+        min_lr_ratio: float = 0.0,
+        init_lr_ratio: float = 0.0,
+        warmup_shape: WarmupShape = "linear",
+        decay_shape: str = "cosine",
+    ) -> None:
+        self._set_and_check(
+            total_steps=total_steps,
+            warmup_steps=warmup_steps,
+            plateaus=plateaus,
+            absolute_plateaus=absolute_plateaus,
+            min_lr_ratio=min_lr_ratio,
+            init_lr_ratio=init_lr_ratio,
+            warmup_shape=warmup_shape,
+            decay_shape=decay_shape,
+        )
 
     def __post_init__(self) -> None:
         total = positive_int("total_steps", self.total_steps, hints.for_endless_trainer(self.total_steps))

@@ -26,7 +26,8 @@ class Stage(NamedTuple):
     """
 
     steps: int
-    """Number of steps; 0 for a jump to the level `to`."""
+    """Number of steps; 0 for a jump to the level `to`. In the arguments of a `StagedCurve`, also a percentage
+    or `"rest"`."""
     to: float | None = None
     """The level at the end, 0 to 1; None to stay at the previous level."""
     shape: str = "linear"
@@ -84,22 +85,28 @@ class StagedCurve(Curve):
     Sources: warmup-stable-decay, MiniCPM, Hu et al. 2024 (arXiv:2404.06395); 1-sqrt, Hägele et al. 2024
     (arXiv:2405.18392); restarts, SGDR, Loshchilov & Hutter 2017 (arXiv:1608.03983).
 
-    Every level is read as the decimal that you write.
+    With `total_steps`, a length may be a percentage of it, rounded down, such as `"2%"`. One length may be
+    `"rest"`: the steps that the other stages leave. The curve holds the lengths in steps.
+
+    Every level and percentage is read as the decimal that you write.
 
     Args:
         stages: A sequence of `Stage` or of tuples (steps,), (steps, to) or (steps, to, shape). Levels lie in
             [0, 1]; the steps of all stages add up to 1 … 2³¹ - 1.
         start: The level at step 0, 0 to 1.
+        total_steps: The steps of all stages, to which their lengths must add up. Needed for percentages and
+            `"rest"`.
 
     Raises:
         TypeError: `stages` is not a sequence of stages; a number of steps is not an integer, or a level not a
             number.
-        ValueError: A value is out of range; an unknown shape; an exponential or `"t^-P"` stage from or to 0;
-            a `"t^-P"` stage between levels too far apart.
+        ValueError: A value is out of range; lengths that do not add up to `total_steps`; a percentage or
+            `"rest"` without `total_steps`; an unknown shape; an exponential or `"t^-P"` stage from or to 0; a
+            `"t^-P"` stage between levels too far apart.
 
     Warns:
         CurveWarning: Every level is 0. The highest level is above 0 and below 0.01: the levels look like
-            learning rates.
+            learning rates. A percentage above 0 rounds to no step.
 
     >>> curve = StagedCurve([(100, 1.0), (800,), Stage(100, 0.0, "1-sqrt")])
     >>> curve([0, 50, 100, 899, 925, 1000])
@@ -107,11 +114,26 @@ class StagedCurve(Curve):
     >>> stairs = StagedCurve([(30,), (0, 0.1), (30,), (0, 0.01), (30,)], start=1.0)
     >>> stairs([0, 30, 60]), stairs.total_steps
     (array([1.  , 0.1 , 0.01], dtype=float32), 90)
+    >>> shares = [("2%", 1.0), ("rest",), ("20%", 0.0, "1-sqrt")]
+    >>> [stage.steps for stage in StagedCurve(shares, total_steps=10_000).stages]
+    [200, 7800, 2000]
     """
 
     stages: Sequence[Stage | tuple[Any, ...]]
     _: KW_ONLY
     start: float = 0.0
+
+    # Written out for `total_steps`, which is not a field: `dataclasses.replace` would pass the old total on
+    # with new stages.
+    def __init__(
+        self,
+        stages: Sequence[Stage | tuple[Any, ...]],
+        *,
+        start: float = 0.0,
+        total_steps: int | None = None,
+    ) -> None:
+        stages = stages if total_steps is None else tuple(_check_stages(stages, total_steps))
+        self._set_and_check(stages=stages, start=start)
 
     def __post_init__(self) -> None:
         stages = tuple(_check_stages(self.stages, None))

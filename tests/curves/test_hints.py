@@ -40,10 +40,11 @@ INITIAL = scale_by_curve(PlateauCurve(9), 3e-4).init(None)
         (
             TypeError,
             {"warmup_steps": 0.1},
-            ["a fraction of the total: 10 % of 1000 steps is warmup_steps=10"],
+            ["a fraction of the total: 10 % of 1000 steps is warmup_steps=100, or warmup_steps='10%'"],
         ),
         (TypeError, {"warmup_steps": np.float32(0.323)}, ["32.3 % of 1000 steps is warmup_steps=323"]),
         (TypeError, {"warmup_steps": 1.0}, ["write 1, or // in place of /"]),
+        (TypeError, {"warmup_steps": "0.1"}, ["= '0.1' must be an integer", "percentage, as in '2%'"]),
         (ValueError, {"warmup_shape": 100}, ["warmup_shape = 100 must be", "steps go into warmup_steps"]),
         (TypeError, {"plateaus": (50, 30)}, ["plateaus[0] = 50 must be a pair", "mean plateaus=[(50, 30)]"]),
         (TypeError, {"plateaus": [50.5, 30, 90, 5]}, ["did you mean plateaus=[(50.5, 30), (90, 5)]"]),
@@ -113,8 +114,10 @@ def test_no_advice_if_none_applies(arguments):
         (lambda: StagedCurve([(300,)], 1.0), "after stages by name: write start=1.0"),
         (lambda: StagedCurve((100, 1.0), (900,)), "write StagedCurve([(100, 1.0), (900,)])"),
         (lambda: StagedCurve([(300,)], initial=1.0), "no argument initial: its arguments are stages, start"),
+        (lambda: StagedCurve([("rest",)], total=9), "no argument total: did you mean total_steps?"),
+        (lambda: StagedCurve([("rest",)], 0.0, 9), "by name: write start=0.0, total_steps=9"),
     ],
-    ids=range(11),
+    ids=range(13),
 )
 def test_wrong_call_names_right_argument(call, advice):
     with pytest.raises(TypeError) as caught:
@@ -134,8 +137,9 @@ class Renamed(PlateauCurve):
 
 
 def test_classes_keep_signature_and_derived_classes_work():
-    assert str(inspect.signature(PlateauCurve)).startswith("(total_steps: int, *, warmup_steps: int = 0, ")
-    assert list(inspect.signature(StagedCurve).parameters) == ["stages", "start"]
+    first = "(total_steps: int, *, warmup_steps: int | str = 0, "
+    assert str(inspect.signature(PlateauCurve)).startswith(first)
+    assert list(inspect.signature(StagedCurve).parameters) == ["stages", "start", "total_steps"]
     assert "__init__(self, total_steps" in pydoc.plain(pydoc.render_doc(PlateauCurve))
     noted, renamed = Noted(9, note="first"), Renamed(9, min_lr_ratio=0.1)
     for curve in (noted, renamed, PlateauCurve(9)):
@@ -146,12 +150,19 @@ def test_classes_keep_signature_and_derived_classes_work():
 
 
 @pytest.mark.parametrize(
-    ("stage", "instead"), [((1.0, 500), (500, 1.0)), ((0, 500, "cosine"), (500, 0, "cosine"))]
+    ("stage", "instead"),
+    [
+        ((1.0, 500), (500, 1.0)),
+        ((0, 500, "cosine"), (500, 0, "cosine")),
+        ((0.5, "rest"), ("rest", 0.5)),
+        ((0, "50%", "cosine"), ("50%", 0, "cosine")),
+    ],
 )
 def test_stage_with_level_first_is_turned_around(stage, instead):
+    stages = [("50%", 1.0), stage] if isinstance(stage[1], str) else [(500, 1.0), stage]
     with pytest.raises(ValueError, match=re.escape(f"the steps come first: {instead}")):
-        StagedCurve([(100, 1.0), stage])
-    assert StagedCurve([(100, 1.0), instead]).total_steps == 600
+        StagedCurve(stages, total_steps=1000)
+    assert StagedCurve([stages[0], instead], total_steps=1000).stages[1].steps == 500
 
 
 @pytest.mark.parametrize("warmup", [0, 1, 100])
