@@ -102,9 +102,9 @@ def forecast_curves(question: Mapping[str, Any]) -> dict[str, Any]:
         except ValueError as error:
             forecasts.append({"fault": str(error).replace("give another peak_value=", "choose another peak")})
             continue
+        forecasts.append(_describe(fit, prediction, first))
         if number == 0:
             first = prediction
-        forecasts.append(_describe(fit, prediction, first))
     return {"forecasts": forecasts, "note": NOTE}
 
 
@@ -138,7 +138,7 @@ def _cached_prediction(fit: LossFit, curve: Curve, peak: float) -> Prediction:
 
 def _describe(fit: LossFit, prediction: Prediction, first: Prediction | None) -> dict[str, Any]:
     answer: dict[str, Any] = prediction.forecast._asdict() | {"difference": None}
-    if first is not None and first is not prediction:
+    if first is not None:
         difference = fit._difference(prediction, first)
         answer["difference"] = difference._asdict() | {"is_told_apart": difference.is_told_apart}
     return answer
