@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from plateau_jax.analysis.interpolated_sums import sums_at_many_steps
 from plateau_jax.analysis.loss_comparison import LossComparison, LossDifference, LossForecast
 from plateau_jax.analysis.loss_interval import ForecastTerms, RefittedLaws, refit_laws
 from plateau_jax.analysis.loss_law import Law, fit_law
@@ -125,7 +126,7 @@ class LossFit:
             raise ValueError(
                 f"steps = {checks.short_repr(steps)} must lie in 1 … total_steps = {curve.total_steps}"
             )
-        progress, noise = schedule_sums(curve, peak, array.astype(np.int64))
+        progress, noise = sums_at_many_steps(curve, peak, array.astype(np.int64))
         with np.errstate(divide="ignore"):
             return np.asarray(self._laws.losses(progress, noise))
 
@@ -215,8 +216,7 @@ class LossFit:
         if not largest > 0:
             raise ValueError(f"curve = {checks.short_repr(curve)} has no positive learning rate")
         if abs(self._octaves(peak * largest)) > math.log2(MAX_PEAK_FACTOR) + 1e-9:
-            peaks = sorted({run._largest_learning_rate() for run in self.runs})
-            listed = ", ".join(f"{other:g}" for other in peaks)
+            listed = ", ".join(f"{other:g}" for other in self._peaks)
             raise ValueError(
                 f"the curve's largest learning rate, {peak * largest:g}, is more than a factor of "
                 f"{MAX_PEAK_FACTOR:g} from those of the runs, {listed}: give another peak_value=, or log a "
@@ -227,9 +227,14 @@ class LossFit:
     def _longest(self) -> int:
         return max(run._length for run in self.runs)
 
+    @cached_property
+    def _peaks(self) -> list[float]:
+        """The largest learning rate of each run, in order."""
+        return sorted({run._largest_learning_rate() for run in self.runs})
+
     def _octaves(self, learning_rate: float) -> float:
         """Return log₂ of a largest learning rate over the nearest one of a run."""
-        return min((math.log2(learning_rate / run._largest_learning_rate()) for run in self.runs), key=abs)
+        return min((math.log2(learning_rate / peak) for peak in self._peaks), key=abs)
 
     def _terms(self, curve: Curve, peak: float, steps: _Steps) -> ForecastTerms:
         octaves = self._octaves(peak * largest_multiplier(curve, curve.total_steps))

@@ -1,6 +1,7 @@
 """The two sums over the learning rates of a run that determine its loss: see `LossFit`."""
 
-from functools import cache
+from functools import cache, cached_property, lru_cache
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +22,10 @@ _DAMPING = 0.1
 Without it, N jumps where the learning rate drops by orders of magnitude from one step to the next: the sum of
 the learning rates after that step is then almost 0.
 """
+
+_MANY_SEGMENTS = 256
+_MAX_PREFIXES = 2**22
+"""With many segments, and up to this many steps, every learning rate is evaluated once."""
 
 _NEAREST = 512
 _NEAREST_IN_SEGMENT = 128
@@ -46,16 +51,68 @@ def schedule_sums(curve: Curve, peak_value: float, steps: _Steps) -> tuple[_Floa
         S and N in units of learning rate, float64, of the shape of `steps`. Both are 0 if no update had a
         positive learning rate.
     """
-    last_single = int(max(steps[steps <= MAX_SINGLE_STEPS], default=0))
-    learning_rates = np.asarray(curve(np.arange(last_single)), np.float64)
-    sums = [
-        _sums_of_steps(learning_rates[:step]) if step <= last_single else _sums_of_parts(curve, int(step))
-        for step in steps.ravel()
-    ]
-    both = peak_value * np.array(sums, np.float64).reshape(*steps.shape, 2)
+    sums = ScheduleSums(curve, int(np.max(steps, initial=0)))
+    both = peak_value * np.array([sums.at(int(step)) for step in steps.ravel()]).reshape(*steps.shape, 2)
     return both[..., 0], both[..., 1]
 
 
+class ScheduleSums:
+    """S and N of a curve with the peak 1, at one step after the other.
+
+    Args:
+        curve: The curve.
+        last_step: No step is later.
+    """
+
+    def __init__(self, curve: Curve, last_step: int) -> None:
+        self._curve = curve
+        self._last_step = last_step
+
+    def at(self, step: int) -> tuple[float, float]:
+        """Return S and N at a step."""
+        if step <= MAX_SINGLE_STEPS:
+            return _sums_of_steps(self._learning_rates[:step])
+        if self._last_step <= _MAX_PREFIXES and len(segment_begins(self._curve)) > _MANY_SEGMENTS:
+            return self._sums_from_prefixes(step)
+        return _sums_of_parts(self._curve, step)
+
+    @cached_property
+    def _learning_rates(self) -> _Floats:
+        """The learning rates of single steps."""
+        return np.asarray(self._curve(np.arange(min(self._last_step, MAX_SINGLE_STEPS))), np.float64)
+
+    @cached_property
+    def _prefixes(self) -> tuple[_Floats, _Floats, _Floats]:
+        """The sums of the learning rates and of their squares before each step, and the largest so far."""
+        s = np.asarray(self._curve(np.arange(self._last_step)), np.float64)
+        sums, squares = (np.concatenate([[0.0], np.cumsum(values)]) for values in (s, s * s))
+        return sums, squares, np.maximum.accumulate(s)
+
+    def _sums_from_prefixes(self, step: int) -> tuple[float, float]:
+        """Sum parts that grow with the distance from `step`, in steps and in the sum of learning rates.
+
+        A part may span several segments: logs have thousands, one between any two learning rates.
+        """
+        sums, squares, largest = self._prefixes
+        total, damping = sums[step], _DAMPING * largest[step - 1]
+        if not total:
+            return 0.0, 0.0
+        growths = int(np.log1p(total / damping) * _NEAREST) + 2
+        distances = damping * np.expm1(np.arange(growths) / _NEAREST)
+        distant: _Steps = np.searchsorted(sums[: step + 1], total - distances).astype(np.int64)
+        borders = _sorted_unique(np.concatenate([step - _distances(step, _NEAREST), distant]))
+        lengths = np.diff(borders)
+        part_sums, part_squares = np.diff(sums[borders]), np.diff(squares[borders])
+        after, squares_after = total - sums[borders[1:]], squares[step] - squares[borders[1:]]
+        n, s, square = (
+            values[part_sums > 0] for values in (lengths, part_sums / lengths, part_squares / lengths)
+        )
+        after, squares_after = after[part_sums > 0], squares_after[part_sums > 0]
+        noise = _noise_terms(s, square, n.astype(np.float64), after, squares_after, damping)
+        return float(total), float(squares[step] / (2 * total) + noise / 2)
+
+
+@lru_cache(64)
 def largest_multiplier(curve: Curve, updates: int) -> float:
     """Return the largest multiplier of the first updates."""
     return float(np.max(curve(steps_at_borders(curve, updates))))
@@ -66,9 +123,17 @@ def steps_at_borders(curve: Curve, updates: int) -> _Steps:
 
     A segment is monotone, so the largest and the smallest learning rate are among them.
     """
-    begins = [segment.begin for segment, _ in nonempty_segments(curve.rows)]
-    borders = np.unique([*begins, *(begin - 1 for begin in begins), updates - 1])
+    begins = segment_begins(curve)
+    borders = _sorted_unique(np.concatenate([begins, begins - 1, [updates - 1]]))
     return borders[(borders >= 0) & (borders < updates)]
+
+
+@lru_cache(64)
+def segment_begins(curve: Curve) -> _Steps:
+    """Return the first step of each segment that is not empty."""
+    begins = np.array([segment.begin for segment, _ in nonempty_segments(curve.rows)], np.int64)
+    begins.flags.writeable = False
+    return begins
 
 
 def _sums_of_steps(learning_rates: _Floats) -> tuple[float, float]:
@@ -94,13 +159,16 @@ def _borders(curve: Curve, step: int) -> _Steps:
     rates; some shapes are steep at their start. So parts grow with the distance from these places.
     """
     borders = [step - _distances(step, _NEAREST)]
-    for segment, following in nonempty_segments(curve.rows):
-        end = step if following is None else min(step, following)
-        if segment.begin < end:
-            distances = _distances(end - segment.begin, _NEAREST_IN_SEGMENT)
-            borders += [segment.begin + distances, end - distances]
+    begins = segment_begins(curve)
+    for begin, end in pairwise([*begins[begins < step].tolist(), step]):
+        distances = _distances(end - begin, _NEAREST_IN_SEGMENT)
+        borders += [begin + distances, end - distances]
+    return _sorted_unique(np.concatenate(borders))
+
+
+def _sorted_unique(steps: _Steps) -> _Steps:
     # np.unique takes seconds where a log has thousands of learning rates: it hashes all steps.
-    steps = np.sort(np.concatenate(borders))
+    steps = np.sort(steps)
     return steps[np.append(True, np.diff(steps) > 0)]
 
 
@@ -126,10 +194,21 @@ def _sums(s: _Floats, n: _Floats, largest: float) -> tuple[float, float]:
     after = _sums_after(s * n)
     squares_after = _sums_after(s * s * n)
     sums, squares = after[0] + s[0] * n[0], squares_after[0] + s[0] ** 2 * n[0]
-    after += s * (n - 1) / 2
-    terms = n * s / (after + _DAMPING * largest) * (squares_after + s * s * (n + 1) / 2) / (after + s)
+    noise = _noise_terms(s, s * s, n, after, squares_after, _DAMPING * largest)
+    return float(sums), float(squares / (2 * sums) + noise / 2)
+
+
+def _noise_terms(
+    s: _Floats, squares: _Floats, n: _Floats, after: _Floats, squares_after: _Floats, damping: float
+) -> float:
+    """Return the sum over k in N, for parts of n steps with the mean learning rate s and the mean square.
+
+    `after` and `squares_after` are the sums after each part.
+    """
+    after = after + s * (n - 1) / 2
+    terms = n * s / (after + damping) * (squares_after + squares * (n + 1) / 2) / (after + s)
     terms[-1] *= (n[-1] - 1) / n[-1]  # the last step has no term
-    return float(sums), float(squares / (2 * sums) + terms.sum() / 2)
+    return float(terms.sum())
 
 
 def _sums_after(values: _Floats) -> _Floats:

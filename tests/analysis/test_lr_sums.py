@@ -8,7 +8,9 @@ from support.curves.descriptions import build, descriptions
 from support.examples import examples
 
 from plateau_jax import Curve, PlateauCurve, StagedCurve
+from plateau_jax.analysis.interpolated_sums import sums_at_many_steps
 from plateau_jax.analysis.lr_sums import MAX_SINGLE_STEPS, largest_multiplier, schedule_sums
+from plateau_jax.validation.curve_warning import suppress_warnings
 
 LONGEST = 2**31 - 1
 
@@ -54,6 +56,50 @@ def test_long_curves_agree_with_their_formula(name) -> None:
     steps = np.maximum(MAX_SINGLE_STEPS + 1, (shares * curve.total_steps).astype(int))
     found = np.array(schedule_sums(curve, 2e-3, steps)).T
     np.testing.assert_allclose(found, [formula(curve, 2e-3, step) for step in steps], rtol=1e-5)
+
+
+def logged(total: int, stages: int, seed: int) -> StagedCurve:
+    """Return straight lines between noisy levels, as a log of many learning rates gives, with jumps."""
+    rng = np.random.default_rng(seed)
+    steps = np.diff(np.linspace(0, total, stages + 1).astype(int))
+    levels = np.abs(np.cos(np.linspace(0, 1.55, stages)) + 1e-3 * rng.standard_normal(stages))
+    levels[rng.integers(0, stages, 5)] *= 1e-3
+    levels[stages // 2 :] *= 0.05
+    return StagedCurve([(int(n), float(to) / 2) for n, to in zip(steps, levels, strict=True)])
+
+
+@pytest.mark.parametrize(("total", "stages"), [(140_000, 300), (400_000, 5_000)])
+def test_curves_of_many_segments_agree_with_their_formula(total, stages) -> None:
+    with suppress_warnings():
+        curve = logged(total, stages, seed=0)
+    steps = np.array([MAX_SINGLE_STEPS + 1, total // 2 + 70_000, total])
+    found = np.array(schedule_sums(curve, 2e-3, steps)).T
+    np.testing.assert_allclose(found, [formula(curve, 2e-3, step) for step in steps], rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", CURVES)
+def test_sums_at_all_steps_agree_with_their_formula(name) -> None:
+    curve = CURVES[name]
+    total = 150_000
+    checked = np.unique(
+        [*range(1, 40), *np.geomspace(40, total, 25).astype(int), *near_borders(curve, total)]
+    )
+    steps = np.arange(1, total + 1)
+    found = np.array(sums_at_many_steps(curve, 2e-3, steps)).T[checked - 1]
+    np.testing.assert_allclose(found, [formula(curve, 2e-3, step) for step in checked], rtol=1e-5)
+
+
+def near_borders(curve: Curve, total: int) -> list[int]:
+    begins = [row.begin + offset for row in curve.rows for offset in (-3, 0, 1, 2, 50, 777)]
+    return [step for step in begins if 0 < step <= total]
+
+
+def test_many_steps_keep_their_order_and_shape() -> None:
+    curve = PlateauCurve(3_000, warmup_steps=100, plateaus=[(0, 60)])
+    steps = np.random.default_rng(0).integers(1, 3_001, (3, 2_000))
+    found = np.array(sums_at_many_steps(curve, 1e-3, steps))
+    assert found.shape == (2, 3, 2_000)
+    np.testing.assert_allclose(found, schedule_sums(curve, 1e-3, steps), rtol=1e-6)
 
 
 def test_both_ways_of_summing_agree() -> None:
