@@ -10,8 +10,7 @@ from plateau_jax.analysis.loss_law import Law, Readings
 from plateau_jax.analysis.loss_run import LossRun
 from plateau_jax.analysis.lr_sums import schedule_sums, steps_at_borders
 from plateau_jax.curves.curve import Curve
-from plateau_jax.numerics.exact_segments import nonempty_segments
-from plateau_jax.numerics.levels import is_above
+from plateau_jax.numerics.exact_segments import end_of_rise
 
 _Floats = NDArray[np.float64]
 
@@ -46,16 +45,7 @@ class _Groups(NamedTuple):
 
 def first_used_step(curve: Curve, last_step: int) -> float:
     """Return the step after which readings count: some time after the learning rate first stops rising."""
-    return _end_of_warmup(curve) + AFTER_WARMUP * last_step
-
-
-def _end_of_warmup(curve: Curve) -> int:
-    for segment, following in nonempty_segments(curve.rows):
-        rises = is_above(segment.end, segment.start)
-        is_zero = curve(segment.begin) == 0  # a run may begin with updates at learning rate 0
-        if following is None or not (rises or is_zero):
-            return segment.begin
-    return curve.total_steps
+    return end_of_rise(curve.rows) + AFTER_WARMUP * last_step
 
 
 def group_readings(runs: Sequence[LossRun]) -> GroupedReadings:
@@ -122,7 +112,7 @@ def _group(run: LossRun) -> _Groups:
     if len(steps) < LEAST_READINGS:
         raise ValueError(
             f"{len(steps)} of {len(run.steps)} readings come after the warmup, which ends at step "
-            f"{_end_of_warmup(run.curve)}, and another {AFTER_WARMUP:.0%} of the run; a fit needs at least "
+            f"{end_of_rise(run.curve.rows)}, and another {AFTER_WARMUP:.0%} of the run; a fit needs at least "
             f"{LEAST_READINGS}: log the loss more often"
         )
     if len(steps) > MOST_GROUPS:

@@ -17,7 +17,8 @@ from plateau_jax.design.forecasts import FORECAST_ANSWERS
 from plateau_jax.design.handles import curve_and_peak_handles
 from plateau_jax.design.questions import MAX_CURVES, curves_and_peaks, parse_json, record_warnings
 from plateau_jax.drawing.sampling import shaded_spans, steps_to_draw
-from plateau_jax.numerics.exact_segments import describe_segments
+from plateau_jax.numerics.exact_segments import describe_segments, end_of_rise, nonempty_segments
+from plateau_jax.numerics.levels import fixed224
 from plateau_jax.validation import checks
 
 _MAX_POINTS = 20_000
@@ -27,15 +28,35 @@ _DEFAULT_CURVE = PlateauCurve(10_000, warmup_steps=500, plateaus=[(0, 70)], deca
 
 
 def initial_curves(named_curves: Sequence[tuple[str, Curve]], peak: float) -> list[dict[str, Any]]:
-    """Return the page's initial curves. A single curve is compared with a cosine of the same length."""
+    """Return the page's initial curves. A single one is compared with a cosine of its length and warmup."""
     if len(named_curves) > MAX_CURVES:
         raise ValueError(f"--design takes at most {MAX_CURVES} curves, not {len(named_curves)}")
     initial = list(named_curves) or [("Stable + cooldown", _DEFAULT_CURVE)]
     if len(initial) == 1:
         curve = initial[0][1]
-        warmup = curve.warmup_steps if isinstance(curve, PlateauCurve) else 0
-        initial.insert(0, ("Cosine", PlateauCurve(curve.total_steps, warmup_steps=warmup)))
+        initial.insert(0, ("Cosine", PlateauCurve(curve.total_steps, **warmup_arguments(curve))))
     return [{"name": name, "peak": peak, "curve": curve.to_dict()} for name, curve in initial]
+
+
+def warmup_arguments(curve: Curve) -> dict[str, Any]:
+    """Return the arguments that give a `PlateauCurve` of the same length the warmup of a curve of any kind.
+
+    The warmup is the rise at the beginning. Its level at step 0 counts relative to the level that it reaches.
+
+    >>> from plateau_jax import StagedCurve
+    >>> warmup_arguments(StagedCurve([(500, 1.0), (6_000,), (3_500, 0.0)]))
+    {'warmup_steps': 500, 'init_lr_ratio': 0.0, 'warmup_shape': 'linear'}
+    """
+    end = end_of_rise(curve.rows)
+    rise = [segment for segment, _ in nonempty_segments(curve.rows) if segment.begin < end]
+    highest = fixed224(rise[-1].at(end)) if rise else 0
+    if highest == 0:
+        return {"warmup_steps": 0}
+    return {
+        "warmup_steps": min(end, curve.total_steps - 1),  # a step must remain to decay
+        "init_lr_ratio": fixed224(rise[0].start) / highest,
+        "warmup_shape": "cosine" if [segment.shape for segment in rise] == ["cosine"] else "linear",
+    }
 
 
 def describe_curve(question: Mapping[str, Any]) -> dict[str, Any]:
@@ -60,6 +81,7 @@ def describe_curve(question: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "curve": arguments,
         "total": curve.total_steps,
+        "warmup": warmup_arguments(curve),
         "steps": steps.tolist(),
         "levels": np.round(curve(steps).astype(np.float64), 6).tolist(),  # rounded: the picture needs no more
         "spans": list(shaded_spans(curve.rows))[:_MAX_ROWS],

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from plateau_jax.numerics.exact import nearest_float32
-from plateau_jax.numerics.levels import Level, between, fixed224, scaled
+from plateau_jax.numerics.levels import Level, between, fixed224, is_above, scaled
 
 
 class ExactSegment(NamedTuple):
@@ -99,6 +99,15 @@ def flat_starts(segments: Sequence[ExactSegment]) -> Iterator[int]:
         if segment.holds and segment.start != level:
             yield segment.begin
         level = segment.start if segment.holds else None
+
+
+def end_of_rise(segments: Sequence[ExactSegment]) -> int:
+    """Return the step at which the level first stops rising; steps of level 0 before it count as a rise."""
+    return next(
+        segment.begin
+        for segment, after in nonempty_segments(segments)
+        if after is None or not (is_above(segment.end, segment.start) or segment.start == segment.end == 0)
+    )
 
 
 def differences(

@@ -1,15 +1,15 @@
 // The table of curves: which one is selected, their names, and how they compare with the first.
 
-import { element, formatLearningRate, setProperties, svgElement } from "./elements.js";
-import { DASHES } from "./picture.js";
+import { element, formatLearningRate, formatStep, setProperties, svgElement } from "./elements.js";
+import { DASHES } from "./looks.js";
 
-// entries: {id, colour, name, isHidden}; outlooks: an answer of the server per id, or none yet.
+// entries: {id, colour, name, isHidden, total: its steps}; outlooks: an answer of the server per id, or none yet.
 // forecastCell(id) returns the cell of a curve's forecast, or null.
 // listeners: select, rename, hide, remove, makeReference (move to the top), usePeak (take over the best peak).
 export function drawCurves(body, entries, selected, outlooks, forecastCell, listeners) {
   const rows = entries.map((entry, index) => {
     const row = [...body.rows].find(({ dataset }) => dataset.id === String(entry.id)) ?? newRow(entry.id, listeners);
-    updateRow(row, entry, index, entry.id === selected, outlooks.get(entry.id), forecastCell(entry.id), entries.length, listeners);
+    updateRow(row, entry, index, entry.id === selected, outlooks.get(entry.id), forecastCell(entry.id), entries, listeners);
     return row;
   });
   for (const row of [...body.rows]) if (!rows.includes(row)) row.remove();
@@ -31,7 +31,7 @@ function newRow(id, listeners) {
     name)));
 }
 
-function updateRow(row, entry, index, isSelected, outlook, forecast, count, listeners) {
+function updateRow(row, entry, index, isSelected, outlook, forecast, entries, listeners) {
   const key = (action) => `curves/${entry.id}/${action}`;
   const button = (text, label, action, disabled = false) => element("button", {
     type: "button", class: "plain", "aria-label": `${label} ${entry.name}`, title: label, disabled,
@@ -44,9 +44,11 @@ function updateRow(row, entry, index, isSelected, outlook, forecast, count, list
   name.defaultValue = entry.name;
   if (!isTyped && name.value !== entry.name) name.value = entry.name;
   setProperties(row.querySelector(".swatch line"), {
-    "stroke-width": isSelected ? 3 : 2, "stroke-dasharray": (!isSelected && DASHES[entry.colour]) || null,
+    "stroke-width": isSelected ? 3 : 2, "stroke-dasharray": isSelected ? null : DASHES[entry.colour],
   });
   setProperties(row, { class: `colour-${entry.colour} ${isSelected ? "selected" : ""}` });
+  row.querySelector(".length")?.remove();
+  name.after(otherLength(entry, entries[0]));
   while (row.cells.length > 1) row.deleteCell(-1);
   row.append(
     ...figures(entry, index, outlook, listeners, key),
@@ -55,7 +57,13 @@ function updateRow(row, entry, index, isSelected, outlook, forecast, count, list
       index ? button("make reference", "Compare the others with", "makeReference")
         : element("span", { class: "muted reference", tabindex: -1, "data-key": key("makeReference") }, "reference"),
       button(entry.isHidden ? "show" : "hide", entry.isHidden ? "Show" : "Hide", "hide", isSelected),
-      button("×", "Remove", "remove", count === 1)));
+      button("×", "Remove", "remove", entries.length === 1)));
+}
+
+// The steps of a curve that is not as long as the first: its ratios compare runs of different cost.
+function otherLength({ total }, first) {
+  if (!total || !first.total || total === first.total) return "";
+  return element("span", { class: "length", title: "Not as long as the first curve" }, `${formatStep(total)} steps`);
 }
 
 function figures(entry, index, outlook, listeners, key) {

@@ -8,14 +8,14 @@ import { keepFocus } from "./focus.js";
 import { Forecasts } from "./forecast.js";
 import { addDecimals } from "./handles.js";
 import { History, valueAt, withValue } from "./history.js";
+import { freeLook } from "./looks.js";
 import { prepareOpening } from "./opening.js";
 import { Picture } from "./picture.js";
 import { ask, latestOnly } from "./requests.js";
 import { loadState, saveState } from "./saved.js";
-import { TEMPLATES } from "./templates.js";
+import { TEMPLATES, distinctName } from "./templates.js";
 import { listenForUndo } from "./undo_keys.js";
 
-const COLOURS = 6;
 const byId = (id) => document.getElementById(id);
 
 // By the curve's id: {answer, peak} of its last valid description, the question last asked, and its present fault.
@@ -52,24 +52,24 @@ const changeEntry = (key, entry) =>
 
 function add(name, curve, peak) {
   const id = Math.max(0, ...entries().map((entry) => entry.id)) + 1;
-  const taken = entries().map((entry) => entry.colour);
-  // Colour 0 is grey, which the first curve has at the start, as the reference.
-  const colour = Array.from({ length: COLOURS - 1 }, (_, index) => index + 1).find((free) => !taken.includes(free)) ?? (id % (COLOURS - 1)) + 1;
-  change(null, { selected: id, curves: [...entries(), { id, colour, name, peak, curve }] });
+  const look = freeLook(entries().map((entry) => entry.colour));
+  change(null, { selected: id, curves: [...entries(), { id, colour: look, name: freeName(name), peak, curve }] });
   if (entries().length >= maxCurves) focusRow();  // the buttons that add a curve are now disabled
 }
 
 const focusRow = () => document.querySelector("#curves tr.selected input")?.focus();
 
-// Add a curve with the length, warmup and peak of the selected one.
+const freeName = (name, id = null) =>
+  distinctName(name, entries().filter((entry) => entry.id !== id).map((entry) => entry.name));
+
+// Add a copy of the selected curve, or another curve with its length, warmup and peak.
 async function addFromTemplate(template) {
-  const curve = known.get(selected().id)?.answer?.curve ?? selected().curve;
-  let base = curve;
-  while (base.curve) base = base.curve;
-  const steps = stepsOf(curve) || 10000;
-  const warmup = Math.min(base.warmup_steps ?? 0, steps - 1);
-  const [name, description] = TEMPLATES[template]({ steps, warmup, selected: selected() });
-  await openCurve(JSON.stringify(description), name, selected().peak);
+  const { answer } = known.get(selected().id) ?? {};
+  const { name, curve, peak } = answer ? lastValid(selected()) : selected();
+  if (template === "copy") return add(name, curve, peak);
+  const { total = stepsOf(curve) || 10000, warmup = { warmup_steps: 0 } } = answer ?? {};
+  const [title, description] = TEMPLATES[template](total, warmup);
+  await openCurve(JSON.stringify(description), title, peak);
 }
 
 // Add the curve that a JSON text describes. Returns the fault of an invalid one, else undefined.
@@ -145,13 +145,15 @@ const show = (isUndone = false) => keepFocus(() => {
 });
 
 const showCurves = () => keepFocus(() => {
-  drawCurves(byId("curves").tBodies[0], entries(), selected().id, outlooks, (id) => forecasts.cell(id), {
+  const shown = entries().map((entry) => ({ ...entry, total: known.get(entry.id)?.answer?.total }));
+  byId("lengths").hidden = new Set(shown.map(({ total }) => total).filter(Boolean)).size < 2;
+  drawCurves(byId("curves").tBodies[0], shown, selected().id, outlooks, (id) => forecasts.cell(id), {
     select: (id) => {
       history.replace({ ...history.present, selected: id });
       show();
       readLearningRates();
     },
-    rename: (id, name) => changeEntry(null, { ...entryOf(id), name: name.trim() || `Curve ${id}` }),
+    rename: (id, name) => changeEntry(null, { ...entryOf(id), name: name.trim() || freeName(`Curve ${id}`, id) }),
     hide: (id) => changeEntry(null, { ...entryOf(id), isHidden: !entryOf(id).isHidden }),
     remove: (id) => {
       const remaining = entries().filter((entry) => entry.id !== id);
@@ -236,7 +238,11 @@ async function start() {
   maxCurves = max_curves;
   initialCurves = JSON.stringify(curves);
   const before = loadState();
-  const fresh = curves.map((entry, index) => ({ id: index + 1, colour: index % COLOURS, ...entry }));
+  const fresh = [];
+  for (const entry of curves) {
+    const name = distinctName(entry.name, fresh.map(({ name }) => name));
+    fresh.push({ ...entry, id: fresh.length + 1, colour: fresh.length, name });
+  }
   history = new History(before?.initialCurves === initialCurves ? before.present : { selected: fresh.at(-1).id, curves: fresh });
   forecasts.start(initialCurves, max_log_bytes);
   byId("readout").textContent = "Point at the picture to read learning rates.";

@@ -3,11 +3,10 @@
 
 import { formatLearningRate, formatStep, setProperties, svgElement } from "./elements.js";
 import { makeDraggable } from "./handles.js";
+import { DASHES } from "./looks.js";
 
 // Margins around the axes, in pixels.
 const LEFT = 58, RIGHT = 22, TOP = 18, BOTTOM = 38;
-// One per colour, so that lines differ without colour vision too. The selected curve has a solid line.
-export const DASHES = ["7 5", "2 3", "10 4", "10 4 2 4", "4 2", "14 3"];
 
 export class Picture {
   #svg;
@@ -81,10 +80,13 @@ export class Picture {
     const points = answer.steps.map((step, index) =>
       `${this.x(step).toFixed(1)},${this.y(peak * answer.levels[index]).toFixed(1)}`);
     const distinct = points.filter((point, index) => point !== points[index - 1]);
-    return svgElement("polyline", {
-      points: distinct.join(" "), "stroke-dasharray": isSelected ? null : DASHES[colour] || null,
+    // A bar ends a curve that is shorter than another one.
+    const [x, y] = points.at(-1).split(",").map(Number);
+    const end = answer.total < this.total ? svgElement("line", { class: `curve end colour-${colour}`, x1: x, x2: x, y1: y - 7, y2: y + 7 }) : "";
+    return svgElement("g", {}, svgElement("polyline", {
+      points: distinct.join(" "), "stroke-dasharray": isSelected ? null : DASHES[colour],
       class: `curve colour-${colour} ${isSelected ? "selected" : ""}`,
-    });
+    }), end);
   }
 
   *#spans(selected) {
@@ -106,7 +108,7 @@ export class Picture {
       yield svgElement("line", { class: learningRate ? "grid" : "axis", x1: LEFT, x2: LEFT + this.width, y1: y, y2: y });
       yield tickLabel(formatLearningRate(learningRate), { x: LEFT - 12, y: y + 4, "text-anchor": "end" });
     }
-    for (const step of ticks(this.total * 1.03, this.width / 92)) {
+    for (const step of ticks(this.total * 1.03, this.width / 92, 1)) {
       yield svgElement("line", { class: "axis", x1: this.x(step), x2: this.x(step), y1: bottom, y2: bottom + 4 });
       yield tickLabel(formatStep(step), { x: this.x(step), y: bottom + 30, "text-anchor": step ? "middle" : "start" });
     }
@@ -221,10 +223,10 @@ function tickLabel(text, properties) {
   return label;
 }
 
-// About `count` round numbers (2 to 8) from 0 to `end`, such as 0, 2000, 4000, 6000 for (7500, 4).
-function ticks(end, count) {
+// About `count` round numbers (2 to 8) from 0 to `end`, such as 0, 2000, 4000, 6000 for (7500, 4), at least `least` apart.
+function ticks(end, count, least = 0) {
   const minSpacing = end / Math.max(2, Math.min(count, 8));
   const power = 10 ** Math.floor(Math.log10(minSpacing));
-  const spacing = [1, 2, 5, 10].map((times) => times * power).find((size) => size >= minSpacing * 0.999);
+  const spacing = Math.max(least, [1, 2, 5, 10].map((times) => times * power).find((size) => size >= minSpacing * 0.999));
   return Array.from({ length: Math.floor(end / spacing) + 1 }, (_, index) => Number((index * spacing).toPrecision(6)));
 }

@@ -1,13 +1,23 @@
-// The curves that the buttons below the table add.
+// The curves that the buttons add.
 
-// For each button: the name and the description of its curve. `steps` and `warmup` are those of the selected entry.
+// For each button: the name and the description of its curve, with the length and the warmup of the selected one.
 export const TEMPLATES = {
-  copy: ({ selected }) => [`${selected.name} (copy)`, structuredClone(selected.curve)],
-  cosine: ({ steps, warmup }) => ["Cosine", { total_steps: steps, warmup_steps: warmup }],
-  linear: ({ steps, warmup }) => ["Line to 0", { total_steps: steps, warmup_steps: warmup, decay_shape: "linear" }],
-  stable: ({ steps, warmup }) => ["Stable + cooldown",
-    { total_steps: steps, warmup_steps: warmup, plateaus: [[0, 80]], decay_shape: "linear" }],
-  stages: ({ steps, warmup }) => ["Stages", { kind: "staged", start: warmup ? 0 : 1, stages: [
-    [warmup, 1, "linear"], [Math.round((steps - warmup) * 0.7), null, "linear"],
-    [steps - warmup - Math.round((steps - warmup) * 0.7), 0, "1-sqrt"]].filter(([steps]) => steps) }],
+  cosine: (steps, warmup) => ["Cosine", { total_steps: steps, ...warmup }],
+  linear: (steps, warmup) => ["Line to 0", { total_steps: steps, ...warmup, decay_shape: "linear" }],
+  stable: (steps, warmup) => ["Stable + cooldown", { total_steps: steps, ...warmup, plateaus: [[0, 80]], decay_shape: "linear" }],
+  stages: (steps, { warmup_steps: rise, init_lr_ratio: start = 0, warmup_shape: shape }) => {
+    const hold = Math.round((steps - rise) * 0.7);
+    const stages = [[rise, 1, shape], [hold, null, "linear"], [steps - rise - hold, 0, "1-sqrt"]];
+    return ["Stages", { kind: "staged", start: rise ? start : 1, stages: stages.filter(([steps]) => steps) }];
+  },
 };
+
+// The name, with the next free number if it is taken: Cosine, Cosine (2), Cosine (3).
+export function distinctName(name, taken) {
+  if (!taken.includes(name)) return name;
+  const numbered = name.replace(/ \(\d+\)$/, "");
+  const stem = taken.includes(numbered) ? numbered : name;
+  for (let number = 2; ; number += 1) {
+    if (!taken.includes(`${stem} (${number})`)) return `${stem} (${number})`;
+  }
+}
