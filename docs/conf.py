@@ -30,6 +30,7 @@ html_title = "plateau-jax"
 html_copy_source = False
 html_use_index = False  # reference/index.md lists all names, in order of use
 html_css_files = ["site.css"]
+html_js_files = [("search.js", {"defer": "defer"})]
 html_static_path = ["static"]
 
 add_module_names = False

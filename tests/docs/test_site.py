@@ -256,10 +256,3 @@ def test_code_has_a_button_that_copies_it(site: Path, phone: Page) -> None:
         line[4:] for line in lines if line.startswith((">>> ", "... "))
     ]
     assert len(copied.splitlines()) < len(lines)
-
-
-def test_search_finds_a_name_without_a_server(site: Path, phone: Page) -> None:
-    phone.goto(f"{(site / 'search.html').as_uri()}?q=find_batch_size")
-    result = phone.locator("#search-results li a").first
-    result.wait_for()
-    assert "find_batch_size" in str(result.get_attribute("href"))

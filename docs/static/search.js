@@ -1,0 +1,55 @@
+/* Sphinx's search finds only pages that contain every word of a query, so it finds nothing for most titles of
+issues. This ranks pages by the words that they contain: rare words count more than common ones, and words of
+a heading more than words of the text. A result links to the section whose heading fits best. */
+
+"use strict";
+
+if (typeof Search !== "undefined") {
+  const HEADING = 2; // the weight of a word in a heading; in the text it is 1
+
+  Search.performTermsSearch = (words) => {
+    const { alltitles, docnames, filenames, terms, titles } = Search._index;
+    const stemmer = new Stemmer();
+    const stems = (text) => splitQuery(text.toLowerCase()).map((word) => stemmer.stemWord(word));
+    const headings = Object.entries(alltitles).map(([text, places]) => ({ text, places, stems: stems(text) }));
+    const known = new Set([...Object.keys(terms), ...headings.flatMap((heading) => heading.stems)]);
+
+    // What a word stands for: itself; or else the known words that contain it; or else those that it begins
+    // with, as "pickleable" does with "pickl", the stem of "pickle".
+    const meanings = (word) => {
+      if (known.has(word)) return new Set([word]);
+      const containing = [...known].filter((term) => term.includes(word));
+      if (containing.length) return new Set(containing);
+      return new Set([...known].filter((term) => term.length > 4 && word.startsWith(term)));
+    };
+    // The words of an identifier, such as resume_from_checkpoint, count too.
+    const parts = (word) => [...(known.has(word) ? [word] : []), ...stems(word.replaceAll("_", " "))];
+
+    const scores = new Array(docnames.length).fill(0);
+    let total = 0;
+    for (const word of new Set([...words].flatMap(parts).filter((word) => word.length > 1))) {
+      const meant = meanings(word);
+      const pages = new Set([...meant].flatMap((term) => terms[term] ?? []));
+      const fitting = headings.filter((heading) => heading.stems.some((stem) => meant.has(stem)));
+      fitting.forEach(({ places }) => places.forEach(([page]) => pages.add(page)));
+      const weight = Math.log(1 + docnames.length / (pages.size || 1));
+      total += weight;
+      pages.forEach((page) => (scores[page] += weight));
+      fitting.forEach((heading) => (heading.score = (heading.score ?? 0) + weight));
+    }
+
+    const best = docnames.map(() => ({ score: 0 }));
+    for (const { score, text, places } of headings)
+      for (const [page, id] of places) if (score > best[page].score) best[page] = { score, text, id };
+    best.forEach(({ score }, page) => (scores[page] += HEADING * score));
+    const least = Math.max(...scores) / 3;
+    return docnames.flatMap((name, page) => {
+      if (!scores[page] || scores[page] < least) return [];
+      const { text, id } = best[page];
+      const title = id ? `${titles[page]} > ${text}` : titles[page];
+      const score = (Scorer.title * scores[page]) / total / (1 + HEADING);
+      const kind = id ? SearchResultKind.title : SearchResultKind.text;
+      return [[name, title, id ? `#${id}` : "", null, score, filenames[page], kind]];
+    });
+  };
+}
