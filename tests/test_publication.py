@@ -121,6 +121,23 @@ def test_publication_refuses_a_changed_file(copy: Path) -> None:
     assert list(_contents(copy)) == original
 
 
+@before_publication
+def test_release_needs_the_tag_and_the_address(copy: Path) -> None:
+    workflow = (copy / ".github" / "workflows" / "release.yml").read_text(encoding="utf-8")
+    checks = "\n".join(re.findall(r"^ *(grep .*)$", workflow, re.MULTILINE))
+    server, repository = ADDRESS[:18], ADDRESS[19:]
+
+    def passes(tag: str) -> bool:
+        names = {"GITHUB_REF_NAME": tag, "GITHUB_SERVER_URL": server, "GITHUB_REPOSITORY": repository}
+        return not subprocess.call(["bash", "-ec", checks], cwd=copy, env={**os.environ, **names})
+
+    tag = "v" + PROJECT["version"]
+    assert not passes(tag)
+    _publish(copy, ADDRESS)
+    assert passes(tag)
+    assert not passes("v" + PROJECT["version"] + ".1")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("is_published", [False, True])
 def test_linters_of_metadata_pass(copy: Path, is_published: bool) -> None:
