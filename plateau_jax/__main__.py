@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import warnings
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TextIO
@@ -21,9 +22,10 @@ from plateau_jax.analysis.loss_fit import fit_losses
 from plateau_jax.analysis.loss_run import LossRun
 from plateau_jax.curves.curve import Curve
 from plateau_jax.curves.plateau_curve import CurveArguments, PlateauCurve
+from plateau_jax.curves.staged_curve import StagedCurve, read_stages
 from plateau_jax.drawing.sampling import legend_labels
 from plateau_jax.numerics import exact_segments
-from plateau_jax.option_parser import OPTIONS, OptionParser, in_options, integer
+from plateau_jax.option_parser import OPTIONS, OptionParser, in_options, integer, steps_or_percentage
 from plateau_jax.output_files import is_stream, open_for_writing
 from plateau_jax.validation import checks, optional_packages
 
@@ -31,6 +33,7 @@ _EXAMPLES = """\
 examples:
   python -m plateau_jax 10000 --warmup-steps 500 --plateau 50 30 --min-lr-ratio 0.1
   python -m plateau_jax 10000 --plateau 0 80 --peak 3e-4 --plot curve.png
+  python -m plateau_jax 10000 --stage 2% 1.0 --stage rest --stage 20% 0 1-sqrt
   python -m plateau_jax 10000 --peak 3e-4 --csv - | tail
   python -m plateau_jax 10000 --plateau 0 90 --json > curve.json
   python -m plateau_jax --from curve.json --cooldown 6000 500
@@ -52,7 +55,12 @@ def _parser() -> OptionParser:
     described.add_argument(
         "total_steps", metavar="TOTAL", nargs="?", type=integer, help="steps of the curve, warmup included"
     )
-    described.add_argument("--warmup-steps", metavar="N", type=integer, help="warmup steps (0)")
+    described.add_argument(
+        "--warmup-steps",
+        metavar="N",
+        type=steps_or_percentage,
+        help="warmup steps, or a percentage of TOTAL, as in 2%% (0)",
+    )
     described.add_argument("--warmup-shape", metavar="SHAPE", help="linear or cosine (linear)")
     described.add_argument(
         "--init-lr-ratio",
@@ -86,13 +94,26 @@ def _parser() -> OptionParser:
     described.add_argument(
         "--min-lr-ratio", metavar="R", type=float, help="final learning rate, as a share of the peak (0)"
     )
+    staged = parser.add_argument_group("a StagedCurve")
+    staged.add_argument(
+        "--stage",
+        metavar=("STEPS", "TO SHAPE"),
+        nargs="+",
+        action="append",
+        dest="stages",
+        help="a stage to the level TO; without TO the level stays. STEPS is a number, or with TOTAL also a "
+        "percentage, as in 2%%, or once the word rest; SHAPE is a shape as above, exponential or t^-P "
+        "(linear); repeat it for the next stage",
+    )
+    staged.add_argument("--start", metavar="R", type=float, help="the level at step 0 (0)")
     parser.add_argument(
         "--from",
         metavar="FILE",
         action="append",
         default=[],
         dest="files",
-        help="instead of TOTAL: a curve that --json or to_dict wrote; - is standard input; may be repeated",
+        help="instead of TOTAL or --stage: a curve that --json or to_dict wrote; - is standard input; may be "
+        "repeated",
     )
     parser.add_argument(
         "--cooldown",
@@ -190,19 +211,39 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _build_curves(options: argparse.Namespace) -> list[Curve]:
-    values = {name: getattr(options, name) for name in CurveArguments.__annotations__}
-    described = {name: value for name, value in values.items() if value is not None}
+    described = _described(options)
     if options.files and described and not (options.compare or options.design):
-        raise ValueError(
-            f"--from takes a curve as it is, without {', '.join(OPTIONS[name] for name in described)}"
-        )
-    if "total_steps" not in described and (described or not options.files):
-        raise ValueError("the following arguments are required: TOTAL, or --from FILE")
-    curves: list[Curve] = [PlateauCurve(**described)] if described else []
+        raise ValueError(f"--from takes a curve as it is, without {_option_names(described)}")
+    curves = [_describe_curve(described)] if described or not options.files else []
     curves += [_read_curve(file) for file in options.files]
     if options.cooldown:
         curves = [curve.cooldown(*options.cooldown) for curve in curves]
     return curves
+
+
+def _described(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the arguments of the curve that the command line describes; empty if it describes none."""
+    values = {name: getattr(options, name) for name in (*CurveArguments.__annotations__, "stages", "start")}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _option_names(described: Iterable[str]) -> str:
+    return ", ".join("--stage" if name == "stages" else OPTIONS[name] for name in described)
+
+
+def _describe_curve(described: Mapping[str, Any]) -> Curve:
+    if "stages" in described:
+        if others := [name for name in described if name not in ("total_steps", "stages", "start")]:
+            raise ValueError(f"--stage describes the whole curve, without {_option_names(others)}")
+        try:
+            return StagedCurve(**{**described, "stages": read_stages(described["stages"])})
+        except TypeError as error:  # a word where a number belongs
+            raise ValueError(str(error)) from None
+    if "start" in described:
+        raise ValueError("--start requires --stage")
+    if "total_steps" not in described:
+        raise ValueError("the following arguments are required: TOTAL, or --from FILE, or --stage STEPS")
+    return PlateauCurve(**described)
 
 
 def _serve_design_page(options: argparse.Namespace) -> None:
@@ -217,7 +258,7 @@ def _serve_design_page(options: argparse.Namespace) -> None:
         raise ValueError(f"--design opens a page: leave --{output} out")
     peak = 3e-4 if options.peak is None else options.peak
     checks.peak("peak", peak)
-    described = any(getattr(options, name) is not None for name in CurveArguments.__annotations__)
+    described = _described(options)
     curves = _build_curves(options) if described or options.files or options.cooldown else []
     names = [*(["Curve"] if described else []), *(Path(file).stem for file in options.files)]
     initial = answers.initial_curves(list(zip(names, curves, strict=True)), peak)

@@ -4,8 +4,9 @@ import argparse
 import difflib
 import re
 from collections.abc import Sequence
-from decimal import Decimal
 from typing import Any, NoReturn
+
+from plateau_jax.curves.config_values import parse_integer
 
 OPTIONS = {
     "total_steps": "TOTAL",
@@ -16,14 +17,23 @@ OPTIONS = {
     "absolute_plateaus": "--absolute-plateau",
     "decay_shape": "--decay-shape",
     "min_lr_ratio": "--min-lr-ratio",
+    "start": "--start",
     "peak": "--peak",
 }
-"""The option for each argument of a `PlateauCurve`, and for the peak."""
+"""The option for each argument of a `PlateauCurve`, for a `StagedCurve`'s start, and for the peak."""
 
 _PAIR = r"[(\[]([^()\[\]]*), ([^()\[\]]*)[)\]]"
 _PAIRS = re.compile(rf"\b((?:absolute_)?plateaus)(?:\[\d+\])? ?= ?(?:\[{_PAIR}(?:, {_PAIR})*\]|{_PAIR})")
+# Words of English too, so only as in "peak = 3" and "start=1.0". A plateau's start has a label before it.
+_NUMBERS = "peak", "start"
 _VALUE = re.compile(
-    rf"\b(?<!--)({'|'.join(name for name in OPTIONS if name != 'peak')}|peak(?= = ))\b(?: ?= ?)?"
+    rf"\b(?<!--)({'|'.join(name for name in OPTIONS if name not in _NUMBERS)}|peak(?= = )|"
+    r"(?<!: )start(?= ?= ?(?:[\d-]|nan|inf)))\b(?: ?= ?)?"
+)
+_STAGED_CURVE = re.compile(r"StagedCurve\(\[\((.*?)\)\](, start=[\d.]+)?\)")
+_STAGE = re.compile(
+    r"(?:\bstages\[\d+\] = |(?<=steps come first: ))[(\[](?P<items>.*?)[)\]](?=:| must|$)|"
+    r"\bstages\[(?P<index>\d+)\]|\bstages(?= (?:last|without) )"
 )
 
 
@@ -54,17 +64,15 @@ class OptionParser(argparse.ArgumentParser):
 
 def integer(text: str) -> int:
     """Return the integer that the text says, in any form that the design page accepts: 10000, 1e4, 10_000."""
-    try:
-        return int(text)
-    except ValueError:
-        pass
-    try:
-        number = Decimal(text)
-        if number == number.to_integral_value() and number.adjusted() < 100:  # no endless digits
-            return int(number)
-    except ArithmeticError:  # not a number, or not a finite one
-        pass
-    raise argparse.ArgumentTypeError(f"{text!r} must be an integer")
+    number = parse_integer(text)
+    if number is None:
+        raise argparse.ArgumentTypeError(f"{text!r} must be an integer")
+    return number
+
+
+def steps_or_percentage(text: str) -> int | str:
+    """Return the integer, or a percentage as it is, for the curve to check."""
+    return text if "%" in text else integer(text)
 
 
 def in_options(message: str) -> str:
@@ -74,13 +82,35 @@ def in_options(message: str) -> str:
     'For fractions write --plateau 0 50 --plateau 60 30'
     >>> in_options("warmup_steps = 100 must lie in 0 … total_steps - 1 = 99")
     '--warmup-steps 100 must lie in 0 … TOTAL - 1 = 99'
+    >>> in_options("stages[1] = ['2%', 3.0]: to = 3.0 must lie in [0, 1]")
+    '--stage 2% 3.0: to = 3.0 must lie in [0, 1]'
+    >>> in_options("write StagedCurve([(100,), (900, 0.1, 'exponential')], start=1.0)")
+    'write --stage 100 --stage 900 0.1 exponential --start 1.0'
     """
+    message = _STAGE.sub(_in_stage, _STAGED_CURVE.sub(_in_stages, message))
+    # After --stage, TOTAL would be one of its values.
+    message = message.replace("needs total_steps", "needs total_steps before the first --stage")
     return _VALUE.sub(_in_option, _PAIRS.sub(_in_pairs, message))
 
 
 def _in_pairs(found: re.Match[str]) -> str:
     pairs = re.findall(_PAIR, found[0].partition("=")[2])
     return " ".join(f"{OPTIONS[found[1]]} {first} {second}" for first, second in pairs)
+
+
+def _in_stages(found: re.Match[str]) -> str:
+    return " ".join(map(_as_stage, found[1].split("), ("))) + (found[2] or "").removeprefix(",")
+
+
+def _in_stage(found: re.Match[str]) -> str:
+    items, index = found["items"], found["index"]
+    if items is not None:
+        return _as_stage(items)
+    return f"--stage number {int(index) + 1}" if index else "--stage options"
+
+
+def _as_stage(items: str) -> str:
+    return "--stage " + re.sub("[',]", "", items)
 
 
 def _in_option(found: re.Match[str]) -> str:

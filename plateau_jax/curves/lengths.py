@@ -82,9 +82,6 @@ def _length_in_steps(label: str, value: Any, total_steps: int | None) -> int | N
     is_rest = isinstance(value, str) and value == REST
     if is_rest or is_percentage(value):
         if total_steps is None:
-            raise ValueError(
-                f"{label} = {short_repr(value)} is a share of all steps: add total_steps, as in "
-                "StagedCurve(stages, total_steps=10_000)"
-            )
+            raise ValueError(f"{label} = {short_repr(value)} is a share of all steps, and needs total_steps")
         return None if is_rest else percentage_in_steps(label, value, total_steps)
     return at_least(label, value, 0, hints.for_stage_length(value))

@@ -41,11 +41,12 @@ def _read(arguments: dict[str, Any]) -> dict[str, Any]:
     total_steps = values.pop("total_steps", None)
     if "stages" in values:
         # Here and not in the constructor: `from_dict` sets fields, and `total_steps` is not one.
-        values["stages"] = tuple(_check_stages(_read_stages(values["stages"]), total_steps))
+        values["stages"] = tuple(_check_stages(read_stages(values["stages"]), total_steps))
     return values
 
 
-def _read_stages(stages: Any) -> Any:
+def read_stages(stages: Any) -> Any:
+    """Return stages with numbers in place of the strings of a configuration file or a command line."""
     if not is_ordered(stages):
         return stages
     return [

@@ -1,6 +1,7 @@
 """`python -m plateau_jax`: its table, its files, and its errors."""
 
 import csv
+import itertools
 import json
 import re
 import signal
@@ -12,12 +13,13 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.curves.descriptions import build, descriptions
 from support.curves.strategies import arguments as curve_arguments
 from support.examples import examples
 from support.refusals import refused
 from support.schedulers.runs import peaks
 
-from plateau_jax import Curve, CurveWarning, PlateauCurve
+from plateau_jax import Curve, CurveWarning, PlateauCurve, StagedCurve
 from plateau_jax.__main__ import main
 from plateau_jax.numerics import exact_segments
 from plateau_jax.option_parser import in_options
@@ -169,6 +171,40 @@ def test_every_argument_has_an_option(capsys, arguments):
 
 
 @pytest.mark.filterwarnings("ignore::plateau_jax.CurveWarning")
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(descriptions(kind="stages"), st.data())
+def test_every_staged_curve_has_options(capsys, description, data):
+    # A shape without a level has no effect, and the command line cannot say it.
+    stages = [stage[:1] if len(stage) > 1 and stage[1] is None else stage for stage in description["stages"]]
+    words = [["--stage", *map(str, stage)] for stage in stages]
+    total = sum(steps for steps, *_ in stages)
+    with_total = data.draw(st.booleans())
+    if with_total and data.draw(st.booleans()):
+        data.draw(st.sampled_from(words))[1] = "rest"
+    start = ["--start", str(description["start"])]
+    assert main([*[str(total)] * with_total, *itertools.chain(*words), *start, "--json"]) == 0
+    written = json.loads(capsys.readouterr().out)
+    assert Curve.from_dict(written) == build({**description, "stages": stages})
+
+
+def test_lengths_may_be_percentages(capsys):
+    stages = "--stage 2% 1.0 --stage rest --stage 20% 0 1-sqrt"
+    assert main(f"1e4 {stages} --cooldown 5000 500".split()) == 0
+    curve = StagedCurve([("2%", 1.0), ("rest",), ("20%", 0, "1-sqrt")], total_steps=10_000)
+    assert capsys.readouterr().out == curve.cooldown(5000, 500).describe() + "\n"
+    assert main(["10000", "--warmup-steps", "2%"]) == 0
+    assert capsys.readouterr().out == PlateauCurve(10_000, warmup_steps=200).describe() + "\n"
+
+
+def test_staged_curve_is_compared_with_files(tmp_path, capsys):
+    path = tmp_path / "cosine.json"
+    path.write_text(json.dumps(PlateauCurve(1000, warmup_steps=20).to_dict()))
+    stages = ["--stage", "2%", "1.0", "--stage", "rest"]
+    assert main(["1000", *stages, "--from", str(path), "--compare"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) > 2
+
+
+@pytest.mark.filterwarnings("ignore::plateau_jax.CurveWarning")
 @examples(20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.integers(1, 300), st.integers(0, 99), st.floats(0, 1), peaks)
 def test_json_and_csv_match_the_curve(tmp_path, capsys, total, percent, ratio, peak):
@@ -275,6 +311,36 @@ def test_longest_curve_can_be_drawn(tmp_path):
         ("100 --plot -", "--plot - is not possible: give a file, as in --plot curve.png"),
         ("100 --plateau 150 20", "in steps: --absolute-plateau 150 20"),
         ("100 --plateau 60 80", "--plateau: (60.0, 80.0) lasts"),
+        ("100 --plateau 0 100", "never decays write --stage 100 --start 1.0\n"),
+        ("100 --warmup-steps 5 --plateau 0 100", "write --stage 5 1.0 --stage 95\n"),
+        ("100 --decay-shape exponential", "have it: --stage 100 1.0 --stage 900 0.01 exponential\n"),
+        ("100 --warmup-steps 2%%", "--warmup-steps '2%%' must be a percentage"),
+        ("100 --warmup-steps 100%", "--warmup-steps 100 must lie in 0 … TOTAL"),
+        ("100 --warmup-steps half", "argument --warmup-steps: 'half' must be an integer"),
+        ("--warmup-steps 2%", "required: TOTAL"),
+        ("--stage 2% 1.0", "--stage 2% 1.0: steps = '2%' is a share of all steps, and needs TOTAL before"),
+        ("--stage rest 100", "--stage rest 100: steps = 'rest' is a share of all steps, and needs TOTAL bef"),
+        ("--stage 0 1", "--stage options last 0 steps"),
+        ("--stage 5 1 --stage 5 0.5 (1-x)^2 100", "--stage 5 0.5 (1-x)^2 100 must be a stage (steps, to, sh"),
+        ("100 --stage", "argument --stage: expected at least one argument"),
+        ("100 --stage ten 1", "--stage ten 1: steps = 'ten' must be an integer"),
+        ("100 --stage 100% up", "--stage 100% up: to = 'up' must be a number"),
+        ("--stage 50 1.5", "--stage 50 1.5: to = 1.5 must lie in [0, 1]"),
+        ("100 --stage 1 50%", "the steps come first: --stage 50% 1\n"),
+        ("--stage 50 1 sqrt", "--stage 50 1 sqrt: shape = 'sqrt' must be one of"),
+        ("100 --stage rest 1 exponential", "--stage number 1: an exponential stage from or to 0"),
+        ("100 --stage rest --stage rest", "--stage rest: steps = 'rest' may be given once only"),
+        ("100 --stage 50 1 --stage 20 0", "--stage options last 70 steps, not TOTAL = 100: 30 missing"),
+        (
+            "100 --stage 500 1 --stage rest 0",
+            "--stage options without the 'rest' last 500 steps, more than T",
+        ),
+        ("100 --stage rest --start 2", "--start 2.0 must lie in [0, 1]"),
+        ("100 --stage rest --start nan", "--start nan must be finite"),
+        ("100 --start 1", "--start requires --stage"),
+        ("100 --stage rest --warmup-steps 5", "--stage describes the whole curve, without --warmup-steps\n"),
+        ("--stage 5 1 --from missing.json", "--from takes a curve as it is, without --stage"),
+        ("100 --stages 5 1", "did you mean --stage?"),
     ],
 )
 def test_invalid_arguments_write_no_file(tmp_path, capsys, arguments, message):
@@ -311,6 +377,9 @@ def test_picture_that_needs_tex_is_refused_in_a_line(tmp_path, capsys, monkeypat
         ("1000 --plateau 0 0.5 --plateau 0.6 0.3", "write --plateau 0 50 --plateau 60 30"),
         ("1000 --plateau 50 0.05", "a number of steps: --absolute-plateau 500 1"),
         ("1000 --min-lr-ratio 1e-6", "write --min-lr-ratio 1e-06 / peak"),
+        ("100 --stage rest", "begin at the peak write --start 1.0"),
+        ("100 --stage 0.5% 1 --stage rest", "larger percentage, or a number of steps"),
+        ("100 --warmup-steps 0.5%", "larger percentage, or a number of steps"),
     ],
 )
 def test_warnings_name_options(line, written):
@@ -318,7 +387,7 @@ def test_warnings_name_options(line, written):
         assert main(line.split()) == 0
     message = in_options(str(caught[0].message))
     assert message.endswith(written)
-    assert not re.search("plateaus|_ratio|=", message)
+    assert not re.search("plateaus|stages|_ratio|_steps|=(?! ')", message)
 
 
 def test_unknown_picture_format_leaves_no_file(tmp_path, capsys):

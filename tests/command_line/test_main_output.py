@@ -113,6 +113,7 @@ def test_examples_in_help_run(tmp_path, monkeypatch):
     shown = _run("--help", PYTHONIOENCODING="ascii").stdout.decode("ascii")
     lines = re.findall(r"^  python (-m plateau_jax .*)$", shown.partition("examples:")[2], re.MULTILINE)
     assert len(lines) >= 4
+    assert any("--stage 2% 1.0 --stage rest" in line for line in lines)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     pages: list[object] = []
     monkeypatch.setattr("plateau_jax.design.server.serve", lambda *page, **_: pages.append(page))

@@ -111,7 +111,7 @@ SHARES = [("2%", 1.0), ("rest",), ("20%", 0.0, "1-sqrt")]
             SHARES,
             None,
             ValueError,
-            ["stages[0] = ('2%', 1.0): steps = '2%' is a share", "total_steps=10_000"],
+            ["stages[0] = ('2%', 1.0): steps = '2%' is a share", "needs total_steps"],
         ),
         ([(5, 1.0), ("rest",)], None, ValueError, ["stages[1] = ('rest',): steps = 'rest' is a share"]),
         (SHARES, "100%", TypeError, ["total_steps = '100%' must be an integer"]),
