@@ -27,9 +27,9 @@ before_publication = pytest.mark.skipif(IS_PUBLISHED, reason="the address is fil
 
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
-    """A copy of what the sdist has."""
+    """A copy of the files of a checkout that the sdist has."""
     for path in ROOT.iterdir():
-        if path.is_file():
+        if path.is_file() and path.name != "PKG-INFO":  # the build adds it to the sdist
             shutil.copy(path, tmp_path)
     for name in PYPROJECT["tool"]["hatch"]["build"]["targets"]["sdist"]["include"]:
         if (ROOT / name[1:]).is_dir():
