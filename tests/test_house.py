@@ -31,6 +31,7 @@ _LAYERS = [
     "plateau_jax.curves.several_curves",
     "plateau_jax.schedule plateau_jax.batch_plan plateau_jax.plots",
     "plateau_jax.holds.rules plateau_jax.analysis.last_iterate plateau_jax.analysis.lr_sums",
+    "plateau_jax.analysis.logged_lrs",
     "plateau_jax.holds.decision plateau_jax.analysis.comparison plateau_jax.analysis.loss_comparison",
     "plateau_jax.analysis.interpolated_sums plateau_jax.analysis.loss_law plateau_jax.analysis.loss_logs",
     "plateau_jax.analysis.loss_run",

@@ -2,19 +2,20 @@
 
 import csv
 import json
-import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
-import numpy as np
-
+from plateau_jax.analysis.logged_lrs import (
+    UnclearLogError,
+    interpolate_lrs,
+    peak_of_lrs,
+    warn_if_lrs_differ,
+)
 from plateau_jax.curves.curve import Curve, check_curve
-from plateau_jax.curves.staged_curve import StagedCurve
 from plateau_jax.validation import checks
-from plateau_jax.validation.curve_warning import suppress_warnings
 
 # The first of these that a log has is its step. Weights & Biases counts calls of `log` in `_step`, which is a
 # number of updates only if nothing else is.
@@ -25,9 +26,6 @@ _VALIDATION = re.compile(r"(^|[\W_])(val|valid|validation|eval|evaluation|test|d
 _LR = re.compile(r"(^|[\W_])(lr|learning_rate)($|[\W_])")
 _THOUSANDS = re.compile(r"\d{1,3}(,\d{3})+")
 
-LATEST_FIRST_LR = 0.1
-"""Share of the steps by which a log without a curve must have its first learning rate."""
-
 
 class Log(NamedTuple):
     """The arguments of a `LossRun`, and the name of its losses."""
@@ -37,22 +35,6 @@ class Log(NamedTuple):
     steps: list[int]
     losses: list[float]
     loss_name: str
-
-
-class UnclearLogError(ValueError):
-    """A log leaves open what an argument of `LossRun.read` says.
-
-    Attributes:
-        problem: What is missing or unclear.
-        argument: The argument that helps.
-        columns: The columns that it may name; empty for `curve` and `peak_value`.
-    """
-
-    def __init__(self, problem: str, advice: str, argument: str, columns: Sequence[str] = ()) -> None:
-        super().__init__(f"{problem}{advice}")
-        self.problem = problem
-        self.argument = argument
-        self.columns = tuple(columns)
 
 
 class _Table:
@@ -156,7 +138,9 @@ def read_log(
     readings = table.read_pairs(step, loss)
     if not readings:
         raise ValueError(f"{table.name} has no row with both {step!r} and {loss!r}")
-    if curve is None or peak_value is None:
+    if curve is not None and peak_value is not None:
+        _check_curve(table, step, lr, curve, peak_value)
+    else:
         lr = table.find_lr() if lr is None else table.find_named("lr", lr)
         logged = [] if lr is None else table.read_pairs(step, lr)
         if not any(value > 0 for _, value in logged):
@@ -165,9 +149,10 @@ def read_log(
                 raise UnclearLogError(problem, ": give curve= and peak_value=", "curve")
             raise UnclearLogError(problem, ": give peak_value=", "peak_value")
         if curve is None:
-            curve, peak_value = _interpolate(logged, readings[-1][0], table.name)
+            curve, peak_value = interpolate_lrs(logged, readings[-1][0], table.name)
         else:
-            peak_value = _peak_of(logged, curve)
+            peak_value = peak_of_lrs(logged, curve)
+            _check_curve(table, step, lr, curve, peak_value)
     steps, losses = zip(*readings, strict=True)
     return Log(curve, peak_value, list(steps), list(losses), _base_name(loss))
 
@@ -219,32 +204,16 @@ def _checked_rows(rows: Any) -> list[Mapping[str, Any]]:
     return rows
 
 
-def _interpolate(logged: list[tuple[int, float]], last_step: int, name: str) -> tuple[Curve, float]:
-    """Return a curve of straight lines between learning rates, and its peak."""
-    lrs = dict(sorted(logged))
-    first, last = min(lrs), max(last_step, *lrs)
-    if first > LATEST_FIRST_LR * last:
-        problem = f"{name} has its first learning rate at step {first} of {last}, too late to know the warmup"
-        raise UnclearLogError(problem, ": give curve= and peak_value=", "curve")
-    peak = max(lrs.values())
-    if not (math.isfinite(peak) and min(lrs.values()) >= 0):
-        raise ValueError(f"{name} has learning rates that are negative or not finite")
-    levels = {step: value / peak for step, value in lrs.items()} | {last: lrs[max(lrs)] / peak}
-    stages = [
-        (after - before, level, "linear")
-        for before, (after, level) in zip([0, *levels], levels.items(), strict=False)
-    ]
-    with suppress_warnings():
-        return StagedCurve(stages), peak
-
-
-def _peak_of(logged: list[tuple[int, float]], curve: Curve) -> float:
-    """Return the peak with which a curve gives the logged learning rates."""
-    steps, lrs = (np.array(values, np.float64) for values in zip(*logged, strict=True))
-    multipliers = np.asarray(curve(steps.astype(np.int64)), np.float64)
-    # Small multipliers change much from one step to the next, and logs are off by one step.
-    near_peak = multipliers >= 0.5 * multipliers.max()
-    return float(np.median(lrs[near_peak] / multipliers[near_peak]))
+def _check_curve(table: _Table, step: str, lr: str | None, curve: Curve, peak_value: float) -> None:
+    """Warn if the log has learning rates that are not those of the curve that was given."""
+    try:
+        column = table.find_lr() if lr is None else table.find_named("lr", lr)
+        logged = [] if column is None else table.read_pairs(step, column)
+    except ValueError:
+        if lr is not None:
+            raise
+        return  # several columns, or cells without a number: nobody asked for them
+    warn_if_lrs_differ(logged, curve, peak_value, table.name)
 
 
 def _base_name(column: str) -> str:

@@ -72,6 +72,8 @@ class LossRun:
     ) -> Self:
         """Read a run from a log.
 
+        Warns if the log has learning rates that are clearly not those of `curve`.
+
         Columns are found by their usual names. A validation loss is preferred to a training loss, and a step
         counted by the trainer to the `_step` of Weights & Biases. Rows without a loss are left out.
 

@@ -2,6 +2,7 @@
 
 from functools import cache, cached_property, lru_cache
 from itertools import pairwise
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -99,7 +100,7 @@ class ScheduleSums:
             return 0.0, 0.0
         growths = int(np.log1p(total / damping) * _NEAREST) + 2
         distances = damping * np.expm1(np.arange(growths) / _NEAREST)
-        distant: _Steps = np.searchsorted(sums[: step + 1], total - distances).astype(np.int64)
+        distant = cast("_Steps", np.searchsorted(sums[: step + 1], total - distances))
         borders = _sorted_unique(np.concatenate([step - _distances(step, _NEAREST), distant]))
         lengths = np.diff(borders)
         part_sums, part_squares = np.diff(sums[borders]), np.diff(squares[borders])

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from plateau_jax import LossRun, PlateauCurve, fit_losses
+from plateau_jax import CurveWarning, LossRun, PlateauCurve, fit_losses
 
 CURVE, PEAK = PlateauCurve(1000, warmup_steps=100), 1e-3
 STEPS = list(range(20, 1001, 20))
@@ -116,6 +116,50 @@ def test_curve_is_read_from_logged_learning_rates(tmp_path) -> None:
     assert run.curve(10) == pytest.approx(run.curve(20) / 2)
     assert LossRun.read(path, CURVE).curve is CURVE
     assert LossRun.read(path, CURVE).peak_value == pytest.approx(PEAK)
+
+
+def logged(lrs: Any) -> list[dict[str, Any]]:
+    return [{"step": t, "loss": loss, "lr": lr} for t, loss, lr in zip(STEPS, TRAIN, lrs, strict=True)]
+
+
+@pytest.mark.parametrize(
+    "lrs",
+    [
+        [PEAK * CURVE(step - 1) for step in STEPS],
+        [PEAK * CURVE(step + 1) for step in STEPS],
+        [float(f"{lr:.4f}") for lr in LRS],
+        [f"{lr:.1e}" for lr in LRS],
+        [None, float("nan"), "", *LRS[3:]],
+        [0.0 for _ in LRS],
+        ["no number" for _ in LRS],
+    ],
+    ids=["late", "early", "decimals", "digits", "gaps", "rounded to 0", "text"],
+)
+def test_logged_learning_rates_of_the_curve_are_silent(lrs) -> None:
+    """Trainers log them one step late or early, and rounded."""
+    assert LossRun.read(logged(lrs), CURVE, PEAK).peak_value == PEAK
+
+
+@pytest.mark.parametrize(
+    ("curve", "peak"),
+    [
+        (CURVE, 1.1e-3),
+        (PlateauCurve(1000, warmup_steps=100, decay_shape="linear"), PEAK),
+        (PlateauCurve(1000, warmup_steps=100, plateaus=[(80, 20)]), None),
+        (PlateauCurve(2000, warmup_steps=100), PEAK),
+    ],
+)
+def test_curve_that_the_log_contradicts_warns(curve, peak) -> None:
+    with pytest.warns(CurveWarning, match="the log has the learning rate") as caught:
+        run = LossRun.read(logged(LRS), curve, peak)
+    assert run.curve is curve
+    near = [[run.peak_value * curve(step + offset) for offset in (-1, 0, 1)] for step in STEPS]
+    differences = np.abs(np.array(near) - np.array(LRS)[:, None]).min(axis=1)
+    first = int(np.argmax(differences > 0.02 * run.peak_value))
+    (warning,) = caught
+    assert f"the learning rate {LRS[first]:.4g} at step {STEPS[first]}," in str(warning.message)
+    assert f"has {near[first][1]:.4g}: give the curve and the peak of this run" in str(warning.message)
+    assert warning.filename == __file__
 
 
 def test_fit_without_curve_is_close_to_fit_with_it() -> None:

@@ -100,6 +100,11 @@ def test_chosen_columns_are_read() -> None:
     assert opened(text, step="n", loss="b_loss")["run"]["losses"][0] == LOSSES[0] + 1
 
 
+def test_contradicted_curve_is_advised_against() -> None:
+    (advice,) = opened(log(step=STEPS, loss=LOSSES, lr=PEAK * CURVE(STEPS)), PlateauCurve(3000))["advice"]
+    assert "log.csv has the learning rate" in advice
+
+
 CURVES = st.builds(
     lambda total, warmup, shape, held: PlateauCurve(
         total, warmup_steps=warmup, decay_shape=shape, plateaus=[(0, held)]

@@ -1,0 +1,83 @@
+"""The learning rates in a log: as a curve, as a peak, and next to the curve that the user gives."""
+
+import math
+from collections.abc import Sequence
+from decimal import Decimal
+
+import numpy as np
+
+from plateau_jax.curves.curve import Curve
+from plateau_jax.curves.staged_curve import StagedCurve
+from plateau_jax.validation.curve_warning import suppress_warnings, warn
+
+_CLEAR_DIFFERENCE = 0.02
+"""Share of the peak by which a logged learning rate differs clearly from a curve's."""
+
+LATEST_FIRST_LR = 0.1
+"""Share of the steps by which a log without a curve must have its first learning rate."""
+
+
+class UnclearLogError(ValueError):
+    """A log leaves open what an argument of `LossRun.read` says.
+
+    Attributes:
+        problem: What is missing or unclear.
+        argument: The argument that helps.
+        columns: The columns that it may name; empty for `curve` and `peak_value`.
+    """
+
+    def __init__(self, problem: str, advice: str, argument: str, columns: Sequence[str] = ()) -> None:
+        super().__init__(f"{problem}{advice}")
+        self.problem = problem
+        self.argument = argument
+        self.columns = tuple(columns)
+
+
+def interpolate_lrs(logged: list[tuple[int, float]], last_step: int, name: str) -> tuple[Curve, float]:
+    """Return a curve of straight lines between learning rates, and its peak."""
+    lrs = dict(sorted(logged))
+    first, last = min(lrs), max(last_step, *lrs)
+    if first > LATEST_FIRST_LR * last:
+        problem = f"{name} has its first learning rate at step {first} of {last}, too late to know the warmup"
+        raise UnclearLogError(problem, ": give curve= and peak_value=", "curve")
+    peak = max(lrs.values())
+    if not (math.isfinite(peak) and min(lrs.values()) >= 0):
+        raise ValueError(f"{name} has learning rates that are negative or not finite")
+    levels = {step: value / peak for step, value in lrs.items()} | {last: lrs[max(lrs)] / peak}
+    stages = [
+        (after - before, level, "linear")
+        for before, (after, level) in zip([0, *levels], levels.items(), strict=False)
+    ]
+    with suppress_warnings():
+        return StagedCurve(stages), peak
+
+
+def peak_of_lrs(logged: list[tuple[int, float]], curve: Curve) -> float:
+    """Return the peak with which a curve gives the logged learning rates."""
+    steps, lrs = (np.array(values, np.float64) for values in zip(*logged, strict=True))
+    multipliers = np.asarray(curve(steps.astype(np.int64)), np.float64)
+    # Small multipliers change much from one step to the next, and logs are off by one step.
+    near_peak = multipliers >= 0.5 * multipliers.max()
+    return float(np.median(lrs[near_peak] / multipliers[near_peak]))
+
+
+def warn_if_lrs_differ(
+    logged: Sequence[tuple[int, float]], curve: Curve, peak_value: float, name: str
+) -> None:
+    """Warn about the first of the learning rates that clearly is not that of the curve."""
+    finite = [(step, lr) for step, lr in logged if math.isfinite(lr)]
+    if not finite:
+        return
+    steps, lrs = (np.array(values) for values in zip(*finite, strict=True))
+    # Trainers log the learning rate of the last update or of the next one.
+    near = peak_value * np.asarray(curve(np.maximum(steps[:, None] + np.arange(-1, 2), 0)), np.float64)
+    # Half a unit in the last decimal, if all learning rates were rounded to few of them.
+    rounding = 0.5 * 10.0 ** min(int(Decimal(repr(value)).as_tuple().exponent) for value in lrs.tolist())
+    margin = max(_CLEAR_DIFFERENCE * peak_value, rounding)
+    wrong = np.flatnonzero((lrs < near.min(axis=1) - margin) | (lrs > near.max(axis=1) + margin))
+    if wrong.size:
+        first = int(wrong[0])
+        warn(
+            f"{name} has the learning rate {lrs[first]:.4g} at step {steps[first]}, and the curve with "
+            f"the peak {peak_value:.4g} has {near[first, 1]:.4g}: give the curve and the peak of this run"
+        )
