@@ -106,6 +106,8 @@ class LossFit:
     def losses(self, curve: Curve, steps: ArrayLike, peak_value: float | None = None) -> _Floats:
         """Evaluate the law at steps of a curve.
 
+        At more than 4096 steps, the sums of the law are interpolated between computed ones, within 10⁻⁵.
+
         Args:
             curve: As for `predict`.
             steps: Integers, numbers of updates in 1 … total_steps, of any shape.
