@@ -1,4 +1,4 @@
-"""docs/other_schedulers.md: both blocks of a section give the same learning rates.
+"""docs/other_schedulers/: both blocks of a section give the same learning rates.
 
 "Before" is the original scheduler, "after" this project. Rounding to float32 costs "after" up to 2⁻²⁴ of the
 peak and 2⁻²⁴ of the multiplier. torch, transformers and the formulas of `support.docs.published` compute in
@@ -17,7 +17,15 @@ import pytest
 import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from support.docs.other_schedulers import PAGE, page_settings, read_pairs, run, run_with_counts
+from support.docs.other_schedulers import (
+    FOLDER,
+    INDEX,
+    PAGES,
+    page_settings,
+    read_pairs,
+    run,
+    run_with_counts,
+)
 from support.docs.pages import sections
 from support.docs.published import cosine_plateau
 from support.examples import examples
@@ -36,7 +44,7 @@ STEPS = 4 * LONGEST + 1
 
 @st.composite
 def plans(draw):
-    """Draw a value for each name of the page's first block."""
+    """Draw a value for each name that the pages set for their programs."""
     total = draw(st.integers(2, LONGEST))
     # `optax.cosine_onecycle_schedule` receives warmup / total, and computes int(warmup / total * total).
     warmup = draw(st.integers(1, total - 1).filter(lambda steps: int(steps / total * total) == steps))
@@ -97,7 +105,11 @@ def rounding_error(pair, plan):
 @pytest.mark.filterwarnings("ignore:the curve has total_steps:plateau_jax.CurveWarning")
 @pytest.mark.parametrize(
     "pair",
-    [pair.counting_updates() if pair.is_megatron else pair for pair in read_pairs() if not pair.is_olmo],
+    [
+        pair.counting_updates() if pair.is_megatron else pair
+        for pair in read_pairs()
+        if not pair.is_olmo and not pair.is_configuration
+    ],
     ids=lambda pair: pair.heading,
 )
 @examples(15)
@@ -105,6 +117,7 @@ def rounding_error(pair, plan):
 def test_both_blocks_give_equal_learning_rates(pair, plan):
     assume("OneCycleLR" not in pair.heading or plan["warmup"] > 1)  # torch divides by warmup - 1
     assume("optax.polynomial" not in pair.heading or plan["power"] >= 1)  # as the page says
+    assume("MultiStepWithWarmup" not in pair.heading or plan["warmup"] <= plan["first"])  # as the page says
     namespace, after = run(pair.after, plan, STEPS)
     end = namespace["curve"].total_steps if "curve" in namespace else plan["total"]
     expected = np.float64(expected_before(pair.past_the_end, after, end, plan))
@@ -148,8 +161,9 @@ def test_learning_rates_agree_for_any_batch_sizes(pair, plan, random):
 def test_momentum_follows_one_cycle(plan):
     assume(plan["warmup"] > 1)
     (before,) = [pair.before for pair in read_pairs() if pair.heading == "OneCycleLR"]
-    page = next(section for section in sections(PAGE) if section.heading == "From a curve to learning rates")
-    (after,) = [block.code for block in page.blocks if "follow(" in block.code]
+    (section,) = (section for section in sections(INDEX) if section.heading == "Momentum and weight decay")
+    (after,) = section.python_blocks()
+    after = re.sub("^(total|optimizer|model).*$", "", after, flags=re.MULTILINE)
     momenta = []
     for code, scheduler in (before, "scheduler"), (after, "momentum"):
         namespace = {
@@ -170,7 +184,7 @@ def test_momentum_follows_one_cycle(plan):
 
 def read_optax_arguments():
     """Return the table of arguments: for each schedule of optax, its arguments and what they are here."""
-    text = PAGE.read_text(encoding="utf-8")
+    text = (FOLDER / "optax.md").read_text(encoding="utf-8")
     (table,) = re.findall(r"^\| optax \| Here \|\n((?:\|.+\n)+)", text, re.MULTILINE)
     schedules = {}
     for name, here in re.findall(r"^\| (.+?) \| (.+) \|$", table, re.MULTILINE):
@@ -217,39 +231,52 @@ def test_table_translates_arguments_of_optax(name, plan):
 
 @pytest.mark.parametrize("skipped", [0, 7])
 def test_curve_waits_while_grad_scaler_skips(skipped):
-    (section,) = (section for section in sections(PAGE) if section.heading == "With your own GradScaler")
-    rows, overflow = "torch.randn(batch, 8, device=device)", f"float('inf') ** (update == {skipped})"
+    (section,) = (section for section in sections(INDEX) if section.heading == "With your own GradScaler")
+    rows, overflow = "torch.randn(64, 8, device=device)", f"float('inf') ** (update == {skipped})"
     assert section.python().count(rows) == 1
-    namespace = page_settings()
+    namespace = {}
     exec(section.python().replace(rows, f"{rows} * {overflow}"), namespace)
     state, _ = namespace["optimizer"].state.values()
     assert namespace["scheduler"].last_epoch == state["step"] < namespace["update"] == 19
 
 
+@examples(1)
 @given(plans())
-def test_plans_cover_every_name_of_the_page(plan):
-    assert page_settings().keys() == plan.keys()
-
-
-def test_table_of_contents_links_every_section():
-    text = PAGE.read_text(encoding="utf-8")
-    headings = re.findall(r"^###? (.+)$", text, re.MULTILINE)
-    slugs = [re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings]
-    links = re.findall(r"\]\(#([^)]+)\)", text.partition("```")[0])
-    assert len(set(slugs)) == len(slugs)
-    assert len(set(links)) == len(links)
-    chapters = {
-        "pytorch",
-        "hugging-face-transformers",
-        "optax",
-        "timm",
-        "torchtitan",
-        "megatron-lm",
-        "olmo-core",
-        "modded-nanogpt",
+def test_plans_cover_every_name_of_the_pages(plan):
+    pairs = read_pairs()
+    names = {
+        name
+        for page in {pair.page for pair in pairs if not pair.is_configuration}
+        for name in page_settings(page)
     }
-    assert set(slugs) - set(links) == chapters | {"cosine-plateau-scheduler"}
-    assert set(links) <= set(slugs)
+    configured = {
+        name
+        for page in {pair.page for pair in pairs if pair.is_configuration}
+        for name in page_settings(page)
+    }
+    assert names - configured <= plan.keys() <= names
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_pages_set_only_names_that_they_use(page):
+    code = "".join(section.python() for section in sections(page)).partition("\n\n")[2]
+    pairs = "".join(pair.before for pair in read_pairs() if pair.page == page)
+    assert not [name for name in page_settings(page) if not re.search(rf"\b{name}\b", code + pairs)]
+
+
+def test_index_links_every_section_once():
+    rows = re.findall(
+        r"^\| \[(.+)\]\((\w+)\.md#(.+?)\) \| .+ \| \[(.+)\]\(\2\.md\) \|$", INDEX.read_text("utf-8"), re.M
+    )
+    linked = [(page, anchor) for _, page, anchor, _ in rows]
+    headings = [
+        (page.stem, section.heading) for page in PAGES for section in sections(page) if section.heading
+    ]
+    slugs = [(page, re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-")) for page, heading in headings]
+    assert sorted(linked) == sorted(slugs)
+    assert {name: page for name, page, *_ in rows}.keys() == {heading for _, heading in headings}
+    titles = {page.stem: page.read_text("utf-8").partition("\n")[0].removeprefix("# From ") for page in PAGES}
+    assert all(title in titles[page] for _, page, _, title in rows)
 
 
 def test_original_rounds_percentages_in_floating_point():

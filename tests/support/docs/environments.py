@@ -18,7 +18,7 @@ from support.docs.pages import Program, assert_printed, programs
 
 from plateau_jax import CurveWarning
 
-COMPARISONS = {"other_schedulers", "pytorch_and_jax"}
+COMPARISONS = {"pytorch_and_jax"}
 """Pages that compare JAX with PyTorch, and need both."""
 
 

@@ -1,8 +1,10 @@
-"""The sections of docs/other_schedulers.md: both blocks of each, and the learning rates that they give."""
+"""The pages of docs/other_schedulers/: the blocks of each section, and the learning rates that they give."""
 
+import ast
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any, NamedTuple
 from unittest.mock import patch
@@ -11,7 +13,7 @@ import jax
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from support.docs import published
+from support.docs import published, published_trainers
 from support.docs.pages import ROOT, sections
 from support.jax.jax_cases import product
 from support.schedulers.runs import advance, lrs_of
@@ -23,7 +25,9 @@ from plateau_jax import Curve
 Settings = Mapping[str, Any]
 LearningRates = NDArray[np.floating[Any]]
 
-PAGE = ROOT / "docs" / "other_schedulers.md"
+FOLDER = ROOT / "docs" / "other_schedulers"
+INDEX = FOLDER / "index.md"
+PAGES = tuple(sorted(set(FOLDER.glob("*.md")) - {INDEX}))
 OLMO_SCHEDULERS = [
     "CosWithWarmup",
     "LinearWithWarmup",
@@ -36,29 +40,49 @@ PAST_THE_END = "climbs again", "restarts again", "keeps falling", "raises"
 """Words by which a section describes an original that differs from the curve past the end."""
 
 _SECTION = re.compile(
-    r"(.+?)\n\n(.+?)\n\nBefore:\n\n```py(?:thon)?\n(.+?)```\n\nAfter:\n\n```python\n(.+?)```\n*", re.DOTALL
+    r"(.+?)\n\n(.+?)\n\nBefore:\n\n```(py|python|sh|yaml)\n(.+?)```\n\nAfter:\n\n```python\n(.+?)```\n*(.*)",
+    re.DOTALL,
 )
 
 
 class Pair(NamedTuple):
-    """A section of the page: the original scheduler, and code here that gives the same learning rates."""
+    """A section of a page: the original scheduler, and code here that gives the same learning rates."""
 
+    page: Path
     heading: str
     text: str
+    language: str
     before: str
     after: str
 
     @property
     def is_optax(self) -> bool:
-        return self.heading.startswith("optax.")
+        return self.page.stem == "optax"
 
     @property
     def is_megatron(self) -> bool:
-        return self.heading.startswith("--lr-decay-style")
+        return self.page.stem == "megatron_lm"
 
     @property
     def is_olmo(self) -> bool:
-        return self.heading in OLMO_SCHEDULERS
+        return self.page.stem == "olmo_core"
+
+    @property
+    def is_configuration(self) -> bool:
+        """Whether "before" has a trainer's options instead of a program."""
+        return self.heading in published_trainers.FORMULAS
+
+    def options(self) -> dict[str, Any]:
+        """Return the options of the configuration "before", without the sections that they lie in."""
+        pattern = {
+            "sh": r"--([\w-]+)=(\S+)",
+            "yaml": r"^ *(\w+): (.+)$",
+            "py": r"^(\w+) = (.+)$",
+        }[self.language]
+        return {
+            name.replace("-", "_"): _literal(value)
+            for name, value in re.findall(pattern, self.before, re.MULTILINE)
+        }
 
     def counting_updates(self) -> "Pair":
         """Count updates instead of samples, as the page describes for a constant batch size."""
@@ -75,21 +99,30 @@ class Pair(NamedTuple):
         return phrases[0] if phrases else ""
 
 
+def _literal(text: str) -> Any:
+    try:
+        return ast.literal_eval(text)
+    except (SyntaxError, ValueError):
+        return text
+
+
 def read_pairs() -> list[Pair]:
-    """Return every section of the third level."""
-    _, *parts = PAGE.read_text(encoding="utf-8").split("\n### ")
+    """Return every section with a block "before"."""
     pairs: list[Pair] = []
-    for part in parts:
-        section = _SECTION.fullmatch(part.partition("\n## ")[0])
-        assert section, part
-        pairs.append(Pair(*section.groups()))
+    for page in PAGES:
+        _, *parts = page.read_text(encoding="utf-8").split("\n## ")
+        for part in parts:
+            if "\nBefore:\n" in part:
+                section = _SECTION.fullmatch(part)
+                assert section, part
+                pairs.append(Pair(page, *section.groups()[:-1]))
     return pairs
 
 
-def page_settings() -> dict[str, Any]:
+def page_settings(page: Path) -> dict[str, Any]:
     """Return the names that the page's first block sets, and their values."""
     namespace: dict[str, Any] = {}
-    exec(next(sections(PAGE)).python(), namespace)
+    exec(next(sections(page)).python_blocks()[0], namespace)
     del namespace["__builtins__"]
     return namespace
 
@@ -114,6 +147,29 @@ def run(code: str, settings: Settings, steps: int) -> tuple[dict[str, Any], Lear
         lrs += lrs_of(optimizer)
         advance(optimizer, scheduler)
     return namespace, np.array(lrs)
+
+
+def run_configured(page: Path, code: str, settings: Settings, steps: int) -> tuple[dict[str, Any], NDArray]:
+    """Run a page's introduction with other settings, then a block.
+
+    Return its names, and the multiplier of each group at updates 0, 1, …: one row for each update.
+    """
+    namespace: dict[str, Any] = dict(settings)
+    for block in next(sections(page)).python_blocks()[1:]:
+        exec(block, namespace)
+    with patch("plateau_jax.optax_schedule", _uncompiled):
+        exec(code, namespace)
+    if schedule := namespace.get("schedule"):
+        lrs = np.float64(schedule(np.arange(steps)))[:, None]
+        return namespace, lrs / settings["learning_rate"]
+    schedulers = namespace["schedulers"] if "schedulers" in namespace else [namespace["scheduler"]]
+    peaks = [group["initial_lr"] for scheduler in schedulers for group in scheduler.optimizer.param_groups]
+    rows: list[list[float]] = []
+    for _ in range(steps):
+        rows.append([lr for scheduler in schedulers for lr in lrs_of(scheduler.optimizer)])
+        for scheduler in schedulers:
+            advance(scheduler.optimizer, scheduler)
+    return namespace, np.array(rows) / peaks
 
 
 def run_with_counts(
@@ -174,6 +230,10 @@ def _stand_in_modules(settings: Settings) -> dict[str, ModuleType]:
         **{
             f"olmo_core.optim.scheduler.{kind}": partial(_olmo, kind, peak, tokens)
             for kind in OLMO_SCHEDULERS
+        },
+        **{
+            f"composer.optim.{kind}": partial(published_trainers.composer, kind, peak)
+            for kind in published_trainers.COMPOSER_SCHEDULERS
         },
     }.items():
         module, _, name = path.rpartition(".")

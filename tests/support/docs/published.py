@@ -1,4 +1,4 @@
-"""Published schedulers as formulas in Python floats, with the signatures used in docs/other_schedulers.md.
+"""Published schedulers as formulas in Python floats, with the signatures used in docs/other_schedulers/.
 
 Their packages are not test dependencies. timm needs torchvision, which cannot be imported alongside a CPU
 build of torch; transformers and Lightning import torchvision if it is installed, and would then fail too.
