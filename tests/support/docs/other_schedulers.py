@@ -149,7 +149,9 @@ def run(code: str, settings: Settings, steps: int) -> tuple[dict[str, Any], Lear
     return namespace, np.array(lrs)
 
 
-def run_configured(page: Path, code: str, settings: Settings, steps: int) -> tuple[dict[str, Any], NDArray]:
+def run_configured(
+    page: Path, code: str, settings: Settings, steps: int
+) -> tuple[dict[str, Any], LearningRates]:
     """Run a page's introduction with other settings, then a block.
 
     Return its names, and the multiplier of each group at updates 0, 1, …: one row for each update.
@@ -160,8 +162,8 @@ def run_configured(page: Path, code: str, settings: Settings, steps: int) -> tup
     with patch("plateau_jax.optax_schedule", _uncompiled):
         exec(code, namespace)
     if schedule := namespace.get("schedule"):
-        lrs = np.float64(schedule(np.arange(steps)))[:, None]
-        return namespace, lrs / settings["learning_rate"]
+        lrs: LearningRates = np.asarray(schedule(np.arange(steps)), np.float64)
+        return namespace, lrs[:, None] / settings["learning_rate"]
     schedulers = namespace["schedulers"] if "schedulers" in namespace else [namespace["scheduler"]]
     peaks = [group["initial_lr"] for scheduler in schedulers for group in scheduler.optimizer.param_groups]
     rows: list[list[float]] = []
