@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass
 from fractions import Fraction
-from typing import Any, Literal, TypedDict, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, cast, get_args
 
 from plateau_jax.curves import hints
 from plateau_jax.curves.call_hints import explain_calls
@@ -140,7 +140,11 @@ class PlateauCurve(Curve):
 
     total_steps: int
     _: KW_ONLY
-    warmup_steps: int = 0
+    if TYPE_CHECKING:
+        warmup_steps: int = 0
+    else:
+        # What the constructor takes: tools such as tyro make command-line options from the fields.
+        warmup_steps: int | str = 0
     plateaus: Sequence[tuple[float, float]] = ()
     absolute_plateaus: Sequence[tuple[int, int]] = ()
     min_lr_ratio: float = 0.0

@@ -4,6 +4,7 @@ import copy
 import dataclasses
 import json
 import pickle
+from typing import get_type_hints
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from support.curves.strategies import arguments
 from support.numerics.oracle import Oracle
 
 import plateau_jax
-from plateau_jax import Curve, PlateauCurve
+from plateau_jax import Curve, PlateauCurve, StagedCurve
 
 PUBLIC = "Curve", "PlateauCurve", "StagedCurve", "Stage"
 ONE_OF_EACH_KIND = (
@@ -202,3 +203,16 @@ def test_describe_lists_nonempty_segments(description):
 def test_base_class_cannot_be_instantiated():
     with pytest.raises(TypeError, match="abstract"):
         Curve()
+
+
+@dataclasses.dataclass(frozen=True)
+class _Derived(PlateauCurve):
+    seed: int = 0
+
+
+@pytest.mark.parametrize("cls", [PlateauCurve, StagedCurve, _Derived])
+def test_fields_have_the_hints_of_their_arguments(cls):
+    """Of tools that build curves from a command line, some read the fields and some the constructor."""
+    fields = {field.name for field in dataclasses.fields(cls)}
+    of_fields, of_arguments = get_type_hints(cls), get_type_hints(cls.__init__)
+    assert {name: of_arguments[name] for name in fields} == {name: of_fields[name] for name in fields}
