@@ -25,6 +25,12 @@ class Block:
     language: str
     code: str
 
+    @property
+    def file(self) -> str:
+        """The file that a comment in the first line names, for a command of the section; "" if none."""
+        named = re.match(r"# (\S+\.(?:py|yaml))\n", self.code)
+        return named[1] if named else ""
+
 
 @dataclass(frozen=True)
 class Section:
@@ -34,7 +40,7 @@ class Section:
     blocks: tuple[Block, ...]
 
     def python_blocks(self) -> tuple[str, ...]:
-        return tuple(block.code for block in self.blocks if block.language == "python")
+        return tuple(block.code for block in self.blocks if block.language == "python" and not block.file)
 
     def python(self) -> str:
         return "\n".join(self.python_blocks())
