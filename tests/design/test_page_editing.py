@@ -62,11 +62,11 @@ NAME_OF_FOCUSED = "document.activeElement.ariaLabel ?? document.activeElement.te
 PRESSED = {
     "plateau added and removed": [
         ("+ Plateau, in %", "Plateau 2 in %, start"),
-        ("+ Plateau, in %", "Plateau 3 in %, start"),
-        ("Remove plateau 2 in %", "Remove plateau 2 in %"),
-        ("Remove plateau 2 in %", "Remove plateau 1 in %"),
+        ("+ in steps", "Plateau 3 in steps, start"),
+        ("Remove plateau 1 in %", "Remove plateau 1 in %"),
+        ("Remove plateau 2 in steps", "+ Plateau, in %"),
         ("Remove plateau 1 in %", "+ Plateau, in %"),
-        ("+ in steps", "Plateau 1 in steps, start"),
+        ("+ Plateau, in %", "Plateau 1 in %, start"),
         ("Undo", "Undo"),
     ],
     "derived curves": [

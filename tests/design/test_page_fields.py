@@ -49,8 +49,8 @@ def test_fields_describe_the_curve(page):
     page.get_by_label("Plateau 2 in %, start").fill("70.5")
     page.get_by_label("Plateau 2 in %, length").fill("1.25")
     page.get_by_role("button", name="+ in steps").click()
-    page.get_by_label("Plateau 1 in steps, start").fill("19_000")
-    page.get_by_label("Plateau 1 in steps, length").fill("10")
+    page.get_by_label("Plateau 3 in steps, start").fill("19_000")
+    page.get_by_label("Plateau 3 in steps, length").fill("10")
     expected = PlateauCurve(
         20_000,
         warmup_steps=500,

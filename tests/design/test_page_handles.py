@@ -1,6 +1,7 @@
 """Handles on the picture, dragged and moved with keys."""
 
 import re
+from collections.abc import Callable
 
 import pytest
 from playwright.sync_api import expect
@@ -10,6 +11,7 @@ from support.design.page import (
     STABLE,
     STAGED,
     assert_shown,
+    axes_in_picture,
     centre,
     curve_of_json,
     drag,
@@ -161,3 +163,111 @@ def test_pointer_reads_the_learning_rates(page):
     wait_until_settled(page)
     assert read_values()[0] == step + 100
     assert f"step {step + 100:.0f}: Cosine" in reader.get_attribute("aria-valuetext")
+
+
+def point_on_curve(page, curve: Callable[[int], float], step: int) -> tuple[float, float]:
+    """Return the window's coordinates of a point on a curve that the picture shows."""
+    page.locator("#picture").scroll_into_view_if_needed()
+    box = page.locator("#picture").bounding_box()
+    (left, bottom), top = axes_in_picture(page)
+    right = position_in_picture(page, "End of the curve")[0]
+    x = left + (right - left) * step / 10_000
+    return box["x"] + x, box["y"] + bottom + (top - bottom) * curve(step)
+
+
+def test_a_click_on_a_curve_chooses_it(page):
+    chosen = page.get_by_role("radio", checked=True)
+    page.mouse.click(*point_on_curve(page, COSINE, 6_300))
+    expect(chosen).to_have_accessible_name("Edit Cosine")
+    expect(chosen).to_be_focused()
+    assert curve_of_json(page) == COSINE
+    page.mouse.click(*point_on_curve(page, lambda step: 0.9, 9_500))  # no curve is near
+    expect(chosen).to_have_accessible_name("Edit Cosine")
+    x, y = point_on_curve(page, STAGED, 4_000)
+    page.mouse.click(x, y + 6)  # near the line is enough
+    expect(chosen).to_have_accessible_name("Edit Stages")
+
+
+def test_a_drag_that_ends_on_a_curve_chooses_nothing(page):
+    x, y = point_on_curve(page, STAGED, 4_000)
+    place = centre(handle(page, "Plateau 1, end"))
+    drag(page, "Plateau 1, end", x - place[0], y - place[1])
+    page.mouse.move(x, y + 60)
+    page.mouse.down()
+    page.mouse.move(*point_on_curve(page, COSINE, 6_300), steps=3)  # reads the learning rates
+    page.mouse.up()
+    expect(page.get_by_role("radio", checked=True)).to_have_accessible_name("Edit Stable")
+
+
+def test_a_click_on_a_row_chooses_its_curve(page):
+    chosen = page.get_by_role("radio", checked=True)
+    page.locator("tr[data-id='2'] [data-figure=bound]").click()
+    expect(chosen).to_have_accessible_name("Edit Stages")
+    expect(chosen).to_be_focused()
+    page.get_by_role("textbox", name="Name of Cosine").click()
+    expect(chosen).to_have_accessible_name("Edit Cosine")
+    expect(page.get_by_role("textbox", name="Name of Cosine")).to_be_focused()
+    page.get_by_role("button", name="Hide Stages").click()
+    expect(chosen).to_have_accessible_name("Edit Cosine")
+    page.locator("tr[data-id='2'] [data-figure=bound]").click()
+    assert curve_of_json(page) == STAGED
+    expect(page.locator("polyline")).to_have_count(3)
+
+
+@pytest.mark.parametrize(
+    ("name", "right", "down"), [*(row[:3] for row in DRAGGED), ("Peak learning rate", 0, 40)]
+)
+def test_value_is_shown_at_a_moving_handle(page, name, right, down):
+    label, slider = page.locator("#picture .value"), handle(page, name)
+
+    def assert_label_shows_the_value() -> None:
+        wait_until_settled(page)
+        expect(label).to_be_visible()
+        expect(label).to_have_text(slider.get_attribute("aria-valuetext"))
+        inner, outer, knob = (
+            place.bounding_box() for place in (label, page.locator("#picture"), slider.locator(".mark"))
+        )
+        for start, size in (("x", "width"), ("y", "height")):
+            assert outer[start] <= inner[start] <= outer[start] + outer[size] - inner[size]
+        is_above = inner["y"] + inner["height"] <= knob["y"]
+        assert is_above or inner["y"] >= knob["y"] + knob["height"]
+
+    expect(label).to_be_hidden()
+    x, y = centre(slider)
+    page.mouse.move(x, y)
+    page.mouse.down()
+    for times in (1, -20, 20):
+        page.mouse.move(x + times * right, y + times * down, steps=2)
+        assert_label_shows_the_value()
+    page.mouse.up()
+    expect(label).to_be_hidden()
+    page.keyboard.press("Tab")
+    slider.focus()
+    for key in ("ArrowRight", "PageUp", "Home"):
+        page.keyboard.press(key)
+        assert_label_shows_the_value()
+    page.keyboard.press("Tab")
+    page.get_by_label("Total steps").focus()
+    expect(label).to_be_hidden()
+
+
+def test_fields_and_handles_number_plateaus_alike(page):
+    page.get_by_role("button", name="+ in steps").click()
+    page.get_by_label("Plateau 2 in steps, start").fill("700")
+    page.get_by_label("Plateau 1 in steps, length").fill("50")
+    page.get_by_role("button", name="+ Plateau, in %").click()
+    page.get_by_label("Plateau 3 in %, start").fill("3")
+    page.get_by_label("Plateau 2 in %, length").fill("5")
+    wait_until_settled(page)
+    places = {1: (700, 750), 2: (785, 1260), 3: (1450, 5250)}
+    assert curve_of_json(page) == PlateauCurve(
+        **{**STABLE.to_dict(), "plateaus": [(3, 5), (10, 40)], "absolute_plateaus": [(700, 50)]}
+    )
+    for number, (start, end) in places.items():
+        bar = handle(page, f"Plateau {number}, place")
+        assert bar.get_attribute("aria-valuetext").endswith(f"steps {start} to {end}")
+        row = page.get_by_role("row").filter(
+            has=page.get_by_label(re.compile(f"^Plateau {number} in .*, start$"))
+        )
+        expect(row.get_by_role("cell").first).to_have_text(str(number))
+        expect(row.get_by_role("button", name=re.compile(f"^Remove plateau {number} in"))).to_be_visible()

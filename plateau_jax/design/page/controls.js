@@ -2,6 +2,7 @@
 
 import { element, setProperties } from "./elements.js";
 import { valueAt, withValue } from "./history.js";
+import { continuation, cooldown, newAbsolutePlateau, newPlateau, plateauNumbers, stepsOf } from "./parts.js";
 
 const LABELS = {
   total_steps: "Total steps", warmup_steps: "Warmup steps", warmup_shape: "Warmup shape",
@@ -37,10 +38,25 @@ export class Controls {
       if ((input !== document.activeElement || isUndone) && parseField(input.value) !== value) input.value = value ?? "";
       input.defaultValue = input.value;
     }
+    this.#numberRows(entry);
     this.#showFault(fault);
     const slot = this.#slots.get("advice");
     if (slot.textContent !== advice.join("")) {
       slot.replaceChildren(...advice.map((text) => element("p", { class: "advice" }, text)));
+    }
+  }
+
+  // Put the numbers of plateaus, which may change while they are edited, and of stages in place of "#".
+  #numberRows(entry) {
+    for (const row of this.#form.querySelectorAll("[data-row]")) {
+      const path = row.dataset.row.split("/");
+      const [list, index] = path.slice(-2);
+      const number = list === "stages" ? Number(index) + 1 : plateauNumbers(valueAt(entry, path.slice(0, -2)))[list][index];
+      row.cells[0].textContent = number;
+      for (const node of row.querySelectorAll("[data-label]")) {
+        const label = node.dataset.label.replace("#", number);
+        setProperties(node, { "aria-label": label, title: node.matches("button") ? label : null });
+      }
     }
   }
 
@@ -73,9 +89,9 @@ export class Controls {
       const unit = name === "plateaus" ? "%" : "steps";
       const rows = (curve[name] ?? []).map((_, index) => ({
         cells: [[...path, name, index, 0], [...path, name, index, 1]],
-        labels: [`Plateau ${index + 1} in ${unit}, start`, `Plateau ${index + 1} in ${unit}, length`],
+        labels: [`Plateau # in ${unit}, start`, `Plateau # in ${unit}, length`],
         path: [...path, name, index],
-        actions: [this.#button("×", [...path, name, index, "remove"], () => this.#removeItem([...path, name], index), `Remove plateau ${index + 1} in ${unit}`)],
+        actions: [this.#button("×", [...path, name, index, "remove"], () => this.#removeItem([...path, name], index), `Remove plateau # in ${unit}`)],
       }));
       return [this.#slot([...path, name]), ...(rows.length ? [this.#table(["", `Start, ${unit}`, `Length, ${unit}`, ""], rows)] : [])];
     });
@@ -94,13 +110,13 @@ export class Controls {
     const stages = Array.isArray(curve.stages) ? curve.stages : [];
     const rows = stages.map((_, index) => ({
       cells: [0, 1, 2].map((item) => [...path, "stages", index, item]),
-      labels: ["steps", "to", "shape"].map((part) => `Stage ${index + 1}, ${part}`),
+      labels: ["steps", "to", "shape"].map((part) => `Stage #, ${part}`),
       path: [...path, "stages", index],
       actions: [
         ...[["↑", "up", -1, 0], ["↓", "down", 1, stages.length - 1]].map(([arrow, direction, offset, end]) =>
           this.#button(arrow, [...path, "stages", index, direction],
-            () => this.#moveItem([...path, "stages"], index, direction, offset), `Move stage ${index + 1} ${direction}`, index === end)),
-        this.#button("×", [...path, "stages", index, "remove"], () => this.#removeItem([...path, "stages"], index), `Remove stage ${index + 1}`, stages.length === 1),
+            () => this.#moveItem([...path, "stages"], index, direction, offset), `Move stage # ${direction}`, index === end)),
+        this.#button("×", [...path, "stages", index, "remove"], () => this.#removeItem([...path, "stages"], index), `Remove stage #`, stages.length === 1),
       ],
     }));
     return [
@@ -139,9 +155,9 @@ export class Controls {
   }
 
   #table(heads, rows) {
-    const body = rows.flatMap(({ cells, labels, path, actions }, index) => [
-      element("tr", {}, element("td", {}, String(index + 1)),
-        ...cells.map((cell, item) => element("td", {}, this.#input(cell, { "aria-label": labels[item], list: item === 2 ? "shapes" : null }))),
+    const body = rows.flatMap(({ cells, labels, path, actions }) => [
+      element("tr", { "data-row": path.join("/") }, element("td"),
+        ...cells.map((cell, item) => element("td", {}, this.#input(cell, { "data-label": labels[item], list: item === 2 ? "shapes" : null }))),
         element("td", { class: "moves" }, ...actions)),
       element("tr", {}, element("td", { colspan: heads.length }, this.#slot(path))),
     ]);
@@ -172,7 +188,7 @@ export class Controls {
 
   // The path identifies the button when it is drawn anew.
   #button(text, path, click, label = null, disabled = false) {
-    const properties = { class: label ? "plain" : null, "data-path": path.join("/"), "aria-label": label, title: label };
+    const properties = { class: label ? "plain" : null, "data-path": path.join("/"), "aria-label": label, "data-label": label, title: label };
     return element("button", { type: "button", ...properties, disabled, click }, text);
   }
 
@@ -248,27 +264,3 @@ function parseField(text) {
   const isNumber = /^[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?$/i.test(plain) && Number.isFinite(Number(plain));
   return isNumber ? Number(plain) : text.trim();
 }
-
-// The total steps of a curve whose fields may be invalid: a guess, to place what is added to it.
-export function stepsOf(curve) {
-  const sum = (steps) => steps.reduce((total, step) => total + (Number(step) || 0), 0);
-  const counts = { undefined: () => Number(curve.total_steps) || 0, staged: () => sum(curve.stages.map(([steps]) => steps)),
-    cooldown: () => sum([curve.at, curve.steps]), then: () => stepsOf(curve.curve) + stepsOf(curve.other) };
-  return counts[curve?.kind]?.() ?? 0;
-}
-
-const cooldown = (curve) => ({ kind: "cooldown", curve, at: Math.round(stepsOf(curve) * 0.6),
-  steps: Math.max(1, Math.round(stepsOf(curve) * 0.2)), to: 0, shape: "1-sqrt" });
-
-const continuation = (curve) => ({ kind: "then", curve, other: structuredClone(curve), scale: 0.5 });
-
-// A plateau in the middle of the widest gap between those in percent.
-function newPlateau({ plateaus = [] }) {
-  const taken = [[0, 0], ...plateaus.filter((pair) => pair?.every(Number.isFinite)), [100, 0]].sort(([start], [otherStart]) => start - otherStart);
-  const gaps = taken.slice(1).map(([start], index) => [taken[index][0] + taken[index][1], start]);
-  const [from, to] = gaps.reduce((widest, gap) => (gap[1] - gap[0] > widest[1] - widest[0] ? gap : widest));
-  const length = Math.min(20, (to - from) / 2);
-  return [Math.round((from + (to - from - length) / 2) * 10) / 10, Math.round(length * 10) / 10];
-}
-
-const newAbsolutePlateau = (curve) => [Math.round(stepsOf(curve) * 0.85), Math.max(1, Math.round(stepsOf(curve) * 0.05))];

@@ -25,7 +25,8 @@ function newRow(id, listeners) {
       listeners.rename(id, name.value);
     },
   });
-  return element("tr", { "data-id": id }, element("td", {}, element("div", { class: "name" },
+  const select = ({ target }) => target.closest("button, a, [type=radio]") || listeners.select(id);
+  return element("tr", { "data-id": id, click: select }, element("td", {}, element("div", { class: "name" },
     element("input", { type: "radio", name: "selected", "data-key": `curves/${id}/select`, change: () => listeners.select(id) }),
     svgElement("svg", { class: "swatch", width: 26, height: 8, "aria-hidden": "true" }, svgElement("line", { x1: 0, x2: 26, y1: 4, y2: 4 })),
     name)));

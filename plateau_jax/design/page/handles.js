@@ -5,7 +5,7 @@ const AXIS_THRESHOLD = 4; // pixels
 // Make a mark {node, handle} draggable. Sets mark.begin, which starts a drag from a pointerdown event.
 // `picture` converts pixels to steps and learning rates; `overlapping()` returns the other handles under the mark.
 // `move({handle, value}, isLast)` receives each new value, and null at the end of a drag. `enqueue(action)` runs
-// an action after all earlier changes have been drawn.
+// an action after all earlier changes have been drawn. The picture shows the value meanwhile.
 export function makeDraggable(mark, picture, overlapping, { move, enqueue }) {
   let drag = null;
   let waitingKeys = 0;
@@ -15,6 +15,7 @@ export function makeDraggable(mark, picture, overlapping, { move, enqueue }) {
     mark.node.focus({ focusVisible: false, preventScroll: true });
     mark.node.setPointerCapture(event.pointerId);
     picture.isDragging = true;
+    picture.showValue(mark.handle);
     drag = { x: event.clientX, y: event.clientY, handles: [mark.handle, ...overlapping()], handle: null };
   };
 
@@ -25,6 +26,7 @@ export function makeDraggable(mark, picture, overlapping, { move, enqueue }) {
     drag.handle ??= Math.max(Math.abs(right), Math.abs(up)) < AXIS_THRESHOLD && drag.handles.length > 1 ? null
       : drag.handles.find(({ axis }) => (axis === "step") === Math.abs(right) > Math.abs(up)) ?? drag.handles[0];
     if (drag.handle === null) return;
+    picture.showValue(drag.handle);
     const value = valueAfterDrag(drag.handle, right * picture.stepsPerPixel, up * picture.learningRatePerPixel, picture.peak);
     move({ handle: drag.handle, value }, false);
   });
@@ -33,14 +35,18 @@ export function makeDraggable(mark, picture, overlapping, { move, enqueue }) {
     if (drag === null) return;
     drag = null;
     picture.isDragging = false;
+    picture.showValue(null);
     move(null, true);
   };
   mark.node.addEventListener("pointerup", end);
   mark.node.addEventListener("lostpointercapture", end);
 
+  mark.node.addEventListener("focus", () => mark.node.matches(":focus-visible") && picture.showValue(mark.handle));
+  mark.node.addEventListener("blur", () => picture.showValue(null));
   mark.node.addEventListener("keydown", (event) => {
     if (valueAfterKey(mark.handle, event) === null) return;
     event.preventDefault();
+    picture.showValue(mark.handle);
     const { key, shiftKey, repeat } = event;
     // Each key press moves the handle from where the previous one left it. Repeats of a held key are dropped
     // while one is waiting, or the handle would keep moving after the key is released.

@@ -1,7 +1,7 @@
 // The page: it holds the curves, asks the server about them, and shows the answers.
 
 import { showCode } from "./code.js";
-import { Controls, stepsOf } from "./controls.js";
+import { Controls } from "./controls.js";
 import { drawCurves } from "./curves.js";
 import { element, formatLearningRate, formatStep } from "./elements.js";
 import { keepFocus } from "./focus.js";
@@ -10,6 +10,7 @@ import { addDecimals } from "./handles.js";
 import { History, valueAt, withValue } from "./history.js";
 import { freeLook } from "./looks.js";
 import { prepareOpening } from "./opening.js";
+import { stepsOf } from "./parts.js";
 import { Picture } from "./picture.js";
 import { ask, latestOnly } from "./requests.js";
 import { loadState, saveState } from "./saved.js";
@@ -79,6 +80,15 @@ async function openCurve(text, name, peak) {
   return fault;
 }
 
+function select(id) {
+  if (id !== selected().id) {
+    history.replace({ ...history.present, selected: id });
+    show();
+    readLearningRates();
+  }
+  if (document.activeElement === document.body) focusRow();  // after a click on the picture or on a row
+}
+
 // Questions to the server
 
 const refresh = latestOnly(async () => {
@@ -131,7 +141,7 @@ const show = (isUndone = false) => keepFocus(() => {
   const { answer, fault = null } = known.get(entry.id) ?? {};
   controls.draw(entry, { fault, advice: answer?.advice, isUndone });
   picture.draw(visibleEntries().map(({ id, colour }) => ({
-    colour, isSelected: id === entry.id, peak: known.get(id).peak, answer: known.get(id).answer,
+    id, colour, isSelected: id === entry.id, peak: known.get(id).peak, answer: known.get(id).answer,
   })));
   byId("picture").classList.toggle("stale", fault !== null);
   byId("stale").hidden = fault === null;
@@ -148,11 +158,7 @@ const showCurves = () => keepFocus(() => {
   const shown = entries().map((entry) => ({ ...entry, total: known.get(entry.id)?.answer?.total }));
   byId("lengths").hidden = new Set(shown.map(({ total }) => total).filter(Boolean)).size < 2;
   drawCurves(byId("curves").tBodies[0], shown, selected().id, outlooks, (id) => forecasts.cell(id), {
-    select: (id) => {
-      history.replace({ ...history.present, selected: id });
-      show();
-      readLearningRates();
-    },
+    select,
     rename: (id, name) => changeEntry(null, { ...entryOf(id), name: name.trim() || freeName(`Curve ${id}`, id) }),
     hide: (id) => changeEntry(null, { ...entryOf(id), isHidden: !entryOf(id).isHidden }),
     remove: (id) => {
@@ -186,6 +192,7 @@ const controls = new Controls(byId("controls"), {
 
 const picture = new Picture(byId("picture"), {
   read: () => readLearningRates(),
+  choose: select,
   enqueue: (action) => (queue = queue.then(() => refreshed).then(action).catch(showTrouble)),
   // A handle belongs to the curve on the picture, the last valid one, and its value is that curve's. A drag
   // always counts from the curve at its beginning, so that dragging back undoes it.

@@ -4,6 +4,7 @@
 import { formatLearningRate, formatStep, setProperties, svgElement } from "./elements.js";
 import { makeDraggable } from "./handles.js";
 import { DASHES } from "./looks.js";
+import { ValueLabel } from "./value_label.js";
 
 // Margins around the axes, in pixels.
 const LEFT = 58, RIGHT = 22, TOP = 18, BOTTOM = 38;
@@ -13,15 +14,20 @@ export class Picture {
   #listeners;
   #back = svgElement("g", { "aria-hidden": "true" });
   #lines = svgElement("g", { "aria-hidden": "true" });
+  #hits = svgElement("g", { "aria-hidden": "true" });  // wide invisible lines, to click on
   #cursor = svgElement("line", { class: "cursor", visibility: "hidden" });
   #reader;
   #handles = svgElement("g");
   #marks = new Map();
+  #value = new ValueLabel();
+  #valued;  // the name of a handle
   #curves = [];
   #step = null;
+  #pressed = [0, 0];
   isDragging = false;
 
-  // listeners.move and listeners.enqueue serve handles.js; listeners.read(step) is called when the cursor moves.
+  // listeners.move and listeners.enqueue serve handles.js; listeners.read(step) is called when the cursor moves,
+  // listeners.choose(id) when a curve is clicked on.
   constructor(svg, listeners) {
     this.#svg = svg;
     this.#listeners = listeners;
@@ -29,9 +35,13 @@ export class Picture {
       class: "reader", role: "slider", tabindex: 0, "aria-label": "Step at which to read learning rates",
       keydown: (event) => this.#readByKey(event),
     }, svgElement("path", { d: "M0 -9 L7 3 H-7 Z" }));
-    svg.append(this.#back, this.#lines, this.#cursor, this.#reader, this.#handles);
+    svg.append(this.#back, this.#lines, this.#hits, this.#cursor, this.#reader, this.#handles, this.#value.node);
     svg.addEventListener("pointermove", (event) => this.#readAt(event));
-    svg.addEventListener("pointerdown", (event) => this.#readAt(event));
+    svg.addEventListener("pointerdown", (event) => {
+      this.#pressed = [event.clientX, event.clientY];
+      this.#readAt(event);
+    });
+    svg.addEventListener("click", (event) => this.#chooseAt(event));
     this.#handles.addEventListener("pointerdown", (event) => event.button === 0 && this.#nearestMark(event).begin(event));
     new ResizeObserver(() => this.draw(this.#curves)).observe(svg);
   }
@@ -40,7 +50,7 @@ export class Picture {
     return this.#step;
   }
 
-  // curves: {colour: a number, isSelected, peak, answer}, where answer is the server's description.
+  // curves: {id, colour: a number, isSelected, peak, answer}, where answer is the server's description.
   draw(curves) {
     this.#curves = curves;
     const box = this.#svg.getBoundingClientRect();
@@ -56,6 +66,9 @@ export class Picture {
     this.#back.replaceChildren(...this.#spans(selected), ...this.#axes());
     this.#lines.replaceChildren(...[...curves.filter((curve) => curve !== selected), ...(selected ? [selected] : [])]
       .map((curve) => this.#line(curve)));
+    // The selected curve is at the bottom: clicks on curves that lie on one another take turns.
+    this.#hits.replaceChildren(...[...(selected ? [selected] : []), ...curves.filter((curve) => curve !== selected)]
+      .map((curve) => this.#hit(curve)));
     this.#drawHandles(selected);
     this.#drawReader();
   }
@@ -76,15 +89,24 @@ export class Picture {
     return (this.highest * 1.12) / this.height;
   }
 
-  #line({ colour, isSelected, peak, answer }) {
+  #points({ peak, answer }) {
     const points = answer.steps.map((step, index) =>
       `${this.x(step).toFixed(1)},${this.y(peak * answer.levels[index]).toFixed(1)}`);
-    const distinct = points.filter((point, index) => point !== points[index - 1]);
+    return points.filter((point, index) => point !== points[index - 1]).join(" ");
+  }
+
+  #hit(curve) {
+    return svgElement("path", { d: `M${this.#points(curve)}`, class: `hit colour-${curve.colour}`, "data-id": curve.id });
+  }
+
+  #line(curve) {
+    const { colour, isSelected, answer } = curve;
+    const points = this.#points(curve);
     // A bar ends a curve that is shorter than another one.
-    const [x, y] = points.at(-1).split(",").map(Number);
+    const [x, y] = points.split(" ").at(-1).split(",").map(Number);
     const end = answer.total < this.total ? svgElement("line", { class: `curve end colour-${colour}`, x1: x, x2: x, y1: y - 7, y2: y + 7 }) : "";
     return svgElement("g", {}, svgElement("polyline", {
-      points: distinct.join(" "), "stroke-dasharray": isSelected ? null : DASHES[colour],
+      points, "stroke-dasharray": isSelected ? null : DASHES[colour],
       class: `curve colour-${colour} ${isSelected ? "selected" : ""}`,
     }), end);
   }
@@ -123,8 +145,8 @@ export class Picture {
       const mark = this.#marks.get(key) ?? this.#newMark(handle);
       marks.set(key, mark);
       mark.handle = handle;
-      mark.learningRate = selected.peak * handle.level;
-      const place = handle.look === "tag" ? [LEFT, this.y(handle.value)] : [this.x(handle.step), this.y(mark.learningRate)];
+      const place = handle.look === "tag" ? [LEFT, this.y(handle.value)] : [this.x(handle.step), this.y(selected.peak * handle.level)];
+      mark.place = place;
       const isShared = handles.some((other) => shareKnob(handle, other));
       setProperties(mark.node, {
         class: `handle colour-${selected.colour} ${isShared ? "both" : ""}`,
@@ -135,6 +157,18 @@ export class Picture {
     }
     this.#replaceNodes([...marks.values()].map(({ node }) => node));
     this.#marks = marks;
+    this.#drawValue();
+  }
+
+  // Show the value at the handle that is dragged or moved with keys; at none if it is null.
+  showValue(handle) {
+    this.#valued = handle?.name;
+    this.#drawValue();
+  }
+
+  #drawValue() {
+    const mark = [...this.#marks.values()].find(({ handle }) => handle.name === this.#valued);
+    this.#value.draw(mark, this.#svg.getBoundingClientRect());
   }
 
   // Moving a node in the page would also end a drag or lose the focus, so some stay out of order for a while.
@@ -178,6 +212,14 @@ export class Picture {
     if (this.isDragging) return;
     const box = this.#svg.getBoundingClientRect();
     this.#moveReader((event.clientX - box.left - LEFT) * this.stepsPerPixel);
+  }
+
+  #chooseAt(event) {
+    // The end of a drag of a handle, or of a drag to read, is also a click.
+    const isDrag = Math.hypot(event.clientX - this.#pressed[0], event.clientY - this.#pressed[1]) > 4;
+    if (isDrag || event.target.closest(".handle, .reader")) return;
+    const hit = document.elementsFromPoint(event.clientX, event.clientY).find((node) => node.matches("#picture .hit"));
+    if (hit) this.#listeners.choose(Number(hit.dataset.id));
   }
 
   #readByKey(event) {
