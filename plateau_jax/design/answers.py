@@ -60,10 +60,11 @@ def warmup_arguments(curve: Curve) -> dict[str, Any]:
 
 
 def describe_curve(question: Mapping[str, Any]) -> dict[str, Any]:
-    """{"curve": JSON of to_dict, "peak": number} -> everything the page shows of the curve, or {"fault"}."""
+    """{"curve": JSON, "peak": number} -> everything the page shows of the curve, or {"fault"}."""
     arguments = question.get("curve")
     try:
-        curve = Curve.from_dict(cast("Any", arguments))
+        with record_warnings() as messages:
+            curve = Curve.from_dict(cast("Any", arguments))
     except (TypeError, ValueError) as error:
         return {"fault": _locate_fault(arguments, error)}
     try:
@@ -90,7 +91,7 @@ def describe_curve(question: Mapping[str, Any]) -> dict[str, Any]:
         "optax": source.optax_code(curve, peak),
         "torch": source.torch_code(curve, peak),
         "json": source.as_json(arguments),
-        "advice": [*_advice(curve), *_omissions(len(segments) - 1, len(handles))],
+        "advice": [*messages, *_advice(curve), *_omissions(len(segments) - 1, len(handles))],
     }
 
 
@@ -126,7 +127,7 @@ def learning_rates(question: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def open_curve(question: Mapping[str, Any]) -> dict[str, Any]:
-    """{"text": JSON of to_dict} -> {"curve": the same with every argument filled in}, or {"fault"}."""
+    """{"text": JSON for from_dict} -> {"curve": the curve's to_dict}, or {"fault"}."""
     try:
         return {"curve": Curve.from_dict(parse_json(question.get("text"))).to_dict()}
     except (TypeError, ValueError) as error:

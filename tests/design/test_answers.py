@@ -284,6 +284,21 @@ def test_opened_json_gets_every_argument():
     }
 
 
+def test_field_may_hold_a_percentage():
+    answer = describe_curve({"curve": {"total_steps": 1000, "warmup_steps": "2%"}, "peak": PEAK})
+    assert (answer["curve"]["warmup_steps"], answer["advice"]) == (20, [])
+    answer = describe_curve({"curve": {"total_steps": 1000, "warmup_steps": "0.02%"}, "peak": PEAK})
+    assert [text.partition(" = ")[0] for text in answer["advice"]] == ["warmup_steps"]
+
+
+def test_opened_json_may_have_lengths_in_percent():
+    stages = [["2%", 1.0], ["rest"], ["20%", 0, "1-sqrt"]]
+    curve = StagedCurve([(20, 1.0), (780,), (200, 0, "1-sqrt")])
+    assert open_curve({"text": json.dumps({"total_steps": 1000, "stages": stages})}) == {
+        "curve": curve.to_dict()
+    }
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
