@@ -25,6 +25,22 @@ from plateau_jax.validation.curve_warning import suppress_warnings
 MAX_FITS = 16
 """How many fits the server keeps."""
 
+_PAGE_WORDS = [
+    (
+        r"^steps\[-1\] = (\d+) lies after the end of the curve, which has total_steps = (\d+): .*",
+        r"the last reading, at step \1, lies after the end of the curve, at step \2: choose the run's curve",
+    ),
+    (r"^steps must increase: steps\[\d+\] = (\d+), steps\[\d+\] = (\d+)", r"step \2 comes after step \1"),
+    (r"^losses\[\d+\] = (\S+) must be finite and positive", r"a loss is \1: log finite, positive losses"),
+    (
+        r"^a row must be a mapping .*|.* must be a path, or rows .*",
+        "this is not a log, with rows and columns",
+    ),
+    (r"^peak = (.*) must", r"the peak, \1, must"),
+    (r"give another peak_value=", "choose another peak"),
+]
+"""What to replace in messages about logs and forecasts: the page has no arguments."""
+
 _fits: dict[str, LossFit] = {}
 _lock = Lock()
 
@@ -46,7 +62,13 @@ def open_log(question: Mapping[str, Any]) -> dict[str, Any]:
     except UnclearLogError as error:
         return {"fault": error.problem, "argument": error.argument, "columns": error.columns}
     except (TypeError, ValueError) as error:
-        return {"fault": str(error), "argument": None, "columns": ()}
+        fault = _in_page_words(error)
+        is_named = fault.startswith(name)
+        return {
+            "fault": fault if is_named else fault[:1].upper() + fault[1:],
+            "argument": None,
+            "columns": (),
+        }
     return {
         "run": {
             "name": name,
@@ -101,7 +123,7 @@ def forecast_curves(question: Mapping[str, Any]) -> dict[str, Any]:
         try:
             prediction = _cached_prediction(fit, curve, peak)
         except ValueError as error:
-            forecasts.append({"fault": str(error).replace("give another peak_value=", "choose another peak")})
+            forecasts.append({"fault": _in_page_words(error)})
             continue
         forecasts.append(_describe(fit, prediction, first))
         if number == 0:
@@ -118,6 +140,13 @@ FORECAST_ANSWERS: Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = 
 
 LARGE_QUESTIONS = "/log", "/fit"
 """Paths whose questions hold a log."""
+
+
+def _in_page_words(error: Exception) -> str:
+    text = str(error)
+    for pattern, words in _PAGE_WORDS:
+        text = re.sub(pattern, words, text)
+    return text
 
 
 def _fit_of(key: str) -> LossFit | None:

@@ -84,15 +84,18 @@ def test_learning_rates_of_a_log_are_its_curve() -> None:
         (NO_STEP, CURVE, PEAK, "step", ["n", "loss"], "no column of steps"),
         (TWO_LRS, None, None, "lr", ["a_lr", "b_lr"], "several learning rates"),
         ("", CURVE, PEAK, None, [], "log.csv has no rows"),
-        (log(step=STEPS, loss=-LOSSES), CURVE, PEAK, None, [], "losses[0] = -"),
-        (TEXT, CURVE, -1, None, [], "peak = -1 must"),
+        (log(step=STEPS, loss=-LOSSES), CURVE, PEAK, None, [], "A loss is -"),
+        (TEXT, CURVE, -1, None, [], "The peak, -1, must not be negative"),
+        (TEXT, PlateauCurve(900), PEAK, None, [], "at step 1000, lies after the end of the curve"),
+        ("step,loss\n2,1\n2,1", CURVE, PEAK, None, [], "Step 2 comes after step 2; a resumed run"),
+        ("[1]", CURVE, PEAK, None, [], "This is not a log"),
     ],
 )  # fmt: skip
 def test_unclear_logs_ask_for_an_argument(text, curve, peak, argument, columns, fault) -> None:
     answer = opened(text, curve, peak)
     assert (answer["argument"], answer["columns"]) == (argument, columns)
     assert fault in answer["fault"]
-    assert "=:" not in answer["fault"]
+    assert "=" not in answer["fault"]
 
 
 def test_chosen_columns_are_read() -> None:

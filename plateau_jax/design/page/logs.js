@@ -90,12 +90,12 @@ class OpenedLog {
 
   async #read(maxBytes) {
     if (this.#file.size > maxBytes) {
-      return this.#show({ fault: `${this.#file.name} has ${Math.ceil(this.#file.size / 2 ** 20)} MB, and a log may have ${maxBytes / 2 ** 20} MB. Log the loss less often, or leave columns out.` });
+      return this.#show({ fault: `${this.#file.name} has ${Math.ceil(this.#file.size / 2 ** 20)} MB, and a log may have ${maxBytes / 2 ** 20} MB. Log the loss less often, or leave columns out` });
     }
     try {
       this.#text = new TextDecoder("utf-8", { fatal: true }).decode(await this.#file.arrayBuffer());
     } catch {
-      return this.#show({ fault: `${this.#file.name} is not a text file in UTF-8.` });
+      return this.#show({ fault: `${this.#file.name} is not a text file in UTF-8` });
     }
     this.#ask();
   }
@@ -113,6 +113,9 @@ class OpenedLog {
 
   #ask = latestOnly(async () => {
     if (this.#text === undefined) return;
+    this.#show({ fault: "" });
+    this.#result.className = "muted";
+    this.#result.append("Reading…");
     const entry = this.#entry();
     const typed = this.#peak.value.trim();
     const answer = await ask("/log", {
@@ -138,7 +141,7 @@ class OpenedLog {
     this.#result.className = run ? "muted" : "fault";
     this.#result.replaceChildren(...(run
       ? [`${run.steps.length} readings of ${loss}, up to step ${formatStep(run.steps.at(-1))}.`, ...advice.map((text) => element("span", { class: "advice" }, ` ${text}`))]
-      : [argument ? `${fault}. ${ADVICE[argument]}` : fault]));
+      : [fault && `${fault}. ${ADVICE[argument] ?? ""}`]));
     this.#changed();
   }
 }
