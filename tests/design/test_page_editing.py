@@ -2,9 +2,11 @@
 
 import pytest
 from playwright.sync_api import Page, Route, expect
+from support.design.design import served
 from support.design.page import STABLE, curve_of_json, wait_until_settled
 
 from plateau_jax import PlateauCurve
+from plateau_jax.design.answers import initial_curves
 from plateau_jax.design.questions import MAX_CURVES
 
 pytestmark = pytest.mark.slow
@@ -134,3 +136,44 @@ def test_focus_survives_the_last_curve(page: Page):
     page.get_by_role("dialog").get_by_role("button", name="Open").press("Enter")
     wait_until_settled(page)
     expect(page.get_by_role("radio", checked=True)).to_be_focused()
+
+
+# The control with the focus: does it lie in the window, and the picture too, and the one not below the other?
+SEEN = """
+() => {
+    const focused = document.activeElement, picture = document.querySelector("section.picture");
+    const [inner, card] = [focused, picture].map((node) => node.getBoundingClientRect());
+    const isInside = ({ top, bottom }) => top >= -0.5 && bottom <= innerHeight + 0.5;
+    const isApart = inner.bottom <= card.top + 0.5 || inner.top >= card.bottom - 0.5;
+    return {
+        name: focused.ariaLabel ?? focused.dataset.path ?? focused.id ?? focused.textContent,
+        isField: focused.closest("form") !== null,
+        isSeen: picture.contains(focused) || (isInside(inner) && (isApart || inner.left >= card.right)),
+        isPictureSeen: isInside(card),
+    };
+}
+"""
+
+
+@pytest.mark.parametrize(("width", "height"), [(1440, 900), (1024, 768), (900, 600), (720, 450), (390, 844)])
+def test_picture_and_focused_field_are_seen(browser, width, height):
+    """Of a long form, forwards and backwards. On a phone and if zoomed, the picture may scroll away."""
+    many = PlateauCurve(10_000, plateaus=[(5 * number, 2) for number in range(18)])
+    with served(initial_curves([("Many", many)], 3e-4)) as server:
+        page = browser.new_page(viewport={"width": width, "height": height})
+        page.goto(server.address)
+        wait_until_settled(page)
+        page.get_by_role("radio", name="Edit Many").focus()
+        fields: set[str] = set()
+        for key in ("Tab", "Shift+Tab"):
+            for _ in range(110):
+                page.keyboard.press(key)
+                seen = page.evaluate(SEEN)
+                if seen["name"] in ("code", ""):  # higher than the space next to the picture
+                    continue
+                assert seen["isSeen"], seen
+                if seen["isField"]:
+                    fields.add(seen["name"])
+                    assert seen["isPictureSeen"] or width < 900, seen
+        assert "Remove plateau 18 in %" in fields
+        page.close()

@@ -213,6 +213,10 @@ const picture = new Picture(byId("picture"), {
   },
 });
 
+new ResizeObserver(([{ target }]) => {
+  document.documentElement.style.setProperty("--picture-height", `${target.offsetHeight}px`);
+}).observe(byId("picture").parentElement);
+
 // The entry with its last valid curve and peak.
 function lastValid(entry) {
   const { answer, peak } = known.get(entry.id);
