@@ -23,13 +23,14 @@ if (typeof Search !== "undefined") {
       return new Set([...known].filter((term) => term.length > 4 && word.startsWith(term)));
     };
     // The words of an identifier, such as resume_from_checkpoint, count too.
-    const parts = (word) => [...(known.has(word) ? [word] : []), ...stems(word.replaceAll("_", " "))];
+    const parts = (word) =>
+      word.includes("_") ? [...stems(word.replaceAll("_", " ")), ...(known.has(word) ? [word] : [])] : [word];
 
     const scores = new Array(docnames.length).fill(0);
     let total = 0;
     for (const word of new Set([...words].flatMap(parts).filter((word) => word.length > 1))) {
       const meant = meanings(word);
-      const pages = new Set([...meant].flatMap((term) => terms[term] ?? []));
+      const pages = new Set([...meant].flatMap((term) => (Object.hasOwn(terms, term) ? terms[term] : [])));
       const fitting = headings.filter((heading) => heading.stems.some((stem) => meant.has(stem)));
       fitting.forEach(({ places }) => places.forEach(([page]) => pages.add(page)));
       const weight = Math.log(1 + docnames.length / (pages.size || 1));
