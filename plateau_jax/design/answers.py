@@ -1,8 +1,7 @@
 """Answers to the requests of the design page: a JSON value in, a JSON value out."""
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import lru_cache
 from typing import Any, cast
 
@@ -15,6 +14,7 @@ from plateau_jax.curves.plateau_curve import PlateauCurve
 from plateau_jax.design import source
 from plateau_jax.design.forecasts import FORECAST_ANSWERS
 from plateau_jax.design.handles import curve_and_peak_handles
+from plateau_jax.design.messages import Message, advice_about, fault_of, in_json_words, placed_message
 from plateau_jax.design.questions import MAX_CURVES, curves_and_peaks, parse_json, record_warnings
 from plateau_jax.drawing.sampling import shaded_spans, steps_to_draw
 from plateau_jax.numerics.exact_segments import describe_segments, end_of_rise, nonempty_segments
@@ -63,14 +63,14 @@ def describe_curve(question: Mapping[str, Any]) -> dict[str, Any]:
     """{"curve": JSON, "peak": number} -> everything the page shows of the curve, or {"fault"}."""
     arguments = question.get("curve")
     try:
-        with record_warnings() as messages:
+        with record_warnings() as warnings:  # of a percentage that rounds to no step
             curve = Curve.from_dict(cast("Any", arguments))
     except (TypeError, ValueError) as error:
-        return {"fault": _locate_fault(arguments, error)}
+        return {"fault": asdict(fault_of(arguments, error))}
     try:
         float32_peak = checks.peak("peak", checks.number("peak", question.get("peak")))
     except (TypeError, ValueError) as error:
-        return {"fault": {"path": [], "field": "peak", "message": str(error)}}
+        return {"fault": asdict(placed_message(str(error), (), {"peak": question.get("peak")}))}
     # The code to copy shows the peak as typed, not rounded to float32. Adding 0.0 turns -0.0 into 0.0.
     peak = float(cast("float", question["peak"])) + 0.0
     steps = steps_to_draw(curve.rows)
@@ -79,6 +79,11 @@ def describe_curve(question: Mapping[str, Any]) -> dict[str, Any]:
     arguments = curve.to_dict()
     segments = describe_segments(curve.rows, float32_peak)
     handles = curve_and_peak_handles(curve, peak)
+    advice = [
+        *(placed_message(warning, (), curve.to_dict()) for warning in warnings),
+        *advice_about(curve, peak),
+        *_omissions(len(segments) - 1, len(handles)),
+    ]
     return {
         "curve": arguments,
         "total": curve.total_steps,
@@ -91,7 +96,7 @@ def describe_curve(question: Mapping[str, Any]) -> dict[str, Any]:
         "optax": source.optax_code(curve, peak),
         "torch": source.torch_code(curve, peak),
         "json": source.as_json(arguments),
-        "advice": [*messages, *_advice(curve), *_omissions(len(segments) - 1, len(handles))],
+        "advice": [asdict(message) for message in advice],
     }
 
 
@@ -131,7 +136,7 @@ def open_curve(question: Mapping[str, Any]) -> dict[str, Any]:
     try:
         return {"curve": Curve.from_dict(parse_json(question.get("text"))).to_dict()}
     except (TypeError, ValueError) as error:
-        return {"fault": str(error)}
+        return {"fault": in_json_words(str(error))}
 
 
 ANSWERS: Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
@@ -161,45 +166,9 @@ def answer_request(path: str, body: bytes) -> dict[str, Any]:
 _cached_outlook = lru_cache(64)(outlook)
 
 
-def _locate_fault(arguments: Any, error: Exception, path: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Return the constructor's message and its place: the innermost invalid curve and its field."""
-    fields = cast("Mapping[str, Any]", arguments if isinstance(arguments, Mapping) else {})
-    for name in ("curve", "other"):
-        try:
-            if name in fields:
-                Curve.from_dict(fields[name])
-        except (TypeError, ValueError) as inner_error:
-            return _locate_fault(fields[name], inner_error, (*path, name))
-    # Messages begin with the argument, as in "plateaus[1] = …": name "plateaus", index "1".
-    label = re.match(r"(\w+)(?:\[(\d+)\])?", str(error))
-    name, index = label.groups() if label else ("", None)
-    return {
-        "path": path,
-        "field": name if name in fields else None,
-        "index": None if index is None else int(index),
-        "message": str(error),
-    }
-
-
-def _advice(curve: Curve) -> list[str]:
-    """Return the constructors' warnings about likely mistakes."""
-    with record_warnings() as messages:
-        for part in _nested_curves(curve):
-            replace(part)  # runs the constructor again
-    return messages
-
-
-def _omissions(segments: int, handles: int) -> Iterator[str]:
+def _omissions(segments: int, handles: int) -> Iterator[Message]:
     """Yield a sentence for each thing that the page leaves out because the curve is too long."""
     if segments > _MAX_ROWS:
-        yield f"The table shows the first {_MAX_ROWS} of {segments} segments."
+        yield Message(f"The table shows the first {_MAX_ROWS} of {segments} segments.")
     if handles == 1:  # the peak's handle alone
-        yield "The picture has no handles: the curve has too many parts. Use the fields."
-
-
-def _nested_curves(curve: Curve) -> Iterator[Any]:
-    """Yield the curve and, recursively, the curves it is derived from."""
-    yield curve
-    for name in ("curve", "other"):
-        if isinstance(inner := getattr(curve, name, None), Curve):
-            yield from _nested_curves(inner)
+        yield Message("The picture has no handles: the curve has too many parts. Use the fields.")

@@ -171,20 +171,32 @@ GOOD = STABLE.to_dict()
 @pytest.mark.parametrize(
     ("arguments", "path", "field", "index", "message"),
     [
-        ({**GOOD, "total_steps": 0}, [], "total_steps", None, "total_steps = 0 must lie"),
-        ({**GOOD, "total_steps": "ten"}, [], "total_steps", None, "total_steps = 'ten' must be an integer"),
-        ({**GOOD, "total_steps": None}, [], "total_steps", None, "total_steps = None must be an integer"),
-        ({**GOOD, "plateaus": [[0, 10], [3, 200]]}, [], "plateaus", 1, "must lie in 0 … 100 %"),
+        ({**GOOD, "total_steps": 0}, [], "total_steps", None, "{total_steps}: 0 must lie between 1"),
+        (
+            {**GOOD, "total_steps": "ten"},
+            [],
+            "total_steps",
+            None,
+            "{total_steps}: “ten” must be a whole number",
+        ),
+        (
+            {**GOOD, "total_steps": None},
+            [],
+            "total_steps",
+            None,
+            "{total_steps} is empty: it must be a whole number",
+        ),
+        ({**GOOD, "plateaus": [[0, 10], [3, 200]]}, [], "plateaus", 1, "must lie between 0 and 100 %"),
         ({**GOOD, "plateaus": [[0, 50], [40, 10]]}, [], "plateaus", None, "overlaps"),
         ({**GOOD, "plateaus": [[0, None]]}, [], "plateaus", 0, "must be a number"),
         ({**GOOD, "plateaus": [[0, 100]]}, [], "plateaus", None, "at least one must be left"),
-        ({**GOOD, "decay_shape": "1-x^y"}, [], "decay_shape", None, "decay_shape = '1-x^y': write P as"),
+        ({**GOOD, "decay_shape": "1-x^y"}, [], "decay_shape", None, "{decay_shape}: “1-x^y”: type P as"),
         ({**STAGED.to_dict(), "stages": []}, [], "stages", None, "stages last 0 steps"),
-        ({**STAGED.to_dict(), "stages": [[3, 1], [3, 2]]}, [], "stages", 1, "must lie in [0, 1]"),
-        ({**STAGED.to_dict(), "stages": [[3, 1, "oval"]]}, [], "stages", 0, "shape = 'oval' must be"),
-        ({"kind": "oval"}, [], "kind", None, "kind = 'oval' must be one of"),
-        (None, [], None, None, "must be a mapping"),
-        ([], [], None, None, "must be a mapping"),
+        ({**STAGED.to_dict(), "stages": [[3, 1], [3, 2]]}, [], "stages", 1, "To: 2 must lie between 0 and 1"),
+        ({**STAGED.to_dict(), "stages": [[3, 1, "oval"]]}, [], "stages", 0, "Shape: “oval” must be"),
+        ({"kind": "oval"}, [], "kind", None, "{kind}: “oval” must be one of"),
+        (None, [], None, None, "must be a JSON object"),
+        ([], [], None, None, "must be a JSON object"),
     ],
 )
 @pytest.mark.parametrize("place", ["alone", "curve", "other", "deep"])
@@ -211,8 +223,8 @@ def test_fault_has_constructor_message_and_place(arguments, path, field, index, 
 @pytest.mark.parametrize("peak", [-1, "x", None, True, 1e300, 1e-300, float("nan")])
 def test_invalid_peak_is_a_fault_of_the_peak(peak):
     fault = describe_curve({"curve": GOOD, "peak": peak})["fault"]
-    assert (fault["field"], fault["path"]) == ("peak", [])
-    assert fault["message"].startswith("peak = ")
+    assert (fault["field"], fault["path"]) == ("peak", ())
+    assert fault["message"].startswith("{peak}")
 
 
 _junk = st.recursive(
@@ -240,11 +252,11 @@ def test_any_field_value_gets_an_answer(curve, data):
 def test_likely_mistakes_are_reported():
     fractions = {"total_steps": 1000, "plateaus": [[0.5, 0.3]]}
     (advice,) = describe_curve({"curve": fractions, "peak": PEAK})["advice"]
-    assert "look like fractions" in advice
+    assert "look like fractions" in advice["message"]
     inner = {"kind": "staged", "stages": [[100, 3e-4]]}
     nested = {"kind": "then", "curve": inner, "other": GOOD}
     (advice,) = describe_curve({"curve": nested, "peak": PEAK})["advice"]
-    assert "look like learning rates" in advice
+    assert "look like learning rates" in advice["message"]
     assert describe(STABLE)["advice"] == []
 
 
@@ -302,14 +314,14 @@ def test_opened_json_may_have_lengths_in_percent():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "this is not JSON"),
-        ("{", "this is not JSON"),
-        (None, "this is not JSON"),
-        (3, "this is not JSON"),
+        ("", "This is not JSON"),
+        ("{", "This is not JSON"),
+        (None, "This is not JSON"),
+        (3, "This is not JSON"),
         ("[" * 200_000, "nested too deep"),
-        ("[]", "must be a mapping"),
-        ('{"total_steps": 0}', "total_steps = 0"),
-        ('{"total_step": 1}', "unknown keys ['total_step']"),
+        ("[]", "This is not a curve: a curve is a JSON object"),
+        ('{"total_steps": 0}', "“total_steps”: 0 must lie between 1 and"),
+        ('{"total_step": 1}', "“total_steps” is missing, “total_step” is unknown"),
     ],
 )
 def test_text_without_a_curve_is_refused(text, message):
@@ -324,10 +336,13 @@ def test_omissions_of_long_curves_are_reported():
     curve = StagedCurve([(10, 1 - number / 500) for number in range(400)])
     answer = describe(curve)
     assert len(answer["segments"]) < 400
-    assert [message.split()[:2] for message in answer["advice"]] == [["The", "table"], ["The", "picture"]]
+    assert [advice["message"].split()[:2] for advice in answer["advice"]] == [
+        ["The", "table"],
+        ["The", "picture"],
+    ]
     rows = len(describe_segments(curve.rows))  # with the column heads, which are not a segment
-    assert f"of {rows} segments" not in answer["advice"][0]
-    assert f"of {rows - 1} segments" in answer["advice"][0]
+    assert f"of {rows} segments" not in answer["advice"][0]["message"]
+    assert f"of {rows - 1} segments" in answer["advice"][0]["message"]
 
 
 @given(st.floats(0, 1, exclude_min=True), st.floats(1e-37, 1e38))

@@ -17,16 +17,16 @@ def test_invalid_field_keeps_the_last_valid_curve(page, server):
     wait_until_settled(page)
     invalid = {**STABLE.to_dict(), "warmup_steps": 20_000}
     message = ask(server, "/curve", {"curve": invalid, "peak": PEAK})["fault"]["message"]
-    assert message.startswith("warmup_steps = 20000 must lie")
+    assert message.startswith("{warmup_steps}: 20000 must lie")
     expect(field).to_have_attribute("aria-invalid", "true")
     shown = page.locator(f"#{field.get_attribute('aria-describedby')}")
-    expect(shown).to_have_text(message)
+    expect(shown).to_have_text(message.format(warmup_steps="Warmup steps"))
     expect(page.locator("#stale")).to_be_visible()
     assert curve_of_json(page) == STABLE
     assert page.locator("polyline.selected").get_attribute("points") == before
     field.fill("five hundred")
     wait_until_settled(page)
-    expect(shown).to_contain_text("'five hundred' must be an integer")
+    expect(shown).to_contain_text("“five hundred” must be a whole number")
     field.fill("600")
     wait_until_settled(page)
     expect(field).not_to_have_attribute("aria-invalid", "true")
@@ -38,7 +38,7 @@ def test_invalid_plateau_has_a_message_in_its_row(page):
     page.get_by_label("Plateau 1 in %, start").fill("200")
     wait_until_settled(page)
     expect(page.get_by_label("Plateau 1 in %, length")).to_have_attribute("aria-invalid", "true")
-    expect(page.locator("[id='fault-curve-plateaus-0']")).to_contain_text("must lie in 0 … 100 %")
+    expect(page.locator("[id='fault-curve-plateaus-0']")).to_contain_text("must lie between 0 and 100 %")
 
 
 def test_fields_describe_the_curve(page):
@@ -114,7 +114,7 @@ def test_derived_curves_can_be_edited_and_dragged(page):
     assert_shown(page, cooled.then(cooled, scale=0.25))
     page.get_by_label("Continuation: Scale").fill("2")
     wait_until_settled(page)
-    expect(page.locator("[id='fault-curve-scale']")).to_contain_text("scale = 2 must lie in (0, 1]")
+    expect(page.locator("[id='fault-curve-scale']")).to_contain_text("Scale: 2 must be above 0 and at most 1")
     page.get_by_role("button", name="Remove the continuation").click()
     page.get_by_role("button", name="Remove the cooldown").click()
     assert curve_of_json(page) == STABLE

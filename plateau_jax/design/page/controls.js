@@ -39,11 +39,7 @@ export class Controls {
       input.defaultValue = input.value;
     }
     this.#numberRows(entry);
-    this.#showFault(fault);
-    const slot = this.#slots.get("advice");
-    if (slot.textContent !== advice.join("")) {
-      slot.replaceChildren(...advice.map((text) => element("p", { class: "advice" }, text)));
-    }
+    this.#showMessages(fault, advice);
   }
 
   // Put the numbers of plateaus, which may change while they are edited, and of stages in place of "#".
@@ -68,9 +64,7 @@ export class Controls {
     this.#structure = structure;
     this.#inputs = [];
     this.#slots = new Map();
-    const advice = element("div", { role: "status" });
-    this.#slots.set("advice", advice);
-    this.#form.replaceChildren(this.#field(["peak"]), advice, ...this.#block(entry.curve, ["curve"], true));
+    this.#form.replaceChildren(this.#field(["peak"]), ...this.#block(entry.curve, ["curve"], true));
   }
 
   // The fields of a curve and, recursively, of the curves it is derived from.
@@ -192,16 +186,23 @@ export class Controls {
     return element("button", { type: "button", ...properties, disabled, click }, text);
   }
 
-  #showFault(fault) {
-    const place = fault === null ? null : this.#placeOf(fault);
+  // Each message stands next to its field. Where the present fault stands, the last valid curve's advice does not.
+  #showMessages(fault, advice) {
+    const faultPlace = fault && this.#placeOf(fault);
+    const places = advice.map((message) => ({ ...this.#placeOf(message), message }));
     for (const slot of this.#slots.values()) {
-      const text = slot === place?.slot ? fault.message : "";
+      const isFault = slot === faultPlace?.slot;
+      const messages = isFault ? [fault] : places.filter((place) => place.slot === slot).map(({ message }) => message);
+      const text = messages.map(({ message }) => inLabels(message)).join(" ");
+      setProperties(slot, { class: isFault || !text ? "fault" : "advice", role: isFault || !text ? "alert" : "status" });
       // Screen readers would announce an unchanged message again if it were set.
-      if (slot.classList.contains("fault") && slot.textContent !== text) slot.textContent = text;
+      if (slot.textContent !== text) slot.textContent = text;
     }
     for (const { input, path } of this.#inputs) {
-      const isInvalid = place !== null && place.isField && `${path.join("/")}/`.startsWith(`${place.key}/`);
-      setProperties(input, { "aria-invalid": isInvalid ? "true" : null, "aria-describedby": isInvalid ? place.slot.id : null });
+      const covers = ({ key, isField }) => isField && `${path.join("/")}/`.startsWith(`${key}/`);
+      const isInvalid = Boolean(faultPlace) && covers(faultPlace) && [null, path.at(-1)].includes(fault.cell);
+      const slot = isInvalid ? faultPlace.slot : places.find(covers)?.slot;
+      setProperties(input, { "aria-invalid": isInvalid ? "true" : null, "aria-describedby": slot?.id });
     }
   }
 
@@ -248,6 +249,9 @@ export class Controls {
     this.focus([...path, target, direction]);
   }
 }
+
+// The message with the labels of the fields that it names, as in "{warmup_steps}: 20 must be …".
+const inLabels = (message) => message.replace(/\{(\w+)\}/g, (_, name) => LABELS[name] ?? name);
 
 // Two curves of the same structure have the same fields.
 function structureOf(curve) {
