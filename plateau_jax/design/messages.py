@@ -10,6 +10,7 @@ from plateau_jax.design.questions import record_warnings
 
 _PAIR = r"\((\S+), (\S+?)\)"
 _PAIRS = rf"\[{_PAIR}(?:, {_PAIR})*(?:, \.\.\.)?\]"
+_NAME = r"(?<!“)\b(\w+_(?:steps|shape|ratio))\b(?![}=”])"
 _ITEM = r"(?:plateaus|absolute_plateaus|stages)\[(\d+)\]"
 
 _UNNAMED = {
@@ -106,8 +107,8 @@ def in_page_words(text: str, peak: float = 0.0) -> str:
             ),
             text,
         )
-    text = _reworded(text)
-    text = re.sub(r"\b(\w+_(?:steps|shape|ratio))\b(?![}=])", r"{\1}", text)
+    text = re.sub(r"is a share of all steps.*", "must be a whole number", text)
+    text = re.sub(_NAME, r"{\1}", _reworded(text))
     return text if text.startswith("{") else text[:1].upper() + text[1:]
 
 
@@ -121,7 +122,7 @@ def in_json_words(text: str) -> str:
     text = re.sub(r"^(\w+) = (?=.* must |.*: )", r"“\1”: ", text)
     for word, json_word in (("None", "null"), ("True", "true"), ("False", "false")):
         text = re.sub(rf"(?<= ){word}\b", json_word, text)
-    text = _reworded(text)
+    text = re.sub(_NAME, r"“\1”", _reworded(text))
     return text[:1].upper() + text[1:]
 
 
@@ -161,7 +162,6 @@ _RULES: list[tuple[str, str | Callable[[re.Match[str]], str]]] = [
         r"must be a whole number; \1 is \2",
     ),
     (r"must be an integer.*", "must be a whole number"),
-    (r"is a share of all steps: .*", "must be a whole number"),
     (r"must be a mapping, .*", "must be a JSON object"),
     (r"must be a sequence of (\w+) .*", r"must be a list of \1"),
     (r"^must be a pair .*", "a plateau needs a start and a length"),
