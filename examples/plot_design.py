@@ -1,19 +1,26 @@
-"""Draw the picture of docs/design.md, into docs/pictures: the page in a browser without a window.
+"""Draw the pictures of docs/design.md, into docs/pictures: the page in a browser without a window.
 
 python examples/plot_design.py
 """
 
+import json
 import shutil
+import tempfile
 import threading
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import Page, sync_playwright
 
-from plateau_jax import PlateauCurve
+from plateau_jax import Curve, PlateauCurve
 from plateau_jax.design.answers import initial_curves
 from plateau_jax.design.server import Server
 
-PICTURE = Path(__file__).parents[1] / "docs" / "pictures" / "design.png"
+HERE = Path(__file__).parent
+PICTURES = HERE.parent / "docs" / "pictures"
+RUNS = HERE / "benchmarks" / "loss_curves" / "runs.json"
+RUN = "slim-12x768-0.002-wsd20-25000"
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))))
 CURVES = [
     ("Cosine", PlateauCurve(10_000, warmup_steps=500)),
@@ -21,15 +28,52 @@ CURVES = [
     ("Stable + cooldown", PlateauCurve(10_000, warmup_steps=500, plateaus=[(0, 70)], decay_shape="linear")),
 ]
 
-with Server(0, initial_curves(CURVES, 3e-4)) as server, sync_playwright() as tools:
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+STABLE = PlateauCurve(50_000, warmup_steps=300, plateaus=[(0, 80)], decay_shape="linear")
+
+
+def draw_page(page: Page) -> None:
+    with served(CURVES, 3e-4) as address:
+        page.goto(address)
+        page.wait_for_selector("[data-figure=bound]")
+        page.hover("#picture", position={"x": 620, "y": 150})
+        page.wait_for_selector("#readout b")
+        page.wait_for_selector("main[aria-busy=false]")
+        page.screenshot(path=PICTURES / "design.png")
+
+
+def draw_forecasts(page: Page) -> None:
+    """Open the log of a published run, which has no learning rates."""
+    run = json.loads(RUNS.read_text())[RUN]
+    log = "".join(f"{step},{loss}\n" for step, loss in zip(run["steps"], run["losses"], strict=True))
+    curves = [
+        ("Cosine", PlateauCurve(50_000, warmup_steps=300)),
+        ("20 % cooldown", STABLE),
+        ("The run", Curve.from_dict(run["curve"])),
+    ]
+    with served(curves, run["peak"]) as address, tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "wandb_export.csv"
+        path.write_text(f"Step,eval/loss\n{log}")
+        page.goto(address)
+        page.click("#open-log")
+        page.set_input_files("#opening-log [type=file]", path)
+        page.select_option("#opening-log select", label="The run")
+        page.click("#opening-log .primary:enabled")
+        page.wait_for_selector("[data-figure=forecast] b")
+        page.mouse.move(0, 0)
+        page.locator(".curves").screenshot(path=PICTURES / "design-forecast.png")
+
+
+@contextmanager
+def served(curves: list[tuple[str, Curve]], peak: float) -> Generator[str]:
+    with Server(0, initial_curves(curves, peak)) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server.address
+        server.shutdown()
+
+
+with sync_playwright() as tools:
     browser = tools.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
     page = browser.new_page(viewport={"width": 1280, "height": 800}, color_scheme="light")
-    page.goto(server.address)
-    page.wait_for_selector("[data-figure=bound]")
-    page.hover("#picture", position={"x": 620, "y": 150})
-    page.wait_for_selector("#readout b")
-    page.wait_for_selector("main[aria-busy=false]")
-    page.screenshot(path=PICTURE)
+    draw_page(page)
+    draw_forecasts(page)
     browser.close()
-    server.shutdown()

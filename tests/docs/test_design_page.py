@@ -1,4 +1,4 @@
-"""docs/design.md: its commands open the page, and an example draws its picture."""
+"""docs/design.md: its commands open the page, and an example draws its pictures."""
 
 import json
 import re
@@ -38,14 +38,18 @@ def test_commands_open_design_page(command, tmp_path, monkeypatch):
     assert opened
 
 
-def test_example_draws_the_picture(tmp_path):
+def test_example_draws_the_pictures(tmp_path):
     with chromium():
         pass  # skips the test if Chromium is not installed
     script = tmp_path / "examples" / "plot_design.py"
     script.parent.mkdir()
     (tmp_path / "docs" / "pictures").mkdir(parents=True)
     shutil.copy(EXAMPLES / "plot_design.py", script)
+    data = "benchmarks/loss_curves"
+    shutil.copytree(EXAMPLES / data, script.parent / data)
     run(script, folder=tmp_path)
-    (name,) = re.findall(r"\((pictures/.+?)\)", PAGE.read_text(encoding="utf-8"))
-    shapes = [matplotlib.image.imread(folder / "docs" / name).shape for folder in (tmp_path, ROOT)]
-    assert shapes[0] == shapes[1]
+    names = re.findall(r"\((pictures/.+?)\)", PAGE.read_text(encoding="utf-8"))
+    assert len(names) == 2
+    for name in names:
+        shapes = [matplotlib.image.imread(folder / "docs" / name).shape for folder in (tmp_path, ROOT)]
+        assert shapes[0] == shapes[1]
