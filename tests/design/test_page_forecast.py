@@ -292,7 +292,10 @@ def test_large_log_is_opened(page, tmp_path):
     expect_forecast(page, "Stable", fit_losses(LossRun(stable, PEAK, steps, losses)).predict(stable))
 
 
-@pytest.mark.parametrize(("width", "height"), [(1440, 900), (1024, 768), (720, 450), (390, 844)])
+SIZES = [(1440, 900), (1280, 800), (1240, 800), (1180, 800), (1024, 768), (720, 450), (390, 844)]
+
+
+@pytest.mark.parametrize(("width", "height"), SIZES)
 def test_forecasts_fit_the_window(browser, server, log, width, height):
     page = browser.new_page(viewport={"width": width, "height": height})
     page.goto(server.address)
@@ -301,6 +304,11 @@ def test_forecasts_fit_the_window(browser, server, log, width, height):
     assert dialog.evaluate("dialog => dialog.scrollWidth <= dialog.clientWidth")
     accept(dialog)
     expect_forecast(page, "Stable", FIT.predict(STABLE))
+    page.get_by_label("Name of Stable").fill("Long cooldown")
+    page.keyboard.press("Enter")
+    expect_forecast(page, "Long cooldown", FIT.predict(STABLE))
+    name = page.get_by_label("Name of Long cooldown")
+    assert name.evaluate("field => field.scrollWidth <= field.clientWidth")
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     assert page.locator("#curves").evaluate("table => table.scrollWidth <= table.parentElement.clientWidth")
     page.close()
