@@ -9,7 +9,8 @@ becomes a reference, a dictionary with the key under which the tensor is stored.
      "best": {"$": "dict", "items": [[1, {"$": "tensor", "key": "part.best.1", …}]]},
      "last": {"$": "tensor", "key": "part.best.1", …}}
 
-The second `w` refers to the same key as the first, so tied tensors are stored once and come back tied.
+The second `w` refers to the same key as the first: a tied tensor is stored once. Decoding makes a separate
+tensor for each reference, and a model's `load_state_dict` copies both into its tied parameter.
 """
 
 import json
