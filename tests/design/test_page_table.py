@@ -103,3 +103,22 @@ def test_note_is_one_line_that_opens(page):
     expect(page.locator("#note")).to_be_hidden()
     line.press("Enter")
     expect(page.locator("#note")).to_be_visible()
+
+
+def test_reload_keeps_the_last_valid_picture(page):
+    page.get_by_label("Warmup steps").fill("700")
+    valid = curve_of_json(page)
+    drawn = page.locator("polyline.selected").get_attribute("points")
+    page.get_by_label("Total steps").fill("many")
+    wait_until_settled(page)
+    for _ in range(2):
+        page.reload()
+        wait_until_settled(page)
+        expect(page.get_by_label("Total steps")).to_have_value("many")
+        expect(page.get_by_text("Total steps: “many” must be a whole number")).to_be_visible()
+        assert page.locator("polyline.selected").get_attribute("points") == drawn
+        assert curve_of_json(page) == valid
+        expect(page.locator("#stale")).to_be_visible()
+    page.get_by_label("Total steps").fill("10000")
+    assert curve_of_json(page) == valid
+    expect(page.locator("#stale")).to_be_hidden()

@@ -151,7 +151,9 @@ const show = (isUndone = false) => keepFocus(() => {
   showCurves();
   showSegments(answer);
   showCode(answer);
-  saveState({ initialCurves, present: history.present });
+  // A reload also needs the last valid curve of each entry that is invalid now, or not answered yet.
+  const isUnsettled = ({ id, curve, peak }) => known.get(id).fault || known.get(id).asked !== JSON.stringify({ curve, peak });
+  saveState({ initialCurves, present: history.present, lastValid: validEntries().filter(isUnsettled).map((entry) => [entry.id, asQuestion(entry)]) });
 });
 
 const showCurves = () => keepFocus(() => {
@@ -248,13 +250,17 @@ async function start() {
   const { curves, max_curves, max_log_bytes } = await ask("/start");
   maxCurves = max_curves;
   initialCurves = JSON.stringify(curves);
-  const before = loadState();
+  const saved = loadState();
+  const before = saved?.initialCurves === initialCurves ? saved : null;
+  for (const [id, question] of before?.lastValid ?? []) {
+    known.set(id, { asked: JSON.stringify(question), answer: await ask("/curve", question), peak: question.peak, fault: null });
+  }
   const fresh = [];
   for (const entry of curves) {
     const name = distinctName(entry.name, fresh.map(({ name }) => name));
     fresh.push({ ...entry, id: fresh.length + 1, colour: fresh.length, name });
   }
-  history = new History(before?.initialCurves === initialCurves ? before.present : { selected: fresh.at(-1).id, curves: fresh });
+  history = new History(before?.present ?? { selected: fresh.at(-1).id, curves: fresh });
   forecasts.start(initialCurves, max_log_bytes);
   byId("readout").textContent = "Point at the picture to read learning rates.";
   show();
