@@ -64,7 +64,7 @@ def test_no_placeholder_remains_after_publication(copy: Path) -> None:
 @before_publication
 def test_pages_install_from_pypi_after_publication(copy: Path) -> None:
     _publish(copy, ADDRESS)
-    for path in [copy / "README.md", *(copy / "docs").glob("*.md")]:
+    for path in [copy / "README.md", *(copy / "docs").rglob("*.md")]:
         text = path.read_text(encoding="utf-8")
         assert not re.search(r"in a clone of|not on PyPI|\$ADDRESS", text), path.name
     code = [block.code for section in sections(copy / "README.md") for block in section.blocks]
