@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from threading import Lock
-from typing import Any, cast
+from typing import Any, Generic, TypeVar, cast
 
 from plateau_jax.analysis.logged_lrs import UnclearLogError
 from plateau_jax.analysis.loss_comparison import NOTE
@@ -23,7 +23,9 @@ from plateau_jax.design.questions import curves_and_peaks, record_warnings, type
 from plateau_jax.validation.curve_warning import suppress_warnings
 
 MAX_FITS = 16
-"""How many fits the server keeps."""
+"""How many fits, and how many runs, the server keeps."""
+
+_Value = TypeVar("_Value")
 
 _PAGE_WORDS = [
     (
@@ -41,8 +43,31 @@ _PAGE_WORDS = [
 ]
 """What to replace in messages about logs and forecasts: the page has no arguments."""
 
-_fits: dict[str, LossFit] = {}
-_lock = Lock()
+
+class _Recent(Generic[_Value]):
+    """The latest values, by the digests of the JSON that they were made from."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, _Value] = {}
+        self._lock = Lock()
+
+    def get(self, key: str) -> _Value | None:
+        with self._lock:
+            return self._values.get(key)
+
+    def keep(self, key: str, value: _Value) -> None:
+        with self._lock:
+            self._values[key] = value
+            while len(self._values) > MAX_FITS:
+                del self._values[next(iter(self._values))]  # the oldest
+
+    def clear(self) -> None:
+        with self._lock:
+            self._values.clear()
+
+
+_runs = _Recent[LossRun]()
+_fits = _Recent[LossFit]()
 
 
 def open_log(question: Mapping[str, Any]) -> dict[str, Any]:
@@ -69,17 +94,16 @@ def open_log(question: Mapping[str, Any]) -> dict[str, Any]:
             "argument": None,
             "columns": (),
         }
-    return {
-        "run": {
-            "name": name,
-            "curve": run.curve.to_dict(),
-            "peak": run.peak_value,
-            "steps": run.steps.tolist(),
-            "losses": run.losses.tolist(),
-        },
-        "loss": log.loss_name,
-        "advice": advice,
+    description = {
+        "name": name,
+        "curve": run.curve.to_dict(),
+        "peak": run.peak_value,
+        "steps": run.steps.tolist(),
+        "losses": run.losses.tolist(),
     }
+    # A curve of all logged learning rates takes seconds to build.
+    _runs.keep(_digest(description), run)
+    return {"run": description, "loss": log.loss_name, "advice": advice}
 
 
 def fit_runs(question: Mapping[str, Any]) -> dict[str, Any]:
@@ -87,22 +111,15 @@ def fit_runs(question: Mapping[str, Any]) -> dict[str, Any]:
     runs = cast("list[Mapping[str, Any]]", question.get("runs"))
     if not isinstance(runs, list) or not all(isinstance(run, Mapping) for run in runs):
         raise TypeError("runs must be a list of objects")
-    key = hashlib.sha256(json.dumps(runs, sort_keys=True).encode()).hexdigest()
-    if _fit_of(key) is None:
+    key = _digest(runs)
+    if _fits.get(key) is None:
         with suppress_warnings():
             loss_runs = [_loss_run(run) for run in runs]
         try:
-            fit = fit_losses(loss_runs)
+            _fits.keep(key, fit_losses(loss_runs))
         except ValueError as error:
-            return {
-                "fault": re.sub(
-                    r"^runs\[(\d+)\]", lambda match: str(runs[int(match[1])].get("name")), str(error)
-                )
-            }
-        with _lock:
-            _fits[key] = fit
-            while len(_fits) > MAX_FITS:
-                del _fits[next(iter(_fits))]  # the oldest
+            names = [str(run.get("name")) for run in runs]
+            return {"fault": re.sub(r"^runs\[(\d+)\]", lambda index: names[int(index[1])], str(error))}
     return {"fit": key}
 
 
@@ -111,7 +128,7 @@ def forecast_curves(question: Mapping[str, Any]) -> dict[str, Any]:
 
     A forecast has the difference to the first curve, or is a fault.
     """
-    fit = _fit_of(str(question.get("fit")))
+    fit = _fits.get(str(question.get("fit")))
     if fit is None:
         return {"forgotten": True}
     forecasts: list[dict[str, Any]] = []
@@ -149,15 +166,18 @@ def _in_page_words(error: Exception) -> str:
     return text
 
 
-def _fit_of(key: str) -> LossFit | None:
-    with _lock:
-        return _fits.get(key)
+def _digest(value: Any) -> str:
+    """Return a digest of JSON; a browser writes 2.0 as 2."""
+    canonical = json.loads(json.dumps(value), parse_int=float)
+    return hashlib.sha256(json.dumps(canonical, sort_keys=True).encode()).hexdigest()
 
 
 def _loss_run(run: Mapping[str, Any]) -> LossRun:
-    return LossRun(
-        Curve.from_dict(run.get("curve", {})), typed_peak(run), run.get("steps", ()), run.get("losses", ())
-    )
+    kept = _runs.get(_digest(run))
+    if kept is not None:
+        return kept
+    curve = Curve.from_dict(run.get("curve", {}))
+    return LossRun(curve, typed_peak(run), run.get("steps", ()), run.get("losses", ()))
 
 
 # The sums of a long curve take tens of milliseconds, and the user changes one curve at a time.

@@ -256,6 +256,7 @@ def test_restarted_server_fits_again(page, log):
     open_log(page, log)
     expect_forecast(page, "Cosine", FIT.predict(COSINE))
     forecasts._fits.clear()
+    forecasts._runs.clear()
     page.get_by_label("Total steps").fill("1700")
     changed = PlateauCurve(1700, warmup_steps=50, plateaus=[(0, 70)], decay_shape="linear")
     expect_forecast(page, "Stable", FIT.predict(changed))
