@@ -16,6 +16,7 @@ from plateau_jax.design.forecasts import FORECAST_ANSWERS
 from plateau_jax.design.handles import curve_and_peak_handles
 from plateau_jax.design.messages import Message, advice_about, fault_of, in_json_words, placed_message
 from plateau_jax.design.questions import MAX_CURVES, curves_and_peaks, parse_json, record_warnings
+from plateau_jax.design.shape_choices import levels_of_shapes
 from plateau_jax.drawing.sampling import shaded_spans, steps_to_draw
 from plateau_jax.numerics.exact_segments import describe_segments, end_of_rise, nonempty_segments
 from plateau_jax.numerics.levels import fixed224
@@ -93,6 +94,7 @@ def describe_curve(question: Mapping[str, Any]) -> dict[str, Any]:
         "spans": list(shaded_spans(curve.rows))[:_MAX_ROWS],
         "segments": segments[: _MAX_ROWS + 1],
         "handles": [asdict(handle) for handle in handles],
+        "shapes": levels_of_shapes([question.get("curve"), arguments]),
         "optax": source.optax_code(curve, peak),
         "torch": source.torch_code(curve, peak),
         "json": source.as_json(arguments),

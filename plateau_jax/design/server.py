@@ -18,6 +18,7 @@ from typing import Any
 from plateau_jax.design.answers import ANSWERS, answer_request
 from plateau_jax.design.forecasts import LARGE_QUESTIONS
 from plateau_jax.design.questions import MAX_CURVES
+from plateau_jax.design.shape_choices import choices_per_field
 
 PORT = 8700
 MAX_BODY_BYTES = 1 << 20
@@ -78,6 +79,7 @@ class Server(socketserver.ThreadingTCPServer):
             "curves": list(curves),
             "max_curves": MAX_CURVES,
             "max_log_bytes": MAX_LOG_BYTES,
+            "shapes": choices_per_field(),
         }
         folder = files("plateau_jax.design") / "page"
         # Reading the files once means that a request's path is never used as a path on the disk.

@@ -42,8 +42,9 @@ def test_invalid_plateau_has_a_message_in_its_row(page):
 
 
 def test_fields_describe_the_curve(page):
-    for label, text in (("Total steps", "2e4"), ("Warmup shape", "cosine"), ("Decay shape", "1-sqrt")):
-        page.get_by_label(label).fill(text)
+    page.get_by_label("Total steps").fill("2e4")
+    page.get_by_label("Warmup shape").select_option("cosine")
+    page.get_by_label("Decay shape").select_option("1-sqrt")
     page.get_by_label("Plateau 1 in %, start").fill("20")
     page.get_by_role("button", name="+ Plateau, in %").click()
     page.get_by_label("Plateau 2 in %, start").fill("70.5")
@@ -78,7 +79,7 @@ def test_stages_can_be_edited_moved_and_dragged(page):
     page.get_by_role("button", name="Move stage 2 down").click()
     assert curve_of_json(page) == STAGED
     page.get_by_label("Stage 2, to").fill("0.5")
-    page.get_by_label("Stage 2, shape").fill("exponential")
+    page.get_by_label("Stage 2, shape").select_option("exponential")
     page.get_by_role("button", name="+ Stage").click()
     page.get_by_label("Stage 4, steps").fill("100")
     stages = [first, (6_000, 0.5, "exponential"), third, (100,)]
@@ -100,7 +101,7 @@ def test_derived_curves_can_be_edited_and_dragged(page):
     page.get_by_role("button", name="+ Cooldown").click()
     page.get_by_label("Cooldown: First step").fill("7000")
     page.get_by_label("Cooldown: Steps").fill("1000")
-    page.get_by_label("Cooldown: Shape").fill("linear")
+    page.get_by_label("Cooldown: Shape").select_option("linear")
     cooled = STABLE.cooldown(7000, 1000, shape="linear")
     assert curve_of_json(page) == cooled
     drag(page, "Cooldown, start", -20, 0)
@@ -138,13 +139,3 @@ def test_likely_mistakes_are_reported(page):
     page.get_by_label("Final LR, share of peak").fill("3e-5")
     wait_until_settled(page)
     expect(page.get_by_role("status").filter(has_text="looks like a learning rate")).to_be_visible()
-
-
-def test_shapes_fit_into_their_fields(page):
-    page.get_by_role("radio", name="Edit Stages").check()
-    shapes = "1-x^0.75", "(1-x)^2.5", "exponential"
-    for number, shape in enumerate(shapes, 1):
-        field = page.get_by_label(f"Stage {number}, shape")
-        field.fill(shape)
-        field.blur()
-        assert field.evaluate("field => field.scrollWidth <= field.clientWidth")

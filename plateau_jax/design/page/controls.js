@@ -3,6 +3,7 @@
 import { element, setProperties } from "./elements.js";
 import { valueAt, withValue } from "./history.js";
 import { continuation, cooldown, newAbsolutePlateau, newPlateau, plateauNumbers, stepsOf } from "./parts.js";
+import { ShapeField } from "./shape_field.js";
 
 const LABELS = {
   total_steps: "Total steps", warmup_steps: "Warmup steps", warmup_shape: "Warmup shape",
@@ -10,14 +11,19 @@ const LABELS = {
   start: "Start, share of peak", at: "First step", steps: "Steps", to: "To, share of peak", shape: "Shape",
   scale: "Scale", peak: "Peak learning rate",
 };
-const LISTS = { warmup_shape: "warmup-shapes", decay_shape: "decay-shapes", shape: "shapes" };
+// The labels of the field for P next to a shape, by the shape's argument.
+const POWER_LABELS = { warmup_shape: "P of the warmup", decay_shape: "P of the decay", shape: "P of the shape" };
 
 export class Controls {
   #form;
   #listeners;
   #inputs = [];
+  #shapes = [];  // {field, path}
   #slots = new Map();  // the places for messages, by path
   #structure = null;
+
+  // The shapes that each field can have, from the server: to set before the first drawing.
+  choices;
 
   // listeners.edit(path, value) changes one field, listeners.restructure(change) adds, moves or removes rows and
   // derived curves, listeners.leave() is called when a field loses the focus, listeners.entry() returns the entry.
@@ -30,7 +36,7 @@ export class Controls {
 
   // `entry` is {id, name, peak, curve}; paths start there. The field with the focus keeps its text, so that
   // typing is not disturbed, except after undo and redo.
-  draw(entry, { fault = null, advice = [], isUndone = false }) {
+  draw(entry, { fault = null, advice = [], shapes = {}, isUndone = false }) {
     const structure = JSON.stringify([entry.id, structureOf(entry.curve)]);
     if (structure !== this.#structure) this.#build(entry, structure);
     for (const { input, path } of this.#inputs) {
@@ -38,6 +44,7 @@ export class Controls {
       if ((input !== document.activeElement || isUndone) && parseField(input.value) !== value) input.value = value ?? "";
       input.defaultValue = input.value;
     }
+    for (const { field, path } of this.#shapes) field.draw(valueAt(entry, path), shapes, isUndone);
     this.#numberRows(entry);
     this.#showMessages(fault, advice);
   }
@@ -63,6 +70,7 @@ export class Controls {
   #build(entry, structure) {
     this.#structure = structure;
     this.#inputs = [];
+    this.#shapes = [];
     this.#slots = new Map();
     this.#form.replaceChildren(this.#field(["peak"]), ...this.#block(entry.curve, ["curve"], true));
   }
@@ -144,14 +152,19 @@ export class Controls {
   #field(path, group = "") {
     const name = path.at(-1);
     const label = element("span", {}, LABELS[name]);
-    const input = this.#input(path, { list: LISTS[name] ?? null, "aria-label": group ? `${group}: ${LABELS[name]}` : null });
+    const inGroup = (text) => (group ? `${group}: ${text}` : null);
+    const input = name in POWER_LABELS
+      ? this.#shape(path, this.choices[name], { "aria-label": inGroup(LABELS[name]) ?? LABELS[name] }, { "aria-label": inGroup("P") ?? POWER_LABELS[name] })
+      : this.#input(path, { "aria-label": inGroup(LABELS[name]) });
     return element("label", { class: "field" }, label, input, this.#slot(path));
   }
 
   #table(heads, rows) {
     const body = rows.flatMap(({ cells, labels, path, actions }) => [
       element("tr", { "data-row": path.join("/") }, element("td"),
-        ...cells.map((cell, item) => element("td", {}, this.#input(cell, { "data-label": labels[item], list: item === 2 ? "shapes" : null }))),
+        ...cells.map((cell, item) => element("td", {}, item === 2
+          ? this.#shape(cell, this.choices.shape, { "data-label": labels[item] }, { "data-label": labels[item].replace("shape", "P") })
+          : this.#input(cell, { "data-label": labels[item] }))),
         element("td", { class: "moves" }, ...actions)),
       element("tr", {}, element("td", { colspan: heads.length }, this.#slot(path))),
     ]);
@@ -163,7 +176,7 @@ export class Controls {
   #input(path, properties) {
     const input = element("input", {
       ...properties, "data-path": path.join("/"), spellcheck: "false", autocapitalize: "off",
-      inputmode: properties.list ? null : "decimal",
+      inputmode: "decimal",
       input: () => {
         input.defaultValue = input.value;
         this.#listeners.edit(path, parseField(input.value));
@@ -171,6 +184,13 @@ export class Controls {
     });
     this.#inputs.push({ input, path });
     return input;
+  }
+
+  #shape(path, choices, properties, powerProperties) {
+    const keyed = (more, key) => ({ ...more, "data-path": key.join("/") });
+    const field = new ShapeField(choices, keyed(properties, path), keyed(powerProperties, [...path, "power"]), (shape) => this.#listeners.edit(path, shape));
+    this.#shapes.push({ field, path });
+    return field.node;
   }
 
   #slot(path) {
@@ -198,7 +218,8 @@ export class Controls {
       // Screen readers would announce an unchanged message again if it were set.
       if (slot.textContent !== text) slot.textContent = text;
     }
-    for (const { input, path } of this.#inputs) {
+    const shapeInputs = this.#shapes.flatMap(({ field, path }) => field.inputs.map((input) => ({ input, path })));
+    for (const { input, path } of [...this.#inputs, ...shapeInputs]) {
       const covers = ({ key, isField }) => isField && `${path.join("/")}/`.startsWith(`${key}/`);
       const isInvalid = Boolean(faultPlace) && covers(faultPlace) && [null, path.at(-1)].includes(fault.cell);
       const slot = isInvalid ? faultPlace.slot : places.find(covers)?.slot;

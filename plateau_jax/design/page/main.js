@@ -139,7 +139,7 @@ const readLearningRates = latestOnly(async () => {
 const show = (isUndone = false) => keepFocus(() => {
   const entry = selected();
   const { answer, fault = null } = known.get(entry.id) ?? {};
-  controls.draw(entry, { fault, advice: answer?.advice, isUndone });
+  controls.draw(entry, { fault, advice: answer?.advice, shapes: answer?.shapes, isUndone });
   picture.draw(visibleEntries().map(({ id, colour }) => ({
     id, colour, isSelected: id === entry.id, peak: known.get(id).peak, answer: known.get(id).answer,
   })));
@@ -247,7 +247,8 @@ prepareOpening({
 // Begin with the curves of the command line or, after a reload, with those that this tab had.
 
 async function start() {
-  const { curves, max_curves, max_log_bytes } = await ask("/start");
+  const { curves, max_curves, max_log_bytes, shapes } = await ask("/start");
+  controls.choices = shapes;
   maxCurves = max_curves;
   initialCurves = JSON.stringify(curves);
   const saved = loadState();

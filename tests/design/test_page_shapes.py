@@ -1,0 +1,143 @@
+"""Shapes, chosen from a list with small pictures, and the P of formulas."""
+
+import json
+
+import numpy as np
+import pytest
+from playwright.sync_api import expect
+from support.design.design import served
+from support.design.page import COSINE, PEAK, STABLE, STAGED, assert_shown, curve_of_json, wait_until_settled
+
+from plateau_jax import Curve, PlateauCurve, StagedCurve
+from plateau_jax.design.answers import initial_curves
+from plateau_jax.numerics import shapes
+
+pytestmark = pytest.mark.slow
+
+FORMULAS = StagedCurve(
+    [(500, 1.0), (4_500, 0.5, "(1-x)^2.5"), (4_000, 0.1, "t^-0.7"), (1_000, 0.0, "1-x^0.75")]
+)
+
+
+def levels_in_picture(drawing) -> np.ndarray:
+    """Return the levels that a small picture shows, from its first to its last point."""
+    path = drawing.locator("path").get_attribute("d").removeprefix("M")
+    y = np.array([float(point.split(",")[1]) for point in path.split()])
+    return 1 - (y - 2) / 12
+
+
+def test_every_shape_can_be_chosen(page):
+    warmup, decay = (page.get_by_label(label) for label in ("Warmup shape", "Decay shape"))
+    for shape in ("cosine", "linear"):
+        warmup.select_option(shape)
+        assert curve_of_json(page).warmup_shape == shape
+    names = decay.locator("option").all_text_contents()
+    assert names == [*shapes.SHARES, *shapes.POWERS]
+    for name in names:
+        decay.select_option(name)
+        expected = PlateauCurve(**{**STABLE.to_dict(), "decay_shape": name.replace("P", "2")})
+        assert curve_of_json(page) == expected
+        expect(page.get_by_label("P of the decay")).to_have_count(int("P" in name))
+    page.get_by_role("radio", name="Edit Stages").check()
+    choice = page.get_by_label("Stage 2, shape")
+    page.get_by_label("Stage 2, to").fill("0.5")
+    assert choice.locator("option").all_text_contents() == [*shapes.WORDS, *shapes.FORMULAS]
+    for name in (*shapes.WORDS, *shapes.FORMULAS):
+        choice.select_option(name)
+        power = "0.5" if name == "t^-P" else "2"
+        first, _, third = STAGED.stages
+        shape = name.replace("P", power)
+        assert curve_of_json(page) == StagedCurve([first, (6_000, 0.5, shape), third])
+    assert_shown(page, curve_of_json(page))
+
+
+def test_power_is_typed(page):
+    page.get_by_label("Decay shape").select_option("1-x^P")
+    power = page.get_by_label("P of the decay")
+    expect(power).to_have_value("2")
+    power.fill("0.75")
+    assert curve_of_json(page) == PlateauCurve(**{**STABLE.to_dict(), "decay_shape": "1-x^0.75"})
+    for text in ("", "-1", "99", "two"):
+        power.fill(text)
+        wait_until_settled(page)
+        expect(power).to_have_attribute("aria-invalid", "true")
+        expect(page.locator("[id='fault-curve-decay_shape']")).not_to_be_empty()
+        expect(power).to_have_value(text)
+    assert curve_of_json(page).decay_shape == "1-x^0.75"
+    power.fill("1.50")
+    assert curve_of_json(page).decay_shape == "1-x^1.5"
+    expect(power).to_have_value("1.50")
+    expect(power).not_to_have_attribute("aria-invalid", "true")
+    power.press("Control+z")
+    expect(power).to_have_value("two")
+
+
+def test_shape_is_chosen_with_the_keyboard(page):
+    choice = page.get_by_label("Decay shape")
+    choice.focus()
+    page.keyboard.press("Space")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    expect(choice).to_have_value("cosine")
+    expect(choice).to_be_focused()
+    assert curve_of_json(page) == PlateauCurve(**{**STABLE.to_dict(), "decay_shape": "cosine"})
+
+
+def test_small_pictures_have_the_levels_of_the_shapes(page):
+    """The chosen formula's picture is drawn at its P."""
+    decay = page.get_by_label("Decay shape")
+    for name in ("linear", "cosine", "1-sqrt", "1-x^P", "(1-x)^P"):
+        for power in ("2", "0.5", "3.25") if "P" in name else ("",):
+            decay.select_option(name)
+            if power:
+                page.get_by_label("P of the decay").fill(power)
+            wait_until_settled(page)
+            shown = levels_in_picture(decay.locator("option", has_text=name).last)
+            exact = PlateauCurve(len(shown) - 1, decay_shape=name.replace("P", power))(np.arange(len(shown)))
+            assert np.abs(shown - exact).max() < 0.005, (name, power)
+            assert np.array_equal(levels_in_picture(decay.locator("> button")), shown)
+    rising = levels_in_picture(page.get_by_label("Warmup shape").locator("option", has_text="cosine"))
+    assert (rising[0], rising[-1]) == (0, 1)
+    assert np.all(np.diff(rising) >= 0)
+
+
+def test_shapes_of_opened_curves_are_kept(page):
+    page.get_by_role("button", name="Open…").click()
+    page.get_by_role("dialog").get_by_role("textbox").fill(json.dumps(FORMULAS.to_dict()))
+    page.get_by_role("dialog").get_by_role("button", name="Open").click()
+    expect(page.get_by_label("Stage 2, shape")).to_have_value("(1-x)^P")
+    expect(page.get_by_label("Stage 2, P")).to_have_value("2.5")
+    expect(page.get_by_label("Stage 3, P")).to_have_value("0.7")
+    page.get_by_label("Stage 1, steps").fill("600")
+    changed = StagedCurve([(600, 1.0), *FORMULAS.stages[1:]])
+    assert curve_of_json(page) == changed
+    assert_shown(page, changed)
+
+
+def test_shape_that_the_list_lacks_is_kept(page):
+    """As of a tab that another version of the page saved."""
+    page.evaluate(
+        """() => {
+            const saved = JSON.parse(sessionStorage["plateau_jax.design.curves"]);
+            saved.present.curves.at(-1).curve.decay_shape = "sigmoid";
+            sessionStorage["plateau_jax.design.curves"] = JSON.stringify(saved);
+        }"""
+    )
+    page.reload()
+    expect(page.get_by_label("Decay shape")).to_have_value("sigmoid")
+    expect(page.locator("[id='fault-curve-decay_shape']")).to_contain_text("sigmoid")
+    page.get_by_label("Decay shape").select_option("linear")
+    assert curve_of_json(page) == STABLE
+
+
+@pytest.mark.parametrize(("width", "height"), [(1440, 900), (1024, 768), (720, 450), (390, 844)])
+def test_shapes_fit_into_their_fields(browser, width, height):
+    stages = [(500, 1.0), (500, 0.5, "exponential"), (500, 0.4, "(1-x)^2.75"), (500, 0.3, "t^-0.25")]
+    curves: list[tuple[str, Curve]] = [("Cosine", COSINE), ("Stages", StagedCurve(stages))]
+    with served(initial_curves(curves, PEAK)) as server:
+        page = browser.new_page(viewport={"width": width, "height": height})
+        page.goto(server.address)
+        wait_until_settled(page)
+        for node in page.locator(".shape > select > button, .shape input").all():
+            assert node.evaluate("node => node.scrollWidth <= node.clientWidth"), node.inner_text()
+        page.close()
