@@ -30,6 +30,15 @@ _VALUE = re.compile(
     rf"\b(?<!--)({'|'.join(name for name in OPTIONS if name not in _NUMBERS)}|peak(?= = )|"
     r"(?<!: )start(?= ?= ?(?:[\d-]|nan|inf)))\b(?: ?= ?)?"
 )
+_LOG_ARGUMENTS = {
+    r"give curve= and peak_value=": "give the run's curve, as in --fit LOG CURVE, and its --peak",
+    r"\bpeak_value = ": "--peak ",
+    r"\bpeak_value=": "--peak",
+    # There are no options for the columns of a log.
+    r"name one with ((?:step|loss|lr)=)": r"name one in Python, with LossRun.read(…, \1…)",
+}
+"""Patterns of the arguments of `LossRun` and `LossFit`, each with what --fit has in their place."""
+
 _STAGED_CURVE = re.compile(r"StagedCurve\(\[\((.*?)\)\](, start=[\d.]+)?\)")
 _STAGE = re.compile(
     r"(?:\bstages\[\d+\] = |(?<=steps come first: ))[(\[](?P<items>.*?)[)\]](?=:| must|$)|"
@@ -86,8 +95,12 @@ def in_options(message: str) -> str:
     '--stage 2% 3.0: to = 3.0 must lie in [0, 1]'
     >>> in_options("write StagedCurve([(100,), (900, 0.1, 'exponential')], start=1.0)")
     'write --stage 100 --stage 900 0.1 exponential --start 1.0'
+    >>> in_options("the runs have several peaks, 0.001, 0.002: say which with peak_value=")
+    'the runs have several peaks, 0.001, 0.002: say which with --peak'
     """
     message = _STAGE.sub(_in_stage, _STAGED_CURVE.sub(_in_stages, message))
+    for pattern, words in _LOG_ARGUMENTS.items():
+        message = re.sub(pattern, words, message)
     # After --stage, TOTAL would be one of its values.
     message = message.replace("needs total_steps", "needs total_steps before the first --stage")
     return _VALUE.sub(_in_option, _PAIRS.sub(_in_pairs, message))

@@ -60,8 +60,12 @@ def test_logged_learning_rates_suffice(log_with_lr, capsys) -> None:
     ("arguments", "message"),
     [
         (["1000", "--fit", "LOG"], "--fit requires --compare"),
-        (["1000", "--compare", "--fit", "LOG"], "has no learning rates: give curve= and peak_value="),
-        (["1000", "--compare", "--fit", "LOG", "CURVE"], "has no learning rates: give peak_value="),
+        (
+            ["1000", "--compare", "--fit", "LOG"],
+            "give the run's curve, as in --fit LOG CURVE, and its --peak",
+        ),
+        (["1000", "--compare", "--fit", "LOG", "CURVE"], "has no learning rates: give --peak"),
+        (["1000", "--compare", "--fit", "SEVERAL", "CURVE"], "in Python, with LossRun.read(…, loss=…)"),
         (["1000", "--compare", "--fit", "none.csv"], "--fit none.csv: No such file or directory"),
         (["1000", "--compare", "--fit", "LOG", "none.json"], "--fit none.json: No such file or directory"),
         (["1000", "--compare", "--fit", "LOG", "CURVE", "CURVE"], "at most one curve, not 2 curves"),
@@ -71,5 +75,6 @@ def test_logged_learning_rates_suffice(log_with_lr, capsys) -> None:
     ],
 )
 def test_bad_fits_are_refused(arguments, message, log, tmp_path, capsys) -> None:
-    files = {"LOG": log, "CURVE": save(RUN, tmp_path / "run.json")}
+    files = {"LOG": log, "CURVE": save(RUN, tmp_path / "run.json"), "SEVERAL": str(tmp_path / "several.csv")}
+    Path(files["SEVERAL"]).write_text("step,val_loss,eval_loss\n10,3,3\n")
     assert message in refused(capsys, [files.get(word, word) for word in arguments])
