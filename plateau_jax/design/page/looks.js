@@ -2,7 +2,7 @@
 
 // Curves n and n + 6 share a colour. All dashes differ, so that lines differ without colour vision too.
 // The selected curve has a solid line.
-export const DASHES = ["7 5", "2 3", "12 4", "10 4 2 4", "4 2", "18 4", "1 6", "14 4 2 4 2 4", "3 6", "6 8", "16 8", "2 3 2 9"];
+export const DASHES = ["7 5", "2 3", "12 4", "10 4 2 4", "4 2", "18 4", "5 3 1 3", "14 4 2 4 2 4", "3 6", "6 8", "16 8", "2 3 2 9"];
 
 // The first look that is not taken. Look 0 is grey, which the first curve has at the start, as the reference.
 export const freeLook = (taken) => [...DASHES.keys()].slice(1).concat(0).find((look) => !taken.includes(look));
