@@ -26,7 +26,7 @@ PYTHON = re.compile(
 _controls = "".join(
     file.read_text() for file in (files("plateau_jax.design") / "page").iterdir() if file.name.endswith(".js")
 )
-(_labels,) = re.findall(r"LABELS = \{(.*?)\};", _controls, re.DOTALL)
+(_labels,) = re.findall(r"const LABELS = \{(.*?)\};", _controls, re.DOTALL)
 LABELS = set(re.findall(r"(\w+): \"", _labels))
 
 
