@@ -2,7 +2,7 @@
 
 const CONTROLS = "button, input, select, textarea, [role=slider], [tabindex]";
 
-// What a control is, also after it was drawn anew.
+// What a control is, also after it was drawn anew; empty for one that never is, and for the button inside a list.
 const keyOf = ({ dataset, id }) => dataset.path ?? dataset.key ?? dataset.add ?? id;
 const canTakeFocus = (control) => control.isConnected && !control.disabled && control.checkVisibility();
 
@@ -17,7 +17,7 @@ export function keepFocus(draw) {
   if (focused.isConnected && canTakeFocus(focused)) return focused.focus({ preventScroll: true });
   const after = new Map([...region.querySelectorAll(CONTROLS)].filter(canTakeFocus).map((control) => [keyOf(control), control]));
   const place = before.indexOf(keyOf(focused));
-  const nearest = [...before.slice(place), ...before.slice(0, place).reverse()].filter((key) => after.has(key));
+  const nearest = [...before.slice(place), ...before.slice(0, place).reverse()].filter((key) => key && after.has(key));
   const key = nearest.find((other) => kindOf(other) === kindOf(keyOf(focused))) ?? nearest[0];
   after.get(key)?.focus({ preventScroll: key === keyOf(focused) });
 }
