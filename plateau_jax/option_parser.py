@@ -93,6 +93,8 @@ def in_options(message: str) -> str:
     '--warmup-steps 100 must lie in 0 … TOTAL - 1 = 99'
     >>> in_options("stages[1] = ['2%', 3.0]: to = 3.0 must lie in [0, 1]")
     '--stage 2% 3.0: to = 3.0 must lie in [0, 1]'
+    >>> in_options("stages[0] = ['2,5%', 1.0]: steps = '2,5%' must be a percentage")
+    "--stage 2,5% 1.0: steps = '2,5%' must be a percentage"
     >>> in_options("write StagedCurve([(100,), (900, 0.1, 'exponential')], start=1.0)")
     'write --stage 100 --stage 900 0.1 exponential --start 1.0'
     >>> in_options("the runs have several peaks, 0.001, 0.002: say which with peak_value=")
@@ -123,7 +125,7 @@ def _in_stage(found: re.Match[str]) -> str:
 
 
 def _as_stage(items: str) -> str:
-    return "--stage " + re.sub("[',]", "", items)
+    return "--stage " + re.sub("'|,(?= |$)", "", items)
 
 
 def _in_option(found: re.Match[str]) -> str:
