@@ -371,8 +371,8 @@ class Curve(ABC):
                 names its key, as in `stages[1]`.
 
         Warns:
-            CurveWarning: A percentage above 0 rounds to no step. Other warnings of the constructor are not
-                repeated.
+            CurveWarning: As the constructor. A mapping with the keys that `to_dict` writes, all of them and
+                no other, warns only of a percentage that rounds to no step.
 
         >>> from plateau_jax import Curve, PlateauCurve
         >>> curve = PlateauCurve(1000).cooldown(500, 100)

@@ -55,8 +55,8 @@ def _read(arguments: dict[str, Any]) -> dict[str, Any]:
         steps=("total_steps", "warmup_steps", "absolute_plateaus"),
         numbers=("plateaus", "min_lr_ratio", "init_lr_ratio"),
     )
-    # Here and not only in the constructor: `from_dict` suppresses its warnings, but `to_dict` never writes a
-    # percentage, so nobody has been warned of this one.
+    # Here and not only in the constructor: `from_dict` suppresses its warnings if all keys are there, but
+    # `to_dict` never writes a percentage, so nobody has been warned of this one.
     if "total_steps" in values and is_percentage(values.get("warmup_steps")):
         total = positive_int("total_steps", values["total_steps"])
         values["warmup_steps"] = percentage_in_steps("warmup_steps", values["warmup_steps"], total)

@@ -8,6 +8,7 @@ A curve is a frozen dataclass whose fields are its arguments. Each kind of curve
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import MISSING, dataclass, fields
 from typing import Any, TypeVar, cast
 
@@ -134,6 +135,9 @@ def _read_curve(cls: type[Any], arguments: Any, path: list[str]) -> Any:
             if key in values:
                 raise ValueError(f"{former_key} is the former name of {key}: only one of them may be given")
             values[key] = values.pop(former_key)
+    # `to_dict` writes all of these keys and no other, and the curve was built with warnings then. Any other
+    # mapping was written by hand.
+    is_saved = values.keys() == set(names)
     values = kind.read(values)
     # Defaults for the kind's fields alone: a derived class wrote all of its fields, so a missing one is an
     # error and not an old version's mapping.
@@ -149,7 +153,8 @@ def _read_curve(cls: type[Any], arguments: Any, path: list[str]) -> Any:
         path.append(name)
         values[name] = _read_curve(object, values[name], path)
         path.pop()
-    return build_curve(cls, values)
+    with suppress_warnings() if is_saved else nullcontext():
+        return build_curve(cls, values)
 
 
 def _defaults(cls: type[Any], names: Sequence[str]) -> dict[str, Any]:
@@ -171,11 +176,10 @@ def _pop_kind(values: dict[str, Any]) -> _Kind:
 
 
 def build_curve(cls: type[Any], values: Mapping[str, Any]) -> Any:
-    """Build a curve from its fields, with the constructor's checks but without its warnings."""
+    """Build a curve from its fields, with the constructor's checks."""
     # Without `__init__`, since that of a derived class may take other arguments than the fields.
     curve = _new_curve(cls, values)
-    with suppress_warnings():
-        curve.__post_init__()
+    curve.__post_init__()
     return curve
 
 

@@ -21,6 +21,7 @@ from plateau_jax.drawing.sampling import shaded_spans, steps_to_draw
 from plateau_jax.numerics.exact_segments import describe_segments, end_of_rise, nonempty_segments
 from plateau_jax.numerics.levels import fixed224
 from plateau_jax.validation import checks
+from plateau_jax.validation.curve_warning import suppress_warnings
 
 _MAX_POINTS = 20_000
 _MAX_ROWS = 200
@@ -64,7 +65,7 @@ def describe_curve(question: Mapping[str, Any]) -> dict[str, Any]:
     """{"curve": JSON, "peak": number} -> everything the page shows of the curve, or {"fault"}."""
     arguments = question.get("curve")
     try:
-        with record_warnings() as warnings:  # of a percentage that rounds to no step
+        with record_warnings() as warnings:  # of a percentage that rounds to no step, too
             curve = Curve.from_dict(cast("Any", arguments))
     except (TypeError, ValueError) as error:
         return {"fault": asdict(fault_of(arguments, error))}
@@ -80,9 +81,12 @@ def describe_curve(question: Mapping[str, Any]) -> dict[str, Any]:
     arguments = curve.to_dict()
     segments = describe_segments(curve.rows, float32_peak)
     handles = curve_and_peak_handles(curve, peak)
+    repeated = list(advice_about(curve, peak))  # and at their place in a curve within a curve
+    texts = {message.message for message in repeated}
+    first = (placed_message(warning, (), arguments, peak) for warning in warnings)
     advice = [
-        *(placed_message(warning, (), curve.to_dict()) for warning in warnings),
-        *advice_about(curve, peak),
+        *(message for message in first if message.message not in texts),
+        *repeated,
         *_omissions(len(segments) - 1, len(handles)),
     ]
     return {
@@ -136,7 +140,8 @@ def learning_rates(question: Mapping[str, Any]) -> dict[str, Any]:
 def open_curve(question: Mapping[str, Any]) -> dict[str, Any]:
     """{"text": JSON for from_dict} -> {"curve": the curve's to_dict}, or {"fault"}."""
     try:
-        return {"curve": Curve.from_dict(parse_json(question.get("text"))).to_dict()}
+        with suppress_warnings():  # the page asks for its advice next
+            return {"curve": Curve.from_dict(parse_json(question.get("text"))).to_dict()}
     except (TypeError, ValueError) as error:
         return {"fault": in_json_words(str(error))}
 

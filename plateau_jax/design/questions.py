@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from plateau_jax.curves.curve import Curve
 from plateau_jax.validation import checks
-from plateau_jax.validation.curve_warning import CurveWarning
+from plateau_jax.validation.curve_warning import CurveWarning, suppress_warnings
 
 MAX_CURVES = 12
 
@@ -34,7 +34,8 @@ def curves_and_peaks(question: Mapping[str, Any]) -> list[tuple[Curve, float]]:
         raise TypeError("curves must be a list of objects with the keys curve and peak")
     if len(entries) > MAX_CURVES:
         raise ValueError(f"curves holds {len(entries)} curves; it may hold {MAX_CURVES}")
-    return [(Curve.from_dict(entry.get("curve", {})), typed_peak(entry)) for entry in entries]
+    with suppress_warnings():  # the page shows them as advice
+        return [(Curve.from_dict(entry.get("curve", {})), typed_peak(entry)) for entry in entries]
 
 
 def typed_peak(question: Mapping[str, Any]) -> float:

@@ -3,6 +3,7 @@
 import json
 import re
 import tomllib
+import warnings
 from collections import UserDict, UserList
 from types import MappingProxyType
 
@@ -148,3 +149,23 @@ def test_share_that_rounds_to_no_step_warns(arguments):
         curve = Curve.from_dict({"total_steps": 100, **arguments})
     assert caught[0].filename == __file__
     assert re.search(r"(warmup_)?steps=0, ", repr(curve))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"total_steps": 100, "min_lr_ratio": 1e-5}, "min_lr_ratio = 1e-05 looks like a learning rate"),
+        ({"total_steps": 100, "plateaus": [[0.5, 0.3]]}, "look like fractions"),
+        ({"total_steps": 100, "stages": [[5, 3e-4], ["rest"]], "start": 0}, "look like learning rates"),
+        ({"kind": "cooldown", "curve": {"total_steps": 9}, "at": 9, "steps": 5}, "goes from 0 to 0"),
+        ({"kind": "then", "curve": STAGED, "other": {"stages": [[5]]}}, "0 at every step"),
+    ],
+    ids=str,
+)
+def test_written_by_hand_warns_as_the_constructor(arguments, message):
+    with pytest.warns(CurveWarning, match=message) as caught:
+        curve = Curve.from_dict(arguments)
+    assert [warning.filename for warning in caught] == [__file__]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert Curve.from_dict(json.loads(json.dumps(curve.to_dict()))) == curve

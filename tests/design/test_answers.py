@@ -257,6 +257,13 @@ def test_likely_mistakes_are_reported():
     nested = {"kind": "then", "curve": inner, "other": GOOD}
     (advice,) = describe_curve({"curve": nested, "peak": PEAK})["advice"]
     assert "look like learning rates" in advice["message"]
+    opened = {"stages": [["5%", 3e-4], ["rest"]], "total_steps": 100}  # a file written by hand
+    (advice,) = describe_curve({"curve": opened, "peak": PEAK})["advice"]
+    assert "look like learning rates" in advice["message"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # in the terminal nobody would see them
+        assert "curve" in open_curve({"text": json.dumps(opened)})
+        learning_rates({"curves": [{"curve": opened, "peak": PEAK}], "step": 5})
     assert describe(STABLE)["advice"] == []
 
 
