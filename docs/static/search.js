@@ -10,7 +10,11 @@ if (typeof Search !== "undefined") {
   Search.performTermsSearch = (words) => {
     const { alltitles, docnames, filenames, terms, titles } = Search._index;
     const stemmer = new Stemmer();
-    const stems = (text) => splitQuery(text.toLowerCase()).map((word) => stemmer.stemWord(word));
+    const ignored = new Set(stopwords); // "the", "with"; Sphinx has removed them from the query and the index
+    const stems = (text) =>
+      splitQuery(text.toLowerCase())
+        .filter((word) => !ignored.has(word))
+        .map((word) => stemmer.stemWord(word));
     const headings = Object.entries(alltitles).map(([text, places]) => ({ text, places, stems: stems(text) }));
     const known = new Set([...Object.keys(terms), ...headings.flatMap((heading) => heading.stems)]);
 

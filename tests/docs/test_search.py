@@ -123,5 +123,11 @@ def test_search_finds_a_name_without_a_server(search: Callable[[str], list[str]]
     assert "find_batch_size" in search("find_batch_size")[0]
 
 
+def test_small_words_of_a_name_do_not_count(search: Callable[[str], list[str]]) -> None:
+    first, *others = search("get_cosine_schedule_with_warmup")
+    assert first == "other_schedulers/transformers.html#get-cosine-schedule-with-warmup"
+    assert not any("with-your-own" in link for link in others)
+
+
 def test_unknown_words_find_nothing(search: Callable[[str], list[str]]) -> None:
     assert search("xyzzy plugh") == []
