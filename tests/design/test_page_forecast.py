@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
-from support.design.browser import chromium
 from support.design.design import served
 
 from plateau_jax import Curve, LossFit, LossForecast, LossRun, PlateauCurve, fit_losses
@@ -26,12 +25,6 @@ STABLE = PlateauCurve(2000, warmup_steps=50, plateaus=[(0, 70)], decay_shape="li
 STEPS = np.arange(20, 1001, 20)
 LOSSES = 2.5 + 2 * STEPS**-0.5 + 0.1 * COSINE(STEPS)
 FIT = fit_losses(LossRun(COSINE, PEAK, STEPS, LOSSES))
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as browser:
-        yield browser
 
 
 @pytest.fixture(scope="module")

@@ -122,3 +122,15 @@ def test_reload_keeps_the_last_valid_picture(page):
     page.get_by_label("Total steps").fill("10000")
     assert curve_of_json(page) == valid
     expect(page.locator("#stale")).to_be_hidden()
+
+
+@pytest.mark.parametrize("width", [390, 1024, 1440])
+def test_segments_fit_into_their_card(page, width):
+    page.set_viewport_size({"width": width, "height": 800})
+    page.get_by_role("textbox", name="Peak learning rate").fill("0.000123457")
+    wait_until_settled(page)
+    rows = page.locator("#segments tbody tr")
+    expect(rows.nth(1).locator("td").last).to_have_text("1.029e-4")
+    expect(rows.nth(1).locator("td").last).to_have_attribute("title", "0.000102881")
+    is_cut_off = "table => table.scrollWidth > table.parentElement.clientWidth"
+    assert not page.locator("#segments").evaluate(is_cut_off)

@@ -177,7 +177,9 @@ const showCurves = () => keepFocus(() => {
 
 function showSegments(answer) {
   const [heads, ...rows] = answer?.segments ?? [[]];
-  const cell = (text, column) => element("td", { class: column === 2 ? null : "number" }, text);
+  // Six digits of the learning rates would not fit next to the fields; the tooltip has them.
+  const shown = (text, column) => (column < 2 ? formatStep(text) : column > 2 ? formatLearningRate(Number(text)) : text);
+  const cell = (text, column) => element("td", { class: column === 2 ? null : "number", title: column > 2 ? text : null }, shown(text, column));
   byId("segments").tHead.replaceChildren(element("tr", {}, ...heads.map((text, column) =>
     element("th", { scope: "col", class: column === 2 ? null : "number" }, text))));
   byId("segments").tBodies[0].replaceChildren(...rows.map((row) => element("tr", {}, ...row.map(cell))));
