@@ -40,8 +40,9 @@ def _read(arguments: dict[str, Any]) -> dict[str, Any]:
     values = read_numbers(arguments, steps=("total_steps",), numbers=("start",))
     total_steps = values.pop("total_steps", None)
     if "stages" in values:
+        stages = read_stages(values["stages"])
         # Here and not in the constructor: `from_dict` sets fields, and `total_steps` is not one.
-        values["stages"] = tuple(_check_stages(read_stages(values["stages"]), total_steps))
+        values["stages"] = stages if total_steps is None else tuple(_check_stages(stages, total_steps))
     return values
 
 
