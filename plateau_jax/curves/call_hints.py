@@ -52,6 +52,10 @@ def _reason(
     if extra and all(map(is_ordered, args)):  # as in StagedCurve((100, 1.0), (900,))
         return f"{positional[0]} must be one list: write {cls.__name__}({short_repr(list(args))})"
     if extra and len(extra) <= len(later):
-        written = ", ".join(f"{name}={short_repr(value)}" for name, value in zip(later, extra, strict=False))
+        pairs = zip(later, extra, strict=False)
+        separator = ", "
+        if len(extra) == 1 and len(later) == 2:  # either may be meant
+            pairs, separator = ((name, extra[0]) for name in later), " or "
+        written = separator.join(f"{name}={short_repr(value)}" for name, value in pairs)
         return f"{cls.__name__} takes the arguments after {positional[-1]} by name: write {written}"
     return ""

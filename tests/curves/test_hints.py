@@ -112,12 +112,13 @@ def test_no_advice_if_none_applies(arguments):
         (lambda: PlateauCurve(), "missing 1 required positional argument: 'total_steps'"),
         (lambda: PlateauCurve("300"), "total_steps = '300' must be an integer"),
         (lambda: StagedCurve([(300,)], 1.0), "after stages by name: write start=1.0"),
+        (lambda: StagedCurve([("rest",)], 900), "by name: write start=900 or total_steps=900"),
         (lambda: StagedCurve((100, 1.0), (900,)), "write StagedCurve([(100, 1.0), (900,)])"),
         (lambda: StagedCurve([(300,)], initial=1.0), "no argument initial: its arguments are stages, start"),
         (lambda: StagedCurve([("rest",)], total=9), "no argument total: did you mean total_steps?"),
         (lambda: StagedCurve([("rest",)], 0.0, 9), "by name: write start=0.0, total_steps=9"),
     ],
-    ids=range(13),
+    ids=range(14),
 )
 def test_wrong_call_names_right_argument(call, advice):
     with pytest.raises(TypeError) as caught:
