@@ -73,7 +73,7 @@ def warn_if_lrs_differ(
     near = peak_value * np.asarray(curve(np.maximum(steps[:, None] + np.arange(-1, 2), 0)), np.float64)
     # Half a unit in the last decimal, if all learning rates were rounded to few of them.
     rounding = 0.5 * 10.0 ** min(int(Decimal(repr(value)).as_tuple().exponent) for value in lrs.tolist())
-    margin = max(_CLEAR_DIFFERENCE * peak_value, rounding)
+    margin = _CLEAR_DIFFERENCE * peak_value + rounding
     wrong = np.flatnonzero((lrs < near.min(axis=1) - margin) | (lrs > near.max(axis=1) + margin))
     if wrong.size:
         first = int(wrong[0])

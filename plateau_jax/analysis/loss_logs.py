@@ -95,8 +95,9 @@ class _Table:
                 if _THOUSANDS.fullmatch(str(row[step]).strip()):
                     raise ValueError(f"{self.name}: {step} = {row[step]!r} must be written without a comma")
                 number = self._number(step, row[step])
-                if not number.is_integer():
-                    raise ValueError(f"{self.name}: {step} = {row[step]!r} must be an integer")
+                if not number.is_integer() or number > checks.MAX_STEP:
+                    shown = checks.short_repr(row[step])
+                    raise ValueError(f"{self.name}: {step} = {shown} must be an integer up to 2**31 - 1")
                 if number >= 1:
                     pairs.append((int(number), self._number(column, row[column])))
         return pairs
@@ -106,7 +107,7 @@ class _Table:
             if isinstance(value, str):
                 value = value.strip().replace(",", ".")  # where semicolons separate, commas may be decimal
             return float(value)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             raise ValueError(f"{self.name}: {column} = {checks.short_repr(value)} must be a number") from None
 
     def _error(self, problem: str, argument: str, columns: Sequence[str] = ()) -> UnclearLogError:
@@ -167,12 +168,15 @@ def _read_file(path: Path) -> list[Mapping[str, Any]]:
 
 def parse_rows(text: str, name: str) -> list[Mapping[str, Any]]:
     """Parse the text of a log: CSV, JSON or JSON lines. `name` is that of the file, for messages."""
+    # `splitlines` would also split at characters such as U+2028, which texts in a log may contain.
+    lines = [line for line in re.split(r"\r\n|\r|\n", text) if line.strip()]
     if text.lstrip()[:1] in ("{", "["):
-        return _checked_rows(_parse_json(text, name))
-    text = text.lstrip("\n")
-    header = text.partition("\n")[0]
-    delimiter = max(",;\t", key=header.count)
-    rows: list[Mapping[str, Any]] = list(csv.DictReader(text.splitlines(), delimiter=delimiter))
+        return _checked_rows(_parse_json(text, lines, name))
+    delimiter = max(",;\t", key="".join(lines[:1]).count)
+    try:
+        rows: list[Mapping[str, Any]] = list(csv.DictReader(lines, delimiter=delimiter))
+    except csv.Error as error:  # such as a quote that does not end
+        raise ValueError(f"{name} is not CSV: {error}") from None
     for row in rows:
         # Such as a decimal comma in a file with commas: the cells are not those of their columns.
         if any(row.get(cast("str", None), [])):
@@ -180,14 +184,14 @@ def parse_rows(text: str, name: str) -> list[Mapping[str, Any]]:
     return rows
 
 
-def _parse_json(text: str, name: str) -> Any:
+def _parse_json(text: str, lines: Sequence[str], name: str) -> Any:
     try:
-        value = json.loads(text)
-    except json.JSONDecodeError:
         try:
-            return [json.loads(line) for line in text.splitlines() if line.strip()]
-        except json.JSONDecodeError as error:
-            raise ValueError(f"{name} is neither JSON nor JSON lines: {error}") from None
+            value = json.loads(text)
+        except json.JSONDecodeError:
+            return [json.loads(line) for line in lines]
+    except (ValueError, RecursionError) as error:  # an integer may have too many digits
+        raise ValueError(f"{name} is neither JSON nor JSON lines: {error}") from None
     if isinstance(value, dict):
         value = cast("dict[str, Any]", value)
         return value.get("log_history", [value])

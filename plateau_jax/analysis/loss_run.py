@@ -133,7 +133,10 @@ class LossRun:
 
 
 def _checked_steps(steps: Any, curve: Curve) -> NDArray[np.int64]:
-    array = np.array(steps)
+    try:
+        array = np.array(steps)
+    except ValueError:  # lists of several lengths
+        array = np.zeros(())
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
         raise TypeError(f"steps = {checks.short_repr(steps)} must be a sequence of integers")
     if not array.size:
@@ -160,13 +163,15 @@ def _checked_steps(steps: Any, curve: Curve) -> NDArray[np.int64]:
 def _checked_losses(losses: Any) -> NDArray[np.float64]:
     try:
         array = np.array(losses, np.float64)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         array = np.zeros(())
     if array.ndim != 1:
         raise TypeError(f"losses = {checks.short_repr(losses)} must be a sequence of numbers")
-    wrong = np.flatnonzero(~(np.isfinite(array) & (array > 0)))
+    with np.errstate(all="ignore"):
+        in_float32 = array.astype(np.float32)  # whose squares do not overflow in float64
+    wrong = np.flatnonzero(~(np.isfinite(in_float32) & (in_float32 > 0)))
     if wrong.size:
         index = int(wrong[0])
-        raise ValueError(f"losses[{index}] = {array[index]} must be finite and positive")
+        raise ValueError(f"losses[{index}] = {array[index]} must be finite and positive in float32")
     array.flags.writeable = False
     return array

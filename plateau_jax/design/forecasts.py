@@ -33,12 +33,12 @@ _PAGE_WORDS = [
         r"the last reading, at step \1, lies after the end of the curve, at step \2: choose the run's curve",
     ),
     (r"^steps must increase: steps\[\d+\] = (\d+), steps\[\d+\] = (\d+)", r"step \2 comes after step \1"),
-    (r"^losses\[\d+\] = (\S+) must be finite and positive", r"a loss is \1: log finite, positive losses"),
+    (r"^losses\[\d+\] = (\S+) must be finite and positive.*", r"a loss is \1: log finite, positive losses"),
     (
         r"^a row must be a mapping .*|.* must be a path, or rows .*",
         "this is not a log, with rows and columns",
     ),
-    (r"^peak = (.*) must", r"the peak, \1, must"),
+    (r"^peak(?:_value)? = (\S+) (must|is)", r"the peak, \1, \2"),
     (r"give another peak_value=", "choose another peak"),
 ]
 """What to replace in messages about logs and forecasts: the page has no arguments."""

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from plateau_jax import CurveWarning, LossRun, PlateauCurve, fit_losses
+from plateau_jax.analysis.loss_logs import parse_rows
 
 CURVE, PEAK = PlateauCurve(1000, warmup_steps=100), 1e-3
 STEPS = list(range(20, 1001, 20))
@@ -140,6 +141,13 @@ def test_logged_learning_rates_of_the_curve_are_silent(lrs) -> None:
     assert LossRun.read(logged(lrs), CURVE, PEAK).peak_value == PEAK
 
 
+def test_peak_of_rounded_learning_rates_is_silent() -> None:
+    """The peak is that of rounded numbers too."""
+    curve = PlateauCurve(1000)
+    rows = [{"step": step, "loss": 1, "lr": f"{1e-3 * curve(step - 1):.4f}"} for step in range(1, 1001)]
+    assert LossRun.read(rows, curve).peak_value == pytest.approx(1e-3, rel=0.01)
+
+
 @pytest.mark.parametrize(
     ("curve", "peak"),
     [
@@ -203,6 +211,8 @@ VALUES = [3.0, 2.0]
         (rows_of(step=[1, 2], loss=VALUES), {"loss": "los"}, "loss = 'los' names 0 columns"),
         (rows_of(step=[1, 2], loss=[1, "x"]), {}, "loss = 'x' must be a number"),
         (rows_of(step=[1, 2.5], loss=VALUES), {}, r"step = 2\.5 must be an integer"),
+        (rows_of(step=[1, 2**31], loss=VALUES), {}, r"2147483648 must be an integer up to 2\*\*31 - 1"),
+        (rows_of(step=[1, 10**400], loss=VALUES), {}, "step = 1000.* must be a number"),
         (rows_of(step=["1,000", "2,000"], loss=VALUES), {}, "step = '1,000' must be written without a comma"),
         (rows_of(step=[1, 2], loss=[1, float("nan")]), {}, r"losses\[1\] = nan must be finite"),
         (rows_of(step=[2, 1], loss=VALUES), {}, "steps must increase"),
@@ -252,6 +262,30 @@ def test_unreadable_files_are_named(tmp_path) -> None:
     path.write_text("")
     with pytest.raises(ValueError, match="has no rows"):
         LossRun.read(path, CURVE, PEAK)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"step": [',
+        "[" * 100_000,
+        '[{"step": 1}, {"step": ' + "1" * 10_000 + "}]",
+        'step,loss\n1,"3\n' + "2,2\n" * 50_000,
+    ],
+    ids=["truncated", "nested", "digits", "quote"],
+)
+def test_broken_text_is_refused(text) -> None:
+    with pytest.raises(ValueError, match=r"^log is (neither JSON nor JSON lines|not CSV): "):
+        parse_rows(text, "log")
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_only_line_ends_end_lines(end) -> None:
+    """Samples of generated text in a log may hold other separators of lines."""
+    rows = [{"step": str(step), "text": "a\u2028b\x85c\x0cd"} for step in (1, 2)]
+    table = end.join(["", "step,text", *(",".join(row.values()) for row in rows)])
+    json_lines = end.join(json.dumps(row, ensure_ascii=False) for row in rows)
+    assert parse_rows(table, "log") == parse_rows(json_lines, "log") == rows
 
 
 @pytest.mark.parametrize("text", ["\n\nstep,loss\n1,3\n2,2\n", "step,loss\n1,3,\n2,2,,\n"])

@@ -61,6 +61,10 @@ def test_run_copies_its_arrays() -> None:
         ({"losses": [1.0, float("nan"), 1.0]}, ValueError, r"losses\[1\] = nan must be finite and positive"),
         ({"losses": [1.0, 2.0, float("inf")]}, ValueError, r"losses\[2\] = inf must be finite and positive"),
         ({"losses": [1.0, 0.0, 1.0]}, ValueError, r"losses\[1\] = 0\.0 must be finite and positive"),
+        ({"losses": [1.0, 1e300, 1.0]}, ValueError, r"losses\[1\] = 1e\+300 must be .* in float32"),
+        ({"losses": [1.0, 1e-300, 1.0]}, ValueError, r"losses\[1\] = 1e-300 must be .* positive in float32"),
+        ({"losses": [1.0, 10**400, 1.0]}, TypeError, r"losses = .*1000.* must be a sequence of numbers"),
+        ({"steps": [1, [2], 3]}, TypeError, r"steps = \[1, \[2\], 3\] must be a sequence of integers"),
         ({"losses": "high"}, TypeError, "losses = 'high' must be a sequence of numbers"),
     ],
 )  # fmt: skip

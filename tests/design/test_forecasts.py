@@ -86,6 +86,8 @@ def test_learning_rates_of_a_log_are_its_curve() -> None:
         (TWO_LRS, None, None, "lr", ["a_lr", "b_lr"], "several learning rates"),
         ("", CURVE, PEAK, None, [], "log.csv has no rows"),
         (log(step=STEPS, loss=-LOSSES), CURVE, PEAK, None, [], "A loss is -"),
+        (log(step=STEPS, loss=1e300 * LOSSES), CURVE, PEAK, None, [], "A loss is 2."),
+        (log(step=STEPS, loss=LOSSES, lr=1e42 * LOSSES), None, None, None, [], "than float32 can hold"),
         (TEXT, CURVE, -1, None, [], "The peak, -1, must not be negative"),
         (TEXT, PlateauCurve(900), PEAK, None, [], "at step 1000, lies after the end of the curve"),
         ("step,loss\n2,1\n2,1", CURVE, PEAK, None, [], "Step 2 comes after step 2; a resumed run"),
