@@ -110,10 +110,6 @@ def test_title_of_issue_finds_its_page(issue: str, search: Callable[[str], list[
     assert any(link.startswith(tuple(pages)) for link in first), first
 
 
-def test_there_are_25_titles() -> None:
-    assert len(ISSUES) == 25
-
-
 def test_heading_leads_to_its_section(search: Callable[[str], list[str]]) -> None:
     first, *_ = search("How do I train longer than planned, or stop earlier?")
     assert first == f"{RESUMING}.html#how-do-i-train-longer-than-planned-or-stop-earlier"
