@@ -73,9 +73,18 @@ class ScheduleSums:
         """Return S and N at a step."""
         if step <= MAX_SINGLE_STEPS:
             return _sums_of_steps(self._learning_rates[:step])
-        if self._last_step <= _MAX_PREFIXES and len(segment_begins(self._curve)) > _MANY_SEGMENTS:
+        return self.near(step)
+
+    def near(self, step: int) -> tuple[float, float]:
+        """Return S and N at a step within 10⁻⁵, in a time that hardly grows with the step."""
+        if self._last_step <= _MAX_PREFIXES and self.has_many_segments:
             return self._sums_from_prefixes(step)
         return _sums_of_parts(self._curve, step)
+
+    @cached_property
+    def has_many_segments(self) -> bool:
+        """True for learning rates of a log, with a segment between any two of them."""
+        return len(segment_begins(self._curve)) > _MANY_SEGMENTS
 
     @cached_property
     def _learning_rates(self) -> _Floats:

@@ -1,5 +1,7 @@
 """The sums of the law of the loss: equal to their formulas, summed term by term."""
 
+from unittest.mock import Mock
+
 import numpy as np
 import pytest
 from hypothesis import assume, given
@@ -8,6 +10,7 @@ from support.curves.descriptions import build, descriptions
 from support.examples import examples
 
 from plateau_jax import Curve, PlateauCurve, StagedCurve
+from plateau_jax.analysis import lr_sums
 from plateau_jax.analysis.interpolated_sums import sums_at_many_steps
 from plateau_jax.analysis.lr_sums import MAX_SINGLE_STEPS, largest_multiplier, schedule_sums
 from plateau_jax.validation.curve_warning import suppress_warnings
@@ -100,6 +103,20 @@ def test_many_steps_keep_their_order_and_shape() -> None:
     found = np.array(sums_at_many_steps(curve, 1e-3, steps))
     assert found.shape == (2, 3, 2_000)
     np.testing.assert_allclose(found, schedule_sums(curve, 1e-3, steps), rtol=1e-6)
+
+
+def test_sums_of_a_log_are_interpolated(monkeypatch) -> None:
+    """The segments between logged learning rates are shorter than a panel; panels are halved at a drop."""
+    lrs = np.cos(np.linspace(0, 1.5, 2_000)) * np.where(np.arange(2_000) < 1_500, 1, 0.1)
+    curve = StagedCurve([(20, lr) for lr in lrs.tolist()])
+    computed = Mock(wraps=lr_sums._noise_terms)
+    monkeypatch.setattr(lr_sums, "_noise_terms", computed)
+    steps = np.arange(1, curve.total_steps + 1)
+    found = np.array(sums_at_many_steps(curve, 1e-3, steps)).T
+    assert computed.call_count < len(steps) / 10
+    checked = [1, 2, 30, *range(29_960, 30_060), *range(7, 40_000, 1_999), 40_000]
+    expected = [formula(curve, 1e-3, step) for step in checked]
+    np.testing.assert_allclose(found[np.array(checked) - 1], expected, rtol=1e-5)
 
 
 def test_both_ways_of_summing_agree() -> None:
