@@ -237,7 +237,9 @@ def test_stopped_server_is_reported(browser, server):
     wait_until_settled(page)
     page.route("**/*", lambda route: route.abort())
     page.get_by_label("Warmup steps").fill("700")
-    expect(page.get_by_role("alert").filter(has_text="The server does not answer")).to_be_visible()
+    expect(page.get_by_role("alert").filter(has_text="The server does not answer")).to_contain_text(
+        f"with the same command, on port {server.port}"
+    )
     page.unroute_all()
     page.get_by_label("Warmup steps").fill("800")
     assert curve_of_json(page) == PlateauCurve(**{**STABLE.to_dict(), "warmup_steps": 800})

@@ -32,7 +32,7 @@ const showTrouble = (error) => {
   const isUnreachable = error instanceof TypeError;  // by fetch
   byId("trouble").hidden = false;
   byId("trouble").textContent = isUnreachable
-    ? "The server does not answer. Start it again with python -m plateau_jax --design, then reload: this tab keeps your curves."
+    ? `The server does not answer. Start it again with the same command, on port ${location.port || 80}, then reload: this tab keeps your curves.`
     : error.message;
 };
 
