@@ -66,6 +66,17 @@ def test_fields_describe_the_curve(page):
     assert curve_of_json(page) == PlateauCurve(**{**expected.to_dict(), "plateaus": [(70.5, 1.25)]})
 
 
+def test_added_plateaus_fit_between_the_others(page):
+    page.get_by_label("Total steps").fill("2000")
+    for name in ["+ Plateau, in %", "+ in steps", "+ in steps"] * 3:
+        page.get_by_role("button", name=name).click()
+        wait_until_settled(page)
+        expect(page.locator("#stale")).to_be_hidden()
+    curve = curve_of_json(page)
+    assert isinstance(curve, PlateauCurve)
+    assert (len(curve.plateaus), len(curve.absolute_plateaus)) == (1 + 3, 6)
+
+
 def test_stages_can_be_edited_moved_and_dragged(page):
     page.get_by_role("radio", name="Edit Stages").check()
     assert curve_of_json(page) == STAGED

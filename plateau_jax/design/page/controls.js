@@ -2,7 +2,7 @@
 
 import { element, setProperties } from "./elements.js";
 import { valueAt, withValue } from "./history.js";
-import { continuation, cooldown, newAbsolutePlateau, newPlateau, plateauNumbers, stepsOf } from "./parts.js";
+import { continuation, cooldown, newAbsolutePlateau, newPlateau, newStage, plateauNumbers } from "./parts.js";
 import { ShapeField } from "./shape_field.js";
 
 const LABELS = {
@@ -103,8 +103,8 @@ export class Controls {
       element("fieldset", {}, element("legend", {}, "Plateaus"),
         ...plateaus.flat(),
         element("div", { class: "actions" },
-          this.#button("+ Plateau, in %", [...path, "plateaus", "add"], () => this.#addItem([...path, "plateaus"], newPlateau(curve))),
-          this.#button("+ in steps", [...path, "absolute_plateaus", "add"], () => this.#addItem([...path, "absolute_plateaus"], newAbsolutePlateau(curve))))),
+          this.#button("+ Plateau, in %", [...path, "plateaus", "add"], () => this.#addItem(path, "plateaus", newPlateau)),
+          this.#button("+ in steps", [...path, "absolute_plateaus", "add"], () => this.#addItem(path, "absolute_plateaus", newAbsolutePlateau)))),
     ];
   }
 
@@ -127,7 +127,7 @@ export class Controls {
         this.#table(["", "Steps", "To", "Shape", ""], rows),
         element("p", { class: "caveat" }, "“To” is a share of the peak; if it is empty, the stage holds its level."),
         element("div", { class: "actions" },
-          this.#button("+ Stage", [...path, "stages", "add"], () => this.#addItem([...path, "stages"], [Math.max(1, Math.round(stepsOf(curve) / 5)), null, "linear"])))),
+          this.#button("+ Stage", [...path, "stages", "add"], () => this.#addItem(path, "stages", newStage)))),
     ];
   }
 
@@ -247,10 +247,12 @@ export class Controls {
     this.focus([...path, firstField]);
   }
 
-  #addItem(path, item) {
-    const index = (valueAt(this.#listeners.entry(), path) ?? []).length;
-    this.#listeners.restructure((entry) => withValue(entry, path, [...(valueAt(entry, path) ?? []), item]));
-    this.focus([...path, index, 0]);
+  // Add what newItem(curve) returns to a list of the curve at the path.
+  #addItem(path, list, newItem) {
+    const curve = valueAt(this.#listeners.entry(), path);
+    const items = [...(curve[list] ?? []), newItem(curve)];
+    this.#listeners.restructure((entry) => withValue(entry, [...path, list], items));
+    this.focus([...path, list, items.length - 1, 0]);
   }
 
   #removeItem(path, index) {

@@ -13,16 +13,30 @@ export const cooldown = (curve) => ({ kind: "cooldown", curve, at: Math.round(st
 
 export const continuation = (curve) => ({ kind: "then", curve, other: structuredClone(curve), scale: 0.5 });
 
-// A plateau in the middle of the widest gap between those in percent.
-export function newPlateau({ plateaus = [] }) {
-  const taken = [[0, 0], ...plateaus.filter((pair) => pair?.every(Number.isFinite)), [100, 0]].sort(([start], [otherStart]) => start - otherStart);
-  const gaps = taken.slice(1).map(([start], index) => [taken[index][0] + taken[index][1], start]);
-  const [from, to] = gaps.reduce((widest, gap) => (gap[1] - gap[0] > widest[1] - widest[0] ? gap : widest));
-  const length = Math.min(20, (to - from) / 2);
-  return [Math.round((from + (to - from - length) / 2) * 10) / 10, Math.round(length * 10) / 10];
+export const newStage = (curve) => [Math.max(1, Math.round(stepsOf(curve) / 5)), null, "linear"];
+
+export const newPlateau = (curve) => middleOfWidestGap(curve, 20).map((percent) => Math.round(percent * 10) / 10);
+
+export function newAbsolutePlateau(curve) {
+  const [start, length] = middleOfWidestGap(curve, 5).map((percent) => Math.round((percent * stepsAfterWarmup(curve)) / 100));
+  return [(Number(curve.warmup_steps) || 0) + start, Math.max(1, length)];
 }
 
-export const newAbsolutePlateau = (curve) => [Math.round(stepsOf(curve) * 0.85), Math.max(1, Math.round(stepsOf(curve) * 0.05))];
+const stepsAfterWarmup = (curve) => Math.max(1, stepsOf(curve) - (Number(curve.warmup_steps) || 0));
+
+// The start and the length of a plateau in the middle of the widest gap between the others, in percent of the steps
+// after the warmup.
+function middleOfWidestGap(curve, maxLength) {
+  const { plateaus = [], absolute_plateaus = [], warmup_steps } = curve;
+  const isNumeric = (pair) => pair?.every(Number.isFinite);
+  const inPercent = absolute_plateaus.filter(isNumeric).map(([start, length]) =>
+    [start - warmup_steps, length].map((steps) => (steps * 100) / stepsAfterWarmup(curve)));
+  const taken = [[0, 0], ...plateaus.filter(isNumeric), ...inPercent, [100, 0]].sort(([start], [otherStart]) => start - otherStart);
+  const gaps = taken.slice(1).map(([start], index) => [taken[index][0] + taken[index][1], start]);
+  const [from, to] = gaps.reduce((widest, gap) => (gap[1] - gap[0] >= widest[1] - widest[0] ? gap : widest));
+  const length = Math.min(maxLength, (to - from) / 2);
+  return [from + (to - from - length) / 2, length];
+}
 
 // The number of each plateau, by list and index: from left to right, as the handles are numbered. A plateau without
 // a valid place comes last.
