@@ -74,7 +74,7 @@ def for_stage_length(steps: Any) -> str:
 
 def for_steps_as_percent(start: float, duration: float) -> str:
     """Return the hint for a plateau in steps given as percentages."""
-    if min(start, duration) < 0 or any(number != int(number) for number in (start, duration)):
+    if any(number != int(number) or not 0 <= number < 2**31 for number in (start, duration)):
         return ""
     return f"; in steps: absolute_plateaus=[({int(start)}, {int(duration)})]"
 

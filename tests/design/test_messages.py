@@ -109,6 +109,7 @@ def test_warnings_stand_at_their_field(arguments, field, begin, end, is_nested):
         ([5, None], 1, "Length is empty: it must be a number"),
         ([5, "x"], 1, "Length: “x” must be a number"),
         ([5, 200], None, "Start and length must lie between 0 and 100 %; in steps: start 5, length 200"),
+        ([1e99, 20], None, "Start and length must lie between 0 and 100 %"),
     ],
 )
 def test_fault_of_a_row_names_its_cell(cells, cell, message):
