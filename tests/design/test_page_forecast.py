@@ -126,6 +126,15 @@ def test_every_curve_is_forecast(page, log):
     expect(page.locator("#runs")).to_contain_text("run.csv 50 readings of val_loss, up to step 1 000")
 
 
+def test_note_names_all_curves_that_it_is_about(page, log):
+    open_log(page, log)
+    page.get_by_role("radio", name="Edit Long").check()
+    page.get_by_role("button", name="a copy").click()
+    notes = page.locator("#forecast-notes li")
+    expect(notes.filter(has_text="Long, Long (2): no forecast, as the curve has 4500 steps")).to_have_count(1)
+    expect(notes).to_have_count(1)
+
+
 def test_forecast_follows_a_dragged_handle(page, log):
     open_log(page, log)
     expect_forecast(page, "Stable", FIT.predict(STABLE))

@@ -83,11 +83,13 @@ export class Forecasts {
     byId("forecast-hint").hidden = count > 0;
     byId("open-log").textContent = count ? "Open another log…" : "Open a log…";
     byId("runs").replaceChildren(...this.#runs.map((run) => this.#item(run)));
-    const notes = this.#page.entries().flatMap(({ id, name }) => {
+    const names = new Map();  // of the curves that each note is about
+    for (const { id, name } of this.#page.entries()) {
       const { fault, reasons = [] } = this.#answers.get(id) ?? {};
-      return fault ? [`${name}: no forecast, as ${fault}.`] : reasons.length ? [`${name}: less certain, as ${reasons.join(", and ")}.`] : [];
-    });
-    byId("forecast-notes").replaceChildren(...notes.map((text) => element("li", {}, text)));
+      const note = fault ? `no forecast, as ${fault}.` : reasons.length ? `less certain, as ${reasons.join(", and ")}.` : null;
+      if (note) names.set(note, [...(names.get(note) ?? []), name]);
+    }
+    byId("forecast-notes").replaceChildren(...[...names].map(([note, about]) => element("li", {}, `${about.join(", ")}: ${note}`)));
     this.#page.changed();
   }
 
