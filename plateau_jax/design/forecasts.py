@@ -40,6 +40,11 @@ _PAGE_WORDS = [
     ),
     (r"^peak(?:_value)? = (\S+) (must|is)", r"the peak, \1, \2"),
     (r"give another peak_value=", "choose another peak"),
+    (r" = (?=.* must be a number$)", ": "),
+    (r"(?<=more cells than columns): .*", ""),
+    (r"maximum recursion depth .*", "it is nested too deep"),
+    (r" \(char \d+\)$", ""),
+    (r"(?<!\w)'([^']*)'", r"“\1”"),  # Python's quotes, but not the apostrophe of "the run's"
 ]
 """What to replace in messages about logs and forecasts: the page has no arguments."""
 
@@ -85,9 +90,10 @@ def open_log(question: Mapping[str, Any]) -> dict[str, Any]:
             log = read_log(parse_rows(str(question.get("text")), name), curve, peak, name=name, **chosen)
         run = LossRun(log.curve, log.peak_value, log.steps, log.losses)
     except UnclearLogError as error:
-        return {"fault": error.problem, "argument": error.argument, "columns": error.columns}
+        fault = _in_page_words(error.problem)
+        return {"fault": fault, "argument": error.argument, "columns": error.columns}
     except (TypeError, ValueError) as error:
-        fault = _in_page_words(error)
+        fault = _in_page_words(str(error))
         is_named = fault.startswith(name)
         return {
             "fault": fault if is_named else fault[:1].upper() + fault[1:],
@@ -140,7 +146,7 @@ def forecast_curves(question: Mapping[str, Any]) -> dict[str, Any]:
         try:
             prediction = _cached_prediction(fit, curve, peak)
         except ValueError as error:
-            forecasts.append({"fault": _in_page_words(error)})
+            forecasts.append({"fault": _in_page_words(str(error))})
             continue
         forecasts.append(_describe(fit, prediction, first))
         if number == 0:
@@ -159,8 +165,7 @@ LARGE_QUESTIONS = "/log", "/fit"
 """Paths whose questions hold a log."""
 
 
-def _in_page_words(error: Exception) -> str:
-    text = str(error)
+def _in_page_words(text: str) -> str:
     for pattern, words in _PAGE_WORDS:
         text = re.sub(pattern, words, text)
     return text
