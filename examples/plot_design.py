@@ -60,6 +60,8 @@ def draw_forecasts(page: Page) -> None:
         page.click("#opening-log .primary:enabled")
         page.wait_for_selector("[data-figure=forecast] b")
         page.mouse.move(0, 0)
+        # In a lower window, the plot that stays in view would cover the table.
+        page.set_viewport_size({"width": 1280, "height": 1400})
         page.locator(".curves").screenshot(path=PICTURES / "design-forecast.png")
 
 
