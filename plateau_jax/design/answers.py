@@ -15,7 +15,13 @@ from plateau_jax.design import source
 from plateau_jax.design.forecasts import FORECAST_ANSWERS
 from plateau_jax.design.handles import curve_and_peak_handles
 from plateau_jax.design.messages import Message, advice_about, fault_of, in_json_words, placed_message
-from plateau_jax.design.questions import MAX_CURVES, curves_and_peaks, parse_json, record_warnings
+from plateau_jax.design.questions import (
+    MAX_CURVES,
+    curves_and_peaks,
+    parse_json,
+    record_warnings,
+    typed_peak,
+)
 from plateau_jax.design.shape_choices import levels_of_shapes
 from plateau_jax.drawing.sampling import shaded_spans, steps_to_draw
 from plateau_jax.numerics.exact_segments import describe_segments, end_of_rise, nonempty_segments
@@ -70,16 +76,14 @@ def describe_curve(question: Mapping[str, Any]) -> dict[str, Any]:
     except (TypeError, ValueError) as error:
         return {"fault": asdict(fault_of(arguments, error))}
     try:
-        float32_peak = checks.peak("peak", checks.number("peak", question.get("peak")))
+        peak = typed_peak(question)
     except (TypeError, ValueError) as error:
         return {"fault": asdict(placed_message(str(error), (), {"peak": question.get("peak")}))}
-    # The code to copy shows the peak as typed, not rounded to float32. Adding 0.0 turns -0.0 into 0.0.
-    peak = float(cast("float", question["peak"])) + 0.0
     steps = steps_to_draw(curve.rows)
     if len(steps) > _MAX_POINTS:
         steps = steps[np.linspace(0, len(steps) - 1, _MAX_POINTS).astype(np.int64)]
     arguments = curve.to_dict()
-    segments = describe_segments(curve.rows, float32_peak)
+    segments = describe_segments(curve.rows, np.float32(peak))
     handles = curve_and_peak_handles(curve, peak)
     repeated = list(advice_about(curve, peak))  # and at their place in a curve within a curve
     texts = {message.message for message in repeated}

@@ -1,6 +1,7 @@
 // The code to copy: a tab per format of the selected curve.
 
-const byId = (id) => document.getElementById(id);
+import { byId } from "./elements.js";
+
 const tabs = [...document.querySelectorAll("[role=tab]")];
 let format = "optax";
 let shown;  // the server's description of a curve

@@ -1,4 +1,6 @@
-// HTML and SVG elements, each made in one call, and numbers formatted for the page.
+// HTML and SVG elements, found or made in one call, and numbers formatted for the page.
+
+export const byId = (id) => document.getElementById(id);
 
 export function element(tag, properties = {}, ...children) {
   return fill(document.createElement(tag), properties, children);

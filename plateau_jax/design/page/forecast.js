@@ -1,12 +1,11 @@
 // Forecasts of the loss: the runs whose logs the user opened, the fit of the law to them, and its forecasts.
 
-import { element, formatLearningRate, formatStep } from "./elements.js";
+import { byId, element, formatLearningRate, formatStep } from "./elements.js";
 import { LogDialog } from "./logs.js";
 import { ask, latestOnly } from "./requests.js";
 import { loadState, saveState } from "./saved.js";
 
 const PART = "runs";  // of the saved state
-const byId = (id) => document.getElementById(id);
 
 export class Forecasts {
   #page;

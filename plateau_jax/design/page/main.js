@@ -3,7 +3,7 @@
 import { showCode } from "./code.js";
 import { Controls } from "./controls.js";
 import { drawCurves } from "./curves.js";
-import { element, formatLearningRate, formatStep } from "./elements.js";
+import { byId, element, formatLearningRate, formatStep } from "./elements.js";
 import { keepFocus } from "./focus.js";
 import { Forecasts } from "./forecast.js";
 import { addDecimals } from "./handles.js";
@@ -16,8 +16,6 @@ import { ask, latestOnly } from "./requests.js";
 import { loadState, saveState } from "./saved.js";
 import { TEMPLATES, distinctName } from "./templates.js";
 import { listenForUndo } from "./undo_keys.js";
-
-const byId = (id) => document.getElementById(id);
 
 // By the curve's id: {answer, peak} of its last valid description, the question last asked, and its present fault.
 const known = new Map();

@@ -1,6 +1,6 @@
 // The dialog that opens a curve from JSON.
 
-const byId = (id) => document.getElementById(id);
+import { byId } from "./elements.js";
 
 // listeners.open(text, name) adds the curve that the text describes, or returns the fault of an invalid one;
 // listeners.close() is called once the dialog is closed.
