@@ -52,6 +52,12 @@ from plateau_jax.numerics.segments import (
     stack as stack,
 )
 from plateau_jax.plots import plot as plot
+from plateau_jax.resume import (
+    check_resume as check_resume,
+)
+from plateau_jax.resume import (
+    resume_record as resume_record,
+)
 from plateau_jax.schedule import (
     cosine_plateau_schedule as cosine_plateau_schedule,
 )

@@ -1,6 +1,7 @@
 """Everything that this package imports from `plateau_jax`."""
 
 from plateau_jax import Curve, PlateauCurve, Segments, StagedCurve, stack
+from plateau_jax.curves.saved_curves import describe_difference, read_saved_curve
 from plateau_jax.holds.decision import HOST, decide, initial_state
 from plateau_jax.holds.rules import Rule, check_rules
 from plateau_jax.numerics.arithmetic import Operations
@@ -24,10 +25,12 @@ __all__ = [
     "checks",
     "decide",
     "decode_table",
+    "describe_difference",
     "evaluate_table",
     "initial_state",
     "lazy_names",
     "multiply_levels",
+    "read_saved_curve",
     "stack",
     "suppress_warnings",
     "warn",

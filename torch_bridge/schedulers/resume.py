@@ -1,11 +1,11 @@
 """Read saved curves and bases, and refuse to resume under curves with another past."""
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from os import PathLike
-from typing import Any, cast
+from typing import Any
 
-from torch_bridge.curve_api import Curve, checks, suppress_warnings
+from torch_bridge.curve_api import Curve, checks, describe_difference, read_saved_curve
 
 
 @contextmanager
@@ -40,15 +40,7 @@ def read_curves(saved: Any, current: Sequence[Curve]) -> list[Curve]:
     saved = list(saved)
     if len(saved) != len(current):
         raise ValueError(f"state_dict has {len(saved)} curves for {len(current)} parameter groups")
-    with suppress_warnings():  # the run that saved them has warned about them
-        return [_read_curve(type(curve), arguments) for curve, arguments in zip(current, saved, strict=True)]
-
-
-def _read_curve(cls: type[Curve], arguments: Any) -> Curve:
-    try:
-        return cls.from_dict(arguments)
-    except Exception:  # the curve may be of another class, and a user's `from_dict` may raise anything
-        return Curve.from_dict(arguments)
+    return [read_saved_curve(arguments, curve) for arguments, curve in zip(saved, current, strict=True)]
 
 
 def read_bases(name: str, saved: Any, group_count: int) -> list[float]:
@@ -71,32 +63,7 @@ def check_same_past(saved: Sequence[Curve], current: Sequence[Curve], clock: int
     """Refuse curves that differ from the saved ones at a step before `clock`."""
     driven = "values" if builder == "follow" else "learning rates"
     for index, (old, new) in enumerate(zip(saved, current, strict=True)):
-        step = new.first_difference(old)
-        if step is not None and clock > step:
-            group = f" of param_groups[{index}]" if len(current) > 1 else ""
-            raise ValueError(
-                f"state_dict was saved at step {clock} with {_difference(old, new)}: the {driven}{group} "
-                f"differ from step {step} on; resume with the old curve, or {how_to_override(builder)}"
-            )
-
-
-def _difference(old: Curve, new: Curve) -> str:
-    """Return the saved arguments that differ, with the current ones; both curves if their kinds differ."""
-    differing = list(_differing_arguments(old.to_dict(), new.to_dict()))
-    if not differing or differing[0][0] in ("", "kind"):
-        differing = [("", old, new)]
-    shown = [
-        f"{name}{name and '='}{checks.short_repr(before)}, now {checks.short_repr(now)}"
-        for name, before, now in differing[:2]
-    ]
-    return "; ".join([*shown, "…"] if len(differing) > 2 else shown)
-
-
-def _differing_arguments(old: Any, new: Any, name: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """Yield name, old and new value of each argument that differs, also in curves within a curve."""
-    if isinstance(old, dict) and isinstance(new, dict) and old.keys() == new.keys():
-        items = cast("dict[str, Any]", old)
-        for key, value in items.items():
-            yield from _differing_arguments(value, new[key], f"{name}.{key}" if name else key)
-    elif old != new:
-        yield name, old, new
+        group = f" of param_groups[{index}]" if len(current) > 1 else ""
+        difference = describe_difference(old, new, clock, driven + group)
+        if difference:
+            raise ValueError(f"state_dict {difference}, or {how_to_override(builder)}")

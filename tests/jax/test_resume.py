@@ -1,0 +1,162 @@
+"""A JAX run resumes under the curve, unit and rules that it has seen, or is refused."""
+
+import json
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.curves.descriptions import build, descriptions
+from support.examples import examples
+from support.numerics.oracle import Description
+
+from plateau_jax import Curve, HoldBelow, HoldUntilFlat, PlateauCurve, check_resume, resume_record
+
+CURVE = PlateauCurve(300, warmup_steps=30, plateaus=[(10, 20), (50, 30)], min_lr_ratio=0.1)
+LONGER = PlateauCurve(400, warmup_steps=30, plateaus=[(10, 20), (50, 30)], min_lr_ratio=0.1)
+UNTIL, BELOW = HoldUntilFlat(3, threshold=0.1, limit=9), HoldBelow([(0.3, 5), (0.1, 7)])
+
+
+def _mapped(record: Any, number: Callable[[Any], Any], sequence: Callable[[list[Any]], Any]) -> Any:
+    """Replace each number and each list in a record, as checkpoint libraries do."""
+    if isinstance(record, dict):
+        return {key: _mapped(value, number, sequence) for key, value in record.items()}
+    if isinstance(record, list):
+        return sequence([_mapped(value, number, sequence) for value in record])
+    return number(record) if isinstance(record, int | float) else record
+
+
+def _indexed(items: list[Any]) -> dict[str, Any]:
+    return {str(index): item for index, item in enumerate(items)}
+
+
+def _as_array(items: list[Any]) -> Any:
+    return np.array(items) if items and isinstance(items[0], int | float) else items
+
+
+TRANSPORTS: dict[str, Callable[[Any], Any]] = {
+    "JSON": lambda record: json.loads(json.dumps(record)),
+    "pickle": lambda record: pickle.loads(pickle.dumps(record)),
+    "NumPy scalars in tuples": lambda record: _mapped(record, lambda n: np.asarray(n)[()], tuple),
+    "NumPy arrays": lambda record: _mapped(record, lambda n: n, _as_array),
+    "JAX arrays": lambda record: _mapped(record, jnp.asarray, list),
+    "lists by index": lambda record: _mapped(record, lambda n: n, _indexed),
+    "without None": lambda record: {key: value for key, value in record.items() if value is not None},
+}
+every_transport = pytest.mark.parametrize("transport", TRANSPORTS.values(), ids=TRANSPORTS)
+STEPS = int, np.int64, np.asarray, jnp.int32
+
+
+def _refused(match: str, *arguments: Any, **options: Any) -> None:
+    with pytest.raises(ValueError, match=match):
+        check_resume(*arguments, **options)
+
+
+@examples(60)
+@given(descriptions(range(3)), descriptions(range(3), depth=1), st.integers(0, 30), st.integers(0, 40))
+def test_resumes_exactly_if_steps_so_far_agree(
+    description: Description, other: Description, at: int, saved_at: int
+) -> None:
+    old = build(description)
+    record = json.loads(json.dumps(resume_record(old)))
+    for new in (old, build(other), PlateauCurve(20).then(old)):
+        step = STEPS[at % 4](saved_at)
+        if new.same_until(old, saved_at):
+            check_resume(record, new, step)
+            assert old(list(range(saved_at))).tolist() == new(list(range(saved_at))).tolist()
+        else:
+            same = new.first_difference(old)
+            _refused(
+                f"saved at step {saved_at} with .* differ from step {same} on; resume", record, new, step
+            )
+
+
+@every_transport
+@pytest.mark.parametrize(
+    "options", [{}, {"unit": 64}, {"hold": UNTIL}, {"hold": [UNTIL, BELOW]}], ids=lambda options: str(options)
+)
+def test_record_survives(transport: Callable[[Any], Any], options: dict[str, Any]) -> None:
+    for curve in (CURVE, PlateauCurve(300), CURVE.cooldown(120, 13, to=0.05).then(CURVE)):
+        if "hold" in options and not curve.flat_starts:
+            continue
+        record = transport(resume_record(curve, **options))
+        for step in (0, 100, 2**31 - 1):
+            check_resume(record, curve, step, **options)
+        check_resume(record, curve.cooldown(120, 7), 120, **options)
+        _refused("differ from step 121 on", record, curve.cooldown(120, 7), 122, **options)
+        for others in ({}, {"unit": 16}, {"hold": BELOW}, {"hold": [BELOW, UNTIL]}, {"hold": UNTIL}):
+            if others != options and not ("hold" in others and not curve.flat_starts):
+                name = "unit" if options.get("unit") != others.get("unit") else "hold"
+                _refused(f"saved with {name} = .*, but here it is", record, curve, 1, **others)
+
+
+def test_message_names_what_changed() -> None:
+    _refused(
+        "^record was saved at step 200 with total_steps=300, now 400: the learning rates differ from step 31 "
+        "on; resume with the old curve, or leave out check_resume to continue under the new one$",
+        resume_record(CURVE),
+        LONGER,
+        200,
+    )
+    _refused(
+        "^record was saved with unit = 64, but here it is 16; resume with the old unit$",
+        resume_record(CURVE, unit=np.int64(64)),
+        CURVE,
+        0,
+        unit=16,
+    )
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        None,
+        json.dumps(resume_record(CURVE)),
+        Path("record.json"),
+        {},
+        [resume_record(CURVE)],
+        resume_record(CURVE) | {"step": 3},
+        CURVE.to_dict(),
+        CURVE.cooldown(100, 9).to_dict(),  # this one has a "curve" too
+        {"curve": None},
+        {"curve": resume_record(CURVE)},
+        {"curve": {**CURVE.to_dict(), "total_steps": "many"}},
+        {"curve": {**CURVE.to_dict(), "warmup_steps": np.array(True)}},
+        {1: 2},
+    ],
+    ids=range(13),
+)
+def test_other_dictionary_is_not_a_record(record: Any) -> None:
+    _refused("^record = .* is not from resume_record: ", record, CURVE, 10)
+
+
+def test_own_arguments_are_named() -> None:
+    record: Any = resume_record(CURVE)
+    wrong: Any
+    for wrong in (1.5, "3", True, jnp.array([1]), jnp.array(True), np.array(1.0)):
+        with pytest.raises(TypeError, match=r"^step = .* must be an integer"):
+            check_resume(record, CURVE, wrong)
+    _refused("step = -1 must be at least 0", record, CURVE, -1)
+    wrong = record["curve"]
+    with pytest.raises(TypeError, match=r"^curve = .* must be a Curve"):
+        resume_record(wrong)
+    with pytest.raises(TypeError, match=r"^curve = .* must be a Curve"):
+        check_resume(record, wrong, 1)
+
+
+class Halved(PlateauCurve):
+    """A user's curve."""
+
+    def __call__(self, step: Any) -> Any:
+        return super().__call__(step) / 2
+
+
+def test_derived_curve_is_read_with_its_class() -> None:
+    curve: Curve = Halved(300, warmup_steps=30)
+    check_resume(resume_record(curve), curve, 100)
+    _refused("differ from step", resume_record(curve), PlateauCurve(300, warmup_steps=20), 100)
