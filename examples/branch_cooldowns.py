@@ -35,7 +35,7 @@ import torch
 from torch import nn
 from tqdm import tqdm
 
-from plateau_jax import Curve, HoldUntilFlat, StagedCurve, scale_by_curve
+from plateau_jax import Curve, HoldUntilFlat, StagedCurve, check_resume, resume_record, scale_by_curve
 from torch_bridge import Checkpoints, lambda_lr
 
 matplotlib.use("Agg")  # writes files, opens no window
@@ -143,8 +143,7 @@ def train(name, curve, args, text, *, start=None, hold=None, keep=(), checkpoint
         first = start.updates.stop
         # The state in JAX does not hold the curve, so compare the past here; CurveLR compares it itself.
         state = start.jax_state
-        if not start.curve.same_until(curve, int(optax.tree_utils.tree_get(state, "clock"))):
-            raise ValueError("the checkpoint has another past")
+        check_resume(resume_record(start.curve), curve, optax.tree_utils.tree_get(state, "clock"), hold=hold)
         saved = torch.load(io.BytesIO(start.torch_state))
         model.load_state_dict(saved["model"])
         adam.load_state_dict(saved["adam"])

@@ -35,7 +35,7 @@ from flax import nnx
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from orbax import checkpoint
 
-from plateau_jax import Curve, StagedCurve, optax_schedule
+from plateau_jax import StagedCurve, check_resume, optax_schedule, resume_record
 
 VOCABULARY, CONTEXT, FEATURES, HELD_OUT = 2048, 8, 32, 4096
 FIXED = "batch_size", "width", "peak", "seed"  # a resumed run must not change these
@@ -148,7 +148,7 @@ class Run:
     def save(self, checkpoints, settings, curve):
         """Start a save, which returns once the state is copied and writes during the next updates."""
         past = {"rates": np.array(self.learning_rates).tolist(), "losses": np.array(self.losses).tolist()}
-        about = checkpoint.args.JsonSave({"settings": settings, "curve": curve.to_dict(), **past})
+        about = checkpoint.args.JsonSave({"settings": settings, "record": resume_record(curve), **past})
         state = checkpoint.args.StandardSave(nnx.state(self.parts))
         checkpoints.save(len(self.learning_rates), args=checkpoint.args.Composite(state=state, about=about))
 
@@ -168,7 +168,7 @@ def manager(folder):
 
 
 def last_saved(folder):
-    """Return the settings, the curve and the figures of the last checkpoint, or None if there is none."""
+    """Return settings, record and figures of the last checkpoint, or None if there is none."""
     if not folder.is_dir():
         return None
     with manager(folder) as checkpoints:
@@ -212,18 +212,12 @@ def arguments():
     try:
         curve = StagedCurve([(args.warmup, 1.0), (args.stable,), (args.cooldown, 0.0, "1-sqrt")])
         optax_schedule(curve, args.peak)
+        if saved is not None:
+            check_resume(saved["record"], curve, len(saved["rates"]))
     except ValueError as error:
-        parser.error(str(error))
+        parser.error(program.with_resume_hint(error, "--warmup, --stable and --cooldown"))
     if args.seed < 0:
         parser.error(f"--seed {args.seed} must be at least 0")
-    if saved is not None:
-        before, done = Curve.from_dict(saved["curve"]), len(saved["rates"])
-        if not curve.same_until(before, done):
-            difference = curve.first_difference(before)
-            parser.error(
-                f"--resume: after {done} updates, but the curves differ after step {difference}; without "
-                "--warmup, --stable and --cooldown, --resume continues as planned"
-            )
     program.check_writable(parser, "--checkpoint", args.checkpoint)
     return args, curve, saved
 
