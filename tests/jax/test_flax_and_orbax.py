@@ -4,12 +4,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import nnx
+from flax import nnx, serialization
 from orbax import checkpoint
 from support.holds.hold_cases import BELOW, PEAK, STAIRS, UNTIL, WORST
 from support.jax.jax_cases import CURVE, STEPS, assert_equal_bits, product, x64_both_ways
 
-from plateau_jax import BatchPlan, StagedCurve, multiplier, optax_schedule, scale_by_curve
+from plateau_jax import (
+    BatchPlan,
+    StagedCurve,
+    check_resume,
+    multiplier,
+    optax_schedule,
+    resume_record,
+    scale_by_curve,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -58,6 +66,18 @@ def test_orbax_restores_saved_state(tmp_path, hold):
         _, state = update(jnp.ones(2), state, value=metric)
         _, restored = update(jnp.ones(2), restored, value=metric)
         jax.tree.map(assert_equal_bits, restored, jax.tree.map(np.asarray, state))
+
+
+def test_record_survives_orbax_and_flax(tmp_path):
+    record = resume_record(STAIRS, hold=[UNTIL, BELOW])
+    with checkpoint.CheckpointManager(tmp_path) as manager:
+        manager.save(1, args=checkpoint.args.Composite(record=checkpoint.args.JsonSave(record)))
+        manager.wait_until_finished()
+        by_orbax = manager.restore(1, args=checkpoint.args.Composite(record=checkpoint.args.JsonRestore()))
+    for saved in (by_orbax.record, serialization.msgpack_restore(serialization.to_bytes(record))):
+        check_resume(saved, STAIRS, jnp.int32(12), hold=[UNTIL, BELOW])
+        with pytest.raises(ValueError, match="saved with hold = "):
+            check_resume(saved, STAIRS, jnp.int32(12), hold=[UNTIL])
 
 
 def test_orbax_saves_clock_within_a_unit(tmp_path):

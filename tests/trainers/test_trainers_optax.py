@@ -6,7 +6,7 @@ import numpy as np
 import optax
 import pytest
 from support.jax.jax_cases import assert_equal_bits, product
-from support.jax.jax_trainers import assert_resumed, watched
+from support.jax.jax_trainers import assert_refused_if_longer, assert_resumed, watched
 from support.trainers.trainers import CURVE, PAGE_CURVE, PEAK, run_whole_and_resumed
 
 from plateau_jax import PlateauCurve, StagedCurve, optax_schedule
@@ -39,6 +39,8 @@ def test_resume_with_two_curves_and_averaged_weights(tmp_path):
         record.assert_given(linear, 1e-2, counts)
         record.assert_given(RAMP, 0.95, counts)
     jax.tree.map(np.testing.assert_array_equal, resumed.names["state"], whole.names["state"])
+    for curve in ("curve", "linear"):
+        assert_refused_if_longer(heading, tmp_path, curve)
 
     # The average by its definition, starting from the initial weights, which are 0.
     params, _, opt_state = whole.names["state"]

@@ -99,5 +99,5 @@ def test_resume_needs_a_curve_with_the_same_past(page, manager):
     run.load(page, manager)
     run.train(5, 12)
     run.watched.assert_given(BRANCH, PEAK, range(5, 12))
-    with pytest.raises(ValueError, match="different past"):
+    with pytest.raises(ValueError, match="learning rates differ from step 0 on"):
         Run(PlateauCurve(12)).load(page, manager)

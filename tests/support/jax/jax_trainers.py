@@ -9,8 +9,9 @@ from unittest.mock import patch
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from support.jax.jax_cases import assert_equal_bits, product
-from support.trainers.trainers import PAGE_CURVE, PAGE_PEAK, run_whole_and_resumed
+from support.trainers.trainers import PAGE_CURVE, PAGE_PEAK, run_whole_and_resumed, train
 
 import plateau_jax
 from plateau_jax import Curve, optax_schedule
@@ -55,6 +56,8 @@ def assert_resumed(
 ) -> dict[str, Any]:
     """Compare a program of the page with the same program interrupted and resumed at update `at`.
 
+    Checks too that it refuses to resume under a longer curve.
+
     Args:
         heading: The heading of the program on the page.
         folder: The folder to run it in.
@@ -68,7 +71,15 @@ def assert_resumed(
     given.assert_given(PAGE_CURVE, PAGE_PEAK, range(200))
     given_later.assert_given(PAGE_CURVE, PAGE_PEAK, range(at, 200))
     jax.tree.map(np.testing.assert_array_equal, state(resumed.names), state(whole.names))
+    assert_refused_if_longer(heading, folder, "curve")
     return whole.names
+
+
+def assert_refused_if_longer(heading: str, folder: Path, curve: str) -> None:
+    """Check that a program that `run_whole_and_resumed` has run is refused if this curve becomes longer."""
+    changes = {f"\n{curve} = PlateauCurve(UPDATES, ": f"\n{curve} = PlateauCurve(UPDATES + 40, "}
+    with pytest.raises(ValueError, match=r"^record was saved at step \d+ with total_steps=200, now 240: "):
+        train(heading, folder / "interrupted", changes=changes)
 
 
 @contextmanager
