@@ -65,10 +65,13 @@ def scale_by_curve(
 
         update ← -lr · update,    lr = float32(peak_value) · curve(clock)
 
-    It replaces `optax.scale_by_learning_rate`. The clock is the step of the curve that gives the learning
-    rate. It starts at 0 and advances by one step after each update, up to 2³¹ - 1, unless a rule in `hold`
-    holds it. With rules, pass the metric that they read, such as the loss, to `update` as `value=`, as for
-    `optax.contrib.reduce_on_plateau`: a real scalar, traced or not. It is rounded to float32.
+    It replaces `optax.scale_by_learning_rate`: write it after `optax.scale_by_adam()`, not `optax.adam(lr)`,
+    which has a minus sign too.
+
+    The clock is the step of the curve that gives the learning rate. It starts at 0 and advances by one step
+    after each update, up to 2³¹ - 1, unless a rule in `hold` holds it. With rules, pass the metric that they
+    read, such as the loss, to `update` as `value=`, as for `optax.contrib.reduce_on_plateau`: a real scalar,
+    traced or not. It is rounded to float32.
 
     With `unit` the clock counts samples or tokens:
 
@@ -78,7 +81,10 @@ def scale_by_curve(
     is not read on the host; instead it is clipped to 0 … 2³⁰. The clock depends only on the total consumed,
     not on its division into updates; it stops at 2³¹ - 1. Nothing needs x64. Inside `optax.MultiSteps`, only
     the count passed with the last micro-batch is used: pass the sum over all micro-batches of the update
-    there. Without `unit`, a `count` is refused.
+    there; likewise the `value` of a rule, as the mean over them. Without `unit`, a `count` is refused.
+
+    In several processes (`jax.distributed`), counts and values must be the same in each: compute them inside
+    `jit` from the global batch.
 
     Updates keep their dtype.
 

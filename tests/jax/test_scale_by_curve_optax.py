@@ -4,10 +4,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import pytest
 from support.holds.hold_cases import PEAK, STAIRS, UNTIL, WORST, rates_by_words
 from support.jax.jax_cases import assert_equal_bits
 
-from plateau_jax import scale_by_curve
+from plateau_jax import PlateauCurve, scale_by_curve
 
 
 def test_inside_a_chain():
@@ -53,3 +54,23 @@ def test_updates_skipped_by_apply_if_finite_change_nothing():
         _, state = update(jnp.ones(2), skipped, value=metric)
         rates.append(state.inner_state.learning_rate)
     assert_equal_bits(rates, rates_by_words([UNTIL], WORST[3]))
+
+
+def test_two_curves_have_two_learning_rates():
+    """The documented way to read one learning rate is ambiguous then; it works on the state of a label."""
+    curve = PlateauCurve(10)
+    rules = {"slow": scale_by_curve(curve, PEAK), "fast": scale_by_curve(curve, 2 * PEAK)}
+    state = optax.partition(rules, {"a": "slow", "b": "fast"}).init({"a": jnp.ones(2), "b": jnp.ones(2)})
+    with pytest.raises(KeyError, match="Found multiple values for 'learning_rate'"):
+        optax.tree.get(state, "learning_rate")
+    lrs = [optax.tree.get(state.inner_states[label], "learning_rate") for label in rules]
+    assert lrs == [np.float32(PEAK), np.float32(2 * PEAK)]
+
+
+def test_after_an_optimizer_with_a_sign_weights_climb():
+    for optimizer, sign in ((optax.scale_by_adam(), -1), (optax.adam(0.1), 1)):
+        tx = optax.chain(optimizer, scale_by_curve(STAIRS, PEAK))
+        state = tx.init(jnp.ones(2))
+        for _ in range(3):  # the first update has a learning rate of 0
+            updates, state = tx.update(jnp.ones(2), state)
+        assert (jnp.sign(updates) == sign).all()
