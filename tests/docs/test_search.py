@@ -110,6 +110,20 @@ def test_title_of_issue_finds_its_page(issue: str, search: Callable[[str], list[
     assert any(link.startswith(tuple(pages)) for link in first), first
 
 
+@pytest.mark.parametrize(
+    ("words", "section"),
+    [
+        ("jax.distributed", "jax.html#several-processes"),
+        ("multi-host", "jax.html#several-processes"),
+        ("multi_transform", f"{LR}.html#how-do-i-give-each-parameter-group-its-own-curve-optax-partition"),
+    ],
+)
+def test_words_of_jax_lead_to_their_section(
+    words: str, section: str, search: Callable[[str], list[str]]
+) -> None:
+    assert search(words)[0].startswith(section)
+
+
 def test_heading_leads_to_its_section(search: Callable[[str], list[str]]) -> None:
     first, *_ = search("How do I train longer than planned, or stop earlier?")
     assert first == f"{RESUMING}.html#how-do-i-train-longer-than-planned-or-stop-earlier"
