@@ -1,6 +1,7 @@
 """May a run that was saved under one curve resume under another?"""
 
 from collections.abc import Iterator
+from itertools import zip_longest
 from typing import Any, cast
 
 from plateau_jax.curves.curve import Curve
@@ -35,22 +36,39 @@ def describe_difference(saved: Curve, current: Curve, clock: int, driven: str = 
 
 
 def _difference(old: Curve, new: Curve) -> str:
-    """Return the saved arguments that differ, with the current ones; both curves if their kinds differ."""
-    differing = list(_differing_arguments(old.to_dict(), new.to_dict()))
-    if not differing or differing[0][0] in ("", "kind"):
-        differing = [("", old, new)]
-    shown = [
-        f"{name}{name and '='}{short_repr(before)}, now {short_repr(now)}"
-        for name, before, now in differing[:2]
-    ]
+    """Return the saved arguments that differ, with the current ones."""
+    differing = list(_differing_arguments(old, new))
+    if not differing:  # a derived class may leave out of `to_dict` what differs
+        differing = [("", short_repr(old), short_repr(new))]
+    shown = [f"{name}{name and '='}{before}, now {now}" for name, before, now in differing[:2]]
     return "; ".join([*shown, "…"] if len(differing) > 2 else shown)
 
 
-def _differing_arguments(old: Any, new: Any, name: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """Yield name, old and new value of each argument that differs, also in curves within a curve."""
-    if isinstance(old, dict) and isinstance(new, dict) and old.keys() == new.keys():
-        items = cast("dict[str, Any]", old)
-        for key, value in items.items():
-            yield from _differing_arguments(value, new[key], f"{name}.{key}" if name else key)
-    elif old != new:
-        yield name, old, new
+def _differing_arguments(old: Curve, new: Curve, name: str = "") -> Iterator[tuple[str, str, str]]:
+    """Yield name, old and new value of each argument that differs, also in curves within a curve.
+
+    Of curves of two kinds, only kind and length are shown; of a list, only the first item that differs.
+    """
+    before, now = old.to_dict(), new.to_dict()
+    if before.keys() != now.keys() or before.get("kind") != now.get("kind"):
+        yield name, _kind_and_length(old), _kind_and_length(new)
+        return
+    key: str
+    value: Any
+    for key, value in before.items():
+        label = f"{name}.{key}" if name else key
+        inner = [getattr(curve, key, None) for curve in (old, new)]
+        if isinstance(inner[0], Curve) and isinstance(inner[1], Curve):
+            yield from _differing_arguments(inner[0], inner[1], label)
+        elif isinstance(value, list) and isinstance(now[key], list):
+            pairs: Iterator[tuple[Any, Any]] = zip_longest(cast("list[Any]", value), now[key])
+            for index, (first, second) in enumerate(pairs):  # None after the end of the shorter list
+                if first != second:
+                    yield f"{label}[{index}]", short_repr(first), short_repr(second)
+                    break
+        elif value != now[key]:
+            yield label, short_repr(value), short_repr(now[key])
+
+
+def _kind_and_length(curve: Curve) -> str:
+    return f"a {type(curve).__name__} of {curve.total_steps} steps"
