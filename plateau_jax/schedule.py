@@ -150,9 +150,9 @@ def cosine_plateau_schedule(
     checks.peak("peak_value", peak_value)
     end = checks.ratio_to_peak("end_value", end_value, peak_value)
     init = checks.ratio_to_peak("init_value", init_value, peak_value)
-    curve = PlateauCurve(decay_steps, warmup_steps=warmup_steps, plateaus=plateaus, init_lr_ratio=init)
-    with suppress_warnings():  # already warned about plateaus; `end` is a ratio, not a learning rate
-        curve = replace(curve, min_lr_ratio=end)
+    curve = PlateauCurve(decay_steps, warmup_steps=warmup_steps, plateaus=plateaus)
+    with suppress_warnings():  # already warned about plateaus; these ratios are not learning rates
+        curve = replace(curve, init_lr_ratio=init, min_lr_ratio=end)
     return optax_schedule(curve, peak_value)
 
 
@@ -181,6 +181,8 @@ def _check_steps(step: Any) -> Any:
     step = unwrap_array(step)
     if not isinstance(step, jax.Array):
         return checks.steps(step)
+    if not step.size and jnp.issubdtype(step.dtype, jnp.floating):  # jnp.array([]), as in `checks.steps`
+        return step.astype(jnp.int32)
     if not jnp.issubdtype(step.dtype, jnp.integer):
         raise TypeError(f"step must be an integer or an array of integers, not {step.dtype}")
     return step

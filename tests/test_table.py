@@ -134,6 +134,13 @@ def test_step_may_have_any_integer_dtype(dtype):
             assert_equal_bits(multiplier(curve.segments, tensor), np.float32(curve(int(step))))
 
 
+@pytest.mark.parametrize("shape", [(0,), (0, 3)])
+def test_empty_steps_give_empty_values(shape):
+    for dtype in (torch.float32, torch.int64):
+        values = multiplier(CURVE.segments, torch.zeros(shape, dtype=dtype))
+        assert (values.shape, values.dtype) == (shape, torch.float32)
+
+
 @pytest.mark.parametrize("dtype", [torch.bool, torch.float32, torch.bfloat16, torch.float64, torch.complex64])
 def test_step_of_other_dtype_is_refused(dtype):
     with pytest.raises(TypeError, match=f"step must be a tensor of integers, not of {dtype}"):

@@ -53,6 +53,8 @@ def multiplier(segments: Segments, step: Tensor) -> Tensor:
             f"step = {checks.short_repr(step)} must be a tensor of integers; write torch.tensor(step), or "
             "curve(step) for a number or a NumPy array"
         )
+    if step.is_floating_point() and not step.numel():  # torch.tensor([]), as in `checks.steps`
+        step = step.to(torch.int32)
     if step.dtype == torch.bool or step.is_floating_point() or step.is_complex():
         raise TypeError(f"step must be a tensor of integers, not of {step.dtype}")
     if not isinstance(segments.begin, Tensor):

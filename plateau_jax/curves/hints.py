@@ -30,6 +30,31 @@ def for_warmup_fraction(warmup_steps: Any, total_steps: int) -> str:
     )
 
 
+def for_lr_as_ratio(name: str, ratio: float, least: float = 1e-4) -> str:
+    """Return the warning about a ratio that looks like a learning rate, as it is above 0 and below `least`.
+
+    Recipes end at 0.1, 0.01 or 0.001 of the peak, or at 0.
+    """
+    # A quotient such as 1e-6 / 0.01 is meant as 1e-4, but rounds to a little less.
+    if not 0 < ratio < least or math.isclose(ratio, least):
+        return ""
+    which = "a final" if name == "min_lr_ratio" else "an initial"
+    return (
+        f"{name} = {ratio!r} looks like a learning rate, but is a fraction of the peak. "
+        f"For {which} learning rate of {ratio!r} write {name}={ratio!r} / peak"
+    )
+
+
+def for_initial_lr_as_ratio(ratio: float, warmup_steps: int) -> str:
+    """Return the same for the start of a warmup.
+
+    A warmup of (step + 1)/W starts at 1/W, which is below 1e-4 if it is long. Without a warmup the ratio has
+    no effect.
+    """
+    least = min(1e-4, 1 / (warmup_steps + 1))
+    return for_lr_as_ratio("init_lr_ratio", ratio, least) if warmup_steps else ""
+
+
 def for_steps_as_shape(warmup_shape: Any) -> str:
     """Return the hint for a number of warmup steps given as the shape."""
     is_number = isinstance(warmup_shape, int | float | np.number) and not isinstance(warmup_shape, bool)

@@ -1,6 +1,5 @@
 """`PlateauCurve`: a warmup, and a decay with plateaus."""
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass
 from fractions import Fraction
@@ -127,8 +126,9 @@ class PlateauCurve(Curve):
 
     Warns:
         CurveWarning: Percentages look like fractions: all are at most 1, and one lies between 0 and 1. A
-            duration or a warmup above 0 % rounds to no step. `min_lr_ratio` is above 0 and below 1e-4, and so
-            looks like a learning rate.
+            duration or a warmup above 0 % rounds to no step. `min_lr_ratio`, or `init_lr_ratio` with a
+            warmup, is above 0 and below 1e-4, and so looks like a learning rate; an `init_lr_ratio` of at
+            least 1/(`warmup_steps` + 1) does not warn.
 
     >>> curve = PlateauCurve(1000, warmup_steps=100, plateaus=[(50, 20)], min_lr_ratio=0.1)
     >>> curve(100), curve(1000)
@@ -225,14 +225,13 @@ class PlateauCurve(Curve):
             warmup_shape=warmup_shape,
             decay_shape=decay_shape,
         )
-        if message := likely_mistake(total - warmup, warmup, plateaus):
-            warn(message)
-        # A quotient such as 1e-6 / 0.01 is meant as 1e-4, but rounds to a little less.
-        if 0 < min_lr_ratio < 1e-4 and not math.isclose(min_lr_ratio, 1e-4):
-            warn(
-                f"min_lr_ratio = {min_lr_ratio!r} looks like a learning rate, but is a fraction of the peak. "
-                f"For a final learning rate of {min_lr_ratio!r} write min_lr_ratio={min_lr_ratio!r} / peak"
-            )
+        for message in (
+            likely_mistake(total - warmup, warmup, plateaus),
+            hints.for_lr_as_ratio("min_lr_ratio", min_lr_ratio),
+            hints.for_initial_lr_as_ratio(init_lr_ratio, warmup),
+        ):
+            if message:
+                warn(message)
 
     def to_dict(self) -> CurveArguments:
         """Return all arguments as plain JSON values.

@@ -97,9 +97,7 @@ def in_page_words(text: str, peak: float = 0.0) -> str:
         text = re.sub(r"^(start|steps|to|shape) = ", lambda found: f"{found[1].capitalize()}: ", text)
     text = re.sub(r"^(\w+) = (?=.*? (must|of|looks?|is)\b|.*?: )", r"{\1}: ", text)
     if peak:  # the shares to type
-        text = re.sub(
-            r"write min_lr_ratio=(\S+) / peak", lambda found: f"type {float(found[1]) / peak:.4g}", text
-        )
+        text = re.sub(r"write \w+=(\S+) / peak", lambda found: f"type {float(found[1]) / peak:.4g}", text)
         text = re.sub(
             r"highest is (\S+), (.*)\. Write each as .*",
             lambda found: (

@@ -211,6 +211,8 @@ def steps(step: Any) -> np.ndarray:
         )
     # As objects, because NumPy turns [True, 2] into integers, and [-1, 2**63] and [] into floats.
     array = np.asarray(step, None if hasattr(step, "dtype") or isinstance(step, range) else object)
+    if not array.size and array.dtype.kind == "f":  # NumPy makes float64 of range(0), and of [] in np.array
+        array = array.astype(np.int32)
     wrong = "step must be an integer or an array of integers, not"
     if array.dtype == object:
         try:

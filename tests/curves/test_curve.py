@@ -154,10 +154,12 @@ def test_limits_of_64_bit_integers_are_clamped(dtype):
     assert curve(-(10**30)) == curve(dtype(limits.min)) == 1
 
 
-@pytest.mark.parametrize("shape", [(0,), (0, 3)])
-def test_empty_steps_give_empty_values(shape):
-    values = PlateauCurve(10)(np.zeros(shape, int))
-    assert (values.shape, values.dtype) == (shape, np.float32)
+@pytest.mark.parametrize(
+    "empty", [[], (), range(0), *map(np.zeros, (0, (0, 3))), np.zeros((2, 0), int)], ids=repr
+)
+def test_empty_steps_give_empty_values(empty):
+    values = PlateauCurve(10)(empty)
+    assert (values.shape, values.dtype) == (np.shape(empty), np.float32)
 
 
 @pytest.mark.filterwarnings("ignore::plateau_jax.CurveWarning")

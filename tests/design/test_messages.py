@@ -70,6 +70,7 @@ def test_typed_values_get_page_words(curve, data):
 
 
 SHARE = {"total_steps": 9, "min_lr_ratio": 3e-5}
+START = {"total_steps": 9, "warmup_steps": 3, "init_lr_ratio": 3e-5}
 LOW, ZERO = {"stages": [[9, 3e-4], [9, 0]]}, {"stages": [[9], [9, 0]]}
 FRACTIONS = {"total_steps": 1000, "plateaus": [[0, 0.5]]}
 SHORT = {"total_steps": 1000, "plateaus": [[10, 0.01]]}
@@ -81,6 +82,7 @@ PERCENT = {"total_steps": 100, "warmup_steps": "0.1%"}
     ("arguments", "field", "begin", "end"),
     [
         (SHARE, "min_lr_ratio", "{min_lr_ratio}: 3e-05 looks like", "final learning rate of 3e-05 type 0.1"),
+        (START, "init_lr_ratio", "{init_lr_ratio}: 3e-05 looks", "initial learning rate of 3e-05 type 0.1"),
         (LOW, "stages", "The levels look like learning rates", "fractions of the peak. For 0.0003 type 1"),
         (ZERO, "start", "The curve is 0 at every step", "To begin at the peak type 1"),
         (FRACTIONS, "plateaus", "The plateaus look like", "For fractions type start 0, length 50"),

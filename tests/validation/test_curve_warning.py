@@ -6,6 +6,7 @@ import pickle
 import re
 import warnings
 from fractions import Fraction
+from functools import partial
 
 import numpy as np
 import pytest
@@ -86,12 +87,22 @@ def test_invalid_plateaus_are_not_suggested(total, plateaus):
 @example(1e-4)
 @example(9.99e-5)
 @example(5e-324)
-def test_final_ratio_like_learning_rate_warns(ratio):
-    messages = warnings_of(PlateauCurve, 100, min_lr_ratio=ratio)
+@pytest.mark.parametrize("name", ["min_lr_ratio", "init_lr_ratio"])
+def test_ratio_like_learning_rate_warns(name, ratio):
+    messages = warnings_of(PlateauCurve, 100, warmup_steps=10, **{name: ratio})
     assert len(messages) == (0 < ratio < 1e-4 * (1 - 1e-9))
     for message in messages:
-        assert message.startswith(f"min_lr_ratio = {ratio!r} looks like a learning rate, but is a fraction")
-        assert message.endswith(f"write min_lr_ratio={ratio!r} / peak")
+        assert message.startswith(f"{name} = {ratio!r} looks like a learning rate, but is a fraction")
+        assert message.endswith(f"write {name}={ratio!r} / peak")
+
+
+@given(st.integers(1, 10**6))
+@example(10**6)
+def test_warmup_one_step_ahead_is_accepted(warmup):
+    """(step + 1)/W, as docs/curves.md writes it, starts below 1e-4 if W is large."""
+    ahead = partial(PlateauCurve, 2 * 10**6, warmup_steps=warmup - 1)
+    assert warnings_of(ahead, init_lr_ratio=1 / warmup) == []
+    assert len(warnings_of(ahead, init_lr_ratio=0.9e-6)) == (warmup > 1)
 
 
 _levels = st.one_of(st.none(), st.sampled_from((0, 0.01, 3e-4)), st.floats(0, 0.02), st.floats(0, 1))
@@ -203,7 +214,9 @@ def test_replace_warns_again():
 def test_copies_pickles_and_saved_curves_stay_silent():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", CurveWarning)
-        curve = PlateauCurve(100, plateaus=LIKE_FRACTIONS, min_lr_ratio=1e-5)
+        curve = PlateauCurve(
+            100, plateaus=LIKE_FRACTIONS, min_lr_ratio=1e-5, warmup_steps=9, init_lr_ratio=1e-6
+        )
         stages = StagedCurve([(9, 3e-4)])
     branch = curve.cooldown(50, 10).then(curve)
     for each in (curve, branch, stages, stages.then(curve)):
