@@ -7,12 +7,14 @@ A curve is a frozen dataclass whose fields are its arguments. Each kind of curve
     class StagedCurve(Curve): ...
 """
 
+import inspect
+import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import MISSING, dataclass, fields
 from typing import Any, TypeVar, cast
 
-from plateau_jax.validation.checks import short_repr
+from plateau_jax.validation.checks import did_you_mean, short_repr
 from plateau_jax.validation.curve_warning import suppress_warnings
 
 MAX_DEPTH = 64
@@ -20,6 +22,8 @@ MAX_DEPTH = 64
 
 DERIVED = "derived"
 """The key of the fields that a user's derived class adds to those of its kind."""
+
+_NUMBER = re.compile(r"[\s\d.eE+_-]*%?\s*")
 
 _Class = TypeVar("_Class", bound=type[Any])
 
@@ -131,7 +135,7 @@ def _read_curve(cls: type[Any], arguments: Any, path: list[str]) -> Any:
     # kind's arguments come last, so that no field of the same name in `derived` can replace them.
     values = {name: added[name] for name in names if name in added} | values
     for former_key, key in kind.former_keys.items():
-        if former_key in values and former_key not in names:
+        if former_key in values and former_key not in names and not _is_number(values[former_key]):
             if key in values:
                 raise ValueError(f"{former_key} is the former name of {key}: only one of them may be given")
             values[key] = values.pop(former_key)
@@ -145,9 +149,11 @@ def _read_curve(cls: type[Any], arguments: Any, path: list[str]) -> Any:
     missing = [name for name in names if name not in values]
     unknown = [name for name in values if name not in names]
     if missing or unknown:
+        choices = [name for name in _argument_names(cls, kind) if name not in arguments]
+        advice = next(filter(None, (did_you_mean(name, choices, str) for name in unknown)), "")
         raise ValueError(
             f"not the arguments of a {cls.__name__}: missing keys {short_repr(missing)}, "
-            f"unknown keys {short_repr(unknown)}"
+            f"unknown keys {short_repr(unknown)}{advice}"
         )
     for name in kind.curves:
         path.append(name)
@@ -155,6 +161,16 @@ def _read_curve(cls: type[Any], arguments: Any, path: list[str]) -> Any:
         path.pop()
     with suppress_warnings() if is_saved else nullcontext():
         return build_curve(cls, values)
+
+
+def _is_number(value: Any) -> bool:
+    """Return True for a number or percentage, also as text: `warmup: 10%` means steps, not a former shape."""
+    return not isinstance(value, str) or bool(_NUMBER.fullmatch(value))
+
+
+def _argument_names(cls: type[Any], kind: _Kind) -> list[str]:
+    """Return the keys that a mapping may have: those of the constructor may be more than the fields."""
+    return list(dict.fromkeys([*inspect.signature(kind.cls).parameters, *field_names(cls)]))
 
 
 def _defaults(cls: type[Any], names: Sequence[str]) -> dict[str, Any]:

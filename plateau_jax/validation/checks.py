@@ -2,6 +2,7 @@
 
 import math
 import operator
+import re
 import reprlib
 import sys
 from collections.abc import Callable, Iterable, Mapping, MappingView, Sequence, Set
@@ -62,15 +63,16 @@ def _unwrap_scalar(value: Any) -> Any:
     return np.asarray(value)[()] if getattr(value, "ndim", None) == 0 else value
 
 
-def number(name: str, value: Any) -> int | float:
+def number(name: str, value: Any, advice: str = "") -> int | float:
     """Return the value as a Python int or float; a NumPy float becomes the decimal that it prints as."""
     value = _unwrap_scalar(value)
     if isinstance(value, np.integer | np.floating):
         # Through str, because float(np.float32(0.1)) is 0.10000000149011612.
         value = (int if isinstance(value, np.integer) else float)(str(cast("Any", value)))
     if isinstance(value, bool) or not isinstance(value, int | float):
-        advice = f": write float({short_repr(value)})" if isinstance(value, Fraction | Decimal) else ""
-        raise TypeError(f"{name} = {short_repr(value)} must be a number{advice}")
+        if isinstance(value, Fraction | Decimal):
+            advice = f"write float({short_repr(value)})"
+        raise TypeError(f"{name} = {short_repr(value)} must be a number{advice and f': {advice}'}")
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError(f"{name} = {short_repr(value)} must be finite")
     return value + 0  # no -0.0, no subclass
@@ -86,10 +88,16 @@ def float32(name: str, value: Any) -> int | float:
 
 def ratio(name: str, value: Any) -> int | float:
     """Return the value as `number` does, if it lies in [0, 1]."""
-    value = number(name, value)
+    value = number(name, value, _advice_for_percentage(value))
     if not 0 <= value <= 1:
         raise ValueError(f"{name} = {short_repr(value)} must lie in [0, 1]")
     return value
+
+
+def _advice_for_percentage(value: Any) -> str:
+    """Suggest the fraction if a percentage was written, as in "10%"; "" otherwise."""
+    written = re.fullmatch(r"\s*(\d{1,3}(?:\.\d{1,20})?)\s*%\s*", value) if isinstance(value, str) else None
+    return f"write {float(Decimal(written[1]) / 100)!r}" if written and Decimal(written[1]) <= 100 else ""
 
 
 def one_of(name: str, value: Any, choices: tuple[_Choice, ...], advice: str = "") -> _Choice:

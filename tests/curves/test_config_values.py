@@ -118,7 +118,14 @@ STAGED = {"kind": "staged", "stages": [[5, 1.0]]}
         ({"total_steps": 9, "plateaus": [[0, "b"]]}, TypeError, ["plateaus[0] = [0, 'b']: duration = 'b'"]),
         ({"total_steps": 9, "plateaus": "0"}, TypeError, ["plateaus = 0 must be a sequence of pairs"]),
         ({"total_steps": 9, "warmup_steps": "200%"}, ValueError, ["warmup_steps = '200%' must be a perc"]),
-        ({"total_steps": 9, "warmup": 3}, ValueError, ["warmup_shape = 3 must be one of"]),
+        *(
+            ({"total_steps": 9, "warmup": steps}, ValueError, ["keys ['warmup']: did you mean warmup_steps?"])
+            for steps in (3, "3", 0.1, "10%", "2.5 %", None)
+        ),
+        ({"total_steps": 9, "min_lr": "1e-5"}, ValueError, ["['min_lr']: did you mean min_lr_ratio?"]),
+        ({"stages": [[9]], "total": 9}, ValueError, ["['total']: did you mean total_steps?"]),
+        ({"total_steps": 9, "min_lr_ratio": "10%"}, TypeError, ["'10%' must be a number: write 0.1"]),
+        ({"stages": [[9, "2.5 %"]]}, TypeError, ["to = '2.5 %' must be a number: write 0.025"]),
         ({"total_steps": 9, "stages": [[9]], "at": 3}, ValueError, ["StagedCurve", "unknown keys ['at']"]),
         ({"stages": [[5, 1.0], ["rest"]]}, ValueError, ["stages[1] = ['rest']: steps = 'rest'", "total_st"]),
         ({"stages": [[5, 1.0], [5, "2"]]}, ValueError, ["stages[1] = [5, 2]: to = 2 must lie in [0, 1]"]),

@@ -299,8 +299,3 @@ def test_missing_keys_get_defaults(written, curve):
     for name in needed:
         rest = {key: value for key, value in written.items() if key != name}
         refuses(ValueError, f"missing keys ['{name}']", call=type(curve).from_dict, arguments=rest)
-
-
-def test_misspelt_key_is_reported_as_unknown():
-    written = {"total_steps": 9, "min_lr": 0.1}
-    refuses(ValueError, "unknown keys ['min_lr']", call=Curve.from_dict, arguments=written)
