@@ -34,12 +34,20 @@ class UnclearLogError(ValueError):
 
 
 def interpolate_lrs(logged: list[tuple[int, float]], last_step: int, name: str) -> tuple[Curve, float]:
-    """Return a curve of straight lines between learning rates, and its peak."""
+    """Return a curve of straight lines between learning rates, and its peak.
+
+    The last learning rate holds until the last step, for at most one interval of logging.
+    """
     lrs = dict(sorted(logged))
     first, last = min(lrs), max(last_step, *lrs)
     if first > LATEST_FIRST_LR * last:
         problem = f"{name} has its first learning rate at step {first} of {last}, too late to know the warmup"
         raise UnclearLogError(problem, ": give curve= and peak_value=", "curve")
+    gaps = np.diff([0, *lrs])
+    if last - max(lrs) > max(gaps[-1], np.median(gaps)):
+        problem = f"{name} has its last learning rate at step {max(lrs)} of {last}"
+        advice = ": log it up to the last loss, or give curve= and peak_value="
+        raise UnclearLogError(problem, advice, "curve")
     peak = max(lrs.values())
     if not (math.isfinite(peak) and min(lrs.values()) >= 0):
         raise ValueError(f"{name} has learning rates that are negative or not finite")

@@ -122,6 +122,8 @@ class LossFit:
         """
         peak = self._checked_peak(curve, peak_value)
         array = np.asarray(steps)
+        if not array.size and array.dtype.kind == "f":  # NumPy makes float64 of []
+            array = array.astype(np.int64)
         if array.dtype.kind not in "iu":
             raise TypeError(f"steps = {checks.short_repr(steps)} must be integers")
         if array.size and not 1 <= array.min() <= array.max() <= curve.total_steps:

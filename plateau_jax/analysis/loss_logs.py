@@ -106,6 +106,8 @@ class _Table:
         try:
             if isinstance(value, str):
                 value = value.strip().replace(",", ".")  # where semicolons separate, commas may be decimal
+            elif not checks.is_real(value):  # `float` would take True, and drop an imaginary part
+                raise TypeError
             return float(value)
         except (TypeError, ValueError, OverflowError):
             raise ValueError(f"{self.name}: {column} = {checks.short_repr(value)} must be a number") from None
@@ -171,7 +173,10 @@ def parse_rows(text: str, name: str) -> list[Mapping[str, Any]]:
     # `splitlines` would also split at characters such as U+2028, which texts in a log may contain.
     lines = [line for line in re.split(r"\r\n|\r|\n", text) if line.strip()]
     if text.lstrip()[:1] in ("{", "["):
-        return _checked_rows(_parse_json(text, lines, name))
+        try:
+            return _checked_rows(_parse_json(text, lines, name))
+        except TypeError as error:
+            raise ValueError(f"{name} is not a log: {error}") from None
     delimiter = max(",;\t", key="".join(lines[:1]).count)
     try:
         rows: list[Mapping[str, Any]] = list(csv.DictReader(lines, delimiter=delimiter))

@@ -82,7 +82,7 @@ class LossRun:
                 or tabs; JSON with a list of rows, or with one in `log_history`, as in the
                 `trainer_state.json` of Transformers; or JSON lines.
             curve: The curve of the run. Without it the learning rates of the log are used, with straight
-                lines between them, from 0 at step 0.
+                lines between them, from 0 at step 0, and a constant one after the last.
             peak_value: The peak learning rate; needed with a curve, unless the log has learning rates.
             step: The column of steps.
             loss: The column of losses.
@@ -91,8 +91,9 @@ class LossRun:
         Raises:
             TypeError: Neither a path nor rows; a column's name is not a string.
             ValueError: A column is missing, or several could be meant; a value is not a number; without a
-                curve, the first learning rate comes after 10 % of the steps. The message names the columns,
-                and the argument that helps.
+                curve, the first learning rate comes after 10 % of the steps, or the last one more than an
+                interval of logging before the last loss. The message names the columns, and the argument
+                that helps.
             OSError: The file cannot be read.
 
         >>> from plateau_jax import LossRun, PlateauCurve
@@ -161,6 +162,11 @@ def _checked_steps(steps: Any, curve: Curve) -> NDArray[np.int64]:
 
 
 def _checked_losses(losses: Any) -> NDArray[np.float64]:
+    # As objects, because NumPy would turn [True, "3.1"] into numbers.
+    items = np.asarray(losses, None if hasattr(losses, "dtype") else object).ravel()
+    for index, item in enumerate(items):
+        if not checks.is_real(item):
+            raise TypeError(f"losses[{index}] = {checks.short_repr(item)} must be a real number")
     try:
         array = np.array(losses, np.float64)
     except (TypeError, ValueError, OverflowError):

@@ -34,10 +34,7 @@ _PAGE_WORDS = [
     ),
     (r"^steps must increase: steps\[\d+\] = (\d+), steps\[\d+\] = (\d+)", r"step \2 comes after step \1"),
     (r"^losses\[\d+\] = (\S+) must be finite and positive.*", r"a loss is \1: log finite, positive losses"),
-    (
-        r"^a row must be a mapping .*|.* must be a path, or rows .*",
-        "this is not a log, with rows and columns",
-    ),
+    (r" is not a log: .*", " is not a log, with rows and columns"),
     (r"^peak(?:_value)? = (\S+) (must|is)", r"the peak, \1, \2"),
     (r"give another peak_value=", "choose another peak"),
     (r" = (?=.* must be a number$)", ": "),

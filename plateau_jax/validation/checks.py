@@ -199,6 +199,13 @@ def metric(name: str, value: Any) -> np.float32:
         raise TypeError(f"{name} = {reprlib.repr(value)} must be a real scalar") from None
 
 
+def is_real(value: Any) -> bool:
+    """Return False for a bool, a complex number or text, also as a scalar of NumPy, JAX or torch."""
+    if isinstance(value, bool | complex | str | bytes):
+        return False
+    return not re.search("bool|complex", str(getattr(value, "dtype", "")))
+
+
 def ratio_to_peak(name: str, value: Any, peak: Any) -> float:
     """Return value/peak, for a learning rate in [0, peak]."""
     value, peak = number(name, value), number("peak", peak)

@@ -170,6 +170,19 @@ def test_curve_that_the_log_contradicts_warns(curve, peak) -> None:
     assert warning.filename == __file__
 
 
+@pytest.mark.parametrize("interval", [20, 60, 100, 180])
+def test_learning_rates_may_end_an_interval_early(interval) -> None:
+    """Such as those of a trainer that evaluates after its last update; a last stray row does not count."""
+    last = 1000 - 1000 % interval or 1000 - interval
+    kept = [
+        lr if step % interval == 0 and step <= last else None for step, lr in zip(STEPS, LRS, strict=True)
+    ]
+    kept[STEPS.index(20)] = LRS[0]
+    curve = LossRun.read(logged(kept)).curve
+    assert curve.total_steps == 1000
+    assert curve(last) == curve(1000)
+
+
 def test_fit_without_curve_is_close_to_fit_with_it() -> None:
     losses = 2 + np.sqrt(100 / np.array(STEPS)) + 0.05 * np.array(LRS) / PEAK
     rows = [{"step": step, "loss": loss, "lr": lr} for step, loss, lr in zip(STEPS, losses, LRS, strict=True)]
@@ -230,6 +243,14 @@ VALUES = [3.0, 2.0]
             "first learning rate at step 200 of 1000, too late .*: give curve=",
         ),
         (
+            logged([lr if step <= 900 else None for step, lr in zip(STEPS, LRS, strict=True)]),
+            {"curve": None, "peak_value": None},
+            "last learning rate at step 900 of 1000: log it up to the last loss, or give curve= and",
+        ),
+        (rows_of(step=[1, 2], loss=[1, True]), {}, "loss = True must be a number"),
+        (rows_of(step=[True, 2], loss=VALUES), {}, "step = True must be a number"),
+        (rows_of(step=[1, 2], loss=[1, np.complex64(2)]), {}, r"loss = .*2\+0j.* must be a number"),
+        (
             rows_of(step=[1, 2], loss=VALUES, lr=VALUES, learning_rate=VALUES),
             {"curve": None, "peak_value": None},
             "several learning rates, 'lr', 'learning_rate'",
@@ -270,12 +291,15 @@ def test_unreadable_files_are_named(tmp_path) -> None:
         '{"step": [',
         "[" * 100_000,
         '[{"step": 1}, {"step": ' + "1" * 10_000 + "}]",
+        '{"log_history": 5}',
+        '{"log_history": [{"step": 1}, 2]}',
+        '{"log_history": null}',
         'step,loss\n1,"3\n' + "2,2\n" * 50_000,
     ],
-    ids=["truncated", "nested", "digits", "quote"],
+    ids=["truncated", "nested", "digits", "history", "row", "null", "quote"],
 )
 def test_broken_text_is_refused(text) -> None:
-    with pytest.raises(ValueError, match=r"^log is (neither JSON nor JSON lines|not CSV): "):
+    with pytest.raises(ValueError, match=r"^log is (neither JSON nor JSON lines|not CSV|not a log): "):
         parse_rows(text, "log")
 
 

@@ -65,7 +65,12 @@ def test_run_copies_its_arrays() -> None:
         ({"losses": [1.0, 1e-300, 1.0]}, ValueError, r"losses\[1\] = 1e-300 must be .* positive in float32"),
         ({"losses": [1.0, 10**400, 1.0]}, TypeError, r"losses = .*1000.* must be a sequence of numbers"),
         ({"steps": [1, [2], 3]}, TypeError, r"steps = \[1, \[2\], 3\] must be a sequence of integers"),
-        ({"losses": "high"}, TypeError, "losses = 'high' must be a sequence of numbers"),
+        ({"losses": "high"}, TypeError, r"losses\[0\] = 'high' must be a real number"),
+        ({"losses": [3.0, "2.0", 1.0]}, TypeError, r"losses\[1\] = '2\.0' must be a real number"),
+        ({"losses": [3.0, 2.0, True]}, TypeError, r"losses\[2\] = True must be a real number"),
+        ({"losses": np.ones(3, bool)}, TypeError, r"losses\[0\] = .*True.* must be a real number"),
+        ({"losses": np.ones(3, complex)}, TypeError, r"losses\[0\] = .*1\+0j.* must be a real number"),
+        ({"losses": [3.0, 2j, 1.0]}, TypeError, r"losses\[1\] = 2j must be a real number"),
     ],
 )  # fmt: skip
 def test_bad_readings_are_refused(change, error, message) -> None:

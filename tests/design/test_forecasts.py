@@ -91,7 +91,7 @@ def test_learning_rates_of_a_log_are_its_curve() -> None:
         (TEXT, CURVE, -1, None, [], "The peak, -1, must not be negative"),
         (TEXT, PlateauCurve(900), PEAK, None, [], "at step 1000, lies after the end of the curve"),
         ("step,loss\n2,1\n2,1", CURVE, PEAK, None, [], "Step 2 comes after step 2; a resumed run"),
-        ("[1]", CURVE, PEAK, None, [], "This is not a log"),
+        ("[1]", CURVE, PEAK, None, [], "is not a log, with rows and columns"),
         ("[" * 100_000, CURVE, PEAK, None, [], "it is nested too deep"),
         ("step,loss\n1,2,3", CURVE, PEAK, None, [], "a row with more cells than columns"),
         ("step,loss\n1,2\n2,two", CURVE, PEAK, None, [], "loss: “two” must be a number"),

@@ -236,7 +236,7 @@ def test_refused_fit_says_what_to_log(page, tmp_path):
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [(b"\xff\xfe\x00", "not a text file in UTF-8"), (b"[1, 2]", "This is not a log"), (b"", "has no rows")],
+    [(b"\xff\xfe\x00", "not a text file in UTF-8"), (b"[1, 2]", "is not a log"), (b"", "has no rows")],
 )
 def test_other_files_are_refused(page, tmp_path, content, message):
     path = tmp_path / "other.csv"
