@@ -64,6 +64,7 @@ _DAMAGE: dict[str, dict[str, list[Any]]] = {
         "last_epoch": [-1, 1.5, None, ...],
         "key": ["momentum", ["weight_decay", 0], None, ...],
         "base_values": [None, [0.5], [0.5, None], [0.5, -0.5], ...],
+        "new_values": [None, [0.5] * 3, [-0.5], [NAN], ["0.5"]],
     },
 }
 _CASES = [

@@ -109,6 +109,44 @@ def test_new_groups_begin_with_tensors_of_defaults(moves: list[str]) -> None:
     assert [optimizer.defaults["lr"].item(), *map(float, optimizer.defaults["betas"])] == [0.5, 0.75, 0.875]
 
 
+@examples(30)
+@given(
+    st.lists(st.sampled_from(("update", "add", "resume", "resume optimizer last")), max_size=10),
+    st.sampled_from((float, torch.tensor)),
+    st.sampled_from((None, 3)),
+)
+def test_new_group_keeps_its_value_over_a_resume(moves: list[str], form: Any, unit: int | None) -> None:
+    """A group that was added just before the save has its own value until the next step."""
+
+    def build(values: list[float]) -> list[Any]:
+        optimizer = optimizer_with([0.5] * len(values))
+        for group, value in zip(optimizer.param_groups, values, strict=True):
+            group["weight_decay"] = form(value)
+        return [optimizer, follow(optimizer, "weight_decay", CURVE, unit=unit, count=unit and (lambda: 2))]
+
+    def decays(optimizer: Any) -> list[float]:
+        return [float(group["weight_decay"]) for group in optimizer.param_groups]
+
+    values, (uninterrupted, follower) = [0.3], build([0.3])
+    resumed, other = build([0.3])
+    for move in moves:
+        if move == "update":
+            for part in (uninterrupted, follower, resumed, other):
+                part.step()
+        elif move == "add":
+            values.append(0.1 * len(values))
+            for optimizer in (uninterrupted, resumed):
+                _add(optimizer, weight_decay=form(values[-1]))
+        else:
+            saved = through_file([resumed.state_dict(), other.state_dict()])
+            resumed, other = parts = build(values)
+            order = zip(parts, saved, strict=True)
+            for part, state in reversed([*order]) if "last" in move else order:
+                part.load_state_dict(state)
+            assert through_file(other.state_dict()) == saved[1]
+        assert decays(resumed) == decays(uninterrupted)
+
+
 @pytest.mark.parametrize("held", [False, True])
 def test_new_group_needs_one_curve_for_all(held: bool) -> None:
     optimizer = optimizer_with([0.5])

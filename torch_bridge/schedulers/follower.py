@@ -7,7 +7,7 @@ from torch.optim import Optimizer
 
 from torch_bridge.curve_api import Curve, checks
 from torch_bridge.schedulers.group_curves import GroupCurves
-from torch_bridge.schedulers.param_groups import GroupOption, base_value
+from torch_bridge.schedulers.param_groups import GroupOption, as_number, base_value
 from torch_bridge.schedulers.resume import reading_state_of
 from torch_bridge.schedulers.unit_clocks import refuse_count
 
@@ -35,6 +35,9 @@ class FollowerState(TypedDict):
     """The option that follows the curve; a pair is a list here."""
     base_values: list[float]
     """Each group's base, in float32."""
+    new_values: list[float]
+    """The values of the groups that were added since the last step, which are the last groups: their own
+    until the next step."""
     curves: list[Mapping[str, Any]]
     """Each group's curve, as its `to_dict` returns it."""
 
@@ -111,6 +114,7 @@ class Follower(GroupCurves):
         groups, multipliers = self.optimizer.param_groups, self._multipliers[self.clock]
         for group, base, multiplier in zip(groups, self._bases, multipliers, strict=True):
             self._option.write(group, base * multiplier)
+        self._groups_written = len(groups)
 
     def _new_base(self, index: int, group: dict[str, Any]) -> float:
         try:
@@ -130,6 +134,7 @@ class Follower(GroupCurves):
             "unit": self.unit,
             "key": self._key,
             "base_values": list(self._bases),
+            "new_values": [float(as_number(self._option.read(group))) for group in self._new_groups()],
             "curves": [curve.to_dict() for curve in self.curves],
         }
 
@@ -158,8 +163,16 @@ class Follower(GroupCurves):
                 )
             checks.at_least("last_epoch", state_dict["last_epoch"], 0)
             position, bases = self._read_position_and_bases(state_dict, "base_values", strict)
+            new_values = _read_new_values(state_dict.get("new_values", ()), len(bases))
         self._set_bases(bases)
         self._move_to(position.last_epoch, position.consumed)
+        self._groups_written -= len(new_values)
+        for group, value in zip(self._new_groups(), new_values, strict=True):
+            self._option.write(group, value)
+
+    def _new_groups(self) -> list[dict[str, Any]]:
+        """Return the groups that were added since the last step."""
+        return self.optimizer.param_groups[self._groups_written :]
 
     @property
     def _key(self) -> str | list[str | int]:
@@ -225,6 +238,15 @@ def follow(
     0.25
     """
     return Follower(optimizer, key, curve, strict=strict, unit=unit, count=count)
+
+
+def _read_new_values(saved: Any, group_count: int) -> list[float]:
+    values = [float(checks.number(f"new_values[{i}]", value)) for i, value in enumerate(saved)]
+    if len(values) > group_count or min(values, default=0.0) < 0:
+        raise ValueError(
+            f"state_dict has new_values = {checks.short_repr(values)} for {group_count} parameter groups"
+        )
+    return values
 
 
 def _option(key: Any) -> GroupOption:
