@@ -30,6 +30,8 @@ _REFUSED: dict[str, Callable[[], Any]] = {
     "set_peak": lambda: _scheduler().set_peak("1" * 10_000),
     "state": lambda: _scheduler().load_state_dict(dict.fromkeys(_LONG)),
     "key": lambda: follow(optimizer_with([0.1], AdamW), _LONG, _CURVE),
+    "name of a key": lambda: follow(optimizer_with([0.1], AdamW), "k" * 100_000, _CURVE),
+    "name and index": lambda: follow(optimizer_with([0.1], AdamW), ("k" * 100_000, 1), _CURVE),
     "step of a table": lambda: multiplier(_CURVE.segments, _LONG),
     "table": lambda: multiplier(_LONG, torch.tensor(1)),
     "loader": lambda: count_updates(_LOSSES.sum(), 1),

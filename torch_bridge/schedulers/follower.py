@@ -159,7 +159,7 @@ class Follower(GroupCurves):
             key: Any = state_dict["key"]
             if (list(cast("Any", key)) if isinstance(key, tuple) else key) != self._key:
                 raise ValueError(
-                    f"state_dict is for key = {checks.short_repr(key)}, but this follower sets {self._key!r}"
+                    f"state_dict is for key = {checks.short_repr(key)}, but this follower sets {self._option}"
                 )
             checks.at_least("last_epoch", state_dict["last_epoch"], 0)
             position, bases = self._read_position_and_bases(state_dict, "base_values", strict)

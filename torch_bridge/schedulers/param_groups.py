@@ -132,7 +132,8 @@ class GroupOption(NamedTuple):
     item: int | None = None
 
     def __str__(self) -> str:
-        return self.name if self.item is None else f"{self.name}[{self.item}]"
+        name = checks.short_repr(self.name).strip("'")  # on one line, and not too long for a message
+        return name if self.item is None else f"{name}[{self.item}]"
 
     def read(self, group: dict[str, Any]) -> Any:
         return group[self.name] if self.item is None else group[self.name][self.item]
