@@ -17,7 +17,14 @@ def reading_state_of(owner: str, state_dict: Any) -> Generator[None]:
     except ValueError:
         raise
     except KeyError as error:
-        raise ValueError(f"state_dict is not the state of {owner}: it has no {error}") from None
+        advice = f"it has no {error}"
+        if error.args == ("last_epoch",) and "applied" in state_dict:
+            advice = (
+                "it is the state of a TrainStep. Load its 'model' and 'optimizer', then build lambda_lr("
+                "optimizer, curve, last_epoch=state['applied'] - 1); with unit= or hold=, see "
+                "docs/training_step.md, From a TrainStep to a scheduler"
+            )
+        raise ValueError(f"state_dict is not the state of {owner}: {advice}") from None
     except Exception as error:  # a wrong type can raise anything: a tensor in place of a number, for example
         raise ValueError(f"state_dict is not the state of {owner}: {error}") from None
 

@@ -49,6 +49,12 @@ def check_saved_state(current: TrainStepState, saved: Any, optimizers: Sequence[
         ValueError: The message names the entry.
     """
     refuse_path(saved)
+    if isinstance(saved, Mapping) and "base_lrs" in saved:
+        raise ValueError(
+            "state_dict is not a state of a TrainStep: it is the state of a scheduler. Load model and "
+            "optimizer, then build TrainStep(..., initial_updates=state['last_epoch']); with unit= or hold=, "
+            "see docs/training_step.md, From a TrainStep to a scheduler, and back"
+        )
     if not isinstance(saved, Mapping) or current.keys() - _LATER_KEYS != saved.keys() - _LATER_KEYS:
         raise ValueError(f"state_dict is not a state of a TrainStep, which has the keys {list(current)}")
     saved = cast("Mapping[str, Any]", saved)
