@@ -38,7 +38,8 @@ def test_train_digits_exits_quietly_on_ctrl_c(tmp_path):
 
 def test_sweep_trains_curves_together_and_in_turn(tmp_path):
     picture = tmp_path / "new" / "sweep.png"
-    arguments = ["--steps", 40, "--batch-size", 16, "--rounds", 1, "--seed", 3, "--output", picture]
+    arguments = ["--steps", 40, "--batch-size", 16, "--hidden", 24, "--rounds", 1, "--seed", 3]
+    arguments += ["--output", picture]
     text = run(EXAMPLES / "sweep.py", *arguments, folder=tmp_path)
     lines = text.splitlines()
 
@@ -120,6 +121,7 @@ def test_branch_cooldowns_compares_merges_with_cooldowns(branched):
         ("train_digits.py", ["--plateau", "50", "60"], "past total_steps"),
         ("train_digits.py", ["--batch-size", "0"], "--batch-size 0"),
         ("sweep.py", ["--peak", "nan"], "--peak nan"),
+        ("sweep.py", ["--hidden", "0"], "--hidden"),
         ("sweep.py", ["--output", "sweep.xyz"], "--output sweep.xyz"),
         ("branch_cooldowns.py", ["--cooldowns", "5", "0", "5"], "steps = 0 must be at least 1"),
         ("branch_cooldowns.py", ["--output", "/dev/null/a.png"], "a.png can't be written: Not a directory"),

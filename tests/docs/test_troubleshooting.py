@@ -12,7 +12,14 @@ from accelerate.scheduler import AcceleratedScheduler
 from support.docs.pages import ROOT
 from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, set_optimizer_state_dict
 from torch.optim import SGD, Optimizer
-from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, LinearLR, LRScheduler, SequentialLR
+from torch.optim.lr_scheduler import (
+    CosineAnnealingLR,
+    LambdaLR,
+    LinearLR,
+    LRScheduler,
+    OneCycleLR,
+    SequentialLR,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -100,6 +107,15 @@ def test_message_of_an_added_group() -> None:
     with pytest.raises(ValueError, match="zip") as caught:
         scheduler.step()
     assert f"`ValueError: {caught.value}`" in page
+
+
+def test_one_cycle_lr_raises_past_its_end() -> None:
+    optimizer = SGD(weights(), lr=1.0)
+    scheduler = OneCycleLR(optimizer, 1.0, 1001)
+    advance(optimizer, scheduler, 1001)
+    with pytest.raises(ValueError, match="Tried to step") as caught:
+        scheduler.step()
+    assert f"`ValueError: {caught.value}`" in heading_with("Tried to step")
 
 
 def test_lambda_schedulers_cannot_be_pickled() -> None:
