@@ -223,12 +223,14 @@ class OptimizerSteppers:
     def step(self, skip: SkipDecision) -> None:
         # An interrupt while a host stepper waits for the decision, such as Ctrl-C, changes nothing. So the
         # wait comes before `is_partial`, and the step stays usable.
-        if self._any_on_host and skip.read_clock() is None:
-            return
-        # Set before the first optimizer moves a weight. An error from here until the update is counted leaves
-        # new weights with old counters, and the next update would use the same learning rate again. Only a
-        # completed update or a loaded checkpoint clears the mark.
+        is_skipped = self._any_on_host and skip.read_clock() is None
+        # Set before the first optimizer moves a weight, and before a skipped update is counted. An error from
+        # here until counters and loss scale are written leaves, for instance, new weights with old counters,
+        # and the next update would use the same learning rate again. Only a completed update or a loaded
+        # checkpoint clears the mark.
         self.is_partial = True
+        if is_skipped:
+            return
         for stepper in self._steppers:
             stepper.step(skip)
 
