@@ -1,5 +1,6 @@
 """Ranks killed at any moment of a save."""
 
+import itertools
 import random
 from pathlib import Path
 
@@ -13,6 +14,15 @@ pytestmark = pytest.mark.slow
 KILLS = 10  # of 20 moments
 
 
+def check_each(directory: Path) -> list[int]:
+    """Load every listed checkpoint, and return their counts."""
+    counts, part = Checkpoints(directory).counts(), Part()
+    for count in counts:
+        assert Checkpoints(directory).load(count, part=part) == count
+        assert same_bits(part.state, state_of(count))
+    return counts
+
+
 @pytest.mark.parametrize("count", [2, 1], ids=["the next", "the same"])
 @pytest.mark.parametrize("number", [1, 2])
 def test_kill_leaves_complete_checkpoint(tmp_path: Path, count: int, number: int) -> None:
@@ -23,15 +33,28 @@ def test_kill_leaves_complete_checkpoint(tmp_path: Path, count: int, number: int
         directory = tmp_path / str(at)
         Checkpoints(directory, keep=1).save(1, part=Part(state_of(1)), wait=True)
         run_and_kill(save_each, directory, [count], at=at, rank=at % number, number=number)
-        part = Part()
-        assert (loaded := Checkpoints(directory).load(part=part)) in (1, count)
-        assert same_bits(part.state, state_of(loaded))
+        assert check_each(directory) in ([1], [count], [1, count])
+        assert Checkpoints(directory).load(part=Part()) in (1, count)
         save_each(directory, [3])
-        counts = Checkpoints(directory).counts()
+        counts = check_each(directory)
         assert counts in ([1, 3], [2, 3])
         assert leftovers(directory, counts) == []
-        assert Checkpoints(directory).load(part=part) == 3
-        assert same_bits(part.state, state_of(3))
+
+
+def test_kill_at_each_step_of_pruning(tmp_path: Path) -> None:
+    """Checkpoint 1 is whole or absent, until the save ends by itself and has removed its folder."""
+    seen: list[list[str]] = []
+    for at in itertools.count(15):  # the rename of the new checkpoint is earlier
+        directory = tmp_path / str(at)
+        save_each(directory, [1], keep=1)
+        was_killed = run_and_kill(save_each, directory, [2], 1, at=at)
+        assert check_each(directory) in ([1, 2], [2])
+        seen.append(sorted(path.name for folder in directory.glob(".1.*") for path in folder.iterdir()))
+        if not was_killed:
+            break
+    assert seen[0] == seen[-1] == []
+    assert ["rank-0.json", "rank-0.safetensors"] in seen
+    assert any(len(names) == 1 for names in seen), "one file removed, the other left"
 
 
 def test_kill_moments_cover_whole_save(tmp_path: Path) -> None:

@@ -129,7 +129,10 @@ def _work(
 
     def count_down(event: str, values: tuple[Any, ...]) -> None:
         nonlocal left
-        if left is not None and event.startswith(_ON_DISK) and str(values[0]).startswith(directory):
+        if left is None or not event.startswith(_ON_DISK):
+            return
+        # shutil.rmtree removes files by their names alone, relative to an open folder.
+        if str(values[0]).startswith(directory) or (event == "os.remove" and values[1] != -1):
             left -= 1
             if left < 0:
                 os.kill(os.getpid(), signal.SIGKILL)
