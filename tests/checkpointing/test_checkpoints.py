@@ -6,8 +6,9 @@ import re
 import shutil
 import subprocess
 import sys
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from threading import Event
+from threading import Barrier, Event
 from typing import Any
 from unittest.mock import patch
 
@@ -268,8 +269,9 @@ def test_refused_save_leaves_no_files(tmp_path: Path) -> None:
     assert leftovers(tmp_path, [1]) == []
 
 
-@pytest.mark.parametrize("call", ["save", "load", "counts"])
+@pytest.mark.parametrize("call", ["save", "save and wait", "load", "counts"])
 def test_next_call_raises_background_error(tmp_path: Path, call: str) -> None:
+    """A save starts before it raises the error of an earlier one: a failure costs only one checkpoint."""
     checkpoints, part = Checkpoints(tmp_path), Part(torch.ones(2))
     checkpoints.save(1, part=part)
     checkpoints.counts()
@@ -278,15 +280,74 @@ def test_next_call_raises_background_error(tmp_path: Path, call: str) -> None:
         checkpoints._background._pending.exception()
     calls: dict[str, Any] = {
         "save": lambda: checkpoints.save(3, part=part),
+        "save and wait": lambda: checkpoints.save(3, wait=True, part=part),
         "load": lambda: checkpoints.load(part=part),
         "counts": checkpoints.counts,
     }
-    with pytest.raises(OSError, match="the disk is full"):
+    with pytest.raises(OSError, match="the disk is full") as caught:
         calls[call]()
-    assert checkpoints.counts() == [1]
+    saved = [1, 3] if "save" in call else [1]
+    note = "An earlier save failed. The save of checkpoint 3 has started."
+    assert getattr(caught.value, "__notes__", []) == [note] * (3 in saved)
+    assert checkpoints.counts() == saved
     checkpoints.save(2, part=part)
-    assert checkpoints.counts() == [1, 2]
-    assert leftovers(tmp_path, [1, 2]) == []
+    assert checkpoints.counts() == sorted([*saved, 2])
+    assert leftovers(tmp_path, [*saved, 2]) == []
+
+
+def test_each_failed_save_is_reported(tmp_path: Path) -> None:
+    """Also if the next one is refused, or fails as well."""
+    checkpoints, part = Checkpoints(tmp_path), Part(torch.ones(2))
+    with patch.object(
+        rank_files, "save_file", side_effect=[OSError("one"), OSError("two"), OSError("three")]
+    ):
+        checkpoints.save(1, part=part)
+        with pytest.raises(TypeError, match="part is of"):
+            checkpoints.save(2, part=Part(object()))
+        with pytest.raises(OSError, match="one"):
+            checkpoints.save(2, part=part)
+        with pytest.raises(OSError, match="three") as caught:
+            checkpoints.save(3, part=part, wait=True)
+    assert str(caught.value.__context__) == "two"
+    assert checkpoints.counts() == []
+    assert leftovers(tmp_path, []) == []
+
+
+def test_threads_that_save_lose_no_checkpoint(tmp_path: Path) -> None:
+    checkpoints, threads = Checkpoints(tmp_path, keep=60), 4
+    begin = Barrier(threads)
+
+    def save_some(first: int) -> list[int | None]:
+        begin.wait()
+        loaded: list[int | None] = []
+        for count in range(first, 60, threads):
+            checkpoints.save(count, part=Part(count))
+            assert count in checkpoints.counts()
+            loaded.append(checkpoints.load(count, part=Part()))
+        return loaded
+
+    with ThreadPoolExecutor(threads) as pool:
+        for first, loaded in enumerate(pool.map(save_some, range(threads))):
+            assert loaded == list(range(first, 60, threads))
+    assert checkpoints.counts() == list(range(60))
+    assert leftovers(tmp_path, range(60)) == []
+
+
+@pytest.mark.parametrize("place", [(Part, "state_dict"), (Future, "exception")], ids=["copying", "waiting"])
+def test_signal_handler_may_save_during_a_save(tmp_path: Path, place: tuple[Any, str]) -> None:
+    checkpoints, part, interrupted = Checkpoints(tmp_path), Part(1), getattr(*place)
+    interrupts = iter([2])
+
+    def interrupt(instance: Any) -> Any:
+        for count in interrupts:
+            checkpoints.save(count, part=part)
+        return interrupted(instance)
+
+    checkpoints.save(0, part=part)
+    with patch.object(*place, interrupt):
+        checkpoints.save(1, part=part)
+    assert checkpoints.counts() == [0, 1, 2]
+    assert leftovers(tmp_path, [0, 1, 2]) == []
 
 
 _PROGRAM = """

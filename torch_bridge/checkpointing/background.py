@@ -1,4 +1,4 @@
-"""Run one background task at a time and re-raise its errors."""
+"""Run one background task at a time, whichever threads start them, and re-raise their errors."""
 
 import atexit
 import os
@@ -6,7 +6,7 @@ import sys
 import traceback
 from collections.abc import Callable
 from concurrent.futures import Future
-from threading import Thread
+from threading import RLock, Thread
 
 _tasks_by_name: "dict[str, BackgroundTask]" = {}
 
@@ -29,6 +29,8 @@ class BackgroundTask:
     """
 
     def __init__(self) -> None:
+        self.lock = RLock()
+        """Held by a thread from its `wait` until its `start`, so that no other starts a task in between."""
         self._pending: Future[None] | None = None
 
     @classmethod
@@ -36,9 +38,18 @@ class BackgroundTask:
         """Return the only task of this name in the program."""
         return _tasks_by_name.setdefault(name, cls())
 
+    def wait(self) -> BaseException | None:
+        """Wait for the task, and return its error."""
+        while (pending := self._pending) is not None:
+            error = pending.exception()
+            if self._pending is pending:  # else a signal handler started another one meanwhile
+                return error
+        return None
+
     def start(self, work: Callable[[], object]) -> None:
-        """Run `work` in a thread. Call `finish` first if an earlier task may still run."""
-        pending = Future[None]()
+        """Run `work` in a thread, after an earlier task, whose error is dropped: see `wait`."""
+        self.wait()
+        earlier, pending = self._pending, Future[None]()
         try:
             self._pending = pending
             Thread(target=_run, args=(pending, work)).start()
@@ -46,13 +57,13 @@ class BackgroundTask:
             # An interrupt may come when the thread already runs. Its task can no longer be cancelled, and a
             # later `finish` still has to wait for it.
             if pending.cancel():
-                self._pending = None
+                self._pending = earlier
             raise
 
     def finish(self) -> None:
         """Wait for the task, and raise its error once."""
-        if self._pending is not None:
-            error = self._pending.exception()
+        with self.lock:
+            error = self.wait()
             self._pending = None
             if error is not None:
                 raise error
@@ -69,9 +80,9 @@ def _run(pending: "Future[None]", work: Callable[[], object]) -> None:
 
 
 def _forget_pending() -> None:
-    # A forked process has none of its parent's threads, so waiting for one would never end.
+    # A forked process has none of its parent's threads, so waiting for one, or for its lock, would never end.
     for task in _tasks_by_name.values():
-        task._pending = None
+        task.lock, task._pending = RLock(), None
 
 
 if sys.platform != "win32":
@@ -81,9 +92,8 @@ if sys.platform != "win32":
 @atexit.register
 def _print_errors() -> None:
     """Print the errors that no later call has raised."""
-    # Python joins all non-daemon threads before it calls atexit functions, so nothing is waited for here.
+    # Python joins all non-daemon threads before it calls atexit functions, so nothing is waited for here; and
+    # a daemon thread may hold the lock for ever.
     for task in _tasks_by_name.values():
-        try:
-            task.finish()
-        except BaseException:
-            traceback.print_exc()
+        if (error := task.wait()) is not None:
+            traceback.print_exception(error)

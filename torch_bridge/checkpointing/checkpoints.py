@@ -20,7 +20,7 @@ from torch_bridge.checkpointing.rank_content import DigestSummary, RankContent
 from torch_bridge.checkpointing.reading import SavedCheckpoint
 from torch_bridge.curve_api import checks, warner_at_this_line
 from torch_bridge.distributed import processes
-from torch_bridge.distributed.processes import collective_call
+from torch_bridge.distributed.processes import collective_call, describe_error, raise_error_of_any_rank
 
 
 class Checkpoints:
@@ -34,7 +34,8 @@ class Checkpoints:
     `save` copies the current state and returns; a background thread writes the copy as safetensors and JSON
     files. If a process is killed, the last complete checkpoint survives, and a later save removes the
     unfinished files. A program that ends normally completes a pending save first. The next call raises an
-    error from the background; if there is no next call, the error is printed when the program ends.
+    error from the background (if that call is a `save`, it starts first); if there is no next call, the error
+    is printed when the program ends. Several threads may save: each waits for the others.
 
     `load` verifies the SHA-256 of every tensor first, and never runs code from a checkpoint. One run at a
     time may save to a directory; others may load from it meanwhile.
@@ -98,13 +99,15 @@ class Checkpoints:
                 its state holds a value that a checkpoint can't hold.
             ValueError: There are no parts; the count is negative; the count or the names differ between
                 ranks.
-            Exception: An error of a part or of the system. The other ranks then raise RuntimeError.
+            Exception: An error of a part or of the system. The other ranks then raise RuntimeError. An error
+                of an earlier save is raised once this save has started.
         """
         content: RankContent | None = None
+        earlier_error: BaseException | None = None
 
-        def copy_parts() -> tuple[int, list[str], tuple[str, DigestSummary | None] | None]:
-            nonlocal content
-            self._background.finish()
+        def copy_parts() -> tuple[int, list[str], tuple[str, DigestSummary | None] | None, str | None]:
+            nonlocal content, earlier_error
+            earlier_error = self._background.wait()
             checked_count = checks.at_least("count", count, 0)
             parts.check_not_a_part("wait", wait)
             parts.check_parts(parts_by_name)
@@ -114,24 +117,33 @@ class Checkpoints:
                 main = (uuid.uuid4().hex, content.summarize())
                 if processes.world_size() > 1:  # created before other ranks check that they share it
                     folders.partial_folder(self.directory, checked_count, main[0]).mkdir(parents=True)
-            return checked_count, list(parts_by_name), main
+            return checked_count, list(parts_by_name), main, describe_error(earlier_error)
 
-        with _without_inference_mode(), warn_of_missing_ranks("Checkpoints.save", warner_at_this_line()):
-            copied = collective_call(copy_parts)
-        _check_same_on_all_ranks([(rank_count, names) for rank_count, names, _ in copied])
-        checked_count, _, main = copied[0]
-        assert content is not None
-        assert main is not None
-        save_id, summary = main
-        content.drop_equal(summary)
-        rank, ranks = processes.rank(), processes.world_size()
-        self._background.start(
-            lambda content=content: content.write_files(
-                self.directory, save_id, checked_count, rank, ranks, self.keep
+        with self._background.lock:
+            with _without_inference_mode(), warn_of_missing_ranks("Checkpoints.save", warner_at_this_line()):
+                copied = collective_call(copy_parts)
+            _check_same_on_all_ranks([(rank_count, names) for rank_count, names, *_ in copied])
+            checked_count, _, main, _ = copied[0]
+            assert content is not None
+            assert main is not None
+            save_id, summary = main
+            content.drop_equal(summary)
+            rank, ranks = processes.rank(), processes.world_size()
+            self._background.start(
+                lambda content=content: content.write_files(
+                    self.directory, save_id, checked_count, rank, ranks, self.keep
+                )
             )
-        )
-        if wait:
-            collective_call(self._background.finish)
+            # An earlier save's error must not cost this checkpoint as well, so it is raised only now.
+            try:
+                raise_error_of_any_rank(earlier_error, [description for *_, description in copied])
+            except BaseException as error:
+                error.add_note(f"An earlier save failed. The save of checkpoint {checked_count} has started.")
+                raise
+            finally:
+                earlier_error = None  # as in collective_call
+                if wait:
+                    collective_call(self._background.finish)
 
     def load(self, /, count: int | None = None, **parts_by_name: Part) -> int | None:
         """Load the saved states into all of the parts, or into none.

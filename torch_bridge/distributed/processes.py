@@ -1,7 +1,7 @@
 """The processes of a run: their number, this process's rank, and collectives of Python objects."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, cast
 
 from torch import distributed
@@ -64,15 +64,25 @@ def collective_call(work: Callable[[], Value]) -> list[Value]:
     except Exception as caught:
         error = caught
     try:
-        gathered = gather((value, error and f"{type(error).__name__}: {error}"))
-        if error is not None:
-            raise error
+        gathered = gather((value, describe_error(error)))
+        raise_error_of_any_rank(error, [message for _, message in gathered])
     finally:
         del error  # its traceback refers to this frame, a cycle that would keep the work's tensors alive
-    for rank, (_, message) in enumerate(gathered):
-        if message is not None:
-            raise RuntimeError(f"rank {rank} failed: {message}")
     return [cast("Value", value) for value, _ in gathered]
+
+
+def describe_error(error: BaseException | None) -> str | None:
+    """Return an error as text, to gather from all ranks."""
+    return None if error is None else f"{type(error).__name__}: {error}"
+
+
+def raise_error_of_any_rank(error: BaseException | None, descriptions: Sequence[str | None]) -> None:
+    """Raise this rank's error, or a RuntimeError with the first one of the other ranks."""
+    if error is not None:
+        raise error
+    for rank, description in enumerate(descriptions):
+        if description is not None:
+            raise RuntimeError(f"rank {rank} failed: {description}")
 
 
 def has_group() -> bool:

@@ -283,10 +283,13 @@ def fail_on_one_rank(directory: Path, how: str) -> Any:
             checkpoints.save(2 + rank(), part=part, second=second)
         elif how == "names":
             checkpoints.load(None, **{f"part{rank()}": part})
-        elif how == "writing":
+        elif how in ("writing", "earlier"):
             writing: Any = cast("Any", rank_files).save_file
+            failing, wait = Part({"a": torch.ones(2) * rank()}), how == "writing"
             with patch.object(rank_files, "save_file", _fails if rank() == 1 else writing):
-                checkpoints.save(2, part=Part({"a": torch.ones(2) * rank()}), second=second, wait=True)
+                checkpoints.save(2, part=failing, second=second, wait=wait)
+                checkpoints._background.wait()
+            checkpoints.save(4, part=part, second=second, wait=True)
         elif how == "refusal":
             part.state, second.state = {"a": 7}, {"b": 7}
             refusing = Refusing({"a": 7}) if rank() == 1 else part
