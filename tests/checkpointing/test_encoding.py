@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from safetensors import safe_open
 from support.checkpointing.checkpoints import Part, same_bits
@@ -33,12 +33,17 @@ def _tensors(draw: st.DrawFn) -> Tensor:
     tensor = values.to(draw(st.sampled_from(list(encoding.DTYPES.values()))))
     if shape and draw(st.booleans()):
         tensor = tensor.movedim(0, -1)
-    # A contiguous tensor may have any stride along a dimension of size 1; the usual one is restored.
-    return torch.empty(tensor.shape, dtype=tensor.dtype).copy_(tensor) if tensor.is_contiguous() else tensor
+    if tensor.is_contiguous():
+        # A contiguous tensor may have any stride along a dimension of size 1; the usual one is restored.
+        tensor = torch.empty(tensor.shape, dtype=tensor.dtype).copy_(tensor)
+    requires_grad = (tensor.is_floating_point() or tensor.is_complex()) and draw(st.booleans())
+    is_parameter = draw(st.booleans())
+    return nn.Parameter(tensor, requires_grad) if is_parameter else tensor.requires_grad_(requires_grad)
 
 
+_texts = st.text() | st.text(st.characters(categories=["Cs", "Cc", "L"]))  # also halves of surrogate pairs
 _keys = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary(),
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | _texts | st.binary(),
     lambda keys: st.tuples(keys, keys),
     max_leaves=3,
 )
@@ -54,6 +59,8 @@ _leaves = (
     )
     | st.sampled_from(["<f8", ">i2", "?", "<U3", "<M8[s]", "<c8"]).map(lambda kind: np.zeros((2, 1), kind))
     | st.sampled_from([np.float64(0.1), np.float32(math.nan), np.int8(3), np.bool_(True)])
+    | (_texts | st.just("a\0")).map(np.str_)
+    | (st.binary() | st.just(b"a\0")).map(np.bytes_)
     | st.sampled_from([np.zeros((0, 3)), np.arange(6).reshape(2, 3)[:, ::2], np.array(1.5)])
     | st.sets(st.integers() | st.text())
     | st.frozensets(st.integers())
@@ -64,7 +71,7 @@ _states = st.recursive(
         st.lists(states)
         | st.tuples(states, states)
         | st.dictionaries(_keys | st.sampled_from(["$", "a", "a.b", "b"]), states)
-        | st.dictionaries(st.text(), states).map(OrderedDict)
+        | st.dictionaries(_texts, states).map(OrderedDict)
         | st.dictionaries(st.text(), st.integers()).map(Counter)
     ),
     max_leaves=20,
@@ -73,6 +80,9 @@ _states = st.recursive(
 
 @examples(150)
 @given(_states)
+@example({"\ud800": torch.ones(2)})
+@example(torch.ones(2, requires_grad=True))
+@example([nn.Parameter(torch.ones(2)), np.str_("a\0"), np.bytes_(b"\0")])
 def test_state_round_trips(tmp_path_factory: pytest.TempPathFactory, state: Any) -> None:
     checkpoints, part = Checkpoints(tmp_path_factory.mktemp("state")), Part()
     checkpoints.save(1, part=Part(state))
@@ -148,6 +158,7 @@ _nested.append(_nested)
         ({"a": _nested_tensor(torch.strided)}, "part.a is a nested Tensor of torch.float32,"),
         ({"a": _nested_tensor(torch.jagged)}, "part.a is a nested NestedTensor of torch.float32,"),
         ({"a": torch.empty(2, device="meta")}, "part.a is a tensor without memory,"),
+        ({"a": nn.Linear(2, 1)(torch.ones(2))}, "part.a was computed with gradients, .* save tensor.detach"),
         ({torch.ones(1): 1}, "part has a tensor in a key,"),
         ({"a": print}, "part.a is of builtins.builtin_function_or_method,"),
         (_nested, "part is nested more than 100 levels deep"),

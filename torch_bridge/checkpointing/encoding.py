@@ -69,7 +69,7 @@ def encode_state(
 
     A state may hold: None, booleans, integers, floats (to the bit), complex numbers, strings, bytes; lists,
     tuples, sets, and dictionaries with any of these as keys; dtypes, devices, sizes; NumPy's arrays and
-    scalars; dense tensors, and DTensors over all ranks.
+    scalars; dense tensors and DTensors over all ranks, also parameters, without their gradients.
 
     Args:
         name: The first component of all paths.
@@ -197,8 +197,16 @@ class _Encoder:
             if local.is_meta:
                 what = "tensor without memory"
             raise TypeError(f"{path} is a {what}, which a checkpoint does not hold")
+        if tensor.grad_fn is not None:
+            raise TypeError(
+                f"{path} was computed with gradients, which a checkpoint does not hold: save tensor.detach()"
+            )
         stored = self._copy_tensor(tensor)
         reference = self._store_tensor(path, stored)
+        if isinstance(tensor, nn.Parameter):
+            reference["parameter"] = True
+        if tensor.requires_grad:
+            reference["requires_grad"] = True
         if not mesh and not stored.is_contiguous():
             reference["stride"] = list(stored.stride())
         if (placements := placements_of(tensor)) is not None:
@@ -210,6 +218,10 @@ class _Encoder:
         if array.dtype.kind not in _ARRAY_KINDS:
             raise TypeError(f"{path} is a NumPy array of {array.dtype}, which a checkpoint does not hold")
         content = array.tobytes()
+        if isinstance(value, np.str_):  # an array would drop NULs at the end, and so does str(value)
+            return {_TAG: "numpy str", "text": "".join(value)}
+        if isinstance(value, np.bytes_):
+            return {_TAG: "numpy bytes", "hex": value.hex()}
         if isinstance(value, np.generic):
             return {_TAG: "scalar", "dtype": array.dtype.str, "hex": content.hex()}
         # torch.frombuffer refuses an empty buffer, so it always gets a byte.
@@ -227,8 +239,10 @@ class _Encoder:
         # Tied DTensors are stored under every name: all ranks must use the same keys, and a rank whose shard
         # is empty can't tell that they are tied.
         if key is None or mesh_of(tensor):
+            # safetensors needs UTF-8, which cannot hold half of a surrogate pair.
+            key = path = path.encode("utf-8", "backslashreplace").decode()
             # {"a.b": …} and {"a": {"b": …}} give the same path: the second tensor becomes "a.b~1".
-            key, number = path, 1
+            number = 1
             while key in self.tensors:
                 key, number = f"{path}~{number}", number + 1
             self._keys[id(tensor)] = key
@@ -240,7 +254,10 @@ class _Encoder:
 def _decode_tagged(name: str, encoded: dict[str, Any], make: MakeTensor) -> Any:
     tag = encoded[_TAG]
     if tag == "tensor":
-        return make(name, _checked_reference(encoded))
+        tensor, requires_grad = make(name, _checked_reference(encoded)), encoded.get("requires_grad", False)
+        if encoded.get("parameter", False):
+            return nn.Parameter(tensor, requires_grad)
+        return tensor.detach().requires_grad_() if requires_grad else tensor  # `make` may return one twice
     if tag in _SEQUENCE_TYPES:
         return _SEQUENCE_TYPES[tag](decode_state(name, list(encoded["items"]), make))
     if tag in _DICT_TYPES:
@@ -261,6 +278,10 @@ def _decode_tagged(name: str, encoded: dict[str, Any], make: MakeTensor) -> Any:
         if tag == "scalar":
             return np.frombuffer(bytes.fromhex(encoded["hex"]), dtype)[0]
         return decode_state(name, encoded["content"], make).numpy().view(dtype).reshape(encoded["shape"])
+    if tag == "numpy str":
+        return np.str_(encoded["text"])
+    if tag == "numpy bytes":
+        return np.bytes_(bytes.fromhex(encoded["hex"]))
     if tag == "float":
         return struct.unpack(">d", bytes.fromhex(encoded["bits"]))[0]
     if tag == "complex":

@@ -53,11 +53,9 @@ def same_bits(actual: Any, expected: Any) -> bool:
     if type(actual) is not type(expected):
         return False
     if isinstance(expected, Tensor):
-        return (actual.dtype, actual.shape, actual.stride()) == (
-            expected.dtype,
-            expected.shape,
-            expected.stride(),
-        ) and _bits(actual) == _bits(expected)
+        layouts = [(tensor.dtype, tensor.shape, tensor.stride()) for tensor in (actual, expected)]
+        flags = [(tensor.requires_grad, tensor.is_leaf) for tensor in (actual, expected)]
+        return layouts[0] == layouts[1] and flags[0] == flags[1] and _bits(actual) == _bits(expected)
     if isinstance(expected, np.ndarray | np.generic):
         return (actual.dtype, actual.shape, actual.tobytes()) == (
             expected.dtype,
