@@ -13,6 +13,10 @@ from torch_bridge.schedulers.resume import reading_state_of
 
 Position = tuple[int, int]  # an epoch, and the number of its batches already handed out
 
+# A resumed run draws the orders of all earlier epochs again, at 10 to 60 ns per sample; a call takes as long as
+# 256 samples. No run has seen 2³⁸ samples, whose orders take hours. A damaged state could ask for centuries.
+_MOST_DRAWS, _DRAWS_PER_CALL = 2**38, 256
+
 
 class GlobalBatches(BatchSampler):
     """This rank's share of every batch that all ranks load together.
@@ -57,6 +61,8 @@ class GlobalBatches(BatchSampler):
         whole, self._remainder = divmod(samples, size)
         self.count = whole + (self._remainder > 0 and not drop_last)
         """The number of global batches in an epoch."""
+        self.last_epoch = _MOST_DRAWS // (samples + _DRAWS_PER_CALL)
+        """The last epoch that a state may have."""
         self._samples, self._size, self._shuffle, self._seed = samples, size, shuffle, seed
         self._generator, self._orders_drawn = torch.Generator("cpu").manual_seed(seed), 0
 
@@ -203,6 +209,9 @@ class ResumableLoader(DataLoader[Any]):
             epoch, batch = (checks.at_least(name, state_dict[name], 0) for name in ("epoch", "batch"))
         if batch >= self.batch_sampler.count:
             raise ValueError(f"batch = {batch} must be below {self.batch_sampler.count}, those of an epoch")
+        if epoch > (last := self.batch_sampler.last_epoch):
+            value = checks.short_repr(epoch)
+            raise ValueError(f"epoch = {value} must be at most {last}: no run trains for more epochs")
         self._position = self._next_start = epoch, batch
         self._iteration = None
 
