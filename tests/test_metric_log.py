@@ -63,16 +63,28 @@ def test_rows_hold_every_value(rows: list[Any], every: int, keep: int | None) ->
     assert log.rows == expected[kept]
 
 
-@given(st.integers(1, 7), st.lists(st.booleans(), max_size=30))
-def test_saving_does_not_change_when_rows_come(every: int, saves: list[bool]) -> None:
+@given(st.integers(1, 7), st.lists(st.sampled_from(["", "save", "resume"]), max_size=30))
+def test_saving_does_not_change_when_rows_come(every: int, actions: list[str]) -> None:
     log, unsaved = MetricLog(every), MetricLog(every)
-    for number, saved in enumerate(saves):
+    for number, action in enumerate(actions):
         result = _result(float(number), 1.0, [0.5], number, 0, number)
         assert log(result) == unsaved(result)
-        if saved:
-            assert [row["applied"] for row in log.state_dict()["rows"]] == list(range(number + 1))
+        if action:
+            state = log.state_dict()
+            assert [row["applied"] for row in state["rows"]] == list(range(number + 1))
+            if action == "resume":
+                log = MetricLog(every)
+                log.load_state_dict(state)
     assert log.flush() == unsaved.flush()
     assert log.rows == unsaved.rows
+
+
+def test_state_of_earlier_version_is_loaded() -> None:
+    """It has only rows: `every` counts from the load on."""
+    log = MetricLog(every=2)
+    log.load_state_dict({"rows": [{"loss": 0.5}]})
+    shown = [log(_result(0.5, 0.5, [0.5], number, 0, number)) for number in range(4)]
+    assert [row is not None for row in shown] == [False, True, False, True]
 
 
 def _with_aux(number: int, aux: torch.Tensor) -> StepResult:
@@ -94,7 +106,7 @@ def test_log_is_bounded_and_drops_aux() -> None:
 
 def test_wrong_state_is_refused() -> None:
     wrong: list[Any] = ["log.pt", {}, {"rows": 3}, {"rows": [3]}]
-    for state in wrong:
+    for state in [*wrong, *({"rows": [], "since_flush": count} for count in (-1, 0.5, "1", True))]:
         with pytest.raises(ValueError, match="not the state of a MetricLog"):
             MetricLog().load_state_dict(state)
 

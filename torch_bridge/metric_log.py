@@ -24,7 +24,7 @@ class MetricLog:
     A call returns the newest row if it has made rows, else None: print it, or show it in a progress bar. To
     make rows, the log copies all results from the device at once, which synchronizes with it. `flush` makes
     rows immediately; `every` counts from then on. `state_dict` makes rows too, but does not change which
-    calls return one.
+    calls return one, also after a resume.
 
     Args:
         every: Number of updates between rows.
@@ -123,7 +123,7 @@ class MetricLog:
         """Return all rows, including those of kept results. Synchronizes with the device as `flush` does."""
         self._made_by_saves += len(self._pending)
         self._make_rows()
-        return {"rows": [dict(row) for row in self.rows]}
+        return {"rows": [dict(row) for row in self.rows], "since_flush": self._made_by_saves}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Continue with the rows of `state_dict`; rows and kept results of this log are dropped.
@@ -134,10 +134,16 @@ class MetricLog:
         Raises:
             ValueError: `state_dict` is not the state of a log. Nothing was changed.
         """
-        rows = state_dict.get("rows") if isinstance(state_dict, Mapping) else None
-        if not isinstance(rows, list) or not all(isinstance(row, dict) for row in cast("list[Any]", rows)):
+        saved: Any = state_dict if isinstance(state_dict, Mapping) else {}
+        rows, since_flush = saved.get("rows"), saved.get("since_flush", 0)  # older states have only rows
+        if (
+            not isinstance(rows, list)
+            or not all(isinstance(row, dict) for row in cast("list[Any]", rows))
+            or type(since_flush) is not int
+            or since_flush < 0
+        ):
             raise ValueError("state_dict is not the state of a MetricLog")
         rows = cast("list[dict[str, Any]]", rows)
         self.rows[:] = [dict(row) for row in (rows if self.keep is None else rows[-self.keep :])]
         self._pending.clear()
-        self._made_by_saves = self._skipped_in_a_row = 0
+        self._made_by_saves, self._skipped_in_a_row = since_flush, 0

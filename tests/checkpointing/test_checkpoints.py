@@ -514,7 +514,7 @@ def test_log_state_has_all_rows() -> None:
     log(result)
     log(result)
     state = log.state_dict()
-    assert state == {"rows": log.rows}
+    assert state == {"rows": log.rows, "since_flush": 2}
     assert len(log.rows) == 2
     resumed(result._replace(loss=one))
     resumed.load_state_dict(state)

@@ -51,10 +51,14 @@ def make_loader(
 
     After `load_state_dict(loader.state_dict())` on a loader built with the same arguments, its next iteration
     begins with the first batch that had not been handed out: the rest of that epoch, or the next epoch if
-    none is left. The state is (epoch, batch). It is the same on every rank, and any number of ranks and
-    workers can load it if the batch of all ranks together keeps its size. A loader has one position: a new
-    iteration, or loading a state, ends the iteration before. To repeat exactly after a resume, augmentation
-    must draw its random numbers from (seed, epoch, index).
+    none is left. So a resumed run first gets the rest of an epoch that was left early, where the run without
+    a stop would begin the next one: to leave epochs early, take the batches of all epochs from one iterator.
+
+    The state is (epoch, batch). It is the same on every rank, except that a rank without samples of the last
+    batch counts that batch when its iteration ends. Any number of ranks and workers can load it if the batch
+    of all ranks together keeps its size. A loader has one position: a new iteration, or loading a state, ends
+    the iteration before. To repeat exactly after a resume, augmentation must draw its random numbers from
+    (seed, epoch, index).
 
     Args:
         dataset: Samples by index, with a length.

@@ -13,7 +13,7 @@ from torch_bridge.schedulers.resume import reading_state_of
 
 Position = tuple[int, int]  # an epoch, and the number of its batches already handed out
 
-# A resumed run draws the orders of all earlier epochs again, at 10 to 60 ns per sample, and 2 µs per call. For
+# A resumed run draws the orders of all earlier epochs again, at 10 to 60 ns per sample and 2 µs per call. For
 # 2³⁸ samples, more than any run has seen, this takes hours. A damaged state could ask for centuries.
 _MOST_DRAWS, _DRAWS_PER_CALL = 2**38, 256
 
