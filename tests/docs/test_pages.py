@@ -4,14 +4,21 @@ A section is everything under a second-level heading. Its Python blocks run from
 blocks before the first such heading of the page.
 """
 
+import itertools
 import re
 import runpy
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from support.checkpointing.checkpoints import Part
 from support.docs.pages import PAGES, ROOT, assert_printed, programs
+from support.training.trees import equal_trees
+from torch.nn import Linear
+
+from torch_bridge import Checkpoints
 
 _LIGHTNING_WARNING = r"ignore:`isinstance\(treespec, LeafSpec\)` is deprecated:FutureWarning"
 IGNORED_WARNINGS = {
@@ -54,6 +61,38 @@ def test_sections_run_twice_in_one_folder(absent, tmp_path, monkeypatch):
     command = [sys.executable, "-m", "support.docs.environments", *absent]
     ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert ended.returncode == 0, ended.stdout + ended.stderr
+
+
+@pytest.mark.slow
+def test_run_saved_on_ctrl_c_trains_on_every_batch(tmp_path, monkeypatch, capsys):
+    """Stopped twice in the middle of an update, it ends like an uninterrupted run."""
+    (program,) = (program for program in programs() if program.heading == "Save on Ctrl-C")
+    code, handler, forward = (
+        compile(program.code, "page", "exec"),
+        signal.getsignal(signal.SIGINT),
+        Linear.forward,
+    )
+    states = []
+    for name, stops in (("uninterrupted", []), ("stopped", [7, 37])):
+        (tmp_path / name).mkdir()
+        monkeypatch.chdir(tmp_path / name)
+        calls = itertools.count(1)
+
+        def stopped(module, inputs, calls=calls, stops=stops):
+            if next(calls) in stops:
+                signal.raise_signal(signal.SIGINT)
+            return forward(module, inputs)
+
+        monkeypatch.setattr(Linear, "forward", stopped)
+        for _ in range(1 + len(stops)):
+            exec(code, {"__name__": "__main__"})
+        step, loader = Part(), Part()
+        assert Checkpoints("run_interrupted").load(step=step, loader=loader) == 200
+        states.append([step.state, loader.state])
+    assert equal_trees(*states)
+    printed = capsys.readouterr().out.splitlines()
+    assert printed == [f"saved after update {update}" for update in (200, 7, 37, 200)]
+    assert signal.getsignal(signal.SIGINT) is handler
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)

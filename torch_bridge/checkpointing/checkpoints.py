@@ -29,7 +29,8 @@ class Checkpoints:
     A checkpoint holds parts, given by name. A part is an object with `state_dict` and `load_state_dict` (a
     `TrainStep`, a loader, a `MetricLog`, a module, an optimizer, a scheduler), or a dictionary or a list of
     plain values, which `load` refills in place. Values may be those of JSON, tuples, sets, bytes,
-    dictionaries with any of these as keys, NumPy arrays and tensors; they are restored exactly.
+    dictionaries with any of these as keys, NumPy arrays, tensors and parameters; they are restored exactly,
+    without gradients.
 
     `save` copies the current state and returns; a background thread writes the copy as safetensors and JSON
     files. If a process is killed, the last complete checkpoint survives, and a later save removes the

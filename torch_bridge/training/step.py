@@ -177,7 +177,8 @@ class TrainStep:
             FloatingPointError: `on_nonfinite="raise"`, and the loss or the gradient norm is not finite.
             TypeError, ValueError: `loss_fn` returned neither a loss nor a pair, or a carry of another form;
                 `count` did not return an integer; the optimizer has a scheduler, or other parameters than
-                before. Unless the model is wrapped, the step stays usable.
+                before. Unless the model is wrapped, the step stays usable: after an error in `loss_fn` only
+                random numbers that it drew, and buffers that it changed, such as BatchNorm's, differ.
             RuntimeError: An earlier update was interrupted after the optimizer's step began and before the
                 update was counted, or, if the model is wrapped, anywhere: the message says how to resume. Or
                 `DistributedDataParallel` did not average the gradients.
@@ -267,7 +268,8 @@ class TrainStep:
 
         It contains the model, optimizers, loss scale, clock, carry, and torch's random-number states, as
         tensors and plain values, so that `torch.load(weights_only=True)` can read it. `state["applied"]` and
-        `state["skipped"]` count the updates so far. To resume a run, also save the state of its loader.
+        `state["skipped"]` count the updates so far. To resume a run, also save the state of its loader. As in
+        torch, non-persistent buffers are not saved, so a buffer that forward changes must be persistent.
 
         On several ranks, each rank calls it and gets its own state: its random numbers and carry, and under
         `fully_shard` its shards. `Checkpoints` resumes from such states with another number of ranks.
