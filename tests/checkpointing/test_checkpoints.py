@@ -382,6 +382,13 @@ warnings.simplefilter("ignore", DeprecationWarning)  # of forking with threads, 
 go = threading.Event()
 background = BackgroundTask.named("")
 background.start(go.wait)
+def hold_lock():
+    with background.lock:
+        held.set()
+        go.wait()
+held = threading.Event()
+threading.Thread(target=hold_lock).start()
+held.wait()
 if not (child := os.fork()):
     background.finish()
     sys.exit(7)
@@ -393,7 +400,7 @@ go.set()
 
 @pytest.mark.slow
 def test_forked_process_does_not_wait() -> None:
-    """The pending save belongs to the parent: neither a call nor the end of the child waits for it."""
+    """The pending save and the lock belong to the parent: neither a call nor the end of the child waits."""
     subprocess.run([sys.executable, "-c", _FORKED], check=True, timeout=120)
 
 
