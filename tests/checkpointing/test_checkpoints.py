@@ -1,16 +1,19 @@
 """Checkpoints of one process: contents of a save, pruning, loading of all parts or none."""
 
 import copy
+import os
 import pickle
 import re
 import shutil
 import subprocess
 import sys
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
-from threading import Barrier, Event
+from threading import Barrier, Event, Thread
 from typing import Any
 from unittest.mock import patch
+from weakref import ref
 
 import pytest
 import torch
@@ -26,7 +29,9 @@ from torch import nn
 
 from plateau_jax import PlateauCurve
 from torch_bridge import Checkpoints, MetricLog, StepResult, TrainStep, follow, lambda_lr, make_loader
-from torch_bridge.checkpointing import rank_files
+from torch_bridge.checkpointing import background, rank_files
+from torch_bridge.checkpointing.background import BackgroundTask
+from torch_bridge.checkpointing.rank_content import RankContent
 
 pytestmark = WORKERS
 
@@ -311,6 +316,24 @@ def test_each_failed_save_is_reported(tmp_path: Path) -> None:
     assert str(caught.value.__context__) == "two"
     assert checkpoints.counts() == []
     assert leftovers(tmp_path, []) == []
+
+
+def test_error_of_a_save_does_not_keep_its_copy() -> None:
+    """The next save makes another copy before it raises the error."""
+    task, threads, content = BackgroundTask(), list[Thread](), RankContent({})
+    reference = ref(content)
+
+    def recorded(**options: Any) -> Thread:
+        threads.append(Thread(**options))
+        return threads[-1]
+
+    with patch.object(background, "Thread", recorded):
+        task.start(partial(content.write_files, Path(os.devnull), "0" * 32, 1, 0, 1, 1))
+    del content
+    error = task.wait()
+    threads[0].join()
+    assert isinstance(error, NotADirectoryError)
+    assert reference() is None
 
 
 def test_threads_that_save_lose_no_checkpoint(tmp_path: Path) -> None:

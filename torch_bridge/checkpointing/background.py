@@ -74,6 +74,9 @@ def _run(pending: "Future[None]", work: Callable[[], object]) -> None:
         try:
             work()
         except BaseException as error:
+            # Its traceback would keep the copied state alive, next to the copy of the next save.
+            traceback.clear_frames(error.__traceback__)
+            del work
             pending.set_exception(error)
         else:
             pending.set_result(None)

@@ -5,6 +5,7 @@ import uuid
 import warnings
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Never
 
@@ -130,11 +131,8 @@ class Checkpoints:
             save_id, summary = main
             content.drop_equal(summary)
             rank, ranks = processes.rank(), processes.world_size()
-            self._background.start(
-                lambda content=content: content.write_files(
-                    self.directory, save_id, checked_count, rank, ranks, self.keep
-                )
-            )
+            arguments = self.directory, save_id, checked_count, rank, ranks, self.keep
+            self._background.start(partial(content.write_files, *arguments))
             # An earlier save's error must not cost this checkpoint as well, so it is raised only now.
             try:
                 raise_error_of_any_rank(earlier_error, [description for *_, description in copied])
