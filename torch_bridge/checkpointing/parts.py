@@ -5,11 +5,13 @@ from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from torch_bridge.checkpointing import encoding
 from torch_bridge.curve_api import checks
 from torch_bridge.distributed.dtensors import host_copier
 from torch_bridge.distributed.plain_names import load_plain_state, plain_state
+from torch_bridge.training.state.optimizer_states import load_optimizer
 from torch_bridge.training.step import TrainStep
 
 
@@ -86,6 +88,8 @@ def get_state(part: Part) -> Any:
 def set_state(part: Part, state: Any) -> None:
     if isinstance(part, nn.Module):
         load_plain_state(part, state)
+    elif isinstance(part, Optimizer):
+        load_optimizer(part, state)
     elif isinstance(part, Stateful):
         part.load_state_dict(state)
     elif isinstance(part, dict):

@@ -1,7 +1,7 @@
 """Names in a module's state without the parts that wrappers add, so that it loads under any wrapper."""
 
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import nullcontext
 from typing import Any, cast
 
@@ -35,6 +35,26 @@ def plain_name(module: nn.Module, name: str) -> str:
 def plain_state(module: nn.Module) -> dict[str, Any]:
     """Return the module's state under plain names."""
     return _renamed(module.state_dict(), lambda name: plain_name(module, name))
+
+
+def names_of_parameters(module: nn.Module, parameters: Iterable[nn.Parameter]) -> list[str]:
+    """Return the plain names of these parameters, "" for one that is not the module's.
+
+    Of a tied parameter's names, the first in alphabetical order.
+    """
+    names: dict[int, str] = {}
+    # Not `module.named_parameters`, which a user's class may replace.
+    for name, parameter in nn.Module.named_parameters(module, remove_duplicate=False):
+        plain = _without(plain_name(module, name), _CHECKPOINTED)
+        names[id(parameter)] = min(plain, names.get(id(parameter), plain))
+    return [names.get(id(parameter), "") for parameter in parameters]
+
+
+def without_wrappers(name: str) -> str:
+    """Return a parameter's name without all parts that wrappers may have added, or that a user named so."""
+    for part in (_COMPILED, _CHECKPOINTED, "module"):
+        name = _without(name, part)
+    return name
 
 
 def to_plain_names(state: Mapping[str, Any], plain_names: Collection[str]) -> Mapping[str, Any]:

@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from typing import Any, cast
 
 import torch
@@ -48,7 +49,7 @@ def unwrap_optimizers(model: nn.Module, optimizer: Any) -> list[Optimizer]:
 
     Raises:
         TypeError: An argument is not an optimizer, or its `step` needs a closure.
-        ValueError: No optimizer; a parameter is not the model's, occurs twice, or belongs to several
+        ValueError: No optimizer; torch's fused SGD does not train the parameters' dtype; a parameter is not the model's, occurs twice, or belongs to several
             optimizers; a scheduler is attached; or an optimizer has a non-standard `state_dict`.
     """
     wrapped = as_sequence(optimizer)
@@ -60,6 +61,7 @@ def unwrap_optimizers(model: nn.Module, optimizer: Any) -> list[Optimizer]:
     for item in optimizers:
         groups_of(item)
         _refuse_closure(item)
+        _refuse_broken_sgd(item)
         parameters = list(map(id, all_parameters([item])))
         if foreign := sum(parameter not in model_parameters for parameter in parameters):
             raise ValueError(
@@ -102,6 +104,31 @@ def _refuse_closure(optimizer: Optimizer) -> None:
             f"{type(optimizer).__name__} needs a closure, which a TrainStep cannot give; "
             "use another optimizer"
         )
+
+
+def _refuse_broken_sgd(optimizer: Optimizer) -> None:
+    groups = optimizer.param_groups if isinstance(optimizer, torch.optim.SGD) else []
+    fused = {parameter for group in groups if group["fused"] for parameter in group["params"]}
+    dtypes = {parameter.dtype for parameter in fused if parameter.device.type == "cpu"}
+    for dtype in sorted(dtypes & {torch.bfloat16, torch.float16}, key=str):
+        if not _fused_sgd_updates(dtype):
+            raise ValueError(
+                f"on a CPU, fused SGD of torch {torch.__version__} leaves most {dtype} parameters unchanged "
+                "(github.com/pytorch/pytorch/issues/191763): build it with fused=False"
+            )
+
+
+@cache
+def _fused_sgd_updates(dtype: torch.dtype) -> bool:
+    """Return False if torch has the bug that leaves blocks of 16 and more elements unchanged."""
+    # An update of a block, because the version that mends it is unknown. Twice, for the momentum:
+    # 4 − 1 − (1 + 1/2) = 3/2.
+    parameter = torch.full((64,), 4.0, dtype=dtype, device="cpu", requires_grad=True)
+    parameter.grad = torch.ones_like(parameter)
+    optimizer = torch.optim.SGD([parameter], lr=1.0, momentum=0.5, fused=True)
+    optimizer.step()
+    optimizer.step()
+    return bool((parameter == 1.5).all())
 
 
 def _check_state_dict(optimizer: Optimizer) -> None:

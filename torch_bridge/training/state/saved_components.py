@@ -9,12 +9,14 @@ from torch import nn
 from torch.optim import Optimizer
 
 from torch_bridge.curve_api import checks
-from torch_bridge.distributed.plain_names import load_plain_state, plain_state
+from torch_bridge.distributed.plain_names import load_plain_state, names_of_parameters, plain_state
 from torch_bridge.schedulers.hold_state import dump_hold_states, load_hold_states
+from torch_bridge.schedulers.param_groups import all_groups
 from torch_bridge.schedulers.resume import check_same_past, read_curves
 from torch_bridge.schedulers.unit_clocks import consumed_at, read_saved_clock
 from torch_bridge.training.clock.clock import Clock, Counters, checked_updates
 from torch_bridge.training.state import snapshot
+from torch_bridge.training.state.optimizer_states import copy_optimizer_state, load_optimizer
 from torch_bridge.training.state.snapshot import TrainStepState
 from torch_bridge.training.state.state_checks import check_saved_state, naming_entry
 from torch_bridge.training.update.carry import Carry
@@ -42,6 +44,9 @@ class SavedComponents(NamedTuple):
             "model": plain_state(self.module),
             "optimizer": snapshot.one_or_list(states),
             "optimizer_type": snapshot.one_or_list([type(item).__name__ for item in self.optimizers]),
+            "parameters": [
+                names_of_parameters(self.module, group["params"]) for group in all_groups(self.optimizers)
+            ],
             "precision": self.precision,
             "curves": [curve.to_dict() for curve in self.clock.curves],
             "applied": counters.applied,
@@ -82,9 +87,7 @@ class SavedComponents(NamedTuple):
         load_plain_state(self.module, state["model"])
         states = snapshot.as_list(state["optimizer"], self.optimizers)
         for optimizer, saved in zip(self.optimizers, states, strict=True):
-            copied = snapshot.copy_optimizer_state(optimizer, saved)
-            optimizer.load_state_dict(copied)
-            snapshot.restore_dtypes(optimizer, copied)
+            load_optimizer(optimizer, copy_optimizer_state(optimizer, saved))
         rules = load_hold_states(state.get("hold"), self.clock.rules, strict, "TrainStep")
         self.clock.write_state(self._counters_in(state, strict), self._peaks_in(state), rules)
         self.normalizer.write_state(state["loss_scale"] or ())

@@ -1,9 +1,7 @@
 """The state of a training step: its entries, copies in host memory, random-number states."""
 
-import copy
 from collections.abc import Mapping, Sequence
 from itertools import chain
-from operator import methodcaller
 from typing import Any, TypedDict, cast
 
 import torch
@@ -11,11 +9,9 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
 
-from torch_bridge.distributed.dtensors import host_copier, placements_of, shard_like
+from torch_bridge.distributed.dtensors import host_copier
 from torch_bridge.schedulers.hold_state import HoldState
 from torch_bridge.training.clock.clock import Clock
-
-_IMPLEMENTATION_OPTIONS = ("fused", "foreach", "capturable", "differentiable")
 
 
 class TrainStepState(TypedDict):
@@ -37,6 +33,8 @@ class TrainStepState(TypedDict):
     """The state of the optimizer, or a list of the states of several."""
     optimizer_type: str | list[str]
     """The name of the optimizer's class, or a list of names."""
+    parameters: list[list[str]]
+    """The names of each parameter group's parameters, without the parts that wrappers add."""
     precision: str
     """`"fp32"`, `"bf16"` or `"fp16"`."""
     curves: list[Mapping[str, Any]]
@@ -91,47 +89,6 @@ def copy_to_host(state: TrainStepState) -> TrainStepState:
     if hasattr(state["model"], "_metadata"):
         copied["model"]._metadata = cast("Any", state["model"])._metadata
     return copied
-
-
-def copy_optimizer_state(optimizer: Optimizer, state: Any) -> Any:
-    """Copy a saved state, with its tensors sharded and laid out like the optimizer's parameters."""
-    # Fused CPU kernels read a parameter and its moments in memory order, and ignore their strides. If the
-    # layouts differed, such as channels_last and contiguous, an element would get another one's moments: a
-    # 2 × 2 matrix is stored by rows as 00, 01, 10, 11, but by columns as 00, 10, 01, 11.
-    copied = pytree.tree_map(_copy_leaf, state)
-    for group, saved in zip(optimizer.param_groups, copied["param_groups"], strict=True):
-        # Keep this optimizer's choice of implementation: the saved one may not run on this machine.
-        saved.update((name, group[name]) for name in _IMPLEMENTATION_OPTIONS if name in group)
-        for parameter, number in zip(group["params"], saved["params"], strict=True):
-            values = copied["state"].get(number, {})
-            for name, value in values.items():
-                if isinstance(value, Tensor) and value.shape == parameter.shape:
-                    values[name] = _like_parameter(parameter, value)
-    return copied
-
-
-def _like_parameter(parameter: Tensor, value: Tensor) -> Tensor:
-    value = shard_like(parameter, value)
-    if placements_of(value) != placements_of(parameter):
-        return value  # some optimizers shard their state differently
-    like = torch.empty_like(parameter.detach(), dtype=value.dtype, device=value.device)
-    return value if like.stride() == value.stride() else like.copy_(value)
-
-
-def restore_dtypes(optimizer: Optimizer, state: Any) -> None:
-    """Restore the saved dtypes: torch casts a loaded state to the dtypes of its parameters."""
-    for group, saved in zip(optimizer.param_groups, state["param_groups"], strict=True):
-        for parameter, number in zip(group["params"], saved["params"], strict=True):
-            loaded = optimizer.state.get(parameter, {})
-            for name, value in state["state"].get(number, {}).items():
-                if not isinstance(value, Tensor):  # a list or dict, with tensors at any depth
-                    loaded[name] = pytree.tree_map_only(Tensor, methodcaller("to", parameter.device), value)
-                elif name != "step" and loaded[name].dtype != value.dtype:  # torch does not cast "step"
-                    loaded[name] = value.to(parameter.device)
-
-
-def _copy_leaf(leaf: Any) -> Any:
-    return leaf.detach().clone() if isinstance(leaf, Tensor) else copy.deepcopy(leaf)
 
 
 def get_random_states(device: torch.device) -> dict[str, Tensor]:

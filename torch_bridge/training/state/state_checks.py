@@ -14,9 +14,10 @@ from torch_bridge.distributed.dtensors import mesh_of
 from torch_bridge.distributed.plain_names import to_plain_names
 from torch_bridge.schedulers.param_groups import all_parameters
 from torch_bridge.schedulers.resume import refuse_path
+from torch_bridge.training.state.optimizer_states import check_param_names, check_same_parameters
 from torch_bridge.training.state.snapshot import TrainStepState, as_list
 
-_LATER_KEYS = {"clock", "hold", "consumed", "unit"}  # states of the first release lack them
+_LATER_KEYS = {"clock", "hold", "consumed", "unit", "parameters"}  # states of older releases lack them
 
 # torch's own optimizers keep tensors of a parameter's shape and dtype, except under these names:
 _SCALAR_NAMES = ("step", "eta", "mu", "mu_product")
@@ -85,7 +86,11 @@ def check_saved_state(current: TrainStepState, saved: Any, optimizers: Sequence[
         current_states, states = (as_list(state["optimizer"], optimizers) for state in (current, saved))
         if len(states) != len(optimizers):
             raise ValueError(f"state_dict has {len(states)} optimizers, and this step has {len(optimizers)}")
+        if "parameters" in saved:
+            check_same_parameters(current["parameters"], saved["parameters"], "parameters")
         for optimizer, current_state, state in zip(optimizers, current_states, states, strict=True):
+            if "parameters" not in saved:
+                check_param_names(current_state["param_groups"], state["param_groups"])
             _check_optimizer(optimizer, current_state, state)
 
 
@@ -137,14 +142,16 @@ def _mesh_coordinates(value: Any) -> str | None:
 
 
 def _check_optimizer(optimizer: Optimizer, current: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
-    groups, saved_groups = (
-        [(group["params"], group.keys()) for group in state["param_groups"]] for state in (current, saved)
-    )
-    if groups != saved_groups:
+    groups, saved_groups = current["param_groups"], saved["param_groups"]
+    if [group["params"] for group in groups] != [group["params"] for group in saved_groups]:
         raise ValueError("state_dict was saved with another optimizer, or with other parameter groups")
+    of_torch = is_of_torch(optimizer)
+    if of_torch:  # others may add options to their groups in the first step
+        for index, pair in enumerate(zip(groups, saved_groups, strict=True)):
+            options = (dict.fromkeys(group.keys() - {"param_names"}, "an option") for group in pair)
+            _check_equal(f"other options in param_groups[{index}]", *options)
     numbers = chain.from_iterable(group["params"] for group in current["param_groups"])
     parameters = dict(zip(numbers, all_parameters([optimizer]), strict=True))
-    of_torch = is_of_torch(optimizer)
     for number, values in saved["state"].items():
         if number not in parameters:
             if of_torch or not isinstance(number, str):  # MADGRAD, for instance, keeps a value under a name
@@ -152,8 +159,9 @@ def _check_optimizer(optimizer: Optimizer, current: Mapping[str, Any], saved: Ma
             continue
         if of_torch:
             expected = _expected_entries(parameters[number], values)
-        else:  # known only after the optimizer's first update
-            expected = _describe_entries(current["state"].get(number) if values else None)
+        else:  # known only after an update, and others may come later
+            kinds = _describe_entries(current["state"].get(number))
+            expected = {name: kind for name, kind in kinds.items() if name in values}
         kinds = {name: kind for name, kind in _describe_entries(values).items() if name in expected}
         _check_equal(f"another optimizer; its state differs for parameter {number}", expected, kinds)
 

@@ -1,0 +1,125 @@
+"""Load the states of optimizers: the right parameters get them, in the saved dtypes."""
+
+import copy
+from collections.abc import Iterable, Mapping
+from itertools import zip_longest
+from operator import methodcaller
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+from torch.utils import _pytree as pytree
+
+from torch_bridge.distributed.dtensors import placements_of, shard_like
+from torch_bridge.distributed.plain_names import without_wrappers
+from torch_bridge.training.optimizers.wrapped_optimizers import unwrap
+
+_IMPLEMENTATION_OPTIONS = ("fused", "foreach", "capturable", "differentiable")
+
+
+def load_optimizer(optimizer: Optimizer, state: Any) -> None:
+    """Load a state, which may share its tensors with the optimizer from then on, in its saved dtypes.
+
+    Raises:
+        ValueError: The groups on both sides name their parameters, and the names differ.
+        Exception: Any error of the optimizer's `load_state_dict`.
+    """
+    inner = unwrap(optimizer)
+    is_standard = _is_standard(inner, state)
+    if is_standard:
+        check_param_names(inner.param_groups, state["param_groups"])
+    optimizer.load_state_dict(state)
+    if is_standard:
+        _restore_dtypes(inner, state)
+
+
+def _is_standard(optimizer: Optimizer, state: Any) -> bool:
+    """Return False if an optimizer saves a different form than torch's, or has other groups."""
+    try:
+        sizes = [len(group["params"]) for group in state["param_groups"]]
+        return isinstance(state["state"], dict) and sizes == [
+            len(group["params"]) for group in optimizer.param_groups
+        ]
+    except (LookupError, TypeError):
+        return False
+
+
+def check_param_names(groups: Iterable[Any], saved_groups: Iterable[Any]) -> None:
+    """Compare the names that torch keeps for `named_parameters()`, if both sides have them."""
+    sides = [[group.get("param_names") for group in side] for side in (groups, saved_groups)]
+    if not any(None in side for side in sides):
+        # Either side may have named the parameters of a wrapped model.
+        names, saved = ([list(map(without_wrappers, group)) for group in side] for side in sides)
+        check_same_parameters(names, saved, "param_names")
+
+
+def check_same_parameters(names: Iterable[list[str]], saved: Iterable[list[str]], key: str) -> None:
+    """Refuse a state whose groups have the parameters in another order, the order of their moments.
+
+    Args:
+        names: The names of each group's parameters. An empty name is unknown, and fits every other one.
+        saved: The same in the state.
+        key: The key of the names in the state.
+    """
+    for index, groups in enumerate(zip_longest(names, saved, fillvalue=())):
+        for number, (name, saved_name) in enumerate(zip_longest(*groups, fillvalue="missing")):
+            if name != saved_name and name and saved_name:
+                raise ValueError(
+                    f"state_dict was saved with different parameter groups: in group {index}, parameter "
+                    f"{number} is {saved_name} in the state and {name} here. Build the groups in the saved "
+                    f"order, which the state has under {key!r}. If they are built from a set, sort it: its "
+                    "order changes with every start of Python"
+                )
+
+
+def copy_optimizer_state(optimizer: Optimizer, state: Any) -> Any:
+    """Copy a saved state, with its tensors sharded and laid out like the optimizer's parameters."""
+    # Fused CPU kernels read a parameter and its moments in memory order, and ignore their strides. If the
+    # layouts differed, such as channels_last and contiguous, an element would get another one's moments: a
+    # 2 × 2 matrix is stored by rows as 00, 01, 10, 11, but by columns as 00, 10, 01, 11.
+    copied = pytree.tree_map(_copy_leaf, state)
+    for group, saved in zip(optimizer.param_groups, copied["param_groups"], strict=True):
+        # Keep this optimizer's choice of implementation: the saved one may not run on this machine.
+        saved.update((name, group[name]) for name in _IMPLEMENTATION_OPTIONS if name in group)
+        saved.pop("param_names", None)  # torch then keeps this optimizer's
+        for name in group.keys() & optimizer.defaults.keys():
+            saved.setdefault(name, group[name])  # an option that the saved version of the optimizer lacked
+        for parameter, number in zip(group["params"], saved["params"], strict=True):
+            values = copied["state"].get(number, {})
+            for name, value in values.items():
+                if isinstance(value, Tensor) and value.shape == parameter.shape:
+                    values[name] = _like_parameter(parameter, value)
+    return copied
+
+
+def _copy_leaf(leaf: Any) -> Any:
+    return leaf.detach().clone() if isinstance(leaf, Tensor) else copy.deepcopy(leaf)
+
+
+def _like_parameter(parameter: Tensor, value: Tensor) -> Tensor:
+    value = shard_like(parameter, value)
+    if placements_of(value) != placements_of(parameter):
+        return value  # some optimizers shard their state differently
+    like = torch.empty_like(parameter.detach(), dtype=value.dtype, device=value.device)
+    return value if like.stride() == value.stride() else like.copy_(value)
+
+
+def _restore_dtypes(optimizer: Optimizer, state: Any) -> None:
+    """Restore the saved dtypes: torch casts a loaded state to the dtypes of its parameters."""
+    for group, saved in zip(optimizer.param_groups, state["param_groups"], strict=True):
+        for parameter, number in zip(group["params"], saved["params"], strict=True):
+            loaded = optimizer.state.get(parameter, {})
+            saved_values = state["state"].get(number)
+            if not isinstance(saved_values, Mapping):
+                continue
+            for name, value in cast("Mapping[Any, Any]", saved_values).items():
+                current = loaded.get(name)
+                if not isinstance(value, Tensor):  # a list or dict, with tensors at any depth
+                    if type(current) is type(value):  # unless the optimizer has converted it
+                        loaded[name] = pytree.tree_map_only(
+                            Tensor, methodcaller("to", parameter.device), value
+                        )
+                # torch does not cast "step"
+                elif name != "step" and isinstance(current, Tensor) and current.dtype != value.dtype:
+                    loaded[name] = value.to(parameter.device)
