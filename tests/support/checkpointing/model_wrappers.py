@@ -10,6 +10,7 @@ from support.checkpointing.checkpoints import gather_tensors
 from support.training.models import mean_loss
 from support.training.steps import CURVE
 from torch import nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
@@ -19,11 +20,17 @@ from torch_bridge.distributed.plain_names import plain_state
 
 def _model(seed: int) -> nn.Module:
     torch.manual_seed(seed)
-    return nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
+    return nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 2))
 
 
 def _compiled(model: nn.Module) -> Any:
     return torch.compile(model, backend="eager")
+
+
+def _checkpointed(model: Any) -> nn.Module:
+    """Wrap a layer as torch does, which adds a part to its parameters' names."""
+    model[0] = checkpoint_wrapper(model[0])
+    return model
 
 
 def _sharded(model: nn.Module) -> nn.Module:
@@ -37,11 +44,13 @@ WRAPPERS: dict[str, Callable[[nn.Module], nn.Module]] = {
     "compiled ddp": lambda model: _compiled(DistributedDataParallel(model)),
     "sharded": _sharded,
     "compiled sharded": lambda model: _compiled(_sharded(model)),
+    "checkpointed ddp": lambda model: DistributedDataParallel(_checkpointed(model)),
+    "sharded checkpointed": lambda model: _sharded(_checkpointed(model)),
 }
 
 
-def _step(model: nn.Module) -> TrainStep:
-    return TrainStep(model, torch.optim.AdamW(model.parameters(), lr=0.1), mean_loss, CURVE)
+def _step(model: nn.Module, order: int = 1) -> TrainStep:
+    return TrainStep(model, torch.optim.AdamW([*model.parameters()][::order], lr=0.1), mean_loss, CURVE)
 
 
 def _differs(model: nn.Module, expected: dict[str, Any]) -> bool:
@@ -69,6 +78,12 @@ def loads_everywhere(directory: Path, wrapper: str) -> list[str]:
         model = wrap(_model(2))
         checkpoints.load(step=_step(model))
         wrong += [f"step, {name}"] * _differs(model, expected)
+        try:
+            checkpoints.load(step=_step(wrap(_model(2)), order=-1))
+        except ValueError as error:
+            wrong += [str(error)] * ("is 0.weight in the state and 3.bias here" not in str(error))
+        else:
+            wrong.append(f"reordered, {name}")
     model = _model(2)
     checkpoints.load_model(model)
     return wrong + ["plain"] * _differs(model, expected)

@@ -40,3 +40,33 @@ def make_optimizer(name: str, model: nn.Module, **more: Any) -> Optimizer:
     kind, options = OPTIMIZERS[name]
     parameters = [p for p in model.parameters() if name != "muon" or p.dim() == 2]
     return kind(parameters, **options | more)
+
+
+class Foreign(torch.optim.Optimizer):
+    """Not torch's own: keeps a value under a name, as MADGRAD does, numbers, and tensors of other dtypes.
+
+    Its first step adds an option to the groups, as that of apex's FusedAdam does.
+    """
+
+    def __init__(self, parameters: Any, lr: float = 0.1) -> None:
+        super().__init__(parameters, {"lr": lr, "decay": 0.25})
+        self.state["k"] = torch.zeros(1, dtype=torch.int64)  # type: ignore[index]  (as MADGRAD does)
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        self.state["k"] += 1  # type: ignore[index]
+        for group in self.param_groups:
+            group["updates"] = group.get("updates", 0) + 1
+            for parameter in group["params"]:
+                gradient, state = parameter.grad.double(), self.state[parameter]
+                if not state:
+                    state["moment"] = torch.zeros(parameter.shape)
+                    state["sums"] = [torch.zeros_like(gradient)]
+                    state["more"] = {"least": torch.zeros_like(gradient)}
+                state["moment"].lerp_(gradient.float(), 0.1)
+                state["sums"][0] += gradient / 3
+                state["more"]["least"].copy_(torch.minimum(state["more"]["least"], state["sums"][0]))
+                state["count"], state["last"] = state.get("count", 0) + 1, [state.get("count"), "x"]
+                parameter.mul_(1 - group["lr"] * group["decay"] / group["updates"])
+                change = (state["sums"][0] + state["more"]["least"]) / self.state["k"]  # type: ignore[index]
+                parameter.sub_(group["lr"] / state["count"] * (change + state["moment"]).to(parameter.dtype))

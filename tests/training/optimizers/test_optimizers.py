@@ -1,15 +1,21 @@
 """The models and optimizers that a training step accepts, and its errors for others."""
 
 import inspect
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from packaging.version import Version
 from support.training.models import Net, mean_loss
 from support.training.optimizers import make_optimizer
 from torch import nn
 
 from torch_bridge.training.optimizers.optimizers import check_model, device_of, unwrap_optimizers
+
+_PINS = (Path(__file__).parents[2] / "versions" / "oldest.txt").read_text(encoding="utf-8")
+_OLDEST = Version(re.findall(r"^torch==(\S+)", _PINS, re.MULTILINE)[0])
 
 _ALL = {
     kind
@@ -51,3 +57,28 @@ def test_invalid_models_and_optimizers_are_refused() -> None:
     more = [*model.parameters(), nn.Parameter(torch.ones(1))]
     with pytest.raises(ValueError, match="1 of the optimizer's 5 parameters are not the model's"):
         unwrap_optimizers(model, torch.optim.SGD(more))
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_fused_sgd_trains_half_precision_or_is_refused(dtype: torch.dtype, momentum: float) -> None:
+    """On a CPU torch 2.13 leaves blocks of elements unchanged: github.com/pytorch/pytorch/issues/191763."""
+    models = [nn.Linear(64, 1, bias=False).to(dtype) for _ in range(2)]
+    optimizers: list[torch.optim.SGD] = []
+    for model, fused in zip(models, (True, False), strict=True):
+        nn.init.ones_(model.weight)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.25, momentum=momentum, fused=fused)
+        optimizers.append(optimizer)
+        for _ in range(3):
+            model.weight.grad = torch.ones_like(model.weight)
+            optimizer.step()
+    if torch.allclose(models[0].weight, models[1].weight, rtol=0.01):
+        version = Version(torch.__version__).release
+        assert version > _OLDEST.release, "all versions have mended it: remove _refuse_broken_sgd"
+        assert unwrap_optimizers(models[0], optimizers[0]) == [optimizers[0]]
+    else:
+        with pytest.raises(ValueError, match=f"{dtype} parameters unchanged"):
+            unwrap_optimizers(models[0], optimizers[0])
+    assert unwrap_optimizers(models[1], optimizers[1]) == [optimizers[1]]
+    models[0].float()
+    assert unwrap_optimizers(models[0], optimizers[0]) == [optimizers[0]]

@@ -49,8 +49,9 @@ def unwrap_optimizers(model: nn.Module, optimizer: Any) -> list[Optimizer]:
 
     Raises:
         TypeError: An argument is not an optimizer, or its `step` needs a closure.
-        ValueError: No optimizer; torch's fused SGD does not train the parameters' dtype; a parameter is not the model's, occurs twice, or belongs to several
-            optimizers; a scheduler is attached; or an optimizer has a non-standard `state_dict`.
+        ValueError: No optimizer; a parameter is not the model's, occurs twice, or belongs to several
+            optimizers; a scheduler is attached; an optimizer has a non-standard `state_dict`; or torch's
+            fused SGD does not train parameters of this dtype.
     """
     wrapped = as_sequence(optimizer)
     if not wrapped:
@@ -108,7 +109,7 @@ def _refuse_closure(optimizer: Optimizer) -> None:
 
 def _refuse_broken_sgd(optimizer: Optimizer) -> None:
     groups = optimizer.param_groups if isinstance(optimizer, torch.optim.SGD) else []
-    fused = {parameter for group in groups if group["fused"] for parameter in group["params"]}
+    fused = {parameter for group in groups if group.get("fused") for parameter in group["params"]}
     dtypes = {parameter.dtype for parameter in fused if parameter.device.type == "cpu"}
     for dtype in sorted(dtypes & {torch.bfloat16, torch.float16}, key=str):
         if not _fused_sgd_updates(dtype):
