@@ -298,7 +298,8 @@ class TrainStep:
 
         Raises:
             ValueError: The state is damaged or not a state; it belongs to another plan (unless `strict` is
-                False), model, optimizer, precision or carry; or a scheduler is attached to the optimizer.
+                False), model, optimizer, precision or carry; the parameters are in a different order or in
+                different groups; or a scheduler is attached to the optimizer.
             Exception: Any error that the `load_state_dict` of the model or an optimizer raises.
 
         After an error everything is restored.

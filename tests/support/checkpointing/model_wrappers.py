@@ -3,14 +3,14 @@
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from support.checkpointing.checkpoints import gather_tensors
 from support.training.models import mean_loss
 from support.training.steps import CURVE
 from torch import nn
-from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+from torch.distributed.algorithms._checkpoint import checkpoint_wrapper
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
@@ -29,7 +29,7 @@ def _compiled(model: nn.Module) -> Any:
 
 def _checkpointed(model: Any) -> nn.Module:
     """Wrap a layer as torch does, which adds a part to its parameters' names."""
-    model[0] = checkpoint_wrapper(model[0])
+    model[0] = cast("Any", checkpoint_wrapper).checkpoint_wrapper(model[0])
     return model
 
 

@@ -53,7 +53,7 @@ class Foreign(torch.optim.Optimizer):
         self.state["k"] = torch.zeros(1, dtype=torch.int64)  # type: ignore[index]  (as MADGRAD does)
 
     @torch.no_grad()
-    def step(self, closure: Any = None) -> None:
+    def step(self, closure: Any = None) -> Any:
         self.state["k"] += 1  # type: ignore[index]
         for group in self.param_groups:
             group["updates"] = group.get("updates", 0) + 1
