@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from support.docs.other_schedulers import FOLDER, page_settings, read_pairs, run_configured
 from support.docs.pages import sections
 from support.docs.published_trainers import FORMULAS, nanochat_momentum
-from support.examples import examples
+from support.examples import corners, examples
 
 pytestmark = [
     pytest.mark.slow,
@@ -30,19 +30,16 @@ STEPS = 200
 
 PAIRS = [pair for pair in read_pairs() if pair.is_configuration]
 PEAKS = st.floats(1e-5, 10)
-RATIOS = st.sampled_from((0.0, 0.1)) | st.floats(1e-4, 0.9)
-POSITIVE_RATIOS = st.just(0.1) | st.floats(1e-3, 0.9)
+RATIOS = st.sampled_from((0.0, 0.1)) | st.floats(1e-3, 0.9)
 POWERS = st.sampled_from((0.5, 1.0, 2.0)) | st.floats(0.25, 4)
 
 
 def nanochat(draw):
-    total = draw(st.integers(2, 80))
-    ratio = draw(st.floats(0.01, 0.99))
-    falling = round(ratio * total)
-    assume(falling >= 1)
+    total = draw(corners(1, 80))
+    ratio = draw(st.sampled_from((0.0, 1.0)) | st.floats(0, 1))
     return {
         "num_iterations": total,
-        "warmup_steps": draw(st.integers(1, total - falling + 1)),
+        "warmup_steps": draw(corners(0, total - round(ratio * total))),
         "warmdown_ratio": ratio,
         "final_lr_frac": draw(RATIOS),
         **{name: draw(PEAKS) for name in ("matrix_lr", "embedding_lr", "unembedding_lr")},
@@ -54,20 +51,20 @@ def modded_nanogpt(draw):
     return {
         **page_settings(FOLDER / "modded_nanogpt.md"),
         "base_lr": draw(PEAKS),
-        "num_scheduled_iterations": draw(st.integers(3, 80)),
+        "num_scheduled_iterations": draw(corners(1, 80)),
         "num_extension_iterations": draw(st.integers(0, 9)),
         "lr_muls": draw(st.lists(st.floats(0.2, 3), min_size=3, max_size=3)),
         "final_lr_mul": draw(st.floats(0, 0.2)),
-        "cooldown_frac": draw(st.floats(0.05, 1)),
+        "cooldown_frac": draw(st.just(1.0) | st.floats(0.05, 1)),
     }
 
 
 def litgpt(draw):
     devices, accumulation, micro_batch, length = (draw(st.integers(1, 4)) for _ in range(4))
-    micro_batches = draw(st.integers(2 * accumulation, 80))
+    micro_batches = draw(corners(accumulation, 80))
     tokens = devices * micro_batch * length
     lr = draw(PEAKS)
-    warmup = draw(st.integers(1, (micro_batches - 1) // accumulation))
+    warmup = draw(corners(0, (micro_batches - 1) // accumulation))
     return {
         "devices": devices,
         "max_tokens": tokens * micro_batches + draw(st.integers(0, tokens - 1)),
@@ -75,38 +72,40 @@ def litgpt(draw):
         "global_batch_size": devices * micro_batch * accumulation,
         "micro_batch_size": micro_batch,
         "lr_warmup_steps": warmup,
-        "max_steps": draw(st.integers(warmup + 1, 90)),
+        "max_steps": draw(corners(warmup + 1, 90)),
         "lr": lr,
         "min_lr": lr * draw(RATIOS),
     }
 
 
 def maxtext(draw):
-    total = draw(st.integers(4, 80))
-    rising, falling = draw(st.floats(0, 0.9)), draw(st.floats(0, 1))
+    total = draw(corners(1, 80))
+    rising, falling = draw(st.just(0.0) | st.floats(0, 0.99)), draw(st.sampled_from((0.0, 1.0)) | st.floats(0, 1))
     warmup, decay = int(total * rising), int(total * falling)
-    assume(decay >= 2 and warmup + decay <= total)
+    assume(warmup + decay <= total)
+    style = draw(st.sampled_from(("linear", "cosine")))
+    assume(decay != 1 or style == "cosine")  # as the page says
     return {
         "learning_rate": draw(PEAKS),
         "learning_rate_schedule_steps": total,
-        "steps": total + draw(st.integers(0, 20)),
+        "steps": draw(corners(max(1, total - 9), total + 20)),
         "warmup_steps_fraction": rising,
         "learning_rate_final_fraction": draw(RATIOS),
         "wsd_decay_steps_fraction": falling,
-        "wsd_decay_style": draw(st.sampled_from(("linear", "cosine"))),
+        "wsd_decay_style": style,
     }
 
 
 def dinov2(draw):
-    epochs = draw(st.integers(3, 20))
-    warmup = draw(st.integers(2, epochs - 1))
+    epochs = draw(corners(1, 20))
+    warmup = draw(corners(0, epochs))
     base_lr, batch, world = draw(PEAKS), draw(st.integers(1, 4096)), draw(st.integers(1, 64))
     decay = draw(st.floats(0.01, 1))
     return {
         "OFFICIAL_EPOCH_LENGTH": draw(st.integers(1, 8)),
         "epochs": epochs,
         "warmup_epochs": warmup,
-        "freeze_last_layer_epochs": draw(st.integers(0, warmup - 1)),
+        "freeze_last_layer_epochs": draw(corners(0, max(0, warmup - 1))),
         "base_lr": base_lr,
         "batch_size_per_gpu": batch,
         "world_size": world,
@@ -118,12 +117,12 @@ def dinov2(draw):
 
 
 def open_clip(draw):
-    epochs, updates = draw(st.integers(1, 10)), draw(st.integers(2, 8))
-    cooldown = draw(st.integers(1, epochs))
+    epochs, updates = draw(corners(1, 10)), draw(corners(1, 8))
+    cooldown = draw(corners(0, epochs))
     lr = draw(PEAKS)
     return {
         "lr": lr,
-        "warmup": draw(st.integers(1, max(1, min(epochs * updates - 1, (epochs - cooldown) * updates)))),
+        "warmup": draw(corners(0, (epochs - cooldown) * updates)),
         "epochs": epochs,
         "updates": updates,
         "epochs_cooldown": cooldown,
@@ -133,15 +132,15 @@ def open_clip(draw):
 
 
 def lingua(draw):
-    cycles, cycle = draw(st.integers(1, 3)), draw(st.integers(2, 30))
+    cycles, cycle = draw(corners(1, 3)), draw(corners(1, 30))
     steps = cycles * cycle
     assume(steps % int(steps * (1 / cycles)) == 0)
-    fraction = draw(st.floats(0, 0.9)) / cycles
+    fraction = draw(st.just(0.0) | st.floats(0, 0.99)) / cycles
     return {
         "steps": steps,
         "lr": draw(PEAKS),
-        "warmup": draw(st.integers(1, max(1, cycle - int(cycle * fraction) - 1))),
-        "lr_min_ratio": draw(POSITIVE_RATIOS),
+        "warmup": draw(corners(0, min(cycle - int(cycle * fraction), steps - 1))),
+        "lr_min_ratio": draw(RATIOS),
         "exp_factor": draw(POWERS),
         "decay_fraction": fraction,
         "cycle_length": 1 / cycles,
@@ -149,36 +148,45 @@ def lingua(draw):
 
 
 def levanter(draw):
-    cycles, cycle = draw(st.integers(1, 3)), draw(st.integers(4, 30))
-    decay = draw(st.integers(1, cycle - 2))
-    warmup = draw(st.integers(1, cycle - decay))
+    cycles, cycle = draw(corners(1, 3)), draw(corners(1, 30))
+    decay = draw(corners(1, cycle))
+    warmup = draw(corners(0, cycle - decay))
     total = cycles * cycle + draw(st.integers(0, 9))
     return {
         "num_train_steps": total,
         "learning_rate": draw(PEAKS),
-        "min_lr_ratio": draw(POSITIVE_RATIOS),
+        "min_lr_ratio": draw(RATIOS),
         "warmup": warmup,
         "decay": decay,
         "lr_schedule": draw(st.sampled_from(("linear", "cosine"))),
-        "timescale": draw(st.integers(warmup, total)),
+        "timescale": draw(corners(max(1, warmup), total + 9)),
         "cycles": cycles,
-        "rewarmup": draw(st.integers(0, cycle - decay)),
+        "rewarmup": draw(corners(0, cycle - decay)),
         "adam_lr": draw(PEAKS),
     }
 
 
 def nanotron(draw):
-    warmup = draw(st.integers(1, 40))
+    warmup = draw(corners(0, 40))
     lr = draw(PEAKS)
     return {
         "learning_rate": lr,
         "lr_warmup_steps": warmup,
-        "lr_decay_starting_step": draw(st.integers(warmup, 80)),
-        "lr_decay_steps": draw(st.integers(1, 80)),
+        "lr_decay_starting_step": draw(corners(max(1, warmup), 80)),
+        "lr_decay_steps": draw(corners(1, 80)),
         "lr_decay_style": draw(st.sampled_from(("linear", "cosine", "1-sqrt"))),
         "min_decay_lr": lr / 2 * draw(RATIOS),
     }
 
+
+LIMITS = {
+    "updates in the warmup, below steps": lambda drawn: drawn["warmup"] < drawn["steps"],
+    "a `warmup` of at least 1": lambda drawn: drawn["warmup"] >= 1,
+    "`lr_min_ratio` must be above 0": lambda drawn: drawn["lr_min_ratio"] > 0,
+    "a `min_lr_ratio` above 0": lambda drawn: drawn["min_lr_ratio"] > 0,
+    "update of the schedule must follow the warmup": lambda drawn: drawn["warmup_steps_fraction"] < 1,
+}
+"""The words by which a page or section excludes values, and the values that remain."""
 
 DRAWS = {
     draw.__name__: draw
@@ -205,6 +213,7 @@ def test_configuration_has_the_values_of_the_page(pair):
 def test_curve_gives_learning_rates_of_the_trainer(pair, data):
     """At every update of the run and, where the section says so, past its end."""
     drawn = DRAWS[pair.page.stem](data.draw)
+    assume(all(allows(drawn) for words, allows in LIMITS.items() if words in pair.limits))
     assert drawn.keys() == page_settings(pair.page).keys()
     namespace, after = run_configured(pair.page, pair.after, drawn, STEPS)
     options = pair.options()
@@ -239,9 +248,9 @@ def followed(page, heading, settings, option, steps):
 
 
 @examples(4)
-@given(st.integers(400, 900), st.floats(0.1, 0.9), st.floats(0.01, 1))
+@given(corners(400, 900), st.just(0.0) | st.floats(0.1, 0.9), st.floats(0.01, 1))
 def test_options_of_muon_follow_nanochat(constant, ratio, decay):
-    total = math.ceil((constant + 1) / (1 - ratio))
+    total = math.ceil((constant + bool(ratio)) / (1 - ratio))
     page = FOLDER / "nanochat.md"
     settings = page_settings(page) | {
         "num_iterations": total,

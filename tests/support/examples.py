@@ -1,11 +1,17 @@
-"""The number of hypothesis examples of a test that needs more or fewer than its profile draws."""
+"""What several tests draw: the number of hypothesis examples, and integers that are often extreme."""
 
 from collections.abc import Callable
 from typing import Any
 
 from hypothesis import settings
+from hypothesis import strategies as st
 
 
 def examples(count: int, **options: Any) -> Callable[..., Any]:
     """Draw `count` examples; under the fast profile, which draws 25 instead of 100, a quarter of them."""
     return settings(max_examples=max(1, count * settings().max_examples // 100), **options)
+
+
+def corners(lowest: int, highest: int) -> st.SearchStrategy[int]:
+    """Draw an integer; in about half of all cases it is one of the two ends."""
+    return st.sampled_from((lowest, highest)) | st.integers(lowest, highest)

@@ -72,6 +72,12 @@ class Pair(NamedTuple):
         """Whether "before" has a trainer's options instead of a program."""
         return self.heading in published_trainers.FORMULAS
 
+    @property
+    def limits(self) -> str:
+        """The text that can exclude values: the page's introduction, and that of the section."""
+        introduction, *_ = self.page.read_text(encoding="utf-8").split("\n## ", 1)
+        return f"{introduction}\n{self.text}"
+
     def options(self) -> dict[str, Any]:
         """Return the options of the configuration "before", without the sections that they lie in."""
         pattern = {

@@ -198,7 +198,10 @@ def torchtitan(
     def lr(step: int) -> float:
         if step < warmup_steps:
             return peak * (step + 1) / warmup_steps
-        x = max(0, step - (total_steps - decay)) / decay
+        if step <= total_steps - decay:
+            return peak
+        assert decay, "past the end of a run without a decay"
+        x = (step - (total_steps - decay)) / decay
         return peak * (min_lr_factor + (1 - min_lr_factor) * shape(x))
 
     return lr
@@ -223,7 +226,7 @@ def megatron(
 
         init + (max - init)·samples/W    up to W
         max                              after that, forever if "constant", else until the decay begins
-        max·√(W/samples), at least min   until T, for "inverse-square-root"
+        max·√(W/samples), at least min   until T, for "inverse-square-root"; W and samples are at least 1
         min + (max - min)·S(x)           until T, x = (samples - W)/(T - W), or counted from T - D for "WSD"
         min                              past T
 
@@ -241,7 +244,7 @@ def megatron(
         if samples > lr_decay_steps:
             return min_lr
         if lr_decay_style == "inverse-square-root":
-            return max(min_lr, max_lr * math.sqrt(lr_warmup_steps / samples))
+            return max(min_lr, max_lr * math.sqrt(max(lr_warmup_steps, 1) / max(samples, 1)))
         remaining = _DECAY_SHAPES[lr_wsd_decay_style if wsd else lr_decay_style]((samples - begin) / decay)
         return min_lr + (max_lr - min_lr) * remaining
 
@@ -260,7 +263,7 @@ def olmo(
     decay: int = 0,
     decay_min_lr: float = 0.0,
 ) -> Formula:
-    """Return a scheduler of OLMo-core 2.5.0, as a function of tokens, including those of the current update.
+    """Return a scheduler of OLMo-core 2.6.0, as a function of tokens, including those of the current update.
 
     With warmup W, length T, decay length D and x = (tokens - W)/(T - W), the learning rate is
 

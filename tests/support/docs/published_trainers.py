@@ -22,7 +22,7 @@ def nanochat(
     def multiplier(update: int) -> float:
         if update < warmup_steps:
             return (update + 1) / warmup_steps
-        left = min(1.0, (num_iterations - update) / falling)
+        left = (num_iterations - update) / falling if update > num_iterations - falling else 1.0
         return final_lr_frac + (1 - final_lr_frac) * left
 
     return multiplier
@@ -39,7 +39,7 @@ def nanochat_momentum(num_iterations: int, warmdown_ratio: float) -> Callable[[i
     def momentum(update: int) -> float:
         if update < 400:
             return 0.85 + 0.12 * update / 400
-        return 0.97 - 0.07 * max(0, update - (num_iterations - falling)) / falling
+        return 0.97 - 0.07 * max(0, update - (num_iterations - falling)) / max(1, falling)
 
     return momentum
 
@@ -104,7 +104,7 @@ def maxtext(
             return 0.0
         if update < warmup:
             return update / warmup
-        x = max(0, update - (n - decay)) / (decay - 1)
+        x = max(0, update - (n - decay)) / (decay - 1) if decay > 1 else float(update >= n - decay)
         fallen = x if wsd_decay_style == "linear" else (1 - math.cos(math.pi * x)) / 2
         return 1 - (1 - learning_rate_final_fraction) * fallen
 
@@ -128,9 +128,9 @@ def dinov2(
 
     def multiplier(update: int) -> list[float]:
         if update < warmup:
-            value = update / (warmup - 1)
+            value = update / (warmup - 1) if update else 0.0
         else:
-            x = min(1.0, (update - warmup) / (total - warmup))
+            x = (update - warmup) / (total - warmup) if update < total else 1.0
             value = last + (1 - last) * (1 + math.cos(math.pi * x)) / 2
         return [value, value if update >= freeze_last_layer_epochs * OFFICIAL_EPOCH_LENGTH else 0.0]
 
@@ -233,7 +233,10 @@ def nanotron(
     lr_decay_style: str,
     min_decay_lr: float,
 ) -> Multiplier:
-    """Return the multipliers of two groups, the first of which has half the peak."""
+    """Return the multipliers of two groups, the first of which has half the peak.
+
+    Update 0 has learning rate 0, even without a warmup.
+    """
     assert lr_warmup_style == "linear"
     shapes: dict[str, Callable[[float], float]] = {
         "linear": lambda x: 1 - x,
@@ -243,7 +246,7 @@ def nanotron(
 
     def multiplier(update: int) -> list[float]:
         if update <= lr_warmup_steps:
-            return [update / lr_warmup_steps] * 2
+            return [update / max(lr_warmup_steps, 1)] * 2
         left = shapes[lr_decay_style](min(1.0, max(0, update - lr_decay_starting_step) / lr_decay_steps))
         lows = [min_decay_lr / peak for peak in (learning_rate / 2, learning_rate)]
         return [low + (1 - low) * left for low in lows]
@@ -313,7 +316,7 @@ def composer(kind: str, peak: float, **settings: Any) -> Callable[[int], float]:
         if kind == "CosineAnnealingWarmRestartsScheduler":
             x = time % batches("t_0") / batches("t_0")
         else:
-            x = min(1.0, (time - warmup) / (batches("t_max") - warmup))
+            x = min(1.0, (time - warmup) / (batches("t_max") - warmup)) if batches("t_max") > warmup else 0.0
         left = {
             "ConstantWithWarmupScheduler": lambda: 1.0,
             "LinearWithWarmupScheduler": lambda: 1 - x,
