@@ -185,6 +185,43 @@ def test_learning_rates_agree_for_any_batch_sizes(pair, plan, random):
         np.testing.assert_allclose(last, plan["floor"], rtol=2**-23, atol=2**-48 * plan["peak"])
 
 
+def one_cycle_without_warmup(pair, plan):
+    (after,) = re.findall(r"`(lambda_lr\(.+?\))`", pair.text)
+    return pair.before, f"scheduler = {after}", plan | {"warmup": 0}
+
+
+def other_shapes_of_early_torchtitan(pair, plan):
+    assume(plan["warmup"] + plan["decay"] < plan["total"])
+    (after,) = re.findall(r"`(StagedCurve\(.+?\))`", pair.text)
+    fallen = {"linear": "fallen", "1-sqrt": "fallen**0.5", "cosine": "(1 - cos(pi * fallen)) / 2"}
+    before = pair.before.replace("* fallen", f"* ({fallen[plan['shape']]})")
+    return f"from math import cos, pi\n{before}", f"scheduler = lambda_lr(optimizer, {after})", plan
+
+
+def inverse_sqrt_with_timescale(pair, plan):
+    before = pair.before.replace("warmup)", "warmup, timescale=period)")
+    return before, pair.after.replace("warmup or 10_000", "period"), plan
+
+
+@pytest.mark.filterwarnings("ignore:the curve has total_steps:plateau_jax.CurveWarning")
+@pytest.mark.parametrize(
+    ("heading", "programs"),
+    [
+        ("OneCycleLR", one_cycle_without_warmup),
+        ("torchtitan before June 2025, lr_min", other_shapes_of_early_torchtitan),
+        ("get_inverse_sqrt_schedule", inverse_sqrt_with_timescale),
+    ],
+)
+@examples(25)
+@given(plans())
+def test_advice_in_the_text_gives_equal_learning_rates(heading, programs, plan):
+    (pair,) = (pair for pair in read_pairs() if pair.heading == heading)
+    before, after, plan = programs(pair, plan)
+    imports = "from plateau_jax import StagedCurve\nfrom torch_bridge import lambda_lr\n"
+    lrs = [run(code, plan, plan["total"])[1] for code in (before, imports + after)]
+    np.testing.assert_allclose(*lrs, rtol=2**-22, atol=2**-48 * plan["peak"])
+
+
 @pytest.mark.filterwarnings("ignore:the curve has total_steps:plateau_jax.CurveWarning")
 @examples(15)
 @given(plans())
@@ -292,6 +329,12 @@ def test_pages_set_only_names_that_they_use(page):
     code = "".join(section.python() for section in sections(page)).partition("\n\n")[2]
     pairs = "".join(pair.before for pair in read_pairs() if pair.page == page)
     assert not [name for name in page_settings(page) if not re.search(rf"\b{name}\b", code + pairs)]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_pages_name_the_version_that_they_describe(page):
+    introduction, *_ = page.read_text(encoding="utf-8").split("\n```", 1)
+    assert re.search(r"commit [0-9a-f]{7}\b|\b\d+\.\d+(\.\d+)?\.", introduction)
 
 
 def test_index_links_every_section_once():

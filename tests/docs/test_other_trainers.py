@@ -80,7 +80,8 @@ def litgpt(draw):
 
 def maxtext(draw):
     total = draw(corners(1, 80))
-    rising, falling = draw(st.just(0.0) | st.floats(0, 0.99)), draw(st.sampled_from((0.0, 1.0)) | st.floats(0, 1))
+    rising = draw(st.just(0.0) | st.floats(0, 0.99))
+    falling = draw(st.sampled_from((0.0, 1.0)) | st.floats(0, 1))
     warmup, decay = int(total * rising), int(total * falling)
     assume(warmup + decay <= total)
     style = draw(st.sampled_from(("linear", "cosine")))
