@@ -7,7 +7,6 @@ computes in float32; the largest error seen was 3.7·2⁻²⁴ of the peak.
 """
 
 import inspect
-import math
 import re
 
 import jax
@@ -20,15 +19,14 @@ from hypothesis import strategies as st
 from support.docs.other_schedulers import (
     FOLDER,
     INDEX,
-    PAGES,
-    page_settings,
     read_pairs,
     run,
     run_with_counts,
 )
 from support.docs.pages import sections
+from support.docs.plans import LONGEST, is_allowed, plans
 from support.docs.published import cosine_plateau
-from support.examples import corners, examples
+from support.examples import examples
 from support.schedulers.runs import advance, lrs_of, optimizer_with
 from transformers import get_cosine_with_min_lr_schedule_with_warmup
 
@@ -37,54 +35,8 @@ from torch_bridge import get_cosine_plateau_schedule_with_warmup
 
 pytestmark = pytest.mark.slow
 
-LONGEST = 80
 STEPS = 4 * LONGEST + 1
 """At least `LONGEST` steps past every end. The number is constant, so that JAX compiles once."""
-
-
-LIMITS = {
-    "warmup, below total": lambda plan: plan["warmup"] < plan["total"],
-    "a `warmup` of at least 1": lambda plan: plan["warmup"] >= 1,
-    "a `warmup` of at least 2": lambda plan: plan["warmup"] >= 2,
-    "final decay, at least 1": lambda plan: plan["decay"] >= 1,
-    "constant phase precedes it; at least 1": lambda plan: plan["decay"] >= 1,
-    "first update, above 0": lambda plan: plan["start"] > 0,
-    "rate drops, above 0": lambda plan: plan["first"] >= 1,
-    "milestones do not lie inside the warmup": lambda plan: plan["warmup"] <= plan["first"],
-    "for a `power` of 1 or more": lambda plan: plan["power"] >= 1,
-}
-"""The words by which a page or section excludes values, and the values that remain."""
-
-
-@st.composite
-def plans(draw):
-    """Draw a value for each name that the pages set for their programs."""
-    total = draw(corners(1, LONGEST))
-    # `optax.cosine_onecycle_schedule` receives warmup / total, and computes int(warmup / total * total).
-    warmup = draw(corners(0, total).filter(lambda steps: int(steps / total * total) == steps))
-    period = draw(corners(1, total))
-    first = draw(corners(0, total))
-    peak = draw(st.floats(1e-5, 10))
-    cuts = sorted(draw(st.lists(st.integers(0, 90), max_size=6, unique=True)))
-    return {
-        "total": total,
-        "warmup": warmup,
-        "decay": draw(corners(0, total - warmup)),
-        "period": period,
-        "first": first,
-        "second": draw(corners(first + 1, total + 1)),
-        "cycles": draw(st.integers(1, 3)),
-        "peak": peak,
-        "floor": peak * draw(st.sampled_from((0.0, 0.1)) | st.floats(1e-4, 0.9)),
-        "start": peak * draw(st.sampled_from((0.0, 0.1, 1.0)) | st.floats(1e-4, 1)),
-        "gamma": math.exp(-draw(st.floats(1, 30)) / total),
-        "factor": math.exp(-draw(st.floats(1, 30)) * period / total),
-        "shape": draw(st.sampled_from(("linear", "cosine", "1-sqrt"))),
-        "plateaus": [(start, end - start) for start, end in zip(cuts[::2], cuts[1::2], strict=False)],
-        "power": draw(st.sampled_from((0.25, 0.4, 0.5, 1, 2, 4)) | st.floats(0.25, 4)),
-        "batch": draw(st.integers(1, 4096)),
-        "length": draw(st.integers(1, 8192)),
-    }
 
 
 def expected_before(past_the_end, after, end, plan):
@@ -102,11 +54,6 @@ def expected_before(past_the_end, after, end, plan):
         case "raises":
             return after[: end + 1]
     raise AssertionError(past_the_end)
-
-
-def is_allowed(pair, plan):
-    """Return whether the page, or the section, does not exclude the values."""
-    return all(allows(plan) for words, allows in LIMITS.items() if words in pair.limits)
 
 
 def ends_with_run(pair, plan):
@@ -305,51 +252,6 @@ def test_curve_waits_while_grad_scaler_skips(skipped):
     exec(section.python().replace(rows, f"{rows} * {overflow}"), namespace)
     state, _ = namespace["optimizer"].state.values()
     assert namespace["scheduler"].last_epoch == state["step"] < namespace["update"] == 19
-
-
-@examples(1)
-@given(plans())
-def test_plans_cover_every_name_of_the_pages(plan):
-    pairs = read_pairs()
-    names = {
-        name
-        for page in {pair.page for pair in pairs if not pair.is_configuration}
-        for name in page_settings(page)
-    }
-    configured = {
-        name
-        for page in {pair.page for pair in pairs if pair.is_configuration}
-        for name in page_settings(page)
-    }
-    assert names - configured <= plan.keys() <= names
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_pages_set_only_names_that_they_use(page):
-    code = "".join(section.python() for section in sections(page)).partition("\n\n")[2]
-    pairs = "".join(pair.before for pair in read_pairs() if pair.page == page)
-    assert not [name for name in page_settings(page) if not re.search(rf"\b{name}\b", code + pairs)]
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_pages_name_the_version_that_they_describe(page):
-    introduction, *_ = page.read_text(encoding="utf-8").split("\n```", 1)
-    assert re.search(r"commit [0-9a-f]{7}\b|\b\d+\.\d+(\.\d+)?\.", introduction)
-
-
-def test_index_links_every_section_once():
-    rows = re.findall(
-        r"^\| \[(.+)\]\((\w+)\.md#(.+?)\) \| .+ \| \[(.+)\]\(\2\.md\) \|$", INDEX.read_text("utf-8"), re.M
-    )
-    linked = [(page, anchor) for _, page, anchor, _ in rows]
-    headings = [
-        (page.stem, section.heading) for page in PAGES for section in sections(page) if section.heading
-    ]
-    slugs = [(page, re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-")) for page, heading in headings]
-    assert sorted(linked) == sorted(slugs)
-    assert {name: page for name, page, *_ in rows}.keys() == {heading for _, heading in headings}
-    titles = {page.stem: page.read_text("utf-8").partition("\n")[0].removeprefix("# From ") for page in PAGES}
-    assert all(title in titles[page] for _, page, _, title in rows)
 
 
 def test_original_rounds_percentages_in_floating_point():

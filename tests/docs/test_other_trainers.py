@@ -14,6 +14,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from support.docs.other_schedulers import FOLDER, page_settings, read_pairs, run_configured
 from support.docs.pages import sections
+from support.docs.plans import is_allowed
 from support.docs.published_trainers import FORMULAS, nanochat_momentum
 from support.examples import corners, examples
 
@@ -180,15 +181,6 @@ def nanotron(draw):
     }
 
 
-LIMITS = {
-    "updates in the warmup, below steps": lambda drawn: drawn["warmup"] < drawn["steps"],
-    "a `warmup` of at least 1": lambda drawn: drawn["warmup"] >= 1,
-    "`lr_min_ratio` must be above 0": lambda drawn: drawn["lr_min_ratio"] > 0,
-    "a `min_lr_ratio` above 0": lambda drawn: drawn["min_lr_ratio"] > 0,
-    "update of the schedule must follow the warmup": lambda drawn: drawn["warmup_steps_fraction"] < 1,
-}
-"""The words by which a page or section excludes values, and the values that remain."""
-
 DRAWS = {
     draw.__name__: draw
     for draw in (nanochat, modded_nanogpt, litgpt, maxtext, dinov2, open_clip, lingua, levanter, nanotron)
@@ -214,7 +206,7 @@ def test_configuration_has_the_values_of_the_page(pair):
 def test_curve_gives_learning_rates_of_the_trainer(pair, data):
     """At every update of the run and, where the section says so, past its end."""
     drawn = DRAWS[pair.page.stem](data.draw)
-    assume(all(allows(drawn) for words, allows in LIMITS.items() if words in pair.limits))
+    assume(is_allowed(pair, drawn))
     assert drawn.keys() == page_settings(pair.page).keys()
     namespace, after = run_configured(pair.page, pair.after, drawn, STEPS)
     options = pair.options()
