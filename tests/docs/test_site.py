@@ -40,8 +40,10 @@ WITHOUT_EQUATION = {
         "torch_bridge.StepResult",
         "torch_bridge.TrainStepState",
     ),
-    "moves, stores, draws or measures values that others compute": (
+    "moves, stores, compares, draws or measures values that others compute": (
+        "plateau_jax.check_resume",
         "plateau_jax.plot",
+        "plateau_jax.resume_record",
         "plateau_jax.stack",
         "torch_bridge.Checkpoints",
         "torch_bridge.MetricLog",
