@@ -2,7 +2,8 @@
 
 Each formula was written after reading the trainer's source at the commit that its page names. It returns the
 multiplier of an update, counted from 0, in Python floats. It was then compared manually with the code of the
-trainer: under 25 to 300 random settings, at every update, they differ by at most 4·10⁻¹⁶ of the peak.
+trainer: under 25 to 400 random settings, many of them without a warmup, a constant phase or a decay, they
+differ by at most 4·10⁻¹⁶ of the peak at every update.
 """
 
 import math
