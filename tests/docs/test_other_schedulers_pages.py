@@ -9,6 +9,8 @@ from support.docs.pages import sections
 from support.docs.plans import LIMITS, plans
 from support.examples import examples
 
+pytestmark = pytest.mark.slow
+
 
 @examples(1)
 @given(plans())
