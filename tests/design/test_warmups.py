@@ -11,6 +11,7 @@ from plateau_jax.design.answers import initial_curves, warmup_arguments
 WARM = PlateauCurve(1_000, warmup_steps=100, init_lr_ratio=0.1, warmup_shape="cosine")
 
 
+@pytest.mark.filterwarnings("ignore:(min|init)_lr_ratio:plateau_jax.CurveWarning")
 @given(descriptions(counts=range(5)))
 def test_warmup_ends_where_the_curve_stops_rising(description):
     curve = build(description)

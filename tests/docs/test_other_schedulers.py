@@ -209,7 +209,7 @@ def read_optax_arguments():
     return schedules
 
 
-@pytest.mark.filterwarnings("ignore:min_lr_ratio:plateau_jax.CurveWarning")
+@pytest.mark.filterwarnings("ignore:(min|init)_lr_ratio:plateau_jax.CurveWarning")
 @pytest.mark.parametrize("name", read_optax_arguments())
 @examples(15)
 @given(plans())

@@ -23,7 +23,7 @@ pytestmark = [
     # Short runs warn; these warnings have their own tests.
     pytest.mark.filterwarnings("ignore:the curve has total_steps:plateau_jax.CurveWarning"),
     pytest.mark.filterwarnings("ignore:the levels look like:plateau_jax.CurveWarning"),
-    pytest.mark.filterwarnings("ignore:min_lr_ratio:plateau_jax.CurveWarning"),
+    pytest.mark.filterwarnings("ignore:(min|init)_lr_ratio:plateau_jax.CurveWarning"),
 ]
 
 STEPS = 200

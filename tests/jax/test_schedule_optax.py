@@ -89,7 +89,7 @@ def test_without_plateaus_schedule_follows_optax(peak, initial, end, total_and_w
     np.testing.assert_allclose(ours(steps), theirs(jnp.array(steps)), rtol=0, atol=peak * 8 * 2.0**-23)
 
 
-@pytest.mark.filterwarnings("ignore:min_lr_ratio:plateau_jax.CurveWarning")
+@pytest.mark.filterwarnings("ignore:(min|init)_lr_ratio:plateau_jax.CurveWarning")
 @examples(10)
 @given(st.lists(st.integers(0, 99), min_size=2, max_size=2, unique=True), ratios, ratios)
 def test_optax_convention_with_plateaus_matches_the_curve(cuts, initial, end):
