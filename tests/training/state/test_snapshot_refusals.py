@@ -90,6 +90,8 @@ _COUNTED: dict[str, Any] = {"unit": 4, "count": lambda batch: len(batch[0])}
         ("carry", 3),
         ("loss_scale", [1.0]),
         ("curves", None),
+        ("parameters", None),
+        ("parameters", [["first.weight"]]),
         ("precision", None),
         ("consumed", -1),
         ("consumed", 2**62 + 1),

@@ -87,7 +87,8 @@ def check_saved_state(current: TrainStepState, saved: Any, optimizers: Sequence[
         if len(states) != len(optimizers):
             raise ValueError(f"state_dict has {len(states)} optimizers, and this step has {len(optimizers)}")
         if "parameters" in saved:
-            check_same_parameters(current["parameters"], saved["parameters"], "parameters")
+            with naming_entry("parameters"):
+                check_same_parameters(current["parameters"], saved["parameters"], "parameters")
         for optimizer, current_state, state in zip(optimizers, current_states, states, strict=True):
             if "parameters" not in saved:
                 check_param_names(current_state["param_groups"], state["param_groups"])
