@@ -150,6 +150,11 @@ def inverse_sqrt_with_timescale(pair, plan):
     return before, pair.after.replace("warmup or 10_000", "period"), plan
 
 
+def wsd_with_cosine_warmup(pair, plan):
+    before = pair.before.replace("decay_type=", "warmup_type='cosine', decay_type=")
+    return before, pair.after.replace("(warmup, 1.0)", "(warmup, 1.0, 'cosine')"), plan
+
+
 @pytest.mark.filterwarnings("ignore:the curve has total_steps:plateau_jax.CurveWarning")
 @pytest.mark.parametrize(
     ("heading", "programs"),
@@ -157,6 +162,7 @@ def inverse_sqrt_with_timescale(pair, plan):
         ("OneCycleLR", one_cycle_without_warmup),
         ("torchtitan before June 2025, lr_min", other_shapes_of_early_torchtitan),
         ("get_inverse_sqrt_schedule", inverse_sqrt_with_timescale),
+        ("get_wsd_schedule", wsd_with_cosine_warmup),
     ],
 )
 @examples(25)
