@@ -42,7 +42,9 @@ def initial_curves(named_curves: Sequence[tuple[str, Curve]], peak: float) -> li
     initial = list(named_curves) or [("Stable + cooldown", _DEFAULT_CURVE)]
     if len(initial) == 1:
         curve = initial[0][1]
-        initial.insert(0, ("Cosine", PlateauCurve(curve.total_steps, **warmup_arguments(curve))))
+        with suppress_warnings():  # the curve itself has warned of its warmup
+            cosine = PlateauCurve(curve.total_steps, **warmup_arguments(curve))
+        initial.insert(0, ("Cosine", cosine))
     return [{"name": name, "peak": peak, "curve": curve.to_dict()} for name, curve in initial]
 
 

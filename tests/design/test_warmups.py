@@ -48,3 +48,4 @@ def test_single_curve_is_compared_at_its_warmup():
     staged = StagedCurve([(500, 1.0), (6_000,), (3_500, 0.0)])
     cosine, _ = initial_curves([("Staged", staged)], 3e-4)
     assert PlateauCurve.from_dict(cosine["curve"]) == PlateauCurve(10_000, warmup_steps=500)
+    initial_curves([("staged", StagedCurve([(10, 1.0), (90,)], start=1e-6))], peak=1e-3)  # does not warn
