@@ -32,7 +32,7 @@ def run(folder, changes=()):
         assert old in source, old
         source = source.replace(old, new)
     (folder / "program.py").write_text(source, encoding="utf-8")
-    environment = os.environ | {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "2"}
+    environment = os.environ | {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "2", "XLA_FLAGS": ""}
     processes = [
         subprocess.Popen(
             [sys.executable, "program.py", str(rank)],
