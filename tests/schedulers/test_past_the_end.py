@@ -1,5 +1,6 @@
-"""Training past the end of its curve at learning rate 0 warns once; other training does not."""
+"""Training past the end of its curve warns once, at learning rate 0 soon and at a floor late."""
 
+import re
 import warnings
 
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 from support.examples import examples
 from support.schedulers.runs import advance, lrs_of, optimizer_with, through_file
 
-from plateau_jax import CurveWarning, HoldBelow, PlateauCurve
+from plateau_jax import CurveWarning, HoldBelow, PlateauCurve, StagedCurve
 from torch_bridge import lambda_lr
 
 PAST = (
@@ -49,6 +50,54 @@ def test_warns_once_after_ten_steps_and_one_percent(total, held, form):
     assert [first + number for number, _ in messages] == [at]
     assert f"total_steps = {total}," in messages[0][1]
     assert f"at step {at}," in messages[0][1]
+
+
+FLOOR = r"^the curve has total_steps = {}, but training continues at step {}, .* final value since step {}:.*"
+
+
+@pytest.mark.parametrize("total", [1, 112, 300])
+@pytest.mark.parametrize("unit", [None, 1, 40])
+def test_floor_far_past_the_end_warns_once(total, unit):
+    """At ten times the steps, and once more than 1000 updates came after the end."""
+    count = 7
+    optimizer = optimizer_with([0.1])
+    curve = PlateauCurve(total, min_lr_ratio=0.1)
+    scheduler = lambda_lr(optimizer, curve, unit=unit, count=None if unit is None else lambda: count)
+    messages = _warnings_by_update(optimizer, scheduler.step, 3500)
+    clocks = [update if unit is None else update * count // unit for update in range(3501)]
+    past = next(update for update, clock in enumerate(clocks) if clock >= total)
+    due = [update for update, clock in enumerate(clocks) if clock > 10 * total and update - past > 1000][:1]
+    assert len(messages) == len(due)
+    for (update, message), expected in zip(messages, due, strict=True):
+        assert abs(update - expected) <= 2
+        assert re.match(FLOOR.format(total, clocks[update], total), message)
+        assert ("in units of" in message) is (unit is not None)
+
+
+def test_floor_warns_once_over_a_resume_and_jumps():
+    optimizer = optimizer_with([0.1])
+    scheduler = lambda_lr(optimizer, PlateauCurve(10, min_lr_ratio=0.1))
+    advance(optimizer, scheduler, 900)
+    scheduler.load_state_dict(through_file(scheduler.state_dict()))
+    with pytest.warns(CurveWarning, match="final value since step 10"):
+        advance(optimizer, scheduler, 200)
+    scheduler.load_state_dict(through_file(scheduler.state_dict()))
+    advance(optimizer, scheduler, 50)
+    advance(optimizer, lambda_lr(optimizer, PlateauCurve(10, min_lr_ratio=0.1), last_epoch=5000), 50)
+
+
+@pytest.mark.parametrize(
+    "curve",
+    [
+        StagedCurve([(10, 1.0)]),
+        StagedCurve([(10, 0.5), (0, 1.0)], start=0.2),
+        [PlateauCurve(10, min_lr_ratio=0.1), StagedCurve([(10, 1.0)])],
+        PlateauCurve(10, min_lr_ratio=1.0),
+    ],
+)
+def test_end_at_the_highest_level_does_not_warn(curve):
+    optimizer = optimizer_with([0.1, 0.1])
+    advance(optimizer, lambda_lr(optimizer, curve), 1500)
 
 
 def test_last_end_of_several_curves_counts():

@@ -114,6 +114,7 @@ def test_refusal_of_long_curves_is_short(hold):
         assert len(str(caught.value)) < 900
 
 
+@pytest.mark.filterwarnings("ignore:the curve has total_steps")
 def test_checkpoint_stays_small_after_many_steps():
     run = Run([CURVE], [0.1])
     run.advance(5000)

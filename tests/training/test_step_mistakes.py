@@ -143,6 +143,20 @@ def test_short_run_past_the_end_warns_soon(total: int) -> None:
     assert len(caught) == 1
 
 
+@pytest.mark.parametrize("unit", [None, 1])
+def test_floor_far_past_the_end_warns_once(unit: int | None) -> None:
+    """More than 1000 updates past the end, and at ten times the steps."""
+    count = None if unit is None else (lambda batch: 3)
+    step = make_step(curve=PlateauCurve(20, min_lr_ratio=0.1), unit=unit, count=count)
+    (batch,) = batches(1)
+    with patch.object(clock, "INTERVAL", 8):
+        train(step, [batch] * 1000)
+        with pytest.warns(CurveWarning, match="total_steps = 20, .* final value since step 20") as caught:
+            train(step, [batch] * 120)
+        step.state_dict()
+    assert len(caught) == 1
+
+
 @pytest.mark.parametrize("curve", [PlateauCurve(20, min_lr_ratio=0.1), PlateauCurve(200)])
 def test_other_ends_do_not_warn(curve: PlateauCurve) -> None:
     with patch.object(clock, "INTERVAL", 8), warnings.catch_warnings():

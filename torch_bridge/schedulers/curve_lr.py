@@ -10,12 +10,14 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from torch_bridge.curve_api import Curve, Rule, checks, warn
 from torch_bridge.schedulers.curve_lr_state import CurveLRState, is_of_lambda_lr, lrs_of_another_scheduler
+from torch_bridge.schedulers.earlier_run import EarlierRun
 from torch_bridge.schedulers.group_curves import GroupCurves
 from torch_bridge.schedulers.hold_state import States, dump_hold_states, load_hold_states
 from torch_bridge.schedulers.param_groups import GroupOption, as_number, peak_of, peaks_of, peaks_per_group
 from torch_bridge.schedulers.resume import reading_state_of
 from torch_bridge.schedulers.step_watch import StepWatch
 from torch_bridge.schedulers.unit_clocks import Position, refuse_count
+from torch_bridge.schedulers.update_counter import counter_of
 
 
 class CurveLR(GroupCurves, LambdaLR):
@@ -69,10 +71,15 @@ class CurveLR(GroupCurves, LambdaLR):
                 f"last_epoch = {last_epoch} with unit = {unit}: the number of updates does not say how much "
                 "they consumed. Leave out last_epoch, and call scheduler.load_state_dict(state)"
             )
-        self._set_bases(peaks_of(optimizer, last_epoch))
+        peaks = peaks_of(optimizer, last_epoch)
+        counter = counter_of(optimizer)
+        # Before the groups get other values. With a unit or rules, updates don't tell the step of the curves.
+        updates_tell = self._unit_clock is None and not self._rules
+        earlier = EarlierRun(optimizer, counter, last_epoch, self.curves if updates_tell else ())
         self._watch = StepWatch()
-        self._watch.attach(optimizer, self, last_epoch)
+        self._set_bases(peaks)
         super().__init__(optimizer, list(self.curves), last_epoch)
+        self._watch.attach(self, counter, earlier)
 
     @property
     def base_lrs(self) -> list[float]:
@@ -93,11 +100,11 @@ class CurveLR(GroupCurves, LambdaLR):
                 of the `count` function that the scheduler was built with.
 
         Warns:
-            CurveWarning: Once, if the calls do not alternate with optimizer steps: three times in a row, or
-                at once at learning rate 0; or if 20 updates at learning rate 0 do not fill a unit. Once, if
-                the optimizer was loaded, but this scheduler started at step 0. Once, if training continues at
-                learning rate 0 past the curve's end. Calls without any optimizer step, as for a plot, do not
-                warn.
+            CurveWarning: Once for each mistake: the calls do not alternate with optimizer steps, or do not
+                fill a unit at learning rate 0; training continues far past the curve's end; two curves take
+                turns on one optimizer; the optimizer was used before, and this scheduler lacks its state, or
+                has the old peak; a compiled Adam made an update at learning rate 0. Calls without any
+                optimizer step, as for a plot, do not warn.
             UserWarning: As in torch: the first call came before `optimizer.step()`, or `epoch` is given.
 
         Raises:
@@ -160,7 +167,7 @@ class CurveLR(GroupCurves, LambdaLR):
                 self._watch.check_first_step()
             self._watch.before_step(epoch)
         else:
-            self._watch.restart()
+            self._watch.restart(epoch, epoch)
             if self._step_count == 1:
                 self._watch.check_first_step()
         warn(
@@ -177,8 +184,9 @@ class CurveLR(GroupCurves, LambdaLR):
         if self._unit_clock is not None:
             self._unit_clock.consumed_after(None)
             self._unit_clock.consumed = 0
-        self._watch.restart()
-        self._move_to(self.last_epoch + 1 if epoch is None else epoch)
+        epoch = self.last_epoch + 1 if epoch is None else epoch
+        self._watch.restart(epoch, epoch)
+        self._move_to(epoch)
 
     def _move_to(self, epoch: int) -> None:
         """Write the learning rates of this step into the groups."""
@@ -189,6 +197,7 @@ class CurveLR(GroupCurves, LambdaLR):
             self._set_bases(self._all_bases())
         self.last_epoch = epoch
         self._last_lr: list[float | Tensor] = []
+        self._watch.lrs = self._last_lr
         lrs = self.get_lr()
         if len(lrs) != len(groups):  # a derived class's get_lr
             raise ValueError(
@@ -204,19 +213,24 @@ class CurveLR(GroupCurves, LambdaLR):
                 group["lr"] = lr
             self._last_lr.append(lr)
 
+    def _values_written(self) -> list[float | Tensor]:
+        return self._last_lr
+
     def _new_base(self, index: int, group: dict[str, Any]) -> float:
         return peak_of(index, group)
 
     def _set_bases(self, bases: Sequence[float]) -> None:
         super()._set_bases(bases)
         self.lr_lambdas = list(self.curves)
+        self._watch.peaks = self._bases
         for group, peak in zip(self.optimizer.param_groups, bases, strict=True):
             group["initial_lr"] = peak
 
     def set_peak(self, peak: float | Sequence[float]) -> None:
         """Change the peak from the next update on. The new peak is part of the state.
 
-        Every learning rate is a share of its group's peak, including the final one.
+        Every learning rate is a share of its group's peak, including the final one. Called before the first
+        `step()`, it also says which peak is meant if the optimizer was used before.
 
         Args:
             peak: The learning rate at multiplier 1: one number for all groups, or one for each.
@@ -236,6 +250,7 @@ class CurveLR(GroupCurves, LambdaLR):
         [0.25]
         """
         self._set_bases(peaks_per_group(peak, len(self._all_bases())))
+        self._watch.choose_peak()
         if self.last_epoch >= 0:  # not while it waits for its turn in a SequentialLR
             self._move_to(self.last_epoch)
 
@@ -306,7 +321,7 @@ class CurveLR(GroupCurves, LambdaLR):
         self._set_bases(peaks)
         self._resume_at(position, states)
         self._step_count = step_count
-        self._watch.resume(self.clock, is_warned)
+        self._watch.resume(self.clock, self.last_epoch, is_warned)
         # If another scheduler is in charge, as in a SequentialLR, its learning rates come back.
         for group, lr in zip(self.optimizer.param_groups, other_lrs or (), strict=bool(other_lrs)):
             self._option.write(group, lr)

@@ -1,5 +1,6 @@
 """A curve for an option of an optimizer other than the learning rate: weight decay, momentum, a beta."""
 
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypedDict, cast
 
@@ -9,7 +10,9 @@ from torch_bridge.curve_api import Curve, checks
 from torch_bridge.schedulers.group_curves import GroupCurves
 from torch_bridge.schedulers.param_groups import GroupOption, as_number, base_value
 from torch_bridge.schedulers.resume import reading_state_of
+from torch_bridge.schedulers.step_watch import StepWatch
 from torch_bridge.schedulers.unit_clocks import refuse_count
+from torch_bridge.schedulers.update_counter import counter_of
 
 
 class FollowerState(TypedDict):
@@ -80,6 +83,8 @@ class Follower(GroupCurves):
         self._set_curves(optimizer, _option(key), curve, strict=strict, unit=unit, count=count)
         self._set_bases([self._new_base(*pair) for pair in enumerate(optimizer.param_groups)])
         self._move_to(0, 0)
+        self._watch = StepWatch()
+        self._watch.attach(self, counter_of(optimizer))
 
     @property
     def base_values(self) -> list[float]:
@@ -93,6 +98,9 @@ class Follower(GroupCurves):
             count: With `unit`, the samples or tokens of the update that took place. By default, the result
                 of the `count` function that the follower was built with.
 
+        Warns:
+            CurveWarning: Once, if the calls do not alternate with optimizer steps, as in `CurveLR.step`.
+
         Raises:
             TypeError: `count` is not an integer, or is given without `unit`; with `unit` there is neither a
                 count nor a `count` function. Nothing was changed.
@@ -100,8 +108,11 @@ class Follower(GroupCurves):
                 has the groups that it had at first. Nothing was changed.
         """
         if self._unit_clock is not None:
-            self._move_to(self.last_epoch + 1, self._unit_clock.consumed_after(count))
+            consumed = self._unit_clock.consumed_after(count)
+            self._watch.before_step(consumed // self._unit_clock.unit)
+            self._move_to(self.last_epoch + 1, consumed)
         elif count is None:
+            self._watch.before_step(self.last_epoch + 1)
             self._move_to(self.last_epoch + 1, 0)
         else:
             raise refuse_count(count, "follow")
@@ -115,6 +126,9 @@ class Follower(GroupCurves):
         for group, base, multiplier in zip(groups, self._bases, multipliers, strict=True):
             self._option.write(group, base * multiplier)
         self._groups_written = len(groups)
+
+    def _values_written(self) -> list[float]:
+        return list(map(operator.mul, self._bases, self._multipliers[self.clock]))
 
     def _new_base(self, index: int, group: dict[str, Any]) -> float:
         try:
@@ -169,6 +183,7 @@ class Follower(GroupCurves):
         self._groups_written -= len(new_values)
         for group, value in zip(self._new_groups(), new_values, strict=True):
             self._option.write(group, value)
+        self._watch.restart(self.clock, self.last_epoch)
 
     def _new_groups(self) -> list[dict[str, Any]]:
         """Return the groups that were added since the last step."""

@@ -7,7 +7,7 @@ import numpy as np
 from torch.optim import Optimizer
 
 from torch_bridge.curve_api import CHUNK, Curve, Rule, checks
-from torch_bridge.schedulers.param_groups import GroupOption, as_number, curves_of, unshare_tensors
+from torch_bridge.schedulers.param_groups import GroupOption, as_number, curves_of, is_same, unshare_tensors
 from torch_bridge.schedulers.resume import check_same_past, how_to_override, read_bases, read_curves
 from torch_bridge.schedulers.unit_clocks import Position, UnitClock, make_unit_clock, read_position
 
@@ -116,6 +116,15 @@ class GroupCurves:
     def unit(self) -> int | None:
         """The number of samples or tokens in one step of the curve; None if a step is an update."""
         return None if self._unit_clock is None else self._unit_clock.unit
+
+    def is_in_charge(self) -> bool:
+        """Return True if the groups hold the values that were written here last. May wait for the device."""
+        pairs = zip(self.optimizer.param_groups, self._values_written(), strict=False)
+        return all(is_same(as_number(self._option.read(group)), as_number(value)) for group, value in pairs)
+
+    def _values_written(self) -> Sequence[Any]:
+        """Return the value that each group got last."""
+        raise NotImplementedError
 
     def _new_base(self, index: int, group: dict[str, Any]) -> float:
         """Return the base of a group that was added to the optimizer."""

@@ -1,5 +1,6 @@
 """The parameter groups of optimizers: their curves, peaks and options."""
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, cast
 
@@ -46,6 +47,11 @@ def as_number(value: Any) -> Any:
     """Return the value itself, or the number in a tensor."""
     # `float(tensor)` would warn for a leaf of autograd, and NumPy has no bfloat16; `item` reads both.
     return value.item() if isinstance(value, Tensor) else value
+
+
+def is_same(value: float, other: float) -> bool:
+    """Return True if two numbers are equal, whether or not they were rounded to float32."""
+    return math.isclose(value, other, rel_tol=1e-6)
 
 
 def base_value(name: str, value: Any) -> float:

@@ -1,256 +1,321 @@
-"""Warnings for a scheduler that lacks its state, or is stepped too rarely, too often, or past its end."""
+"""Warnings about the calls of a scheduler or follower that do not fit the updates of its optimizer.
+
+    seen                                                        means                          said
+
+    step() of schedulers and followers:
+    R1  no step in 20 updates, all at learning rate 0 *         forgotten                      call it
+    R2  no step in the first 500 (1000, 2000, …) updates **     forgotten                      call it
+    R3  a step after 10 or more updates, all at rate 0 *        once per epoch                 each update
+    R4  after 50 or more, twice in a row;                       once per epoch                 each update
+        after 10 or more, three times in a row **
+    R5  two or more steps after one update, three times         once per process               once
+    R6  a curve stepped after another one was, which was        one curve wins in              curve=[…]
+        stepped after this one; neither is at its end           all groups
+
+    the clock:
+    R7  20 updates do not fill a unit, at learning rate 0 *     unit too large                 smaller unit
+    R8  more than 10 steps and 1 % past the end, at rate 0      curve too short                more steps
+    R9  past 10 times the steps, and 1000 updates past the      it counts epochs, or the       more steps,
+        end, unless that is the highest level                   unit is too small              larger unit
+
+    the first step of a scheduler from step 0, unless it has loaded its state or its peak was set:
+    R10 lr is neither initial_lr nor what a scheduler wrote     the old peak is used, not      both numbers
+    R11 a loaded initial_lr is not the optimizer's own lr       the new learning rate
+    R12 a loaded optimizer has made updates                     state not loaded               load it
+    R13 no update so far                                        wrong order                    as torch
+
+    a compiled optimizer step:
+    R14 Adam, learning rate 0, a second moment still 0          0 · ∞ = NaN                    start above 0
+
+*  Further steps would raise the learning rate.
+** A step for each of these updates would have changed a value, and the groups hold the values that this
+   scheduler or follower wrote last. Otherwise somebody else is in charge: another scheduler, a range test.
+
+R1–R5 together warn once, also over a resume; each other row warns once. Consecutive steps count as one
+repetition, so plotting by calling `step()` does not warn, nor fast-forwarding a run, nor stepping after an
+update that fp16 occasionally skips. A step that a sequence or a load makes begins the count anew. In R6 each
+of the steps must be the only one since an update. Compiled optimizer steps are not counted, nor those of an
+optimizer without hooks. A learning rate on a device is read only if all else calls for a warning.
+
+`update_counter` has what an optimizer shows, `curve_end` has R8 and R9, `earlier_run` has R10–R12.
+"""
 
 import math
 import weakref
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
-from torch.compiler import is_dynamo_compiling
-from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler
 
-from torch_bridge.curve_api import Curve, warn
-from torch_bridge.schedulers.param_groups import as_number, updates_made
+from torch_bridge.curve_api import warn
+from torch_bridge.schedulers import step_messages as messages
+from torch_bridge.schedulers.curve_end import CurveEnd, value_range
+from torch_bridge.schedulers.earlier_run import EarlierRun
+from torch_bridge.schedulers.group_curves import map_curves
+from torch_bridge.schedulers.update_counter import FORGOTTEN_STEPS, UpdateCounter, innermost
 
 LATE_STEPS = 10
-"""A scheduler step after this many optimizer steps looks like one per epoch."""
+"""A step after this many updates, three times in a row, looks like one per epoch."""
 
-FORGOTTEN_STEPS = 20
-"""After this many optimizer steps at learning rate 0 without a scheduler step, it seems forgotten."""
+EPOCH_STEPS = 50
+"""A step after this many updates, twice in a row, looks like one per epoch."""
+
+NEVER_STEPS = 500
+"""After this many updates without a first step, it seems forgotten."""
 
 STUCK_STEPS = 20
 """After this many updates at learning rate 0 that do not fill a unit, the unit seems too large."""
 
-_NO_STREAK = -2
-"""A streak that no optimizer step precedes: no further scheduler step is the second after one."""
-
-_ADVICE = (
-    "the curve counts updates. Call it after every optimizer.step() (in Lightning "
-    '"interval": "step"), with total_steps = count_updates(loader, epochs). If the curve is meant to count '
-    'epochs, or something else, turn this warning off: warnings.filterwarnings("ignore", "scheduler.step")'
-)
-_ADVICE_WITH_UNIT = (
-    "the curve counts what each update consumes. Call scheduler.step(count=n) after every optimizer.step(), "
-    "where n is the number of samples or tokens of that update. In Lightning write "
-    '"interval": "step", and pass count= to lambda_lr. If you mean to call it less often, turn this warning '
-    'off: warnings.filterwarnings("ignore", "scheduler.step")'
-)
-
 
 class StepWatch:
-    """A hook that compares an optimizer's steps with its scheduler's, and warns once if they don't match.
+    """Compares the steps of a scheduler or follower with its optimizer's updates, by the rules above.
 
-    At learning rate 0, when no weight moves, it warns after `FORGOTTEN_STEPS` optimizer steps without a
-    scheduler step, when a scheduler step comes after `LATE_STEPS` or more, or after `STUCK_STEPS` updates
-    that did not fill a unit. At any learning rate it warns if, three times in a row, a scheduler step came
-    after `LATE_STEPS` or more optimizer steps, or two or more scheduler steps came after a single optimizer
-    step.
-
-    Any number of consecutive scheduler steps counts as one repetition. So plotting by calling `step()`
-    repeatedly does not warn, nor does fast-forwarding a run, nor stepping the scheduler after an update that
-    fp16 occasionally skips.
-
-    A compiled optimizer step is not counted, because the count would be compiled in; nor is that of an
-    optimizer without hooks. A copy of a watch counts nothing, so it does not repeat a warning.
+    A copy of a watch sees nothing, so it does not repeat a warning.
     """
 
     def __init__(self) -> None:
         self.warned = False
-        self._streak = _NO_STREAK
-        """n > 0: the last n steps were the optimizer's; n < 0: the last -n were the scheduler's."""
-        self._steps_at_0 = 0
-        """The latest optimizer steps of the streak in a row that had no learning rate seen above 0."""
+        """True after a warning of R1–R5."""
+        self.lrs: Sequence[Any] = ()
+        """The learning rates that the scheduler wrote last; empty for a follower."""
+        self.peaks: Sequence[float] = ()
+        """The scheduler's peaks; empty for a follower."""
+        self._owner: Any = lambda: None
+        self._counter = UpdateCounter()
+        self._earlier: EarlierRun | None = None
+        """The traces of an earlier run; None for a follower."""
+        self._end: CurveEnd | None = None
+        self._has_warned_of_turns = self._has_checked_moments = False
+        self._forget()
+
+    def _forget(self) -> None:
+        self._updates = self._counter.updates
+        """The optimizer's updates at the latest step."""
+        self._steps = 2
+        """The steps since the latest update; 2 if a further one would not be the second after an update."""
+        self._has_stepped = False
+        """True once there was a step after an update."""
+        self._late = self._fewest = 0
+        """How many steps in a row came after `LATE_STEPS` updates, and the fewest updates before one."""
+        self._repeats = 0
+        """How many updates in a row were each followed by two or more steps."""
         self._stuck_at: tuple[int, int] = (-1, 0)
-        """The clock after the latest scheduler step that did not move it, and the number of such steps."""
-        self._late_in_a_row = 0
-        """How many scheduler steps in a row each came after at least `LATE_STEPS` optimizer steps."""
-        self._repeats_in_a_row = 0
-        """How many optimizer steps in a row were each followed by two or more scheduler steps."""
-        self._last_silent: float = math.inf
-        """The last step of the curve that does not warn about its end."""
-        self._earlier_updates: int | None = 0
-        """The updates of the optimizer before this scheduler was built, as `updates_made` returns them."""
-        self._may_lack_state = False
-        """True until the scheduler's first step, if it was built to start at step 0."""
-        self._scheduler: Any = lambda: None
+        """The clock after the latest step that did not move it, and the number of such steps."""
+        self._patience = NEVER_STEPS
+        """The number of updates after which to ask again if there was no step."""
 
-    def attach(self, optimizer: Optimizer, scheduler: Any, last_epoch: int) -> None:
-        """Count the steps of this optimizer, in place of the watches of schedulers that no longer exist."""
-        # An optimizer that another scheduler has driven in this process was not loaded: a curve for a second
-        # part of the run begins here on purpose.
-        self._may_lack_state = last_epoch < 0 and not getattr(optimizer, "_opt_called", False)
-        if self._may_lack_state:
-            self._earlier_updates = updates_made(optimizer)
+    def attach(self, owner: Any, counter: UpdateCounter, earlier: EarlierRun | None = None) -> None:
+        """Watch a follower, or with `earlier` a scheduler, in place of those that no longer exist."""
         # A weak reference, since the optimizer holds its hooks, and must not keep old schedulers alive.
-        self._scheduler = weakref.ref(scheduler)
-        self._last_silent = last_silent_step(scheduler.curves)
-        while "_optimizer_step_post_hooks" not in vars(optimizer):
-            # A trainer's wrapper, such as accelerate's, has no hooks; the optimizer inside it does.
-            optimizer = getattr(optimizer, "optimizer", None)  # pyright: ignore[reportAssignmentType]
-            if not isinstance(optimizer, Optimizer):
-                return
-        # A watch can't be removed when its scheduler is collected: the optimizer may be iterating over its
-        # hooks just then.
-        hooks = optimizer._optimizer_step_post_hooks
-        for key, hook in list(hooks.items()):
-            if isinstance(hook, StepWatch) and hook._scheduler() is None:
-                del hooks[key]
-        optimizer.register_step_post_hook(self)
+        self._owner, self._counter, self._earlier = weakref.ref(owner), counter, earlier
+        # A watch can't be removed when its owner is collected: the counter may be iterating over them then.
+        counter.watches = [*(watch for watch in counter.watches if watch.is_live()), self]
+        self._begin(owner.clock, owner.last_epoch)
 
-    def __call__(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        """Count a step of the optimizer, which calls this after it."""
-        if is_dynamo_compiling():
-            return
-        if self._streak > -2:  # at most one scheduler step followed the previous optimizer step
-            self._repeats_in_a_row = 0
-        self._streak = max(self._streak, 0) + 1
-        if self._streak == 1:
-            self._steps_at_0 = 1  # without a look, since most often a scheduler step comes next
-        elif not self.warned:
-            # The user may have set the learning rate of this step, as in a range test.
-            self._steps_at_0 = 0 if _shows_lr_above_0(optimizer) else self._steps_at_0 + 1
-            if self._steps_at_0 == FORGOTTEN_STEPS and self._is_stuck():
-                self._warn(
-                    f"scheduler.step() was not called in {FORGOTTEN_STEPS} optimizer steps, and every "
-                    f"learning rate is 0, so no weight changes: {self._advice()}"
-                )
+    def is_live(self) -> bool:
+        """Return True unless the scheduler or follower no longer exists."""
+        return self._owner() is not None
+
+    def _begin(self, clock: int, updates: int) -> None:
+        self._forget()
+        counter = self._counter
+        counter.look_at = min(counter.look_at, self._updates + self._patience)
+        if self._earlier is not None and (owner := self._owner()) is not None:
+            counter.stepped_at = self._updates
+            if counter.latest is self:
+                counter.latest = None
+            self._end = CurveEnd(owner.curves, owner.unit)
+            if not self._end.is_at_0:  # somebody who moves it there means to
+                self._end.resume(clock, updates)
+
+    def restart(self, clock: int, updates: int) -> None:
+        """Forget the steps so far, because the scheduler or follower is moved to another step."""
+        self._begin(clock, updates)
+        self.choose_peak()
+
+    def resume(self, clock: int, updates: int, warned: bool) -> None:
+        """Forget the steps so far, because the scheduler has loaded a state."""
+        self.restart(clock, updates)
+        self.warned = warned
+        if self._end is not None:
+            self._end.resume(clock, updates)
+
+    def choose_peak(self) -> None:
+        """Do not warn of an earlier run, because the user has set the peak."""
+        if self._earlier is not None:
+            self._earlier.close()
 
     def before_step(self, clock: int) -> None:
-        """Count a scheduler step that is about to move the curve to this clock."""
-        streak = self._streak
-        if streak > 0:
-            self._streak = -1
-            if clock > self._last_silent:
-                self._check_end(clock)
-            if streak >= LATE_STEPS:
-                self._count_late_step()
-            else:
-                self._late_in_a_row = 0
-            return
-        self._streak = streak - 1
-        self._late_in_a_row = 0
-        if streak == -1:  # this is the second scheduler step after an optimizer step
+        """Count a step that is about to move the curve to this clock."""
+        counter = self._counter
+        updates = counter.updates
+        missed = updates - self._updates
+        if missed == 0:
             self._count_repeat()
+            return
+        self._updates = updates
+        if (end := self._end) is not None:
+            counter.stepped_at = updates
+            if counter.latest is not self:
+                self._check_turn()
+            if clock > end.last_silent_step:
+                self._check_end(end, clock)
+        if missed > 1 or self._steps == 1:
+            self._repeats = 0
+        self._steps, self._has_stepped = 1, True
+        if missed < LATE_STEPS:
+            self._late = 0
+        elif not self.warned:
+            self._count_late(missed, clock)
 
-    def _count_late_step(self) -> None:
-        self._late_in_a_row += 1
-        if self._late_in_a_row == 3:
-            self._warn(
-                f"scheduler.step() came after {LATE_STEPS} or more optimizer steps, three times in a row: it "
-                f"seems to be called once per epoch, but {self._advice()}"
-            )
-        elif not self.warned and self._steps_at_0 >= LATE_STEPS and self._is_stuck():
-            self._warn(
-                f"scheduler.step() came after {self._steps_at_0} optimizer steps, all at learning rate 0, so "
-                f"no weight changed: it seems to be called once per epoch, but {self._advice()}"
-            )
+    def _count_late(self, missed: int, clock: int) -> None:
+        owner = self._owner()
+        if owner is None:
+            return
+        at_0 = 0 if self._end is None else min(missed, self._counter.updates_at_0)
+        self._fewest = min(missed, self._fewest) if self._late else missed
+        self._late += 1
+        if self._late > 2 or (self._late == 2 and self._fewest >= EPOCH_STEPS):
+            if self._matters(missed * (clock - owner.clock)):  # with a hold or a unit, perhaps 0
+                least, times = (LATE_STEPS, "three times") if self._late > 2 else (EPOCH_STEPS, "twice")
+                self._warn(messages.once_per_epoch(self._name, least, times, self._unit()))
+            else:
+                self._late = 0
+        elif at_0 >= LATE_STEPS and self._is_stuck():
+            self._warn(messages.once_per_epoch_at_0(at_0, self._unit()))
+
+    def look(self) -> float:
+        """Check if a step was forgotten; return the number of updates at which to look again."""
+        counter = self._counter
+        missed = counter.updates - self._updates
+        if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
+            return counter.updates + 1  # a learning rate on the device can't be read now
+        if self.warned or (owner := self._owner()) is None:
+            return math.inf
+        if self._end is not None and counter.updates_at_0 == FORGOTTEN_STEPS <= missed and self._is_stuck():
+            self._warn(messages.forgotten_at_0(missed, self._unit()))
+        if self._has_stepped:
+            return math.inf
+        if missed >= self._patience:
+            self._patience *= 2
+            if self._matters(missed):
+                self._warn(messages.forgotten(self._name, missed, str(owner._option), self._unit()))
+        return self._updates + self._patience
 
     def _count_repeat(self) -> None:
-        self._repeats_in_a_row += 1
-        if self._repeats_in_a_row == 3:
-            counts = "each call adds a count" if self._unit() else "the curve counts updates"
-            self._warn(
-                "scheduler.step() was called twice or more after one optimizer step, three times in a row, "
-                f"but {counts}. Most often the reason is accelerate: it steps a prepared "
-                "scheduler once for each process. Don't prepare it; write "
-                "if accelerator.sync_gradients and not accelerator.optimizer_step_was_skipped: "
-                "scheduler.step(). Without accelerate, call it once after every optimizer.step()"
-            )
+        self._late = 0
+        if self._counter.is_compiled:
+            self._check_moments()
+            return
+        self._steps += 1
+        if self._steps != 2:
+            return
+        self._repeats += 1
+        if self._repeats == 3:
+            self._warn(messages.too_often(self._name, self._unit()))
+
+    def _check_turn(self) -> None:
+        other, self._counter.latest = self._counter.latest, self
+        if (
+            other is not None
+            and other._steps == self._steps == 1
+            and not self._has_warned_of_turns
+            and other._is_before_the_end()
+            and self._is_before_the_end()
+        ):
+            self._has_warned_of_turns = other._has_warned_of_turns = True
+            warn(messages.TURNS)
+
+    def _is_before_the_end(self) -> bool:
+        owner = self._owner()
+        return owner is not None and any(owner.clock < curve.total_steps for curve in owner.curves)
 
     def unit_stays_unfilled(self, clock: int, consumed: int) -> None:
-        """Count a scheduler step that is about to leave the clock as it is; call it before `before_step`.
+        """Count a step that is about to leave the clock as it is; call it before `before_step`.
 
         Warns:
             CurveWarning: The clock has stayed at a step with learning rate 0 for `STUCK_STEPS` updates.
         """
-        if self._streak < 1:  # no optimizer step, as for a plot
+        if self._counter.updates == self._updates:  # no optimizer step, as for a plot
             return
         stuck_at, steps = self._stuck_at
         self._stuck_at = clock, steps + 1 if stuck_at == clock else 1
         if self._stuck_at[1] == STUCK_STEPS and not self.warned and self._is_stuck():
-            self._warn(
-                f"the curve stayed at step {clock} for {STUCK_STEPS} updates, and every learning rate is 0, "
-                f"so no weight changes: all updates consumed {consumed} in units of {self._unit()}. "
-                "Choose a unit of at most what an update consumes, and check the counts"
-            )
+            self._warn(messages.unfilled(clock, STUCK_STEPS, consumed, self._unit()))
 
-    def _check_end(self, clock: int) -> None:
-        scheduler = self._scheduler()
-        if scheduler is not None and all_lrs_are_zero(scheduler):
-            self._last_silent = math.inf
-            warn_past_the_end(scheduler.curves, clock, scheduler.unit)
+    def _check_end(self, end: CurveEnd, clock: int) -> None:
+        owner = self._owner()
+        if (
+            owner is not None
+            and end.is_far(clock, owner.last_epoch + 1)
+            and owner.clock >= end.total_steps
+            and any(owner.base_lrs)
+            and owner.is_in_charge()
+        ):
+            end.warn(clock)
+
+    def _check_moments(self) -> None:
+        owner = self._owner()
+        if self._has_checked_moments or owner is None or self._end is None:
+            return
+        optimizer = innermost(owner.optimizer)
+        groups = [group for group, lr in zip(optimizer.param_groups, owner.get_lr(), strict=False) if lr == 0]
+        if not groups or not owner.is_in_charge():
+            return
+        self._has_checked_moments = True
+        # Others, and a fused Adam, don't divide by the learning rate when they are compiled.
+        if isinstance(optimizer, torch.optim.Adam) and any(_has_moment_at_0(optimizer, g) for g in groups):
+            warn(messages.COMPILED)
 
     def check_first_step(self) -> None:
-        """Warn if the scheduler lacks its state; or, as torch does, if there was no optimizer step yet.
+        """Warn if the optimizer was used before; or, as torch does, if there was no optimizer step yet.
 
         Torch's own `step` would warn at a line of this package, not at the user's. Call it before
         `before_step`.
 
         Warns:
-            CurveWarning: The optimizer's state shows updates that it did not make in this process.
+            CurveWarning: The optimizer shows an earlier run.
             UserWarning: The optimizer has made no step.
         """
         # None for a copied watch: torch does not note the steps of a copied optimizer.
-        scheduler = self._scheduler()
-        if scheduler is not None and not getattr(scheduler.optimizer, "_opt_called", False):
-            warn(
-                "Detected call of `lr_scheduler.step()` before `optimizer.step()`. Call them in the opposite "
-                "order: `optimizer.step()` before `lr_scheduler.step()`. Otherwise the first value of the "
-                "learning rate schedule is skipped. See https://pytorch.org/docs/stable/optim.html#how-to-adjust-learning-rate",
-                UserWarning,
-            )
-        elif scheduler is not None and self._may_lack_state:
-            self._may_lack_state = False
-            if scheduler.last_epoch == 0:  # not if the user has set another, as some scripts resume
-                self._check_state(scheduler)
+        owner = self._owner()
+        if owner is not None and not getattr(owner.optimizer, "_opt_called", False):
+            warn(messages.BEFORE_OPTIMIZER, UserWarning)
+        elif owner is not None and self._earlier is not None:
+            self._earlier.check(owner)
 
-    def _check_state(self, scheduler: Any) -> None:
-        made = self._earlier_updates
-        if made == 0 and self._streak > 0:
-            # The optimizer may have been loaded after the scheduler was built. Some optimizers count two
-            # updates in a step, so a few more than the hook has counted prove nothing.
-            loaded = (updates_made(scheduler.optimizer) or 0) - self._streak
-            made = loaded if loaded > self._streak else 0
-        if made != 0:
-            number = "updates" if made is None else f"{made} update{'s' * (made > 1)}"
-            resumed = "" if made is None or self._unit() else f"; or pass last_epoch={made - 1}"
-            warn(
-                f"the optimizer has made {number}, but the curve started at step 0: load the scheduler's "
-                f"state, scheduler.load_state_dict(state){resumed}. If the curve is meant to start anew, "
-                'turn this warning off: warnings.filterwarnings("ignore", "the optimizer has made")'
-            )
-
-    def restart(self) -> None:
-        """Forget the steps so far, because the scheduler was moved to another step."""
-        self._streak = _NO_STREAK
-        self._late_in_a_row = self._repeats_in_a_row = 0
-        self._stuck_at = (-1, 0)
-        self._may_lack_state = False
-
-    def resume(self, clock: int, warned: bool) -> None:
-        """Forget the steps so far, because the scheduler has loaded a state."""
-        self.restart()
-        self.warned = warned
-        if (scheduler := self._scheduler()) is not None:
-            last = last_silent_step(scheduler.curves)
-            self._last_silent = math.inf if clock > last else last  # past it, the saved run has warned
+    def _matters(self, steps: int) -> bool:
+        """Return True if this many steps would change a value, and nobody else has written one."""
+        owner = self._owner()
+        if owner is None or owner.last_epoch < 0:  # it waits for its turn in a SequentialLR
+            return False
+        first: int = owner.clock
+        ranges = map_curves(owner.curves, lambda curve: value_range(curve, first, first + steps))
+        changes = (
+            base * (highest - lowest) for base, (lowest, highest) in zip(owner._bases, ranges, strict=True)
+        )
+        return any(changes) and owner.is_in_charge()
 
     def _is_stuck(self) -> bool:
-        """Return True if all learning rates are 0 and further scheduler steps would change that."""
-        scheduler = self._scheduler()
+        """Return True if all learning rates are 0 and further steps would change that."""
+        owner = self._owner()
         return (
-            scheduler is not None
-            and any(scheduler.clock < curve.total_steps for curve in scheduler.curves)
-            and all_lrs_are_zero(scheduler)
+            owner is not None
+            and owner.last_epoch >= 0
+            and any(owner.base_lrs)
+            and self._is_before_the_end()
+            and not any(owner.get_lr())
+            and owner.is_in_charge()
         )
 
     def _unit(self) -> int | None:
-        scheduler = self._scheduler()
-        return None if scheduler is None else scheduler.unit
+        owner = self._owner()
+        return None if owner is None else owner.unit
 
-    def _advice(self) -> str:
-        return _ADVICE_WITH_UNIT if self._unit() else _ADVICE
+    @property
+    def _name(self) -> str:
+        return "follower" if self._end is None else "scheduler"
 
     def _warn(self, message: str) -> None:
         if not self.warned:
@@ -261,48 +326,9 @@ class StepWatch:
         return StepWatch, ()
 
 
-def _shows_lr_above_0(optimizer: Optimizer) -> bool:
-    """Return True if a learning rate on the host is above 0.
-
-    One on a device is not read: that would wait for the device, and fail while a CUDA graph is captured.
-    """
-    lrs = [group["lr"] for group in optimizer.param_groups]
-    return any(as_number(lr) for lr in lrs if not isinstance(lr, Tensor) or lr.device.type == "cpu")
-
-
-def all_lrs_are_zero(scheduler: LRScheduler) -> bool:
-    """Return True if all learning rates are 0, in a scheduler that is in charge and has a peak above 0."""
-    # The groups come last, since a learning rate there may be a tensor, whose read waits for the device.
-    return (
-        scheduler.last_epoch >= 0
-        and any(scheduler.base_lrs)
-        and not any(scheduler.get_lr())
-        and not any(as_number(group["lr"]) for group in scheduler.optimizer.param_groups)
+def _has_moment_at_0(optimizer: torch.optim.Adam, group: dict[str, Any]) -> bool:
+    states = (
+        [] if group.get("fused") else [optimizer.state.get(parameter, {}) for parameter in group["params"]]
     )
-
-
-def last_silent_step(curves: Sequence[Curve]) -> float:
-    """Return the last step past the end of the curves that does not warn; infinity if one ends above 0.
-
-    A run may train a little longer on purpose, or to a round number of updates.
-    """
-    total = max(curve.total_steps for curve in curves)
-    ends_above_0 = any(curve(curve.total_steps) for curve in curves)
-    return math.inf if ends_above_0 else total + max(10, total // 100)
-
-
-def warn_past_the_end(curves: Sequence[Curve], step: int, unit: int | None) -> None:
-    """Warn that training continues at this step, past the end of the curves, at learning rate 0.
-
-    Warns:
-        CurveWarning: Always; the message names the end and the step.
-    """
-    total = max(curve.total_steps for curve in curves)
-    needed = "has updates: total_steps = count_updates(loader, epochs)"
-    if unit is not None:
-        needed = f"consumes, in units of {unit}"
-    warn(
-        f"the curve has total_steps = {total}, but training continues at step {step}, with every learning "
-        "rate at 0, so no weight changes. Give the curve as many steps as the training "
-        f"{needed}; or end it above 0 (min_lr_ratio)"
-    )
+    moments = [state.get("max_exp_avg_sq", state.get("exp_avg_sq")) for state in states]
+    return any(isinstance(moment, Tensor) and bool((moment == 0).any()) for moment in moments)

@@ -1,6 +1,5 @@
 """The clock on the device: the updates so far, the current step of the curve, and its learning rates."""
 
-import math
 import operator
 from collections.abc import Sequence
 from typing import Any, NamedTuple, cast
@@ -10,10 +9,11 @@ import torch
 from torch import Tensor
 
 from torch_bridge.curve_api import Curve, Rule, checks, stack, warn
+from torch_bridge.schedulers.curve_end import CurveEnd
 from torch_bridge.schedulers.group_curves import Multipliers, map_curves
 from torch_bridge.schedulers.hold_state import States, initial_states
-from torch_bridge.schedulers.step_watch import FORGOTTEN_STEPS, last_silent_step, warn_past_the_end
 from torch_bridge.schedulers.unit_clocks import MAX_CONSUMED
+from torch_bridge.schedulers.update_counter import FORGOTTEN_STEPS
 from torch_bridge.table import multiplier, tensors
 from torch_bridge.training.clock.hold import Hold
 
@@ -138,7 +138,7 @@ class Clock:
 
         self._hold = Hold(rules, self.curves[0], device) if rules else None
         self._multipliers = Multipliers(self.curves)
-        self._last_silent_step = last_silent_step(self.curves)
+        self._end = CurveEnd(self.curves, unit)
         self._is_copying = self._has_warned_of_unit = False
         self.write_state(
             Counters(initial_updates, 0, initial_updates, initial_updates), peaks, initial_states(rules)
@@ -273,11 +273,10 @@ class Clock:
         self._is_copying = True
 
     def _check_lrs(self, counters: Counters) -> None:
-        """Warn once of training at learning rate 0: past the end of the curves, or while the clock stands."""
+        """Warn once of training past the end of the curves, or at learning rate 0 while the clock stands."""
         clock = counters.clock
-        if clock > self._last_silent_step:
-            self._last_silent_step = math.inf
-            warn_past_the_end(self.curves, clock, self.unit)
+        if self._end.is_far(clock, counters.applied):
+            self._end.warn(clock)
         updates = counters.applied - self._start.applied
         if (
             self.unit is not None

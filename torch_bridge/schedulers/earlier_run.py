@@ -1,0 +1,185 @@
+"""Warnings about an optimizer that was used before: a stale peak, or a scheduler that lacks its state."""
+
+import gc
+from collections.abc import Iterator, Sequence
+from inspect import signature
+from typing import Any, NamedTuple
+
+import numpy as np
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from torch_bridge.curve_api import Curve, warn
+from torch_bridge.schedulers.param_groups import as_number, is_same, updates_made
+from torch_bridge.schedulers.update_counter import UpdateCounter, innermost
+
+
+class StalePeak(NamedTuple):
+    """A group whose `initial_lr` an earlier run has left, and the learning rate that may be meant."""
+
+    group_index: int
+    initial_lr: float
+    origin: str
+    """The words before `lr` in the message."""
+    lr: float
+
+
+class EarlierRun:
+    """The traces of an earlier run in an optimizer; `step_watch` has the rules.
+
+    Build it before the scheduler writes into the groups, and check it at the scheduler's first step: until
+    then the user may load the scheduler's state, or set its peak. A copy does not warn.
+    """
+
+    def __init__(
+        self, optimizer: Optimizer, counter: UpdateCounter, last_epoch: int, curves: Sequence[Curve]
+    ) -> None:
+        self._is_open = last_epoch < 0
+        self._counter, self._loads_before = counter, counter.loads
+        # If another scheduler was stepped in this process, the curve is meant for a second part of the run;
+        # so it is after updates of an optimizer that was never loaded.
+        is_driven = counter.latest is not None or getattr(optimizer, "_opt_called", False)
+        self._may_lack_state = self._is_open and not is_driven
+        self._made = updates_made(optimizer) if self._may_lack_state and was_loaded(optimizer) else 0
+        self._stale = stale_peak(optimizer, counter, self._made) if self._is_open else None
+        if self._made and curves and _is_set_to_start(optimizer, curves, self._made):
+            self._made = 0
+
+    def close(self) -> None:
+        """Do not warn: the scheduler has loaded its state, or the user has set its peak or its step."""
+        self._is_open = False
+
+    def check(self, scheduler: Any) -> None:
+        """Warn once, at the scheduler's first step.
+
+        Warns:
+            CurveWarning: The peak is that of an earlier run; or the scheduler lacks its state.
+        """
+        is_open, self._is_open = self._is_open, False
+        if not is_open or scheduler.last_epoch != 0:  # the user has set another, as some scripts resume
+            return
+        counter, peaks = self._counter, [decimal(peak) for peak in scheduler.base_lrs]
+        was_loaded_since = self._may_lack_state and counter.loads > self._loads_before
+        made = counter.loaded_updates if was_loaded_since else self._made
+        resumed = "load the scheduler's state, scheduler.load_state_dict(state)"
+        if made is not None and not scheduler.unit:
+            resumed += f"; or pass last_epoch={made - 1}" if made else "; or pass last_epoch"
+        stale = self._stale or loaded_peak(scheduler)
+        if stale is not None:
+            old, new = decimal(stale.initial_lr), decimal(stale.lr)
+            warn(
+                f"param_groups[{stale.group_index}] has initial_lr = {old!r} from an earlier run, but "
+                f"{stale.origin} lr = {new!r}; the curve's peak is {peaks[stale.group_index]!r}. If this run "
+                f"continues the earlier one, {resumed}. If the curve starts anew, choose its peak: "
+                f"scheduler.set_peak({new!r}), or scheduler.set_peak({old!r}) for the old one"
+            )
+        elif made != 0:
+            number = "updates" if made is None else f"{made} update{'s' * (made > 1)}"
+            peak = peaks[0] if len(set(peaks)) == 1 else peaks
+            warn(
+                f"the optimizer has made {number}, but the curve started at step 0: {resumed}. If the curve "
+                f"starts anew, choose its peak, which is {peak!r} now: scheduler.set_peak({peak!r})"
+            )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _closed, ()
+
+
+def _is_set_to_start(optimizer: Optimizer, curves: Sequence[Curve], updates: int) -> bool:
+    """Return True if each group is at its peak, which these curves would have left after these updates."""
+    return all(
+        is_same(as_number(group.get("initial_lr", -1.0)), as_number(group["lr"])) and curve(updates) < 1
+        for group, curve in zip(optimizer.param_groups, curves, strict=True)
+    )
+
+
+def _closed() -> EarlierRun:
+    closed = EarlierRun.__new__(EarlierRun)
+    closed.close()
+    return closed
+
+
+def was_loaded(optimizer: Optimizer) -> bool:
+    """Return True if `load_state_dict` has replaced the groups, or copied groups that it had replaced."""
+    # It writes the saved options into each group and then the parameters; the constructor begins with these.
+    defaults: dict[str, Any] = getattr(innermost(optimizer), "defaults", {})
+    keys = list(optimizer.param_groups[0])
+    return keys.index("params") > max((keys.index(key) for key in defaults if key in keys), default=len(keys))
+
+
+def stale_peak(optimizer: Optimizer, counter: UpdateCounter, made: int | None) -> StalePeak | None:
+    """Return the first group whose `initial_lr` is probably not the peak that is meant."""
+    inner = innermost(optimizer)
+    is_driven = any(hasattr(one.step, "_wrapped_by_lr_sched") for one in (optimizer, inner))
+    stale = None
+    if counter.loads or (was_loaded(optimizer) and not is_driven):
+        stale = _peak_of_other_optimizer(inner, counter, made)
+    return _overwritten_lr(optimizer, counter) if stale is None and is_driven else stale
+
+
+def _peak_of_other_optimizer(
+    optimizer: Optimizer, counter: UpdateCounter, made: int | None
+) -> StalePeak | None:
+    """Return the first group, if the loaded peak is not the learning rate that the constructor got."""
+    default = as_number(getattr(optimizer, "defaults", {}).get("lr"))
+    loaded = {as_number(group.get("initial_lr")) for group in optimizer.param_groups}
+    # A loaded state hides what groups were built with, if each had its own learning rate. Several
+    # peaks show that it had; so does perhaps the class's own default, if nothing else looks wrong.
+    if len(loaded) != 1 or None in loaded or not isinstance(default, int | float):
+        return None
+    own_default = getattr(signature(type(optimizer)).parameters.get("lr"), "default", None)
+    if made == 0 and default == own_default:
+        return None
+    initial_lr = loaded.pop()
+    known = [default, *(peak for watch in counter.watches for peak in watch.peaks)]
+    if any(is_same(peak, initial_lr) for peak in known):
+        return None
+    return StalePeak(0, initial_lr, "the optimizer's default is", default)
+
+
+def _overwritten_lr(optimizer: Optimizer, counter: UpdateCounter) -> StalePeak | None:
+    """Return the first group whose `lr` is neither its peak nor a value that a scheduler wrote."""
+    written = [watch.lrs for watch in counter.watches]
+    written.append(counter.loaded_lrs)
+    others: list[Sequence[Any]] | None = None
+    for index, group in enumerate(optimizer.param_groups):
+        lr, initial_lr = as_number(group["lr"]), as_number(group.get("initial_lr", group["lr"]))
+        if is_same(lr, initial_lr) or _is_among(lr, index, written):
+            continue
+        if others is None:
+            others = list(_lrs_of_torchs_schedulers(optimizer))
+        # If the only schedulers were torch's, and no longer exist, one of them has probably written it.
+        if any(written + others) and not _is_among(lr, index, others):
+            return StalePeak(index, initial_lr, "its", lr)
+    return None
+
+
+def loaded_peak(scheduler: Any) -> StalePeak | None:
+    """Return the first group with another peak than the curve's, as loaded after the scheduler was built."""
+    for index, (group, peak) in enumerate(
+        zip(scheduler.optimizer.param_groups, scheduler.base_lrs, strict=False)
+    ):
+        initial_lr = as_number(group.get("initial_lr", peak))
+        if not is_same(initial_lr, peak):
+            return StalePeak(index, initial_lr, "this scheduler was built with", peak)
+    return None
+
+
+def _lrs_of_torchs_schedulers(optimizer: Optimizer) -> Iterator[Sequence[Any]]:
+    """Yield the learning rates that each of the optimizer's schedulers wrote last."""
+    # An optimizer does not know its schedulers. This search takes some 30 ms, so it comes last.
+    for one in {id(one): one for one in (optimizer, innermost(optimizer))}.values():
+        for holder in gc.get_referrers(one):
+            # An object's attributes may lie in the object itself, or in a dictionary.
+            attributes = vars(holder) if isinstance(holder, LRScheduler) else holder
+            if isinstance(attributes, dict) and isinstance(attributes.get("_last_lr"), list):
+                yield attributes["_last_lr"]
+
+
+def _is_among(lr: float, index: int, written: Sequence[Sequence[Any]]) -> bool:
+    return any(index < len(lrs) and is_same(as_number(lrs[index]), lr) for lrs in written)
+
+
+def decimal(lr: float) -> float:
+    """Return the number that the user wrote: the shortest one that rounds to the same float32."""
+    return float(str(np.float32(lr)))
