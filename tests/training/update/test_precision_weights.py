@@ -133,7 +133,7 @@ def test_fp16_parameters_without_scale_keep_a_divisor() -> None:
     def loss_fn(model: nn.Module, batch: Any) -> Any:
         return _weighed_loss(model, (batch[0].half(), batch[1].half(), batch[2]))
 
-    first, second = (make_step("sgd", Net().half(), loss_fn) for _ in range(2))
+    first, second = (make_step("adamw", Net().half(), loss_fn) for _ in range(2))
     assert first.state_dict()["loss_scale"] is None
     first(*_weighed([3.0, 5.0]))
     second.load_state_dict(first.state_dict())
