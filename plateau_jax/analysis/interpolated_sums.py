@@ -5,7 +5,13 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from plateau_jax.analysis.lr_sums import MAX_SINGLE_STEPS, ScheduleSums, schedule_sums, segment_begins
+from plateau_jax.analysis.lr_sums import (
+    MAX_SINGLE_STEPS,
+    ScheduleSums,
+    scale_sums,
+    schedule_sums,
+    segment_begins,
+)
 from plateau_jax.curves.curve import Curve
 
 _Floats = NDArray[np.float64]
@@ -35,8 +41,7 @@ def sums_at_many_steps(curve: Curve, peak_value: float, steps: _Steps) -> tuple[
     borders = () if sums.has_many_segments else segment_begins(curve)
     for first, end in _panels(borders, wanted):
         _fill(sums, wanted, values, first, end)
-    both = peak_value * values[places.reshape(steps.shape)]
-    return both[..., 0], both[..., 1]
+    return scale_sums(values[places.reshape(steps.shape)], peak_value)
 
 
 def _panels(borders: Iterable[int], wanted: _Steps) -> Iterator[tuple[int, int]]:

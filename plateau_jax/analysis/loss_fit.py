@@ -291,19 +291,20 @@ def fit_losses(runs: LossRun | Iterable[LossRun]) -> LossFit:
     the largest of them:
 
         loss(t) = floor + scale·(S(t)/S₀)^-α + noise·(N(t)/p₀)^0.8,   floor, scale, noise >= 0
-        S(t) = Σ s
+        S(t) = Σ s^0.9
         N(t) = Σ s²/(2 Σ s) + ½ Σ_{k<t-1} s_k/(Σ_{j>k} s_j + m/10) · (Σ_{j≥k} s_j² / Σ_{j≥k} s_j)
 
     S₀ is the largest S of the readings and p₀ the largest learning rate of the runs: units only. α in
-    [0.05, 1.5] minimizes the mean squared relative error plus (0.05·(α - 0.44))², and the other three follow
+    [0.05, 1.5] minimizes the mean squared relative error plus (0.02·(α - 0.44))², and the other three follow
     by non-negative least squares. Readings count from 3 % of the run after the warmup on, and are averaged in
-    at most 60 groups per run. All runs have the same weight; the last 5 % of its steps weigh one half.
+    at most 60 groups per run. The weight of a run grows with the square of its last logged step; the last 5 %
+    of its steps weigh one half.
 
     `docs/forecast.md` says when to trust a forecast, and how well it did on published runs.
 
     Sources: S^-α as in Tissue et al. 2024, arXiv:2408.11029, and Luo et al. 2025, arXiv:2503.12811. N is the
     noise term of `outlook` (Defazio et al. 2023, arXiv:2310.07831; Schaipp et al. 2025, arXiv:2501.18965),
-    but for m/10. The power 0.8 and the center 0.44 were chosen on data.
+    but for m/10. The powers 0.9 and 0.8, the center 0.44 and the weights were chosen on data.
 
     Args:
         runs: One `LossRun`, or several. The learning rate of at least one must fall to half its peak.
@@ -322,7 +323,7 @@ def fit_losses(runs: LossRun | Iterable[LossRun]) -> LossFit:
     >>> run = LossRun(curve, 1e-3, steps, 2.5 + 2 * steps**-0.5 + 0.1 * curve(steps))
     >>> fit = fit_losses(run)
     >>> [round(number, 3) for number in (fit.floor, fit.exponent, fit.residual_sd)]
-    [2.372, 0.44, 0.001]
+    [2.374, 0.439, 0.001]
     >>> longer = fit.predict(PlateauCurve(2000, warmup_steps=50))
     >>> print(f"{longer.low:.2f} to {longer.high:.2f}, after {run.losses[-1]:.2f}")
     2.52 to 2.54, after 2.56

@@ -13,7 +13,7 @@ NOISE_POWER = 0.8
 
 ALPHA_RANGE = 0.05, 1.5
 _ALPHA_CENTER = 0.44
-_ALPHA_WEIGHT = 0.05
+_ALPHA_WEIGHT = 0.02
 
 _GRID = 30
 _GOLDEN = (5**0.5 - 1) / 2
@@ -55,7 +55,7 @@ class Law:
 def fit_law(readings: Readings, power: float = NOISE_POWER) -> Law:
     """Minimize the mean squared relative error plus a penalty that draws α towards its center.
 
-        Σ weight · (law/loss - 1)² + (0.05·(α - 0.44))²,   α in [0.05, 1.5];  floor, scale, noise >= 0
+        Σ weight · (law/loss - 1)² + (0.02·(α - 0.44))²,   α in [0.05, 1.5];  floor, scale, noise >= 0
 
     The error has a single minimum in practice, but not by theory: a grid finds the best interval, and a
     golden-section search the minimum in it.

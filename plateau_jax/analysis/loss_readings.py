@@ -74,7 +74,9 @@ def group_readings(runs: Sequence[LossRun]) -> GroupedReadings:
         progress / progress.max(),
         noise / peak_unit,
         np.concatenate([group.losses for group in groups]),
-        np.concatenate([group.weights for group in groups]) / len(runs),
+        np.concatenate(
+            [weight * group.weights for weight, group in zip(_weights(runs), groups, strict=True)]
+        ),
         np.repeat(np.arange(len(runs)), [len(group.steps) for group in groups]),
     )
     return GroupedReadings(readings, float(progress.max()), peak_unit)
@@ -104,6 +106,13 @@ def check_misfit(law: Law, relative_errors: _Floats, readings: Readings) -> None
                 else "fit runs of one model, one data set and similar peaks, or one run alone"
             )
         )
+
+
+def _weights(runs: Sequence[LossRun]) -> _Floats:
+    """Return the weight of each run: a short run describes the phase in which the law bends."""
+    lengths = np.array([run._last_step for run in runs], np.float64)
+    weights = (lengths / lengths.max()) ** 2
+    return weights / weights.sum()
 
 
 def _group(run: LossRun) -> _Groups:

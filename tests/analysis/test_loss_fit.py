@@ -42,7 +42,8 @@ class Oracle:
                 (1 if late in (0, len(means)) else 0.5) / (late if t > 0.95 * last else len(means) - late)
                 for t, _ in means
             ]
-            self.parts += [(y, share / len(runs)) for (_, y), share in zip(means, shares, strict=True)]
+            weight = last**2 / sum(int(other.steps[-1]) ** 2 for other in runs)
+            self.parts += [(y, share * weight) for (_, y), share in zip(means, shares, strict=True)]
             sums += [self.sums(rates[: round(t)]) for t, _ in means]
         self.longest_sum = max(s for s, _ in sums)
         self.peak = max(run.peak_value for run in runs)
@@ -59,7 +60,7 @@ class Oracle:
         after, squares = np.cumsum(s[::-1])[::-1], np.cumsum(s[::-1] ** 2)[::-1]
         noise = squares[0] / (2 * after[0])
         noise += 0.5 * sum(s[:-1] / (after[1:] + 0.1 * max(s)) * (squares[:-1] / after[:-1]))
-        return after[0], noise
+        return sum(s**0.9), noise
 
     def solve(self, alpha: Any, power: float) -> tuple[Any, list[Any]]:
         """Return the least error and its three coefficients, over all sets of coefficients that are not 0."""
@@ -87,7 +88,7 @@ class Oracle:
         with mp.workdps(40):
 
             def error(alpha: Any) -> Any:
-                return self.solve(alpha, power)[0] + (0.05 * (alpha - 0.44)) ** 2
+                return self.solve(alpha, power)[0] + (0.02 * (alpha - 0.44)) ** 2
 
             if alpha is None:
                 grid = [mp.mpf(k) / 20 for k in range(1, 31)]
