@@ -37,6 +37,7 @@ _LAYERS = [
     "plateau_jax.analysis.loss_run",
     "plateau_jax.analysis.loss_readings",
     "plateau_jax.analysis.loss_interval",
+    "plateau_jax.analysis.forecast_reasons",
     "plateau_jax.analysis.loss_fit",
     "plateau_jax.transformation plateau_jax.resume plateau_jax.output_files plateau_jax.option_parser",
     "plateau_jax.design.source plateau_jax.design.handles plateau_jax.design.questions",

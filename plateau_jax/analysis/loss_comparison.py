@@ -20,8 +20,9 @@ class LossForecast(NamedTuple):
     Attributes:
         loss: The forecast.
         low, high: Its interval, of about 95 %.
-        reasons: Differences from the runs that make a forecast less certain: another peak, or more than
-            twice as many steps.
+        reasons: Why the forecast is less certain, if it is: a different peak; more than twice or less than
+            0.3 times the steps of the runs; runs that contradict each other, or the law in their first fifth;
+            a longer curve from runs without a stage at constant learning rate.
 
     >>> from plateau_jax import LossForecast
     >>> LossForecast(2.914, 2.897, 2.931)

@@ -9,16 +9,12 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from plateau_jax.analysis.forecast_reasons import list_reasons
 from plateau_jax.analysis.interpolated_sums import sums_at_many_steps
 from plateau_jax.analysis.loss_comparison import LossComparison, LossDifference, LossForecast
 from plateau_jax.analysis.loss_interval import ForecastTerms, RefittedLaws, refit_laws
-from plateau_jax.analysis.loss_law import Law, fit_law
-from plateau_jax.analysis.loss_readings import (
-    GroupedReadings,
-    check_misfit,
-    first_used_step,
-    group_readings,
-)
+from plateau_jax.analysis.loss_law import Law, Readings, fit_law
+from plateau_jax.analysis.loss_readings import check_misfit, first_used_step, group_readings
 from plateau_jax.analysis.loss_run import LossRun
 from plateau_jax.analysis.lr_sums import largest_multiplier, schedule_sums
 from plateau_jax.curves.curve import Curve, check_curve
@@ -33,8 +29,6 @@ MAX_HORIZON = 4.0
 """A forecast reaches at most this many times the steps of the longest run."""
 
 MAX_PEAK_FACTOR = 1.5
-
-_SAME_PEAK = 1e-6  # logged learning rates are rounded
 
 _DRAWN_STEPS = 200
 
@@ -59,7 +53,7 @@ class LossFit:
     >>> from plateau_jax import LossRun, PlateauCurve, fit_losses
     >>> curve, steps = PlateauCurve(1000, warmup_steps=50), np.arange(100, 1001, 25)
     >>> fit = fit_losses(LossRun(curve, 1e-3, steps, 2.5 + 2 * steps**-0.5 + 0.1 * curve(steps)))
-    >>> fit.predict(PlateauCurve(1500, warmup_steps=50)).reasons
+    >>> fit.predict(PlateauCurve(1000, warmup_steps=50, decay_shape="linear")).reasons
     ()
     >>> fit.losses(curve, [500, 1000]).round(2)
     array([2.65, 2.56])
@@ -73,21 +67,28 @@ class LossFit:
     runs: tuple[LossRun, ...]
 
     @cached_property
-    def _grouped(self) -> GroupedReadings:
+    def _readings(self) -> Readings:
         return group_readings(self.runs)
 
     @cached_property
+    def _law(self) -> Law:
+        units = self._readings.progress_unit, self._readings.noise_unit
+        return Law(self.floor, self.scale, self.exponent, self.noise, *units)
+
+    @cached_property
     def _laws(self) -> RefittedLaws:
-        return refit_laws(Law(self.floor, self.scale, self.exponent, self.noise), self._grouped)
+        return refit_laws(self._law, self._readings, self.runs)
 
     def predict(self, curve: Curve, peak_value: float | None = None) -> LossForecast:
         """Forecast the loss after the last step of a curve.
 
-            loss ± 2 √(sd² + a² + q² + (0.002 loss)² + k²)
+            loss ± 2 √(sd² + a² + q² + (1.5 c)² + d² + (0.003 loss)² + k²)
 
         sd is the fit's residual; a and q are half the difference of two forecasts, with the exponent ± 0.06
-        and with the powers 0.6 and 1.0 of N in place of 0.8; `k = 0.01 loss |log₂(peak/peak of a run)|`, with
-        the nearest run.
+        and with the powers 0.6 and 1.0 of N in place of 0.8; c is the change if the law is fitted to the
+        losses from 20 % of each run after its warmup on, 0 if a run has fewer than 8 groups of them; d is the
+        largest |δ| of a run with a decay, with δ the forecast of this run alone minus that of all, 0 with one
+        run; `k = 0.01 loss |log₂(peak/peak of a run)|`, with the nearest run.
 
         Args:
             curve: Any curve, of at most four times the steps of the longest run.
@@ -132,13 +133,15 @@ class LossFit:
             )
         progress, noise = sums_at_many_steps(curve, peak, array.astype(np.int64))
         with np.errstate(divide="ignore"):
-            return np.asarray(self._laws.losses(progress, noise))
+            return np.asarray(self._law.losses(progress, noise))
 
     def compare(self, curves: Mapping[str, Curve], peak_value: float | None = None) -> LossComparison:
         """Forecast several curves, and their differences to the first.
 
-        The interval of a difference, ± 2 √(sd² + Δa² + Δq² + Δk²), is narrower than those of the forecasts,
-        which have most of their errors in common. Two curves are told apart if it excludes 0.
+            difference ± 2 √(sd² + Δa² + Δq² + (1.5 Δc)² + D² + (0.0025 loss of the first)² + Δk²)
+
+        Δ are differences of the terms of `predict`, and D is the largest |Δδ| of a run. Forecasts have most
+        of their errors in common. Two curves are distinguishable if the interval excludes 0.
 
         Args:
             curves: A mapping from names to curves.
@@ -249,14 +252,9 @@ class LossFit:
         peak = self._checked_peak(curve, peak_value)
         terms = self._terms(curve, peak, np.array(curve.total_steps))
         loss, half = float(terms.loss), float(terms.half_width(self.residual_sd))
-        reasons: list[str] = []
-        factor = 2 ** self._octaves(peak * largest_multiplier(curve, curve.total_steps))
-        if abs(factor - 1) > _SAME_PEAK:
-            reasons.append(f"its peak is {factor:.3g} times that of the nearest run")
-        length = curve.total_steps / self._longest()
-        if round(length, 1) > 2:
-            reasons.append(f"it has {length:.2g} times as many steps as the longest run")
-        return Prediction(LossForecast(loss, loss - half, loss + half, tuple(reasons)), terms)
+        peak_factor = 2 ** self._octaves(peak * largest_multiplier(curve, curve.total_steps))
+        reasons = list_reasons(curve, peak_factor, terms, self.runs)
+        return Prediction(LossForecast(loss, loss - half, loss + half, reasons), terms)
 
     def _difference(self, prediction: Prediction, first: Prediction) -> LossDifference:
         return prediction.terms.minus(first.terms, self.residual_sd)
@@ -326,17 +324,16 @@ def fit_losses(runs: LossRun | Iterable[LossRun]) -> LossFit:
     [2.374, 0.439, 0.001]
     >>> longer = fit.predict(PlateauCurve(2000, warmup_steps=50))
     >>> print(f"{longer.low:.2f} to {longer.high:.2f}, after {run.losses[-1]:.2f}")
-    2.52 to 2.54, after 2.56
+    2.52 to 2.55, after 2.56
     """
     runs = _checked_runs(runs)
-    grouped = group_readings(runs)
-    readings = grouped.readings
+    readings = group_readings(runs)
     law = fit_law(readings)
     errors = law.losses(readings.progress, readings.noise) - readings.losses
     check_misfit(law, errors / readings.losses, readings)
     residual_sd = float(np.sqrt(readings.weights @ errors**2))
     fit = LossFit(law.floor, law.scale, law.alpha, law.noise, residual_sd, runs)
-    vars(fit)["_grouped"] = grouped  # the value of the cached property, which the first forecast needs
+    vars(fit)["_readings"] = readings  # the value of the cached property, which the first forecast needs
     return fit
 
 

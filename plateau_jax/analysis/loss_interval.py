@@ -1,72 +1,103 @@
 """The interval of a forecast, from refits of the law and the distance of the peak from those of the runs."""
 
-import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from plateau_jax.analysis.loss_comparison import LossDifference
-from plateau_jax.analysis.loss_law import Law, fit_law, fit_law_at
-from plateau_jax.analysis.loss_readings import GroupedReadings
+from plateau_jax.analysis.loss_law import Law, Readings, fit_law, fit_law_at
+from plateau_jax.analysis.loss_readings import falls_to_half, late_readings
+from plateau_jax.analysis.loss_run import LossRun
 
 _Floats = NDArray[np.float64]
 
 _ALPHA_STEP = 0.06
 _OTHER_POWERS = 0.6, 1.0
-_RELATIVE_SD = 0.002
+_START_FACTOR = 1.5
+_RELATIVE_SD = 0.003
+_RELATIVE_SD_OF_DIFFERENCE = 0.0025
 _PEAK_SD = 0.01
 
 
 class ForecastTerms(NamedTuple):
-    """Forecasts, and the parts of their uncertainty with their signs."""
+    """Forecasts, and the terms of their uncertainty with their signs.
+
+    Attributes:
+        loss: The forecasts.
+        by_alpha, by_power, by_peak: a, q and k; see `LossFit.predict`.
+        by_start: c.
+        by_run: δ of each run with a decay, along the first axis; empty with one run.
+    """
 
     loss: _Floats
     by_alpha: _Floats
     by_power: _Floats
     by_peak: _Floats
+    by_start: _Floats
+    by_run: _Floats
 
     def half_width(self, residual_sd: float) -> _Floats:
         """Return half the width of the interval: see `LossFit.predict`."""
-        parts = residual_sd, self.by_alpha, self.by_power, _RELATIVE_SD * self.loss, self.by_peak
-        return 2 * np.sqrt(sum(np.square(part) for part in parts))
+        return _half_width(self, residual_sd, _RELATIVE_SD * self.loss)
 
     def minus(self, first: "ForecastTerms", residual_sd: float) -> LossDifference:
         """Return the difference of two forecasts: see `LossFit.compare`."""
         if self is first:
             return LossDifference(0.0, 0.0, 0.0)
-        difference = float(self.loss - first.loss)
-        changes = (float(part - other) for part, other in zip(self[1:], first[1:], strict=True))
-        half = 2 * math.hypot(residual_sd, *changes)
+        changes = ForecastTerms(*(term - other for term, other in zip(self, first, strict=True)))
+        difference = float(changes.loss)
+        half = float(_half_width(changes, residual_sd, _RELATIVE_SD_OF_DIFFERENCE * first.loss))
         return LossDifference(difference, difference - half, difference + half)
 
 
+def _half_width(terms: ForecastTerms, residual_sd: float, relative: _Floats) -> _Floats:
+    by_runs = np.max(np.abs(terms.by_run), axis=0, initial=0.0)
+    by_start = _START_FACTOR * terms.by_start
+    parts = residual_sd, terms.by_alpha, terms.by_power, by_start, by_runs, relative, terms.by_peak
+    return 2 * np.sqrt(sum(np.square(part) for part in parts))
+
+
 class RefittedLaws(NamedTuple):
-    """The law, its refits for the interval, and the units of its sums."""
+    """The law, and its refits for the interval; see `LossFit.predict`.
+
+    Attributes:
+        law: The law.
+        by_alpha, by_power: Refits with α ± 0.06, and with the powers 0.6 and 1.0 of N.
+        late: The refit without the first fifth of each run, or the law if too few losses are left.
+        alone: The law of each run with a decay, empty with one run.
+    """
 
     law: Law
     by_alpha: tuple[Law, Law]
     by_power: tuple[Law, Law]
-    progress_unit: float
-    peak_unit: float
-
-    def losses(self, progress: _Floats, noise: _Floats) -> _Floats:
-        """Return the losses at sums S and N, in units of learning rate."""
-        return self.law.losses(progress / self.progress_unit, noise / self.peak_unit)
+    late: Law
+    alone: tuple[Law, ...]
 
     def terms(self, progress: _Floats, noise: _Floats, octaves: float) -> ForecastTerms:
         """Return the terms of forecasts; `octaves` is log₂ of the peak over that of the nearest run."""
-        sums = progress / self.progress_unit, noise / self.peak_unit
-        loss = self.law.losses(*sums)
+        loss, late = (law.losses(progress, noise) for law in (self.law, self.late))
         by_alpha, by_power = (
-            (high.losses(*sums) - low.losses(*sums)) / 2 for low, high in (self.by_alpha, self.by_power)
+            (high.losses(progress, noise) - low.losses(progress, noise)) / 2
+            for low, high in (self.by_alpha, self.by_power)
         )
-        return ForecastTerms(loss, by_alpha, by_power, _PEAK_SD * loss * abs(octaves))
+        by_run = np.array([law.losses(progress, noise) - loss for law in self.alone])
+        by_peak = _PEAK_SD * loss * abs(octaves)
+        by_run = by_run.reshape(len(self.alone), *np.shape(loss))
+        return ForecastTerms(loss, by_alpha, by_power, by_peak, late - loss, by_run)
 
 
-def refit_laws(law: Law, grouped: GroupedReadings) -> RefittedLaws:
-    """Refit the law with α ± 0.06, and with the powers 0.6 and 1.0 of N."""
-    readings = grouped.readings
+def refit_laws(law: Law, readings: Readings, runs: Sequence[LossRun]) -> RefittedLaws:
+    """Refit a law that was fitted to the readings of some runs."""
     low, high = (fit_law_at(readings, law.alpha + step) for step in (-_ALPHA_STEP, _ALPHA_STEP))
     by_power = fit_law(readings, _OTHER_POWERS[0]), fit_law(readings, _OTHER_POWERS[1])
-    return RefittedLaws(law, (low, high), by_power, grouped.progress_unit, grouped.peak_unit)
+    late = late_readings(runs)
+    decaying = [index for index, run in enumerate(runs) if falls_to_half(run.curve, run._last_step)]
+    return RefittedLaws(
+        law,
+        (low, high),
+        by_power,
+        law if late is None else fit_law(late),
+        tuple(fit_law(readings.of_run(index)) for index in decaying if len(runs) > 1),
+    )

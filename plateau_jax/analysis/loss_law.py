@@ -1,6 +1,6 @@
 """Fit the law of the loss to readings; see `fit_losses`."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 
 import numpy as np
@@ -21,14 +21,16 @@ _GOLDEN = (5**0.5 - 1) / 2
 
 @dataclass(frozen=True)
 class Readings:
-    """Losses of all runs, with what the law needs to know of the steps at which they were read.
+    """Logged losses, with S and N at their steps.
 
     Attributes:
-        progress: S at each reading, over the largest S of all readings.
-        noise: N at each reading, over the largest learning rate of all runs.
+        progress: S at each logged loss.
+        noise: N at each.
         losses: The losses.
         weights: Their weights, with the sum 1.
-        runs: The index of each reading's run.
+        runs: The index of the run of each.
+        progress_unit: S₀, the unit of S in the law.
+        noise_unit: p₀, the unit of N.
     """
 
     progress: _Floats
@@ -36,20 +38,41 @@ class Readings:
     losses: _Floats
     weights: _Floats
     runs: NDArray[np.int64]
+    progress_unit: float
+    noise_unit: float
+
+    def of_run(self, run: int) -> "Readings":
+        """Return the logged losses of one run."""
+        is_its = self.runs == run
+        progress, noise, losses, weights, runs = (
+            values[is_its] for values in (self.progress, self.noise, self.losses, self.weights, self.runs)
+        )
+        return replace(
+            self,
+            progress=progress,
+            noise=noise,
+            losses=losses,
+            weights=weights / weights.sum(),
+            runs=runs,
+        )
 
 
 @dataclass(frozen=True)
 class Law:
-    """loss = floor + scale · progress^-α + noise · noise_sum^power."""
+    """loss = floor + scale · (S/S₀)^-α + noise · (N/p₀)^power."""
 
     floor: float
     scale: float
     alpha: float
     noise: float
+    progress_unit: float
+    noise_unit: float
     power: float = NOISE_POWER
 
     def losses(self, progress: _Floats, noise: _Floats) -> _Floats:
-        return self.floor + self.scale * progress**-self.alpha + self.noise * noise**self.power
+        """Return the losses at sums S and N."""
+        decrease = (progress / self.progress_unit) ** -self.alpha
+        return self.floor + self.scale * decrease + self.noise * (noise / self.noise_unit) ** self.power
 
 
 def fit_law(readings: Readings, power: float = NOISE_POWER) -> Law:
@@ -86,15 +109,16 @@ def fit_law(readings: Readings, power: float = NOISE_POWER) -> Law:
 
 def fit_law_at(readings: Readings, alpha: float, power: float = NOISE_POWER) -> Law:
     """Fit floor, scale and noise for one α, by non-negative least squares of the relative errors."""
-    columns = np.stack(
-        [np.ones_like(readings.losses), readings.progress**-alpha, readings.noise**power], axis=1
-    )
+    units = readings.progress_unit, readings.noise_unit
+    progress, noise = readings.progress / units[0], readings.noise / units[1]
+    columns = np.stack([np.ones_like(progress), progress**-alpha, noise**power], axis=1)
     roots = np.sqrt(readings.weights)
-    return Law(*_nonnegative((roots / readings.losses)[:, None] * columns, roots, alpha), power)
+    floor, scale, coefficient = _nonnegative((roots / readings.losses)[:, None] * columns, roots)
+    return Law(floor, scale, alpha, coefficient, *units, power)
 
 
-def _nonnegative(matrix: _Floats, target: _Floats, alpha: float) -> tuple[float, float, float, float]:
-    """Return (floor, scale, α, noise); the least squares over three coefficients >= 0.
+def _nonnegative(matrix: _Floats, target: _Floats) -> tuple[float, float, float]:
+    """Return the least squares over three coefficients >= 0.
 
     At the minimum some coefficients are 0, and the others are the ordinary least squares of their columns. So
     the best of those solutions, over all sets of columns, whose coefficients are all >= 0 is the minimum.
@@ -111,5 +135,5 @@ def _nonnegative(matrix: _Floats, target: _Floats, alpha: float) -> tuple[float,
                     best[columns] = solution
         if size == 3 and best.any():
             break  # the unconstrained minimum
-    floor, scale, noise = map(float, best)
-    return floor, scale, alpha, noise
+    first, second, third = map(float, best)
+    return first, second, third

@@ -20,19 +20,14 @@ AFTER_WARMUP = 0.03
 MOST_GROUPS = 60
 LAST_SHARE = 0.95
 
+AFTER_FIRST_FIFTH = 0.2
+_LEAST_LATE_GROUPS = 8
+
 LEAST_READINGS = 20
 MAX_NOISE = 0.01
 MAX_RISE = 0.01
 MAX_MISFIT_OF_ONE = 0.005
 MAX_MISFIT_OF_SEVERAL = 0.008
-
-
-class GroupedReadings(NamedTuple):
-    """The readings of all runs, with the units of their sums: S₀ and p₀."""
-
-    readings: Readings
-    progress_unit: float
-    peak_unit: float
 
 
 class _Groups(NamedTuple):
@@ -43,43 +38,55 @@ class _Groups(NamedTuple):
     weights: _Floats
 
 
-def first_used_step(curve: Curve, last_step: int) -> float:
+def first_used_step(curve: Curve, last_step: int, fraction: float = AFTER_WARMUP) -> float:
     """Return the step after which readings count: some time after the learning rate first stops rising."""
-    return end_of_rise(curve.rows) + AFTER_WARMUP * last_step
+    return end_of_rise(curve.rows) + fraction * last_step
 
 
-def group_readings(runs: Sequence[LossRun]) -> GroupedReadings:
+def group_readings(runs: Sequence[LossRun]) -> Readings:
     """Cut, group and weigh the readings of all runs.
 
     Raises:
         ValueError: Too few readings, no decay, too much noise, or losses that rise.
     """
-    if not any(map(_decays, runs)):
+    if not any(falls_to_half(run.curve, run._last_step) for run in runs):
         raise ValueError(
             "no run's learning rate falls to half its peak by its last reading, so the losses cannot tell "
             "what a decay brings: log a run with a decay, or a cooldown of one of these runs"
         )
-    peak_unit = max(run._largest_learning_rate() for run in runs)
-    groups: list[_Groups] = []
-    for index, run in enumerate(runs):
+    groups = [_group(run, AFTER_WARMUP) for run in runs]
+    for index, (run, group) in enumerate(zip(runs, groups, strict=True)):
         try:
-            groups.append(_group(run))
+            _check_losses(run, group)
         except ValueError as error:
             raise error if len(runs) == 1 else ValueError(f"runs[{index}]: {error}") from None
+    return _with_sums(runs, groups)
+
+
+def late_readings(runs: Sequence[LossRun]) -> Readings | None:
+    """Group the readings after the first fifth again, or return None if a run has too few of them."""
+    groups = [_group(run, AFTER_FIRST_FIFTH) for run in runs]
+    if any(len(group.steps) < _LEAST_LATE_GROUPS for group in groups):
+        return None
+    return _with_sums(runs, groups)
+
+
+def _with_sums(runs: Sequence[LossRun], groups: Sequence[_Groups]) -> Readings:
     sums = [
         schedule_sums(run.curve, run.peak_value, group.steps) for run, group in zip(runs, groups, strict=True)
     ]
     progress, noise = (np.concatenate(parts) for parts in zip(*sums, strict=True))
-    readings = Readings(
-        progress / progress.max(),
-        noise / peak_unit,
+    return Readings(
+        progress,
+        noise,
         np.concatenate([group.losses for group in groups]),
         np.concatenate(
             [weight * group.weights for weight, group in zip(_weights(runs), groups, strict=True)]
         ),
         np.repeat(np.arange(len(runs)), [len(group.steps) for group in groups]),
+        progress_unit=float(progress.max()),
+        noise_unit=max(run._largest_learning_rate() for run in runs),
     )
-    return GroupedReadings(readings, float(progress.max()), peak_unit)
 
 
 def check_misfit(law: Law, relative_errors: _Floats, readings: Readings) -> None:
@@ -115,15 +122,10 @@ def _weights(runs: Sequence[LossRun]) -> _Floats:
     return weights / weights.sum()
 
 
-def _group(run: LossRun) -> _Groups:
-    used = run.steps > first_used_step(run.curve, run._last_step)
+def _group(run: LossRun, fraction: float) -> _Groups:
+    """Average the readings after a fraction of the run after its warmup."""
+    used = run.steps > first_used_step(run.curve, run._last_step, fraction)
     steps, losses = run.steps[used].astype(np.float64), run.losses[used]
-    if len(steps) < LEAST_READINGS:
-        raise ValueError(
-            f"{len(steps)} of {len(run.steps)} readings come after the warmup, which ends at step "
-            f"{end_of_rise(run.curve.rows)}, and another {AFTER_WARMUP:.0%} of the run; a fit needs at least "
-            f"{LEAST_READINGS}: log the loss more often"
-        )
     if len(steps) > MOST_GROUPS:
         steps, losses = (
             np.array([group.mean() for group in np.array_split(values, MOST_GROUPS)])
@@ -132,13 +134,17 @@ def _group(run: LossRun) -> _Groups:
     is_last = steps > LAST_SHARE * run._last_step
     # One half for the end of the run, which a forecast is about, however many readings it has.
     weights = np.where(is_last, 0.5 / max(1, is_last.sum()), 0.5 / max(1, (~is_last).sum()))
-    groups = _Groups(np.rint(steps).astype(np.int64), losses, weights / weights.sum())
-    _check_losses(run, groups)
-    return groups
+    return _Groups(np.rint(steps).astype(np.int64), losses, weights / weights.sum())
 
 
 def _check_losses(run: LossRun, groups: _Groups) -> None:
     losses = groups.losses
+    if len(losses) < LEAST_READINGS:
+        raise ValueError(
+            f"{len(losses)} of {len(run.steps)} readings come after the warmup, which ends at step "
+            f"{end_of_rise(run.curve.rows)}, and another {AFTER_WARMUP:.0%} of the run; a fit needs at least "
+            f"{LEAST_READINGS}: log the loss more often"
+        )
     # Second differences have no trend left; those of independent noise have 6 times its variance.
     bends = (losses[2:] - 2 * losses[1:-1] + losses[:-2]) / losses[1:-1]
     noise = 1.4826 * float(np.median(np.abs(bends))) / 6**0.5
@@ -161,8 +167,8 @@ def _check_losses(run: LossRun, groups: _Groups) -> None:
             )
 
 
-def _decays(run: LossRun) -> bool:
-    """Return True if the learning rate falls to half its peak by the last reading."""
-    multipliers = run.curve(steps_at_borders(run.curve, run._last_step))
+def falls_to_half(curve: Curve, updates: int) -> bool:
+    """Return True if the learning rate of the first updates falls to half its peak."""
+    multipliers = curve(steps_at_borders(curve, updates))
     after_peak = multipliers[np.argmax(multipliers) :]
     return bool(after_peak.min() <= after_peak[0] / 2)

@@ -1,0 +1,68 @@
+"""The reasons why a forecast is less certain: see `LossForecast`."""
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+import numpy as np
+
+from plateau_jax.analysis.loss_interval import ForecastTerms
+from plateau_jax.analysis.loss_readings import falls_to_half
+from plateau_jax.analysis.loss_run import LossRun
+from plateau_jax.analysis.lr_sums import steps_at_borders
+from plateau_jax.curves.curve import Curve
+
+_SAME_PEAK = 1e-6  # logged learning rates are rounded
+
+_SHORT = 0.3
+_LONG = 2.0
+_LONGER = 1.05
+
+_MAX_CHANGE_BY_START = 0.005
+_MAX_CHANGE_BY_RUN = 0.006
+
+_STAGE = 0.1
+
+
+def list_reasons(
+    curve: Curve, peak_factor: float, terms: ForecastTerms, runs: Sequence[LossRun]
+) -> tuple[str, ...]:
+    """Return the reasons why the forecast of a curve is less certain; none if it is as good as published.
+
+    Args:
+        curve: The curve.
+        peak_factor: Its largest learning rate over that of the nearest run.
+        terms: The terms of its forecast.
+        runs: The fitted runs.
+    """
+    length = curve.total_steps / max(run._length for run in runs)
+    change_by_start = abs(float(terms.by_start))
+    change_by_run = float(np.max(np.abs(terms.by_run), initial=0.0))
+    needs_stage = length > _LONGER and falls_to_half(curve, curve.total_steps)
+    reasons = {
+        f"its peak is {peak_factor:.3g} times that of the nearest run": abs(peak_factor - 1) > _SAME_PEAK,
+        f"it has {length:.2g} times as many steps as the longest run": round(length, 1) > _LONG,
+        f"it has {length:.2g} times as many steps as the longest run: curves this short came out too high": (
+            length < _SHORT
+        ),
+        f"it changes by {change_by_start:.2g} nats if the first fifth is left out": (
+            change_by_start > _MAX_CHANGE_BY_START * terms.loss
+        ),
+        "each run alone forecasts something else": change_by_run > _MAX_CHANGE_BY_RUN * terms.loss,
+        "from runs without a stage at constant learning rate, longer ones came out up to 2 % worse": (
+            needs_stage and not any(map(_holds_learning_rate, runs))
+        ),
+    }
+    return tuple(reason for reason, holds in reasons.items() if holds)
+
+
+@lru_cache(64)
+def _holds_learning_rate(run: LossRun) -> bool:
+    """Return True if a learning rate above half the peak stays the same for a tenth of the logged steps."""
+    steps = steps_at_borders(run.curve, run._last_step)
+    multipliers = run.curve(steps)
+    # Segments are monotone: between borders with the same learning rate it does not change.
+    begins = np.flatnonzero(np.diff(multipliers, prepend=np.nan) != 0)
+    ends = np.append(begins[1:], len(steps)) - 1
+    lengths = steps[ends] - steps[begins] + 1
+    is_high = multipliers[begins] > multipliers.max() / 2
+    return bool(np.any(is_high & (lengths >= _STAGE * run._last_step)))

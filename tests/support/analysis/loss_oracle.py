@@ -1,0 +1,162 @@
+"""The fit of the law of the loss, its forecasts and their intervals, from their definitions."""
+
+import itertools
+import math
+from functools import cache
+from typing import Any, NamedTuple
+
+import mpmath  # pyright: ignore[reportMissingTypeStubs]  (it has none)
+import numpy as np
+
+from plateau_jax import LossRun
+
+mp: Any = mpmath.mp
+
+
+class Terms(NamedTuple):
+    """The forecast of a curve and the terms of its interval; `deltas` has one δ per run with a decay."""
+
+    loss: float
+    a: float
+    q: float
+    k: float
+    c: float
+    deltas: Any
+
+    @property
+    def d(self) -> float:
+        return float(np.max(np.abs(self.deltas), initial=0.0))
+
+
+class LossOracle:
+    """The fit: sums term by term, and least squares in 30 digits.
+
+    `start` is the fraction of each run, after its warmup, whose losses do not count.
+    """
+
+    def __init__(self, runs: list[LossRun], start: float = 0.03) -> None:
+        self.parts: list[tuple[float, float]] = []
+        self.counts: list[int] = []
+        sums: list[tuple[float, float]] = []
+        for run in runs:
+            rates = self.rates(run.curve, run.peak_value)
+            last = int(run.steps[-1])
+            warmup = next((k for k in range(len(rates) - 1) if rates[k + 1] <= rates[k]), len(rates) - 1)
+            kept = [(t, y) for t, y in zip(run.steps, run.losses, strict=True) if t > warmup + start * last]
+            groups = np.array_split(np.array(kept, float), min(60, len(kept)))
+            means = [group.mean(axis=0) for group in groups]
+            late = sum(t > 0.95 * last for t, _ in means)
+            shares = [
+                (1 if late in (0, len(means)) else 0.5) / (late if t > 0.95 * last else len(means) - late)
+                for t, _ in means
+            ]
+            weight = last**2 / sum(int(other.steps[-1]) ** 2 for other in runs)
+            self.parts += [(y, share * weight) for (_, y), share in zip(means, shares, strict=True)]
+            self.counts.append(len(means))
+            sums += [self.sums(rates[: round(t)]) for t, _ in means]
+        self.longest_sum = max(s for s, _ in sums)
+        self.peak = max(run.peak_value for run in runs)
+        self.points = [(s / self.longest_sum, n / self.peak) for s, n in sums]
+        self.runs = runs
+
+    @staticmethod
+    def rates(curve: Any, peak: float) -> Any:
+        return peak * np.asarray(curve(np.arange(curve.total_steps)), float)
+
+    @staticmethod
+    def sums(rates: Any) -> tuple[float, float]:
+        s = rates[rates > 0]
+        after, squares = np.cumsum(s[::-1])[::-1], np.cumsum(s[::-1] ** 2)[::-1]
+        noise = squares[0] / (2 * after[0])
+        noise += 0.5 * sum(s[:-1] / (after[1:] + 0.1 * max(s)) * (squares[:-1] / after[:-1]))
+        return sum(s**0.9), noise
+
+    def solve(self, alpha: Any, power: float) -> tuple[Any, list[Any]]:
+        """Return the least error and its three coefficients, over all sets of coefficients that are not 0."""
+        shares, columns = [share for _, share in self.parts], list(zip(*(
+            [1 / mp.mpf(y), mp.mpf(s) ** -alpha / y, mp.mpf(n) ** power / y]
+            for (s, n), (y, _) in zip(self.points, self.parts, strict=True)
+        ), strict=True))  # fmt: skip
+        right = [mp.fdot(shares, column) for column in columns]
+        weighted = [[w * value for w, value in zip(shares, column, strict=True)] for column in columns]
+        gram = [[mp.fdot(column, other) for other in columns] for column in weighted]
+        best = None
+        for size in (1, 2, 3):
+            for chosen in itertools.combinations(range(3), size):
+                matrix = mp.matrix([[gram[i][j] for j in chosen] for i in chosen])
+                solution = mp.lu_solve(matrix, mp.matrix([right[i] for i in chosen]))
+                if all(value >= 0 for value in solution):
+                    error = 1 - mp.fsum(solution[k] * right[i] for k, i in enumerate(chosen))
+                    if best is None or error < best[0]:
+                        values = dict(zip(chosen, solution, strict=True))
+                        best = error, [values.get(i, mp.mpf(0)) for i in range(3)]
+        assert best is not None
+        return best
+
+    @cache  # noqa: B019  (an oracle lives as long as its test)
+    def fit(self, power: float = 0.8, alpha: Any = None) -> tuple[list[Any], Any, float]:
+        """Return the coefficients, α and the power; a bisection by slopes around the best of a grid."""
+        with mp.workdps(30):
+
+            def error(alpha: Any) -> Any:
+                return self.solve(alpha, power)[0] + (0.02 * (alpha - 0.44)) ** 2
+
+            if alpha is None:
+                grid = [mp.mpf(k) / 20 for k in range(1, 31)]
+                center = min(grid, key=error)
+                low, high = max(grid[0], center - 0.05), min(grid[-1], center + 0.05)
+                while high - low > 1e-8:
+                    alpha = (low + high) / 2
+                    low, high = (alpha, high) if error(alpha - 1e-10) > error(alpha + 1e-10) else (low, alpha)
+                alpha = (low + high) / 2
+            return self.solve(alpha, power)[1], alpha, power
+
+    def loss(self, curve: Any, peak: float, *law: Any) -> float:
+        """Return the loss after the last step, by the fit with a power and an α."""
+        (floor, scale, noise), alpha, power = self.fit(*law)
+        s, n = self.sums(self.rates(curve, peak))
+        s, n = s / self.longest_sum, n / self.peak
+        return float(floor + scale * mp.mpf(s) ** -alpha + noise * mp.mpf(n) ** power)
+
+    @cache  # noqa: B019
+    def others(self) -> tuple["LossOracle | None", list["LossOracle"]]:
+        """Return the fit without the first fifths, and those of the runs alone."""
+        late = LossOracle(self.runs, 0.2)
+        halved = [run for run in self.runs if self.decays(run)]
+        alone = [LossOracle([run]) for run in halved if len(self.runs) > 1]
+        return late if min(late.counts) >= 8 else None, alone
+
+    def decays(self, run: LossRun) -> bool:
+        rates = self.rates(run.curve, run.peak_value)[: run.steps[-1]]
+        return bool(np.any(2 * rates[np.argmax(rates) :] <= rates.max()))
+
+    def terms(self, curve: Any, peak: float) -> Terms:
+        loss, alpha = self.loss(curve, peak), self.fit()[1]
+        high, low, flat, steep = (
+            self.loss(curve, peak, *law) for law in ((0.8, alpha + 0.06), (0.8, alpha - 0.06), (0.6,), (1.0,))
+        )
+        k = 0.01 * loss * min(abs(np.log2(peak / run.peak_value)) for run in self.runs)
+        late, alone = self.others()
+        c = late.loss(curve, peak) - loss if late else 0.0
+        deltas = np.array([other.loss(curve, peak) - loss for other in alone])
+        return Terms(loss, (high - low) / 2, (flat - steep) / 2, k, c, deltas)
+
+    def forecast(self, curve: Any, peak: float) -> tuple[float, float]:
+        """Return the loss and half the width of its interval."""
+        loss, a, q, k, c, _ = terms = self.terms(curve, peak)
+        return loss, 2 * math.hypot(self.residual(), a, q, k, 1.5 * c, terms.d, 0.003 * loss)
+
+    def difference(self, curve: Any, first: Any, peak: float) -> tuple[float, float]:
+        """Return the difference of the losses of two curves, and half the width of its interval."""
+        terms, of_first = self.terms(curve, peak), self.terms(first, peak)
+        loss, a, q, k, c, _ = changes = Terms(*(x - y for x, y in zip(terms, of_first, strict=True)))
+        return loss, 2 * math.hypot(self.residual(), a, q, k, 1.5 * c, changes.d, 0.0025 * of_first.loss)
+
+    def residual(self) -> float:
+        (floor, scale, noise), alpha, power = self.fit()
+        return float(
+            mp.sqrt(sum(
+                share * (floor + scale * mp.mpf(s) ** -alpha + noise * mp.mpf(n) ** power - y) ** 2
+                for (s, n), (y, share) in zip(self.points, self.parts, strict=True)
+            ))
+        )  # fmt: skip
