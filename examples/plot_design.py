@@ -3,7 +3,7 @@
 python examples/plot_design.py
 """
 
-import json
+import re
 import shutil
 import tempfile
 import threading
@@ -13,14 +13,13 @@ from pathlib import Path
 
 from playwright.sync_api import Page, sync_playwright
 
-from plateau_jax import Curve, PlateauCurve
+from plateau_jax import Curve, PlateauCurve, StagedCurve
 from plateau_jax.design.answers import initial_curves
 from plateau_jax.design.server import Server
 
 HERE = Path(__file__).parent
-PICTURES = HERE.parent / "docs" / "pictures"
-RUNS = HERE / "benchmarks" / "loss_curves" / "runs.json"
-RUN = "slim-12x768-0.002-wsd20-25000"
+DOCS = HERE.parent / "docs"
+PICTURES = DOCS / "pictures"
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))))
 CURVES = [
     ("Cosine", PlateauCurve(10_000, warmup_steps=500)),
@@ -28,7 +27,9 @@ CURVES = [
     ("Stable + cooldown", PlateauCurve(10_000, warmup_steps=500, plateaus=[(0, 70)], decay_shape="linear")),
 ]
 
-STABLE = PlateauCurve(50_000, warmup_steps=300, plateaus=[(0, 80)], decay_shape="linear")
+STABLE = StagedCurve([(300, 1.0), (49_700,)])
+RUN = STABLE.cooldown(20_000, 5_000, shape="linear")
+LONGER = PlateauCurve(50_000, warmup_steps=300, plateaus=[(0, 80)], decay_shape="linear")
 
 
 def draw_page(page: Page) -> None:
@@ -42,15 +43,15 @@ def draw_page(page: Page) -> None:
 
 
 def draw_forecasts(page: Page) -> None:
-    """Open the log of a published run, which has no learning rates."""
-    run = json.loads(RUNS.read_text())[RUN]
-    log = "".join(f"{step},{loss}\n" for step, loss in zip(run["steps"], run["losses"], strict=True))
+    """Open the log of docs/forecast.md, which has no learning rates."""
+    losses = re.findall(r"\d\.\d{4}", (DOCS / "forecast.md").read_text().split('"""')[1])
+    log = "".join(f"{600 * (index + 1)},{loss}\n" for index, loss in enumerate(losses))
     curves = [
         ("Cosine", PlateauCurve(50_000, warmup_steps=300)),
-        ("20 % cooldown", STABLE),
-        ("The run", Curve.from_dict(run["curve"])),
+        ("20 % cooldown", LONGER),
+        ("The run", RUN),
     ]
-    with served(curves, run["peak"]) as address, tempfile.TemporaryDirectory() as folder:
+    with served(curves, 2e-3) as address, tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "wandb_export.csv"
         path.write_text(f"Step,eval/loss\n{log}")
         page.goto(address)

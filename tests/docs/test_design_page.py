@@ -45,8 +45,7 @@ def test_example_draws_the_pictures(tmp_path):
     script.parent.mkdir()
     (tmp_path / "docs" / "pictures").mkdir(parents=True)
     shutil.copy(EXAMPLES / "plot_design.py", script)
-    data = "benchmarks/loss_curves"
-    shutil.copytree(EXAMPLES / data, script.parent / data)
+    shutil.copy(PAGE.with_name("forecast.md"), tmp_path / "docs")
     run(script, folder=tmp_path)
     names = re.findall(r"\((pictures/.+?)\)", PAGE.read_text(encoding="utf-8"))
     assert len(names) == 2
