@@ -37,7 +37,6 @@ import numpy as np
 from plateau_jax import LossFit, LossRun, StagedCurve, fit_losses
 from plateau_jax.analysis.loss_interval import ForecastTerms
 from plateau_jax.analysis.loss_law import fit_law
-from plateau_jax.analysis.loss_readings import group_readings
 from plateau_jax.analysis.lr_sums import PROGRESS_POWER, schedule_sums
 
 LAWS = "fit_losses", "annealing law", "nearest run"
@@ -164,10 +163,10 @@ def annealing_sums(run: LossRun) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 class AnnealingLaw:
     """The annealing law, fitted to the losses that `fit_losses` uses."""
 
-    def __init__(self, runs: list[LossRun]) -> None:
-        readings = group_readings(runs)
+    def __init__(self, fit: LossFit) -> None:
+        readings = fit._readings
         sums, falls = np.empty_like(readings.progress), np.empty_like(readings.progress)
-        for index, run in enumerate(runs):
+        for index, run in enumerate(fit.runs):
             run_sums, run_falls, progress = annealing_sums(run)
             is_own = readings.runs == index
             # The step of a group follows from its S.
@@ -192,7 +191,8 @@ def length_of(run: LossRun, sources: list[LossRun]) -> str | None:
     return LENGTHS[0] if abs(ratio - 1) < 0.02 else LENGTHS[1] if ratio > 1 else LENGTHS[2]
 
 
-def fit_or_none(sources: list[LossRun]) -> LossFit | None:
+@cache
+def fit_or_none(*sources: LossRun) -> LossFit | None:
     try:
         return fit_losses(sources)
     except ValueError:
@@ -202,7 +202,7 @@ def fit_or_none(sources: list[LossRun]) -> LossFit | None:
 def sources_of(runs: list[LossRun], most_pairs: int) -> Iterator[list[LossRun]]:
     """Yield each run, and pairs of those that can be fitted alone."""
     yield from ([run] for run in runs)
-    pairs = list(combinations([run for run in runs if fit_or_none([run])], 2))
+    pairs = list(combinations([run for run in runs if fit_or_none(run)], 2))
     yield from map(list, random.Random(0).sample(pairs, min(most_pairs, len(pairs))))
 
 
@@ -213,11 +213,11 @@ def measure(groups: list[list[LossRun]], most_pairs: int) -> None:
     fitted = rejected = 0
     for group, runs in enumerate(groups):
         for sources in sources_of(runs, most_pairs):
-            if not (fit := fit_or_none(sources)):
+            if not (fit := fit_or_none(*sources)):
                 rejected += 1
                 continue
             fitted += 1
-            annealing = AnnealingLaw(sources)
+            annealing = AnnealingLaw(fit)
             forecasts: list[tuple[LossRun, ForecastTerms]] = []
             for run in runs:
                 if length := length_of(run, sources):
