@@ -1,6 +1,7 @@
 """The readings that a fit uses, and the refusals: what readings cannot be fitted, and what to log instead."""
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -31,11 +32,13 @@ MAX_MISFIT_OF_SEVERAL = 0.008
 
 
 class _Groups(NamedTuple):
-    """Means of consecutive readings of a run."""
+    """Means of consecutive readings of a run, with S and N at their steps."""
 
     steps: NDArray[np.int64]
     losses: _Floats
     weights: _Floats
+    progress: _Floats
+    noise: _Floats
 
 
 def first_used_step(curve: Curve, last_step: int, fraction: float = AFTER_WARMUP) -> float:
@@ -60,7 +63,7 @@ def group_readings(runs: Sequence[LossRun]) -> Readings:
             _check_losses(run, group)
         except ValueError as error:
             raise error if len(runs) == 1 else ValueError(f"runs[{index}]: {error}") from None
-    return _with_sums(runs, groups)
+    return _join(runs, groups)
 
 
 def late_readings(runs: Sequence[LossRun]) -> Readings | None:
@@ -68,17 +71,14 @@ def late_readings(runs: Sequence[LossRun]) -> Readings | None:
     groups = [_group(run, AFTER_FIRST_FIFTH) for run in runs]
     if any(len(group.steps) < _LEAST_LATE_GROUPS for group in groups):
         return None
-    return _with_sums(runs, groups)
+    return _join(runs, groups)
 
 
-def _with_sums(runs: Sequence[LossRun], groups: Sequence[_Groups]) -> Readings:
-    sums = [
-        schedule_sums(run.curve, run.peak_value, group.steps) for run, group in zip(runs, groups, strict=True)
-    ]
-    progress, noise = (np.concatenate(parts) for parts in zip(*sums, strict=True))
+def _join(runs: Sequence[LossRun], groups: Sequence[_Groups]) -> Readings:
+    progress = np.concatenate([group.progress for group in groups])
     return Readings(
         progress,
-        noise,
+        np.concatenate([group.noise for group in groups]),
         np.concatenate([group.losses for group in groups]),
         np.concatenate(
             [weight * group.weights for weight, group in zip(_weights(runs), groups, strict=True)]
@@ -122,6 +122,8 @@ def _weights(runs: Sequence[LossRun]) -> _Floats:
     return weights / weights.sum()
 
 
+# The sums take most of the time of a fit, and a run is often fitted both alone and with another.
+@lru_cache(128)
 def _group(run: LossRun, fraction: float) -> _Groups:
     """Average the readings after a fraction of the run after its warmup."""
     used = run.steps > first_used_step(run.curve, run._last_step, fraction)
@@ -134,7 +136,9 @@ def _group(run: LossRun, fraction: float) -> _Groups:
     is_last = steps > LAST_SHARE * run._last_step
     # One half for the end of the run, which a forecast is about, however many readings it has.
     weights = np.where(is_last, 0.5 / max(1, is_last.sum()), 0.5 / max(1, (~is_last).sum()))
-    return _Groups(np.rint(steps).astype(np.int64), losses, weights / weights.sum())
+    steps = np.rint(steps).astype(np.int64)
+    sums = schedule_sums(run.curve, run.peak_value, steps)
+    return _Groups(steps, losses, weights / weights.sum(), *sums)
 
 
 def _check_losses(run: LossRun, groups: _Groups) -> None:
