@@ -18,6 +18,8 @@ from support.examples import examples
 
 from plateau_jax import LossForecast, LossRun, PlateauCurve, StagedCurve, fit_losses
 from plateau_jax.analysis import loss_fit
+from plateau_jax.analysis.forecast_reasons import list_reasons
+from plateau_jax.analysis.loss_interval import ForecastTerms
 from plateau_jax.analysis.lr_sums import schedule_sums
 from plateau_jax.validation.curve_warning import suppress_warnings
 
@@ -64,11 +66,12 @@ def close(found: Any, expected: Any) -> None:
     np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-7)
 
 
-@examples(16, deadline=None)
+@pytest.mark.parametrize("count", [1, 2])
+@examples(8, deadline=None)
 @given(st.data())
-def test_forecasts_equal_those_of_the_oracle(data) -> None:
+def test_forecasts_equal_those_of_the_oracle(count, data) -> None:
     runs = [data.draw(trained())]
-    if data.draw(st.booleans()):
+    if count == 2:
         # Nearly of the same law: another curve with the losses of the first fit.
         curve = data.draw(st.one_of(curves(900), st.just(StagedCurve([(50, 1.0), (850,)]))))
         steps = np.arange(10, 901, 10)
@@ -111,6 +114,14 @@ RUN = LossRun(CURVE, 1e-3, STEPS, losses_of(CURVE))
 WSD = PlateauCurve(1500, warmup_steps=50, plateaus=[(0, 70)], decay_shape="linear")
 FIT = fit_losses(RUN)
 OTHER = LossRun(WSD, 1e-3, np.arange(30, 1501, 30), FIT.losses(WSD, np.arange(30, 1501, 30)))
+
+
+def test_runs_without_a_decay_are_not_fitted_alone() -> None:
+    stable = StagedCurve([(50, 1.0), (950,)])
+    losses = 1.004 * FIT.losses(stable, STEPS[10:])
+    runs = [RUN, LossRun(stable, 1e-3, STEPS[10:], losses)]
+    loss, half = LossOracle(runs).forecast(WSD, 1e-3)
+    close(fit_losses(runs).predict(WSD)[:3], (loss, loss - half, loss + half))
 
 
 @examples(20)
@@ -197,6 +208,22 @@ def test_stage_lets_a_fit_forecast_longer_decays(run_curve, has_stage) -> None:
         (PlateauCurve(int(1.05 * total)), False),
     ):
         assert (NO_STAGE in fit.predict(curve).reasons) == (needs_stage and not has_stage)
+
+
+@pytest.mark.parametrize("sign", [-1, 1])
+def test_reasons_name_fits_that_contradict_each_other(sign) -> None:
+    def reasons_of(by_start: float, by_runs: float) -> tuple[str, ...]:
+        terms = (
+            np.array(2.0),
+            *[np.array(0.0)] * 3,
+            sign * np.array(by_start),
+            sign * np.array([0.0, by_runs]),
+        )
+        return list_reasons(CURVE, 1.0, ForecastTerms(*terms), [RUN])
+
+    assert reasons_of(0.00999, 0.01199) == ()
+    assert reasons_of(0.0101, 0) == ("it changes by 0.01 nats if the first fifth is left out",)
+    assert reasons_of(0, 0.0121) == ("each run alone forecasts something else",)
 
 
 def test_losses_keep_the_shape_of_steps() -> None:
