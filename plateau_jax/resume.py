@@ -110,8 +110,8 @@ def _to_plain_value(value: Any) -> Any:
     """
     if isinstance(value, Mapping):
         items = {key: _to_plain_value(item) for key, item in cast("Mapping[str, Any]", value).items()}
-        is_list = all(key == str(index) for index, key in enumerate(items))
-        return list(items.values()) if is_list else items
+        indices = [str(index) for index in range(len(items))]  # the keys may be sorted: "0", "1", "10", "2"
+        return [items[index] for index in indices] if items.keys() == set(indices) else items
     if checks.is_ordered(value):
         return [_to_plain_value(item) for item in value]
     if getattr(value, "ndim", None) == 0:

@@ -79,9 +79,11 @@ def scale_by_curve(
 
     Pass the count of each update to `update` as `count=`: an integer from 0 to 2³⁰, traced or not. An array
     is not read on the host; instead it is clipped to 0 … 2³⁰. The clock depends only on the total consumed,
-    not on its division into updates; it stops at 2³¹ - 1. Nothing needs x64. Inside `optax.MultiSteps`, only
-    the count passed with the last micro-batch is used: pass the sum over all micro-batches of the update
-    there; likewise the `value` of a rule, as the mean over them. Without `unit`, a `count` is refused.
+    not on its division into updates; it stops at 2³¹ - 1. Nothing needs x64. Without `unit`,
+    a `count` is refused.
+
+    Inside `optax.MultiSteps`, only the `count` and the `value` passed with the last micro-batch are used:
+    pass the sum of the counts and the mean of the values over all micro-batches of the update there.
 
     In several processes (`jax.distributed`), counts and values must be the same in each: compute them inside
     `jit` from the global batch.

@@ -94,9 +94,8 @@ def read_olmo(clone: Path) -> dict[str, list[LossRun]]:
         peak, constant, _ = read_olmo_log(constant_path)
         _, _, lrs = read_olmo_log(folder / "peteish-moreeval" / f"{size}-0.5xC.csv")
         first = min(lrs)
-        warmup = round(
-            first * peak / lrs[first]
-        )  # the learning rate logged at step t is that of update t - 1
+        # The learning rate logged at step t is that of update t - 1.
+        warmup = round(first * peak / lrs[first])
         first_stage, totals = (warmup - 1, 1.0), {}
         for path in sorted((folder / "peteish-moreeval").glob(f"{size}-*xC*.csv")):
             _, losses, _ = read_olmo_log(path)

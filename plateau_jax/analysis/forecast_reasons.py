@@ -1,7 +1,6 @@
 """The reasons why a forecast is less certain: see `LossForecast`."""
 
 from collections.abc import Sequence
-from functools import lru_cache
 
 import numpy as np
 
@@ -38,24 +37,26 @@ def list_reasons(
     change_by_start = abs(float(terms.by_start))
     change_by_run = float(np.max(np.abs(terms.by_run), initial=0.0))
     needs_stage = length > _LONGER and falls_to_half(curve, curve.total_steps)
-    reasons = {
-        f"its peak is {peak_factor:.3g} times that of the nearest run": abs(peak_factor - 1) > _SAME_PEAK,
-        f"it has {length:.2g} times as many steps as the longest run": round(length, 1) > _LONG,
-        f"it has {length:.2g} times as many steps as the longest run: curves this short came out too high": (
-            length < _SHORT
-        ),
-        f"it changes by {change_by_start:.2g} nats if the first fifth is left out": (
-            change_by_start > _MAX_CHANGE_BY_START * terms.loss
-        ),
-        "each run alone forecasts something else": change_by_run > _MAX_CHANGE_BY_RUN * terms.loss,
-        "from runs without a stage at constant learning rate, longer ones came out up to 2 % worse": (
-            needs_stage and not any(map(_holds_learning_rate, runs))
-        ),
-    }
-    return tuple(reason for reason, holds in reasons.items() if holds)
+    reasons: list[str] = []
+    if abs(peak_factor - 1) > _SAME_PEAK:
+        reasons.append(f"its peak is {peak_factor:.3g} times that of the nearest run")
+    if round(length, 1) > _LONG:
+        reasons.append(f"it has {length:.2g} times as many steps as the longest run")
+    if length < _SHORT:
+        reasons.append(
+            f"it has {length:.3g} times as many steps as the longest run: curves this short came out too high"
+        )
+    if change_by_start > _MAX_CHANGE_BY_START * terms.loss:
+        reasons.append(f"it changes by {change_by_start:.2g} nats if the first fifth is left out")
+    if change_by_run > _MAX_CHANGE_BY_RUN * terms.loss:
+        reasons.append("each run alone forecasts something else")
+    if needs_stage and not any(map(_holds_learning_rate, runs)):
+        reasons.append(
+            "from runs without a stage at constant learning rate, longer ones came out up to 2 % worse"
+        )
+    return tuple(reasons)
 
 
-@lru_cache(64)
 def _holds_learning_rate(run: LossRun) -> bool:
     """Return True if a learning rate above half the peak stays the same for a tenth of the logged steps."""
     steps = steps_at_borders(run.curve, run._last_step)

@@ -89,15 +89,15 @@ class RefittedLaws(NamedTuple):
 
 
 def refit_laws(law: Law, readings: Readings, runs: Sequence[LossRun]) -> RefittedLaws:
-    """Refit a law that was fitted to the readings of some runs."""
+    """Refit a law that was fitted to these logged losses of some runs."""
     low, high = (fit_law_at(readings, law.alpha + step) for step in (-_ALPHA_STEP, _ALPHA_STEP))
     by_power = fit_law(readings, _OTHER_POWERS[0]), fit_law(readings, _OTHER_POWERS[1])
     late = late_readings(runs)
-    decaying = [index for index, run in enumerate(runs) if falls_to_half(run.curve, run._last_step)]
+    alone = [index for index, run in enumerate(runs) if falls_to_half(run.curve, run._last_step)]
     return RefittedLaws(
         law,
         (low, high),
         by_power,
         law if late is None else fit_law(late),
-        tuple(fit_law(readings.of_run(index)) for index in decaying if len(runs) > 1),
+        tuple(fit_law(readings.of_run(index)) for index in alone) if len(runs) > 1 else (),
     )

@@ -44,16 +44,14 @@ class Readings:
     def of_run(self, run: int) -> "Readings":
         """Return the logged losses of one run."""
         is_its = self.runs == run
-        progress, noise, losses, weights, runs = (
-            values[is_its] for values in (self.progress, self.noise, self.losses, self.weights, self.runs)
-        )
+        weights = self.weights[is_its]
         return replace(
             self,
-            progress=progress,
-            noise=noise,
-            losses=losses,
+            progress=self.progress[is_its],
+            noise=self.noise[is_its],
+            losses=self.losses[is_its],
             weights=weights / weights.sum(),
-            runs=runs,
+            runs=self.runs[is_its],
         )
 
 

@@ -106,7 +106,7 @@ class _Table:
         try:
             if isinstance(value, str):
                 value = value.strip().replace(",", ".")  # where semicolons separate, commas may be decimal
-            elif not checks.is_real(value):  # `float` would take True, and drop an imaginary part
+            elif checks.is_not_real(value):  # `float` would take True, and drop an imaginary part
                 raise TypeError
             return float(value)
         except (TypeError, ValueError, OverflowError):

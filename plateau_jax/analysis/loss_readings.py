@@ -1,8 +1,8 @@
 """The readings that a fit uses, and the refusals: what readings cannot be fitted, and what to log instead."""
 
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import NamedTuple
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -123,9 +123,18 @@ def _weights(runs: Sequence[LossRun]) -> _Floats:
 
 
 # The sums take most of the time of a fit, and a run is often fitted both alone and with another.
-@lru_cache(128)
+_groups_by_run: WeakKeyDictionary[LossRun, dict[float, _Groups]] = WeakKeyDictionary()
+
+
 def _group(run: LossRun, fraction: float) -> _Groups:
-    """Average the readings after a fraction of the run after its warmup."""
+    """Average the logged losses that come later than the warmup plus this fraction of the run."""
+    groups = _groups_by_run.setdefault(run, {})
+    if fraction not in groups:
+        groups[fraction] = _average(run, fraction)
+    return groups[fraction]
+
+
+def _average(run: LossRun, fraction: float) -> _Groups:
     used = run.steps > first_used_step(run.curve, run._last_step, fraction)
     steps, losses = run.steps[used].astype(np.float64), run.losses[used]
     if len(steps) > MOST_GROUPS:

@@ -162,15 +162,19 @@ def _checked_steps(steps: Any, curve: Curve) -> NDArray[np.int64]:
 
 
 def _checked_losses(losses: Any) -> NDArray[np.float64]:
-    # As objects, because NumPy would turn [True, "3.1"] into numbers.
-    items = np.asarray(losses, None if hasattr(losses, "dtype") else object).ravel()
-    for index, item in enumerate(items):
-        if not checks.is_real(item):
-            raise TypeError(f"losses[{index}] = {checks.short_repr(item)} must be a real number")
+    array, unreal = np.zeros(()), list[tuple[int, Any]]()
     try:
-        array = np.array(losses, np.float64)
+        # As objects, because NumPy would turn [True, "3.1"] into numbers.
+        items = np.asarray(losses, None if hasattr(losses, "dtype") else object).ravel()
+        # All items of an array have its dtype.
+        items = items if items.dtype == object else items[:1]
+        unreal = [(index, item) for index, item in enumerate(items) if checks.is_not_real(item)]
+        if not unreal:
+            array = np.array(losses, np.float64)
     except (TypeError, ValueError, OverflowError):
-        array = np.zeros(())
+        pass
+    for index, item in unreal[:1]:
+        raise TypeError(f"losses[{index}] = {checks.short_repr(item)} must be a real number")
     if array.ndim != 1:
         raise TypeError(f"losses = {checks.short_repr(losses)} must be a sequence of numbers")
     with np.errstate(all="ignore"):

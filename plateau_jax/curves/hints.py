@@ -31,7 +31,7 @@ def for_warmup_fraction(warmup_steps: Any, total_steps: int) -> str:
 
 
 def for_lr_as_ratio(name: str, ratio: float, least: float = 1e-4) -> str:
-    """Return the warning about a ratio that looks like a learning rate, as it is above 0 and below `least`.
+    """Return the warning about a ratio in (0, `least`), which looks like a learning rate; "" otherwise.
 
     Recipes end at 0.1, 0.01 or 0.001 of the peak, or at 0.
     """

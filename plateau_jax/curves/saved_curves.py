@@ -1,4 +1,4 @@
-"""May a run that was saved under one curve resume under another?"""
+"""Compare the curve of a saved run with the curve that the run is to resume under."""
 
 from collections.abc import Iterator
 from itertools import zip_longest

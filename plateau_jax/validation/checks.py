@@ -199,11 +199,13 @@ def metric(name: str, value: Any) -> np.float32:
         raise TypeError(f"{name} = {reprlib.repr(value)} must be a real scalar") from None
 
 
-def is_real(value: Any) -> bool:
-    """Return False for a bool, a complex number or text, also as a scalar of NumPy, JAX or torch."""
-    if isinstance(value, bool | complex | str | bytes):
+def is_not_real(value: Any) -> bool:
+    """Return True for a bool, a complex number or text, also as a scalar of NumPy, JAX or torch."""
+    if type(value) in (int, float):
         return False
-    return not re.search("bool|complex", str(getattr(value, "dtype", "")))
+    if isinstance(value, bool | complex | str | bytes):
+        return True
+    return re.search("bool|complex", str(getattr(value, "dtype", ""))) is not None
 
 
 def ratio_to_peak(name: str, value: Any, peak: Any) -> float:

@@ -172,7 +172,7 @@ def test_lengths_and_other_peaks_give_reasons() -> None:
     )
     (reason,) = FIT.predict(CURVE, 1.5e-3).reasons
     assert reason == "its peak is 1.5 times that of the nearest run"
-    reason = "it has 0.3 times as many steps as the longest run: curves this short came out too high"
+    reason = "it has 0.299 times as many steps as the longest run: curves this short came out too high"
     assert reason in FIT.predict(PlateauCurve(299)).reasons
     assert reason not in FIT.predict(PlateauCurve(300)).reasons
     assert FIT.predict(PlateauCurve(4000)).loss < FIT.predict(PlateauCurve(2000)).loss

@@ -15,7 +15,15 @@ from support.curves.descriptions import build, descriptions
 from support.examples import examples
 from support.numerics.oracle import Description
 
-from plateau_jax import Curve, HoldBelow, HoldUntilFlat, PlateauCurve, check_resume, resume_record
+from plateau_jax import (
+    Curve,
+    HoldBelow,
+    HoldUntilFlat,
+    PlateauCurve,
+    StagedCurve,
+    check_resume,
+    resume_record,
+)
 
 CURVE = PlateauCurve(300, warmup_steps=30, plateaus=[(10, 20), (50, 30)], min_lr_ratio=0.1)
 LONGER = PlateauCurve(400, warmup_steps=30, plateaus=[(10, 20), (50, 30)], min_lr_ratio=0.1)
@@ -46,6 +54,9 @@ TRANSPORTS: dict[str, Callable[[Any], Any]] = {
     "NumPy arrays": lambda record: _mapped(record, lambda n: n, _as_array),
     "JAX arrays": lambda record: _mapped(record, jnp.asarray, list),
     "lists by index": lambda record: _mapped(record, lambda n: n, _indexed),
+    "lists by sorted index": lambda record: json.loads(
+        json.dumps(_mapped(record, lambda n: n, _indexed), sort_keys=True)
+    ),
     "without None": lambda record: {key: value for key, value in record.items() if value is not None},
 }
 every_transport = pytest.mark.parametrize("transport", TRANSPORTS.values(), ids=TRANSPORTS)
@@ -81,7 +92,8 @@ def test_resumes_exactly_if_steps_so_far_agree(
     "options", [{}, {"unit": 64}, {"hold": UNTIL}, {"hold": [UNTIL, BELOW]}], ids=lambda options: str(options)
 )
 def test_record_survives(transport: Callable[[Any], Any], options: dict[str, Any]) -> None:
-    for curve in (CURVE, PlateauCurve(300), CURVE.cooldown(120, 13, to=0.05).then(CURVE)):
+    stages = StagedCurve([(100 + index, 1 - index / 16) for index in range(12)])
+    for curve in (CURVE, stages, PlateauCurve(300), CURVE.cooldown(120, 13, to=0.05).then(CURVE)):
         if "hold" in options and not curve.flat_starts:
             continue
         record = transport(resume_record(curve, **options))

@@ -37,7 +37,8 @@ class Checkpoints:
     files. If a process is killed, the last complete checkpoint survives, and a later save removes the
     unfinished files. A program that ends normally completes a pending save first. The next call raises an
     error from the background (if that call is a `save`, it starts first); if there is no next call, the error
-    is printed when the program ends. Several threads may save: each waits for the others.
+    is printed when the program ends. Several threads of a single process may save: each
+    waits for the others. With several ranks, save from one thread.
 
     `load` verifies the SHA-256 of every tensor first, and never runs code from a checkpoint. One run at a
     time may save to a directory; others may load from it meanwhile.

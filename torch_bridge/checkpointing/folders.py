@@ -82,13 +82,9 @@ def identify_folder(path: Path) -> CheckpointFolder | None:
             return CheckpointFolder(head.save_index, int(match[1]), path)
         if any(map(rank_files.is_rank_file, _list_entries(path))):
             return CheckpointFolder(inf, int(match[1]), path)
-    elif (
-        (match := _TEMPORARY_NAME.fullmatch(path.name))
-        and match["state"]
-        == "partial"  # a removed folder may have lost its tensors, but not yet its JSON files
-        and head is not None
-        and is_complete(path)
-    ):
+    # A removed folder may have lost its tensors, and still have its JSON files.
+    match = _TEMPORARY_NAME.fullmatch(path.name)
+    if match and match["state"] == "partial" and head is not None and is_complete(path):
         return CheckpointFolder(head.save_index, int(match["count"]), path)
     return None
 

@@ -37,8 +37,8 @@ def plain_state(module: nn.Module) -> dict[str, Any]:
     return _renamed(module.state_dict(), lambda name: plain_name(module, name))
 
 
-def names_of_parameters(module: nn.Module, parameters: Iterable[nn.Parameter]) -> list[str]:
-    """Return the plain names of these parameters, "" for one that is not the module's.
+def names_of_parameters(module: nn.Module, groups: Iterable[Iterable[nn.Parameter]]) -> list[list[str]]:
+    """Return the plain names of each group's parameters, "" for one that is not the module's.
 
     Of a tied parameter's names, the first in alphabetical order.
     """
@@ -47,11 +47,14 @@ def names_of_parameters(module: nn.Module, parameters: Iterable[nn.Parameter]) -
     for name, parameter in nn.Module.named_parameters(module, remove_duplicate=False):
         plain = _without(plain_name(module, name), _CHECKPOINTED)
         names[id(parameter)] = min(plain, names.get(id(parameter), plain))
-    return [names.get(id(parameter), "") for parameter in parameters]
+    return [[names.get(id(parameter), "") for parameter in group] for group in groups]
 
 
 def without_wrappers(name: str) -> str:
-    """Return a parameter's name without all parts that wrappers may have added, or that a user named so."""
+    """Return a parameter's name without the parts that wrappers add, such as `module`.
+
+    A submodule that the user gave such a name is left out too.
+    """
     for part in (_COMPILED, _CHECKPOINTED, "module"):
         name = _without(name, part)
     return name

@@ -9,10 +9,10 @@ from torch_bridge.curve_api import Curve, warn
 from torch_bridge.schedulers.group_curves import map_curves
 
 FAR_PAST = 10
-"""A clock at more than this many times the curve's steps looks as if it counted something else."""
+"""A clock beyond this many times the curve's steps probably counts something other than the curve does."""
 
 FLOOR_UPDATES = 1000
-"""More updates than this at a floor above 0, with a clock that is `FAR_PAST`, show that it does."""
+"""The number of updates at a floor above 0 before a warning."""
 
 
 class CurveEnd:
@@ -38,7 +38,7 @@ class CurveEnd:
     def is_far(self, clock: int, updates: int) -> bool:
         """Return True if the clock, after this number of updates, shows that the curve is too short."""
         # With a unit or a hold, the clock does not count updates. About (clock - total)/clock of the updates
-        # came after the end. No memory of when that was, so that a resumed run finds the same.
+        # came after the end. From the counters alone, so that a resumed run agrees.
         return clock > self.last_silent_step and (
             self.is_at_0 or updates * (clock - self.total_steps) > FLOOR_UPDATES * clock
         )

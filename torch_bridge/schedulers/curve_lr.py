@@ -230,7 +230,7 @@ class CurveLR(GroupCurves, LambdaLR):
         """Change the peak from the next update on. The new peak is part of the state.
 
         Every learning rate is a share of its group's peak, including the final one. Called before the first
-        `step()`, it also says which peak is meant if the optimizer was used before.
+        `step()`, it also silences the warning about an optimizer that was used before.
 
         Args:
             peak: The learning rate at multiplier 1: one number for all groups, or one for each.

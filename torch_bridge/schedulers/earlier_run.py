@@ -36,8 +36,8 @@ class EarlierRun:
     ) -> None:
         self._is_open = last_epoch < 0
         self._counter, self._loads_before = counter, counter.loads
-        # If another scheduler was stepped in this process, the curve is meant for a second part of the run;
-        # so it is after updates of an optimizer that was never loaded.
+        # If another scheduler was stepped in this process, the curve is meant for a second part of the run.
+        # The same holds if the optimizer has made updates in this process and was never loaded.
         is_driven = counter.latest is not None or getattr(optimizer, "_opt_called", False)
         self._may_lack_state = self._is_open and not is_driven
         self._made = updates_made(optimizer) if self._may_lack_state and was_loaded(optimizer) else 0
@@ -155,7 +155,7 @@ def _overwritten_lr(optimizer: Optimizer, counter: UpdateCounter) -> StalePeak |
 
 
 def loaded_peak(scheduler: Any) -> StalePeak | None:
-    """Return the first group with another peak than the curve's, as loaded after the scheduler was built."""
+    """Return the first group whose `initial_lr` a load has replaced since the scheduler was built."""
     for index, (group, peak) in enumerate(
         zip(scheduler.optimizer.param_groups, scheduler.base_lrs, strict=False)
     ):

@@ -31,7 +31,7 @@
 ** A step for each of these updates would have changed a value, and the groups hold the values that this
    scheduler or follower wrote last. Otherwise somebody else is in charge: another scheduler, a range test.
 
-R1–R5 together warn once, also over a resume; each other row warns once. Consecutive steps count as one
+R1–R5 and R7 together warn once, also over a resume; each other row warns once. Consecutive steps count as one
 repetition, so plotting by calling `step()` does not warn, nor fast-forwarding a run, nor stepping after an
 update that fp16 occasionally skips. A step that a sequence or a load makes begins the count anew. In R6 each
 of the steps must be the only one since an update. Compiled optimizer steps are not counted, nor those of an
@@ -76,7 +76,7 @@ class StepWatch:
 
     def __init__(self) -> None:
         self.warned = False
-        """True after a warning of R1–R5."""
+        """True after a warning of R1–R5 or R7."""
         self.lrs: Sequence[Any] = ()
         """The learning rates that the scheduler wrote last; empty for a follower."""
         self.peaks: Sequence[float] = ()

@@ -19,7 +19,7 @@ _IMPLEMENTATION_OPTIONS = ("fused", "foreach", "capturable", "differentiable")
 
 
 def load_optimizer(optimizer: Optimizer, state: Any) -> None:
-    """Load a state, which may share its tensors with the optimizer from then on, in its saved dtypes.
+    """Load a state and keep its saved dtypes. The optimizer may keep the state's tensors without a copy.
 
     Raises:
         ValueError: The groups on both sides name their parameters, and the names differ.
@@ -55,7 +55,7 @@ def check_param_names(groups: Iterable[Any], saved_groups: Iterable[Any]) -> Non
 
 
 def check_same_parameters(names: Iterable[list[str]], saved: Iterable[list[str]], key: str) -> None:
-    """Refuse a state whose groups have the parameters in another order, the order of their moments.
+    """Refuse a state whose groups list the parameters in a different order: moments are saved by position.
 
     Args:
         names: The names of each group's parameters. An empty name is unknown, and fits every other one.
@@ -84,7 +84,7 @@ def copy_optimizer_state(optimizer: Optimizer, state: Any) -> Any:
         saved.update((name, group[name]) for name in _IMPLEMENTATION_OPTIONS if name in group)
         saved.pop("param_names", None)  # torch then keeps this optimizer's
         for name in group.keys() & optimizer.defaults.keys():
-            saved.setdefault(name, group[name])  # an option that the saved version of the optimizer lacked
+            saved.setdefault(name, group[name])  # of an optimizer that is not torch's
         for parameter, number in zip(group["params"], saved["params"], strict=True):
             values = copied["state"].get(number, {})
             for name, value in values.items():

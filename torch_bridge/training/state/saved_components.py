@@ -44,9 +44,9 @@ class SavedComponents(NamedTuple):
             "model": plain_state(self.module),
             "optimizer": snapshot.one_or_list(states),
             "optimizer_type": snapshot.one_or_list([type(item).__name__ for item in self.optimizers]),
-            "parameters": [
-                names_of_parameters(self.module, group["params"]) for group in all_groups(self.optimizers)
-            ],
+            "parameters": names_of_parameters(
+                self.module, (group["params"] for group in all_groups(self.optimizers))
+            ),
             "precision": self.precision,
             "curves": [curve.to_dict() for curve in self.clock.curves],
             "applied": counters.applied,
