@@ -185,8 +185,9 @@ class CurveLR(GroupCurves, LambdaLR):
             self._unit_clock.consumed_after(None)
             self._unit_clock.consumed = 0
         epoch = self.last_epoch + 1 if epoch is None else epoch
-        self._watch.restart(epoch, epoch)
+        self._watch.begin(epoch, epoch)
         self._move_to(epoch)
+        self._watch.check_earlier_run()
 
     def _move_to(self, epoch: int) -> None:
         """Write the learning rates of this step into the groups."""

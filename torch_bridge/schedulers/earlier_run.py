@@ -56,9 +56,11 @@ class EarlierRun:
             CurveWarning: The peak is that of an earlier run; or the scheduler lacks its state.
         """
         is_open, self._is_open = self._is_open, False
-        if not is_open or scheduler.last_epoch != 0:  # the user has set another, as some scripts resume
+        counter = self._counter
+        # The user may have set another `last_epoch`, as some scripts resume.
+        if not is_open or scheduler.last_epoch != 0 or counter.has_warned_of_earlier_run:
             return
-        counter, peaks = self._counter, [decimal(peak) for peak in scheduler.base_lrs]
+        peaks = [_decimal(peak) for peak in scheduler.base_lrs]
         was_loaded_since = self._may_lack_state and counter.loads > self._loads_before
         made = counter.loaded_updates if was_loaded_since else self._made
         resumed = "load the scheduler's state, scheduler.load_state_dict(state)"
@@ -66,16 +68,19 @@ class EarlierRun:
             resumed += f"; or pass last_epoch={made - 1}" if made else "; or pass last_epoch"
         stale = self._stale or loaded_peak(scheduler)
         if stale is not None:
-            old, new = decimal(stale.initial_lr), decimal(stale.lr)
+            old, new = _decimal(stale.initial_lr), _decimal(stale.lr)
+            each = "" if len(set(peaks)) == 1 else f", or a list for the groups, whose peaks are {peaks} now"
+            counter.has_warned_of_earlier_run = True
             warn(
                 f"param_groups[{stale.group_index}] has initial_lr = {old!r} from an earlier run, but "
                 f"{stale.origin} lr = {new!r}; the curve's peak is {peaks[stale.group_index]!r}. If this run "
                 f"continues the earlier one, {resumed}. If the curve starts anew, choose its peak: "
-                f"scheduler.set_peak({new!r}), or scheduler.set_peak({old!r}) for the old one"
+                f"scheduler.set_peak({new!r}), or scheduler.set_peak({old!r}) for the old one{each}"
             )
         elif made != 0:
             number = "updates" if made is None else f"{made} update{'s' * (made > 1)}"
             peak = peaks[0] if len(set(peaks)) == 1 else peaks
+            counter.has_warned_of_earlier_run = True
             warn(
                 f"the optimizer has made {number}, but the curve started at step 0: {resumed}. If the curve "
                 f"starts anew, choose its peak, which is {peak!r} now: scheduler.set_peak({peak!r})"
@@ -104,17 +109,22 @@ def was_loaded(optimizer: Optimizer) -> bool:
     # It writes the saved options into each group and then the parameters; the constructor begins with these.
     defaults: dict[str, Any] = getattr(innermost(optimizer), "defaults", {})
     keys = list(optimizer.param_groups[0])
-    return keys.index("params") > max((keys.index(key) for key in defaults if key in keys), default=len(keys))
+    # A group that the user wrote may begin with a single option too.
+    return len(defaults) > 1 and keys.index("params") > max(
+        keys.index(key) for key in defaults if key in keys
+    )
 
 
 def stale_peak(optimizer: Optimizer, counter: UpdateCounter, made: int | None) -> StalePeak | None:
     """Return the first group whose `initial_lr` is probably not the peak that is meant."""
     inner = innermost(optimizer)
     is_driven = any(hasattr(one.step, "_wrapped_by_lr_sched") for one in (optimizer, inner))
+    is_loaded_before = was_loaded(optimizer) and not counter.loads
     stale = None
-    if counter.loads or (was_loaded(optimizer) and not is_driven):
+    is_stepped = is_driven and (counter.updates or getattr(optimizer, "_opt_called", False))
+    if counter.loads or (is_loaded_before and not is_stepped):
         stale = _peak_of_other_optimizer(inner, counter, made)
-    return _overwritten_lr(optimizer, counter) if stale is None and is_driven else stale
+    return _overwritten_lr(optimizer, counter, is_loaded_before) if stale is None and is_driven else stale
 
 
 def _peak_of_other_optimizer(
@@ -122,25 +132,27 @@ def _peak_of_other_optimizer(
 ) -> StalePeak | None:
     """Return the first group, if the loaded peak is not the learning rate that the constructor got."""
     default = as_number(getattr(optimizer, "defaults", {}).get("lr"))
-    loaded = {as_number(group.get("initial_lr")) for group in optimizer.param_groups}
-    # A loaded state hides what groups were built with, if each had its own learning rate. Several
-    # peaks show that it had; so does perhaps the class's own default, if nothing else looks wrong.
-    if len(loaded) != 1 or None in loaded or not isinstance(default, int | float):
+    peaks = [as_number(group.get("initial_lr")) for group in optimizer.param_groups]
+    if None in peaks or not isinstance(default, int | float):
         return None
+    if counter.loads and not all(map(is_same, peaks, counter.loaded_peaks)):  # the user has written others
+        return None
+    # A loaded state hides the learning rates that groups were built with. They may all have had their own,
+    # and the default be the class's.
     own_default = getattr(signature(type(optimizer)).parameters.get("lr"), "default", None)
-    if made == 0 and default == own_default:
+    if default == own_default and (made == 0 or len(set(peaks)) > 1):
         return None
-    initial_lr = loaded.pop()
     known = [default, *(peak for watch in counter.watches for peak in watch.peaks)]
-    if any(is_same(peak, initial_lr) for peak in known):
+    if any(is_same(peak, one) for peak in peaks for one in known):
         return None
-    return StalePeak(0, initial_lr, "the optimizer's default is", default)
+    return StalePeak(0, peaks[0], "the optimizer's default is", default)
 
 
-def _overwritten_lr(optimizer: Optimizer, counter: UpdateCounter) -> StalePeak | None:
+def _overwritten_lr(optimizer: Optimizer, counter: UpdateCounter, is_loaded_before: bool) -> StalePeak | None:
     """Return the first group whose `lr` is neither its peak nor a value that a scheduler wrote."""
-    written = [watch.lrs for watch in counter.watches]
-    written.append(counter.loaded_lrs)
+    written = [*(watch.lrs for watch in counter.watches), counter.loaded_lrs]
+    # After further updates, a scheduler of torch's that no longer exists may have written the value.
+    is_recent = any(watch.lrs and watch.count_missed() <= 1 for watch in counter.watches)
     others: list[Sequence[Any]] | None = None
     for index, group in enumerate(optimizer.param_groups):
         lr, initial_lr = as_number(group["lr"]), as_number(group.get("initial_lr", group["lr"]))
@@ -148,8 +160,9 @@ def _overwritten_lr(optimizer: Optimizer, counter: UpdateCounter) -> StalePeak |
             continue
         if others is None:
             others = list(_lrs_of_torchs_schedulers(optimizer))
-        # If the only schedulers were torch's, and no longer exist, one of them has probably written it.
-        if any(written + others) and not _is_among(lr, index, others):
+        # Nor are the learning rates known that were loaded before the counter was there.
+        is_known = is_recent or (bool(others) and not any(written) and not is_loaded_before)
+        if is_known and not _is_among(lr, index, others):
             return StalePeak(index, initial_lr, "its", lr)
     return None
 
@@ -180,6 +193,6 @@ def _is_among(lr: float, index: int, written: Sequence[Sequence[Any]]) -> bool:
     return any(index < len(lrs) and is_same(as_number(lrs[index]), lr) for lrs in written)
 
 
-def decimal(lr: float) -> float:
-    """Return the number that the user wrote: the shortest one that rounds to the same float32."""
+def _decimal(lr: float) -> float:
+    """Return the shortest decimal of the learning rate in float32, which is probably what the user wrote."""
     return float(str(np.float32(lr)))

@@ -43,6 +43,8 @@ class FollowerState(TypedDict):
     until the next step."""
     curves: list[Mapping[str, Any]]
     """Each group's curve, as its `to_dict` returns it."""
+    warned: bool
+    """True if the warning about too few or too many steps was given; it comes once."""
 
 
 class Follower(GroupCurves):
@@ -150,6 +152,7 @@ class Follower(GroupCurves):
             "base_values": list(self._bases),
             "new_values": [float(as_number(self._option.read(group))) for group in self._new_groups()],
             "curves": [curve.to_dict() for curve in self.curves],
+            "warned": self._watch.warned,
         }
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool | None = None) -> None:
@@ -183,7 +186,7 @@ class Follower(GroupCurves):
         self._groups_written -= len(new_values)
         for group, value in zip(self._new_groups(), new_values, strict=True):
             self._option.write(group, value)
-        self._watch.restart(self.clock, self.last_epoch)
+        self._watch.resume(self.clock, self.last_epoch, bool(state_dict.get("warned")))
 
     def _new_groups(self) -> list[dict[str, Any]]:
         """Return the groups that were added since the last step."""

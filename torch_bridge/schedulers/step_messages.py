@@ -15,7 +15,7 @@ TURNS = (
 COMPILED = (
     "the optimizer's step is compiled and its learning rate was 0. There Adam turns weights into NaN if "
     "their gradients have all been 0, as those of embeddings that no batch has used. Start the curve above "
-    "0: init_lr_ratio=1 / warmup_steps"
+    "0 with init_lr_ratio=1 / warmup_steps, or start= of a StagedCurve; end it above 0 if training goes on"
 )
 
 
@@ -57,11 +57,11 @@ def too_often(name: str, unit: int | None) -> str:
     accelerate = (
         "Most often the reason is accelerate: it steps a prepared scheduler once for each process. Don't "
         "prepare it; write if accelerator.sync_gradients and not accelerator.optimizer_step_was_skipped: "
-        "scheduler.step(). Without accelerate, "
+        "scheduler.step(). Without accelerate, call it once after every optimizer.step()"
     )
     return (
         f"{name}.step() was called twice or more after one optimizer step, three times in a row, but "
-        f"{counts}. {accelerate if name == 'scheduler' else ''}call it once after every optimizer.step()"
+        f"{counts}. {accelerate if name == 'scheduler' else 'Call it once after every optimizer.step()'}"
     )
 
 

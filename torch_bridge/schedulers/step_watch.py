@@ -86,7 +86,9 @@ class StepWatch:
         self._earlier: EarlierRun | None = None
         """The traces of an earlier run; None for a follower."""
         self._end: CurveEnd | None = None
-        self._has_warned_of_turns = self._has_checked_moments = False
+        self._unstepped: Any = None
+        """The owner until its first step after an update: one that nobody else keeps is not stepped."""
+        self._has_checked_moments = False
         self._forget()
 
     def _forget(self) -> None:
@@ -98,6 +100,8 @@ class StepWatch:
         """True once there was a step after an update."""
         self._late = self._fewest = 0
         """How many steps in a row came after `LATE_STEPS` updates, and the fewest updates before one."""
+        self._late_from = (0, 0)
+        """The updates and the clock at the step before the first of these steps."""
         self._repeats = 0
         """How many updates in a row were each followed by two or more steps."""
         self._stuck_at: tuple[int, int] = (-1, 0)
@@ -109,15 +113,20 @@ class StepWatch:
         """Watch a follower, or with `earlier` a scheduler, in place of those that no longer exist."""
         # A weak reference, since the optimizer holds its hooks, and must not keep old schedulers alive.
         self._owner, self._counter, self._earlier = weakref.ref(owner), counter, earlier
+        self._unstepped = owner
+        for watch in counter.watches:
+            if (other := watch._owner()) is not None and other._option == owner._option:
+                watch._unstepped = other = None  # replaced by this one
         # A watch can't be removed when its owner is collected: the counter may be iterating over them then.
         counter.watches = [*(watch for watch in counter.watches if watch.is_live()), self]
-        self._begin(owner.clock, owner.last_epoch)
+        self.begin(owner.clock, owner.last_epoch)
 
     def is_live(self) -> bool:
         """Return True unless the scheduler or follower no longer exists."""
         return self._owner() is not None
 
-    def _begin(self, clock: int, updates: int) -> None:
+    def begin(self, clock: int, updates: int) -> None:
+        """Begin to count at this clock, after so many updates."""
         self._forget()
         counter = self._counter
         counter.look_at = min(counter.look_at, self._updates + self._patience)
@@ -131,7 +140,7 @@ class StepWatch:
 
     def restart(self, clock: int, updates: int) -> None:
         """Forget the steps so far, because the scheduler or follower is moved to another step."""
-        self._begin(clock, updates)
+        self.begin(clock, updates)
         self.choose_peak()
 
     def resume(self, clock: int, updates: int, warned: bool) -> None:
@@ -163,7 +172,7 @@ class StepWatch:
                 self._check_end(end, clock)
         if missed > 1 or self._steps == 1:
             self._repeats = 0
-        self._steps, self._has_stepped = 1, True
+        self._steps, self._has_stepped, self._unstepped = 1, True, None
         if missed < LATE_STEPS:
             self._late = 0
         elif not self.warned:
@@ -174,14 +183,16 @@ class StepWatch:
         if owner is None:
             return
         at_0 = 0 if self._end is None else min(missed, self._counter.updates_at_0)
-        self._fewest = min(missed, self._fewest) if self._late else missed
+        if not self._late:
+            self._fewest, self._late_from = missed, (self._updates - missed, owner.clock)
+        self._fewest = min(missed, self._fewest)
         self._late += 1
         if self._late > 2 or (self._late == 2 and self._fewest >= EPOCH_STEPS):
-            if self._matters(missed * (clock - owner.clock)):  # with a hold or a unit, perhaps 0
+            updates, first = self._late_from
+            moved = clock - owner.clock  # with a hold or a unit, perhaps 0
+            if self._matters(first, (self._updates - updates) * moved):
                 least, times = (LATE_STEPS, "three times") if self._late > 2 else (EPOCH_STEPS, "twice")
                 self._warn(messages.once_per_epoch(self._name, least, times, self._unit()))
-            else:
-                self._late = 0
         elif at_0 >= LATE_STEPS and self._is_stuck():
             self._warn(messages.once_per_epoch_at_0(at_0, self._unit()))
 
@@ -199,7 +210,9 @@ class StepWatch:
             return math.inf
         if missed >= self._patience:
             self._patience *= 2
-            if self._matters(missed):
+            latest = counter.latest if self._end is not None else None
+            is_another_stepped = latest not in (None, self) and latest.is_live()
+            if not is_another_stepped and self._matters(owner.clock, missed):
                 self._warn(messages.forgotten(self._name, missed, str(owner._option), self._unit()))
         return self._updates + self._patience
 
@@ -220,11 +233,11 @@ class StepWatch:
         if (
             other is not None
             and other._steps == self._steps == 1
-            and not self._has_warned_of_turns
+            and not self._counter.has_warned_of_turns
             and other._is_before_the_end()
             and self._is_before_the_end()
         ):
-            self._has_warned_of_turns = other._has_warned_of_turns = True
+            self._counter.has_warned_of_turns = True
             warn(messages.TURNS)
 
     def _is_before_the_end(self) -> bool:
@@ -282,15 +295,24 @@ class StepWatch:
         owner = self._owner()
         if owner is not None and not getattr(owner.optimizer, "_opt_called", False):
             warn(messages.BEFORE_OPTIMIZER, UserWarning)
-        elif owner is not None and self._earlier is not None:
+        else:
+            self.check_earlier_run()
+
+    def check_earlier_run(self) -> None:
+        """Warn if the optimizer was used before."""
+        owner = self._owner()
+        if owner is not None and self._earlier is not None:
             self._earlier.check(owner)
 
-    def _matters(self, steps: int) -> bool:
-        """Return True if this many steps would change a value, and nobody else has written one."""
+    def count_missed(self) -> int:
+        """Return the number of updates since the latest step."""
+        return self._counter.updates - self._updates
+
+    def _matters(self, first: int, steps: int) -> bool:
+        """Return True if this many steps from a clock on change a value, and nobody else has written one."""
         owner = self._owner()
         if owner is None or owner.last_epoch < 0:  # it waits for its turn in a SequentialLR
             return False
-        first: int = owner.clock
         ranges = map_curves(owner.curves, lambda curve: value_range(curve, first, first + steps))
         changes = (
             base * (highest - lowest) for base, (lowest, highest) in zip(owner._bases, ranges, strict=True)
@@ -319,7 +341,9 @@ class StepWatch:
 
     def _warn(self, message: str) -> None:
         if not self.warned:
-            self.warned = True
+            # Other schedulers on the optimizer, as in a SequentialLR, would say the same.
+            for watch in [self, *self._counter.watches]:
+                watch.warned = watch.warned or watch._name == self._name
             warn(message)
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -27,6 +27,7 @@ class UpdateCounter:
         """The latest updates in a row, since a scheduler was stepped, with no learning rate seen above 0."""
         self.is_compiled = False
         """True once a compiled optimizer step ran."""
+        self.has_warned_of_turns = self.has_warned_of_earlier_run = False
         self.watches: list[Any] = []
         """Each `StepWatch` on this optimizer (Any, since its file imports this one)."""
         self.latest: Any = None
@@ -39,6 +40,8 @@ class UpdateCounter:
         """How often the optimizer has loaded a state."""
         self.loaded_lrs: Sequence[Any] = ()
         """The learning rates in the latest of these states."""
+        self.loaded_peaks: Sequence[Any] = ()
+        """Its `initial_lr`, or -1 in a group without one."""
         self.loaded_updates: int | None = 0
         """The updates in it, as `updates_made` returns them."""
 
@@ -63,6 +66,7 @@ class UpdateCounter:
         """Note what a loaded state shows: a scheduler has written its learning rates, perhaps elsewhere."""
         self.loads += 1
         self.loaded_lrs = [as_number(group["lr"]) for group in optimizer.param_groups]
+        self.loaded_peaks = [as_number(group.get("initial_lr", -1.0)) for group in optimizer.param_groups]
         self.loaded_updates = updates_made(optimizer)
 
 

@@ -216,11 +216,12 @@ class TrainStep:
         if made == 0:
             return
         number = "n" if made is None else made
+        peaks = ", ".join(f"{peak:.6g}" for peak in dict.fromkeys(self._clock.peaks))
         resume = "" if self._clock.unit is not None else f"or build it with initial_updates={number}, "
         warn(
             f"the optimizer has made {'' if made is None else f'{made} '}updates, but the curve starts at "
             f"step 0: load the step's state, step.load_state_dict(state), {resume}or, if the curve is meant "
-            "to start there, with initial_updates=0"
+            f"to start there with the peak {peaks}, with initial_updates=0"
         )
 
     def reset_carry(self) -> None:

@@ -152,6 +152,7 @@ class Clock:
     def write_state(self, counters: Counters, peaks: Sequence[float], states: States = ()) -> None:
         """Continue from these counters, peaks and states of the rules."""
         self._start = counters
+        self._end.resume(counters.clock, counters.applied)  # a run that was saved past it has warned
         if self._hold is not None:
             self._hold.write_states(states)
         self._wait_for_copy()
@@ -275,7 +276,7 @@ class Clock:
     def _check_lrs(self, counters: Counters) -> None:
         """Warn once of training past the end of the curves, or at learning rate 0 while the clock stands."""
         clock = counters.clock
-        if self._end.is_far(clock, counters.applied):
+        if self._end.is_far(clock, counters.applied) and any(self.peaks):
             self._end.warn(clock)
         updates = counters.applied - self._start.applied
         if (
