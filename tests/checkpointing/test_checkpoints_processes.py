@@ -32,6 +32,15 @@ def test_tied_sharded_weights_are_saved(tmp_path: Path, part: str) -> None:
     assert all(torch.equal(layer.weight, torch.full((1, 3), 7.0)) for layer in model)
 
 
+def test_shards_in_other_orders_are_refused(tmp_path: Path) -> None:
+    """Under DDP each rank saves its whole state, and gets it back."""
+    assert processes.run(support.saved_with_other_orders, tmp_path / "ddp", "ddp") == [[""] * 4] * 2
+    for errors in processes.run(support.saved_with_other_orders, tmp_path / "fsdp", "fsdp"):
+        names = ["step", "step", "optimizer", "optimizer"]
+        for name, error in zip(names, errors, strict=True):
+            assert error.startswith(f"{name} has its parameters in different orders on rank 0 and rank 1")
+
+
 _DDP, _FSDP, _HYBRID = Case(wrapper="ddp"), Case(wrapper="fsdp"), Case(wrapper="hybrid")
 _PLAIN = Case(wrapper="plain", processes=1)
 # For each number of processes that save: how many load, and under which wrappers.

@@ -100,15 +100,17 @@ class Checkpoints:
         Raises:
             TypeError: `count` is not an integer; a part was passed without its name; a part has no state, or
                 its state holds a value that a checkpoint can't hold.
-            ValueError: There are no parts; the count is negative; the count or the names differ between
-                ranks.
+            ValueError: There are no parts; the count is negative; the count, the names, or the order of
+                sharded parameters in an optimizer differ between ranks.
             Exception: An error of a part or of the system. The other ranks then raise RuntimeError. An error
                 of an earlier save is raised once this save has started.
         """
         content: RankContent | None = None
         earlier_error: BaseException | None = None
 
-        def copy_parts() -> tuple[int, list[str], tuple[str, DigestSummary | None] | None, str | None]:
+        def copy_parts() -> tuple[
+            int, list[str], dict[str, str], tuple[str, DigestSummary | None] | None, str | None
+        ]:
             nonlocal content, earlier_error
             earlier_error = self._background.wait()
             checked_count = checks.at_least("count", count, 0)
@@ -120,13 +122,16 @@ class Checkpoints:
                 main = (uuid.uuid4().hex, content.summarize())
                 if processes.world_size() > 1:  # created before other ranks check that they share it
                     folders.partial_folder(self.directory, checked_count, main[0]).mkdir(parents=True)
-            return checked_count, list(parts_by_name), main, describe_error(earlier_error)
+            earlier = describe_error(earlier_error)
+            return checked_count, list(parts_by_name), content.name_digests, main, earlier
 
         with self._background.lock:
             with _without_inference_mode(), warn_of_missing_ranks("Checkpoints.save", warner_at_this_line()):
                 copied = collective_call(copy_parts)
             _check_same_on_all_ranks([(rank_count, names) for rank_count, names, *_ in copied])
-            checked_count, _, main, _ = copied[0]
+            checked_count, _, name_digests, main, _ = copied[0]
+            for name in name_digests:
+                parts.check_same_order(name, [digests.get(name) for _, _, digests, *_ in copied])
             assert content is not None
             assert main is not None
             save_id, summary = main

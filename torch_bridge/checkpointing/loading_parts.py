@@ -53,12 +53,15 @@ class LoadingPart:
         """Read the state that `load_state` will load.
 
         Raises:
-            ValueError: The part was of another kind.
+            ValueError: The part was of another kind, or its shards were saved in different orders.
         """
         rank = processes.rank() if self.is_per_rank else 0
         structure = saved.part_record(self.name, rank)
         if structure["of"] != (kind := parts.kind_of(self._part)):
             raise ValueError(f"{self.name} was saved as a {structure['of']}, and here it is a {kind}")
+        if saved.has_shards_of(self.name):  # saves of older releases have not compared the ranks
+            records = [saved.part_record(self.name, owner) for owner in range(saved.world_size)]
+            parts.check_same_order(self.name, list(map(parts.parameter_names, records)))
         self._state = encoding.decode_state(self.name, structure["state"], self.tensor_reader(saved, rank))
         if rank >= saved.world_size and self._before is not None and self._has_per_rank_values():
             before = self._before.decode()

@@ -1,6 +1,6 @@
 """The parts of a checkpoint: stateful objects, dictionaries and lists."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -126,3 +126,30 @@ class Snapshot:
         return encoding.decode_state(
             "", self.encoded["state"], lambda _, reference: self.tensors[reference.key]
         )
+
+
+def parameter_names(record: Any) -> Any:
+    """Return the names that a saved training step or optimizer has for its parameters; None without any."""
+    match record["state"]:
+        case {"parameters": names, "optimizer": _}:
+            return names
+        case {"param_groups": [*groups]}:
+            return [group.get("param_names") for group in groups if isinstance(group, dict)]
+        case _:
+            return None
+
+
+def check_same_order(name: str, names_by_rank: Sequence[Any]) -> None:
+    """Refuse a part whose ranks name its parameters differently: shards are joined by position, not by name.
+
+    Args:
+        name: The name of the part, which has DTensors.
+        names_by_rank: The `parameter_names` of every rank, or their digests.
+    """
+    for rank, names in enumerate(names_by_rank):
+        if names != names_by_rank[0]:
+            raise ValueError(
+                f"{name} has its parameters in different orders on rank 0 and rank {rank}, so shards of "
+                "different parameters would be joined. Build the optimizer's groups in the same order on "
+                "every rank. If they are built from a set, sort it: its order differs between processes"
+            )

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from torch_bridge.checkpointing import folders, rank_files
 from torch_bridge.checkpointing.encoding import to_json
-from torch_bridge.checkpointing.parts import Snapshot
+from torch_bridge.checkpointing.parts import Snapshot, parameter_names
 from torch_bridge.checkpointing.rank_files import SavedTensor
 from torch_bridge.distributed import processes
 from torch_bridge.distributed.dtensors import local_region, local_shard, mesh_of
@@ -42,6 +42,12 @@ class RankContent:
             for key, tensor in snapshot.tensors.items():
                 if (saved := _share_of_this_rank(key, tensor)) is not None:
                     self._tensors[key] = saved
+        self.name_digests = {
+            name: _sha256_of_json(parameter_names(snapshot.encoded))
+            for name, snapshot in snapshots.items()
+            if any(map(mesh_of, snapshot.tensors.values()))
+        }
+        """For each part with shards, a digest of its `parameter_names`, which must be equal on all ranks."""
         # A single rank has nothing to compare before it returns to training: it hashes in the background.
         self._digests = _digest_unsharded(self._tensors) if processes.world_size() > 1 else {}
 
@@ -49,9 +55,7 @@ class RankContent:
         """Return the digests to compare between ranks; None on a single rank."""
         if processes.world_size() == 1:
             return None
-        parts = {
-            name: hashlib.sha256(to_json(part).encode()).hexdigest() for name, part in self._parts.items()
-        }
+        parts = {name: _sha256_of_json(part) for name, part in self._parts.items()}
         tensors = {
             key: (digest, str(tensor.dtype), tuple(tensor.shape))
             for key, digest in self._digests.items()
@@ -105,6 +109,10 @@ class RankContent:
             raise
         if folders.is_complete(path):
             folders.commit(path, keep)
+
+
+def _sha256_of_json(structure: Any) -> str:
+    return hashlib.sha256(to_json(structure).encode()).hexdigest()
 
 
 def _share_of_this_rank(key: str, tensor: Tensor) -> SavedTensor | None:

@@ -6,6 +6,7 @@ import sys
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 from unittest.mock import patch
@@ -17,11 +18,12 @@ from support.forkserver import FORKSERVER
 from torch import Tensor, distributed, nn
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils import _pytree as pytree
 
 from plateau_jax import PlateauCurve
 from torch_bridge import Checkpoints, TrainStep
-from torch_bridge.checkpointing import missing_ranks, rank_files
+from torch_bridge.checkpointing import missing_ranks, parts, rank_files
 from torch_bridge.checkpointing.encoding import Reference
 from torch_bridge.checkpointing.reading import SavedCheckpoint
 
@@ -214,6 +216,38 @@ def tied_shards(directory: Path) -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     step = TrainStep(model, optimizer, lambda model, batch: model(batch).mean(), PlateauCurve(100))
     Checkpoints(directory).save(1, step=step, model=model, wait=True)
+
+
+def saved_with_other_orders(directory: Path, wrapper: str) -> list[str]:
+    """Save a step, and an optimizer with names, whose parameters have another order on each rank.
+
+    Returns:
+        The errors of the saves and, as if a save compared nothing, of loads.
+    """
+    model = nn.Sequential(*(nn.Linear(2, 2, bias=False) for _ in range(3)))
+    named = list(model.named_parameters())
+    if wrapper == "fsdp":
+        fully_shard(model)
+        named = list(model.named_parameters())
+    wrapped = DistributedDataParallel(model) if wrapper == "ddp" else model
+    optimizer = torch.optim.AdamW(named[rank() :] + named[: rank()])
+    step = TrainStep(wrapped, optimizer, lambda model, batch: model(batch).square().mean(), PlateauCurve(100))
+    step(torch.ones(1, 2))
+    checkpoints, errors = Checkpoints(directory), list[str]()
+
+    def call(work: Callable[..., Any], **arguments: Any) -> None:
+        errors.append("")
+        try:
+            work(**arguments)
+        except ValueError as error:
+            errors[-1] = str(error)
+
+    for part in ({"step": step}, {"optimizer": optimizer}):
+        call(partial(checkpoints.save, 1, wait=True), **part)
+        with patch.object(parts, "check_same_order"):
+            checkpoints.save(1, wait=True, **part)
+        call(checkpoints.load, **part)
+    return errors
 
 
 def trained(directory: Path, cases: Sequence[Case]) -> list[Any]:
