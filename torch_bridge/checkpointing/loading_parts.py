@@ -15,7 +15,7 @@ from torch_bridge.distributed import processes
 from torch_bridge.distributed.dtensors import empty_dtensor, local_region, local_shard, mesh_of
 from torch_bridge.distributed.plain_names import plain_state, to_plain_names
 from torch_bridge.schedulers.param_groups import all_parameters
-from torch_bridge.training.state.state_checks import is_of_torch
+from torch_bridge.training.state.optimizer_states import is_of_torch
 from torch_bridge.training.step import TrainStep
 
 _PER_RANK_KEYS = ("random", "carry")  # of a training step's state: no other rank can use them

@@ -48,6 +48,22 @@ def test_state_loads_into_other_memory_format(name: str) -> None:
     torch.testing.assert_close(plain.weight, strided.weight.contiguous(), rtol=1e-5, atol=1e-6)
 
 
+def test_optimizer_of_other_library_keeps_memory_layout() -> None:
+    """A tensor may have the parameter's shape by chance."""
+
+    def build() -> tuple[TrainStep, Any, nn.Parameter]:
+        model = nn.Linear(3, 3)
+        optimizer = Foreign(model.parameters())
+        return make_step(model=model, optimizer=optimizer, loss_fn=_own_loss), optimizer, model.weight
+
+    (step, optimizer, weight), (resumed, resumed_optimizer, resumed_weight) = build(), build()
+    step([torch.ones(2, 3)])
+    optimizer.state[weight]["moment"] = optimizer.state[weight]["moment"].T
+    resumed.load_state_dict(step.state_dict())
+    assert resumed_optimizer.state[resumed_weight]["moment"].stride() == (1, 3)
+    assert equal_trees(resumed.state_dict(), step.state_dict())
+
+
 class _Odd(nn.Module):
     """Parameters that are scalar, empty, complex, or a slice that is not dense."""
 

@@ -34,6 +34,10 @@ def load_optimizer(optimizer: Optimizer, state: Any) -> None:
         _restore_dtypes(inner, state)
 
 
+def is_of_torch(optimizer: Optimizer) -> bool:
+    return type(optimizer).__module__.startswith("torch.optim")
+
+
 def _is_standard(optimizer: Optimizer, state: Any) -> bool:
     """Return False if an optimizer saves a different form than torch's, or has other groups."""
     try:
@@ -74,10 +78,12 @@ def check_same_parameters(names: Iterable[list[str]], saved: Iterable[list[str]]
 
 
 def copy_optimizer_state(optimizer: Optimizer, state: Any) -> Any:
-    """Copy a saved state, with its tensors sharded and laid out like the optimizer's parameters."""
+    """Copy a saved state, with its tensors sharded like the parameters, and torch's laid out like them."""
     # Fused CPU kernels read a parameter and its moments in memory order, and ignore their strides. If the
     # layouts differed, such as channels_last and contiguous, an element would get another one's moments: a
-    # 2 × 2 matrix is stored by rows as 00, 01, 10, 11, but by columns as 00, 10, 01, 11.
+    # 2 × 2 matrix is stored by rows as 00, 01, 10, 11, but by columns as 00, 10, 01, 11. Other optimizers may
+    # keep a tensor that merely has the parameter's shape, and whose layout changes the bits of its products.
+    place = _like_parameter if is_of_torch(optimizer) else shard_like
     copied = pytree.tree_map(_copy_leaf, state)
     for group, saved in zip(optimizer.param_groups, copied["param_groups"], strict=True):
         # Keep this optimizer's choice of implementation: the saved one may not run on this machine.
@@ -89,7 +95,7 @@ def copy_optimizer_state(optimizer: Optimizer, state: Any) -> Any:
             values = copied["state"].get(number, {})
             for name, value in values.items():
                 if isinstance(value, Tensor) and value.shape == parameter.shape:
-                    values[name] = _like_parameter(parameter, value)
+                    values[name] = place(parameter, value)
     return copied
 
 

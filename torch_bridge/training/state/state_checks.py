@@ -14,7 +14,11 @@ from torch_bridge.distributed.dtensors import mesh_of
 from torch_bridge.distributed.plain_names import to_plain_names
 from torch_bridge.schedulers.param_groups import all_parameters
 from torch_bridge.schedulers.resume import refuse_path
-from torch_bridge.training.state.optimizer_states import check_param_names, check_same_parameters
+from torch_bridge.training.state.optimizer_states import (
+    check_param_names,
+    check_same_parameters,
+    is_of_torch,
+)
 from torch_bridge.training.state.snapshot import TrainStepState, as_list
 
 _LATER_KEYS = {"clock", "hold", "consumed", "unit", "parameters"}  # states of older releases lack them
@@ -173,7 +177,3 @@ def _expected_entries(parameter: Tensor, values: Mapping[str, Any]) -> dict[str,
         if not 0 <= values[name] < _MAX_STEPS:
             raise ValueError(f"state_dict has {name} = {values[name]} in an optimizer's state")
     return {name: _describe(parameter) for name in values if name not in _SCALAR_NAMES + _FACTOR_NAMES}
-
-
-def is_of_torch(optimizer: Optimizer) -> bool:
-    return type(optimizer).__module__.startswith("torch.optim")
