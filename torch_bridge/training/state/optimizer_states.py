@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Iterable, Mapping
-from itertools import zip_longest
+from itertools import chain, zip_longest
 from operator import methodcaller
 from typing import Any, cast
 
@@ -53,9 +53,10 @@ def check_param_names(groups: Iterable[Any], saved_groups: Iterable[Any]) -> Non
     """Compare the names that torch keeps for `named_parameters()`, if both sides have them."""
     sides = [[group.get("param_names") for group in side] for side in (groups, saved_groups)]
     if not any(None in side for side in sides):
-        # Either side may have named the parameters of a wrapped model.
-        names, saved = ([list(map(without_wrappers, group)) for group in side] for side in sides)
-        check_same_parameters(names, saved, "param_names")
+        exact, saved_exact = (sorted(chain.from_iterable(side)) for side in sides)
+        if exact != saved_exact:  # either side may have named the parameters of a wrapped model
+            sides = [[list(map(without_wrappers, group)) for group in side] for side in sides]
+        check_same_parameters(*sides, "param_names")
 
 
 def check_same_parameters(names: Iterable[list[str]], saved: Iterable[list[str]], key: str) -> None:
