@@ -1,7 +1,8 @@
 """Load the states of optimizers: the right parameters get them, in the saved dtypes."""
 
 import copy
-from collections.abc import Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping
+from contextlib import contextmanager
 from itertools import chain, zip_longest
 from operator import methodcaller
 from typing import Any, cast
@@ -16,6 +17,18 @@ from torch_bridge.distributed.plain_names import without_wrappers
 from torch_bridge.training.optimizers.wrapped_optimizers import unwrap
 
 _IMPLEMENTATION_OPTIONS = ("fused", "foreach", "capturable", "differentiable")
+
+
+@contextmanager
+def naming_entry(entry: str) -> Generator[None]:
+    """Raise any error as a ValueError that names this damaged entry of a state."""
+    try:
+        yield
+    except ValueError:
+        raise
+    except Exception as error:
+        message = f"state_dict has a damaged entry {entry!r}: {type(error).__name__}: {error}"
+        raise ValueError(message) from error
 
 
 def load_optimizer(optimizer: Optimizer, state: Any) -> None:
@@ -51,12 +64,13 @@ def _is_standard(optimizer: Optimizer, state: Any) -> bool:
 
 def check_param_names(groups: Iterable[Any], saved_groups: Iterable[Any]) -> None:
     """Compare the names that torch keeps for `named_parameters()`, if both sides have them."""
-    sides = [[group.get("param_names") for group in side] for side in (groups, saved_groups)]
-    if not any(None in side for side in sides):
-        exact, saved_exact = (sorted(chain.from_iterable(side)) for side in sides)
-        if exact != saved_exact:  # either side may have named the parameters of a wrapped model
-            sides = [[list(map(without_wrappers, group)) for group in side] for side in sides]
-        check_same_parameters(*sides, "param_names")
+    with naming_entry("param_names"):
+        sides = [[group.get("param_names") for group in side] for side in (groups, saved_groups)]
+        if not any(None in side for side in sides):
+            exact, saved_exact = (sorted(chain.from_iterable(side)) for side in sides)
+            if exact != saved_exact:  # either side may have named the parameters of a wrapped model
+                sides = [[list(map(without_wrappers, group)) for group in side] for side in sides]
+            check_same_parameters(*sides, "param_names")
 
 
 def check_same_parameters(names: Iterable[list[str]], saved: Iterable[list[str]], key: str) -> None:

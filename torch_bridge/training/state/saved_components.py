@@ -16,9 +16,9 @@ from torch_bridge.schedulers.resume import check_same_past, read_curves
 from torch_bridge.schedulers.unit_clocks import consumed_at, read_saved_clock
 from torch_bridge.training.clock.clock import Clock, Counters, checked_updates
 from torch_bridge.training.state import snapshot
-from torch_bridge.training.state.optimizer_states import copy_optimizer_state, load_optimizer
+from torch_bridge.training.state.optimizer_states import copy_optimizer_state, load_optimizer, naming_entry
 from torch_bridge.training.state.snapshot import TrainStepState
-from torch_bridge.training.state.state_checks import check_saved_state, naming_entry
+from torch_bridge.training.state.state_checks import check_saved_state
 from torch_bridge.training.update.carry import Carry
 from torch_bridge.training.update.loss_normalizer import LossNormalizer
 

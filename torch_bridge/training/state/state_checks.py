@@ -1,7 +1,6 @@
 """Check a saved state against the training step that will load it, before anything changes."""
 
-from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import Any, cast
 
@@ -18,6 +17,7 @@ from torch_bridge.training.state.optimizer_states import (
     check_param_names,
     check_same_parameters,
     is_of_torch,
+    naming_entry,
 )
 from torch_bridge.training.state.snapshot import TrainStepState, as_list
 
@@ -28,18 +28,6 @@ _SCALAR_NAMES = ("step", "eta", "mu", "mu_product")
 _FACTOR_NAMES = ("row_var", "col_var")  # of Adafactor; torch fails if their shapes are wrong
 
 _MAX_STEPS = 2**53  # a double holds every integer up to here
-
-
-@contextmanager
-def naming_entry(entry: str) -> Generator[None]:
-    """Raise any error as a ValueError that names this damaged entry of a state."""
-    try:
-        yield
-    except ValueError:
-        raise
-    except Exception as error:
-        message = f"state_dict has a damaged entry {entry!r}: {type(error).__name__}: {error}"
-        raise ValueError(message) from error
 
 
 def check_saved_state(current: TrainStepState, saved: Any, optimizers: Sequence[Optimizer]) -> None:
