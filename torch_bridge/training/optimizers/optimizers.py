@@ -50,8 +50,7 @@ def unwrap_optimizers(model: nn.Module, optimizer: Any) -> list[Optimizer]:
     Raises:
         TypeError: An argument is not an optimizer, or its `step` needs a closure.
         ValueError: No optimizer; a parameter is not the model's, occurs twice, or belongs to several
-            optimizers; a scheduler is attached; an optimizer has a non-standard `state_dict`; or torch's
-            fused SGD does not train parameters of this dtype.
+            optimizers; a scheduler is attached; or an optimizer has a non-standard `state_dict`.
     """
     wrapped = as_sequence(optimizer)
     if not wrapped:
@@ -62,7 +61,6 @@ def unwrap_optimizers(model: nn.Module, optimizer: Any) -> list[Optimizer]:
     for item in optimizers:
         groups_of(item)
         _refuse_closure(item)
-        _refuse_broken_sgd(item)
         parameters = list(map(id, all_parameters([item])))
         if foreign := sum(parameter not in model_parameters for parameter in parameters):
             raise ValueError(
@@ -107,7 +105,12 @@ def _refuse_closure(optimizer: Optimizer) -> None:
         )
 
 
-def _refuse_broken_sgd(optimizer: Optimizer) -> None:
+def check_fused_sgd(optimizer: Optimizer) -> None:
+    """Refuse torch's fused SGD if it does not train parameters of their dtype on a CPU.
+
+    Raises:
+        ValueError: It does not; the message names the dtype.
+    """
     groups = optimizer.param_groups if isinstance(optimizer, torch.optim.SGD) else []
     fused = {parameter for group in groups if group.get("fused") for parameter in group["params"]}
     dtypes = {parameter.dtype for parameter in fused if parameter.device.type == "cpu"}

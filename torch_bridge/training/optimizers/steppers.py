@@ -20,7 +20,7 @@ from torch.optim import Optimizer
 
 from torch_bridge.schedulers.param_groups import all_groups, updates_made
 from torch_bridge.training.clock.clock import Clock
-from torch_bridge.training.optimizers.optimizers import check_no_scheduler
+from torch_bridge.training.optimizers.optimizers import check_fused_sgd, check_no_scheduler
 
 # Their fused kernels read a tensor `found_inf`, and change nothing if it is 1.
 _WITH_FOUND_INF = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad)
@@ -139,9 +139,12 @@ class OptimizerSteppers:
 
         Raises:
             ValueError: A scheduler is attached; the optimizers have other groups or parameters than at first;
-                or a CUDA graph cannot capture them.
+                torch's fused SGD does not train parameters of this dtype; or a CUDA graph cannot capture
+                them.
         """
         check_no_scheduler(self._with_wrappers)
+        for optimizer in self._optimizers:
+            check_fused_sgd(optimizer)
         current = self._current_parameter_ids()
         if len(current) != len(self._parameter_ids):
             raise ValueError(
