@@ -52,20 +52,24 @@ def check_resume(
     """Raise an error if a saved run cannot resume under this curve, unit and hold.
 
     A different curve is accepted if both agree at every step below `step` (`Curve.same_until`), such as a
-    cooldown that leaves the saved curve there. The peak is not compared.
+    cooldown that leaves the saved curve there. With `unit` or `hold` they must agree at `step` too, unless
+    the saved curve ends there: updates may have run at it already. The peak is not compared.
 
     Args:
-        record: What `resume_record` returned for the saved run, from JSON, orbax, msgpack or pickle.
+        record: What `resume_record` returned for the saved run, from JSON, orbax (`JsonSave`), msgpack or
+            pickle.
         curve: The curve to resume under.
         step: The clock of the saved state: the step of the curve that gives the next learning rate. An
             integer, or an integer array without dimensions, NumPy's or JAX's. With `optax_schedule` it is
-            optax's count of updates. With `scale_by_curve` it is the `clock` in its state,
+            optax's count of updates, `optax.tree.get(state, "ScaleByScheduleState").count`. With
+            `scale_by_curve` it is the `clock` in its state,
             `optax.tree.get(state, "clock")`; with `unit` or `hold` that is not the number of updates.
         unit: The unit to resume with.
         hold: The rule or rules to resume with.
 
     Raises:
-        ValueError: The curves differ below `step`; the unit or the rules differ; `record` is not a record.
+        ValueError: The curves differ at a step so far; the unit or the rules differ; `record` is not a
+            record.
 
     >>> from plateau_jax import PlateauCurve, check_resume, resume_record
     >>> curve = PlateauCurve(1000, warmup_steps=100)
@@ -85,7 +89,8 @@ def check_resume(
                 f"record was saved with {name} = {short_repr(saved.get(name))}, but here it is "
                 f"{short_repr(current[name])}; resume with the old {name}"
             )
-    difference = describe_difference(saved_curve, curve, step)
+    can_stand_still = current["unit"] is not None or current["hold"] is not None
+    difference = describe_difference(saved_curve, curve, step, can_stand_still)
     if difference:
         raise ValueError(f"record {difference}, or leave out check_resume to continue under the new one")
 

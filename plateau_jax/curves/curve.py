@@ -234,7 +234,8 @@ class Curve(ABC):
     def same_until(self, other: "Curve", step: int) -> bool:
         """Return True if both curves give the same float32 at every step below `step`.
 
-        Then a run that was saved under one of them, at or before `step`, can resume under the other.
+        Then a run that was saved under one of them, at or before `step`, can resume under the other; before
+        `step` if its clock can stand still, with a unit or a hold.
 
         Segments are compared in exact numbers, so True is a proof. Two exact levels count as different even
         if they round to the same float32. Segments that hold the same level are equal, however they were
@@ -342,7 +343,9 @@ class Curve(ABC):
     def to_dict(self) -> Mapping[str, Any]:
         """Return the kind and all arguments as plain JSON values: numbers, strings, lists and dictionaries.
 
-        Fields that a derived dataclass adds are in a separate mapping, `"derived"`, unconverted.
+        Fields that a derived dataclass adds are in a separate mapping, `"derived"`, unconverted. A derived
+        class whose `__post_init__` changes a field is not supported: `from_dict` changes it again, and a
+        checkpoint of such a curve cannot be resumed.
         """
         return serialization.curve_to_dict(self)
 

@@ -1,5 +1,6 @@
 """Compare the curve of a saved run with the curve that the run is to resume under."""
 
+import math
 from collections.abc import Iterator
 from itertools import zip_longest
 from typing import Any, cast
@@ -21,13 +22,26 @@ def read_saved_curve(arguments: Any, current: Curve) -> Curve:
             return Curve.from_dict(arguments)
 
 
-def describe_difference(saved: Curve, current: Curve, clock: int, driven: str = "learning rates") -> str:
-    """Return how the curves differ at the steps below `clock`, as the predicate of a sentence; "" if nowhere.
+def describe_difference(
+    saved: Curve, current: Curve, clock: int, is_clock_used: bool, driven: str = "learning rates"
+) -> str:
+    """Return how the curves differ at the steps of a run, as the predicate of a sentence; "" if nowhere.
 
-    `driven` names the values that follow the curve.
+    Args:
+        saved: The curve of the run so far.
+        current: The curve to resume under.
+        clock: The saved clock; all steps below it are compared.
+        is_clock_used: True if an update may have used the step `clock` too, because a clock with a unit or
+            under a rule can stand still. It is compared too, except at or past the end of the saved curve,
+            where the next phase of `saved.then(...)` may have another level.
+        driven: The values that follow the curve.
     """
     step = current.first_difference(saved)
-    if step is None or clock <= step:
+    if step is None or clock < step:
+        return ""
+    # Only nearly equal, because a cooldown rounds the level at which it begins.
+    is_same = math.isclose(saved(clock), current(clock), rel_tol=2**-22, abs_tol=2**-57)
+    if clock == step and (is_same or not is_clock_used or clock >= saved.total_steps):
         return ""
     return (
         f"was saved at step {clock} with {_difference(saved, current)}: the {driven} differ from step {step} "

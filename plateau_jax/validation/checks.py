@@ -151,7 +151,10 @@ def _advice_for_flat(name: str, values: list[Any]) -> str:
 
 def short_repr(value: Any) -> str:
     """Return the repr of a value for an error message, on one line and cut to 200 characters."""
-    text = " ".join(repr(value).split())
+    try:
+        text = " ".join(repr(value).split())
+    except RecursionError:  # nested too deeply
+        text = f"{type(value).__name__}(...)"
     return text if len(text) <= 200 else f"{text[:197]}..."
 
 

@@ -226,6 +226,13 @@ def test_past_is_compared_up_to_the_clock(hold: Any) -> None:
     other = HeldRun(StagedCurve([(2, 1.0), (40,)]), HoldUntilFlat(30, limit=1000))
     with pytest.raises(ValueError, match="differ from step"):
         other.scheduler.load_state_dict(state)
+    jump = HeldRun(StagedCurve([(3, 1.0), (0, 0.5), (40,)]), HoldUntilFlat(30, limit=1000))
+    with pytest.raises(ValueError, match="differ from step 3 on"):  # held updates have run at step 3
+        jump.scheduler.load_state_dict(state)
+    fresh = HeldRun(LONG, HoldUntilFlat(30, limit=1000))
+    for _ in range(3):
+        fresh.update(0.5)
+    jump.scheduler.load_state_dict(fresh.scheduler.state_dict())
     released = HeldRun(branch, hold)
     released.scheduler.load_state_dict(state, strict=False)
     released.check(3, 20 if hold else 3)

@@ -294,8 +294,9 @@ class CurveLR(GroupCurves, LambdaLR):
         build it, loads the state of a `CurveLR` too, unless that has a unit or a hold.
 
         The state of another curve is accepted if both curves have the same past: the same values at every
-        step before the saved clock (`Curve.same_until`). The learning rates are then those of the new curve,
-        and the optimizer's state, which holds the old ones, must be loaded first.
+        step before the saved clock (`Curve.same_until`), and at the clock too if a unit is partly consumed or
+        a rule has held it, unless the saved curve ends there. The learning rates are then those of the new
+        curve, and the optimizer's state, which holds the old ones, must be loaded first.
 
         Args:
             state_dict: A state that `state_dict` returned.

@@ -159,7 +159,8 @@ class Follower(GroupCurves):
         """Resume from the saved step, and write the saved values into the groups.
 
         The optimizer's own state may be loaded before or after. The state of another curve is accepted if
-        both have the same values at every step so far; then the optimizer's state must be loaded first.
+        both have the same values at every step so far, as in `CurveLR.load_state_dict`; then the optimizer's
+        state must be loaded first.
 
         Args:
             state_dict: A state that `state_dict` returned.

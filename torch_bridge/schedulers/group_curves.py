@@ -175,5 +175,8 @@ class GroupCurves:
                     f"{how_to_override(self._builder)}"
                 )
             curves = self.curves if self._common_curve is None else [self._common_curve] * group_count
-            check_same_past(read_curves(state_dict["curves"], curves), curves, position.clock, self._builder)
+            saved_curves = read_curves(state_dict["curves"], curves)
+            consumed, unit = (position.last_epoch, 1) if self.unit is None else (position.consumed, self.unit)
+            is_clock_used = consumed > position.clock * unit
+            check_same_past(saved_curves, curves, position.clock, is_clock_used, self._builder)
         return position, bases

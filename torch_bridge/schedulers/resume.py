@@ -66,11 +66,13 @@ def how_to_override(builder: str) -> str:
     return f"pass strict=False to load_state_dict, or to {builder} if Checkpoints or a trainer loads"
 
 
-def check_same_past(saved: Sequence[Curve], current: Sequence[Curve], clock: int, builder: str) -> None:
-    """Refuse curves that differ from the saved ones at a step before `clock`."""
+def check_same_past(
+    saved: Sequence[Curve], current: Sequence[Curve], clock: int, is_clock_used: bool, builder: str
+) -> None:
+    """Refuse curves that differ from the saved ones at a step so far, as `describe_difference` says."""
     driven = "values" if builder == "follow" else "learning rates"
     for index, (old, new) in enumerate(zip(saved, current, strict=True)):
         group = f" of param_groups[{index}]" if len(current) > 1 else ""
-        difference = describe_difference(old, new, clock, driven + group)
+        difference = describe_difference(old, new, clock, is_clock_used, driven + group)
         if difference:
             raise ValueError(f"state_dict {difference}, or {how_to_override(builder)}")

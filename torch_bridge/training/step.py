@@ -291,11 +291,11 @@ class TrainStep:
         Args:
             state_dict: The state that `state_dict` returned. If this step's parameters are sharded, the
                 saved tensors may be whole.
-            strict: Refuse the state of another plan: a curve that differs at a step before the saved clock
-                (`Curve.same_until`), another hold or another unit. With False the run resumes under this
-                step's curve, at the saved clock; rules that were not saved start afresh; with another unit
-                `consumed` is clock · unit, and without one the number of updates is the clock. The default
-                is the step's `strict`.
+            strict: Refuse the state of another plan: a curve that differs at a step so far, as in
+                `CurveLR.load_state_dict`, another hold or another unit. With False the run resumes under
+                this step's curve, at the saved clock; rules that were not saved start afresh; with another
+                unit `consumed` is clock · unit, and without one the number of updates is the clock. The
+                default is the step's `strict`.
 
         Raises:
             ValueError: The state is damaged or not a state; it belongs to another plan (unless `strict` is

@@ -233,6 +233,21 @@ def test_other_curve_must_agree_up_to_the_clock() -> None:
             assert step.state_dict()["clock"] == 30
 
 
+def test_step_of_a_partly_consumed_unit_is_compared() -> None:
+    for updates, is_refused in ((0, False), (1, True), (2, False)):
+        old = StagedCurve([(10, 1.0)], start=0.1)
+        saved = make_step(curve=old, unit=12, count=_count_rows)
+        for batch in batches(updates, 6):
+            saved(batch)
+        curve = old.cooldown(1, 9) if updates == 2 else StagedCurve([(10, 1.0)], start=0.9)
+        step = make_step(curve=curve, unit=12, count=_count_rows)
+        if is_refused:
+            with pytest.raises(ValueError, match="differ from step 0 on"):
+                step.load_state_dict(saved.state_dict())
+        else:
+            step.load_state_dict(saved.state_dict())
+
+
 _COUNTS: list[tuple[type[Exception], str, Any]] = [
     (TypeError, "must be an integer", lambda batch: 2.0),
     (TypeError, "must be an integer", lambda batch: True),

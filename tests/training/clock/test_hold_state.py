@@ -14,7 +14,7 @@ from support.training.models import batches
 from support.training.steps import check_resume, make_step, train
 from support.training.trees import equal_trees
 
-from plateau_jax import Curve, HoldBelow
+from plateau_jax import Curve, HoldBelow, StagedCurve
 from torch_bridge.training.clock import clock
 
 # Short curves, and runs past their ends; the warning has separate tests.
@@ -102,6 +102,10 @@ def test_other_curve_must_agree_up_to_the_clock() -> None:
     assert found == [3, 4, 5, 6, 7, 8]
     with pytest.raises(ValueError, match="differ from step"):
         make_step(loss_fn=told, curve=CURVE.cooldown(1, 4), hold=HoldBelow(0.5, 3)).load_state_dict(state)
+    other = StagedCurve([(3, 1.0), (0, 0.5), (9,)], start=0.1)
+    jump = make_step(loss_fn=told, curve=other, hold=PATIENT)
+    with pytest.raises(ValueError, match="differ from step 3 on"):  # held updates have run at step 3
+        jump.load_state_dict(state)
 
 
 @pytest.mark.parametrize("name", ["adamw", "plain adam"])

@@ -74,7 +74,8 @@ class SavedComponents(NamedTuple):
         if strict:
             with naming_entry("curves"):
                 curves = read_curves(saved["curves"], self.clock.curves)
-            check_same_past(curves, self.clock.curves, counters.clock, "TrainStep")
+            is_clock_used = counters.consumed > counters.clock * (self.clock.unit or 1)
+            check_same_past(curves, self.clock.curves, counters.clock, is_clock_used, "TrainStep")
         load_hold_states(saved.get("hold"), self.clock.rules, strict, "TrainStep")
 
     def write_state(self, state: Mapping[str, Any], strict: bool) -> None:
