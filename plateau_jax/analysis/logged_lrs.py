@@ -33,6 +33,16 @@ class UnclearLogError(ValueError):
         self.columns = tuple(columns)
 
 
+def checked_lrs(logged: list[tuple[int, float]], name: str) -> list[tuple[int, float]]:
+    """Return the learning rates without NaN, which pandas writes for a missing value."""
+    lrs = [(step, lr) for step, lr in logged if not math.isnan(lr)]
+    for step, lr in lrs:
+        if not 0 <= lr < math.inf:
+            problem = f"{name} has the learning rate {lr} at step {step}"
+            raise ValueError(f"{problem}; it must be finite and at least 0")
+    return lrs
+
+
 def interpolate_lrs(logged: list[tuple[int, float]], last_step: int, name: str) -> tuple[Curve, float]:
     """Return a curve of straight lines between learning rates, and its peak.
 
@@ -49,8 +59,6 @@ def interpolate_lrs(logged: list[tuple[int, float]], last_step: int, name: str) 
         advice = ": log it up to the last loss, or give curve= and peak_value="
         raise UnclearLogError(problem, advice, "curve")
     peak = max(lrs.values())
-    if not (math.isfinite(peak) and min(lrs.values()) >= 0):
-        raise ValueError(f"{name} has learning rates that are negative or not finite")
     levels = {step: value / peak for step, value in lrs.items()} | {last: lrs[max(lrs)] / peak}
     stages = [
         (after - before, level, "linear")

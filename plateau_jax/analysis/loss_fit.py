@@ -123,7 +123,7 @@ class LossFit:
         """
         peak = self._checked_peak(curve, peak_value)
         array = np.asarray(steps)
-        if not array.size and array.dtype.kind == "f":  # NumPy makes float64 of []
+        if not array.size and array.dtype.kind in "fO":  # NumPy makes float64 of []
             array = array.astype(np.int64)
         if array.dtype.kind not in "iu":
             raise TypeError(f"steps = {checks.short_repr(steps)} must be integers")

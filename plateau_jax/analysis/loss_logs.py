@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, cast
 
 from plateau_jax.analysis.logged_lrs import (
     UnclearLogError,
+    checked_lrs,
     interpolate_lrs,
     peak_of_lrs,
     warn_if_lrs_differ,
@@ -145,7 +146,7 @@ def read_log(
         _check_curve(table, step, lr, curve, peak_value)
     else:
         lr = table.find_lr() if lr is None else table.find_named("lr", lr)
-        logged = [] if lr is None else table.read_pairs(step, lr)
+        logged = checked_lrs([] if lr is None else table.read_pairs(step, lr), table.name)
         if not any(value > 0 for _, value in logged):
             problem = f"{table.name} has no learning rates"
             if curve is None:

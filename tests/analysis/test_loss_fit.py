@@ -233,7 +233,7 @@ def test_losses_keep_the_shape_of_steps() -> None:
     assert found.dtype == np.float64
     np.testing.assert_array_equal(found.ravel(), FIT.losses(CURVE, steps.ravel()))
     assert FIT.losses(CURVE, 1000).shape == ()
-    for empty in ([], range(0), np.zeros((2, 0))):
+    for empty in ([], range(0), np.zeros((2, 0)), np.array([], object)):
         values = FIT.losses(CURVE, empty)
         assert (values.shape, values.dtype) == (np.shape(empty), np.float64)
     assert FIT.losses(PlateauCurve(100, warmup_steps=10), [1]) == np.inf

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -205,6 +206,15 @@ def test_columns_can_be_named() -> None:
     assert run.peak_value == max(LRS)
 
 
+@pytest.mark.parametrize("curve", [None, CURVE])
+def test_nan_learning_rate_is_a_missing_value(curve) -> None:
+    expected, run = (
+        LossRun.read(logged([lr if index % 3 else missing for index, lr in enumerate(LRS)]), curve)
+        for missing in (None, math.nan)
+    )
+    assert (run.curve, run.peak_value) == (expected.curve, expected.peak_value)
+
+
 def rows_of(**columns: Any) -> list[dict[str, Any]]:
     names = list(columns)
     return [dict(zip(names, values, strict=True)) for values in zip(*columns.values(), strict=True)]
@@ -246,6 +256,20 @@ VALUES = [3.0, 2.0]
             logged([lr if step <= 900 else None for step, lr in zip(STEPS, LRS, strict=True)]),
             {"curve": None, "peak_value": None},
             "last learning rate at step 900 of 1000: log it up to the last loss, or give curve= and",
+        ),
+        (
+            rows_of(step=[1, 2], loss=VALUES, lr=[math.nan] * 2),
+            {"peak_value": None},
+            "no learning rates: give peak_value=",
+        ),
+        *(
+            (
+                rows_of(step=[1, 2], loss=VALUES, lr=[0.1, wrong]),
+                {"curve": curve, "peak_value": None},
+                f"the log has the learning rate {wrong} at step 2",
+            )
+            for wrong in (math.inf, -0.1)
+            for curve in (None, CURVE)
         ),
         (rows_of(step=[1, 2], loss=[1, True]), {}, "loss = True must be a number"),
         (rows_of(step=[True, 2], loss=VALUES), {}, "step = True must be a number"),
