@@ -170,6 +170,17 @@ def test_module_added_to_sys_modules_counts_as_installed(monkeypatch):
     assert not optional_packages.are_installed("nowhere_to_be_found")
 
 
+def test_import_hook_that_blocks_a_package(monkeypatch):
+    class Blocker:
+        @staticmethod
+        def find_spec(name, path=None, target=None):
+            if name == "blocked":
+                raise ImportError("blocked here")
+
+    monkeypatch.setattr(sys, "meta_path", [Blocker, *sys.meta_path])
+    assert not optional_packages.are_installed("blocked")
+
+
 def test_star_import_includes_jax_names_if_installed():
     namespace = {}
     exec("from plateau_jax import *", namespace)

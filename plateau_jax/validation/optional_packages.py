@@ -16,9 +16,16 @@ def are_installed(*packages: str) -> bool:
     """Return True if all these top-level packages can be found, without importing them."""
     return all(
         # A module that was put into `sys.modules` by hand has no spec; None there blocks the import.
-        bool(sys.modules[package]) if package in sys.modules else find_spec(package) is not None
+        bool(sys.modules[package]) if package in sys.modules else _has_spec(package)
         for package in packages
     )
+
+
+def _has_spec(package: str) -> bool:
+    try:
+        return find_spec(package) is not None
+    except ImportError:  # from an import hook that blocks the package
+        return False
 
 
 def missing_package_error(name: str, error: ModuleNotFoundError, extra: str) -> ModuleNotFoundError:
