@@ -84,7 +84,7 @@ _events = st.lists(st.one_of(_run, _repeated, st.sampled_from("l+0-")), max_size
 
 
 def _changes(clock: int, stretch: str) -> bool:
-    """Return True if a step for each update since the late steps began would have changed the learning rate."""
+    """Return True if a step for each update of the late steps would have changed the learning rate."""
     late = re.search("(o{10,}s)+$", stretch)
     if late is None:
         return True
