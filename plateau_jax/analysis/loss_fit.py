@@ -87,8 +87,8 @@ class LossFit:
         sd is the fit's residual; a and q are half the difference of two forecasts, with the exponent ± 0.06
         and with the powers 0.6 and 1.0 of N in place of 0.8; c is the change if the law is fitted to the
         losses from 20 % of each run after its warmup on, 0 if a run has fewer than 8 groups of them; d is the
-        largest |δ| of a run with a decay, with δ the forecast of this run alone minus that of all, 0 with one
-        run; `k = 0.01 loss |log₂(peak/peak of a run)|`, with the nearest run.
+        largest abs(δ) of a run with a decay, with δ the forecast of this run alone minus that of all, or 0
+        with one run; `k = 0.01 loss |log₂(peak/peak of a run)|`, with the nearest run.
 
         Args:
             curve: Any curve, of at most four times the steps of the longest run.
@@ -140,8 +140,8 @@ class LossFit:
 
             difference ± 2 √(sd² + Δa² + Δq² + (1.5 Δc)² + D² + (0.0025 loss of the first)² + Δk²)
 
-        Δ are differences of the terms of `predict`, and D is the largest |Δδ| of a run. Forecasts have most
-        of their errors in common. Two curves are distinguishable if the interval excludes 0.
+        Δ are differences of the terms of `predict`, and D is the largest abs(Δδ) of a run. Forecasts have
+        most of their errors in common. Two curves are distinguishable if the interval excludes 0.
 
         Args:
             curves: A mapping from names to curves.

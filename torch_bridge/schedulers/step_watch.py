@@ -126,7 +126,7 @@ class StepWatch:
         return self._owner() is not None
 
     def begin(self, clock: int, updates: int) -> None:
-        """Begin to count at this clock, after so many updates."""
+        """Begin to count at this clock, after this number of updates."""
         self._forget()
         counter = self._counter
         counter.look_at = min(counter.look_at, self._updates + self._patience)

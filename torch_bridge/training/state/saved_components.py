@@ -1,6 +1,7 @@
 """Save and restore the components that make up the state of a training step."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -16,7 +17,12 @@ from torch_bridge.schedulers.resume import check_same_past, read_curves
 from torch_bridge.schedulers.unit_clocks import consumed_at, read_saved_clock
 from torch_bridge.training.clock.clock import Clock, Counters, checked_updates
 from torch_bridge.training.state import snapshot
-from torch_bridge.training.state.optimizer_states import copy_optimizer_state, load_optimizer, naming_entry
+from torch_bridge.training.state.optimizer_states import (
+    copy_optimizer_state,
+    is_of_torch,
+    load_optimizer,
+    naming_entry,
+)
 from torch_bridge.training.state.snapshot import TrainStepState
 from torch_bridge.training.state.state_checks import check_saved_state
 from torch_bridge.training.update.carry import Carry
@@ -88,7 +94,9 @@ class SavedComponents(NamedTuple):
         load_plain_state(self.module, state["model"])
         states = snapshot.as_list(state["optimizer"], self.optimizers)
         for optimizer, saved in zip(self.optimizers, states, strict=True):
-            load_optimizer(optimizer, copy_optimizer_state(optimizer, saved))
+            # Torch's own raise a bare KeyError if an entry is missing; others may raise what they mean to.
+            with naming_entry("optimizer") if is_of_torch(optimizer) else nullcontext():
+                load_optimizer(optimizer, copy_optimizer_state(optimizer, saved))
         rules = load_hold_states(state.get("hold"), self.clock.rules, strict, "TrainStep")
         self.clock.write_state(self._counters_in(state, strict), self._peaks_in(state), rules)
         self.normalizer.write_state(state["loss_scale"] or ())
