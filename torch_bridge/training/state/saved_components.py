@@ -1,7 +1,6 @@
 """Save and restore the components that make up the state of a training step."""
 
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -19,7 +18,6 @@ from torch_bridge.training.clock.clock import Clock, Counters, checked_updates
 from torch_bridge.training.state import snapshot
 from torch_bridge.training.state.optimizer_states import (
     copy_optimizer_state,
-    is_of_torch,
     load_optimizer,
     naming_entry,
 )
@@ -94,9 +92,10 @@ class SavedComponents(NamedTuple):
         load_plain_state(self.module, state["model"])
         states = snapshot.as_list(state["optimizer"], self.optimizers)
         for optimizer, saved in zip(self.optimizers, states, strict=True):
-            # Torch's own raise a bare KeyError if an entry is missing; others may raise what they mean to.
-            with naming_entry("optimizer") if is_of_torch(optimizer) else nullcontext():
+            try:
                 load_optimizer(optimizer, copy_optimizer_state(optimizer, saved))
+            except KeyError as error:  # torch's own, if an entry is missing
+                raise ValueError(f"state_dict has a damaged entry 'optimizer': it has no {error}") from error
         rules = load_hold_states(state.get("hold"), self.clock.rules, strict, "TrainStep")
         self.clock.write_state(self._counters_in(state, strict), self._peaks_in(state), rules)
         self.normalizer.write_state(state["loss_scale"] or ())
