@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from playwright.sync_api import Browser, Locator, Page, expect
+from playwright.sync_api import Browser, Locator, Page, Route, expect
 from support.design.design import served
 
 from plateau_jax import Curve, LossFit, LossForecast, LossRun, PlateauCurve, fit_losses
@@ -279,6 +279,20 @@ def test_dropped_log_opens_the_dialog(page, log):
     dialog.get_by_label("Trained with").select_option("Cosine")
     accept(dialog)
     expect_forecast(page, "Stable", FIT.predict(STABLE))
+
+
+def test_log_may_be_opened_before_the_curves_arrive(browser, server, log):
+    page = browser.new_page()
+    held: list[Route] = []
+    page.route("**/curve", lambda route: held.append(route), times=1)
+    with page.expect_request("**/curve"):
+        page.goto(server.address)
+    dialog = choose(page, log)
+    held[0].continue_()
+    dialog.get_by_label("Trained with").select_option("Cosine")
+    accept(dialog)
+    expect_forecast(page, "Stable", FIT.predict(STABLE))
+    page.close()
 
 
 def test_large_log_is_opened(page, tmp_path):

@@ -17,10 +17,11 @@ export class Forecasts {
   #dialog;
 
   // page.entries() returns the valid curves, page.question(entry) what the server is asked about one of them,
-  // page.changed() is called when there is something new to show.
+  // page.settled() resolves once it has described all curves, page.changed() is called when there is something new to
+  // show.
   constructor(page, onError) {
     this.#page = page;
-    this.#dialog = new LogDialog(byId("opening-log"), { entries: page.entries, question: page.question, add: (runs) => this.#setRuns([...this.#runs, ...runs]) });
+    this.#dialog = new LogDialog(byId("opening-log"), { ...page, add: (runs) => this.#setRuns([...this.#runs, ...runs]) });
     this.update = latestOnly(() => this.#ask(), onError);
     byId("open-log").addEventListener("click", () => this.#dialog.open());
   }

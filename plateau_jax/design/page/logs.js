@@ -17,7 +17,8 @@ export class LogDialog {
   #logs = [];
 
   // page.entries() returns the curves that a run may have been trained with, page.question(entry) the curve and the
-  // peak of one of them; page.add(runs) takes the runs that were opened.
+  // peak of one of them; page.settled() resolves once the server has described all curves; page.add(runs) takes the
+  // runs that were opened.
   constructor(dialog, page) {
     this.#dialog = dialog;
     this.#page = page;
@@ -48,6 +49,7 @@ export class LogDialog {
   }
 
   async #read(files) {
+    await this.#page.settled();
     const show = () => (this.#find(".primary").disabled = !this.#logs.length || this.#logs.some((log) => !log.run));
     this.#setLogs([...files].map((file) => new OpenedLog(file, this.maxBytes, this.#page, show)));
   }

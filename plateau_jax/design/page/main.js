@@ -118,7 +118,9 @@ const compare = latestOnly(async () => {
   showCurves();
 }, showTrouble);
 
-const forecasts = new Forecasts({ entries: validEntries, question: asQuestion, changed: () => showCurves() }, showTrouble);
+const forecasts = new Forecasts({
+  entries: validEntries, question: asQuestion, changed: () => showCurves(), settled: () => started.then(() => refreshed),
+}, showTrouble);
 
 const readLearningRates = latestOnly(async () => {
   if (picture.step === null) return;
@@ -265,7 +267,7 @@ async function start() {
   forecasts.start(initialCurves, max_log_bytes);
   byId("readout").textContent = "Point at the picture to read learning rates.";
   show();
-  refresh();
+  refreshed = refresh();
 }
 
-start().catch(showTrouble);
+const started = start().catch(showTrouble);
