@@ -82,7 +82,7 @@ def check_resume(
     """
     current = resume_record(curve, unit=unit, hold=hold)
     step = checks.at_least("step", step, 0)
-    saved_curve, saved = _read_record(record, curve)
+    saved_curve, saved = _read_record(record)
     for name in ("unit", "hold"):
         if saved.get(name) != current[name]:
             raise ValueError(
@@ -95,7 +95,7 @@ def check_resume(
         raise ValueError(f"record {difference}, or leave out check_resume to continue under the new one")
 
 
-def _read_record(record: Any, current: Curve) -> tuple[Curve, dict[str, Any]]:
+def _read_record(record: Any) -> tuple[Curve, dict[str, Any]]:
     """Return the saved curve and all entries of a record."""
     try:
         entries = _to_plain_value(record)
@@ -103,7 +103,7 @@ def _read_record(record: Any, current: Curve) -> tuple[Curve, dict[str, Any]]:
         if not isinstance(entries, dict) or not {"curve"} <= entries.keys() <= {"curve", "unit", "hold"}:
             raise ValueError('it must be a dictionary with the keys "curve", "unit" and "hold"')
         entries = cast("dict[str, Any]", entries)
-        return read_saved_curve(entries["curve"], current), entries
+        return read_saved_curve(entries["curve"]), entries
     except Exception as error:  # a wrong type can raise anything
         raise ValueError(f"record = {short_repr(record)} is not from resume_record: {error}") from None
 

@@ -50,6 +50,13 @@ class Curve(ABC):
     depth: int
     """Nesting depth of cooldowns and continuations."""
 
+    def __init_subclass__(cls) -> None:
+        if cls.__module__.partition(".")[0] != __name__.partition(".")[0]:
+            raise TypeError(
+                f"{cls.__name__} cannot be derived from a curve: write a function that returns the curve, or "
+                "a class that holds it"
+            )
+
     @abstractmethod
     def __post_init__(self) -> None:
         """Check the arguments, then call `_freeze` with them and with the rows that they describe."""
@@ -65,7 +72,6 @@ class Curve(ABC):
         rows = tuple(rows)
         values = {**arguments, "rows": rows, "depth": depth, "total_steps": rows[-1].begin}
         object.__setattr__(self, "__dict__", _ProtectedDict(vars(self)))
-        # One by one rather than into `__dict__`, since a derived class may have slots for them.
         for name, value in values.items():
             object.__setattr__(self, name, value)
         # Compute the tables now: torch.compile would otherwise trace their construction in the first call.
@@ -341,12 +347,7 @@ class Curve(ABC):
         return notebook.html(self.rows, self, type(self).__name__, repr(self))
 
     def to_dict(self) -> Mapping[str, Any]:
-        """Return the kind and all arguments as plain JSON values: numbers, strings, lists and dictionaries.
-
-        Fields that a derived dataclass adds are in a separate mapping, `"derived"`, unconverted. A derived
-        class whose `__post_init__` changes a field is not supported: `from_dict` changes it again, and a
-        checkpoint of such a curve cannot be resumed.
-        """
+        """Return kind and arguments as plain JSON values: numbers, strings, lists and dictionaries."""
         return serialization.curve_to_dict(self)
 
     @classmethod
@@ -354,8 +355,7 @@ class Curve(ABC):
         """Build the curve that `to_dict` or a configuration file describes.
 
         `Curve.from_dict` accepts every kind of curve, `PlateauCurve.from_dict` only a `PlateauCurve`, and
-        `StagedCurve.from_dict` only a `StagedCurve`. A class that you derive from one of them accepts the
-        same, and returns an object of your class.
+        `StagedCurve.from_dict` only a `StagedCurve`.
 
         A mapping without the key `"kind"` is a `StagedCurve` if it has the key `"stages"`, else a
         `PlateauCurve`. Sequences may be lists or tuples, and containers OmegaConf's. A string may say a
@@ -369,9 +369,8 @@ class Curve(ABC):
         Raises:
             TypeError: `arguments` is not a mapping, or a value has the wrong type.
             ValueError: The kind is unknown, or is not the kind of this class. A key is unknown. A key without
-                a default is missing, such as `total_steps`, or a field that a derived class adds. Cooldowns
-                and continuations are nested more than 64 deep. The constructor refuses a value: the message
-                names its key, as in `stages[1]`.
+                a default is missing, such as `total_steps`. Cooldowns and continuations are nested more than
+                64 deep. The constructor rejects a value: the message names its key, as in `stages[1]`.
 
         Warns:
             CurveWarning: As the constructor. A mapping with the keys that `to_dict` writes, all of them and
@@ -389,9 +388,8 @@ class Curve(ABC):
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Pickles and copies hold the arguments alone: rows and tables are computed from them again.
-        values = {name: value for name, value in vars(self).items() if name not in _COMPUTED}
         arguments = {name: getattr(self, name) for name in serialization.field_names(type(self))}
-        return partial(serialization.rebuild_curve, type(self), values | arguments), ()
+        return partial(serialization.rebuild_curve, type(self), arguments), ()
 
 
 class _ProtectedDict(dict[str, Any]):
@@ -406,10 +404,6 @@ class _ProtectedDict(dict[str, Any]):
 
     def update(self, *_: Any, **__: Any) -> None:
         pass
-
-
-_COMPUTED = {"rows", "depth", "total_steps", "segments", "flat_starts", "_decoded", "_decoded_rows"}
-"""The attributes that are computed from the arguments."""
 
 
 def check_curve(name: str, value: Any) -> Curve:

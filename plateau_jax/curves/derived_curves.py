@@ -2,6 +2,7 @@
 
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
+from typing import final
 
 from plateau_jax.curves.config_values import read_numbers
 from plateau_jax.curves.curve import Curve, check_curve
@@ -14,6 +15,7 @@ from plateau_jax.validation.checks import MAX_STEP
 from plateau_jax.validation.curve_warning import warn
 
 
+@final
 @register_kind(
     "cooldown", read=partial(read_numbers, steps=("at", "steps"), numbers=("to",)), curves=["curve"]
 )
@@ -75,6 +77,7 @@ class Cooldown(Curve):
         return f"{self.curve!r}.cooldown({self.at}, {self.steps}, to={self.to!r}, shape={self.shape!r})"
 
 
+@final
 @register_kind("then", read=partial(read_numbers, numbers=("scale",)), curves=["curve", "other"])
 @dataclass(frozen=True, repr=False)
 class Then(Curve):

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, cast, final, get_args
 
 from plateau_jax.curves import hints
 from plateau_jax.curves.call_hints import explain_calls
@@ -62,7 +62,8 @@ def _read(arguments: dict[str, Any]) -> dict[str, Any]:
     return values
 
 
-@register_kind(None, read=_read, former_keys={"warmup": "warmup_shape", "decay": "decay_shape"})
+@final
+@register_kind(None, read=_read)
 @explain_calls
 @dataclass(frozen=True)
 class PlateauCurve(Curve):

@@ -10,16 +10,10 @@ from plateau_jax.validation.checks import short_repr
 from plateau_jax.validation.curve_warning import suppress_warnings
 
 
-def read_saved_curve(arguments: Any, current: Curve) -> Curve:
-    """Return the curve that a run was saved with; the run is to resume under `current`.
-
-    It is read with the class of the current curve, which may have its own `from_dict`.
-    """
-    with suppress_warnings():  # the run that saved the curve has warned about it
-        try:
-            return type(current).from_dict(arguments)
-        except Exception:  # the curve may be of another class, and a user's `from_dict` may raise anything
-            return Curve.from_dict(arguments)
+def read_saved_curve(arguments: Any) -> Curve:
+    """Return the curve that a run was saved with."""
+    with suppress_warnings():  # that run has warned about it
+        return Curve.from_dict(arguments)
 
 
 def describe_difference(
@@ -52,8 +46,6 @@ def describe_difference(
 def _difference(old: Curve, new: Curve) -> str:
     """Return the saved arguments that differ, with the current ones."""
     differing = list(_differing_arguments(old, new))
-    if not differing:  # a derived class may leave out of `to_dict` what differs
-        differing = [("", short_repr(old), short_repr(new))]
     shown = [f"{name}{name and '='}{before}, now {now}" for name, before, now in differing[:2]]
     return "; ".join([*shown, "…"] if len(differing) > 2 else shown)
 

@@ -8,7 +8,6 @@ A curve is a frozen dataclass whose fields are its arguments. Each kind of curve
 """
 
 import inspect
-import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import MISSING, dataclass, fields
@@ -20,11 +19,6 @@ from plateau_jax.validation.curve_warning import suppress_warnings
 MAX_DEPTH = 64
 """The greatest nesting depth of cooldowns and continuations."""
 
-DERIVED = "derived"
-"""The key of the fields that a user's derived class adds to those of its kind."""
-
-_NUMBER = re.compile(r"[\s\d.eE+_-]*%?\s*")
-
 _Class = TypeVar("_Class", bound=type[Any])
 
 
@@ -34,7 +28,6 @@ class _Kind:
     cls: type[Any]
     key: str | None
     curves: tuple[str, ...]
-    former_keys: Mapping[str, str]
     read: Callable[[dict[str, Any]], dict[str, Any]]
 
 
@@ -47,7 +40,6 @@ def register_kind(
     read: Callable[[dict[str, Any]], dict[str, Any]],
     key: str | None = None,
     curves: Sequence[str] = (),
-    former_keys: Mapping[str, str] | None = None,
 ) -> Callable[[_Class], _Class]:
     """Register a class for mappings of this `"kind"`.
 
@@ -56,11 +48,10 @@ def register_kind(
         read: A function from a mapping, as a configuration file gives it, to the values of the fields.
         key: The key that decides for this kind in a mapping without `"kind"`.
         curves: The fields that hold curves.
-        former_keys: Keys that earlier versions wrote, each with the name of its field today.
     """
 
     def register(cls: _Class) -> _Class:
-        _KINDS[name] = _Kind(name, cls, key, tuple(curves), former_keys or {}, read)
+        _KINDS[name] = _Kind(name, cls, key, tuple(curves), read)
         return cls
 
     return register
@@ -78,18 +69,9 @@ def field_names(cls: type[Any]) -> list[str]:
 def curve_to_dict(curve: object) -> dict[str, Any]:
     """Return the kind and all arguments of a curve."""
     cls = type(curve)
-    kind = _kind_of(cls)
-    kind_fields = field_names(kind.cls)
-    arguments = {} if kind.name is None else {"kind": kind.name}
-    arguments |= {name: _to_plain_value(getattr(curve, name)) for name in kind_fields}
-    # Unconverted: only the derived class knows how to turn its fields into plain values and back.
-    added = {name: getattr(curve, name) for name in field_names(cls) if name not in kind_fields}
-    return {**arguments, DERIVED: added} if added else arguments
-
-
-def _kind_of(cls: type[Any]) -> _Kind:
-    """Return the kind that a class implements or derives from."""
-    return next(kind for base in cls.__mro__ for kind in _KINDS.values() if kind.cls is base)
+    name = next(kind.name for kind in _KINDS.values() if kind.cls is cls)
+    arguments = {} if name is None else {"kind": name}
+    return arguments | {name: _to_plain_value(getattr(curve, name)) for name in field_names(cls)}
 
 
 def _to_plain_value(value: Any) -> Any:
@@ -99,10 +81,7 @@ def _to_plain_value(value: Any) -> Any:
 
 
 def curve_from_dict(cls: type[Any], arguments: Any) -> Any:
-    """Build the curve that `curve_to_dict` or a configuration file describes.
-
-    It is a `cls` if `cls` derives from the class of the kind, else an object of that class.
-    """
+    """Build the curve that `curve_to_dict` or a configuration file describes, of the kind `cls` or any."""
     path: list[str] = []
     try:
         return _read_curve(cls, arguments, path)
@@ -122,34 +101,19 @@ def _read_curve(cls: type[Any], arguments: Any, path: list[str]) -> Any:
         raise ValueError(f"cooldowns and continuations are nested more than {MAX_DEPTH} deep")
     values = dict(cast("Mapping[str, Any]", arguments))
     kind = _pop_kind(values)
-    if not issubclass(cls, kind.cls):
-        if not issubclass(kind.cls, cls):
-            raise ValueError(f"these are the arguments of a {kind.cls.__name__}, not of a {cls.__name__}")
-        cls = kind.cls
+    if not issubclass(kind.cls, cls):
+        raise ValueError(f"these are the arguments of a {kind.cls.__name__}, not of a {cls.__name__}")
+    cls = kind.cls
     names = field_names(cls)
-    derived = values.pop(DERIVED, {})
-    if not isinstance(derived, Mapping):
-        raise TypeError(f"{DERIVED} = {short_repr(derived)} must be a mapping, as to_dict returns it")
-    added = cast("Mapping[str, Any]", derived)
-    # Only fields of `cls` are taken: `Curve.from_dict` reads a derived curve as its kind, without them. The
-    # kind's arguments come last, so that no field of the same name in `derived` can replace them.
-    values = {name: added[name] for name in names if name in added} | values
-    for former_key, key in kind.former_keys.items():
-        if former_key in values and former_key not in names and not _is_number(values[former_key]):
-            if key in values:
-                raise ValueError(f"{former_key} is the former name of {key}: only one of them may be given")
-            values[key] = values.pop(former_key)
     # `to_dict` writes all of these keys and no other, and the curve was built with warnings then. Any other
     # mapping was written by hand.
     is_saved = values.keys() == set(names)
     values = kind.read(values)
-    # Defaults for the kind's fields alone: a derived class wrote all of its fields, so a missing one is an
-    # error and not an old version's mapping.
-    values = _defaults(cls, field_names(kind.cls)) | values
+    values = _defaults(cls) | values
     missing = [name for name in names if name not in values]
     unknown = [name for name in values if name not in names]
     if missing or unknown:
-        choices = [name for name in _argument_names(cls, kind) if name not in arguments]
+        choices = [name for name in _argument_names(cls) if name not in arguments]
         advice = next(filter(None, (did_you_mean(name, choices, str) for name in unknown)), "")
         raise ValueError(
             f"not the arguments of a {cls.__name__}: missing keys {short_repr(missing)}, "
@@ -163,21 +127,15 @@ def _read_curve(cls: type[Any], arguments: Any, path: list[str]) -> Any:
         return build_curve(cls, values)
 
 
-def _is_number(value: Any) -> bool:
-    """Return True for a number or percentage, also as text: `warmup: 10%` means steps, not a former shape."""
-    return not isinstance(value, str) or bool(_NUMBER.fullmatch(value))
-
-
-def _argument_names(cls: type[Any], kind: _Kind) -> list[str]:
+def _argument_names(cls: type[Any]) -> list[str]:
     """Return the keys that a mapping may have: those of the constructor may be more than the fields."""
-    return list(dict.fromkeys([*inspect.signature(kind.cls).parameters, *field_names(cls)]))
+    return list(dict.fromkeys([*inspect.signature(cls).parameters, *field_names(cls)]))
 
 
-def _defaults(cls: type[Any], names: Sequence[str]) -> dict[str, Any]:
+def _defaults(cls: type[Any]) -> dict[str, Any]:
     """Return the defaults of those fields that have one."""
     # No kind uses a default factory.
-    defaults = {field.name: field.default for field in fields(cls) if field.name in names}
-    return {name: default for name, default in defaults.items() if default is not MISSING}
+    return {field.name: field.default for field in fields(cls) if field.default is not MISSING}
 
 
 def _pop_kind(values: dict[str, Any]) -> _Kind:
@@ -193,24 +151,14 @@ def _pop_kind(values: dict[str, Any]) -> _Kind:
 
 def build_curve(cls: type[Any], values: Mapping[str, Any]) -> Any:
     """Build a curve from its fields, with the constructor's checks."""
-    # Without `__init__`, since that of a derived class may take other arguments than the fields.
-    curve = _new_curve(cls, values)
+    curve = object.__new__(cls)
+    for name, value in values.items():
+        object.__setattr__(curve, name, value)
     curve.__post_init__()
     return curve
 
 
 def rebuild_curve(cls: type[Any], values: Mapping[str, Any]) -> Any:
-    """Rebuild a copied or pickled curve from its attributes, without warnings."""
-    # Only the kind's own `__post_init__` runs: that of a derived class has run already, and one that changes
-    # a field, such as `min_lr_ratio / 2`, would change it again.
-    curve = _new_curve(cls, values)
+    """Rebuild a copied or pickled curve from its fields, without warnings."""
     with suppress_warnings():
-        _kind_of(cls).cls.__post_init__(curve)
-    return curve
-
-
-def _new_curve(cls: type[Any], values: Mapping[str, Any]) -> Any:
-    curve = object.__new__(cls)
-    for name, value in values.items():
-        object.__setattr__(curve, name, value)
-    return curve
+        return build_curve(cls, values)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass
 from fractions import Fraction
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, final
 
 from plateau_jax.curves import hints
 from plateau_jax.curves.call_hints import explain_calls
@@ -58,6 +58,7 @@ def read_stages(stages: Any) -> Any:
     ]
 
 
+@final
 @register_kind("staged", read=_read, key="stages")
 @explain_calls
 @dataclass(frozen=True)

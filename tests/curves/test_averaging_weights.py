@@ -96,17 +96,6 @@ def test_curve_may_rise_outside_checkpoints():
     assert restarted.merge_weights([10, 50, 100]).sum() == 1
 
 
-def test_derived_class_may_fall_within_flat_segments():
-    class Falling(StagedCurve):
-        def __call__(self, step):
-            return super().__call__(step) * np.float32(1) / (1 + np.asarray(step))
-
-    curve, steps = Falling([(100, 1.0), (900,)]), [100, 107, 500, 1000]
-    values = [Fraction(float(value)) for value in curve(range(100, 1000))]
-    expected = [float(weight) for weight in _expected(values, steps)]
-    np.testing.assert_allclose(curve.merge_weights(steps), expected, rtol=0, atol=1e-15)
-
-
 @pytest.mark.parametrize(
     ("steps", "error", "message"),
     [

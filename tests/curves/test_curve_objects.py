@@ -4,6 +4,7 @@ import copy
 import dataclasses
 import json
 import pickle
+from itertools import permutations
 from typing import get_type_hints
 
 import numpy as np
@@ -16,6 +17,7 @@ from support.numerics.oracle import Oracle
 
 import plateau_jax
 from plateau_jax import Curve, PlateauCurve, StagedCurve
+from plateau_jax.curves.derived_curves import Cooldown, Then
 
 PUBLIC = "Curve", "PlateauCurve", "StagedCurve", "Stage"
 ONE_OF_EACH_KIND = (
@@ -53,44 +55,6 @@ def test_dicts_of_earlier_versions_still_load(chosen):
     written = json.loads(json.dumps(chosen))
     assert Curve.from_dict(written) == PlateauCurve.from_dict(written) == curve
     assert curve.to_dict().items() >= PlateauCurve.from_dict(written).to_dict().items()
-
-
-def _with_former_keys(written):
-    """Rewrite a dict and all dicts nested in it with the keys of earlier versions."""
-    names = {"warmup_shape": "warmup", "decay_shape": "decay"}
-    return {
-        names.get(name, name): _with_former_keys(value) if isinstance(value, dict) else value
-        for name, value in written.items()
-    }
-
-
-@given(descriptions())
-def test_former_keys_are_read_but_not_written(description):
-    curve = build(description)
-    written = json.dumps(curve.to_dict())
-    assert '"warmup"' not in written
-    assert '"decay"' not in written
-    former = _with_former_keys(json.loads(written))
-    assert ("total_steps" in written) == (former != json.loads(written))
-    assert Curve.from_dict(former) == type(curve).from_dict(former) == curve
-
-
-@pytest.mark.parametrize(("former", "now"), [("warmup", "warmup_shape"), ("decay", "decay_shape")])
-@pytest.mark.parametrize("value", ["linear", "cosine"])
-def test_key_under_both_names_is_refused(former, now, value):
-    written = {**PlateauCurve(9).to_dict(), former: value}
-    nested = {"kind": "then", "curve": written, "other": PlateauCurve(9).to_dict(), "scale": 1.0}
-    for both in (written, nested):
-        with pytest.raises(ValueError, match=f"^{former} is the former name of {now}: only one"):
-            Curve.from_dict(both)
-
-
-@pytest.mark.parametrize("former", ["warmup", "decay"])
-def test_former_keys_are_read_for_their_kind_alone(former):
-    with pytest.raises(ValueError, match=rf"StagedCurve: missing keys \[\], unknown keys \['{former}'\]"):
-        Curve.from_dict({"kind": "staged", "stages": [[5, 1]], "start": 0, former: "linear"})
-    with pytest.raises(TypeError, match=former):
-        PlateauCurve(9, **{former: "linear"})
 
 
 @given(descriptions(), descriptions())
@@ -205,12 +169,23 @@ def test_base_class_cannot_be_instantiated():
         Curve()
 
 
-@dataclasses.dataclass(frozen=True)
-class _Derived(PlateauCurve):
-    seed: int = 0
+@pytest.mark.parametrize("cls", [Curve, PlateauCurve, StagedCurve, Cooldown, Then])
+def test_curves_cannot_be_subclassed(cls):
+    with pytest.raises(TypeError, match=r"^Recipe cannot be derived from a curve: write a function"):
+        type("Recipe", (cls,), {})
 
 
-@pytest.mark.parametrize("cls", [PlateauCurve, StagedCurve, _Derived])
+def test_class_reads_its_own_kind_alone():
+    curve = PlateauCurve(100)
+    for one, other in permutations(
+        [curve, StagedCurve([(5, 1)]), curve.cooldown(5, 5), curve.then(curve)], 2
+    ):
+        assert type(one).from_dict(one.to_dict()) == one
+        with pytest.raises(ValueError, match=f"of a {type(one).__name__}, not of a {type(other).__name__}$"):
+            type(other).from_dict(one.to_dict())
+
+
+@pytest.mark.parametrize("cls", [PlateauCurve, StagedCurve])
 def test_fields_have_the_hints_of_their_arguments(cls):
     """Of tools that build curves from a command line, some read the fields and some the constructor."""
     fields = {field.name for field in dataclasses.fields(cls)}

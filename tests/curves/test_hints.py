@@ -1,10 +1,9 @@
 """Hints in error messages: they say what to write instead of a wrong argument."""
 
-import copy
 import inspect
 import pydoc
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -127,27 +126,12 @@ def test_wrong_call_names_right_argument(call, advice):
     assert caught.value.__cause__ is None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Noted(PlateauCurve):
-    note: str = ""
-
-
-class Renamed(PlateauCurve):
-    def __init__(self, length, **named):
-        super().__init__(length, **named)
-
-
-def test_classes_keep_signature_and_derived_classes_work():
+def test_classes_keep_their_signature():
     first = "(total_steps: int, *, warmup_steps: int | str = 0, "
     assert str(inspect.signature(PlateauCurve)).startswith(first)
     assert list(inspect.signature(StagedCurve).parameters) == ["stages", "start", "total_steps"]
     assert "__init__(self, total_steps" in pydoc.plain(pydoc.render_doc(PlateauCurve))
-    noted, renamed = Noted(9, note="first"), Renamed(9, min_lr_ratio=0.1)
-    for curve in (noted, renamed, PlateauCurve(9)):
-        assert copy.deepcopy(curve) == curve
-    assert replace(noted, note="second").note == "second"
-    with pytest.raises(TypeError, match="no argument warmup: did you mean warmup_steps"):
-        Renamed(9, warmup=3)
+    assert replace(PlateauCurve(9), total_steps=10) == PlateauCurve(10)
 
 
 @pytest.mark.parametrize(
@@ -280,7 +264,6 @@ def test_message_shows_a_line_of_a_long_value(call, value):
     ("written", "curve"),
     [
         ({"total_steps": 9}, PlateauCurve(9)),
-        ({"total_steps": 9, "warmup": "cosine"}, PlateauCurve(9, warmup_shape="cosine")),
         ({"kind": "staged", "stages": [[5, 1.0]]}, StagedCurve([(5, 1.0)])),
         (
             {"kind": "cooldown", "curve": {"total_steps": 9}, "at": 3, "steps": 2},

@@ -216,13 +216,3 @@ def test_arguments_have_the_defaults_of_the_fields(cls):
     for field in dataclasses.fields(cls):
         default = parameters[field.name].default
         assert default == (inspect.Parameter.empty if field.default is dataclasses.MISSING else field.default)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Noted(StagedCurve):
-    note: str = ""
-
-
-def test_dict_of_derived_class_may_hold_shares():
-    curve = Noted.from_dict({"stages": SHARES, "total_steps": 10_000, "note": "a"})
-    assert curve == Noted([(200, 1.0), (7800,), (2000, 0.0, "1-sqrt")], note="a")

@@ -18,7 +18,6 @@ from support.examples import examples
 from support.numerics.oracle import Description
 
 from plateau_jax import (
-    Curve,
     HoldBelow,
     HoldUntilFlat,
     PlateauCurve,
@@ -179,16 +178,3 @@ def test_own_arguments_are_named() -> None:
         resume_record(wrong)
     with pytest.raises(TypeError, match=r"^curve = .* must be a Curve"):
         check_resume(record, wrong, 1)
-
-
-class Halved(PlateauCurve):
-    """A user's curve."""
-
-    def __call__(self, step: Any) -> Any:
-        return super().__call__(step) / 2
-
-
-def test_derived_curve_is_read_with_its_class() -> None:
-    curve: Curve = Halved(300, warmup_steps=30)
-    check_resume(resume_record(curve), curve, 100)
-    _refused("differ from step", resume_record(curve), PlateauCurve(300, warmup_steps=20), 100)

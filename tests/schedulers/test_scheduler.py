@@ -2,6 +2,7 @@
 
 import re
 from fractions import Fraction
+from typing import Any
 
 import jax
 import numpy as np
@@ -13,10 +14,10 @@ from support.curves.descriptions import build, descriptions, descriptions_and_st
 from support.examples import examples
 from support.numerics.oracle import Oracle, exactly, half_ulp
 from support.schedulers.runs import advance, lrs_of, optimizer_with, peaks, through_file
-from torch.optim.lr_scheduler import LambdaLR
+from torch.optim.lr_scheduler import LambdaLR, _warn_get_lr_called_within_step
 
 from plateau_jax import Curve, PlateauCurve, optax_schedule
-from torch_bridge import lambda_lr
+from torch_bridge import CurveLR, lambda_lr
 
 CURVE = PlateauCurve(100, warmup_steps=10, plateaus=[(50, 20)], min_lr_ratio=0.1)
 
@@ -218,3 +219,24 @@ def test_last_epoch_of_wrong_type_is_refused(last_epoch):
 def test_last_epoch_below_minus_one_is_refused(last_epoch):
     with pytest.raises(ValueError, match=f"last_epoch = {last_epoch} must be at least -1"):
         lambda_lr(optimizer_with([0.1]), CURVE, last_epoch=last_epoch)
+
+
+class _TooFew(CurveLR):
+    def get_lr(self) -> Any:
+        return super().get_lr()[:1]
+
+
+def test_get_lr_with_too_few_values_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"1 learning rates for 2 parameter groups"):
+        _TooFew(optimizer_with([0.1, 0.2]), CURVE)
+
+
+class _InTorchsPattern(CurveLR):
+    def get_lr(self) -> Any:
+        _warn_get_lr_called_within_step(self)
+        return super().get_lr()
+
+
+def test_get_lr_in_torchs_pattern_does_not_warn() -> None:
+    optimizer = optimizer_with([0.1])
+    advance(optimizer, _InTorchsPattern(optimizer, CURVE), 3)

@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import functools
 import pickle
 import re
 import warnings
@@ -239,12 +240,14 @@ def test_warning_points_at_call_in_unnamed_module():
 
 
 @dataclasses.dataclass(frozen=True)
-class _Named(PlateauCurve):
-    name: str = ""
+class _Recipe:
+    curve: PlateauCurve = dataclasses.field(
+        default_factory=functools.partial(PlateauCurve, 100, plateaus=LIKE_FRACTIONS)
+    )
 
 
-def test_warning_points_at_call_of_derived_class():
-    assert len(warnings_of(_Named, 100, plateaus=LIKE_FRACTIONS, name="mine")) == 1
+def test_warning_points_at_call_of_dataclass():
+    assert len(warnings_of(_Recipe)) == 1
 
 
 def test_command_line_warns_too(capsys):

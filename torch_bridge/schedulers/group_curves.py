@@ -19,7 +19,7 @@ Value = TypeVar("Value")
 
 def map_curves(curves: Sequence[Curve], function: Callable[[Curve], Value]) -> list[Value]:
     """Return `function(curve)` for each group's curve, computed once for groups that share a curve."""
-    # Curves are compared by identity, since one of a derived class may be unhashable.
+    # By identity, because the hash of a curve of many stages takes longer.
     values = {id(curve): function(curve) for curve in {id(curve): curve for curve in curves}.values()}
     return [values[id(curve)] for curve in curves]
 

@@ -40,14 +40,11 @@ def refuse_path(state_dict: Any) -> None:
 
 
 def read_curves(saved: Any, current: Sequence[Curve]) -> list[Curve]:
-    """Return the curves in a state, one for each parameter group; the groups now follow `current`.
-
-    A saved curve is read with the class of its group's current curve, which may have its own `from_dict`.
-    """
+    """Return the curves in a state, one for each parameter group; the groups now follow `current`."""
     saved = list(saved)
     if len(saved) != len(current):
         raise ValueError(f"state_dict has {len(saved)} curves for {len(current)} parameter groups")
-    return [read_saved_curve(arguments, curve) for arguments, curve in zip(saved, current, strict=True)]
+    return [read_saved_curve(arguments) for arguments in saved]
 
 
 def read_bases(name: str, saved: Any, group_count: int) -> list[float]:
