@@ -25,12 +25,9 @@ def _create_foreign(path: Path, kind: str) -> None:
         (path / "0" / ".metadata").write_bytes(b"\x80\x04N.")
         (path / "0" / "manifest.json").write_text(json.dumps({"files": [], "count": 3}))
         (path / "model.safetensors").touch()
-    elif kind == "version 0.2.0":
-        (path / "0").mkdir()
-        (path / "0" / "manifest.json").write_text("0" * 64 + "\n{}")
 
 
-_KINDS = ["empty", "images", "another library", "version 0.2.0"]
+_KINDS = ["empty", "images", "another library"]
 
 
 def _content(path: Path) -> dict[str, bytes | None]:
@@ -55,14 +52,9 @@ def test_foreign_numbered_folders_are_left_alone(
     before = {number: _content(directory / str(number)) for number in foreign}
     checkpoints, part = Checkpoints(directory, keep=keep), Part()
     assert checkpoints.counts() == []
-    if "version 0.2.0" in foreign.values():
-        with pytest.raises(RuntimeError, match=r"only checkpoints in the format of version 0\.2\.0"):
-            checkpoints.load(part=part)
-    else:
-        assert checkpoints.load(part=part) is None
-    for number, kind in foreign.items():
-        is_old = ", but one of version 0.2.0, .*" if kind == "version 0.2.0" else ""
-        with pytest.raises(ValueError, match=rf"no checkpoint {number}{is_old}; it has \[\]"):
+    assert checkpoints.load(part=part) is None
+    for number in foreign:
+        with pytest.raises(ValueError, match=rf"no checkpoint {number}; it has \[\]"):
             checkpoints.load(number, part=part)
     for count in saved:
         checkpoints.save(count, part=Part(count))

@@ -169,23 +169,6 @@ def test_clock_too_large_for_new_unit_is_refused(kind: str) -> None:
     _refused(run, saved.part.state_dict(), r"more than 2\*\*62", strict=False)
 
 
-@kinds
-def test_state_of_a_version_without_units_loads(kind: str) -> None:
-    saved, run = (CountedRun(kind, CURVE, None) for _ in range(2))
-    advance(saved.optimizer, saved.part, 7)
-    state = {
-        name: value for name, value in saved.part.state_dict().items() if name not in ("consumed", "unit")
-    }
-    if kind == "follower":
-        del state["clock"]
-    run.part.load_state_dict(state)
-    run.check(7, 7)
-    counted = CountedRun(kind, CURVE, 8)
-    _refused(counted, state, "saved with unit = None, but here it is 8")
-    counted.part.load_state_dict(state, strict=False)
-    counted.check(56, 7)
-
-
 def test_plain_lambda_lr_state_loads_with_unit() -> None:
     optimizer = optimizer_with([0.5])
     plain = LambdaLR(optimizer, lambda step: 1.0)

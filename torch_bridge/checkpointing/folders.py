@@ -21,7 +21,6 @@ from torch_bridge.checkpointing import rank_files
 _COMPLETE_NAME = re.compile(r"(0|[1-9][0-9]*)(?:\.[1-9][0-9]*)?")
 _TEMPORARY_NAME = re.compile(r"\.(?P<count>[0-9]+)\.(?P<save>[0-9a-f]{32})\.(?P<state>partial|removed)")
 _LISTING_ATTEMPTS = 10  # while another process changes the directory
-_OLD_MANIFEST = re.compile(rb"[0-9a-f]{64}\n")
 
 
 @dataclass(frozen=True, order=True)
@@ -87,19 +86,6 @@ def identify_folder(path: Path) -> CheckpointFolder | None:
     if match and match["state"] == "partial" and head is not None and is_complete(path):
         return CheckpointFolder(head.save_index, int(match["count"]), path)
     return None
-
-
-def counts_of_version_0_2(directory: Path) -> list[int]:
-    """Return the counts of checkpoints in the format of version 0.2.0."""
-    counts: list[int] = []
-    for path in _list_entries(directory):
-        with suppress(OSError):
-            manifest = path / "0" / "manifest.json"
-            if _COMPLETE_NAME.fullmatch(path.name) and manifest.is_file():
-                with manifest.open("rb") as file:
-                    if _OLD_MANIFEST.fullmatch(file.read(65)):
-                        counts.append(int(path.name.partition(".")[0]))
-    return sorted(counts)
 
 
 def is_complete(path: Path) -> bool:

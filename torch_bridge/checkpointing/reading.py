@@ -228,8 +228,7 @@ def open_newest_intact(
 
     Raises:
         ValueError: No checkpoint has this count.
-        RuntimeError: All are damaged, or in the format of version 0.2.0; or another process removes them
-            faster than they can be opened.
+        RuntimeError: All are damaged, or another process removes them faster than they can be opened.
     """
     for _ in range(_LISTING_ATTEMPTS):
         try:
@@ -243,23 +242,12 @@ def _open_listed(
     directory: Path, count: int | None, opened: ExitStack
 ) -> tuple[SavedCheckpoint | None, list[str]]:
     # All ranks use rank 0's listing: theirs may already differ.
-    listed, old_counts = processes.collective_call(
-        lambda: (folders.list_with_damaged(directory), folders.counts_of_version_0_2(directory))
-    )[0]
+    listed = processes.collective_call(lambda: folders.list_with_damaged(directory))[0]
     if count is not None:
         if not any(folder.count == count for folder in listed):
-            is_old = count in old_counts
-            hint = ", but one of version 0.2.0, whose format is not read any more" if is_old else ""
             counts = sorted({folder.count for folder in listed})
-            raise ValueError(
-                f"{directory} has no checkpoint {count}{hint}; it has {checks.short_repr(counts)}"
-            )
+            raise ValueError(f"{directory} has no checkpoint {count}; it has {checks.short_repr(counts)}")
         listed = [folder for folder in listed if folder.count == count]
-    elif old_counts and not listed:
-        raise RuntimeError(
-            f"{directory} has only checkpoints in the format of version 0.2.0, which is not read any more: "
-            f"{old_counts}"
-        )
     damage: list[str] = []
     for folder in reversed(listed):
         here = replace(folder, path=directory / folder.path.name)  # the directory's path may differ by rank

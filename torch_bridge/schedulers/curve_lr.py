@@ -314,7 +314,8 @@ class CurveLR(GroupCurves, LambdaLR):
         # Everything is read and checked before anything is written, so that a refused state changes nothing.
         with reading_state_of("a LambdaLR", state_dict):
             if is_of_lambda_lr(state_dict):
-                state_dict = {name: state_dict[name] for name in ("last_epoch", "_step_count", "base_lrs")}
+                names = ("last_epoch", "_step_count", "base_lrs")
+                state_dict = {name: state_dict[name] for name in names} | {"clock": state_dict["last_epoch"]}
             position, peaks = self._read_position_and_bases(state_dict, "base_lrs", strict, self._rules)
             step_count = checks.integer("_step_count", state_dict.get("_step_count", position.last_epoch + 1))
             states = load_hold_states(state_dict.get("hold"), self._rules, strict, "lambda_lr")

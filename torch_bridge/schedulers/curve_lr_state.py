@@ -68,5 +68,5 @@ def lrs_of_another_scheduler(
         )
     # In a SequentialLR, before its turn, a scheduler is not in charge even if its values happen to be equal.
     is_waiting = position.last_epoch < 0
-    # A state of 0.1.0 has no `_last_lr`. Formats other than torch's may turn a list into a tuple.
-    return None if not is_waiting and lrs == list(state_dict.get("_last_lr", ())) else lrs
+    # Formats other than torch's may turn a list into a tuple.
+    return None if not is_waiting and lrs == list(state_dict["_last_lr"]) else lrs

@@ -92,9 +92,7 @@ def read_saved_clock(
     """
     unit = state_dict.get("unit")
     if unit is None:
-        # A state of 0.1.0 has no clock unless a rule could hold it: it equals the number of updates.
-        clock = state_dict["clock"] if state_dict.get("hold") else state_dict.get("clock", updates)
-        clock, consumed = checks.at_least("clock", clock, min(updates, 0)), 0
+        clock, consumed = checks.at_least("clock", state_dict["clock"], min(updates, 0)), 0
         if clock > max(updates, 0):
             raise ValueError(
                 f"state_dict has clock = {clock} after {updates} updates, which move it by at most one each"
