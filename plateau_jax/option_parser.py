@@ -32,6 +32,7 @@ _VALUE = re.compile(
 )
 _LOG_ARGUMENTS = {
     r"give curve= and peak_value=": "give the run's curve, as in --fit LOG CURVE, and its --peak",
+    r"\bbest_peak\(runs, curve\)": "--best-peak",
     r"\bpeak_value = ": "--peak ",
     r"\bpeak_value=": "--peak",
     # There are no options for the columns of a log.
@@ -97,8 +98,8 @@ def in_options(message: str) -> str:
     "--stage 2,5% 1.0: steps = '2,5%' must be a percentage"
     >>> in_options("write StagedCurve([(100,), (900, 0.1, 'exponential')], start=1.0)")
     'write --stage 100 --stage 900 0.1 exponential --start 1.0'
-    >>> in_options("the runs have several peaks, 0.001, 0.002: say which with peak_value=")
-    'the runs have several peaks, 0.001, 0.002: say which with --peak'
+    >>> in_options("fit the runs of one peak, or find the best peak with best_peak(runs, curve)")
+    'fit the runs of one peak, or find the best peak with --best-peak'
     """
     message = _STAGE.sub(_in_stage, _STAGED_CURVE.sub(_in_stages, message))
     for pattern, words in _LOG_ARGUMENTS.items():

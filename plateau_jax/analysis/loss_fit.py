@@ -29,6 +29,7 @@ MAX_HORIZON = 4.0
 """A forecast reaches at most this many times the steps of the longest run."""
 
 MAX_PEAK_FACTOR = 1.5
+_SAME_PEAK = 1e-6  # learning rates are rounded to float32
 
 _DRAWN_STEPS = 200
 
@@ -88,19 +89,18 @@ class LossFit:
         and with the powers 0.6 and 1.0 of N in place of 0.8; c is the change if the law is fitted to the
         losses from 20 % of each run after its warmup on, 0 if a run has fewer than 8 groups of them; d is the
         largest abs(δ) of a run with a decay, with δ the forecast of this run alone minus that of all, or 0
-        with one run; `k = 0.01 loss |log₂(peak/peak of a run)|`, with the nearest run.
+        with one run; `k = 0.01 loss |log₂(peak/peak of the runs)|`.
 
         Args:
             curve: Any curve, of at most four times the steps of the longest run.
-            peak_value: Its peak learning rate, within a factor of 1.5 of a run's. Default: that of the runs.
+            peak_value: Its peak learning rate, within a factor of 1.5 of that of the runs, the default.
 
         Returns:
             The forecast and its interval, of about 95 %.
 
         Raises:
             TypeError: `curve` is not a `Curve`, or `peak_value` not a number.
-            ValueError: The curve is too long, or the peak too far from those of the runs; the runs have
-                several peaks and `peak_value` is None.
+            ValueError: The curve is too long, or the peak too far from that of the runs.
         """
         return self._prediction(curve, peak_value).forecast
 
@@ -210,11 +210,7 @@ class LossFit:
                 f"the {longest} steps of the longest run: log a longer run"
             )
         if peak_value is None:
-            peaks = sorted({run.peak_value for run in self.runs})
-            if len(peaks) > 1:
-                listed = ", ".join(f"{peak:g}" for peak in peaks)
-                raise ValueError(f"the runs have several peaks, {listed}: say which with peak_value=")
-            peak = peaks[0]
+            peak = self.runs[0].peak_value
         else:
             peak = float(checks.number("peak_value", peak_value))
             if peak <= 0:
@@ -223,25 +219,19 @@ class LossFit:
         if not largest > 0:
             raise ValueError(f"curve = {checks.short_repr(curve)} has no positive learning rate")
         if abs(self._octaves(peak * largest)) > math.log2(MAX_PEAK_FACTOR) + 1e-9:
-            listed = ", ".join(f"{other:g}" for other in self._peaks)
             raise ValueError(
                 f"the curve's largest learning rate, {peak * largest:g}, is more than a factor of "
-                f"{MAX_PEAK_FACTOR:g} from those of the runs, {listed}: give another peak_value=, or log a "
-                "run with a nearer peak"
+                f"{MAX_PEAK_FACTOR:g} from that of the runs, {self._law.noise_unit:g}: give another "
+                "peak_value=, or log a run with a nearer peak"
             )
         return peak
 
     def _longest(self) -> int:
         return max(run._length for run in self.runs)
 
-    @cached_property
-    def _peaks(self) -> list[float]:
-        """The largest learning rate of each run, in order."""
-        return sorted({run._largest_learning_rate() for run in self.runs})
-
     def _octaves(self, learning_rate: float) -> float:
-        """Return log₂ of a largest learning rate over the nearest one of a run."""
-        return min((math.log2(learning_rate / peak) for peak in self._peaks), key=abs)
+        """Return log₂ of a largest learning rate over that of the runs."""
+        return math.log2(learning_rate / self._law.noise_unit)
 
     def _terms(self, curve: Curve, peak: float, steps: _Steps) -> ForecastTerms:
         octaves = self._octaves(peak * largest_multiplier(curve, curve.total_steps))
@@ -283,7 +273,7 @@ def _steps_to_draw(curve: Curve, last_step: int) -> _Steps:
 
 
 def fit_losses(runs: LossRun | Iterable[LossRun]) -> LossFit:
-    """Fit the law of the loss to the readings of one run, or of several of the same model and data.
+    """Fit the law of the loss to the readings of one run, or of several of the same model, data and peak.
 
     With s_0 … s_{t-1} the learning rates of the t updates before a reading, those that are 0 left out, and m
     the largest of them:
@@ -305,7 +295,8 @@ def fit_losses(runs: LossRun | Iterable[LossRun]) -> LossFit:
     but for m/10. The powers 0.9 and 0.8, the center 0.44 and the weights were chosen on data.
 
     Args:
-        runs: One `LossRun`, or several. The learning rate of at least one must fall to half its peak.
+        runs: One `LossRun`, or several with the same largest learning rate, which must fall to half in at
+            least one. For runs of several peaks there is `best_peak`.
 
     Returns:
         The fit; it is deterministic.
@@ -313,7 +304,7 @@ def fit_losses(runs: LossRun | Iterable[LossRun]) -> LossFit:
     Raises:
         TypeError: A run is not a `LossRun`.
         ValueError: The law does not describe these losses, or they are too few or too noisy to tell: the
-            message says what to log instead.
+            message says what to log instead. The runs have several peaks.
 
     >>> import numpy as np
     >>> from plateau_jax import LossRun, PlateauCurve, fit_losses
@@ -326,7 +317,14 @@ def fit_losses(runs: LossRun | Iterable[LossRun]) -> LossFit:
     >>> print(f"{longer.low:.2f} to {longer.high:.2f}, after {run.losses[-1]:.2f}")
     2.52 to 2.55, after 2.56
     """
-    runs = _checked_runs(runs)
+    runs = checked_runs(runs)
+    if not runs:
+        raise ValueError("there is no run: write fit_losses([run, ...])")
+    if len(peaks := list(runs_by_peak(runs))) > 1:
+        raise ValueError(
+            f"the runs have several peaks, {', '.join(f'{peak:g}' for peak in peaks)}: fit the runs of one "
+            "peak, or find the best peak with best_peak(runs, curve)"
+        )
     readings = group_readings(runs)
     law = fit_law(readings)
     errors = law.losses(readings.progress, readings.noise) - readings.losses
@@ -337,13 +335,22 @@ def fit_losses(runs: LossRun | Iterable[LossRun]) -> LossFit:
     return fit
 
 
-def _checked_runs(runs: Any) -> tuple[LossRun, ...]:
+def checked_runs(runs: Any) -> tuple[LossRun, ...]:
+    """Return one run or several as a tuple."""
     runs = (runs,) if isinstance(runs, LossRun) else tuple(runs) if checks.is_ordered(runs) else (runs,)
     for run in runs:
         if not isinstance(run, LossRun):
             raise TypeError(
                 f"{checks.short_repr(run)} must be a LossRun: write LossRun(curve, peak, steps, losses)"
             )
-    if not runs:
-        raise ValueError("there is no run: write fit_losses([run, ...])")
     return runs
+
+
+def runs_by_peak(runs: Iterable[LossRun]) -> dict[float, list[LossRun]]:
+    """Return the runs of each peak, the largest learning rate of a run; peaks ascend."""
+    groups: dict[float, list[LossRun]] = {}
+    for run in sorted(runs, key=LossRun._largest_learning_rate):
+        peak = run._largest_learning_rate()
+        same = (key for key in groups if math.isclose(key, peak, rel_tol=_SAME_PEAK))
+        groups.setdefault(next(same, peak), []).append(run)
+    return groups

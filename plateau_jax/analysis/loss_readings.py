@@ -110,7 +110,7 @@ def check_misfit(law: Law, relative_errors: _Floats, readings: Readings) -> None
             + (
                 "it fails in the first fast phase of a small model and if data repeat; log a longer run"
                 if is_one
-                else "fit runs of one model, one data set and similar peaks, or one run alone"
+                else "fit runs of one model and one data set, or one run alone"
             )
         )
 

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from support.analysis.loss_oracle import LossOracle
 from support.examples import examples
 
-from plateau_jax import LossForecast, LossRun, PlateauCurve, StagedCurve, fit_losses
+from plateau_jax import LossRun, PlateauCurve, StagedCurve, fit_losses
 from plateau_jax.analysis import loss_fit
 from plateau_jax.analysis.forecast_reasons import list_reasons
 from plateau_jax.analysis.loss_interval import ForecastTerms
@@ -171,7 +171,7 @@ def test_lengths_and_other_peaks_give_reasons() -> None:
         NO_STAGE,
     )
     (reason,) = FIT.predict(CURVE, 1.5e-3).reasons
-    assert reason == "its peak is 1.5 times that of the nearest run"
+    assert reason == "its peak is 1.5 times that of the runs"
     reason = "it has 0.299 times as many steps as the longest run: curves this short came out too high"
     assert reason in FIT.predict(PlateauCurve(299)).reasons
     assert reason not in FIT.predict(PlateauCurve(300)).reasons
@@ -295,19 +295,24 @@ def test_plot_shows_readings_and_forecasts(drawn) -> None:
         assert labels[2] == "mine"
 
 
-def test_fit_of_several_peaks_asks_for_one() -> None:
-    other = LossRun(CURVE, 1.2e-3, STEPS, FIT.losses(CURVE, STEPS, 1.2e-3))
-    fit = fit_losses([RUN, other])
-    with pytest.raises(ValueError, match=r"several peaks, 0\.001, 0\.0012: say which with peak_value="):
-        fit.predict(CURVE)
-    assert isinstance(fit.predict(CURVE, 1e-3), LossForecast)
+def test_runs_of_several_peaks_are_rejected() -> None:
+    """The peak is the largest learning rate, also if the curve does not reach 1."""
+    half = StagedCurve([(50, 0.5), (950, 0.0, "cosine")])
+    for curve, peak in ((CURVE, 1e-3 * (1 + 9e-7)), (half, 2e-3)):
+        other = LossRun(curve, peak, STEPS, losses_of(CURVE))
+        assert fit_losses([other, RUN]).predict(curve, peak).reasons == ()
+    for peak in (1.000002e-3, 2e-3):
+        with pytest.raises(
+            ValueError, match=r"several peaks, 0\.001, 0\.00.*: fit .* best_peak\(runs, curve\)"
+        ):
+            fit_losses([LossRun(CURVE, peak, STEPS, RUN.losses), RUN])
 
 
 @pytest.mark.parametrize(
     ("curve", "peak", "error", "message"),
     [
         (PlateauCurve(4001), None, ValueError, "at most 4 times the 1000 steps of the longest run: log a"),
-        (CURVE, 1.51e-3, ValueError, r"0\.00151, is more than a factor of 1\.5 from those of the runs"),
+        (CURVE, 1.51e-3, ValueError, r"0\.00151, is more than a factor of 1\.5 from that of the runs"),
         (CURVE, 0.66e-3, ValueError, r"more than a factor of 1\.5"),
         (CURVE, -1.0, ValueError, "peak_value = -1 must be positive"),
         (CURVE, "high", TypeError, "peak_value = 'high' must be a number"),
