@@ -1,5 +1,7 @@
 """The public names: what type checkers see, and from where `lazy_names` imports each on first use."""
 
+from plateau_jax.analysis.best_peaks import BestPeak as BestPeak
+from plateau_jax.analysis.best_peaks import best_peak as best_peak
 from plateau_jax.analysis.comparison import (
     Comparison as Comparison,
 )

@@ -39,6 +39,7 @@ _LAYERS = [
     "plateau_jax.analysis.loss_interval",
     "plateau_jax.analysis.forecast_reasons",
     "plateau_jax.analysis.loss_fit",
+    "plateau_jax.analysis.best_peaks",
     "plateau_jax.transformation plateau_jax.resume plateau_jax.output_files plateau_jax.option_parser",
     "plateau_jax.design.source plateau_jax.design.handles plateau_jax.design.questions",
     "plateau_jax.design.shape_choices",

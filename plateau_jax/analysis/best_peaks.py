@@ -1,0 +1,263 @@
+"""The best peak of a curve, from runs at several peaks."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from itertools import pairwise
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plateau_jax.analysis.loss_comparison import LossForecast
+from plateau_jax.analysis.loss_fit import LossFit, checked_runs, fit_losses, runs_by_peak
+from plateau_jax.analysis.loss_run import LossRun
+from plateau_jax.analysis.lr_sums import largest_multiplier
+from plateau_jax.curves.curve import Curve, check_curve
+from plateau_jax.drawing import notebook
+from plateau_jax.drawing.losses import PeaksToDraw, draw_peaks
+
+_LEAST_PEAKS = 3
+_MIN_FACTOR, _MAX_FACTOR = 1.2, 2.5
+"""The factors allowed between neighboring peaks of the parabola."""
+
+_TOLERANCE = 0.003
+"""How far above the minimum the losses of the range are, in units of the loss."""
+
+_DRAWN_PEAKS = 100
+
+
+@dataclass(frozen=True)
+class BestPeak:
+    """The best peak of a curve; the result of `best_peak`.
+
+    `print` shows it in one line, and a notebook as a table with the forecasts of all peaks.
+
+    Attributes:
+        peak: The best peak. It is the largest learning rate of the curve, so `peak_value` is `peak` over the
+            curve's largest multiplier, which is 1 for most curves.
+        low, high: The range of peaks whose loss on the parabola is within 0.003 of its minimum, cut at the
+            lowest and the highest peak that were run.
+        forecast: The `LossForecast` at `peak`: the minimum of the parabola, with the widest interval of its
+            three forecasts, and the reasons of all three.
+        peaks: Every peak that was run, ascending.
+        forecasts: The `LossForecast` of the curve at each of them.
+
+    >>> from plateau_jax import BestPeak, LossForecast
+    >>> losses = 2.95, 2.92, 2.94
+    >>> forecasts = tuple(LossForecast(loss, loss - 0.02, loss + 0.02) for loss in losses)
+    >>> best = LossForecast(2.919, 2.899, 2.939)
+    >>> print(BestPeak(1.1e-3, 7.7e-4, 1.5e-3, best, (5e-4, 1e-3, 2e-3), forecasts))
+    1.1e-03 (7.7e-04 to 1.5e-03 are within 0.003): 2.919, between 2.899 and 2.939
+    """
+
+    peak: float
+    low: float
+    high: float
+    forecast: LossForecast
+    peaks: tuple[float, ...]
+    forecasts: tuple[LossForecast, ...]
+
+    def __str__(self) -> str:
+        loss, low, high, _ = self.forecast
+        return (
+            f"{self.peak:.1e} ({self.low:.1e} to {self.high:.1e} are within {_TOLERANCE}): "
+            f"{loss:.3f}, between {low:.3f} and {high:.3f}"
+        )
+
+    def _repr_html_(self) -> str:
+        """Return HTML for notebooks."""
+        pairs = zip(self.peaks, self.forecasts, strict=True)
+        rows = [
+            (f"{peak:.3g}", f"{loss:.3f}", f"{low:.3f} to {high:.3f}") for peak, (loss, low, high, _) in pairs
+        ]
+        reasons = f" Less certain: {', and '.join(self.forecast.reasons)}." if self.forecast.reasons else ""
+        table = notebook.table([("peak", "loss", "interval"), *rows])
+        return f"<div>{table}<div>Best peak: {escape(str(self) + '.' + reasons)}</div></div>"
+
+    def plot(self, *, ax: Any = None) -> Any:
+        """Plot the forecast of each peak with its interval, the parabola, and the range. Needs matplotlib.
+
+        Args:
+            ax: The matplotlib Axes to draw into; the current ones by default.
+
+        Returns:
+            The Axes.
+
+        Raises:
+            ModuleNotFoundError: matplotlib is not installed, and no Axes were given.
+        """
+        losses = [forecast.loss for forecast in self.forecasts]
+        half_widths = [(forecast.high - forecast.low) / 2 for forecast in self.forecasts]
+        chosen = _chosen(losses)
+        fitted_peaks = np.geomspace(self.peaks[chosen][0], self.peaks[chosen][-1], _DRAWN_PEAKS)
+        fitted_losses = _Parabola.through(self.peaks[chosen], losses[chosen]).losses(fitted_peaks)
+        shown = PeaksToDraw(self.peaks, losses, half_widths, fitted_peaks, fitted_losses)
+        return draw_peaks(shown, (self.peak, self.forecast.loss), (self.low, self.high), ax)
+
+
+def best_peak(runs: Iterable[LossRun], curve: Curve) -> BestPeak:
+    """Find the best peak of a curve from runs at three peaks or more, about a factor of 2 apart.
+
+    The runs of each peak p are fitted alone by `fit_losses` and forecast the curve. Through the lowest
+    forecast and its two neighbors, or the three peaks at an end if the lowest is there, goes a parabola:
+
+        loss(p) = least + c·(ln p - ln peak)²,   low, high = peak·exp(∓ √(0.003/c))
+
+    The runs may be short: a forecast reaches up to four times the steps of the longest run of each peak.
+    `docs/forecast.md` says how good these peaks were on published runs.
+
+    Args:
+        runs: The runs of one model and data set. A run's peak is its largest learning rate; peaks within 10⁻⁶
+            are the same.
+        curve: The curve to train with.
+
+    Returns:
+        The best peak, its range, and all forecasts. The peak never lies outside those that were run.
+
+    Raises:
+        TypeError: A run is not a `LossRun`, or `curve` not a `Curve`.
+        ValueError: There are fewer than three peaks; two neighbors of the parabola are more than a factor of
+            2.5 or less than 1.2 apart; the minimum lies beyond the peaks that were run; the runs of a peak
+            cannot be fitted, or the curve has more than four times their steps. The message says what to run.
+
+    >>> import numpy as np
+    >>> from plateau_jax import LossRun, PlateauCurve, best_peak
+    >>> curve, steps = PlateauCurve(1000, warmup_steps=50), np.arange(100, 1001, 25)
+    >>> losses = 2.5 + 2 * steps**-0.5 + 0.1 * curve(steps)
+    >>> extra = {5e-4: 0.02, 1e-3: 0.0, 2e-3: 0.01}
+    >>> runs = [LossRun(curve, peak, steps, losses + extra[peak]) for peak in extra]
+    >>> print(best_peak(runs, PlateauCurve(2000, warmup_steps=50)))
+    1.1e-03 (8.2e-04 to 1.5e-03 are within 0.003): 2.532, between 2.515 and 2.548
+    """
+    return best_peak_of_fits(fit_peaks(runs), curve)
+
+
+def fit_peaks(runs: Iterable[LossRun]) -> dict[float, LossFit]:
+    """Fit the law to the runs of each peak alone; peaks ascend.
+
+    Raises:
+        TypeError, ValueError: As `best_peak`.
+    """
+    groups = runs_by_peak(checked_runs(runs))
+    if not groups:
+        raise ValueError("there is no run: write best_peak([run, ...], curve)")
+    if len(groups) < _LEAST_PEAKS:
+        listed = ", ".join(f"{peak:g}" for peak in groups)
+        raise ValueError(
+            f"the best peak needs runs at {_LEAST_PEAKS} peaks or more, about a factor of 2 apart, and these "
+            f"have {listed}: {_next_runs(list(groups))}"
+        )
+    fits: dict[float, LossFit] = {}
+    for peak, group in groups.items():
+        try:
+            fits[peak] = fit_losses(group)
+        except ValueError as error:
+            raise ValueError(f"the runs at the peak {peak:g}: {error}; or leave this peak out") from None
+    return fits
+
+
+def best_peak_of_fits(fits: Mapping[float, LossFit], curve: Curve) -> BestPeak:
+    """Find the best peak of a curve from the fit of each peak.
+
+    Raises:
+        TypeError, ValueError: As `best_peak`.
+    """
+    check_curve("curve", curve)
+    largest = largest_multiplier(curve, curve.total_steps) or 1.0  # `predict` rejects a curve of zeros
+    peaks, forecasts = tuple(fits), list[LossForecast]()
+    for peak, fit in fits.items():
+        try:
+            forecasts.append(fit.predict(curve, peak / largest))
+        except ValueError as error:
+            raise ValueError(f"the runs at the peak {peak:g}: {error}") from None
+    losses = [forecast.loss for forecast in forecasts]
+    chosen = _chosen(losses)
+    _check_factors(peaks[chosen])
+    parabola = _Parabola.through(peaks[chosen], losses[chosen])
+    _check_minimum(parabola, peaks, losses)
+    peak = min(max(math.exp(parabola.center), peaks[0]), peaks[-1])
+    factor = math.exp(math.sqrt(_TOLERANCE / parabola.curvature))
+    half = max((forecast.high - forecast.low) / 2 for forecast in forecasts[chosen])
+    reasons = dict.fromkeys(reason for forecast in forecasts[chosen] for reason in forecast.reasons)
+    forecast = LossForecast(parabola.least, parabola.least - half, parabola.least + half, tuple(reasons))
+    low, high = max(peak / factor, peaks[0]), min(peak * factor, peaks[-1])
+    return BestPeak(peak, low, high, forecast, peaks, tuple(forecasts))
+
+
+class _Parabola(NamedTuple):
+    """loss = least + curvature · (ln peak - center)²; without a minimum, the curvature is not positive."""
+
+    center: float
+    least: float
+    curvature: float
+
+    @classmethod
+    def through(cls, peaks: Sequence[float], losses: Sequence[float]) -> Self:
+        """Return the parabola through three points."""
+        x0, x1, x2 = map(math.log, peaks)
+        y0, y1, y2 = losses
+        slope = (y1 - y0) / (x1 - x0)
+        curvature = ((y2 - y1) / (x2 - x1) - slope) / (x2 - x0)
+        if curvature <= 0:
+            return cls(math.nan, math.nan, curvature)
+        center = (x0 + x1 - slope / curvature) / 2
+        return cls(center, y1 - curvature * (x1 - center) ** 2, curvature)
+
+    def losses(self, peaks: NDArray[np.float64]) -> NDArray[np.float64]:
+        return self.least + self.curvature * (np.log(peaks) - self.center) ** 2
+
+
+def _chosen(losses: Sequence[float]) -> slice:
+    """Return the three peaks of the parabola: around the lowest loss, or at its end."""
+    first = min(max(int(np.argmin(losses)) - 1, 0), len(losses) - 3)
+    return slice(first, first + 3)
+
+
+def _check_factors(peaks: Sequence[float]) -> None:
+    """Reject neighbors that are too far apart for a parabola, or too close for their forecasts' errors."""
+    for low, high in pairwise(peaks):
+        factor = high / low
+        problem = (
+            f"the peaks {low:g} and {high:g}, near the lowest forecast, are a factor of {factor:.3g} apart"
+        )
+        if factor > _MAX_FACTOR * (1 + 1e-9):
+            between = _rounded(math.sqrt(low * high))
+            raise ValueError(f"{problem}, more than {_MAX_FACTOR}: log a run at {between}")
+        if factor < _MIN_FACTOR * (1 - 1e-9):
+            raise ValueError(
+                f"{problem}, less than {_MIN_FACTOR}: leave one of them out, and log a run a factor of 2 "
+                "from the other if there is none"
+            )
+
+
+def _check_minimum(parabola: _Parabola, peaks: Sequence[float], losses: Sequence[float]) -> None:
+    """Reject a parabola whose minimum, if it has one, lies beyond the peaks that were run."""
+    if parabola.curvature > 0 and math.log(peaks[0]) <= parabola.center <= math.log(peaks[-1]):
+        return
+    if np.argmin(losses) == 0:
+        end, further, side = peaks[0], peaks[0] / 2, "below"
+    else:
+        end, further, side = peaks[-1], peaks[-1] * 2, "above"
+    raise ValueError(
+        f"the best peak seems to lie {side} {end:g}, the last that was run: log a run at {_rounded(further)}"
+    )
+
+
+def _next_runs(peaks: list[float]) -> str:
+    """Say what to run in addition to one peak or two."""
+    half, twice = _rounded(peaks[0] / 2), _rounded(peaks[-1] * 2)
+    if peaks[-1] > _MAX_FACTOR * peaks[0]:
+        return f"log a run at {_rounded(math.sqrt(peaks[0] * peaks[1]))}"
+    return f"log runs at {half} and {twice}" if len(peaks) == 1 else f"log a run at {half} or {twice}"
+
+
+def _rounded(peak: float) -> str:
+    """Return a peak as one types it.
+
+    >>> _rounded(2 * 2e-3)
+    '4e-3'
+    """
+    digits, _, exponent = f"{peak:.1e}".partition("e")
+    return f"{digits.removesuffix('.0')}e{int(exponent)}"
