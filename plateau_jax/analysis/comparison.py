@@ -1,12 +1,13 @@
 """A comparison of curves by their last-iterate bounds, relative to the first curve."""
 
+import math
 import textwrap
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from html import escape
 from typing import Any, overload
 
-from plateau_jax.analysis.last_iterate import outlook
+from plateau_jax.analysis.last_iterate import Outlook, outlook
 from plateau_jax.curves.curve import Curve
 from plateau_jax.curves.several_curves import curves_to_draw
 from plateau_jax.drawing import notebook
@@ -18,7 +19,8 @@ _LIMITS = (
     "They say nothing of the loss itself, nor of two curves at one fixed peak. In published training runs "
     "(124M parameters, AdamW; nothing fitted) the ranks by bound correlate with the ranks by best loss at "
     "0.87 and 0.88 (Spearman; 25000 and 50000 steps), and the logarithm of the peak with that of the best "
-    "learning rate at 0.95 and 0.93."
+    "learning rate at 0.95 and 0.93. Best peaks are compared at equal length: if only the length changes, "
+    "keep the peak."
 )
 
 NOTE = f"{_RATIOS} {_LIMITS}"
@@ -33,7 +35,7 @@ class Comparison:
     Attributes:
         names: The name of each curve.
         bounds: Each curve's bound divided by the first curve's; lower is better.
-        peaks: Each curve's best peak divided by the first curve's.
+        peaks: Each curve's best peak divided by the first curve's, at equal length.
 
     >>> from plateau_jax import PlateauCurve, compare
     >>> table = compare({"linear": PlateauCurve(1000, decay_shape="linear"), "cosine": PlateauCurve(1000)})
@@ -65,7 +67,10 @@ def compare(*curves: Any) -> Comparison:
     """Compare curves by the predictions of theory, each at its best peak. The first curve is the reference.
 
         bounds[i] = outlook(curves[i]).bound / outlook(curves[0]).bound
-        peaks[i]  = outlook(curves[i]).peak  / outlook(curves[0]).peak
+        peaks[i]  = outlook(curves[i]).peak √T[i] / (outlook(curves[0]).peak √T[0])
+
+    T[i] is the total_steps of curve i: peaks are compared at equal length. The peak of `outlook` falls with
+    1/√T, but in training runs a longer curve does better with the peak kept.
 
     **What it predicts**: a curve with a lower bound should reach a lower loss, once its peak is tuned. If you
     have tuned the peak of the first curve, try peaks[i] times that peak for curve i.
@@ -92,11 +97,17 @@ def compare(*curves: Any) -> Comparison:
     """
     checked = curves_to_draw("compare", curves)
     outlooks = [outlook(curve) for curve, _ in checked]
+    peaks = [peak_at_equal_length(curve, each) for (curve, _), each in zip(checked, outlooks, strict=True)]
     return Comparison(
         tuple(legend_labels([to_draw for _, to_draw in checked])),
         tuple(each.bound / outlooks[0].bound for each in outlooks),
-        tuple(each.peak / outlooks[0].peak for each in outlooks),
+        tuple(peak / peaks[0] for peak in peaks),
     )
+
+
+def peak_at_equal_length(curve: Curve, prediction: Outlook) -> float:
+    """Return the best peak in units that do not depend on the number of steps."""
+    return prediction.peak * math.sqrt(curve.total_steps)
 
 
 def _table_rows(comparison: Comparison, first_peak: float | None = None) -> list[tuple[str, ...]]:

@@ -58,9 +58,11 @@ def outlook(curve: Curve) -> Outlook:
     lowest bound counts. Linear and cosine decays to 0 keep all of their steps.
 
     **What it predicts**: the ratios of these numbers compare curves, each at its own best peak. A lower bound
-    should mean a lower loss, and the ratio of two peaks says how the best peak changes between the curves.
-    **What it does not predict**: the loss itself, or how two curves compare at one fixed peak. `compare`
-    shows the ratios.
+    should mean a lower loss, and the ratio of two peaks says how the best peak changes between curves of one
+    length.
+    **What it does not predict**: the loss itself, how two curves compare at one fixed peak, or how the best
+    peak changes with the length: the theorem's falls with 1/√total_steps, but training runs do better with
+    the peak kept (`docs/choosing.md`). `compare` shows the ratios, those of the peaks at equal length.
 
     In published training runs of a language model (124M parameters, AdamW; nothing was fitted) the ranks by
     bound correlate with the ranks by best loss at 0.87 and 0.88 (Spearman; 25 000 and 50 000 steps), and the

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from plateau_jax.analysis.comparison import NOTE
+from plateau_jax.analysis.comparison import NOTE, peak_at_equal_length
 from plateau_jax.analysis.last_iterate import outlook
 from plateau_jax.curves.curve import Curve
 from plateau_jax.curves.plateau_curve import PlateauCurve
@@ -115,22 +115,23 @@ def describe_curve(question: Mapping[str, Any]) -> dict[str, Any]:
 def compare_curves(question: Mapping[str, Any]) -> dict[str, Any]:
     """{"curves": [{"curve", "peak"}, …]} -> each curve's bound and best peak, relative to the first curve's.
 
-    `best_peak` is a learning rate: the first curve's peak times `peak_ratio`.
+    `peak_ratio` is that at equal length; `best_peak` is a learning rate, the first curve's peak times it.
     """
     outlooks: list[dict[str, Any]] = []
-    first, first_peak = None, 0.0
+    first, first_peak, first_best = None, 0.0, 0.0
     for number, (curve, peak) in enumerate(curves_and_peaks(question)):
         try:
             curve_outlook = _cached_outlook(curve)
         except ValueError:
             outlooks.append({"fault": "no learning rate above 0"})
             continue
+        best = peak_at_equal_length(curve, curve_outlook)
         if number == 0:
-            first, first_peak = curve_outlook, peak
+            first, first_peak, first_best = curve_outlook, peak, best
         if first is None:
             outlooks.append({"fault": "the first curve has no learning rate above 0"})
             continue
-        ratio = curve_outlook.peak / first.peak
+        ratio = best / first_best
         bound = curve_outlook.bound / first.bound
         outlooks.append({"bound": bound, "peak_ratio": ratio, "best_peak": ratio * first_peak})
     return {"outlooks": outlooks, "note": NOTE}

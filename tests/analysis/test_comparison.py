@@ -14,7 +14,7 @@ from support.examples import examples
 from plateau_jax import Comparison, PlateauCurve, compare, outlook
 
 COSINE, LINEAR = PlateauCurve(1000), PlateauCurve(1000, decay_shape="linear")
-LIMITS = "nothing of the loss itself", "two curves at one fixed peak", "0.87 and 0.88", "0.95 and 0.93"
+LIMITS = "nothing of the loss itself", "at one fixed peak", "0.87 and 0.88", "0.95 and 0.93", "keep the peak"
 
 
 @examples(20)
@@ -26,11 +26,21 @@ def test_ratios_are_relative_to_first_curve(described: Any) -> None:
     found = compare(*curves)
     outlooks = [outlook(curve) for curve in curves]
     assert found.bounds == tuple(one.bound / outlooks[0].bound for one in outlooks)
-    assert found.peaks == tuple(one.peak / outlooks[0].peak for one in outlooks)
+    peaks = [one.peak * curve.total_steps**0.5 for one, curve in zip(outlooks, curves, strict=True)]
+    assert found.peaks == pytest.approx([peak / peaks[0] for peak in peaks], rel=1e-12)
     assert len(set(found.names)) == len(curves)
     named = compare(dict(zip(found.names, curves, strict=True)))
     assert named == found
     assert hash(named) == hash(found)
+
+
+@examples(20)
+@given(st.integers(2000, 5000), st.integers(1, 8), st.sampled_from(["cosine", "linear", "1-sqrt"]))
+def test_longer_curve_of_one_shape_keeps_the_peak(steps: int, times: int, shape: Any) -> None:
+    short, long = (
+        PlateauCurve(total, plateaus=[(0, 60)], decay_shape=shape) for total in (steps, times * steps)
+    )
+    assert compare(short, long).peaks[1] == pytest.approx(1, rel=0.02)
 
 
 def test_names_match_the_legend() -> None:
