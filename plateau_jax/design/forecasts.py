@@ -12,10 +12,11 @@ from functools import lru_cache
 from threading import Lock
 from typing import Any, Generic, TypeVar, cast
 
+from plateau_jax.analysis.log_files import parse_rows
 from plateau_jax.analysis.logged_lrs import UnclearLogError
 from plateau_jax.analysis.loss_comparison import NOTE
 from plateau_jax.analysis.loss_fit import LossFit, Prediction, fit_losses
-from plateau_jax.analysis.loss_logs import parse_rows, read_log
+from plateau_jax.analysis.loss_logs import read_log
 from plateau_jax.analysis.loss_run import LossRun
 from plateau_jax.analysis.lr_sums import largest_multiplier
 from plateau_jax.curves.curve import Curve

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from plateau_jax import CurveWarning, LossRun, PlateauCurve, fit_losses
-from plateau_jax.analysis.loss_logs import parse_rows
+from plateau_jax.analysis.log_files import parse_rows
 
 CURVE, PEAK = PlateauCurve(1000, warmup_steps=100), 1e-3
 STEPS = list(range(20, 1001, 20))
